@@ -1,0 +1,97 @@
+// Package gen_test proves that the generated code below this folder is what the
+// contracts in openapi/ generate, no more and no less.
+package gen_test
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var generateLine = regexp.MustCompile(`(?m)^//go:generate (go tool oapi-codegen -config (\S+) -package \w+ -o (gen/\S+) (\S+))$`)
+
+// generator is one generate line of tools.go.
+type generator struct {
+	command []string
+	output  string // the file that it writes, relative to the root
+}
+
+// generators reads the generate lines, so that this test checks what `go generate`
+// does and nothing else. It reads their inputs as well, though only the generator
+// needs them: go test repeats a cached result until a file that the test read changes.
+func generators(t *testing.T) []generator {
+	t.Helper()
+	read := func(name string) []byte {
+		data, err := os.ReadFile(filepath.Join("..", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	read("go.mod") // holds the version of the generator
+	var all []generator
+	for _, line := range generateLine.FindAllStringSubmatch(string(read("tools.go")), -1) {
+		command, config, output, contract := line[1], line[2], line[3], line[4]
+		read(config)
+		read(contract)
+		all = append(all, generator{strings.Fields(command), output})
+	}
+	if len(all) == 0 {
+		t.Fatal("tools.go has no generate lines")
+	}
+	return all
+}
+
+func TestGeneratedCodeIsCurrent(t *testing.T) {
+	for _, g := range generators(t) {
+		t.Run(g.output, func(t *testing.T) {
+			committed, err := os.ReadFile(filepath.Join("..", g.output))
+			if err != nil {
+				t.Fatal(err)
+			}
+			fresh := filepath.Join(t.TempDir(), filepath.Base(g.output))
+			command := slices.Clone(g.command)
+			command[slices.Index(command, g.output)] = fresh
+			cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
+			cmd.Dir = ".."
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v\n%s", cmd, err, out)
+			}
+			generated, err := os.ReadFile(fresh)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(generated, committed) {
+				t.Errorf("%s is not what its contract generates: run `go generate .` and commit the result", g.output)
+			}
+		})
+	}
+}
+
+func TestNothingElseIsHere(t *testing.T) {
+	want := []string{"gen/drift_test.go"}
+	for _, g := range generators(t) {
+		want = append(want, g.output)
+	}
+	var got []string
+	err := fs.WalkDir(os.DirFS(".."), "gen", func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			got = append(got, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("gen/ holds\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+	}
+}

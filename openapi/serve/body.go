@@ -1,0 +1,121 @@
+package serve
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/labstack/echo/v4"
+)
+
+// checkBody validates a JSON body and leaves every other one to its handler,
+// unread: uploads are larger than memory.
+func (op *operation) checkBody(c echo.Context, limit int64) error {
+	if op.body == nil {
+		return nil
+	}
+	r := c.Request()
+	if r.ContentLength == 0 {
+		return op.emptyBody()
+	}
+	contentType := r.Header.Get(echo.HeaderContentType)
+	media := op.body.Content.Get(contentType)
+	if media == nil {
+		return Invalid("header Content-Type: must be %s", op.accepts)
+	}
+	if !isJSON(contentType) {
+		watched := &watchedBody{ReadCloser: r.Body}
+		r.Body = watched
+		if state := stateOf(r.Context()); state != nil {
+			state.body = watched
+		}
+		return nil
+	}
+
+	// MaxBytesReader marks the connection for closing only through net/http's own
+	// writer; behind echo's the unread rest would be taken for the next request.
+	data, err := io.ReadAll(http.MaxBytesReader(c.Response().Writer, r.Body, limit))
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return err
+	}
+	if err != nil {
+		return Invalid("body: ended before its announced end")
+	}
+	if len(data) == 0 {
+		r.Body, r.ContentLength = http.NoBody, 0
+		return op.emptyBody()
+	}
+	value, err := decodeJSON(data)
+	if err != nil {
+		return err
+	}
+	if media.Schema != nil {
+		if err := media.Schema.Value.VisitJSON(value, openapi3.VisitAsRequest()); err != nil {
+			return explainBody(err)
+		}
+	}
+	r.Body = validatedBody{io.NopCloser(bytes.NewReader(data)), value}
+	r.ContentLength = int64(len(data))
+	return nil
+}
+
+func (op *operation) emptyBody() error {
+	if op.body.Required {
+		return Invalid("body: is required")
+	}
+	return nil
+}
+
+// decodeJSON decodes exactly one value. Numbers keep their digits.
+func decodeJSON(data []byte) (any, error) {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber()
+	var value any
+	if err := decoder.Decode(&value); err != nil {
+		var syntax *json.SyntaxError
+		switch {
+		case errors.As(err, &syntax):
+			return nil, Invalid("body: is not valid JSON: %v at byte %d", syntax, syntax.Offset)
+		case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF):
+			return nil, Invalid("body: is not valid JSON: it ends too early")
+		}
+		return nil, Invalid("body: is not valid JSON: %v", err)
+	}
+	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
+		return nil, Invalid("body: is not valid JSON: there is more after the first value")
+	}
+	return value, nil
+}
+
+// validatedBody is a request body that was decoded and validated. The generated
+// code binds ValidatedValue where it finds one, by exact member names. A second
+// decoding by encoding/json would ignore case, and a member "Timeout", which no rule
+// has seen, would overwrite the validated "timeout".
+type validatedBody struct {
+	io.ReadCloser
+	value any
+}
+
+// ValidatedValue is found by oapi-codegen's runtime through an interface.
+func (b validatedBody) ValidatedValue() any { return b.value }
+
+// watchedBody remembers that the client failed to deliver, which the errors of
+// handlers deep below do not tell.
+type watchedBody struct {
+	io.ReadCloser
+	err error
+}
+
+func (b *watchedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		b.err = err
+	}
+	return n, err
+}
+
+func (b *watchedBody) failed() bool { return b != nil && b.err != nil }

@@ -1,0 +1,42 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// BoundedWriter returns a writer of a response's body that gives up on a client
+// which takes nothing for the timeout; 0 means [DefaultWriteTimeout]. Without it a
+// stuck client would hold its handler for ever, as the server has no write timeout.
+func BoundedWriter(w http.ResponseWriter, timeout time.Duration) io.Writer {
+	if timeout == 0 {
+		timeout = DefaultWriteTimeout
+	}
+	return &boundedWriter{w: w, controller: http.NewResponseController(w), timeout: timeout}
+}
+
+type boundedWriter struct {
+	w          http.ResponseWriter
+	controller *http.ResponseController
+	timeout    time.Duration
+}
+
+func (b *boundedWriter) Write(p []byte) (int, error) {
+	if err := b.extend(); err != nil {
+		return 0, err
+	}
+	return b.w.Write(p)
+}
+
+// extend gives the next write its time. net/http lifts the deadline after the
+// response, so it also covers the last bytes, sent when the handler has returned.
+func (b *boundedWriter) extend() error {
+	err := b.controller.SetWriteDeadline(time.Now().Add(b.timeout))
+	if err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return fmt.Errorf("set write deadline: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// Download answers with a file, or with the one byte range of it that the client
+// asked for.
+type Download struct {
+	// Request is the client's; its method, Range and If-Range count.
+	Request *http.Request
+	// Name is offered to the client as the file's name.
+	Name string
+	// ModTime is when the content last changed; a client that resumes an older
+	// version gets all of the new one instead of a mixture. Zero if unknown.
+	ModTime time.Time
+	// Content is read from wherever the range says, and not closed.
+	Content io.ReadSeeker
+	// WriteTimeout limits one write to the client; 0 means [DefaultWriteTimeout].
+	WriteTimeout time.Duration
+}
+
+// Serve writes the response. A range that cannot be satisfied is returned as a 416
+// [Problem] before anything is written, with Content-Range set on w. An error after
+// the response has begun means that the client did not get all of it.
+func (d Download) Serve(w http.ResponseWriter) error {
+	size, err := d.Content.Seek(0, io.SeekEnd)
+	if err != nil {
+		return fmt.Errorf("download %s: find its size: %w", d.Name, err)
+	}
+	wanted, ok := singleRange(d.Request.Header.Get("Range"))
+	if !ok {
+		return d.unsatisfiable(w, size)
+	}
+
+	// ServeContent sees only what the contract knows: with the client's own headers
+	// it would also answer 304, 412 and several ranges in one multipart body.
+	r := &http.Request{Method: d.Request.Method, Header: http.Header{}}
+	if wanted != "" {
+		r.Header.Set("Range", wanted)
+		if condition := d.Request.Header.Get("If-Range"); condition != "" {
+			r.Header.Set("If-Range", condition)
+		}
+	}
+	out := &downloadWriter{w: w, body: BoundedWriter(w, d.WriteTimeout), header: http.Header{}}
+	out.header.Set("Content-Type", "application/octet-stream")
+	out.header.Set("Content-Disposition", attachment(d.Name))
+	out.header.Set("X-Content-Type-Options", "nosniff")
+	if !d.ModTime.IsZero() {
+		out.header.Set("ETag", fmt.Sprintf(`"%x-%x"`, d.ModTime.UnixNano(), size))
+	}
+	content := &watchedContent{ReadSeeker: d.Content}
+	http.ServeContent(out, r, "", d.ModTime, content)
+
+	switch {
+	case out.refused == http.StatusRequestedRangeNotSatisfiable && content.err == nil:
+		return d.unsatisfiable(w, size)
+	case content.err != nil:
+		return fmt.Errorf("download %s: read: %w", d.Name, content.err)
+	case out.refused != 0:
+		return fmt.Errorf("download %s: refused with status %d", d.Name, out.refused)
+	case out.err != nil:
+		return fmt.Errorf("download %s: write: %w", d.Name, out.err)
+	}
+	return nil
+}
+
+func (d Download) unsatisfiable(w http.ResponseWriter, size int64) error {
+	w.Header().Set("Content-Range", fmt.Sprintf("bytes */%d", size))
+	return newProblem(http.StatusRequestedRangeNotSatisfiable,
+		"header Range: must be one range of bytes within the %d of the file", size)
+}
+
+// singleRange reduces a Range header to what is honoured: one range of bytes. "" is
+// the whole file: no header, an unknown unit (which HTTP wants ignored) or several
+// ranges (which a server may ignore). It reports false for what is no Range at all.
+func singleRange(header string) (string, bool) {
+	if header == "" {
+		return "", true
+	}
+	unit, ranges, found := strings.Cut(header, "=")
+	if !found {
+		return "", false
+	}
+	ranges = strings.TrimSpace(ranges)
+	if !strings.EqualFold(strings.TrimSpace(unit), "bytes") || strings.Contains(ranges, ",") {
+		return "", true
+	}
+	return "bytes=" + ranges, ranges != ""
+}
+
+// attachment is the Content-Disposition (RFC 6266) for a file name: as it is when it
+// is printable ASCII, else with a plain fallback and the true name encoded as RFC
+// 8187 says.
+func attachment(name string) string {
+	name = strings.ToValidUTF8(name, "\uFFFD")
+	fallback := strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '_'
+		}
+		return r
+	}, name)
+	value := mime.FormatMediaType("attachment", map[string]string{"filename": fallback})
+	if fallback == name {
+		return value
+	}
+	// PathEscape leaves a few characters bare that the RFC wants encoded.
+	encoded := strings.NewReplacer("'", "%27", "(", "%28", ")", "%29", "*", "%2A",
+		":", "%3A", "@", "%40", "=", "%3D", ",", "%2C", ";", "%3B").Replace(url.PathEscape(name))
+	return value + "; filename*=UTF-8''" + encoded
+}
+
+// downloadWriter stands between ServeContent and the client. It withholds
+// ServeContent's own error answers, which are plain text, and drops a client that
+// takes nothing for longer than the timeout.
+type downloadWriter struct {
+	w       http.ResponseWriter
+	body    io.Writer
+	header  http.Header
+	refused int
+	err     error
+}
+
+func (d *downloadWriter) Header() http.Header { return d.header }
+
+func (d *downloadWriter) WriteHeader(status int) {
+	if status >= http.StatusBadRequest {
+		d.refused = status
+		return
+	}
+	for key, values := range d.header {
+		d.w.Header()[key] = values
+	}
+	d.w.WriteHeader(status)
+}
+
+func (d *downloadWriter) Write(p []byte) (int, error) {
+	if d.refused != 0 {
+		return len(p), nil
+	}
+	n, err := d.body.Write(p)
+	if err != nil {
+		d.err = err
+	}
+	return n, err
+}
+
+// watchedContent remembers a failed read, which ServeContent does not report.
+type watchedContent struct {
+	io.ReadSeeker
+	err error
+}
+
+func (c *watchedContent) Read(p []byte) (int, error) {
+	n, err := c.ReadSeeker.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		c.err = err
+	}
+	return n, err
+}
+
+func (c *watchedContent) Seek(offset int64, whence int) (int64, error) {
+	position, err := c.ReadSeeker.Seek(offset, whence)
+	if err != nil {
+		c.err = err
+	}
+	return position, err
+}

@@ -1,0 +1,121 @@
+package serve
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+const (
+	// DefaultWriteTimeout is how long one write to a client may take before the
+	// client counts as stuck and is dropped.
+	DefaultWriteTimeout = 30 * time.Second
+
+	// maxKeptBuffer bounds what a quiet stream holds on to after a burst, in bytes:
+	// there may be a thousand streams.
+	maxKeptBuffer = 64 << 10
+)
+
+// EventStreamOptions configures an [EventStream].
+type EventStreamOptions struct {
+	// WriteTimeout limits one Flush; 0 means [DefaultWriteTimeout].
+	WriteTimeout time.Duration
+}
+
+// EventStream writes server-sent events. Events collect in a buffer until Flush, so
+// that a burst costs one write, not one per event. It belongs to one goroutine, the
+// handler's: nothing else writes, and nothing outlives the request.
+//
+// A client that does not read makes only Flush wait, and only for the write timeout.
+type EventStream struct {
+	ctx        context.Context
+	w          http.ResponseWriter
+	body       io.Writer
+	controller *http.ResponseController
+	buffer     []byte
+	started    bool
+	err        error
+}
+
+// NewEventStream prepares a stream on w. Nothing is sent, and an error can still be
+// answered as usual, until the first Flush. ctx is the request's.
+func NewEventStream(ctx context.Context, w http.ResponseWriter, options EventStreamOptions) *EventStream {
+	return &EventStream{
+		ctx:        ctx,
+		w:          w,
+		body:       BoundedWriter(w, options.WriteTimeout),
+		controller: http.NewResponseController(w),
+	}
+}
+
+// Event adds an event with an id, from which a client resumes (Last-Event-ID).
+func (s *EventStream) Event(id int64, data []byte) {
+	s.buffer = append(s.buffer, "id: "...)
+	s.buffer = strconv.AppendInt(s.buffer, id, 10)
+	s.buffer = append(s.buffer, '\n')
+	s.Data(data)
+}
+
+// Data adds an event without an id. data is usually one line of JSON; several lines
+// become several data fields, as the format asks for.
+func (s *EventStream) Data(data []byte) {
+	for bytes.IndexByte(data, '\n') >= 0 || bytes.IndexByte(data, '\r') >= 0 {
+		end := bytes.IndexAny(data, "\r\n")
+		s.line(data[:end])
+		if bytes.HasPrefix(data[end:], []byte("\r\n")) {
+			end++
+		}
+		data = data[end+1:]
+	}
+	s.line(data)
+	s.buffer = append(s.buffer, '\n')
+}
+
+func (s *EventStream) line(data []byte) {
+	s.buffer = append(s.buffer, "data: "...)
+	s.buffer = append(s.buffer, data...)
+	s.buffer = append(s.buffer, '\n')
+}
+
+// Buffered is the number of bytes that wait for Flush.
+func (s *EventStream) Buffered() int { return len(s.buffer) }
+
+// Flush sends what is buffered, and the response's header before anything else. It
+// returns an error once the client has gone, is stuck for longer than the write
+// timeout, or the request has ended; the stream is over then.
+func (s *EventStream) Flush() error {
+	if s.err == nil {
+		s.err = s.flush()
+	}
+	return s.err
+}
+
+func (s *EventStream) flush() error {
+	if s.ctx.Err() != nil {
+		return fmt.Errorf("event stream: %w", context.Cause(s.ctx))
+	}
+	if !s.started {
+		s.started = true
+		header := s.w.Header()
+		header.Set("Content-Type", "text/event-stream")
+		header.Set("Cache-Control", "no-cache")
+		header.Set("X-Accel-Buffering", "no")
+		s.w.WriteHeader(http.StatusOK)
+	}
+	if len(s.buffer) > 0 {
+		if _, err := s.body.Write(s.buffer); err != nil {
+			return fmt.Errorf("event stream: write: %w", err)
+		}
+	}
+	if s.buffer = s.buffer[:0]; cap(s.buffer) > maxKeptBuffer {
+		s.buffer = nil
+	}
+	if err := s.controller.Flush(); err != nil {
+		return fmt.Errorf("event stream: flush: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+const (
+	readHeaderTimeout = 10 * time.Second
+	idleTimeout       = 2 * time.Minute
+	maxHeaderBytes    = 256 << 10
+
+	// handlerExit is how long handlers have, once cut off, to notice it.
+	handlerExit = time.Second
+)
+
+// errStopping is the cause of a request context that ends because the service does.
+var errStopping = errors.New("the service is stopping")
+
+// ServeOptions configures [Serve].
+type ServeOptions struct {
+	// Logger receives what net/http has to say.
+	Logger zerolog.Logger
+	// Grace is how long requests in flight may go on after the stop. With 0 they are
+	// cut off at once.
+	Grace time.Duration
+}
+
+// Serve answers on ln until ctx ends. Then it stops accepting, closes idle
+// connections, tells streams through [Draining], and waits for the requests in
+// flight, at most for the grace; those that are left are cut off: their contexts are
+// cancelled and their connections closed. It returns nil after such a stop, or the
+// listener's error. It closes ln in any case.
+//
+// There is no write timeout: streams and downloads may take hours and guard each
+// write themselves.
+func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options ServeOptions) error {
+	draining := make(chan struct{})
+	base := context.WithValue(context.WithoutCancel(ctx), drainKey{}, (<-chan struct{})(draining))
+	// Requests outlive ctx by the grace, so they must not be cancelled with it.
+	base, cut := context.WithCancelCause(base)
+	defer cut(errStopping)
+
+	running := newInflight(handler)
+	server := &http.Server{
+		Handler:           running,
+		ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		BaseContext:       func(net.Listener) context.Context { return base },
+		ErrorLog:          log.New(errorLog{options.Logger}, "", 0),
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ln) }()
+
+	var failure error
+	select {
+	case err := <-served:
+		failure = fmt.Errorf("serve %s: %w", ln.Addr(), err)
+		close(draining)
+	case <-ctx.Done():
+		close(draining)
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), options.Grace)
+		err := server.Shutdown(grace)
+		cancel()
+		if err != nil {
+			options.Logger.Warn().Dur("grace_ms", options.Grace).Msg("requests cut off: the grace is over")
+		}
+		<-served
+	}
+	cut(errStopping)
+	// The listener is closed already; what else Close reports, nobody can act on.
+	_ = server.Close()
+	if !running.wait(handlerExit) {
+		options.Logger.Warn().Msg("a handler goes on after its request was cut off")
+	}
+	return failure
+}
+
+type drainKey struct{}
+
+// Draining is closed when the service begins to stop. A handler that streams should
+// then finish its stream within the grace. It is nil, which blocks forever, outside
+// of [Serve].
+func Draining(ctx context.Context) <-chan struct{} {
+	draining, _ := ctx.Value(drainKey{}).(<-chan struct{})
+	return draining
+}
+
+// errorLog takes net/http's complaints, which are about single connections.
+type errorLog struct{ logger zerolog.Logger }
+
+func (l errorLog) Write(p []byte) (int, error) {
+	l.logger.Warn().Str("source", "net/http").Msg(strings.TrimSpace(string(p)))
+	return len(p), nil
+}

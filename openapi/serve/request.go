@@ -1,0 +1,127 @@
+package serve
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"github.com/labstack/echo/v4"
+)
+
+const (
+	headerRequestID    = "X-Request-ID"
+	maxRequestIDLength = 128
+)
+
+// requestState is what the layers of one request tell each other. It travels in
+// the context because that is all a strict handler gets.
+type requestState struct {
+	id        string
+	request   *http.Request
+	operation string
+	principal any
+	code      string
+	body      *watchedBody
+
+	// Handlers may add log fields from goroutines of their own.
+	mu     sync.Mutex
+	fields []logField
+}
+
+type logField struct {
+	key   string
+	value any
+}
+
+type stateKey struct{}
+
+func stateOf(ctx context.Context) *requestState {
+	state, _ := ctx.Value(stateKey{}).(*requestState)
+	return state
+}
+
+// RequestID is the id of the request that ctx belongs to, "" outside of one. The
+// response carries it in X-Request-ID, and so does every line that
+// [github.com/rs/zerolog.Ctx] logs for ctx, under request_id.
+func RequestID(ctx context.Context) string {
+	if state := stateOf(ctx); state != nil {
+		return state.id
+	}
+	return ""
+}
+
+// Request is the HTTP request that ctx belongs to, for strict handlers, which only
+// get a context. It is nil outside of a request.
+func Request(ctx context.Context) *http.Request {
+	if state := stateOf(ctx); state != nil {
+		return state.request
+	}
+	return nil
+}
+
+// Principal is what [Options.Authenticate] returned for the request that ctx belongs
+// to; nil when the operation is open or nobody had to authenticate.
+func Principal(ctx context.Context) any {
+	if state := stateOf(ctx); state != nil {
+		return state.principal
+	}
+	return nil
+}
+
+// LogField adds a field to the request's line in the access log. The value must be
+// no secret. It does nothing outside of a request.
+func LogField(ctx context.Context, key string, value any) {
+	state := stateOf(ctx)
+	if state == nil {
+		return
+	}
+	state.mu.Lock()
+	defer state.mu.Unlock()
+	state.fields = append(state.fields, logField{key, value})
+}
+
+// identify gives the request its id, state and logger.
+func (s *Server) identify(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		r := c.Request()
+		id := r.Header.Get(headerRequestID)
+		if !validRequestID(id) {
+			id = newRequestID()
+		}
+		// The request gets it too, so that a proxied service logs the same id, and a
+		// client's unusable id does not fail the validation of a declared header.
+		r.Header.Set(headerRequestID, id)
+		c.Response().Header().Set(headerRequestID, id)
+
+		state := &requestState{id: id}
+		logger := s.options.Logger.With().Str("request_id", id).Logger()
+		ctx := context.WithValue(logger.WithContext(r.Context()), stateKey{}, state)
+		state.request = r.WithContext(ctx)
+		c.SetRequest(state.request)
+		return next(c)
+	}
+}
+
+// validRequestID accepts visible ASCII only: the id goes into headers and logs.
+func validRequestID(id string) bool {
+	if len(id) == 0 || len(id) > maxRequestIDLength {
+		return false
+	}
+	for i := range len(id) {
+		if id[i] <= ' ' || id[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// newRequestID returns a random UUID (version 4).
+func newRequestID() string {
+	var b [16]byte
+	rand.Read(b[:]) // crypto/rand.Read never returns an error.
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:16])
+}

@@ -1,0 +1,165 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+
+	"github.com/getkin/kin-openapi/openapi3"
+	"github.com/labstack/echo/v4"
+	"github.com/rs/zerolog"
+)
+
+// DefaultMaxJSONBody is the limit of a JSON request body, in bytes, where
+// [Options.MaxJSONBody] sets none.
+const DefaultMaxJSONBody = 1 << 20
+
+// Options configures a [Server]. Only Document is required.
+type Options struct {
+	// Document is the service's contract, OpenAPI 3.0. Every operation has an
+	// operationId of its own.
+	Document *openapi3.T
+
+	// Logger receives one access line per request and the causes of failures.
+	Logger zerolog.Logger
+
+	// Authenticate tells who sends a request; handlers read the answer with
+	// [Principal]. An error refuses the request and is mapped like any other, so a
+	// missing or wrong key is [Unauthorized]. It runs before anything of the body is
+	// read. With nil every operation is open.
+	Authenticate func(*http.Request) (principal any, err error)
+
+	// MaxJSONBody limits JSON request bodies, in bytes; 0 means
+	// [DefaultMaxJSONBody]. Other bodies stream to their handler without a limit.
+	MaxJSONBody int64
+
+	// Problem maps the service's own errors to what the client sees and reports
+	// whether it knows the error. What it does not know, and this package neither,
+	// is a 500 that shows no cause.
+	Problem func(error) (Problem, bool)
+
+	// Body shapes the JSON of an error answer; nil means {"code", "message"}.
+	Body func(Problem) any
+
+	// InternalCode is the code of a 500; empty means INTERNAL_ERROR.
+	InternalCode string
+
+	// Quiet names operations whose successes are logged at debug level, because
+	// probes call them all the time.
+	Quiet []string
+}
+
+// Server answers HTTP requests for one service. Register handlers first; from then
+// on it is safe for concurrent use.
+type Server struct {
+	options    Options
+	echo       *echo.Echo
+	operations map[string]*operation
+	challenge  string
+}
+
+// New builds a server without routes. It fails when the document cannot be
+// enforced: no document, a version other than 3.0, or an operation without an
+// operationId of its own.
+func New(options Options) (*Server, error) {
+	doc := options.Document
+	if doc == nil {
+		return nil, errors.New("serve: no OpenAPI document")
+	}
+	if doc.IsOpenAPI31OrLater() {
+		return nil, fmt.Errorf("serve: document is OpenAPI %s, only 3.0 can be enforced", doc.OpenAPI)
+	}
+	if options.MaxJSONBody == 0 {
+		options.MaxJSONBody = DefaultMaxJSONBody
+	}
+	if options.InternalCode == "" {
+		options.InternalCode = "INTERNAL_ERROR"
+	}
+	if options.Problem == nil {
+		options.Problem = func(error) (Problem, bool) { return Problem{}, false }
+	}
+	if options.Body == nil {
+		options.Body = defaultBody
+	}
+	operations, err := operationsOf(doc)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range options.Quiet {
+		if operations[id] == nil {
+			return nil, fmt.Errorf("serve: quiet operation %q is not in the document", id)
+		}
+	}
+
+	s := &Server{
+		options:    options,
+		echo:       echo.New(),
+		operations: operations,
+		challenge:  challengeOf(doc),
+	}
+	s.echo.HideBanner, s.echo.HidePort = true, true
+	s.echo.HTTPErrorHandler = s.writeError
+	s.echo.Use(s.identify, s.logAccess, recoverPanics, headAsGet)
+	return s, nil
+}
+
+// Echo is the router to register handlers on.
+func (s *Server) Echo() *echo.Echo { return s.echo }
+
+// ServeHTTP makes the server an [http.Handler].
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }
+
+// OperationMiddlewares guards every operation of the document. It is what the
+// generated RegisterHandlersOptions takes under the same name: the keys are the
+// operationIds as the document writes them.
+func (s *Server) OperationMiddlewares() map[string][]echo.MiddlewareFunc {
+	guards := make(map[string][]echo.MiddlewareFunc, len(s.operations))
+	for id, op := range s.operations {
+		guards[id] = []echo.MiddlewareFunc{s.guard(op)}
+	}
+	return guards
+}
+
+// Authenticated is the middleware for routes outside the document that need the
+// same key as those inside. Unlike the guard it validates nothing.
+func (s *Server) Authenticated(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if err := s.authenticate(c.Request()); err != nil {
+			return err
+		}
+		return next(c)
+	}
+}
+
+func (s *Server) authenticate(r *http.Request) error {
+	if s.options.Authenticate == nil {
+		return nil
+	}
+	principal, err := s.options.Authenticate(r)
+	if err != nil {
+		return err
+	}
+	if state := stateOf(r.Context()); state != nil {
+		state.principal = principal
+	}
+	return nil
+}
+
+func (s *Server) quiet(operation string) bool { return slices.Contains(s.options.Quiet, operation) }
+
+// challengeOf is the value of WWW-Authenticate, which HTTP wants on every 401. It
+// names the header that the document declares for keys; "" when there is none.
+func challengeOf(doc *openapi3.T) string {
+	if doc.Components == nil {
+		return ""
+	}
+	for _, name := range slices.Sorted(maps.Keys(doc.Components.SecuritySchemes)) {
+		scheme := doc.Components.SecuritySchemes[name].Value
+		if scheme != nil && scheme.Type == "apiKey" && scheme.In == openapi3.ParameterInHeader {
+			return fmt.Sprintf("ApiKey header=%q", scheme.Name)
+		}
+	}
+	return ""
+}

@@ -1,0 +1,17 @@
+// Package sandbox is the root of the module and holds no code of its own. It is the
+// one place from which everything generated is generated:
+//
+//	go generate .
+//
+// The contracts in openapi/ are written by hand. From each of them oapi-codegen makes
+// the models, an Echo server with strict handlers, and a client, below gen/. What is
+// generated is committed and never edited; a test in gen/ regenerates it and fails on
+// any difference. The generator's version is a tool line of go.mod.
+package sandbox
+
+//go:generate go tool oapi-codegen -config openapi/codegen/models.yaml -package lifecycle -o gen/lifecycle/models.gen.go openapi/lifecycle.yaml
+//go:generate go tool oapi-codegen -config openapi/codegen/server.yaml -package lifecycle -o gen/lifecycle/server.gen.go openapi/lifecycle.yaml
+//go:generate go tool oapi-codegen -config openapi/codegen/client.yaml -package lifecycle -o gen/lifecycle/client.gen.go openapi/lifecycle.yaml
+//go:generate go tool oapi-codegen -config openapi/codegen/models.yaml -package execd -o gen/execd/models.gen.go openapi/execd.yaml
+//go:generate go tool oapi-codegen -config openapi/codegen/server.yaml -package execd -o gen/execd/server.gen.go openapi/execd.yaml
+//go:generate go tool oapi-codegen -config openapi/codegen/client.yaml -package execd -o gen/execd/client.gen.go openapi/execd.yaml
