@@ -1,0 +1,272 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"os/user"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Spec is a command to run (execd document, "Commands").
+type Spec struct {
+	Command string            // a command line for the shell
+	Dir     string            // working directory; empty means the manager's
+	Env     map[string]string // added to the manager's
+	UID     *uint32           // user to run as; nil means the daemon's own
+	GID     *uint32           // group to run as; nil means the user's
+	Timeout time.Duration     // 0 means none
+}
+
+// Command is a command that runs or has ended.
+type Command struct {
+	id        string
+	content   string
+	timeout   time.Duration
+	startedAt time.Time
+	log       *Log
+	process   *exec.Cmd
+	pumps     []*pump
+	clock     func() time.Time
+
+	once        sync.Once
+	stop        chan struct{} // closed by the first interrupt
+	killOnce    sync.Once
+	killNow     chan struct{} // closed by kill
+	done        chan struct{} // closed when the terminal event is in the log
+	interrupted bool          // written before done is closed
+}
+
+// Status is what is known of a command (execd document, "Command status").
+type Status struct {
+	ID         string
+	Content    string
+	Running    bool
+	ExitCode   *int   // nil while it runs and after a timeout
+	Error      string // why it failed; empty when it did not
+	StartedAt  time.Time
+	FinishedAt time.Time // zero while it runs
+}
+
+// ID returns the command's id.
+func (c *Command) ID() string { return c.id }
+
+// Done returns a channel that is closed when the command has ended and its terminal event can be read.
+func (c *Command) Done() <-chan struct{} { return c.done }
+
+// Status returns what is known of the command now.
+func (c *Command) Status() Status {
+	status := Status{ID: c.id, Content: c.content, Running: true, StartedAt: c.startedAt}
+	if _, exit := c.log.snapshot(); exit != nil {
+		status.Running = false
+		status.ExitCode = exit.Code
+		status.Error = exit.Reason
+		status.FinishedAt = exit.At
+	}
+	return status
+}
+
+// Events returns a reader of the events after the one with that id; 0 means all. It returns ErrInvalid for an id that does not exist yet.
+func (c *Command) Events(after int64) (*Reader, error) { return newReader(c.log, after) }
+
+// Lines returns the lines of combined output after the one with that 0-based index; -1 means all.
+func (c *Command) Lines(after int64) *Lines { return newLines(c.log, after) }
+
+func (m *Manager) start(spec Spec) (*Command, error) {
+	if strings.TrimSpace(spec.Command) == "" {
+		return nil, fmt.Errorf("%w: command: must not be empty", ErrInvalid)
+	}
+	if strings.ContainsRune(spec.Command, 0) {
+		return nil, fmt.Errorf("%w: command: must not contain a NUL byte", ErrInvalid)
+	}
+	process, err := m.prepare(spec)
+	if err != nil {
+		return nil, err
+	}
+	c := &Command{
+		id:      uuid.NewString(),
+		content: spec.Command,
+		timeout: spec.Timeout,
+		log:     newLog(m.options.LogLimit, m.options.SpoolDir, m.options.Clock),
+		process: process,
+		clock:   m.options.Clock,
+		stop:    make(chan struct{}),
+		killNow: make(chan struct{}),
+		done:    make(chan struct{}),
+	}
+	outRead, outWrite, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("make a pipe for stdout: %w", err)
+	}
+	defer outWrite.Close()
+	errRead, errWrite, err := os.Pipe()
+	if err != nil {
+		outRead.Close()
+		return nil, fmt.Errorf("make a pipe for stderr: %w", err)
+	}
+	defer errWrite.Close()
+	process.Stdout, process.Stderr = outWrite, errWrite
+	c.startedAt = c.clock()
+	c.log.begin(c.id)
+	if err := process.Start(); err != nil {
+		outRead.Close()
+		errRead.Close()
+		return nil, startError(spec, process.Path, err)
+	}
+	c.pumps = []*pump{newPump(c.log, TypeStdout, outRead), newPump(c.log, TypeStderr, errRead)}
+	return c, nil
+}
+
+// prepare builds the process: a session of its own, so that signals reach all of it and no terminal does.
+func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
+	dir := spec.Dir
+	if dir == "" {
+		dir = m.options.Dir
+	}
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return nil, fmt.Errorf("%w: cwd: %q is not a directory", ErrInvalid, dir)
+	}
+	env := slices.Concat(m.env, []string{"PWD=" + dir})
+	attributes := &syscall.SysProcAttr{Setsid: true}
+	if spec.UID != nil || spec.GID != nil {
+		credential, account := identity(spec.UID, spec.GID)
+		attributes.Credential = credential
+		env = append(env, account...)
+	}
+	for _, name := range slices.Sorted(maps.Keys(spec.Env)) {
+		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(spec.Env[name], 0) {
+			return nil, fmt.Errorf("%w: envs: %q: a name must be non-empty and without '=', and neither name nor value may contain a NUL byte", ErrInvalid, name)
+		}
+		env = append(env, name+"="+spec.Env[name])
+	}
+	argv := m.shell(env, spec.Command)
+	return &exec.Cmd{Path: argv[0], Args: argv, Dir: dir, Env: env, SysProcAttr: attributes}, nil
+}
+
+// identity returns the credential for a user and group, and the environment that belongs to the user if the image knows it.
+func identity(uid, gid *uint32) (*syscall.Credential, []string) {
+	credential := &syscall.Credential{Uid: uint32(os.Getuid()), Gid: uint32(os.Getgid())}
+	var env []string
+	if uid != nil {
+		credential.Uid, credential.Gid = *uid, *uid
+		if account, err := user.LookupId(strconv.FormatUint(uint64(*uid), 10)); err == nil {
+			if group, err := strconv.ParseUint(account.Gid, 10, 32); err == nil {
+				credential.Gid = uint32(group)
+			}
+			env = []string{"HOME=" + account.HomeDir, "USER=" + account.Username, "LOGNAME=" + account.Username}
+		}
+	}
+	if gid != nil {
+		credential.Gid = *gid
+	}
+	return credential, env
+}
+
+func startError(spec Spec, shell string, err error) error {
+	switch {
+	case errors.Is(err, syscall.EPERM):
+		return fmt.Errorf("%w: uid and gid: the daemon may not run commands as another user", ErrInvalid)
+	case errors.Is(err, syscall.EACCES):
+		return fmt.Errorf("%w: cwd: the command's user may not enter it, or may not run %s", ErrInvalid, shell)
+	case errors.Is(err, syscall.E2BIG):
+		return fmt.Errorf("%w: command and envs: too long for the kernel", ErrInvalid)
+	}
+	return fmt.Errorf("start %s: %w", shell, err)
+}
+
+// wait sees the command through to its end.
+func (c *Command) wait() {
+	exited := make(chan struct{})
+	go func() {
+		awaitExit(c.process.Process.Pid)
+		close(exited)
+	}()
+	timedOut := c.supervise(exited)
+	if timedOut || c.interrupted {
+		c.signal(syscall.SIGKILL) // what is left of the group; its zombie leader still keeps the number from being used again
+	}
+	err := c.process.Wait()
+	end := c.clock()
+	for _, p := range c.pumps {
+		p.end()
+	}
+	c.log.finish(c.exit(err, timedOut, end))
+	close(c.done)
+}
+
+// supervise returns when the process has ended, and ends it when its time is up or somebody asked. It tells whether time was up.
+func (c *Command) supervise(exited <-chan struct{}) (timedOut bool) {
+	var timeout, escalate <-chan time.Time
+	if c.timeout > 0 {
+		timer := time.NewTimer(c.timeout)
+		defer timer.Stop()
+		timeout = timer.C
+	}
+	stop, killNow := c.stop, c.killNow
+	for {
+		select {
+		case <-exited:
+			return timedOut
+		case <-timeout:
+			timedOut, timeout, stop = true, nil, nil
+		case <-stop:
+			c.interrupted, timeout, stop = true, nil, nil
+		case <-killNow:
+			killNow = nil
+			c.interrupted = c.interrupted || !timedOut
+			c.signal(syscall.SIGKILL)
+			continue
+		case <-escalate:
+			c.signal(syscall.SIGKILL)
+			continue
+		}
+		c.signal(syscall.SIGTERM)
+		timer := time.NewTimer(killDelay)
+		defer timer.Stop()
+		escalate = timer.C
+	}
+}
+
+func (c *Command) signal(signal syscall.Signal) {
+	syscall.Kill(-c.process.Process.Pid, signal) // ESRCH: nothing is left to be signalled
+}
+
+func (c *Command) interrupt() { c.once.Do(func() { close(c.stop) }) }
+
+func (c *Command) kill() { c.killOnce.Do(func() { close(c.killNow) }) }
+
+func (c *Command) exit(err error, timedOut bool, end time.Time) Exit {
+	exit := Exit{TimedOut: timedOut, At: end, Duration: end.Sub(c.startedAt)}
+	if timedOut {
+		exit.Reason = fmt.Sprintf("the command ran into its timeout of %d ms", c.timeout.Milliseconds())
+		return exit
+	}
+	state := c.process.ProcessState
+	if state == nil {
+		exit.Reason = fmt.Sprintf("the command's exit status is lost: %v", err)
+		return exit
+	}
+	code := state.ExitCode()
+	status, _ := state.Sys().(syscall.WaitStatus)
+	switch {
+	case status.Signaled():
+		code = 128 + int(status.Signal())
+		exit.Reason = fmt.Sprintf("the command was ended by signal %d (%s)", int(status.Signal()), status.Signal())
+	case code != 0:
+		exit.Reason = fmt.Sprintf("the command ended with exit code %d", code)
+	}
+	if c.interrupted {
+		exit.Reason = "the command was interrupted"
+	}
+	exit.Code = &code
+	return exit
+}

@@ -1,0 +1,514 @@
+package command_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"sandbox.internal/execd/command"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newManager(t *testing.T, change ...func(*command.Options)) *command.Manager {
+	t.Helper()
+	options := command.Options{Dir: t.TempDir(), Env: os.Environ(), LogLimit: 1 << 30, SpoolDir: t.TempDir(), Clock: time.Now}
+	for _, f := range change {
+		f(&options)
+	}
+	m := command.New(options)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		m.Stop(ctx)
+		m.Close()
+	})
+	return m
+}
+
+func start(t *testing.T, m *command.Manager, spec command.Spec) *command.Command {
+	t.Helper()
+	c, err := m.Start(spec)
+	if err != nil {
+		t.Fatalf("start %q: %v", spec.Command, err)
+	}
+	return c
+}
+
+// event is an Event that owns its text.
+type event struct {
+	command.Event
+	text string
+}
+
+// follow reads events after an id until the stream's end or until stop says so. A stream that stalls fails the test.
+func follow(t *testing.T, c *command.Command, after int64, stop func(event) bool) []event {
+	t.Helper()
+	r, err := c.Events(after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	deadline := time.After(30 * time.Second)
+	var events []event
+	for {
+		e, ok, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return events
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok {
+			events = append(events, event{Event: e, text: string(e.Text)})
+			if stop != nil && stop(events[len(events)-1]) {
+				return events
+			}
+			continue
+		}
+		select {
+		case <-r.Wait():
+		case <-deadline:
+			t.Fatalf("the stream stalled after %d events", len(events))
+		}
+	}
+}
+
+func all(t *testing.T, c *command.Command) []event { return follow(t, c, 0, nil) }
+
+// rebuild puts the bytes of a stream together again, as docs tell a client to.
+func rebuild(events []event, stream command.Type) string {
+	var b strings.Builder
+	for _, e := range events {
+		if e.Type != stream {
+			continue
+		}
+		b.WriteString(e.text)
+		if !e.Partial {
+			b.WriteByte('\n')
+		}
+	}
+	return b.String()
+}
+
+func last(events []event) event { return events[len(events)-1] }
+
+func wait(t *testing.T, c *command.Command) {
+	t.Helper()
+	select {
+	case <-c.Done():
+	case <-time.After(20 * time.Second):
+		t.Fatal("the command did not end")
+	}
+}
+
+func TestStreamTellsInitOutputAndEnd(t *testing.T) {
+	m := newManager(t)
+	c := start(t, m, command.Spec{Command: `echo one; echo; echo two >&2; printf three`})
+	events := all(t, c)
+	if first := events[0]; first.Type != command.TypeInit || first.text != c.ID() || first.ID != 1 {
+		t.Errorf("first event = %+v, want init with the id %s", first, c.ID())
+	}
+	for i, e := range events {
+		if e.ID != int64(i+1) {
+			t.Errorf("event %d has id %d", i, e.ID)
+		}
+	}
+	if got := rebuild(events, command.TypeStdout); got != "one\n\nthree" {
+		t.Errorf("stdout = %q", got)
+	}
+	if got := rebuild(events, command.TypeStderr); got != "two\n" {
+		t.Errorf("stderr = %q", got)
+	}
+	end := last(events)
+	if end.Type != command.TypeComplete || end.Exit == nil || *end.Exit.Code != 0 || end.Exit.Duration <= 0 {
+		t.Errorf("last event = %+v", end)
+	}
+}
+
+func TestExactlyOneTerminalEvent(t *testing.T) {
+	m := newManager(t)
+	for _, test := range []struct {
+		name, command string
+		timeout       time.Duration
+		want          command.Type
+		code          int // -1: none
+		reason        string
+	}{
+		{"success", "true", 0, command.TypeComplete, 0, ""},
+		{"failure", "exit 7", 0, command.TypeError, 7, "exit code 7"},
+		{"signal", "kill -9 $$", 0, command.TypeError, 137, "signal 9"},
+		{"timeout", "sleep 60", 50 * time.Millisecond, command.TypeError, -1, "timeout of 50 ms"},
+		{"timeout of a command that then succeeds", "trap 'exit 0' TERM; while :; do sleep 0.01; done", 50 * time.Millisecond, command.TypeError, -1, "timeout"},
+		{"not found", "no-such-program", 0, command.TypeError, 127, "exit code 127"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := start(t, m, command.Spec{Command: test.command, Timeout: test.timeout})
+			events := all(t, c)
+			terminal := 0
+			for _, e := range events {
+				if e.Type == command.TypeComplete || e.Type == command.TypeError {
+					terminal++
+				}
+			}
+			end := last(events)
+			if terminal != 1 || end.Type != test.want {
+				t.Fatalf("%d terminal events, the last is %s", terminal, end.Type)
+			}
+			status := c.Status()
+			if status.Running || status.FinishedAt.IsZero() || !strings.Contains(status.Error, test.reason) {
+				t.Errorf("status = %+v", status)
+			}
+			switch {
+			case test.code < 0 && status.ExitCode != nil:
+				t.Errorf("exit code = %d, want none", *status.ExitCode)
+			case test.code >= 0 && (status.ExitCode == nil || *status.ExitCode != test.code):
+				t.Errorf("exit code = %v, want %d", status.ExitCode, test.code)
+			}
+		})
+	}
+}
+
+func TestManyLinesArriveCompleteAndInOrder(t *testing.T) {
+	m := newManager(t)
+	c := start(t, m, command.Spec{Command: "seq 300000"})
+	var want bytes.Buffer
+	for i := 1; i <= 300000; i++ {
+		fmt.Fprintln(&want, i)
+	}
+	events := all(t, c)
+	if got := rebuild(events, command.TypeStdout); got != want.String() {
+		t.Fatalf("%d bytes arrived, want %d", len(got), want.Len())
+	}
+	var log bytes.Buffer
+	lines := c.Lines(-1)
+	if _, err := lines.WriteTo(&log); err != nil || log.String() != want.String() || lines.Last != 299999 {
+		t.Errorf("log: %d bytes, last line %d, error %v", log.Len(), lines.Last, err)
+	}
+}
+
+func TestStreamCutAnywhereResumesToTheSameBytes(t *testing.T) {
+	m := newManager(t)
+	// Long lines, short lines, fragments and bytes that are no UTF-8, more than the memory part of the log holds.
+	c := start(t, m, command.Spec{Command: `seq 100000; head -c 300000 /dev/zero | tr '\0' x; echo; head -c 1500000 /dev/urandom; printf end`})
+	wait(t, c)
+	want := digest(all(t, c))
+	for round := range 3 {
+		var events []event
+		for cut := 0; ; cut++ {
+			after := int64(0)
+			if len(events) > 0 {
+				after = last(events).ID
+			}
+			left := rand.IntN(8000) + 1
+			events = append(events, follow(t, c, after, func(event) bool { left--; return left == 0 })...)
+			if last(events).Exit != nil {
+				break
+			}
+		}
+		if got := digest(events); got != want {
+			t.Errorf("round %d: %x, want %x", round, got, want)
+		}
+	}
+}
+
+func digest(events []event) [32]byte {
+	return sha256.Sum256([]byte(rebuild(events, command.TypeStdout)))
+}
+
+func TestCommandNeverWaitsForItsReader(t *testing.T) {
+	m := newManager(t)
+	c := start(t, m, command.Spec{Command: "head -c 20000000 /dev/zero | tr '\\0' '\\n'"})
+	r, err := c.Events(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, ok, err := r.Next(); !ok || err != nil {
+		t.Fatal("no init event", err)
+	}
+	wait(t, c) // nobody reads
+	count := 0
+	for {
+		e, ok, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil || !ok {
+			t.Fatal("the log of an ended command has a gap", err)
+		}
+		if e.Type == command.TypeStdout {
+			count++
+		}
+	}
+	if count != 20000000 {
+		t.Errorf("%d lines, want 20000000", count)
+	}
+}
+
+func TestGrandchildDoesNotHoldTheStream(t *testing.T) {
+	m := newManager(t)
+	marker := filepath.Join(t.TempDir(), "alive")
+	began := time.Now()
+	c := start(t, m, command.Spec{Command: fmt.Sprintf("(sleep 1; echo late; echo late; touch %s) & echo early", marker)})
+	events := all(t, c)
+	if took := time.Since(began); took > 900*time.Millisecond {
+		t.Errorf("the stream ended after %v", took)
+	}
+	if got := rebuild(events, command.TypeStdout); got != "early\n" {
+		t.Errorf("stdout = %q", got)
+	}
+	// Its pipe stays open: writing to it must not kill the grandchild.
+	eventually(t, "the grandchild lives on", func() bool { _, err := os.Stat(marker); return err == nil })
+}
+
+func TestLastBytesOfAProcessAreNeverLost(t *testing.T) {
+	m := newManager(t)
+	for range 50 {
+		c := start(t, m, command.Spec{Command: "sleep 5 & head -c 50000 /dev/zero | tr '\\0' a; printf Z; kill $!"})
+		got := rebuild(all(t, c), command.TypeStdout)
+		if len(got) != 50001 || !strings.HasSuffix(got, "aZ") {
+			t.Fatalf("%d bytes", len(got))
+		}
+	}
+}
+
+func TestFragmentsAreShownSoon(t *testing.T) {
+	m := newManager(t)
+	c := start(t, m, command.Spec{Command: "printf 'name? '; sleep 60"})
+	events := follow(t, c, 0, func(e event) bool { return e.Type == command.TypeStdout })
+	if e := last(events); e.text != "name? " || !e.Partial {
+		t.Errorf("event = %+v", e)
+	}
+	if lines := c.Lines(-1); lines.Last != -1 {
+		t.Errorf("an unfinished line counts: %d", lines.Last)
+	}
+	if err := m.Interrupt(c.ID()); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, c)
+	if lines := c.Lines(-1); lines.Last != 0 {
+		t.Errorf("the last line of an ended command does not count: %d", lines.Last)
+	}
+}
+
+func TestFragmentsKeepRunesWhole(t *testing.T) {
+	m := newManager(t)
+	c := start(t, m, command.Spec{Command: `printf 'a\303'; sleep 0.2; printf '\251b'`})
+	for _, e := range all(t, c) {
+		if e.Type == command.TypeStdout && e.text != "a" && !strings.HasPrefix(e.text, "\303") && e.text != "\251b" && e.text != "éb" {
+			t.Errorf("fragment %q", e.text)
+		}
+	}
+	long := start(t, m, command.Spec{Command: `head -c 200001 /dev/zero | sed 's/\x00/é/g'`})
+	for _, e := range all(t, long) {
+		if e.Type == command.TypeStdout && strings.ToValidUTF8(e.text, "") != e.text {
+			t.Error("a fragment of a long line cuts a rune in two")
+		}
+	}
+}
+
+func TestLinesAfterACursor(t *testing.T) {
+	m := newManager(t)
+	c := start(t, m, command.Spec{Command: "printf 'zero\none\n'; printf two"})
+	wait(t, c)
+	for _, test := range []struct {
+		after int64
+		want  string
+	}{{-1, "zero\none\ntwo"}, {0, "one\ntwo"}, {1, "two"}, {2, ""}, {99, ""}} {
+		lines := c.Lines(test.after)
+		var b strings.Builder
+		if _, err := lines.WriteTo(&b); err != nil || b.String() != test.want || lines.Last != 2 {
+			t.Errorf("after %d: %q, last %d, error %v; want %q", test.after, b.String(), lines.Last, err, test.want)
+		}
+	}
+}
+
+func TestCursorsTakeALogInAnyPortions(t *testing.T) {
+	m := newManager(t)
+	c := start(t, m, command.Spec{Command: "seq 50000; for i in $(seq 50); do printf 'a'; printf 'e\n' >&2; sleep 0.005; done; seq 250000; printf end"})
+	var got bytes.Buffer
+	cursor := int64(-1)
+	for ended := false; !ended; {
+		select {
+		case <-c.Done():
+			ended = true
+		case <-time.After(time.Millisecond):
+		}
+		lines := c.Lines(cursor)
+		if _, err := lines.WriteTo(&got); err != nil {
+			t.Fatal(err)
+		}
+		cursor = lines.Last
+	}
+	var want bytes.Buffer
+	if _, err := c.Lines(-1).WriteTo(&want); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got.Bytes(), want.Bytes()) {
+		t.Errorf("portions give %d bytes, the whole %d", got.Len(), want.Len())
+	}
+}
+
+func TestOutputBeyondTheLimitIsToldNotHidden(t *testing.T) {
+	m := newManager(t, func(o *command.Options) { o.LogLimit = 100000 })
+	c := start(t, m, command.Spec{Command: "seq 100000"})
+	events := all(t, c)
+	var statuses []string
+	for _, e := range events {
+		if e.Type == command.TypeStatus {
+			statuses = append(statuses, e.text)
+		}
+	}
+	kept := len(rebuild(events, command.TypeStdout))
+	if kept > 100000 || len(statuses) != 2 || !strings.Contains(statuses[1], fmt.Sprint(588895-kept)) {
+		t.Errorf("%d bytes kept, statuses %q", kept, statuses)
+	}
+	if last(events).Type != command.TypeComplete {
+		t.Error("a command whose output was cut did not complete")
+	}
+}
+
+func TestFullDiskCutsOutputAndNothingElse(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=2m"); err != nil {
+		t.Fatalf("mount a small tmpfs (tests run as root): %v", err)
+	}
+	t.Cleanup(func() { syscall.Unmount(dir, syscall.MNT_DETACH) })
+	m := newManager(t, func(o *command.Options) { o.SpoolDir = dir })
+	c := start(t, m, command.Spec{Command: "head -c 8000000 /dev/zero; echo"})
+	events := all(t, c)
+	kept := len(rebuild(events, command.TypeStdout))
+	if kept < 2<<20 || kept > 4<<20 {
+		t.Errorf("%d bytes kept", kept)
+	}
+	if end := last(events); end.Type != command.TypeComplete {
+		t.Errorf("last event = %+v", end)
+	}
+	if status := events[len(events)-3]; status.Type != command.TypeStatus || !strings.Contains(status.text, "no space left") {
+		t.Errorf("the stream does not say why: %q", status.text)
+	}
+}
+
+func TestInterruptReachesTheWholeGroup(t *testing.T) {
+	m := newManager(t)
+	pidFile := filepath.Join(t.TempDir(), "pid")
+	c := start(t, m, command.Spec{Command: fmt.Sprintf("sh -c 'trap \"\" TERM; echo $$ > %s; while :; do sleep 0.05; done' & wait", pidFile)})
+	var pid int
+	eventually(t, "the child has started", func() bool {
+		text, _ := os.ReadFile(pidFile)
+		_, err := fmt.Sscan(string(text), &pid)
+		return err == nil
+	})
+	if err := m.Interrupt(c.ID()); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, c)
+	eventually(t, "a child that ignores SIGTERM is gone", func() bool { return gone(pid) })
+	if status := c.Status(); status.Error != "the command was interrupted" || *status.ExitCode != 143 {
+		t.Errorf("status = %+v, exit code %d", status, *status.ExitCode)
+	}
+	if err := m.Interrupt("unknown"); !errors.Is(err, command.ErrNotFound) {
+		t.Errorf("interrupt of an unknown command: %v", err)
+	}
+}
+
+func TestStubbornCommandIsKilled(t *testing.T) {
+	m := newManager(t)
+	began := time.Now()
+	c := start(t, m, command.Spec{Command: "trap '' TERM; echo ready; while :; do sleep 0.05; done", Timeout: 200 * time.Millisecond})
+	wait(t, c)
+	if took := time.Since(began); took < 2*time.Second || took > 4*time.Second {
+		t.Errorf("killed after %v, want SIGKILL 2 s after SIGTERM", took)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	m := newManager(t)
+	for _, test := range []struct {
+		name, want string
+		spec       command.Spec
+	}{
+		{"empty command", "command:", command.Spec{Command: " "}},
+		{"NUL", "command:", command.Spec{Command: "a\x00b"}},
+		{"missing folder", "cwd:", command.Spec{Command: "true", Dir: "/no/such/folder"}},
+		{"file as folder", "cwd:", command.Spec{Command: "true", Dir: "/etc/passwd"}},
+		{"variable name", "envs:", command.Spec{Command: "true", Env: map[string]string{"a=b": "c"}}},
+		{"too long", "command and envs:", command.Spec{Command: "true " + strings.Repeat("x", 1<<20)}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := m.Start(test.spec)
+			if !errors.Is(err, command.ErrInvalid) || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error = %v, want ErrInvalid that names %s", err, test.want)
+			}
+		})
+	}
+}
+
+func TestEnvironmentUserAndFolder(t *testing.T) {
+	m := newManager(t, func(o *command.Options) { o.Env = append(o.Env, "EXECD_ACCESS_TOKEN=secret", "KEEP=1") })
+	uid := uint32(65534)
+	c := start(t, m, command.Spec{
+		Command: `echo "$A:$KEEP:$EXECD_ACCESS_TOKEN:$(pwd):$(id -u):$PWD"`,
+		Env:     map[string]string{"A": "b c"}, Dir: "/tmp", UID: &uid,
+	})
+	if got := rebuild(all(t, c), command.TypeStdout); got != "b c:1::/tmp:65534:/tmp\n" {
+		t.Errorf("stdout = %q", got)
+	}
+}
+
+func TestStopLeavesNothingBehind(t *testing.T) {
+	m := newManager(t)
+	c := start(t, m, command.Spec{Command: "sleep 300"})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	m.Stop(ctx)
+	if status := c.Status(); status.Running {
+		t.Error("a command survived Stop")
+	}
+	if _, err := m.Start(command.Spec{Command: "true"}); !errors.Is(err, command.ErrClosed) {
+		t.Errorf("start after Stop: %v", err)
+	}
+}
+
+func TestEventThatDoesNotExistIsRefused(t *testing.T) {
+	m := newManager(t)
+	c := start(t, m, command.Spec{Command: "true"})
+	wait(t, c)
+	for _, id := range []int64{-1, 3, 1 << 40} {
+		if _, err := c.Events(id); !errors.Is(err, command.ErrInvalid) {
+			t.Errorf("events after %d: %v", id, err)
+		}
+	}
+	if events := follow(t, c, 2, nil); len(events) != 0 {
+		t.Errorf("events after the last one: %+v", events)
+	}
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !holds(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in 10 s: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// gone reports whether the process has ended; whoever inherited it may not have waited for it yet.
+func gone(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || strings.Contains(string(stat), ") Z ")
+}

@@ -1,0 +1,185 @@
+// Package command is execd's command engine: it runs shell commands and keeps everything they say in lossless, append-only logs.
+//
+// It knows no HTTP. Its promises: a command never waits for whoever reads its output; every byte that its process wrote is in the
+// log, in order per stream, until the log's limit; the log ends with exactly one terminal event, told once the process has been
+// waited for and its last byte is in.
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// Sentinels that this package's errors wrap.
+var (
+	// ErrInvalid: the request breaks a rule; the message names the field and the rule.
+	ErrInvalid = errors.New("invalid request")
+	// ErrNotFound: there is no such command, or it ended so long ago that it has been forgotten.
+	ErrNotFound = errors.New("no such command")
+	// ErrClosed: the manager no longer starts commands.
+	ErrClosed = errors.New("the daemon is shutting down")
+)
+
+// How ended commands are forgotten: the oldest first, and none that ended within retainAtLeast unless memory runs short.
+const (
+	retainCommands = 1000
+	retainMemory   = 64 << 20 // bytes that the logs of ended commands hold in memory
+	retainAtLeast  = time.Minute
+)
+
+// killDelay is how long a process group has to end after SIGTERM before it is killed.
+const killDelay = 2 * time.Second
+
+// Options configures a Manager.
+type Options struct {
+	// Dir is the working directory of commands that name none.
+	Dir string
+	// Env is the environment that commands start with, NAME=value each. Names that begin with EXECD_ are the daemon's own
+	// and are not passed on.
+	Env []string
+	// LogLimit is how many bytes of output are kept per command. What exceeds it is counted and told in a status event.
+	LogLimit int64
+	// SpoolDir is where output goes that does not fit into memory; empty means the system's folder for temporary files.
+	SpoolDir string
+	// BuiltinShell is the argument vector of a program that takes -c and a command line, for images without bash and sh.
+	BuiltinShell []string
+	Logger       zerolog.Logger
+	Clock        func() time.Time
+}
+
+// Manager starts commands and remembers them.
+type Manager struct {
+	options Options
+	env     []string
+
+	mu       sync.Mutex
+	commands map[string]*Command
+	ended    []*Command // oldest first
+	closed   bool
+	running  sync.WaitGroup
+}
+
+// New returns a manager without commands.
+func New(options Options) *Manager {
+	var env []string
+	for _, variable := range options.Env {
+		if !strings.HasPrefix(variable, "EXECD_") {
+			env = append(env, variable)
+		}
+	}
+	return &Manager{options: options, env: env, commands: make(map[string]*Command)}
+}
+
+// Start starts a command and returns without waiting for it. The command's life is bound to nothing but its timeout, Interrupt and Stop.
+// It returns ErrInvalid when the spec cannot be run, and ErrClosed.
+func (m *Manager) Start(spec Spec) (*Command, error) {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return nil, ErrClosed
+	}
+	m.running.Add(1)
+	m.mu.Unlock()
+
+	c, err := m.start(spec)
+	if err != nil {
+		m.running.Done()
+		return nil, err
+	}
+	m.mu.Lock()
+	m.commands[c.id] = c
+	closed := m.closed
+	m.mu.Unlock()
+	go func() {
+		defer m.running.Done()
+		c.wait()
+		m.retire(c)
+	}()
+	if closed { // Stop did not see it
+		c.interrupt()
+	}
+	return c, nil
+}
+
+// Get returns a command. It returns ErrNotFound.
+func (m *Manager) Get(id string) (*Command, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c, ok := m.commands[id]; ok {
+		return c, nil
+	}
+	return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
+}
+
+// Interrupt ends a command: SIGTERM to its process group, and SIGKILL 2 s later. A command that has ended is no error.
+// It returns ErrNotFound. It does not wait for the end.
+func (m *Manager) Interrupt(id string) error {
+	c, err := m.Get(id)
+	if err != nil {
+		return err
+	}
+	c.interrupt()
+	return nil
+}
+
+// Stop starts no more commands, interrupts those that run, and waits for their end. When ctx ends first, what still runs is
+// killed at once. The logs can be read on.
+func (m *Manager) Stop(ctx context.Context) {
+	m.mu.Lock()
+	m.closed = true
+	commands := slices.Collect(maps.Values(m.commands))
+	m.mu.Unlock()
+	for _, c := range commands {
+		c.interrupt()
+	}
+	ended := make(chan struct{})
+	go func() { m.running.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		for _, c := range commands {
+			c.kill()
+		}
+		<-ended
+	}
+}
+
+// Close discards every log, after Stop. Whoever still reads one gets an error.
+func (m *Manager) Close() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.commands {
+		c.log.close()
+	}
+}
+
+// retire puts a command that has ended among those that may be forgotten, and forgets what is too much.
+func (m *Manager) retire(c *Command) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ended = append(m.ended, c)
+	var memory int64
+	for _, c := range m.ended {
+		memory += c.log.memory()
+	}
+	now := m.options.Clock()
+	for len(m.ended) > 1 {
+		oldest := m.ended[0]
+		recent := now.Sub(oldest.Status().FinishedAt) < retainAtLeast
+		if memory <= retainMemory && (len(m.ended) <= retainCommands || recent) {
+			return
+		}
+		memory -= oldest.log.memory()
+		oldest.log.close()
+		delete(m.commands, oldest.id)
+		m.ended = m.ended[1:]
+	}
+}

@@ -1,0 +1,101 @@
+// Package config reads the settings of execd, the daemon inside each sandbox: the table "Daemon settings" of
+// spec/execd.md, and the few settings that we add to it. An explicit flag overrides an environment variable, which
+// overrides the default.
+package config
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// envPrefix begins the name of every environment variable that belongs to execd alone.
+const envPrefix = "EXECD_"
+
+// Settings are the effective settings of one daemon.
+type Settings struct {
+	// JupyterHost is the URL of the kernel server. Parse refuses it until code execution is part of the build.
+	JupyterHost string
+	// JupyterToken is the kernel server's token. Parse refuses it until code execution is part of the build.
+	JupyterToken string
+	// Host is the IP address to listen on; empty means every interface.
+	Host string
+	// Port is the TCP port to listen on, 0 to 65535; with 0 the kernel chooses a free one.
+	Port int
+	// LogLevel is a syslog severity, 0 (Emergency) to 7 (Debug): messages of this severity and worse are written.
+	LogLevel int
+	// LogFile is the path of the log; empty means the standard output.
+	LogFile string
+	// AccessToken is the secret that every request but /ping carries; empty turns authentication off.
+	AccessToken string
+	// GracefulShutdownTimeout is how long streams stay open after their last event at shutdown; 0 means not at all.
+	GracefulShutdownTimeout time.Duration
+	// CommandLogLimit is the largest log that one command may leave behind, in bytes.
+	CommandLogLimit int64
+}
+
+// Addr returns the address to listen on, in the form that net.Listen takes.
+func (s Settings) Addr() string {
+	return net.JoinHostPort(s.Host, strconv.Itoa(s.Port))
+}
+
+// Parse computes the settings from the command line (without the program's name) and the environment. An empty
+// variable counts as unset; an empty flag does not. The error names the flag or variable and the rule that it breaks.
+// For -h and --help it writes the table of settings to usage and returns flag.ErrHelp.
+func Parse(args []string, getenv func(string) string, usage io.Writer) (Settings, error) {
+	given := make(map[string]string)
+	flags := flag.NewFlagSet("execd", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.Usage = func() {}
+	for _, row := range table() {
+		if row.flag == "" {
+			continue
+		}
+		flags.Func(row.flag, row.meaning, func(value string) error {
+			given[row.flag] = value
+			return nil
+		})
+	}
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return Settings{}, errors.Join(err, writeUsage(usage))
+	case err != nil:
+		return Settings{}, fmt.Errorf("%w (--help shows every flag)", err)
+	case flags.NArg() > 0:
+		return Settings{}, fmt.Errorf("unexpected argument %q: only flags are accepted here", flags.Arg(0))
+	}
+
+	var settings Settings
+	for _, row := range table() {
+		value, source := row.fallback, "default of --"+row.flag
+		if row.env != "" {
+			if fromEnv := getenv(row.env); fromEnv != "" {
+				value, source = fromEnv, "environment variable "+row.env
+			}
+		}
+		if fromFlag, ok := given[row.flag]; ok {
+			value, source = fromFlag, "flag --"+row.flag
+		}
+		if err := row.set(&settings, value); err != nil {
+			return Settings{}, fmt.Errorf("%s: %w", source, err)
+		}
+	}
+	return settings, nil
+}
+
+// SandboxEnv returns the environment without the variables that belong to execd, in the same order. Processes of the
+// sandbox's user get this one, so that neither the access token nor our settings leak into them.
+func SandboxEnv(environ []string) []string {
+	kept := make([]string, 0, len(environ))
+	for _, entry := range environ {
+		if !strings.HasPrefix(entry, envPrefix) {
+			kept = append(kept, entry)
+		}
+	}
+	return kept
+}

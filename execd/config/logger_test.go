@@ -1,0 +1,115 @@
+package config_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"sandbox.internal/execd/config"
+)
+
+func TestLoggerLevels(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name  string
+		level int
+		want  []string
+	}{
+		{"emergency", 0, nil},
+		{"alert", 1, nil},
+		{"critical", 2, nil},
+		{"error", 3, []string{"error"}},
+		{"warning", 4, []string{"error", "warn"}},
+		{"notice", 5, []string{"error", "warn"}},
+		{"info", 6, []string{"error", "warn", "info"}},
+		{"debug", 7, []string{"error", "warn", "info", "debug"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			logger, closer, err := config.Logger(config.Settings{LogLevel: tt.level}, &out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			logger.Error().Msg("m")
+			logger.Warn().Msg("m")
+			logger.Info().Msg("m")
+			logger.Debug().Msg("m")
+			if err := closer.Close(); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for line := range strings.Lines(out.String()) {
+				var entry struct{ Level string }
+				if err := json.Unmarshal([]byte(line), &entry); err != nil {
+					t.Fatalf("line %q: %v", line, err)
+				}
+				got = append(got, entry.Level)
+			}
+			if strings.Join(got, " ") != strings.Join(tt.want, " ") {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestLoggerFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "new", "folder", "execd.log")
+	var stdout bytes.Buffer
+	before := time.Now()
+	for _, message := range []string{"first", "second"} {
+		logger, closer, err := config.Logger(config.Settings{LogLevel: 6, LogFile: path}, &stdout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		logger.Info().Str("field", "value").Msg(message)
+		if err := closer.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	if len(lines) != 2 || stdout.Len() != 0 {
+		t.Fatalf("the file has %q, stdout has %q; want two lines in the file alone", lines, stdout.String())
+	}
+	var entry struct{ Time, Message, Field string }
+	if err := json.Unmarshal([]byte(lines[1]), &entry); err != nil {
+		t.Fatal(err)
+	}
+	if entry.Message != "second" || entry.Field != "value" {
+		t.Errorf("second line is %q", lines[1])
+	}
+	if !regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$`).MatchString(entry.Time) {
+		t.Errorf("time %q is not RFC 3339 in UTC with milliseconds", entry.Time)
+	}
+	at, err := time.Parse(time.RFC3339, entry.Time)
+	if err != nil || at.Before(before.Truncate(time.Millisecond)) || at.After(time.Now()) {
+		t.Errorf("time %q is not now (%v)", entry.Time, err)
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.Mode().Perm() != 0o600 {
+		t.Errorf("mode is %o, want 600", info.Mode().Perm())
+	}
+}
+
+func TestLoggerNamesTheVariable(t *testing.T) {
+	t.Parallel()
+	_, _, err := config.Logger(config.Settings{LogFile: t.TempDir()}, &bytes.Buffer{})
+	if err == nil || !strings.Contains(err.Error(), "EXECD_LOG_FILE") {
+		t.Errorf("error is %v, want one that names EXECD_LOG_FILE", err)
+	}
+}

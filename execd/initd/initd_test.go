@@ -1,0 +1,241 @@
+package initd_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"sandbox.internal/execd/initd"
+)
+
+func TestExitStatusIsTheEntrypoints(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, script string
+		want         int
+	}{
+		{"success", "exit 0", 0},
+		{"failure", "exit 7", 7},
+		{"highest code", "exit 255", 255},
+		{"SIGKILL", "kill -KILL $$", 137},
+		{"SIGTERM", "kill -TERM $$", 143},
+		{"SIGSEGV", "kill -SEGV $$", 139},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			if got := start(t, plan{Entrypoint: shell(tt.script)}).wait(); got != tt.want {
+				t.Errorf("exit code %d, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestEntrypointIsFoundLikeAShellDoes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, file := range map[string]struct {
+		text string
+		mode os.FileMode
+	}{
+		"good/tool":      {"#!/bin/sh\nexit 42\n", 0o755},
+		"denied/tool":    {"#!/bin/sh\nexit 43\n", 0o644},
+		"good/plain":     {"exit 44\n", 0o755},
+		"good/no-loader": {"#!/does/not/exist\n", 0o755},
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(file.text), file.mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	good, denied := filepath.Join(dir, "good"), filepath.Join(dir, "denied")
+
+	tests := []struct {
+		name, path, command string
+		want                int
+		message             string
+	}{
+		{"in PATH", "/nowhere:" + good, "tool", 42, ""},
+		{"a later element wins over one without permission", denied + ":" + good, "tool", 42, ""},
+		{"absolute", "/nowhere", good + "/tool", 42, ""},
+		{"relative to the working directory", "/nowhere", "good/tool", 42, ""},
+		{"an empty element is the working directory", ":/nowhere", "local", 45, ""},
+		{"not in PATH", good, "missing", 127, "not found in PATH (" + good + ")"},
+		{"no such path", good, "/no/such", 127, "no such file"},
+		{"below a file", good, good + "/tool/x", 127, "not a directory"},
+		{"no permission in PATH", denied, "tool", 126, "permission denied"},
+		{"no permission", good, denied + "/tool", 126, "permission denied"},
+		{"a directory", good, good, 126, "permission denied"},
+		{"not a program", good, "plain", 126, "exec format error"},
+		{"no interpreter", good, "no-loader", 127, "interpreter or loader"},
+		{"empty", good, "", 127, "entrypoint is empty"},
+	}
+	if err := os.WriteFile(filepath.Join(dir, "local"), []byte("#!/bin/sh\nexit 45\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := start(t, plan{Entrypoint: []string{tt.command}, Env: []string{"PATH=" + tt.path}},
+				func(cmd *exec.Cmd) { cmd.Dir = dir })
+			if got := s.wait(); got != tt.want {
+				t.Errorf("exit code %d, want %d; stderr: %s", got, tt.want, s.errors())
+			}
+			if tt.message == "" {
+				return
+			}
+			if got := s.errors(); !strings.Contains(got, tt.message) || !strings.Contains(got, `"`+tt.command+`"`) && tt.command != "" {
+				t.Errorf("stderr %q lacks %q or the command", got, tt.message)
+			}
+		})
+	}
+}
+
+func TestEntrypointIsSearchedInTheUsualPlacesWithoutPath(t *testing.T) {
+	t.Parallel()
+	s := start(t, plan{Entrypoint: []string{"sh", "-c", "exit 9"}}, func(cmd *exec.Cmd) {
+		var env []string
+		for _, entry := range cmd.Env {
+			if !strings.HasPrefix(entry, "PATH=") {
+				env = append(env, entry)
+			}
+		}
+		cmd.Env = env
+	})
+	if got := s.wait(); got != 9 {
+		t.Errorf("exit code %d, want 9; stderr: %s", got, s.errors())
+	}
+}
+
+func TestSignalsReachTheEntrypoint(t *testing.T) {
+	t.Parallel()
+	for _, sig := range []syscall.Signal{
+		syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
+		syscall.SIGWINCH, syscall.SIGCONT, syscall.SIGTSTP, syscall.SIGALRM, syscall.Signal(37), // SIGRTMIN+3
+	} {
+		t.Run(sig.String(), func(t *testing.T) {
+			t.Parallel()
+			s := start(t, plan{Entrypoint: shell(`trap "exit 3" "$1"; echo ready; while read line; do :; done`, strconv.Itoa(int(sig)))})
+			s.expect("ready")
+			if err := s.cmd.Process.Signal(sig); err != nil {
+				t.Fatal(err)
+			}
+			if got := s.wait(); got != 3 {
+				t.Errorf("exit code %d, want the trap's 3", got)
+			}
+		})
+	}
+}
+
+func TestSignalWithoutHandlerEndsTheEntrypoint(t *testing.T) {
+	t.Parallel()
+	s := start(t, plan{Entrypoint: shell("echo ready; exec sleep 1000")})
+	s.expect("ready")
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.wait(); got != 143 {
+		t.Errorf("exit code %d, want 143", got)
+	}
+}
+
+func TestOrphansAreReaped(t *testing.T) {
+	t.Parallel()
+	const script = `i=0; while [ $i -lt 50 ]; do (true &); i=$((i+1)); done; echo spawned; read line; exit 4`
+	s := start(t, plan{Entrypoint: shell(script)})
+	s.child("sleep 1000")
+	s.expect("spawned")
+	eventually(t, "only the entrypoint and the daemon are left", func() bool { return len(s.children()) == 2 })
+	s.say("go\n")
+	if got := s.wait(); got != 4 {
+		t.Errorf("exit code %d, want 4: a reaped orphan must not be taken for the entrypoint", got)
+	}
+}
+
+func TestOrphansAreReapedUnderAnotherInit(t *testing.T) {
+	t.Parallel()
+	s := start(t, plan{Entrypoint: shell(`(sleep 999 & echo $!); read line`)},
+		func(cmd *exec.Cmd) { cmd.SysProcAttr = nil })
+	orphan := number(t, s.line())
+	t.Cleanup(func() { _ = syscall.Kill(orphan, syscall.SIGKILL) }) // in case the test failed before
+	if got := s.child("sleep 999").pid; got != orphan {
+		t.Errorf("orphan is %d, want %d", got, orphan)
+	}
+	if err := syscall.Kill(orphan, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the orphan is gone", func() bool { return syscall.Kill(orphan, 0) == syscall.ESRCH })
+	s.say("go\n")
+	if got := s.wait(); got != 0 {
+		t.Errorf("exit code %d, want 0", got)
+	}
+}
+
+func TestEntrypointSeesNothingOfExecd(t *testing.T) {
+	t.Parallel()
+	token := filepath.Join(t.TempDir(), "token")
+	s := start(t, plan{
+		Entrypoint: shell("env; echo end; read line"),
+		Daemon:     shell(`printf %s "$EXECD_ACCESS_TOKEN" > "$1"; echo from the daemon; exec sleep 1000`, token),
+		Env:        []string{"EXECD_ACCESS_TOKEN=secret", "EXECD_LOG_FILE=/dev/null", "OWN=kept"},
+	})
+	var env []string
+	for line := s.line(); line != "end"; line = s.line() {
+		env = append(env, line)
+		if strings.HasPrefix(line, "EXECD_") {
+			t.Errorf("the entrypoint sees %q", line)
+		}
+	}
+	if all := strings.Join(env, "\n"); !strings.Contains(all, "OWN=kept") {
+		t.Errorf("the entrypoint lost its own variable:\n%s", all)
+	}
+	eventually(t, "the daemon got the token", func() bool { return content(t, token) == "secret" })
+	eventually(t, "the daemon writes to stderr", func() bool { return strings.Contains(s.errors(), "from the daemon") })
+}
+
+func TestEntrypointAndDaemonLeadTheirOwnSessions(t *testing.T) {
+	t.Parallel()
+	s := start(t, plan{Entrypoint: []string{"sleep", "998"}})
+	for _, command := range []string{"sleep 998", "sleep 1000"} {
+		if p := s.child(command); p.session != p.pid {
+			t.Errorf("%q has session %d, want its own, %d", command, p.session, p.pid)
+		}
+	}
+}
+
+func TestSplitArgs(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name, args, flags, entrypoint string
+		fails                         bool
+	}{
+		{"flags and entrypoint", "--port=1 -- sh -c x", "--port=1", "sh -c x", false},
+		{"no flags", "-- true", "", "true", false},
+		{"a second separator is the entrypoint's", "-- sh -- x", "", "sh -- x", false},
+		{"no separator", "sleep 1", "", "", true},
+		{"no entrypoint", "--port=1 --", "", "", true},
+		{"nothing", "", "", "", true},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			flags, entrypoint, err := initd.SplitArgs(strings.Fields(tt.args))
+			if (err != nil) != tt.fails {
+				t.Fatalf("error is %v", err)
+			}
+			if got := strings.Join(flags, " "); got != tt.flags {
+				t.Errorf("flags are %q, want %q", got, tt.flags)
+			}
+			if got := strings.Join(entrypoint, " "); got != tt.entrypoint {
+				t.Errorf("entrypoint is %q, want %q", got, tt.entrypoint)
+			}
+		})
+	}
+}
