@@ -1,0 +1,108 @@
+package files
+
+import (
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// copyTree copies a file or a directory with all that is in it to dest, where nothing is yet, and flushes it to disk.
+func copyTree(ctx context.Context, src, dest string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(src, &st); err != nil {
+		return &os.PathError{Op: "lstat", Path: src, Err: err}
+	}
+	var err error
+	switch typeOf(st.Mode) {
+	case TypeFile:
+		err = copyFile(src, dest)
+	case TypeDirectory:
+		err = copyDirectory(ctx, src, dest)
+	case TypeSymlink:
+		err = copyLink(src, dest)
+	case TypeOther:
+		err = unix.Mknod(dest, st.Mode, int(st.Rdev))
+	}
+	if err != nil {
+		return err
+	}
+	if err := copyAttributes(dest, &st); err != nil {
+		return err
+	}
+	if typeOf(st.Mode) == TypeDirectory {
+		return syncDirectory(dest)
+	}
+	return nil
+}
+
+func copyFile(src, dest string) error {
+	in, err := os.OpenFile(src, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(dest, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	if _, err := io.Copy(out, in); err != nil {
+		return err
+	}
+	return out.Sync()
+}
+
+func copyDirectory(ctx context.Context, src, dest string) error {
+	if err := os.Mkdir(dest, 0o700); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(src)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if err := copyTree(ctx, filepath.Join(src, entry.Name()), filepath.Join(dest, entry.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyLink(src, dest string) error {
+	target, err := os.Readlink(src)
+	if err != nil {
+		return err
+	}
+	return os.Symlink(target, dest)
+}
+
+// copyAttributes comes last for each entry: the owner change drops set-user-ID bits, filling a directory changes its
+// time, and its mode may forbid filling it.
+func copyAttributes(dest string, st *unix.Stat_t) error {
+	if err := unix.Lchown(dest, int(st.Uid), int(st.Gid)); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFLNK {
+		if err := unix.Chmod(dest, st.Mode&0o7777); err != nil {
+			return err
+		}
+	}
+	times := []unix.Timespec{st.Atim, st.Mtim}
+	return unix.UtimesNanoAt(unix.AT_FDCWD, dest, times, unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// syncDirectory makes the names in a directory survive a power cut.
+func syncDirectory(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return dir.Sync()
+}

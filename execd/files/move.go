@@ -1,0 +1,150 @@
+package files
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// MoveEntry is one thing to move or rename.
+type MoveEntry struct {
+	Src  string
+	Dest string
+}
+
+// Move moves files, links and directories, in order. The folder of a target must exist (KindNotFound) and nothing may
+// be at the target, not even an empty directory (KindConflict). A later entry sees what the earlier ones do, so a
+// swap over a third name works. Errors name the entry, counted from 1; when an entry fails after the check, those
+// before it stay moved.
+//
+// Between file systems it copies, and then removes the source: content, mode, owner, times and links are kept,
+// extended attributes are not and hard links become files of their own. The target appears complete or not at all.
+func (f *Files) Move(ctx context.Context, entries []MoveEntry) error {
+	plan := make(movePlan, 0, len(entries))
+	for i, entry := range entries {
+		step, err := f.planMove(plan, entry)
+		if err != nil {
+			return fmt.Errorf("entry %d of %d: %w", i+1, len(entries), err)
+		}
+		plan = append(plan, step)
+	}
+	for i, step := range plan {
+		if err := step.run(ctx); err != nil {
+			return fmt.Errorf("entry %d of %d: %w", i+1, len(entries), err)
+		}
+	}
+	return nil
+}
+
+// movePlan is the moves that come before the one being checked.
+type movePlan []move
+
+type move struct{ src, dest string }
+
+func (f *Files) planMove(plan movePlan, entry MoveEntry) (move, error) {
+	src, err := f.resolve(entry.Src)
+	if err != nil {
+		return move{}, fmt.Errorf("src: %w", err)
+	}
+	dest, err := f.resolve(entry.Dest)
+	if err != nil {
+		return move{}, fmt.Errorf("dest: %w", err)
+	}
+	if _, err := plan.stat(src, os.Lstat); err != nil {
+		return move{}, classify(src, err)
+	}
+	if _, err := plan.stat(dest, os.Lstat); err == nil {
+		return move{}, conflict(dest, "exists already and is never overwritten")
+	} else if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR) {
+		return move{}, classify(dest, err)
+	}
+	if _, inside := below(dest, src); inside {
+		return move{}, invalid(dest, "is inside %s, which cannot be moved into itself", src)
+	}
+	folder := filepath.Dir(dest)
+	if info, err := plan.stat(folder, os.Stat); err != nil {
+		return move{}, classify(folder, err)
+	} else if !info.IsDir() {
+		return move{}, invalid(folder, "is not a directory, so it cannot hold %s", filepath.Base(dest))
+	}
+	return move{src, dest}, nil
+}
+
+// stat looks at what will be at path once the plan has run: it follows the path back to where its content is now.
+func (plan movePlan) stat(path string, stat func(string) (fs.FileInfo, error)) (fs.FileInfo, error) {
+	for i := len(plan) - 1; i >= 0; i-- {
+		if rest, ok := below(path, plan[i].dest); ok {
+			path = plan[i].src + rest
+		} else if _, ok := below(path, plan[i].src); ok {
+			return nil, fs.ErrNotExist
+		}
+	}
+	return stat(path)
+}
+
+// below tells whether path is root or inside it, and what of path comes after root.
+func below(path, root string) (rest string, ok bool) {
+	rest, ok = strings.CutPrefix(path, root)
+	return rest, ok && (rest == "" || rest[0] == '/' || root == "/")
+}
+
+func (m move) run(ctx context.Context) error {
+	err := renameNoReplace(m.src, m.dest)
+	switch {
+	case errors.Is(err, unix.EXDEV):
+		// Other reasons than two file systems exist: overlayfs says so for a directory of the image's layers.
+		return m.copyAndRemove(ctx)
+	case errors.Is(err, unix.EEXIST):
+		return conflict(m.dest, "exists already and is never overwritten")
+	case errors.Is(err, unix.EINVAL):
+		return invalid(m.dest, "is inside %s, which cannot be moved into itself", m.src)
+	}
+	return classify(m.src, err)
+}
+
+// renameNoReplace renames unless something is at the target. Where the file system cannot do this in one step (some
+// network and user-space ones), a target that appears between the look and the rename is lost.
+func renameNoReplace(src, dest string) error {
+	err := unix.Renameat2(unix.AT_FDCWD, src, unix.AT_FDCWD, dest, unix.RENAME_NOREPLACE)
+	if err != unix.EINVAL && err != unix.ENOSYS {
+		return err
+	}
+	if _, err := os.Lstat(dest); err == nil {
+		return unix.EEXIST
+	}
+	return os.Rename(src, dest)
+}
+
+// copyAndRemove moves by copying to a temporary name beside the target, which then gets its real name in one step.
+func (m move) copyAndRemove(ctx context.Context) (err error) {
+	folder := filepath.Dir(m.dest)
+	temp, err := os.MkdirTemp(folder, TempPrefix+"move-*")
+	if err != nil {
+		return classify(m.dest, err)
+	}
+	defer func() {
+		if rmErr := os.RemoveAll(temp); err == nil {
+			err = classify(temp, rmErr)
+		}
+	}()
+	copied := filepath.Join(temp, filepath.Base(m.dest))
+	if err := copyTree(ctx, m.src, copied); err != nil {
+		return classify(m.dest, err)
+	}
+	if err := renameNoReplace(copied, m.dest); err != nil {
+		if errors.Is(err, unix.EEXIST) {
+			return conflict(m.dest, "exists already and is never overwritten")
+		}
+		return classify(m.dest, err)
+	}
+	if err := syncDirectory(folder); err != nil {
+		return classify(m.dest, err)
+	}
+	return classify(m.src, os.RemoveAll(m.src))
+}

@@ -1,0 +1,77 @@
+package files
+
+import (
+	"os/user"
+	"strconv"
+)
+
+// names finds the names of users and groups for one request. It remembers them, because each look-up reads
+// /etc/passwd or /etc/group again and a search can ask a hundred thousand times; it lives no longer than the
+// request, because a sandbox may add users at any time.
+type names struct {
+	users  map[uint32]string
+	groups map[uint32]string
+}
+
+func newNames() *names {
+	return &names{users: map[uint32]string{}, groups: map[uint32]string{}}
+}
+
+// user returns the name of a user, or the number where it has none (or the image has no /etc/passwd).
+func (n *names) user(id uint32) string {
+	name, ok := n.users[id]
+	if !ok {
+		name = strconv.FormatUint(uint64(id), 10)
+		if u, err := user.LookupId(name); err == nil {
+			name = u.Username
+		}
+		n.users[id] = name
+	}
+	return name
+}
+
+// group returns the name of a group, or the number where it has none.
+func (n *names) group(id uint32) string {
+	name, ok := n.groups[id]
+	if !ok {
+		name = strconv.FormatUint(uint64(id), 10)
+		if g, err := user.LookupGroupId(name); err == nil {
+			name = g.Name
+		}
+		n.groups[id] = name
+	}
+	return name
+}
+
+// userID returns the number of a user given by number or name; ok is false for an unknown name.
+func userID(owner string) (id int, ok bool) {
+	if id, ok := number(owner); ok {
+		return id, true
+	}
+	u, err := user.Lookup(owner)
+	if err != nil {
+		return 0, false
+	}
+	return number(u.Uid)
+}
+
+// groupID is userID for groups.
+func groupID(group string) (id int, ok bool) {
+	if id, ok := number(group); ok {
+		return id, true
+	}
+	g, err := user.LookupGroup(group)
+	if err != nil {
+		return 0, false
+	}
+	return number(g.Gid)
+}
+
+// number reads an id. The highest 32-bit number is none: chown(2) reads it as "unchanged".
+func number(s string) (int, bool) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil || n == 1<<32-1 {
+		return 0, false
+	}
+	return int(n), true
+}

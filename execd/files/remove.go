@@ -1,0 +1,76 @@
+package files
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// RemoveFiles removes files: also symbolic links (not what they point to), sockets, FIFOs and devices. A directory is
+// KindInvalid and a missing path KindNotFound; in both cases nothing is removed. A path may be named twice.
+func (f *Files) RemoveFiles(paths []string) error {
+	abs, err := f.resolveAll(paths)
+	if err != nil {
+		return err
+	}
+	for _, path := range abs {
+		info, err := os.Lstat(path)
+		if err != nil {
+			return classify(path, err)
+		}
+		if info.IsDir() {
+			return invalid(path, "is a directory; only files can be removed here")
+		}
+	}
+	for _, path := range abs {
+		// One that vanished since the check is where the caller wants it. os.Remove would also take a directory
+		// that appeared since.
+		if err := unix.Unlink(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return classify(path, err)
+		}
+	}
+	return nil
+}
+
+// RemoveDirectories removes directories with all that is in them. Symbolic links inside are removed, not followed.
+// A path that is a file or a symbolic link, and the roots that the system stands on (/, /proc, /sys, /dev), are
+// KindInvalid, a missing path is KindNotFound; in these cases nothing is removed.
+func (f *Files) RemoveDirectories(paths []string) error {
+	abs, err := f.resolveAll(paths)
+	if err != nil {
+		return err
+	}
+	for _, path := range abs {
+		if err := checkRemovable(path); err != nil {
+			return err
+		}
+	}
+	for _, path := range abs {
+		if err := os.RemoveAll(path); err != nil {
+			return classify(path, err)
+		}
+	}
+	return nil
+}
+
+func checkRemovable(path string) error {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return classify(path, err)
+	}
+	if !info.IsDir() {
+		return invalid(path, "is not a directory; only directories can be removed here")
+	}
+	target, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return classify(path, err)
+	}
+	switch target {
+	case "/", "/proc", "/sys", "/dev":
+		return invalid(path, "must not be removed: the sandbox cannot live without %s", target)
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package files
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// staged is new content on its way to a target: a temporary file in the target's folder, because a rename is atomic
+// only within a file system. Exactly one of commit and discard is effective; discard after commit does nothing.
+type staged struct {
+	target string // absolute, no symbolic link
+	file   *os.File
+	done   bool
+}
+
+// stage makes the temporary file; purpose becomes part of its name.
+func stage(target, purpose string) (*staged, error) {
+	file, err := os.CreateTemp(filepath.Dir(target), TempPrefix+purpose+"-*")
+	if err != nil {
+		return nil, classify(target, err)
+	}
+	return &staged{target: target, file: file}, nil
+}
+
+// commit gives the content its attributes and puts it at the target, durably.
+func (s *staged) commit(attrs attributes) error {
+	defer s.discard()
+	if err := attrs.applyTo(s.file); err != nil {
+		return classify(s.target, err)
+	}
+	if err := s.file.Sync(); err != nil {
+		return classify(s.target, err)
+	}
+	err := os.Rename(s.file.Name(), s.target)
+	if errors.Is(err, unix.EBUSY) {
+		return classify(s.target, s.overwrite(attrs))
+	}
+	if err != nil {
+		return classify(s.target, err)
+	}
+	s.done = true
+	s.file.Close() // written and synced: closing has nothing left to report
+	return classify(s.target, syncDirectory(filepath.Dir(s.target)))
+}
+
+// overwrite writes into the target itself. Engines mount single files into a sandbox (/etc/hosts, /etc/resolv.conf);
+// a mount point cannot be replaced, and writing in place, though not atomic, is what its user wants.
+func (s *staged) overwrite(attrs attributes) error {
+	if _, err := s.file.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	out, err := os.OpenFile(s.target, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	if _, err := io.Copy(out, s.file); err != nil {
+		return err
+	}
+	if err := attrs.applyTo(out); err != nil {
+		return err
+	}
+	return out.Sync()
+}
+
+// discard removes the temporary file. Nothing can be done about a failure, and the name tells what is left.
+func (s *staged) discard() {
+	if s.done {
+		return
+	}
+	s.done = true
+	s.file.Close()
+	os.Remove(s.file.Name())
+}
