@@ -1,0 +1,114 @@
+package docker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+
+	"sandbox.internal/runtime/engine"
+)
+
+// Create implements [engine.Engine]. It returns [engine.ErrImage] when the image is gone.
+func (e *Engine) Create(ctx context.Context, spec engine.ContainerSpec) (string, error) {
+	op := "create container " + spec.Name
+	config, err := containerConfig(spec)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", op, err)
+	}
+	host := hostConfig(spec)
+	if host.Mounts, err = e.mounts(ctx, spec.Mounts); err != nil {
+		return "", fmt.Errorf("%s: %w", op, err)
+	}
+	var created container.CreateResponse
+	err = e.call(ctx, op, forCreate, func(ctx context.Context) (err error) {
+		created, err = e.api.ContainerCreate(ctx, config, host, nil, nil, spec.Name)
+		return err
+	})
+	for _, warning := range created.Warnings {
+		e.log.Warn().Str("container", spec.Name).Msg(warning)
+	}
+	return created.ID, err
+}
+
+// Start implements [engine.Engine]. A container that runs already is no error.
+func (e *Engine) Start(ctx context.Context, id string) error {
+	return e.call(ctx, "start container "+id, forContainer, func(ctx context.Context) error {
+		return e.api.ContainerStart(ctx, id, container.StartOptions{})
+	})
+}
+
+// Freeze implements [engine.Engine].
+func (e *Engine) Freeze(ctx context.Context, id string) error {
+	op := "freeze container " + id
+	err := e.call(ctx, op, forContainer, func(ctx context.Context) error { return e.api.ContainerPause(ctx, id) })
+	return e.unlessAlready(ctx, op, id, engine.StatusFrozen, err)
+}
+
+// Thaw implements [engine.Engine].
+func (e *Engine) Thaw(ctx context.Context, id string) error {
+	op := "thaw container " + id
+	err := e.call(ctx, op, forContainer, func(ctx context.Context) error { return e.api.ContainerUnpause(ctx, id) })
+	return e.unlessAlready(ctx, op, id, engine.StatusRunning, err)
+}
+
+// unlessAlready judges a refused freeze or thaw by the container's status, because the engine's status codes
+// and texts for "already paused", "not paused" and "not running" differ from version to version.
+func (e *Engine) unlessAlready(ctx context.Context, op, id string, want engine.Status, refused error) error {
+	if refused == nil || errors.Is(refused, engine.ErrNotFound) || errors.Is(refused, engine.ErrUnavailable) {
+		return refused
+	}
+	found, err := e.Inspect(ctx, id)
+	if err != nil {
+		return refused
+	}
+	switch found.Status {
+	case want:
+		return nil
+	case engine.StatusCreated, engine.StatusExited:
+		return fmt.Errorf("%s: %w: it is %s", op, engine.ErrNotRunning, found.Status)
+	default:
+		return refused
+	}
+}
+
+// Stop implements [engine.Engine]. The engine counts in whole seconds: grace is rounded up.
+// It thaws a frozen container so that the signals arrive.
+func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error {
+	seconds := max(0, int(math.Ceil(grace.Seconds())))
+	err := e.callWithin(ctx, e.timeout+grace, "stop container "+id, forContainer, func(ctx context.Context) error {
+		return e.api.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds})
+	})
+	if errors.Is(err, engine.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// Remove implements [engine.Engine]. It returns when the container is gone, also when somebody else is removing it.
+func (e *Engine) Remove(ctx context.Context, id string) error {
+	op := "remove container " + id
+	err := e.call(ctx, op, forContainer, func(ctx context.Context) error {
+		return e.api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
+	})
+	if errors.Is(err, engine.ErrNotRunning) { // 409: a removal is in progress
+		err = e.call(ctx, op, forContainer, func(ctx context.Context) error { return e.waitRemoved(ctx, id) })
+	}
+	if errors.Is(err, engine.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+func (e *Engine) waitRemoved(ctx context.Context, id string) error {
+	removed, failed := e.api.ContainerWait(ctx, id, container.WaitConditionRemoved)
+	select {
+	case <-removed:
+		return nil
+	case err := <-failed:
+		return err
+	}
+}

@@ -1,0 +1,124 @@
+// Package docker is an [engine.Engine] on the API of a Docker Engine, 20.10 (API 1.41) or newer.
+//
+// It is the only package that imports Docker's client, so that a change of client touches nothing else.
+package docker
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/docker/docker/api/types/system"
+	"github.com/docker/docker/client"
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/runtime/engine"
+)
+
+// defaultAPITimeout is what the lifecycle document gives as the default of docker.api_timeout.
+const defaultAPITimeout = 180 * time.Second
+
+// Options say which engine to use and how.
+type Options struct {
+	// Host is the engine's address: unix:///path, tcp://host:port. Empty means the default socket, unix:///var/run/docker.sock.
+	// DOCKER_CERT_PATH and DOCKER_TLS_VERIFY are honoured for tcp, as by Docker's own tools.
+	Host string
+	// APITimeout bounds every request except pulls and Watch, which last as long as they last. Zero means 180 s.
+	APITimeout time.Duration
+	Logger     zerolog.Logger
+}
+
+// Engine talks to one Docker Engine. Use [New].
+type Engine struct {
+	api     *client.Client
+	timeout time.Duration
+	log     zerolog.Logger
+	pulls   *pulls
+
+	// volumeTurn holds one token: volumes are filled one at a time, which is rare and quick.
+	volumeTurn chan struct{}
+	filledMu   sync.Mutex
+	filled     map[string]filledVolume
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+// New prepares an Engine. It does not connect: an engine that is down now may be up later; ask Info to find out.
+func New(opts Options) (*Engine, error) {
+	host := opts.Host
+	if host == "" {
+		host = client.DefaultDockerHost
+	}
+	parsed, err := url.Parse(host)
+	if err != nil {
+		return nil, fmt.Errorf("docker host %q: %w", host, err)
+	}
+	switch parsed.Scheme {
+	case "unix", "tcp", "http", "https":
+	default:
+		return nil, fmt.Errorf("docker host %q: the scheme must be unix, tcp, http or https", host)
+	}
+	// Environment comes first: WithHost then adapts the transport that the certificates configured.
+	api, err := client.NewClientWithOpts(client.WithTLSClientConfigFromEnv(), client.WithHost(host), client.WithAPIVersionNegotiation())
+	if err != nil {
+		return nil, fmt.Errorf("docker host %q: %w", host, err)
+	}
+	timeout := opts.APITimeout
+	if timeout <= 0 {
+		timeout = defaultAPITimeout
+	}
+	return &Engine{
+		api:        api,
+		timeout:    timeout,
+		log:        opts.Logger,
+		pulls:      newPulls(),
+		volumeTurn: make(chan struct{}, 1),
+		filled:     map[string]filledVolume{},
+	}, nil
+}
+
+// Info implements [engine.Engine].
+func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
+	var info system.Info
+	err := e.call(ctx, "ask the engine for its info", forEngine, func(ctx context.Context) (err error) {
+		info, err = e.api.Info(ctx)
+		return err
+	})
+	if err != nil {
+		return engine.Info{}, err
+	}
+	cgroup := info.CgroupVersion
+	if cgroup == "" {
+		cgroup = "1" // engines older than API 1.41 know no other and do not say so
+	}
+	return engine.Info{
+		Name:          "docker",
+		Version:       info.ServerVersion,
+		CgroupVersion: cgroup,
+		CPUs:          info.NCPU,
+		MemoryBytes:   info.MemTotal,
+	}, nil
+}
+
+// Close implements [engine.Engine]. Pulls that are under way are cancelled.
+func (e *Engine) Close() error {
+	e.pulls.close()
+	return e.api.Close()
+}
+
+// call makes one request within the API timeout and explains its error.
+func (e *Engine) call(ctx context.Context, op string, m meaning, request func(context.Context) error) error {
+	return e.callWithin(ctx, e.timeout, op, m, request)
+}
+
+func (e *Engine) callWithin(ctx context.Context, limit time.Duration, op string, m meaning, request func(context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := request(limited)
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("%s: %w: no answer within %s", op, engine.ErrUnavailable, limit)
+	}
+	return explain(op, err, m)
+}

@@ -1,0 +1,152 @@
+package docker_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/docker/docker/api/types/filters"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/volume"
+	"github.com/docker/docker/client"
+	"github.com/google/uuid"
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"sandbox.internal/runtime/docker"
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/engine/enginetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestEngine(t *testing.T) {
+	enginetest.Run(t, func(t *testing.T) (engine.Engine, enginetest.Janitor) {
+		return open(t), newJanitor(t)
+	})
+}
+
+// open returns the machine's engine. Without one the test fails: these tests are about nothing else.
+func open(t *testing.T) *docker.Engine {
+	t.Helper()
+	e, err := docker.New(docker.Options{Host: os.Getenv("DOCKER_HOST"), Logger: zerolog.New(zerolog.NewTestWriter(t))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Info(t.Context()); err != nil {
+		t.Fatalf("no Docker Engine to test with; `make engine` finds or installs one: %v", err)
+	}
+	return e
+}
+
+func TestNewRefuses(t *testing.T) {
+	for _, host := range []string{"ssh://user@host", "docker.sock", "unix", "tcp://%zz"} {
+		if e, err := docker.New(docker.Options{Host: host}); err == nil {
+			_ = e.Close()
+			t.Errorf("host %q was accepted", host)
+		}
+	}
+}
+
+func TestEngineDown(t *testing.T) {
+	e, err := docker.New(docker.Options{Host: "unix://" + filepath.Join(t.TempDir(), "no.sock")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = e.Close() }()
+	ctx := t.Context()
+	for name, call := range map[string]func() error{
+		"Info":         func() error { _, err := e.Info(ctx); return err },
+		"EnsureImage":  func() error { _, err := e.EnsureImage(ctx, "image", nil, nil); return err },
+		"EnsureVolume": func() error { return e.EnsureVolume(ctx, "volume", "image", "/path", nil) },
+		"Create":       func() error { _, err := e.Create(ctx, engine.ContainerSpec{}); return err },
+		"Start":        func() error { return e.Start(ctx, "id") },
+		"Freeze":       func() error { return e.Freeze(ctx, "id") },
+		"Thaw":         func() error { return e.Thaw(ctx, "id") },
+		"Stop":         func() error { return e.Stop(ctx, "id", time.Second) },
+		"Remove":       func() error { return e.Remove(ctx, "id") },
+		"Inspect":      func() error { _, err := e.Inspect(ctx, "id"); return err },
+		"List":         func() error { _, err := e.List(ctx, nil); return err },
+		"Logs":         func() error { _, err := e.Logs(ctx, "id", 1); return err },
+		"Watch":        func() error { return e.Watch(ctx, nil, func() { t.Error("ready") }, func(engine.Event) {}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := call(); !errors.Is(err, engine.ErrUnavailable) {
+				t.Errorf("got %v, want ErrUnavailable", err)
+			}
+		})
+	}
+}
+
+// janitor does with Docker's own client what the Engine interface has no words for.
+type janitor struct{ api *client.Client }
+
+func newJanitor(t *testing.T) janitor {
+	t.Helper()
+	api, err := client.NewClientWithOpts(client.FromEnv, client.WithAPIVersionNegotiation())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = api.Close() })
+	return janitor{api}
+}
+
+func (j janitor) Volumes(ctx context.Context, label, value string) ([]string, error) {
+	found, err := j.api.VolumeList(ctx, volume.ListOptions{Filters: filters.NewArgs(filters.Arg("label", label+"="+value))})
+	var names []string
+	for _, v := range found.Volumes {
+		names = append(names, v.Name)
+	}
+	return names, err
+}
+
+func (j janitor) RemoveVolume(ctx context.Context, name string) error {
+	return unlessGone(j.api.VolumeRemove(ctx, name, true))
+}
+
+func (j janitor) RemoveImage(ctx context.Context, ref string) error {
+	_, err := j.api.ImageRemove(ctx, ref, image.RemoveOptions{Force: true, PruneChildren: true})
+	return unlessGone(err)
+}
+
+func unlessGone(err error) error {
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// importEmpty makes an image with nothing in it, which is removed after the test.
+func importEmpty(t *testing.T, api *client.Client) string {
+	t.Helper()
+	ref := "docker-test-" + uuid.NewString() + ":1"
+	var archive bytes.Buffer
+	if err := tar.NewWriter(&archive).Close(); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := api.ImageImport(t.Context(), image.ImportSource{Source: &archive, SourceName: "-"}, ref, image.ImportOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = answer.Close() }()
+	if _, err := io.Copy(io.Discard, answer); err != nil { // it is there when the answer has ended
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := (janitor{api}).RemoveImage(context.WithoutCancel(t.Context()), ref); err != nil {
+			t.Error(err)
+		}
+	})
+	found, err := api.ImageInspect(t.Context(), ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found.ID
+}

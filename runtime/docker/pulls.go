@@ -1,0 +1,121 @@
+package docker
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"sandbox.internal/runtime/engine"
+)
+
+// pulls lets callers who want the same image share one pull. Unlike x/sync's singleflight, a caller can leave
+// without ending the pull for the others, and the pull ends when nobody waits for it any more.
+type pulls struct {
+	mu      sync.Mutex
+	flights map[pullKey]*flight
+	running sync.WaitGroup
+}
+
+// pullKey has the credentials so that only callers with the same ones share a pull.
+type pullKey struct {
+	ref  string
+	auth engine.RegistryAuth
+}
+
+// flight is one pull. The fields above done are guarded by pulls.mu; id and err are set before done closes.
+type flight struct {
+	waiters  int
+	sentence string
+	changed  chan struct{} // closed and replaced with every new sentence
+	cancel   context.CancelFunc
+
+	done chan struct{}
+	id   string
+	err  error
+}
+
+type pullFunc func(ctx context.Context, report func(string)) (imageID string, err error)
+
+func newPulls() *pulls {
+	return &pulls{flights: map[pullKey]*flight{}}
+}
+
+// do joins the pull of key or starts it, and returns its result. progress is called by this goroutine alone:
+// never after do returned, and a slow one holds up nobody.
+func (p *pulls) do(ctx context.Context, key pullKey, progress func(string), pull pullFunc) (string, error) {
+	f := p.join(ctx, key, pull)
+	defer p.leave(key, f)
+	for told := ""; ; {
+		p.mu.Lock()
+		sentence, changed := f.sentence, f.changed
+		p.mu.Unlock()
+		if progress != nil && sentence != told {
+			progress(sentence)
+			told = sentence
+		}
+		select {
+		case <-f.done:
+			return f.id, f.err
+		case <-ctx.Done():
+			return "", fmt.Errorf("wait for image %s: %w", key.ref, ctx.Err())
+		case <-changed:
+		}
+	}
+}
+
+func (p *pulls) join(ctx context.Context, key pullKey, pull pullFunc) *flight {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if f, ok := p.flights[key]; ok {
+		f.waiters++
+		return f
+	}
+	// The first caller's cancellation must not reach the pull.
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	f := &flight{waiters: 1, changed: make(chan struct{}), cancel: cancel, done: make(chan struct{})}
+	p.flights[key] = f
+	p.running.Go(func() {
+		defer cancel()
+		f.id, f.err = pull(ctx, func(sentence string) { p.tell(f, sentence) })
+		p.mu.Lock()
+		p.forget(key, f)
+		p.mu.Unlock()
+		close(f.done)
+	})
+	return f
+}
+
+func (p *pulls) tell(f *flight, sentence string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f.sentence = sentence
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+func (p *pulls) leave(key pullKey, f *flight) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f.waiters--
+	if f.waiters == 0 {
+		f.cancel()
+		// A cancelled pull takes a moment to end; who comes now must not join it.
+		p.forget(key, f)
+	}
+}
+
+// forget needs p.mu. The entry may already belong to a later pull of the same key.
+func (p *pulls) forget(key pullKey, f *flight) {
+	if p.flights[key] == f {
+		delete(p.flights, key)
+	}
+}
+
+func (p *pulls) close() {
+	p.mu.Lock()
+	for _, f := range p.flights {
+		f.cancel()
+	}
+	p.mu.Unlock()
+	p.running.Wait()
+}

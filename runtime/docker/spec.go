@@ -1,0 +1,95 @@
+package docker
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/go-connections/nat"
+
+	"sandbox.internal/runtime/engine"
+)
+
+// containerConfig is what goes into the container, whatever host it runs on.
+func containerConfig(spec engine.ContainerSpec) (*container.Config, error) {
+	exposed := nat.PortSet{}
+	for _, port := range spec.Publish {
+		if port < 1 || port > 65535 {
+			return nil, fmt.Errorf("%w: publish: port %d is not in 1..65535", engine.ErrInvalid, port)
+		}
+		exposed[tcp(port)] = struct{}{}
+	}
+	env := make([]string, 0, len(spec.Env))
+	for _, name := range slices.Sorted(maps.Keys(spec.Env)) {
+		env = append(env, name+"="+spec.Env[name])
+	}
+	return &container.Config{
+		Image:        spec.ImageID,
+		Labels:       spec.Labels,
+		Entrypoint:   spec.Entrypoint,
+		Env:          env,
+		ExposedPorts: exposed,
+		// Stop promises SIGTERM, whatever the image asks for.
+		StopSignal: "SIGTERM",
+		// An image's own health check would run processes in the sandbox, and hang while it is frozen.
+		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
+	}, nil
+}
+
+// hostConfig is how the host runs the container, all but the mounts.
+func hostConfig(spec engine.ContainerSpec) *container.HostConfig {
+	noInit := false // execd is the first process; an engine can be configured to add its own
+	host := &container.HostConfig{
+		NetworkMode:   "bridge",
+		PortBindings:  nat.PortMap{},
+		IpcMode:       container.IPCModePrivate,
+		Init:          &noInit,
+		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
+		// A chatty sandbox must not fill the host's disk; json-file can be read back by Logs on every engine.
+		LogConfig: container.LogConfig{
+			Type:   "json-file",
+			Config: map[string]string{"max-size": "10m", "max-file": "2"},
+		},
+		CapDrop:     spec.Security.DropCapabilities,
+		SecurityOpt: securityOptions(spec.Security),
+		Resources: container.Resources{
+			NanoCPUs: spec.Resources.NanoCPUs,
+			Memory:   spec.Resources.MemoryBytes,
+			// Equal to Memory means no swap: with swap on top the limit would not be one.
+			MemorySwap: spec.Resources.MemoryBytes,
+		},
+	}
+	for _, port := range spec.Publish {
+		host.PortBindings[tcp(port)] = []nat.PortBinding{{HostIP: spec.PublishIP}}
+	}
+	if spec.Resources.PIDs > 0 {
+		host.Resources.PidsLimit = &spec.Resources.PIDs
+	}
+	if spec.Resources.GPUs > 0 {
+		host.Resources.DeviceRequests = []container.DeviceRequest{{
+			Count:        spec.Resources.GPUs,
+			Capabilities: [][]string{{"gpu"}},
+		}}
+	}
+	return host
+}
+
+func securityOptions(security engine.Security) []string {
+	var options []string
+	if security.NoNewPrivileges {
+		options = append(options, "no-new-privileges")
+	}
+	if security.AppArmorProfile != "" {
+		options = append(options, "apparmor="+security.AppArmorProfile)
+	}
+	if security.SeccompProfile != "" {
+		options = append(options, "seccomp="+security.SeccompProfile)
+	}
+	return options
+}
+
+func tcp(port int) nat.Port {
+	return nat.Port(strconv.Itoa(port) + "/tcp")
+}

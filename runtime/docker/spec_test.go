@@ -1,0 +1,110 @@
+package docker_test
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/volume"
+	"github.com/google/uuid"
+
+	"sandbox.internal/runtime/docker"
+	"sandbox.internal/runtime/engine"
+)
+
+// TestHostConfig looks at what the suite cannot see from inside a container.
+func TestHostConfig(t *testing.T) {
+	e, janitor := open(t), newJanitor(t)
+	defer func() { _ = e.Close() }()
+	ctx := t.Context()
+	// An empty image is enough for a container that is never started.
+	imageID := importEmpty(t, janitor.api)
+	id, err := e.Create(ctx, engine.ContainerSpec{
+		Name: "docker-test-" + uuid.NewString(), ImageID: imageID, Entrypoint: []string{"/none"},
+		Resources: engine.Resources{MemoryBytes: 64 << 20, NanoCPUs: 5e8, PIDs: 20},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = e.Remove(ctx, id) }()
+	found, err := janitor.api.ContainerInspect(ctx, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := found.HostConfig
+	if host.Memory != 64<<20 || host.MemorySwap != host.Memory && host.MemorySwap != -1 { // -1: this kernel cannot limit swap
+		t.Errorf("memory %d, with swap %d", host.Memory, host.MemorySwap)
+	}
+	if host.NanoCPUs != 5e8 || host.PidsLimit == nil || *host.PidsLimit != 20 {
+		t.Errorf("CPUs %d, processes %v", host.NanoCPUs, host.PidsLimit)
+	}
+	if host.LogConfig.Type != "json-file" || host.LogConfig.Config["max-size"] != "10m" || host.LogConfig.Config["max-file"] != "2" {
+		t.Errorf("log %+v", host.LogConfig)
+	}
+	if host.Init == nil || *host.Init || host.AutoRemove || host.Privileged || host.IpcMode != container.IPCModePrivate ||
+		host.NetworkMode != "bridge" || host.RestartPolicy.Name != container.RestartPolicyDisabled {
+		t.Errorf("host config %+v", host)
+	}
+}
+
+// TestSubPathEscape: on engines that cannot mount a folder of a volume safely by themselves, a link out of it is refused.
+func TestSubPathEscape(t *testing.T) {
+	e, janitor := open(t), newJanitor(t)
+	defer func() { _ = e.Close() }()
+	ctx := t.Context()
+	imageID := importEmpty(t, janitor.api)
+	name := "docker-test-" + uuid.NewString()
+	made, err := janitor.api.VolumeCreate(ctx, volume.CreateOptions{Name: name})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = janitor.RemoveVolume(ctx, name) }()
+	for _, link := range []struct{ name, target string }{{"absolute", "/etc"}, {"relative", "../../../../../../etc"}} {
+		if err := os.Symlink(link.target, filepath.Join(made.Mountpoint, link.name)); err != nil {
+			t.Fatal(err)
+		}
+		t.Run(link.name, func(t *testing.T) {
+			id, err := e.Create(ctx, engine.ContainerSpec{
+				Name: "docker-test-" + uuid.NewString(), ImageID: imageID, Entrypoint: []string{"/none"},
+				Mounts: []engine.Mount{{Volume: name, SubPath: link.name, Target: "/data"}},
+			})
+			if err == nil {
+				err = e.Start(ctx, id)
+				_ = e.Remove(ctx, id)
+			}
+			if !errors.Is(err, engine.ErrInvalid) {
+				t.Errorf("got %v, want ErrInvalid", err)
+			}
+		})
+	}
+}
+
+// TestSlowEngine: an engine that accepts and never answers is as good as none.
+func TestSlowEngine(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "slow.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	_ = server.Listener.Close()
+	server.Listener = listener
+	server.Start()
+	defer server.Close()
+	e, err := docker.New(docker.Options{Host: "unix://" + socket, APITimeout: 100 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = e.Close() }()
+	_, err = e.Inspect(t.Context(), "id")
+	if !errors.Is(err, engine.ErrUnavailable) || !strings.Contains(err.Error(), "100ms") {
+		t.Errorf("got %v, want ErrUnavailable after 100ms", err)
+	}
+}

@@ -1,0 +1,170 @@
+// Package engine is the contract between the lifecycle service and whatever really runs a sandbox: a container engine, an OCI runtime.
+//
+// An Engine knows containers, images and volumes. It knows nothing of sandboxes, states or expiry; those rules are the caller's.
+package engine
+
+import (
+	"context"
+	"time"
+)
+
+// Engine runs containers. Every method may be called from several goroutines at once.
+//
+// Errors wrap one of the sentinels of this package when the cause is known, so that callers decide with errors.Is.
+// Any method may return [ErrUnavailable].
+type Engine interface {
+	// Info describes the engine and proves that it answers.
+	Info(ctx context.Context) (Info, error)
+
+	// EnsureImage returns the id of the image named ref and pulls it first when the engine does not have it.
+	// Calls for the same missing image share one pull. progress, if not nil, is told in short sentences how the pull goes.
+	// It returns [ErrImage] with the registry's own message when the image cannot be had.
+	EnsureImage(ctx context.Context, ref string, auth *RegistryAuth, progress func(string)) (imageID string, err error)
+
+	// EnsureVolume makes the named volume hold what the image holds at path and returns when it does.
+	// A volume that is already filled is left alone.
+	EnsureVolume(ctx context.Context, name, imageID, path string, labels map[string]string) error
+
+	// Create makes a container from the spec and does not start it.
+	// It returns [ErrExists] when the name is taken and [ErrInvalid] when the engine refuses the spec.
+	Create(ctx context.Context, spec ContainerSpec) (id string, err error)
+
+	// Start starts a created container. It returns [ErrNotFound], [ErrInvalid] when the engine cannot run the spec
+	// (a limit or a device it does not have) and [ErrNetwork] when the network could not be set up.
+	Start(ctx context.Context, id string) error
+
+	// Freeze stops the container's processes from running, memory retained. A frozen container is no error.
+	// It returns [ErrNotFound] or [ErrNotRunning].
+	Freeze(ctx context.Context, id string) error
+
+	// Thaw lets a frozen container run again. A running container is no error. It returns [ErrNotFound] or [ErrNotRunning].
+	Thaw(ctx context.Context, id string) error
+
+	// Stop asks the container's first process to end with SIGTERM, and kills it after grace.
+	// A container that does not run, or is gone, is no error.
+	Stop(ctx context.Context, id string, grace time.Duration) error
+
+	// Remove ends the container and removes it with its anonymous volumes. A container that is gone is no error.
+	Remove(ctx context.Context, id string) error
+
+	// Inspect returns the container, by id or by name. It returns [ErrNotFound].
+	Inspect(ctx context.Context, id string) (Container, error)
+
+	// List returns every container, running or not, that carries all the labels. Ports are not filled in.
+	List(ctx context.Context, labels map[string]string) ([]Container, error)
+
+	// Logs returns the last lines that the container wrote to its standard output and error, combined, at most tail lines and 64 KiB.
+	Logs(ctx context.Context, id string, tail int) (string, error)
+
+	// Watch calls handle, one call at a time, for what happens to containers that carry all the labels, until ctx ends or
+	// the engine hangs up. It calls ready once the subscription stands: what happens after that is not missed.
+	Watch(ctx context.Context, labels map[string]string, ready func(), handle func(Event)) error
+
+	// Close releases the connection to the engine. Containers are not touched.
+	Close() error
+}
+
+// Info describes an engine.
+type Info struct {
+	Name          string // the product, e.g. "docker"
+	Version       string // its version
+	CgroupVersion string // "1" or "2"
+	CPUs          int    // processors of the engine's host
+	MemoryBytes   int64  // memory of the engine's host
+}
+
+// RegistryAuth is a user's name and password at an image registry. It is never logged and never stored.
+type RegistryAuth struct {
+	Username string
+	Password string
+}
+
+// ContainerSpec says what to run and within which limits. The zero value of a limit means none.
+type ContainerSpec struct {
+	Name    string
+	ImageID string
+	Labels  map[string]string
+	// Entrypoint replaces the image's entrypoint and command.
+	Entrypoint []string
+	// Env is added to the image's environment.
+	Env    map[string]string
+	Mounts []Mount
+	// Publish lists the TCP ports of the container that the engine publishes on a free port of the host.
+	Publish []int
+	// PublishIP is the host's address that ports are published on; empty means all.
+	PublishIP string
+	Resources Resources
+	Security  Security
+}
+
+// Resources are a container's limits; zero means no limit.
+type Resources struct {
+	NanoCPUs    int64 // billionths of a core
+	MemoryBytes int64
+	PIDs        int64
+	GPUs        int // how many of the host's GPUs, any of them
+}
+
+// Security narrows what a container's processes may do.
+type Security struct {
+	DropCapabilities []string // names without the CAP_ prefix
+	NoNewPrivileges  bool
+	AppArmorProfile  string // empty means the engine's default
+	// SeccompProfile is empty for the engine's default, "unconfined", or the profile itself as JSON.
+	SeccompProfile string
+}
+
+// Mount puts a folder or a volume into a container. Exactly one of HostPath and Volume is set.
+type Mount struct {
+	HostPath string // absolute path on the engine's host; must exist
+	Volume   string // name of a volume; created when it does not exist
+	SubPath  string // folder inside the volume, relative; must exist. Only with Volume
+	Target   string // absolute path in the container
+	ReadOnly bool
+}
+
+// Status is what the engine says a container does.
+type Status string
+
+// What a container can be doing.
+const (
+	StatusCreated Status = "created" // made, not started yet
+	StatusRunning Status = "running"
+	StatusFrozen  Status = "frozen"
+	StatusExited  Status = "exited" // ended, or dead
+)
+
+// Container is what the engine knows of one container.
+type Container struct {
+	ID        string
+	Name      string
+	Labels    map[string]string
+	Status    Status
+	StartedAt time.Time // zero when it never started
+	// ExitCode and OOMKilled are meaningful when Status is StatusExited.
+	ExitCode  int
+	OOMKilled bool
+	// Ports maps a published TCP port of the container to the host's port.
+	Ports map[int]int
+	// Error is the engine's own word on why the container could not start.
+	Error string
+}
+
+// EventType says what happened to a container.
+type EventType string
+
+// What can happen to a container.
+const (
+	EventStarted EventType = "started"
+	EventExited  EventType = "exited"
+	EventFrozen  EventType = "frozen"
+	EventThawed  EventType = "thawed"
+	EventRemoved EventType = "removed"
+)
+
+// Event is something that happened to a container. It is a hint to look: Inspect has the facts.
+type Event struct {
+	Type        EventType
+	ContainerID string
+	Labels      map[string]string
+}

@@ -1,0 +1,278 @@
+// Package enginetest is the suite that every [engine.Engine] must pass, on real containers.
+//
+// It builds a small image around a static program of its own and serves it from a registry inside the test,
+// so it needs neither a network nor anything but the engine and the Go toolchain.
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sandbox.internal/runtime/engine"
+)
+
+const (
+	// runLabel is on everything that a run of the suite makes.
+	runLabel = "sandbox.internal/enginetest"
+	// patience is how long the suite waits for something that takes a second at most on a quiet machine.
+	patience = 60 * time.Second
+)
+
+// Janitor does for the suite what an Engine cannot: find and remove what tests leave in the engine.
+type Janitor interface {
+	// Volumes returns the names of the volumes that carry the label.
+	Volumes(ctx context.Context, label, value string) ([]string, error)
+	// RemoveVolume removes a volume. One that is gone is no error.
+	RemoveVolume(ctx context.Context, name string) error
+	// RemoveImage removes an image, by reference. One that is gone is no error.
+	RemoveImage(ctx context.Context, ref string) error
+}
+
+// Run runs the suite. open returns the engine under test, which must reach registries on 127.0.0.1 of this machine
+// without TLS; Run closes it.
+func Run(t *testing.T, open func(t *testing.T) (engine.Engine, Janitor)) {
+	s := newSuite(t, open)
+	// Everything at once: the contract allows it, so the suite does it.
+	t.Run("contract", func(t *testing.T) {
+		for name, test := range map[string]func(*testing.T){
+			"Info":                        s.testInfo,
+			"Create":                      s.testCreate,
+			"CreateRefuses":               s.testCreateRefuses,
+			"Start":                       s.testStart,
+			"ExitCode":                    s.testExitCode,
+			"StartRefuses":                s.testStartRefuses,
+			"Freeze":                      s.testFreeze,
+			"FreezeRefuses":               s.testFreezeRefuses,
+			"Stop":                        s.testStop,
+			"StopKillsAfterGrace":         s.testStopKillsAfterGrace,
+			"StopFrozen":                  s.testStopFrozen,
+			"Remove":                      s.testRemove,
+			"RemoveFrozen":                s.testRemoveFrozen,
+			"Inspect":                     s.testInspect,
+			"List":                        s.testList,
+			"Logs":                        s.testLogs,
+			"Environment":                 s.testEnvironment,
+			"Publish":                     s.testPublish,
+			"PublishSamePort":             s.testPublishSamePort,
+			"MemoryLimit":                 s.testMemoryLimit,
+			"PIDsLimit":                   s.testPIDsLimit,
+			"Security":                    s.testSecurity,
+			"Mounts":                      s.testMounts,
+			"MountRefuses":                s.testMountRefuses,
+			"SubPath":                     s.testSubPath,
+			"Watch":                       s.testWatch,
+			"EnsureVolume":                s.testEnsureVolume,
+			"EnsureVolumeHeals":           s.testEnsureVolumeHeals,
+			"EnsureVolumeTogether":        s.testEnsureVolumeTogether,
+			"EnsureVolumeRefuses":         s.testEnsureVolumeRefuses,
+			"EnsureImage":                 s.testEnsureImage,
+			"EnsureImagePrivate":          s.testEnsureImagePrivate,
+			"EnsureImageRefuses":          s.testEnsureImageRefuses,
+			"EnsureImageTogether":         s.testEnsureImageTogether,
+			"EnsureImageLeaver":           s.testEnsureImageLeaver,
+			"EnsureImageAllLeave":         s.testEnsureImageAllLeave,
+			"EnsureImageOthersCredential": s.testEnsureImageOthersCredential,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				test(t)
+			})
+		}
+	})
+	s.checkLeaks(t)
+}
+
+// suite is what the tests of one run share.
+type suite struct {
+	engine   engine.Engine
+	janitor  Janitor
+	run      string // value of runLabel
+	registry *testRegistry
+	imageRef string
+	imageID  string
+}
+
+func newSuite(t *testing.T, open func(t *testing.T) (engine.Engine, Janitor)) *suite {
+	t.Helper()
+	s := &suite{run: uuid.NewString(), registry: newRegistry(t, buildProbe(t))}
+	s.engine, s.janitor = open(t)
+	t.Cleanup(func() {
+		if err := s.engine.Close(); err != nil {
+			t.Errorf("close the engine: %v", err)
+		}
+	})
+	s.imageRef = s.registry.push(t, "probe:1")
+	s.imageID = s.ensureImage(t, s.imageRef, nil)
+	return s
+}
+
+func (s *suite) labels() map[string]string { return map[string]string{runLabel: s.run} }
+
+// ensureImage pulls an image and has it removed after the test.
+func (s *suite) ensureImage(t *testing.T, ref string, auth *engine.RegistryAuth) string {
+	t.Helper()
+	s.removeImageAfter(t, ref)
+	id, err := s.engine.EnsureImage(t.Context(), ref, auth, nil)
+	if err != nil {
+		t.Fatalf("EnsureImage(%s): %v", ref, err)
+	}
+	return id
+}
+
+func (s *suite) removeImageAfter(t *testing.T, ref string) {
+	t.Helper()
+	t.Cleanup(func() {
+		if err := s.janitor.RemoveImage(context.WithoutCancel(t.Context()), ref); err != nil {
+			t.Errorf("remove image %s: %v", ref, err)
+		}
+	})
+}
+
+// volume returns a name that no other test uses; the volume is removed after the test.
+func (s *suite) volume(t *testing.T) string {
+	t.Helper()
+	name := "enginetest-" + uuid.NewString()
+	t.Cleanup(func() {
+		if err := s.janitor.RemoveVolume(context.WithoutCancel(t.Context()), name); err != nil {
+			t.Errorf("remove volume %s: %v", name, err)
+		}
+	})
+	return name
+}
+
+// spec is a container of the probe image that runs the words.
+func (s *suite) spec(words ...string) engine.ContainerSpec {
+	return engine.ContainerSpec{
+		Name:       "enginetest-" + uuid.NewString(),
+		ImageID:    s.imageID,
+		Labels:     s.labels(),
+		Entrypoint: append([]string{probePath}, words...),
+	}
+}
+
+// create makes a container and has it removed after the test.
+func (s *suite) create(t *testing.T, spec engine.ContainerSpec) string {
+	t.Helper()
+	id, err := s.engine.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatalf("Create: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := s.engine.Remove(context.WithoutCancel(t.Context()), id); err != nil {
+			t.Errorf("remove container %s: %v", spec.Name, err)
+		}
+	})
+	return id
+}
+
+// start makes a container and starts it.
+func (s *suite) start(t *testing.T, spec engine.ContainerSpec) string {
+	t.Helper()
+	id := s.create(t, spec)
+	if err := s.engine.Start(t.Context(), id); err != nil {
+		t.Fatalf("Start: %v", err)
+	}
+	return id
+}
+
+// output runs a container to its end, which must be exit code 0, and returns what it wrote.
+func (s *suite) output(t *testing.T, spec engine.ContainerSpec) string {
+	t.Helper()
+	id := s.start(t, spec)
+	c := s.waitStatus(t, id, engine.StatusExited)
+	log := s.logs(t, id, 1000)
+	if c.ExitCode != 0 {
+		t.Fatalf("%v ended with %d: %s", spec.Entrypoint, c.ExitCode, log)
+	}
+	return log
+}
+
+func (s *suite) inspect(t *testing.T, id string) engine.Container {
+	t.Helper()
+	c, err := s.engine.Inspect(t.Context(), id)
+	if err != nil {
+		t.Fatalf("Inspect: %v", err)
+	}
+	return c
+}
+
+func (s *suite) logs(t *testing.T, id string, tail int) string {
+	t.Helper()
+	log, err := s.engine.Logs(t.Context(), id, tail)
+	if err != nil {
+		t.Fatalf("Logs: %v", err)
+	}
+	return log
+}
+
+func (s *suite) waitStatus(t *testing.T, id string, want engine.Status) engine.Container {
+	t.Helper()
+	var c engine.Container
+	eventually(t, fmt.Sprintf("status %s", want), func() bool {
+		c = s.inspect(t, id)
+		return c.Status == want
+	})
+	return c
+}
+
+func (s *suite) waitLog(t *testing.T, id, want string) {
+	t.Helper()
+	eventually(t, fmt.Sprintf("%q in the log", want), func() bool {
+		return strings.Contains(s.logs(t, id, 1000), want)
+	})
+}
+
+// checkLeaks runs when every test has cleaned up: what then still carries the run's label was left behind by the engine.
+func (s *suite) checkLeaks(t *testing.T) {
+	containers, err := s.engine.List(t.Context(), s.labels())
+	if err != nil {
+		t.Fatalf("List: %v", err)
+	}
+	for _, c := range containers {
+		t.Errorf("container %s (%s, %v) was left behind", c.Name, c.Status, c.Labels)
+		if err := s.engine.Remove(t.Context(), c.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	volumes, err := s.janitor.Volumes(t.Context(), runLabel, s.run)
+	if err != nil {
+		t.Fatalf("list volumes: %v", err)
+	}
+	for _, name := range volumes {
+		t.Errorf("volume %s was left behind", name)
+		if err := s.janitor.RemoveVolume(t.Context(), name); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// eventually polls until ok, which a passing test makes true soon.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); !ok(); <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("no %s within %s", what, patience)
+		}
+	}
+}
+
+func wantError(t *testing.T, err, want error, words ...string) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("got error %v, want one that wraps %q", err, want)
+		return
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("error %q does not mention %q", err, word)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package enginetest
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"sandbox.internal/runtime/engine"
+)
+
+func (s *suite) testInspect(t *testing.T) {
+	spec := s.spec("sleep")
+	id := s.create(t, spec)
+	byID, byName := s.inspect(t, id), s.inspect(t, spec.Name)
+	if byID.ID != byName.ID || byName.Name != spec.Name {
+		t.Errorf("by id %+v, by name %+v", byID, byName)
+	}
+	_, err := s.engine.Inspect(t.Context(), "enginetest-"+uuid.NewString())
+	wantError(t, err, engine.ErrNotFound)
+}
+
+func (s *suite) testList(t *testing.T) {
+	spec := s.spec("exit", "3")
+	spec.Labels["enginetest/list"] = uuid.NewString()
+	exited := s.start(t, spec)
+	s.waitStatus(t, exited, engine.StatusExited)
+	other := s.spec("sleep")
+	other.Labels["enginetest/list"] = spec.Labels["enginetest/list"]
+	other.Labels["enginetest/other"] = "a=b"
+	created := s.create(t, other)
+	for name, test := range map[string]struct {
+		labels map[string]string
+		want   []string
+	}{
+		"both":            {spec.Labels, []string{exited, created}},
+		"one":             {other.Labels, []string{created}},
+		"other value":     {map[string]string{"enginetest/list": "no such value"}, nil},
+		"one label wrong": {map[string]string{runLabel: s.run, "enginetest/list": "no such value"}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found, err := s.engine.List(t.Context(), test.labels)
+			if err != nil {
+				t.Fatalf("List: %v", err)
+			}
+			byID := map[string]engine.Container{}
+			for _, c := range found {
+				byID[c.ID] = c
+			}
+			if len(found) != len(test.want) {
+				t.Errorf("got %d containers, want %d", len(found), len(test.want))
+			}
+			for _, id := range test.want {
+				got, want := byID[id], s.inspect(t, id)
+				if got.Name != want.Name || got.Status != want.Status || got.ExitCode != want.ExitCode || !got.StartedAt.Equal(want.StartedAt) {
+					t.Errorf("listed as %+v, inspected as %+v", got, want)
+				}
+			}
+		})
+	}
+}
+
+func (s *suite) testLogs(t *testing.T) {
+	const limit = 64 << 10
+	both := s.start(t, s.spec("print", "out:one", "err:two", "out:three"))
+	many := s.start(t, s.spec("lines", "20000"))
+	long := s.start(t, s.spec("print", "out:"+strings.Repeat("x", 100_000)))
+	for _, id := range []string{both, many, long} {
+		s.waitStatus(t, id, engine.StatusExited)
+	}
+	all := s.logs(t, both, 10)
+	for _, word := range []string{"one\n", "two\n", "three\n"} {
+		if !strings.Contains(all, word) {
+			t.Errorf("%q is missing in %q", word, all)
+		}
+	}
+	if got := s.logs(t, many, 2); got != "line 19999\nline 20000\n" {
+		t.Errorf("the last two lines are %q", got)
+	}
+	if got := s.logs(t, many, 20_000); len(got) > limit || !strings.HasSuffix(got, "line 20000\n") {
+		t.Errorf("all of it is %d bytes, ending in %q", len(got), got[max(0, len(got)-20):])
+	}
+	if got := s.logs(t, long, 10); len(got) > limit || len(got) < 1000 {
+		t.Errorf("the long line is %d bytes", len(got))
+	}
+	if got := s.logs(t, s.create(t, s.spec("sleep")), 10); got != "" {
+		t.Errorf("a container that never ran wrote %q", got)
+	}
+	_, err := s.engine.Logs(t.Context(), "enginetest-"+uuid.NewString(), 10)
+	wantError(t, err, engine.ErrNotFound)
+}
+
+func (s *suite) testWatch(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	label := uuid.NewString()
+	ready, ended := make(chan struct{}), make(chan error, 1)
+	events := make(chan engine.Event, 100)
+	go func() {
+		ended <- s.engine.Watch(ctx, map[string]string{runLabel: s.run, "enginetest/watch": label},
+			func() { close(ready) },
+			func(event engine.Event) { events <- event })
+	}()
+	select {
+	case <-ready:
+	case err := <-ended:
+		t.Fatalf("Watch ended: %v", err)
+	}
+
+	s.start(t, s.spec("exit", "0")) // not ours: it lacks a label
+	spec := s.spec("trap")
+	spec.Labels["enginetest/watch"] = label
+	id := s.start(t, spec)
+	s.waitLog(t, id, "ready")
+	if err := s.engine.Freeze(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.engine.Thaw(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.engine.Stop(ctx, id, patience); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.engine.Remove(ctx, id); err != nil {
+		t.Fatal(err)
+	}
+	// An event may come twice, but none may be missing and what ends last is told last.
+	told := map[engine.EventType]bool{}
+	for !told[engine.EventRemoved] {
+		got := <-events
+		told[got.Type] = true
+		if got.ContainerID != id || got.Labels["enginetest/watch"] != label || len(got.Labels) != 2 {
+			t.Errorf("got %+v, which is not about %s or has other labels", got, id)
+		}
+	}
+	for _, want := range []engine.EventType{engine.EventStarted, engine.EventFrozen, engine.EventThawed, engine.EventExited} {
+		if !told[want] {
+			t.Errorf("%s was not told", want)
+		}
+	}
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("Watch returned no error when its context ended")
+	}
+}

@@ -1,0 +1,115 @@
+package enginetest
+
+import (
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+
+	"sandbox.internal/runtime/engine"
+)
+
+func (s *suite) testEnvironment(t *testing.T) {
+	spec := s.spec("env", "FROM_IMAGE", "BOTH", "FROM_SPEC")
+	spec.Env = map[string]string{"BOTH": "spec", "FROM_SPEC": "a=b c\n$d"}
+	if got, want := s.output(t, spec), "FROM_IMAGE=image\nBOTH=spec\nFROM_SPEC=a=b c\n$d\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func (s *suite) testPublish(t *testing.T) {
+	spec := s.spec("serve", "8080")
+	spec.Publish = []int{8080, 9090}
+	spec.PublishIP = "127.0.0.1"
+	id := s.start(t, spec)
+	ports := s.inspect(t, id).Ports
+	if len(ports) != 2 || ports[8080] == 0 || ports[9090] == 0 {
+		t.Fatalf("ports are %v", ports)
+	}
+	hear := func() string {
+		connection, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[8080])))
+		if err != nil {
+			return err.Error()
+		}
+		defer func() { _ = connection.Close() }()
+		said, _ := io.ReadAll(connection)
+		return string(said)
+	}
+	eventually(t, "answer on the published port", func() bool { return hear() == "hello from 8080" })
+	if err := s.engine.Freeze(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if frozen := s.inspect(t, id).Ports; frozen[8080] != ports[8080] {
+		t.Errorf("frozen, the ports are %v instead of %v", frozen, ports)
+	}
+}
+
+// testPublishSamePort: the engine chooses the port, so any number of containers may publish the same one.
+func (s *suite) testPublishSamePort(t *testing.T) {
+	seen := map[int]bool{}
+	for range 3 {
+		spec := s.spec("sleep")
+		spec.Publish = []int{8080} // on every address
+		seen[s.inspect(t, s.start(t, spec)).Ports[8080]] = true
+	}
+	if len(seen) != 3 || seen[0] {
+		t.Errorf("three containers got the ports %v", seen)
+	}
+}
+
+func (s *suite) testMemoryLimit(t *testing.T) {
+	spec := s.spec("eat", "512")
+	spec.Resources.MemoryBytes = 64 << 20
+	spec.Resources.NanoCPUs = 500_000_000
+	c := s.waitStatus(t, s.start(t, spec), engine.StatusExited)
+	if !c.OOMKilled || c.ExitCode != 137 {
+		t.Errorf("out of memory %t, exit code %d; want true, 137", c.OOMKilled, c.ExitCode)
+	}
+}
+
+func (s *suite) testPIDsLimit(t *testing.T) {
+	spec := s.spec("fork", "200")
+	spec.Resources.PIDs = 50
+	if got := s.output(t, spec); !strings.Contains(got, "refused") {
+		t.Errorf("200 processes under a limit of 50: %s", got)
+	}
+	if got := s.output(t, s.spec("fork", "50")); !strings.Contains(got, "forked 50\n") {
+		t.Errorf("50 processes without a limit: %s", got)
+	}
+}
+
+func (s *suite) testSecurity(t *testing.T) {
+	fields := func(security engine.Security) map[string]string {
+		spec := s.spec("cat", "/proc/self/status")
+		spec.Security = security
+		found := map[string]string{}
+		for line := range strings.Lines(s.output(t, spec)) {
+			name, value, _ := strings.Cut(line, ":")
+			found[name] = strings.TrimSpace(value)
+		}
+		return found
+	}
+	const netRaw, mknod = 1 << 13, 1 << 27
+	plain := fields(engine.Security{})
+	if caps := capabilities(t, plain); caps&netRaw == 0 || caps&mknod == 0 || plain["NoNewPrivs"] != "0" || plain["Seccomp"] != "2" {
+		t.Errorf("by default: capabilities %x, no_new_privs %s, seccomp %s", caps, plain["NoNewPrivs"], plain["Seccomp"])
+	}
+	narrow := fields(engine.Security{DropCapabilities: []string{"NET_RAW", "MKNOD"}, NoNewPrivileges: true, SeccompProfile: "unconfined"})
+	if caps := capabilities(t, narrow); caps&(netRaw|mknod) != 0 || narrow["NoNewPrivs"] != "1" || narrow["Seccomp"] != "0" {
+		t.Errorf("narrowed: capabilities %x, no_new_privs %s, seccomp %s", caps, narrow["NoNewPrivs"], narrow["Seccomp"])
+	}
+	profile := fields(engine.Security{SeccompProfile: `{"defaultAction":"SCMP_ACT_ALLOW","syscalls":[{"names":["acct"],"action":"SCMP_ACT_ERRNO"}]}`})
+	if profile["Seccomp"] != "2" {
+		t.Errorf("with a profile of its own: seccomp %s", profile["Seccomp"])
+	}
+}
+
+func capabilities(t *testing.T, status map[string]string) uint64 {
+	t.Helper()
+	caps, err := strconv.ParseUint(status["CapBnd"], 16, 64)
+	if err != nil {
+		t.Fatalf("CapBnd %q: %v", status["CapBnd"], err)
+	}
+	return caps
+}

@@ -1,0 +1,84 @@
+package enginetest
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"sandbox.internal/runtime/engine"
+)
+
+func (s *suite) testMounts(t *testing.T) {
+	folder, volume := t.TempDir(), s.volume(t)
+	run := func(m engine.Mount, words ...string) engine.Container {
+		spec := s.spec(words...)
+		spec.Mounts = []engine.Mount{m}
+		return s.waitStatus(t, s.start(t, spec), engine.StatusExited)
+	}
+	for name, m := range map[string]engine.Mount{
+		"host path": {HostPath: folder, Target: "/data"},
+		"volume":    {Volume: volume, Target: "/data"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c := run(m, "write", "/data/file", "text"); c.ExitCode != 0 {
+				t.Errorf("writing: exit code %d", c.ExitCode)
+			}
+			m.ReadOnly = true
+			if c := run(m, "cat", "/data/file"); c.ExitCode != 0 {
+				t.Errorf("reading what another container wrote: exit code %d", c.ExitCode)
+			}
+			if c := run(m, "write", "/data/file", "other"); c.ExitCode == 0 {
+				t.Error("a read-only mount was written to")
+			}
+		})
+	}
+	if content, err := os.ReadFile(filepath.Join(folder, "file")); err != nil || string(content) != "text" {
+		t.Errorf("the host's folder has %q, %v", content, err)
+	}
+}
+
+func (s *suite) testMountRefuses(t *testing.T) {
+	folder, volume := t.TempDir(), s.filledVolume(t)
+	for name, m := range map[string]engine.Mount{
+		"missing host path":       {HostPath: filepath.Join(folder, "missing"), Target: "/data"},
+		"relative host path":      {HostPath: "data", Target: "/data"},
+		"relative target":         {HostPath: folder, Target: "data"},
+		"no source":               {Target: "/data"},
+		"two sources":             {HostPath: folder, Volume: volume, Target: "/data"},
+		"sub path of a host path": {HostPath: folder, SubPath: "sub", Target: "/data"},
+		"sub path upwards":        {Volume: volume, SubPath: "../sub", Target: "/data"},
+		"absolute sub path":       {Volume: volume, SubPath: "/folder", Target: "/data"},
+		"missing sub path":        {Volume: volume, SubPath: "missing", Target: "/data"},
+		"sub path of no volume":   {Volume: "enginetest-no-such-volume", SubPath: "folder", Target: "/data"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := s.spec("sleep")
+			spec.Mounts = []engine.Mount{m}
+			id, err := s.engine.Create(t.Context(), spec)
+			if err == nil { // an engine may look only when it mounts
+				err = s.engine.Start(t.Context(), id)
+				_ = s.engine.Remove(t.Context(), id)
+			}
+			wantError(t, err, engine.ErrInvalid)
+		})
+	}
+}
+
+func (s *suite) testSubPath(t *testing.T) {
+	volume := s.filledVolume(t)
+	spec := s.spec("cat", "/data/note")
+	spec.Mounts = []engine.Mount{{Volume: volume, SubPath: "folder", Target: "/data", ReadOnly: true}}
+	if got := s.output(t, spec); got != noteText {
+		t.Errorf("got %q, want %q", got, noteText)
+	}
+}
+
+// filledVolume returns a volume that holds the image's probe folder.
+func (s *suite) filledVolume(t *testing.T) string {
+	t.Helper()
+	name := s.volume(t)
+	if err := s.engine.EnsureVolume(t.Context(), name, s.imageID, probeFolder, s.labels()); err != nil {
+		t.Fatalf("EnsureVolume: %v", err)
+	}
+	return name
+}

@@ -1,0 +1,135 @@
+// Probe is the program inside the suite's images: it does one small thing, so that a test can see what an engine did.
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	if len(os.Args) < 2 {
+		fatal("usage: probe sleep|trap|stubborn|exit|print|lines|env|cat|write|eat|fork|count|serve [argument...]")
+	}
+	args := os.Args[2:]
+	switch os.Args[1] {
+	case "sleep":
+		<-onTerm()
+	case "trap":
+		term := onTerm()
+		fmt.Println("ready")
+		<-term
+		fmt.Println("terminated")
+		os.Exit(7)
+	case "stubborn":
+		term := onTerm()
+		fmt.Println("ready")
+		for range term { // taken note of, and no more
+		}
+	case "exit":
+		os.Exit(number(args[0]))
+	case "print": // out:WORD and err:WORD, one line each
+		for _, arg := range args {
+			stream, word, _ := strings.Cut(arg, ":")
+			if stream == "err" {
+				fmt.Fprintln(os.Stderr, word)
+			} else {
+				fmt.Println(word)
+			}
+		}
+	case "lines":
+		for i := range number(args[0]) {
+			fmt.Println("line", i+1)
+		}
+	case "env":
+		for _, name := range args {
+			fmt.Println(name + "=" + os.Getenv(name))
+		}
+	case "cat":
+		for _, path := range args {
+			content, err := os.ReadFile(path)
+			check(err)
+			fmt.Print(string(content))
+		}
+	case "write":
+		check(os.WriteFile(args[0], []byte(args[1]), 0o644))
+	case "eat":
+		eat(number(args[0]))
+	case "fork":
+		fork(number(args[0]))
+	case "count":
+		for i := 0; ; i++ {
+			fmt.Println(i)
+			time.Sleep(10 * time.Millisecond)
+		}
+	case "serve":
+		serve(args[0])
+	default:
+		fatal("unknown word " + os.Args[1])
+	}
+}
+
+// onTerm is needed because the kernel does not deliver to a first process the signals that it has no handler for.
+func onTerm() <-chan os.Signal {
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM)
+	return term
+}
+
+// eat touches every page: memory that is not touched is not counted.
+func eat(mebibytes int) {
+	var eaten [][]byte
+	for range mebibytes {
+		piece := make([]byte, 1<<20)
+		for i := 0; i < len(piece); i += 4096 {
+			piece[i] = 1
+		}
+		eaten = append(eaten, piece)
+	}
+	fmt.Println("ate", len(eaten))
+}
+
+func fork(wanted int) {
+	started := 0
+	for ; started < wanted; started++ {
+		if err := exec.Command(os.Args[0], "sleep").Start(); err != nil {
+			fmt.Println("refused:", err)
+			break
+		}
+	}
+	fmt.Println("forked", started)
+}
+
+func serve(port string) {
+	listener, err := net.Listen("tcp", ":"+port)
+	check(err)
+	for {
+		connection, err := listener.Accept()
+		check(err)
+		_, _ = fmt.Fprint(connection, "hello from "+port)
+		_ = connection.Close()
+	}
+}
+
+func number(s string) int {
+	n, err := strconv.Atoi(s)
+	check(err)
+	return n
+}
+
+func check(err error) {
+	if err != nil {
+		fatal(err.Error())
+	}
+}
+
+func fatal(message string) {
+	fmt.Fprintln(os.Stderr, message)
+	os.Exit(1)
+}

@@ -1,0 +1,85 @@
+package enginetest
+
+import (
+	"slices"
+	"sync"
+	"testing"
+
+	"sandbox.internal/runtime/engine"
+)
+
+// readNote reads the note out of a filled volume.
+func (s *suite) readNote(t *testing.T, volume string) string {
+	t.Helper()
+	spec := s.spec("cat", "/data/link") // the link must have survived too
+	spec.Mounts = []engine.Mount{{Volume: volume, Target: "/data", ReadOnly: true}}
+	return s.output(t, spec)
+}
+
+func (s *suite) testEnsureVolume(t *testing.T) {
+	volume := s.filledVolume(t)
+	if got := s.readNote(t, volume); got != noteText {
+		t.Errorf("the volume's note is %q, want %q", got, noteText)
+	}
+	program := s.spec()
+	program.Entrypoint = []string{"/data/probe", "print", "out:runs from the volume"}
+	program.Mounts = []engine.Mount{{Volume: volume, Target: "/data", ReadOnly: true}}
+	if got := s.output(t, program); got != "runs from the volume\n" {
+		t.Errorf("the volume's program wrote %q", got)
+	}
+	labelled, err := s.janitor.Volumes(t.Context(), runLabel, s.run)
+	if err != nil || !slices.Contains(labelled, volume) {
+		t.Errorf("the volume does not carry its labels: %v, %v", labelled, err)
+	}
+
+	// In use, and filled: left alone.
+	user := s.spec("sleep")
+	user.Mounts = program.Mounts
+	s.start(t, user)
+	if err := s.engine.EnsureVolume(t.Context(), volume, s.imageID, probeFolder, s.labels()); err != nil {
+		t.Errorf("EnsureVolume of a filled volume: %v", err)
+	}
+}
+
+// testEnsureVolumeHeals: a volume that a crash left half full is filled, also before this engine first looks at it.
+func (s *suite) testEnsureVolumeHeals(t *testing.T) {
+	volume := s.volume(t)
+	half := s.spec("write", "/data/probe", "half a program")
+	half.Mounts = []engine.Mount{{Volume: volume, Target: "/data"}}
+	s.output(t, half)
+	// A container that has ended still uses the volume.
+	if err := s.engine.Remove(t.Context(), half.Name); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.engine.EnsureVolume(t.Context(), volume, s.imageID, probeFolder, s.labels()); err != nil {
+		t.Fatalf("EnsureVolume: %v", err)
+	}
+	if got := s.readNote(t, volume); got != noteText {
+		t.Errorf("the volume's note is %q, want %q", got, noteText)
+	}
+}
+
+func (s *suite) testEnsureVolumeTogether(t *testing.T) {
+	volume := s.volume(t)
+	var group sync.WaitGroup
+	for range 5 {
+		group.Go(func() {
+			if err := s.engine.EnsureVolume(t.Context(), volume, s.imageID, probeFolder, s.labels()); err != nil {
+				t.Errorf("EnsureVolume: %v", err)
+			}
+		})
+	}
+	group.Wait()
+	if got := s.readNote(t, volume); got != noteText {
+		t.Errorf("the volume's note is %q, want %q", got, noteText)
+	}
+}
+
+func (s *suite) testEnsureVolumeRefuses(t *testing.T) {
+	err := s.engine.EnsureVolume(t.Context(), s.volume(t), s.imageID, "/no/such/folder", s.labels())
+	wantError(t, err, engine.ErrInvalid, "/no/such/folder")
+	err = s.engine.EnsureVolume(t.Context(), s.volume(t), "sha256:"+s.run, probeFolder, s.labels())
+	if err == nil {
+		t.Error("an image that does not exist filled a volume")
+	}
+}
