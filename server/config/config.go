@@ -1,0 +1,74 @@
+// Package config reads the lifecycle service's settings: a TOML file (the table
+// "Runtime configuration (server)" of the lifecycle document, plus our own keys)
+// and three environment variables.
+//
+// [Path] finds the file, [Load] reads it, [Config.Validate] holds the rules,
+// [Print] shows what is in effect and [Init] is a commented example to start from.
+// Nothing here touches flags, the process environment or the standard streams:
+// callers pass in what they have.
+package config
+
+// Config is the complete configuration of one lifecycle service.
+type Config struct {
+	Server     Server     `toml:"server"`
+	Runtime    Runtime    `toml:"runtime"`
+	Docker     Docker     `toml:"docker"`
+	Egress     Egress     `toml:"egress"`
+	Ingress    Ingress    `toml:"ingress"`
+	Storage    Storage    `toml:"storage"`
+	Kubernetes Kubernetes `toml:"kubernetes"`
+
+	// Environment comes from environment variables and has no place in the file.
+	Environment Environment `toml:"-"`
+}
+
+// Default returns the documented defaults; where the document has none but shows
+// an example, the example's value. Env looks up environment variables, as
+// os.Getenv does: the default of server.data_dir depends on them. The result
+// is not valid by itself, because runtime.type and runtime.execd_image have no
+// default.
+func Default(env func(string) string) Config {
+	return Config{
+		Server:      defaultServer(env),
+		Docker:      defaultDocker(),
+		Ingress:     Ingress{Mode: IngressDirect},
+		Storage:     Storage{AllowedHostPaths: []string{}},
+		Environment: defaultEnvironment(),
+	}
+}
+
+// Validate reports every rule that the configuration breaks, one [*Problem]
+// each, joined. It reads the seccomp profile, if there is one. [Load] calls it;
+// only configurations that were built by hand need the call.
+func (c Config) Validate() error {
+	var p problems
+	c.check(&p)
+	c.Environment.check(&p)
+	return p.join()
+}
+
+// check applies the rules of every section of the file.
+func (c Config) check(p *problems) {
+	c.Server.check(p)
+	c.Runtime.check(p)
+	c.Docker.check(p)
+	c.Egress.check(p)
+	c.Ingress.check(p, c.Runtime.Type)
+	c.Storage.check(p)
+	c.Kubernetes.check(p)
+}
+
+// normalise brings values to the one spelling that the rules and the rest of
+// the server know: upper-case levels, capabilities without "CAP_", no "~". What
+// the rules refuse keeps the spelling that the operator will search for.
+func (c *Config) normalise(env func(string) string) {
+	c.Server.normalise(env)
+	c.Docker.normalise()
+	c.Storage.normalise()
+}
+
+// Warnings returns settings that are allowed but that an operator should know
+// about, one sentence each. They never contain a secret.
+func (c Config) Warnings() []string {
+	return c.Server.warnings()
+}

@@ -1,0 +1,140 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"sandbox.internal/server/config"
+)
+
+// minimal is the smallest valid file.
+const minimal = `[runtime]
+type = "docker"
+execd_image = "sandbox/execd:dev"
+`
+
+// environment looks variables up in a map, as os.Getenv would.
+func environment(vars map[string]string) func(string) string {
+	return func(name string) string { return vars[name] }
+}
+
+// home is an environment with nothing but a home directory.
+var home = environment(map[string]string{"HOME": "/home/ada"})
+
+// write puts content into a fresh folder as sandbox.toml and makes that the
+// working directory, so that errors show the bare file name.
+func write(t *testing.T, content string) string {
+	t.Helper()
+	t.Chdir(t.TempDir())
+	if err := os.WriteFile("sandbox.toml", []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return "sandbox.toml"
+}
+
+// load reads content, which must be valid.
+func load(t *testing.T, content string, env func(string) string) config.Config {
+	t.Helper()
+	c, err := config.Load(write(t, content), env)
+	if err != nil {
+		t.Fatalf("load: %v", err)
+	}
+	return c
+}
+
+func TestDefaultDataDir(t *testing.T) {
+	tests := map[string]struct {
+		euid int
+		env  map[string]string
+		want string
+	}{
+		"root":                    {0, map[string]string{"HOME": "/root", "XDG_STATE_HOME": "/state"}, "/var/lib/sandbox-server"},
+		"user with a state home":  {1000, map[string]string{"HOME": "/home/ada", "XDG_STATE_HOME": "/state"}, "/state/sandbox-server"},
+		"relative state home":     {1000, map[string]string{"HOME": "/home/ada", "XDG_STATE_HOME": "state"}, "/home/ada/.local/state/sandbox-server"},
+		"user with only a home":   {1000, map[string]string{"HOME": "/home/ada"}, "/home/ada/.local/state/sandbox-server"},
+		"user without either one": {1000, nil, ""},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			if got := config.DefaultDataDir(tt.euid, environment(tt.env)); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestDefaultLacksOnlyTheRequiredKeys(t *testing.T) {
+	c := config.Default(home)
+	want := "runtime.type: is required (docker)\nruntime.execd_image: is required"
+	if err := c.Validate(); err == nil || err.Error() != want {
+		t.Fatalf("got %v, want %s", err, want)
+	}
+	c.Runtime = config.Runtime{Type: config.RuntimeDocker, ExecdImage: "sandbox/execd:dev"}
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDefaultsShareNothing(t *testing.T) {
+	config.Default(home).Docker.DropCapabilities[0] = "changed"
+	if got := config.Default(home).Docker.DropCapabilities[0]; got != "AUDIT_WRITE" {
+		t.Errorf("a change to one default shows in the next: %q", got)
+	}
+}
+
+func TestValidateCoversTheEnvironment(t *testing.T) {
+	c := config.Default(home)
+	c.Runtime = config.Runtime{Type: config.RuntimeDocker, ExecdImage: "x"}
+	c.Environment.DockerHost = "ssh://host"
+	want := "DOCKER_HOST: must be unix:///PATH or tcp://HOST:PORT"
+	if err := c.Validate(); err == nil || err.Error() != want {
+		t.Fatalf("got %v, want %s", err, want)
+	}
+}
+
+func TestPath(t *testing.T) {
+	const variable = "SANDBOX_CONFIG_PATH"
+	tests := map[string]struct {
+		flag string
+		env  map[string]string
+		want string
+	}{
+		"flag wins":          {"here.toml", map[string]string{variable: "/etc/s.toml", "HOME": "/home/ada"}, "here.toml"},
+		"variable over home": {"", map[string]string{variable: "/etc/s.toml", "HOME": "/home/ada"}, "/etc/s.toml"},
+		"variable with ~":    {"", map[string]string{variable: "~/s.toml", "HOME": "/home/ada"}, "/home/ada/s.toml"},
+		"home":               {"", map[string]string{"HOME": "/home/ada"}, filepath.Join("/home/ada", ".sandbox.toml")},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			got, err := config.Path(tt.flag, environment(tt.env))
+			if err != nil || got != tt.want {
+				t.Errorf("got %q, %v; want %q", got, err, tt.want)
+			}
+		})
+	}
+	if got, err := config.Path("", environment(nil)); err == nil {
+		t.Errorf("without any source: got %q, want an error", got)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	const long = `api_key = "0123456789abcdef0123456789abcdef"`
+	tests := map[string]struct {
+		server string
+		want   []string
+	}{
+		"no key":       {"", []string{"no API key is configured (server.api_key, server.keys): everyone who reaches the service controls it"}},
+		"short":        {`api_key = "hunter2"`, []string{"server.api_key is shorter than the advised 32 characters"}},
+		"long":         {long, nil},
+		"only digests": {`keys = [{name = "ci", role = "user", sha256 = "` + digestA + `"}]`, nil},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := load(t, minimal+"[server]\n"+tt.server, home).Warnings()
+			if len(got) != len(tt.want) || len(got) > 0 && got[0] != tt.want[0] {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,115 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// NetworkMode is how a sandbox's container is connected.
+type NetworkMode string
+
+// The network modes of the document ("Networking rules").
+const (
+	// NetworkBridge gives each sandbox a network namespace of its own.
+	NetworkBridge NetworkMode = "bridge"
+	// NetworkHost shares the host's network; not supported yet.
+	NetworkHost NetworkMode = "host"
+)
+
+// SeccompUnconfined as docker.seccomp_profile switches seccomp off.
+const SeccompUnconfined = "unconfined"
+
+// Docker is the section [docker]: how the engine builds a sandbox's container.
+// The engine's address is not here but in DOCKER_HOST.
+type Docker struct {
+	// NetworkMode is how the container is connected.
+	NetworkMode NetworkMode `toml:"network_mode"`
+	// DropCapabilities are removed from the container: names as in
+	// capabilities(7), upper-case, without "CAP_"; or ALL.
+	DropCapabilities []string `toml:"drop_capabilities"`
+	// NoNewPrivileges blocks privilege escalation, such as setuid programs.
+	NoNewPrivileges bool `toml:"no_new_privileges"`
+	// AppArmorProfile is the name of a profile; empty sets none.
+	AppArmorProfile string `toml:"apparmor_profile"`
+	// PidsLimit is the highest number of processes; 0 is no limit. (The document
+	// says null, which TOML does not have.)
+	PidsLimit int64 `toml:"pids_limit"`
+	// SeccompProfile is empty (the engine's default), [SeccompUnconfined] or the
+	// absolute path of a JSON profile.
+	SeccompProfile string `toml:"seccomp_profile"`
+	// APITimeout bounds one call of the engine's API.
+	APITimeout Seconds `toml:"api_timeout"`
+	// HostIP is the host in the endpoints of sandboxes; empty takes the host that
+	// the client asked for.
+	HostIP string `toml:"host_ip"`
+}
+
+func defaultDocker() Docker {
+	return Docker{
+		NetworkMode: NetworkBridge,
+		DropCapabilities: []string{
+			"AUDIT_WRITE", "MKNOD", "NET_ADMIN", "NET_RAW", "SYS_ADMIN",
+			"SYS_MODULE", "SYS_PTRACE", "SYS_TIME", "SYS_TTY_CONFIG",
+		},
+		NoNewPrivileges: true,
+		PidsLimit:       512,
+		APITimeout:      180,
+	}
+}
+
+func (d *Docker) normalise() {
+	for i, name := range d.DropCapabilities {
+		if isCapability(name) {
+			d.DropCapabilities[i] = capabilityName(name)
+		}
+	}
+}
+
+func (d Docker) check(p *problems) {
+	if d.NetworkMode == NetworkHost {
+		p.notYet("docker.network_mode", string(d.NetworkMode))
+	} else {
+		checkOneOf(p, "docker.network_mode", d.NetworkMode, NetworkBridge)
+	}
+	for i, name := range d.DropCapabilities {
+		if !isCapability(name) {
+			p.add(fmt.Sprintf("docker.drop_capabilities[%d]", i),
+				"must be the name of a Linux capability, or ALL (got %q)", name)
+		}
+	}
+	if hasSpace(d.AppArmorProfile) {
+		p.add("docker.apparmor_profile", "must be a profile's name without spaces (got %q)", d.AppArmorProfile)
+	}
+	if d.PidsLimit < 0 {
+		p.add("docker.pids_limit", "must be 0 or more, where 0 is no limit (got %d)", d.PidsLimit)
+	}
+	checkSeccomp(p, d.SeccompProfile)
+	d.APITimeout.check(p, "docker.api_timeout", 1)
+	if d.HostIP != "" && !isHost(d.HostIP) {
+		p.add("docker.host_ip", "must be an IP address or a host name, without a port (got %q)", d.HostIP)
+	}
+}
+
+// checkSeccomp reads the profile now: at the first create it would be too late
+// to learn that it is broken.
+func checkSeccomp(p *problems, profile string) {
+	const key = "docker.seccomp_profile"
+	if profile == "" || profile == SeccompUnconfined {
+		return
+	}
+	if !filepath.IsAbs(profile) {
+		p.add(key, "must be empty, %s or the absolute path of a profile (got %q)", SeccompUnconfined, profile)
+		return
+	}
+	content, err := os.ReadFile(profile)
+	if err != nil {
+		p.add(key, "must be a file that the server can read: %w", err)
+		return
+	}
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(content, &object); err != nil {
+		p.add(key, "must hold a JSON object: %s: %w", profile, err)
+	}
+}

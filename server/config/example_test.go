@@ -1,0 +1,187 @@
+package config_test
+
+import (
+	"bytes"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pelletier/go-toml/v2"
+
+	"sandbox.internal/server/config"
+)
+
+// documented is the table "Runtime configuration (server)" of the lifecycle
+// document: every key with its default, or its value "in the example". Nil is a key
+// whose default is "none" or "unset".
+var documented = map[string]any{
+	"server.host":                "0.0.0.0",
+	"server.port":                int64(8080),
+	"server.log_level":           "INFO",
+	"server.api_key":             nil,
+	"runtime.type":               nil,
+	"runtime.execd_image":        nil,
+	"docker.network_mode":        "bridge",
+	"docker.drop_capabilities":   []any{"AUDIT_WRITE", "MKNOD", "NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_MODULE", "SYS_PTRACE", "SYS_TIME", "SYS_TTY_CONFIG"},
+	"docker.no_new_privileges":   true,
+	"docker.apparmor_profile":    "",
+	"docker.pids_limit":          int64(512),
+	"docker.seccomp_profile":     "",
+	"docker.api_timeout":         int64(180),
+	"docker.host_ip":             nil,
+	"egress.image":               nil,
+	"ingress.mode":               "direct",
+	"ingress.gateway.address":    nil,
+	"ingress.gateway.route.mode": nil,
+	"storage.allowed_host_paths": []any{},
+	"kubernetes.kubeconfig_path": nil,
+	"kubernetes.namespace":       nil,
+}
+
+// extensions are our own keys.
+var extensions = []string{
+	"server.data_dir", "server.instance", "server.terminated_retention",
+	"server.keys.name", "server.keys.sha256", "server.keys.role",
+}
+
+func TestKeysAreTheDocumentsAndOurs(t *testing.T) {
+	want := slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(documented)), extensions...)))
+	if got := slices.Sorted(slices.Values(config.Keys())); !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestDefaultsAreTheDocuments(t *testing.T) {
+	var out bytes.Buffer
+	if err := config.Print(&out, config.Default(home)); err != nil {
+		t.Fatal(err)
+	}
+	got := leaves(t, out.String())
+	for key, want := range documented {
+		if want == nil {
+			want = ""
+		}
+		if !reflect.DeepEqual(got[key], want) {
+			t.Errorf("%s: got %#v, want %#v", key, got[key], want)
+		}
+	}
+}
+
+func TestInitLoadsToTheDefaults(t *testing.T) {
+	want := config.Default(home)
+	want.Runtime = config.Runtime{Type: config.RuntimeDocker, ExecdImage: "sandbox/execd:dev"}
+	if got := load(t, string(config.Init()), home); !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestInitShowsEveryKey(t *testing.T) {
+	// A setting that is off has no space after its "#"; prose has one.
+	off := regexp.MustCompile(`(?m)^#([a-z\[])`)
+	shown := leaves(t, off.ReplaceAllString(string(config.Init()), "$1"))
+	got, want := slices.Sorted(maps.Keys(shown)), slices.Sorted(slices.Values(config.Keys()))
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestPrintLoadsBack(t *testing.T) {
+	env := environment(map[string]string{"HOME": "/home/ada", "DOCKER_HOST": "tcp://127.0.0.1:2375", "PENDING_FAILURE_TTL": "7"})
+	want := load(t, minimal+`[server]
+port = 0
+data_dir = '/with "quotes" and \'
+keys = [{name = "a", sha256 = "`+digestA+`", role = "user"}, {name = "b", sha256 = "`+digestOfSecret+`", role = "viewer"}]
+[docker]
+drop_capabilities = []
+no_new_privileges = false
+`, env)
+	var out bytes.Buffer
+	if err := config.Print(&out, want); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"DOCKER_HOST=tcp://127.0.0.1:2375\n", "PENDING_FAILURE_TTL=7\n"} {
+		if !strings.Contains(out.String(), line) {
+			t.Errorf("%q is not in\n%s", line, out.String())
+		}
+	}
+	if got := load(t, out.String(), env); !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v\nprinted\n%s", got, want, out.String())
+	}
+}
+
+func TestPrintMasksTheKeyAndTheMaskDoesNotLoad(t *testing.T) {
+	c := load(t, minimal+"[server]\napi_key = \"hunter2\"\n", home)
+	var out bytes.Buffer
+	if err := config.Print(&out, c); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(out.String(), "hunter2") {
+		t.Fatalf("the key is in\n%s", out.String())
+	}
+	_, err := config.Load(write(t, out.String()), home)
+	if err == nil || !strings.Contains(err.Error(), "server.api_key: is the mask") {
+		t.Fatalf("got %v, want the mask to be refused", err)
+	}
+	load(t, strings.Replace(out.String(), "********", "hunter2", 1), home)
+}
+
+// FuzzLoad holds that no file makes Load panic, that every problem names the
+// file, and that what loads also prints and loads back.
+func FuzzLoad(f *testing.F) {
+	f.Add(string(config.Init()))
+	f.Add(minimal + "[[server.keys]]\nname = \"a\"\n[server.keys.x]\n[server.keys.x]\n")
+	f.Add(minimal + "[server]\nkeys = [{name = 'a', name = 'b'}]\nport = 1979-05-27")
+	f.Add("a.b.c = null\n[a]\n[[a.b]]\n\"\" = [[[1, {}], # x\n]]")
+	f.Fuzz(func(t *testing.T, doc string) {
+		file := write(t, doc)
+		c, err := config.Load(file, home)
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), file+":") {
+				t.Errorf("the error does not begin with the file: %v", err)
+			}
+			return
+		}
+		c.Server.APIKey = "" // masked, so it would not load back
+		var out bytes.Buffer
+		if err := config.Print(&out, c); err != nil {
+			t.Fatal(err)
+		}
+		if got := load(t, out.String(), home); !reflect.DeepEqual(got, c) {
+			t.Errorf("got  %+v\nwant %+v", got, c)
+		}
+	})
+}
+
+// leaves flattens a document to its dotted keys; entries of arrays of tables
+// share one name, as in server.keys.name.
+func leaves(t *testing.T, doc string) map[string]any {
+	t.Helper()
+	var tree map[string]any
+	if err := toml.Unmarshal([]byte(doc), &tree); err != nil {
+		t.Fatal(err)
+	}
+	flat := map[string]any{}
+	var walk func(prefix string, table map[string]any)
+	walk = func(prefix string, table map[string]any) {
+		for name, value := range table {
+			switch v := value.(type) {
+			case map[string]any:
+				walk(prefix+name+".", v)
+				continue
+			case []any:
+				if len(v) > 0 {
+					if entry, ok := v[0].(map[string]any); ok {
+						walk(prefix+name+".", entry)
+						continue
+					}
+				}
+			}
+			flat[prefix+name] = value
+		}
+	}
+	walk("", tree)
+	return flat
+}

@@ -1,0 +1,78 @@
+package config
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+// Role is what an API key may do.
+type Role string
+
+// The roles of [[server.keys]].
+const (
+	// RoleAdmin sees and changes every sandbox.
+	RoleAdmin Role = "admin"
+	// RoleUser sees and changes the sandboxes that its own key created.
+	RoleUser Role = "user"
+	// RoleViewer reads and changes nothing.
+	RoleViewer Role = "viewer"
+)
+
+// Key is one entry of [[server.keys]]. The file holds only the digest, so that
+// who reads the file cannot use the key.
+type Key struct {
+	// Name identifies the key in logs and as the owner of sandboxes.
+	Name string `toml:"name"`
+	// SHA256 is the key's digest: 64 hexadecimal digits, lower-case.
+	SHA256 string `toml:"sha256"`
+	// Role is what the key may do.
+	Role Role `toml:"role"`
+}
+
+// checkKeys also refuses a key that is listed twice, under whatever name:
+// which of the two roles it has would depend on the order of the file.
+func checkKeys(p *problems, keys []Key, apiKey string) {
+	names := make(map[string]bool, len(keys))
+	owners := make(map[string]string, len(keys)+1)
+	if apiKey != "" {
+		digest := sha256.Sum256([]byte(apiKey))
+		owners[hex.EncodeToString(digest[:])] = "server.api_key"
+	}
+	for i, k := range keys {
+		path := fmt.Sprintf("server.keys[%d]", i)
+		switch {
+		case strings.TrimSpace(k.Name) == "":
+			p.add(path+".name", "is required")
+		case names[k.Name]:
+			p.add(path+".name", "must be unique (%q is used by an earlier key)", k.Name)
+		}
+		names[k.Name] = true
+
+		digest := strings.ToLower(k.SHA256)
+		switch {
+		case digest == "":
+			p.add(path+".sha256", "is required")
+		case !isDigest(digest):
+			// The value is not shown: it may be the key itself, by mistake.
+			p.add(path+".sha256", "must be the SHA-256 digest of the key in 64 hexadecimal digits")
+		case owners[digest] != "":
+			p.add(path+".sha256", "must be unique (it is the same key as %s)", owners[digest])
+		default:
+			owners[digest] = path
+		}
+
+		if k.Role == "" {
+			p.add(path+".role", "is required (%s, %s or %s)", RoleAdmin, RoleUser, RoleViewer)
+		} else {
+			checkOneOf(p, path+".role", k.Role, RoleAdmin, RoleUser, RoleViewer)
+		}
+	}
+}
+
+// isDigest reports whether s is a SHA-256 digest in hexadecimal.
+func isDigest(s string) bool {
+	raw, err := hex.DecodeString(s)
+	return err == nil && len(raw) == sha256.Size
+}

@@ -1,0 +1,305 @@
+package config_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"sandbox.internal/server/config"
+)
+
+const (
+	digestA = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	// digestOfSecret is the SHA-256 of "secret".
+	digestOfSecret = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
+)
+
+func TestLoadOverridesDefaultsAndNormalises(t *testing.T) {
+	got := load(t, `
+[server]
+host = "::1"
+port = 0
+log_level = "warning"
+api_key = "0123456789abcdef0123456789abcdef"
+data_dir = "~/records"
+instance = "blue-2"
+terminated_retention = 60
+[[server.keys]]
+name = "ci"
+sha256 = "`+strings.ToUpper(digestA)+`"
+role = "viewer"
+[runtime]
+type = "docker"
+execd_image = "registry.example/execd@sha256:abc"
+[docker]
+drop_capabilities = ["cap_net_raw", "ALL"]
+no_new_privileges = false
+apparmor_profile = "docker-default"
+pids_limit = 0
+seccomp_profile = "unconfined"
+api_timeout = 5
+host_ip = "host.example"
+[storage]
+allowed_host_paths = ["/data/", "/"]
+`, environment(map[string]string{"HOME": "/home/ada", "DOCKER_HOST": "tcp://[::1]:2375", "PENDING_FAILURE_TTL": "0"}))
+
+	want := config.Default(home)
+	want.Server = config.Server{
+		Host: "::1", LogLevel: config.LogLevelWarning, APIKey: "0123456789abcdef0123456789abcdef",
+		DataDir: "/home/ada/records", Instance: "blue-2", TerminatedRetention: 60,
+		Keys: []config.Key{{Name: "ci", SHA256: digestA, Role: config.RoleViewer}},
+	}
+	want.Runtime = config.Runtime{Type: config.RuntimeDocker, ExecdImage: "registry.example/execd@sha256:abc"}
+	want.Docker = config.Docker{
+		NetworkMode: config.NetworkBridge, DropCapabilities: []string{"NET_RAW", "ALL"}, AppArmorProfile: "docker-default",
+		SeccompProfile: config.SeccompUnconfined, APITimeout: 5, HostIP: "host.example",
+	}
+	want.Storage.AllowedHostPaths = []string{"/data", "/"}
+	want.Environment = config.Environment{DockerHost: "tcp://[::1]:2375"}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if d := got.Docker.APITimeout.Duration(); d != 5*time.Second {
+		t.Errorf("api_timeout is %v", d)
+	}
+}
+
+func TestLoadReportsEveryProblemInTheOrderOfTheFile(t *testing.T) {
+	file := write(t, `[server]
+prot = 1
+port = 65536
+log_level = 3
+[docker]
+pids_limit = -3
+drop_capabilities = [
+  "NET_RAW",
+  "NET_ADMIM",
+  7,
+]
+[[server.keys]]
+name = "a"
+sha256 = "`+digestA+`"
+role = "root"
+[[server.keys]]
+name = "a"
+role = "user"
+[sever]
+port = 1
+[storage]
+allowed_host_paths = "/"
+`)
+	_, err := config.Load(file, environment(map[string]string{"HOME": "/h", "PENDING_FAILURE_TTL": "1h"}))
+	want := `sandbox.toml:2: server.prot: unknown key; did you mean server.port?
+sandbox.toml:3: server.port: must be between 1 and 65535, or 0 for any free port (got 65536)
+sandbox.toml:4: server.log_level: must be a string (got an integer)
+sandbox.toml:6: docker.pids_limit: must be 0 or more, where 0 is no limit (got -3)
+sandbox.toml:9: docker.drop_capabilities[1]: must be the name of a Linux capability, or ALL (got "NET_ADMIM")
+sandbox.toml:10: docker.drop_capabilities[2]: must be a string (got an integer)
+sandbox.toml:15: server.keys[0].role: must be admin, user or viewer (got "root")
+sandbox.toml:16: server.keys[1].sha256: is required
+sandbox.toml:17: server.keys[1].name: must be unique ("a" is used by an earlier key)
+sandbox.toml:19: sever: unknown section; did you mean server?
+sandbox.toml:22: storage.allowed_host_paths: must be an array (got a string)
+sandbox.toml: runtime.execd_image: is required
+sandbox.toml: runtime.type: is required (docker)
+PENDING_FAILURE_TTL: must be a whole number of seconds (got "1h")`
+	if err == nil || err.Error() != want {
+		t.Fatalf("got\n%v\nwant\n%s", err, want)
+	}
+	var p *config.Problem
+	if !errors.As(err, &p) || p.File != file || p.Line != 2 || p.Key != "server.prot" {
+		t.Errorf("first problem as a value: %+v", p)
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	const place = "sandbox.toml:4: "
+	tests := map[string]struct{ add, want string }{
+		"host with port":         {`server.host = "0.0.0.0:80"`, `server.host: must be an IP address or a host name (got "0.0.0.0:80")`},
+		"empty host":             {`server.host = ""`, `server.host: must be an IP address or a host name (got "")`},
+		"host of too few bytes":  {`server.host = "10.0.0"`, `server.host: must be an IP address or a host name (got "10.0.0")`},
+		"negative port":          {`server.port = -1`, `server.port: must be between 1 and 65535, or 0 for any free port (got -1)`},
+		"port as text":           {`server.port = "8080"`, `server.port: must be an integer (got a string)`},
+		"fraction":               {`server.port = 80.5`, `server.port: must be an integer (got a decimal number)`},
+		"date":                   {`server.port = 2026-01-01`, `server.port: must be an integer (got a date or time)`},
+		"log level":              {`server.log_level = "trace"`, `server.log_level: must be DEBUG, INFO, WARNING or ERROR (got "trace")`},
+		"api key with a newline": {`server.api_key = "a\nb"`, `server.api_key: must be visible ASCII characters, because clients send it in a header`},
+		"api key as a number":    {`server.api_key = 12345`, `server.api_key: must be a string (got an integer)`},
+		"relative data dir":      {`server.data_dir = "records"`, `server.data_dir: must be an absolute path, or begin with ~/ while HOME is set (got "records")`},
+		"empty data dir":         {`server.data_dir = ""`, `server.data_dir: is required (it has a default only for root, or with XDG_STATE_HOME or HOME set)`},
+		"home of someone else":   {`server.data_dir = "~ada/records"`, `server.data_dir: must be an absolute path, or begin with ~/ while HOME is set (got "~ada/records")`},
+		"capability":             {`docker.drop_capabilities = ["cap_net"]`, `docker.drop_capabilities[0]: must be the name of a Linux capability, or ALL (got "cap_net")`},
+		"instance":               {`server.instance = "Blue_1"`, `server.instance: must be 1 to 63 lower-case letters, digits and inner hyphens (got "Blue_1")`},
+		"negative retention":     {`server.terminated_retention = -1`, `server.terminated_retention: must be between 0 and 315360000 seconds (got -1)`},
+		"retention overflow":     {`server.terminated_retention = 9223372036854775807`, `server.terminated_retention: must be between 0 and 315360000 seconds (got 9223372036854775807)`},
+		"nameless key":           {`server.keys = [{sha256 = "` + digestA + `", role = "user"}]`, `server.keys[0].name: is required`},
+		"roleless key":           {`server.keys = [{sha256 = "` + digestA + `", name = "a"}]`, `server.keys[0].role: is required (admin, user or viewer)`},
+		"key instead of digest":  {`server.keys = [{sha256 = "my-secret-key", name = "a", role = "user"}]`, `server.keys[0].sha256: must be the SHA-256 digest of the key in 64 hexadecimal digits`},
+		"unknown key of a key":   {`server.keys = [{sha256 = "` + digestA + `", name = "a", role = "user", rol = "x"}]`, `server.keys[0].rol: unknown key; did you mean server.keys.role?`},
+		"keys is no array":       {`server.keys = {name = "a"}`, `server.keys: must be an array (got a section)`},
+		"host network":           {`docker.network_mode = "host"`, `docker.network_mode: is not supported yet (got "host"): leave it out`},
+		"network mode":           {`docker.network_mode = "none"`, `docker.network_mode: must be bridge (got "none")`},
+		"privileges as text":     {`docker.no_new_privileges = "yes"`, `docker.no_new_privileges: must be true or false (got a string)`},
+		"apparmor profile":       {`docker.apparmor_profile = "a b"`, `docker.apparmor_profile: must be a profile's name without spaces (got "a b")`},
+		"relative seccomp":       {`docker.seccomp_profile = "s.json"`, `docker.seccomp_profile: must be empty, unconfined or the absolute path of a profile (got "s.json")`},
+		"absent seccomp":         {`docker.seccomp_profile = "/nonexistent/s.json"`, `docker.seccomp_profile: must be a file that the server can read: open /nonexistent/s.json: no such file or directory`},
+		"api timeout":            {`docker.api_timeout = 0`, `docker.api_timeout: must be between 1 and 315360000 seconds (got 0)`},
+		"host ip":                {`docker.host_ip = "192.0.2.1:80"`, `docker.host_ip: must be an IP address or a host name, without a port (got "192.0.2.1:80")`},
+		"egress image":           {`egress.image = "sandbox/egress:dev"`, `egress.image: is not supported yet (got "sandbox/egress:dev"): leave it out`},
+		"gateway with docker":    {`ingress.mode = "gateway"`, `ingress.mode: must be direct, because the docker runtime requires it (got "gateway")`},
+		"ingress mode":           {`ingress.mode = "x"`, `ingress.mode: must be direct or gateway (got "x")`},
+		"gateway address":        {`ingress.gateway.address = "*.example"`, `ingress.gateway.address: is not supported yet (got "*.example"): leave it out`},
+		"route mode":             {`ingress.gateway.route.mode = "uri"`, `ingress.gateway.route.mode: is not supported yet (got "uri"): leave it out`},
+		"unknown route mode":     {`ingress.gateway.route.mode = "x"`, `ingress.gateway.route.mode: must be wildcard, uri or header (got "x")`},
+		"relative mount":         {`storage.allowed_host_paths = ["data"]`, `storage.allowed_host_paths[0]: must be an absolute path without ".", ".." and empty parts (got "data")`},
+		"mount that goes up":     {`storage.allowed_host_paths = ["/data/../etc"]`, `storage.allowed_host_paths[0]: must be an absolute path without ".", ".." and empty parts (got "/data/../etc")`},
+		"kubeconfig":             {`kubernetes.kubeconfig_path = "/k"`, `kubernetes.kubeconfig_path: is not supported yet (got "/k"): leave it out`},
+		"namespace":              {`kubernetes.namespace = "n"`, `kubernetes.namespace: is not supported yet (got "n"): leave it out`},
+		"case of a key":          {`server.Port = 1`, `server.Port: unknown key; did you mean server.port?`},
+		"nothing similar":        {`server.zzzzzzzzz = 1`, `server.zzzzzzzzz: unknown key`},
+		"quoted key":             {`server."a b.c" = 1`, `server."a b.c": unknown key`},
+		"mask from config print": {`server.api_key = "********"`, `server.api_key: is the mask that stands for the key in printed settings: write the real key`},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			// A dotted key stands before the first header, or it would belong to it.
+			content := "\n\n\n" + tt.add + "\n" + minimal
+			_, err := config.Load(write(t, content), home)
+			if want := place + tt.want; err == nil || err.Error() != want {
+				t.Errorf("got  %v\nwant %s", err, want)
+			}
+		})
+	}
+}
+
+func TestLoadRefusesRuntimes(t *testing.T) {
+	tests := map[string]struct{ content, want string }{
+		"kubernetes":        {"[runtime]\ntype = \"kubernetes\"\nexecd_image = \"x\"", `sandbox.toml:2: runtime.type: is not supported yet (got "kubernetes"): leave it out`},
+		"unknown":           {"[runtime]\ntype = \"podman\"\nexecd_image = \"x\"", `sandbox.toml:2: runtime.type: must be docker (got "podman")`},
+		"image with spaces": {"[runtime]\ntype = \"docker\"\nexecd_image = \"a b\"", `sandbox.toml:3: runtime.execd_image: must be an image reference without spaces (got "a b")`},
+		"runtime no table":  {"runtime = \"docker\"", `sandbox.toml:1: runtime: must be a section (got a string)`},
+		"empty file":        {"", "sandbox.toml: runtime.execd_image: is required\nsandbox.toml: runtime.type: is required (docker)"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := config.Load(write(t, tt.content), home)
+			if err == nil || err.Error() != tt.want {
+				t.Errorf("got  %v\nwant %s", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestLoadRefusesOneKeyUnderTwoNames(t *testing.T) {
+	_, err := config.Load(write(t, minimal+`[server]
+api_key = "secret"
+[[server.keys]]
+name = "a"
+role = "viewer"
+sha256 = "`+digestOfSecret+`"
+`), home)
+	want := "sandbox.toml:9: server.keys[0].sha256: must be unique (it is the same key as server.api_key)"
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
+func TestLoadRefusesWhatIsNotTOML(t *testing.T) {
+	tests := map[string]struct{ content, want string }{
+		"key twice":     {"[server]\nport = 1\nport = 2\n", "sandbox.toml:3: server.port: is set twice (first in line 2)"},
+		"section twice": {"[server]\nport = 1\n[server]\n", "sandbox.toml:3: server: is set twice (first in line 1)"},
+		"twice in second entry": {"[[server.keys]]\nname = \"a\"\n[[server.keys]]\nname = \"b\"\nname = \"c\"\n",
+			"sandbox.toml:5: server.keys[1].name: is set twice (first in line 4)"},
+		"null":          {"[docker]\npids_limit = null\n", "sandbox.toml:2: docker.pids_limit: TOML has no null: leave the key out, or write 0 where that means no limit"},
+		"open string":   {"[server]\nhost = \"a\nport = 1\n", "sandbox.toml:2: server.host: basic strings cannot have new lines"},
+		"no key at all": {"\n= 3\n", "sandbox.toml:2: invalid character at start of key: U+003D '='"},
+		"too large":     {"[server]\nport = 99999999999999999999\n", "sandbox.toml:2: server.port: decimal number is too large to fit in a 64-bit signed integer"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := config.Load(write(t, tt.content), home)
+			if err == nil || err.Error() != tt.want {
+				t.Errorf("got  %v\nwant %s", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestLoadMissingFile(t *testing.T) {
+	t.Chdir(t.TempDir())
+	_, err := config.Load("absent.toml", home)
+	want := "absent.toml: file does not exist; write one with: sandbox-server config init"
+	if !errors.Is(err, fs.ErrNotExist) || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestLoadUnreadableFile(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := config.Load(dir, home); err == nil || !strings.Contains(err.Error(), dir) {
+		t.Errorf("got %v, want an error that names %s", err, dir)
+	}
+}
+
+func TestSeccompProfile(t *testing.T) {
+	tests := map[string]struct{ profile, want string }{
+		"object": {`{"defaultAction": "SCMP_ACT_ALLOW"}`, ""},
+		"array":  {`[]`, "must hold a JSON object"},
+		"broken": {`{`, "must hold a JSON object"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			path := t.TempDir() + "/profile.json"
+			if err := os.WriteFile(path, []byte(tt.profile), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			c, err := config.Load(write(t, minimal+"[docker]\nseccomp_profile = \""+path+"\"\n"), home)
+			switch {
+			case tt.want == "" && (err != nil || c.Docker.SeccompProfile != path):
+				t.Errorf("got %q, %v", c.Docker.SeccompProfile, err)
+			case tt.want != "" && (err == nil || !strings.HasPrefix(err.Error(), "sandbox.toml:5: docker.seccomp_profile: "+tt.want)):
+				t.Errorf("got %v, want %s", err, tt.want)
+			}
+		})
+	}
+}
+
+func TestEnvironment(t *testing.T) {
+	const (
+		hostRule = "DOCKER_HOST: must be unix:///PATH or tcp://HOST:PORT"
+		ttlRange = "PENDING_FAILURE_TTL: must be between 0 and 315360000 seconds (got -1)"
+	)
+	tests := map[string]struct{ variable, value, want string }{
+		"socket":            {"DOCKER_HOST", "unix:///run/user/1000/docker.sock", ""},
+		"tcp":               {"DOCKER_HOST", "tcp://engine.example:2376", ""},
+		"relative socket":   {"DOCKER_HOST", "unix://docker.sock", hostRule},
+		"no path":           {"DOCKER_HOST", "unix://", hostRule},
+		"bare path":         {"DOCKER_HOST", "/var/run/docker.sock", hostRule},
+		"no port":           {"DOCKER_HOST", "tcp://engine", hostRule},
+		"port 0":            {"DOCKER_HOST", "tcp://engine:0", hostRule},
+		"named pipe":        {"DOCKER_HOST", "npipe:////./pipe/docker_engine", hostRule},
+		"ssh":               {"DOCKER_HOST", "ssh://engine", hostRule},
+		"password":          {"DOCKER_HOST", "tcp://a:b@engine:2375", hostRule},
+		"not a URL":         {"DOCKER_HOST", "tcp://engine:port", hostRule},
+		"ttl":               {"PENDING_FAILURE_TTL", "60", ""},
+		"negative ttl":      {"PENDING_FAILURE_TTL", "-1", ttlRange},
+		"ttl with a unit":   {"PENDING_FAILURE_TTL", "60s", `PENDING_FAILURE_TTL: must be a whole number of seconds (got "60s")`},
+		"ttl as a fraction": {"PENDING_FAILURE_TTL", "1.5", `PENDING_FAILURE_TTL: must be a whole number of seconds (got "1.5")`},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			_, err := config.Load(write(t, minimal), environment(map[string]string{"HOME": "/h", tt.variable: tt.value}))
+			got := ""
+			if err != nil {
+				got = err.Error()
+			}
+			if got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}

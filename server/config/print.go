@@ -1,0 +1,42 @@
+package config
+
+import (
+	"bytes"
+	_ "embed" // for the example file
+	"fmt"
+	"io"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+// maskedSecret stands for a secret in what Print writes. [Load] refuses it.
+const maskedSecret = "********"
+
+// Print writes the effective values as TOML, and what came from the environment
+// as comments. [Load] reads the output back to an equal Config, except that
+// server.api_key is masked: Load refuses the mask until the real key is put back,
+// rather than start a server whose key is known or that has none.
+func Print(w io.Writer, c Config) error {
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "# Effective configuration of the lifecycle service.\n")
+	fmt.Fprintf(&out, "# From the environment:\n#   %s=%s\n#   %s=%d\n",
+		envDockerHost, c.Environment.DockerHost, envPendingFailureTTL, c.Environment.PendingFailureTTL)
+	if c.Server.APIKey != "" {
+		c.Server.APIKey = maskedSecret
+		fmt.Fprintf(&out, "# server.api_key is set but not shown: put it back before you load this file.\n")
+	}
+	out.WriteByte('\n')
+	if err := toml.NewEncoder(&out).Encode(c); err != nil {
+		return fmt.Errorf("encode configuration: %w", err)
+	}
+	_, err := w.Write(out.Bytes())
+	return err
+}
+
+//go:embed example.toml
+var example string
+
+// Init returns a commented example file with every key. Loaded as it is, it
+// gives the defaults and a docker runtime with the execd image that
+// `make images` builds.
+func Init() []byte { return []byte(example) }

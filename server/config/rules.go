@@ -1,0 +1,62 @@
+package config
+
+import (
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// Seconds is a duration as the file writes it: a whole number of seconds.
+type Seconds int64
+
+// maxSeconds is ten years: more is a slip, and far more would overflow a
+// time.Duration.
+const maxSeconds Seconds = 10 * 365 * 24 * 3600
+
+// Duration converts to the standard type.
+func (s Seconds) Duration() time.Duration { return time.Duration(s) * time.Second }
+
+func (s Seconds) check(p *problems, key string, lowest Seconds) {
+	if s < lowest || s > maxSeconds {
+		p.add(key, "must be between %d and %d seconds (got %d)", int64(lowest), int64(maxSeconds), int64(s))
+	}
+}
+
+// checkOneOf reports a value that is not one of the allowed ones.
+func checkOneOf[T ~string](p *problems, key string, got T, allowed ...T) {
+	if slices.Contains(allowed, got) {
+		return
+	}
+	var list strings.Builder
+	for i, a := range allowed {
+		switch {
+		case i == 0:
+		case i == len(allowed)-1:
+			list.WriteString(" or ")
+		default:
+			list.WriteString(", ")
+		}
+		list.WriteString(string(a))
+	}
+	p.add(key, "must be %s (got %q)", list.String(), string(got))
+}
+
+// hostName is a DNS name (RFC 1123), also with underscores, which the service
+// names of container networks may have.
+var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*$`)
+
+// digitsAndDots is what a mistyped IPv4 address looks like; no host name does.
+var digitsAndDots = regexp.MustCompile(`^[0-9.]+$`)
+
+// isHost reports whether s is an IP address or a host name, without a port.
+func isHost(s string) bool {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return true
+	}
+	return len(s) <= 253 && hostName.MatchString(s) && !digitsAndDots.MatchString(s)
+}
+
+func hasSpace(s string) bool { return strings.ContainsFunc(s, unicode.IsSpace) }

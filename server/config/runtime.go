@@ -1,0 +1,38 @@
+package config
+
+// RuntimeType names the backend that runs sandboxes.
+type RuntimeType string
+
+// The backends.
+const (
+	// RuntimeDocker runs every sandbox as a container of one Docker Engine.
+	RuntimeDocker RuntimeType = "docker"
+	// RuntimeKubernetes runs sandboxes as pods; not supported yet.
+	RuntimeKubernetes RuntimeType = "kubernetes"
+)
+
+// Runtime is the section [runtime]: what sandboxes run on.
+type Runtime struct {
+	// Type is the backend.
+	Type RuntimeType `toml:"type"`
+	// ExecdImage is the reference of the image that carries execd.
+	ExecdImage string `toml:"execd_image"`
+}
+
+func (r Runtime) check(p *problems) {
+	switch r.Type {
+	case RuntimeDocker:
+	case RuntimeKubernetes:
+		p.notYet("runtime.type", string(r.Type))
+	case "":
+		p.add("runtime.type", "is required (docker)")
+	default:
+		p.add("runtime.type", "must be docker (got %q)", string(r.Type))
+	}
+	switch {
+	case r.ExecdImage == "":
+		p.add("runtime.execd_image", "is required")
+	case hasSpace(r.ExecdImage):
+		p.add("runtime.execd_image", "must be an image reference without spaces (got %q)", r.ExecdImage)
+	}
+}

@@ -1,0 +1,140 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// LogLevel is the verbosity of the service's log.
+type LogLevel string
+
+// The log levels of the document, from the most to the least verbose.
+const (
+	LogLevelDebug   LogLevel = "DEBUG"
+	LogLevelInfo    LogLevel = "INFO"
+	LogLevelWarning LogLevel = "WARNING"
+	LogLevelError   LogLevel = "ERROR"
+)
+
+func logLevels() []LogLevel {
+	return []LogLevel{LogLevelDebug, LogLevelInfo, LogLevelWarning, LogLevelError}
+}
+
+const (
+	// minAPIKeyLength is the length that the document advises ("Authentication").
+	minAPIKeyLength = 32
+	// rootDataDir is where the records live when the service runs as root.
+	rootDataDir = "/var/lib/sandbox-server"
+)
+
+// Server is the section [server]: the listener, its keys and its records.
+type Server struct {
+	// Host is the bind address: an IP address or a host name.
+	Host string `toml:"host"`
+	// Port is the listen port; 0 takes any free one.
+	Port int `toml:"port"`
+	// LogLevel is the verbosity of the log.
+	LogLevel LogLevel `toml:"log_level"`
+	// APIKey is one admin key in plain text; empty means unset.
+	APIKey string `toml:"api_key"`
+	// DataDir is the absolute folder of the records.
+	DataDir string `toml:"data_dir"`
+	// Instance tells apart two servers on one engine: a container carries the
+	// name of the instance that made it, and only that instance touches it.
+	Instance string `toml:"instance"`
+	// TerminatedRetention is how long an ended sandbox's record stays readable.
+	TerminatedRetention Seconds `toml:"terminated_retention"`
+	// Keys are further API keys, known only by their digest.
+	Keys []Key `toml:"keys"`
+}
+
+func defaultServer(env func(string) string) Server {
+	return Server{
+		Host:                "0.0.0.0",
+		Port:                8080,
+		LogLevel:            LogLevelInfo,
+		DataDir:             defaultDataDir(os.Geteuid(), env),
+		Instance:            "default",
+		TerminatedRetention: 3600,
+		Keys:                []Key{},
+	}
+}
+
+// defaultDataDir follows the XDG base directory rules for everyone but root. It
+// is empty when a user has neither variable; the rules then ask for the key.
+func defaultDataDir(euid int, env func(string) string) string {
+	if euid == 0 {
+		return rootDataDir
+	}
+	if state := env("XDG_STATE_HOME"); filepath.IsAbs(state) {
+		return filepath.Join(state, "sandbox-server")
+	}
+	if home := env("HOME"); home != "" {
+		return filepath.Join(home, ".local", "state", "sandbox-server")
+	}
+	return ""
+}
+
+func (s *Server) normalise(env func(string) string) {
+	if level := LogLevel(strings.ToUpper(string(s.LogLevel))); slices.Contains(logLevels(), level) {
+		s.LogLevel = level
+	}
+	s.DataDir = expandHome(s.DataDir, env)
+	for i := range s.Keys {
+		s.Keys[i].SHA256 = strings.ToLower(s.Keys[i].SHA256)
+	}
+}
+
+// instanceName is a DNS label, so that it fits a label value, a container name
+// and a volume name alike.
+var instanceName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+func (s Server) check(p *problems) {
+	if !isHost(s.Host) {
+		p.add("server.host", "must be an IP address or a host name (got %q)", s.Host)
+	}
+	if s.Port < 0 || s.Port > 65535 {
+		p.add("server.port", "must be between 1 and 65535, or 0 for any free port (got %d)", s.Port)
+	}
+	checkOneOf(p, "server.log_level", s.LogLevel, logLevels()...)
+	s.checkAPIKey(p)
+	switch {
+	case s.DataDir == "":
+		p.add("server.data_dir", "is required (it has a default only for root, or with XDG_STATE_HOME or HOME set)")
+	case !filepath.IsAbs(s.DataDir):
+		p.add("server.data_dir", "must be an absolute path, or begin with ~/ while HOME is set (got %q)", s.DataDir)
+	}
+	if !instanceName.MatchString(s.Instance) {
+		p.add("server.instance", "must be 1 to 63 lower-case letters, digits and inner hyphens (got %q)", s.Instance)
+	}
+	s.TerminatedRetention.check(p, "server.terminated_retention", 0)
+	checkKeys(p, s.Keys, s.APIKey)
+}
+
+func (s Server) checkAPIKey(p *problems) {
+	switch {
+	case s.APIKey == maskedSecret:
+		// Whoever loads the output of Print must not get a server whose key
+		// everybody knows.
+		p.add("server.api_key", "is the mask that stands for the key in printed settings: write the real key")
+	case strings.ContainsFunc(s.APIKey, notHeaderSafe):
+		p.add("server.api_key", "must be visible ASCII characters, because clients send it in a header")
+	}
+}
+
+// notHeaderSafe reports characters that a header value loses or cannot carry.
+func notHeaderSafe(r rune) bool { return r <= ' ' || r > '~' }
+
+func (s Server) warnings() []string {
+	var w []string
+	if s.APIKey == "" && len(s.Keys) == 0 {
+		w = append(w, "no API key is configured (server.api_key, server.keys): everyone who reaches the service controls it")
+	}
+	if s.APIKey != "" && len(s.APIKey) < minAPIKeyLength {
+		w = append(w, "server.api_key is shorter than the advised 32 characters")
+	}
+	return w
+}

@@ -1,0 +1,33 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+)
+
+// Storage is the section [storage]: what sandboxes may mount.
+type Storage struct {
+	// AllowedHostPaths are the absolute folders that bind mounts may lie in;
+	// empty allows all.
+	AllowedHostPaths []string `toml:"allowed_host_paths"`
+}
+
+// normalise drops trailing slashes only: a path that goes up through ".." is an
+// operator's mistake to report, not to resolve.
+func (s *Storage) normalise() {
+	for i, path := range s.AllowedHostPaths {
+		if trimmed := strings.TrimRight(path, "/"); trimmed != "" {
+			s.AllowedHostPaths[i] = trimmed
+		}
+	}
+}
+
+func (s Storage) check(p *problems) {
+	for i, path := range s.AllowedHostPaths {
+		if !filepath.IsAbs(path) || filepath.Clean(path) != path {
+			p.add(fmt.Sprintf("storage.allowed_host_paths[%d]", i),
+				`must be an absolute path without ".", ".." and empty parts (got %q)`, path)
+		}
+	}
+}

@@ -1,0 +1,55 @@
+package lifecycle
+
+// Role is what an API key allows.
+type Role string
+
+// The roles of a key.
+const (
+	RoleAdmin  Role = "admin"  // every sandbox, every action
+	RoleUser   Role = "user"   // every action on the key's own sandboxes
+	RoleViewer Role = "viewer" // reads every sandbox, changes none
+)
+
+// Principal is who asks. The zero value is nobody and may do nothing.
+type Principal struct {
+	Name string // of the API key; empty when no key is configured
+	Role Role
+}
+
+// CanCreate returns an Error of KindForbidden unless the principal may create sandboxes.
+func (p Principal) CanCreate() error {
+	if p.Role == RoleAdmin || p.Role == RoleUser {
+		return nil
+	}
+	return forbidden("API key %q has the role %s, which may not create sandboxes", p)
+}
+
+// CanRead returns an Error of KindForbidden unless the principal may look at a sandbox of that owner.
+func (p Principal) CanRead(owner string) error {
+	if p.Role == RoleAdmin || p.Role == RoleViewer || (p.Role == RoleUser && p.Name == owner) {
+		return nil
+	}
+	return forbidden("API key %q with the role %s may not access a sandbox that another key created", p)
+}
+
+// CanUse returns an Error of KindForbidden unless the principal may change a sandbox of that owner or run something in it.
+func (p Principal) CanUse(owner string) error {
+	if p.Role == RoleViewer {
+		return forbidden("API key %q has the role %s, which may only read", p)
+	}
+	return p.CanRead(owner)
+}
+
+// Sees returns the owner whose sandboxes alone the principal sees in a listing, nil for all.
+func (p Principal) Sees() *string {
+	if p.Role == RoleAdmin || p.Role == RoleViewer {
+		return nil
+	}
+	return &p.Name
+}
+
+func forbidden(format string, p Principal) *Error {
+	err := Invalidf(format, p.Name, p.Role)
+	err.Kind = KindForbidden
+	return err
+}

@@ -1,0 +1,96 @@
+package lifecycle
+
+import (
+	"context"
+	"time"
+)
+
+// Backend keeps sandboxes: on one machine (server/host) or on a cluster.
+//
+// Errors that a client may be told are of type *[Error]; any other error is internal.
+type Backend interface {
+	// Create accepts a sandbox. When it returns, the record is durable and provisioning goes on behind.
+	// It returns KindInvalid for a spec that breaks a rule and KindConflict for an idempotency key used with another spec.
+	Create(ctx context.Context, spec Spec, options CreateOptions) (Sandbox, error)
+
+	// Get returns a sandbox. It returns KindNotFound.
+	Get(ctx context.Context, id string) (Sandbox, error)
+
+	// List returns a page of the sandboxes that match, newest first, ties by id.
+	List(ctx context.Context, filter Filter, page Page) (Listing, error)
+
+	// Delete ends a sandbox; it returns as soon as the sandbox is Stopping and the rest goes on behind. A sandbox that is Stopping already
+	// is no error. It returns KindNotFound, and KindConflict for one that has ended.
+	Delete(ctx context.Context, id string) error
+
+	// Pause freezes a Running sandbox, Resume thaws a Paused one. Both wait up to a second for the engine to act; a slower one settles behind.
+	// They return KindNotFound and, in any other state, KindConflict.
+	Pause(ctx context.Context, id string) error
+	Resume(ctx context.Context, id string) error
+
+	// Renew moves the expiry and returns the new one. It returns KindNotFound, KindInvalid for a time that breaks [CheckRenewal],
+	// and KindConflict for a sandbox that is ending or has ended.
+	Renew(ctx context.Context, id string, expiresAt time.Time) (time.Time, error)
+
+	// Endpoint returns how to reach a port of the sandbox. While the sandbox is Pending it waits, at most 30 s, until that is known.
+	// It returns KindNotFound, KindInvalid for a port outside 1..65535, and KindConflict for a sandbox that has no endpoint (yet).
+	Endpoint(ctx context.Context, id string, port int) (Endpoint, error)
+}
+
+// CreateOptions is what accompanies a spec.
+type CreateOptions struct {
+	Owner string // name of the API key that asks
+	// IdempotencyKey makes a repeated request return the sandbox of the first one, for 24 hours, per owner. Empty means none.
+	IdempotencyKey string
+}
+
+// Filter selects sandboxes. Its conditions are combined with AND; the zero value matches every sandbox.
+type Filter struct {
+	States   []State           // any of them
+	Metadata map[string]string // all of them
+	Owner    *string           // nil means any owner
+}
+
+// Match reports whether the sandbox passes the filter.
+func (f Filter) Match(s *Sandbox) bool {
+	if f.Owner != nil && s.Owner != *f.Owner {
+		return false
+	}
+	for key, value := range f.Metadata {
+		if got, ok := s.Metadata[key]; !ok || got != value {
+			return false
+		}
+	}
+	if len(f.States) == 0 {
+		return true
+	}
+	for _, state := range f.States {
+		if s.Status.State == state {
+			return true
+		}
+	}
+	return false
+}
+
+// Page selects a part of a listing.
+type Page struct {
+	Number int // from 1
+	Size   int // 1..MaxPageSize
+}
+
+// MaxPageSize is the most sandboxes that one page holds.
+const MaxPageSize = 1000
+
+// Listing is one page of sandboxes and how many there are in all.
+type Listing struct {
+	Items []Sandbox
+	Total int
+}
+
+// Endpoint is how to reach a port of a sandbox.
+type Endpoint struct {
+	Host    string            // empty means the host that the client reached the service on
+	Port    int               // of that host
+	Path    string            // begins with a slash
+	Headers map[string]string // to send with every request
+}

@@ -1,0 +1,64 @@
+package lifecycle
+
+import "fmt"
+
+// Kind is the closed set of ways in which a request can fail. The API layer has one table from kinds to status codes.
+type Kind string
+
+// The kinds of failure.
+const (
+	KindInvalid     Kind = "invalid"     // the request breaks a rule
+	KindForbidden   Kind = "forbidden"   // the key's scope does not allow it
+	KindNotFound    Kind = "not found"   // no such sandbox
+	KindConflict    Kind = "conflict"    // the sandbox's state does not allow it
+	KindUnavailable Kind = "unavailable" // not now; the same request may work later
+)
+
+// Error is a failure that the client may be told. Every other error is internal and is shown to nobody but the log.
+type Error struct {
+	Kind    Kind
+	Message string // names the field and the rule
+	// RetryAfter is how many seconds to wait before the same request may work; 0 means that waiting will not help.
+	RetryAfter int
+}
+
+// Error implements the error interface.
+func (e *Error) Error() string { return e.Message }
+
+// Invalidf returns an Error of KindInvalid.
+func Invalidf(format string, args ...any) *Error {
+	return &Error{Kind: KindInvalid, Message: fmt.Sprintf(format, args...)}
+}
+
+// Conflictf returns an Error of KindConflict.
+func Conflictf(format string, args ...any) *Error {
+	return &Error{Kind: KindConflict, Message: fmt.Sprintf(format, args...)}
+}
+
+// NotFound returns an Error of KindNotFound for the sandbox's id.
+func NotFound(id string) *Error {
+	return &Error{Kind: KindNotFound, Message: fmt.Sprintf("sandbox %q does not exist", id)}
+}
+
+// Forbidden returns the Error for a transition that the table does not have. It names the states that allow the action, if any do.
+func (s State) Forbidden(action string, allowed ...State) *Error {
+	if len(allowed) == 0 {
+		return Conflictf("cannot %s: the sandbox is %s", action, s)
+	}
+	return Conflictf("cannot %s: the sandbox is %s; it must be %s", action, s, join(allowed))
+}
+
+func join(states []State) string {
+	text := ""
+	for i, s := range states {
+		switch {
+		case i == 0:
+		case i == len(states)-1:
+			text += " or "
+		default:
+			text += ", "
+		}
+		text += string(s)
+	}
+	return text
+}

@@ -1,0 +1,41 @@
+package lifecycle
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"time"
+)
+
+// IdempotencyWindow is how long a repeated Idempotency-Key returns the sandbox of the first request.
+const IdempotencyWindow = 24 * time.Hour
+
+// ErrKeyInUse is wrapped by a store's error when an owner's idempotency key is taken and still within the [IdempotencyWindow]:
+// another request with the same key came first, and its sandbox is the answer to both.
+var ErrKeyInUse = errors.New("idempotency key is in use")
+
+// IdempotencyKey remembers which sandbox answered the first request with a client's Idempotency-Key.
+type IdempotencyKey struct {
+	Owner     string // name of the API key that asked; two owners may use the same Key
+	Key       string // as the client sent it
+	Digest    string // [Spec.Digest] of the first request
+	SandboxID string
+	CreatedAt time.Time
+}
+
+// Digest identifies everything that a client asked for, image credentials included: two specs have the same digest only when they
+// ask for the same. It is the SHA-256 of the spec's JSON, in hexadecimal, so nothing of the spec can be read from it.
+func (s *Spec) Digest() string {
+	// The outer fields replace those of the spec: the credentials because its JSON leaves them out, the extensions because JSON
+	// would rewrite their bytes.
+	canonical := struct {
+		Spec
+		Credentials *ImageAuth
+		Extensions  []byte
+	}{*s, s.Auth, s.Extensions}
+	hash := sha256.New()
+	// Strings, numbers and maps of strings always encode, in one way only, and a hash takes every write.
+	_ = json.NewEncoder(hash).Encode(canonical)
+	return hex.EncodeToString(hash.Sum(nil))
+}

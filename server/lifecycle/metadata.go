@@ -1,0 +1,28 @@
+package lifecycle
+
+import (
+	"net/url"
+	"strings"
+)
+
+// ParseMetadataFilter reads the value of the metadata query parameter, percent-decoded once as every query parameter is: pairs of
+// key=value joined by &, keys and values percent-encoded once more when they contain those signs. It returns an Error of KindInvalid.
+func ParseMetadataFilter(text string) (map[string]string, error) {
+	if text == "" {
+		return nil, nil
+	}
+	filter := make(map[string]string)
+	for _, pair := range strings.Split(text, "&") {
+		rawKey, rawValue, ok := strings.Cut(pair, "=")
+		key, keyErr := url.QueryUnescape(rawKey)
+		value, valueErr := url.QueryUnescape(rawValue)
+		if !ok || key == "" || keyErr != nil || valueErr != nil {
+			return nil, Invalidf("metadata: %q is not a key=value pair with both sides percent-encoded", pair)
+		}
+		if old, twice := filter[key]; twice && old != value {
+			return nil, Invalidf("metadata: key %q is asked for with two different values", key)
+		}
+		filter[key] = value
+	}
+	return filter, nil
+}

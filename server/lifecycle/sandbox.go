@@ -1,0 +1,123 @@
+// Package lifecycle is the vocabulary and the rules of sandboxes: what one is, which states it passes through, what may be asked of it.
+//
+// It does no I/O and knows no HTTP, no container engine and no database. Rules are data or pure functions that are given the time.
+package lifecycle
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"time"
+)
+
+// LabelPrefix starts every key that we reserve: labels on containers, metadata keys.
+const LabelPrefix = "sandbox.internal/"
+
+// Sandbox is one sandbox as a client may see it (lifecycle document, "Sandbox"), and who owns it.
+type Sandbox struct {
+	ID         string
+	Image      string // image reference; credentials are never part of it
+	Status     Status
+	Metadata   map[string]string
+	Entrypoint []string
+	ExpiresAt  time.Time // UTC
+	CreatedAt  time.Time // UTC
+	Owner      string    // name of the API key that created it; empty when no key was needed
+}
+
+// Status is a state and why the sandbox is in it.
+type Status struct {
+	State            State
+	Reason           Reason
+	Message          string // for people
+	LastTransitionAt time.Time
+}
+
+// Spec is what a client asks for (lifecycle document, "Create request body"). Validate tells whether it can be had.
+type Spec struct {
+	Image         string
+	Auth          *ImageAuth `json:"-"` // never stored
+	Timeout       time.Duration
+	Resources     ResourceLimits
+	Entrypoint    []string
+	Env           map[string]string
+	Metadata      map[string]string
+	NetworkPolicy *NetworkPolicy
+	Volumes       []Volume
+	Extensions    json.RawMessage // passed through byte for byte
+}
+
+// ImageAuth is a user's name and password at an image registry. It is neither stored nor logged.
+type ImageAuth struct {
+	Username string
+	Password string
+}
+
+// NetworkPolicy says which outside hosts a sandbox may reach.
+type NetworkPolicy struct {
+	DefaultAction string // allow, deny or empty
+	Egress        []EgressRule
+}
+
+// Empty reports whether the policy asks for nothing, which the document defines as "allow all".
+func (p *NetworkPolicy) Empty() bool {
+	return p == nil || (p.DefaultAction == "" && len(p.Egress) == 0)
+}
+
+// EgressRule allows or denies one target: a domain, a wildcard domain or a CIDR range.
+type EgressRule struct {
+	Action string // allow or deny
+	Target string
+}
+
+// Record is a sandbox with everything the service must remember to keep its promises after a crash.
+type Record struct {
+	Sandbox Sandbox
+	Spec    Spec
+	// NeedsAuth tells that the image was asked for with credentials, which are not stored.
+	NeedsAuth bool
+	// Token is the secret that the sandbox's execd demands.
+	Token string
+	// ContainerID is the engine's id of the container, empty before there is one.
+	ContainerID string
+	// Port is the host's port that execd is published on, 0 before it is known.
+	Port int
+	// Removed tells that nothing of the sandbox is left at the engine.
+	Removed bool
+	// RetainUntil is when the record of an ended sandbox is forgotten; zero while it lives.
+	RetainUntil time.Time
+}
+
+// Clone returns a copy that shares nothing mutable with the record.
+func (r Record) Clone() Record {
+	r.Sandbox = r.Sandbox.Clone()
+	r.Spec = r.Spec.Clone()
+	return r
+}
+
+// Clone returns a copy that shares nothing mutable with the spec.
+func (s Spec) Clone() Spec {
+	if s.Auth != nil {
+		auth := *s.Auth
+		s.Auth = &auth
+	}
+	if s.NetworkPolicy != nil {
+		policy := *s.NetworkPolicy
+		policy.Egress = slices.Clone(policy.Egress)
+		s.NetworkPolicy = &policy
+	}
+	s.Resources = maps.Clone(s.Resources)
+	s.Entrypoint = slices.Clone(s.Entrypoint)
+	s.Env = maps.Clone(s.Env)
+	s.Metadata = maps.Clone(s.Metadata)
+	s.Volumes = slices.Clone(s.Volumes)
+	s.Extensions = slices.Clone(s.Extensions)
+	return s
+}
+
+// Clone returns a copy that shares nothing mutable with the sandbox.
+func (s Sandbox) Clone() Sandbox {
+	s.Metadata = maps.Clone(s.Metadata)
+	s.Entrypoint = slices.Clone(s.Entrypoint)
+	return s
+}

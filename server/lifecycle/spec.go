@@ -1,0 +1,130 @@
+package lifecycle
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// The limits of the lifecycle document, and ours where it is silent.
+const (
+	MinTimeout = 60 * time.Second
+	MaxTimeout = 86400 * time.Second
+
+	MaxMetadataKey   = 256  // bytes
+	MaxMetadataValue = 4096 // bytes
+)
+
+// Validate returns an Error of KindInvalid that names the first field that breaks a rule, and the rule.
+func (s *Spec) Validate() error {
+	if strings.TrimSpace(s.Image) == "" {
+		return Invalidf("image.uri: must name an image")
+	}
+	if s.Auth != nil && (s.Auth.Username == "" || s.Auth.Password == "") {
+		return Invalidf("image.auth: username and password must both be set")
+	}
+	if s.Timeout < MinTimeout || s.Timeout > MaxTimeout {
+		return Invalidf("timeout: must be within 60 and 86400 seconds, got %d", int64(s.Timeout/time.Second))
+	}
+	if len(s.Entrypoint) == 0 || s.Entrypoint[0] == "" {
+		return Invalidf("entrypoint: must be a non-empty array whose first item names an executable")
+	}
+	for i, arg := range s.Entrypoint {
+		if strings.ContainsRune(arg, 0) {
+			return Invalidf("entrypoint[%d]: must not contain a NUL byte", i)
+		}
+	}
+	if err := s.Resources.validate(); err != nil {
+		return err
+	}
+	if err := validateEnv(s.Env); err != nil {
+		return err
+	}
+	if err := validateMetadata(s.Metadata); err != nil {
+		return err
+	}
+	return validateVolumes(s.Volumes)
+}
+
+func validateEnv(env map[string]string) error {
+	for _, name := range sortedKeys(env) {
+		switch {
+		case name == "" || strings.ContainsAny(name, "=\x00"):
+			return Invalidf("env: %q is not a variable name: it must be non-empty and contain neither '=' nor a NUL byte", name)
+		case strings.HasPrefix(name, "EXECD_"):
+			return Invalidf("env.%s: names that begin with EXECD_ are reserved for the sandbox's daemon", name)
+		case strings.ContainsRune(env[name], 0):
+			return Invalidf("env.%s: must not contain a NUL byte", name)
+		}
+	}
+	return nil
+}
+
+func validateMetadata(metadata map[string]string) error {
+	for _, key := range sortedKeys(metadata) {
+		switch {
+		case key == "" || len(key) > MaxMetadataKey || !utf8.ValidString(key):
+			return Invalidf("metadata: key %q must be 1 to %d bytes of UTF-8", key, MaxMetadataKey)
+		case strings.HasPrefix(key, LabelPrefix):
+			return Invalidf("metadata: key %q: keys that begin with %s are reserved", key, LabelPrefix)
+		case len(metadata[key]) > MaxMetadataValue || !utf8.ValidString(metadata[key]):
+			return Invalidf("metadata.%s: must be at most %d bytes of UTF-8", key, MaxMetadataValue)
+		}
+	}
+	return nil
+}
+
+// CheckRenewal returns an Error of KindInvalid unless an expiry may be moved from current to wanted at the time now.
+func CheckRenewal(now, current, wanted time.Time) error {
+	switch {
+	case !wanted.After(now):
+		return Invalidf("expiresAt: must be in the future, got %s at %s", stamp(wanted), stamp(now))
+	case !wanted.After(current):
+		return Invalidf("expiresAt: must be later than the current expiry %s, got %s", stamp(current), stamp(wanted))
+	case wanted.Sub(now) > MaxTimeout:
+		return Invalidf("expiresAt: must be at most %d seconds from now, got %s", int64(MaxTimeout/time.Second), stamp(wanted))
+	}
+	return nil
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
+
+// Validate returns an Error of KindInvalid for a page that cannot be had.
+func (p Page) Validate() error {
+	if p.Number < 1 {
+		return Invalidf("page: must be at least 1, got %d", p.Number)
+	}
+	if p.Size < 1 || p.Size > MaxPageSize {
+		return Invalidf("pageSize: must be within 1 and %d, got %d", MaxPageSize, p.Size)
+	}
+	return nil
+}
+
+// CheckPort returns an Error of KindInvalid unless the port is a TCP port.
+func CheckPort(port int) error {
+	if port < 1 || port > 65535 {
+		return Invalidf("port: must be within 1 and 65535, got %d", port)
+	}
+	return nil
+}
+
+// ParseState returns the state with that name in any case, or an Error of KindInvalid that lists the names.
+func ParseState(name string) (State, error) {
+	for _, state := range States() {
+		if strings.EqualFold(name, string(state)) {
+			return state, nil
+		}
+	}
+	return "", Invalidf("state: %q is not a state; the states are %s", name, fmt.Sprint(States()))
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	sort.Strings(keys)
+	return keys
+}

@@ -1,0 +1,142 @@
+package lifecycle_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"sandbox.internal/server/lifecycle"
+)
+
+func validSpec() lifecycle.Spec {
+	return lifecycle.Spec{
+		Image:      "registry.example/python:3",
+		Timeout:    time.Hour,
+		Resources:  lifecycle.ResourceLimits{"cpu": "500m", "memory": "512Mi"},
+		Entrypoint: []string{"sleep", "60"},
+	}
+}
+
+func TestSpecValid(t *testing.T) {
+	for name, change := range map[string]func(*lifecycle.Spec){
+		"least":            func(*lifecycle.Spec) {},
+		"no limits":        func(s *lifecycle.Spec) { s.Resources = nil },
+		"shortest timeout": func(s *lifecycle.Spec) { s.Timeout = 60 * time.Second },
+		"longest timeout":  func(s *lifecycle.Spec) { s.Timeout = 86400 * time.Second },
+		"credentials":      func(s *lifecycle.Spec) { s.Auth = &lifecycle.ImageAuth{Username: "u", Password: "p"} },
+		"empty argument":   func(s *lifecycle.Spec) { s.Entrypoint = []string{"echo", ""} },
+		"env":              func(s *lifecycle.Spec) { s.Env = map[string]string{"PATH": "/bin", "a.b": "", "execd_x": "=\n"} },
+		"metadata": func(s *lifecycle.Spec) {
+			s.Metadata = map[string]string{"name": "", strings.Repeat("k", 256): strings.Repeat("v", 4096), "ключ": "значение", "sandbox.internal": "x"}
+		},
+		"volumes": func(s *lifecycle.Spec) {
+			s.Volumes = []lifecycle.Volume{
+				{Name: "a", MountPath: "/data", HostPath: "/srv/data", SubPath: "..x/y"},
+				{Name: strings.Repeat("b", 63), MountPath: "/data2", ClaimName: "claim_1.x"},
+				{Name: "0", MountPath: "/opt/sandbox2", HostPath: "/"},
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := validSpec()
+			change(&spec)
+			if err := spec.Validate(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestSpecInvalid(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*lifecycle.Spec)
+		field  string
+		rule   string
+	}{
+		"no image":        {func(s *lifecycle.Spec) { s.Image = "" }, "image.uri: ", "must name an image"},
+		"blank image":     {func(s *lifecycle.Spec) { s.Image = " \t" }, "image.uri: ", "must name an image"},
+		"no user name":    {func(s *lifecycle.Spec) { s.Auth = &lifecycle.ImageAuth{Password: "p"} }, "image.auth: ", "both"},
+		"no password":     {func(s *lifecycle.Spec) { s.Auth = &lifecycle.ImageAuth{Username: "u"} }, "image.auth: ", "both"},
+		"no timeout":      {func(s *lifecycle.Spec) { s.Timeout = 0 }, "timeout: ", "got 0"},
+		"short timeout":   {func(s *lifecycle.Spec) { s.Timeout = 59 * time.Second }, "timeout: ", "within 60 and 86400 seconds, got 59"},
+		"long timeout":    {func(s *lifecycle.Spec) { s.Timeout = 86401 * time.Second }, "timeout: ", "within 60 and 86400 seconds, got 86401"},
+		"no entrypoint":   {func(s *lifecycle.Spec) { s.Entrypoint = nil }, "entrypoint: ", "non-empty array"},
+		"empty array":     {func(s *lifecycle.Spec) { s.Entrypoint = []string{} }, "entrypoint: ", "non-empty array"},
+		"no executable":   {func(s *lifecycle.Spec) { s.Entrypoint = []string{"", "x"} }, "entrypoint: ", "executable"},
+		"NUL in argument": {func(s *lifecycle.Spec) { s.Entrypoint = []string{"x", "a\x00b"} }, "entrypoint[1]: ", "NUL"},
+		"cpu":             {func(s *lifecycle.Spec) { s.Resources["cpu"] = "500" }, "resourceLimits.cpu: ", "500m"},
+		"memory":          {func(s *lifecycle.Spec) { s.Resources["memory"] = "512" }, "resourceLimits.memory: ", "512Mi"},
+		"unnamed env":     {func(s *lifecycle.Spec) { s.Env = map[string]string{"": "x"} }, "env: ", "non-empty"},
+		"env with =":      {func(s *lifecycle.Spec) { s.Env = map[string]string{"A=B": "x"} }, "env: ", `"A=B"`},
+		"NUL in env name": {func(s *lifecycle.Spec) { s.Env = map[string]string{"A\x00": "x"} }, "env: ", "NUL"},
+		"NUL in env":      {func(s *lifecycle.Spec) { s.Env = map[string]string{"A": "\x00"} }, "env.A: ", "NUL"},
+		"reserved env":    {func(s *lifecycle.Spec) { s.Env = map[string]string{"EXECD_TOKEN": "x"} }, "env.EXECD_TOKEN: ", "reserved"},
+		"no metadata key": {func(s *lifecycle.Spec) { s.Metadata = map[string]string{"": "x"} }, "metadata: ", "1 to 256 bytes"},
+		"long key":        {func(s *lifecycle.Spec) { s.Metadata = map[string]string{strings.Repeat("é", 129): "x"} }, "metadata: ", "1 to 256 bytes"},
+		"key not UTF-8":   {func(s *lifecycle.Spec) { s.Metadata = map[string]string{"\xff": "x"} }, "metadata: ", "UTF-8"},
+		"reserved key":    {func(s *lifecycle.Spec) { s.Metadata = map[string]string{"sandbox.internal/id": "x"} }, "metadata: ", "reserved"},
+		"long value":      {func(s *lifecycle.Spec) { s.Metadata = map[string]string{"k": strings.Repeat("x", 4097)} }, "metadata.k: ", "4096 bytes"},
+		"value not UTF-8": {func(s *lifecycle.Spec) { s.Metadata = map[string]string{"k": "\xff"} }, "metadata.k: ", "UTF-8"},
+		"volume": {func(s *lifecycle.Spec) {
+			s.Volumes = []lifecycle.Volume{{Name: "v", MountPath: "data", HostPath: "/h"}}
+		}, "volumes[0].mountPath: ", "absolute"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := validSpec()
+			test.change(&spec)
+			expectInvalid(t, spec.Validate(), test.field, test.rule)
+		})
+	}
+}
+
+func TestCheckRenewal(t *testing.T) {
+	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for name, test := range map[string]struct {
+		current, wanted time.Duration // from now
+		rule            string        // empty when it is allowed
+	}{
+		"later":                {time.Hour, 2 * time.Hour, ""},
+		"a little later":       {time.Hour, time.Hour + 1, ""},
+		"as late as can be":    {time.Hour, 86400 * time.Second, ""},
+		"past the due time":    {-time.Second, time.Second, ""},
+		"in the past":          {-time.Hour, -time.Second, "in the future"},
+		"now":                  {-time.Hour, 0, "in the future"},
+		"earlier than current": {time.Hour, time.Minute, "later than the current expiry 2026-11-21T13:00:00Z"},
+		"same as current":      {time.Hour, time.Hour, "later than the current expiry"},
+		"too late":             {time.Hour, 86400*time.Second + 1, "at most 86400 seconds from now"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			zone := time.FixedZone("east", 3600) // a client's zone changes nothing
+			err := lifecycle.CheckRenewal(now, now.Add(test.current), now.Add(test.wanted).In(zone))
+			if test.rule != "" {
+				expectInvalid(t, err, "expiresAt: ", test.rule)
+			} else if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestPageValidate(t *testing.T) {
+	for page, field := range map[lifecycle.Page]string{
+		{Number: 1, Size: 1}: "", {Number: 1 << 40, Size: 1000}: "",
+		{Number: 0, Size: 20}: "page: ", {Number: -1, Size: 20}: "page: ",
+		{Number: 1, Size: 0}: "pageSize: ", {Number: 1, Size: 1001}: "pageSize: ",
+	} {
+		if err := page.Validate(); field != "" {
+			expectInvalid(t, err, field)
+		} else if err != nil {
+			t.Errorf("%+v: %v", page, err)
+		}
+	}
+}
+
+func TestCheckPort(t *testing.T) {
+	for port, valid := range map[int]bool{1: true, 44772: true, 65535: true, 0: false, -1: false, 65536: false} {
+		if err := lifecycle.CheckPort(port); !valid {
+			expectInvalid(t, err, "port: ")
+		} else if err != nil {
+			t.Errorf("%d: %v", port, err)
+		}
+	}
+}

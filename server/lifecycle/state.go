@@ -1,0 +1,121 @@
+package lifecycle
+
+// State is where a sandbox stands. Clients must tolerate values they do not know.
+type State string
+
+// The states of the lifecycle document, and Resuming, which we show between Paused and Running.
+const (
+	StatePending    State = "Pending"    // being provisioned
+	StateRunning    State = "Running"    // proven usable
+	StatePausing    State = "Pausing"    // being frozen
+	StatePaused     State = "Paused"     // frozen, memory retained
+	StateResuming   State = "Resuming"   // being thawed; an extension of the document
+	StateStopping   State = "Stopping"   // being terminated
+	StateTerminated State = "Terminated" // ended; nothing of it is left but the record
+	StateFailed     State = "Failed"     // ended by a critical error; nothing of it is left but the record
+)
+
+// States lists every state, in the order of a life.
+func States() []State {
+	return []State{StatePending, StateRunning, StatePausing, StatePaused, StateResuming, StateStopping, StateTerminated, StateFailed}
+}
+
+// Final reports whether no transition leaves the state.
+func (s State) Final() bool { return s == StateTerminated || s == StateFailed }
+
+// Transient reports whether the service itself is at work to leave the state.
+func (s State) Transient() bool {
+	return s == StatePending || s == StatePausing || s == StateResuming || s == StateStopping
+}
+
+// Trigger is what moves a sandbox from one state to the next.
+type Trigger string
+
+// The triggers of the transitions table.
+const (
+	TriggerProvisioned Trigger = "provisioned" // provisioning completed, execd answers
+	TriggerPause       Trigger = "pause"       // POST pause
+	TriggerPaused      Trigger = "paused"      // the engine froze it
+	TriggerResume      Trigger = "resume"      // POST resume
+	TriggerResumed     Trigger = "resumed"     // the engine thawed it
+	TriggerDelete      Trigger = "delete"      // DELETE
+	TriggerExpire      Trigger = "expire"      // its time is up
+	TriggerExit        Trigger = "exit"        // its entrypoint ended with exit code 0
+	TriggerTerminated  Trigger = "terminated"  // everything of it is removed
+	TriggerFail        Trigger = "fail"        // a critical error
+)
+
+// Transition is one row of the transitions table.
+type Transition struct {
+	From    State
+	Trigger Trigger
+	To      State
+}
+
+// Transitions returns the table of the lifecycle document, section "States and transitions", as data. What is not in it is refused.
+//
+// The document's row Paused → Running is two rows here, through Resuming. Rows that the document leaves open: DELETE and
+// expiry also end a sandbox that is still Pending, Pausing or Resuming (or it would leak until somebody asks again), and an
+// entrypoint that ends with exit code 0 ends its sandbox.
+func Transitions() []Transition {
+	table := []Transition{
+		{StatePending, TriggerProvisioned, StateRunning},
+		{StateRunning, TriggerPause, StatePausing},
+		{StatePausing, TriggerPaused, StatePaused},
+		{StatePaused, TriggerResume, StateResuming},
+		{StateResuming, TriggerResumed, StateRunning},
+		{StateStopping, TriggerTerminated, StateTerminated},
+		{StateStopping, TriggerFail, StateFailed},
+	}
+	for _, from := range []State{StatePending, StateRunning, StatePausing, StatePaused, StateResuming} {
+		table = append(table,
+			Transition{from, TriggerDelete, StateStopping},
+			Transition{from, TriggerExpire, StateStopping},
+			Transition{from, TriggerExit, StateStopping},
+			Transition{from, TriggerFail, StateFailed})
+	}
+	return table
+}
+
+var transitions = func() map[State]map[Trigger]State {
+	index := make(map[State]map[Trigger]State)
+	for _, row := range Transitions() {
+		if index[row.From] == nil {
+			index[row.From] = make(map[Trigger]State)
+		}
+		index[row.From][row.Trigger] = row.To
+	}
+	return index
+}()
+
+// Next returns the state that the trigger leads to, and whether the table has such a row.
+func Next(from State, trigger Trigger) (State, bool) {
+	to, ok := transitions[from][trigger]
+	return to, ok
+}
+
+// Reason is the short machine-oriented cause of a state.
+type Reason string
+
+// The reasons a status carries, from the lifecycle document's codes and our own.
+const (
+	ReasonProvisioning      Reason = "PROVISIONING"            // accepted, work has not reached the engine yet
+	ReasonImagePulling      Reason = "IMAGE_PULLING"           // the image is on its way; message shows progress
+	ReasonContainerStarting Reason = "CONTAINER_STARTING"      // wait for Running
+	ReasonContainerRunning  Reason = "CONTAINER_RUNNING"       // usable
+	ReasonUserPause         Reason = "USER_PAUSE"              // a client asked
+	ReasonUserResume        Reason = "USER_RESUME"             // a client asked
+	ReasonExternalPause     Reason = "EXTERNAL_PAUSE"          // somebody else froze the container
+	ReasonExternalResume    Reason = "EXTERNAL_RESUME"         // somebody else thawed the container
+	ReasonUserDelete        Reason = "USER_DELETE"             // a client asked
+	ReasonExpired           Reason = "EXPIRED"                 // its time is up
+	ReasonEntrypointExited  Reason = "ENTRYPOINT_EXITED"       // message has the exit code and the last lines of its log
+	ReasonOOMKilled         Reason = "OOM_KILLED"              // it used more memory than its limit
+	ReasonImagePullError    Reason = "IMAGE_PULL_ERROR"        // message has the registry's own words
+	ReasonResourceLimit     Reason = "RESOURCE_LIMIT_EXCEEDED" // the engine does not have what was asked for
+	ReasonNetworkError      Reason = "NETWORK_ERROR"           // network or port could not be set up
+	ReasonProvisionTimeout  Reason = "PROVISION_TIMEOUT"       // execd did not answer in time
+	ReasonContainerError    Reason = "CONTAINER_ERROR"         // the engine refused or could not start the container
+	ReasonEngineUnavailable Reason = "ENGINE_UNAVAILABLE"      // the engine does not answer
+	ReasonRemovedExternally Reason = "REMOVED_EXTERNALLY"      // somebody else removed the container
+)

@@ -1,0 +1,92 @@
+package lifecycle
+
+import (
+	"io/fs"
+	"path"
+	"regexp"
+	"strings"
+)
+
+// Volume is a folder of the host, or a named volume, that a sandbox sees at MountPath. Exactly one of HostPath and ClaimName is set.
+type Volume struct {
+	Name      string
+	MountPath string // absolute path in the sandbox
+	ReadOnly  bool
+	SubPath   string // folder below the source, relative
+	HostPath  string // absolute path on the host
+	ClaimName string // name of a volume that outlives sandboxes
+}
+
+var (
+	volumeName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	claimName  = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{1,252}$`)
+)
+
+// DaemonPath is where a sandbox sees its own daemon, read-only; nothing else can be mounted there.
+const DaemonPath = "/opt/sandbox"
+
+func validateVolumes(volumes []Volume) error {
+	names := make(map[string]bool)
+	for i, v := range volumes {
+		if err := v.validate(i); err != nil {
+			return err
+		}
+		if names[v.Name] {
+			return Invalidf("volumes[%d].name: %q is used twice; names must be unique", i, v.Name)
+		}
+		names[v.Name] = true
+		for j, other := range volumes[:i] {
+			if within(v.MountPath, other.MountPath) || within(other.MountPath, v.MountPath) {
+				return Invalidf("volumes[%d].mountPath: %q overlaps volumes[%d].mountPath %q", i, v.MountPath, j, other.MountPath)
+			}
+		}
+	}
+	return nil
+}
+
+func (v Volume) validate(i int) error {
+	switch {
+	case !volumeName.MatchString(v.Name):
+		return Invalidf("volumes[%d].name: %q must be 1 to 63 lower-case letters, digits and dashes", i, v.Name)
+	case (v.HostPath == "") == (v.ClaimName == ""):
+		return Invalidf("volumes[%d]: exactly one of host and pvc must be set", i)
+	case v.HostPath != "" && !cleanAbsolute(v.HostPath):
+		return Invalidf("volumes[%d].host.path: %q must be an absolute path without . or .. parts and without needless slashes", i, v.HostPath)
+	case v.ClaimName != "" && !claimName.MatchString(v.ClaimName):
+		return Invalidf("volumes[%d].pvc.claimName: %q must be 2 to 253 letters, digits, and _ . - inside", i, v.ClaimName)
+	case !cleanAbsolute(v.MountPath) || v.MountPath == "/":
+		return Invalidf("volumes[%d].mountPath: %q must be an absolute path without . or .. parts and without needless slashes, and not /", i, v.MountPath)
+	case within(v.MountPath, DaemonPath) || within(DaemonPath, v.MountPath):
+		return Invalidf("volumes[%d].mountPath: %q overlaps %s, which holds the sandbox's daemon", i, v.MountPath, DaemonPath)
+	case v.SubPath != "" && !cleanRelative(v.SubPath):
+		return Invalidf("volumes[%d].subPath: %q must be a relative path without . or .. parts and without needless slashes", i, v.SubPath)
+	}
+	return nil
+}
+
+func cleanAbsolute(p string) bool {
+	return path.IsAbs(p) && path.Clean(p) == p && !strings.ContainsRune(p, 0)
+}
+
+func cleanRelative(p string) bool {
+	return fs.ValidPath(p) && p != "." && !strings.ContainsRune(p, 0)
+}
+
+// within reports whether p is dir or lies below it.
+func within(p, dir string) bool {
+	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// PathAllowed reports whether a host path, symbolic links resolved, may be mounted. An empty list of prefixes allows every path
+// (lifecycle document, storage.allowed_host_paths).
+func PathAllowed(resolved string, prefixes []string) bool {
+	if len(prefixes) == 0 {
+		return true
+	}
+	for _, prefix := range prefixes {
+		if within(resolved, path.Clean(prefix)) {
+			return true
+		}
+	}
+	return false
+}
