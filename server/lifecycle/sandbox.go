@@ -78,8 +78,6 @@ type Record struct {
 	NeedsAuth bool
 	// Token is the secret that the sandbox's execd demands.
 	Token string
-	// ContainerID is the engine's id of the container, empty before there is one.
-	ContainerID string
 	// Port is the host's port that execd is published on, 0 before it is known.
 	Port int
 	// Removed tells that nothing of the sandbox is left at the engine.

@@ -18,7 +18,7 @@ func fullRecord() lifecycle.Record {
 			Metadata: map[string]string{"name": "box"}, Entrypoint: []string{"sleep", "60"},
 		},
 		Spec:      fullSpec(),
-		NeedsAuth: true, Token: "token", ContainerID: "container", Port: 1, RetainUntil: time.Unix(3, 0).UTC(),
+		NeedsAuth: true, Token: "token", Removed: true, Port: 1, RetainUntil: time.Unix(3, 0).UTC(),
 	}
 }
 

@@ -1,0 +1,199 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"sandbox.internal/gen/execd"
+)
+
+const (
+	streamCommand = `for i in 1 2 3 4 5; do echo "line $i"; sleep 0.2; done`
+	streamOutput  = "line 1\nline 2\nline 3\nline 4\nline 5\n"
+	// streamSpread is how far apart the first and the last line must arrive to count as
+	// streamed. They are written 0.8 s apart; a busy machine may bunch some of it.
+	streamSpread = 400 * time.Millisecond
+
+	fileRoot = "/tmp/sandbox-demo"
+	filePath = fileRoot + "/reports/weekly/notes.txt" // in folders that do not exist yet
+	fileMode = 640
+	oldText  = "outside"
+	newText  = "inside"
+
+	rangeStart, rangeEnd = 1000, 1999 // inclusive, as in the Range header
+)
+
+// fileContent is what goes up. It is longer than the range, and not all ASCII.
+func fileContent() string {
+	var content strings.Builder
+	for i := range 200 {
+		_, _ = fmt.Fprintf(&content, "%03d: written outside – every byte counts\n", i)
+	}
+	return content.String()
+}
+
+// changedContent is what the file must hold after the replace.
+func changedContent() string { return strings.ReplaceAll(fileContent(), oldText, newText) }
+
+func (l *life) stream(ctx context.Context) (string, error) {
+	l.report.note("$ " + streamCommand)
+	start := time.Now()
+	var first, last time.Duration
+	stdout, err := runCommand(ctx, l.daemon, streamCommand, func(output []byte) {
+		last = time.Since(start)
+		if first == 0 {
+			first = last
+		}
+		l.report.note(fmt.Sprintf("%6.3f s  %s", last.Seconds(), bytes.TrimRight(output, "\n")))
+	})
+	if err != nil {
+		return "", err
+	}
+	if string(stdout) != streamOutput {
+		return "", fmt.Errorf("the output is %q, not %q", stdout, streamOutput)
+	}
+	if last-first < streamSpread {
+		return "", fmt.Errorf("all lines arrived within %s: they were collected, not streamed", duration(last-first))
+	}
+	return fmt.Sprintf("5 lines as they were written, over %s", duration(last-first)), nil
+}
+
+func (l *life) upload(ctx context.Context) (string, error) {
+	mode := fileMode
+	metadata, err := json.Marshal(execd.UploadMetadata{Path: filePath, Mode: &mode})
+	if err != nil {
+		return "", fmt.Errorf("encode the metadata of the upload: %w", err)
+	}
+	// Writes to a buffer do not fail.
+	var body bytes.Buffer
+	form := multipart.NewWriter(&body)
+	_ = form.WriteField("metadata", string(metadata))
+	part, _ := form.CreateFormFile("file", "notes.txt")
+	_, _ = io.WriteString(part, fileContent())
+	_ = form.Close()
+
+	response, err := l.daemon.UploadFilesWithBody(ctx, nil, form.FormDataContentType(), &body)
+	if err := accept(response, err, http.StatusOK); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d bytes to %s", len(fileContent()), filePath), nil
+}
+
+func (l *life) search(ctx context.Context) (string, error) {
+	pattern := "**/*.txt"
+	response, err := l.daemon.SearchFiles(ctx, &execd.SearchFilesParams{Path: fileRoot, Pattern: &pattern})
+	found, err := decode[execd.FileInfos](response, err, http.StatusOK)
+	if err != nil {
+		return "", err
+	}
+	if len(found) != 1 {
+		return "", fmt.Errorf("%s below %s matches %d files, not 1", pattern, fileRoot, len(found))
+	}
+	file := found[0]
+	if file.Path != filePath || file.Size != int64(len(fileContent())) || file.Mode != fileMode {
+		return "", fmt.Errorf("found %s with %d bytes and mode %d, not %s with %d and %d",
+			file.Path, file.Size, file.Mode, filePath, len(fileContent()), fileMode)
+	}
+	return fmt.Sprintf("%s finds it, with mode %d", pattern, file.Mode), nil
+}
+
+func (l *life) replace(ctx context.Context) (string, error) {
+	response, err := l.daemon.ReplaceInFiles(ctx, execd.ReplacementByPath{filePath: {Old: oldText, New: newText}})
+	if err := accept(response, err, http.StatusOK); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("every %q is now %q", oldText, newText), nil
+}
+
+func (l *life) download(ctx context.Context) (string, error) {
+	want := changedContent()
+	if _, err := l.fetch(ctx, nil, http.StatusOK, want); err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d bytes, all as expected", len(want)), nil
+}
+
+func (l *life) downloadRange(ctx context.Context) (string, error) {
+	whole := changedContent()
+	header := fmt.Sprintf("bytes=%d-%d", rangeStart, rangeEnd)
+	response, err := l.fetch(ctx, &header, http.StatusPartialContent, whole[rangeStart:rangeEnd+1])
+	if err != nil {
+		return "", err
+	}
+	want := fmt.Sprintf("bytes %d-%d/%d", rangeStart, rangeEnd, len(whole))
+	if got := response.Header.Get("Content-Range"); got != want {
+		return "", fmt.Errorf("header Content-Range is %q, not %q", got, want)
+	}
+	return want + ", all as expected", nil
+}
+
+// fetch downloads the file and compares it with want, byte by byte. The body of the
+// answer that it returns is closed.
+func (l *life) fetch(ctx context.Context, byteRange *string, status int, want string) (*http.Response, error) {
+	response, err := l.daemon.DownloadFile(ctx, &execd.DownloadFileParams{Path: filePath, Range: byteRange})
+	if err := expect(response, err, status); err != nil {
+		return nil, err
+	}
+	defer closeBody(response)
+	// One byte more than expected is enough to see that there are too many.
+	got, err := io.ReadAll(io.LimitReader(response.Body, int64(len(want))+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", filePath, err)
+	}
+	for i := range min(len(got), len(want)) {
+		if got[i] != want[i] {
+			return nil, fmt.Errorf("byte %d is %#02x, not %#02x", i, got[i], want[i])
+		}
+	}
+	switch {
+	case len(got) < len(want):
+		return nil, fmt.Errorf("only %d of %d bytes arrived", len(got), len(want))
+	case len(got) > len(want):
+		return nil, fmt.Errorf("more than %d bytes arrived", len(want))
+	}
+	return response, nil
+}
+
+// metrics checks that the numbers are the sandbox's own: no more than its limits.
+func (l *life) metrics(ctx context.Context) (string, error) {
+	response, err := l.daemon.GetMetrics(ctx, nil)
+	m, err := decode[execd.Metrics](response, err, http.StatusOK)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case m.CPUCount <= 0 || m.CPUCount > 1:
+		err = fmt.Errorf("cpu_count is %g, beyond the limit of 1 core", m.CPUCount)
+	case m.CPUUsedPct < 0 || m.CPUUsedPct > 100:
+		err = fmt.Errorf("cpu_used_pct is %g, not between 0 and 100", m.CPUUsedPct)
+	case m.MemTotalMib <= 0 || m.MemTotalMib > 512:
+		err = fmt.Errorf("mem_total_mib is %g, beyond the limit of 512", m.MemTotalMib)
+	case m.MemUsedMib <= 0 || m.MemUsedMib > m.MemTotalMib:
+		err = fmt.Errorf("mem_used_mib is %g of %g", m.MemUsedMib, m.MemTotalMib)
+	}
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%.1f%% of %g CPU, %.1f of %g MiB", m.CPUUsedPct, m.CPUCount, m.MemUsedMib, m.MemTotalMib), nil
+}
+
+// checkAwake runs a command that needs what was there before the pause.
+func (l *life) checkAwake(ctx context.Context) error {
+	stdout, err := runCommand(ctx, l.daemon, "wc -c < "+filePath, func([]byte) {})
+	if err != nil {
+		return fmt.Errorf("a command after the resume: %w", err)
+	}
+	want := strconv.Itoa(len(changedContent()))
+	if got := strings.TrimSpace(string(stdout)); got != want {
+		return fmt.Errorf("after the resume the file has %q bytes, not %s", got, want)
+	}
+	return nil
+}

@@ -1,0 +1,149 @@
+// Command sandbox-server is the lifecycle service: it creates, pauses, resumes, renews and deletes sandboxes.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/server/api"
+	"sandbox.internal/server/app"
+	"sandbox.internal/server/config"
+)
+
+const usage = `usage: sandbox-server [--config FILE] [command]
+
+Without a command the service runs until SIGINT or SIGTERM. Commands:
+  config check   tell whether the configuration is valid
+  config print   print the effective values, secrets masked
+  config init    print a commented example; with --config, write it to that file unless it exists
+  version        print the version
+
+The configuration is read from --config, else from $SANDBOX_CONFIG_PATH, else from ~/.sandbox.toml.
+`
+
+const (
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("sandbox-server", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	file := flags.String("config", "", "")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprint(stdout, usage)
+			return 0
+		}
+		fmt.Fprintf(stderr, "sandbox-server: %v\n\n%s", err, usage)
+		return exitUsage
+	}
+	var err error
+	switch command := flags.Args(); {
+	case len(command) == 0:
+		err = serve(*file, stderr)
+	case len(command) == 1 && command[0] == "version":
+		build := api.Build()
+		fmt.Fprintln(stdout, "sandbox-server", build.Version, build.Commit)
+	case len(command) == 2 && command[0] == "config" && command[1] == "check":
+		err = check(*file, stdout)
+	case len(command) == 2 && command[0] == "config" && command[1] == "print":
+		err = print(*file, stdout)
+	case len(command) == 2 && command[0] == "config" && command[1] == "init":
+		err = initialise(*file, stdout)
+	default:
+		fmt.Fprintf(stderr, "sandbox-server: unknown command %q\n\n%s", command, usage)
+		return exitUsage
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "%v\n", err)
+		return exitFailure
+	}
+	return 0
+}
+
+func load(file string) (string, config.Config, error) {
+	path, err := config.Path(file, os.Getenv)
+	if err != nil {
+		return "", config.Config{}, err
+	}
+	cfg, err := config.Load(path, os.Getenv)
+	return path, cfg, err
+}
+
+func serve(file string, logs io.Writer) error {
+	_, cfg, err := load(file)
+	if err != nil {
+		return err
+	}
+	logger := zerolog.New(logs).Level(level(cfg.Server.LogLevel)).With().Timestamp().Logger()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	service, err := app.New(ctx, cfg, api.Build(), logger)
+	if err != nil {
+		return err
+	}
+	return service.Run(ctx)
+}
+
+func level(l config.LogLevel) zerolog.Level {
+	switch l {
+	case config.LogLevelDebug:
+		return zerolog.DebugLevel
+	case config.LogLevelWarning:
+		return zerolog.WarnLevel
+	case config.LogLevelError:
+		return zerolog.ErrorLevel
+	}
+	return zerolog.InfoLevel
+}
+
+func check(file string, out io.Writer) error {
+	path, cfg, err := load(file)
+	if err != nil {
+		return err
+	}
+	for _, warning := range cfg.Warnings() {
+		fmt.Fprintf(out, "warning: %s\n", warning)
+	}
+	fmt.Fprintf(out, "%s: valid\n", path)
+	return nil
+}
+
+func print(file string, out io.Writer) error {
+	_, cfg, err := load(file)
+	if err != nil {
+		return err
+	}
+	return config.Print(out, cfg)
+}
+
+// initialise never overwrites a file: it may hold the only copy of a key.
+func initialise(file string, out io.Writer) error {
+	if file == "" {
+		_, err := out.Write(config.Init())
+		return err
+	}
+	created, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("config init: %w", err)
+	}
+	if _, err := created.Write(config.Init()); err != nil {
+		return errors.Join(fmt.Errorf("config init: %w", err), created.Close(), os.Remove(file))
+	}
+	if err := created.Close(); err != nil {
+		return fmt.Errorf("config init: %w", err)
+	}
+	fmt.Fprintf(out, "wrote %s\n", file)
+	return nil
+}

@@ -1,0 +1,236 @@
+package host
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/server/lifecycle"
+)
+
+// actor owns one sandbox: it alone changes the record and asks the engine for anything. All fields but the shared ones belong
+// to its goroutine.
+type actor struct {
+	host      *Host
+	id        string
+	createdAt time.Time
+	log       zerolog.Logger
+
+	record lifecycle.Record
+	auth   *lifecycle.ImageAuth // for the first pull; never stored
+	job    context.CancelFunc   // ends the engine work that is under way; nil when there is none
+	look   bool                 // something may have happened to the container behind our back
+
+	// Shared:
+	inbox   chan func()
+	gone    chan struct{} // closed when the actor has ended
+	view    atomic.Pointer[lifecycle.Record]
+	mu      sync.Mutex
+	changed chan struct{} // closed by the next change
+}
+
+// spawn starts the actor of a record and makes the sandbox visible.
+func (h *Host) spawn(record lifecycle.Record, auth *lifecycle.ImageAuth) *actor {
+	a := &actor{
+		host:      h,
+		id:        record.Sandbox.ID,
+		createdAt: record.Sandbox.CreatedAt,
+		log:       h.Logger.With().Str("sandbox_id", record.Sandbox.ID).Logger(),
+		record:    record,
+		auth:      auth,
+		look:      true,
+		inbox:     make(chan func(), 16),
+		gone:      make(chan struct{}),
+		changed:   make(chan struct{}),
+	}
+	a.publish()
+	h.registry.add(a)
+	h.tasks.Add(1)
+	go a.run()
+	return a
+}
+
+func (a *actor) run() {
+	defer a.host.tasks.Done()
+	defer close(a.gone)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		if a.due() {
+			return
+		}
+		a.next()
+		timer.Reset(a.untilDue())
+		select {
+		case f := <-a.inbox:
+			f()
+		case <-timer.C:
+		case <-a.host.ctx.Done():
+			if a.job != nil {
+				a.job()
+			}
+			return
+		}
+	}
+}
+
+// do runs f in the actor's goroutine and returns what it returns. It returns an error of KindNotFound when the sandbox is forgotten.
+func (a *actor) do(ctx context.Context, f func() error) error {
+	result := make(chan error, 1)
+	select {
+	case a.inbox <- func() { result <- f() }:
+	case <-a.gone:
+		return a.absent()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-result:
+		return err
+	case <-a.gone:
+		return a.absent()
+	}
+}
+
+// absent is the error for an actor that has ended: the sandbox is forgotten, or the service is stopping.
+func (a *actor) absent() error {
+	if a.host.ctx.Err() != nil {
+		return &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "the service is stopping", RetryAfter: 1}
+	}
+	return lifecycle.NotFound(a.id)
+}
+
+// post hands f to the actor's goroutine and does not wait.
+func (a *actor) post(f func()) {
+	select {
+	case a.inbox <- f:
+	case <-a.gone:
+	case <-a.host.ctx.Done():
+	}
+}
+
+// now returns the record as everybody may see it. It must not be changed.
+func (a *actor) now() *lifecycle.Record { return a.view.Load() }
+
+func (a *actor) changes() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.changed
+}
+
+func (a *actor) publish() {
+	snapshot := a.record.Clone()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.view.Store(&snapshot)
+	close(a.changed)
+	a.changed = make(chan struct{})
+}
+
+func (a *actor) state() lifecycle.State { return a.record.Sandbox.Status.State }
+
+// moved returns the record after a transition, or an error of KindConflict when the table does not have it.
+func (a *actor) moved(trigger lifecycle.Trigger, reason lifecycle.Reason, message string) (lifecycle.Record, error) {
+	from := a.state()
+	to, ok := lifecycle.Next(from, trigger)
+	if !ok {
+		return lifecycle.Record{}, lifecycle.Conflictf("cannot %s: the sandbox is %s", trigger, from)
+	}
+	now := a.host.Clock().UTC()
+	record := a.record
+	record.Sandbox.Status = lifecycle.Status{State: to, Reason: reason, Message: message, LastTransitionAt: now}
+	if to.Final() {
+		retention := a.host.TerminatedRetention
+		if from == lifecycle.StatePending && to == lifecycle.StateFailed {
+			retention = a.host.FailedPendingRetention
+		}
+		record.RetainUntil = now.Add(retention)
+	}
+	return record, nil
+}
+
+// request makes a transition that a client asks for: it holds only once it is durable.
+func (a *actor) request(trigger lifecycle.Trigger, reason lifecycle.Reason, message string) error {
+	record, err := a.moved(trigger, reason, message)
+	if err != nil {
+		return err
+	}
+	return a.commit(record)
+}
+
+// settle makes a transition that has happened already. It holds even when the store fails: a restart finds it out again.
+func (a *actor) settle(trigger lifecycle.Trigger, reason lifecycle.Reason, message string) {
+	record, err := a.moved(trigger, reason, message)
+	if err != nil {
+		a.log.Error().Err(err).Str("state", string(a.state())).Msg("the transitions table lacks what happened")
+		return
+	}
+	a.adopt(record)
+}
+
+// commit makes a changed record durable, then visible.
+func (a *actor) commit(record lifecycle.Record) error {
+	if err := a.host.Store.Save(a.host.ctx, record); err != nil {
+		return fmt.Errorf("save sandbox %s: %w", a.id, err)
+	}
+	a.show(record)
+	return nil
+}
+
+// adopt makes a record visible that describes what has happened, durable or not.
+func (a *actor) adopt(record lifecycle.Record) {
+	if err := a.host.Store.Save(a.host.ctx, record); err != nil {
+		a.log.Error().Err(err).Msg("a change is not durable; the next one tries again")
+	}
+	a.show(record)
+}
+
+func (a *actor) show(record lifecycle.Record) {
+	if from, to := a.state(), record.Sandbox.Status.State; from != to {
+		a.log.Info().Str("from", string(from)).Str("to", string(to)).Str("reason", string(record.Sandbox.Status.Reason)).
+			Str("detail", record.Sandbox.Status.Message).Msg("sandbox changed state")
+	}
+	a.record = record
+	a.publish()
+}
+
+// progress tells how a state goes on, without leaving it. It need not be durable.
+func (a *actor) progress(reason lifecycle.Reason, message string) {
+	a.record.Sandbox.Status.Reason = reason
+	a.record.Sandbox.Status.Message = message
+	a.publish()
+}
+
+// untilDue returns how long the actor may sleep before time alone changes something.
+func (a *actor) untilDue() time.Duration {
+	switch state := a.state(); {
+	case state.Final() && a.record.Removed:
+		return max(0, a.record.RetainUntil.Sub(a.host.Clock()))
+	case state.Final() || state == lifecycle.StateStopping:
+		return time.Hour // only the work under way changes something
+	}
+	return max(0, a.record.Sandbox.ExpiresAt.Sub(a.host.Clock()))
+}
+
+// due does what the time demands. It returns true when the sandbox is forgotten.
+func (a *actor) due() bool {
+	if a.untilDue() > 0 {
+		return false
+	}
+	if a.state().Final() {
+		if err := a.host.Store.Forget(a.host.ctx, a.id); err != nil {
+			a.log.Error().Err(err).Msg("the record of an ended sandbox cannot be removed; trying again")
+			a.record.RetainUntil = a.host.Clock().Add(time.Minute)
+			return false
+		}
+		a.host.registry.remove(a)
+		return true
+	}
+	a.settle(lifecycle.TriggerExpire, lifecycle.ReasonExpired, "its time is up")
+	a.abandon()
+	return false
+}

@@ -1,0 +1,154 @@
+// Package host is the lifecycle backend for one machine: sandboxes are containers of one engine, records are in one store.
+//
+// Every sandbox has an actor: one goroutine that owns its record, changes it and sees to it that reality follows. What an actor
+// does next depends on the record alone, so a restarted service goes on where the killed one stopped.
+package host
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/lifecycle"
+)
+
+// Store keeps records. Insert and Save return when the record would survive a power failure.
+type Store interface {
+	Load(ctx context.Context) ([]lifecycle.Record, error)
+	Insert(ctx context.Context, record lifecycle.Record, key *lifecycle.IdempotencyKey) error
+	Save(ctx context.Context, record lifecycle.Record) error
+	Forget(ctx context.Context, id string) error
+	FindKey(ctx context.Context, owner, key string, notBefore time.Time) (lifecycle.IdempotencyKey, bool, error)
+	PurgeKeys(ctx context.Context, notBefore time.Time) error
+}
+
+// Options configures a Host.
+type Options struct {
+	Engine engine.Engine
+	Store  Store
+	Logger zerolog.Logger
+	Clock  func() time.Time
+
+	// Instance marks this service's containers, so that two services on one engine leave each other's alone.
+	Instance string
+	// ExecdImage is the image whose folder lifecycle.DaemonPath holds the daemon that every sandbox gets.
+	ExecdImage string
+	// Security is what the processes of a sandbox may do. PIDsLimit bounds their number; 0 means no limit.
+	Security  engine.Security
+	PIDsLimit int64
+	// PublishIP is the host's address that sandboxes' daemons are published on; empty means all of them.
+	PublishIP string
+	// EngineHost is where the service itself reaches published ports: a name or address.
+	EngineHost string
+	// EndpointHost is the host in endpoints; empty means the one that the client reached the service on.
+	EndpointHost string
+	// AllowedHostPaths are the folders of the host that volumes may come from; empty means any.
+	AllowedHostPaths []string
+	// TerminatedRetention and FailedPendingRetention are for how long the record of an ended sandbox can be read.
+	TerminatedRetention    time.Duration
+	FailedPendingRetention time.Duration
+}
+
+const (
+	// readyTimeout is how long a started container has until its execd answers.
+	readyTimeout = 30 * time.Second
+	// stopGrace is how long an entrypoint has to end after SIGTERM.
+	stopGrace = 2 * time.Second
+	// settleTimeout is how long pause and resume wait for the engine before they answer.
+	settleTimeout = time.Second
+	// endpointTimeout is how long a request for an endpoint waits for the port of a Pending sandbox.
+	endpointTimeout = 30 * time.Second
+	// sweepInterval is how often containers are compared with records.
+	sweepInterval = time.Minute
+	// concurrentStarts bounds how many containers are created and started at once: an engine that is asked for more answers later, not faster.
+	concurrentStarts = 16
+)
+
+// Host implements lifecycle.Backend.
+type Host struct {
+	Options
+	info   engine.Info
+	prober *prober
+	starts chan struct{}
+
+	registry registry
+	keys     sync.Mutex // serialises creates that carry an idempotency key
+
+	volumeMu sync.Mutex
+	volume   string // the volume that holds execd, once it is known to be filled
+
+	ctx    context.Context // ends when the host stops
+	cancel context.CancelFunc
+	tasks  sync.WaitGroup
+}
+
+var _ lifecycle.Backend = (*Host)(nil)
+
+// Start proves that the engine answers, makes execd available, takes up every sandbox of the store and of the engine where it
+// stands, and returns a host that serves. ctx bounds the start only.
+func Start(ctx context.Context, options Options) (*Host, error) {
+	h := &Host{Options: options, prober: newProber(), starts: make(chan struct{}, concurrentStarts)}
+	h.registry.actors = make(map[string]*actor)
+	h.ctx, h.cancel = context.WithCancel(context.Background())
+	var err error
+	if h.info, err = h.Engine.Info(ctx); err != nil {
+		return nil, fmt.Errorf("ask the container engine: %w", err)
+	}
+	h.Logger.Info().Str("engine", h.info.Name).Str("version", h.info.Version).Str("cgroup", h.info.CgroupVersion).
+		Int("cpus", h.info.CPUs).Int64("memory_bytes", h.info.MemoryBytes).Msg("container engine answers")
+	if _, err := h.daemonVolume(ctx); err != nil {
+		return nil, fmt.Errorf("make execd available from runtime.execd_image %q: %w", h.ExecdImage, err)
+	}
+	if err := h.recover(ctx); err != nil {
+		h.Close()
+		return nil, err
+	}
+	h.tasks.Add(2)
+	go h.watch()
+	go h.sweepPeriodically()
+	return h, nil
+}
+
+// Close stops working on sandboxes. They go on running; the next Start takes them up.
+func (h *Host) Close() {
+	h.cancel()
+	h.tasks.Wait()
+	h.prober.close()
+}
+
+// Ping returns an error when the engine does not answer.
+func (h *Host) Ping(ctx context.Context) error {
+	_, err := h.Engine.Info(ctx)
+	return err
+}
+
+// daemonVolume returns the name of the volume that holds execd, and fills it first when that has not been done.
+func (h *Host) daemonVolume(ctx context.Context) (string, error) {
+	h.volumeMu.Lock()
+	defer h.volumeMu.Unlock()
+	if h.volume != "" {
+		return h.volume, nil
+	}
+	imageID, err := h.Engine.EnsureImage(ctx, h.ExecdImage, nil, nil)
+	if err != nil {
+		return "", err
+	}
+	name := "sandbox-execd-" + shortDigest(imageID)
+	labels := map[string]string{lifecycle.LabelPrefix + "execd-image": imageID}
+	if err := h.Engine.EnsureVolume(ctx, name, imageID, lifecycle.DaemonPath, labels); err != nil {
+		return "", err
+	}
+	h.volume = name
+	return name, nil
+}
+
+// distrustVolume makes the next start fill execd's volume again: somebody may have removed it.
+func (h *Host) distrustVolume() {
+	h.volumeMu.Lock()
+	defer h.volumeMu.Unlock()
+	h.volume = ""
+}

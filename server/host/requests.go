@@ -1,0 +1,193 @@
+package host
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sandbox.internal/server/lifecycle"
+)
+
+// Create implements lifecycle.Backend.
+func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) (lifecycle.Sandbox, error) {
+	if err := spec.Validate(); err != nil {
+		return lifecycle.Sandbox{}, err
+	}
+	if !spec.NetworkPolicy.Empty() {
+		return lifecycle.Sandbox{}, lifecycle.Invalidf("networkPolicy: a network policy requires bridge mode and egress image configuration (docker.network_mode and egress.image)")
+	}
+	for i, v := range spec.Volumes {
+		if _, err := h.mount(i, v); err != nil {
+			return lifecycle.Sandbox{}, err
+		}
+	}
+	var key *lifecycle.IdempotencyKey
+	if options.IdempotencyKey != "" {
+		h.keys.Lock()
+		defer h.keys.Unlock()
+		key = &lifecycle.IdempotencyKey{Owner: options.Owner, Key: options.IdempotencyKey, Digest: spec.Digest(), CreatedAt: h.Clock().UTC()}
+		if first, found, err := h.createdBefore(ctx, *key); found || err != nil {
+			return first, err
+		}
+	}
+	record, err := h.newRecord(spec, options.Owner)
+	if err != nil {
+		return lifecycle.Sandbox{}, err
+	}
+	if key != nil {
+		key.SandboxID = record.Sandbox.ID
+	}
+	if err := h.Store.Insert(ctx, record, key); err != nil {
+		return lifecycle.Sandbox{}, fmt.Errorf("save the new sandbox: %w", err)
+	}
+	a := h.spawn(record, spec.Auth)
+	a.log.Info().Str("image", spec.Image).Str("owner", options.Owner).Time("expires_at", record.Sandbox.ExpiresAt).Msg("sandbox accepted")
+	return record.Sandbox, nil
+}
+
+// createdBefore returns the sandbox that an earlier request with this key created.
+func (h *Host) createdBefore(ctx context.Context, key lifecycle.IdempotencyKey) (lifecycle.Sandbox, bool, error) {
+	earlier, found, err := h.Store.FindKey(ctx, key.Owner, key.Key, h.Clock().Add(-lifecycle.IdempotencyWindow))
+	if err != nil || !found {
+		return lifecycle.Sandbox{}, false, err
+	}
+	if earlier.Digest != key.Digest {
+		return lifecycle.Sandbox{}, false, lifecycle.Conflictf("Idempotency-Key: %q was used with another request body", key.Key)
+	}
+	sandbox, err := h.Get(ctx, earlier.SandboxID)
+	if err != nil {
+		return lifecycle.Sandbox{}, false, lifecycle.Conflictf("Idempotency-Key: the sandbox %s that %q created is gone", earlier.SandboxID, key.Key)
+	}
+	return sandbox, true, nil
+}
+
+func (h *Host) newRecord(spec lifecycle.Spec, owner string) (lifecycle.Record, error) {
+	token := make([]byte, 32)
+	if _, err := rand.Read(token); err != nil {
+		return lifecycle.Record{}, fmt.Errorf("make a token: %w", err)
+	}
+	now := h.Clock().UTC()
+	return lifecycle.Record{
+		Sandbox: lifecycle.Sandbox{
+			ID:         uuid.NewString(),
+			Image:      spec.Image,
+			Metadata:   spec.Metadata,
+			Entrypoint: spec.Entrypoint,
+			CreatedAt:  now,
+			ExpiresAt:  now.Add(spec.Timeout),
+			Owner:      owner,
+			Status: lifecycle.Status{
+				State:            lifecycle.StatePending,
+				Reason:           lifecycle.ReasonProvisioning,
+				Message:          "accepted",
+				LastTransitionAt: now,
+			},
+		},
+		Spec:      spec,
+		NeedsAuth: spec.Auth != nil,
+		Token:     hex.EncodeToString(token),
+	}.Clone(), nil
+}
+
+// Delete implements lifecycle.Backend.
+func (h *Host) Delete(ctx context.Context, id string) error {
+	a, err := h.registry.get(id)
+	if err != nil {
+		return err
+	}
+	return a.do(ctx, func() error {
+		switch state := a.state(); {
+		case state == lifecycle.StateStopping:
+			return nil
+		case state.Final():
+			return lifecycle.Conflictf("cannot delete: the sandbox is %s already; its record is kept until %s",
+				state, a.record.RetainUntil.Format(time.RFC3339))
+		}
+		defer a.abandon()
+		return a.request(lifecycle.TriggerDelete, lifecycle.ReasonUserDelete, "deleted by a client")
+	})
+}
+
+// Pause implements lifecycle.Backend.
+func (h *Host) Pause(ctx context.Context, id string) error {
+	return h.toggle(ctx, id, "pause", lifecycle.StateRunning, lifecycle.TriggerPause, lifecycle.ReasonUserPause)
+}
+
+// Resume implements lifecycle.Backend.
+func (h *Host) Resume(ctx context.Context, id string) error {
+	return h.toggle(ctx, id, "resume", lifecycle.StatePaused, lifecycle.TriggerResume, lifecycle.ReasonUserResume)
+}
+
+func (h *Host) toggle(ctx context.Context, id, action string, from lifecycle.State, trigger lifecycle.Trigger, reason lifecycle.Reason) error {
+	a, err := h.registry.get(id)
+	if err != nil {
+		return err
+	}
+	var during lifecycle.State
+	err = a.do(ctx, func() error {
+		if state := a.state(); state != from {
+			return state.Forbidden(action, from)
+		}
+		err := a.request(trigger, reason, action+"d by a client")
+		during = a.state()
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	h.await(ctx, a, settleTimeout, func(r *lifecycle.Record) bool { return r.Sandbox.Status.State != during })
+	return nil
+}
+
+// Renew implements lifecycle.Backend.
+func (h *Host) Renew(ctx context.Context, id string, expiresAt time.Time) (time.Time, error) {
+	a, err := h.registry.get(id)
+	if err != nil {
+		return time.Time{}, err
+	}
+	expiresAt = expiresAt.UTC()
+	err = a.do(ctx, func() error {
+		if state := a.state(); state.Final() || state == lifecycle.StateStopping {
+			return state.Forbidden("renew", lifecycle.StatePending, lifecycle.StateRunning, lifecycle.StatePausing, lifecycle.StatePaused, lifecycle.StateResuming)
+		}
+		if err := lifecycle.CheckRenewal(h.Clock(), a.record.Sandbox.ExpiresAt, expiresAt); err != nil {
+			return err
+		}
+		record := a.record
+		record.Sandbox.ExpiresAt = expiresAt
+		return a.commit(record)
+	})
+	return expiresAt, err
+}
+
+// Endpoint implements lifecycle.Backend.
+func (h *Host) Endpoint(ctx context.Context, id string, port int) (lifecycle.Endpoint, error) {
+	if err := lifecycle.CheckPort(port); err != nil {
+		return lifecycle.Endpoint{}, err
+	}
+	a, err := h.registry.get(id)
+	if err != nil {
+		return lifecycle.Endpoint{}, err
+	}
+	record := h.await(ctx, a, endpointTimeout, func(r *lifecycle.Record) bool {
+		return r.Sandbox.Status.State != lifecycle.StatePending || r.Port != 0
+	})
+	switch state := record.Sandbox.Status.State; {
+	case state.Final(), state == lifecycle.StateStopping:
+		return lifecycle.Endpoint{}, lifecycle.Conflictf("the sandbox is %s and has no endpoint", state)
+	case record.Port == 0:
+		conflict := lifecycle.Conflictf("the sandbox is %s and its endpoint is not known yet; ask again", state)
+		conflict.RetryAfter = 1
+		return lifecycle.Endpoint{}, conflict
+	}
+	return lifecycle.Endpoint{
+		Host:    h.EndpointHost,
+		Port:    record.Port,
+		Path:    fmt.Sprintf("/proxy/%d", port),
+		Headers: map[string]string{"X-EXECD-ACCESS-TOKEN": record.Token},
+	}, nil
+}

@@ -1,0 +1,113 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"sandbox.internal/server/lifecycle"
+)
+
+// Load returns every record, oldest first, ties by id. A record that cannot be read fails the whole call: a sandbox that the service
+// does not know of would run for ever.
+func (s *Store) Load(ctx context.Context) (records []lifecycle.Record, err error) {
+	rows, err := s.readDB.QueryContext(ctx, `SELECT id, record FROM sandboxes ORDER BY created_at, id`)
+	if err != nil {
+		return nil, s.damaged("read", err)
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var id string
+		var data []byte
+		if err := rows.Scan(&id, &data); err != nil {
+			return nil, s.damaged("read", err)
+		}
+		record, err := decode(data)
+		if err == nil && record.Sandbox.ID != id {
+			err = fmt.Errorf("it says that it belongs to sandbox %q", record.Sandbox.ID)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("store: %s: record of sandbox %q is damaged: %w; restore the file from a backup, or give this sandbox up: sqlite3 %[1]s \"DELETE FROM sandboxes WHERE id = '%[2]s'\"",
+				s.path, id, err)
+		}
+		records = append(records, record)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, s.damaged("read", err)
+	}
+	return records, nil
+}
+
+// Insert makes a new record durable, together with its idempotency key if key is not nil: both or neither. It fails when there is a
+// record with that id already, and with [lifecycle.ErrKeyInUse] when the owner has used that key within [lifecycle.IdempotencyWindow].
+func (s *Store) Insert(ctx context.Context, record lifecycle.Record, key *lifecycle.IdempotencyKey) error {
+	data, err := encode(record)
+	if err != nil {
+		return err
+	}
+	return s.writer.do(ctx, func(stmts *statements) error {
+		box := &record.Sandbox
+		if err := execute(stmts.insert, box.ID, box.CreatedAt.UnixNano(), string(box.Status.State), data); err != nil {
+			return fmt.Errorf("store: insert sandbox %q: %w", box.ID, err)
+		}
+		if key == nil {
+			return nil
+		}
+		return insertKey(stmts, *key)
+	})
+}
+
+// Save makes a changed record durable. A record that is not there is an error: one that was forgotten must not come back to life.
+func (s *Store) Save(ctx context.Context, record lifecycle.Record) error {
+	data, err := encode(record)
+	if err != nil {
+		return err
+	}
+	return s.writer.do(ctx, func(stmts *statements) error {
+		box := &record.Sandbox
+		result, err := stmts.save.ExecContext(context.Background(), string(box.Status.State), data, box.ID)
+		if err != nil {
+			return fmt.Errorf("store: save sandbox %q: %w", box.ID, err)
+		}
+		if n, err := result.RowsAffected(); err != nil || n != 1 {
+			return fmt.Errorf("store: save sandbox %q: there is no such record", box.ID)
+		}
+		return nil
+	})
+}
+
+// Forget removes a record and is no error when there is none. Its idempotency key stays until it is purged.
+func (s *Store) Forget(ctx context.Context, id string) error {
+	return s.writer.do(ctx, func(stmts *statements) error {
+		if err := execute(stmts.forget, id); err != nil {
+			return fmt.Errorf("store: forget sandbox %q: %w", id, err)
+		}
+		return nil
+	})
+}
+
+// stored is a record as JSON. Fields that a newer release wrote are ignored, and fields that an older one did not know are zero.
+type stored struct {
+	lifecycle.Record
+	// Extensions stands in for Spec.Extensions: as part of the JSON their bytes would be rewritten, and the document wants them unchanged.
+	Extensions []byte `json:",omitempty"`
+}
+
+func encode(record lifecycle.Record) ([]byte, error) {
+	out := stored{Record: record, Extensions: record.Spec.Extensions}
+	out.Spec.Extensions = nil
+	data, err := json.Marshal(out)
+	if err != nil {
+		return nil, fmt.Errorf("store: encode sandbox %q: %w", record.Sandbox.ID, err)
+	}
+	return data, nil
+}
+
+func decode(data []byte) (lifecycle.Record, error) {
+	var in stored
+	if err := json.Unmarshal(data, &in); err != nil {
+		return lifecycle.Record{}, err
+	}
+	in.Spec.Extensions = in.Extensions
+	return in.Record, nil
+}

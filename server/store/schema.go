@@ -1,0 +1,63 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+// migrations returns the steps from an empty database to the newest schema. The database's user_version counts the steps it has
+// behind it. A step that was released is never changed; a change is a new step.
+func migrations() []string {
+	return []string{
+		// The record is JSON; the other columns repeat what people want to see in the sqlite3 shell. Times are Unix nanoseconds.
+		`CREATE TABLE sandboxes (
+			id         TEXT PRIMARY KEY NOT NULL,
+			created_at INTEGER NOT NULL,
+			state      TEXT NOT NULL,
+			record     BLOB NOT NULL
+		) STRICT;
+		CREATE TABLE idempotency_keys (
+			owner      TEXT NOT NULL,
+			key        TEXT NOT NULL,
+			digest     TEXT NOT NULL,
+			sandbox_id TEXT NOT NULL,
+			created_at INTEGER NOT NULL,
+			PRIMARY KEY (owner, key)
+		) STRICT, WITHOUT ROWID;
+		CREATE INDEX idempotency_keys_by_age ON idempotency_keys (created_at);`,
+	}
+}
+
+// check looks for damage now, so that the service does not find it with a request in its hands.
+func (s *Store) check(ctx context.Context, conn *sql.Conn) error {
+	var verdict string
+	if err := conn.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
+		return s.damaged("check", err)
+	}
+	if verdict != "ok" {
+		return s.damaged("check", errors.New(verdict))
+	}
+	return nil
+}
+
+func (s *Store) migrate(ctx context.Context, conn *sql.Conn) error {
+	steps := migrations()
+	var version int
+	if err := conn.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
+		return s.damaged("read the schema version of", err)
+	}
+	if version < 0 || version > len(steps) {
+		return fmt.Errorf("store: %s has schema version %d and this release knows only up to %d: run the release that wrote it, or a newer one",
+			s.path, version, len(steps))
+	}
+	for ; version < len(steps); version++ {
+		script := fmt.Sprintf("BEGIN IMMEDIATE;\n%s\nPRAGMA user_version = %d;\nCOMMIT;", steps[version], version+1)
+		if _, err := conn.ExecContext(ctx, script); err != nil {
+			return fmt.Errorf("store: bring %s to schema version %d: %w", s.path, version+1, err)
+		}
+		s.log.Info().Str("file", s.path).Int("schema", version+1).Msg("database migrated")
+	}
+	return nil
+}

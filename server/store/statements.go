@@ -1,0 +1,58 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+)
+
+const findKeySQL = `SELECT digest, sandbox_id, created_at FROM idempotency_keys WHERE owner = ? AND key = ? AND created_at >= ?`
+
+// statements are what the writer runs, prepared once on its connection.
+type statements struct {
+	begin, commit, rollback  *sql.Stmt
+	savepoint, release, undo *sql.Stmt
+	insert, save, forget     *sql.Stmt
+	insertKey, purgeKeys     *sql.Stmt
+	all                      []*sql.Stmt
+}
+
+func prepareStatements(ctx context.Context, conn *sql.Conn) (*statements, error) {
+	s := &statements{}
+	for _, each := range []struct {
+		target *(*sql.Stmt)
+		query  string
+	}{
+		{&s.begin, `BEGIN IMMEDIATE`},
+		{&s.commit, `COMMIT`},
+		{&s.rollback, `ROLLBACK`},
+		{&s.savepoint, `SAVEPOINT operation`},
+		{&s.release, `RELEASE operation`},
+		{&s.undo, `ROLLBACK TO operation`},
+		{&s.insert, `INSERT INTO sandboxes (id, created_at, state, record) VALUES (?, ?, ?, ?)`},
+		{&s.save, `UPDATE sandboxes SET state = ?, record = ? WHERE id = ?`},
+		{&s.forget, `DELETE FROM sandboxes WHERE id = ?`},
+		// A key past its window may still be there, because purging is only now and then: it gives way to the new one.
+		{&s.insertKey, `INSERT INTO idempotency_keys (owner, key, digest, sandbox_id, created_at) VALUES (?, ?, ?, ?, ?)
+			ON CONFLICT DO UPDATE SET digest = excluded.digest, sandbox_id = excluded.sandbox_id, created_at = excluded.created_at
+			WHERE created_at < ?`},
+		{&s.purgeKeys, `DELETE FROM idempotency_keys WHERE created_at < ?`},
+	} {
+		stmt, err := conn.PrepareContext(ctx, each.query)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("prepare %q: %w", each.query, err), s.close())
+		}
+		*each.target = stmt
+		s.all = append(s.all, stmt)
+	}
+	return s, nil
+}
+
+func (s *statements) close() error {
+	var errs []error
+	for _, stmt := range s.all {
+		errs = append(errs, stmt.Close())
+	}
+	return errors.Join(errs...)
+}
