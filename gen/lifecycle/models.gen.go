@@ -164,7 +164,7 @@ type Env map[string]string
 // Error Why a request was not fulfilled.
 type Error struct {
 	// Code The kind of error for machines, in UPPER_SNAKE letters, such as
-	// `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`, `NOT_FOUND`, `CONFLICT`
+	// `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`, `SANDBOX_NOT_FOUND`, `CONFLICT`
 	// or `INTERNAL_ERROR`. More may be added.
 	//
 	// Example: INVALID_REQUEST_BODY

@@ -8,8 +8,14 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 )
+
+// downloadBlock is how much of a file is read and written at a time, in bytes.
+const downloadBlock = 256 << 10
+
+var downloadBlocks = sync.Pool{New: func() any { return new([downloadBlock]byte) }}
 
 // Download answers with a file, or with the one byte range of it that the client
 // asked for.
@@ -38,6 +44,16 @@ func (d Download) Serve(w http.ResponseWriter) error {
 	wanted, ok := singleRange(d.Request.Header.Get("Range"))
 	if !ok {
 		return d.unsatisfiable(w, size)
+	}
+	// The last N bytes, where these are none: ServeContent would send a 206 whose range
+	// ends before it begins.
+	if suffix, last := strings.CutPrefix(wanted, "bytes=-"); last {
+		switch {
+		case strings.Trim(suffix, "0") == "":
+			return d.unsatisfiable(w, size)
+		case size == 0:
+			wanted = ""
+		}
 	}
 
 	// ServeContent sees only what the contract knows: with the client's own headers
@@ -151,6 +167,17 @@ func (d *downloadWriter) Write(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+// ReadFrom implements [io.ReaderFrom], which ServeContent's copying looks for. Blocks of its own default size would spend
+// more time between the writes than in them.
+func (d *downloadWriter) ReadFrom(r io.Reader) (int64, error) {
+	block := downloadBlocks.Get().(*[downloadBlock]byte)
+	defer downloadBlocks.Put(block)
+	return io.CopyBuffer(writerOnly{d}, r, block[:])
+}
+
+// writerOnly hides ReadFrom from io.CopyBuffer.
+type writerOnly struct{ io.Writer }
 
 // watchedContent remembers a failed read, which ServeContent does not report.
 type watchedContent struct {
