@@ -1,0 +1,49 @@
+# What a person types. Longer jobs are scripts/ or Go programs.
+GOBUILD     = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w'
+STATICCHECK = go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.DEFAULT_GOAL := help
+.PHONY: help run demo test race bench generate drift lint build images engine clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+run: build images ## install what is missing, start the service, take a sandbox through its life (PORT=8080)
+	@scripts/run.sh
+
+demo: build ## take a sandbox through its life on a service that runs (URL=http://127.0.0.1:8080)
+	@bin/sandbox $(if $(URL),--url $(URL)) demo
+
+test: lint images ## all tests, on real parts
+	@scripts/test.sh
+
+race: ## the tests of the packages given, e.g. PKG=./execd/..., with the race detector
+	go test -race $(or $(PKG),./...)
+
+bench: build images ## measure, as ratios to a floor taken in the same run
+	go run ./bench
+
+generate: ## rebuild gen/ from openapi/
+	go generate .
+
+drift: generate ## fail if gen/ is not what openapi/ makes
+	@git diff --exit-code -- gen
+	@test -z "$$(git status --porcelain -- gen)" || { git status --short -- gen; echo "untracked files in gen/: run make generate and commit"; exit 1; }
+
+lint: ## gofmt, vet, staticcheck
+	@test -z "$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go'))" || { gofmt -l .; echo "not formatted: run gofmt -w ."; exit 1; }
+	go vet ./...
+	$(STATICCHECK) ./...
+
+build: ## compile the programs into bin/
+	@mkdir -p bin
+	$(GOBUILD) -o bin/ ./server/cmd/... ./execd/cmd/...
+
+images: engine build ## build the images sandbox/{execd,busybox,base}:dev
+	@scripts/images.sh
+
+engine: ## make sure that a Docker Engine answers
+	@scripts/engine.sh
+
+clean: ## remove what was built here; images and caches stay
+	rm -rf bin

@@ -1,0 +1,145 @@
+package sandbox_test
+
+import "slices"
+
+// house is the dependency table of docs/architecture.md as data.
+type house struct {
+	rooms  []room
+	walls  []wall
+	owners []owner
+	names  []string // names that no package may have
+}
+
+// room says what packages may import directly. Every package of ours has exactly one.
+// Imports of tests do not count, unless tests is set.
+type room struct {
+	packages  []string // patterns, without the module's path
+	ours      []string // patterns of our packages that they may import
+	libraries []string // module paths they may import; nil means any, noLibraries none
+	tests     bool     // the rule holds for the imports of tests too
+}
+
+// wall says what packages must not link, directly or through others.
+type wall struct {
+	packages  []string
+	ours      []string
+	libraries []string
+	why       string
+}
+
+// owner says that libraries are imported by the named packages and by no other.
+type owner struct {
+	libraries []string
+	packages  []string
+}
+
+const (
+	echo        = "github.com/labstack/echo/v4"
+	kinOpenAPI  = "github.com/getkin/kin-openapi"
+	oapiRuntime = "github.com/oapi-codegen/runtime"
+	zerolog     = "github.com/rs/zerolog"
+	sqlite      = "modernc.org/sqlite"
+)
+
+var (
+	noLibraries = []string{}
+	docker      = []string{"github.com/docker", "github.com/moby"}
+	kubernetes  = []string{"k8s.io", "sigs.k8s.io"}
+)
+
+var theHouse = house{
+	rooms: []room{
+		{packages: []string{"."}, libraries: noLibraries},
+
+		// The contracts and what is made from them.
+		{packages: []string{"gen/..."}, libraries: []string{oapiRuntime, echo}},
+		{packages: []string{"openapi"}, libraries: []string{kinOpenAPI}},
+		{packages: []string{"openapi/conform", "openapi/serve/servetest"}, ours: []string{"openapi"}, libraries: []string{kinOpenAPI}},
+		{packages: []string{"openapi/serve"}, ours: []string{"openapi"}, libraries: []string{echo, kinOpenAPI, zerolog}},
+
+		// Outside the sandbox.
+		{packages: []string{"server/lifecycle"}, libraries: noLibraries},
+		{packages: []string{"server/host"}, ours: []string{"server/lifecycle", "runtime/engine"}},
+		{packages: []string{"server/store"}, ours: []string{"server/lifecycle"}},
+		{packages: []string{"server/config"}},
+		{packages: []string{"server/api"}, ours: []string{"gen/lifecycle", "openapi", "openapi/serve", "server/lifecycle"}},
+		{packages: []string{"server/cli"}, ours: []string{"gen/lifecycle", "gen/execd"}},
+		{packages: []string{"server/app", "server/cmd/sandbox-server"}, ours: []string{"gen/...", "openapi/...", "runtime/...", "server/..."}},
+		{packages: []string{"server/cmd/sandbox"}, ours: []string{"server/cli"}},
+
+		// Inside the sandbox.
+		{packages: []string{"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/config"}},
+		{packages: []string{"execd/initd"}, ours: []string{"execd/config"}},
+		{packages: []string{"execd/api"}, ours: []string{
+			"gen/execd", "openapi", "openapi/serve",
+			"execd/command", "execd/files", "execd/metrics", "execd/proxy",
+		}},
+		{packages: []string{"execd/app", "execd/cmd/execd"}, ours: []string{"gen/execd", "openapi/...", "runtime/...", "execd/..."}},
+
+		// Adapters to the outside world, and what they are tested with.
+		{packages: []string{"runtime/engine", "runtime/engine/enginetest/probe"}, libraries: noLibraries},
+		{packages: []string{"runtime/engine/enginetest"}, ours: []string{"runtime/engine"}},
+		{packages: []string{"runtime/docker"}, ours: []string{"runtime/engine"}},
+
+		// The whole, seen from outside: execd only as the program that it is.
+		{packages: []string{"e2e"}, tests: true, ours: []string{
+			"gen/...", "openapi", "openapi/conform", "openapi/serve/servetest", "runtime/engine", "runtime/docker",
+			"server/api", "server/app", "server/cli", "server/config", "server/lifecycle",
+		}},
+		{packages: []string{"bench"}, tests: true, ours: []string{"gen/..."}},
+	},
+
+	walls: []wall{
+		{
+			packages:  []string{"execd/..."},
+			ours:      []string{"server/...", "gen/lifecycle", "runtime/docker"},
+			libraries: slices.Concat(docker, kubernetes, []string{sqlite}),
+			why:       "execd is the half inside the sandbox, and stays a small static binary",
+		},
+		{
+			packages: []string{"server/..."},
+			ours:     []string{"execd/..."},
+			why:      "the server is the half outside the sandbox, and knows execd by its API alone",
+		},
+		{
+			packages: []string{
+				"server/lifecycle", "server/host", "server/store", "server/config", "runtime/...",
+				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/config", "execd/initd",
+			},
+			ours:      []string{"gen/...", "openapi/..."},
+			libraries: []string{"github.com/labstack/echo"},
+			why:       "types of the API end at the handlers",
+		},
+		{
+			packages:  []string{"server/lifecycle", "server/host", "server/store", "server/config", "server/api", "server/cli", "server/cmd/sandbox", "bench"},
+			ours:      []string{"runtime/docker"},
+			libraries: slices.Concat(docker, kubernetes),
+			why:       "adapters are wired by server/app alone",
+		},
+		{
+			packages:  []string{"server/lifecycle", "server/host", "server/config", "server/api", "server/cli", "server/cmd/sandbox", "bench"},
+			ours:      []string{"server/store"},
+			libraries: []string{sqlite},
+			why:       "the store is wired by server/app alone",
+		},
+		{
+			packages: []string{"openapi/..."},
+			ours:     []string{"gen/...", "server/...", "execd/...", "runtime/..."},
+			why:      "both halves stand on it",
+		},
+		{
+			packages:  []string{"runtime/docker"},
+			ours:      []string{"server/...", "execd/..."},
+			libraries: kubernetes,
+			why:       "an adapter knows its interface and its library",
+		},
+	},
+
+	owners: []owner{
+		{libraries: docker, packages: []string{"runtime/docker"}},
+		{libraries: kubernetes, packages: []string{"runtime/kube", "server/cluster"}},
+		{libraries: []string{sqlite}, packages: []string{"server/store"}},
+	},
+
+	names: []string{"util", "utils", "helper", "helpers", "common", "misc", "shared", "base"},
+}

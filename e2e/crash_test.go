@@ -1,0 +1,148 @@
+package e2e_test
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"sandbox.internal/gen/lifecycle"
+)
+
+// storm is what a crashed service was asked to do, and what it answered.
+type storm struct {
+	mu       sync.Mutex
+	accepted []string        // answered 202
+	deleting map[string]bool // asked to be deleted; true: answered 204
+}
+
+// TestCrash kills the service at random moments while sandboxes are created and deleted, and starts it again on the same records.
+// Every accepted sandbox must be usable, Failed with a reason, or ended by its delete; no container may be without a record.
+func TestCrash(t *testing.T) {
+	t.Parallel()
+	s := start(t, plan{program: true})
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	all := &storm{deleting: map[string]bool{}}
+	// The first limit lets the kill hit creates that are being accepted, the others the work that goes on behind.
+	for _, limit := range []time.Duration{30 * time.Millisecond, time.Second, 4 * time.Second} {
+		after := time.Duration(random.Int64N(int64(limit)))
+		victims := all.victims(random, 10)
+		var requests sync.WaitGroup
+		for range 20 {
+			requests.Go(func() { all.create(t, &s.client) })
+		}
+		for _, id := range victims {
+			requests.Go(func() { all.delete(t, &s.client, id) })
+		}
+		time.Sleep(after) // the moment of the crash, not a wait for something
+		s.kill()
+		requests.Wait()
+		s.boot(t)
+	}
+	if len(all.accepted) == 0 {
+		t.Fatal("no create was accepted: this proves nothing")
+	}
+	t.Logf("%d accepted, %d asked to be deleted", len(all.accepted), len(all.deleting))
+	all.check(t, s)
+	checkNoContainerWithoutRecord(t, s)
+
+	s.deleteAll(t)
+	for _, sandbox := range s.everything(t) {
+		if !final(s.get(t, sandbox.ID).Status.State) {
+			s.await(t, sandbox.ID, "Terminated")
+		}
+	}
+}
+
+func (w *storm) create(t *testing.T, c *client) {
+	answer, err := c.try(http.MethodPost, "/v1/sandboxes", encode(t, idle()))
+	if err != nil {
+		return // killed before it answered: nothing was promised
+	}
+	created, err := decode[lifecycle.CreatedSandbox](answer)
+	if err != nil {
+		t.Errorf("create: %v", err)
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.accepted = append(w.accepted, created.ID)
+}
+
+func (w *storm) delete(t *testing.T, c *client, id string) {
+	answer, err := c.try(http.MethodDelete, "/v1/sandboxes/"+id, "")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.deleting[id] = err == nil
+	if err == nil && answer.status != http.StatusNoContent {
+		t.Errorf("delete %s: %s", id, answer)
+	}
+}
+
+// victims picks sandboxes that nobody has asked to be deleted yet.
+func (w *storm) victims(random *rand.Rand, count int) []string {
+	var picked []string
+	for _, i := range random.Perm(len(w.accepted)) {
+		id := w.accepted[i]
+		if _, asked := w.deleting[id]; !asked && len(picked) < count {
+			picked = append(picked, id)
+		}
+	}
+	return picked
+}
+
+// check follows every accepted sandbox until it has settled.
+func (w *storm) check(t *testing.T, s *service) {
+	for _, id := range w.accepted {
+		answered, asked := w.deleting[id]
+		if answered {
+			if got := s.await(t, id, "Terminated").Status; got.Reason != "USER_DELETE" {
+				t.Errorf("%s was deleted, its reason is %s", id, got.Reason)
+			}
+			continue
+		}
+		status := s.settled(t, id)
+		switch {
+		case status.State == "Running":
+			s.enter(t, id).want(t, "echo usable", "usable\n")
+		case status.State == "Failed" && status.Reason != "" && status.Message != "":
+			t.Logf("%s is Failed: %s: %s", id, status.Reason, status.Message)
+		case status.State == "Terminated" && asked:
+		default:
+			t.Errorf("%s is %s (%s: %s)", id, status.State, status.Reason, status.Message)
+		}
+	}
+}
+
+// settled polls until the service has nothing left to do for the sandbox.
+func (c *client) settled(t *testing.T, id string) lifecycle.SandboxStatus {
+	t.Helper()
+	var status lifecycle.SandboxStatus
+	eventually(t, id+" has settled", func() bool {
+		status = c.get(t, id).Status
+		return status.State == "Running" || status.State == "Paused" || final(status.State)
+	})
+	return status
+}
+
+func checkNoContainerWithoutRecord(t *testing.T, s *service) {
+	t.Helper()
+	for _, sandbox := range s.everything(t) { // those whose create was not answered too
+		s.settled(t, sandbox.ID)
+	}
+	eventually(t, "every container belongs to a sandbox that lives", func() bool {
+		alive := map[string]bool{}
+		for _, sandbox := range s.everything(t) {
+			alive[sandbox.ID] = !final(sandbox.Status.State)
+		}
+		for _, container := range s.containers(t) {
+			if !alive[container.Labels["sandbox.internal/id"]] {
+				return false
+			}
+		}
+		return true
+	})
+}

@@ -1,0 +1,285 @@
+package e2e_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/openapi/serve/servetest"
+	"sandbox.internal/server/config"
+)
+
+const (
+	userKey   = "the-key-of-a-user"
+	otherKey  = "the-key-of-another-user"
+	viewerKey = "the-key-of-a-viewer"
+)
+
+const whileStopping = "only in the moment between the end of the backend and the end of the connections"
+
+// unprovoked lists the answers of the contract that TestErrors cannot bring about, and why.
+var unprovoked = map[string]string{
+	"getVersion 500":      "it reads two constants",
+	"getSandbox 500":      "it reads memory alone",
+	"listSandboxes 500":   "it reads memory alone",
+	"getEndpoint 500":     "it reads memory alone",
+	"createSandbox 503":   whileStopping,
+	"listSandboxes 503":   whileStopping,
+	"getSandbox 503":      whileStopping,
+	"deleteSandbox 503":   whileStopping,
+	"pauseSandbox 503":    whileStopping,
+	"resumeSandbox 503":   whileStopping,
+	"renewExpiration 503": whileStopping,
+	"getEndpoint 503":     whileStopping,
+}
+
+// TestErrors provokes every error of the documents' tables and every other one that the contract declares. Its subtests share two
+// sandboxes, because no refused request changes anything.
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	s := start(t, plan{
+		keys: []config.Key{
+			{Name: "user", SHA256: digest(userKey), Role: config.RoleUser},
+			{Name: "other", SHA256: digest(otherKey), Role: config.RoleUser},
+			{Name: "viewer", SHA256: digest(viewerKey), Role: config.RoleViewer},
+		},
+	})
+	ended := s.create(t, idle())
+	running, paused := s.running(t, idle()), s.running(t, idle())
+	s.pause(t, paused)
+	s.delete(t, ended)
+	s.await(t, ended, "Terminated")
+
+	t.Run("keys", func(t *testing.T) { testKeys(t, s, running) })
+	t.Run("scopes", func(t *testing.T) { testScopes(t, s) })
+	t.Run("create", func(t *testing.T) { testRefusedCreates(t, s) })
+	t.Run("renew", func(t *testing.T) { testRefusedRenewals(t, s, running) })
+	t.Run("list", func(t *testing.T) { testRefusedListings(t, s) })
+	t.Run("port", func(t *testing.T) { testRefusedPorts(t, s, running) })
+	t.Run("states", func(t *testing.T) { testConflicts(t, s, running, paused, ended) })
+	t.Run("unknown id", func(t *testing.T) { testUnknownIDs(t, s) })
+	t.Run("too large", func(t *testing.T) { testTooLarge(t, s, running) })
+	t.Run("idempotency", func(t *testing.T) { testIdempotency(t, s) })
+	t.Run("internal", func(t *testing.T) { testInternalErrors(t, s, running, paused) })
+
+	s.act(t, http.MethodPost, paused+"/resume", http.StatusAccepted)
+	s.send(t, http.MethodGet, "/health", "")
+	s.send(t, http.MethodGet, "/v1/version", "")
+	s.renew(t, running, time.Now().Add(time.Hour).Format(time.RFC3339))
+	s.endpoint(t, running, daemonPort)
+	for _, pair := range s.conform.Unseen() {
+		if _, listed := unprovoked[pair]; !listed {
+			t.Errorf("the contract declares %q, and nothing here provokes it", pair)
+		}
+	}
+	for pair := range unprovoked {
+		if slices.Contains(s.conform.Seen(), pair) {
+			t.Errorf("%q was provoked: take it off the list", pair)
+		}
+	}
+}
+
+func digest(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:])
+}
+
+// operation is a request about a sandbox that exists or not.
+type operation struct{ name, method, path, body string }
+
+func operationsOn(id string) []operation {
+	path := "/v1/sandboxes/" + id
+	return []operation{
+		{"getSandbox", "GET", path, ""},
+		{"deleteSandbox", "DELETE", path, ""},
+		{"pauseSandbox", "POST", path + "/pause", ""},
+		{"resumeSandbox", "POST", path + "/resume", ""},
+		{"renewExpiration", "POST", path + "/renew-expiration", renewal(time.Now().Add(time.Hour).Format(time.RFC3339))},
+		{"getEndpoint", "GET", path + "/endpoints/80", ""},
+	}
+}
+
+func renewal(expiresAt string) string { return fmt.Sprintf(`{"expiresAt":%q}`, expiresAt) }
+
+func (c *client) renew(t *testing.T, id, expiresAt string) answer {
+	t.Helper()
+	return c.send(t, http.MethodPost, "/v1/sandboxes/"+id+"/renew-expiration", renewal(expiresAt))
+}
+
+func testKeys(t *testing.T, s *service, id string) {
+	document, err := lifecycleContract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	servetest.EveryOperationNeedsKey(t, document, s.url, "getHealth")
+	operations := append(operationsOn(id),
+		operation{"createSandbox", "POST", "/v1/sandboxes", "{}"},
+		operation{"listSandboxes", "GET", "/v1/sandboxes", ""},
+		operation{"getVersion", "GET", "/v1/version", ""})
+	for _, o := range operations {
+		wantProblem(t, s.as(t, "").send(t, o.method, o.path, o.body), 401, "UNAUTHORIZED", keyHeader, "required")
+		wantProblem(t, s.as(t, "wrong").send(t, o.method, o.path, o.body), 401, "UNAUTHORIZED", keyHeader, "valid")
+	}
+}
+
+func testScopes(t *testing.T, s *service) {
+	user, other, viewer := s.as(t, userKey), s.as(t, otherKey), s.as(t, viewerKey)
+	id := user.running(t, idle())
+	for _, o := range operationsOn(id) {
+		wantProblem(t, other.send(t, o.method, o.path, o.body), 403, "FORBIDDEN", "other")
+		if o.name != "getSandbox" {
+			wantProblem(t, viewer.send(t, o.method, o.path, o.body), 403, "FORBIDDEN", "viewer")
+		}
+	}
+	body := encode(t, idle())
+	wantProblem(t, viewer.send(t, http.MethodPost, "/v1/sandboxes", body), 403, "FORBIDDEN", "viewer", "create")
+	if got := ids(user.everything(t)); !slices.Equal(got, []string{id}) {
+		t.Errorf("the user sees %q, want only its own %q", got, id)
+	}
+	if got := other.everything(t); len(got) != 0 {
+		t.Errorf("another user sees %v", got)
+	}
+	if got := len(viewer.everything(t)); got != len(s.everything(t)) || got < 2 {
+		t.Errorf("the viewer sees %d sandboxes", got)
+	}
+	viewer.get(t, id)
+	user.delete(t, id)
+}
+
+func testRefusedListings(t *testing.T, s *service) {
+	for query, words := range map[string][]string{
+		"page=0":                 {"page", "1"},
+		"page=-1":                {"page", "1"},
+		"page=x":                 {"page", "integer"},
+		"pageSize=0":             {"pageSize", "1"},
+		"pageSize=1001":          {"pageSize", "1000"},
+		"page=1&page=2":          {"page", "once"},
+		"state=Sleeping":         {"state", "Sleeping", "Running"},
+		"metadata=team":          {"metadata", "team", "key=value"},
+		"metadata=%3Dred":        {"metadata", "key=value"},
+		"metadata=team%3D%25zz":  {"metadata", "percent"},
+		"metadata=a%3D1%26a%3D2": {"metadata", "two different values"},
+		"metadata=%zz":           {"query", "%zz"},
+	} {
+		t.Run(query, func(t *testing.T) {
+			wantProblem(t, s.send(t, http.MethodGet, "/v1/sandboxes?"+query, ""), 400, "INVALID_REQUEST_BODY", words...)
+		})
+	}
+}
+
+func testRefusedPorts(t *testing.T, s *service, id string) {
+	for _, port := range []string{"0", "65536", "-1", "http"} {
+		wantProblem(t, s.send(t, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/"+port, ""), 400, "INVALID_REQUEST_BODY", "port")
+	}
+}
+
+func testConflicts(t *testing.T, s *service, running, paused, ended string) {
+	for _, c := range []struct {
+		id, state string
+		allowed   []string // operations
+	}{
+		{running, "Running", []string{"getSandbox", "deleteSandbox", "pauseSandbox", "renewExpiration", "getEndpoint"}},
+		{paused, "Paused", []string{"getSandbox", "deleteSandbox", "resumeSandbox", "renewExpiration", "getEndpoint"}},
+		{ended, "Terminated", []string{"getSandbox"}},
+	} {
+		for _, o := range operationsOn(c.id) {
+			if !slices.Contains(c.allowed, o.name) {
+				t.Run(o.name+" while "+c.state, func(t *testing.T) {
+					wantProblem(t, s.send(t, o.method, o.path, o.body), 409, "CONFLICT", c.state)
+				})
+			}
+		}
+	}
+}
+
+func testUnknownIDs(t *testing.T, s *service) {
+	for _, id := range []string{uuid.NewString(), "x", "%2e%2e%2fhealth"} {
+		for _, o := range operationsOn(id) {
+			t.Run(o.name, func(t *testing.T) {
+				wantProblem(t, s.send(t, o.method, o.path, o.body), 404, "SANDBOX_NOT_FOUND", "does not exist")
+			})
+		}
+	}
+}
+
+func testTooLarge(t *testing.T, s *service, id string) {
+	body := `{"expiresAt":"` + strings.Repeat("x", 1<<20) + `"}`
+	for _, path := range []string{"/v1/sandboxes", "/v1/sandboxes/" + id + "/renew-expiration"} {
+		wantProblem(t, s.send(t, http.MethodPost, path, body), 413, "REQUEST_TOO_LARGE", "body", "1048576")
+	}
+}
+
+func testIdempotency(t *testing.T, s *service) {
+	key := uuid.NewString()
+	first := encode(t, idle())
+	var id string
+	for range 3 {
+		got, err := decode[lifecycle.CreatedSandbox](s.send(t, http.MethodPost, "/v1/sandboxes", first, "Idempotency-Key", key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if id != "" && got.ID != id {
+			t.Errorf("the same key and body gave %s and %s", id, got.ID)
+		}
+		id = got.ID
+	}
+	other := idle()
+	other.Timeout++
+	wantProblem(t, s.send(t, http.MethodPost, "/v1/sandboxes", encode(t, other), "Idempotency-Key", key), 409, "CONFLICT", "Idempotency-Key", key)
+	s.delete(t, id)
+}
+
+func encode(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func testRefusedRenewals(t *testing.T, s *service, id string) {
+	stamp := func(d time.Duration) string { return time.Now().Add(d).UTC().Format(time.RFC3339) }
+	for name, c := range map[string]struct {
+		body  string
+		words []string
+	}{
+		"the past":           {renewal(stamp(-time.Minute)), []string{"expiresAt", "in the future"}},
+		"before the current": {renewal(stamp(time.Minute)), []string{"expiresAt", "later than the current expiry"}},
+		"the current":        {renewal(s.get(t, id).ExpiresAt.Format(time.RFC3339Nano)), []string{"expiresAt", "later than the current expiry"}},
+		"too far":            {renewal(stamp(25 * time.Hour)), []string{"expiresAt", "86400 seconds"}},
+		"no time":            {renewal("tomorrow"), []string{"expiresAt"}},
+		"a number":           {`{"expiresAt":1}`, []string{"expiresAt", "string"}},
+		"missing":            {`{}`, []string{"expiresAt"}},
+		"unknown field":      {`{"expiresAt":"2030-01-01T00:00:00Z","expiresat":"x"}`, []string{"expiresat"}},
+		"malformed":          {`{"expiresAt":`, []string{"body", "JSON"}},
+		"empty":              {``, []string{"body", "required"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := s.send(t, http.MethodPost, "/v1/sandboxes/"+id+"/renew-expiration", c.body)
+			wantProblem(t, got, 400, "INVALID_REQUEST_BODY", c.words...)
+		})
+	}
+}
+
+// body returns the JSON of a create that is right, but for the changes. A nil value takes the field away.
+func body(t *testing.T, changes map[string]any) string {
+	t.Helper()
+	fields := map[string]any{}
+	if err := json.Unmarshal([]byte(encode(t, idle())), &fields); err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(fields, changes)
+	maps.DeleteFunc(fields, func(_ string, v any) bool { return v == nil })
+	return encode(t, fields)
+}

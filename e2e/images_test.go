@@ -1,0 +1,150 @@
+package e2e_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/rand"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+// imageRegistry is a real registry on 127.0.0.1 that asks for a password, when it has one.
+type imageRegistry struct {
+	http.Handler
+	password string
+	gate     <-chan struct{} // blobs wait until it is closed; nil: they do not
+	host     string
+}
+
+const registryUser = "robot"
+
+func startRegistry(t *testing.T, password string, gate <-chan struct{}) *imageRegistry {
+	t.Helper()
+	r := &imageRegistry{Handler: registry.New(registry.Logger(log.New(io.Discard, "", 0))), password: password, gate: gate}
+	server := httptest.NewServer(http.HandlerFunc(r.serve))
+	t.Cleanup(server.Close)
+	r.host = strings.TrimPrefix(server.URL, "http://")
+	return r
+}
+
+// serve is the registry as an engine sees it.
+func (r *imageRegistry) serve(w http.ResponseWriter, request *http.Request) {
+	if user, password, _ := request.BasicAuth(); r.password != "" && (user != registryUser || password != r.password) {
+		w.Header().Set("WWW-Authenticate", `Basic realm="e2e"`)
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	if r.gate != nil && request.Method == http.MethodGet && strings.Contains(request.URL.Path, "/blobs/") {
+		select {
+		case <-r.gate:
+		case <-request.Context().Done():
+			return
+		}
+	}
+	r.ServeHTTP(w, request)
+}
+
+// push puts an image with a single file into the registry and returns its reference. No two images are equal.
+func (r *imageRegistry) push(t *testing.T, name, program string) string {
+	t.Helper()
+	content, err := os.ReadFile(program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unique := make([]byte, 16)
+	_, _ = rand.Read(unique) // never fails
+	var archive bytes.Buffer
+	writer := tar.NewWriter(&archive)
+	for _, file := range []struct {
+		name    string
+		content []byte
+	}{{"forever", content}, {"unique", unique}} {
+		header := &tar.Header{Name: file.name, Mode: 0o755, Size: int64(len(file.content))}
+		if err := writer.WriteHeader(header); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := writer.Write(file.content); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := writer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive.Bytes())), nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := mutate.AppendLayers(empty.Image, layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file = file.DeepCopy()
+	file.OS, file.Architecture = "linux", runtime.GOARCH
+	if image, err = mutate.ConfigFile(image, file); err != nil {
+		t.Fatal(err)
+	}
+	r.upload(t, name, image, layer)
+	reference := r.host + "/" + name + ":latest"
+	t.Cleanup(func() { dockerCLI(t, "image", "rm", "--force", reference) })
+	return reference
+}
+
+// upload goes past the password.
+func (r *imageRegistry) upload(t *testing.T, name string, image v1.Image, layer v1.Layer) {
+	t.Helper()
+	put := func(method, path, mediaType string, body []byte, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		request := httptest.NewRequestWithContext(t.Context(), method, path, bytes.NewReader(body))
+		request.Header.Set("Content-Type", mediaType)
+		answer := httptest.NewRecorder()
+		r.ServeHTTP(answer, request)
+		if answer.Code != http.StatusCreated {
+			t.Fatalf("%s %s: %d %s", method, path, answer.Code, answer.Body)
+		}
+	}
+	blob := func(digest v1.Hash, body []byte, err error) {
+		t.Helper()
+		put(http.MethodPost, "/v2/"+name+"/blobs/uploads/?digest="+digest.String(), "", body, err)
+	}
+	digest, err := layer.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := layer.Compressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Close()
+	content, err := io.ReadAll(stream)
+	blob(digest, content, err)
+	if digest, err = image.ConfigName(); err != nil {
+		t.Fatal(err)
+	}
+	content, err = image.RawConfigFile()
+	blob(digest, content, err)
+	mediaType, err := image.MediaType()
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err = image.RawManifest()
+	put(http.MethodPut, "/v2/"+name+"/manifests/latest", string(mediaType), content, err)
+}

@@ -1,0 +1,155 @@
+#!/usr/bin/env bash
+# Builds the images sandbox/NAME:dev. Usage: scripts/images.sh [execd|busybox|base...], all of them by default.
+#
+# execd holds the program that is put into every sandbox. busybox and base are small images to make sandboxes from:
+# built from deploy/*.Dockerfile, or, where no registry can be reached, from Debian packages.
+# An image that is up to date is left alone; what took long to make is kept in $SANDBOX_CACHE.
+set -euo pipefail
+shopt -s inherit_errexit # a failure inside $(...) counts too
+cd "$(dirname "$0")/.."
+
+host=${DOCKER_HOST:-unix:///var/run/docker.sock}
+cache=${SANDBOX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sandbox}
+label=sandbox.internal/recipe
+path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+say() { printf 'images: %s\n' "$*"; }
+die() { printf 'images: %s\n' "$@" >&2; exit 1; }
+docker() { command docker --host "$host" "$@"; }
+
+# up_to_date NAME RECIPE: the image is there and was made by this recipe.
+up_to_date() {
+	[[ $(docker image inspect --format "{{index .Config.Labels \"$label\"}}" "sandbox/$1:dev" 2>/dev/null) == "$2" ]]
+}
+
+# recipe FILE...: one hash over what decides how the image turns out.
+recipe() { cat "$@" | sha256sum | cut -c1-16; }
+
+# pack FOLDER: an archive whose bytes depend on the folder's content alone.
+pack() { tar --sort=name --mtime=@0 --numeric-owner -C "$1" -c .; }
+
+# import NAME RECIPE [CHANGE...]: makes the image of the archive on standard input.
+import() {
+	local changes=(-c "LABEL $label=$2") change
+	for change in "${@:3}"; do changes+=(-c "$change"); done
+	docker import "${changes[@]}" - "sandbox/$1:dev" >/dev/null
+}
+
+build_execd() {
+	[[ -x bin/execd ]] || die "bin/execd is missing: make build"
+	mkdir -p "$work/execd/opt/sandbox"
+	install -m 0755 bin/execd "$work/execd/opt/sandbox/execd"
+	pack "$work/execd" | import execd "$1" 'ENTRYPOINT ["/opt/sandbox/execd"]'
+}
+
+# from_registry NAME RECIPE IMAGE SECONDS: builds deploy/NAME.Dockerfile, if IMAGE is here or can be pulled in time.
+from_registry() {
+	docker image inspect "$3" >/dev/null 2>&1 ||
+		timeout "$4" docker --host "$host" pull --quiet "$3" >"$work/pull.log" 2>&1 || {
+		say "$1: no $3 ($(tail -n 1 "$work/pull.log" | cut -c1-160)): building it from Debian packages"
+		return 1
+	}
+	docker build --quiet --label "$label=$2" --tag "sandbox/$1:dev" --file "deploy/$1.Dockerfile" deploy >"$work/build.log" 2>&1 || {
+		tail -n 20 "$work/build.log" >&2
+		say "$1: deploy/$1.Dockerfile did not build: building it from Debian packages"
+		return 1
+	}
+}
+
+# from_cache NAME RECIPE MAKER: prints the name of the cached archive, which MAKER FOLDER fills first if need be.
+from_cache() {
+	local archive=$cache/$1-$2.tar
+	if [[ ! -s $archive ]]; then
+		mkdir -p "$cache" "$work/$1"
+		"$3" "$work/$1" >&2
+		pack "$work/$1" >"$archive.$$"
+		rm -f "$cache/$1"-*.tar
+		mv "$archive.$$" "$archive" # complete, or not there
+	fi
+	printf '%s' "$archive"
+}
+
+# need_debian PACKAGE: apt is there and knows the package.
+need_debian() {
+	command -v apt-get >/dev/null || die "no registry can be reached, and this machine has no apt to build from instead"
+	apt-cache show "$1" >/dev/null 2>&1 || apt-get update -qq
+}
+
+build_busybox() {
+	if from_registry busybox "$1" busybox:stable-musl 30; then return; fi
+	local archive
+	archive=$(from_cache busybox "$1" make_busybox)
+	import busybox "$1" "ENV PATH=$path" 'CMD ["sh"]' <"$archive"
+}
+
+make_busybox() {
+	need_debian busybox-static
+	local applet
+	mkdir -p "$work/package" "$1"/{bin,etc,proc,root,sys,dev,tmp,var,usr}
+	chmod 1777 "$1/tmp"
+	(cd "$work" && apt-get download -qq -o APT::Sandbox::User=root busybox-static && dpkg-deb -x busybox-static_*.deb package)
+	install -m 0755 "$(find "$work/package" -path '*/bin/busybox' -type f)" "$1/bin/busybox"
+	for applet in $("$1/bin/busybox" --list); do
+		[[ $applet == busybox ]] || ln -s busybox "$1/bin/$applet"
+	done
+	ln -s ../bin "$1/usr/bin"
+	echo 'root:x:0:0:root:/root:/bin/sh' >"$1/etc/passwd"
+	echo 'root:x:0:' >"$1/etc/group"
+}
+
+build_base() {
+	if from_registry base "$1" debian:bookworm-slim 120; then return; fi
+	local archive
+	archive=$(from_cache base "$1" make_base)
+	import base "$1" "ENV PATH=$path" 'CMD ["bash"]' <"$archive"
+}
+
+make_base() {
+	need_debian debootstrap
+	[[ $EUID -eq 0 ]] || die "no registry can be reached, and debootstrap needs root"
+	command -v debootstrap >/dev/null ||
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 debootstrap >/dev/null
+	local suite mirror
+	read -r suite mirror < <(own_mirror)
+	debootstrap --variant=minbase --include=ca-certificates,curl,python3 "$suite" "$1" ${mirror:+"$mirror"} >"$work/debootstrap.log" ||
+		{ tail -n 20 "$work/debootstrap.log"; die "debootstrap failed"; }
+	rm -rf "$1"/var/cache/apt/*.bin "$1"/var/cache/apt/archives/*.deb "$1"/var/lib/apt/lists/* "$1"/var/log/* \
+		"$1"/usr/share/{doc,man,info,locale}/* "$1"/etc/{hostname,resolv.conf} "${1:?}"/dev/*
+}
+
+# own_mirror prints the suite and mirror that this machine's apt uses, or a suite alone, for debootstrap's own mirror.
+own_mirror() {
+	# shellcheck disable=SC2016 # the fields are apt's, not the shell's
+	apt-get indextargets --format '$(ORIGIN) $(COMPONENT) $(REPO_URI) $(CODENAME)' 'Created-By: Packages' |
+		awk '($1 == "Debian" || $1 == "Ubuntu") && $2 == "main" && $4 !~ /-/ { print $4, $3; found = 1; exit }
+			END { if (!found) print "bookworm" }'
+}
+
+# build NAME FILE...: the files are what the image is made of.
+build() {
+	local began=$SECONDS hash
+	hash=$(recipe "${@:2}")
+	if up_to_date "$1" "$hash"; then
+		say "sandbox/$1:dev is up to date"
+		return
+	fi
+	local old
+	old=$(docker image inspect --format '{{.Id}}' "sandbox/$1:dev" 2>/dev/null || true)
+	"build_$1" "$hash"
+	# What the tag named before is of no use to anybody; an image that a container still uses stays.
+	[[ -z $old ]] || docker image rm "$old" >/dev/null 2>&1 || true
+	say "sandbox/$1:dev built in $((SECONDS - began)) s"
+}
+
+docker version >/dev/null 2>&1 || die "no Docker Engine at $host: make engine"
+[[ $# -gt 0 ]] || set -- execd busybox base
+for name; do
+	case $name in
+	execd) build execd bin/execd scripts/images.sh ;;
+	busybox | base) build "$name" "deploy/$name.Dockerfile" scripts/images.sh ;;
+	*) die "no image $name: execd, busybox and base are there" ;;
+	esac
+done

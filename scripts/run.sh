@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Starts the lifecycle service on this machine and takes a first sandbox through its life. On a terminal the service then runs until
+# Ctrl-C; without one it stops, and the life's result is the exit code. Called by `make run`, which has built everything.
+# PORT (8080) is where it listens, on 127.0.0.1 only. Records and log are kept in $SANDBOX_STATE.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+port=${PORT:-8080}
+state=${SANDBOX_STATE:-${XDG_STATE_HOME:-$HOME/.local/state}/sandbox-run}
+url=http://127.0.0.1:$port
+log=$state/server.log
+server=
+
+say() { printf 'run: %s\n' "$*"; }
+
+stop() {
+	[[ -n $server ]] || return 0
+	kill "$server" 2>/dev/null || true
+	wait "$server" 2>/dev/null || true
+	server=
+}
+trap stop EXIT
+
+# healthy asks for /health; a bare machine need not have curl.
+healthy() {
+	local line
+	{ exec 3<>"/dev/tcp/127.0.0.1/$port"; } 2>/dev/null || return 1
+	printf 'GET /health HTTP/1.0\r\n\r\n' >&3
+	read -r -t 2 line <&3 || line=
+	exec 3>&-
+	[[ $line == *" 200 "* ]]
+}
+
+mkdir -p "$state"
+cat >"$state/sandbox.toml" <<TOML
+[server]
+host = "127.0.0.1"
+port = $port
+data_dir = "$state/data"
+instance = "make-run"
+
+[runtime]
+type = "docker"
+execd_image = "sandbox/execd:dev"
+TOML
+
+bin/sandbox-server --config "$state/sandbox.toml" >"$log" 2>&1 &
+server=$!
+# Its first start fills the volume that holds execd, so it may take a few seconds.
+deadline=$((SECONDS + 60))
+until healthy; do
+	if ! kill -0 "$server" 2>/dev/null; then
+		say "the service did not start:" >&2
+		tail -n 5 "$log" >&2
+		say "is port $port taken? PORT=8081 make run uses another one" >&2
+		exit 1
+	fi
+	if ((SECONDS >= deadline)); then
+		say "the service does not answer at $url (log: $log)" >&2
+		exit 1
+	fi
+	sleep 0.05
+done
+
+result=0
+bin/sandbox --url "$url" demo || result=$?
+if [[ ! -t 0 || ! -t 1 ]]; then
+	exit "$result"
+fi
+say "the API is at $url (log: $log); Ctrl-C stops the service"
+trap 'exit 0' INT TERM
+wait "$server"

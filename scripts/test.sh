@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Runs every test, with the race detector. Called by `make test`, which has made sure of the engine and the images.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf 'test: %s\n' "$*"; }
+
+# The race detector needs a C compiler.
+if ! command -v gcc >/dev/null; then
+	if [[ $EUID -ne 0 ]] || ! command -v apt-get >/dev/null; then
+		printf 'test: the race detector needs gcc: install it\n' >&2
+		exit 1
+	fi
+	say "installing gcc and libc6-dev"
+	apt-get update -qq
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 gcc libc6-dev >/dev/null
+fi
+
+if [[ $EUID -ne 0 ]]; then
+	say "some tests mount file systems and make namespaces: they need root"
+fi
+CGO_ENABLED=1 exec go test -race -timeout 20m "$@" ./...
