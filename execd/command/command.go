@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -83,10 +84,10 @@ func (c *Command) Lines(after int64) *Lines { return newLines(c.log, after) }
 
 func (m *Manager) start(spec Spec) (*Command, error) {
 	if strings.TrimSpace(spec.Command) == "" {
-		return nil, fmt.Errorf("%w: command: must not be empty", ErrInvalid)
+		return nil, invalidf("command: must not be empty")
 	}
 	if strings.ContainsRune(spec.Command, 0) {
-		return nil, fmt.Errorf("%w: command: must not contain a NUL byte", ErrInvalid)
+		return nil, invalidf("command: must not contain a NUL byte")
 	}
 	process, err := m.prepare(spec)
 	if err != nil {
@@ -128,12 +129,9 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 
 // prepare builds the process: a session of its own, so that signals reach all of it and no terminal does.
 func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
-	dir := spec.Dir
-	if dir == "" {
-		dir = m.options.Dir
-	}
+	dir := m.folder(spec.Dir)
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return nil, fmt.Errorf("%w: cwd: %q is not a directory", ErrInvalid, dir)
+		return nil, invalidf("cwd: %q is not a directory", dir)
 	}
 	env := slices.Concat(m.env, []string{"PWD=" + dir})
 	attributes := &syscall.SysProcAttr{Setsid: true}
@@ -144,12 +142,30 @@ func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(spec.Env)) {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(spec.Env[name], 0) {
-			return nil, fmt.Errorf("%w: envs: %q: a name must be non-empty and without '=', and neither name nor value may contain a NUL byte", ErrInvalid, name)
+			return nil, invalidf("envs: %q: a name must be non-empty and without '=', and neither name nor value may contain a NUL byte", name)
 		}
 		env = append(env, name+"="+spec.Env[name])
 	}
 	argv := m.shell(env, spec.Command)
 	return &exec.Cmd{Path: argv[0], Args: argv, Dir: dir, Env: env, SysProcAttr: attributes}, nil
+}
+
+// folder returns the absolute path that a request's working directory means: a leading ~/ is the home of the daemon's user, and
+// what is relative starts at the manager's folder.
+func (m *Manager) folder(dir string) string {
+	switch {
+	case dir == "~" || strings.HasPrefix(dir, "~/"):
+		home := "/"
+		for _, variable := range m.env {
+			if value, ok := strings.CutPrefix(variable, "HOME="); ok && value != "" {
+				home = value
+			}
+		}
+		return filepath.Join(home, dir[1:])
+	case filepath.IsAbs(dir):
+		return dir
+	}
+	return filepath.Join(m.options.Dir, dir)
 }
 
 // identity returns the credential for a user and group, and the environment that belongs to the user if the image knows it.
@@ -174,11 +190,11 @@ func identity(uid, gid *uint32) (*syscall.Credential, []string) {
 func startError(spec Spec, shell string, err error) error {
 	switch {
 	case errors.Is(err, syscall.EPERM):
-		return fmt.Errorf("%w: uid and gid: the daemon may not run commands as another user", ErrInvalid)
+		return invalidf("uid and gid: the daemon may not run commands as another user")
 	case errors.Is(err, syscall.EACCES):
-		return fmt.Errorf("%w: cwd: the command's user may not enter it, or may not run %s", ErrInvalid, shell)
+		return invalidf("cwd: the command's user may not enter it, or may not run %s", shell)
 	case errors.Is(err, syscall.E2BIG):
-		return fmt.Errorf("%w: command and envs: too long for the kernel", ErrInvalid)
+		return invalidf("command and envs: too long for the kernel")
 	}
 	return fmt.Errorf("start %s: %w", shell, err)
 }

@@ -179,11 +179,11 @@ func (l *Log) snapshot() (position, *Exit) {
 	return l.end, l.exit
 }
 
-// memory returns how many bytes of memory the log holds on to.
-func (l *Log) memory() int64 {
+// held returns how many bytes the log holds in memory and in a file.
+func (l *Log) held() (memory, disk int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.spool.memory
+	return l.spool.memory, l.spool.fileEnd
 }
 
 // mark returns the last known place for which before holds; before must be true up to some place and false from there on.

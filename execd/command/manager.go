@@ -28,10 +28,20 @@ var (
 	ErrClosed = errors.New("the daemon is shutting down")
 )
 
-// How ended commands are forgotten: the oldest first, and none that ended within retainAtLeast unless memory runs short.
+// invalidf returns an error that is ErrInvalid and says nothing but its message.
+func invalidf(format string, args ...any) error { return invalidError(fmt.Sprintf(format, args...)) }
+
+type invalidError string
+
+func (e invalidError) Error() string { return string(e) }
+
+func (e invalidError) Is(target error) bool { return target == ErrInvalid }
+
+// How ended commands are forgotten: the oldest first, and none that ended within retainAtLeast unless room runs short.
 const (
 	retainCommands = 1000
 	retainMemory   = 64 << 20 // bytes that the logs of ended commands hold in memory
+	retainDisk     = 4 << 30  // and in files
 	retainAtLeast  = time.Minute
 )
 
@@ -166,18 +176,20 @@ func (m *Manager) retire(c *Command) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ended = append(m.ended, c)
-	var memory int64
+	var memory, disk int64
 	for _, c := range m.ended {
-		memory += c.log.memory()
+		inMemory, onDisk := c.log.held()
+		memory, disk = memory+inMemory, disk+onDisk
 	}
 	now := m.options.Clock()
 	for len(m.ended) > 1 {
 		oldest := m.ended[0]
 		recent := now.Sub(oldest.Status().FinishedAt) < retainAtLeast
-		if memory <= retainMemory && (len(m.ended) <= retainCommands || recent) {
+		if memory <= retainMemory && disk <= retainDisk && (len(m.ended) <= retainCommands || recent) {
 			return
 		}
-		memory -= oldest.log.memory()
+		inMemory, onDisk := oldest.log.held()
+		memory, disk = memory-inMemory, disk-onDisk
 		oldest.log.close()
 		delete(m.commands, oldest.id)
 		m.ended = m.ended[1:]

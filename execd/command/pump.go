@@ -3,6 +3,7 @@ package command
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os"
 	"sync"
 	"syscall"
@@ -15,8 +16,12 @@ import (
 // fragmentDelay is how long a piece of output without a newline waits for the rest of its line before it is shown as a fragment.
 const fragmentDelay = 20 * time.Millisecond
 
-// firstBuffer is what a pump starts with; most commands say little, and a thousand may run at once.
+// firstBuffer is what a pump starts with; most commands say little.
 const firstBuffer = 4 << 10
+
+// firstBuffers are shared by all pumps: one that waits and holds nothing has no buffer, because a thousand silent commands may run
+// at once.
+var firstBuffers = sync.Pool{New: func() any { return new([firstBuffer]byte) }}
 
 // pump moves what a process writes to one pipe into its log.
 //
@@ -32,13 +37,13 @@ type pump struct {
 	mu    sync.Mutex
 	ended bool // the process has; the read deadline is no longer ours to move
 
-	buffer []byte // what is held begins at 0 and has no newline
+	buffer []byte // nil while nothing is held; what is held begins at 0 and has no newline
 	held   int
 	since  time.Time // when the first held byte came
 }
 
 func newPump(log *Log, stream Type, pipe *os.File) *pump {
-	p := &pump{log: log, stream: stream, pipe: pipe, done: make(chan struct{}), buffer: make([]byte, firstBuffer)}
+	p := &pump{log: log, stream: stream, pipe: pipe, done: make(chan struct{})}
 	go p.run()
 	return p
 }
@@ -56,7 +61,7 @@ func (p *pump) run() {
 	defer p.pipe.Close() // only read from: nothing can be lost by an error here
 	for {
 		p.setDeadline()
-		n, err := p.pipe.Read(p.buffer[p.held:])
+		n, err := p.read()
 		if n > 0 {
 			p.take(n)
 		}
@@ -74,6 +79,49 @@ func (p *pump) run() {
 		case p.held > 0:
 			p.flush(p.wholeRunes())
 		}
+	}
+}
+
+// read reads what comes next behind what is held. It has a buffer only from the moment on at which there is something to read.
+func (p *pump) read() (n int, err error) {
+	connection, err := p.pipe.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	waitErr := connection.Read(func(fd uintptr) (ready bool) {
+		p.borrow()
+		for {
+			n, err = syscall.Read(int(fd), p.buffer[p.held:])
+			switch {
+			case errors.Is(err, syscall.EINTR):
+				continue
+			case errors.Is(err, syscall.EAGAIN):
+				p.giveBack()
+				return false
+			}
+			return true
+		}
+	})
+	if waitErr != nil {
+		return 0, waitErr
+	}
+	if err == nil && n == 0 {
+		err = io.EOF
+	}
+	return max(n, 0), err
+}
+
+func (p *pump) borrow() {
+	if p.buffer == nil {
+		p.buffer = firstBuffers.Get().(*[firstBuffer]byte)[:]
+	}
+}
+
+// giveBack lets go of the buffer, unless it is in use. One that has grown stays: its command says much.
+func (p *pump) giveBack() {
+	if p.held == 0 && len(p.buffer) == firstBuffer {
+		firstBuffers.Put((*[firstBuffer]byte)(p.buffer))
+		p.buffer = nil
 	}
 }
 
@@ -151,6 +199,7 @@ func (p *pump) drain() {
 	connection.Control(func(fd uintptr) {
 		left, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ)
 		for err == nil && left > 0 {
+			p.borrow()
 			var n int
 			end := min(len(p.buffer), p.held+left)
 			n, err = syscall.Read(int(fd), p.buffer[p.held:end])
@@ -170,13 +219,14 @@ func (p *pump) drain() {
 // finish records what is still held: no more can follow.
 func (p *pump) finish() {
 	p.flush(p.held)
+	p.giveBack()
 	close(p.done)
 }
 
 func (p *pump) discard() {
 	p.pipe.SetReadDeadline(time.Time{})
 	for {
-		if _, err := p.pipe.Read(p.buffer); err != nil {
+		if _, err := p.read(); err != nil {
 			return
 		}
 	}

@@ -95,7 +95,7 @@ type Reader struct {
 func newReader(l *Log, after int64) (*Reader, error) {
 	end, _ := l.snapshot()
 	if after < 0 || after > end.events {
-		return nil, fmt.Errorf("%w: event %d does not exist; the last one is %d", ErrInvalid, after, end.events)
+		return nil, invalidf("event %d does not exist; the last one is %d", after, end.events)
 	}
 	start := l.mark(func(p position) bool { return p.events <= after })
 	return &Reader{cursor: cursor{log: l, pos: start}, id: start.events, skip: after}, nil
@@ -171,7 +171,7 @@ type Lines struct {
 func newLines(l *Log, after int64) *Lines {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lines := &Lines{log: l, from: after + 1, stop: l.end.lines, all: l.exit != nil, finish: l.end, Last: l.end.lines - 1}
+	lines := &Lines{log: l, from: min(after, l.end.lines) + 1, stop: l.end.lines, all: l.exit != nil, finish: l.end, Last: l.end.lines - 1}
 	if lines.all && l.open {
 		lines.Last++
 	}

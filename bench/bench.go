@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// bench is one run.
+type bench struct {
+	bin     string
+	dir     string // temporary, for everything that the run makes
+	quick   bool
+	only    []string
+	results map[string]pair
+}
+
+// group is a set of rows that share what they are measured with.
+type group struct {
+	rows    []string
+	measure func(*bench, context.Context) error
+}
+
+func groups() []group {
+	return []group{
+		{[]string{rowCommand, rowFirstByte}, (*bench).measureCommands},
+		{[]string{rowLines, rowStream}, (*bench).measureStreams},
+		{[]string{rowUpload, rowDownload}, (*bench).measureTransfers},
+		{[]string{rowIdle}, (*bench).measureIdle},
+		{[]string{rowStreams}, (*bench).measureOpenStreams},
+		{[]string{rowAfterUpload}, (*bench).measureAfterUpload},
+		{[]string{rowCreate, rowAccept, rowPause, rowGet, rowList}, (*bench).measureLifecycle},
+	}
+}
+
+func newBench(bin string, quick bool, only []string) (*bench, error) {
+	bin, err := filepath.Abs(bin)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range only {
+		if !slices.ContainsFunc(rows(), func(r row) bool { return strings.HasPrefix(r.name, name) }) {
+			return nil, fmt.Errorf("--only: no row begins with %q", name)
+		}
+	}
+	dir, err := os.MkdirTemp("", "sandbox-bench-")
+	if err != nil {
+		return nil, err
+	}
+	return &bench{bin: bin, dir: dir, quick: quick, only: only, results: make(map[string]pair)}, nil
+}
+
+func (b *bench) close() {
+	if err := os.RemoveAll(b.dir); err != nil {
+		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+	}
+}
+
+func (b *bench) wants(name string) bool {
+	return len(b.only) == 0 || slices.ContainsFunc(b.only, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+}
+
+// rounds is the number of rounds of a row, in a full run and in a quick one.
+func (b *bench) rounds(full, quick int) int {
+	if b.quick {
+		return quick
+	}
+	return full
+}
+
+// bytes is the size of a transfer, in bytes; a quick run moves an eighth.
+func (b *bench) bytes(full int64) int64 {
+	if b.quick {
+		return full / 8
+	}
+	return full
+}
+
+// folder makes a folder of its own for a part of the run.
+func (b *bench) folder(name string) (string, error) { return os.MkdirTemp(b.dir, name+"-") }
+
+func (b *bench) progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "bench: "+format+"\n", args...)
+}
+
+// measure measures every wanted row. It returns why rows could not be.
+func (b *bench) measure(ctx context.Context) []error {
+	var failures []error
+	for _, g := range groups() {
+		wanted := slices.DeleteFunc(slices.Clone(g.rows), func(name string) bool { return !b.wants(name) })
+		if len(wanted) == 0 {
+			continue
+		}
+		b.progress("%s", strings.Join(wanted, ", "))
+		if err := g.measure(b, ctx); err != nil {
+			failures = append(failures, fmt.Errorf("%s: %w", strings.Join(wanted, ", "), err))
+			continue
+		}
+		for _, name := range wanted {
+			if len(b.results[name].ours.values) == 0 {
+				failures = append(failures, fmt.Errorf("%s: no attempt succeeded", name))
+			}
+		}
+	}
+	return failures
+}
+
+// errLost marks an answer that came, and was wrong. It ends the run of a row: there is nothing to measure about speed.
+var errLost = errors.New("data lost")
+
+// sides measures a row once on each side. The value is in the row's unit.
+type sides struct {
+	ours, floor func(context.Context) (float64, error)
+}
+
+// inTurns measures both sides of a row, in turns, after one round that does not count. Our side may fail: that lowers
+// its success rate. The floor may not, and nothing may be lost.
+func (b *bench) inTurns(ctx context.Context, name string, rounds int, s sides) error {
+	var result pair
+	for i := range rounds + 1 {
+		value, err := s.ours(ctx)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if errors.Is(err, errLost) {
+			return err
+		}
+		floor, floorErr := s.floor(ctx)
+		if floorErr != nil {
+			return fmt.Errorf("floor of %s: %w", name, floorErr)
+		}
+		if i == 0 && err == nil {
+			continue // warm on both sides
+		}
+		result.floor.add(floor)
+		if err != nil {
+			b.progress("%s: round %d: %v", name, i, err)
+			result.ours.fail()
+			continue
+		}
+		result.ours.add(value)
+	}
+	b.results[name] = result
+	return nil
+}
+
+// elapsed is the time since began in milliseconds.
+func elapsed(began time.Time) float64 { return float64(time.Since(began)) / float64(time.Millisecond) }
+
+// speed is size bytes over the time since began, in MiB/s.
+func speed(size int64, began time.Time) float64 {
+	return float64(size) / (1 << 20) / time.Since(began).Seconds()
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"path/filepath"
+	"time"
+)
+
+// rest is how long a server is left alone before its memory is read.
+const rest = 300 * time.Millisecond
+
+// openStreams is how many streams the row with open streams has.
+const openStreams = 1000
+
+// load is what a fresh server is put under before its memory is read. What it returns undoes it.
+type load struct {
+	ours  func(context.Context, execd) (undo func(), err error)
+	floor func(context.Context, *process) (undo func(), err error)
+}
+
+// measureMemory reads the resident memory of fresh servers, each in a process of its own.
+func (b *bench) measureMemory(ctx context.Context, name string, rounds int, l load) error {
+	return b.inTurns(ctx, name, rounds, sides{
+		ours: func(ctx context.Context) (float64, error) {
+			p, daemon, err := b.startExecd(ctx)
+			if err != nil {
+				return 0, err
+			}
+			defer p.stop()
+			undo, err := l.ours(ctx, daemon)
+			defer undo()
+			if err != nil {
+				return 0, err
+			}
+			return atRest(ctx, p)
+		},
+		floor: func(ctx context.Context) (float64, error) {
+			p, err := b.startFloor(ctx)
+			if err != nil {
+				return 0, err
+			}
+			defer p.stop()
+			undo, err := l.floor(ctx, p)
+			defer undo()
+			if err != nil {
+				return 0, err
+			}
+			return atRest(ctx, p)
+		},
+	})
+}
+
+func atRest(ctx context.Context, p *process) (float64, error) {
+	select {
+	case <-time.After(rest):
+		return p.resident()
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+}
+
+func nothing() {}
+
+func (b *bench) measureIdle(ctx context.Context) error {
+	return b.measureMemory(ctx, rowIdle, b.rounds(5, 2), load{
+		ours:  func(context.Context, execd) (func(), error) { return nothing, nil },
+		floor: func(context.Context, *process) (func(), error) { return nothing, nil },
+	})
+}
+
+func (b *bench) measureAfterUpload(ctx context.Context) error {
+	dir, err := b.folder("upload")
+	if err != nil {
+		return err
+	}
+	c := newContent(b.bytes(transferSize))
+	return b.measureMemory(ctx, rowAfterUpload, b.rounds(3, 1), load{
+		ours: func(ctx context.Context, daemon execd) (func(), error) {
+			return nothing, c.uploadTo(ctx, daemon, filepath.Join(dir, "uploaded"))
+		},
+		floor: func(ctx context.Context, floor *process) (func(), error) {
+			return nothing, c.uploadToFloor(ctx, floor)
+		},
+	})
+}
+
+// measureOpenStreams opens a thousand streams. On our side each belongs to a command of its own that is running, which
+// costs the daemon a process to watch, two pipes and a log beside the connection.
+func (b *bench) measureOpenStreams(ctx context.Context) error {
+	return b.measureMemory(ctx, rowStreams, b.rounds(2, 1), load{
+		ours: func(ctx context.Context, daemon execd) (func(), error) {
+			return openAll(ctx, func(ctx context.Context) (*http.Response, error) {
+				s, err := daemon.run(ctx, "exec sleep 600")
+				if err != nil {
+					return nil, err
+				}
+				_, err = s.until(eventInit)
+				return s.response, err
+			})
+		},
+		floor: func(ctx context.Context, floor *process) (func(), error) {
+			return openAll(ctx, func(ctx context.Context) (*http.Response, error) {
+				request, err := http.NewRequestWithContext(ctx, http.MethodGet, floor.url+"/stream", nil)
+				if err != nil {
+					return nil, err
+				}
+				return send(floor.client, request, http.StatusOK)
+			})
+		},
+	})
+}
+
+func openAll(ctx context.Context, open func(context.Context) (*http.Response, error)) (closeAll func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	for range openStreams {
+		if _, err := open(ctx); err != nil {
+			return cancel, err
+		}
+	}
+	return cancel, nil
+}

@@ -1,0 +1,122 @@
+package main
+
+import "fmt"
+
+// row describes one line of the report. What a target compares is DESIGN's choice, row by row.
+type row struct {
+	name   string // for --only, and the key in the JSON
+	what   string
+	floor  string
+	unit   string
+	good   direction
+	target target
+}
+
+// target is what a row is held to: its ratio, its difference to the floor, or our own figure, at most a limit where
+// lower is better and at least the limit where higher is.
+type target struct {
+	of    measure
+	limit float64
+}
+
+type measure string
+
+const (
+	ratio      measure = "ratio"
+	difference measure = "difference"
+	ours       measure = "ours"
+)
+
+// value returns what the target compares.
+func (t target) value(p pair, good direction) float64 {
+	switch t.of {
+	case ratio:
+		return p.ratio(good)
+	case difference:
+		return p.difference(good)
+	default:
+		return p.ours.effective(good)
+	}
+}
+
+func (t target) met(p pair, good direction) bool {
+	if good == higher {
+		return t.value(p, good) >= t.limit
+	}
+	return t.value(p, good) <= t.limit
+}
+
+// text is the target for readers.
+func (r row) text() string {
+	sign := "≤"
+	if r.good == higher {
+		sign = "≥"
+	}
+	switch r.target.of {
+	case ratio:
+		return fmt.Sprintf("%s %s×", sign, number(r.target.limit))
+	case difference:
+		return fmt.Sprintf("%s +%s %s", sign, number(r.target.limit), r.unit)
+	default:
+		return fmt.Sprintf("%s %s %s", sign, number(r.target.limit), r.unit)
+	}
+}
+
+const (
+	milliseconds = "ms"
+	mebibytes    = "MiB"
+	perSecond    = "/s"
+	mebiPerSec   = "MiB/s"
+)
+
+// The rows' names, which the code that measures them uses.
+const (
+	rowCommand     = "command"
+	rowFirstByte   = "first-byte"
+	rowLines       = "lines"
+	rowStream      = "stream"
+	rowUpload      = "upload"
+	rowDownload    = "download"
+	rowIdle        = "rss-idle"
+	rowStreams     = "rss-streams"
+	rowAfterUpload = "rss-upload"
+	rowCreate      = "create"
+	rowAccept      = "accept"
+	rowPause       = "pause"
+	rowGet         = "get"
+	rowList        = "list"
+)
+
+// rows lists every row, in the order of the report.
+func rows() []row {
+	return []row{
+		{rowCommand, "command `true`: POST to its completion event", "fork, exec and wait of `bash -c true`",
+			milliseconds, lower, target{ratio, 1.5}},
+		{rowFirstByte, "first byte of a command's output", "the same process read through a pipe",
+			milliseconds, lower, target{difference, 2}},
+		{rowLines, "lines of `seq`, one event each, compared byte by byte", "`bufio.Scanner` on the pipe",
+			perSecond, higher, target{ours, 1e6}},
+		{rowStream, "lines of 1000 bytes streamed, compared byte by byte", "reading the pipe, compared byte by byte",
+			mebiPerSec, higher, target{ours, 200}},
+		{rowUpload, "multipart upload: written, synced, renamed", "a net/http handler that does only that",
+			mebiPerSec, higher, target{ratio, 0.8}},
+		{rowDownload, "download of a file", "a net/http handler with `http.ServeFile`",
+			mebiPerSec, higher, target{ratio, 0.95}},
+		{rowIdle, "resident memory of execd, idle", "a bare net/http server, idle",
+			mebibytes, lower, target{ours, 12}},
+		{rowStreams, "resident memory of execd, with 1000 commands running and streamed", "a bare net/http server with 1000 open responses",
+			mebibytes, lower, target{ours, 45}},
+		{rowAfterUpload, "resident memory of execd, after an upload", "a bare net/http server after the same upload",
+			mebibytes, lower, target{ours, 25}},
+		{rowCreate, "cold create: POST to the first output of a command", "the engine's create and start, on its bridge",
+			milliseconds, lower, target{ratio, 1.1}},
+		{rowAccept, "durable accept: POST to its 202", "4 KiB appended and fdatasync, on the same disk",
+			milliseconds, lower, target{ratio, 5}},
+		{rowPause, "pause, and resume to the next command's output", "the engine's pause and unpause",
+			milliseconds, lower, target{ratio, 1.2}},
+		{rowGet, "GET of a sandbox", "a handler that writes the same bytes, prebuilt",
+			perSecond, higher, target{ratio, 0.6}},
+		{rowList, "list with a state and a metadata filter, 20 a page", "a handler that writes the same bytes, prebuilt",
+			perSecond, higher, target{ratio, 0.3}},
+	}
+}

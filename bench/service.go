@@ -1,0 +1,167 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+)
+
+const (
+	keyHeader = "SERVICE-API-KEY"
+	key       = "a-key-of-the-bench-that-is-long-enough"
+)
+
+// service is the lifecycle service, started by the bench with a configuration, records and a name of its own.
+type service struct {
+	*process
+	instance string
+	dataDir  string
+}
+
+func (b *bench) startService(ctx context.Context) (*service, error) {
+	dir, err := b.folder("service")
+	if err != nil {
+		return nil, err
+	}
+	host, port, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	s := &service{instance: fmt.Sprintf("bench-%d", os.Getpid()), dataDir: filepath.Join(dir, "data")}
+	config := filepath.Join(dir, "config.toml")
+	err = os.WriteFile(config, fmt.Appendf(nil, `[server]
+host = %q
+port = %d
+api_key = %q
+data_dir = %q
+instance = %q
+
+[runtime]
+type = "docker"
+execd_image = "sandbox/execd:dev"
+`, host, port, key, s.dataDir, s.instance), 0o600)
+	if err != nil {
+		return nil, err
+	}
+	command := exec.Command(filepath.Join(b.bin, "sandbox-server"), "--config", config)
+	if s.process, err = start(ctx, dir, joined(host, port), "/health", command); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// call sends a request, wants the status, and decodes the answer into out unless that is nil.
+func (s *service) call(ctx context.Context, method, path string, want int, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		encoded, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(encoded)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, s.url+path, body)
+	if err != nil {
+		return err
+	}
+	request.Header.Set(keyHeader, key)
+	if in != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	response, err := send(s.client, request, want)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil || out == nil {
+		return err
+	}
+	return json.Unmarshal(answer, out)
+}
+
+// create asks for a sandbox and returns its id.
+func (s *service) create(ctx context.Context) (string, error) {
+	var created struct{ ID string }
+	err := s.call(ctx, http.MethodPost, "/v1/sandboxes", http.StatusAccepted, map[string]any{
+		"image":          map[string]string{"uri": baseImage},
+		"timeout":        600,
+		"resourceLimits": map[string]string{"memory": "256Mi"},
+		"entrypoint":     []string{"sleep", "600"},
+		"metadata":       map[string]string{"made-by": "bench"},
+	}, &created)
+	return created.ID, err
+}
+
+func (s *service) act(ctx context.Context, id, action string) error {
+	return s.call(ctx, http.MethodPost, "/v1/sandboxes/"+id+"/"+action, http.StatusAccepted, nil, nil)
+}
+
+// daemon returns the sandbox's daemon. The service answers as soon as the port is known, which may be a moment before
+// the daemon listens.
+func (s *service) daemon(ctx context.Context, id string) (execd, error) {
+	var endpoint struct {
+		URL     string
+		Headers map[string]string
+	}
+	if err := s.call(ctx, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/44772", http.StatusOK, nil, &endpoint); err != nil {
+		return execd{}, err
+	}
+	headers := make(http.Header)
+	for name, value := range endpoint.Headers {
+		headers.Set(name, value)
+	}
+	return execd{url: endpoint.URL, headers: headers, client: s.client}, nil
+}
+
+const (
+	usableTimeout = 30 * time.Second
+	retryPause    = time.Millisecond
+)
+
+// firstOutput returns when a command in the sandbox has printed, asking again while nobody answers.
+func (d execd) firstOutput(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, usableTimeout)
+	defer cancel()
+	for {
+		s, err := d.run(ctx, "echo x")
+		if err == nil {
+			_, err = s.until(eventStdout)
+			return errors.Join(err, s.finish())
+		}
+		select {
+		case <-time.After(retryPause):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// gone deletes a sandbox and returns when its container no longer takes the engine's time.
+func (s *service) gone(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(ctx, usableTimeout)
+	defer cancel()
+	if err := s.call(ctx, http.MethodDelete, "/v1/sandboxes/"+id, http.StatusNoContent, nil, nil); err != nil {
+		return err
+	}
+	for {
+		var sandbox struct{ Status struct{ State string } }
+		err := s.call(ctx, http.MethodGet, "/v1/sandboxes/"+id, http.StatusOK, nil, &sandbox)
+		if err != nil || sandbox.Status.State == "Terminated" {
+			return err
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("sandbox %s stays %s", id, sandbox.Status.State)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// The events that the bench looks at (execd document, "Events").
+const (
+	eventInit     = "init"
+	eventStdout   = "stdout"
+	eventComplete = "execution_complete"
+	eventError    = "error"
+)
+
+// event is one event of a command's stream, as far as the bench needs it.
+type event struct {
+	kind    string
+	text    []byte // valid until the next event is read
+	partial bool   // text is a fragment of a line: no newline follows it
+}
+
+// output is the bytes of the process that the event stands for: its line and, unless it is a fragment, the newline.
+func (e event) output() (line []byte, newline bool) {
+	if e.partial {
+		return e.text, false
+	}
+	if len(e.text) == 1 && e.text[0] == '\n' { // how an empty line is written
+		return nil, true
+	}
+	return e.text, true
+}
+
+// eventReader reads server-sent events. It shares the machine with the server that is measured, so it must cost little:
+// the usual event is taken apart without a JSON parser, and whatever looks different goes through one.
+type eventReader struct {
+	in   *bufio.Reader
+	long []byte // a line that does not fit into the buffer
+	data []byte // of the event being read
+}
+
+// readBuffer is in bytes. It holds many usual lines; there may be a thousand readers.
+const readBuffer = 64 << 10
+
+func newEventReader(body io.Reader) *eventReader {
+	return &eventReader{in: bufio.NewReaderSize(body, readBuffer)}
+}
+
+// next returns the next event. It returns io.EOF at the end of the stream, and io.ErrUnexpectedEOF within an event.
+func (r *eventReader) next() (event, error) {
+	r.data = r.data[:0]
+	fields := 0
+	for {
+		line, err := r.line()
+		if errors.Is(err, io.EOF) && (len(line) > 0 || fields > 0) {
+			return event{}, io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return event{}, err
+		}
+		value, isData := bytes.CutPrefix(line, []byte("data:"))
+		switch {
+		case len(line) == 0 && fields > 0:
+			return parseEvent(r.data)
+		case isData:
+			if fields++; fields > 1 {
+				r.data = append(r.data, '\n')
+			}
+			r.data = append(r.data, bytes.TrimPrefix(value, []byte{' '})...)
+		}
+	}
+}
+
+// line returns the next line without its end. Together with an error it returns what came before it.
+func (r *eventReader) line() ([]byte, error) {
+	line, err := r.in.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		r.long = r.long[:0]
+		for errors.Is(err, bufio.ErrBufferFull) {
+			r.long = append(r.long, line...)
+			line, err = r.in.ReadSlice('\n')
+		}
+		r.long = append(r.long, line...)
+		line = r.long
+	}
+	if err != nil {
+		return line, err
+	}
+	return bytes.TrimSuffix(line[:len(line)-1], []byte{'\r'}), nil
+}
+
+var (
+	plainStart = []byte(`{"type":"stdout","timestamp":`)
+	plainText  = []byte(`,"text":"`)
+	plainEnd   = []byte(`"}`)
+)
+
+func parseEvent(data []byte) (event, error) {
+	if text, ok := parsePlain(data); ok {
+		return event{kind: eventStdout, text: text}, nil
+	}
+	var fields struct {
+		Type    string `json:"type"`
+		Text    string `json:"text"`
+		Raw     []byte `json:"raw"`
+		Partial bool   `json:"partial"`
+	}
+	if err := json.Unmarshal(data, &fields); err != nil {
+		return event{}, fmt.Errorf("event %q: %w", data, err)
+	}
+	e := event{kind: fields.Type, text: []byte(fields.Text), partial: fields.Partial}
+	if fields.Raw != nil {
+		e.text = fields.Raw
+	}
+	return e, nil
+}
+
+// parsePlain takes apart an event of one whole line of output without anything to be unescaped.
+func parsePlain(data []byte) ([]byte, bool) {
+	rest, ok := bytes.CutPrefix(data, plainStart)
+	if !ok {
+		return nil, false
+	}
+	for len(rest) > 0 && rest[0] >= '0' && rest[0] <= '9' {
+		rest = rest[1:]
+	}
+	if rest, ok = bytes.CutPrefix(rest, plainText); !ok {
+		return nil, false
+	}
+	if rest, ok = bytes.CutSuffix(rest, plainEnd); !ok {
+		return nil, false
+	}
+	if bytes.IndexByte(rest, '"') >= 0 || bytes.IndexByte(rest, '\\') >= 0 {
+		return nil, false
+	}
+	return rest, true
+}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"mime/multipart"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+const transferSize = 256 << 20
+
+// content is the file that is moved: a random MiB, over and over, so that nothing on the way can make it smaller.
+type content struct {
+	pattern []byte
+	size    int64
+	digest  string // as the value of Repr-Digest
+}
+
+func newContent(size int64) content {
+	c := content{pattern: make([]byte, 1<<20), size: size}
+	rand.NewChaCha8([32]byte{}).Read(c.pattern)
+	sum := sha256.New()
+	io.Copy(sum, c.reader()) // neither side can fail
+	c.digest = "sha-256=:" + base64.StdEncoding.EncodeToString(sum.Sum(nil)) + ":"
+	return c
+}
+
+func (c content) checker() *checker { return &checker{pattern: c.pattern, size: c.size} }
+
+// reader reads the content without holding all of it.
+func (c content) reader() io.Reader {
+	blocks := make([]io.Reader, c.size/int64(len(c.pattern)))
+	for i := range blocks {
+		blocks[i] = bytes.NewReader(c.pattern)
+	}
+	return io.MultiReader(blocks...)
+}
+
+// form is the content as a multipart body for path, and its content type and length.
+func (c content) form(path string) (body io.Reader, contentType string, length int64, err error) {
+	metadata, err := json.Marshal(map[string]any{"path": path, "mode": 644})
+	if err != nil {
+		return nil, "", 0, err
+	}
+	var frame bytes.Buffer
+	form := multipart.NewWriter(&frame)
+	err = form.WriteField("metadata", string(metadata))
+	if err == nil {
+		_, err = form.CreateFormFile("file", "content")
+	}
+	head := frame.Len()
+	err = errors.Join(err, form.Close())
+	parts := frame.Bytes()
+	body = io.MultiReader(bytes.NewReader(parts[:head]), c.reader(), bytes.NewReader(parts[head:]))
+	return body, form.FormDataContentType(), int64(len(parts)) + c.size, err
+}
+
+// upload sends the content as a form and returns the response.
+func (c content) upload(ctx context.Context, client *http.Client, address string, headers http.Header, path string) (*http.Response, error) {
+	body, contentType, length, err := c.form(path)
+	if err != nil {
+		return nil, err
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address, body)
+	if err != nil {
+		return nil, err
+	}
+	request.Header = headers.Clone()
+	request.Header.Set("Content-Type", contentType)
+	request.ContentLength = length
+	return send(client, request, http.StatusOK)
+}
+
+// uploadTo sends the content to a daemon, which answers with the digest of what it wrote.
+func (c content) uploadTo(ctx context.Context, daemon execd, path string) error {
+	response, err := c.upload(ctx, daemon.client, daemon.url+"/files/upload", daemon.headers, path)
+	if err != nil {
+		return err
+	}
+	if got := response.Header.Get("Repr-Digest"); got != c.digest {
+		err = fmt.Errorf("%w: the upload's digest is %q instead of %q", errLost, got, c.digest)
+	}
+	return errors.Join(err, drain(response))
+}
+
+func (c content) uploadToFloor(ctx context.Context, floor *process) error {
+	response, err := c.upload(ctx, floor.client, floor.url+"/upload", http.Header{}, "")
+	if err != nil {
+		return err
+	}
+	return drain(response)
+}
+
+// measureTransfers measures files going up and down, one at a time.
+func (b *bench) measureTransfers(ctx context.Context) error {
+	p, daemon, err := b.startExecd(ctx)
+	if err != nil {
+		return err
+	}
+	defer p.stop()
+	floor, err := b.startFloor(ctx)
+	if err != nil {
+		return err
+	}
+	defer floor.stop()
+	dir, err := b.folder("transfer")
+	if err != nil {
+		return err
+	}
+	c := newContent(b.bytes(transferSize))
+	if b.wants(rowUpload) {
+		target := filepath.Join(dir, "uploaded")
+		err := b.inTurns(ctx, rowUpload, b.rounds(9, 3), sides{
+			ours: func(ctx context.Context) (float64, error) {
+				began := time.Now()
+				err := c.uploadTo(ctx, daemon, target)
+				return speed(c.size, began), err
+			},
+			floor: func(ctx context.Context) (float64, error) {
+				began := time.Now()
+				err := c.uploadToFloor(ctx, floor)
+				return speed(c.size, began), err
+			},
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if !b.wants(rowDownload) {
+		return nil
+	}
+	source := filepath.Join(dir, "source")
+	if err := c.save(source); err != nil {
+		return err
+	}
+	query := "?path=" + url.QueryEscape(source)
+	buffer := make([]byte, 256<<10)
+	return b.inTurns(ctx, rowDownload, b.rounds(15, 3), sides{
+		ours: func(ctx context.Context) (float64, error) {
+			began := time.Now()
+			response, err := daemon.call(ctx, http.MethodGet, "/files/download"+query, "", nil)
+			if err != nil {
+				return 0, err
+			}
+			err = compare(response, c.checker(), buffer)
+			return speed(c.size, began), err
+		},
+		floor: func(ctx context.Context) (float64, error) {
+			began := time.Now()
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, floor.url+"/download"+query, nil)
+			if err != nil {
+				return 0, err
+			}
+			response, err := send(floor.client, request, http.StatusOK)
+			if err != nil {
+				return 0, err
+			}
+			err = compare(response, c.checker(), buffer)
+			return speed(c.size, began), err
+		},
+	})
+}
+
+func (c content) save(path string) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, c.reader())
+	return errors.Join(err, file.Sync(), file.Close())
+}
+
+// compare reads a download to its end and compares every byte.
+func compare(response *http.Response, expected *checker, buffer []byte) error {
+	defer response.Body.Close()
+	for {
+		n, err := response.Body.Read(buffer)
+		if err := expected.take(buffer[:n]); err != nil {
+			return err
+		}
+		if errors.Is(err, io.EOF) {
+			return expected.end()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,315 @@
+package api_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/execd/api"
+	"sandbox.internal/execd/command"
+	"sandbox.internal/execd/files"
+	"sandbox.internal/execd/metrics"
+	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/openapi/conform"
+)
+
+// conflicts are things in the way, and things in use: a mount point, and a program that runs.
+func conflicts(t *testing.T, transport *conform.Transport) []answer {
+	dir := t.TempDir()
+	mounted := filepath.Join(dir, "mounted")
+	must(t, os.Mkdir(mounted, 0o755))
+	program := filepath.Join(dir, "sleep")
+	must(t, os.WriteFile(program, []byte(read(t, "/bin/sleep")), 0o755))
+	one := write(t, filepath.Join(dir, "one"), "1")
+	two := write(t, filepath.Join(dir, "two"), "2")
+	execd := &child{Tmpfs: map[string]string{mounted: "size=1m"}, Bind: []string{program}}
+	d := execd.start(t, transport)
+	// The program runs once its name is that of its process.
+	d.background(t, "exec "+program+" 60")
+	eventually(t, "the program runs", func() bool {
+		running, _ := filepath.Glob("/proc/[0-9]*/exe")
+		for _, link := range running {
+			if target, err := os.Readlink(link); err == nil && target == program {
+				return true
+			}
+		}
+		return false
+	})
+	conflict := func(operation, target, body, path string) answer {
+		return answer{on: d, operation: operation, target: target, body: body, status: 409, code: "CONFLICT", says: []string{path}}
+	}
+	sent := conflict("uploadFiles", "POST /files/upload", upload(one+"/sub", "x"), one)
+	sent.header = formType
+	return []answer{
+		conflict("moveFiles", "POST /files/mv", fmt.Sprintf(`[{"src":%q,"dest":%q}]`, one, two), two),
+		conflict("makeDirectories", "POST /directories", fmt.Sprintf(`{%q:{}}`, one), one),
+		conflict("deleteFiles", "DELETE /files"+query(program), "", program),
+		conflict("deleteDirectories", "DELETE /directories"+query(mounted), "", mounted),
+		conflict("replaceInFiles", "POST /files/replace", fmt.Sprintf(`{%q:{"old":"ELF","new":"FLE"}}`, program), program),
+		sent,
+	}
+}
+
+// refusedByTheKernel are requests to a daemon without rights in a folder that is closed to it.
+func refusedByTheKernel(t *testing.T, transport *conform.Transport) []answer {
+	dir := filepath.Join(t.TempDir(), "closed")
+	must(t, os.Mkdir(dir, 0o700))
+	file := write(t, filepath.Join(dir, "file"), "x")
+	must(t, os.Chmod(dir, 0))
+	t.Cleanup(func() { must(t, os.Chmod(dir, 0o700)) })
+	d := (&child{Nobody: true}).start(t, transport)
+	forbidden := func(operation, target, body string) answer {
+		return answer{on: d, operation: operation, target: target, body: body, status: 403, code: "FORBIDDEN", says: []string{dir, "permission denied"}}
+	}
+	sent := forbidden("uploadFiles", "POST /files/upload", upload(file, "x"))
+	sent.header = formType
+	return []answer{
+		forbidden("getFilesInfo", "GET /files/info"+query(file), ""),
+		forbidden("deleteFiles", "DELETE /files"+query(file), ""),
+		forbidden("setPermissions", "POST /files/permissions", fmt.Sprintf(`{%q:{"mode":600}}`, file)),
+		forbidden("moveFiles", "POST /files/mv", fmt.Sprintf(`[{"src":%q,"dest":%q}]`, file, file+"2")),
+		forbidden("searchFiles", "GET /files/search"+query(dir), ""),
+		forbidden("replaceInFiles", "POST /files/replace", fmt.Sprintf(`{%q:{"old":"x","new":"y"}}`, file)),
+		forbidden("downloadFile", "GET /files/download"+query(file), ""),
+		forbidden("makeDirectories", "POST /directories", fmt.Sprintf(`{%q:{}}`, dir+"/sub")),
+		forbidden("deleteDirectories", "DELETE /directories"+query(dir+"/sub"), ""),
+		forbidden("listDirectory", "GET /directories/list"+query(dir), ""),
+		sent,
+		// Only root may become somebody else.
+		{on: d, operation: "runCommand", name: "another user", target: "POST /command", body: `{"command":"id","uid":1}`,
+			status: 400, code: "INVALID_REQUEST_BODY", says: []string{"uid"}},
+	}
+}
+
+// fullDisk are requests that need more than a very small disk holds.
+func fullDisk(t *testing.T, transport *conform.Transport) []answer {
+	small, crowded := t.TempDir(), t.TempDir()
+	d := (&child{Tmpfs: map[string]string{small: "size=16k", crowded: "nr_inodes=2"}}).start(t, transport)
+	large := strings.Repeat("x", 64<<10)
+	outside := write(t, filepath.Join(t.TempDir(), "large"), large)
+	inside := filepath.Join(small, "a")
+	response, err := d.client.UploadFilesWithBody(t.Context(), nil, formType["Content-Type"], strings.NewReader(upload(inside, "a")))
+	body(t, response, err)
+	response, err = d.client.MakeDirectories(t.Context(), gen.PermissionByPath{filepath.Join(crowded, "first"): {}})
+	body(t, response, err)
+	full := func(operation, target, body, path string) answer {
+		return answer{on: d, operation: operation, target: target, body: body, status: 507, code: "INSUFFICIENT_STORAGE", says: []string{path, "no space left"}}
+	}
+	sent := full("uploadFiles", "POST /files/upload", upload(small+"/b", large), small+"/b")
+	sent.header = formType
+	return []answer{
+		sent,
+		full("replaceInFiles", "POST /files/replace", fmt.Sprintf(`{%q:{"old":"a","new":%q}}`, inside, large), inside),
+		full("moveFiles", "POST /files/mv", fmt.Sprintf(`[{"src":%q,"dest":%q}]`, outside, small+"/c"), small+"/c"),
+		full("makeDirectories", "POST /directories", fmt.Sprintf(`{%q:{}}`, crowded+"/second"), crowded+"/second"),
+	}
+}
+
+// withoutToken are all operations but the open one, asked with a wrong token.
+func withoutToken(t *testing.T, transport *conform.Transport) []answer {
+	d := (&child{Args: []string{"--access-token=open-sesame"}}).start(t, transport)
+	doc, err := contract()
+	must(t, err)
+	var answers []answer
+	for path, item := range doc.Paths.Map() {
+		for method, operation := range item.Operations() {
+			if operation.OperationID == "ping" {
+				continue
+			}
+			answers = append(answers, answer{
+				on: d, operation: operation.OperationID, target: method + " " + strings.ReplaceAll(path, "{id}", "x"),
+				header: map[string]string{"X-EXECD-ACCESS-TOKEN": "open-sesam"},
+				status: 401, code: "UNAUTHORIZED", says: []string{"header X-EXECD-ACCESS-TOKEN"},
+			})
+		}
+	}
+	return answers
+}
+
+func tooLarge(d *daemon) []answer {
+	json := `{"a":"` + strings.Repeat("x", 16<<20) + `"}`
+	large := func(operation, target, body, what string) answer {
+		return answer{on: d, operation: operation, target: target, body: body, status: 413, code: "REQUEST_TOO_LARGE", says: []string{what, "at most"}}
+	}
+	metadata := large("uploadFiles", "POST /files/upload", upload("/"+strings.Repeat("x", 64<<10), "x"), "body/metadata")
+	metadata.header = formType
+	return []answer{
+		large("runCommand", "POST /command", json, "body"),
+		large("setPermissions", "POST /files/permissions", json, "body"),
+		large("moveFiles", "POST /files/mv", json, "body"),
+		large("replaceInFiles", "POST /files/replace", json, "body"),
+		large("makeDirectories", "POST /directories", json, "body"),
+		metadata,
+	}
+}
+
+// notAvailable are requests to an API whose command engine has stopped, on a machine that shows no control groups.
+func notAvailable(t *testing.T, transport *conform.Transport) []answer {
+	commands := command.New(command.Options{LogLimit: 1 << 20, Logger: zerolog.Nop(), Clock: time.Now})
+	commands.Stop(context.Background())
+	handler, err := api.New(api.Options{
+		Commands: commands,
+		Files:    files.New(files.Options{Root: t.TempDir()}),
+		Metrics:  metrics.New(metrics.Options{ProcRoot: t.TempDir()}),
+		Logger:   zerolog.Nop(),
+	})
+	must(t, err)
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	d := connect(t, server.URL, transport)
+	return []answer{
+		{on: d, operation: "runCommand", target: "POST /command", body: `{"command":"ls"}`,
+			status: 503, code: "SERVICE_UNAVAILABLE", says: []string{"shutting down"}},
+		internal(d, "getMetrics", "GET /metrics", ""),
+		internal(d, "watchMetrics", "GET /metrics/watch", ""),
+	}
+}
+
+// internal is a failure whose cause the client does not see.
+func internal(d *daemon, operation, target, body string) answer {
+	return answer{on: d, operation: operation, target: target, body: body, status: 500, code: "RUNTIME_ERROR",
+		header: map[string]string{"X-Request-ID": "find-me"}, says: []string{"internal error", "find-me"}}
+}
+
+// outOfDescriptors are requests to a daemon that may open no more files.
+func outOfDescriptors(t *testing.T, transport *conform.Transport) []answer {
+	dir := t.TempDir()
+	file := write(t, filepath.Join(dir, "file"), "x")
+	must(t, os.Mkdir(filepath.Join(dir, "sub"), 0o755))
+	write(t, filepath.Join(dir, "sub", "file"), "x")
+	execd := &child{Descriptors: 32}
+	d := execd.start(t, transport)
+	// One connection of ours stays; the others take what descriptors are left.
+	response, err := d.client.Ping(t.Context())
+	body(t, response, err)
+	eventually(t, "the daemon cannot accept another connection", func() bool {
+		connection, err := net.Dial("tcp", strings.TrimPrefix(d.url, "http://"))
+		must(t, err)
+		t.Cleanup(func() { connection.Close() })
+		return strings.Contains(string(execd.output.bytes()), "too many open files")
+	})
+	sent := internal(d, "uploadFiles", "POST /files/upload", upload(file, "x"))
+	sent.header["Content-Type"] = formType["Content-Type"]
+	return []answer{
+		internal(d, "runCommand", "POST /command", `{"command":"ls"}`),
+		internal(d, "searchFiles", "GET /files/search"+query(dir), ""),
+		internal(d, "listDirectory", "GET /directories/list"+query(dir), ""),
+		internal(d, "downloadFile", "GET /files/download"+query(file), ""),
+		internal(d, "downloadFile", "GET /files/download"+query("/proc/self/mem"), ""),
+		internal(d, "replaceInFiles", "POST /files/replace", fmt.Sprintf(`{%q:{"old":"x","new":"y"}}`, file)),
+		internal(d, "deleteDirectories", "DELETE /directories"+query(dir+"/sub"), ""),
+		internal(d, "moveFiles", "POST /files/mv", fmt.Sprintf(`[{"src":%q,"dest":%q}]`, file, "/dev/shm/execd-test-moved")),
+		sent,
+	}
+}
+
+// successes are what every operation is for.
+func successes(t *testing.T, d *daemon) {
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	empty := func(response *http.Response, err error) {
+		t.Helper()
+		if got := strings.TrimSpace(string(body(t, response, err))); got != "{}" {
+			t.Errorf("the answer is %q, want an empty object", got)
+		}
+	}
+	ctx := t.Context()
+
+	response, err := d.client.Ping(ctx)
+	body(t, response, err)
+	empty(d.client.MakeDirectories(ctx, gen.PermissionByPath{path("a/b"): {Mode: new(gen.FileMode(750))}}))
+	empty(d.client.UploadFilesWithBody(ctx, nil, formType["Content-Type"], strings.NewReader(upload(path("a/f.txt"), "one two one"))))
+	empty(d.client.ReplaceInFiles(ctx, gen.ReplacementByPath{path("a/f.txt"): {Old: "one", New: "three"}}))
+	empty(d.client.SetPermissions(ctx, gen.PermissionByPath{path("a/f.txt"): {Mode: new(gen.FileMode(604))}}))
+	empty(d.client.MoveFiles(ctx, gen.Moves{{Src: path("a/f.txt"), Dest: path("a/b/g.txt")}}))
+
+	response, err = d.client.GetFilesInfo(ctx, &gen.GetFilesInfoParams{Path: gen.Paths{path("a/b"), path("a/b/g.txt")}})
+	var infos gen.FileInfoByPath
+	must(t, json.Unmarshal(body(t, response, err), &infos))
+	folder, file := infos[path("a/b")], infos[path("a/b/g.txt")]
+	if len(infos) != 2 || folder.Type != gen.FileTypeDirectory || folder.Mode != 750 ||
+		file.Type != gen.FileTypeFile || file.Mode != 604 || file.Size != 15 || time.Since(file.ModifiedAt) > time.Minute {
+		t.Errorf("the facts are %+v", infos)
+	}
+	for _, list := range []struct {
+		operation string
+		want      []string
+		ask       func() (*http.Response, error)
+	}{
+		{"search", []string{"a/b/g.txt"}, func() (*http.Response, error) {
+			return d.client.SearchFiles(ctx, &gen.SearchFilesParams{Path: dir, Pattern: new("*.txt")})
+		}},
+		{"search without pattern", []string{"a/b/g.txt"}, func() (*http.Response, error) {
+			return d.client.SearchFiles(ctx, &gen.SearchFilesParams{Path: dir})
+		}},
+		{"search in vain", nil, func() (*http.Response, error) {
+			return d.client.SearchFiles(ctx, &gen.SearchFilesParams{Path: dir, Pattern: new("*.go")})
+		}},
+		{"list", []string{"a"}, func() (*http.Response, error) {
+			return d.client.ListDirectory(ctx, &gen.ListDirectoryParams{Path: dir})
+		}},
+		{"list deeper", []string{"a", "a/b"}, func() (*http.Response, error) {
+			return d.client.ListDirectory(ctx, &gen.ListDirectoryParams{Path: dir, Depth: new(2)})
+		}},
+	} {
+		response, err := list.ask()
+		var infos gen.FileInfos
+		data := body(t, response, err)
+		must(t, json.Unmarshal(data, &infos))
+		var got []string
+		for _, info := range infos {
+			got = append(got, strings.TrimPrefix(info.Path, dir+"/"))
+		}
+		if fmt.Sprint(got) != fmt.Sprint(list.want) || data[0] != '[' {
+			t.Errorf("%s: got %s, want %q", list.operation, data, list.want)
+		}
+	}
+	response, err = d.client.DownloadFile(ctx, &gen.DownloadFileParams{Path: path("a/b/g.txt"), Range: new("bytes=6-8")})
+	must(t, err)
+	part, err := io.ReadAll(response.Body)
+	response.Body.Close()
+	if must(t, err); response.StatusCode != http.StatusPartialContent || string(part) != "two" || response.Header.Get("Content-Range") != "bytes 6-8/15" {
+		t.Errorf("status %d, %q, Content-Range %q", response.StatusCode, part, response.Header.Get("Content-Range"))
+	}
+	response, err = d.client.DownloadFile(ctx, &gen.DownloadFileParams{Path: path("a/b/g.txt")})
+	if got := string(body(t, response, err)); got != "three two three" {
+		t.Errorf("the file holds %q", got)
+	}
+	(answer{on: d, target: "GET /files/download" + query(path("a/b/g.txt")), header: map[string]string{"Range": "bytes=15-"},
+		status: 416, code: "RANGE_NOT_SATISFIABLE", says: []string{"header Range", "15"}}).check(t)
+	empty(d.client.DeleteFiles(ctx, &gen.DeleteFilesParams{Path: gen.Paths{path("a/b/g.txt")}}))
+	empty(d.client.DeleteDirectories(ctx, &gen.DeleteDirectoriesParams{Path: gen.Paths{path("a")}}))
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+
+	s := d.run(t, gen.CommandRequest{Command: "echo hello"})
+	id := s.until("init").Text
+	events := s.all(2)
+	if got := joined(events, "stdout"); got != "hello\n" {
+		t.Errorf("the command says %q", got)
+	}
+	d.resume(ctx, t, id, 0).all(1)
+	if text, _ := d.logs(t, id, nil); text != "hello\n" {
+		t.Errorf("the log holds %q", text)
+	}
+	d.status(t, id)
+	empty(d.client.InterruptCommand(ctx, &gen.InterruptCommandParams{ID: id}))
+	response, err = d.client.GetMetrics(ctx, nil)
+	body(t, response, err)
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
+	response, err = d.client.WatchMetrics(ctx)
+	d.stream(t, response, err)
+}

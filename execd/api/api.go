@@ -1,0 +1,121 @@
+// Package api serves the execution contract (openapi/execd.yaml) over HTTP. A handler converts in, calls one engine once and converts
+// out; errors are returned, and one table maps them.
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/execd/command"
+	"sandbox.internal/execd/files"
+	"sandbox.internal/execd/metrics"
+	"sandbox.internal/execd/proxy"
+	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/openapi"
+	"sandbox.internal/openapi/serve"
+)
+
+// tokenHeader is the header that carries the access token (execd document, "Authentication").
+const tokenHeader = "X-EXECD-ACCESS-TOKEN"
+
+// maxJSONBody bounds a JSON request body, in bytes. A replacement or a command line may be long.
+const maxJSONBody = 16 << 20
+
+// Options configures the API. The engines are required.
+type Options struct {
+	Commands *command.Manager
+	Files    *files.Files
+	Metrics  *metrics.Sampler
+	// Token is what requests must carry; empty lets everybody in.
+	Token string
+	// Port is the port that execd listens on, which its own proxy serves without a hop.
+	Port int
+	// Linger is how long event streams stay open after their last event once the daemon is stopping, so that what is on its way
+	// arrives (execd document, --graceful-shutdown-timeout).
+	Linger time.Duration
+	Logger zerolog.Logger
+}
+
+// New returns the HTTP server of execd.
+func New(options Options) (*serve.Server, error) {
+	document, err := openapi.LoadExecd()
+	if err != nil {
+		return nil, err
+	}
+	server, err := serve.New(serve.Options{
+		Document:     document,
+		Logger:       options.Logger,
+		Authenticate: serve.HeaderSecret(tokenHeader, options.Token),
+		MaxJSONBody:  maxJSONBody,
+		Problem:      problem,
+		InternalCode: "RUNTIME_ERROR",
+		Quiet:        []string{"ping"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	h := &handlers{commands: options.Commands, files: options.Files, metrics: options.Metrics, linger: options.Linger}
+	gen.RegisterHandlersWithOptions(server.Echo(), gen.NewStrictHandler(h, nil), gen.RegisterHandlersOptions{
+		OperationMiddlewares: server.OperationMiddlewares(),
+	})
+	ports := proxy.New(proxy.Options{
+		Self:        server,
+		SelfPort:    options.Port,
+		TokenHeader: tokenHeader,
+		Logger:      options.Logger,
+		ErrorBody:   writeError,
+	})
+	forward := echo.WrapHandler(ports)
+	server.Echo().Any("/proxy/:port", forward, server.Authenticated)
+	server.Echo().Any("/proxy/:port/*", forward, server.Authenticated)
+	// The path of execd's own port leads back to the server, which asks for the token itself where it is needed.
+	self := fmt.Sprintf("/proxy/%d", options.Port)
+	server.Echo().Any(self, forward)
+	server.Echo().Any(self+"/*", forward)
+	return server, nil
+}
+
+// writeError answers with an error from outside of the contract.
+func writeError(w http.ResponseWriter, _ *http.Request, status int, code, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(gen.Error{Code: code, Message: message}) // a client that is gone by now is no news
+}
+
+type handlers struct {
+	commands *command.Manager
+	files    *files.Files
+	metrics  *metrics.Sampler
+	linger   time.Duration
+}
+
+// problem is the one table from the engines' errors to HTTP (execd document, "Errors").
+func problem(err error) (serve.Problem, bool) {
+	switch {
+	case errors.Is(err, command.ErrInvalid):
+		return serve.Problem{Status: http.StatusBadRequest, Code: "INVALID_REQUEST_BODY", Message: err.Error()}, true
+	case errors.Is(err, command.ErrNotFound):
+		return serve.Problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Message: err.Error()}, true
+	case errors.Is(err, command.ErrClosed):
+		return serve.Problem{Status: http.StatusServiceUnavailable, Code: "SERVICE_UNAVAILABLE", Message: err.Error()}, true
+	}
+	switch files.KindOf(err) {
+	case files.KindInvalid:
+		return serve.Problem{Status: http.StatusBadRequest, Code: "INVALID_REQUEST_BODY", Message: err.Error()}, true
+	case files.KindNotFound:
+		return serve.Problem{Status: http.StatusNotFound, Code: "FILE_NOT_FOUND", Message: err.Error()}, true
+	case files.KindConflict:
+		return serve.Problem{Status: http.StatusConflict, Code: "CONFLICT", Message: err.Error()}, true
+	case files.KindPermission:
+		return serve.Problem{Status: http.StatusForbidden, Code: "FORBIDDEN", Message: err.Error()}, true
+	case files.KindNoSpace:
+		return serve.Problem{Status: http.StatusInsufficientStorage, Code: "INSUFFICIENT_STORAGE", Message: err.Error()}, true
+	}
+	return serve.Problem{}, false
+}

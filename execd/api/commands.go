@@ -1,0 +1,153 @@
+package api
+
+import (
+	"context"
+	"mime"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"sandbox.internal/execd/command"
+	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/openapi/serve"
+)
+
+func (h *handlers) RunCommand(ctx context.Context, request gen.RunCommandRequestObject) (gen.RunCommandResponseObject, error) {
+	spec, err := fromCommandRequest(*request.Body)
+	if err != nil {
+		return nil, err
+	}
+	c, err := h.commands.Start(spec)
+	if err != nil {
+		return nil, err
+	}
+	serve.LogField(ctx, "command_id", c.ID())
+	background := value(request.Body.Background)
+	if background && !wantsStream(serve.Request(ctx)) {
+		return gen.RunCommand200JSONResponse{
+			Body:    gen.CommandAccepted{ID: c.ID()},
+			Headers: gen.RunCommand200ResponseHeaders{XCommandID: c.ID()},
+		}, nil
+	}
+	reader, err := c.Events(0)
+	if err != nil {
+		return nil, err
+	}
+	return commandStream{ctx: ctx, id: c.ID(), reader: reader, linger: h.linger, greet: true, initOnly: background}, nil
+}
+
+func (h *handlers) StreamCommand(ctx context.Context, request gen.StreamCommandRequestObject) (gen.StreamCommandResponseObject, error) {
+	c, err := h.commands.Get(request.ID)
+	if err != nil {
+		return nil, err
+	}
+	after, id := int64(0), value(request.Params.LastEventID)
+	if id != "" {
+		after, err = strconv.ParseInt(id, 10, 64)
+	}
+	var reader *command.Reader
+	if err == nil {
+		reader, err = c.Events(after)
+	}
+	if err != nil {
+		return nil, serve.Invalid("header Last-Event-ID: %q is not the id of an event of this command", id)
+	}
+	return commandStream{ctx: ctx, id: c.ID(), reader: reader, linger: h.linger}, nil
+}
+
+func (h *handlers) GetCommandStatus(_ context.Context, request gen.GetCommandStatusRequestObject) (gen.GetCommandStatusResponseObject, error) {
+	c, err := h.commands.Get(request.ID)
+	if err != nil {
+		return nil, err
+	}
+	return gen.GetCommandStatus200JSONResponse(toCommandStatus(c.Status())), nil
+}
+
+func (h *handlers) GetCommandLogs(_ context.Context, request gen.GetCommandLogsRequestObject) (gen.GetCommandLogsResponseObject, error) {
+	c, err := h.commands.Get(request.ID)
+	if err != nil {
+		return nil, err
+	}
+	after := int64(-1)
+	if request.Params.Cursor != nil {
+		after = *request.Params.Cursor
+	}
+	return commandLogs{c.Lines(after)}, nil
+}
+
+func (h *handlers) InterruptCommand(ctx context.Context, request gen.InterruptCommandRequestObject) (gen.InterruptCommandResponseObject, error) {
+	serve.LogField(ctx, "command_id", request.Params.ID)
+	if err := h.commands.Interrupt(request.Params.ID); err != nil {
+		return nil, err
+	}
+	return gen.InterruptCommand200JSONResponse{}, nil
+}
+
+// commandLogs is the answer with a part of a command's output.
+type commandLogs struct{ lines *command.Lines }
+
+// VisitGetCommandLogsResponse implements the generated interface.
+func (l commandLogs) VisitGetCommandLogsResponse(w http.ResponseWriter) error {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("EXECD-COMMANDS-TAIL-CURSOR", strconv.FormatInt(l.lines.Last, 10))
+	w.WriteHeader(http.StatusOK)
+	_, err := l.lines.WriteTo(serve.BoundedWriter(w, 0))
+	return err
+}
+
+func fromCommandRequest(r gen.CommandRequest) (command.Spec, error) {
+	spec := command.Spec{Command: r.Command, Dir: value(r.Cwd), Env: r.Envs, Timeout: time.Duration(value(r.Timeout)) * time.Millisecond}
+	if limit := int64(365 * 24 * time.Hour / time.Millisecond); value(r.Timeout) > limit {
+		return spec, serve.Invalid("body/timeout: must be at most %d milliseconds", limit)
+	}
+	spec.UID, spec.GID = toID(r.UID), toID(r.GID)
+	return spec, nil
+}
+
+// toID narrows a user or group number; the contract's limits keep it within 32 bits.
+func toID(n *int64) *uint32 {
+	if n == nil {
+		return nil
+	}
+	id := uint32(*n)
+	return &id
+}
+
+func toCommandStatus(s command.Status) gen.CommandStatus {
+	status := gen.CommandStatus{ID: s.ID, Content: s.Content, Running: s.Running, ExitCode: s.ExitCode, StartedAt: s.StartedAt.UTC()}
+	if s.Error != "" {
+		status.Error = &s.Error
+	}
+	if !s.FinishedAt.IsZero() {
+		finished := s.FinishedAt.UTC()
+		status.FinishedAt = &finished
+	}
+	return status
+}
+
+// wantsStream reports whether the client names event streams in its Accept header.
+func wantsStream(r *http.Request) bool {
+	return slices.Contains(accepted(r), "text/event-stream")
+}
+
+// accepted returns the media types of the Accept header in their order, without their parameters.
+func accepted(r *http.Request) []string {
+	var types []string
+	for _, entry := range strings.Split(strings.Join(r.Header.Values("Accept"), ","), ",") {
+		if media, _, err := mime.ParseMediaType(entry); err == nil {
+			types = append(types, media)
+		}
+	}
+	return types
+}
+
+// value returns what p points to, or the zero value.
+func value[T any](p *T) T {
+	if p == nil {
+		var zero T
+		return zero
+	}
+	return *p
+}

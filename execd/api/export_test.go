@@ -1,0 +1,8 @@
+package api
+
+// The rendering of events, for tests of what no stream can be made to say.
+var (
+	AppendEvent  = appendEvent
+	AppendPing   = appendPing
+	AppendString = appendString
+)

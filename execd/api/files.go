@@ -1,0 +1,157 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"path/filepath"
+
+	"sandbox.internal/execd/files"
+	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/openapi/serve"
+)
+
+const (
+	defaultPattern = "**"
+	defaultDepth   = 1
+)
+
+func (h *handlers) GetFilesInfo(_ context.Context, request gen.GetFilesInfoRequestObject) (gen.GetFilesInfoResponseObject, error) {
+	infos, err := h.files.Info(request.Params.Path)
+	if err != nil {
+		return nil, err
+	}
+	out := make(gen.GetFilesInfo200JSONResponse, len(infos))
+	for path, info := range infos {
+		out[path] = toFileInfo(info)
+	}
+	return out, nil
+}
+
+func (h *handlers) DeleteFiles(_ context.Context, request gen.DeleteFilesRequestObject) (gen.DeleteFilesResponseObject, error) {
+	if err := h.files.RemoveFiles(request.Params.Path); err != nil {
+		return nil, err
+	}
+	return gen.DeleteFiles200JSONResponse{}, nil
+}
+
+func (h *handlers) DeleteDirectories(_ context.Context, request gen.DeleteDirectoriesRequestObject) (gen.DeleteDirectoriesResponseObject, error) {
+	if err := h.files.RemoveDirectories(request.Params.Path); err != nil {
+		return nil, err
+	}
+	return gen.DeleteDirectories200JSONResponse{}, nil
+}
+
+func (h *handlers) MakeDirectories(_ context.Context, request gen.MakeDirectoriesRequestObject) (gen.MakeDirectoriesResponseObject, error) {
+	if err := h.files.MakeDirectories(fromPermissions(*request.Body)); err != nil {
+		return nil, err
+	}
+	return gen.MakeDirectories200JSONResponse{}, nil
+}
+
+func (h *handlers) SetPermissions(_ context.Context, request gen.SetPermissionsRequestObject) (gen.SetPermissionsResponseObject, error) {
+	if err := h.files.SetPermissions(fromPermissions(*request.Body)); err != nil {
+		return nil, err
+	}
+	return gen.SetPermissions200JSONResponse{}, nil
+}
+
+func (h *handlers) MoveFiles(ctx context.Context, request gen.MoveFilesRequestObject) (gen.MoveFilesResponseObject, error) {
+	entries := make([]files.MoveEntry, len(*request.Body))
+	for i, entry := range *request.Body {
+		entries[i] = files.MoveEntry{Src: entry.Src, Dest: entry.Dest}
+	}
+	if err := h.files.Move(ctx, entries); err != nil {
+		return nil, err
+	}
+	return gen.MoveFiles200JSONResponse{}, nil
+}
+
+func (h *handlers) ReplaceInFiles(_ context.Context, request gen.ReplaceInFilesRequestObject) (gen.ReplaceInFilesResponseObject, error) {
+	wanted := make(map[string]files.Replacement, len(*request.Body))
+	for path, replacement := range *request.Body {
+		wanted[path] = files.Replacement{Old: replacement.Old, New: replacement.New}
+	}
+	if err := h.files.Replace(wanted); err != nil {
+		return nil, err
+	}
+	return gen.ReplaceInFiles200JSONResponse{}, nil
+}
+
+func (h *handlers) SearchFiles(ctx context.Context, request gen.SearchFilesRequestObject) (gen.SearchFilesResponseObject, error) {
+	pattern := value(request.Params.Pattern)
+	if pattern == "" {
+		pattern = defaultPattern
+	}
+	infos, err := h.files.Search(ctx, request.Params.Path, pattern)
+	if err != nil {
+		return nil, err
+	}
+	return gen.SearchFiles200JSONResponse(toFileInfos(infos)), nil
+}
+
+func (h *handlers) ListDirectory(ctx context.Context, request gen.ListDirectoryRequestObject) (gen.ListDirectoryResponseObject, error) {
+	depth := defaultDepth
+	if request.Params.Depth != nil {
+		depth = *request.Params.Depth
+	}
+	infos, err := h.files.List(ctx, request.Params.Path, depth)
+	if err != nil {
+		return nil, err
+	}
+	return gen.ListDirectory200JSONResponse(toFileInfos(infos)), nil
+}
+
+func (h *handlers) DownloadFile(ctx context.Context, request gen.DownloadFileRequestObject) (gen.DownloadFileResponseObject, error) {
+	file, err := h.files.Open(request.Params.Path)
+	if err != nil {
+		return nil, err
+	}
+	return download{request: serve.Request(ctx), file: file}, nil
+}
+
+// download is the answer with a file or a range of it.
+type download struct {
+	request *http.Request
+	file    *files.Download
+}
+
+// VisitDownloadFileResponse implements the generated interface.
+func (d download) VisitDownloadFileResponse(w http.ResponseWriter) error {
+	defer d.file.Close() // only read from
+	return serve.Download{
+		Request: d.request,
+		Name:    filepath.Base(d.file.Info.Path),
+		ModTime: d.file.Info.Modified,
+		Content: d.file.Content,
+	}.Serve(w)
+}
+
+func fromPermissions(in map[string]gen.Permission) map[string]files.Permission {
+	out := make(map[string]files.Permission, len(in))
+	for path, p := range in {
+		out[path] = files.Permission{Owner: value(p.Owner), Group: value(p.Group), Mode: value(p.Mode)}
+	}
+	return out
+}
+
+// toFileInfos never returns nil: no files are an empty array to a client.
+func toFileInfos(in []files.Info) []gen.FileInfo {
+	out := make([]gen.FileInfo, len(in))
+	for i, info := range in {
+		out[i] = toFileInfo(info)
+	}
+	return out
+}
+
+func toFileInfo(info files.Info) gen.FileInfo {
+	return gen.FileInfo{
+		Path:       info.Path,
+		Size:       info.Size,
+		ModifiedAt: info.Modified.UTC(),
+		CreatedAt:  info.Created.UTC(),
+		Owner:      info.Owner,
+		Group:      info.Group,
+		Mode:       info.Mode,
+		Type:       gen.FileType(info.Type),
+	}
+}

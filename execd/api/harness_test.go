@@ -1,0 +1,303 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"sandbox.internal/execd/app"
+	"sandbox.internal/execd/config"
+	"sandbox.internal/execd/shell"
+	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/openapi"
+	"sandbox.internal/openapi/conform"
+)
+
+// deadline bounds whatever a test waits for.
+const deadline = 30 * time.Second
+
+// contract is the document that every answer is held to; nobody changes it.
+var contract = sync.OnceValues(openapi.LoadExecd)
+
+// TestMain lets the test binary stand in for execd where a test needs the daemon, or its shell, in a process of its own.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case "sh":
+			os.Exit(shell.Main(os.Args[2:]))
+		case "daemon":
+			os.Exit(runChild())
+		}
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// daemon is an execd that listens, and a client of it whose every answer is checked against the contract.
+type daemon struct {
+	url      string
+	http     *http.Client
+	client   *gen.Client
+	contract *conform.Transport
+}
+
+// start runs execd in this process until the test ends.
+func start(t *testing.T) *daemon {
+	t.Helper()
+	settings := config.Settings{Host: "127.0.0.1", CommandLogLimit: 1 << 30}
+	execd, err := app.New(settings, zerolog.Nop())
+	must(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	stopped := make(chan error, 1)
+	go func() { stopped <- execd.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		must(t, <-stopped)
+	})
+	return connect(t, "http://"+execd.Addr(), newTransport(t))
+}
+
+func connect(t *testing.T, url string, transport *conform.Transport) *daemon {
+	t.Helper()
+	d := &daemon{url: url, http: &http.Client{Transport: transport}, contract: transport}
+	var err error
+	d.client, err = gen.NewClient(url, gen.WithHTTPClient(d.http))
+	must(t, err)
+	return d
+}
+
+func newTransport(t *testing.T) *conform.Transport {
+	t.Helper()
+	doc, err := contract()
+	must(t, err)
+	base := &http.Transport{}
+	t.Cleanup(base.CloseIdleConnections)
+	return conform.New(doc, base, t)
+}
+
+// child is an execd in a process of its own, for what must not happen to the test's.
+type child struct {
+	Args   []string          // flags of the daemon
+	Env    []string          // added to the test's
+	Tmpfs  map[string]string // folders that become file systems of their own, with their mount options
+	Bind   []string          // files that become mount points
+	Nobody bool              // run without any rights
+	// Descriptors is how many files may be open; 0 is the usual limit.
+	Descriptors uint64
+
+	pid    int
+	output output
+}
+
+// start runs the child until the test ends. Its mounts are seen by it alone and vanish with it.
+func (c *child) start(t *testing.T, transport *conform.Transport) *daemon {
+	t.Helper()
+	setup, err := json.Marshal(c)
+	must(t, err)
+	process := exec.Command("/proc/self/exe", append([]string{"daemon"}, c.Args...)...)
+	process.Env = append(append(os.Environ(), c.Env...), "TEST_CHILD="+string(setup))
+	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	root := os.Geteuid() == 0
+	if c.Nobody && root {
+		process.SysProcAttr.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
+	}
+	if len(c.Tmpfs)+len(c.Bind) > 0 {
+		process.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
+		if !root {
+			process.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+			process.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
+			process.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
+		}
+	}
+	process.Stdout, process.Stderr = &c.output, &c.output
+	must(t, process.Start())
+	c.pid = process.Process.Pid
+	t.Cleanup(func() {
+		process.Process.Signal(syscall.SIGTERM)
+		must(t, process.Wait())
+	})
+	var listening struct{ Address string }
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the child said:\n%s", c.output.bytes())
+		}
+	})
+	eventually(t, "the child listens", func() bool {
+		for line := range bytes.Lines(c.output.bytes()) {
+			if json.Unmarshal(line, &listening) == nil && listening.Address != "" {
+				return true
+			}
+		}
+		return false
+	})
+	return connect(t, "http://"+listening.Address, transport)
+}
+
+// runChild is the child's side.
+func runChild() int {
+	var setup child
+	err := json.Unmarshal([]byte(os.Getenv("TEST_CHILD")), &setup)
+	if err == nil {
+		err = setup.mount()
+	}
+	os.Unsetenv("TEST_CHILD")
+	if err == nil && setup.Descriptors > 0 {
+		err = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: setup.Descriptors, Max: setup.Descriptors})
+	}
+	if err == nil {
+		err = serveChild(os.Args[2:])
+	}
+	if err != nil {
+		os.Stderr.WriteString(err.Error() + "\n")
+		return 1
+	}
+	return 0
+}
+
+func (c *child) mount() error {
+	if len(c.Tmpfs)+len(c.Bind) > 0 {
+		if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
+			return err
+		}
+	}
+	for dir, options := range c.Tmpfs {
+		if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, options); err != nil {
+			return err
+		}
+	}
+	for _, path := range c.Bind {
+		if err := syscall.Mount(path, path, "", syscall.MS_BIND, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func serveChild(args []string) error {
+	settings, err := config.Parse(append([]string{"--host=127.0.0.1", "--port=0"}, args...), os.Getenv, os.Stderr)
+	if err != nil {
+		return err
+	}
+	logger, closer, err := config.Logger(settings, os.Stdout)
+	if err != nil {
+		return err
+	}
+	defer closer.Close()
+	execd, err := app.New(settings, logger)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return execd.Run(ctx)
+}
+
+// output collects what a process writes.
+type output struct {
+	mu   sync.Mutex
+	data []byte
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.data = append(o.data, p...)
+	return len(p), nil
+}
+
+func (o *output) bytes() []byte {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return bytes.Clone(o.data)
+}
+
+// body reads an answer to its end and expects success.
+func body(t *testing.T, response *http.Response, err error) []byte {
+	t.Helper()
+	must(t, err)
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	must(t, err)
+	if response.StatusCode != http.StatusOK {
+		t.Fatalf("status %d: %s", response.StatusCode, data)
+	}
+	return data
+}
+
+// status asks for a command's status.
+func (d *daemon) status(t *testing.T, id string) gen.CommandStatus {
+	t.Helper()
+	response, err := d.client.GetCommandStatus(t.Context(), id)
+	var status gen.CommandStatus
+	must(t, json.Unmarshal(body(t, response, err), &status))
+	return status
+}
+
+// background starts a command that nobody waits for and returns its id.
+func (d *daemon) background(t *testing.T, line string) string {
+	t.Helper()
+	response, err := d.client.RunCommand(t.Context(), gen.CommandRequest{Command: line, Background: new(true)})
+	var accepted gen.CommandAccepted
+	must(t, json.Unmarshal(body(t, response, err), &accepted))
+	if header := response.Header.Get("X-Command-ID"); header != accepted.ID {
+		t.Fatalf("X-Command-ID is %q, the body says %q", header, accepted.ID)
+	}
+	return accepted.ID
+}
+
+func (d *daemon) interrupt(t *testing.T, id string) {
+	t.Helper()
+	response, err := d.client.InterruptCommand(t.Context(), &gen.InterruptCommandParams{ID: id})
+	body(t, response, err)
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually polls until what it waits for is true.
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	poll := time.NewTicker(2 * time.Millisecond)
+	defer poll.Stop()
+	for end := time.Now().Add(deadline); !done(); <-poll.C {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", deadline, what)
+		}
+	}
+}
+
+func write(t testing.TB, path, content string) string {
+	t.Helper()
+	must(t, os.WriteFile(path, []byte(content), 0o644))
+	return path
+}
+
+func read(t testing.TB, path string) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	must(t, err)
+	return string(data)
+}
+
+// header sets a header of one request.
+func header(name, value string) gen.RequestEditorFn {
+	return func(_ context.Context, request *http.Request) error {
+		request.Header.Set(name, value)
+		return nil
+	}
+}

@@ -1,0 +1,100 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"time"
+
+	"sandbox.internal/execd/metrics"
+	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/openapi/serve"
+)
+
+// watchInterval is the time between two events of a metrics stream (execd document, "Health and metrics").
+const watchInterval = time.Second
+
+func (h *handlers) Ping(context.Context, gen.PingRequestObject) (gen.PingResponseObject, error) {
+	return gen.Ping200Response{}, nil
+}
+
+func (h *handlers) GetMetrics(ctx context.Context, request gen.GetMetricsRequestObject) (gen.GetMetricsResponseObject, error) {
+	snapshot, err := h.metrics.Sample()
+	if err != nil {
+		return nil, err
+	}
+	if wantsText(serve.Request(ctx), request.Params.Format) {
+		text := metrics.Prometheus(snapshot)
+		return gen.GetMetrics200TextPlainVersion004Response{Body: bytes.NewReader(text), ContentLength: int64(len(text))}, nil
+	}
+	return gen.GetMetrics200JSONResponse(toMetrics(snapshot)), nil
+}
+
+func (h *handlers) WatchMetrics(ctx context.Context, _ gen.WatchMetricsRequestObject) (gen.WatchMetricsResponseObject, error) {
+	// The daemon's sampler has a past, so the first event is as good as the others.
+	first, err := h.metrics.Sample()
+	if err != nil {
+		return nil, err
+	}
+	// A sampler of its own: CPU use over this stream's seconds, whatever other clients ask.
+	return metricsStream{ctx: ctx, first: first, sampler: metrics.New(metrics.Options{})}, nil
+}
+
+// wantsText reports whether the client asks for the Prometheus text format, by parameter or by header.
+func wantsText(r *http.Request, format *gen.MetricsFormat) bool {
+	if format != nil {
+		return *format == gen.MetricsFormatPrometheus
+	}
+	// Prometheus itself names its newer formats first.
+	for _, media := range accepted(r) {
+		if media == "text/plain" || media == "application/json" {
+			return media == "text/plain"
+		}
+	}
+	return false
+}
+
+// metricsStream is the answer with a snapshot every second.
+type metricsStream struct {
+	ctx     context.Context
+	first   metrics.Snapshot
+	sampler *metrics.Sampler
+}
+
+// VisitWatchMetricsResponse implements the generated interface.
+func (s metricsStream) VisitWatchMetricsResponse(w http.ResponseWriter) error {
+	out := serve.NewEventStream(s.ctx, w, serve.EventStreamOptions{})
+	ticker := time.NewTicker(watchInterval)
+	defer ticker.Stop()
+	for snapshot := s.first; ; {
+		data, err := json.Marshal(toMetrics(snapshot))
+		if err != nil {
+			return err
+		}
+		out.Data(data)
+		if out.Flush() != nil {
+			return nil // the client has left
+		}
+		select {
+		case <-ticker.C:
+		case <-serve.Draining(s.ctx):
+			return nil
+		case <-s.ctx.Done():
+			return nil
+		}
+		if snapshot, err = s.sampler.Sample(); err != nil {
+			return err
+		}
+	}
+}
+
+func toMetrics(s metrics.Snapshot) gen.Metrics {
+	return gen.Metrics{
+		CPUCount:    s.CPUCount,
+		CPUUsedPct:  s.CPUUsedPct,
+		MemTotalMib: s.MemTotalMiB,
+		MemUsedMib:  s.MemUsedMiB,
+		Timestamp:   s.Timestamp,
+	}
+}

@@ -1,0 +1,142 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime/multipart"
+	"net/http"
+	"strings"
+
+	"sandbox.internal/execd/files"
+	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/openapi/serve"
+)
+
+// maxUploadMetadata bounds a metadata part, in bytes.
+const maxUploadMetadata = 64 << 10
+
+func (h *handlers) UploadFiles(_ context.Context, request gen.UploadFilesRequestObject) (gen.UploadFilesResponseObject, error) {
+	upload := upload{files: h.files, body: request.Body, digest: value(request.Params.ReprDigest)}
+	var digests []string
+	for {
+		meta, err := upload.metadata(len(digests))
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		digest, err := upload.file(meta)
+		if err != nil {
+			return nil, err
+		}
+		digests = append(digests, digest)
+	}
+	if len(digests) == 0 {
+		return nil, serve.Invalid("body: must have a metadata part followed by a file part")
+	}
+	response := gen.UploadFiles200JSONResponse{}
+	if len(digests) == 1 {
+		response.Headers.ReprDigest = &digests[0]
+	}
+	return response, nil
+}
+
+// upload reads the pairs of a multipart body, metadata and then file, in the order in which they come.
+type upload struct {
+	files  *files.Files
+	body   *multipart.Reader
+	digest string // of the request's only file, if the client sent one
+}
+
+// metadata reads the next metadata part. It returns io.EOF when there is none.
+func (u *upload) metadata(done int) (files.UploadMeta, error) {
+	part, err := u.next()
+	if err != nil {
+		return files.UploadMeta{}, err
+	}
+	if done > 0 && u.digest != "" {
+		return files.UploadMeta{}, serve.Invalid("header Repr-Digest: fits one file; send it in each file part when there are several")
+	}
+	if name := part.FormName(); name != "metadata" {
+		return files.UploadMeta{}, serve.Invalid("body: part %q came where a metadata part must come; the order is metadata, file, metadata, file", name)
+	}
+	text, err := io.ReadAll(io.LimitReader(part, maxUploadMetadata+1))
+	if err != nil {
+		return files.UploadMeta{}, broken(err)
+	}
+	if len(text) > maxUploadMetadata {
+		return files.UploadMeta{}, &serve.Problem{Status: http.StatusRequestEntityTooLarge, Code: "REQUEST_TOO_LARGE", Message: "body/metadata: must be at most 64 KiB"}
+	}
+	var meta gen.UploadMetadata
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	err = decoder.Decode(&meta)
+	if err == nil && decoder.More() {
+		err = errors.New("there is more after the object")
+	}
+	if err != nil {
+		return files.UploadMeta{}, serve.Invalid("body/metadata: must be a JSON object with path, owner, group and mode: %s", strings.TrimPrefix(err.Error(), "json: "))
+	}
+	if meta.Path == "" {
+		return files.UploadMeta{}, serve.Invalid("body/metadata/path: is required")
+	}
+	return files.UploadMeta{
+		Path:       meta.Path,
+		Permission: files.Permission{Owner: value(meta.Owner), Group: value(meta.Group), Mode: value(meta.Mode)},
+		Digest:     u.digest,
+	}, nil
+}
+
+// file reads the file part that belongs to the metadata, and returns its digest once it is in place.
+func (u *upload) file(meta files.UploadMeta) (string, error) {
+	part, err := u.next()
+	if errors.Is(err, io.EOF) {
+		return "", serve.Invalid("body: the file part for %q is missing", meta.Path)
+	}
+	if err != nil {
+		return "", err
+	}
+	if name := part.FormName(); name != "file" {
+		return "", serve.Invalid("body: part %q came where the file part for %q must come", name, meta.Path)
+	}
+	if digest := part.Header.Get("Repr-Digest"); digest != "" {
+		meta.Digest = digest
+	}
+	target, err := u.files.Begin(meta)
+	if err != nil {
+		return "", err
+	}
+	defer target.Abort()
+	if _, err := io.Copy(target, content{part}); err != nil {
+		return "", err
+	}
+	uploaded, err := target.Commit()
+	return uploaded.Digest, err
+}
+
+func (u *upload) next() (*multipart.Part, error) {
+	part, err := u.body.NextPart()
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, broken(err)
+	}
+	return part, err
+}
+
+// content is what a part holds. Its errors are the client's, so that io.Copy tells them from those of the disk it writes to.
+type content struct{ part *multipart.Part }
+
+func (c content) Read(p []byte) (int, error) {
+	n, err := c.part.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = broken(err)
+	}
+	return n, err
+}
+
+func broken(err error) error {
+	return serve.Invalid("body: is not a complete multipart/form-data message: %v", err)
+}

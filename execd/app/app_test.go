@@ -1,0 +1,327 @@
+package app_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"sandbox.internal/execd/app"
+	"sandbox.internal/execd/config"
+	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/openapi"
+	"sandbox.internal/openapi/serve/servetest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	tokenHeader = "X-EXECD-ACCESS-TOKEN"
+	token       = "open-sesame"
+)
+
+// daemon is an execd that serves until its test ends, or stop is called.
+type daemon struct {
+	address string
+	url     string
+	client  *gen.Client
+	http    *http.Client
+	log     *journal
+	stop    context.CancelFunc
+	stopped chan error
+}
+
+func start(t *testing.T, settings config.Settings) *daemon {
+	t.Helper()
+	settings.Host, settings.CommandLogLimit = "127.0.0.1", 1<<30
+	log := &journal{}
+	execd, err := app.New(settings, zerolog.New(log))
+	must(t, err)
+	d := &daemon{address: execd.Addr(), url: "http://" + execd.Addr(), log: log, stopped: make(chan error, 1)}
+	ctx, stop := context.WithCancel(context.Background())
+	d.stop = stop
+	go func() {
+		d.stopped <- execd.Run(ctx)
+		close(d.stopped)
+	}()
+	t.Cleanup(func() {
+		stop()
+		must(t, <-d.stopped)
+	})
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	d.http = &http.Client{Transport: transport}
+	d.client, err = gen.NewClient(d.url, gen.WithHTTPClient(d.http), gen.WithRequestEditorFn(
+		func(_ context.Context, r *http.Request) error {
+			r.Header.Set(tokenHeader, settings.AccessToken)
+			return nil
+		}))
+	must(t, err)
+	return d
+}
+
+// journal is a log that a test reads.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// get asks with a token, or without when it is empty, and returns the status and the body.
+func (d *daemon) get(t *testing.T, path, token string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, d.url+path, nil)
+	must(t, err)
+	if token != "" {
+		request.Header.Set(tokenHeader, token)
+	}
+	response, err := d.http.Do(request)
+	must(t, err)
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	must(t, err)
+	return response.StatusCode, string(data)
+}
+
+func TestEveryOperationButPingNeedsTheToken(t *testing.T) {
+	t.Parallel()
+	doc, err := openapi.LoadExecd()
+	must(t, err)
+	d := start(t, config.Settings{AccessToken: token})
+	servetest.EveryOperationNeedsKey(t, doc, d.url, "ping")
+	for _, given := range []string{"", "open-sesam", "open-sesame2", "OPEN-SESAME"} {
+		if status, body := d.get(t, "/metrics", given); status != http.StatusUnauthorized || !strings.Contains(body, `"UNAUTHORIZED"`) {
+			t.Errorf("with token %q: status %d, %s", given, status, body)
+		}
+	}
+	if status, body := d.get(t, "/metrics", token); status != http.StatusOK {
+		t.Errorf("with the token: status %d, %s", status, body)
+	}
+}
+
+func TestWithoutATokenEverythingIsOpenAndSaysSo(t *testing.T) {
+	t.Parallel()
+	d := start(t, config.Settings{})
+	for _, given := range []string{"", "anything"} {
+		if status, body := d.get(t, "/metrics", given); status != http.StatusOK {
+			t.Errorf("with token %q: status %d, %s", given, status, body)
+		}
+	}
+	if log := d.log.String(); !strings.Contains(log, "no access token") || !strings.Contains(log, `"warn"`) {
+		t.Errorf("the log does not warn: %s", log)
+	}
+}
+
+func TestAddressInUse(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer taken.Close()
+	_, err = app.New(config.Settings{Host: "127.0.0.1", Port: taken.Addr().(*net.TCPAddr).Port}, zerolog.Nop())
+	if err == nil || !strings.Contains(err.Error(), taken.Addr().String()) {
+		t.Errorf("the error is %v, want one that names the address", err)
+	}
+}
+
+// TestProxy reaches a server in the sandbox through execd, and execd itself.
+func TestProxy(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%s %q", r.URL, r.Header.Values(tokenHeader))
+	}))
+	defer server.Close()
+	port := server.URL[strings.LastIndexByte(server.URL, ':')+1:]
+	d := start(t, config.Settings{AccessToken: token})
+	own := d.address[strings.LastIndexByte(d.address, ':')+1:]
+	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	closed := fmt.Sprint(nobody.Addr().(*net.TCPAddr).Port)
+	nobody.Close()
+
+	tests := []struct {
+		name, path, token string
+		status            int
+		want              string
+	}{
+		{"with the token", "/proxy/" + port + "/a/b?c=d", token, 200, `/a/b?c=d []`},
+		{"root", "/proxy/" + port, token, 200, `/ []`},
+		{"without the token", "/proxy/" + port + "/", "", 401, "UNAUTHORIZED"},
+		{"with a wrong token", "/proxy/" + port + "/", "wrong", 401, "UNAUTHORIZED"},
+		{"nothing listens", "/proxy/" + closed + "/", token, 502, "PORT_NOT_LISTENING"},
+		{"no port", "/proxy/http/", token, 400, "port"},
+		{"own port, open operation", "/proxy/" + own + "/ping", "", 200, ""},
+		{"own port, without the token", "/proxy/" + own + "/metrics", "", 401, "UNAUTHORIZED"},
+		{"own port, with the token", "/proxy/" + own + "/metrics", token, 200, "cpu_count"},
+		{"own port, other spelling", "/proxy/0" + own + "/metrics", "", 401, "UNAUTHORIZED"},
+		{"own port, then another, without the token", "/proxy/" + own + "/proxy/" + port + "/x", "", 401, "UNAUTHORIZED"},
+		{"own port, then another", "/proxy/" + own + "/proxy/" + port + "/x", token, 200, `/x []`},
+		{"own port twice", "/proxy/" + own + "/proxy/" + own + "/ping", token, 400, "PROXY_LOOP"},
+		{"own port, no such path", "/proxy/" + own + "/nothing", token, 404, "NOT_FOUND"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			status, body := d.get(t, test.path, test.token)
+			if status != test.status || !strings.Contains(body, test.want) {
+				t.Errorf("status %d, %s; want %d, %s", status, body, test.status, test.want)
+			}
+		})
+	}
+}
+
+// stream starts a command and returns its events, one line of JSON each, once it has said that it is ready.
+func (d *daemon) stream(t *testing.T, line string) *bufio.Scanner {
+	t.Helper()
+	response, err := d.client.RunCommand(t.Context(), gen.CommandRequest{Command: line})
+	must(t, err)
+	t.Cleanup(func() { response.Body.Close() })
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), `"ready"`) {
+			return lines
+		}
+	}
+	t.Fatalf("the command never became ready: %v", lines.Err())
+	return nil
+}
+
+type terminal struct {
+	Type     string
+	ExitCode *int `json:"exit_code"`
+}
+
+// last reads a stream to its orderly end and returns its last event.
+func last(t *testing.T, lines *bufio.Scanner) (event terminal, at time.Time) {
+	t.Helper()
+	for lines.Scan() {
+		data, ok := strings.CutPrefix(lines.Text(), "data: ")
+		if !ok {
+			continue
+		}
+		event = terminal{}
+		must(t, json.Unmarshal([]byte(data), &event))
+		if event.Type == "error" || event.Type == "execution_complete" {
+			at = time.Now()
+		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Errorf("the stream was cut: %v", err)
+	}
+	return event, at
+}
+
+func TestGracefulShutdown(t *testing.T) {
+	t.Parallel()
+	const linger = 300 * time.Millisecond
+	tests := []struct {
+		name, line string
+		code       int
+		atMost     time.Duration
+	}{
+		{"a command that ends on request", "echo ready; sleep 60", 143, 1900 * time.Millisecond},
+		{"a command with last words", `trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 0.05; done`, 7, 1900 * time.Millisecond},
+		{"a stubborn command", `trap '' TERM; echo ready; while :; do sleep 0.05; done`, 137, 5 * time.Second},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			d := start(t, config.Settings{GracefulShutdownTimeout: linger})
+			lines := d.stream(t, test.line)
+			began := time.Now()
+			d.stop()
+			event, told := last(t, lines)
+			stayed := time.Since(told)
+			if event.Type != "error" || event.ExitCode == nil || *event.ExitCode != test.code {
+				t.Errorf("the stream ended with %+v, want exit code %d", event, test.code)
+			}
+			if stayed < linger*8/10 {
+				t.Errorf("the stream stayed open for %v after its last event, want %v", stayed, linger)
+			}
+			if err := <-d.stopped; err != nil {
+				t.Errorf("Run returned %v", err)
+			}
+			if took := time.Since(began); took > test.atMost {
+				t.Errorf("the stop took %v, want at most %v", took, test.atMost)
+			}
+			if log := d.log.String(); strings.Contains(log, "cut off") || strings.Contains(log, "cut short") {
+				t.Errorf("a graceful stop cut something off: %s", log)
+			}
+			if connection, err := net.Dial("tcp", d.address); err == nil {
+				connection.Close()
+				t.Error("a stopped daemon accepts connections")
+			}
+		})
+	}
+}
+
+func TestShutdownWithoutLingering(t *testing.T) {
+	t.Parallel()
+	d := start(t, config.Settings{})
+	lines := d.stream(t, "echo ready; sleep 60")
+	watch, err := d.client.WatchMetrics(t.Context())
+	must(t, err)
+	defer watch.Body.Close()
+	began := time.Now()
+	d.stop()
+	if event, _ := last(t, lines); event.Type != "error" {
+		t.Errorf("the stream ended with %+v", event)
+	}
+	if _, err := io.ReadAll(watch.Body); err != nil {
+		t.Errorf("the metrics were cut: %v", err)
+	}
+	if err := <-d.stopped; err != nil {
+		t.Errorf("Run returned %v", err)
+	}
+	if took := time.Since(began); took > 1500*time.Millisecond {
+		t.Errorf("the stop took %v", took)
+	}
+}
+
+func TestNewConnectionsAreRefusedWhileStreamsEnd(t *testing.T) {
+	t.Parallel()
+	d := start(t, config.Settings{GracefulShutdownTimeout: 300 * time.Millisecond})
+	lines := d.stream(t, `trap 'echo stopping; sleep 0.5; exit 0' TERM; echo ready; while :; do sleep 0.05; done`)
+	d.stop()
+	for lines.Scan() && !strings.Contains(lines.Text(), `"stopping"`) {
+	}
+	connection, err := net.Dial("tcp", d.address)
+	if err == nil {
+		connection.Close()
+		t.Error("a stopping daemon accepts connections")
+	}
+	if event, _ := last(t, lines); event.Type != "execution_complete" {
+		t.Errorf("the stream ended with %+v", event)
+	}
+	if err := <-d.stopped; err != nil {
+		t.Errorf("Run returned %v", err)
+	}
+}

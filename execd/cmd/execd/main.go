@@ -1,0 +1,118 @@
+// Command execd is the daemon inside each sandbox.
+//
+//	execd [flags]                      serve the execution API
+//	execd init [flags] -- entrypoint   be process 1: run the entrypoint with a daemon beside it
+//	execd sh -c command                the built-in shell, for images without one
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"sandbox.internal/execd/app"
+	"sandbox.internal/execd/config"
+	"sandbox.internal/execd/initd"
+	"sandbox.internal/execd/shell"
+)
+
+// Exit codes of our own; an entrypoint's status is passed on as it is.
+const (
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	name := ""
+	if len(args) > 0 {
+		name = args[0]
+	}
+	switch name {
+	case "init":
+		return runInit(args[1:])
+	case "sh":
+		return shell.Main(args[1:])
+	case "serve":
+		args = args[1:]
+	}
+	return runServe(args)
+}
+
+func runServe(args []string) int {
+	settings, code := parse(args)
+	if code >= 0 {
+		return code
+	}
+	logger, closer, err := config.Logger(settings, os.Stdout)
+	if err != nil {
+		return fail(err)
+	}
+	defer closer.Close()
+	daemon, err := app.New(settings, logger)
+	if err != nil {
+		return fail(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := daemon.Run(ctx); err != nil {
+		return fail(err)
+	}
+	return 0
+}
+
+func runInit(args []string) int {
+	flags, entrypoint, err := initd.SplitArgs(args)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return exitUsage
+	}
+	settings, code := parse(flags)
+	if code >= 0 {
+		return code
+	}
+	// The standard output belongs to the entrypoint.
+	settings.LogFile = ""
+	logger, _, err := config.Logger(settings, os.Stderr)
+	if err != nil {
+		return fail(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fail(err)
+	}
+	return initd.Run(initd.Options{
+		Entrypoint: entrypoint,
+		Daemon:     append([]string{self, "serve"}, flags...),
+		Env:        os.Environ(),
+		Stdin:      os.Stdin,
+		Stdout:     os.Stdout,
+		Stderr:     os.Stderr,
+		Logger:     logger,
+		Grace:      settings.GracefulShutdownTimeout,
+	})
+}
+
+// parse returns the settings, or the exit code when there is nothing more to do.
+func parse(args []string) (config.Settings, int) {
+	settings, err := config.Parse(args, os.Getenv, os.Stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(os.Stdout, "\nexecd init [flags] -- entrypoint [arguments]  runs as process 1, with the daemon beside the entrypoint\n")
+		return settings, 0
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "execd: %v\n", err)
+		return settings, exitUsage
+	}
+	return settings, -1
+}
+
+func fail(err error) int {
+	fmt.Fprintf(os.Stderr, "execd: %v\n", err)
+	return exitFailure
+}

@@ -1,0 +1,260 @@
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	gen "sandbox.internal/gen/execd"
+)
+
+const (
+	deadline = 30 * time.Second
+	token    = "a-secret-that-nobody-may-read"
+)
+
+// binary is where TestMain puts the program.
+var binary string
+
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "execd-test-*")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	binary = filepath.Join(dir, "execd")
+	// As it ships: static, so that it runs in any image.
+	build := exec.Command("go", "build", "-o", binary, ".")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if output, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "%s%v\n", output, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		os.RemoveAll(dir) // what cannot be removed is left to the system's own cleaning
+		os.Exit(code)
+	}))
+}
+
+// program returns the binary, ready to be run in a folder of its own and without settings of this machine's.
+func program(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	command := exec.Command(binary, args...)
+	command.Dir = t.TempDir()
+	command.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool {
+		return strings.HasPrefix(variable, "EXECD_") || strings.HasPrefix(variable, "JUPYTER_")
+	})
+	return command
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCommandLines(t *testing.T) {
+	t.Parallel()
+	taken := serve(t, nil)
+	tests := []struct {
+		name   string
+		args   []string
+		env    string
+		code   int
+		stdout []string
+		stderr []string
+	}{
+		{"help", []string{"--help"}, "", 0, []string{"--access-token", "--graceful-shutdown-timeout", "EXECD_LOG_FILE", "44772", "execd init"}, nil},
+		{"help of init", []string{"init", "--help", "--", "true"}, "", 0, []string{"--access-token"}, nil},
+		{"unknown flag", []string{"--prot=1"}, "", 2, nil, []string{"execd: ", "-prot"}},
+		{"bad value", []string{"--log-level=8"}, "", 2, nil, []string{"--log-level", "0 to 7"}},
+		{"bad variable", nil, "EXECD_API_GRACE_SHUTDOWN=soon", 2, nil, []string{"EXECD_API_GRACE_SHUTDOWN", "500ms"}},
+		{"bad flag of init", []string{"init", "--port=x", "--", "true"}, "", 2, nil, []string{"--port"}},
+		{"init without an entrypoint", []string{"init"}, "", 2, nil, []string{"entrypoint"}},
+		{"argument", []string{"run"}, "", 2, nil, []string{`"run"`}},
+		{"log file that cannot be", []string{"--port=0"}, "EXECD_LOG_FILE=/dev/null/log", 1, nil, []string{"EXECD_LOG_FILE"}},
+		{"port in use", []string{"--host=127.0.0.1", "--port=" + taken.port()}, "", 1, nil, []string{"127.0.0.1:" + taken.port(), "in use"}},
+		{"shell", []string{"sh", "-c", "echo one | { read x; echo got $x; }; exit 5"}, "", 5, []string{"got one"}, nil},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			command := program(t, test.args...)
+			if test.env != "" {
+				command.Env = append(command.Env, test.env)
+			}
+			var stdout, stderr bytes.Buffer
+			command.Stdout, command.Stderr = &stdout, &stderr
+			err := command.Run()
+			if command.ProcessState == nil {
+				t.Fatal(err)
+			}
+			if code := command.ProcessState.ExitCode(); code != test.code {
+				t.Errorf("exit code %d, want %d; %s%s", code, test.code, &stdout, &stderr)
+			}
+			for _, want := range test.stdout {
+				if !strings.Contains(stdout.String(), want) {
+					t.Errorf("stdout does not say %q: %s", want, &stdout)
+				}
+			}
+			for _, want := range test.stderr {
+				if !strings.Contains(stderr.String(), want) {
+					t.Errorf("stderr does not say %q: %s", want, &stderr)
+				}
+			}
+		})
+	}
+}
+
+// daemon is the program as it serves.
+type daemon struct {
+	command *exec.Cmd
+	address string
+	log     string
+	client  *gen.Client
+}
+
+func (d *daemon) port() string { return d.address[strings.LastIndexByte(d.address, ':')+1:] }
+
+// serve runs the program on a free port, its log in a file.
+func serve(t *testing.T, args []string, env ...string) *daemon {
+	t.Helper()
+	command := program(t, append([]string{"--host=127.0.0.1", "--port=0", "--graceful-shutdown-timeout=0s"}, args...)...)
+	d := &daemon{command: command, log: filepath.Join(command.Dir, "logs", "execd.log")}
+	command.Env = append(append(command.Env, "EXECD_LOG_FILE="+d.log), env...)
+	command.Stdout, command.Stderr = os.Stdout, os.Stderr
+	must(t, command.Start())
+	t.Cleanup(func() { d.stop(t) })
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	for end := time.Now().Add(deadline); d.address == ""; <-poll.C {
+		data, _ := os.ReadFile(d.log) // it is not there yet at first
+		for line := range bytes.Lines(data) {
+			var entry struct{ Address string }
+			if json.Unmarshal(line, &entry) == nil && entry.Address != "" {
+				d.address = entry.Address
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the log tells no address: %s", data)
+		}
+	}
+	transport := &http.Transport{}
+	t.Cleanup(transport.CloseIdleConnections)
+	var err error
+	d.client, err = gen.NewClient("http://"+d.address, gen.WithHTTPClient(&http.Client{Transport: transport}),
+		gen.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
+			r.Header.Set("X-EXECD-ACCESS-TOKEN", token)
+			return nil
+		}))
+	must(t, err)
+	return d
+}
+
+// stop ends the program as an engine does, and expects that it ends well. Stopping twice is no error.
+func (d *daemon) stop(t *testing.T) {
+	t.Helper()
+	if d.command.ProcessState != nil {
+		return
+	}
+	must(t, d.command.Process.Signal(syscall.SIGTERM))
+	if err := d.command.Wait(); err != nil {
+		t.Errorf("after SIGTERM: %v", err)
+	}
+}
+
+func body(t *testing.T, response *http.Response, err error) string {
+	t.Helper()
+	must(t, err)
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	if must(t, err); response.StatusCode != http.StatusOK {
+		t.Fatalf("status %d: %s", response.StatusCode, data)
+	}
+	return string(data)
+}
+
+func TestDaemon(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		args []string
+	}{
+		{"usual log", []string{"--access-token=" + token}},
+		{"debug log", []string{"--access-token=" + token, "--log-level=7"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			d := serve(t, test.args)
+			must(t, os.WriteFile(filepath.Join(d.command.Dir, "here"), []byte("content"), 0o644))
+
+			// A path that is not absolute starts at the working directory.
+			response, err := d.client.DownloadFile(t.Context(), &gen.DownloadFileParams{Path: "here"})
+			if got := body(t, response, err); got != "content" {
+				t.Errorf("the file holds %q", got)
+			}
+			response, err = d.client.RunCommand(t.Context(), gen.CommandRequest{Command: `pwd; env`})
+			output := body(t, response, err)
+			if !strings.Contains(output, d.command.Dir) || strings.Contains(output, token) || strings.Contains(output, "EXECD_") {
+				t.Errorf("the command says %s", output)
+			}
+			// However a request fails, its token stays out of the log.
+			response, err = d.client.RunCommandWithBody(t.Context(), "application/json", strings.NewReader("{"))
+			must(t, err)
+			response.Body.Close()
+			response, err = d.client.GetCommandStatus(t.Context(), "no-such-id")
+			must(t, err)
+			response.Body.Close()
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+d.address+"/proxy/1/x?token="+token, nil)
+			must(t, err)
+			request.Header.Set("X-EXECD-ACCESS-TOKEN", token)
+			response, err = (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+			must(t, err)
+			response.Body.Close()
+			d.stop(t)
+
+			data, err := os.ReadFile(d.log)
+			must(t, err)
+			log := string(data)
+			for _, want := range []string{`"operation":"runCommand"`, `"operation":"downloadFile"`, `"command_id"`, "execd stopped"} {
+				if !strings.Contains(log, want) {
+					t.Errorf("the log does not tell %s: %s", want, log)
+				}
+			}
+			if strings.Contains(log, token) {
+				t.Errorf("the log shows the token: %s", log)
+			}
+		})
+	}
+}
+
+// TestTokenFromTheEnvironment is how the service outside gives it: on no command line, and hidden from commands.
+func TestTokenFromTheEnvironment(t *testing.T) {
+	t.Parallel()
+	d := serve(t, nil, "EXECD_ACCESS_TOKEN="+token)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get("http://" + d.address + "/metrics")
+	must(t, err)
+	response.Body.Close()
+	if response.StatusCode != http.StatusUnauthorized {
+		t.Errorf("without the token: status %d", response.StatusCode)
+	}
+	response, err = d.client.RunCommand(t.Context(), gen.CommandRequest{Command: "env"})
+	if output := body(t, response, err); strings.Contains(output, token) {
+		t.Errorf("a command sees the token: %s", output)
+	}
+}

@@ -1,0 +1,136 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+)
+
+const (
+	headerRequestID       = "X-Request-ID"
+	headerForwardedFor    = "X-Forwarded-For"
+	headerForwardedHost   = "X-Forwarded-Host"
+	headerForwardedProto  = "X-Forwarded-Proto"
+	headerForwardedPrefix = "X-Forwarded-Prefix"
+)
+
+// statusClientGone is the log's status for a client that left before the answer.
+// Nobody receives it.
+const statusClientGone = 499
+
+// forward sends the request to a port of the sandbox and streams the answer back.
+func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, port int, target *url.URL, prefix string) {
+	// Without it net/http reads the rest of the request before it sends the first
+	// byte of the answer. A writer that cannot do it works in turns, as before.
+	_ = http.NewResponseController(w).EnableFullDuplex()
+
+	// The id of whoever called us stands: the server's own would make a second
+	// header, and forwarding an interim response empties the headers.
+	id := w.Header().Get(headerRequestID)
+	proxy := httputil.ReverseProxy{
+		Transport:     p.transport,
+		FlushInterval: -1,
+		ErrorLog:      log.New(p.options.Logger, "", 0),
+		Rewrite: func(pr *httputil.ProxyRequest) {
+			p.rewrite(pr, port, target, prefix)
+			if id != "" {
+				pr.Out.Header.Set(headerRequestID, id)
+			}
+		},
+		ModifyResponse: func(response *http.Response) error {
+			if id != "" {
+				w.Header().Set(headerRequestID, id)
+				response.Header.Del(headerRequestID)
+			}
+			return nil
+		},
+		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) {
+			if id != "" {
+				w.Header().Set(headerRequestID, id)
+			}
+			p.fail(w, r, port, id, err)
+		},
+	}
+	proxy.ServeHTTP(interimWriter{w}, r)
+}
+
+// rewrite makes the request that the server sees. ReverseProxy has taken the
+// hop-by-hop headers out before, and puts those of an upgrade back afterwards.
+func (p *Proxy) rewrite(pr *httputil.ProxyRequest, port int, target *url.URL, prefix string) {
+	address := loopback(port)
+	u := *target
+	u.Scheme, u.Host = "http", address
+	// Opaque goes out untouched, but with two slashes in front it would be taken for
+	// a host.
+	if raw := rawPath(&u); !strings.HasPrefix(raw, "//") {
+		u.Opaque = raw
+	}
+	pr.Out.URL = &u
+	// Development servers accept their local name only, as a guard against DNS
+	// rebinding. The name that the client used is in X-Forwarded-Host.
+	pr.Out.Host = address
+
+	in, out := pr.In.Header, pr.Out.Header
+	out.Del(p.options.TokenHeader)
+	if earlier := in[headerForwardedFor]; earlier != nil {
+		out[headerForwardedFor] = earlier
+	}
+	pr.SetXForwarded()
+	// A gateway before us knows better than we do how the client called it.
+	for _, name := range []string{headerForwardedHost, headerForwardedProto} {
+		if earlier := in.Get(name); earlier != "" {
+			out.Set(name, earlier)
+		}
+	}
+	out.Set(headerForwardedPrefix, prefix)
+	// What was of the same origin stays so: servers compare Origin with Host before
+	// they accept a WebSocket.
+	if origin, err := url.Parse(in.Get("Origin")); err == nil && origin.Host != "" && origin.Host == out.Get(headerForwardedHost) {
+		out.Set("Origin", "http://"+address)
+	}
+}
+
+// fail answers for a server that did not.
+func (p *Proxy) fail(w http.ResponseWriter, r *http.Request, port int, id string, err error) {
+	if r.Context().Err() != nil {
+		w.WriteHeader(statusClientGone)
+		return
+	}
+	if errors.Is(err, errNotListening) {
+		p.options.ErrorBody(w, r, http.StatusBadGateway, CodePortNotListening,
+			fmt.Sprintf("nothing listens on port %d in the sandbox: start a server there, on 127.0.0.1 or on all addresses, and try again", port))
+		return
+	}
+	p.options.Logger.Warn().Err(err).Int("port", port).Str("request_id", id).Msg("the server behind the proxy did not answer")
+	p.options.ErrorBody(w, r, http.StatusBadGateway, CodePortNotAnswering,
+		fmt.Sprintf("the server on port %d in the sandbox gave no HTTP/1.1 answer", port))
+}
+
+// interimWriter sends interim responses (1xx) straight to the connection. Layers in
+// between, echo's among them, take any status for the final one and would drop the
+// answer that follows.
+type interimWriter struct{ http.ResponseWriter }
+
+func (w interimWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+func (w interimWriter) WriteHeader(status int) {
+	// net/http says it itself, as soon as the transport reads the body.
+	if status == http.StatusContinue {
+		return
+	}
+	to := w.ResponseWriter
+	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
+		for {
+			layer, ok := to.(interface{ Unwrap() http.ResponseWriter })
+			if !ok {
+				break
+			}
+			to = layer.Unwrap()
+		}
+	}
+	to.WriteHeader(status)
+}
