@@ -56,7 +56,7 @@ func (e *Engine) EnsureImage(ctx context.Context, ref string, auth *engine.Regis
 // localImage returns ErrImage when the engine does not have the image.
 func (e *Engine) localImage(ctx context.Context, ref string) (string, error) {
 	var found image.InspectResponse
-	err := e.call(ctx, "look for image "+ref, meaning{notFound: engine.ErrImage}, func(ctx context.Context) (err error) {
+	err := e.call(ctx, "look for image "+ref, meaning{notFound: engine.ErrImage, invalid: engine.ErrImage}, func(ctx context.Context) (err error) {
 		found, err = e.api.ImageInspect(ctx, ref)
 		return err
 	})

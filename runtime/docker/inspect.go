@@ -103,13 +103,15 @@ func fromInspect(found container.InspectResponse) engine.Container {
 
 func statusOf(state *container.State) engine.Status {
 	switch {
+	case state.Status == container.StateRemoving:
+		return engine.StatusRemoving
 	case state.Paused:
 		return engine.StatusFrozen
 	case state.Running:
 		return engine.StatusRunning
 	case state.Status == container.StateCreated:
 		return engine.StatusCreated
-	default: // exited, dead, or on its way out
+	default: // exited or dead
 		return engine.StatusExited
 	}
 }

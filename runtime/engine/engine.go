@@ -26,10 +26,10 @@ type Engine interface {
 	EnsureVolume(ctx context.Context, name, imageID, path string, labels map[string]string) error
 
 	// Create makes a container from the spec and does not start it.
-	// It returns [ErrExists] when the name is taken and [ErrInvalid] when the engine refuses the spec.
+	// It returns [ErrExists] when the name is taken, [ErrImage] when the image is gone and [ErrInvalid] when the engine refuses the spec.
 	Create(ctx context.Context, spec ContainerSpec) (id string, err error)
 
-	// Start starts a created container. It returns [ErrNotFound], [ErrInvalid] when the engine cannot run the spec
+	// Start starts a created container; one that runs already is no error. It returns [ErrNotFound], [ErrInvalid] when the engine cannot run the spec
 	// (a limit or a device it does not have) and [ErrNetwork] when the network could not be set up.
 	Start(ctx context.Context, id string) error
 
@@ -50,14 +50,15 @@ type Engine interface {
 	// Inspect returns the container, by id or by name. It returns [ErrNotFound].
 	Inspect(ctx context.Context, id string) (Container, error)
 
-	// List returns every container, running or not, that carries all the labels. Ports are not filled in.
+	// List returns every container, running or not, that carries all the labels.
 	List(ctx context.Context, labels map[string]string) ([]Container, error)
 
 	// Logs returns the last lines that the container wrote to its standard output and error, combined, at most tail lines and 64 KiB.
 	Logs(ctx context.Context, id string, tail int) (string, error)
 
 	// Watch calls handle, one call at a time, for what happens to containers that carry all the labels, until ctx ends or
-	// the engine hangs up. It calls ready once the subscription stands: what happens after that is not missed.
+	// the engine hangs up. It calls ready once the subscription stands: what happens after that is not missed, and may be told twice.
+	// handle must be quick.
 	Watch(ctx context.Context, labels map[string]string, ready func(), handle func(Event)) error
 
 	// Close releases the connection to the engine. Containers are not touched.
@@ -132,6 +133,8 @@ const (
 	StatusRunning Status = "running"
 	StatusFrozen  Status = "frozen"
 	StatusExited  Status = "exited" // ended, or dead
+	// StatusRemoving is a container that somebody is removing: how it ended says nothing.
+	StatusRemoving Status = "removing"
 )
 
 // Container is what the engine knows of one container.

@@ -19,9 +19,10 @@ func apiKeys(cfg config.Server) ([]api.Key, error) {
 	for _, entry := range cfg.Keys {
 		key := api.Key{Name: entry.Name, Role: lifecycle.Role(entry.Role)}
 		digest, err := hex.DecodeString(entry.SHA256)
-		if err != nil || copy(key.Digest[:], digest) != sha256.Size {
+		if err != nil || len(digest) != sha256.Size {
 			return nil, fmt.Errorf("server.keys %q: sha256 is not a SHA-256 digest in hexadecimal", entry.Name)
 		}
+		copy(key.Digest[:], digest)
 		keys = append(keys, key)
 	}
 	return keys, nil

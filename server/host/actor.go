@@ -92,6 +92,11 @@ func (a *actor) do(ctx context.Context, f func() error) error {
 	case err := <-result:
 		return err
 	case <-a.gone:
+	}
+	select {
+	case err := <-result: // it was the last thing that the actor did
+		return err
+	default:
 		return a.absent()
 	}
 }

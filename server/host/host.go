@@ -138,7 +138,8 @@ func (h *Host) daemonVolume(ctx context.Context) (string, error) {
 		return "", err
 	}
 	name := "sandbox-execd-" + shortDigest(imageID)
-	labels := map[string]string{lifecycle.LabelPrefix + "execd-image": imageID}
+	// Another service on the same engine may be filling the same volume at this moment; its containers are not ours to remove.
+	labels := map[string]string{lifecycle.LabelPrefix + "execd-image": imageID, lifecycle.LabelPrefix + "filled-by": h.Instance}
 	if err := h.Engine.EnsureVolume(ctx, name, imageID, lifecycle.DaemonPath, labels); err != nil {
 		return "", err
 	}

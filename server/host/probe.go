@@ -20,13 +20,14 @@ func newProber() *prober {
 
 func (p *prober) close() { p.client.CloseIdleConnections() }
 
-// until asks again and again until execd answers; after atMost it returns why it did not.
+// until asks again and again until execd answers; after atMost it stops asking and returns why it did not. A question that is
+// under way by then is seen through: a sandbox with a hundredth of a core needs longer than that for an answer.
 func (p *prober) until(ctx context.Context, host string, port int, atMost time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, atMost)
+	window, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 	for {
 		err := p.ask(ctx, host, port)
-		if err == nil || !sleep(ctx, 2*time.Millisecond) {
+		if err == nil || !sleep(window, 2*time.Millisecond) {
 			return err
 		}
 	}

@@ -74,6 +74,8 @@ func classify(err error) lifecycle.Reason {
 		return lifecycle.ReasonImagePullError
 	case errors.Is(err, engine.ErrNetwork):
 		return lifecycle.ReasonNetworkError
+	case errors.Is(err, engine.ErrNotFound):
+		return lifecycle.ReasonRemovedExternally
 	}
 	return lifecycle.ReasonContainerError
 }
@@ -94,7 +96,7 @@ func (a *actor) bringUp(ctx context.Context, record lifecycle.Record) (port int,
 	switch {
 	case errors.Is(err, engine.ErrNotFound):
 		err = a.launch(ctx, record)
-	case err == nil && container.Status == engine.StatusCreated:
+	case err == nil && (container.Status == engine.StatusCreated || container.Status == engine.StatusRemoving):
 		if err = a.host.Engine.Remove(ctx, name); err == nil {
 			err = a.launch(ctx, record)
 		}
@@ -132,7 +134,8 @@ func (a *actor) launch(ctx context.Context, record lifecycle.Record) error {
 	}
 	a.tell(lifecycle.ReasonContainerStarting, "the container is being started")
 	// These two calls are seen through even when the sandbox is deleted meanwhile: only then is it known what there is to remove.
-	unbroken := context.WithoutCancel(ctx)
+	// When the service stops they are broken off: the next start finds out what came of them.
+	unbroken := a.host.ctx
 	_, err = a.host.Engine.Create(unbroken, spec)
 	if err == nil || errors.Is(err, engine.ErrExists) {
 		err = a.host.Engine.Start(unbroken, spec.Name)
@@ -181,6 +184,9 @@ func (a *actor) prove(ctx context.Context, record lifecycle.Record) (int, error)
 	var lastErr error
 	for pause := time.Millisecond; a.host.Clock().Before(deadline); pause = min(pause*5/4, 100*time.Millisecond) {
 		container, err := a.host.Engine.Inspect(ctx, containerName(a.id))
+		if errors.Is(err, engine.ErrNotFound) || err == nil && container.Status == engine.StatusRemoving {
+			return 0, &provisionError{reason: lifecycle.ReasonRemovedExternally, text: removedExternally}
+		}
 		if err != nil {
 			return 0, err
 		}

@@ -62,6 +62,7 @@ func recordOf(container engine.Container) (lifecycle.Record, bool) {
 		return lifecycle.Record{}, false
 	}
 	status.Reason, status.Message = lifecycle.ReasonProvisioning, "rebuilt from its container: the record was lost"
+	record.Port = container.Ports[daemonPort]
 	return record, true
 }
 
@@ -90,24 +91,32 @@ func (h *Host) watch() {
 // mayHaveChanged makes the actor look at its container as soon as it has nothing else to do.
 func (a *actor) mayHaveChanged() { a.post(func() { a.look = true }) }
 
-// sweepPeriodically removes containers that nobody answers for, which only a call that the engine carried out after it had
-// seemed to fail can leave, and forgets old idempotency keys.
 func (h *Host) sweepPeriodically() {
 	defer h.tasks.Done()
 	for sleep(h.ctx, sweepInterval) {
-		containers, err := h.Engine.List(h.ctx, h.ours())
-		if err != nil {
-			h.Logger.Warn().Err(err).Msg("containers cannot be compared with records")
+		h.sweep()
+	}
+}
+
+// sweep removes containers that nobody answers for, which only a call that the engine carried out after it had seemed to fail can
+// leave, and forgets old idempotency keys. It also makes everybody look at their containers: an event may have been lost, or the
+// look that it asked for may have failed.
+func (h *Host) sweep() {
+	containers, err := h.Engine.List(h.ctx, h.ours())
+	if err != nil {
+		h.Logger.Warn().Err(err).Msg("containers cannot be compared with records")
+	}
+	for _, container := range containers {
+		a, err := h.registry.get(container.Labels[labelID])
+		if err != nil || a.now().Removed {
+			h.removeStray(h.ctx, container)
 		}
-		for _, container := range containers {
-			a, err := h.registry.get(container.Labels[labelID])
-			if err != nil || a.now().Removed {
-				h.removeStray(h.ctx, container)
-			}
-		}
-		if err := h.Store.PurgeKeys(h.ctx, h.Clock().Add(-lifecycle.IdempotencyWindow)); err != nil {
-			h.Logger.Warn().Err(err).Msg("old idempotency keys cannot be removed")
-		}
+	}
+	for _, a := range h.registry.all() {
+		a.mayHaveChanged()
+	}
+	if err := h.Store.PurgeKeys(h.ctx, h.Clock().Add(-lifecycle.IdempotencyWindow)); err != nil {
+		h.Logger.Warn().Err(err).Msg("old idempotency keys cannot be removed")
 	}
 }
 

@@ -107,8 +107,11 @@ func (h *Host) Delete(ctx context.Context, id string) error {
 			return lifecycle.Conflictf("cannot delete: the sandbox is %s already; its record is kept until %s",
 				state, a.record.RetainUntil.Format(time.RFC3339))
 		}
-		defer a.abandon()
-		return a.request(lifecycle.TriggerDelete, lifecycle.ReasonUserDelete, "deleted by a client")
+		if err := a.request(lifecycle.TriggerDelete, lifecycle.ReasonUserDelete, "deleted by a client"); err != nil {
+			return err
+		}
+		a.abandon()
+		return nil
 	})
 }
 

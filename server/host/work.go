@@ -14,6 +14,8 @@ import (
 // An engine that does not answer at all is waited for.
 const stuckAfter = 30 * time.Second
 
+const removedExternally = "the container was removed by somebody else"
+
 // next begins what the record demands, unless work is under way already. It decides from the record alone, so it is also what
 // takes a sandbox up after a restart.
 func (a *actor) next() {
@@ -73,37 +75,53 @@ func (a *actor) fail(reason lifecycle.Reason, message string) func() {
 }
 
 // freeze is the work of Pausing.
-func (a *actor) freeze(ctx context.Context, _ lifecycle.Record) func() {
-	return a.act(ctx, "pause", a.host.Engine.Freeze, func() {
+func (a *actor) freeze(ctx context.Context, record lifecycle.Record) func() {
+	return a.act(ctx, record, "pause", a.host.Engine.Freeze, func() {
 		a.settle(lifecycle.TriggerPaused, a.record.Sandbox.Status.Reason, "frozen; its memory is retained")
 	})
 }
 
 // thaw is the work of Resuming.
-func (a *actor) thaw(ctx context.Context, _ lifecycle.Record) func() {
-	return a.act(ctx, "resume", a.host.Engine.Thaw, func() {
+func (a *actor) thaw(ctx context.Context, record lifecycle.Record) func() {
+	return a.act(ctx, record, "resume", a.host.Engine.Thaw, func() {
 		a.settle(lifecycle.TriggerResumed, lifecycle.ReasonContainerRunning, "resumed")
 	})
 }
 
 // act makes the engine do something to the container and returns done, or what failed. A container that is not there to be
 // acted on has a story of its own, which inspect finds out.
-func (a *actor) act(ctx context.Context, name string, do func(context.Context, string) error, done func()) func() {
-	state := a.now().Sandbox.Status.State
-	err := a.insist(ctx, name, func(ctx context.Context) error { return do(ctx, containerName(a.id)) })
+func (a *actor) act(ctx context.Context, record lifecycle.Record, name string, do func(context.Context, string) error, done func()) func() {
+	err := a.insist(ctx, name, func(ctx context.Context) error {
+		err := do(ctx, containerName(a.id))
+		if missing(err) && a.lives(ctx) {
+			// The engine contradicts itself. Taken at its word it would be asked again at once, and for ever.
+			return fmt.Errorf("the container lives, yet: %v", err)
+		}
+		return err
+	})
 	switch {
 	case err == nil:
 		return func() {
-			if a.state() == state {
+			if a.state() == record.Sandbox.Status.State {
 				done()
 			}
 		}
-	case errors.Is(err, engine.ErrNotFound), errors.Is(err, engine.ErrNotRunning):
-		return a.inspect(ctx, lifecycle.Record{})
+	case missing(err):
+		return a.inspect(ctx, record)
 	case ctx.Err() != nil:
 		return nil
 	}
 	return a.fail(lifecycle.ReasonContainerError, fmt.Sprintf("cannot %s: %v", name, err))
+}
+
+// missing reports whether the engine says that there is no living container to act on.
+func missing(err error) bool {
+	return errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrNotRunning)
+}
+
+func (a *actor) lives(ctx context.Context) bool {
+	container, err := a.host.Engine.Inspect(ctx, containerName(a.id))
+	return err == nil && (container.Status == engine.StatusRunning || container.Status == engine.StatusFrozen)
 }
 
 // insist repeats a call to the engine until it works, the container is not there for it, ctx ends, or the engine keeps refusing.
@@ -111,7 +129,7 @@ func (a *actor) insist(ctx context.Context, name string, call func(context.Conte
 	refusedSince := time.Time{}
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		err := call(ctx)
-		if err == nil || errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrNotRunning) || ctx.Err() != nil {
+		if err == nil || missing(err) || ctx.Err() != nil {
 			return err
 		}
 		now := a.host.Clock()
@@ -172,12 +190,12 @@ func (a *actor) clean(ctx context.Context, _ lifecycle.Record) func() {
 func (a *actor) inspect(ctx context.Context, _ lifecycle.Record) func() {
 	container, err := a.host.Engine.Inspect(ctx, containerName(a.id))
 	switch {
-	case errors.Is(err, engine.ErrNotFound):
-		return a.fail(lifecycle.ReasonRemovedExternally, "the container was removed by somebody else")
+	case errors.Is(err, engine.ErrNotFound), err == nil && container.Status == engine.StatusRemoving:
+		return a.fail(lifecycle.ReasonRemovedExternally, removedExternally)
 	case ctx.Err() != nil:
 		return nil
 	case err != nil:
-		// The engine is away; when it comes back, everybody is told to look again.
+		// When the engine comes back everybody is told to look again, and by every sweep.
 		a.log.Warn().Err(err).Msg("the container cannot be inspected")
 		return nil
 	case container.Status == engine.StatusExited, container.Status == engine.StatusCreated:

@@ -1,0 +1,277 @@
+package api_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	gen "sandbox.internal/gen/lifecycle"
+	"sandbox.internal/openapi"
+	"sandbox.internal/openapi/conform"
+	"sandbox.internal/openapi/serve/servetest"
+	"sandbox.internal/server/api"
+	"sandbox.internal/server/lifecycle"
+)
+
+const (
+	adminSecret  = "admin-secret-0123456789"
+	aliceSecret  = "alice-secret-0123456789"
+	bobSecret    = "bob-secret-0123456789"
+	viewerSecret = "viewer-secret-0123456789"
+)
+
+func allKeys() []api.Key {
+	return []api.Key{
+		key("server.api_key", adminSecret, lifecycle.RoleAdmin), key("alice", aliceSecret, lifecycle.RoleUser),
+		key("bob", bobSecret, lifecycle.RoleUser), key("viewer", viewerSecret, lifecycle.RoleViewer),
+	}
+}
+
+func TestEveryOperationNeedsAKey(t *testing.T) {
+	document, err := openapi.LoadLifecycle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	servetest.EveryOperationNeedsKey(t, document, serve(t, newBackend(), allKeys()...).url, "getHealth")
+}
+
+func TestRoutesAreThoseOfTheContract(t *testing.T) {
+	document, err := openapi.LoadLifecycle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := api.New(api.Options{Backend: newBackend()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var routes []string
+	for _, route := range server.Echo().Routes() {
+		routes = append(routes, route.Method+" "+route.Path)
+	}
+	if missing, extra := conform.Routes(document, routes); len(missing)+len(extra) > 0 {
+		t.Errorf("routes that the service lacks: %v; routes that the contract lacks: %v", missing, extra)
+	}
+}
+
+// operations calls every operation on the sandbox alice owns.
+func operations(s *service, id string) map[string]func(ctx context.Context, secret string) (int, error) {
+	return map[string]func(ctx context.Context, secret string) (int, error){
+		"create": func(ctx context.Context, secret string) (int, error) {
+			r, err := s.client.CreateSandboxWithResponse(ctx, nil, createRequest(), with(secret))
+			return r.StatusCode(), err
+		},
+		"list": func(ctx context.Context, secret string) (int, error) {
+			r, err := s.client.ListSandboxesWithResponse(ctx, nil, with(secret))
+			return r.StatusCode(), err
+		},
+		"get": func(ctx context.Context, secret string) (int, error) {
+			r, err := s.client.GetSandboxWithResponse(ctx, id, with(secret))
+			return r.StatusCode(), err
+		},
+		"delete": func(ctx context.Context, secret string) (int, error) {
+			r, err := s.client.DeleteSandboxWithResponse(ctx, id, with(secret))
+			return r.StatusCode(), err
+		},
+		"pause": func(ctx context.Context, secret string) (int, error) {
+			r, err := s.client.PauseSandboxWithResponse(ctx, id, with(secret))
+			return r.StatusCode(), err
+		},
+		"resume": func(ctx context.Context, secret string) (int, error) {
+			r, err := s.client.ResumeSandboxWithResponse(ctx, id, with(secret))
+			return r.StatusCode(), err
+		},
+		"renew": func(ctx context.Context, secret string) (int, error) {
+			r, err := s.client.RenewExpirationWithResponse(ctx, id, gen.RenewRequest{ExpiresAt: birth}, with(secret))
+			return r.StatusCode(), err
+		},
+		"endpoint": func(ctx context.Context, secret string) (int, error) {
+			r, err := s.client.GetEndpointWithResponse(ctx, id, 80, with(secret))
+			return r.StatusCode(), err
+		},
+		"version": func(ctx context.Context, secret string) (int, error) {
+			r, err := s.client.GetVersionWithResponse(ctx, with(secret))
+			return r.StatusCode(), err
+		},
+		"health": func(ctx context.Context, secret string) (int, error) {
+			r, err := s.client.GetHealthWithResponse(ctx, with(secret))
+			return r.StatusCode(), err
+		},
+	}
+}
+
+func TestWhoMayDoWhat(t *testing.T) {
+	success := map[string]int{"create": 202, "list": 200, "get": 200, "delete": 204, "pause": 202, "resume": 202,
+		"renew": 200, "endpoint": 200, "version": 200, "health": 200}
+	forbidden := func(names ...string) map[string]int {
+		want := map[string]int{}
+		for name, status := range success {
+			want[name] = status
+		}
+		for _, name := range names {
+			want[name] = 403
+		}
+		return want
+	}
+	refused := map[string]int{"health": 200}
+	for name := range success {
+		if name != "health" {
+			refused[name] = 401
+		}
+	}
+	tests := []struct {
+		name   string
+		keys   []api.Key
+		secret string
+		want   map[string]int
+	}{
+		{"no keys", nil, "", success},
+		{"no keys, one sent all the same", nil, "anything", success},
+		{"none sent", allKeys(), "", refused},
+		{"wrong", allKeys(), "wrong", refused},
+		{"the digest instead of the key", allKeys(), fmt.Sprintf("%x", key("", adminSecret, "").Digest), refused},
+		{"admin", allKeys(), adminSecret, success},
+		{"owner", allKeys(), aliceSecret, success},
+		{"another user", allKeys(), bobSecret, forbidden("get", "delete", "pause", "resume", "renew", "endpoint")},
+		{"viewer", allKeys(), viewerSecret, forbidden("create", "delete", "pause", "resume", "renew", "endpoint")},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBackend()
+			s := serve(t, b, tt.keys...)
+			for name, call := range operations(s, b.sandbox.ID) {
+				if status, err := call(t.Context(), tt.secret); err != nil || status != tt.want[name] {
+					t.Errorf("%s: status %d, %v; want %d", name, status, err, tt.want[name])
+				}
+			}
+		})
+	}
+}
+
+func TestOwnersAndListings(t *testing.T) {
+	alice, bob := "alice", "bob"
+	for _, tt := range []struct {
+		secret, owner string
+		sees          *string
+	}{
+		{adminSecret, "server.api_key", nil}, {aliceSecret, "alice", &alice}, {bobSecret, "bob", &bob},
+	} {
+		t.Run(tt.owner, func(t *testing.T) {
+			b := newBackend()
+			s := serve(t, b, allKeys()...)
+			if _, err := s.client.CreateSandboxWithResponse(t.Context(), nil, createRequest(), with(tt.secret)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.client.ListSandboxesWithResponse(t.Context(), nil, with(tt.secret)); err != nil {
+				t.Fatal(err)
+			}
+			got := b.filter.Owner
+			if b.options.Owner != tt.owner || (got == nil) != (tt.sees == nil) || got != nil && *got != *tt.sees {
+				t.Errorf("owner %q, sees %v", b.options.Owner, got)
+			}
+		})
+	}
+}
+
+func TestErrorsOfTheBackend(t *testing.T) {
+	const cause = "dial unix /secret/path: connection refused"
+	retry := lifecycle.Conflictf("not yet")
+	retry.RetryAfter = 3
+	tests := []struct {
+		name   string
+		err    error
+		status int
+		code   string
+		says   string
+		retry  string
+	}{
+		{"invalid", lifecycle.Invalidf("volumes[0]: no"), 400, "INVALID_REQUEST_BODY", "volumes[0]: no", ""},
+		{"conflict", fmt.Errorf("wrapped: %w", lifecycle.Conflictf("it is Paused")), 409, "CONFLICT", "it is Paused", ""},
+		{"conflict for now", retry, 409, "CONFLICT", "not yet", "3"},
+		{"unavailable", &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "stopping", RetryAfter: 1}, 503, "SERVICE_UNAVAILABLE", "stopping", "1"},
+		{"internal", errors.New(cause), 500, "INTERNAL_ERROR", "internal error", ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBackend()
+			b.err = tt.err
+			s := serve(t, b)
+			response, err := s.client.CreateSandboxWithResponse(t.Context(), nil, createRequest())
+			if err != nil {
+				t.Fatal(err)
+			}
+			body := string(response.Body)
+			if response.StatusCode() != tt.status || !strings.Contains(body, `"`+tt.code+`"`) || !strings.Contains(body, tt.says) {
+				t.Errorf("%d: %s", response.StatusCode(), body)
+			}
+			if got := response.HTTPResponse.Header.Get("Retry-After"); got != tt.retry {
+				t.Errorf("Retry-After %q, want %q", got, tt.retry)
+			}
+			if strings.Contains(body, "secret") {
+				t.Errorf("a client sees the cause: %s", body)
+			}
+			if tt.status == http.StatusInternalServerError {
+				id := response.HTTPResponse.Header.Get("X-Request-ID")
+				if log := s.log.text(); !strings.Contains(body, id) || !strings.Contains(log, cause) || !strings.Contains(log, id) {
+					t.Errorf("request %s, body %s, log:\n%s", id, body, log)
+				}
+			}
+		})
+	}
+}
+
+func TestUnknownSandbox(t *testing.T) {
+	s := serve(t, newBackend())
+	for name, call := range operations(s, "11111111-2222-4333-8444-555555555555") {
+		want, known := map[string]int{"create": 202, "list": 200, "version": 200, "health": 200}[name]
+		if !known {
+			want = http.StatusNotFound
+		}
+		if status, err := call(t.Context(), ""); err != nil || status != want {
+			t.Errorf("%s: %d, %v", name, status, err)
+		}
+	}
+}
+
+func TestAccessLog(t *testing.T) {
+	b := newBackend()
+	s := serve(t, b, allKeys()...)
+	for _, call := range operations(s, b.sandbox.ID) {
+		if _, err := call(t.Context(), aliceSecret); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, operation := range []string{"createSandbox", "getSandbox", "deleteSandbox", "pauseSandbox", "resumeSandbox", "renewExpiration", "getEndpoint"} {
+		line := s.log.accessLine(t, operation)
+		if line["sandbox_id"] != b.sandbox.ID || line["key_name"] != "alice" || line["request_id"] == "" {
+			t.Errorf("%s: %v", operation, line)
+		}
+	}
+	for _, operation := range []string{"listSandboxes", "getVersion"} {
+		if line := s.log.accessLine(t, operation); line["key_name"] != "alice" {
+			t.Errorf("%s: %v", operation, line)
+		}
+	}
+	if line := s.log.accessLine(t, "getHealth"); line["level"] != "debug" {
+		t.Errorf("probes are logged at level %v", line["level"])
+	}
+	for _, secret := range []string{aliceSecret, "token"} {
+		if strings.Contains(s.log.text(), secret) {
+			t.Errorf("the log holds %q", secret)
+		}
+	}
+}
+
+func TestVersionAndHealth(t *testing.T) {
+	s := serve(t, newBackend())
+	version, err := s.client.GetVersionWithResponse(t.Context())
+	if err != nil || version.JSON200 == nil || version.JSON200.Version != "1.2.3" || version.JSON200.Commit != "abc" {
+		t.Errorf("%v, %s", err, version.Body)
+	}
+	health, err := s.client.GetHealthWithResponse(t.Context())
+	if err != nil || health.JSON200 == nil || health.JSON200.Status != "healthy" {
+		t.Errorf("%v, %s", err, health.Body)
+	}
+}

@@ -1,0 +1,91 @@
+// Package api serves the lifecycle contract (openapi/lifecycle.yaml) over HTTP. A handler converts in, checks the key's scope, calls
+// the backend once and converts out; errors are returned, and one table maps them.
+package api
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	gen "sandbox.internal/gen/lifecycle"
+	"sandbox.internal/openapi"
+	"sandbox.internal/openapi/serve"
+	"sandbox.internal/server/lifecycle"
+)
+
+// Version tells which build of the service answers.
+type Version struct {
+	Version string
+	Commit  string
+}
+
+// Options configures the API. Backend is required.
+type Options struct {
+	Backend lifecycle.Backend
+	// Keys are the API keys that are let in. Without any, everybody is an administrator.
+	Keys    []Key
+	Version Version
+	Logger  zerolog.Logger
+}
+
+// New returns the HTTP server of the lifecycle service.
+func New(options Options) (*serve.Server, error) {
+	document, err := openapi.LoadLifecycle()
+	if err != nil {
+		return nil, err
+	}
+	server, err := serve.New(serve.Options{
+		Document:     document,
+		Logger:       options.Logger,
+		Authenticate: authenticate(options.Keys),
+		Problem:      problem,
+		Body:         body,
+		Quiet:        []string{"getHealth"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	h := &handlers{backend: options.Backend, version: options.Version}
+	gen.RegisterHandlersWithOptions(server.Echo(), gen.NewStrictHandler(h, nil), gen.RegisterHandlersOptions{
+		OperationMiddlewares: server.OperationMiddlewares(),
+	})
+	return server, nil
+}
+
+type handlers struct {
+	backend lifecycle.Backend
+	version Version
+}
+
+// statuses is the one table from kinds of failure to HTTP (DESIGN: a code is UPPER_SNAKE).
+var statuses = map[lifecycle.Kind]struct {
+	status int
+	code   string
+}{
+	lifecycle.KindInvalid:     {http.StatusBadRequest, "INVALID_REQUEST_BODY"},
+	lifecycle.KindForbidden:   {http.StatusForbidden, "FORBIDDEN"},
+	lifecycle.KindNotFound:    {http.StatusNotFound, "SANDBOX_NOT_FOUND"},
+	lifecycle.KindConflict:    {http.StatusConflict, "CONFLICT"},
+	lifecycle.KindUnavailable: {http.StatusServiceUnavailable, "SERVICE_UNAVAILABLE"},
+}
+
+func problem(err error) (serve.Problem, bool) {
+	var known *lifecycle.Error
+	if !errors.As(err, &known) {
+		return serve.Problem{}, false
+	}
+	row := statuses[known.Kind]
+	return serve.Problem{
+		Status:     row.status,
+		Code:       row.code,
+		Message:    known.Message,
+		RetryAfter: time.Duration(known.RetryAfter) * time.Second,
+	}, true
+}
+
+// body is the shape of an error: detail is what the document shows, code and message are what clients of the field read.
+func body(p serve.Problem) any {
+	return gen.Error{Code: p.Code, Message: p.Message, Detail: p.Message}
+}

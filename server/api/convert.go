@@ -1,0 +1,139 @@
+package api
+
+import (
+	"time"
+
+	gen "sandbox.internal/gen/lifecycle"
+	"sandbox.internal/server/lifecycle"
+)
+
+const (
+	defaultPage     = 1
+	defaultPageSize = 20
+)
+
+func fromCreateRequest(r gen.CreateSandboxRequest) lifecycle.Spec {
+	spec := lifecycle.Spec{
+		Image:      r.Image.URI,
+		Timeout:    time.Duration(r.Timeout) * time.Second,
+		Resources:  fromResourceLimits(r.ResourceLimits),
+		Entrypoint: r.Entrypoint,
+		Env:        r.Env,
+		Metadata:   r.Metadata,
+		Extensions: r.Extensions,
+	}
+	if auth := r.Image.Auth; auth != nil {
+		spec.Auth = &lifecycle.ImageAuth{Username: auth.Username, Password: auth.Password}
+	}
+	if policy := r.NetworkPolicy; policy != nil {
+		spec.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: string(value(policy.DefaultAction))}
+		for _, rule := range policy.Egress {
+			spec.NetworkPolicy.Egress = append(spec.NetworkPolicy.Egress, lifecycle.EgressRule{Action: string(rule.Action), Target: rule.Target})
+		}
+	}
+	for _, v := range r.Volumes {
+		volume := lifecycle.Volume{Name: v.Name, MountPath: v.MountPath, ReadOnly: value(v.ReadOnly), SubPath: value(v.SubPath)}
+		if v.Host != nil {
+			volume.HostPath = v.Host.Path
+		}
+		if v.Pvc != nil {
+			volume.ClaimName = v.Pvc.ClaimName
+		}
+		spec.Volumes = append(spec.Volumes, volume)
+	}
+	return spec
+}
+
+func fromResourceLimits(r gen.ResourceLimits) lifecycle.ResourceLimits {
+	limits := lifecycle.ResourceLimits{}
+	for key, quantity := range map[string]*string{"cpu": r.CPU, "memory": r.Memory, "gpu": r.Gpu} {
+		if quantity != nil {
+			limits[key] = *quantity
+		}
+	}
+	return limits
+}
+
+func fromListParams(p gen.ListSandboxesParams) (lifecycle.Filter, lifecycle.Page, error) {
+	var filter lifecycle.Filter
+	page := lifecycle.Page{Number: defaultPage, Size: defaultPageSize}
+	for _, name := range p.State {
+		state, err := lifecycle.ParseState(name)
+		if err != nil {
+			return filter, page, err
+		}
+		filter.States = append(filter.States, state)
+	}
+	var err error
+	if filter.Metadata, err = lifecycle.ParseMetadataFilter(value(p.Metadata)); err != nil {
+		return filter, page, err
+	}
+	if p.Page != nil {
+		page.Number = *p.Page
+	}
+	if p.PageSize != nil {
+		page.Size = *p.PageSize
+	}
+	return filter, page, nil
+}
+
+func toCreatedSandbox(s lifecycle.Sandbox) gen.CreatedSandbox {
+	return gen.CreatedSandbox{
+		ID:         s.ID,
+		Status:     toStatus(s.Status),
+		Metadata:   toMetadata(s.Metadata),
+		Entrypoint: s.Entrypoint,
+		CreatedAt:  s.CreatedAt,
+		ExpiresAt:  s.ExpiresAt,
+	}
+}
+
+func toSandbox(s lifecycle.Sandbox) gen.Sandbox {
+	return gen.Sandbox{
+		ID:         s.ID,
+		Image:      gen.Image{URI: s.Image},
+		Status:     toStatus(s.Status),
+		Metadata:   toMetadata(s.Metadata),
+		Entrypoint: s.Entrypoint,
+		CreatedAt:  s.CreatedAt,
+		ExpiresAt:  s.ExpiresAt,
+	}
+}
+
+func toStatus(s lifecycle.Status) gen.SandboxStatus {
+	return gen.SandboxStatus{State: string(s.State), Reason: string(s.Reason), Message: s.Message, LastTransitionAt: s.LastTransitionAt}
+}
+
+// toMetadata never returns nil: an absent map is an empty object to a client.
+func toMetadata(m map[string]string) gen.Metadata {
+	if m == nil {
+		return gen.Metadata{}
+	}
+	return m
+}
+
+func toSandboxList(l lifecycle.Listing, p lifecycle.Page) gen.SandboxList {
+	list := gen.SandboxList{
+		Items: make([]gen.Sandbox, 0, len(l.Items)),
+		Pagination: gen.Pagination{
+			Page:       p.Number,
+			PageSize:   p.Size,
+			TotalItems: l.Total,
+			TotalPages: (l.Total + p.Size - 1) / p.Size,
+		},
+	}
+	list.Pagination.HasNextPage = list.Pagination.Page < list.Pagination.TotalPages
+	for _, s := range l.Items {
+		list.Items = append(list.Items, toSandbox(s))
+	}
+	return list
+}
+
+// value returns what p points to, or the zero value.
+func value[T any](p *T) T {
+	if p == nil {
+		var zero T
+		return zero
+	}
+	return *p
+}

@@ -1,0 +1,149 @@
+package api
+
+import (
+	"context"
+	"net"
+	"runtime"
+	"strconv"
+
+	gen "sandbox.internal/gen/lifecycle"
+	"sandbox.internal/openapi/serve"
+	"sandbox.internal/server/lifecycle"
+)
+
+func (h *handlers) GetHealth(context.Context, gen.GetHealthRequestObject) (gen.GetHealthResponseObject, error) {
+	return gen.GetHealth200JSONResponse{Body: gen.Health{Status: "healthy"}}, nil
+}
+
+func (h *handlers) GetVersion(ctx context.Context, _ gen.GetVersionRequestObject) (gen.GetVersionResponseObject, error) {
+	caller(ctx)
+	return gen.GetVersion200JSONResponse{Body: gen.Version{Version: h.version.Version, Commit: h.version.Commit, GoVersion: runtime.Version()}}, nil
+}
+
+func (h *handlers) CreateSandbox(ctx context.Context, request gen.CreateSandboxRequestObject) (gen.CreateSandboxResponseObject, error) {
+	principal := caller(ctx)
+	if err := principal.CanCreate(); err != nil {
+		return nil, err
+	}
+	options := lifecycle.CreateOptions{Owner: principal.Name}
+	if key := request.Params.IdempotencyKey; key != nil {
+		options.IdempotencyKey = *key
+	}
+	sandbox, err := h.backend.Create(ctx, fromCreateRequest(*request.Body), options)
+	if err != nil {
+		return nil, err
+	}
+	serve.LogField(ctx, "sandbox_id", sandbox.ID)
+	return gen.CreateSandbox202JSONResponse{
+		Body:    toCreatedSandbox(sandbox),
+		Headers: gen.CreateSandbox202ResponseHeaders{Location: "/v1/sandboxes/" + sandbox.ID},
+	}, nil
+}
+
+func (h *handlers) GetSandbox(ctx context.Context, request gen.GetSandboxRequestObject) (gen.GetSandboxResponseObject, error) {
+	sandbox, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanRead)
+	if err != nil {
+		return nil, err
+	}
+	return gen.GetSandbox200JSONResponse{Body: toSandbox(sandbox)}, nil
+}
+
+func (h *handlers) ListSandboxes(ctx context.Context, request gen.ListSandboxesRequestObject) (gen.ListSandboxesResponseObject, error) {
+	filter, page, err := fromListParams(request.Params)
+	if err != nil {
+		return nil, err
+	}
+	filter.Owner = caller(ctx).Sees()
+	listing, err := h.backend.List(ctx, filter, page)
+	if err != nil {
+		return nil, err
+	}
+	return gen.ListSandboxes200JSONResponse{Body: toSandboxList(listing, page)}, nil
+}
+
+func (h *handlers) DeleteSandbox(ctx context.Context, request gen.DeleteSandboxRequestObject) (gen.DeleteSandboxResponseObject, error) {
+	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
+		return nil, err
+	}
+	if err := h.backend.Delete(ctx, request.SandboxID); err != nil {
+		return nil, err
+	}
+	return gen.DeleteSandbox204Response{}, nil
+}
+
+func (h *handlers) PauseSandbox(ctx context.Context, request gen.PauseSandboxRequestObject) (gen.PauseSandboxResponseObject, error) {
+	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
+		return nil, err
+	}
+	if err := h.backend.Pause(ctx, request.SandboxID); err != nil {
+		return nil, err
+	}
+	return gen.PauseSandbox202Response{}, nil
+}
+
+func (h *handlers) ResumeSandbox(ctx context.Context, request gen.ResumeSandboxRequestObject) (gen.ResumeSandboxResponseObject, error) {
+	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
+		return nil, err
+	}
+	if err := h.backend.Resume(ctx, request.SandboxID); err != nil {
+		return nil, err
+	}
+	return gen.ResumeSandbox202Response{}, nil
+}
+
+func (h *handlers) RenewExpiration(ctx context.Context, request gen.RenewExpirationRequestObject) (gen.RenewExpirationResponseObject, error) {
+	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
+		return nil, err
+	}
+	expiresAt, err := h.backend.Renew(ctx, request.SandboxID, request.Body.ExpiresAt)
+	if err != nil {
+		return nil, err
+	}
+	return gen.RenewExpiration200JSONResponse{Body: gen.Expiration{ExpiresAt: expiresAt}}, nil
+}
+
+func (h *handlers) GetEndpoint(ctx context.Context, request gen.GetEndpointRequestObject) (gen.GetEndpointResponseObject, error) {
+	// An endpoint comes with the sandbox's token, which lets its bearer run anything there.
+	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
+		return nil, err
+	}
+	endpoint, err := h.backend.Endpoint(ctx, request.SandboxID, request.Port)
+	if err != nil {
+		return nil, err
+	}
+	host := endpoint.Host
+	if host == "" {
+		host = hostOf(serve.Request(ctx).Host)
+	}
+	address := net.JoinHostPort(host, strconv.Itoa(endpoint.Port)) + endpoint.Path
+	return gen.GetEndpoint200JSONResponse{Body: gen.Endpoint{
+		Endpoint: address,
+		URL:      "http://" + address,
+		Headers:  endpoint.Headers,
+	}}, nil
+}
+
+// reach returns the sandbox if the caller may do to it what allowed says.
+func (h *handlers) reach(ctx context.Context, id string, allowed func(p lifecycle.Principal, owner string) error) (lifecycle.Sandbox, error) {
+	serve.LogField(ctx, "sandbox_id", id)
+	principal := caller(ctx)
+	sandbox, err := h.backend.Get(ctx, id)
+	if err != nil {
+		return lifecycle.Sandbox{}, err
+	}
+	if err := allowed(principal, sandbox.Owner); err != nil {
+		return lifecycle.Sandbox{}, err
+	}
+	return sandbox, nil
+}
+
+// hostOf returns the host of a Host header, without the port and without the brackets of an IPv6 address.
+func hostOf(header string) string {
+	if host, _, err := net.SplitHostPort(header); err == nil {
+		return host
+	}
+	if len(header) > 1 && header[0] == '[' && header[len(header)-1] == ']' {
+		return header[1 : len(header)-1]
+	}
+	return header
+}

@@ -1,0 +1,178 @@
+package api_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	gen "sandbox.internal/gen/lifecycle"
+	"sandbox.internal/openapi"
+	"sandbox.internal/openapi/conform"
+	"sandbox.internal/server/api"
+	"sandbox.internal/server/lifecycle"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// backend remembers what it was asked and answers what it was told to.
+type backend struct {
+	mu       sync.Mutex
+	spec     lifecycle.Spec
+	options  lifecycle.CreateOptions
+	filter   lifecycle.Filter
+	page     lifecycle.Page
+	listing  lifecycle.Listing
+	endpoint lifecycle.Endpoint
+	renewed  time.Time
+	sandbox  lifecycle.Sandbox
+	err      error
+}
+
+var _ lifecycle.Backend = (*backend)(nil)
+
+func (b *backend) Create(_ context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) (lifecycle.Sandbox, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.spec, b.options = spec, options
+	return b.sandbox, b.err
+}
+
+func (b *backend) Get(_ context.Context, id string) (lifecycle.Sandbox, error) {
+	if id != b.sandbox.ID {
+		return lifecycle.Sandbox{}, lifecycle.NotFound(id)
+	}
+	return b.sandbox, nil
+}
+
+func (b *backend) List(_ context.Context, filter lifecycle.Filter, page lifecycle.Page) (lifecycle.Listing, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.filter, b.page = filter, page
+	return b.listing, b.err
+}
+
+func (b *backend) Delete(context.Context, string) error { return b.err }
+func (b *backend) Pause(context.Context, string) error  { return b.err }
+func (b *backend) Resume(context.Context, string) error { return b.err }
+
+func (b *backend) Renew(_ context.Context, _ string, expiresAt time.Time) (time.Time, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.renewed = expiresAt
+	return expiresAt.UTC(), b.err
+}
+
+func (b *backend) Endpoint(context.Context, string, int) (lifecycle.Endpoint, error) {
+	return b.endpoint, b.err
+}
+
+// contract is read only once: most of the time of these tests would go into it.
+var contract = sync.OnceValues(openapi.LoadLifecycle)
+
+var birth = time.Date(2026, 11, 21, 12, 0, 0, 123456789, time.UTC)
+
+func newBackend() *backend {
+	return &backend{
+		sandbox: lifecycle.Sandbox{
+			ID: "0f7a3c52-6d1e-4d3f-8c56-5a0b4d8f1e77", Image: "busybox", Entrypoint: []string{"sleep", "60"},
+			CreatedAt: birth, ExpiresAt: birth.Add(time.Hour), Owner: "alice",
+			Status: lifecycle.Status{State: lifecycle.StatePending, Reason: lifecycle.ReasonProvisioning, Message: "accepted", LastTransitionAt: birth},
+		},
+		endpoint: lifecycle.Endpoint{Port: 32768, Path: "/proxy/8000", Headers: map[string]string{"X-EXECD-ACCESS-TOKEN": "token"}},
+	}
+}
+
+// service is the API over a backend, with a client that holds every answer to the contract.
+type service struct {
+	url    string
+	http   *http.Client
+	client *gen.ClientWithResponses
+	log    *logBuffer
+}
+
+func serve(t testing.TB, b lifecycle.Backend, keys ...api.Key) *service {
+	t.Helper()
+	s := &service{log: &logBuffer{}}
+	handler, err := api.New(api.Options{Backend: b, Keys: keys, Version: api.Version{Version: "1.2.3", Commit: "abc"}, Logger: zerolog.New(s.log)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	document, err := contract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.url = server.URL
+	s.http = &http.Client{Transport: conform.New(document, server.Client().Transport, t)}
+	if s.client, err = gen.NewClientWithResponses(server.URL, gen.WithHTTPClient(s.http)); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func key(name, secret string, role lifecycle.Role) api.Key {
+	return api.Key{Name: name, Digest: sha256.Sum256([]byte(secret)), Role: role}
+}
+
+func with(secret string) gen.RequestEditorFn {
+	return func(_ context.Context, r *http.Request) error {
+		if secret != "" {
+			r.Header.Set("SERVICE-API-KEY", secret)
+		}
+		return nil
+	}
+}
+
+func createRequest() gen.CreateSandboxRequest {
+	return gen.CreateSandboxRequest{Image: gen.Image{URI: "busybox"}, Timeout: 60, Entrypoint: []string{"sleep", "60"}}
+}
+
+// logBuffer keeps log lines. The access line may come after the answer.
+type logBuffer struct {
+	mu    sync.Mutex
+	lines bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.Write(p)
+}
+
+func (l *logBuffer) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.String()
+}
+
+// accessLine waits for the line of that operation.
+func (l *logBuffer) accessLine(t testing.TB, operation string) map[string]any {
+	t.Helper()
+	timeout := time.NewTimer(5 * time.Second)
+	defer timeout.Stop()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		decoder := json.NewDecoder(bytes.NewReader([]byte(l.text())))
+		for line := map[string]any{}; decoder.Decode(&line) == nil; line = map[string]any{} {
+			if line["operation"] == operation {
+				return line
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-timeout.C:
+			t.Fatalf("no access line of %s in:\n%s", operation, l.text())
+		}
+	}
+}

@@ -1,0 +1,225 @@
+package app_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"sandbox.internal/server/api"
+	"sandbox.internal/server/app"
+	"sandbox.internal/server/config"
+	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/server/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// settings are valid, with an engine that does not exist.
+func settings(t *testing.T) config.Config {
+	t.Helper()
+	cfg := config.Default(func(string) string { return "" })
+	cfg.Server.Host, cfg.Server.Port = "127.0.0.1", 0
+	cfg.Server.DataDir = filepath.Join(t.TempDir(), "data")
+	cfg.Runtime.Type, cfg.Runtime.ExecdImage = "docker", "execd"
+	cfg.Environment.DockerHost = "unix://" + filepath.Join(t.TempDir(), "docker.sock")
+	if err := cfg.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+func TestAddresses(t *testing.T) {
+	const local, remote = "unix:///var/run/docker.sock", "tcp://engine.example.com:2375"
+	tests := []struct {
+		name                     string
+		host, hostIP, dockerHost string
+		publish, reach           string
+	}{
+		{"every address", "0.0.0.0", "", local, "", "127.0.0.1"},
+		{"every IPv6 address", "::", "", local, "", "127.0.0.1"},
+		{"loopback only", "127.0.0.1", "", local, "127.0.0.1", "127.0.0.1"},
+		{"loopback by name", "localhost", "", local, "127.0.0.1", "127.0.0.1"},
+		{"IPv6 loopback", "::1", "", local, "::1", "::1"},
+		{"one address", "192.0.2.7", "", local, "192.0.2.7", "192.0.2.7"},
+		{"a name", "sandbox.example.com", "", local, "", "127.0.0.1"},
+		{"in a container", "0.0.0.0", "203.0.113.9", local, "", "203.0.113.9"},
+		{"in a container, one address", "172.17.0.2", "203.0.113.9", local, "", "203.0.113.9"},
+		{"remote engine", "0.0.0.0", "", remote, "", "engine.example.com"},
+		{"remote engine, loopback only", "127.0.0.1", "", remote, "", "engine.example.com"},
+		{"remote engine by IPv6", "0.0.0.0", "", "tcp://[2001:db8::7]:2375", "", "2001:db8::7"},
+		{"remote engine, host_ip", "0.0.0.0", "203.0.113.9", remote, "", "engine.example.com"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var cfg config.Config
+			cfg.Server.Host, cfg.Docker.HostIP, cfg.Environment.DockerHost = tt.host, tt.hostIP, tt.dockerHost
+			if publish, reach := app.Addresses(cfg); publish != tt.publish || reach != tt.reach {
+				t.Errorf("published on %q, reached at %q; want %q and %q", publish, reach, tt.publish, tt.reach)
+			}
+		})
+	}
+}
+
+func TestSeccompProfile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "profile.json")
+	if err := os.WriteFile(file, []byte(`{"defaultAction":"SCMP_ACT_ALLOW"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for setting, want := range map[string]string{"": "", "unconfined": "unconfined", file: `{"defaultAction":"SCMP_ACT_ALLOW"}`} {
+		if got, err := app.SeccompProfile(setting); err != nil || got != want {
+			t.Errorf("%q: %q, %v; want %q", setting, got, err, want)
+		}
+	}
+	if _, err := app.SeccompProfile(file + ".missing"); err == nil || !strings.Contains(err.Error(), "docker.seccomp_profile") {
+		t.Errorf("a missing file: %v", err)
+	}
+}
+
+func TestAPIKeys(t *testing.T) {
+	digest := sha256.Sum256([]byte("alice's"))
+	listed := config.Key{Name: "alice", SHA256: hex.EncodeToString(digest[:]), Role: config.RoleUser}
+	if keys, err := app.APIKeys(config.Server{}); err != nil || len(keys) != 0 {
+		t.Errorf("no keys: %v, %v", keys, err)
+	}
+	keys, err := app.APIKeys(config.Server{APIKey: "plain", Keys: []config.Key{listed}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []api.Key{
+		{Name: "server.api_key", Digest: sha256.Sum256([]byte("plain")), Role: lifecycle.RoleAdmin},
+		{Name: "alice", Digest: digest, Role: lifecycle.RoleUser},
+	}
+	if len(keys) != 2 || keys[0] != want[0] || keys[1] != want[1] {
+		t.Errorf("keys %+v, want %+v", keys, want)
+	}
+	for _, broken := range []string{"", "abc", strings.Repeat("z", 64), hex.EncodeToString(digest[:31]), hex.EncodeToString(digest[:]) + "00"} {
+		if _, err := app.APIKeys(config.Server{Keys: []config.Key{{Name: "bob", SHA256: broken}}}); err == nil || !strings.Contains(err.Error(), "bob") {
+			t.Errorf("digest %q: %v", broken, err)
+		}
+	}
+}
+
+func start(t *testing.T, cfg config.Config) error {
+	t.Helper()
+	service, err := app.New(t.Context(), cfg, api.Version{}, zerolog.Nop())
+	if err == nil {
+		stopped, cancel := context.WithCancel(t.Context())
+		cancel()
+		_ = service.Run(stopped)
+	}
+	return err
+}
+
+// released proves that a failed start let go of the folder of the records.
+func released(t *testing.T, cfg config.Config) {
+	t.Helper()
+	records, err := store.Open(cfg.Server.DataDir, zerolog.Nop())
+	if err != nil {
+		t.Fatalf("the failed start still holds the store: %v", err)
+	}
+	if err := records.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDataDirInUse(t *testing.T) {
+	cfg := settings(t)
+	records, err := store.Open(cfg.Server.DataDir, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer records.Close()
+	err = start(t, cfg)
+	if err == nil || !strings.Contains(err.Error(), cfg.Server.DataDir) || !strings.Contains(err.Error(), "in use by another process") {
+		t.Errorf("error: %v", err)
+	}
+}
+
+func TestPortInUse(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	engine := newEngine(t)
+	cfg := settings(t)
+	cfg.Server.Port = taken.Addr().(*net.TCPAddr).Port
+	cfg.Environment.DockerHost = engine.url
+	err = start(t, cfg)
+	if err == nil || !strings.Contains(err.Error(), "server.port") || !strings.Contains(err.Error(), "address already in use") {
+		t.Errorf("error: %v", err)
+	}
+	if engine.asked() {
+		t.Error("the engine was asked for something though the service cannot listen")
+	}
+	released(t, cfg)
+}
+
+func TestEngineThatDoesNotAnswer(t *testing.T) {
+	cfg := settings(t)
+	err := start(t, cfg)
+	if err == nil || !strings.Contains(err.Error(), "container engine") || !strings.Contains(err.Error(), "docker.sock") {
+		t.Errorf("error: %v", err)
+	}
+	released(t, cfg)
+}
+
+func TestSeccompProfileThatIsGone(t *testing.T) {
+	cfg := settings(t)
+	cfg.Docker.SeccompProfile = filepath.Join(t.TempDir(), "gone.json")
+	if err := start(t, cfg); err == nil || !strings.Contains(err.Error(), "docker.seccomp_profile") {
+		t.Errorf("error: %v", err)
+	}
+	released(t, cfg)
+}
+
+func TestExecdImageThatCannotBeHad(t *testing.T) {
+	engine := newEngine(t)
+	cfg := settings(t)
+	cfg.Environment.DockerHost = engine.url
+	err := start(t, cfg)
+	if err == nil || !strings.Contains(err.Error(), `runtime.execd_image "execd"`) {
+		t.Errorf("error: %v", err)
+	}
+	released(t, cfg)
+}
+
+// emptyEngine answers like a Docker Engine that has nothing and can pull nothing.
+type emptyEngine struct {
+	url      string
+	requests chan string
+}
+
+func newEngine(t *testing.T) *emptyEngine {
+	t.Helper()
+	e := &emptyEngine{requests: make(chan string, 1000)}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		e.requests <- r.URL.Path
+		w.Header().Set("Api-Version", "1.41")
+		w.Header().Set("Content-Type", "application/json")
+		switch {
+		case strings.HasSuffix(r.URL.Path, "/_ping"):
+		case strings.HasSuffix(r.URL.Path, "/info"):
+			_ = json.NewEncoder(w).Encode(map[string]any{"NCPU": 2, "MemTotal": 1 << 30, "ServerVersion": "20.10"})
+		default:
+			w.WriteHeader(http.StatusNotFound)
+			_ = json.NewEncoder(w).Encode(map[string]string{"message": "manifest unknown"})
+		}
+	}))
+	t.Cleanup(server.Close)
+	e.url = "tcp://" + server.Listener.Addr().String()
+	return e
+}
+
+func (e *emptyEngine) asked() bool { return len(e.requests) > 0 }

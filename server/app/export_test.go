@@ -1,0 +1,8 @@
+package app
+
+// What the tests look at from outside.
+var (
+	Addresses      = addresses
+	SeccompProfile = seccompProfile
+	APIKeys        = apiKeys
+)

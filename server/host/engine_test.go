@@ -1,0 +1,360 @@
+package host_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"sandbox.internal/runtime/engine"
+)
+
+// Names of the engine's calls, for faults and counts.
+const (
+	callInfo        = "Info"
+	callEnsureImage = "EnsureImage"
+	callCreate      = "Create"
+	callStart       = "Start"
+	callFreeze      = "Freeze"
+	callThaw        = "Thaw"
+	callStop        = "Stop"
+	callRemove      = "Remove"
+	callInspect     = "Inspect"
+	callWatch       = "Watch"
+)
+
+// fault runs around a call of the engine and may delay it, or make it fail.
+type fault func(ctx context.Context, name string) error
+
+// memoryEngine is an engine.Engine whose containers are entries in a map. Their published port is a real one that answers /ping.
+type memoryEngine struct {
+	port int
+
+	mu         sync.Mutex
+	containers map[string]*engine.Container // by name
+	logs       string
+	before     map[string]fault // a call that fails here does nothing
+	after      map[string]fault // a call that fails here has been carried out all the same
+	counts     map[string]int
+	listeners  map[chan engine.Event]bool
+	ping       http.HandlerFunc
+}
+
+var _ engine.Engine = (*memoryEngine)(nil)
+
+func newMemoryEngine(t testing.TB) *memoryEngine {
+	e := &memoryEngine{
+		containers: map[string]*engine.Container{},
+		before:     map[string]fault{},
+		after:      map[string]fault{},
+		counts:     map[string]int{},
+		listeners:  map[chan engine.Event]bool{},
+	}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		e.mu.Lock()
+		ping := e.ping
+		e.mu.Unlock()
+		if ping != nil {
+			ping(w, r)
+		}
+	}))
+	t.Cleanup(server.Close)
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.port, err = strconv.Atoi(port); err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// failBefore makes a call fail without effect, failAfter in spite of its effect; a nil fault heals it.
+func (e *memoryEngine) failBefore(call string, f fault) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.before[call] = f
+}
+
+func (e *memoryEngine) failAfter(call string, f fault) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.after[call] = f
+}
+
+func (e *memoryEngine) answerPing(f http.HandlerFunc) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ping = f
+}
+
+func (e *memoryEngine) count(call string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.counts[call]
+}
+
+// around runs one call with its faults.
+func (e *memoryEngine) around(ctx context.Context, call, name string, act func() error) error {
+	e.mu.Lock()
+	e.counts[call]++
+	before, after := e.before[call], e.after[call]
+	e.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if before != nil {
+		if err := before(ctx, name); err != nil {
+			return err
+		}
+	}
+	e.mu.Lock()
+	err := act()
+	e.mu.Unlock()
+	if err == nil && after != nil {
+		err = after(ctx, name)
+	}
+	return err
+}
+
+// find returns the container with that name or id.
+func (e *memoryEngine) find(id string) (*engine.Container, error) {
+	if c, ok := e.containers[id]; ok {
+		return c, nil
+	}
+	for _, c := range e.containers {
+		if c.ID == id {
+			return c, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %s", engine.ErrNotFound, id)
+}
+
+func (e *memoryEngine) tell(kind engine.EventType, c *engine.Container) {
+	for listener := range e.listeners {
+		listener <- engine.Event{Type: kind, ContainerID: c.ID, Labels: maps.Clone(c.Labels)}
+	}
+}
+
+// put makes a container appear without a word.
+func (e *memoryEngine) put(c engine.Container) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if c.Ports == nil {
+		c.Ports = map[int]int{44772: e.port}
+	}
+	c.ID = "id-of-" + c.Name
+	e.containers[c.Name] = &c
+}
+
+// happen lets something happen to a container behind the service's back, and tells of it.
+func (e *memoryEngine) happen(name string, kind engine.EventType, change func(*engine.Container)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c, ok := e.containers[name]
+	if !ok {
+		return
+	}
+	if kind == engine.EventRemoved {
+		delete(e.containers, name)
+	} else {
+		change(c)
+	}
+	e.tell(kind, c)
+}
+
+func (e *memoryEngine) exit(name string, code int, oom bool) {
+	e.happen(name, engine.EventExited, func(c *engine.Container) {
+		c.Status, c.ExitCode, c.OOMKilled = engine.StatusExited, code, oom
+	})
+}
+
+// status returns what the container does, empty when there is none.
+func (e *memoryEngine) status(name string) engine.Status {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if c, ok := e.containers[name]; ok {
+		return c.Status
+	}
+	return ""
+}
+
+func (e *memoryEngine) names() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	names := []string{}
+	for name := range e.containers {
+		names = append(names, name)
+	}
+	return names
+}
+
+// hangUp ends every Watch, as an engine does that is restarted.
+func (e *memoryEngine) hangUp() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for listener := range e.listeners {
+		delete(e.listeners, listener)
+		close(listener)
+	}
+}
+
+func (e *memoryEngine) Info(ctx context.Context) (engine.Info, error) {
+	err := e.around(ctx, callInfo, "", func() error { return nil })
+	return engine.Info{Name: "memory", CPUs: 4, MemoryBytes: 8 << 30}, err
+}
+
+func (e *memoryEngine) EnsureImage(ctx context.Context, ref string, _ *engine.RegistryAuth, progress func(string)) (string, error) {
+	if progress != nil {
+		progress("resolving " + ref)
+	}
+	return "sha256:" + ref, e.around(ctx, callEnsureImage, ref, func() error { return nil })
+}
+
+func (e *memoryEngine) EnsureVolume(context.Context, string, string, string, map[string]string) error {
+	return nil
+}
+
+func (e *memoryEngine) Create(ctx context.Context, spec engine.ContainerSpec) (string, error) {
+	err := e.around(ctx, callCreate, spec.Name, func() error {
+		if e.containers[spec.Name] != nil {
+			return fmt.Errorf("%w: %s", engine.ErrExists, spec.Name)
+		}
+		e.containers[spec.Name] = &engine.Container{
+			ID: "id-of-" + spec.Name, Name: spec.Name, Labels: maps.Clone(spec.Labels), Status: engine.StatusCreated,
+		}
+		return nil
+	})
+	return "id-of-" + spec.Name, err
+}
+
+func (e *memoryEngine) Start(ctx context.Context, id string) error {
+	return e.around(ctx, callStart, id, func() error {
+		c, err := e.find(id)
+		if err != nil {
+			return err
+		}
+		c.Status, c.Ports = engine.StatusRunning, map[int]int{44772: e.port}
+		e.tell(engine.EventStarted, c)
+		return nil
+	})
+}
+
+func (e *memoryEngine) Freeze(ctx context.Context, id string) error {
+	return e.around(ctx, callFreeze, id, func() error { return e.turn(id, engine.StatusFrozen, engine.EventFrozen) })
+}
+
+func (e *memoryEngine) Thaw(ctx context.Context, id string) error {
+	return e.around(ctx, callThaw, id, func() error { return e.turn(id, engine.StatusRunning, engine.EventThawed) })
+}
+
+func (e *memoryEngine) turn(id string, to engine.Status, kind engine.EventType) error {
+	c, err := e.find(id)
+	switch {
+	case err != nil:
+		return err
+	case c.Status == to:
+		return nil
+	case c.Status == engine.StatusCreated, c.Status == engine.StatusExited, c.Status == engine.StatusRemoving:
+		return fmt.Errorf("%w: it is %s", engine.ErrNotRunning, c.Status)
+	}
+	c.Status = to
+	e.tell(kind, c)
+	return nil
+}
+
+func (e *memoryEngine) Stop(ctx context.Context, id string, _ time.Duration) error {
+	return e.around(ctx, callStop, id, func() error {
+		if c, err := e.find(id); err == nil && c.Status != engine.StatusExited {
+			c.Status, c.ExitCode = engine.StatusExited, 143
+			e.tell(engine.EventExited, c)
+		}
+		return nil
+	})
+}
+
+func (e *memoryEngine) Remove(ctx context.Context, id string) error {
+	return e.around(ctx, callRemove, id, func() error {
+		if c, err := e.find(id); err == nil {
+			delete(e.containers, c.Name)
+			e.tell(engine.EventRemoved, c)
+		}
+		return nil
+	})
+}
+
+func (e *memoryEngine) Inspect(ctx context.Context, id string) (found engine.Container, err error) {
+	err = e.around(ctx, callInspect, id, func() error {
+		c, err := e.find(id)
+		if err == nil {
+			found = *c
+			found.Labels, found.Ports = maps.Clone(c.Labels), maps.Clone(c.Ports)
+		}
+		return err
+	})
+	return found, err
+}
+
+func (e *memoryEngine) List(ctx context.Context, labels map[string]string) ([]engine.Container, error) {
+	var found []engine.Container
+	err := e.around(ctx, "List", "", func() error {
+		for _, c := range e.containers {
+			if matches(c.Labels, labels) {
+				found = append(found, *c)
+			}
+		}
+		return nil
+	})
+	return found, err
+}
+
+func matches(have, want map[string]string) bool {
+	for name, value := range want {
+		if have[name] != value {
+			return false
+		}
+	}
+	return true
+}
+
+func (e *memoryEngine) Logs(context.Context, string, int) (string, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.logs, nil
+}
+
+func (e *memoryEngine) Watch(ctx context.Context, labels map[string]string, ready func(), handle func(engine.Event)) error {
+	listener := make(chan engine.Event, 10_000)
+	err := e.around(ctx, callWatch, "", func() error {
+		e.listeners[listener] = true
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	ready()
+	for {
+		select {
+		case event, open := <-listener:
+			if !open {
+				return fmt.Errorf("%w: hung up", engine.ErrUnavailable)
+			}
+			if matches(event.Labels, labels) {
+				handle(event)
+			}
+		case <-ctx.Done():
+			e.mu.Lock()
+			delete(e.listeners, listener)
+			e.mu.Unlock()
+			return ctx.Err()
+		}
+	}
+}
+
+func (e *memoryEngine) Close() error { return nil }

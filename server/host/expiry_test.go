@@ -1,0 +1,237 @@
+package host_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/lifecycle"
+)
+
+// soon stores a sandbox that expires after d.
+func (m *machine) soon(id string, state lifecycle.State, status engine.Status, d time.Duration) time.Time {
+	m.t.Helper()
+	r := m.record(id, state)
+	r.Sandbox.ExpiresAt = m.clock.now().UTC().Add(d)
+	m.had(r, status)
+	return r.Sandbox.ExpiresAt
+}
+
+func TestExpiryIsPrecise(t *testing.T) {
+	const sandboxes, atMost = 200, 200 * time.Millisecond
+	m := newMachine(t)
+	for i := range sandboxes {
+		m.soon(fmt.Sprintf("s%d", i), lifecycle.StateRunning, engine.StatusRunning, 1500*time.Millisecond+time.Duration(i)*2*time.Millisecond)
+	}
+	// The removal never comes to its end, so that the last transition stays the one to Stopping.
+	m.engine.failBefore(callRemove, func(ctx context.Context, _ string) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	m.start()
+	worst := time.Duration(0)
+	for i := range sandboxes {
+		id := fmt.Sprintf("s%d", i)
+		status := m.awaitReason(id, lifecycle.StateStopping, lifecycle.ReasonExpired)
+		lateness := status.LastTransitionAt.Sub(m.get(id).ExpiresAt)
+		if lateness < 0 {
+			t.Errorf("%s ended %v too early", id, -lateness)
+		}
+		worst = max(worst, lateness)
+	}
+	if worst > atMost {
+		t.Errorf("the latest sandbox ended %v late, want at most %v", worst, atMost)
+	}
+	t.Logf("worst lateness of %d: %v", sandboxes, worst)
+}
+
+func TestExpiryEndsEveryLivingState(t *testing.T) {
+	m := newMachine(t)
+	hang := func(ctx context.Context, _ string) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	for _, call := range []string{callEnsureImage, callFreeze, callThaw} {
+		m.engine.failBefore(call, hang)
+	}
+	// The host's own start needs the image of execd.
+	m.engine.failBefore(callEnsureImage, func(ctx context.Context, ref string) error {
+		if ref == "execd" {
+			return nil
+		}
+		return hang(ctx, ref)
+	})
+	const d = 300 * time.Millisecond
+	m.soon("pending", lifecycle.StatePending, "", d)
+	m.soon("running", lifecycle.StateRunning, engine.StatusRunning, d)
+	m.soon("pausing", lifecycle.StatePausing, engine.StatusRunning, d)
+	m.soon("paused", lifecycle.StatePaused, engine.StatusFrozen, d)
+	m.soon("resuming", lifecycle.StateResuming, engine.StatusFrozen, d)
+	m.soon("overdue", lifecycle.StateRunning, engine.StatusRunning, -time.Minute)
+	m.start()
+	for _, id := range []string{"pending", "running", "pausing", "paused", "resuming", "overdue"} {
+		m.awaitReason(id, lifecycle.StateTerminated, lifecycle.ReasonExpired)
+	}
+	m.awaitEmpty()
+}
+
+func TestExpiryWhileExecdDoesNotAnswer(t *testing.T) {
+	m := newMachine(t)
+	m.engine.answerPing(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) })
+	m.soon("pending", lifecycle.StatePending, "", 300*time.Millisecond)
+	m.start()
+	m.awaitReason("pending", lifecycle.StateTerminated, lifecycle.ReasonExpired)
+	m.awaitEmpty()
+}
+
+func TestRenewMovesTheTimer(t *testing.T) {
+	m := newMachine(t)
+	first := m.soon("renewed", lifecycle.StateRunning, engine.StatusRunning, 500*time.Millisecond)
+	m.soon("witness", lifecycle.StateRunning, engine.StatusRunning, 700*time.Millisecond)
+	m.start()
+	ctx := t.Context()
+	second := first.Add(700 * time.Millisecond)
+	got, err := m.host.Renew(ctx, "renewed", second)
+	if err != nil || !got.Equal(second) {
+		t.Fatalf("renew: %v, %v", got, err)
+	}
+	// The witness ends after the first expiry has passed: a timer that was still set to that would have fired by now.
+	m.await("witness", lifecycle.StateTerminated)
+	if state := m.get("renewed").Status.State; state != lifecycle.StateRunning {
+		t.Fatalf("after its first expiry the renewed sandbox is %s", state)
+	}
+	m.await("renewed", lifecycle.StateTerminated)
+	if now := time.Now(); now.Before(second) {
+		t.Errorf("ended %v before its new expiry", second.Sub(now))
+	}
+}
+
+func TestRenewRules(t *testing.T) {
+	m := newMachine(t)
+	m.had(m.record("ended", lifecycle.StateTerminated), "")
+	m.start()
+	id := m.paused()
+	expiry := m.get(id).ExpiresAt
+	tests := []struct {
+		name string
+		id   string
+		to   time.Time
+		want lifecycle.Kind
+	}{
+		{"in the past", id, time.Now().Add(-time.Second), lifecycle.KindInvalid},
+		{"not later than now", id, expiry, lifecycle.KindInvalid},
+		{"earlier", id, expiry.Add(-time.Minute), lifecycle.KindInvalid},
+		{"too far", id, time.Now().Add(lifecycle.MaxTimeout + time.Minute), lifecycle.KindInvalid},
+		{"ended", "ended", time.Now().Add(2 * time.Hour), lifecycle.KindConflict},
+		{"unknown", "unknown", time.Now().Add(2 * time.Hour), lifecycle.KindNotFound},
+		{"while paused", id, expiry.Add(time.Minute), ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if _, err := m.host.Renew(t.Context(), tt.id, tt.to); kindOf(err) != tt.want || (tt.want == "") != (err == nil) {
+				t.Errorf("error %v, want kind %q", err, tt.want)
+			}
+		})
+	}
+	if got := m.get(id).ExpiresAt; !got.Equal(expiry.Add(time.Minute)) {
+		t.Errorf("expiry %v, want %v", got, expiry.Add(time.Minute))
+	}
+	if _, err := m.host.Renew(t.Context(), id, time.Now().Add(lifecycle.MaxTimeout-time.Minute)); err != nil {
+		t.Errorf("almost a day from now: %v", err)
+	}
+}
+
+func TestTimesAreAbsolute(t *testing.T) {
+	m := newMachine(t).start()
+	sandbox := m.get(m.create())
+	// A monotonic reading would make a sandbox outlive its expiresAt after the clock was set.
+	if sandbox.ExpiresAt != sandbox.ExpiresAt.Round(0) || sandbox.CreatedAt != sandbox.CreatedAt.Round(0) {
+		t.Error("the times carry a reading of the monotonic clock")
+	}
+}
+
+func TestRecordsAreForgottenInTime(t *testing.T) {
+	m := newMachine(t)
+	m.options.TerminatedRetention = 300 * time.Millisecond
+	m.options.FailedPendingRetention = 900 * time.Millisecond
+	m.engine.failAfter(callStart, func(_ context.Context, name string) error {
+		if m.engine.count(callStart) == 1 {
+			return fmt.Errorf("refused")
+		}
+		return nil
+	})
+	m.start()
+	failedPending := m.create()
+	m.await(failedPending, lifecycle.StateFailed)
+	m.engine.failAfter(callStart, nil)
+	failedRunning, terminated := m.running(), m.running()
+	m.engine.exit(container(failedRunning), 1, false)
+	m.engine.exit(container(terminated), 0, false)
+	for _, id := range []string{failedRunning, terminated} {
+		m.awaitForgotten(id)
+	}
+	if kind := kindOf(errorOf(m.host.Get(t.Context(), failedPending))); kind == lifecycle.KindNotFound {
+		t.Error("the sandbox that failed while Pending was forgotten before PENDING_FAILURE_TTL")
+	}
+	m.awaitForgotten(failedPending)
+	listing, err := m.host.List(t.Context(), lifecycle.Filter{}, lifecycle.Page{Number: 1, Size: 10})
+	if err != nil || listing.Total != 0 {
+		t.Errorf("list: %+v, %v", listing, err)
+	}
+	left, err := m.store.Load(t.Context())
+	if err != nil || len(left) != 0 {
+		t.Errorf("the store still has %v, %v", left, err)
+	}
+	m.awaitEmpty()
+}
+
+func TestRetentionIsPerState(t *testing.T) {
+	m := newMachine(t)
+	m.start()
+	began := m.clock.now()
+	failed, ended := m.running(), m.running()
+	m.engine.exit(container(failed), 1, false)
+	m.engine.exit(container(ended), 0, false)
+	m.engine.failBefore(callCreate, func(context.Context, string) error { return fmt.Errorf("refused") })
+	pending := m.create()
+	want := map[string]time.Duration{
+		failed:  m.options.TerminatedRetention,
+		ended:   m.options.TerminatedRetention,
+		pending: m.options.FailedPendingRetention,
+	}
+	eventually(t, func() bool { return len(m.retained()) == 3 }, func() any { return m.retained() })
+	for id, until := range m.retained() {
+		if got := until.Sub(began); got < want[id] || got > want[id]+deadline {
+			t.Errorf("%s is kept for %v, want %v", id, got, want[id])
+		}
+	}
+}
+
+// retained returns until when the records of removed sandboxes are kept.
+func (m *machine) retained() map[string]time.Time {
+	m.t.Helper()
+	records, err := m.store.Load(context.Background())
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	until := map[string]time.Time{}
+	for _, r := range records {
+		if r.Removed {
+			until[r.Sandbox.ID] = r.RetainUntil
+		}
+	}
+	return until
+}
+
+func (m *machine) awaitForgotten(id string) {
+	m.t.Helper()
+	eventually(m.t, func() bool {
+		_, err := m.host.Get(context.Background(), id)
+		return kindOf(err) == lifecycle.KindNotFound
+	}, func() any { return "record of " + id + " is still there" })
+}
+
+func errorOf[T any](_ T, err error) error { return err }

@@ -1,0 +1,215 @@
+package host_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/host"
+	"sandbox.internal/server/lifecycle"
+)
+
+// found is what a restarted service finds of a sandbox at the engine.
+type found struct {
+	name   string
+	status engine.Status
+	code   int
+}
+
+// TestRecovery starts a host over every state in the store and everything that may have become of the container meanwhile.
+func TestRecovery(t *testing.T) {
+	absent, created := found{name: "absent"}, found{name: "created", status: engine.StatusCreated}
+	runs, frozen := found{name: "running", status: engine.StatusRunning}, found{name: "frozen", status: engine.StatusFrozen}
+	exit0, exit1 := found{name: "exit0", status: engine.StatusExited}, found{name: "exit1", status: engine.StatusExited, code: 1}
+	removing := found{name: "removing", status: engine.StatusRemoving}
+	table := map[lifecycle.State]map[found]lifecycle.State{
+		"Pending":    {absent: "Running", created: "Running", runs: "Running", frozen: "Running", exit0: "Terminated", exit1: "Failed", removing: "Running"},
+		"Running":    {absent: "Failed", created: "Failed", runs: "Running", frozen: "Paused", exit0: "Terminated", exit1: "Failed", removing: "Failed"},
+		"Pausing":    {absent: "Failed", created: "Failed", runs: "Paused", frozen: "Paused", exit0: "Terminated", exit1: "Failed", removing: "Failed"},
+		"Paused":     {absent: "Failed", created: "Failed", runs: "Running", frozen: "Paused", exit0: "Terminated", exit1: "Failed", removing: "Failed"},
+		"Resuming":   {absent: "Failed", created: "Failed", runs: "Running", frozen: "Running", exit0: "Terminated", exit1: "Failed", removing: "Failed"},
+		"Stopping":   {absent: "Terminated", created: "Terminated", runs: "Terminated", frozen: "Terminated", exit0: "Terminated", exit1: "Terminated", removing: "Terminated"},
+		"Terminated": {absent: "Terminated", created: "Terminated", runs: "Terminated", frozen: "Terminated", exit0: "Terminated", exit1: "Terminated", removing: "Terminated"},
+		"Failed":     {absent: "Failed", created: "Failed", runs: "Failed", frozen: "Failed", exit0: "Failed", exit1: "Failed", removing: "Failed"},
+	}
+	if len(table) != len(lifecycle.States()) {
+		t.Fatalf("the table has %d states of %d", len(table), len(lifecycle.States()))
+	}
+	left := map[lifecycle.State]engine.Status{"Running": engine.StatusRunning, "Paused": engine.StatusFrozen}
+
+	m := newMachine(t)
+	for state, row := range table {
+		for was := range row {
+			r := m.record(fmt.Sprintf("%s-%s", state, was.name), state)
+			m.had(r, was.status)
+			m.engine.happen(container(r.Sandbox.ID), engine.EventExited, func(c *engine.Container) { c.ExitCode = was.code })
+		}
+	}
+	m.start()
+	for state, row := range table {
+		for was, want := range row {
+			id := fmt.Sprintf("%s-%s", state, was.name)
+			t.Run(id, func(t *testing.T) {
+				settled := func() bool {
+					if state != lifecycle.StateTerminated && m.engine.status(container(id)) != left[want] {
+						return false
+					}
+					return m.get(id).Status.State == want
+				}
+				eventually(t, settled, func() any { return []any{m.get(id).Status, m.engine.status(container(id))} })
+			})
+		}
+	}
+	m.host.Sweep() // what exists in spite of a record that says it is gone
+	for id := range table[lifecycle.StateTerminated] {
+		if name := container("Terminated-" + id.name); m.engine.status(name) != "" {
+			t.Errorf("%s is still there", name)
+		}
+	}
+}
+
+func TestRestartGoesOn(t *testing.T) {
+	m := newMachine(t).start()
+	running, paused := m.running(), m.paused()
+	pull := newGate()
+	m.engine.failBefore(callEnsureImage, func(ctx context.Context, ref string) error {
+		if ref == "execd" {
+			return nil
+		}
+		return pull.fault(ctx, ref)
+	})
+	pending := m.create()
+	pull.await(t)
+	endpoint, err := m.host.Endpoint(t.Context(), running, 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.host.Close()
+	if m.engine.status(container(running)) != engine.StatusRunning || m.engine.status(container(paused)) != engine.StatusFrozen {
+		t.Fatal("the end of the service touched sandboxes")
+	}
+	close(pull.open)
+	m.start()
+	m.await(pending, lifecycle.StateRunning)
+	if m.get(running).Status.State != lifecycle.StateRunning || m.get(paused).Status.State != lifecycle.StatePaused {
+		t.Errorf("states after the restart: %s, %s", m.get(running).Status.State, m.get(paused).Status.State)
+	}
+	again, err := m.host.Endpoint(t.Context(), running, 80)
+	if err != nil || again.Port != endpoint.Port || again.Headers["X-EXECD-ACCESS-TOKEN"] != endpoint.Headers["X-EXECD-ACCESS-TOKEN"] {
+		t.Errorf("endpoint after the restart: %+v, %v; before: %+v", again, err, endpoint)
+	}
+}
+
+// A restart in the middle of a pull with credentials cannot go on, and says why.
+func TestRestartForgetsCredentials(t *testing.T) {
+	m := newMachine(t)
+	r := m.record("private", lifecycle.StatePending)
+	r.NeedsAuth = true
+	m.had(r, "")
+	m.engine.failBefore(callEnsureImage, func(_ context.Context, ref string) error {
+		if ref == "execd" {
+			return nil
+		}
+		return fmt.Errorf("%w: no basic auth credentials", engine.ErrImage)
+	})
+	m.start()
+	status := m.awaitReason("private", lifecycle.StateFailed, lifecycle.ReasonImagePullError)
+	if !strings.Contains(status.Message, "no basic auth credentials") || !strings.Contains(status.Message, "create the sandbox again") {
+		t.Errorf("message: %q", status.Message)
+	}
+}
+
+func TestLostDatabase(t *testing.T) {
+	m := newMachine(t)
+	put := func(id string, status engine.Status, change func(*lifecycle.Record)) {
+		r := m.record(id, lifecycle.StatePending)
+		r.Sandbox.Metadata = map[string]string{"name": id}
+		if change != nil {
+			change(&r)
+		}
+		m.engine.put(m.containerOf(r, status))
+	}
+	put("running", engine.StatusRunning, nil)
+	put("frozen", engine.StatusFrozen, nil)
+	put("exited", engine.StatusExited, nil)
+	put("created", engine.StatusCreated, nil)
+	put("overdue", engine.StatusRunning, func(r *lifecycle.Record) { r.Sandbox.ExpiresAt = m.clock.now().Add(-time.Second) })
+	broken := m.containerOf(m.record("broken", lifecycle.StatePending), engine.StatusRunning)
+	broken.Labels[lifecycle.LabelPrefix+"record"] = "{"
+	m.engine.put(broken)
+	stolen := m.containerOf(m.record("stolen", lifecycle.StatePending), engine.StatusRunning)
+	stolen.Labels[lifecycle.LabelPrefix+"id"] = "somebody-else"
+	m.engine.put(stolen)
+	foreign := m.containerOf(m.record("foreign", lifecycle.StatePending), engine.StatusRunning)
+	foreign.Labels[lifecycle.LabelPrefix+"instance"] = "another"
+	m.engine.put(foreign)
+
+	m.start()
+	m.await("running", lifecycle.StateRunning)
+	m.await("frozen", lifecycle.StatePaused)
+	m.awaitReason("overdue", lifecycle.StateTerminated, lifecycle.ReasonExpired)
+	if name := m.get("running").Metadata["name"]; name != "running" {
+		t.Errorf("metadata: %q", name)
+	}
+	eventually(t, func() bool { return len(m.engine.names()) == 3 }, func() any { return m.engine.names() })
+	if m.engine.status(foreign.Name) != engine.StatusRunning {
+		t.Error("the container of another service was touched")
+	}
+	if _, err := m.host.Endpoint(t.Context(), "frozen", 80); err != nil {
+		t.Errorf("endpoint of an adopted sandbox: %v", err)
+	}
+	records, err := m.store.Load(t.Context())
+	if err != nil || len(records) != 3 {
+		t.Errorf("the store has %d records, %v; want 3", len(records), err)
+	}
+}
+
+func TestStartFailures(t *testing.T) {
+	tests := []struct {
+		call string
+		says string
+	}{
+		{callInfo, "ask the container engine"},
+		{callEnsureImage, `runtime.execd_image "execd"`},
+		{"List", "list the containers"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.call, func(t *testing.T) {
+			m := newMachine(t)
+			m.engine.failBefore(tt.call, func(context.Context, string) error { return errRefused })
+			if _, err := host.Start(t.Context(), m.options); err == nil || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("error %v does not say %q", err, tt.says)
+			}
+		})
+	}
+	t.Run("adoption that is not durable", func(t *testing.T) {
+		m := newMachine(t)
+		m.engine.put(m.containerOf(m.record("adopted", lifecycle.StatePending), engine.StatusRunning))
+		m.store.fail(callInsert, errDisk)
+		if _, err := host.Start(t.Context(), m.options); err == nil || !strings.Contains(err.Error(), "adopted") {
+			t.Errorf("error: %v", err)
+		}
+		if m.engine.status(container("adopted")) != engine.StatusRunning {
+			t.Error("the sandbox was touched")
+		}
+	})
+}
+
+func TestForgettingIsRepeated(t *testing.T) {
+	m := newMachine(t)
+	r := m.record("ended", lifecycle.StateTerminated)
+	r.RetainUntil = m.clock.now().Add(-time.Second)
+	m.had(r, "")
+	m.store.fail(callForget, errDisk)
+	m.start()
+	if state := m.get("ended").Status.State; state != lifecycle.StateTerminated {
+		t.Errorf("state: %s", state)
+	}
+	m.store.fail(callForget, nil)
+	m.host.Close()
+	m.start()
+	m.awaitForgotten("ended")
+}
