@@ -2,7 +2,6 @@ package docker
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"net/netip"
 	"slices"
@@ -13,13 +12,9 @@ import (
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/go-connections/nat"
-	"golang.org/x/sync/errgroup"
 
 	"sandbox.internal/runtime/engine"
 )
-
-// inspectors is how many containers List asks for at the same time: enough to hide the way to the engine and back.
-const inspectors = 8
 
 // Inspect implements [engine.Engine]. It takes up to a second for a container with a memory limit that was killed just now.
 func (e *Engine) Inspect(ctx context.Context, id string) (engine.Container, error) {
@@ -38,8 +33,7 @@ func (e *Engine) Inspect(ctx context.Context, id string) (engine.Container, erro
 	return c, nil
 }
 
-// List implements [engine.Engine]. The engine's own list has neither exit codes nor start times, so each
-// container is inspected; one that goes away meanwhile is left out.
+// List implements [engine.Engine]. It is one request, however many containers there are.
 func (e *Engine) List(ctx context.Context, labels map[string]string) ([]engine.Container, error) {
 	var summaries []container.Summary
 	err := e.call(ctx, "list containers", forEngine, func(ctx context.Context) (err error) {
@@ -50,21 +44,39 @@ func (e *Engine) List(ctx context.Context, labels map[string]string) ([]engine.C
 		return nil, err
 	}
 	found := make([]engine.Container, len(summaries))
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(inspectors)
 	for i, summary := range summaries {
-		group.Go(func() (err error) {
-			found[i], err = e.Inspect(ctx, summary.ID)
-			if errors.Is(err, engine.ErrNotFound) {
-				return nil
-			}
-			return err
-		})
+		found[i] = fromSummary(summary)
 	}
-	if err := group.Wait(); err != nil {
-		return nil, err
+	return found, nil
+}
+
+func fromSummary(summary container.Summary) engine.Container {
+	c := engine.Container{ID: summary.ID, Labels: summary.Labels, Ports: map[int]int{}}
+	for _, name := range summary.Names {
+		if name := strings.TrimPrefix(name, "/"); !strings.Contains(name, "/") { // the others are links
+			c.Name = name
+		}
 	}
-	return slices.DeleteFunc(found, func(c engine.Container) bool { return c.ID == "" }), nil
+	switch summary.State {
+	case container.StatePaused:
+		c.Status = engine.StatusFrozen
+	case container.StateRunning, container.StateRestarting:
+		c.Status = engine.StatusRunning
+	case container.StateCreated:
+		c.Status = engine.StatusCreated
+	case container.StateRemoving:
+		c.Status = engine.StatusRemoving
+	default: // exited or dead
+		c.Status = engine.StatusExited
+	}
+	for _, port := range summary.Ports {
+		// As in Inspect: IPv4 first, because the engine may choose another port for IPv6.
+		if private := int(port.PrivatePort); port.Type == "tcp" && port.PublicPort != 0 &&
+			(c.Ports[private] == 0 || !strings.Contains(port.IP, ":")) {
+			c.Ports[private] = int(port.PublicPort)
+		}
+	}
+	return c
 }
 
 func labelFilter(labels map[string]string) filters.Args {

@@ -50,7 +50,8 @@ type Engine interface {
 	// Inspect returns the container, by id or by name. It returns [ErrNotFound].
 	Inspect(ctx context.Context, id string) (Container, error)
 
-	// List returns every container, running or not, that carries all the labels.
+	// List returns every container, running or not, that carries all the labels, with its ID, Name, Labels, Status and Ports;
+	// the rest takes an Inspect.
 	List(ctx context.Context, labels map[string]string) ([]Container, error)
 
 	// Logs returns the last lines that the container wrote to its standard output and error, combined, at most tail lines and 64 KiB.

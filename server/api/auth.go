@@ -40,15 +40,13 @@ func authenticate(keys []Key) func(*http.Request) (any, error) {
 		if principal.Role == "" {
 			return nil, serve.Unauthorized("header %s: is not a valid API key", keyHeader)
 		}
+		serve.LogField(r.Context(), "key_name", principal.Name)
 		return principal, nil
 	}
 }
 
-// caller returns who sends the request that ctx belongs to, and notes it in the access log.
+// caller returns who sends the request that ctx belongs to.
 func caller(ctx context.Context) lifecycle.Principal {
 	principal, _ := serve.Principal(ctx).(lifecycle.Principal)
-	if principal.Name != "" {
-		serve.LogField(ctx, "key_name", principal.Name)
-	}
 	return principal
 }

@@ -154,7 +154,7 @@ func seccompProfile(setting string) (string, error) {
 // addresses returns the address of the engine's host that sandboxes are published on, empty for all, and where the service
 // reaches them. A service that listens on one address only does not publish its sandboxes on any other.
 func addresses(cfg config.Config) (publish, reach string) {
-	if endpoint, err := url.Parse(cfg.Environment.DockerHost); err == nil && endpoint.Scheme == "tcp" {
+	if endpoint, err := url.Parse(cfg.Environment.DockerHost); err == nil && endpoint.Scheme == "tcp" && !isLoopback(endpoint.Hostname()) {
 		return "", endpoint.Hostname()
 	}
 	if cfg.Docker.HostIP != "" { // the service runs in a container: its own addresses are not the host's
@@ -167,4 +167,9 @@ func addresses(cfg config.Config) (publish, reach string) {
 		return ip.String(), ip.String()
 	}
 	return "", "127.0.0.1"
+}
+
+func isLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
 }

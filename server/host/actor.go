@@ -42,7 +42,6 @@ func (h *Host) spawn(record lifecycle.Record, auth *lifecycle.ImageAuth) *actor 
 		log:       h.Logger.With().Str("sandbox_id", record.Sandbox.ID).Logger(),
 		record:    record,
 		auth:      auth,
-		look:      true,
 		inbox:     make(chan func(), 16),
 		gone:      make(chan struct{}),
 		changed:   make(chan struct{}),
@@ -104,9 +103,13 @@ func (a *actor) do(ctx context.Context, f func() error) error {
 // absent is the error for an actor that has ended: the sandbox is forgotten, or the service is stopping.
 func (a *actor) absent() error {
 	if a.host.ctx.Err() != nil {
-		return &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "the service is stopping", RetryAfter: 1}
+		return stopping()
 	}
 	return lifecycle.NotFound(a.id)
+}
+
+func stopping() error {
+	return &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "the service is stopping", RetryAfter: 1}
 }
 
 // post hands f to the actor's goroutine and does not wait.
@@ -180,6 +183,9 @@ func (a *actor) settle(trigger lifecycle.Trigger, reason lifecycle.Reason, messa
 // commit makes a changed record durable, then visible.
 func (a *actor) commit(record lifecycle.Record) error {
 	if err := a.host.Store.Save(a.host.ctx, record); err != nil {
+		if a.host.ctx.Err() != nil {
+			return stopping()
+		}
 		return fmt.Errorf("save sandbox %s: %w", a.id, err)
 	}
 	a.show(record)

@@ -77,6 +77,7 @@ type Host struct {
 
 	registry registry
 	keys     sync.Mutex // serialises creates that carry an idempotency key
+	creating sync.RWMutex
 
 	volumeMu sync.Mutex
 	volume   string // the volume that holds execd, once it is known to be filled
@@ -115,7 +116,9 @@ func Start(ctx context.Context, options Options) (*Host, error) {
 
 // Close stops working on sandboxes. They go on running; the next Start takes them up.
 func (h *Host) Close() {
+	h.creating.Lock()
 	h.cancel()
+	h.creating.Unlock()
 	h.tasks.Wait()
 	h.prober.close()
 }

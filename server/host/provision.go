@@ -180,6 +180,7 @@ func (a *actor) image(ctx context.Context, record lifecycle.Record) (string, err
 
 // prove returns the host's port of execd once execd has answered there.
 func (a *actor) prove(ctx context.Context, record lifecycle.Record) (int, error) {
+	a.tell(lifecycle.ReasonContainerStarting, "waiting for execd to answer")
 	deadline := a.host.Clock().Add(readyTimeout)
 	var lastErr error
 	for pause := time.Millisecond; a.host.Clock().Before(deadline); pause = min(pause*5/4, 100*time.Millisecond) {

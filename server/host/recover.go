@@ -78,7 +78,7 @@ func (h *Host) watch() {
 		}
 		err := h.Engine.Watch(h.ctx, h.ours(), ready, func(event engine.Event) {
 			if a, err := h.registry.get(event.Labels[labelID]); err == nil {
-				a.mayHaveChanged()
+				a.heard(event.Type)
 			}
 		})
 		if h.ctx.Err() == nil {
@@ -91,6 +91,19 @@ func (h *Host) watch() {
 // mayHaveChanged makes the actor look at its container as soon as it has nothing else to do.
 func (a *actor) mayHaveChanged() { a.post(func() { a.look = true }) }
 
+// heard makes the actor look when what the engine tells is not what the sandbox's state is about anyway.
+func (a *actor) heard(event engine.EventType) {
+	a.post(func() {
+		switch state := a.state(); {
+		case event == engine.EventStarted && state == lifecycle.StatePending:
+		case event == engine.EventFrozen && (state == lifecycle.StatePausing || state == lifecycle.StatePaused):
+		case event == engine.EventThawed && (state == lifecycle.StateResuming || state == lifecycle.StateRunning):
+		default:
+			a.look = true
+		}
+	})
+}
+
 func (h *Host) sweepPeriodically() {
 	defer h.tasks.Done()
 	for sleep(h.ctx, sweepInterval) {
@@ -99,24 +112,34 @@ func (h *Host) sweepPeriodically() {
 }
 
 // sweep removes containers that nobody answers for, which only a call that the engine carried out after it had seemed to fail can
-// leave, and forgets old idempotency keys. It also makes everybody look at their containers: an event may have been lost, or the
-// look that it asked for may have failed.
+// leave, and makes those look whose container is not what their record says: an event may have been lost, or the look that it asked
+// for may have failed. It also forgets old idempotency keys.
 func (h *Host) sweep() {
 	containers, err := h.Engine.List(h.ctx, h.ours())
 	if err != nil {
 		h.Logger.Warn().Err(err).Msg("containers cannot be compared with records")
-	}
-	for _, container := range containers {
-		a, err := h.registry.get(container.Labels[labelID])
-		if err != nil || a.now().Removed {
-			h.removeStray(h.ctx, container)
-		}
-	}
-	for _, a := range h.registry.all() {
-		a.mayHaveChanged()
+	} else {
+		h.compare(containers)
 	}
 	if err := h.Store.PurgeKeys(h.ctx, h.Clock().Add(-lifecycle.IdempotencyWindow)); err != nil {
 		h.Logger.Warn().Err(err).Msg("old idempotency keys cannot be removed")
+	}
+}
+
+func (h *Host) compare(containers []engine.Container) {
+	found := make(map[string]engine.Status, len(containers))
+	for _, container := range containers {
+		id := container.Labels[labelID]
+		found[id] = container.Status
+		if a, err := h.registry.get(id); err != nil || a.now().Removed {
+			h.removeStray(h.ctx, container)
+		}
+	}
+	settled := map[lifecycle.State]engine.Status{lifecycle.StateRunning: engine.StatusRunning, lifecycle.StatePaused: engine.StatusFrozen}
+	for _, a := range h.registry.all() {
+		if want, ok := settled[a.now().Sandbox.Status.State]; ok && found[a.id] != want {
+			a.mayHaveChanged()
+		}
 	}
 }
 

@@ -17,13 +17,11 @@ func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycl
 	if err := spec.Validate(); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
-	if !spec.NetworkPolicy.Empty() {
-		return lifecycle.Sandbox{}, lifecycle.Invalidf("networkPolicy: a network policy requires bridge mode and egress image configuration (docker.network_mode and egress.image)")
-	}
-	for i, v := range spec.Volumes {
-		if _, err := h.mount(i, v); err != nil {
-			return lifecycle.Sandbox{}, err
-		}
+	// Close waits for creates, so that none begins work that nobody ends.
+	h.creating.RLock()
+	defer h.creating.RUnlock()
+	if h.ctx.Err() != nil {
+		return lifecycle.Sandbox{}, stopping()
 	}
 	var key *lifecycle.IdempotencyKey
 	if options.IdempotencyKey != "" {
@@ -33,6 +31,9 @@ func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycl
 		if first, found, err := h.createdBefore(ctx, *key); found || err != nil {
 			return first, err
 		}
+	}
+	if err := h.possible(spec); err != nil {
+		return lifecycle.Sandbox{}, err
 	}
 	record, err := h.newRecord(spec, options.Owner)
 	if err != nil {
@@ -47,6 +48,19 @@ func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycl
 	a := h.spawn(record, spec.Auth)
 	a.log.Info().Str("image", spec.Image).Str("owner", options.Owner).Time("expires_at", record.Sandbox.ExpiresAt).Msg("sandbox accepted")
 	return record.Sandbox, nil
+}
+
+// possible refuses what this host does not offer.
+func (h *Host) possible(spec lifecycle.Spec) error {
+	if !spec.NetworkPolicy.Empty() {
+		return lifecycle.Invalidf("networkPolicy: a network policy requires bridge mode and egress image configuration (docker.network_mode and egress.image)")
+	}
+	for i, v := range spec.Volumes {
+		if _, err := h.mount(i, v); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // createdBefore returns the sandbox that an earlier request with this key created.

@@ -151,10 +151,8 @@ func (a *actor) insist(ctx context.Context, name string, call func(context.Conte
 // terminate is the work of Stopping.
 func (a *actor) terminate(ctx context.Context, _ lifecycle.Record) func() {
 	name := containerName(a.id)
-	if container, err := a.host.Engine.Inspect(ctx, name); err == nil && container.Status == engine.StatusRunning {
-		if err := a.host.Engine.Stop(ctx, name, stopGrace); err != nil {
-			a.log.Warn().Err(err).Msg("the entrypoint was not asked to end; it is killed")
-		}
+	if err := a.host.Engine.Stop(ctx, name, stopGrace); err != nil && ctx.Err() == nil {
+		a.log.Warn().Err(err).Msg("the entrypoint was not asked to end; it is killed")
 	}
 	err := a.insist(ctx, "remove", func(ctx context.Context) error { return a.host.Engine.Remove(ctx, name) })
 	switch {

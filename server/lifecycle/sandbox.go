@@ -44,7 +44,7 @@ type Spec struct {
 	Metadata      map[string]string
 	NetworkPolicy *NetworkPolicy
 	Volumes       []Volume
-	Extensions    json.RawMessage // passed through byte for byte
+	Extensions    json.RawMessage // passed through as the same JSON value
 }
 
 // ImageAuth is a user's name and password at an image registry. It is neither stored nor logged.

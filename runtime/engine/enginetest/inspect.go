@@ -2,6 +2,7 @@ package enginetest
 
 import (
 	"context"
+	"maps"
 	"strings"
 	"testing"
 
@@ -53,7 +54,7 @@ func (s *suite) testList(t *testing.T) {
 			}
 			for _, id := range test.want {
 				got, want := byID[id], s.inspect(t, id)
-				if got.Name != want.Name || got.Status != want.Status || got.ExitCode != want.ExitCode || !got.StartedAt.Equal(want.StartedAt) {
+				if got.Name != want.Name || got.Status != want.Status || !maps.Equal(got.Labels, want.Labels) || !maps.Equal(got.Ports, want.Ports) {
 					t.Errorf("listed as %+v, inspected as %+v", got, want)
 				}
 			}
