@@ -54,6 +54,7 @@ var theHouse = house{
 		// The contracts and what is made from them.
 		{packages: []string{"gen/..."}, libraries: []string{oapiRuntime, echo}},
 		{packages: []string{"openapi"}, libraries: []string{kinOpenAPI}},
+		{packages: []string{"openapi/slim"}, libraries: []string{kinOpenAPI}},
 		{packages: []string{"openapi/conform", "openapi/serve/servetest"}, ours: []string{"openapi"}, libraries: []string{kinOpenAPI}},
 		{packages: []string{"openapi/serve"}, ours: []string{"openapi"}, libraries: []string{echo, kinOpenAPI, zerolog}},
 

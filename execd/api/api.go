@@ -44,7 +44,7 @@ type Options struct {
 
 // New returns the HTTP server of execd.
 func New(options Options) (*serve.Server, error) {
-	document, err := openapi.LoadExecd()
+	document, err := openapi.LoadExecdSlim()
 	if err != nil {
 		return nil, err
 	}
