@@ -3,7 +3,6 @@ package command_test
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -15,104 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"sandbox.internal/execd/command"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func newManager(t *testing.T, change ...func(*command.Options)) *command.Manager {
-	t.Helper()
-	options := command.Options{Dir: t.TempDir(), Env: os.Environ(), LogLimit: 1 << 30, SpoolDir: t.TempDir(), Clock: time.Now}
-	for _, f := range change {
-		f(&options)
-	}
-	m := command.New(options)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		m.Stop(ctx)
-		m.Close()
-	})
-	return m
-}
-
-func start(t *testing.T, m *command.Manager, spec command.Spec) *command.Command {
-	t.Helper()
-	c, err := m.Start(spec)
-	if err != nil {
-		t.Fatalf("start %q: %v", spec.Command, err)
-	}
-	return c
-}
-
-// event is an Event that owns its text.
-type event struct {
-	command.Event
-	text string
-}
-
-// follow reads events after an id until the stream's end or until stop says so. A stream that stalls fails the test.
-func follow(t *testing.T, c *command.Command, after int64, stop func(event) bool) []event {
-	t.Helper()
-	r, err := c.Events(after)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	deadline := time.After(30 * time.Second)
-	var events []event
-	for {
-		e, ok, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return events
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if ok {
-			events = append(events, event{Event: e, text: string(e.Text)})
-			if stop != nil && stop(events[len(events)-1]) {
-				return events
-			}
-			continue
-		}
-		select {
-		case <-r.Wait():
-		case <-deadline:
-			t.Fatalf("the stream stalled after %d events", len(events))
-		}
-	}
-}
-
-func all(t *testing.T, c *command.Command) []event { return follow(t, c, 0, nil) }
-
-// rebuild puts the bytes of a stream together again, as docs tell a client to.
-func rebuild(events []event, stream command.Type) string {
-	var b strings.Builder
-	for _, e := range events {
-		if e.Type != stream {
-			continue
-		}
-		b.WriteString(e.text)
-		if !e.Partial {
-			b.WriteByte('\n')
-		}
-	}
-	return b.String()
-}
-
-func last(events []event) event { return events[len(events)-1] }
-
-func wait(t *testing.T, c *command.Command) {
-	t.Helper()
-	select {
-	case <-c.Done():
-	case <-time.After(20 * time.Second):
-		t.Fatal("the command did not end")
-	}
-}
 
 func TestStreamTellsInitOutputAndEnd(t *testing.T) {
 	m := newManager(t)
@@ -222,10 +125,6 @@ func TestStreamCutAnywhereResumesToTheSameBytes(t *testing.T) {
 			t.Errorf("round %d: %x, want %x", round, got, want)
 		}
 	}
-}
-
-func digest(events []event) [32]byte {
-	return sha256.Sum256([]byte(rebuild(events, command.TypeStdout)))
 }
 
 func TestCommandNeverWaitsForItsReader(t *testing.T) {
@@ -495,20 +394,4 @@ func TestEventThatDoesNotExistIsRefused(t *testing.T) {
 	if events := follow(t, c, 2, nil); len(events) != 0 {
 		t.Errorf("events after the last one: %+v", events)
 	}
-}
-
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !holds(); {
-		if time.Now().After(deadline) {
-			t.Fatalf("not in 10 s: %s", what)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-}
-
-// gone reports whether the process has ended; whoever inherited it may not have waited for it yet.
-func gone(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err != nil || strings.Contains(string(stat), ") Z ")
 }

@@ -23,7 +23,7 @@ const usage = `usage: sandbox-server [--config FILE] [command]
 Without a command the service runs until SIGINT or SIGTERM. Commands:
   config check   tell whether the configuration is valid
   config print   print the effective values, secrets masked
-  config init    print a commented example; with --config, write it to that file unless it exists
+  config init    write a commented example to the file, unless it exists; --config - prints it
   version        print the version
 
 The configuration is read from --config, else from $SANDBOX_CONFIG_PATH, else from ~/.sandbox.toml.
@@ -130,8 +130,12 @@ func print(file string, out io.Writer) error {
 
 // initialise never overwrites a file: it may hold the only copy of a key.
 func initialise(file string, out io.Writer) error {
-	if file == "" {
+	if file == "-" {
 		_, err := out.Write(config.Init())
+		return err
+	}
+	file, err := config.Path(file, os.Getenv)
+	if err != nil {
 		return err
 	}
 	created, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)

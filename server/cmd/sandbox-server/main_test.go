@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// command runs the program with a home of its own and returns its exit code, output and errors.
+func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestConfigInitIsValidAndNeverOverwrites(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	t.Setenv("SANDBOX_CONFIG_PATH", "")
+	file := filepath.Join(t.TempDir(), "sandbox.toml")
+	if code, _, stderr := command(t, "--config", file, "config", "init"); code != 0 {
+		t.Fatalf("init: exit %d: %s", code, stderr)
+	}
+	if code, stdout, stderr := command(t, "--config", file, "config", "check"); code != 0 || !strings.Contains(stdout, file+": valid") {
+		t.Errorf("check: exit %d: %s%s", code, stdout, stderr)
+	}
+	before, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code, _, stderr := command(t, "--config", file, "config", "init"); code != exitFailure || !strings.Contains(stderr, file) {
+		t.Errorf("a second init: exit %d: %s", code, stderr)
+	}
+	if after, err := os.ReadFile(file); err != nil || !bytes.Equal(before, after) {
+		t.Error("a second init changed the file")
+	}
+	if code, stdout, _ := command(t, "--config", "-", "config", "init"); code != 0 || stdout != string(before) {
+		t.Error("init to - does not print the example")
+	}
+	if code, stdout, stderr := command(t, "config", "init"); code != 0 || !strings.Contains(stdout, ".sandbox.toml") {
+		t.Errorf("init without a file does not write the default one: exit %d: %s%s", code, stdout, stderr)
+	}
+}
+
+func TestConfigPrintHidesTheKey(t *testing.T) {
+	file := write(t, "[server]\napi_key = \"a-key-that-nobody-must-see-in-print\"\n[runtime]\ntype = \"docker\"\nexecd_image = \"e\"\n")
+	code, stdout, stderr := command(t, "--config", file, "config", "print")
+	if code != 0 || strings.Contains(stdout, "nobody-must-see") || !strings.Contains(stdout, "execd_image = ") {
+		t.Errorf("exit %d: %s%s", code, stdout, stderr)
+	}
+}
+
+func TestConfigErrorsNameFileLineKeyAndRule(t *testing.T) {
+	file := write(t, "[server]\nport = 70000\nprot = 1\n[runtime]\ntype = \"docker\"\nexecd_image = \"e\"\n[egress]\nimage = \"x\"\n")
+	code, _, stderr := command(t, "--config", file, "config", "check")
+	if code != exitFailure {
+		t.Errorf("exit %d", code)
+	}
+	for _, want := range []string{file + ":2: server.port: ", file + ":3: server.prot: unknown key", file + ":8: egress.image: is not supported yet"} {
+		if !strings.Contains(stderr, want) {
+			t.Errorf("%q is missing in:\n%s", want, stderr)
+		}
+	}
+}
+
+func TestConfigIsFoundByVariableAndMissingOneTellsHowToWriteIt(t *testing.T) {
+	file := write(t, "[runtime]\ntype = \"docker\"\nexecd_image = \"e\"\n")
+	t.Setenv("SANDBOX_CONFIG_PATH", file)
+	if code, stdout, stderr := command(t, "config", "check"); code != 0 || !strings.Contains(stdout, file) {
+		t.Errorf("exit %d: %s%s", code, stdout, stderr)
+	}
+	t.Setenv("SANDBOX_CONFIG_PATH", filepath.Join(t.TempDir(), "none.toml"))
+	for _, args := range [][]string{{"config", "check"}, nil} {
+		if code, _, stderr := command(t, args...); code != exitFailure || !strings.Contains(stderr, "config init") {
+			t.Errorf("%q: exit %d: %s", args, code, stderr)
+		}
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"--help"}, 0, "usage: sandbox-server"},
+		{[]string{"version"}, 0, "sandbox-server "},
+		{[]string{"--no-such-flag"}, exitUsage, "no-such-flag"},
+		{[]string{"confgi"}, exitUsage, "confgi"},
+		{[]string{"config", "chekc"}, exitUsage, "chekc"},
+	} {
+		code, stdout, stderr := command(t, test.args...)
+		if code != test.code || !strings.Contains(stdout+stderr, test.want) {
+			t.Errorf("%q: exit %d, want %d; output lacks %q: %s%s", test.args, code, test.code, test.want, stdout, stderr)
+		}
+	}
+}
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "sandbox.toml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
