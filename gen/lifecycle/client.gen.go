@@ -148,8 +148,8 @@ type ClientInterface interface {
 	// GetEndpoint Tell how to reach a port of a sandbox
 	//
 	// May be asked for right after the sandbox was created: while the sandbox is
-	// `Pending` the answer waits until the address is known, for at most 30 seconds,
-	// and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
+	// `Pending` the answer waits until the sandbox answers at that address, for at most
+	// 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
 	//
 	// Corresponds with GET /v1/sandboxes/{sandboxId}/endpoints/{port} (the `GetEndpoint` operationId).
 	GetEndpoint(ctx context.Context, sandboxID SandboxID, port int, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -316,8 +316,8 @@ func (c *Client) GetSandbox(ctx context.Context, sandboxID SandboxID, reqEditors
 // GetEndpoint Tell how to reach a port of a sandbox
 //
 // May be asked for right after the sandbox was created: while the sandbox is
-// `Pending` the answer waits until the address is known, for at most 30 seconds,
-// and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
+// `Pending` the answer waits until the sandbox answers at that address, for at most
+// 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
 //
 // Corresponds with GET /v1/sandboxes/{sandboxId}/endpoints/{port} (the `GetEndpoint` operationId).
 func (c *Client) GetEndpoint(ctx context.Context, sandboxID SandboxID, port int, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -958,8 +958,8 @@ type ClientWithResponsesInterface interface {
 	// GetEndpointWithResponse Tell how to reach a port of a sandbox
 	//
 	// May be asked for right after the sandbox was created: while the sandbox is
-	// `Pending` the answer waits until the address is known, for at most 30 seconds,
-	// and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
+	// `Pending` the answer waits until the sandbox answers at that address, for at most
+	// 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -2293,8 +2293,8 @@ func (c *ClientWithResponses) GetSandboxWithResponse(ctx context.Context, sandbo
 // GetEndpointWithResponse Tell how to reach a port of a sandbox
 //
 // May be asked for right after the sandbox was created: while the sandbox is
-// `Pending` the answer waits until the address is known, for at most 30 seconds,
-// and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
+// `Pending` the answer waits until the sandbox answers at that address, for at most
+// 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
 //
 // Returns a wrapper object for the known response body format(s).
 //

@@ -60,7 +60,7 @@ const (
 	stopGrace = 2 * time.Second
 	// settleTimeout is how long pause and resume wait for the engine before they answer.
 	settleTimeout = time.Second
-	// endpointTimeout is how long a request for an endpoint waits for the port of a Pending sandbox.
+	// endpointTimeout is how long a request for an endpoint waits for a Pending sandbox.
 	endpointTimeout = 30 * time.Second
 	// sweepInterval is how often containers are compared with records.
 	sweepInterval = time.Minute

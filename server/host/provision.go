@@ -198,7 +198,6 @@ func (a *actor) prove(ctx context.Context, record lifecycle.Record) (int, error)
 		if port == 0 {
 			lastErr = errors.New("the engine has not published its port")
 		} else {
-			a.post(func() { a.showPort(port) })
 			if lastErr = a.host.prober.until(ctx, a.host.EngineHost, port, 200*time.Millisecond); lastErr == nil {
 				return port, nil
 			}
@@ -210,14 +209,6 @@ func (a *actor) prove(ctx context.Context, record lifecycle.Record) (int, error)
 	return 0, &provisionError{
 		reason: lifecycle.ReasonProvisionTimeout,
 		text:   fmt.Sprintf("execd did not answer within %v: %v%s", readyTimeout, lastErr, a.lastLines(ctx)),
-	}
-}
-
-// showPort makes the port known to those who wait for the endpoint, before the sandbox is Running.
-func (a *actor) showPort(port int) {
-	if a.state() == lifecycle.StatePending && a.record.Port != port {
-		a.record.Port = port
-		a.publish()
 	}
 }
 

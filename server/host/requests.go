@@ -191,13 +191,13 @@ func (h *Host) Endpoint(ctx context.Context, id string, port int) (lifecycle.End
 		return lifecycle.Endpoint{}, err
 	}
 	record := h.await(ctx, a, endpointTimeout, func(r *lifecycle.Record) bool {
-		return r.Sandbox.Status.State != lifecycle.StatePending || r.Port != 0
+		return r.Sandbox.Status.State != lifecycle.StatePending
 	})
 	switch state := record.Sandbox.Status.State; {
 	case state.Final(), state == lifecycle.StateStopping:
 		return lifecycle.Endpoint{}, lifecycle.Conflictf("the sandbox is %s and has no endpoint", state)
-	case record.Port == 0:
-		conflict := lifecycle.Conflictf("the sandbox is %s and its endpoint is not known yet; ask again", state)
+	case state == lifecycle.StatePending, record.Port == 0:
+		conflict := lifecycle.Conflictf("the sandbox is %s and does not answer yet; ask again", state)
 		conflict.RetryAfter = 1
 		return lifecycle.Endpoint{}, conflict
 	}

@@ -117,7 +117,7 @@ func TestCreateRefuses(t *testing.T) {
 	}
 }
 
-func TestEndpointWaitsForThePort(t *testing.T) {
+func TestEndpointWaitsUntilTheSandboxIsUsable(t *testing.T) {
 	m := newMachine(t).start()
 	starting, answering := newGate(), newGate()
 	m.engine.failBefore(callStart, starting.fault)
@@ -140,19 +140,23 @@ func TestEndpointWaitsForThePort(t *testing.T) {
 	}()
 	close(starting.open)
 	answering.await(t)
-	select { // execd has not answered yet, but where it will is known
+	select {
+	case endpoint := <-got:
+		t.Errorf("the endpoint %+v was told before execd answered there", endpoint)
+	default:
+	}
+	close(answering.open)
+	select {
 	case endpoint := <-got:
 		if endpoint.Port != m.engine.port || endpoint.Path != "/proxy/8000" || endpoint.Headers["X-EXECD-ACCESS-TOKEN"] == "" {
 			t.Errorf("endpoint: %+v", endpoint)
 		}
 	case <-time.After(deadline):
-		t.Fatal("the endpoint was not told though its port is known")
+		t.Fatal("the endpoint was not told though execd answers")
 	}
-	if state := m.get(id).Status.State; state != lifecycle.StatePending {
+	if state := m.get(id).Status.State; state != lifecycle.StateRunning {
 		t.Errorf("state: %s", state)
 	}
-	close(answering.open)
-	m.await(id, lifecycle.StateRunning)
 }
 
 func TestEndpointOfASandboxThatFails(t *testing.T) {

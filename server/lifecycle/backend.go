@@ -32,7 +32,8 @@ type Backend interface {
 	// and KindConflict for a sandbox that is ending or has ended.
 	Renew(ctx context.Context, id string, expiresAt time.Time) (time.Time, error)
 
-	// Endpoint returns how to reach a port of the sandbox. While the sandbox is Pending it waits, at most 30 s, until that is known.
+	// Endpoint returns how to reach a port of the sandbox. While the sandbox is Pending it waits, at most 30 s, until it is usable:
+	// clients use the endpoint at once and do not try twice.
 	// It returns KindNotFound, KindInvalid for a port outside 1..65535, and KindConflict for a sandbox that has no endpoint (yet).
 	Endpoint(ctx context.Context, id string, port int) (Endpoint, error)
 }
