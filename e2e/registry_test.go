@@ -90,7 +90,7 @@ func TestSlowPull(t *testing.T) {
 	eventually(t, "the pull has begun", func() bool { return s.get(t, id).Status.Reason == "IMAGE_PULLING" })
 
 	got := s.send(t, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/80", "")
-	wantProblem(t, got, 409, "CONFLICT", "Pending", "not known yet")
+	wantProblem(t, got, 409, "CONFLICT", "Pending", "does not answer yet")
 	if after := got.header.Get("Retry-After"); after != "1" {
 		t.Errorf("Retry-After is %q", after)
 	}
