@@ -69,11 +69,14 @@ var theHouse = house{
 		{packages: []string{"server/cmd/sandbox"}, ours: []string{"server/cli"}},
 
 		// Inside the sandbox.
-		{packages: []string{"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/config"}},
+		{packages: []string{"execd/eventlog"}},
+		{packages: []string{"execd/command"}, ours: []string{"execd/eventlog"}},
+		{packages: []string{"execd/code"}, ours: []string{"execd/eventlog", "runtime/kernel"}},
+		{packages: []string{"execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/config", "execd/terminal", "execd/watch"}},
 		{packages: []string{"execd/initd"}, ours: []string{"execd/config"}},
 		{packages: []string{"execd/api"}, ours: []string{
 			"gen/execd", "openapi", "openapi/serve",
-			"execd/command", "execd/files", "execd/metrics", "execd/proxy",
+			"execd/code", "execd/command", "execd/eventlog", "execd/files", "execd/metrics", "execd/proxy", "execd/terminal", "execd/watch",
 		}},
 		{packages: []string{"execd/app", "execd/cmd/execd"}, ours: []string{"gen/execd", "openapi/...", "runtime/...", "execd/..."}},
 
@@ -81,6 +84,8 @@ var theHouse = house{
 		{packages: []string{"runtime/engine", "runtime/engine/enginetest/probe"}, libraries: noLibraries},
 		{packages: []string{"runtime/engine/enginetest"}, ours: []string{"runtime/engine"}},
 		{packages: []string{"runtime/docker"}, ours: []string{"runtime/engine"}},
+		{packages: []string{"runtime/kernel"}},
+		{packages: []string{"runtime/kernel/kerneltest", "runtime/jupyter"}, ours: []string{"runtime/kernel"}},
 
 		// The whole, seen from outside: execd only as the program that it is.
 		{packages: []string{"e2e"}, tests: true, ours: []string{
@@ -106,6 +111,7 @@ var theHouse = house{
 			packages: []string{
 				"server/lifecycle", "server/host", "server/store", "server/config", "runtime/...",
 				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/config", "execd/initd",
+				"execd/terminal", "execd/watch",
 			},
 			ours:      []string{"gen/...", "openapi/..."},
 			libraries: []string{"github.com/labstack/echo"},

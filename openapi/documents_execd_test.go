@@ -1,7 +1,6 @@
 package openapi_test
 
-// execdDocument is the execution document's tables, without the operations on code,
-// which are not built yet. That document gives statuses for the service as a whole and
+// execdDocument is the execution document's tables. That document gives statuses for the service as a whole and
 // none for a missing token, so 401 counts as ours everywhere.
 var execdDocument = document{
 	operations: map[string]documentedOperation{
@@ -15,14 +14,21 @@ var execdDocument = document{
 			parameters: []string{"path id", "query cursor"},
 			headers:    map[string][]string{"200": {"EXECD-COMMANDS-TAIL-CURSOR"}},
 		},
-		"DELETE /command":         {statuses: "200 400 404 500", parameters: []string{"query id"}},
-		"GET /files/info":         {statuses: "200 400 404 500", parameters: []string{"query path"}},
-		"DELETE /files":           {statuses: "200 400 404 500", parameters: []string{"query path"}},
-		"POST /files/permissions": {statuses: "200 400 404 500"},
-		"POST /files/mv":          {statuses: "200 400 404 500"},
-		"GET /files/search":       {statuses: "200 400 404 500", parameters: []string{"query path", "query pattern"}},
-		"POST /files/replace":     {statuses: "200 400 404 500"},
-		"POST /files/upload":      {statuses: "200 400 404 500"},
+		"DELETE /command":                    {statuses: "200 400 404 500", parameters: []string{"query id"}},
+		"POST /code":                         {statuses: "200 400 404 500"},
+		"DELETE /code":                       {statuses: "200 400 404 500", parameters: []string{"query id"}},
+		"POST /code/context":                 {statuses: "200 400 500"},
+		"GET /code/contexts":                 {statuses: "200 400 500", parameters: []string{"query language"}},
+		"DELETE /code/contexts":              {statuses: "200 400 500", parameters: []string{"query language"}},
+		"GET /code/contexts/{context_id}":    {statuses: "200 404 500", parameters: []string{"path context_id"}},
+		"DELETE /code/contexts/{context_id}": {statuses: "200 404 500", parameters: []string{"path context_id"}},
+		"GET /files/info":                    {statuses: "200 400 404 500", parameters: []string{"query path"}},
+		"DELETE /files":                      {statuses: "200 400 404 500", parameters: []string{"query path"}},
+		"POST /files/permissions":            {statuses: "200 400 404 500"},
+		"POST /files/mv":                     {statuses: "200 400 404 500"},
+		"GET /files/search":                  {statuses: "200 400 404 500", parameters: []string{"query path", "query pattern"}},
+		"POST /files/replace":                {statuses: "200 400 404 500"},
+		"POST /files/upload":                 {statuses: "200 400 404 500"},
 		"GET /files/download": {
 			statuses:   "200 206 400 404 416 500",
 			parameters: []string{"query path", "header Range"},
@@ -51,10 +57,15 @@ var execdDocument = document{
 			fields:   "id content running exit_code error started_at finished_at",
 			nullable: "exit_code finished_at",
 		},
-		"Metrics":     {fields: "cpu_count cpu_used_pct mem_total_mib mem_used_mib timestamp"},
-		"StreamEvent": {fields: "type text timestamp execution_time error"},
-		"StreamError": {},
-		"Error":       {fields: "code message"},
+		"Metrics":        {fields: "cpu_count cpu_used_pct mem_total_mib mem_used_mib timestamp"},
+		"CodeRequest":    {fields: "code context", required: "code"},
+		"ContextChoice":  {fields: "id language"},
+		"ContextRequest": {fields: "language", required: "language"},
+		"CodeContext":    {fields: "id language"},
+		"Results":        {},
+		"StreamEvent":    {fields: "type text timestamp execution_time execution_count results error"},
+		"StreamError":    {},
+		"Error":          {fields: "code message"},
 	},
 	limits: []limit{
 		{at: "Metrics.cpu_used_pct", minimum: ptr(0), maximum: ptr(100)},
@@ -62,7 +73,7 @@ var execdDocument = document{
 		{at: "GET /files/search pattern", byDefault: "**"},
 	},
 	values: map[string]string{
-		"StreamEventType": "init status stdout stderr execution_complete error ping",
+		"StreamEventType": "init status stdout stderr result execution_count execution_complete error ping",
 	},
 	errorCodes: map[string]string{
 		"400": "INVALID_REQUEST_BODY",

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Builds the images sandbox/NAME:dev. Usage: scripts/images.sh [execd|busybox|base...], all of them by default.
+# Builds the images sandbox/NAME:dev. Usage: scripts/images.sh [execd|busybox|base|code-interpreter...]; by default the first three.
 #
 # execd holds the program that is put into every sandbox. busybox and base are small images to make sandboxes from:
-# built from deploy/*.Dockerfile, or, where no registry can be reached, from Debian packages.
+# built from deploy/*.Dockerfile, or, where no registry can be reached, from Debian packages. code-interpreter is base with
+# Jupyter and its kernels; it takes minutes, so it is built only when asked for.
 # An image that is up to date is left alone; what took long to make is kept in $SANDBOX_CACHE.
 set -euo pipefail
 shopt -s inherit_errexit # a failure inside $(...) counts too
@@ -128,6 +129,18 @@ own_mirror() {
 			END { if (!found) print "bookworm" }'
 }
 
+# build_code-interpreter gives the tag only to an image whose kernels all work.
+build_code-interpreter() {
+	local image
+	scripts/code-interpreter.sh "$work/kernels"
+	docker build --quiet --label "$label=$1" --file deploy/code-interpreter.Dockerfile "$work/kernels" >"$work/build.log" 2>&1 ||
+		{ tail -n 40 "$work/build.log" >&2; die "deploy/code-interpreter.Dockerfile did not build"; }
+	image=$(tail -n 1 "$work/build.log")
+	docker run --rm --init "$image" python3 /usr/local/lib/sandbox-kernels/check.py 2>"$work/check.log" ||
+		{ tail -n 40 "$work/check.log" >&2; die "a kernel of code-interpreter does not work (image $image)"; }
+	docker tag "$image" sandbox/code-interpreter:dev
+}
+
 # build NAME FILE...: the files are what the image is made of.
 build() {
 	local began=$SECONDS hash
@@ -150,6 +163,14 @@ for name; do
 	case $name in
 	execd) build execd bin/execd scripts/images.sh ;;
 	busybox | base) build "$name" "deploy/$name.Dockerfile" scripts/images.sh ;;
-	*) die "no image $name: execd, busybox and base are there" ;;
+	code-interpreter)
+		build base deploy/base.Dockerfile scripts/images.sh
+		# The base image and the Go toolchain are part of it.
+		{ docker image inspect --format '{{.Id}}' sandbox/base:dev && go version; } >"$work/parts"
+		find deploy/kernels -type f -not -path '*/__pycache__/*' | sort >"$work/files"
+		mapfile -t files <"$work/files"
+		build code-interpreter "$work/parts" deploy/code-interpreter.Dockerfile scripts/images.sh scripts/code-interpreter.sh "${files[@]}"
+		;;
+	*) die "no image $name: execd, busybox, base and code-interpreter are there" ;;
 	esac
 done

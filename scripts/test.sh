@@ -16,6 +16,8 @@ if ! command -v gcc >/dev/null; then
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 gcc libc6-dev >/dev/null
 fi
 
+scripts/kernels.sh
+
 if [[ $EUID -ne 0 ]]; then
 	say "some tests mount file systems and make namespaces: they need root"
 fi

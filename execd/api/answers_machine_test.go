@@ -85,6 +85,7 @@ func refusedByTheKernel(t *testing.T, transport *conform.Transport) []answer {
 		forbidden("makeDirectories", "POST /directories", fmt.Sprintf(`{%q:{}}`, dir+"/sub")),
 		forbidden("deleteDirectories", "DELETE /directories"+query(dir+"/sub"), ""),
 		forbidden("listDirectory", "GET /directories/list"+query(dir), ""),
+		forbidden("watchFiles", "GET /files/watch"+query(dir), ""),
 		sent,
 		// Only root may become somebody else.
 		{on: d, operation: "runCommand", name: "another user", target: "POST /command", body: `{"command":"id","uid":1}`,
@@ -128,7 +129,7 @@ func withoutToken(t *testing.T, transport *conform.Transport) []answer {
 				continue
 			}
 			answers = append(answers, answer{
-				on: d, operation: operation.OperationID, target: method + " " + strings.ReplaceAll(path, "{id}", "x"),
+				on: d, operation: operation.OperationID, target: method + " " + strings.NewReplacer("{id}", "x", "{context_id}", "x").Replace(path),
 				header: map[string]string{"X-EXECD-ACCESS-TOKEN": "open-sesam"},
 				status: 401, code: "UNAUTHORIZED", says: []string{"header X-EXECD-ACCESS-TOKEN"},
 			})
@@ -145,6 +146,9 @@ func tooLarge(d *daemon) []answer {
 	metadata := large("uploadFiles", "POST /files/upload", upload("/"+strings.Repeat("x", 64<<10), "x"), "body/metadata")
 	metadata.header = formType
 	return []answer{
+		large("runCode", "POST /code", json, "body"),
+		large("createContext", "POST /code/context", json, "body"),
+		large("startTerminal", "POST /pty", json, "body"),
 		large("runCommand", "POST /command", json, "body"),
 		large("setPermissions", "POST /files/permissions", json, "body"),
 		large("moveFiles", "POST /files/mv", json, "body"),
@@ -203,6 +207,8 @@ func outOfDescriptors(t *testing.T, transport *conform.Transport) []answer {
 	sent.header["Content-Type"] = formType["Content-Type"]
 	return []answer{
 		internal(d, "runCommand", "POST /command", `{"command":"ls"}`),
+		internal(d, "startTerminal", "POST /pty", `{}`),
+		{on: d, operation: "watchFiles", target: "GET /files/watch" + query(dir), status: 503, code: "SERVICE_UNAVAILABLE", says: []string{dir, "watch"}},
 		internal(d, "searchFiles", "GET /files/search"+query(dir), ""),
 		internal(d, "listDirectory", "GET /directories/list"+query(dir), ""),
 		internal(d, "downloadFile", "GET /files/download"+query(file), ""),

@@ -35,6 +35,31 @@ var unprovoked = map[string]string{
 	"setPermissions 503":    "cut off together with its connection",
 	"uploadFiles 503":       "cut off together with its connection",
 
+	"attachTerminal 500": "every error of a handshake is the client's",
+	"attachTerminal 503": "cut off together with its connection",
+	"getTerminal 500":    "works on memory",
+	"getTerminal 503":    "cut off together with its connection",
+	"killTerminal 500":   "works on memory",
+	"killTerminal 503":   "cut off together with its connection",
+	"listTerminals 500":  "works on memory",
+	"listTerminals 503":  "cut off together with its connection",
+	"watchFiles 500":     "every error of inotify(7) has a kind",
+
+	"createContext 500":   "every error of a kernel's host is a 503",
+	"runCode 500":         "every error of a kernel's host is a 503",
+	"interruptCode 500":   "every error of a kernel's host is a 503",
+	"deleteContext 500":   "works on memory, and waits",
+	"deleteContexts 500":  "works on memory, and waits",
+	"getContext 500":      "works on memory",
+	"listContexts 500":    "works on memory",
+	"streamExecution 500": "works on memory; a log that cannot be read breaks an answer that has begun",
+	"interruptCode 503":   "needs a Jupyter Server that dies between two requests",
+	"deleteContext 503":   "cut off together with its connection",
+	"deleteContexts 503":  "cut off together with its connection",
+	"getContext 503":      "cut off together with its connection",
+	"listContexts 503":    "cut off together with its connection",
+	"streamExecution 503": "cut off together with its connection",
+
 	"getCommandLogs 500":   "works on memory; a log that cannot be read breaks an answer that has begun",
 	"getCommandStatus 500": "works on memory",
 	"interruptCommand 500": "works on memory",
@@ -132,8 +157,14 @@ func TestEveryDeclaredAnswer(t *testing.T) {
 	check(withoutToken(t, transport))
 	check(tooLarge(plain))
 	check(notAvailable(t, transport))
+	check(codeRefusals(t, plain, transport))
+	check(terminalRefusals(t, plain, transport))
+	check(watchRefusals(t, plain))
 	check(outOfDescriptors(t, transport))
 	successes(t, plain)
+	codeSuccesses(t, plain)
+	terminalSuccesses(t, plain)
+	watchSuccesses(t, plain)
 
 	for _, pair := range transport.Unseen() {
 		if unprovoked[pair] == "" {

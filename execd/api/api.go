@@ -12,10 +12,13 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/rs/zerolog"
 
+	"sandbox.internal/execd/code"
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/files"
 	"sandbox.internal/execd/metrics"
 	"sandbox.internal/execd/proxy"
+	"sandbox.internal/execd/terminal"
+	"sandbox.internal/execd/watch"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi"
 	"sandbox.internal/openapi/serve"
@@ -29,9 +32,11 @@ const maxJSONBody = 16 << 20
 
 // Options configures the API. The engines are required.
 type Options struct {
-	Commands *command.Manager
-	Files    *files.Files
-	Metrics  *metrics.Sampler
+	Code      *code.Manager
+	Commands  *command.Manager
+	Files     *files.Files
+	Metrics   *metrics.Sampler
+	Terminals *terminal.Manager
 	// Token is what requests must carry; empty lets everybody in.
 	Token string
 	// Port is the port that execd listens on, which its own proxy serves without a hop.
@@ -60,7 +65,8 @@ func New(options Options) (*serve.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &handlers{commands: options.Commands, files: options.Files, metrics: options.Metrics, linger: options.Linger}
+	h := &handlers{code: options.Code, commands: options.Commands, files: options.Files, metrics: options.Metrics,
+		terminals: options.Terminals, linger: options.Linger}
 	gen.RegisterHandlersWithOptions(server.Echo(), gen.NewStrictHandler(h, nil), gen.RegisterHandlersOptions{
 		OperationMiddlewares: server.OperationMiddlewares(),
 	})
@@ -89,20 +95,27 @@ func writeError(w http.ResponseWriter, _ *http.Request, status int, code, messag
 }
 
 type handlers struct {
-	commands *command.Manager
-	files    *files.Files
-	metrics  *metrics.Sampler
-	linger   time.Duration
+	code      *code.Manager
+	commands  *command.Manager
+	files     *files.Files
+	metrics   *metrics.Sampler
+	terminals *terminal.Manager
+	linger    time.Duration
 }
 
 // problem is the one table from the engines' errors to HTTP (execd document, "Errors").
 func problem(err error) (serve.Problem, bool) {
 	switch {
-	case errors.Is(err, command.ErrInvalid):
+	case errors.Is(err, command.ErrInvalid), errors.Is(err, code.ErrInvalid), errors.Is(err, terminal.ErrInvalid):
 		return serve.Problem{Status: http.StatusBadRequest, Code: "INVALID_REQUEST_BODY", Message: err.Error()}, true
-	case errors.Is(err, command.ErrNotFound):
+	case errors.Is(err, command.ErrNotFound), errors.Is(err, code.ErrNotFound), errors.Is(err, terminal.ErrNotFound):
 		return serve.Problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Message: err.Error()}, true
-	case errors.Is(err, command.ErrClosed):
+	case errors.Is(err, watch.ErrNotFound):
+		return serve.Problem{Status: http.StatusNotFound, Code: "FILE_NOT_FOUND", Message: err.Error()}, true
+	case errors.Is(err, watch.ErrPermission):
+		return serve.Problem{Status: http.StatusForbidden, Code: "FORBIDDEN", Message: err.Error()}, true
+	case errors.Is(err, command.ErrClosed), errors.Is(err, code.ErrClosed), errors.Is(err, code.ErrUnavailable),
+		errors.Is(err, terminal.ErrClosed), errors.Is(err, watch.ErrLimit):
 		return serve.Problem{Status: http.StatusServiceUnavailable, Code: "SERVICE_UNAVAILABLE", Message: err.Error()}, true
 	}
 	switch files.KindOf(err) {

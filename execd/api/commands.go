@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"sandbox.internal/execd/command"
+	"sandbox.internal/execd/eventlog"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/serve"
 )
@@ -31,11 +32,13 @@ func (h *handlers) RunCommand(ctx context.Context, request gen.RunCommandRequest
 			Headers: gen.RunCommand200ResponseHeaders{XCommandID: c.ID()},
 		}, nil
 	}
-	reader, err := c.Events(0)
+	reader, err := c.Log().Reader(0)
 	if err != nil {
 		return nil, err
 	}
-	return commandStream{ctx: ctx, id: c.ID(), reader: reader, linger: h.linger, greet: true, initOnly: background}, nil
+	return commandStream{id: c.ID(), logStream: logStream{
+		ctx: ctx, reader: reader, detail: appendExit, linger: h.linger, greet: true, initOnly: background,
+	}}, nil
 }
 
 func (h *handlers) StreamCommand(ctx context.Context, request gen.StreamCommandRequestObject) (gen.StreamCommandResponseObject, error) {
@@ -43,19 +46,27 @@ func (h *handlers) StreamCommand(ctx context.Context, request gen.StreamCommandR
 	if err != nil {
 		return nil, err
 	}
-	after, id := int64(0), value(request.Params.LastEventID)
-	if id != "" {
-		after, err = strconv.ParseInt(id, 10, 64)
-	}
-	var reader *command.Reader
-	if err == nil {
-		reader, err = c.Events(after)
-	}
+	reader, err := resume(c.Log(), request.Params.LastEventID)
 	if err != nil {
-		return nil, serve.Invalid("header Last-Event-ID: %q is not the id of an event of this command", id)
+		return nil, err
 	}
-	return commandStream{ctx: ctx, id: c.ID(), reader: reader, linger: h.linger}, nil
+	return commandStream{id: c.ID(), logStream: logStream{ctx: ctx, reader: reader, detail: appendExit, linger: h.linger}}, nil
 }
+
+// commandStream is the answer with a command's events.
+type commandStream struct {
+	logStream
+	id string
+}
+
+// VisitRunCommandResponse implements the generated interface.
+func (s commandStream) VisitRunCommandResponse(w http.ResponseWriter) error {
+	w.Header().Set("X-Command-ID", s.id)
+	return s.serve(w)
+}
+
+// VisitStreamCommandResponse implements the generated interface.
+func (s commandStream) VisitStreamCommandResponse(w http.ResponseWriter) error { return s.serve(w) }
 
 func (h *handlers) GetCommandStatus(_ context.Context, request gen.GetCommandStatusRequestObject) (gen.GetCommandStatusResponseObject, error) {
 	c, err := h.commands.Get(request.ID)
@@ -74,7 +85,7 @@ func (h *handlers) GetCommandLogs(_ context.Context, request gen.GetCommandLogsR
 	if request.Params.Cursor != nil {
 		after = *request.Params.Cursor
 	}
-	return commandLogs{c.Lines(after)}, nil
+	return commandLogs{c.Log().Lines(after)}, nil
 }
 
 func (h *handlers) InterruptCommand(ctx context.Context, request gen.InterruptCommandRequestObject) (gen.InterruptCommandResponseObject, error) {
@@ -86,7 +97,7 @@ func (h *handlers) InterruptCommand(ctx context.Context, request gen.InterruptCo
 }
 
 // commandLogs is the answer with a part of a command's output.
-type commandLogs struct{ lines *command.Lines }
+type commandLogs struct{ lines *eventlog.Lines }
 
 // VisitGetCommandLogsResponse implements the generated interface.
 func (l commandLogs) VisitGetCommandLogsResponse(w http.ResponseWriter) error {

@@ -6,24 +6,34 @@ import (
 	"unicode/utf8"
 
 	"sandbox.internal/execd/command"
+	"sandbox.internal/execd/eventlog"
 )
+
+// detailFunc appends the members of an event that only its source can tell, each with a comma before it.
+type detailFunc func(b []byte, e eventlog.Event) []byte
 
 // appendEvent appends an event as JSON (execd document, "Stream event"). It is written by hand: a stream carries millions of lines,
 // and none of them may cost an allocation.
-func appendEvent(b []byte, e command.Event) []byte {
+func appendEvent(b []byte, e eventlog.Event, detail detailFunc) []byte {
 	b = append(b, `{"type":"`...)
 	b = append(b, e.Type...)
 	b = append(b, `","timestamp":`...)
 	b = strconv.AppendInt(b, e.Time, 10)
-	switch {
-	case e.Exit != nil:
-		b = appendExit(b, *e.Exit)
-	case len(e.Text) == 0 && !e.Partial:
-		b = append(b, `,"text":"\n"`...) // an empty line, or clients that skip empty texts would lose it
+	switch e.Type {
+	case eventlog.TypeInit, eventlog.TypeStatus, eventlog.TypeStdout, eventlog.TypeStderr:
+		b = appendText(b, e)
 	default:
-		b = append(b, `,"text":`...)
-		b = appendString(b, e.Text)
+		b = detail(b, e)
 	}
+	return append(b, '}')
+}
+
+func appendText(b []byte, e eventlog.Event) []byte {
+	if len(e.Text) == 0 && !e.Partial {
+		return append(b, `,"text":"\n"`...) // an empty line, or clients that skip empty texts would lose it
+	}
+	b = append(b, `,"text":`...)
+	b = appendString(b, e.Text)
 	if e.Partial {
 		b = append(b, `,"partial":true`...)
 	}
@@ -32,10 +42,15 @@ func appendEvent(b []byte, e command.Event) []byte {
 		b = base64.StdEncoding.AppendEncode(b, e.Text)
 		b = append(b, '"')
 	}
-	return append(b, '}')
+	return b
 }
 
-func appendExit(b []byte, exit command.Exit) []byte {
+// appendExit appends how a command ended.
+func appendExit(b []byte, e eventlog.Event) []byte {
+	exit, err := command.ParseExit(e.Text)
+	if err != nil {
+		exit.Reason = err.Error() // the event itself still tells that it ended, and not well
+	}
 	b = append(b, `,"execution_time":`...)
 	b = strconv.AppendInt(b, exit.Duration.Milliseconds(), 10)
 	b = append(b, `,"exit_code":`...)
@@ -44,7 +59,7 @@ func appendExit(b []byte, exit command.Exit) []byte {
 		code = strconv.Itoa(*exit.Code)
 	}
 	b = append(b, code...)
-	if exit.Type() == command.TypeComplete {
+	if exit.Type() == eventlog.TypeComplete {
 		return b
 	}
 	// Clients of the field read the exit code out of evalue, so a timeout, which has none, must not put a number there.

@@ -12,6 +12,7 @@ import (
 
 	"sandbox.internal/execd/api"
 	"sandbox.internal/execd/command"
+	"sandbox.internal/execd/eventlog"
 )
 
 // texts are what output looks like, from the harmless to the hostile.
@@ -68,7 +69,7 @@ func TestOutputIsRebuilt(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := bytes.ReplaceAll(rapid.SliceOf(rapid.Byte()).Draw(t, "text"), []byte("\n"), nil)
 		partial := rapid.Bool().Draw(t, "partial") && len(text) > 0 // there are no empty fragments
-		data := api.AppendEvent(nil, command.Event{ID: 1, Type: command.TypeStdout, Time: 5, Text: text, Partial: partial})
+		data := api.AppendEvent(nil, eventlog.Event{ID: 1, Type: eventlog.TypeStdout, Time: 5, Text: text, Partial: partial}, api.AppendExit)
 		var e event
 		if err := json.Unmarshal(data, &e); err != nil {
 			t.Fatalf("%s: %v", data, err)
@@ -104,8 +105,12 @@ func TestTerminalEvents(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			event := command.Event{ID: 3, Type: test.exit.Type(), Time: 7, Exit: &test.exit}
-			if got := string(api.AppendEvent(nil, event)); got != test.want {
+			detail, err := json.Marshal(test.exit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			event := eventlog.Event{ID: 3, Type: test.exit.Type(), Time: 7, Text: detail}
+			if got := string(api.AppendEvent(nil, event, api.AppendExit)); got != test.want {
 				t.Errorf("got  %s\nwant %s", got, test.want)
 			}
 		})
@@ -122,8 +127,8 @@ func TestPing(t *testing.T) {
 func TestOutputCostsNoAllocation(t *testing.T) {
 	buffer := make([]byte, 0, 64<<10)
 	for _, text := range texts {
-		event := command.Event{ID: 1, Type: command.TypeStdout, Time: 1767366245003, Text: []byte(text), Partial: true}
-		allocations := testing.AllocsPerRun(100, func() { buffer = api.AppendEvent(buffer[:0], event) })
+		event := eventlog.Event{ID: 1, Type: eventlog.TypeStdout, Time: 1767366245003, Text: []byte(text), Partial: true}
+		allocations := testing.AllocsPerRun(100, func() { buffer = api.AppendEvent(buffer[:0], event, api.AppendExit) })
 		if allocations != 0 {
 			t.Errorf("an event with %.20q costs %v allocations", text, allocations)
 		}
@@ -131,10 +136,10 @@ func TestOutputCostsNoAllocation(t *testing.T) {
 }
 
 func BenchmarkEvent(b *testing.B) {
-	event := command.Event{ID: 1, Type: command.TypeStdout, Time: 1767366245003, Text: []byte("300000: a line as commands print them")}
+	event := eventlog.Event{ID: 1, Type: eventlog.TypeStdout, Time: 1767366245003, Text: []byte("300000: a line as commands print them")}
 	buffer := make([]byte, 0, 4<<10)
 	for b.Loop() {
-		buffer = api.AppendEvent(buffer[:0], event)
+		buffer = api.AppendEvent(buffer[:0], event, api.AppendExit)
 	}
 	b.SetBytes(int64(len(buffer)))
 }

@@ -55,7 +55,12 @@ type daemon struct {
 // start runs execd in this process until the test ends.
 func start(t *testing.T) *daemon {
 	t.Helper()
-	settings := config.Settings{Host: "127.0.0.1", CommandLogLimit: 1 << 30}
+	return startWith(t, config.Settings{})
+}
+
+func startWith(t *testing.T, settings config.Settings) *daemon {
+	t.Helper()
+	settings.Host, settings.CommandLogLimit = "127.0.0.1", 1<<30
 	execd, err := app.New(settings, zerolog.Nop())
 	must(t, err)
 	ctx, stop := context.WithCancel(context.Background())

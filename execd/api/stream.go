@@ -5,9 +5,10 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 
-	"sandbox.internal/execd/command"
+	"sandbox.internal/execd/eventlog"
 	"sandbox.internal/openapi/serve"
 )
 
@@ -18,27 +19,34 @@ const (
 	flushSize = 32 << 10
 )
 
-// commandStream is the answer with a command's events. One goroutine, the handler's, reads the log and writes; what is at hand
-// goes out in one flush.
-type commandStream struct {
+// logStream is the answer with the events of a log. One goroutine, the handler's, reads the log and writes; what is at hand goes out
+// in one flush.
+type logStream struct {
 	ctx      context.Context
-	id       string
-	reader   *command.Reader
+	reader   *eventlog.Reader
+	detail   detailFunc
 	linger   time.Duration
 	greet    bool // a ping follows the init event, so that a client sees at once that events get through
 	initOnly bool // a background command: the stream ends after init
 }
 
-// VisitRunCommandResponse implements the generated interface.
-func (s commandStream) VisitRunCommandResponse(w http.ResponseWriter) error {
-	w.Header().Set("X-Command-ID", s.id)
-	return s.serve(w)
+// resume returns a reader of what follows the event that a client names in Last-Event-ID.
+func resume(log *eventlog.Log, lastEventID *string) (*eventlog.Reader, error) {
+	id, after := value(lastEventID), int64(0)
+	if id != "" {
+		var err error
+		if after, err = strconv.ParseInt(id, 10, 64); err != nil {
+			return nil, serve.Invalid("header Last-Event-ID: %q is not the id of an event", id)
+		}
+	}
+	reader, err := log.Reader(after)
+	if errors.Is(err, eventlog.ErrNoEvent) {
+		return nil, serve.Invalid("header Last-Event-ID: %v", err)
+	}
+	return reader, err
 }
 
-// VisitStreamCommandResponse implements the generated interface.
-func (s commandStream) VisitStreamCommandResponse(w http.ResponseWriter) error { return s.serve(w) }
-
-func (s commandStream) serve(w http.ResponseWriter) error {
+func (s logStream) serve(w http.ResponseWriter) error {
 	defer s.reader.Close()
 	out := serve.NewEventStream(s.ctx, w, serve.EventStreamOptions{})
 	ping := time.NewTimer(pingInterval)
@@ -52,9 +60,9 @@ func (s commandStream) serve(w http.ResponseWriter) error {
 		case err != nil:
 			return err
 		case ok:
-			line = appendEvent(line[:0], event)
+			line = appendEvent(line[:0], event, s.detail)
 			out.Event(event.ID, line)
-			if s.greet && event.Type == command.TypeInit {
+			if s.greet && event.Type == eventlog.TypeInit {
 				if s.initOnly {
 					return s.end(out)
 				}
@@ -87,7 +95,7 @@ func (s commandStream) serve(w http.ResponseWriter) error {
 
 // end sends what is left. Once the daemon is stopping it keeps the connection open for a while: what was sent last has to arrive
 // before the sandbox goes.
-func (s commandStream) end(out *serve.EventStream) error {
+func (s logStream) end(out *serve.EventStream) error {
 	if out.Flush() != nil {
 		return nil
 	}

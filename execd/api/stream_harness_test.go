@@ -26,6 +26,8 @@ type event struct {
 	Timestamp     int64
 	ExecutionTime *int64          `json:"execution_time"`
 	ExitCode      json.RawMessage `json:"exit_code"` // null and absent differ
+	Count         int             `json:"execution_count"`
+	Results       map[string]json.RawMessage
 	Error         *gen.StreamError
 	Partial       bool
 	Raw           []byte

@@ -12,11 +12,15 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/execd/api"
+	"sandbox.internal/execd/code"
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/config"
 	"sandbox.internal/execd/files"
 	"sandbox.internal/execd/metrics"
+	"sandbox.internal/execd/terminal"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/runtime/jupyter"
+	"sandbox.internal/runtime/kernel"
 )
 
 // closeGrace is how long commands have to end, once the daemon stops, before they are killed.
@@ -27,11 +31,13 @@ const settle = 500 * time.Millisecond
 
 // App is a daemon that listens and does not serve yet.
 type App struct {
-	settings config.Settings
-	logger   zerolog.Logger
-	listener net.Listener
-	commands *command.Manager
-	server   *serve.Server
+	settings  config.Settings
+	logger    zerolog.Logger
+	listener  net.Listener
+	code      *code.Manager
+	commands  *command.Manager
+	terminals *terminal.Manager
+	server    *serve.Server
 }
 
 // New puts a daemon together and listens. It returns an error when the address cannot be listened on.
@@ -39,6 +45,10 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return nil, fmt.Errorf("find the working directory: %w", err)
+	}
+	kernels, err := kernelHost(settings, logger)
+	if err != nil {
+		return nil, err
 	}
 	listener, err := net.Listen("tcp", settings.Addr())
 	if err != nil {
@@ -52,20 +62,27 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 		Logger:       logger,
 		Clock:        time.Now,
 	})
+	cells := code.New(code.Options{Host: kernels, Dir: dir, LogLimit: settings.CommandLogLimit, Logger: logger, Clock: time.Now})
+	terminals := terminal.New(terminal.Options{Dir: dir, Env: os.Environ(), Clock: time.Now})
 	server, err := api.New(api.Options{
-		Commands: commands,
-		Files:    files.New(files.Options{Root: dir}),
-		Metrics:  metrics.New(metrics.Options{}),
-		Token:    settings.AccessToken,
-		Port:     listener.Addr().(*net.TCPAddr).Port,
-		Linger:   settings.GracefulShutdownTimeout,
-		Logger:   logger,
+		Code:      cells,
+		Commands:  commands,
+		Files:     files.New(files.Options{Root: dir}),
+		Metrics:   metrics.New(metrics.Options{}),
+		Terminals: terminals,
+		Token:     settings.AccessToken,
+		Port:      listener.Addr().(*net.TCPAddr).Port,
+		Linger:    settings.GracefulShutdownTimeout,
+		Logger:    logger,
 	})
 	if err != nil {
 		listener.Close()
 		return nil, err
 	}
-	return &App{settings: settings, logger: logger, listener: listener, commands: commands, server: server}, nil
+	return &App{
+		settings: settings, logger: logger, listener: listener,
+		code: cells, commands: commands, terminals: terminals, server: server,
+	}, nil
 }
 
 // Addr returns the address that the daemon listens on.
@@ -87,7 +104,13 @@ func (a *App) Run(ctx context.Context) error {
 		<-ctx.Done()
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeGrace)
 		defer cancel()
+		cells := make(chan struct{})
+		go func() { defer close(cells); a.code.Stop() }()
+		hungUp := make(chan struct{})
+		go func() { defer close(hungUp); a.terminals.Stop(grace) }()
 		a.commands.Stop(grace)
+		<-cells
+		<-hungUp
 	}()
 	err := serve.Serve(ctx, a.listener, a.server, serve.ServeOptions{
 		Logger: a.logger,
@@ -96,6 +119,21 @@ func (a *App) Run(ctx context.Context) error {
 	stop()
 	<-stopped
 	a.commands.Close()
+	if err := a.code.Close(); err != nil {
+		a.logger.Warn().Err(err).Msg("the kernels' host did not close cleanly")
+	}
 	a.logger.Info().Msg("execd stopped")
 	return err
+}
+
+// kernelHost returns what runs kernels: a Jupyter Server where one is configured, else execd itself.
+func kernelHost(settings config.Settings, logger zerolog.Logger) (kernel.Host, error) {
+	if settings.JupyterHost == "" {
+		return jupyter.NewDirect(jupyter.DirectOptions{Env: os.Environ(), Logger: logger}), nil
+	}
+	server, err := jupyter.NewServer(jupyter.ServerOptions{URL: settings.JupyterHost, Token: settings.JupyterToken, Logger: logger})
+	if err != nil {
+		return nil, fmt.Errorf("--jupyter-host: %w", err)
+	}
+	return server, nil
 }

@@ -12,10 +12,13 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/google/uuid"
+
+	"sandbox.internal/execd/eventlog"
 )
 
 // Spec is a command to run (execd document, "Commands").
@@ -34,7 +37,7 @@ type Command struct {
 	content   string
 	timeout   time.Duration
 	startedAt time.Time
-	log       *Log
+	log       *eventlog.Log
 	process   *exec.Cmd
 	pumps     []*pump
 	clock     func() time.Time
@@ -45,6 +48,7 @@ type Command struct {
 	killNow     chan struct{} // closed by kill
 	done        chan struct{} // closed when the terminal event is in the log
 	interrupted bool          // written before done is closed
+	exit        atomic.Pointer[Exit]
 }
 
 // Status is what is known of a command (execd document, "Command status").
@@ -67,7 +71,7 @@ func (c *Command) Done() <-chan struct{} { return c.done }
 // Status returns what is known of the command now.
 func (c *Command) Status() Status {
 	status := Status{ID: c.id, Content: c.content, Running: true, StartedAt: c.startedAt}
-	if _, exit := c.log.snapshot(); exit != nil {
+	if exit := c.exit.Load(); exit != nil {
 		status.Running = false
 		status.ExitCode = exit.Code
 		status.Error = exit.Reason
@@ -76,11 +80,8 @@ func (c *Command) Status() Status {
 	return status
 }
 
-// Events returns a reader of the events after the one with that id; 0 means all. It returns ErrInvalid for an id that does not exist yet.
-func (c *Command) Events(after int64) (*Reader, error) { return newReader(c.log, after) }
-
-// Lines returns the lines of combined output after the one with that 0-based index; -1 means all.
-func (c *Command) Lines(after int64) *Lines { return newLines(c.log, after) }
+// Log returns what the command said, and says.
+func (c *Command) Log() *eventlog.Log { return c.log }
 
 func (m *Manager) start(spec Spec) (*Command, error) {
 	if strings.TrimSpace(spec.Command) == "" {
@@ -93,11 +94,12 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 	if err != nil {
 		return nil, err
 	}
+	id := uuid.NewString()
 	c := &Command{
-		id:      uuid.NewString(),
+		id:      id,
 		content: spec.Command,
 		timeout: spec.Timeout,
-		log:     newLog(m.options.LogLimit, m.options.SpoolDir, m.options.Clock),
+		log:     eventlog.New(id, eventlog.Options{Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Clock: m.options.Clock}),
 		process: process,
 		clock:   m.options.Clock,
 		stop:    make(chan struct{}),
@@ -117,13 +119,12 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 	defer errWrite.Close()
 	process.Stdout, process.Stderr = outWrite, errWrite
 	c.startedAt = c.clock()
-	c.log.begin(c.id)
 	if err := process.Start(); err != nil {
 		outRead.Close()
 		errRead.Close()
 		return nil, startError(spec, process.Path, err)
 	}
-	c.pumps = []*pump{newPump(c.log, TypeStdout, outRead), newPump(c.log, TypeStderr, errRead)}
+	c.pumps = []*pump{newPump(c.log, eventlog.TypeStdout, outRead), newPump(c.log, eventlog.TypeStderr, errRead)}
 	return c, nil
 }
 
@@ -215,7 +216,9 @@ func (c *Command) wait() {
 	for _, p := range c.pumps {
 		p.end()
 	}
-	c.log.finish(c.exit(err, timedOut, end))
+	exit := c.outcome(err, timedOut, end)
+	c.exit.Store(&exit)
+	c.log.Finish(exit.Type(), exit.detail())
 	close(c.done)
 }
 
@@ -260,7 +263,7 @@ func (c *Command) interrupt() { c.once.Do(func() { close(c.stop) }) }
 
 func (c *Command) kill() { c.killOnce.Do(func() { close(c.killNow) }) }
 
-func (c *Command) exit(err error, timedOut bool, end time.Time) Exit {
+func (c *Command) outcome(err error, timedOut bool, end time.Time) Exit {
 	exit := Exit{TimedOut: timedOut, At: end, Duration: end.Sub(c.startedAt)}
 	if timedOut {
 		exit.Reason = fmt.Sprintf("the command ran into its timeout of %d ms", c.timeout.Milliseconds())

@@ -15,13 +15,14 @@ import (
 	"time"
 
 	"sandbox.internal/execd/command"
+	"sandbox.internal/execd/eventlog"
 )
 
 func TestStreamTellsInitOutputAndEnd(t *testing.T) {
 	m := newManager(t)
 	c := start(t, m, command.Spec{Command: `echo one; echo; echo two >&2; printf three`})
 	events := all(t, c)
-	if first := events[0]; first.Type != command.TypeInit || first.text != c.ID() || first.ID != 1 {
+	if first := events[0]; first.Type != eventlog.TypeInit || first.text != c.ID() || first.ID != 1 {
 		t.Errorf("first event = %+v, want init with the id %s", first, c.ID())
 	}
 	for i, e := range events {
@@ -29,14 +30,15 @@ func TestStreamTellsInitOutputAndEnd(t *testing.T) {
 			t.Errorf("event %d has id %d", i, e.ID)
 		}
 	}
-	if got := rebuild(events, command.TypeStdout); got != "one\n\nthree" {
+	if got := rebuild(events, eventlog.TypeStdout); got != "one\n\nthree" {
 		t.Errorf("stdout = %q", got)
 	}
-	if got := rebuild(events, command.TypeStderr); got != "two\n" {
+	if got := rebuild(events, eventlog.TypeStderr); got != "two\n" {
 		t.Errorf("stderr = %q", got)
 	}
 	end := last(events)
-	if end.Type != command.TypeComplete || end.Exit == nil || *end.Exit.Code != 0 || end.Exit.Duration <= 0 {
+	exit, err := command.ParseExit([]byte(end.text))
+	if end.Type != eventlog.TypeComplete || err != nil || *exit.Code != 0 || exit.Duration <= 0 {
 		t.Errorf("last event = %+v", end)
 	}
 }
@@ -46,23 +48,23 @@ func TestExactlyOneTerminalEvent(t *testing.T) {
 	for _, test := range []struct {
 		name, command string
 		timeout       time.Duration
-		want          command.Type
+		want          eventlog.Type
 		code          int // -1: none
 		reason        string
 	}{
-		{"success", "true", 0, command.TypeComplete, 0, ""},
-		{"failure", "exit 7", 0, command.TypeError, 7, "exit code 7"},
-		{"signal", "kill -9 $$", 0, command.TypeError, 137, "signal 9"},
-		{"timeout", "sleep 60", 50 * time.Millisecond, command.TypeError, -1, "timeout of 50 ms"},
-		{"timeout of a command that then succeeds", "trap 'exit 0' TERM; while :; do sleep 0.01; done", 50 * time.Millisecond, command.TypeError, -1, "timeout"},
-		{"not found", "no-such-program", 0, command.TypeError, 127, "exit code 127"},
+		{"success", "true", 0, eventlog.TypeComplete, 0, ""},
+		{"failure", "exit 7", 0, eventlog.TypeError, 7, "exit code 7"},
+		{"signal", "kill -9 $$", 0, eventlog.TypeError, 137, "signal 9"},
+		{"timeout", "sleep 60", 50 * time.Millisecond, eventlog.TypeError, -1, "timeout of 50 ms"},
+		{"timeout of a command that then succeeds", "trap 'exit 0' TERM; while :; do sleep 0.01; done", 50 * time.Millisecond, eventlog.TypeError, -1, "timeout"},
+		{"not found", "no-such-program", 0, eventlog.TypeError, 127, "exit code 127"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := start(t, m, command.Spec{Command: test.command, Timeout: test.timeout})
 			events := all(t, c)
 			terminal := 0
 			for _, e := range events {
-				if e.Type == command.TypeComplete || e.Type == command.TypeError {
+				if e.Type == eventlog.TypeComplete || e.Type == eventlog.TypeError {
 					terminal++
 				}
 			}
@@ -92,11 +94,11 @@ func TestManyLinesArriveCompleteAndInOrder(t *testing.T) {
 		fmt.Fprintln(&want, i)
 	}
 	events := all(t, c)
-	if got := rebuild(events, command.TypeStdout); got != want.String() {
+	if got := rebuild(events, eventlog.TypeStdout); got != want.String() {
 		t.Fatalf("%d bytes arrived, want %d", len(got), want.Len())
 	}
 	var log bytes.Buffer
-	lines := c.Lines(-1)
+	lines := c.Log().Lines(-1)
 	if _, err := lines.WriteTo(&log); err != nil || log.String() != want.String() || lines.Last != 299999 {
 		t.Errorf("log: %d bytes, last line %d, error %v", log.Len(), lines.Last, err)
 	}
@@ -117,7 +119,7 @@ func TestStreamCutAnywhereResumesToTheSameBytes(t *testing.T) {
 			}
 			left := rand.IntN(8000) + 1
 			events = append(events, follow(t, c, after, func(event) bool { left--; return left == 0 })...)
-			if last(events).Exit != nil {
+			if ended(last(events)) {
 				break
 			}
 		}
@@ -130,7 +132,7 @@ func TestStreamCutAnywhereResumesToTheSameBytes(t *testing.T) {
 func TestCommandNeverWaitsForItsReader(t *testing.T) {
 	m := newManager(t)
 	c := start(t, m, command.Spec{Command: "head -c 20000000 /dev/zero | tr '\\0' '\\n'"})
-	r, err := c.Events(0)
+	r, err := c.Log().Reader(0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +150,7 @@ func TestCommandNeverWaitsForItsReader(t *testing.T) {
 		if err != nil || !ok {
 			t.Fatal("the log of an ended command has a gap", err)
 		}
-		if e.Type == command.TypeStdout {
+		if e.Type == eventlog.TypeStdout {
 			count++
 		}
 	}
@@ -166,7 +168,7 @@ func TestGrandchildDoesNotHoldTheStream(t *testing.T) {
 	if took := time.Since(began); took > 900*time.Millisecond {
 		t.Errorf("the stream ended after %v", took)
 	}
-	if got := rebuild(events, command.TypeStdout); got != "early\n" {
+	if got := rebuild(events, eventlog.TypeStdout); got != "early\n" {
 		t.Errorf("stdout = %q", got)
 	}
 	// Its pipe stays open: writing to it must not kill the grandchild.
@@ -177,7 +179,7 @@ func TestLastBytesOfAProcessAreNeverLost(t *testing.T) {
 	m := newManager(t)
 	for range 50 {
 		c := start(t, m, command.Spec{Command: "sleep 5 & head -c 50000 /dev/zero | tr '\\0' a; printf Z; kill $!"})
-		got := rebuild(all(t, c), command.TypeStdout)
+		got := rebuild(all(t, c), eventlog.TypeStdout)
 		if len(got) != 50001 || !strings.HasSuffix(got, "aZ") {
 			t.Fatalf("%d bytes", len(got))
 		}
@@ -187,18 +189,18 @@ func TestLastBytesOfAProcessAreNeverLost(t *testing.T) {
 func TestFragmentsAreShownSoon(t *testing.T) {
 	m := newManager(t)
 	c := start(t, m, command.Spec{Command: "printf 'name? '; sleep 60"})
-	events := follow(t, c, 0, func(e event) bool { return e.Type == command.TypeStdout })
+	events := follow(t, c, 0, func(e event) bool { return e.Type == eventlog.TypeStdout })
 	if e := last(events); e.text != "name? " || !e.Partial {
 		t.Errorf("event = %+v", e)
 	}
-	if lines := c.Lines(-1); lines.Last != -1 {
+	if lines := c.Log().Lines(-1); lines.Last != -1 {
 		t.Errorf("an unfinished line counts: %d", lines.Last)
 	}
 	if err := m.Interrupt(c.ID()); err != nil {
 		t.Fatal(err)
 	}
 	wait(t, c)
-	if lines := c.Lines(-1); lines.Last != 0 {
+	if lines := c.Log().Lines(-1); lines.Last != 0 {
 		t.Errorf("the last line of an ended command does not count: %d", lines.Last)
 	}
 }
@@ -207,13 +209,13 @@ func TestFragmentsKeepRunesWhole(t *testing.T) {
 	m := newManager(t)
 	c := start(t, m, command.Spec{Command: `printf 'a\303'; sleep 0.2; printf '\251b'`})
 	for _, e := range all(t, c) {
-		if e.Type == command.TypeStdout && e.text != "a" && !strings.HasPrefix(e.text, "\303") && e.text != "\251b" && e.text != "éb" {
+		if e.Type == eventlog.TypeStdout && e.text != "a" && !strings.HasPrefix(e.text, "\303") && e.text != "\251b" && e.text != "éb" {
 			t.Errorf("fragment %q", e.text)
 		}
 	}
 	long := start(t, m, command.Spec{Command: `head -c 200001 /dev/zero | sed 's/\x00/é/g'`})
 	for _, e := range all(t, long) {
-		if e.Type == command.TypeStdout && strings.ToValidUTF8(e.text, "") != e.text {
+		if e.Type == eventlog.TypeStdout && strings.ToValidUTF8(e.text, "") != e.text {
 			t.Error("a fragment of a long line cuts a rune in two")
 		}
 	}
@@ -227,7 +229,7 @@ func TestLinesAfterACursor(t *testing.T) {
 		after int64
 		want  string
 	}{{-1, "zero\none\ntwo"}, {0, "one\ntwo"}, {1, "two"}, {2, ""}, {99, ""}} {
-		lines := c.Lines(test.after)
+		lines := c.Log().Lines(test.after)
 		var b strings.Builder
 		if _, err := lines.WriteTo(&b); err != nil || b.String() != test.want || lines.Last != 2 {
 			t.Errorf("after %d: %q, last %d, error %v; want %q", test.after, b.String(), lines.Last, err, test.want)
@@ -246,14 +248,14 @@ func TestCursorsTakeALogInAnyPortions(t *testing.T) {
 			ended = true
 		case <-time.After(time.Millisecond):
 		}
-		lines := c.Lines(cursor)
+		lines := c.Log().Lines(cursor)
 		if _, err := lines.WriteTo(&got); err != nil {
 			t.Fatal(err)
 		}
 		cursor = lines.Last
 	}
 	var want bytes.Buffer
-	if _, err := c.Lines(-1).WriteTo(&want); err != nil {
+	if _, err := c.Log().Lines(-1).WriteTo(&want); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got.Bytes(), want.Bytes()) {
@@ -267,15 +269,15 @@ func TestOutputBeyondTheLimitIsToldNotHidden(t *testing.T) {
 	events := all(t, c)
 	var statuses []string
 	for _, e := range events {
-		if e.Type == command.TypeStatus {
+		if e.Type == eventlog.TypeStatus {
 			statuses = append(statuses, e.text)
 		}
 	}
-	kept := len(rebuild(events, command.TypeStdout))
+	kept := len(rebuild(events, eventlog.TypeStdout))
 	if kept > 100000 || len(statuses) != 2 || !strings.Contains(statuses[1], fmt.Sprint(588895-kept)) {
 		t.Errorf("%d bytes kept, statuses %q", kept, statuses)
 	}
-	if last(events).Type != command.TypeComplete {
+	if last(events).Type != eventlog.TypeComplete {
 		t.Error("a command whose output was cut did not complete")
 	}
 }
@@ -289,14 +291,14 @@ func TestFullDiskCutsOutputAndNothingElse(t *testing.T) {
 	m := newManager(t, func(o *command.Options) { o.SpoolDir = dir })
 	c := start(t, m, command.Spec{Command: "head -c 8000000 /dev/zero; echo"})
 	events := all(t, c)
-	kept := len(rebuild(events, command.TypeStdout))
+	kept := len(rebuild(events, eventlog.TypeStdout))
 	if kept < 2<<20 || kept > 4<<20 {
 		t.Errorf("%d bytes kept", kept)
 	}
-	if end := last(events); end.Type != command.TypeComplete {
+	if end := last(events); end.Type != eventlog.TypeComplete {
 		t.Errorf("last event = %+v", end)
 	}
-	if status := events[len(events)-3]; status.Type != command.TypeStatus || !strings.Contains(status.text, "no space left") {
+	if status := events[len(events)-3]; status.Type != eventlog.TypeStatus || !strings.Contains(status.text, "no space left") {
 		t.Errorf("the stream does not say why: %q", status.text)
 	}
 }
@@ -363,7 +365,7 @@ func TestEnvironmentUserAndFolder(t *testing.T) {
 		Command: `echo "$A:$KEEP:$EXECD_ACCESS_TOKEN:$(pwd):$(id -u):$PWD"`,
 		Env:     map[string]string{"A": "b c"}, Dir: "/tmp", UID: &uid,
 	})
-	if got := rebuild(all(t, c), command.TypeStdout); got != "b c:1::/tmp:65534:/tmp\n" {
+	if got := rebuild(all(t, c), eventlog.TypeStdout); got != "b c:1::/tmp:65534:/tmp\n" {
 		t.Errorf("stdout = %q", got)
 	}
 }
@@ -387,7 +389,7 @@ func TestEventThatDoesNotExistIsRefused(t *testing.T) {
 	c := start(t, m, command.Spec{Command: "true"})
 	wait(t, c)
 	for _, id := range []int64{-1, 3, 1 << 40} {
-		if _, err := c.Events(id); !errors.Is(err, command.ErrInvalid) {
+		if _, err := c.Log().Reader(id); !errors.Is(err, eventlog.ErrNoEvent) {
 			t.Errorf("events after %d: %v", id, err)
 		}
 	}

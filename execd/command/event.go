@@ -1,33 +1,14 @@
 package command
 
-import "time"
+import (
+	"encoding/json"
+	"fmt"
+	"time"
 
-// Type is the type of an event (execd document, "Events").
-type Type string
-
-// The event types of a command's stream. Keep-alive pings are the transport's; they are no part of the log.
-const (
-	TypeInit     Type = "init"               // Text is the command's id
-	TypeStatus   Type = "status"             // Text says what happened to the stream itself
-	TypeStdout   Type = "stdout"             // Text is output
-	TypeStderr   Type = "stderr"             // Text is output
-	TypeComplete Type = "execution_complete" // the command ended with exit code 0; the last event
-	TypeError    Type = "error"              // the command ended in any other way; the last event
+	"sandbox.internal/execd/eventlog"
 )
 
-// Event is one event of a command's stream.
-type Event struct {
-	ID   int64 // 1 for the first event of the command, then without gaps
-	Type Type
-	Time int64 // Unix milliseconds
-	// Text is a line of output without its newline, or a fragment of one when Partial is set. It is valid until the next call of Next.
-	Text    []byte
-	Partial bool
-	// Exit tells how the command ended; only in the last event.
-	Exit *Exit
-}
-
-// Exit is how a command ended.
+// Exit is how a command ended. It is the detail of the terminal event; ParseExit reads it back.
 type Exit struct {
 	// Code is the exit code, 128+N after signal N, and nil after a timeout.
 	Code *int
@@ -41,9 +22,26 @@ type Exit struct {
 }
 
 // Type returns the type of the terminal event: a stream has exactly one.
-func (e Exit) Type() Type {
+func (e Exit) Type() eventlog.Type {
 	if e.Code != nil && *e.Code == 0 {
-		return TypeComplete
+		return eventlog.TypeComplete
 	}
-	return TypeError
+	return eventlog.TypeError
+}
+
+func (e Exit) detail() []byte {
+	detail, err := json.Marshal(e)
+	if err != nil {
+		panic(err) // numbers, words and a time can be encoded
+	}
+	return detail
+}
+
+// ParseExit reads the detail of a terminal event.
+func ParseExit(detail []byte) (Exit, error) {
+	var exit Exit
+	if err := json.Unmarshal(detail, &exit); err != nil {
+		return Exit{}, fmt.Errorf("read how the command ended: %w", err)
+	}
+	return exit, nil
 }

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"sandbox.internal/execd/command"
+	"sandbox.internal/execd/eventlog"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -45,14 +46,14 @@ func start(t *testing.T, m *command.Manager, spec command.Spec) *command.Command
 
 // event is an Event that owns its text.
 type event struct {
-	command.Event
+	eventlog.Event
 	text string
 }
 
 // follow reads events after an id until the stream's end or until stop says so. A stream that stalls fails the test.
 func follow(t *testing.T, c *command.Command, after int64, stop func(event) bool) []event {
 	t.Helper()
-	r, err := c.Events(after)
+	r, err := c.Log().Reader(after)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +86,7 @@ func follow(t *testing.T, c *command.Command, after int64, stop func(event) bool
 func all(t *testing.T, c *command.Command) []event { return follow(t, c, 0, nil) }
 
 // rebuild puts the bytes of a stream together again, as docs tell a client to.
-func rebuild(events []event, stream command.Type) string {
+func rebuild(events []event, stream eventlog.Type) string {
 	var b strings.Builder
 	for _, e := range events {
 		if e.Type != stream {
@@ -99,6 +100,8 @@ func rebuild(events []event, stream command.Type) string {
 	return b.String()
 }
 
+func ended(e event) bool { return e.Type == eventlog.TypeComplete || e.Type == eventlog.TypeError }
+
 func last(events []event) event { return events[len(events)-1] }
 
 func wait(t *testing.T, c *command.Command) {
@@ -111,7 +114,7 @@ func wait(t *testing.T, c *command.Command) {
 }
 
 func digest(events []event) [32]byte {
-	return sha256.Sum256([]byte(rebuild(events, command.TypeStdout)))
+	return sha256.Sum256([]byte(rebuild(events, eventlog.TypeStdout)))
 }
 
 func eventually(t *testing.T, what string, holds func() bool) {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"sandbox.internal/execd/eventlog"
 )
 
 // Sentinels that this package's errors wrap.
@@ -36,14 +38,6 @@ type invalidError string
 func (e invalidError) Error() string { return string(e) }
 
 func (e invalidError) Is(target error) bool { return target == ErrInvalid }
-
-// How ended commands are forgotten: the oldest first, and none that ended within retainAtLeast unless room runs short.
-const (
-	retainCommands = 1000
-	retainMemory   = 64 << 20 // bytes that the logs of ended commands hold in memory
-	retainDisk     = 4 << 30  // and in files
-	retainAtLeast  = time.Minute
-)
 
 // killDelay is how long a process group has to end after SIGTERM before it is killed.
 const killDelay = 2 * time.Second
@@ -70,11 +64,11 @@ type Manager struct {
 	options Options
 	env     []string
 
-	mu       sync.Mutex
-	commands map[string]*Command
-	ended    []*Command // oldest first
-	closed   bool
-	running  sync.WaitGroup
+	mu        sync.Mutex
+	commands  map[string]*Command
+	closed    bool
+	running   sync.WaitGroup
+	retention eventlog.Retention
 }
 
 // New returns a manager without commands.
@@ -167,31 +161,15 @@ func (m *Manager) Close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, c := range m.commands {
-		c.log.close()
+		c.log.Close()
 	}
 }
 
-// retire puts a command that has ended among those that may be forgotten, and forgets what is too much.
+// retire hands a command that has ended to the retention, which forgets it some day.
 func (m *Manager) retire(c *Command) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.ended = append(m.ended, c)
-	var memory, disk int64
-	for _, c := range m.ended {
-		inMemory, onDisk := c.log.held()
-		memory, disk = memory+inMemory, disk+onDisk
-	}
-	now := m.options.Clock()
-	for len(m.ended) > 1 {
-		oldest := m.ended[0]
-		recent := now.Sub(oldest.Status().FinishedAt) < retainAtLeast
-		if memory <= retainMemory && disk <= retainDisk && (len(m.ended) <= retainCommands || recent) {
-			return
-		}
-		inMemory, onDisk := oldest.log.held()
-		memory, disk = memory-inMemory, disk-onDisk
-		oldest.log.close()
-		delete(m.commands, oldest.id)
-		m.ended = m.ended[1:]
-	}
+	m.retention.Add(c.log, c.Status().FinishedAt, func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.commands, c.id)
+	})
 }

@@ -11,10 +11,15 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/execd/eventlog"
 )
 
 // fragmentDelay is how long a piece of output without a newline waits for the rest of its line before it is shown as a fragment.
 const fragmentDelay = 20 * time.Millisecond
+
+// maxFragment is the longest line that is shown in one event; a longer one comes in fragments.
+const maxFragment = 64 << 10
 
 // firstBuffer is what a pump starts with; most commands say little.
 const firstBuffer = 4 << 10
@@ -29,8 +34,8 @@ var firstBuffers = sync.Pool{New: func() any { return new([firstBuffer]byte) }}
 // process has ended, the pump takes what is in the pipe at that moment, which is all that the process itself wrote, and is done.
 // After that it reads on and throws away, because a grandchild that writes to a closed pipe would be killed.
 type pump struct {
-	log    *Log
-	stream Type
+	log    *eventlog.Log
+	stream eventlog.Type
 	pipe   *os.File
 	done   chan struct{} // closed when everything that the process wrote is in the log
 
@@ -42,7 +47,7 @@ type pump struct {
 	since  time.Time // when the first held byte came
 }
 
-func newPump(log *Log, stream Type, pipe *os.File) *pump {
+func newPump(log *eventlog.Log, stream eventlog.Type, pipe *os.File) *pump {
 	p := &pump{log: log, stream: stream, pipe: pipe, done: make(chan struct{})}
 	go p.run()
 	return p
@@ -150,7 +155,7 @@ func (p *pump) take(n int) {
 	full := size == len(p.buffer)
 	if newline := bytes.LastIndexByte(p.buffer[p.held:size], '\n'); newline >= 0 {
 		end := p.held + newline + 1
-		p.log.appendOutput(p.stream, p.buffer[:end], false)
+		p.log.Output(p.stream, p.buffer[:end], false)
 		copy(p.buffer, p.buffer[end:size])
 		size -= end
 		p.held = 0
@@ -160,8 +165,8 @@ func (p *pump) take(n int) {
 	}
 	p.held = size
 	switch {
-	case full && len(p.buffer) < maxPayload:
-		larger := make([]byte, min(4*len(p.buffer), maxPayload))
+	case full && len(p.buffer) < maxFragment:
+		larger := make([]byte, min(4*len(p.buffer), maxFragment))
 		copy(larger, p.buffer[:p.held])
 		p.buffer = larger
 	case p.held == len(p.buffer):
@@ -171,7 +176,7 @@ func (p *pump) take(n int) {
 
 // flush records the first n held bytes as a fragment.
 func (p *pump) flush(n int) {
-	p.log.appendOutput(p.stream, p.buffer[:n], true)
+	p.log.Output(p.stream, p.buffer[:n], true)
 	copy(p.buffer, p.buffer[n:p.held])
 	p.held -= n
 	p.since = time.Now()

@@ -19,9 +19,9 @@ const envPrefix = "EXECD_"
 
 // Settings are the effective settings of one daemon.
 type Settings struct {
-	// JupyterHost is the URL of the kernel server. Parse refuses it until code execution is part of the build.
+	// JupyterHost is the URL of the Jupyter Server that runs kernels; empty means that execd starts installed kernels itself.
 	JupyterHost string
-	// JupyterToken is the kernel server's token. Parse refuses it until code execution is part of the build.
+	// JupyterToken is the Jupyter Server's token.
 	JupyterToken string
 	// Host is the IP address to listen on; empty means every interface.
 	Host string

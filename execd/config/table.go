@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -25,8 +26,8 @@ type setting struct {
 // table returns every setting, in the order of spec/execd.md; those after the log file are ours.
 func table() []setting {
 	return []setting{
-		{"jupyter-host", "JUPYTER_HOST", "", "kernel server URL; not supported yet", setJupyterHost},
-		{"jupyter-token", "JUPYTER_TOKEN", "", "kernel server token; not supported yet", setJupyterToken},
+		{"jupyter-host", "JUPYTER_HOST", "", "Jupyter Server URL; unset means that execd starts kernels itself", setJupyterHost},
+		{"jupyter-token", "JUPYTER_TOKEN", "", "Jupyter Server token", setJupyterToken},
 		{"port", "", "44772", "listen port; 0 takes any free one", setPort},
 		{"log-level", "", "6", "0 Emergency, 1 Alert, 2 Critical, 3 Error, 4 Warning, 5 Notice, 6 Info, 7 Debug", setLogLevel},
 		{"access-token", "EXECD_ACCESS_TOKEN", "", "shared API secret; empty turns authentication off", setAccessToken},
@@ -61,21 +62,18 @@ func orDash(s string) string {
 	return s
 }
 
-// errNoCode refuses kernel settings loudly: a daemon that accepted them would look able to run code.
-var errNoCode = errors.New("not supported yet: code execution is not part of this build, so it must be empty")
-
 func setJupyterHost(s *Settings, value string) error {
 	if value != "" {
-		return errNoCode
+		address, err := url.Parse(value)
+		if err != nil || address.Scheme != "http" && address.Scheme != "https" || address.Host == "" {
+			return errors.New("must be a URL such as http://127.0.0.1:8888")
+		}
 	}
 	s.JupyterHost = value
 	return nil
 }
 
 func setJupyterToken(s *Settings, value string) error {
-	if value != "" {
-		return errNoCode
-	}
 	s.JupyterToken = value
 	return nil
 }

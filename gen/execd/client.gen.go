@@ -90,6 +90,96 @@ func WithRequestEditorFn(fn RequestEditorFn) ClientOption {
 // The interface specification for the client above.
 type ClientInterface interface {
 
+	// InterruptCode Interrupt the running cell of a context
+	//
+	// The cell's stream ends with an `error` event, `KeyboardInterrupt` where the kernel
+	// calls it so. A kernel that does not react within five seconds is ended, and its
+	// context with it. Without a running cell nothing happens.
+	//
+	// Corresponds with DELETE /code (the `InterruptCode` operationId).
+	InterruptCode(ctx context.Context, params *InterruptCodeParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RunCodeWithBody Execute a cell of code
+	//
+	// The answer is a stream of the cell's events that ends with exactly one
+	// `execution_complete` or `error`. With the id of a context the cell sees the
+	// variables of the cells before it, and waits for them: cells of one context run in
+	// the order in which they came. Without one it gets a kernel that nobody has used
+	// and that is thrown away afterwards.
+	//
+	// A cell does not end when its client goes away: resume its stream with
+	// `GET /code/executions/{id}/stream`, or end it with `DELETE /code`.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /code (the `RunCode` operationId).
+	RunCodeWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RunCode Execute a cell of code
+	//
+	// The answer is a stream of the cell's events that ends with exactly one
+	// `execution_complete` or `error`. With the id of a context the cell sees the
+	// variables of the cells before it, and waits for them: cells of one context run in
+	// the order in which they came. Without one it gets a kernel that nobody has used
+	// and that is thrown away afterwards.
+	//
+	// A cell does not end when its client goes away: resume its stream with
+	// `GET /code/executions/{id}/stream`, or end it with `DELETE /code`.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /code (the `RunCode` operationId).
+	RunCode(ctx context.Context, body RunCodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateContextWithBody Create a context
+	//
+	// Starts a kernel of the language and answers when it is ready.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /code/context (the `CreateContext` operationId).
+	CreateContextWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// CreateContext Create a context
+	//
+	// Starts a kernel of the language and answers when it is ready.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /code/context (the `CreateContext` operationId).
+	CreateContext(ctx context.Context, body CreateContextJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteContexts End all contexts of a language
+	//
+	// Corresponds with DELETE /code/contexts (the `DeleteContexts` operationId).
+	DeleteContexts(ctx context.Context, params *DeleteContextsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListContexts List the contexts of a language
+	//
+	// Corresponds with GET /code/contexts (the `ListContexts` operationId).
+	ListContexts(ctx context.Context, params *ListContextsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteContext End a context
+	//
+	// Ends its kernel and frees its resources. A cell that runs in it ends with an `error` event.
+	//
+	// Corresponds with DELETE /code/contexts/{context_id} (the `DeleteContext` operationId).
+	DeleteContext(ctx context.Context, contextID ContextID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetContext Read one context
+	//
+	// Corresponds with GET /code/contexts/{context_id} (the `GetContext` operationId).
+	GetContext(ctx context.Context, contextID ContextID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StreamExecution Replay and follow the events of a cell
+	//
+	// Replays the cell's events and then follows it to its end. With `Last-Event-ID` the
+	// replay starts after that event, so a stream that was cut goes on without a gap or
+	// a repetition.
+	//
+	// Corresponds with GET /code/executions/{id}/stream (the `StreamExecution` operationId).
+	StreamExecution(ctx context.Context, id ExecutionID, params *StreamExecutionParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// InterruptCommand Interrupt a running command
 	//
 	// Signals the command's process group. A command that has ended already is left as it is.
@@ -277,6 +367,21 @@ type ClientInterface interface {
 	// Corresponds with POST /files/upload (the `UploadFiles` operationId).
 	UploadFilesWithBody(ctx context.Context, params *UploadFilesParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// WatchFiles Stream what happens to a file or directory
+	//
+	// Tells of changes from the `ready` event on. The stream ends when the watched path
+	// itself is removed or renamed, which is told first. Repetitions of the same event
+	// for the same path within some 20 ms are told once. Nothing is lost silently: when
+	// more happened than could be told, an `overflow` event says so, and what the
+	// client knows of the files is to be read anew.
+	//
+	// Symbolic links below the path are not followed. What lies in a directory that has
+	// just appeared is told as `create`, also when it was there first; an entry can be
+	// told twice.
+	//
+	// Corresponds with GET /files/watch (the `WatchFiles` operationId).
+	WatchFiles(ctx context.Context, params *WatchFilesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetMetrics Take a snapshot of processor and memory use
 	//
 	// Measured against the sandbox's own limits. `format=prometheus`, or an `Accept`
@@ -296,6 +401,252 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /ping (the `Ping` operationId).
 	Ping(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListTerminals List the terminals
+	//
+	// Corresponds with GET /pty (the `ListTerminals` operationId).
+	ListTerminals(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StartTerminalWithBody Start a program on a pseudo-terminal
+	//
+	// Without a command it is the image's shell: bash, or sh where there is none. The
+	// terminal lives until its program ends or `DELETE /pty/{id}` hangs it up; viewers
+	// come and go.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /pty (the `StartTerminal` operationId).
+	StartTerminalWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StartTerminal Start a program on a pseudo-terminal
+	//
+	// Without a command it is the image's shell: bash, or sh where there is none. The
+	// terminal lives until its program ends or `DELETE /pty/{id}` hangs it up; viewers
+	// come and go.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /pty (the `StartTerminal` operationId).
+	StartTerminal(ctx context.Context, body StartTerminalJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// KillTerminal Hang a terminal up
+	//
+	// Its program and what runs in its foreground get SIGHUP and, two seconds later, a
+	// kill. A terminal that has ended already is left as it is.
+	//
+	// Corresponds with DELETE /pty/{id} (the `KillTerminal` operationId).
+	KillTerminal(ctx context.Context, id TerminalID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetTerminal Tell how a terminal is doing
+	//
+	// Corresponds with GET /pty/{id} (the `GetTerminal` operationId).
+	GetTerminal(ctx context.Context, id TerminalID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// AttachTerminal Watch a terminal and type into it
+	//
+	// A WebSocket. The handshake carries the token as every other request does.
+	//
+	// From the client, a binary message is input, exactly as typed, and a text message
+	// is a `TerminalControl`. To the client, a binary message is output, and a text
+	// message is a `TerminalNews`: a `replay` first, so that a late viewer sees the
+	// screen, and again whenever a viewer was too slow to see everything. The program
+	// never waits for a viewer; one that takes nothing for 30 seconds is dropped. When
+	// the program ends, `exit` is the last message, and the connection is closed with
+	// 1000; with 1001 when the daemon stops, and with 1008 after a message that is no
+	// `TerminalControl`.
+	//
+	// Corresponds with GET /pty/{id}/attach (the `AttachTerminal` operationId).
+	AttachTerminal(ctx context.Context, id TerminalID, reqEditors ...RequestEditorFn) (*http.Response, error)
+}
+
+// InterruptCode Interrupt the running cell of a context
+//
+// The cell's stream ends with an `error` event, `KeyboardInterrupt` where the kernel
+// calls it so. A kernel that does not react within five seconds is ended, and its
+// context with it. Without a running cell nothing happens.
+//
+// Corresponds with DELETE /code (the `InterruptCode` operationId).
+func (c *Client) InterruptCode(ctx context.Context, params *InterruptCodeParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewInterruptCodeRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RunCodeWithBody Execute a cell of code
+//
+// The answer is a stream of the cell's events that ends with exactly one
+// `execution_complete` or `error`. With the id of a context the cell sees the
+// variables of the cells before it, and waits for them: cells of one context run in
+// the order in which they came. Without one it gets a kernel that nobody has used
+// and that is thrown away afterwards.
+//
+// A cell does not end when its client goes away: resume its stream with
+// `GET /code/executions/{id}/stream`, or end it with `DELETE /code`.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /code (the `RunCode` operationId).
+func (c *Client) RunCodeWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRunCodeRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RunCode Execute a cell of code
+//
+// The answer is a stream of the cell's events that ends with exactly one
+// `execution_complete` or `error`. With the id of a context the cell sees the
+// variables of the cells before it, and waits for them: cells of one context run in
+// the order in which they came. Without one it gets a kernel that nobody has used
+// and that is thrown away afterwards.
+//
+// A cell does not end when its client goes away: resume its stream with
+// `GET /code/executions/{id}/stream`, or end it with `DELETE /code`.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /code (the `RunCode` operationId).
+func (c *Client) RunCode(ctx context.Context, body RunCodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRunCodeRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateContextWithBody Create a context
+//
+// Starts a kernel of the language and answers when it is ready.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /code/context (the `CreateContext` operationId).
+func (c *Client) CreateContextWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateContextRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// CreateContext Create a context
+//
+// Starts a kernel of the language and answers when it is ready.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /code/context (the `CreateContext` operationId).
+func (c *Client) CreateContext(ctx context.Context, body CreateContextJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateContextRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteContexts End all contexts of a language
+//
+// Corresponds with DELETE /code/contexts (the `DeleteContexts` operationId).
+func (c *Client) DeleteContexts(ctx context.Context, params *DeleteContextsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteContextsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListContexts List the contexts of a language
+//
+// Corresponds with GET /code/contexts (the `ListContexts` operationId).
+func (c *Client) ListContexts(ctx context.Context, params *ListContextsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListContextsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteContext End a context
+//
+// Ends its kernel and frees its resources. A cell that runs in it ends with an `error` event.
+//
+// Corresponds with DELETE /code/contexts/{context_id} (the `DeleteContext` operationId).
+func (c *Client) DeleteContext(ctx context.Context, contextID ContextID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteContextRequest(c.Server, contextID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetContext Read one context
+//
+// Corresponds with GET /code/contexts/{context_id} (the `GetContext` operationId).
+func (c *Client) GetContext(ctx context.Context, contextID ContextID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetContextRequest(c.Server, contextID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StreamExecution Replay and follow the events of a cell
+//
+// Replays the cell's events and then follows it to its end. With `Last-Event-ID` the
+// replay starts after that event, so a stream that was cut goes on without a gap or
+// a repetition.
+//
+// Corresponds with GET /code/executions/{id}/stream (the `StreamExecution` operationId).
+func (c *Client) StreamExecution(ctx context.Context, id ExecutionID, params *StreamExecutionParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStreamExecutionRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
 }
 
 // InterruptCommand Interrupt a running command
@@ -695,6 +1046,31 @@ func (c *Client) UploadFilesWithBody(ctx context.Context, params *UploadFilesPar
 	return c.Client.Do(req)
 }
 
+// WatchFiles Stream what happens to a file or directory
+//
+// Tells of changes from the `ready` event on. The stream ends when the watched path
+// itself is removed or renamed, which is told first. Repetitions of the same event
+// for the same path within some 20 ms are told once. Nothing is lost silently: when
+// more happened than could be told, an `overflow` event says so, and what the
+// client knows of the files is to be read anew.
+//
+// Symbolic links below the path are not followed. What lies in a directory that has
+// just appeared is told as `create`, also when it was there first; an entry can be
+// told twice.
+//
+// Corresponds with GET /files/watch (the `WatchFiles` operationId).
+func (c *Client) WatchFiles(ctx context.Context, params *WatchFilesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewWatchFilesRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetMetrics Take a snapshot of processor and memory use
 //
 // Measured against the sandbox's own limits. `format=prometheus`, or an `Accept`
@@ -743,6 +1119,469 @@ func (c *Client) Ping(ctx context.Context, reqEditors ...RequestEditorFn) (*http
 		return nil, err
 	}
 	return c.Client.Do(req)
+}
+
+// ListTerminals List the terminals
+//
+// Corresponds with GET /pty (the `ListTerminals` operationId).
+func (c *Client) ListTerminals(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListTerminalsRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StartTerminalWithBody Start a program on a pseudo-terminal
+//
+// Without a command it is the image's shell: bash, or sh where there is none. The
+// terminal lives until its program ends or `DELETE /pty/{id}` hangs it up; viewers
+// come and go.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /pty (the `StartTerminal` operationId).
+func (c *Client) StartTerminalWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStartTerminalRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StartTerminal Start a program on a pseudo-terminal
+//
+// Without a command it is the image's shell: bash, or sh where there is none. The
+// terminal lives until its program ends or `DELETE /pty/{id}` hangs it up; viewers
+// come and go.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /pty (the `StartTerminal` operationId).
+func (c *Client) StartTerminal(ctx context.Context, body StartTerminalJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStartTerminalRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// KillTerminal Hang a terminal up
+//
+// Its program and what runs in its foreground get SIGHUP and, two seconds later, a
+// kill. A terminal that has ended already is left as it is.
+//
+// Corresponds with DELETE /pty/{id} (the `KillTerminal` operationId).
+func (c *Client) KillTerminal(ctx context.Context, id TerminalID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewKillTerminalRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetTerminal Tell how a terminal is doing
+//
+// Corresponds with GET /pty/{id} (the `GetTerminal` operationId).
+func (c *Client) GetTerminal(ctx context.Context, id TerminalID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetTerminalRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// AttachTerminal Watch a terminal and type into it
+//
+// A WebSocket. The handshake carries the token as every other request does.
+//
+// From the client, a binary message is input, exactly as typed, and a text message
+// is a `TerminalControl`. To the client, a binary message is output, and a text
+// message is a `TerminalNews`: a `replay` first, so that a late viewer sees the
+// screen, and again whenever a viewer was too slow to see everything. The program
+// never waits for a viewer; one that takes nothing for 30 seconds is dropped. When
+// the program ends, `exit` is the last message, and the connection is closed with
+// 1000; with 1001 when the daemon stops, and with 1008 after a message that is no
+// `TerminalControl`.
+//
+// Corresponds with GET /pty/{id}/attach (the `AttachTerminal` operationId).
+func (c *Client) AttachTerminal(ctx context.Context, id TerminalID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewAttachTerminalRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// NewInterruptCodeRequest constructs an http.Request for the InterruptCode method
+func NewInterruptCodeRequest(server string, params *InterruptCodeParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/code")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "id", params.ID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewRunCodeRequest calls the generic RunCode builder with application/json body
+func NewRunCodeRequest(server string, body RunCodeJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewRunCodeRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewRunCodeRequestWithBody constructs an http.Request for the RunCode method, with any body, and a specified content type
+func NewRunCodeRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/code")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewCreateContextRequest calls the generic CreateContext builder with application/json body
+func NewCreateContextRequest(server string, body CreateContextJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewCreateContextRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewCreateContextRequestWithBody constructs an http.Request for the CreateContext method, with any body, and a specified content type
+func NewCreateContextRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/code/context")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewDeleteContextsRequest constructs an http.Request for the DeleteContexts method
+func NewDeleteContextsRequest(server string, params *DeleteContextsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/code/contexts")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "language", params.Language, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListContextsRequest constructs an http.Request for the ListContexts method
+func NewListContextsRequest(server string, params *ListContextsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/code/contexts")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "language", params.Language, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewDeleteContextRequest constructs an http.Request for the DeleteContext method
+func NewDeleteContextRequest(server string, contextID ContextID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "context_id", contextID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/code/contexts/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetContextRequest constructs an http.Request for the GetContext method
+func NewGetContextRequest(server string, contextID ContextID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "context_id", contextID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/code/contexts/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewStreamExecutionRequest constructs an http.Request for the StreamExecution method
+func NewStreamExecutionRequest(server string, id ExecutionID, params *StreamExecutionParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/code/executions/%s/stream", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.LastEventID != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Last-Event-ID", *params.LastEventID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Last-Event-ID", headerParam0)
+		}
+
+	}
+
+	return req, nil
 }
 
 // NewInterruptCommandRequest constructs an http.Request for the InterruptCommand method
@@ -1545,6 +2384,68 @@ func NewUploadFilesRequestWithBody(server string, params *UploadFilesParams, con
 	return req, nil
 }
 
+// NewWatchFilesRequest constructs an http.Request for the WatchFiles method
+func NewWatchFilesRequest(server string, params *WatchFilesParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/files/watch")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "path", params.Path, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if params.Recursive != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "recursive", *params.Recursive, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetMetricsRequest constructs an http.Request for the GetMetrics method
 func NewGetMetricsRequest(server string, params *GetMetricsParams) (*http.Request, error) {
 	var err error
@@ -1653,6 +2554,175 @@ func NewPingRequest(server string) (*http.Request, error) {
 	return req, nil
 }
 
+// NewListTerminalsRequest constructs an http.Request for the ListTerminals method
+func NewListTerminalsRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/pty")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewStartTerminalRequest calls the generic StartTerminal builder with application/json body
+func NewStartTerminalRequest(server string, body StartTerminalJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewStartTerminalRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewStartTerminalRequestWithBody constructs an http.Request for the StartTerminal method, with any body, and a specified content type
+func NewStartTerminalRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/pty")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewKillTerminalRequest constructs an http.Request for the KillTerminal method
+func NewKillTerminalRequest(server string, id TerminalID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/pty/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewGetTerminalRequest constructs an http.Request for the GetTerminal method
+func NewGetTerminalRequest(server string, id TerminalID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/pty/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewAttachTerminalRequest constructs an http.Request for the AttachTerminal method
+func NewAttachTerminalRequest(server string, id TerminalID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/pty/%s/attach", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 func (c *Client) applyEditors(ctx context.Context, req *http.Request, additionalEditors []RequestEditorFn) error {
 	for _, r := range c.RequestEditors {
 		if err := r(ctx, req); err != nil {
@@ -1696,6 +2766,108 @@ func WithBaseURL(baseURL string) ClientOption {
 
 // ClientWithResponsesInterface is the interface specification for the client with responses above.
 type ClientWithResponsesInterface interface {
+
+	// InterruptCodeWithResponse Interrupt the running cell of a context
+	//
+	// The cell's stream ends with an `error` event, `KeyboardInterrupt` where the kernel
+	// calls it so. A kernel that does not react within five seconds is ended, and its
+	// context with it. Without a running cell nothing happens.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /code (the `InterruptCode` operationId).
+	InterruptCodeWithResponse(ctx context.Context, params *InterruptCodeParams, reqEditors ...RequestEditorFn) (*InterruptCodeResponse, error)
+
+	// RunCodeWithBodyWithResponse Execute a cell of code
+	//
+	// The answer is a stream of the cell's events that ends with exactly one
+	// `execution_complete` or `error`. With the id of a context the cell sees the
+	// variables of the cells before it, and waits for them: cells of one context run in
+	// the order in which they came. Without one it gets a kernel that nobody has used
+	// and that is thrown away afterwards.
+	//
+	// A cell does not end when its client goes away: resume its stream with
+	// `GET /code/executions/{id}/stream`, or end it with `DELETE /code`.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /code (the `RunCode` operationId).
+	RunCodeWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RunCodeResponse, error)
+
+	// RunCodeWithResponse Execute a cell of code
+	//
+	// The answer is a stream of the cell's events that ends with exactly one
+	// `execution_complete` or `error`. With the id of a context the cell sees the
+	// variables of the cells before it, and waits for them: cells of one context run in
+	// the order in which they came. Without one it gets a kernel that nobody has used
+	// and that is thrown away afterwards.
+	//
+	// A cell does not end when its client goes away: resume its stream with
+	// `GET /code/executions/{id}/stream`, or end it with `DELETE /code`.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /code (the `RunCode` operationId).
+	RunCodeWithResponse(ctx context.Context, body RunCodeJSONRequestBody, reqEditors ...RequestEditorFn) (*RunCodeResponse, error)
+
+	// CreateContextWithBodyWithResponse Create a context
+	//
+	// Starts a kernel of the language and answers when it is ready.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /code/context (the `CreateContext` operationId).
+	CreateContextWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateContextResponse, error)
+
+	// CreateContextWithResponse Create a context
+	//
+	// Starts a kernel of the language and answers when it is ready.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /code/context (the `CreateContext` operationId).
+	CreateContextWithResponse(ctx context.Context, body CreateContextJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateContextResponse, error)
+
+	// DeleteContextsWithResponse End all contexts of a language
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /code/contexts (the `DeleteContexts` operationId).
+	DeleteContextsWithResponse(ctx context.Context, params *DeleteContextsParams, reqEditors ...RequestEditorFn) (*DeleteContextsResponse, error)
+
+	// ListContextsWithResponse List the contexts of a language
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /code/contexts (the `ListContexts` operationId).
+	ListContextsWithResponse(ctx context.Context, params *ListContextsParams, reqEditors ...RequestEditorFn) (*ListContextsResponse, error)
+
+	// DeleteContextWithResponse End a context
+	//
+	// Ends its kernel and frees its resources. A cell that runs in it ends with an `error` event.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /code/contexts/{context_id} (the `DeleteContext` operationId).
+	DeleteContextWithResponse(ctx context.Context, contextID ContextID, reqEditors ...RequestEditorFn) (*DeleteContextResponse, error)
+
+	// GetContextWithResponse Read one context
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /code/contexts/{context_id} (the `GetContext` operationId).
+	GetContextWithResponse(ctx context.Context, contextID ContextID, reqEditors ...RequestEditorFn) (*GetContextResponse, error)
+
+	// StreamExecutionWithResponse Replay and follow the events of a cell
+	//
+	// Replays the cell's events and then follows it to its end. With `Last-Event-ID` the
+	// replay starts after that event, so a stream that was cut goes on without a gap or
+	// a repetition.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /code/executions/{id}/stream (the `StreamExecution` operationId).
+	StreamExecutionWithResponse(ctx context.Context, id ExecutionID, params *StreamExecutionParams, reqEditors ...RequestEditorFn) (*StreamExecutionResponse, error)
 
 	// InterruptCommandWithResponse Interrupt a running command
 	//
@@ -1904,6 +3076,23 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /files/upload (the `UploadFiles` operationId).
 	UploadFilesWithBodyWithResponse(ctx context.Context, params *UploadFilesParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UploadFilesResponse, error)
 
+	// WatchFilesWithResponse Stream what happens to a file or directory
+	//
+	// Tells of changes from the `ready` event on. The stream ends when the watched path
+	// itself is removed or renamed, which is told first. Repetitions of the same event
+	// for the same path within some 20 ms are told once. Nothing is lost silently: when
+	// more happened than could be told, an `overflow` event says so, and what the
+	// client knows of the files is to be read anew.
+	//
+	// Symbolic links below the path are not followed. What lies in a directory that has
+	// just appeared is told as `create`, also when it was there first; an entry can be
+	// told twice.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /files/watch (the `WatchFiles` operationId).
+	WatchFilesWithResponse(ctx context.Context, params *WatchFilesParams, reqEditors ...RequestEditorFn) (*WatchFilesResponse, error)
+
 	// GetMetricsWithResponse Take a snapshot of processor and memory use
 	//
 	// Measured against the sandbox's own limits. `format=prometheus`, or an `Accept`
@@ -1929,6 +3118,650 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /ping (the `Ping` operationId).
 	PingWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*PingResponse, error)
+
+	// ListTerminalsWithResponse List the terminals
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /pty (the `ListTerminals` operationId).
+	ListTerminalsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListTerminalsResponse, error)
+
+	// StartTerminalWithBodyWithResponse Start a program on a pseudo-terminal
+	//
+	// Without a command it is the image's shell: bash, or sh where there is none. The
+	// terminal lives until its program ends or `DELETE /pty/{id}` hangs it up; viewers
+	// come and go.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /pty (the `StartTerminal` operationId).
+	StartTerminalWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StartTerminalResponse, error)
+
+	// StartTerminalWithResponse Start a program on a pseudo-terminal
+	//
+	// Without a command it is the image's shell: bash, or sh where there is none. The
+	// terminal lives until its program ends or `DELETE /pty/{id}` hangs it up; viewers
+	// come and go.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /pty (the `StartTerminal` operationId).
+	StartTerminalWithResponse(ctx context.Context, body StartTerminalJSONRequestBody, reqEditors ...RequestEditorFn) (*StartTerminalResponse, error)
+
+	// KillTerminalWithResponse Hang a terminal up
+	//
+	// Its program and what runs in its foreground get SIGHUP and, two seconds later, a
+	// kill. A terminal that has ended already is left as it is.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /pty/{id} (the `KillTerminal` operationId).
+	KillTerminalWithResponse(ctx context.Context, id TerminalID, reqEditors ...RequestEditorFn) (*KillTerminalResponse, error)
+
+	// GetTerminalWithResponse Tell how a terminal is doing
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /pty/{id} (the `GetTerminal` operationId).
+	GetTerminalWithResponse(ctx context.Context, id TerminalID, reqEditors ...RequestEditorFn) (*GetTerminalResponse, error)
+
+	// AttachTerminalWithResponse Watch a terminal and type into it
+	//
+	// A WebSocket. The handshake carries the token as every other request does.
+	//
+	// From the client, a binary message is input, exactly as typed, and a text message
+	// is a `TerminalControl`. To the client, a binary message is output, and a text
+	// message is a `TerminalNews`: a `replay` first, so that a late viewer sees the
+	// screen, and again whenever a viewer was too slow to see everything. The program
+	// never waits for a viewer; one that takes nothing for 30 seconds is dropped. When
+	// the program ends, `exit` is the last message, and the connection is closed with
+	// 1000; with 1001 when the daemon stops, and with 1008 after a message that is no
+	// `TerminalControl`.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /pty/{id}/attach (the `AttachTerminal` operationId).
+	AttachTerminalWithResponse(ctx context.Context, id TerminalID, reqEditors ...RequestEditorFn) (*AttachTerminalResponse, error)
+}
+
+type InterruptCodeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Empty
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r InterruptCodeResponse) GetJSON200() *Empty {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r InterruptCodeResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r InterruptCodeResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r InterruptCodeResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r InterruptCodeResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r InterruptCodeResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r InterruptCodeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r InterruptCodeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r InterruptCodeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r InterruptCodeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RunCodeResponse200Headers the declared response headers of an HTTP 200 response for RunCode
+type RunCodeResponse200Headers struct {
+	XExecutionID ExecutionID
+}
+
+type RunCodeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON413 the response for an HTTP 413 `application/json` response
+	JSON413 *ContentTooLarge
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *RunCodeResponse200Headers
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r RunCodeResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r RunCodeResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r RunCodeResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON413 returns the response for an HTTP 413 `application/json` response
+func (r RunCodeResponse) GetJSON413() *ContentTooLarge {
+	return r.JSON413
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r RunCodeResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r RunCodeResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r RunCodeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RunCodeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RunCodeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RunCodeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type CreateContextResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *CodeContext
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON413 the response for an HTTP 413 `application/json` response
+	JSON413 *ContentTooLarge
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r CreateContextResponse) GetJSON200() *CodeContext {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r CreateContextResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r CreateContextResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON413 returns the response for an HTTP 413 `application/json` response
+func (r CreateContextResponse) GetJSON413() *ContentTooLarge {
+	return r.JSON413
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r CreateContextResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r CreateContextResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r CreateContextResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r CreateContextResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r CreateContextResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r CreateContextResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteContextsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Empty
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r DeleteContextsResponse) GetJSON200() *Empty {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r DeleteContextsResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r DeleteContextsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r DeleteContextsResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r DeleteContextsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteContextsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteContextsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteContextsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteContextsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ListContextsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *CodeContexts
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListContextsResponse) GetJSON200() *CodeContexts {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ListContextsResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ListContextsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ListContextsResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ListContextsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ListContextsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListContextsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListContextsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListContextsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type DeleteContextResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Empty
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r DeleteContextResponse) GetJSON200() *Empty {
+	return r.JSON200
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r DeleteContextResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r DeleteContextResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r DeleteContextResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r DeleteContextResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteContextResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteContextResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteContextResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteContextResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetContextResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *CodeContext
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetContextResponse) GetJSON200() *CodeContext {
+	return r.JSON200
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetContextResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r GetContextResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetContextResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetContextResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetContextResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetContextResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetContextResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetContextResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type StreamExecutionResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r StreamExecutionResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r StreamExecutionResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r StreamExecutionResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r StreamExecutionResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r StreamExecutionResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r StreamExecutionResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r StreamExecutionResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r StreamExecutionResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r StreamExecutionResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
 }
 
 type InterruptCommandResponse struct {
@@ -3355,6 +5188,82 @@ func (r UploadFilesResponse) ContentType() string {
 	return ""
 }
 
+type WatchFilesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Error
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r WatchFilesResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r WatchFilesResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r WatchFilesResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r WatchFilesResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r WatchFilesResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r WatchFilesResponse) GetJSON503() *Error {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r WatchFilesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r WatchFilesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r WatchFilesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r WatchFilesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type GetMetricsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -3511,6 +5420,520 @@ func (r PingResponse) ContentType() string {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
 	return ""
+}
+
+type ListTerminalsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Terminals
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListTerminalsResponse) GetJSON200() *Terminals {
+	return r.JSON200
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ListTerminalsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ListTerminalsResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ListTerminalsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ListTerminalsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListTerminalsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListTerminalsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListTerminalsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type StartTerminalResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *TerminalAccepted
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON413 the response for an HTTP 413 `application/json` response
+	JSON413 *ContentTooLarge
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r StartTerminalResponse) GetJSON200() *TerminalAccepted {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r StartTerminalResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r StartTerminalResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON413 returns the response for an HTTP 413 `application/json` response
+func (r StartTerminalResponse) GetJSON413() *ContentTooLarge {
+	return r.JSON413
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r StartTerminalResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r StartTerminalResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r StartTerminalResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r StartTerminalResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r StartTerminalResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r StartTerminalResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type KillTerminalResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Empty
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r KillTerminalResponse) GetJSON200() *Empty {
+	return r.JSON200
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r KillTerminalResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r KillTerminalResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r KillTerminalResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r KillTerminalResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r KillTerminalResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r KillTerminalResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r KillTerminalResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r KillTerminalResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type GetTerminalResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Terminal
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetTerminalResponse) GetJSON200() *Terminal {
+	return r.JSON200
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetTerminalResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r GetTerminalResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetTerminalResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetTerminalResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetTerminalResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetTerminalResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetTerminalResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetTerminalResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type AttachTerminalResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Error
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r AttachTerminalResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r AttachTerminalResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r AttachTerminalResponse) GetJSON403() *Error {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r AttachTerminalResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r AttachTerminalResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r AttachTerminalResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r AttachTerminalResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r AttachTerminalResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r AttachTerminalResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r AttachTerminalResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// InterruptCodeWithResponse Interrupt the running cell of a context
+//
+// The cell's stream ends with an `error` event, `KeyboardInterrupt` where the kernel
+// calls it so. A kernel that does not react within five seconds is ended, and its
+// context with it. Without a running cell nothing happens.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /code (the `InterruptCode` operationId).
+func (c *ClientWithResponses) InterruptCodeWithResponse(ctx context.Context, params *InterruptCodeParams, reqEditors ...RequestEditorFn) (*InterruptCodeResponse, error) {
+	rsp, err := c.InterruptCode(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseInterruptCodeResponse(rsp)
+}
+
+// RunCodeWithBodyWithResponse Execute a cell of code
+//
+// The answer is a stream of the cell's events that ends with exactly one
+// `execution_complete` or `error`. With the id of a context the cell sees the
+// variables of the cells before it, and waits for them: cells of one context run in
+// the order in which they came. Without one it gets a kernel that nobody has used
+// and that is thrown away afterwards.
+//
+// A cell does not end when its client goes away: resume its stream with
+// `GET /code/executions/{id}/stream`, or end it with `DELETE /code`.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /code (the `RunCode` operationId).
+func (c *ClientWithResponses) RunCodeWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RunCodeResponse, error) {
+	rsp, err := c.RunCodeWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRunCodeResponse(rsp)
+}
+
+// RunCodeWithResponse Execute a cell of code
+//
+// The answer is a stream of the cell's events that ends with exactly one
+// `execution_complete` or `error`. With the id of a context the cell sees the
+// variables of the cells before it, and waits for them: cells of one context run in
+// the order in which they came. Without one it gets a kernel that nobody has used
+// and that is thrown away afterwards.
+//
+// A cell does not end when its client goes away: resume its stream with
+// `GET /code/executions/{id}/stream`, or end it with `DELETE /code`.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /code (the `RunCode` operationId).
+func (c *ClientWithResponses) RunCodeWithResponse(ctx context.Context, body RunCodeJSONRequestBody, reqEditors ...RequestEditorFn) (*RunCodeResponse, error) {
+	rsp, err := c.RunCode(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRunCodeResponse(rsp)
+}
+
+// CreateContextWithBodyWithResponse Create a context
+//
+// Starts a kernel of the language and answers when it is ready.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /code/context (the `CreateContext` operationId).
+func (c *ClientWithResponses) CreateContextWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateContextResponse, error) {
+	rsp, err := c.CreateContextWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateContextResponse(rsp)
+}
+
+// CreateContextWithResponse Create a context
+//
+// Starts a kernel of the language and answers when it is ready.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /code/context (the `CreateContext` operationId).
+func (c *ClientWithResponses) CreateContextWithResponse(ctx context.Context, body CreateContextJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateContextResponse, error) {
+	rsp, err := c.CreateContext(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseCreateContextResponse(rsp)
+}
+
+// DeleteContextsWithResponse End all contexts of a language
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /code/contexts (the `DeleteContexts` operationId).
+func (c *ClientWithResponses) DeleteContextsWithResponse(ctx context.Context, params *DeleteContextsParams, reqEditors ...RequestEditorFn) (*DeleteContextsResponse, error) {
+	rsp, err := c.DeleteContexts(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteContextsResponse(rsp)
+}
+
+// ListContextsWithResponse List the contexts of a language
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /code/contexts (the `ListContexts` operationId).
+func (c *ClientWithResponses) ListContextsWithResponse(ctx context.Context, params *ListContextsParams, reqEditors ...RequestEditorFn) (*ListContextsResponse, error) {
+	rsp, err := c.ListContexts(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListContextsResponse(rsp)
+}
+
+// DeleteContextWithResponse End a context
+//
+// Ends its kernel and frees its resources. A cell that runs in it ends with an `error` event.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /code/contexts/{context_id} (the `DeleteContext` operationId).
+func (c *ClientWithResponses) DeleteContextWithResponse(ctx context.Context, contextID ContextID, reqEditors ...RequestEditorFn) (*DeleteContextResponse, error) {
+	rsp, err := c.DeleteContext(ctx, contextID, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteContextResponse(rsp)
+}
+
+// GetContextWithResponse Read one context
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /code/contexts/{context_id} (the `GetContext` operationId).
+func (c *ClientWithResponses) GetContextWithResponse(ctx context.Context, contextID ContextID, reqEditors ...RequestEditorFn) (*GetContextResponse, error) {
+	rsp, err := c.GetContext(ctx, contextID, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetContextResponse(rsp)
+}
+
+// StreamExecutionWithResponse Replay and follow the events of a cell
+//
+// Replays the cell's events and then follows it to its end. With `Last-Event-ID` the
+// replay starts after that event, so a stream that was cut goes on without a gap or
+// a repetition.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /code/executions/{id}/stream (the `StreamExecution` operationId).
+func (c *ClientWithResponses) StreamExecutionWithResponse(ctx context.Context, id ExecutionID, params *StreamExecutionParams, reqEditors ...RequestEditorFn) (*StreamExecutionResponse, error) {
+	rsp, err := c.StreamExecution(ctx, id, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStreamExecutionResponse(rsp)
 }
 
 // InterruptCommandWithResponse Interrupt a running command
@@ -3846,6 +6269,29 @@ func (c *ClientWithResponses) UploadFilesWithBodyWithResponse(ctx context.Contex
 	return ParseUploadFilesResponse(rsp)
 }
 
+// WatchFilesWithResponse Stream what happens to a file or directory
+//
+// Tells of changes from the `ready` event on. The stream ends when the watched path
+// itself is removed or renamed, which is told first. Repetitions of the same event
+// for the same path within some 20 ms are told once. Nothing is lost silently: when
+// more happened than could be told, an `overflow` event says so, and what the
+// client knows of the files is to be read anew.
+//
+// Symbolic links below the path are not followed. What lies in a directory that has
+// just appeared is told as `create`, also when it was there first; an entry can be
+// told twice.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /files/watch (the `WatchFiles` operationId).
+func (c *ClientWithResponses) WatchFilesWithResponse(ctx context.Context, params *WatchFilesParams, reqEditors ...RequestEditorFn) (*WatchFilesResponse, error) {
+	rsp, err := c.WatchFiles(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseWatchFilesResponse(rsp)
+}
+
 // GetMetricsWithResponse Take a snapshot of processor and memory use
 //
 // Measured against the sandbox's own limits. `format=prometheus`, or an `Accept`
@@ -3888,6 +6334,572 @@ func (c *ClientWithResponses) PingWithResponse(ctx context.Context, reqEditors .
 		return nil, err
 	}
 	return ParsePingResponse(rsp)
+}
+
+// ListTerminalsWithResponse List the terminals
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /pty (the `ListTerminals` operationId).
+func (c *ClientWithResponses) ListTerminalsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListTerminalsResponse, error) {
+	rsp, err := c.ListTerminals(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListTerminalsResponse(rsp)
+}
+
+// StartTerminalWithBodyWithResponse Start a program on a pseudo-terminal
+//
+// Without a command it is the image's shell: bash, or sh where there is none. The
+// terminal lives until its program ends or `DELETE /pty/{id}` hangs it up; viewers
+// come and go.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /pty (the `StartTerminal` operationId).
+func (c *ClientWithResponses) StartTerminalWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StartTerminalResponse, error) {
+	rsp, err := c.StartTerminalWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStartTerminalResponse(rsp)
+}
+
+// StartTerminalWithResponse Start a program on a pseudo-terminal
+//
+// Without a command it is the image's shell: bash, or sh where there is none. The
+// terminal lives until its program ends or `DELETE /pty/{id}` hangs it up; viewers
+// come and go.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /pty (the `StartTerminal` operationId).
+func (c *ClientWithResponses) StartTerminalWithResponse(ctx context.Context, body StartTerminalJSONRequestBody, reqEditors ...RequestEditorFn) (*StartTerminalResponse, error) {
+	rsp, err := c.StartTerminal(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStartTerminalResponse(rsp)
+}
+
+// KillTerminalWithResponse Hang a terminal up
+//
+// Its program and what runs in its foreground get SIGHUP and, two seconds later, a
+// kill. A terminal that has ended already is left as it is.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /pty/{id} (the `KillTerminal` operationId).
+func (c *ClientWithResponses) KillTerminalWithResponse(ctx context.Context, id TerminalID, reqEditors ...RequestEditorFn) (*KillTerminalResponse, error) {
+	rsp, err := c.KillTerminal(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseKillTerminalResponse(rsp)
+}
+
+// GetTerminalWithResponse Tell how a terminal is doing
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /pty/{id} (the `GetTerminal` operationId).
+func (c *ClientWithResponses) GetTerminalWithResponse(ctx context.Context, id TerminalID, reqEditors ...RequestEditorFn) (*GetTerminalResponse, error) {
+	rsp, err := c.GetTerminal(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetTerminalResponse(rsp)
+}
+
+// AttachTerminalWithResponse Watch a terminal and type into it
+//
+// A WebSocket. The handshake carries the token as every other request does.
+//
+// From the client, a binary message is input, exactly as typed, and a text message
+// is a `TerminalControl`. To the client, a binary message is output, and a text
+// message is a `TerminalNews`: a `replay` first, so that a late viewer sees the
+// screen, and again whenever a viewer was too slow to see everything. The program
+// never waits for a viewer; one that takes nothing for 30 seconds is dropped. When
+// the program ends, `exit` is the last message, and the connection is closed with
+// 1000; with 1001 when the daemon stops, and with 1008 after a message that is no
+// `TerminalControl`.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /pty/{id}/attach (the `AttachTerminal` operationId).
+func (c *ClientWithResponses) AttachTerminalWithResponse(ctx context.Context, id TerminalID, reqEditors ...RequestEditorFn) (*AttachTerminalResponse, error) {
+	rsp, err := c.AttachTerminal(ctx, id, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseAttachTerminalResponse(rsp)
+}
+
+// ParseInterruptCodeResponse parses an HTTP response from a InterruptCodeWithResponse call
+func ParseInterruptCodeResponse(rsp *http.Response) (*InterruptCodeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &InterruptCodeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Empty
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseRunCodeResponse parses an HTTP response from a RunCodeWithResponse call
+func ParseRunCodeResponse(rsp *http.Response) (*RunCodeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RunCodeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest ContentTooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers RunCodeResponse200Headers
+		if values := rsp.Header.Values("X-Execution-ID"); len(values) > 0 {
+			var value ExecutionID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Execution-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XExecutionID = value
+		}
+		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseCreateContextResponse parses an HTTP response from a CreateContextWithResponse call
+func ParseCreateContextResponse(rsp *http.Response) (*CreateContextResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &CreateContextResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest CodeContext
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest ContentTooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDeleteContextsResponse parses an HTTP response from a DeleteContextsWithResponse call
+func ParseDeleteContextsResponse(rsp *http.Response) (*DeleteContextsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteContextsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Empty
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseListContextsResponse parses an HTTP response from a ListContextsWithResponse call
+func ParseListContextsResponse(rsp *http.Response) (*ListContextsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListContextsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest CodeContexts
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseDeleteContextResponse parses an HTTP response from a DeleteContextWithResponse call
+func ParseDeleteContextResponse(rsp *http.Response) (*DeleteContextResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteContextResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Empty
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetContextResponse parses an HTTP response from a GetContextWithResponse call
+func ParseGetContextResponse(rsp *http.Response) (*GetContextResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetContextResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest CodeContext
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseStreamExecutionResponse parses an HTTP response from a StreamExecutionWithResponse call
+func ParseStreamExecutionResponse(rsp *http.Response) (*StreamExecutionResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &StreamExecutionResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
 }
 
 // ParseInterruptCommandResponse parses an HTTP response from a InterruptCommandWithResponse call
@@ -5137,6 +8149,67 @@ func ParseUploadFilesResponse(rsp *http.Response) (*UploadFilesResponse, error) 
 	return response, nil
 }
 
+// ParseWatchFilesResponse parses an HTTP response from a WatchFilesWithResponse call
+func ParseWatchFilesResponse(rsp *http.Response) (*WatchFilesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &WatchFilesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Error
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseGetMetricsResponse parses an HTTP response from a GetMetricsWithResponse call
 func ParseGetMetricsResponse(rsp *http.Response) (*GetMetricsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -5245,6 +8318,286 @@ func ParsePingResponse(rsp *http.Response) (*PingResponse, error) {
 	response := &PingResponse{
 		Body:         bodyBytes,
 		HTTPResponse: rsp,
+	}
+
+	return response, nil
+}
+
+// ParseListTerminalsResponse parses an HTTP response from a ListTerminalsWithResponse call
+func ParseListTerminalsResponse(rsp *http.Response) (*ListTerminalsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListTerminalsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Terminals
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseStartTerminalResponse parses an HTTP response from a StartTerminalWithResponse call
+func ParseStartTerminalResponse(rsp *http.Response) (*StartTerminalResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &StartTerminalResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest TerminalAccepted
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest ContentTooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseKillTerminalResponse parses an HTTP response from a KillTerminalWithResponse call
+func ParseKillTerminalResponse(rsp *http.Response) (*KillTerminalResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &KillTerminalResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Empty
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseGetTerminalResponse parses an HTTP response from a GetTerminalWithResponse call
+func ParseGetTerminalResponse(rsp *http.Response) (*GetTerminalResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetTerminalResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Terminal
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseAttachTerminalResponse parses an HTTP response from a AttachTerminalWithResponse call
+func ParseAttachTerminalResponse(rsp *http.Response) (*AttachTerminalResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &AttachTerminalResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 101:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Error
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
 	}
 
 	return response, nil

@@ -9,6 +9,45 @@ import (
 	openapi_types "github.com/oapi-codegen/runtime/types"
 )
 
+// Defines values for FileEventType.
+const (
+	FileEventTypeChmod    FileEventType = "chmod"
+	FileEventTypeCreate   FileEventType = "create"
+	FileEventTypeError    FileEventType = "error"
+	FileEventTypeOverflow FileEventType = "overflow"
+	FileEventTypePing     FileEventType = "ping"
+	FileEventTypeReady    FileEventType = "ready"
+	FileEventTypeRemove   FileEventType = "remove"
+	FileEventTypeRename   FileEventType = "rename"
+	FileEventTypeWrite    FileEventType = "write"
+)
+
+// Valid indicates whether the value is a known member of the FileEventType enum.
+func (e FileEventType) Valid() bool {
+	switch e {
+	case FileEventTypeChmod:
+		return true
+	case FileEventTypeCreate:
+		return true
+	case FileEventTypeError:
+		return true
+	case FileEventTypeOverflow:
+		return true
+	case FileEventTypePing:
+		return true
+	case FileEventTypeReady:
+		return true
+	case FileEventTypeRemove:
+		return true
+	case FileEventTypeRename:
+		return true
+	case FileEventTypeWrite:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for FileType.
 const (
 	FileTypeDirectory FileType = "directory"
@@ -55,8 +94,10 @@ func (e MetricsFormat) Valid() bool {
 const (
 	StreamEventTypeError             StreamEventType = "error"
 	StreamEventTypeExecutionComplete StreamEventType = "execution_complete"
+	StreamEventTypeExecutionCount    StreamEventType = "execution_count"
 	StreamEventTypeInit              StreamEventType = "init"
 	StreamEventTypePing              StreamEventType = "ping"
+	StreamEventTypeResult            StreamEventType = "result"
 	StreamEventTypeStatus            StreamEventType = "status"
 	StreamEventTypeStderr            StreamEventType = "stderr"
 	StreamEventTypeStdout            StreamEventType = "stdout"
@@ -69,9 +110,13 @@ func (e StreamEventType) Valid() bool {
 		return true
 	case StreamEventTypeExecutionComplete:
 		return true
+	case StreamEventTypeExecutionCount:
+		return true
 	case StreamEventTypeInit:
 		return true
 	case StreamEventTypePing:
+		return true
+	case StreamEventTypeResult:
 		return true
 	case StreamEventTypeStatus:
 		return true
@@ -82,6 +127,74 @@ func (e StreamEventType) Valid() bool {
 	default:
 		return false
 	}
+}
+
+// Defines values for TerminalControlType.
+const (
+	TerminalControlTypeResize TerminalControlType = "resize"
+)
+
+// Valid indicates whether the value is a known member of the TerminalControlType enum.
+func (e TerminalControlType) Valid() bool {
+	switch e {
+	case TerminalControlTypeResize:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for TerminalNewsType.
+const (
+	TerminalNewsTypeExit   TerminalNewsType = "exit"
+	TerminalNewsTypeReplay TerminalNewsType = "replay"
+)
+
+// Valid indicates whether the value is a known member of the TerminalNewsType enum.
+func (e TerminalNewsType) Valid() bool {
+	switch e {
+	case TerminalNewsTypeExit:
+		return true
+	case TerminalNewsTypeReplay:
+		return true
+	default:
+		return false
+	}
+}
+
+// CodeContext A kernel that keeps its variables.
+type CodeContext struct {
+	// ID The id of a context (the session identifier).
+	//
+	// Example: 5f2c9d1e-8a40-4a55-9f5e-0b8d3f4f2a11
+	ID ContextID `json:"id"`
+
+	// Language A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,
+	// `typescript`, `go` or `bash`. Letter case does not matter. One that is not
+	// installed is 400, and the message lists those that are.
+	//
+	// Example: python
+	Language Language `json:"language"`
+}
+
+// CodeContexts Contexts.
+type CodeContexts = []CodeContext
+
+// CodeRequest A cell to execute.
+type CodeRequest struct {
+	// Code The source of the cell.
+	//
+	// Example: print('hello')
+	Code string `json:"code"`
+
+	// Context Where a cell runs: in the context `id`, or without one in a fresh kernel of
+	// `language` (python when that is missing too).
+	Context *ContextChoice `json:"context,omitempty"`
+
+	// Language The same as `context.language`, for a body without `context`.
+	//
+	// Example: python
+	Language *string `json:"language,omitempty"`
 }
 
 // CommandAccepted A background command that was started.
@@ -171,6 +284,37 @@ type CommandStatus struct {
 	StartedAt time.Time `json:"started_at"`
 }
 
+// ContextChoice Where a cell runs: in the context `id`, or without one in a fresh kernel of
+// `language` (python when that is missing too).
+type ContextChoice struct {
+	// ID The id of a context (the session identifier).
+	//
+	// Example: 5f2c9d1e-8a40-4a55-9f5e-0b8d3f4f2a11
+	ID *ContextID `json:"id,omitempty"`
+
+	// Language A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,
+	// `typescript`, `go` or `bash`. Letter case does not matter. One that is not
+	// installed is 400, and the message lists those that are.
+	//
+	// Example: python
+	Language *Language `json:"language,omitempty"`
+}
+
+// ContextID The id of a context (the session identifier).
+//
+// Example: 5f2c9d1e-8a40-4a55-9f5e-0b8d3f4f2a11
+type ContextID = string
+
+// ContextRequest What a new context is for.
+type ContextRequest struct {
+	// Language A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,
+	// `typescript`, `go` or `bash`. Letter case does not matter. One that is not
+	// installed is 400, and the message lists those that are.
+	//
+	// Example: python
+	Language Language `json:"language"`
+}
+
 // ETag An entity tag as RFC 9110 writes it.
 //
 // Example: "1886f7a4c5d2e800-800"
@@ -205,6 +349,61 @@ type Error struct {
 // EventStream A stream of Server-Sent Events, encoded in UTF-8 and never compressed. The data
 // of each event is JSON of the schema that `x-event-schema` names.
 type EventStream = string
+
+// ExecutionID The id of one execution of a cell.
+//
+// Example: c41b7a90-54c1-4a0b-8d0c-7d1d7b1f1c55
+type ExecutionID = string
+
+// FileEvent The data of one event of a watched path.
+type FileEvent struct {
+	// Message Why the watch ends; in an `error` only.
+	//
+	// Example: the kernel allows no more watches
+	Message *string `json:"message,omitempty"`
+
+	// Path The absolute path that it happened to; absent in a `ping`.
+	//
+	// Example: /srv/app/main.py
+	Path *string `json:"path,omitempty"`
+
+	// Timestamp When it was noticed, in Unix milliseconds.
+	//
+	// Example: 1767366246120
+	Timestamp int64 `json:"timestamp"`
+
+	// Type What an event tells.
+	//
+	// - `ready`: the watch stands; what happens from now on is told. The first event.
+	// - `create`: the path appeared, also by being moved to where it is.
+	// - `write`: the content changed.
+	// - `remove`: the path is gone.
+	// - `rename`: the path has another name now; a `create` tells the new one when that
+	//   is watched.
+	// - `chmod`: mode, owner or another attribute changed.
+	// - `overflow`: more happened than could be told: read the files anew.
+	// - `error`: the watch cannot go on; `message` says why. The last event.
+	// - `ping`: nothing happened for a while; keeps the connection alive.
+	//
+	// Example: create
+	Type FileEventType `json:"type"`
+}
+
+// FileEventType What an event tells.
+//
+//   - `ready`: the watch stands; what happens from now on is told. The first event.
+//   - `create`: the path appeared, also by being moved to where it is.
+//   - `write`: the content changed.
+//   - `remove`: the path is gone.
+//   - `rename`: the path has another name now; a `create` tells the new one when that
+//     is watched.
+//   - `chmod`: mode, owner or another attribute changed.
+//   - `overflow`: more happened than could be told: read the files anew.
+//   - `error`: the watch cannot go on; `message` says why. The last event.
+//   - `ping`: nothing happened for a while; keeps the connection alive.
+//
+// Example: create
+type FileEventType string
 
 // FileInfo The facts of a file or directory.
 type FileInfo struct {
@@ -269,6 +468,13 @@ type FileMode = int
 //
 // Example: file
 type FileType string
+
+// Language A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,
+// `typescript`, `go` or `bash`. Letter case does not matter. One that is not
+// installed is 400, and the message lists those that are.
+//
+// Example: python
+type Language = string
 
 // Metrics Processor and memory use of the sandbox at one moment.
 type Metrics struct {
@@ -372,15 +578,22 @@ type ReplacementByPath map[string]Replacement
 // Example: sha-256=:LPJNul+wow4m6DsqxbninhsWHlwfp0JecwQzYpOLmCQ=:
 type ReprDigest = string
 
-// StreamError Why a command failed.
+// Results MIME types and their content: text as it is, images in base64, JSON types as JSON.
+//
+// Example: {"text/plain":"2"}
+type Results map[string]interface{}
+
+// StreamError Why a command or a cell failed.
 type StreamError struct {
 	// Ename The kind of error: `CommandExecError` for a failed command,
-	// `CommandTimeoutError` for one that its timeout ended.
+	// `CommandTimeoutError` for one that its timeout ended; for a cell what it
+	// raised, such as `ValueError` or `KeyboardInterrupt`, or `KernelDied`,
+	// `KernelUnavailable` and `ContextEnded`.
 	//
 	// Example: CommandExecError
 	Ename string `json:"ename"`
 
-	// Evalue The exit code as text; a sentence when there is none.
+	// Evalue The exit code as text, what the cell's error says, or a sentence.
 	//
 	// Example: 2
 	Evalue string `json:"evalue"`
@@ -391,17 +604,22 @@ type StreamError struct {
 	Traceback []string `json:"traceback"`
 }
 
-// StreamEvent The data of one event of a command.
+// StreamEvent The data of one event of a command or a cell.
 type StreamEvent struct {
-	// Error Why a command failed.
+	// Error Why a command or a cell failed.
 	Error *StreamError `json:"error,omitempty"`
 
-	// ExecutionTime How many milliseconds the command ran; on the last event.
+	// ExecutionCount The number of the cell in its kernel; on `execution_count` and on the last event of a cell.
+	//
+	// Example: 1
+	ExecutionCount *int `json:"execution_count,omitempty"`
+
+	// ExecutionTime How many milliseconds the command or the cell ran; on the last event.
 	//
 	// Example: 4
 	ExecutionTime *int64 `json:"execution_time,omitempty"`
 
-	// ExitCode The exit code, on the last event; null when the timeout ended the command.
+	// ExitCode The exit code, on the last event of a command; null when the timeout ended the command.
 	//
 	// Example: 0
 	ExitCode *int `json:"exit_code,omitempty"`
@@ -418,8 +636,13 @@ type StreamEvent struct {
 	// Example: /w==
 	Raw []byte `json:"raw,omitempty"`
 
+	// Results MIME types and their content: text as it is, images in base64, JSON types as JSON.
+	//
+	// Example: {"text/plain":"2"}
+	Results Results `json:"results,omitempty"`
+
 	// Text One line of output without its newline (an empty line is a newline alone), or
-	// the command's id in the `init` event.
+	// the id in the `init` event.
 	//
 	// Example: hello
 	Text *string `json:"text,omitempty"`
@@ -431,13 +654,17 @@ type StreamEvent struct {
 
 	// Type What an event tells.
 	//
-	// - `init`: the command has started; `text` holds its id.
-	// - `status`: news about the command in `text`.
+	// - `init`: the command or the cell was accepted; `text` holds the id of the
+	//   command or of the execution.
+	// - `status`: news about the stream itself in `text`.
 	// - `stdout`: one line of standard output in `text`.
 	// - `stderr`: one line of standard error in `text`.
-	// - `execution_complete`: the command ended with exit code 0. The last event.
-	// - `error`: the command failed, was ended by its timeout or was interrupted. The
-	//   last event.
+	// - `result`: a value or something to show in `results`; cells only.
+	// - `execution_count`: the cell has begun; cells only.
+	// - `execution_complete`: the command ended with exit code 0, or the cell ended
+	//   well. The last event.
+	// - `error`: the command failed, was ended by its timeout or was interrupted; the
+	//   cell raised, was interrupted, or lost its kernel. The last event.
 	// - `ping`: nothing happened for a while; keeps the connection alive.
 	//
 	// Example: stdout
@@ -446,17 +673,166 @@ type StreamEvent struct {
 
 // StreamEventType What an event tells.
 //
-//   - `init`: the command has started; `text` holds its id.
-//   - `status`: news about the command in `text`.
+//   - `init`: the command or the cell was accepted; `text` holds the id of the
+//     command or of the execution.
+//   - `status`: news about the stream itself in `text`.
 //   - `stdout`: one line of standard output in `text`.
 //   - `stderr`: one line of standard error in `text`.
-//   - `execution_complete`: the command ended with exit code 0. The last event.
-//   - `error`: the command failed, was ended by its timeout or was interrupted. The
-//     last event.
+//   - `result`: a value or something to show in `results`; cells only.
+//   - `execution_count`: the cell has begun; cells only.
+//   - `execution_complete`: the command ended with exit code 0, or the cell ended
+//     well. The last event.
+//   - `error`: the command failed, was ended by its timeout or was interrupted; the
+//     cell raised, was interrupted, or lost its kernel. The last event.
 //   - `ping`: nothing happened for a while; keeps the connection alive.
 //
 // Example: stdout
 type StreamEventType string
+
+// Terminal How a terminal is doing.
+type Terminal struct {
+	// Cols A number of rows or columns.
+	//
+	// Example: 24
+	Cols TerminalSize `json:"cols"`
+
+	// Command The program and its arguments.
+	//
+	// Example: ["bash"]
+	Command []string `json:"command"`
+
+	// CreatedAt When the terminal was started, RFC 3339.
+	//
+	// Example: 2026-01-02T15:04:05Z
+	CreatedAt time.Time `json:"created_at"`
+
+	// ExitCode The program's exit code, 128 and the number of the signal that ended it; null while it runs.
+	//
+	// Example: 0
+	ExitCode *int `json:"exit_code"`
+
+	// ID The id of a terminal.
+	//
+	// Example: 5f0d2c1a
+	ID TerminalID `json:"id"`
+
+	// Rows A number of rows or columns.
+	//
+	// Example: 24
+	Rows TerminalSize `json:"rows"`
+
+	// Running Whether the program still runs.
+	//
+	// Example: true
+	Running bool `json:"running"`
+
+	// Viewers How many viewers are attached.
+	//
+	// Example: 1
+	Viewers int `json:"viewers"`
+}
+
+// TerminalAccepted A terminal that was started.
+type TerminalAccepted struct {
+	// ID The id of a terminal.
+	//
+	// Example: 5f0d2c1a
+	ID TerminalID `json:"id"`
+}
+
+// TerminalControl A text message from a viewer.
+type TerminalControl struct {
+	// Cols A number of rows or columns.
+	//
+	// Example: 24
+	Cols TerminalSize `json:"cols"`
+
+	// Rows A number of rows or columns.
+	//
+	// Example: 24
+	Rows TerminalSize `json:"rows"`
+
+	// Type What to do; `resize` gives the terminal another size, for all viewers.
+	//
+	// Example: resize
+	Type TerminalControlType `json:"type"`
+}
+
+// TerminalControlType What to do; `resize` gives the terminal another size, for all viewers.
+//
+// Example: resize
+type TerminalControlType string
+
+// TerminalID The id of a terminal.
+//
+// Example: 5f0d2c1a
+type TerminalID = string
+
+// TerminalNews A text message to a viewer.
+type TerminalNews struct {
+	// Bytes How many bytes of output are replayed; in a `replay`.
+	//
+	// Example: 0
+	Bytes *int `json:"bytes,omitempty"`
+
+	// ExitCode The program's exit code; in an `exit`.
+	//
+	// Example: 0
+	ExitCode *int `json:"exit_code,omitempty"`
+
+	// Type `replay`: what was seen before is void, so clear the screen; the next `bytes`
+	// of output are the past, up to 256 KiB. `exit`: the program has ended.
+	//
+	// Example: exit
+	Type TerminalNewsType `json:"type"`
+}
+
+// TerminalNewsType `replay`: what was seen before is void, so clear the screen; the next `bytes`
+// of output are the past, up to 256 KiB. `exit`: the program has ended.
+//
+// Example: exit
+type TerminalNewsType string
+
+// TerminalRequest A terminal to start. Unknown fields are refused.
+type TerminalRequest struct {
+	// Args The program's arguments.
+	//
+	// Example: ["-l"]
+	Args []string `json:"args,omitempty"`
+
+	// Cols A number of rows or columns.
+	//
+	// Example: 24
+	Cols *TerminalSize `json:"cols,omitempty"`
+
+	// Command A program's name or path. Without it, the image's shell.
+	//
+	// Example: bash
+	Command *string `json:"command,omitempty"`
+
+	// Cwd The directory to run in; it must exist. Without it, the sandbox's working directory.
+	//
+	// Example: /tmp
+	Cwd *string `json:"cwd,omitempty"`
+
+	// Envs Environment variables of the command, on top of the daemon's own.
+	//
+	// Example: {"GREETING":"hello"}
+	Envs Envs `json:"envs,omitempty"`
+
+	// Rows A number of rows or columns.
+	//
+	// Example: 24
+	Rows *TerminalSize `json:"rows,omitempty"`
+}
+
+// TerminalSize A number of rows or columns.
+//
+// Example: 24
+type TerminalSize = int
+
+// Terminals Several terminals.
+type Terminals = []Terminal
 
 // UploadForm One file of an upload. The pair of fields is repeated, in order, for several files.
 type UploadForm struct {
@@ -494,6 +870,18 @@ type UploadMetadata struct {
 	Path Path `json:"path"`
 }
 
+// ContextLanguage A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,
+// `typescript`, `go` or `bash`. Letter case does not matter. One that is not
+// installed is 400, and the message lists those that are.
+//
+// Example: python
+type ContextLanguage = Language
+
+// LastEventID An event id, as the stream gave it.
+//
+// Example: 2
+type LastEventID = string
+
 // Paths The paths to act on.
 //
 // Example: ["/tmp/a.txt","/tmp/b.txt"]
@@ -529,6 +917,30 @@ type Unauthorized = Error
 // Unavailable Why a request was not fulfilled.
 type Unavailable = Error
 
+// InterruptCodeParams defines parameters for InterruptCode.
+type InterruptCodeParams struct {
+	// ID The id of the context, or of an execution.
+	ID ContextID `form:"id" json:"id"`
+}
+
+// DeleteContextsParams defines parameters for DeleteContexts.
+type DeleteContextsParams struct {
+	// Language The language whose contexts are meant.
+	Language ContextLanguage `form:"language" json:"language"`
+}
+
+// ListContextsParams defines parameters for ListContexts.
+type ListContextsParams struct {
+	// Language The language whose contexts are meant.
+	Language ContextLanguage `form:"language" json:"language"`
+}
+
+// StreamExecutionParams defines parameters for StreamExecution.
+type StreamExecutionParams struct {
+	// LastEventID The `id` of the last event that arrived. Without it the replay starts at the first event.
+	LastEventID *LastEventID `json:"Last-Event-ID,omitempty"`
+}
+
 // InterruptCommandParams defines parameters for InterruptCommand.
 type InterruptCommandParams struct {
 	// ID The id of the command.
@@ -545,7 +957,7 @@ type GetCommandLogsParams struct {
 // StreamCommandParams defines parameters for StreamCommand.
 type StreamCommandParams struct {
 	// LastEventID The `id` of the last event that arrived. Without it the replay starts at the first event.
-	LastEventID *string `json:"Last-Event-ID,omitempty"`
+	LastEventID *LastEventID `json:"Last-Event-ID,omitempty"`
 }
 
 // DeleteDirectoriesParams defines parameters for DeleteDirectories.
@@ -607,11 +1019,26 @@ type UploadFilesParams struct {
 	ReprDigest *ReprDigest `json:"Repr-Digest,omitempty"`
 }
 
+// WatchFilesParams defines parameters for WatchFiles.
+type WatchFilesParams struct {
+	// Path The file or directory.
+	Path Path `form:"path" json:"path"`
+
+	// Recursive Whether to watch everything below a directory, what appears there later included.
+	Recursive *bool `form:"recursive,omitempty" json:"recursive,omitempty"`
+}
+
 // GetMetricsParams defines parameters for GetMetrics.
 type GetMetricsParams struct {
 	// Format The format of the answer; it wins over the `Accept` header.
 	Format *MetricsFormat `form:"format,omitempty" json:"format,omitempty"`
 }
+
+// RunCodeJSONRequestBody defines body for RunCode for application/json ContentType.
+type RunCodeJSONRequestBody = CodeRequest
+
+// CreateContextJSONRequestBody defines body for CreateContext for application/json ContentType.
+type CreateContextJSONRequestBody = ContextRequest
 
 // RunCommandJSONRequestBody defines body for RunCommand for application/json ContentType.
 type RunCommandJSONRequestBody = CommandRequest
@@ -630,3 +1057,6 @@ type ReplaceInFilesJSONRequestBody = ReplacementByPath
 
 // UploadFilesMultipartRequestBody defines body for UploadFiles for multipart/form-data ContentType.
 type UploadFilesMultipartRequestBody = UploadForm
+
+// StartTerminalJSONRequestBody defines body for StartTerminal for application/json ContentType.
+type StartTerminalJSONRequestBody = TerminalRequest

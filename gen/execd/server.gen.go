@@ -18,6 +18,30 @@ import (
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
+	// InterruptCode Interrupt the running cell of a context
+	// (DELETE /code)
+	InterruptCode(ctx echo.Context, params InterruptCodeParams) error
+	// RunCode Execute a cell of code
+	// (POST /code)
+	RunCode(ctx echo.Context) error
+	// CreateContext Create a context
+	// (POST /code/context)
+	CreateContext(ctx echo.Context) error
+	// DeleteContexts End all contexts of a language
+	// (DELETE /code/contexts)
+	DeleteContexts(ctx echo.Context, params DeleteContextsParams) error
+	// ListContexts List the contexts of a language
+	// (GET /code/contexts)
+	ListContexts(ctx echo.Context, params ListContextsParams) error
+	// DeleteContext End a context
+	// (DELETE /code/contexts/{context_id})
+	DeleteContext(ctx echo.Context, contextID ContextID) error
+	// GetContext Read one context
+	// (GET /code/contexts/{context_id})
+	GetContext(ctx echo.Context, contextID ContextID) error
+	// StreamExecution Replay and follow the events of a cell
+	// (GET /code/executions/{id}/stream)
+	StreamExecution(ctx echo.Context, id ExecutionID, params StreamExecutionParams) error
 	// InterruptCommand Interrupt a running command
 	// (DELETE /command)
 	InterruptCommand(ctx echo.Context, params InterruptCommandParams) error
@@ -66,6 +90,9 @@ type ServerInterface interface {
 	// UploadFiles Upload files
 	// (POST /files/upload)
 	UploadFiles(ctx echo.Context, params UploadFilesParams) error
+	// WatchFiles Stream what happens to a file or directory
+	// (GET /files/watch)
+	WatchFiles(ctx echo.Context, params WatchFilesParams) error
 	// GetMetrics Take a snapshot of processor and memory use
 	// (GET /metrics)
 	GetMetrics(ctx echo.Context, params GetMetricsParams) error
@@ -75,11 +102,166 @@ type ServerInterface interface {
 	// Ping Tell whether the daemon runs
 	// (GET /ping)
 	Ping(ctx echo.Context) error
+	// ListTerminals List the terminals
+	// (GET /pty)
+	ListTerminals(ctx echo.Context) error
+	// StartTerminal Start a program on a pseudo-terminal
+	// (POST /pty)
+	StartTerminal(ctx echo.Context) error
+	// KillTerminal Hang a terminal up
+	// (DELETE /pty/{id})
+	KillTerminal(ctx echo.Context, id TerminalID) error
+	// GetTerminal Tell how a terminal is doing
+	// (GET /pty/{id})
+	GetTerminal(ctx echo.Context, id TerminalID) error
+	// AttachTerminal Watch a terminal and type into it
+	// (GET /pty/{id}/attach)
+	AttachTerminal(ctx echo.Context, id TerminalID) error
 }
 
 // ServerInterfaceWrapper converts echo contexts to parameters.
 type ServerInterfaceWrapper struct {
 	Handler ServerInterface
+}
+
+// InterruptCode converts echo context to params.
+func (w *ServerInterfaceWrapper) InterruptCode(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params InterruptCodeParams
+	// ------------- Required query parameter "id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "id", ctx.QueryParams(), &params.ID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.InterruptCode(ctx, params)
+	return err
+}
+
+// RunCode converts echo context to params.
+func (w *ServerInterfaceWrapper) RunCode(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RunCode(ctx)
+	return err
+}
+
+// CreateContext converts echo context to params.
+func (w *ServerInterfaceWrapper) CreateContext(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.CreateContext(ctx)
+	return err
+}
+
+// DeleteContexts converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteContexts(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteContextsParams
+	// ------------- Required query parameter "language" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "language", ctx.QueryParams(), &params.Language, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter language: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteContexts(ctx, params)
+	return err
+}
+
+// ListContexts converts echo context to params.
+func (w *ServerInterfaceWrapper) ListContexts(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListContextsParams
+	// ------------- Required query parameter "language" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "language", ctx.QueryParams(), &params.Language, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter language: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListContexts(ctx, params)
+	return err
+}
+
+// DeleteContext converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteContext(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "context_id" -------------
+	var contextID ContextID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "context_id", ctx.Param("context_id"), &contextID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter context_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteContext(ctx, contextID)
+	return err
+}
+
+// GetContext converts echo context to params.
+func (w *ServerInterfaceWrapper) GetContext(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "context_id" -------------
+	var contextID ContextID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "context_id", ctx.Param("context_id"), &contextID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter context_id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetContext(ctx, contextID)
+	return err
+}
+
+// StreamExecution converts echo context to params.
+func (w *ServerInterfaceWrapper) StreamExecution(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id ExecutionID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params StreamExecutionParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Last-Event-ID" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Last-Event-ID")]; found {
+		var LastEventID LastEventID
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Last-Event-ID, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Last-Event-ID", valueList[0], &LastEventID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Last-Event-ID: %s", err))
+		}
+
+		params.LastEventID = &LastEventID
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.StreamExecution(ctx, id, params)
+	return err
 }
 
 // InterruptCommand converts echo context to params.
@@ -167,7 +349,7 @@ func (w *ServerInterfaceWrapper) StreamCommand(ctx echo.Context) error {
 	headers := ctx.Request().Header
 	// ------------- Optional header parameter "Last-Event-ID" -------------
 	if valueList, found := headers[http.CanonicalHeaderKey("Last-Event-ID")]; found {
-		var LastEventID string
+		var LastEventID LastEventID
 		n := len(valueList)
 		if n != 1 {
 			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Last-Event-ID, got %d", n))
@@ -405,6 +587,31 @@ func (w *ServerInterfaceWrapper) UploadFiles(ctx echo.Context) error {
 	return err
 }
 
+// WatchFiles converts echo context to params.
+func (w *ServerInterfaceWrapper) WatchFiles(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params WatchFilesParams
+	// ------------- Required query parameter "path" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "path", ctx.QueryParams(), &params.Path, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter path: %s", err))
+	}
+
+	// ------------- Optional query parameter "recursive" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "recursive", ctx.QueryParams(), &params.Recursive, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter recursive: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.WatchFiles(ctx, params)
+	return err
+}
+
 // GetMetrics converts echo context to params.
 func (w *ServerInterfaceWrapper) GetMetrics(ctx echo.Context) error {
 	var err error
@@ -438,6 +645,72 @@ func (w *ServerInterfaceWrapper) Ping(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.Ping(ctx)
+	return err
+}
+
+// ListTerminals converts echo context to params.
+func (w *ServerInterfaceWrapper) ListTerminals(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListTerminals(ctx)
+	return err
+}
+
+// StartTerminal converts echo context to params.
+func (w *ServerInterfaceWrapper) StartTerminal(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.StartTerminal(ctx)
+	return err
+}
+
+// KillTerminal converts echo context to params.
+func (w *ServerInterfaceWrapper) KillTerminal(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id TerminalID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.KillTerminal(ctx, id)
+	return err
+}
+
+// GetTerminal converts echo context to params.
+func (w *ServerInterfaceWrapper) GetTerminal(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id TerminalID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetTerminal(ctx, id)
+	return err
+}
+
+// AttachTerminal converts echo context to params.
+func (w *ServerInterfaceWrapper) AttachTerminal(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id TerminalID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.AttachTerminal(ctx, id)
 	return err
 }
 
@@ -491,6 +764,14 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/ping", wrapper.Ping, options.OperationMiddlewares["ping"]...)
 	router.GET(options.BaseURL+"/metrics", wrapper.GetMetrics, options.OperationMiddlewares["getMetrics"]...)
 	router.GET(options.BaseURL+"/metrics/watch", wrapper.WatchMetrics, options.OperationMiddlewares["watchMetrics"]...)
+	router.DELETE(options.BaseURL+"/code", wrapper.InterruptCode, options.OperationMiddlewares["interruptCode"]...)
+	router.POST(options.BaseURL+"/code", wrapper.RunCode, options.OperationMiddlewares["runCode"]...)
+	router.POST(options.BaseURL+"/code/context", wrapper.CreateContext, options.OperationMiddlewares["createContext"]...)
+	router.DELETE(options.BaseURL+"/code/contexts", wrapper.DeleteContexts, options.OperationMiddlewares["deleteContexts"]...)
+	router.GET(options.BaseURL+"/code/contexts", wrapper.ListContexts, options.OperationMiddlewares["listContexts"]...)
+	router.DELETE(options.BaseURL+"/code/contexts/:context_id", wrapper.DeleteContext, options.OperationMiddlewares["deleteContext"]...)
+	router.GET(options.BaseURL+"/code/contexts/:context_id", wrapper.GetContext, options.OperationMiddlewares["getContext"]...)
+	router.GET(options.BaseURL+"/code/executions/:id/stream", wrapper.StreamExecution, options.OperationMiddlewares["streamExecution"]...)
 	router.DELETE(options.BaseURL+"/command", wrapper.InterruptCommand, options.OperationMiddlewares["interruptCommand"]...)
 	router.POST(options.BaseURL+"/command", wrapper.RunCommand, options.OperationMiddlewares["runCommand"]...)
 	router.GET(options.BaseURL+"/command/status/:id", wrapper.GetCommandStatus, options.OperationMiddlewares["getCommandStatus"]...)
@@ -504,9 +785,15 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/files/replace", wrapper.ReplaceInFiles, options.OperationMiddlewares["replaceInFiles"]...)
 	router.POST(options.BaseURL+"/files/upload", wrapper.UploadFiles, options.OperationMiddlewares["uploadFiles"]...)
 	router.GET(options.BaseURL+"/files/download", wrapper.DownloadFile, options.OperationMiddlewares["downloadFile"]...)
+	router.GET(options.BaseURL+"/files/watch", wrapper.WatchFiles, options.OperationMiddlewares["watchFiles"]...)
 	router.DELETE(options.BaseURL+"/directories", wrapper.DeleteDirectories, options.OperationMiddlewares["deleteDirectories"]...)
 	router.POST(options.BaseURL+"/directories", wrapper.MakeDirectories, options.OperationMiddlewares["makeDirectories"]...)
 	router.GET(options.BaseURL+"/directories/list", wrapper.ListDirectory, options.OperationMiddlewares["listDirectory"]...)
+	router.GET(options.BaseURL+"/pty", wrapper.ListTerminals, options.OperationMiddlewares["listTerminals"]...)
+	router.POST(options.BaseURL+"/pty", wrapper.StartTerminal, options.OperationMiddlewares["startTerminal"]...)
+	router.DELETE(options.BaseURL+"/pty/:id", wrapper.KillTerminal, options.OperationMiddlewares["killTerminal"]...)
+	router.GET(options.BaseURL+"/pty/:id", wrapper.GetTerminal, options.OperationMiddlewares["getTerminal"]...)
+	router.GET(options.BaseURL+"/pty/:id/attach", wrapper.AttachTerminal, options.OperationMiddlewares["attachTerminal"]...)
 
 }
 
@@ -536,6 +823,765 @@ type RuntimeErrorJSONResponse Error
 type UnauthorizedJSONResponse Error
 
 type UnavailableJSONResponse Error
+
+type InterruptCodeRequestObject struct {
+	Params InterruptCodeParams
+}
+
+type InterruptCodeResponseObject interface {
+	VisitInterruptCodeResponse(w http.ResponseWriter) error
+}
+
+type InterruptCode200JSONResponse Empty
+
+func (response InterruptCode200JSONResponse) VisitInterruptCodeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type InterruptCode400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response InterruptCode400JSONResponse) VisitInterruptCodeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type InterruptCode401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response InterruptCode401JSONResponse) VisitInterruptCodeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type InterruptCode404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response InterruptCode404JSONResponse) VisitInterruptCodeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type InterruptCode500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response InterruptCode500JSONResponse) VisitInterruptCodeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type InterruptCode503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response InterruptCode503JSONResponse) VisitInterruptCodeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RunCodeRequestObject struct {
+	Body *RunCodeJSONRequestBody
+}
+
+type RunCodeResponseObject interface {
+	VisitRunCodeResponse(w http.ResponseWriter) error
+}
+
+type RunCode200ResponseHeaders struct {
+	XExecutionID ExecutionID
+}
+
+type RunCode200TextEventStreamResponse struct {
+	Body          io.Reader
+	Headers       RunCode200ResponseHeaders
+	ContentLength int64
+}
+
+func (response RunCode200TextEventStreamResponse) VisitRunCodeResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "text/event-stream")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.Header().Set("X-Execution-ID", fmt.Sprint(response.Headers.XExecutionID))
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type RunCode400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response RunCode400JSONResponse) VisitRunCodeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RunCode401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response RunCode401JSONResponse) VisitRunCodeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RunCode404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response RunCode404JSONResponse) VisitRunCodeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RunCode413JSONResponse struct{ ContentTooLargeJSONResponse }
+
+func (response RunCode413JSONResponse) VisitRunCodeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RunCode500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response RunCode500JSONResponse) VisitRunCodeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RunCode503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response RunCode503JSONResponse) VisitRunCodeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateContextRequestObject struct {
+	Body *CreateContextJSONRequestBody
+}
+
+type CreateContextResponseObject interface {
+	VisitCreateContextResponse(w http.ResponseWriter) error
+}
+
+type CreateContext200JSONResponse CodeContext
+
+func (response CreateContext200JSONResponse) VisitCreateContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateContext400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response CreateContext400JSONResponse) VisitCreateContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateContext401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response CreateContext401JSONResponse) VisitCreateContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateContext413JSONResponse struct{ ContentTooLargeJSONResponse }
+
+func (response CreateContext413JSONResponse) VisitCreateContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateContext500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response CreateContext500JSONResponse) VisitCreateContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type CreateContext503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response CreateContext503JSONResponse) VisitCreateContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteContextsRequestObject struct {
+	Params DeleteContextsParams
+}
+
+type DeleteContextsResponseObject interface {
+	VisitDeleteContextsResponse(w http.ResponseWriter) error
+}
+
+type DeleteContexts200JSONResponse Empty
+
+func (response DeleteContexts200JSONResponse) VisitDeleteContextsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteContexts400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response DeleteContexts400JSONResponse) VisitDeleteContextsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteContexts401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response DeleteContexts401JSONResponse) VisitDeleteContextsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteContexts500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response DeleteContexts500JSONResponse) VisitDeleteContextsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteContexts503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response DeleteContexts503JSONResponse) VisitDeleteContextsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListContextsRequestObject struct {
+	Params ListContextsParams
+}
+
+type ListContextsResponseObject interface {
+	VisitListContextsResponse(w http.ResponseWriter) error
+}
+
+type ListContexts200JSONResponse CodeContexts
+
+func (response ListContexts200JSONResponse) VisitListContextsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListContexts400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response ListContexts400JSONResponse) VisitListContextsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListContexts401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response ListContexts401JSONResponse) VisitListContextsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListContexts500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response ListContexts500JSONResponse) VisitListContextsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListContexts503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response ListContexts503JSONResponse) VisitListContextsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteContextRequestObject struct {
+	ContextID ContextID `json:"context_id"`
+}
+
+type DeleteContextResponseObject interface {
+	VisitDeleteContextResponse(w http.ResponseWriter) error
+}
+
+type DeleteContext200JSONResponse Empty
+
+func (response DeleteContext200JSONResponse) VisitDeleteContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteContext401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response DeleteContext401JSONResponse) VisitDeleteContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteContext404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response DeleteContext404JSONResponse) VisitDeleteContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteContext500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response DeleteContext500JSONResponse) VisitDeleteContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteContext503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response DeleteContext503JSONResponse) VisitDeleteContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetContextRequestObject struct {
+	ContextID ContextID `json:"context_id"`
+}
+
+type GetContextResponseObject interface {
+	VisitGetContextResponse(w http.ResponseWriter) error
+}
+
+type GetContext200JSONResponse CodeContext
+
+func (response GetContext200JSONResponse) VisitGetContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetContext401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response GetContext401JSONResponse) VisitGetContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetContext404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response GetContext404JSONResponse) VisitGetContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetContext500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response GetContext500JSONResponse) VisitGetContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetContext503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response GetContext503JSONResponse) VisitGetContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamExecutionRequestObject struct {
+	ID     ExecutionID `json:"id"`
+	Params StreamExecutionParams
+}
+
+type StreamExecutionResponseObject interface {
+	VisitStreamExecutionResponse(w http.ResponseWriter) error
+}
+
+type StreamExecution200TextEventStreamResponse struct {
+	Body          io.Reader
+	ContentLength int64
+}
+
+func (response StreamExecution200TextEventStreamResponse) VisitStreamExecutionResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "text/event-stream")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type StreamExecution400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response StreamExecution400JSONResponse) VisitStreamExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamExecution401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response StreamExecution401JSONResponse) VisitStreamExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamExecution404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response StreamExecution404JSONResponse) VisitStreamExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamExecution500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response StreamExecution500JSONResponse) VisitStreamExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamExecution503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response StreamExecution503JSONResponse) VisitStreamExecutionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
 
 type InterruptCommandRequestObject struct {
 	Params InterruptCommandParams
@@ -2538,6 +3584,141 @@ func (response UploadFiles507JSONResponse) VisitUploadFilesResponse(w http.Respo
 	return err
 }
 
+type WatchFilesRequestObject struct {
+	Params WatchFilesParams
+}
+
+type WatchFilesResponseObject interface {
+	VisitWatchFilesResponse(w http.ResponseWriter) error
+}
+
+type WatchFiles200TextEventStreamResponse struct {
+	Body          io.Reader
+	ContentLength int64
+}
+
+func (response WatchFiles200TextEventStreamResponse) VisitWatchFilesResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "text/event-stream")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type WatchFiles400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response WatchFiles400JSONResponse) VisitWatchFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchFiles401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response WatchFiles401JSONResponse) VisitWatchFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchFiles403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response WatchFiles403JSONResponse) VisitWatchFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchFiles404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response WatchFiles404JSONResponse) VisitWatchFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchFiles500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response WatchFiles500JSONResponse) VisitWatchFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WatchFiles503JSONResponse Error
+
+func (response WatchFiles503JSONResponse) VisitWatchFilesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetMetricsRequestObject struct {
 	Params GetMetricsParams
 }
@@ -2743,8 +3924,443 @@ func (response Ping200Response) VisitPingResponse(w http.ResponseWriter) error {
 	return nil
 }
 
+type ListTerminalsRequestObject struct {
+}
+
+type ListTerminalsResponseObject interface {
+	VisitListTerminalsResponse(w http.ResponseWriter) error
+}
+
+type ListTerminals200JSONResponse Terminals
+
+func (response ListTerminals200JSONResponse) VisitListTerminalsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListTerminals401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response ListTerminals401JSONResponse) VisitListTerminalsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListTerminals500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response ListTerminals500JSONResponse) VisitListTerminalsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListTerminals503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response ListTerminals503JSONResponse) VisitListTerminalsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartTerminalRequestObject struct {
+	Body *StartTerminalJSONRequestBody
+}
+
+type StartTerminalResponseObject interface {
+	VisitStartTerminalResponse(w http.ResponseWriter) error
+}
+
+type StartTerminal200JSONResponse TerminalAccepted
+
+func (response StartTerminal200JSONResponse) VisitStartTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartTerminal400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response StartTerminal400JSONResponse) VisitStartTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartTerminal401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response StartTerminal401JSONResponse) VisitStartTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartTerminal413JSONResponse struct{ ContentTooLargeJSONResponse }
+
+func (response StartTerminal413JSONResponse) VisitStartTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartTerminal500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response StartTerminal500JSONResponse) VisitStartTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StartTerminal503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response StartTerminal503JSONResponse) VisitStartTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type KillTerminalRequestObject struct {
+	ID TerminalID `json:"id"`
+}
+
+type KillTerminalResponseObject interface {
+	VisitKillTerminalResponse(w http.ResponseWriter) error
+}
+
+type KillTerminal200JSONResponse Empty
+
+func (response KillTerminal200JSONResponse) VisitKillTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type KillTerminal401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response KillTerminal401JSONResponse) VisitKillTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type KillTerminal404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response KillTerminal404JSONResponse) VisitKillTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type KillTerminal500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response KillTerminal500JSONResponse) VisitKillTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type KillTerminal503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response KillTerminal503JSONResponse) VisitKillTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetTerminalRequestObject struct {
+	ID TerminalID `json:"id"`
+}
+
+type GetTerminalResponseObject interface {
+	VisitGetTerminalResponse(w http.ResponseWriter) error
+}
+
+type GetTerminal200JSONResponse Terminal
+
+func (response GetTerminal200JSONResponse) VisitGetTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetTerminal401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response GetTerminal401JSONResponse) VisitGetTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetTerminal404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response GetTerminal404JSONResponse) VisitGetTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetTerminal500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response GetTerminal500JSONResponse) VisitGetTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetTerminal503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response GetTerminal503JSONResponse) VisitGetTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AttachTerminalRequestObject struct {
+	ID TerminalID `json:"id"`
+}
+
+type AttachTerminalResponseObject interface {
+	VisitAttachTerminalResponse(w http.ResponseWriter) error
+}
+
+type AttachTerminal101Response struct {
+}
+
+func (response AttachTerminal101Response) VisitAttachTerminalResponse(w http.ResponseWriter) error {
+	w.WriteHeader(101)
+	return nil
+}
+
+type AttachTerminal400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response AttachTerminal400JSONResponse) VisitAttachTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AttachTerminal401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response AttachTerminal401JSONResponse) VisitAttachTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AttachTerminal403JSONResponse Error
+
+func (response AttachTerminal403JSONResponse) VisitAttachTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AttachTerminal404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response AttachTerminal404JSONResponse) VisitAttachTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AttachTerminal500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response AttachTerminal500JSONResponse) VisitAttachTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type AttachTerminal503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response AttachTerminal503JSONResponse) VisitAttachTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
+	// InterruptCode Interrupt the running cell of a context
+	// (DELETE /code)
+	InterruptCode(ctx context.Context, request InterruptCodeRequestObject) (InterruptCodeResponseObject, error)
+	// RunCode Execute a cell of code
+	// (POST /code)
+	RunCode(ctx context.Context, request RunCodeRequestObject) (RunCodeResponseObject, error)
+	// CreateContext Create a context
+	// (POST /code/context)
+	CreateContext(ctx context.Context, request CreateContextRequestObject) (CreateContextResponseObject, error)
+	// DeleteContexts End all contexts of a language
+	// (DELETE /code/contexts)
+	DeleteContexts(ctx context.Context, request DeleteContextsRequestObject) (DeleteContextsResponseObject, error)
+	// ListContexts List the contexts of a language
+	// (GET /code/contexts)
+	ListContexts(ctx context.Context, request ListContextsRequestObject) (ListContextsResponseObject, error)
+	// DeleteContext End a context
+	// (DELETE /code/contexts/{context_id})
+	DeleteContext(ctx context.Context, request DeleteContextRequestObject) (DeleteContextResponseObject, error)
+	// GetContext Read one context
+	// (GET /code/contexts/{context_id})
+	GetContext(ctx context.Context, request GetContextRequestObject) (GetContextResponseObject, error)
+	// StreamExecution Replay and follow the events of a cell
+	// (GET /code/executions/{id}/stream)
+	StreamExecution(ctx context.Context, request StreamExecutionRequestObject) (StreamExecutionResponseObject, error)
 	// InterruptCommand Interrupt a running command
 	// (DELETE /command)
 	InterruptCommand(ctx context.Context, request InterruptCommandRequestObject) (InterruptCommandResponseObject, error)
@@ -2793,6 +4409,9 @@ type StrictServerInterface interface {
 	// UploadFiles Upload files
 	// (POST /files/upload)
 	UploadFiles(ctx context.Context, request UploadFilesRequestObject) (UploadFilesResponseObject, error)
+	// WatchFiles Stream what happens to a file or directory
+	// (GET /files/watch)
+	WatchFiles(ctx context.Context, request WatchFilesRequestObject) (WatchFilesResponseObject, error)
 	// GetMetrics Take a snapshot of processor and memory use
 	// (GET /metrics)
 	GetMetrics(ctx context.Context, request GetMetricsRequestObject) (GetMetricsResponseObject, error)
@@ -2802,6 +4421,21 @@ type StrictServerInterface interface {
 	// Ping Tell whether the daemon runs
 	// (GET /ping)
 	Ping(ctx context.Context, request PingRequestObject) (PingResponseObject, error)
+	// ListTerminals List the terminals
+	// (GET /pty)
+	ListTerminals(ctx context.Context, request ListTerminalsRequestObject) (ListTerminalsResponseObject, error)
+	// StartTerminal Start a program on a pseudo-terminal
+	// (POST /pty)
+	StartTerminal(ctx context.Context, request StartTerminalRequestObject) (StartTerminalResponseObject, error)
+	// KillTerminal Hang a terminal up
+	// (DELETE /pty/{id})
+	KillTerminal(ctx context.Context, request KillTerminalRequestObject) (KillTerminalResponseObject, error)
+	// GetTerminal Tell how a terminal is doing
+	// (GET /pty/{id})
+	GetTerminal(ctx context.Context, request GetTerminalRequestObject) (GetTerminalResponseObject, error)
+	// AttachTerminal Watch a terminal and type into it
+	// (GET /pty/{id}/attach)
+	AttachTerminal(ctx context.Context, request AttachTerminalRequestObject) (AttachTerminalResponseObject, error)
 }
 
 type StrictHandlerFunc func(ctx echo.Context, request any) (any, error)
@@ -2814,6 +4448,249 @@ func NewStrictHandler(ssi StrictServerInterface, middlewares []StrictMiddlewareF
 type strictHandler struct {
 	ssi         StrictServerInterface
 	middlewares []StrictMiddlewareFunc
+}
+
+// InterruptCode operation middleware
+func (sh *strictHandler) InterruptCode(ctx echo.Context, params InterruptCodeParams) error {
+	var request InterruptCodeRequestObject
+
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.InterruptCode(ctx.Request().Context(), request.(InterruptCodeRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "InterruptCode")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(InterruptCodeResponseObject); ok {
+		return validResponse.VisitInterruptCodeResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// RunCode operation middleware
+func (sh *strictHandler) RunCode(ctx echo.Context) error {
+	var request RunCodeRequestObject
+
+	var body RunCodeJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.RunCode(ctx.Request().Context(), request.(RunCodeRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RunCode")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(RunCodeResponseObject); ok {
+		return validResponse.VisitRunCodeResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// CreateContext operation middleware
+func (sh *strictHandler) CreateContext(ctx echo.Context) error {
+	var request CreateContextRequestObject
+
+	var body CreateContextJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.CreateContext(ctx.Request().Context(), request.(CreateContextRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "CreateContext")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(CreateContextResponseObject); ok {
+		return validResponse.VisitCreateContextResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// DeleteContexts operation middleware
+func (sh *strictHandler) DeleteContexts(ctx echo.Context, params DeleteContextsParams) error {
+	var request DeleteContextsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.DeleteContexts(ctx.Request().Context(), request.(DeleteContextsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DeleteContexts")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(DeleteContextsResponseObject); ok {
+		return validResponse.VisitDeleteContextsResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ListContexts operation middleware
+func (sh *strictHandler) ListContexts(ctx echo.Context, params ListContextsParams) error {
+	var request ListContextsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ListContexts(ctx.Request().Context(), request.(ListContextsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListContexts")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ListContextsResponseObject); ok {
+		return validResponse.VisitListContextsResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// DeleteContext operation middleware
+func (sh *strictHandler) DeleteContext(ctx echo.Context, contextID ContextID) error {
+	var request DeleteContextRequestObject
+
+	request.ContextID = contextID
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.DeleteContext(ctx.Request().Context(), request.(DeleteContextRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DeleteContext")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(DeleteContextResponseObject); ok {
+		return validResponse.VisitDeleteContextResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// GetContext operation middleware
+func (sh *strictHandler) GetContext(ctx echo.Context, contextID ContextID) error {
+	var request GetContextRequestObject
+
+	request.ContextID = contextID
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetContext(ctx.Request().Context(), request.(GetContextRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetContext")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(GetContextResponseObject); ok {
+		return validResponse.VisitGetContextResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// StreamExecution operation middleware
+func (sh *strictHandler) StreamExecution(ctx echo.Context, id ExecutionID, params StreamExecutionParams) error {
+	var request StreamExecutionRequestObject
+
+	request.ID = id
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.StreamExecution(ctx.Request().Context(), request.(StreamExecutionRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "StreamExecution")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(StreamExecutionResponseObject); ok {
+		return validResponse.VisitStreamExecutionResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
 }
 
 // InterruptCommand operation middleware
@@ -3329,6 +5206,31 @@ func (sh *strictHandler) UploadFiles(ctx echo.Context, params UploadFilesParams)
 	return nil
 }
 
+// WatchFiles operation middleware
+func (sh *strictHandler) WatchFiles(ctx echo.Context, params WatchFilesParams) error {
+	var request WatchFilesRequestObject
+
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.WatchFiles(ctx.Request().Context(), request.(WatchFilesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "WatchFiles")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(WatchFilesResponseObject); ok {
+		return validResponse.VisitWatchFilesResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
 // GetMetrics operation middleware
 func (sh *strictHandler) GetMetrics(ctx echo.Context, params GetMetricsParams) error {
 	var request GetMetricsRequestObject
@@ -3394,6 +5296,150 @@ func (sh *strictHandler) Ping(ctx echo.Context) error {
 		return err
 	} else if validResponse, ok := response.(PingResponseObject); ok {
 		return validResponse.VisitPingResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ListTerminals operation middleware
+func (sh *strictHandler) ListTerminals(ctx echo.Context) error {
+	var request ListTerminalsRequestObject
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ListTerminals(ctx.Request().Context(), request.(ListTerminalsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListTerminals")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ListTerminalsResponseObject); ok {
+		return validResponse.VisitListTerminalsResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// StartTerminal operation middleware
+func (sh *strictHandler) StartTerminal(ctx echo.Context) error {
+	var request StartTerminalRequestObject
+
+	var body StartTerminalJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.StartTerminal(ctx.Request().Context(), request.(StartTerminalRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "StartTerminal")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(StartTerminalResponseObject); ok {
+		return validResponse.VisitStartTerminalResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// KillTerminal operation middleware
+func (sh *strictHandler) KillTerminal(ctx echo.Context, id TerminalID) error {
+	var request KillTerminalRequestObject
+
+	request.ID = id
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.KillTerminal(ctx.Request().Context(), request.(KillTerminalRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "KillTerminal")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(KillTerminalResponseObject); ok {
+		return validResponse.VisitKillTerminalResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// GetTerminal operation middleware
+func (sh *strictHandler) GetTerminal(ctx echo.Context, id TerminalID) error {
+	var request GetTerminalRequestObject
+
+	request.ID = id
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetTerminal(ctx.Request().Context(), request.(GetTerminalRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetTerminal")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(GetTerminalResponseObject); ok {
+		return validResponse.VisitGetTerminalResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// AttachTerminal operation middleware
+func (sh *strictHandler) AttachTerminal(ctx echo.Context, id TerminalID) error {
+	var request AttachTerminalRequestObject
+
+	request.ID = id
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.AttachTerminal(ctx.Request().Context(), request.(AttachTerminalRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "AttachTerminal")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(AttachTerminalResponseObject); ok {
+		return validResponse.VisitAttachTerminalResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}

@@ -92,7 +92,8 @@ func (c *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	var body []byte
-	if mediaType == "" || mediaType == jsonType {
+	// A connection that was taken over has no body that ends.
+	if resp.StatusCode != http.StatusSwitchingProtocols && (mediaType == "" || mediaType == jsonType) {
 		// An answer that breaks off is the caller's news and no breach of the contract.
 		if body, err = takeBody(resp); err != nil {
 			return nil, err

@@ -1,7 +1,8 @@
-package command
+package eventlog
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -44,7 +45,7 @@ func (c *cursor) peek() (f frame, size int, complete bool) {
 	return f, size, len(c.bytes) >= headerSize+size
 }
 
-// load gets at least one whole frame at hand, if the log has one: a frame never spans two segments, and the window holds the largest.
+// load gets at least one whole frame at hand, if the log has one: a frame never spans two segments.
 func (c *cursor) load() (bool, error) {
 	c.bytes = nil
 	c.log.mu.Lock()
@@ -67,9 +68,15 @@ func (c *cursor) load() (bool, error) {
 	}
 	buffer := c.window[:min(size, int64(len(c.window)))]
 	if _, err := file.ReadAt(buffer, offset); err != nil {
-		return false, fmt.Errorf("read the command's log: %w", err)
+		return false, fmt.Errorf("read the log: %w", err)
 	}
 	c.bytes = buffer
+	if _, length, complete := c.peek(); !complete { // a result larger than the window
+		c.bytes = make([]byte, headerSize+length)
+		if _, err := file.ReadAt(c.bytes, offset); err != nil {
+			return false, fmt.Errorf("read the log: %w", err)
+		}
+	}
 	return true, nil
 }
 
@@ -91,11 +98,16 @@ type Reader struct {
 	ended  bool
 }
 
-// newReader returns a reader of the events after the one with that id. It fails when the log does not reach that far.
-func newReader(l *Log, after int64) (*Reader, error) {
-	end, _ := l.snapshot()
-	if after < 0 || after > end.events {
-		return nil, invalidf("event %d does not exist; the last one is %d", after, end.events)
+// ErrNoEvent: the log has no event with that id yet.
+var ErrNoEvent = errors.New("no such event")
+
+// Reader returns a reader of the events after the one with that id; 0 means all. It returns ErrNoEvent for an id that does not exist yet.
+func (l *Log) Reader(after int64) (*Reader, error) {
+	l.mu.Lock()
+	last := l.end.events
+	l.mu.Unlock()
+	if after < 0 || after > last {
+		return nil, fmt.Errorf("%w: event %d does not exist; the last one is %d", ErrNoEvent, after, last)
 	}
 	start := l.mark(func(p position) bool { return p.events <= after })
 	return &Reader{cursor: cursor{log: l, pos: start}, id: start.events, skip: after}, nil
@@ -127,20 +139,22 @@ func (r *Reader) Next() (Event, bool, error) {
 
 func (f frame) terminal() bool { return f.kind == TypeComplete || f.kind == TypeError }
 
-func (f frame) output() bool { return f.kind == TypeStdout || f.kind == TypeStderr }
+func (f frame) isOutput() bool {
+	return f.isText() || f.kind == TypeResult || f.kind == TypeCount
+}
+
+// isText reports whether the frame holds bytes of a stream.
+func (f frame) isText() bool { return f.kind == TypeStdout || f.kind == TypeStderr }
 
 func (r *Reader) split() Event {
 	r.id++
 	r.left--
 	event := Event{ID: r.id, Type: r.frame.kind, Time: r.frame.time, Partial: r.frame.partial, Text: r.rest}
-	if r.frame.output() && !r.frame.partial {
+	if r.frame.isText() && !r.frame.partial {
 		end := bytes.IndexByte(r.rest, '\n')
 		event.Text, r.rest = r.rest[:end], r.rest[end+1:]
 	}
-	if r.frame.terminal() {
-		_, event.Exit = r.cursor.log.snapshot()
-		r.ended = true
-	}
+	r.ended = r.frame.terminal()
 	return event
 }
 
@@ -154,68 +168,3 @@ func (r *Reader) Wait() <-chan struct{} {
 
 // Close gives back what the reader holds. The reader must not be used afterwards.
 func (r *Reader) Close() { r.cursor.release() }
-
-// Lines is a part of a command's combined output, stdout and stderr in the order in which they arrived.
-type Lines struct {
-	// Last is the 0-based index of the last line that can be had; -1 when there is none.
-	Last   int64
-	log    *Log
-	from   int64 // index of the first line
-	stop   int64 // newlines after which the part ends
-	all    bool  // the command has ended: a last line without a newline counts
-	finish position
-}
-
-// newLines returns the lines after the 0-based index. While the command runs, a last line that has no newline yet is left out:
-// it would be cut in two.
-func newLines(l *Log, after int64) *Lines {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	lines := &Lines{log: l, from: min(after, l.end.lines) + 1, stop: l.end.lines, all: l.exit != nil, finish: l.end, Last: l.end.lines - 1}
-	if lines.all && l.open {
-		lines.Last++
-	}
-	return lines
-}
-
-// WriteTo implements [io.WriterTo]: it writes the lines, bytes as the command wrote them.
-func (p *Lines) WriteTo(w io.Writer) (int64, error) {
-	if p.from > p.Last {
-		return 0, nil
-	}
-	c := cursor{log: p.log, pos: p.log.mark(func(m position) bool { return m.lines < p.from })}
-	defer c.release()
-	var written int64
-	for c.pos.offset < p.finish.offset {
-		line := c.pos.lines
-		f, ok, err := c.next()
-		if err != nil || !ok {
-			return written, err
-		}
-		if !f.output() {
-			continue
-		}
-		n, err := w.Write(p.cut(f, line))
-		written += int64(n)
-		if err != nil {
-			return written, err
-		}
-	}
-	return written, nil
-}
-
-// cut returns what of a frame that begins in the given line belongs to the part.
-func (p *Lines) cut(f frame, line int64) []byte {
-	payload := f.payload
-	for ; line < p.from && len(payload) > 0; line++ {
-		end := bytes.IndexByte(payload, '\n')
-		if end < 0 {
-			return nil
-		}
-		payload = payload[end+1:]
-	}
-	if !p.all && line >= p.stop {
-		return nil
-	}
-	return payload
-}

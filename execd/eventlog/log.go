@@ -1,4 +1,7 @@
-package command
+// Package eventlog is the append-only record behind every stream of execd: what a command or a cell said, from its first event to its last.
+//
+// Writers never wait for readers. Any number of readers follow a log, each from where it likes; what they read never changes.
+package eventlog
 
 import (
 	"bytes"
@@ -8,8 +11,7 @@ import (
 	"time"
 )
 
-// Log is the append-only record of everything that one command said: its init event, every byte of its output, its end.
-// Writers never wait for readers. Any number of readers follow it, each from where it likes; what they read never changes.
+// Log is the record of everything that one command or cell said: its init event, every byte of its output, its end.
 //
 // The log is a sequence of frames: a header and what one read of a pipe brought, either complete lines or one fragment
 // of a line. Events and lines are counted per frame and told apart only when somebody reads, so that writing costs one copy.
@@ -25,7 +27,7 @@ type Log struct {
 	output  int64 // bytes of output appended
 	dropped int64 // bytes of output beyond the limit
 	spoil   error // why output could not be kept before the limit was reached
-	exit    *Exit // set by finish
+	ended   bool  // the terminal event is in
 	more    chan struct{}
 }
 
@@ -49,15 +51,27 @@ const (
 	markDistance = 64 << 10
 )
 
-// kinds gives every event type that is stored its byte in a frame's header.
-var kinds = []Type{TypeInit, TypeStatus, TypeStdout, TypeStderr, TypeComplete, TypeError}
+// kinds gives every event type its byte in a frame's header.
+var kinds = []Type{TypeInit, TypeStatus, TypeStdout, TypeStderr, TypeResult, TypeCount, TypeComplete, TypeError}
 
-func newLog(limit int64, spoolDir string, clock func() time.Time) *Log {
-	return &Log{limit: limit, spool: spool{dir: spoolDir}, marks: []position{{}}, clock: clock}
+// Options configures a Log.
+type Options struct {
+	// Limit is how many bytes of output are kept. What exceeds it is counted and told in a status event.
+	Limit int64
+	// SpoolDir is where output goes that does not fit into memory; empty means wherever a temporary file can be made.
+	SpoolDir string
+	Clock    func() time.Time
 }
 
-// appendOutput records what a stream brought: complete lines, or one fragment without a newline when partial is set.
-func (l *Log) appendOutput(stream Type, payload []byte, partial bool) {
+// New returns a log that begins with an init event, which carries the id.
+func New(id string, options Options) *Log {
+	l := &Log{limit: options.Limit, spool: spool{dir: options.SpoolDir}, marks: []position{{}}, clock: options.Clock}
+	l.own(frame{kind: TypeInit, payload: []byte(id)})
+	return l
+}
+
+// Output records what a stream brought: complete lines, or one fragment without a newline when partial is set.
+func (l *Log) Output(stream Type, payload []byte, partial bool) {
 	if len(payload) == 0 {
 		return
 	}
@@ -68,18 +82,32 @@ func (l *Log) appendOutput(stream Type, payload []byte, partial bool) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.dropped > 0 || l.spoil != nil || l.output+int64(len(payload)) > l.limit {
-		l.drop(int64(len(payload)))
-		return
+	if l.keep(frame{kind: stream, partial: partial, events: events, lines: lines, payload: payload}) {
+		l.open = partial
 	}
-	err := l.append(frame{kind: stream, partial: partial, events: events, lines: lines, payload: payload})
-	if err != nil {
+}
+
+// Event records one event with its detail, which counts as output.
+func (l *Log) Event(kind Type, detail []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.keep(frame{kind: kind, events: 1, payload: detail})
+}
+
+// keep appends output, unless output has been cut before or has to be now.
+func (l *Log) keep(f frame) bool {
+	size := int64(len(f.payload))
+	if l.dropped > 0 || l.spoil != nil || l.output+size > l.limit {
+		l.drop(size)
+		return false
+	}
+	if err := l.append(f); err != nil {
 		l.spoil = err
-		l.drop(int64(len(payload)))
-		return
+		l.drop(size)
+		return false
 	}
-	l.output += int64(len(payload))
-	l.open = partial
+	l.output += size
+	return true
 }
 
 // drop counts output that is not kept. The first time it says so in the stream, at the place where the output is cut.
@@ -89,32 +117,26 @@ func (l *Log) drop(size int64) {
 		if l.spoil != nil {
 			text = fmt.Sprintf("output is cut here after %d bytes: it cannot be stored: %v", l.output, l.spoil)
 		}
-		l.appendText(TypeStatus, text)
+		l.own(frame{kind: TypeStatus, payload: []byte(text)})
 	}
 	l.dropped += size
 }
 
-// begin records the init event.
-func (l *Log) begin(id string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.appendText(TypeInit, id)
-}
-
-// finish records the terminal event. Nothing is appended after it.
-func (l *Log) finish(exit Exit) {
+// Finish records the terminal event: TypeComplete or TypeError. Nothing is recorded after it.
+func (l *Log) Finish(kind Type, detail []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.dropped > 0 {
-		l.appendText(TypeStatus, fmt.Sprintf("%d bytes of output were cut", l.dropped))
+		l.own(frame{kind: TypeStatus, payload: fmt.Appendf(nil, "%d bytes of output were cut", l.dropped)})
 	}
-	l.exit = &exit
-	l.appendText(exit.Type(), "")
+	l.ended = true
+	l.own(frame{kind: kind, payload: detail})
 }
 
-// appendText records one event of our own. It fits into the memory that the spool keeps back for such frames, so it cannot fail.
-func (l *Log) appendText(kind Type, text string) {
-	if err := l.append(frame{kind: kind, events: 1, payload: []byte(text)}); err != nil {
+// own records an event of our own. The spool keeps such frames in memory when nothing else takes them, so it cannot fail.
+func (l *Log) own(f frame) {
+	f.events = 1
+	if err := l.append(f); err != nil {
 		panic(err)
 	}
 }
@@ -133,8 +155,7 @@ func (l *Log) append(f frame) error {
 	binary.LittleEndian.PutUint64(header[8:], uint64(l.clock().UnixMilli()))
 	binary.LittleEndian.PutUint32(header[16:], uint32(f.events))
 	binary.LittleEndian.PutUint32(header[20:], uint32(f.lines))
-	output := f.kind == TypeStdout || f.kind == TypeStderr
-	if err := l.spool.append(header[:], f.payload, output); err != nil {
+	if err := l.spool.append(header[:], f.payload, f.isOutput()); err != nil {
 		return err
 	}
 	if l.end.offset-l.marks[len(l.marks)-1].offset >= markDistance {
@@ -172,15 +193,8 @@ func (l *Log) wait(offset int64) <-chan struct{} {
 	return l.more
 }
 
-// snapshot returns the log's end and, once the command has ended, how.
-func (l *Log) snapshot() (position, *Exit) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.end, l.exit
-}
-
-// held returns how many bytes the log holds in memory and in a file.
-func (l *Log) held() (memory, disk int64) {
+// Held returns how many bytes the log holds in memory and in a file.
+func (l *Log) Held() (memory, disk int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.spool.memory, l.spool.fileEnd
@@ -201,8 +215,8 @@ func (l *Log) mark(before func(position) bool) position {
 	return l.marks[low]
 }
 
-// close releases what the log holds on disk. Readers that still follow it get an error.
-func (l *Log) close() {
+// Close releases what the log holds on disk. Readers that still follow it get an error.
+func (l *Log) Close() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.spool.close()

@@ -1,4 +1,4 @@
-package command
+package eventlog
 
 import (
 	"errors"
@@ -32,7 +32,7 @@ type segment struct {
 	fileOffset int64
 }
 
-var errClosed = errors.New("the command's log has been discarded")
+var errClosed = errors.New("the log has been discarded")
 
 // append stores a frame in one piece. Output that does not fit into memory goes to the file and fails when that fails;
 // the few frames that are not output then go to memory all the same.

@@ -1,0 +1,193 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/coder/websocket"
+
+	"sandbox.internal/execd/terminal"
+	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/openapi/serve"
+)
+
+const (
+	// maxControl bounds a text message of a viewer, in bytes. Input, which is binary, may be of any size: it streams.
+	maxControl = 4 << 10
+	// inputSize is how much input is passed on at once, in bytes.
+	inputSize = 32 << 10
+	// maxTerminalSize is the contract's TerminalSize.
+	maxTerminalSize = 10000
+)
+
+// errBadMessage is what a viewer sent against the contract.
+var errBadMessage = errors.New("bad message")
+
+// attachment is the answer that becomes a viewer's WebSocket. Two goroutines serve it: the handler's sends, another one receives.
+type attachment struct {
+	ctx      context.Context
+	terminal *terminal.Terminal
+}
+
+// VisitAttachTerminalResponse implements the generated interface.
+func (a attachment) VisitAttachTerminalResponse(w http.ResponseWriter) error {
+	connection, err := upgrade(w, serve.Request(a.ctx))
+	if err != nil {
+		return err
+	}
+	viewer := a.terminal.Attach()
+	defer viewer.Close()
+	ctx, leave := context.WithCancelCause(a.ctx)
+	received := make(chan struct{})
+	go func() {
+		defer close(received)
+		leave(receive(ctx, connection, a.terminal))
+	}()
+	send(ctx, connection, a.terminal, viewer)
+	leave(nil)
+	connection.CloseNow() // also of what is closed already
+	<-received
+	return nil
+}
+
+// send sends what the viewer is to see, and returns when the connection is closed or of no use any more.
+func send(ctx context.Context, connection *websocket.Conn, t *terminal.Terminal, viewer *terminal.Viewer) {
+	for {
+		output, err := viewer.Next(ctx)
+		switch {
+		case errors.Is(err, io.EOF):
+			if tell(ctx, connection, gen.TerminalNews{Type: gen.TerminalNewsTypeExit, ExitCode: t.Status().ExitCode}) == nil {
+				connection.Close(websocket.StatusNormalClosure, "")
+			}
+			return
+		case errors.Is(err, errBadMessage):
+			connection.Close(websocket.StatusPolicyViolation, err.Error())
+			return
+		case err != nil:
+			connection.Close(websocket.StatusGoingAway, "")
+			return
+		}
+		if output.Replay {
+			if tell(ctx, connection, gen.TerminalNews{Type: gen.TerminalNewsTypeReplay, Bytes: &output.Replayed}) != nil {
+				return
+			}
+		}
+		if len(output.Data) > 0 && write(ctx, connection, websocket.MessageBinary, output.Data) != nil {
+			return
+		}
+	}
+}
+
+func tell(ctx context.Context, connection *websocket.Conn, news gen.TerminalNews) error {
+	data, err := json.Marshal(news)
+	if err != nil {
+		return err
+	}
+	return write(ctx, connection, websocket.MessageText, data)
+}
+
+// write gives up on a viewer that takes nothing for a while: nothing else would ever end its connection.
+func write(ctx context.Context, connection *websocket.Conn, kind websocket.MessageType, data []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, serve.DefaultWriteTimeout)
+	defer cancel()
+	return connection.Write(ctx, kind, data)
+}
+
+// receive passes on what the viewer types, until it leaves. A connection cannot be closed with a code once a read was called off, so
+// it does not end with ctx but with the connection.
+func receive(ctx context.Context, connection *websocket.Conn, t *terminal.Terminal) error {
+	connection.SetReadLimit(-1)
+	buffer := make([]byte, inputSize)
+	for {
+		kind, message, err := connection.Reader(context.WithoutCancel(ctx))
+		if err != nil {
+			return err
+		}
+		if kind == websocket.MessageText {
+			if err := control(message, t); err != nil {
+				return err
+			}
+			continue
+		}
+		for err == nil {
+			var n int
+			n, err = message.Read(buffer)
+			if typed := t.Type(ctx, buffer[:n]); typed != nil {
+				return typed
+			}
+		}
+		if !errors.Is(err, io.EOF) {
+			return err
+		}
+	}
+}
+
+// control does what a text message of a viewer asks for.
+func control(message io.Reader, t *terminal.Terminal) error {
+	data, err := io.ReadAll(io.LimitReader(message, maxControl+1))
+	if err != nil {
+		return err
+	}
+	var wanted gen.TerminalControl
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	size := func(n int) bool { return n >= 1 && n <= maxTerminalSize }
+	switch {
+	case len(data) > maxControl:
+		return fmt.Errorf("%w: more than %d bytes of text; input is binary", errBadMessage, maxControl)
+	case decoder.Decode(&wanted) != nil, !wanted.Type.Valid():
+		return fmt.Errorf("%w: text must be a TerminalControl; input is binary", errBadMessage)
+	case !size(wanted.Rows), !size(wanted.Cols):
+		return fmt.Errorf("%w: rows and cols must be 1 to %d", errBadMessage, maxTerminalSize)
+	}
+	return t.Resize(uint16(wanted.Rows), uint16(wanted.Cols))
+}
+
+// upgrade makes the request's connection a WebSocket. It returns the error to answer with, in the service's own form.
+func upgrade(w http.ResponseWriter, r *http.Request) (*websocket.Conn, error) {
+	answer := &handshake{ResponseWriter: w}
+	// Terminal output is small pieces in which compression saves little, and it costs memory for every viewer.
+	connection, err := websocket.Accept(answer, r, &websocket.AcceptOptions{CompressionMode: websocket.CompressionDisabled})
+	switch {
+	case err == nil:
+		return connection, nil
+	case answer.refusal == 0:
+		return nil, err
+	}
+	for _, name := range []string{"Connection", "Upgrade", "X-Content-Type-Options"} {
+		w.Header().Del(name)
+	}
+	if answer.refusal == http.StatusForbidden {
+		return nil, serve.Forbidden("header Origin: %q is not the origin of this daemon", r.Header.Get("Origin"))
+	}
+	return nil, serve.Invalid("a terminal is attached to with a WebSocket: %v", err)
+}
+
+// handshake keeps back the refusal of a handshake, which is plain text.
+type handshake struct {
+	http.ResponseWriter
+	refusal int
+}
+
+// Unwrap lets the connection be taken over.
+func (h *handshake) Unwrap() http.ResponseWriter { return h.ResponseWriter }
+
+func (h *handshake) WriteHeader(status int) {
+	if status != http.StatusSwitchingProtocols {
+		h.refusal = status
+		return
+	}
+	h.ResponseWriter.WriteHeader(status)
+}
+
+func (h *handshake) Write(p []byte) (int, error) {
+	if h.refusal != 0 {
+		return len(p), nil
+	}
+	return h.ResponseWriter.Write(p)
+}

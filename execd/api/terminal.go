@@ -1,0 +1,71 @@
+package api
+
+import (
+	"context"
+
+	"sandbox.internal/execd/terminal"
+	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/openapi/serve"
+)
+
+func (h *handlers) StartTerminal(ctx context.Context, request gen.StartTerminalRequestObject) (gen.StartTerminalResponseObject, error) {
+	r := *request.Body
+	t, err := h.terminals.Start(terminal.Spec{
+		Command: value(r.Command),
+		Args:    r.Args,
+		Dir:     value(r.Cwd),
+		Env:     r.Envs,
+		Rows:    uint16(value(r.Rows)), // the contract's limits keep it within 16 bits
+		Cols:    uint16(value(r.Cols)),
+	})
+	if err != nil {
+		return nil, err
+	}
+	serve.LogField(ctx, "terminal_id", t.ID())
+	return gen.StartTerminal200JSONResponse{ID: t.ID()}, nil
+}
+
+func (h *handlers) ListTerminals(context.Context, gen.ListTerminalsRequestObject) (gen.ListTerminalsResponseObject, error) {
+	terminals := h.terminals.List()
+	out := make(gen.ListTerminals200JSONResponse, len(terminals))
+	for i, t := range terminals {
+		out[i] = toTerminal(t.Status())
+	}
+	return out, nil
+}
+
+func (h *handlers) GetTerminal(_ context.Context, request gen.GetTerminalRequestObject) (gen.GetTerminalResponseObject, error) {
+	t, err := h.terminals.Get(request.ID)
+	if err != nil {
+		return nil, err
+	}
+	return gen.GetTerminal200JSONResponse(toTerminal(t.Status())), nil
+}
+
+func (h *handlers) KillTerminal(_ context.Context, request gen.KillTerminalRequestObject) (gen.KillTerminalResponseObject, error) {
+	if err := h.terminals.Kill(request.ID); err != nil {
+		return nil, err
+	}
+	return gen.KillTerminal200JSONResponse{}, nil
+}
+
+func (h *handlers) AttachTerminal(ctx context.Context, request gen.AttachTerminalRequestObject) (gen.AttachTerminalResponseObject, error) {
+	t, err := h.terminals.Get(request.ID)
+	if err != nil {
+		return nil, err
+	}
+	return attachment{ctx: ctx, terminal: t}, nil
+}
+
+func toTerminal(s terminal.Status) gen.Terminal {
+	return gen.Terminal{
+		ID:        s.ID,
+		Command:   s.Command,
+		Running:   s.Running,
+		ExitCode:  s.ExitCode,
+		Rows:      int(s.Rows),
+		Cols:      int(s.Cols),
+		Viewers:   s.Viewers,
+		CreatedAt: s.CreatedAt.UTC(),
+	}
+}

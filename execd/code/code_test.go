@@ -1,0 +1,313 @@
+package code_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"sandbox.internal/execd/code"
+	"sandbox.internal/execd/eventlog"
+)
+
+const deadline = 15 * time.Second
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newManager(t *testing.T, host *fakeHost) *code.Manager {
+	t.Helper()
+	m := code.New(code.Options{Host: host, LogLimit: 1 << 20, SpoolDir: t.TempDir(), Logger: zerolog.Nop(), Clock: time.Now})
+	t.Cleanup(func() {
+		m.Stop()
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+		if left := host.living.Load(); left != 0 {
+			t.Errorf("%d kernels are left", left)
+		}
+	})
+	return m
+}
+
+func newContext(t *testing.T, m *code.Manager, language string) string {
+	t.Helper()
+	c, err := m.CreateContext(t.Context(), language)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.ID
+}
+
+func execute(t *testing.T, m *code.Manager, spec code.Spec) *code.Execution {
+	t.Helper()
+	e, err := m.Execute(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func wait(t *testing.T, e *code.Execution) {
+	t.Helper()
+	select {
+	case <-e.Done():
+	case <-time.After(deadline):
+		t.Fatal("the cell did not end")
+	}
+}
+
+// tell returns a cell's events as words once it has ended, "type" or "type:text", and how it ended.
+func tell(t *testing.T, e *code.Execution) (string, code.Outcome) {
+	t.Helper()
+	wait(t, e)
+	r, err := e.Log().Reader(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var words []string
+	var outcome code.Outcome
+	for {
+		event, ok, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return strings.Join(words, " "), outcome
+		}
+		if err != nil || !ok {
+			t.Fatal("the log of an ended cell has a gap", err)
+		}
+		word := string(event.Type)
+		switch event.Type {
+		case eventlog.TypeComplete, eventlog.TypeError:
+			if outcome, err = code.ParseOutcome(event.Text); err != nil {
+				t.Fatal(err)
+			}
+		case eventlog.TypeInit:
+		default:
+			word += ":" + string(event.Text)
+		}
+		words = append(words, word)
+	}
+}
+
+// started waits until a cell that waits has begun.
+func started(t *testing.T, e *code.Execution) {
+	t.Helper()
+	r, err := e.Log().Reader(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for timeout := time.After(deadline); ; {
+		event, ok, err := r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok && event.Type == eventlog.TypeStdout {
+			return
+		}
+		if !ok {
+			select {
+			case <-r.Wait():
+			case <-timeout:
+				t.Fatal("the cell did not begin")
+			}
+		}
+	}
+}
+
+func TestACellTellsItsStoryInOrder(t *testing.T) {
+	m := newManager(t, &fakeHost{})
+	id := newContext(t, m, "Python")
+	for _, test := range []struct{ code, want, raised string }{
+		{"say a\nb\nc", "init execution_count:1 stdout:a stdout:b stdout:c execution_complete", ""},
+		{"raise", "init execution_count:2 error", "ValueError"},
+		{"", "init execution_count:3 execution_complete", ""},
+	} {
+		got, outcome := tell(t, execute(t, m, code.Spec{Code: test.code, ContextID: id}))
+		if got != test.want {
+			t.Errorf("%q: %s, want %s", test.code, got, test.want)
+		}
+		if test.raised != "" && (outcome.Error == nil || outcome.Error.Name != test.raised || len(outcome.Error.Traceback) != 1) {
+			t.Errorf("%q: outcome %+v", test.code, outcome)
+		}
+	}
+}
+
+func TestCellsOfAContextRunInOrder(t *testing.T) {
+	m := newManager(t, &fakeHost{})
+	id := newContext(t, m, "python")
+	first := execute(t, m, code.Spec{Code: "wait", ContextID: id})
+	started(t, first)
+	var queued []*code.Execution
+	for range 10 {
+		queued = append(queued, execute(t, m, code.Spec{Code: "say x", ContextID: id}))
+	}
+	if err := m.Interrupt(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if _, outcome := tell(t, first); outcome.Error == nil || outcome.Error.Name != "KeyboardInterrupt" {
+		t.Errorf("the interrupted cell: %+v", outcome)
+	}
+	for i, e := range queued {
+		if _, outcome := tell(t, e); outcome.Error != nil || outcome.Count != i+2 {
+			t.Errorf("cell %d ran as number %d: %+v", i, outcome.Count, outcome.Error)
+		}
+	}
+}
+
+func TestStatelessCellsNeverShareAKernel(t *testing.T) {
+	host := &fakeHost{}
+	m := newManager(t, host)
+	seen := make(map[string]bool)
+	for range 20 {
+		text, _ := tell(t, execute(t, m, code.Spec{Code: "number", Language: "python"}))
+		if seen[text] {
+			t.Fatalf("a kernel was used twice: %s", text)
+		}
+		seen[text] = true
+	}
+	if contexts := m.Contexts(""); len(contexts) != 0 {
+		t.Errorf("stateless cells show as contexts: %+v", contexts)
+	}
+}
+
+func TestADeadKernelIsToldAndForgotten(t *testing.T) {
+	m := newManager(t, &fakeHost{})
+	id := newContext(t, m, "python")
+	first := execute(t, m, code.Spec{Code: "wait", ContextID: id})
+	started(t, first)
+	fatal := execute(t, m, code.Spec{Code: "die", ContextID: id})
+	behind := execute(t, m, code.Spec{Code: "say x", ContextID: id})
+	if err := m.Interrupt(t.Context(), first.ID()); err != nil {
+		t.Fatal(err)
+	}
+	if text, outcome := tell(t, fatal); !strings.HasSuffix(text, " error") || outcome.Error.Name != "KernelDied" {
+		t.Errorf("%s, %+v", text, outcome)
+	}
+	if text, outcome := tell(t, behind); text != "init error" || outcome.Error.Name != "ContextEnded" {
+		t.Errorf("%s, %+v", text, outcome)
+	}
+	gone(t, m, id)
+	if _, err := m.Execute(t.Context(), code.Spec{Code: "say x", ContextID: id}); !errors.Is(err, code.ErrNotFound) {
+		t.Errorf("a cell in a dead context: %v", err)
+	}
+}
+
+func TestAContextThatIsDeletedEndsItsCell(t *testing.T) {
+	m := newManager(t, &fakeHost{})
+	id, other := newContext(t, m, "python"), newContext(t, m, "bash")
+	running := execute(t, m, code.Spec{Code: "wait", ContextID: id})
+	started(t, running)
+	if err := m.DeleteContexts(t.Context(), "python"); err != nil {
+		t.Fatal(err)
+	}
+	if _, outcome := tell(t, running); outcome.Error == nil || outcome.Error.Name != "ContextEnded" || !strings.Contains(outcome.Error.Value, "deleted") {
+		t.Errorf("outcome: %+v", outcome)
+	}
+	gone(t, m, id)
+	if contexts := m.Contexts("BASH"); len(contexts) != 1 || contexts[0].ID != other {
+		t.Errorf("contexts of bash: %+v", contexts)
+	}
+	if err := m.DeleteContext(t.Context(), "unknown"); !errors.Is(err, code.ErrNotFound) {
+		t.Errorf("delete of an unknown context: %v", err)
+	}
+}
+
+func TestAKernelThatIgnoresTheInterruptIsEnded(t *testing.T) {
+	m := newManager(t, &fakeHost{deaf: true})
+	id := newContext(t, m, "python")
+	running := execute(t, m, code.Spec{Code: "wait", ContextID: id})
+	started(t, running)
+	if err := m.Interrupt(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if _, outcome := tell(t, running); outcome.Error == nil || !strings.Contains(outcome.Error.Value, "did not react") {
+		t.Errorf("outcome: %+v", outcome)
+	}
+	gone(t, m, id)
+}
+
+func TestRefusals(t *testing.T) {
+	host := &fakeHost{}
+	m := newManager(t, host)
+	id := newContext(t, m, "python")
+	_, err := m.CreateContext(t.Context(), "cobol")
+	if !errors.Is(err, code.ErrInvalid) || !strings.Contains(err.Error(), "installed are bash, python") {
+		t.Errorf("an unknown language: %v", err)
+	}
+	if _, err := m.Execute(t.Context(), code.Spec{ContextID: id, Language: "bash"}); !errors.Is(err, code.ErrInvalid) {
+		t.Errorf("another language than the context's: %v", err)
+	}
+	if err := m.Interrupt(t.Context(), "unknown"); !errors.Is(err, code.ErrNotFound) {
+		t.Errorf("interrupt of an unknown context: %v", err)
+	}
+	host.refuse.Store(true)
+	if _, err := m.CreateContext(t.Context(), "python"); !errors.Is(err, code.ErrUnavailable) || !strings.Contains(err.Error(), "it said no") {
+		t.Errorf("a kernel that does not start: %v", err)
+	}
+	if err := m.Interrupt(t.Context(), id); err != nil {
+		t.Errorf("interrupt of an idle context: %v", err)
+	}
+}
+
+func TestStopEndsEverything(t *testing.T) {
+	m := newManager(t, &fakeHost{})
+	id := newContext(t, m, "python")
+	running := execute(t, m, code.Spec{Code: "wait", ContextID: id})
+	started(t, running)
+	m.Stop()
+	if _, outcome := tell(t, running); outcome.Error == nil || outcome.Error.Name != "ContextEnded" {
+		t.Errorf("outcome: %+v", outcome)
+	}
+	if _, err := m.CreateContext(context.Background(), "python"); err == nil {
+		t.Error("a context was created after Stop")
+	}
+}
+
+func TestLongTextKeepsRunesWhole(t *testing.T) {
+	m := newManager(t, &fakeHost{})
+	id := newContext(t, m, "python")
+	text := strings.Repeat("é", 100_001)
+	e := execute(t, m, code.Spec{Code: "say " + text, ContextID: id})
+	wait(t, e)
+	r, err := e.Log().Reader(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var got strings.Builder
+	for {
+		event, ok, err := r.Next()
+		if errors.Is(err, io.EOF) || !ok {
+			break
+		}
+		if event.Type == eventlog.TypeStdout {
+			if !event.Partial || strings.ToValidUTF8(string(event.Text), "") != string(event.Text) {
+				t.Error("a fragment cuts a rune in two")
+			}
+			got.Write(event.Text)
+		}
+	}
+	if got.String() != text {
+		t.Errorf("%d bytes, want %d", got.Len(), len(text))
+	}
+}
+
+func gone(t *testing.T, m *code.Manager, id string) {
+	t.Helper()
+	for end := time.Now().Add(deadline); ; time.Sleep(time.Millisecond) { // between two looks
+		_, err := m.Context(id)
+		if errors.Is(err, code.ErrNotFound) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(fmt.Errorf("the context is still there: %w", err))
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package code
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/runtime/kernel"
+)
+
+// maxFragment is the longest piece of a line that is shown in one event.
+const maxFragment = 64 << 10
+
+// Spec is a cell to execute (execd document, "Code").
+type Spec struct {
+	Code string
+	// ContextID names the context to execute in; empty means a kernel of its own, thrown away afterwards.
+	ContextID string
+	// Language is the cell's; with a context it must be the context's or empty.
+	Language string
+}
+
+// Execution is a cell that waits, runs or has ended.
+type Execution struct {
+	id      string
+	code    string
+	session *session
+	log     *eventlog.Log
+	clock   func() time.Time
+	began   time.Time // when the kernel got it
+	count   int       // the cell's number
+	raised  *kernel.Error
+	finally func()
+	done    chan struct{}
+}
+
+// ID returns the execution's id.
+func (e *Execution) ID() string { return e.id }
+
+// Log returns what the cell said, and says.
+func (e *Execution) Log() *eventlog.Log { return e.log }
+
+// Done returns a channel that is closed when the cell has ended and its terminal event can be read.
+func (e *Execution) Done() <-chan struct{} { return e.done }
+
+// Outcome is how a cell ended: the detail of its terminal event.
+type Outcome struct {
+	Duration time.Duration // from when the kernel got it
+	Count    int           // the cell's number, 0 when it never ran
+	Error    *kernel.Error // nil when it ended well
+}
+
+// Execute queues a cell and returns without waiting for it. ctx bounds the start of a kernel for a cell without a context.
+// It returns ErrInvalid, ErrNotFound for the context, ErrUnavailable and ErrClosed.
+func (m *Manager) Execute(ctx context.Context, spec Spec) (*Execution, error) {
+	s, err := m.sessionFor(ctx, spec)
+	if err != nil {
+		return nil, err
+	}
+	id := uuid.NewString()
+	e := &Execution{
+		id: id, code: spec.Code, session: s, clock: m.options.Clock, done: make(chan struct{}),
+		log: eventlog.New(id, eventlog.Options{Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Clock: m.options.Clock}),
+	}
+	e.finally = func() { m.retire(e) }
+	m.mu.Lock()
+	m.executions[id] = e
+	m.mu.Unlock()
+	if err := s.enqueue(e); err != nil {
+		m.forget(e)
+		e.log.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// Execution returns an execution. It returns ErrNotFound.
+func (m *Manager) Execution(id string) (*Execution, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if e, ok := m.executions[id]; ok {
+		return e, nil
+	}
+	return nil, fmt.Errorf("execution %q: %w", id, ErrNotFound)
+}
+
+func (m *Manager) retire(e *Execution) {
+	m.retention.Add(e.log, m.options.Clock(), func() { m.forget(e) })
+}
+
+func (m *Manager) forget(e *Execution) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.executions, e.id)
+}
+
+// sessionFor returns the session of the spec's context, or a new one for the spec alone.
+func (m *Manager) sessionFor(ctx context.Context, spec Spec) (*session, error) {
+	if spec.ContextID != "" {
+		s, err := m.session(spec.ContextID)
+		if err == nil && spec.Language != "" && !strings.EqualFold(spec.Language, s.info.Language) {
+			return nil, invalidf("context: %q is a context of %s, not of %s", spec.ContextID, s.info.Language, spec.Language)
+		}
+		return s, err
+	}
+	name, language, err := m.spec(ctx, spec.Language)
+	if err != nil {
+		return nil, err
+	}
+	k, err := m.spares.take(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	s := newSession(m, Context{ID: uuid.NewString(), Language: language}, k, true)
+	if err := m.adopt(s); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (e *Execution) begin() { e.began = e.clock() }
+
+// record takes what the kernel says, in its order.
+func (e *Execution) record(output kernel.Output) {
+	switch output.Type {
+	case kernel.OutputStdout:
+		e.text(eventlog.TypeStdout, []byte(output.Text))
+	case kernel.OutputStderr:
+		e.text(eventlog.TypeStderr, []byte(output.Text))
+	case kernel.OutputResult, kernel.OutputDisplay:
+		data, err := json.Marshal(output.Data)
+		if err != nil {
+			e.text(eventlog.TypeStderr, fmt.Appendf(nil, "a result of the kernel is not JSON: %v\n", err))
+			return
+		}
+		e.log.Event(eventlog.TypeResult, data)
+	case kernel.OutputCount:
+		e.count = output.Count
+		e.log.Event(eventlog.TypeCount, strconv.AppendInt(nil, int64(output.Count), 10))
+	case kernel.OutputError:
+		e.raised = output.Error
+	}
+}
+
+// text records complete lines together, and the rest as fragments that keep runes whole.
+func (e *Execution) text(stream eventlog.Type, text []byte) {
+	lines := bytes.LastIndexByte(text, '\n') + 1
+	e.log.Output(stream, text[:lines], false)
+	for rest := text[lines:]; len(rest) > 0; {
+		size := min(len(rest), maxFragment)
+		for size < len(rest) && size > maxFragment-utf8.UTFMax && !utf8.RuneStart(rest[size]) {
+			size--
+		}
+		e.log.Output(stream, rest[:size], true)
+		rest = rest[size:]
+	}
+}
+
+// finish records the terminal event.
+func (e *Execution) finish(count int, raised *kernel.Error) {
+	if raised != nil && e.raised != nil {
+		raised = e.raised // what the cell showed has the traceback, whatever the reply says
+	}
+	outcome := Outcome{Duration: e.clock().Sub(e.began), Count: max(count, e.count), Error: raised}
+	detail, err := json.Marshal(outcome)
+	if err != nil {
+		panic(err) // numbers and strings can be encoded
+	}
+	kind := eventlog.TypeComplete
+	if raised != nil {
+		kind = eventlog.TypeError
+	}
+	e.log.Finish(kind, detail)
+	close(e.done)
+	e.finally()
+}
+
+// ParseOutcome reads the detail of a terminal event.
+func ParseOutcome(detail []byte) (Outcome, error) {
+	var outcome Outcome
+	if err := json.Unmarshal(detail, &outcome); err != nil {
+		return Outcome{}, fmt.Errorf("read how the cell ended: %w", err)
+	}
+	return outcome, nil
+}

@@ -1,0 +1,101 @@
+package code_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"sandbox.internal/runtime/kernel"
+)
+
+// fakeHost runs kernels that obey a few words, to bring about what real kernels rarely do. The real ones are tested over HTTP.
+type fakeHost struct {
+	started atomic.Int64
+	living  atomic.Int64
+	refuse  atomic.Bool
+	deaf    bool // its kernels do not react to an interrupt
+}
+
+func (h *fakeHost) Specs(context.Context) ([]kernel.Spec, error) {
+	return []kernel.Spec{{Name: "bash", Language: "bash"}, {Name: "python3", Language: "python"}}, nil
+}
+
+func (h *fakeHost) Start(_ context.Context, spec string, _ kernel.StartOptions) (kernel.Kernel, error) {
+	if h.refuse.Load() {
+		return nil, fmt.Errorf("%w: it said no", kernel.ErrStart)
+	}
+	h.living.Add(1)
+	return &fakeKernel{host: h, number: h.started.Add(1), dead: make(chan struct{}), interrupted: make(chan struct{}, 1)}, nil
+}
+
+func (h *fakeHost) Close() error { return nil }
+
+type fakeKernel struct {
+	host        *fakeHost
+	number      int64
+	count       int
+	once        sync.Once
+	dead        chan struct{}
+	interrupted chan struct{}
+}
+
+// Execute understands: "say TEXT", "number" (the kernel's own), "wait" (until an interrupt), "raise", "die", "show".
+func (k *fakeKernel) Execute(ctx context.Context, code string, handle func(kernel.Output)) (kernel.Reply, error) {
+	k.count++
+	handle(kernel.Output{Type: kernel.OutputCount, Count: k.count})
+	word, rest, _ := strings.Cut(code, " ")
+	switch word {
+	case "say":
+		handle(kernel.Output{Type: kernel.OutputStdout, Text: rest})
+	case "number":
+		handle(kernel.Output{Type: kernel.OutputStdout, Text: fmt.Sprintln(k.number)})
+	case "raise":
+		return k.raise(handle, "ValueError", "bad")
+	case "die":
+		k.die()
+		return kernel.Reply{}, kernel.ErrDead
+	case "wait":
+		handle(kernel.Output{Type: kernel.OutputStdout, Text: "waiting\n"})
+		select {
+		case <-k.interrupted:
+			return k.raise(handle, "KeyboardInterrupt", "")
+		case <-k.dead:
+			return kernel.Reply{}, kernel.ErrDead
+		case <-ctx.Done():
+			return kernel.Reply{}, ctx.Err()
+		}
+	}
+	return kernel.Reply{Count: k.count}, nil
+}
+
+func (k *fakeKernel) raise(handle func(kernel.Output), name, value string) (kernel.Reply, error) {
+	err := &kernel.Error{Name: name, Value: value, Traceback: []string{"line 1"}}
+	handle(kernel.Output{Type: kernel.OutputError, Error: err})
+	return kernel.Reply{Count: k.count, Error: &kernel.Error{Name: name, Value: value}}, nil
+}
+
+func (k *fakeKernel) Interrupt(context.Context) error {
+	if !k.host.deaf {
+		select {
+		case k.interrupted <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+func (k *fakeKernel) Dead() <-chan struct{} { return k.dead }
+
+func (k *fakeKernel) Stop(context.Context) error {
+	k.die()
+	return nil
+}
+
+func (k *fakeKernel) die() {
+	k.once.Do(func() {
+		close(k.dead)
+		k.host.living.Add(-1)
+	})
+}

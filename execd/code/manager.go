@@ -1,0 +1,268 @@
+// Package code is execd's code engine: it runs cells in Jupyter kernels, in contexts that keep their variables or in kernels that are
+// thrown away after use, and keeps everything that a cell says in a log.
+//
+// It knows no HTTP and no Jupyter: kernels come from a kernel.Host.
+package code
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/runtime/kernel"
+)
+
+// Sentinels that this package's errors wrap.
+var (
+	// ErrInvalid: the request breaks a rule; the message names the field and the rule.
+	ErrInvalid = errors.New("invalid request")
+	// ErrNotFound: there is no such context or execution (any more).
+	ErrNotFound = errors.New("not found")
+	// ErrUnavailable: kernels cannot be had now; the message says why.
+	ErrUnavailable = errors.New("no kernel to be had")
+	// ErrClosed: the manager no longer executes.
+	ErrClosed = errors.New("the daemon is shutting down")
+)
+
+// DefaultLanguage is the language of a cell that names none.
+const DefaultLanguage = "python"
+
+// stopTimeout bounds how long a kernel may take to end.
+const stopTimeout = 10 * time.Second
+
+// Options configures a Manager.
+type Options struct {
+	Host kernel.Host
+	// Dir is the working directory of kernels.
+	Dir string
+	// LogLimit is how many bytes of output are kept per execution.
+	LogLimit int64
+	// SpoolDir is where output goes that does not fit into memory; empty means wherever a temporary file can be made.
+	SpoolDir string
+	Logger   zerolog.Logger
+	Clock    func() time.Time
+}
+
+// Manager keeps contexts and executions.
+type Manager struct {
+	options Options
+	spares  *spares
+
+	mu         sync.Mutex
+	contexts   map[string]*session
+	executions map[string]*Execution
+	closed     bool
+	running    sync.WaitGroup
+	retention  eventlog.Retention
+
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// Context is a kernel that keeps its variables (execd document, "Code context").
+type Context struct {
+	ID       string
+	Language string
+}
+
+// New returns a manager without contexts. It starts no kernel before somebody asks for one.
+func New(options Options) *Manager {
+	m := &Manager{options: options, contexts: make(map[string]*session), executions: make(map[string]*Execution)}
+	m.ctx, m.cancel = context.WithCancel(context.Background())
+	m.spares = newSpares(m)
+	return m
+}
+
+// CreateContext starts a kernel for a language and returns when it answers. It returns ErrInvalid for a language that has no kernel
+// here, ErrUnavailable and ErrClosed.
+func (m *Manager) CreateContext(ctx context.Context, language string) (Context, error) {
+	spec, language, err := m.spec(ctx, language)
+	if err != nil {
+		return Context{}, err
+	}
+	k, err := m.startKernel(ctx, spec)
+	if err != nil {
+		return Context{}, err
+	}
+	s := newSession(m, Context{ID: uuid.NewString(), Language: language}, k, false)
+	if err := m.adopt(s); err != nil {
+		return Context{}, err
+	}
+	return s.info, nil
+}
+
+// adopt makes a session known and starts it, or ends its kernel when the manager is closed.
+func (m *Manager) adopt(s *session) error {
+	m.mu.Lock()
+	closed := m.closed
+	if !closed {
+		m.contexts[s.info.ID] = s
+		m.running.Add(1)
+	}
+	m.mu.Unlock()
+	if closed {
+		m.stopKernel(s.kernel)
+		return ErrClosed
+	}
+	go func() {
+		defer m.running.Done()
+		s.run()
+	}()
+	return nil
+}
+
+// Contexts returns the contexts of a language, or all of them when it is empty, sorted by id.
+func (m *Manager) Contexts(language string) []Context {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	contexts := []Context{}
+	for _, s := range m.contexts {
+		if !s.throwaway && (language == "" || strings.EqualFold(s.info.Language, language)) {
+			contexts = append(contexts, s.info)
+		}
+	}
+	slices.SortFunc(contexts, func(a, b Context) int { return strings.Compare(a.ID, b.ID) })
+	return contexts
+}
+
+// Context returns a context. It returns ErrNotFound.
+func (m *Manager) Context(id string) (Context, error) {
+	s, err := m.session(id)
+	if err != nil {
+		return Context{}, err
+	}
+	return s.info, nil
+}
+
+func (m *Manager) session(id string) (*session, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s, ok := m.contexts[id]; ok && !s.throwaway {
+		return s, nil
+	}
+	return nil, fmt.Errorf("context %q: %w", id, ErrNotFound)
+}
+
+// DeleteContext ends a context and returns when its kernel is gone. What runs or waits in it ends with an error. It returns ErrNotFound.
+func (m *Manager) DeleteContext(ctx context.Context, id string) error {
+	s, err := m.session(id)
+	if err != nil {
+		return err
+	}
+	s.end("the context was deleted")
+	return s.wait(ctx)
+}
+
+// DeleteContexts ends every context of a language.
+func (m *Manager) DeleteContexts(ctx context.Context, language string) error {
+	var sessions []*session
+	for _, c := range m.Contexts(language) {
+		if s, err := m.session(c.ID); err == nil {
+			s.end("the context was deleted")
+			sessions = append(sessions, s)
+		}
+	}
+	for _, s := range sessions {
+		if err := s.wait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Interrupt stops the cell that runs in a context, named by the context's id or by the execution's. Without a running cell it does
+// nothing. It returns ErrNotFound.
+func (m *Manager) Interrupt(ctx context.Context, id string) error {
+	m.mu.Lock()
+	s, known := m.contexts[id]
+	if e, ok := m.executions[id]; !known && ok {
+		s, known = e.session, true
+	}
+	m.mu.Unlock()
+	if !known {
+		return fmt.Errorf("context %q: %w", id, ErrNotFound)
+	}
+	return s.interrupt(ctx)
+}
+
+// spec returns the name of the kernelspec for a language, and the language as we name it.
+func (m *Manager) spec(ctx context.Context, language string) (spec, name string, err error) {
+	if language == "" {
+		language = DefaultLanguage
+	}
+	specs, err := m.options.Host.Specs(ctx)
+	if err != nil {
+		return "", "", fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	var installed []string
+	for _, s := range specs {
+		name := strings.ToLower(s.Language)
+		if strings.EqualFold(language, s.Language) {
+			return s.Name, name, nil
+		}
+		if !slices.Contains(installed, name) {
+			installed = append(installed, name)
+		}
+	}
+	if len(installed) == 0 {
+		return "", "", invalidf("language: %q has no kernel in this sandbox; its image has no Jupyter kernels at all", language)
+	}
+	slices.Sort(installed)
+	return "", "", invalidf("language: %q has no kernel in this sandbox; installed are %s", language, strings.Join(installed, ", "))
+}
+
+func (m *Manager) startKernel(ctx context.Context, spec string) (kernel.Kernel, error) {
+	k, err := m.options.Host.Start(ctx, spec, kernel.StartOptions{Dir: m.options.Dir})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return k, nil
+}
+
+func (m *Manager) stopKernel(k kernel.Kernel) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.ctx), stopTimeout)
+	defer cancel()
+	if err := k.Stop(ctx); err != nil {
+		m.options.Logger.Error().Err(err).Msg("a kernel did not end")
+	}
+}
+
+// Stop executes no more, ends every context and spare kernel, and returns when their kernels are gone. The logs can be read on.
+func (m *Manager) Stop() {
+	m.mu.Lock()
+	m.closed = true
+	for _, s := range m.contexts {
+		s.end("the daemon is shutting down")
+	}
+	m.mu.Unlock()
+	m.cancel()
+	m.running.Wait()
+	m.spares.stop()
+}
+
+// Close discards every log and the kernels' host, after Stop.
+func (m *Manager) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.executions {
+		e.log.Close()
+	}
+	return m.options.Host.Close()
+}
+
+// invalidf returns an error that is ErrInvalid and says nothing but its message.
+func invalidf(format string, args ...any) error { return invalidError(fmt.Sprintf(format, args...)) }
+
+type invalidError string
+
+func (e invalidError) Error() string { return string(e) }
+
+func (e invalidError) Is(target error) bool { return target == ErrInvalid }

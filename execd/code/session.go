@@ -1,0 +1,190 @@
+package code
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"sandbox.internal/runtime/kernel"
+)
+
+// interruptPatience is how long a cell may go on after an interrupt. Some kernels cannot be interrupted; then the kernel is ended.
+const interruptPatience = 5 * time.Second
+
+// session is a kernel and the cells that wait for it, in order. One goroutine executes.
+type session struct {
+	manager   *Manager
+	info      Context
+	kernel    kernel.Kernel
+	throwaway bool // ends after its one cell
+
+	mu      sync.Mutex
+	queue   []*Execution
+	current *Execution
+	reason  string        // why the session ends, once it does
+	wake    chan struct{} // holds one token when there may be something to do
+	ending  chan struct{} // closed by end
+	done    chan struct{} // closed when the kernel is gone
+}
+
+func newSession(m *Manager, info Context, k kernel.Kernel, throwaway bool) *session {
+	return &session{
+		manager: m, info: info, kernel: k, throwaway: throwaway,
+		wake: make(chan struct{}, 1), ending: make(chan struct{}), done: make(chan struct{}),
+	}
+}
+
+// enqueue adds a cell. It returns ErrNotFound when the session has ended meanwhile.
+func (s *session) enqueue(e *Execution) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reason != "" {
+		return fmt.Errorf("context %q: %w", s.info.ID, ErrNotFound)
+	}
+	s.queue = append(s.queue, e)
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// run executes what is queued until the session ends, whoever ends it.
+func (s *session) run() {
+	defer close(s.done)
+	defer s.close()
+	for {
+		e := s.next()
+		if e == nil {
+			select {
+			case <-s.wake:
+			case <-s.ending:
+				return
+			case <-s.kernel.Dead():
+				s.end("the kernel has died")
+				return
+			}
+			continue
+		}
+		alive := s.execute(e)
+		s.mu.Lock()
+		s.current = nil
+		s.mu.Unlock()
+		if !alive || s.throwaway {
+			s.end("the kernel is gone")
+			return
+		}
+	}
+}
+
+func (s *session) next() *Execution {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reason != "" || len(s.queue) == 0 {
+		return nil
+	}
+	s.current, s.queue = s.queue[0], s.queue[1:]
+	return s.current
+}
+
+// execute runs one cell to its end and reports whether the kernel can take another.
+func (s *session) execute(e *Execution) (alive bool) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	stop := context.AfterFunc(s.manager.ctx, cancel)
+	defer stop()
+	go func() {
+		select {
+		case <-s.ending:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	e.begin()
+	reply, err := s.kernel.Execute(ctx, e.code, e.record)
+	switch {
+	case err == nil:
+		e.finish(reply.Count, reply.Error)
+		return true
+	case ctx.Err() != nil:
+		e.finish(0, &kernel.Error{Name: "ContextEnded", Value: s.why()})
+	case errors.Is(err, kernel.ErrDead):
+		e.finish(0, &kernel.Error{Name: "KernelDied", Value: "the kernel has died, and with it every variable of this context"})
+	default:
+		s.manager.options.Logger.Error().Err(err).Str("context_id", s.info.ID).Msg("a cell could not be executed")
+		e.finish(0, &kernel.Error{Name: "KernelUnavailable", Value: err.Error()})
+	}
+	return false
+}
+
+// end makes the session end; the first reason counts.
+func (s *session) end(reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reason == "" {
+		s.reason = reason
+		close(s.ending)
+	}
+}
+
+func (s *session) why() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reason == "" {
+		return "the daemon is shutting down"
+	}
+	return s.reason
+}
+
+// close forgets the session, answers those who still wait, and ends the kernel.
+func (s *session) close() {
+	m := s.manager
+	m.mu.Lock()
+	delete(m.contexts, s.info.ID)
+	m.mu.Unlock()
+	s.mu.Lock()
+	waiting := s.queue
+	s.queue = nil
+	s.mu.Unlock()
+	for _, e := range waiting {
+		e.begin()
+		e.finish(0, &kernel.Error{Name: "ContextEnded", Value: s.why()})
+	}
+	m.stopKernel(s.kernel)
+}
+
+// wait returns when the kernel is gone, or ctx ends.
+func (s *session) wait(ctx context.Context) error {
+	select {
+	case <-s.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// interrupt stops the running cell; a kernel that goes on all the same is ended.
+func (s *session) interrupt(ctx context.Context) error {
+	s.mu.Lock()
+	running := s.current
+	s.mu.Unlock()
+	if running == nil {
+		return nil
+	}
+	if err := s.kernel.Interrupt(ctx); err != nil && !errors.Is(err, kernel.ErrDead) {
+		return fmt.Errorf("%w: interrupt: %w", ErrUnavailable, err)
+	}
+	go func() {
+		timer := time.NewTimer(interruptPatience)
+		defer timer.Stop()
+		select {
+		case <-running.done:
+		case <-s.done:
+		case <-timer.C:
+			s.end("the kernel did not react to the interrupt and was ended; its variables are gone")
+		}
+	}()
+	return nil
+}

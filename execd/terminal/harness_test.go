@@ -1,0 +1,130 @@
+package terminal_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"sandbox.internal/execd/terminal"
+)
+
+// patience bounds whatever a test waits for.
+const patience = 20 * time.Second
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newManager(t *testing.T, env ...string) *terminal.Manager {
+	t.Helper()
+	m := terminal.New(terminal.Options{Dir: t.TempDir(), Env: append(os.Environ(), env...), Clock: time.Now})
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		m.Stop(ctx)
+	})
+	return m
+}
+
+func start(t *testing.T, m *terminal.Manager, spec terminal.Spec) *terminal.Terminal {
+	t.Helper()
+	started, err := m.Start(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return started
+}
+
+// sh is a terminal that runs a script without a prompt and without echo.
+func sh(script string) terminal.Spec {
+	return terminal.Spec{Command: "sh", Args: []string{"-c", "stty -echo; " + script}}
+}
+
+// screen collects what a viewer sees.
+type screen struct {
+	t       *testing.T
+	viewer  *terminal.Viewer
+	text    []byte // since the last replay began
+	replays int
+}
+
+func attach(t *testing.T, to *terminal.Terminal) *screen {
+	t.Helper()
+	s := &screen{t: t, viewer: to.Attach()}
+	t.Cleanup(s.viewer.Close)
+	return s
+}
+
+// next takes one output; io.EOF is the end.
+func (s *screen) next() error {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	output, err := s.viewer.Next(ctx)
+	if err != nil {
+		return err
+	}
+	if output.Replay {
+		s.replays++
+		s.text = nil
+	}
+	s.text = append(s.text, output.Data...)
+	return nil
+}
+
+// until reads until the screen shows a text.
+func (s *screen) until(text string) {
+	s.t.Helper()
+	for !bytes.Contains(s.text, []byte(text)) {
+		if err := s.next(); err != nil {
+			s.t.Fatalf("%q does not come: %v; the screen shows %q", text, err, tail(s.text))
+		}
+	}
+}
+
+// end reads to the end.
+func (s *screen) end() {
+	s.t.Helper()
+	for {
+		err := s.next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			s.t.Fatalf("no end: %v; the screen shows %q", err, tail(s.text))
+		}
+	}
+}
+
+func tail(text []byte) []byte { return text[max(0, len(text)-500):] }
+
+func enter(t *testing.T, to *terminal.Terminal, text string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := to.Type(ctx, []byte(text)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func exitCode(t *testing.T, of *terminal.Terminal) int {
+	t.Helper()
+	select {
+	case <-of.Done():
+	case <-time.After(patience):
+		t.Fatal("the terminal does not end")
+	}
+	status := of.Status()
+	if status.Running || status.ExitCode == nil {
+		t.Fatalf("the terminal ended, and its status is %+v", status)
+	}
+	return *status.ExitCode
+}
+
+// line returns what a terminal shows for lines of output.
+func line(text string) string { return strings.ReplaceAll(text, "\n", "\r\n") }

@@ -1,0 +1,86 @@
+package terminal
+
+import (
+	"errors"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// kill hangs the terminal up: its program, and what runs in the foreground, which a shell puts into a group of its own. What is left
+// of them after killDelay is killed.
+func (t *Terminal) kill() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.reaped || t.killing != nil {
+		return
+	}
+	t.hungUp = t.foreground()
+	for _, signal := range []syscall.Signal{syscall.SIGHUP, syscall.SIGCONT} { // who is stopped would not notice
+		if t.hungUp > 0 {
+			syscall.Kill(-t.hungUp, signal) // ESRCH: it has just ended
+		}
+		t.signalGroup(signal)
+	}
+	t.killing = time.AfterFunc(killDelay, t.killNow)
+}
+
+func (t *Terminal) killNow() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.reaped {
+		t.signalGroup(syscall.SIGKILL)
+	}
+	for _, pid := range t.remaining() {
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// signalGroup signals the program's group. The caller holds the lock, and the program has not been waited for.
+func (t *Terminal) signalGroup(signal syscall.Signal) { syscall.Kill(-t.process.Process.Pid, signal) }
+
+// remaining are the processes of the group that was hung up in the foreground. They can outlive the program, and with them their
+// session, by which they are told from strangers that use the group's number again.
+func (t *Terminal) remaining() []int {
+	entries, _ := os.ReadDir("/proc") // without it nobody can be found
+	var pids []int
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		session, err := unix.Getsid(pid)
+		if err != nil || session != t.process.Process.Pid {
+			continue
+		}
+		if group, err := unix.Getpgid(pid); err == nil && group == t.hungUp {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// foreground is the process group that reads what is typed, or 0.
+func (t *Terminal) foreground() (group int) {
+	err := t.control(func(fd int) (err error) {
+		group, err = unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+		return err
+	})
+	if err != nil {
+		return 0
+	}
+	return group
+}
+
+// awaitExit returns when our child has ended, and leaves it to be waited for.
+func awaitExit(pid int) {
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+		if !errors.Is(err, unix.EINTR) {
+			return
+		}
+	}
+}

@@ -1,0 +1,165 @@
+// Package terminal is execd's engine for interactive terminals: a program on a pseudo-terminal that any number of viewers watch and type into.
+//
+// It knows no HTTP. Its promises: a program never waits for a viewer; a viewer that comes late, or falls behind, is given the last
+// 256 KiB of output again; a viewer sees the last byte that the program wrote before it is told of the end.
+package terminal
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Sentinels that this package's errors wrap.
+var (
+	// ErrInvalid: the request breaks a rule; the message names the field and the rule.
+	ErrInvalid = errors.New("invalid request")
+	// ErrNotFound: there is no such terminal, or it ended so long ago that it has been forgotten.
+	ErrNotFound = errors.New("no such terminal")
+	// ErrClosed: the manager no longer starts terminals.
+	ErrClosed = errors.New("the daemon is shutting down")
+)
+
+// invalidf returns an error that is ErrInvalid and says nothing but its message.
+func invalidf(format string, args ...any) error { return invalidError(fmt.Sprintf(format, args...)) }
+
+type invalidError string
+
+func (e invalidError) Error() string { return string(e) }
+
+func (e invalidError) Is(target error) bool { return target == ErrInvalid }
+
+// retain is how many terminals that have ended can still be read; with their histories they hold at most 8 MiB.
+const retain = 32
+
+// Options configures a Manager.
+type Options struct {
+	// Dir is the working directory of terminals that name none.
+	Dir string
+	// Env is the environment that terminals start with, NAME=value each. Names that begin with EXECD_ are the daemon's own and are
+	// not passed on.
+	Env   []string
+	Clock func() time.Time
+}
+
+// Manager starts terminals and remembers them.
+type Manager struct {
+	options Options
+	env     []string
+
+	mu        sync.Mutex
+	terminals map[string]*Terminal
+	ended     []*Terminal // oldest first
+	closed    bool
+	running   sync.WaitGroup
+}
+
+// New returns a manager without terminals.
+func New(options Options) *Manager {
+	var env []string
+	for _, variable := range options.Env {
+		if !strings.HasPrefix(variable, "EXECD_") {
+			env = append(env, variable)
+		}
+	}
+	return &Manager{options: options, env: env, terminals: make(map[string]*Terminal)}
+}
+
+// Start starts a terminal. Its life is bound to nothing but its program, Kill and Stop: viewers come and go.
+// It returns ErrInvalid when the spec cannot be run, and ErrClosed.
+func (m *Manager) Start(spec Spec) (*Terminal, error) {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return nil, ErrClosed
+	}
+	m.running.Add(1)
+	m.mu.Unlock()
+
+	t, err := m.start(spec)
+	if err != nil {
+		m.running.Done()
+		return nil, err
+	}
+	m.mu.Lock()
+	m.terminals[t.id] = t
+	closed := m.closed
+	m.mu.Unlock()
+	go func() {
+		defer m.running.Done()
+		t.run()
+		m.retire(t)
+	}()
+	if closed { // Stop did not see it
+		t.kill()
+	}
+	return t, nil
+}
+
+// Get returns a terminal. It returns ErrNotFound.
+func (m *Manager) Get(id string) (*Terminal, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t, ok := m.terminals[id]; ok {
+		return t, nil
+	}
+	return nil, fmt.Errorf("%w: %q", ErrNotFound, id)
+}
+
+// List returns the terminals that are remembered, oldest first.
+func (m *Manager) List() []*Terminal {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.SortedFunc(maps.Values(m.terminals), func(a, b *Terminal) int {
+		return cmp.Or(a.createdAt.Compare(b.createdAt), cmp.Compare(a.id, b.id))
+	})
+}
+
+// Kill hangs a terminal up: SIGHUP to its program and to whatever runs in its foreground, and SIGKILL 2 s later. A terminal that has
+// ended is no error. It returns ErrNotFound. It does not wait for the end.
+func (m *Manager) Kill(id string) error {
+	t, err := m.Get(id)
+	if err != nil {
+		return err
+	}
+	t.kill()
+	return nil
+}
+
+// Stop starts no more terminals, hangs up those that run, and waits for their end. When ctx ends first, they are killed at once.
+func (m *Manager) Stop(ctx context.Context) {
+	m.mu.Lock()
+	m.closed = true
+	terminals := slices.Collect(maps.Values(m.terminals))
+	m.mu.Unlock()
+	for _, t := range terminals {
+		t.kill()
+	}
+	ended := make(chan struct{})
+	go func() { m.running.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		for _, t := range terminals {
+			t.killNow()
+		}
+		<-ended
+	}
+}
+
+// retire puts a terminal that has ended among those that may be forgotten, and forgets what is too much.
+func (m *Manager) retire(t *Terminal) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ended = append(m.ended, t)
+	for len(m.ended) > retain {
+		delete(m.terminals, m.ended[0].id)
+		m.ended = m.ended[1:]
+	}
+}

@@ -1,0 +1,198 @@
+package terminal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// killDelay is how long a terminal's processes have to end after SIGHUP before they are killed.
+	killDelay = 2 * time.Second
+	// drainTime bounds the wait for the last output once the program has ended. Only a process that outlives it and keeps the terminal
+	// open makes us wait that long; else the kernel tells the end.
+	drainTime = 100 * time.Millisecond
+)
+
+// Terminal is a program on a pseudo-terminal, or what is left of one that has ended.
+type Terminal struct {
+	id        string
+	command   []string
+	createdAt time.Time
+	process   *exec.Cmd
+	master    *os.File
+	typing    chan struct{} // held by whoever writes input
+	over      chan struct{} // closed when the terminal has ended
+
+	mu       sync.Mutex
+	history  history
+	changed  chan struct{} // closed and replaced when there is more to see
+	viewers  int
+	rows     uint16
+	cols     uint16
+	reaped   bool        // the program is no more: its process id must not be signalled
+	killing  *time.Timer // set once the terminal was told to end
+	hungUp   int         // the group that was in the foreground then
+	ended    bool
+	exitCode *int
+}
+
+// Status is what is known of a terminal.
+type Status struct {
+	ID        string
+	Command   []string // the program and its arguments
+	Running   bool
+	ExitCode  *int // nil while it runs; 128 and the signal's number for a program that a signal ended
+	Rows      uint16
+	Cols      uint16
+	Viewers   int
+	CreatedAt time.Time
+}
+
+// ID returns the terminal's id.
+func (t *Terminal) ID() string { return t.id }
+
+// Done returns a channel that is closed when the terminal has ended.
+func (t *Terminal) Done() <-chan struct{} { return t.over }
+
+// Status returns what is known of the terminal now.
+func (t *Terminal) Status() Status {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return Status{
+		ID:        t.id,
+		Command:   slices.Clone(t.command),
+		Running:   !t.ended,
+		ExitCode:  t.exitCode,
+		Rows:      t.rows,
+		Cols:      t.cols,
+		Viewers:   t.viewers,
+		CreatedAt: t.createdAt,
+	}
+}
+
+// Resize changes the terminal's size; its programs are told by the kernel. A terminal that has ended is left as it is.
+// It returns ErrInvalid for a size of nothing.
+func (t *Terminal) Resize(rows, cols uint16) error {
+	if rows == 0 || cols == 0 {
+		return invalidf("rows and cols: must be at least 1")
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ended {
+		return nil
+	}
+	err := t.control(func(fd int) error {
+		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
+	})
+	if err != nil {
+		return fmt.Errorf("resize the terminal: %w", err)
+	}
+	t.rows, t.cols = rows, cols
+	return nil
+}
+
+// Type gives the terminal input, as if it were typed, and waits until the kernel has taken all of it: a program that does not read
+// makes it wait until ctx ends. What several callers give arrives in one piece each. Input for a terminal that has ended is thrown
+// away.
+func (t *Terminal) Type(ctx context.Context, input []byte) error {
+	select {
+	case t.typing <- struct{}{}:
+	case <-t.over:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-t.typing }()
+	interrupted := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(interrupted)
+		_ = t.master.SetWriteDeadline(time.Unix(1, 0)) // fails on a terminal that has ended, where no write waits
+	})
+	_, err := t.master.Write(input)
+	if !stop() {
+		<-interrupted
+		_ = t.master.SetWriteDeadline(time.Time{})
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return context.Cause(ctx)
+	}
+	return nil // any other error means that nobody is there to read
+}
+
+// control calls f with the terminal's descriptor. os.File.Fd would make it a blocking one.
+func (t *Terminal) control(f func(fd int) error) error {
+	connection, err := t.master.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	if err := connection.Control(func(fd uintptr) { failed = f(int(fd)) }); err != nil {
+		return err
+	}
+	return failed
+}
+
+// run sees the terminal through to its end.
+func (t *Terminal) run() {
+	pumped := make(chan struct{})
+	go func() {
+		defer close(pumped)
+		t.pump()
+	}()
+	awaitExit(t.process.Process.Pid)
+	t.mu.Lock()
+	t.reaped = true
+	if t.killing != nil {
+		// What is left of its group; the dead leader still keeps the number from being used again.
+		t.signalGroup(syscall.SIGKILL)
+	}
+	_ = t.process.Wait() // an exit code other than 0 is no error here
+	t.mu.Unlock()
+	_ = t.master.SetReadDeadline(time.Now().Add(drainTime))
+	<-pumped
+
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.master.Close() // hangs up whoever still uses the terminal
+	t.ended, t.exitCode = true, exitCode(t.process.ProcessState)
+	close(t.changed)
+	close(t.over)
+}
+
+// pump moves the program's output into the history until the terminal's other side is closed.
+func (t *Terminal) pump() {
+	buffer := make([]byte, chunkSize)
+	for {
+		n, err := t.master.Read(buffer)
+		if n > 0 {
+			t.mu.Lock()
+			t.history.write(buffer[:n])
+			close(t.changed)
+			t.changed = make(chan struct{})
+			t.mu.Unlock()
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+func exitCode(state *os.ProcessState) *int {
+	if state == nil {
+		return nil // somebody else has waited for it: nobody knows the code
+	}
+	code := state.ExitCode()
+	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		code = 128 + int(status.Signal())
+	}
+	return &code
+}

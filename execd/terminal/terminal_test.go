@@ -1,0 +1,366 @@
+package terminal_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"sandbox.internal/execd/terminal"
+)
+
+func TestShellTalks(t *testing.T) {
+	t.Parallel()
+	shell := start(t, newManager(t), terminal.Spec{})
+	s := attach(t, shell)
+	enter(t, shell, "echo $((6*7))-fold\r")
+	s.until("42-fold")
+	enter(t, shell, "exit 3\r")
+	s.end()
+	if code := exitCode(t, shell); code != 3 {
+		t.Errorf("the exit code is %d, want 3", code)
+	}
+}
+
+func TestWhatTheProgramFinds(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	m := newManager(t, "EXECD_TOKEN=secret", "TERM=dumb", "GREETING=hello")
+	for name, tc := range map[string]struct {
+		spec terminal.Spec
+		want string
+	}{
+		"a terminal":      {sh("test -t 0 && test -t 1 && test -t 2 && echo yes"), "yes"},
+		"its type":        {sh(`echo "<$TERM>"`), "<xterm-256color>"},
+		"no secret":       {sh(`echo "<$EXECD_TOKEN>"`), "<>"},
+		"the environment": {sh(`echo "<$GREETING>"`), "<hello>"},
+		"the usual size":  {sh("stty size"), "24 80"},
+		"its own size":    {terminal.Spec{Command: "stty", Args: []string{"size"}, Rows: 50, Cols: 132}, "50 132"},
+		"its folder":      {terminal.Spec{Command: "pwd", Dir: dir}, dir},
+		"its variables":   {terminal.Spec{Command: "env", Env: map[string]string{"TERM": "vt100", "A": "b=c"}}, "A=b=c"},
+		"its own type":    {terminal.Spec{Command: "env", Env: map[string]string{"TERM": "vt100"}}, "TERM=vt100"},
+		"its arguments":   {terminal.Spec{Command: "/bin/echo", Args: []string{"a b", "c"}}, "a b c"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := attach(t, start(t, m, tc.spec))
+			s.end()
+			if !strings.Contains(string(s.text), tc.want) {
+				t.Errorf("the screen shows %q, want %q", s.text, tc.want)
+			}
+		})
+	}
+}
+
+func TestRefusedSpecs(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	file := filepath.Join(t.TempDir(), "not-a-program")
+	if err := os.WriteFile(file, []byte("x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		spec terminal.Spec
+		says string
+	}{
+		"unknown program":       {terminal.Spec{Command: "no-such-program"}, "command"},
+		"missing file":          {terminal.Spec{Command: "/no/such/program"}, "command"},
+		"a file of text":        {terminal.Spec{Command: file}, "command"},
+		"a folder":              {terminal.Spec{Command: "/"}, "command"},
+		"NUL in the command":    {terminal.Spec{Command: "/bin/sh\x00"}, "command"},
+		"arguments for nothing": {terminal.Spec{Args: []string{"x"}}, "args"},
+		"NUL in an argument":    {terminal.Spec{Command: "echo", Args: []string{"a", "b\x00"}}, "args/1"},
+		"missing folder":        {terminal.Spec{Dir: "/no/such/folder"}, "cwd"},
+		"bad variable":          {terminal.Spec{Env: map[string]string{"A=B": "c"}}, "envs"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := m.Start(tc.spec)
+			if !errors.Is(err, terminal.ErrInvalid) || !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("got %v, want ErrInvalid that says %q", err, tc.says)
+			}
+		})
+	}
+	if left := m.List(); len(left) > 0 {
+		t.Errorf("refused terminals are listed: %v", left)
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	for script, want := range map[string]int{"true": 0, "exit 7": 7, "kill -9 $$": 137} {
+		if got := exitCode(t, start(t, m, sh(script))); got != want {
+			t.Errorf("%s: exit code %d, want %d", script, got, want)
+		}
+	}
+}
+
+func TestResize(t *testing.T) {
+	t.Parallel()
+	shell := start(t, newManager(t), sh(`trap 'stty size' WINCH; echo ready; while :; do read x; done`))
+	s := attach(t, shell)
+	s.until("ready")
+	if err := shell.Resize(41, 123); err != nil {
+		t.Fatal(err)
+	}
+	enter(t, shell, "\n") // a shell runs its traps between commands
+	s.until("41 123")
+	if status := shell.Status(); status.Rows != 41 || status.Cols != 123 {
+		t.Errorf("the status is %+v", status)
+	}
+	if err := shell.Resize(0, 1); !errors.Is(err, terminal.ErrInvalid) {
+		t.Errorf("a size of nothing gives %v", err)
+	}
+}
+
+func TestViewersSeeTheSame(t *testing.T) {
+	t.Parallel()
+	shell := start(t, newManager(t), sh(`read x; seq 1 5000; read x`))
+	one, two := attach(t, shell), attach(t, shell)
+	if status := shell.Status(); status.Viewers != 2 {
+		t.Errorf("%d viewers, want 2", status.Viewers)
+	}
+	enter(t, shell, "\n")
+	one.until("\n5000\r\n")
+	two.until("\n5000\r\n")
+	late := attach(t, shell)
+	late.until("\n5000\r\n")
+	if !bytes.Equal(one.text, two.text) || !bytes.Equal(one.text, late.text) {
+		t.Error("the viewers do not see the same")
+	}
+	enter(t, shell, "\n")
+	for _, s := range []*screen{one, two, late} {
+		s.end()
+	}
+	after := attach(t, shell)
+	after.end()
+	if !bytes.Equal(one.text, after.text) {
+		t.Error("who comes after the end does not see the same")
+	}
+}
+
+func TestSlowViewerStartsAnew(t *testing.T) {
+	t.Parallel()
+	shell := start(t, newManager(t), sh(`echo first; read x; seq 1 300000; echo done`))
+	slow := attach(t, shell)
+	slow.until("first")
+	enter(t, shell, "\n")
+	// The program ends although this viewer reads nothing.
+	if code := exitCode(t, shell); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	slow.end()
+	if slow.replays != 2 {
+		t.Errorf("%d replays, want a second one", slow.replays)
+	}
+	lines := strings.Split(string(slow.text), "\r\n")
+	first, err := strconv.Atoi(lines[0])
+	if err != nil || len(slow.text) > 256<<10 || len(slow.text) < 255<<10 {
+		t.Fatalf("%d bytes that begin with %q", len(slow.text), lines[0])
+	}
+	for i := range 300000 - first + 1 {
+		if lines[i] != strconv.Itoa(first+i) {
+			t.Fatalf("line %d of the replay is %q", i, lines[i])
+		}
+	}
+	if !strings.HasSuffix(string(slow.text), "300000\r\ndone\r\n") {
+		t.Errorf("the end is %q", tail(slow.text))
+	}
+}
+
+func TestPasteOfAMegabyte(t *testing.T) {
+	t.Parallel()
+	text := strings.Repeat(strings.Repeat("0123456789", 10)+"\n", 1<<20/101+1)
+	sum := sh(fmt.Sprintf(`stty raw -echo; echo ready; head -c %d | cksum; read x`, len(text)))
+	shell := start(t, newManager(t), sum)
+	s := attach(t, shell)
+	s.until("ready")
+	enter(t, shell, text)
+	s.until(fmt.Sprintf(" %d", len(text)))
+}
+
+func TestTypingIsCalledOff(t *testing.T) {
+	t.Parallel()
+	// In raw mode the kernel throws nothing away: it makes the writer wait.
+	shell := start(t, newManager(t), sh(`stty raw; echo ready; sleep 1000`))
+	attach(t, shell).until("ready")
+	ctx, cancel := context.WithCancel(t.Context())
+	typed := make(chan error, 2)
+	for range 2 {
+		go func() { typed <- shell.Type(ctx, make([]byte, 1<<20)) }()
+	}
+	select {
+	case err := <-typed:
+		t.Fatalf("a program that reads nothing took a megabyte: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	cancel()
+	for range 2 {
+		if err := <-typed; !errors.Is(err, context.Canceled) {
+			t.Errorf("typing ended with %v", err)
+		}
+	}
+}
+
+func TestKill(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	for name, tc := range map[string]struct {
+		spec  terminal.Spec
+		type_ string
+		code  int
+		slow  bool
+	}{
+		"a program":               {spec: sh("echo ready; exec sleep 1000"), code: 129},
+		"a shell":                 {spec: terminal.Spec{}, type_: "echo rea''dy; sleep 1000\r", code: 129},
+		"a program that will not": {spec: sh("trap '' HUP; echo ready; sleep 1000"), code: 137, slow: true},
+		"a stopped program":       {spec: sh("echo ready; kill -STOP $$; sleep 1000"), code: 129},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			running := start(t, m, tc.spec)
+			if tc.type_ != "" {
+				enter(t, running, tc.type_)
+			}
+			attach(t, running).until("ready\r\n")
+			begin := time.Now()
+			if err := m.Kill(running.ID()); err != nil {
+				t.Fatal(err)
+			}
+			if code := exitCode(t, running); code != tc.code {
+				t.Errorf("exit code %d, want %d", code, tc.code)
+			}
+			if took := time.Since(begin); tc.slow != (took > 1900*time.Millisecond) {
+				t.Errorf("it took %v", took)
+			}
+			if err := m.Kill(running.ID()); err != nil {
+				t.Errorf("killing it again: %v", err)
+			}
+		})
+	}
+}
+
+// A shell's foreground job is in a group of its own, and may outlive the shell.
+func TestKillReachesTheForeground(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	shell := start(t, m, terminal.Spec{Command: "bash", Args: []string{"--norc"}})
+	s := attach(t, shell)
+	enter(t, shell, `sh -c 'trap "" HUP; echo pid=$$=; sleep 1000'`+"\r")
+	var pid int
+	for pid == 0 {
+		if err := s.next(); err != nil {
+			t.Fatal(err)
+		}
+		for part := range strings.SplitSeq(string(s.text), "pid=") {
+			if number, _, ok := strings.Cut(part, "="); ok {
+				pid, _ = strconv.Atoi(number)
+			}
+		}
+	}
+	if err := m.Kill(shell.ID()); err != nil {
+		t.Fatal(err)
+	}
+	exitCode(t, shell)
+	poll := time.NewTicker(10 * time.Millisecond)
+	defer poll.Stop()
+	for end := time.Now().Add(patience); !gone(pid); <-poll.C {
+		if time.Now().After(end) {
+			t.Fatalf("process %d is still there", pid)
+		}
+	}
+}
+
+// gone reports whether a process has ended; one that nobody has waited for counts.
+func gone(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || bytes.Contains(stat, []byte(") Z ")) || syscall.Kill(pid, 0) != nil
+}
+
+func TestBackgroundDoesNotHoldTheEnd(t *testing.T) {
+	t.Parallel()
+	running := start(t, newManager(t), sh(`(trap '' HUP; sleep 3; echo late) & echo last`))
+	s := attach(t, running)
+	begin := time.Now()
+	s.end()
+	if got := string(s.text); got != line("last\n") {
+		t.Errorf("the screen shows %q", got)
+	}
+	if took := time.Since(begin); took > 2*time.Second {
+		t.Errorf("the end came after %v", took)
+	}
+}
+
+func TestEndedTerminalsAreForgotten(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	var ids []string
+	for range 40 {
+		ended := start(t, m, terminal.Spec{Command: "true"})
+		exitCode(t, ended)
+		ids = append(ids, ended.ID())
+	}
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
+	for end := time.Now().Add(patience); len(m.List()) != 32; <-poll.C {
+		if time.Now().After(end) {
+			t.Fatalf("%d terminals are remembered, want 32", len(m.List()))
+		}
+	}
+	if _, err := m.Get(ids[0]); !errors.Is(err, terminal.ErrNotFound) {
+		t.Errorf("the oldest: %v", err)
+	}
+	var listed []string
+	for _, each := range m.List() {
+		listed = append(listed, each.ID())
+	}
+	if !slices.Equal(listed, ids[8:]) {
+		t.Error("the list is not that of the youngest, in order")
+	}
+	if err := m.Kill("no-such-id"); !errors.Is(err, terminal.ErrNotFound) {
+		t.Errorf("killing an unknown one: %v", err)
+	}
+}
+
+func TestStop(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	obstinate := start(t, m, sh("trap '' HUP; echo ready; sleep 1000"))
+	attach(t, obstinate).until("ready")
+	now, cancel := context.WithCancel(t.Context())
+	cancel()
+	m.Stop(now)
+	if code := exitCode(t, obstinate); code != 137 {
+		t.Errorf("exit code %d, want 137", code)
+	}
+	if _, err := m.Start(terminal.Spec{}); !errors.Is(err, terminal.ErrClosed) {
+		t.Errorf("a stopped manager starts: %v", err)
+	}
+}
+
+func TestNoDescriptorStays(t *testing.T) {
+	m := newManager(t)
+	open := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	exitCode(t, start(t, m, terminal.Spec{Command: "true"}))
+	before := open()
+	for range 20 {
+		attached := start(t, m, terminal.Spec{Command: "true"})
+		attach(t, attached).end()
+	}
+	if after := open(); after != before {
+		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+}

@@ -1,0 +1,78 @@
+package terminal
+
+import (
+	"context"
+	"io"
+)
+
+// chunkSize is how much a viewer takes at once, in bytes.
+const chunkSize = 32 << 10
+
+// Viewer follows a terminal's output at its own pace. It belongs to one goroutine.
+type Viewer struct {
+	terminal *Terminal
+	next     int64 // position of the next byte; -1 before the first replay
+	buffer   []byte
+}
+
+// Output is a piece of a terminal's output.
+type Output struct {
+	// Data is valid until the next call of Next. It can be empty at the beginning of a replay.
+	Data []byte
+	// Replay marks the beginning of a replay: what was seen before is void, and the next Replayed bytes, beginning with Data, are
+	// the past. It is so for a viewer's first output, and again whenever the viewer was too slow.
+	Replay   bool
+	Replayed int
+}
+
+// Attach adds a viewer. It is to be closed.
+func (t *Terminal) Attach() *Viewer {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.viewers++
+	return &Viewer{terminal: t, next: -1, buffer: make([]byte, chunkSize)}
+}
+
+// Close takes the viewer off its terminal.
+func (v *Viewer) Close() {
+	v.terminal.mu.Lock()
+	defer v.terminal.mu.Unlock()
+	v.terminal.viewers--
+}
+
+// Next returns what comes next and waits for it. It returns io.EOF when the terminal has ended and everything was seen, and the
+// error of ctx.
+func (v *Viewer) Next(ctx context.Context) (Output, error) {
+	t := v.terminal
+	for {
+		t.mu.Lock()
+		output := v.take()
+		more, ended := t.changed, t.ended
+		t.mu.Unlock()
+		switch {
+		case output.Replay || len(output.Data) > 0:
+			return output, nil
+		case ended:
+			return Output{}, io.EOF
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return Output{}, context.Cause(ctx)
+		}
+	}
+}
+
+// take copies out what is there. The caller holds the terminal's lock.
+func (v *Viewer) take() Output {
+	h := &v.terminal.history
+	var output Output
+	if v.next < h.start() { // also at first, as -1 is before everything
+		v.next = h.replayFrom()
+		output.Replay, output.Replayed = true, int(h.end-v.next)
+	}
+	n := h.read(v.next, v.buffer)
+	v.next += int64(n)
+	output.Data = v.buffer[:n]
+	return output
+}

@@ -1,0 +1,58 @@
+package watch
+
+import (
+	"sync"
+	"time"
+)
+
+// queue holds what was not told yet.
+type queue struct {
+	limit int
+	root  string
+	clock func() time.Time
+	ready chan struct{} // holds a token while there is something to take; closed when nothing more will come
+
+	mu     sync.Mutex
+	events []Event
+	last   map[string]int // by path: the index of its last event
+}
+
+func newQueue(options Options) *queue {
+	return &queue{limit: options.Limit, root: options.Path, clock: options.Clock, ready: make(chan struct{}, 1), last: make(map[string]int)}
+}
+
+// put adds an event. One that repeats the path's last is left out: its reader looks at the file after all of them. When there is no
+// more room, everything gives way to an Overflow.
+func (q *queue) put(event Event) {
+	event.Time = q.clock()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if i, ok := q.last[event.Path]; ok && q.events[i].Type == event.Type {
+		return
+	}
+	if len(q.events) >= q.limit {
+		q.events, q.last = nil, make(map[string]int)
+		q.append(Event{Type: Overflow, Path: q.root, Time: event.Time})
+	}
+	q.append(event)
+	select {
+	case q.ready <- struct{}{}:
+	default:
+	}
+}
+
+func (q *queue) append(event Event) {
+	q.last[event.Path] = len(q.events)
+	q.events = append(q.events, event)
+}
+
+// end says that nothing more will come.
+func (q *queue) end() { close(q.ready) }
+
+func (q *queue) take() []Event {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	events := q.events
+	q.events, q.last = nil, make(map[string]int)
+	return events
+}

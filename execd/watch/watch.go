@@ -1,0 +1,224 @@
+// Package watch is execd's engine that tells what happens to a file or a directory.
+//
+// It knows no HTTP. Its promises: what happens after Open has returned is told, in order, at least once; what a directory holds that
+// has just appeared is told too, although nobody could watch it yet; when more happens than can be kept, an Overflow event says so,
+// and nothing is lost silently.
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// Sentinels that this package's errors wrap; the messages name the path.
+var (
+	ErrNotFound   = errors.New("no such file or directory")
+	ErrPermission = errors.New("permission denied")
+	// ErrLimit: the kernel allows no more watches, or watchers.
+	ErrLimit = errors.New("the kernel allows no more watches")
+)
+
+// Type is what an event tells.
+type Type string
+
+// The types of events.
+const (
+	Create   Type = "create"   // the path appeared, also by being moved to where it is
+	Write    Type = "write"    // the content changed
+	Remove   Type = "remove"   // the path is gone
+	Rename   Type = "rename"   // the path has another name now
+	Chmod    Type = "chmod"    // mode, owner or another attribute changed
+	Overflow Type = "overflow" // events were lost: whatever was known of the files is to be read anew
+	Failed   Type = "error"    // the watch cannot go on; the last event
+)
+
+// Event is one thing that happened.
+type Event struct {
+	Type    Type
+	Path    string // absolute
+	Message string // why a watch Failed
+	Time    time.Time
+}
+
+// settle is how long events are collected before they are told, so that a burst of equal ones becomes one.
+const settle = 20 * time.Millisecond
+
+// Options configures a Watch.
+type Options struct {
+	// Path is what is watched, absolute and clean.
+	Path string
+	// Recursive is whether everything below a directory is watched. Symbolic links are not followed.
+	Recursive bool
+	// Limit is how many events are kept for a reader that does not come; 0 means 65536.
+	Limit int
+	Clock func() time.Time
+}
+
+// Watch tells what happens to a path. It is to be closed.
+type Watch struct {
+	options  Options
+	watcher  *fsnotify.Watcher
+	file     bool                // the path is no directory
+	folders  map[string]struct{} // that are watched; run alone uses it
+	failures chan error          // what went wrong with the watcher
+	stop     chan struct{}
+	stopped  chan struct{}
+	queue    *queue
+}
+
+// Open begins to watch. It returns ErrNotFound, ErrPermission and ErrLimit.
+func Open(options Options) (*Watch, error) {
+	if options.Limit == 0 {
+		options.Limit = 1 << 16
+	}
+	info, err := os.Stat(options.Path)
+	if err != nil {
+		return nil, classify(options.Path, err)
+	}
+	w := &Watch{
+		options:  options,
+		file:     !info.IsDir(),
+		failures: make(chan error, 1),
+		stop:     make(chan struct{}),
+		stopped:  make(chan struct{}),
+		queue:    newQueue(options),
+	}
+	if err := w.renew(); err != nil {
+		return nil, err
+	}
+	go w.run()
+	return w, nil
+}
+
+// Close ends the watch.
+func (w *Watch) Close() {
+	close(w.stop)
+	<-w.stopped
+}
+
+// Next returns the next events and waits for them. It returns io.EOF after the last: what was watched is gone, or the watch Failed.
+func (w *Watch) Next(ctx context.Context) ([]Event, error) {
+	for {
+		var more bool
+		select {
+		case _, more = <-w.queue.ready:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		if more {
+			timer := time.NewTimer(settle)
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+				timer.Stop()
+				return nil, context.Cause(ctx)
+			}
+		}
+		events := w.queue.take()
+		switch {
+		case len(events) > 0:
+			return events, nil
+		case !more:
+			return nil, io.EOF
+		}
+	}
+}
+
+// renew watches with a watcher that knows nothing of what was before.
+func (w *Watch) renew() error {
+	watcher, err := fsnotify.NewWatcher()
+	if errors.Is(err, syscall.EMFILE) {
+		return fmt.Errorf("%s: %w: too many watchers (fs.inotify.max_user_instances) or open files", w.options.Path, ErrLimit)
+	}
+	if err != nil {
+		return fmt.Errorf("watch %s: %w", w.options.Path, err)
+	}
+	if w.watcher != nil {
+		w.watcher.Close()
+	}
+	w.watcher, w.folders = watcher, make(map[string]struct{})
+	go w.hear(watcher)
+	// A file is watched by its folder, so that the watch survives when the file is replaced by another.
+	if root := w.options.Path; w.file {
+		err = w.add(filepath.Dir(root))
+	} else {
+		err = w.addTree(root, false)
+	}
+	if err != nil {
+		watcher.Close()
+	}
+	return err
+}
+
+// hear passes on what goes wrong with a watcher until it is closed. It waits for nobody: fsnotify may hold its lock while it tells an error,
+// and run waits for that lock.
+func (w *Watch) hear(watcher *fsnotify.Watcher) {
+	for err := range watcher.Errors {
+		if errors.Is(err, syscall.EINVAL) {
+			continue // a folder was removed in the moment in which it was no longer to be watched
+		}
+		select {
+		case w.failures <- err:
+		default: // one is enough to begin anew, or to end
+		}
+	}
+}
+
+func (w *Watch) add(folder string) error {
+	if err := w.watcher.Add(folder); err != nil {
+		return classify(folder, err)
+	}
+	w.folders[folder] = struct{}{}
+	return nil
+}
+
+// addTree watches a folder and, if asked for, what is below. Each folder is read after its watch stands, so nothing slips in between.
+// announce tells what is found.
+func (w *Watch) addTree(folder string, announce bool) error {
+	if err := w.add(folder); err != nil {
+		return err
+	}
+	if !w.options.Recursive {
+		return nil
+	}
+	entries, err := os.ReadDir(folder)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return classify(folder, err)
+	}
+	for _, entry := range entries {
+		path := filepath.Join(folder, entry.Name())
+		if announce {
+			w.queue.put(Event{Type: Create, Path: path})
+		}
+		if !entry.IsDir() {
+			continue
+		}
+		// What is gone again was told by its parent; what is closed to us tells nothing, as everything else that we may not see.
+		err := w.addTree(path, announce)
+		if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrPermission) {
+			return err
+		}
+	}
+	return nil
+}
+
+func classify(path string, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+		return fmt.Errorf("%s: %w", path, ErrNotFound)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%s: %w", path, ErrPermission)
+	case errors.Is(err, syscall.ENOSPC):
+		return fmt.Errorf("%s: %w (fs.inotify.max_user_watches)", path, ErrLimit)
+	}
+	return fmt.Errorf("watch %s: %w", path, err)
+}

@@ -1,0 +1,109 @@
+package jupyter
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"sandbox.internal/runtime/kernel"
+)
+
+// cell follows one execute_request through the messages of a kernel.
+//
+// The reply and the output come on different channels, and either may be first. The cell is done when it has both the reply and the
+// status idle, which a kernel publishes after the last output: then nothing of the cell can be lost.
+type cell struct {
+	request string // the id of the execute_request
+	handle  func(kernel.Output)
+
+	reply   kernel.Reply
+	heard   *kernel.Error // the last error that the output channel told
+	replied bool
+	idle    bool
+}
+
+func newCell(request message, handle func(kernel.Output)) *cell {
+	return &cell{request: request.Header.ID, handle: handle}
+}
+
+// take looks at the next message and reports whether the cell is done; reply is valid then. Messages that belong to other requests,
+// and those that a cell has no use for (clear_output, comm), change nothing.
+func (c *cell) take(m message) (done bool) {
+	if m.Parent.ID == c.request && !c.done() {
+		switch m.Header.Type {
+		case typeExecuteReply:
+			c.takeReply(m.Content)
+		case typeStatus:
+			c.idle = c.idle || m.executionState() == "idle"
+		default:
+			c.takeOutput(m)
+		}
+	}
+	return c.done()
+}
+
+func (c *cell) done() bool { return c.replied && c.idle }
+
+func (c *cell) takeReply(content json.RawMessage) {
+	c.replied = true
+	var reply struct {
+		Status string `json:"status"`
+		Count  int    `json:"execution_count"`
+		raised
+	}
+	if err := json.Unmarshal(content, &reply); err != nil {
+		// Without this, a cell of which nobody knows how it ended would pass for a good one.
+		c.reply.Error = &kernel.Error{Name: "ProtocolError", Value: fmt.Sprintf("the kernel's reply cannot be read: %v", err)}
+		return
+	}
+	c.reply.Count = reply.Count
+	switch {
+	case reply.Status == "ok":
+	case reply.Name != "":
+		c.reply.Error = reply.toError()
+	case c.heard != nil:
+		c.reply.Error = c.heard
+	default: // "aborted", or an error without a name
+		c.reply.Error = &kernel.Error{Name: "ExecutionError", Value: fmt.Sprintf("the kernel replied with status %q", reply.Status)}
+	}
+}
+
+func (c *cell) takeOutput(m message) {
+	var content struct {
+		Stream string                     `json:"name"`
+		Text   string                     `json:"text"`
+		Data   map[string]json.RawMessage `json:"data"`
+		Count  int                        `json:"execution_count"`
+		raised
+	}
+	// What has another type than the protocol says stays empty; the rest of the message still counts.
+	_ = json.Unmarshal(m.Content, &content)
+	switch m.Header.Type {
+	case typeStream:
+		switch content.Stream {
+		case "stdout":
+			c.handle(kernel.Output{Type: kernel.OutputStdout, Text: content.Text})
+		case "stderr":
+			c.handle(kernel.Output{Type: kernel.OutputStderr, Text: content.Text})
+		}
+	case typeExecuteInput:
+		c.handle(kernel.Output{Type: kernel.OutputCount, Count: content.Count})
+	case typeExecuteResult:
+		c.handle(kernel.Output{Type: kernel.OutputResult, Data: content.Data, Count: content.Count})
+	case typeDisplayData, typeUpdateDisplayData:
+		c.handle(kernel.Output{Type: kernel.OutputDisplay, Data: content.Data})
+	case typeError:
+		c.heard = content.toError()
+		c.handle(kernel.Output{Type: kernel.OutputError, Error: c.heard})
+	}
+}
+
+// raised is the part that an error message and a reply of status error have in common.
+type raised struct {
+	Name      string   `json:"ename"`
+	Value     string   `json:"evalue"`
+	Traceback []string `json:"traceback"`
+}
+
+func (r raised) toError() *kernel.Error {
+	return &kernel.Error{Name: r.Name, Value: r.Value, Traceback: r.Traceback}
+}

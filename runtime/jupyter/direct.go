@@ -1,0 +1,168 @@
+package jupyter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"sandbox.internal/runtime/kernel"
+)
+
+// startTimeout is how long a kernel has to answer when the options say nothing. Kernels that compile themselves take seconds.
+const startTimeout = time.Minute
+
+// closeWait is how long Close waits for its kernels, together.
+const closeWait = 5 * time.Second
+
+// portAttempts is how often a kernel is started whose ports somebody else took just before it could.
+const portAttempts = 3
+
+// DirectOptions configures a Direct.
+type DirectOptions struct {
+	// Env is the environment that kernels start with, NAME=value each, and tells where kernelspecs are looked for. Names that
+	// begin with EXECD_ are the daemon's own and are not passed on.
+	Env []string
+	// SearchPath replaces the folders that kernelspecs are looked for in, most important first.
+	SearchPath []string
+	// TempDir is where each kernel's private folder is made; empty means the system's folder for temporary files.
+	TempDir string
+	// StartTimeout is how long a kernel has to answer after its start; zero means a minute.
+	StartTimeout time.Duration
+	Logger       zerolog.Logger
+}
+
+// Direct is a kernel.Host that starts kernels itself and speaks the Jupyter wire protocol with them: no Jupyter Server is needed.
+type Direct struct {
+	options DirectOptions
+	dirs    []string
+
+	closing context.Context // ends when Close is called
+	close   context.CancelFunc
+
+	mu      sync.Mutex
+	closed  bool
+	kernels map[*directKernel]struct{}
+	starts  sync.WaitGroup
+}
+
+var _ kernel.Host = (*Direct)(nil)
+
+// NewDirect returns a host without kernels.
+func NewDirect(options DirectOptions) *Direct {
+	dirs := options.SearchPath
+	if dirs == nil {
+		dirs = kernelDirs(options.Env)
+	}
+	if options.StartTimeout == 0 {
+		options.StartTimeout = startTimeout
+	}
+	closing, cancel := context.WithCancel(context.Background())
+	return &Direct{options: options, dirs: dirs, closing: closing, close: cancel, kernels: make(map[*directKernel]struct{})}
+}
+
+// Specs implements kernel.Host. It looks at the folders anew, so that a kernel installed meanwhile is found.
+func (d *Direct) Specs(context.Context) ([]kernel.Spec, error) {
+	var specs []kernel.Spec
+	for _, spec := range findSpecs(d.dirs, d.options.Logger) {
+		specs = append(specs, spec.public())
+	}
+	return specs, nil
+}
+
+// Start implements kernel.Host.
+func (d *Direct) Start(ctx context.Context, name string, options kernel.StartOptions) (kernel.Kernel, error) {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil, fmt.Errorf("%w: it is closed", kernel.ErrUnavailable)
+	}
+	d.starts.Add(1)
+	d.mu.Unlock()
+	defer d.starts.Done()
+
+	spec, err := d.spec(name)
+	if err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, d.options.StartTimeout, fmt.Errorf("no answer within %v", d.options.StartTimeout))
+	defer cancel()
+	ctx, abort := context.WithCancelCause(ctx)
+	defer abort(nil)
+	defer context.AfterFunc(d.closing, func() { abort(errors.New("the host is being closed")) })()
+
+	for attempt := 1; ; attempt++ {
+		k, err := startKernel(ctx, spec, options, d.options)
+		if err == nil {
+			d.add(k)
+			return k, nil
+		}
+		if attempt == portAttempts || ctx.Err() != nil || !portTaken(err) {
+			return nil, fmt.Errorf("%w: %s: %w", kernel.ErrStart, name, err)
+		}
+	}
+}
+
+// portTaken reports whether a kernel ended because of a port that is in use, going by what kernels say.
+func portTaken(err error) bool {
+	text := strings.ToLower(err.Error())
+	return strings.Contains(text, "address already in use") || strings.Contains(text, "eaddrinuse") || strings.Contains(text, "addrinuse")
+}
+
+func (d *Direct) spec(name string) (kernelspec, error) {
+	specs := findSpecs(d.dirs, d.options.Logger)
+	names := make([]string, 0, len(specs))
+	for _, spec := range specs {
+		if spec.name == strings.ToLower(name) {
+			return spec, nil
+		}
+		names = append(names, spec.name)
+	}
+	return kernelspec{}, fmt.Errorf("%w: %q; installed are: %s", kernel.ErrNoSpec, name, strings.Join(names, ", "))
+}
+
+// add remembers a kernel for as long as it lives.
+func (d *Direct) add(k *directKernel) {
+	d.mu.Lock()
+	d.kernels[k] = struct{}{}
+	d.mu.Unlock()
+	go func() {
+		<-k.gone
+		d.mu.Lock()
+		delete(d.kernels, k)
+		d.mu.Unlock()
+	}()
+}
+
+// Close implements kernel.Host.
+func (d *Direct) Close() error {
+	d.mu.Lock()
+	d.closed = true
+	d.mu.Unlock()
+	d.close()
+	d.starts.Wait() // Start adds no kernel after this
+
+	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
+	defer cancel()
+	d.mu.Lock()
+	kernels := slices.Collect(maps.Keys(d.kernels))
+	d.mu.Unlock()
+	var stops errgroup.Group
+	for _, k := range kernels {
+		stops.Go(func() error { return k.Stop(ctx) })
+	}
+	if err := stops.Wait(); err != nil {
+		return fmt.Errorf("stopping kernels: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,250 @@
+package jupyter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/runtime/kernel"
+)
+
+const (
+	// subscribeWait is how long the output channel may lag behind a kernel's reply before its subscription is taken for not yet
+	// working and the kernel is asked again.
+	subscribeWait = 20 * time.Millisecond
+	// brokenWait is how long a kernel that has closed a channel has to end by itself; all do when they shut down.
+	brokenWait = 2 * time.Second
+	// exitWait is how long a kernel whose start has failed has to exit by itself.
+	exitWait = 250 * time.Millisecond
+	// drainWait is how long channels of a kernel that has ended are read on. Its children may hold them open.
+	drainWait = 250 * time.Millisecond
+	// shutdownWait is how long an idle kernel has to follow a shutdown_request, and termWait any kernel a SIGTERM.
+	shutdownWait = time.Second
+	termWait     = 500 * time.Millisecond
+)
+
+// directKernel is a kernel that we started ourselves.
+//
+// Goroutines: one reads and one writes per channel, one watches over the life of the whole. All end with the process.
+type directKernel struct {
+	spec       kernelspec
+	connection *connection
+	process    *process
+	wire       wire
+	session    string
+	log        zerolog.Logger
+
+	shell, iopub, control *zmqSocket
+	broken                chan struct{} // gets a value when a channel ends
+	dead                  chan struct{} // closed when the process has ended
+	gone                  chan struct{} // closed when nothing of the kernel is left, and its last message has been passed on
+	traffic               sync.WaitGroup
+
+	router
+}
+
+// startKernel starts a kernel and returns when it answers and its output channel is proven to work. ctx bounds the start.
+// Nothing is left of a kernel that did not come up; the error says how it ended, and the end of what it said.
+func startKernel(ctx context.Context, spec kernelspec, options kernel.StartOptions, host DirectOptions) (*directKernel, error) {
+	connection, err := newConnection(host.TempDir, spec)
+	if err != nil {
+		return nil, err
+	}
+	process, err := startProcess(spec.argv(connection.file), spec.environ(host.Env), options.Dir)
+	if err != nil {
+		return nil, errors.Join(err, connection.remove())
+	}
+	k := &directKernel{
+		spec: spec, connection: connection, process: process, wire: wire{key: connection.key}, session: newSession(),
+		log:    host.Logger.With().Str("kernelspec", spec.name).Int("pid", process.cmd.Process.Pid).Logger(),
+		broken: make(chan struct{}, 1), dead: make(chan struct{}), gone: make(chan struct{}),
+	}
+	starting, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-process.exited:
+			cancel(kernel.ErrDead)
+		case <-starting.Done():
+		}
+	}()
+	err = k.connect(starting)
+	go k.live()
+	if err == nil {
+		err = k.ready(starting)
+	}
+	if err == nil {
+		return k, nil
+	}
+
+	if ctx.Err() == nil { // a channel has ended, and so does the process: how it does tells more
+		select {
+		case <-process.exited:
+			err = errors.New(process.cmd.ProcessState.String())
+		case <-time.After(exitWait):
+		}
+	}
+	process.kill()
+	<-k.gone
+	return nil, fmt.Errorf("%w%s", err, process.lastWords())
+}
+
+// connect opens the channels. The output channel is first, because it has to be ready before anything is asked.
+func (k *directKernel) connect(ctx context.Context) (err error) {
+	for _, open := range []struct {
+		socket  **zmqSocket
+		channel channel
+	}{{&k.iopub, channelIOPub}, {&k.shell, channelShell}, {&k.control, channelControl}} {
+		if *open.socket, err = dialKernel(ctx, k.connection, open.channel, k.session); err != nil {
+			return err
+		}
+		k.traffic.Go(func() { k.read(*open.socket) })
+	}
+	return nil
+}
+
+// sockets returns the channels that are open.
+func (k *directKernel) sockets() []*zmqSocket {
+	var open []*zmqSocket
+	for _, s := range []*zmqSocket{k.iopub, k.shell, k.control} {
+		if s != nil {
+			open = append(open, s)
+		}
+	}
+	return open
+}
+
+// live watches over the kernel until its end, and cleans up.
+func (k *directKernel) live() {
+	for _, s := range k.sockets() {
+		if s != k.iopub {
+			k.traffic.Go(func() { k.write(s) })
+		}
+	}
+	select {
+	case <-k.process.exited:
+	case <-k.broken: // nobody can use it any more
+		timer := time.NewTimer(brokenWait)
+		defer timer.Stop()
+		select {
+		case <-k.process.exited:
+		case <-timer.C:
+			k.log.Warn().Msg("a kernel has closed a channel and goes on; it is killed")
+			k.process.kill()
+		}
+	}
+	close(k.dead)
+	for _, s := range k.sockets() {
+		s.raw.SetDeadline(time.Now().Add(drainWait))
+	}
+	k.traffic.Wait()
+	for _, s := range k.sockets() {
+		s.raw.Close()
+	}
+	if err := k.connection.remove(); err != nil {
+		k.log.Warn().Err(err).Msg("a kernel's folder cannot be removed")
+	}
+	close(k.gone)
+}
+
+// read passes on what comes from a channel until it ends.
+func (k *directKernel) read(s *zmqSocket) {
+	for {
+		frames, err := s.read()
+		if err != nil {
+			k.breakDown()
+			return
+		}
+		m, err := k.wire.decode(frames, s.channel)
+		if err != nil {
+			k.log.Warn().Err(err).Str("channel", string(s.channel)).Msg("a message of a kernel is dropped")
+			continue
+		}
+		k.route(m)
+	}
+}
+
+// write sends what is queued for a channel until the kernel has ended.
+func (k *directKernel) write(s *zmqSocket) {
+	for {
+		select {
+		case m := <-s.out:
+			frames, err := k.wire.encode(m)
+			if err == nil {
+				err = s.write(frames)
+			}
+			if err != nil {
+				k.breakDown()
+				return
+			}
+		case <-k.dead:
+			return
+		}
+	}
+}
+
+func (k *directKernel) breakDown() {
+	select {
+	case k.broken <- struct{}{}:
+	default:
+	}
+}
+
+// send queues a message.
+func (k *directKernel) send(ctx context.Context, s *zmqSocket, m message) error {
+	select {
+	case s.out <- m:
+		return nil
+	case <-k.dead:
+		return k.deathError()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (k *directKernel) deathError() error {
+	return fmt.Errorf("%w: %s%s", kernel.ErrDead, k.process.cmd.ProcessState, k.process.lastWords())
+}
+
+// ready returns when the kernel has answered and has told about it on the output channel. A subscription takes effect some time after
+// it was sent, and what is published before is lost: so the question is repeated until its echo is heard.
+func (k *directKernel) ready(ctx context.Context) error {
+	for {
+		if complete, err := k.ask(ctx); complete || err != nil {
+			return err
+		}
+	}
+}
+
+// ask asks the kernel what it is, and reports whether it replied and was heard on the output channel.
+func (k *directKernel) ask(ctx context.Context) (complete bool, err error) {
+	m := kernelInfoRequest(k.session)
+	q := k.add(m)
+	defer k.abandon(q)
+	if err := k.send(ctx, k.shell, m); err != nil {
+		return false, err
+	}
+	var replied, idle bool
+	var late <-chan time.Time
+	for {
+		select {
+		case m := <-q.messages:
+			replied = replied || m.Header.Type == typeKernelInfoReply
+			idle = idle || m.executionState() == "idle"
+			if replied && idle {
+				return true, nil
+			}
+			if replied && late == nil {
+				late = time.After(subscribeWait)
+			}
+		case <-late:
+			return false, nil
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package jupyter
+
+import (
+	"slices"
+	"sync"
+)
+
+// router knows the requests that a kernel has not finished, and gives each message to whoever made the request that it is about.
+type router struct {
+	mu       sync.Mutex
+	requests []*request // as the kernel works on them: one after the other
+}
+
+// request is a question to a kernel.
+type request struct {
+	id       string
+	messages chan message
+	left     chan struct{} // closed when nobody reads the messages any more
+	begun    chan struct{} // closed when the kernel works on it: it has said something that is not its status
+	idle     chan struct{} // closed when the kernel is done with it
+}
+
+// inbox is how many messages wait for a reader. A kernel publishes faster than it is read for moments only; when it does for long,
+// ZeroMQ's own buffers fill, and the kernel drops what it publishes.
+const inbox = 1024
+
+// add begins to listen for what is said about a message. Whoever calls it closes left.
+func (r *router) add(m message) *request {
+	q := &request{
+		id: m.Header.ID, messages: make(chan message, inbox),
+		left: make(chan struct{}), begun: make(chan struct{}), idle: make(chan struct{}),
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.requests = append(r.requests, q)
+	return q
+}
+
+// route passes a message on. The channels' readers call it; order within a channel is kept. A request that nobody reads any more
+// is remembered until the kernel is done with it: it can still be interrupted.
+func (r *router) route(m message) {
+	r.mu.Lock()
+	at := slices.IndexFunc(r.requests, func(q *request) bool { return q.id == m.Parent.ID })
+	if at < 0 {
+		r.mu.Unlock()
+		return
+	}
+	q := r.requests[at]
+	state := m.executionState()
+	if m.Channel == channelIOPub && state == "" {
+		closeOnce(q.begun) // under the lock, because only one may at a time
+	}
+	r.mu.Unlock()
+
+	select {
+	case q.messages <- m:
+	case <-q.left:
+	}
+	if state == "idle" {
+		r.mu.Lock()
+		closeOnce(q.idle) // a kernel may say it twice
+		r.mu.Unlock()
+		r.retire(q)
+	}
+}
+
+// retire forgets a request once the kernel is done with it and its reader has left, whichever is last.
+func (r *router) retire(q *request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if closed(q.idle) && closed(q.left) {
+		r.requests = slices.DeleteFunc(r.requests, func(other *request) bool { return other == q })
+	}
+}
+
+// abandon takes a request off the list that the kernel may never be done with, or whose end does not matter.
+func (r *router) abandon(q *request) {
+	close(q.left)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.requests = slices.DeleteFunc(r.requests, func(other *request) bool { return other == q })
+}
+
+// leave says that nobody reads what is said about the request any more.
+func (r *router) leave(q *request) {
+	close(q.left)
+	r.retire(q)
+}
+
+// current returns the request that the kernel works on, nil when there is none.
+func (r *router) current() *request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, q := range r.requests {
+		if !closed(q.idle) {
+			return q
+		}
+	}
+	return nil
+}
