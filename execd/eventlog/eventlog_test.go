@@ -1,0 +1,159 @@
+package eventlog_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"sandbox.internal/execd/eventlog"
+)
+
+func newLog(t *testing.T, limit int64) *eventlog.Log {
+	t.Helper()
+	log := eventlog.New("id", eventlog.Options{Limit: limit, SpoolDir: t.TempDir(), Clock: time.Now})
+	t.Cleanup(log.Close)
+	return log
+}
+
+// all reads a log that has ended and returns its events as "type:text".
+func all(t *testing.T, log *eventlog.Log, after int64) []string {
+	t.Helper()
+	r, err := log.Reader(after)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var events []string
+	for {
+		e, ok, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return events
+		}
+		if err != nil || !ok {
+			t.Fatalf("after %d events: %v, %v", len(events), ok, err)
+		}
+		events = append(events, string(e.Type)+":"+string(e.Text))
+	}
+}
+
+// Results may be larger than anything that a pipe brings at once, and lie in memory or in the file.
+func TestLargeDetailsSurviveTheSpool(t *testing.T) {
+	log := newLog(t, 1<<30)
+	line := strings.Repeat("x", 999) + "\n"
+	var want []string
+	want = append(want, "init:id")
+	for i := range 6 {
+		detail := bytes.Repeat([]byte{byte('a' + i)}, 300_000+i)
+		log.Event(eventlog.TypeResult, detail)
+		want = append(want, "result:"+string(detail))
+		for range 300 {
+			log.Output(eventlog.TypeStdout, []byte(line), false)
+			want = append(want, "stdout:"+line[:999])
+		}
+	}
+	log.Finish(eventlog.TypeComplete, []byte("{}"))
+	want = append(want, "execution_complete:{}")
+	memory, disk := log.Held()
+	if memory > 2<<20 || disk < 1<<20 {
+		t.Errorf("%d bytes in memory, %d on disk: the test does not reach the file", memory, disk)
+	}
+	for _, after := range []int64{0, 1, 2, 299, 1000, int64(len(want)) - 1} {
+		got := all(t, log, after)
+		if len(got) != len(want)-int(after) {
+			t.Fatalf("after %d: %d events, want %d", after, len(got), len(want)-int(after))
+		}
+		for i, e := range got {
+			if e != want[int(after)+i] {
+				t.Fatalf("after %d: event %d is %.40q, want %.40q", after, i, e, want[int(after)+i])
+			}
+		}
+	}
+}
+
+func TestDetailsCountAsOutput(t *testing.T) {
+	log := newLog(t, 1000)
+	log.Event(eventlog.TypeResult, make([]byte, 900))
+	log.Event(eventlog.TypeResult, make([]byte, 200))
+	log.Output(eventlog.TypeStdout, []byte("late\n"), false)
+	log.Finish(eventlog.TypeError, []byte("{}"))
+	got := all(t, log, 1)
+	if len(got) != 4 || !strings.HasPrefix(got[1], "status:output is cut here") || got[2] != "status:205 bytes of output were cut" {
+		t.Errorf("events: %.60q", got)
+	}
+}
+
+func TestLinesOfAMixedLog(t *testing.T) {
+	log := newLog(t, 1<<20)
+	log.Output(eventlog.TypeStdout, []byte("one\ntwo\n"), false)
+	log.Event(eventlog.TypeResult, []byte("not output\n"))
+	log.Output(eventlog.TypeStderr, []byte("thr"), true)
+	log.Output(eventlog.TypeStderr, []byte("ee\n"), false)
+	log.Output(eventlog.TypeStdout, []byte("open"), true)
+	for _, step := range []struct {
+		finish bool
+		last   int64
+		want   string
+	}{{false, 2, "two\nthree\n"}, {true, 3, "two\nthree\nopen"}} {
+		if step.finish {
+			log.Finish(eventlog.TypeComplete, nil)
+		}
+		lines := log.Lines(0)
+		var text bytes.Buffer
+		if _, err := lines.WriteTo(&text); err != nil || text.String() != step.want || lines.Last != step.last {
+			t.Errorf("finished %v: %q, last %d, error %v", step.finish, text.String(), lines.Last, err)
+		}
+	}
+}
+
+func TestReadersOfAnotherMomentSeeTheSame(t *testing.T) {
+	log := newLog(t, 1<<30)
+	early, err := log.Reader(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer early.Close()
+	done := make(chan []string)
+	go func() {
+		var events []string
+		for {
+			e, ok, err := early.Next()
+			switch {
+			case err != nil:
+				done <- events
+				return
+			case ok:
+				events = append(events, fmt.Sprint(e.ID, e.Type, string(e.Text)))
+				continue
+			}
+			if more := early.Wait(); more != nil {
+				<-more
+			}
+		}
+	}()
+	for i := range 20_000 {
+		log.Output(eventlog.TypeStdout, fmt.Appendf(nil, "line %d with some more text to fill the spool\nand another\n", i), false)
+	}
+	log.Finish(eventlog.TypeComplete, nil)
+	followed := <-done
+	if late := all(t, log, 0); len(late) != len(followed) || len(late) != 40_002 {
+		t.Errorf("a follower saw %d events, a late reader %d", len(followed), len(late))
+	}
+}
+
+func TestRetentionForgetsTheOldest(t *testing.T) {
+	var retention eventlog.Retention
+	var forgotten []int
+	now := time.Now()
+	for i := range 1100 {
+		log := newLog(t, 1<<20)
+		log.Finish(eventlog.TypeComplete, nil)
+		retention.Add(log, now.Add(time.Duration(i)*time.Second), func() { forgotten = append(forgotten, i) })
+	}
+	if len(forgotten) != 100 || forgotten[0] != 0 || forgotten[99] != 99 {
+		t.Errorf("%d forgotten: %v", len(forgotten), forgotten)
+	}
+}
