@@ -1,0 +1,258 @@
+import java.io.ByteArrayOutputStream;
+import java.io.DataInputStream;
+import java.io.DataOutputStream;
+import java.io.EOFException;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.OutputStream;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import java.util.concurrent.LinkedBlockingQueue;
+import jdk.jshell.Diag;
+import jdk.jshell.EvalException;
+import jdk.jshell.JShell;
+import jdk.jshell.JShellException;
+import jdk.jshell.Snippet;
+import jdk.jshell.SnippetEvent;
+import jdk.jshell.SourceCodeAnalysis.Completeness;
+import jdk.jshell.SourceCodeAnalysis.CompletionInfo;
+import jdk.jshell.UnresolvedReferenceException;
+import jdk.jshell.execution.LocalExecutionControlProvider;
+
+/**
+ * Runs cells in a JShell for java_kernel.py. Frames on standard input and output: one byte that says what it is, four bytes of length
+ * (big-endian), and as many bytes of UTF-8. In: x a cell, i interrupt. Out: o and e what the cell prints, r its value, f a failure (name,
+ * message and the traceback's lines, separated by NUL), d done.
+ *
+ * <p>The cells run in this virtual machine. JShell's default, a second one behind sockets, costs 200 ms per snippet. What ends this one
+ * (System.exit, a crash) the kernel sees and starts another.
+ */
+final class JShellHost {
+    private static final long STOP_EVERY_MILLIS = 100;
+    private static final int EXIT_UNSTOPPABLE = 137;
+    private static final long KILL_AFTER_MILLIS = 2000;
+    private static final List<String> IMPORTS = List.of(
+            "java.io.*", "java.math.*", "java.net.*", "java.nio.file.*", "java.time.*", "java.util.*", "java.util.concurrent.*",
+            "java.util.function.*", "java.util.regex.*", "java.util.stream.*");
+
+    private final DataOutputStream out;
+    private final LinkedBlockingQueue<String> cells = new LinkedBlockingQueue<>();
+    private JShell shell;
+    private volatile int running; // the number of the cell that runs, 0 for none
+    private volatile boolean interrupted;
+
+    private JShellHost(OutputStream out) {
+        this.out = new DataOutputStream(out);
+    }
+
+    public static void main(String[] arguments) throws IOException {
+        InputStream requests = System.in;
+        JShellHost host = new JShellHost(System.out);
+        // From here on these names belong to the cells.
+        System.setIn(InputStream.nullInputStream());
+        System.setOut(host.new Frames('o'));
+        System.setErr(host.new Frames('e'));
+        Thread worker = new Thread(host::work, "cells");
+        worker.setDaemon(true);
+        worker.setUncaughtExceptionHandler((thread, broken) -> {
+            broken.printStackTrace();
+            Runtime.getRuntime().halt(1);
+        });
+        worker.start();
+        try (DataInputStream in = new DataInputStream(requests)) {
+            host.serve(in);
+        } catch (EOFException kernelHasEnded) {
+            // Nobody is left to run cells for.
+        }
+        Runtime.getRuntime().halt(0);
+    }
+
+    private void serve(DataInputStream in) throws IOException {
+        for (int number = 1; ; ) {
+            int kind = in.readByte();
+            String text = new String(in.readNBytes(in.readInt()), StandardCharsets.UTF_8);
+            if (kind == 'x') {
+                interrupted = false;
+                running = number++;
+                cells.add(text);
+            } else if (kind == 'i' && running != 0) {
+                interrupt(running);
+            }
+        }
+    }
+
+    /** Stops the running cell. A stop that comes while the compiler works is lost, so it is repeated until the cell has ended. */
+    private void interrupt(int cell) {
+        interrupted = true;
+        Thread stopper = new Thread(() -> {
+            long killAt = System.currentTimeMillis() + KILL_AFTER_MILLIS;
+            while (running == cell) {
+                if (System.currentTimeMillis() > killAt) {
+                    Runtime.getRuntime().halt(EXIT_UNSTOPPABLE);
+                }
+                shell.stop();
+                try {
+                    Thread.sleep(STOP_EVERY_MILLIS);
+                } catch (InterruptedException impossible) {
+                    return;
+                }
+            }
+        }, "stopper");
+        stopper.setDaemon(true);
+        stopper.start();
+    }
+
+    private void work() {
+        open();
+        while (true) {
+            try {
+                run(cells.take());
+            } catch (InterruptedException impossible) {
+                return;
+            } catch (RuntimeException broken) { // of JShell itself
+                fail(broken.getClass().getName(), String.valueOf(broken.getMessage()), List.of(broken.toString()));
+            }
+            running = 0;
+            send('d', "");
+        }
+    }
+
+    private void open() {
+        shell = JShell.builder().executionEngine(new LocalExecutionControlProvider(), Map.of()).build();
+        for (String name : IMPORTS) {
+            shell.eval("import " + name + ";");
+        }
+    }
+
+    /** Evaluates the cell's snippets one after the other, up to the first that fails. The value of the last one is the cell's. */
+    private void run(String code) {
+        String value = null;
+        for (String rest = code; !rest.isBlank(); ) {
+            CompletionInfo part = shell.sourceCodeAnalysis().analyzeCompletion(rest);
+            if (part.completeness() == Completeness.EMPTY) {
+                break;
+            }
+            boolean whole = part.completeness().isComplete() && part.source() != null;
+            value = null;
+            for (SnippetEvent event : shell.eval(whole ? part.source() : rest)) {
+                if (event.causeSnippet() != null) {
+                    continue; // another snippet that this one changes
+                }
+                if (interrupted) {
+                    break;
+                }
+                if (event.status() == Snippet.Status.REJECTED) {
+                    failToCompile(event.snippet());
+                    return;
+                }
+                if (event.exception() != null) {
+                    failWith(event.exception());
+                    return;
+                }
+                if (isExpression(event.snippet())) {
+                    value = event.value();
+                }
+            }
+            if (interrupted) {
+                fail("KeyboardInterrupt", "", List.of("interrupted"));
+                return;
+            }
+            rest = whole ? part.remaining() : "";
+        }
+        if (value != null && !value.isEmpty()) {
+            send('r', value);
+        }
+    }
+
+    private static boolean isExpression(Snippet snippet) {
+        return snippet.kind() == Snippet.Kind.EXPRESSION
+                || snippet.subKind() == Snippet.SubKind.TEMP_VAR_EXPRESSION_SUBKIND;
+    }
+
+    private void failToCompile(Snippet snippet) {
+        StringBuilder trace = new StringBuilder();
+        String first = "";
+        for (Diag diagnostic : shell.diagnostics(snippet).filter(Diag::isError).toList()) {
+            String message = diagnostic.getMessage(Locale.ROOT);
+            if (first.isEmpty()) {
+                first = message.lines().findFirst().orElse("");
+            }
+            trace.append("error: ").append(message).append('\n').append(context(snippet.source(), diagnostic));
+        }
+        fail("CompileError", first, trace.toString().lines().toList());
+    }
+
+    /** The line of the source that the diagnostic is about, with a mark below the place. */
+    private static String context(String source, Diag diagnostic) {
+        int at = (int) Math.min(Math.max(diagnostic.getPosition(), 0), source.length());
+        int begin = source.lastIndexOf('\n', at - 1) + 1;
+        int end = source.indexOf('\n', at);
+        return source.substring(begin, end < 0 ? source.length() : end) + "\n" + " ".repeat(at - begin) + "^\n";
+    }
+
+    private void failWith(JShellException exception) {
+        ByteArrayOutputStream text = new ByteArrayOutputStream();
+        String name = exception.getClass().getName();
+        String message = exception.getMessage();
+        if (exception instanceof EvalException thrown) {
+            name = thrown.getExceptionClassName();
+        } else if (exception instanceof UnresolvedReferenceException unresolved) {
+            name = "UnresolvedReference";
+            message = "uses something that is not declared: "
+                    + String.join(", ", shell.unresolvedDependencies(unresolved.getSnippet()).toList());
+        }
+        PrintStream trace = new PrintStream(text, true, StandardCharsets.UTF_8);
+        describe(trace, "", name, message, exception);
+        fail(name, message == null ? "" : message, text.toString(StandardCharsets.UTF_8).lines().toList());
+    }
+
+    private static void describe(PrintStream trace, String prefix, String name, String message, Throwable exception) {
+        trace.println(prefix + name + (message == null ? "" : ": " + message));
+        for (StackTraceElement frame : exception.getStackTrace()) {
+            trace.println("\tat " + frame);
+        }
+        if (exception.getCause() instanceof EvalException cause) {
+            describe(trace, "Caused by: ", cause.getExceptionClassName(), cause.getMessage(), cause);
+        }
+    }
+
+    private void fail(String name, String message, List<String> trace) {
+        send('f', name + "\0" + message + "\0" + String.join("\0", trace));
+    }
+
+    private void send(char kind, String text) {
+        byte[] bytes = text.getBytes(StandardCharsets.UTF_8);
+        send(kind, bytes, 0, bytes.length);
+    }
+
+    private synchronized void send(char kind, byte[] bytes, int offset, int length) {
+        try {
+            out.writeByte(kind);
+            out.writeInt(length);
+            out.write(bytes, offset, length);
+            out.flush();
+        } catch (IOException kernelHasEnded) {
+            Runtime.getRuntime().halt(0);
+        }
+    }
+
+    /** A stream whose every write becomes a frame. */
+    private final class Frames extends PrintStream {
+        Frames(char kind) {
+            super(new OutputStream() {
+                @Override
+                public void write(int single) {
+                    write(new byte[] {(byte) single}, 0, 1);
+                }
+
+                @Override
+                public void write(byte[] bytes, int offset, int length) {
+                    send(kind, bytes, offset, length);
+                }
+            }, true, StandardCharsets.UTF_8);
+        }
+    }
+}

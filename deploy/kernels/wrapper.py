@@ -1,0 +1,73 @@
+"""What the bash and the java kernel share: a Jupyter kernel around a process of another language.
+
+ipykernel speaks the protocol. A cell runs on its main thread and blocks its event loop; between cells the loop forwards what the process
+still says (a background job), as output of the last cell.
+"""
+
+import codecs
+import contextlib
+import signal
+
+import zmq
+from ipykernel.kernelapp import IPKernelApp
+from ipykernel.kernelbase import Kernel
+
+
+class App(IPKernelApp):
+    """The application that runs the kernel, told to lose no output."""
+
+    def init_iopub(self, context):
+        # By default a PUB socket drops messages when a reader is slow; with a dropped "idle" the reader would wait forever.
+        context.setsockopt(zmq.SNDHWM, 0)
+        super().init_iopub(context)
+
+
+class WrapperKernel(Kernel):
+    """A kernel whose cells another process runs."""
+
+    implementation = "sandbox"
+    implementation_version = "1"
+
+    def __init__(self, **arguments):
+        super().__init__(**arguments)
+        self.silent = False
+        self.decoders = {}
+
+    def say(self, stream, data, final=False):
+        """Sends bytes as output on the stream "stdout" or "stderr". A character may be split over two calls; final ends that."""
+        decoder = self.decoders.get(stream)
+        if decoder is None:
+            decoder = self.decoders[stream] = codecs.getincrementaldecoder("utf-8")("replace")
+        text = decoder.decode(data, final)
+        if text and not self.silent:
+            self.send_response(self.iopub_socket, "stream", {"name": stream, "text": text})
+
+    def finish_output(self):
+        """Sends what is left of a character that never became whole."""
+        for stream in list(self.decoders):
+            self.say(stream, b"", final=True)
+
+    def succeeded(self):
+        """The reply to a cell that went well."""
+        return {"status": "ok", "execution_count": self.execution_count, "payload": [], "user_expressions": {}}
+
+    def failed(self, ename, evalue, traceback):
+        """Tells everybody that the cell failed; returns the reply that says the same."""
+        error = {"ename": ename, "evalue": evalue, "traceback": traceback}
+        if not self.silent:
+            self.send_response(self.iopub_socket, "error", error)
+        return {"status": "error", "execution_count": self.execution_count, **error}
+
+    @contextlib.contextmanager
+    def on_interrupt(self, interrupt):
+        """While the block runs, SIGINT calls interrupt instead of raising KeyboardInterrupt at any line of ours."""
+        before = signal.signal(signal.SIGINT, lambda number, frame: interrupt())
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def main(kernel_class):
+    """Runs the kernel with the connection file that the command line names."""
+    App.launch_instance(kernel_class=kernel_class)
