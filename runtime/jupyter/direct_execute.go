@@ -8,6 +8,9 @@ import (
 	"sandbox.internal/runtime/kernel"
 )
 
+// silenceWait is how long the output of a cell may be silent, after its reply, before its end is taken for lost.
+const silenceWait = 10 * time.Second
+
 // Execute implements [kernel.Kernel].
 func (k *directKernel) Execute(ctx context.Context, code string, handle func(kernel.Output)) (kernel.Reply, error) {
 	switch {
@@ -25,18 +28,28 @@ func (k *directKernel) Execute(ctx context.Context, code string, handle func(ker
 	}
 	defer k.leave(q)
 	var missing <-chan time.Time
+	silence := time.NewTimer(silenceWait)
+	defer silence.Stop()
 	for {
 		select {
 		case m := <-q.messages:
 			if cell.take(m) {
 				return cell.reply, nil
 			}
+			silence.Reset(silenceWait)
 			if cell.idle && missing == nil {
 				missing = time.After(replyTime)
 			}
 		case <-missing:
 			// ipykernel forgets to reply when an interrupt meets it on the way into the cell or out of it.
 			return kernel.Reply{Error: &kernel.Error{Name: "KeyboardInterrupt", Value: "the kernel gave the cell up without a reply"}}, nil
+		case <-silence.C:
+			if cell.replied && !cell.idle && len(q.messages) == 0 {
+				// The kernel dropped what it published. To wait on would hang, and to call it complete would be wrong.
+				cell.reply.Error = &kernel.Error{Name: "OutputLost", Value: "the kernel replied, but the end of its output was lost"}
+				return cell.reply, nil
+			}
+			silence.Reset(silenceWait)
 		case <-ctx.Done():
 			return kernel.Reply{}, ctx.Err()
 		case <-k.gone:

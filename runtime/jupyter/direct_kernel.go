@@ -29,7 +29,7 @@ const (
 
 // directKernel is a kernel that we started ourselves.
 //
-// Goroutines: one reads and one writes per channel, one watches over the life of the whole. All end with the process.
+// Goroutines: two read and one writes per channel, one watches over the life of the whole. All end with the process.
 type directKernel struct {
 	spec       kernelspec
 	connection *connection
@@ -102,6 +102,9 @@ func (k *directKernel) connect(ctx context.Context) (err error) {
 		if *open.socket, err = dialKernel(ctx, k.connection, open.channel, k.session); err != nil {
 			return err
 		}
+		waiting := newBacklog()
+		(*open.socket).receiveThrough(waiting)
+		k.traffic.Go(func() { waiting.fill((*open.socket).raw) })
 		k.traffic.Go(func() { k.read(*open.socket) })
 	}
 	return nil

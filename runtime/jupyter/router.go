@@ -20,8 +20,7 @@ type request struct {
 	idle     chan struct{} // closed when the kernel is done with it
 }
 
-// inbox is how many messages wait for a reader. A kernel publishes faster than it is read for moments only; when it does for long,
-// ZeroMQ's own buffers fill, and the kernel drops what it publishes.
+// inbox is how many messages wait for a reader; the rest waits in the backlog of its channel.
 const inbox = 1024
 
 // add begins to listen for what is said about a message. Whoever calls it closes left.

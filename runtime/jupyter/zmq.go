@@ -2,9 +2,11 @@ package jupyter
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net"
 	"syscall"
@@ -45,7 +47,8 @@ func dialKernel(ctx context.Context, c *connection, of channel, session string) 
 			return handshake(ctx, raw, of, session)
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED):
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, context.DeadlineExceeded):
+			// The dialer's deadline is that of ctx, and may be noticed a moment before it.
 			return nil, err
 		}
 		select {
@@ -86,6 +89,12 @@ func handshake(ctx context.Context, raw net.Conn, of channel, session string) (*
 		return nil, fmt.Errorf("connecting to the kernel's %s channel: %w", of, err)
 	}
 	return s, nil
+}
+
+// receiveThrough makes reads come from a backlog that the caller fills from the socket. What the handshake has read ahead is first.
+func (s *zmqSocket) receiveThrough(waiting *backlog) {
+	ahead, _ := s.buffer.reader.Peek(s.buffer.reader.Buffered()) // what is buffered can be had without an error
+	s.buffer.reader = bufio.NewReaderSize(io.MultiReader(bytes.NewReader(bytes.Clone(ahead)), waiting), socketBuffer)
 }
 
 // write sends one message. One goroutine at a time may call it.
