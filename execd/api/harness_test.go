@@ -41,6 +41,8 @@ func TestMain(m *testing.M) {
 			os.Exit(runChild())
 		}
 	}
+	// Under nohup a SIGHUP is ignored, and terminals would inherit that; a handler is not inherited.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	goleak.VerifyTestMain(m)
 }
 

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,7 +20,11 @@ import (
 // patience bounds whatever a test waits for.
 const patience = 20 * time.Second
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Under nohup a SIGHUP is ignored, and what is started here would inherit that; a handler is not inherited.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	goleak.VerifyTestMain(m)
+}
 
 func newManager(t *testing.T, env ...string) *terminal.Manager {
 	t.Helper()

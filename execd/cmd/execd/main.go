@@ -58,6 +58,8 @@ func runServe(args []string) int {
 	if err != nil {
 		return fail(err)
 	}
+	// A daemon started with SIGHUP ignored would pass that on to every command and terminal; a handler is not inherited.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	if err := daemon.Run(ctx); err != nil {
