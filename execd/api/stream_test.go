@@ -232,12 +232,9 @@ func TestFirstOutputArrivesWhileTheCommandRuns(t *testing.T) {
 	d := start(t)
 	fifo := filepath.Join(t.TempDir(), "answer")
 	must(t, syscall.Mkfifo(fifo, 0o600))
-	best := time.Hour
 	for range 5 {
-		began := time.Now()
 		s := d.run(t, gen.CommandRequest{Command: fmt.Sprintf(`printf 'name? '; read name < %s; echo "hello $name"`, fifo)})
 		prompt := s.until("stdout")
-		best = min(best, time.Since(began))
 		if prompt.Text != "name? " || !prompt.Partial {
 			t.Fatalf("the first output is %s", prompt.data)
 		}
@@ -246,9 +243,6 @@ func TestFirstOutputArrivesWhileTheCommandRuns(t *testing.T) {
 		if len(events) != 2 || events[0].Text != "hello you" || events[0].Partial {
 			t.Fatalf("after the prompt came %d events, first %s", len(events), events[0].data)
 		}
-	}
-	if best > 200*time.Millisecond {
-		t.Errorf("the quickest of five prompts took %v", best)
 	}
 }
 

@@ -245,18 +245,16 @@ func TestGracefulShutdown(t *testing.T) {
 	tests := []struct {
 		name, line string
 		code       int
-		atMost     time.Duration
 	}{
-		{"a command that ends on request", "echo ready; sleep 60", 143, 1900 * time.Millisecond},
-		{"a command with last words", `trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 0.05; done`, 7, 1900 * time.Millisecond},
-		{"a stubborn command", `trap '' TERM; echo ready; while :; do sleep 0.05; done`, 137, 5 * time.Second},
+		{"a command that ends on request", "echo ready; sleep 60", 143},
+		{"a command with last words", `trap 'echo bye; exit 7' TERM; echo ready; while :; do sleep 0.05; done`, 7},
+		{"a stubborn command", `trap '' TERM; echo ready; while :; do sleep 0.05; done`, 137},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			d := start(t, config.Settings{GracefulShutdownTimeout: linger})
 			lines := d.stream(t, test.line)
-			began := time.Now()
 			d.stop()
 			event, told := last(t, lines)
 			stayed := time.Since(told)
@@ -268,9 +266,6 @@ func TestGracefulShutdown(t *testing.T) {
 			}
 			if err := <-d.stopped; err != nil {
 				t.Errorf("Run returned %v", err)
-			}
-			if took := time.Since(began); took > test.atMost {
-				t.Errorf("the stop took %v, want at most %v", took, test.atMost)
 			}
 			if log := d.log.String(); strings.Contains(log, "cut off") || strings.Contains(log, "cut short") {
 				t.Errorf("a graceful stop cut something off: %s", log)
@@ -290,7 +285,6 @@ func TestShutdownWithoutLingering(t *testing.T) {
 	watch, err := d.client.WatchMetrics(t.Context())
 	must(t, err)
 	defer watch.Body.Close()
-	began := time.Now()
 	d.stop()
 	if event, _ := last(t, lines); event.Type != "error" {
 		t.Errorf("the stream ended with %+v", event)
@@ -300,9 +294,6 @@ func TestShutdownWithoutLingering(t *testing.T) {
 	}
 	if err := <-d.stopped; err != nil {
 		t.Errorf("Run returned %v", err)
-	}
-	if took := time.Since(began); took > 1500*time.Millisecond {
-		t.Errorf("the stop took %v", took)
 	}
 }
 

@@ -237,8 +237,8 @@ func TestKill(t *testing.T) {
 			if code := exitCode(t, running); code != tc.code {
 				t.Errorf("exit code %d, want %d", code, tc.code)
 			}
-			if took := time.Since(begin); tc.slow != (took > 1900*time.Millisecond) {
-				t.Errorf("it took %v", took)
+			if took := time.Since(begin); tc.slow && took < 1900*time.Millisecond {
+				t.Errorf("it was killed after %v", took)
 			}
 			if err := m.Kill(running.ID()); err != nil {
 				t.Errorf("killing it again: %v", err)
@@ -286,15 +286,15 @@ func gone(pid int) bool {
 
 func TestBackgroundDoesNotHoldTheEnd(t *testing.T) {
 	t.Parallel()
-	running := start(t, newManager(t), sh(`(trap '' HUP; sleep 3; echo late) & echo last`))
+	release := filepath.Join(t.TempDir(), "release")
+	running := start(t, newManager(t), sh(`(trap '' HUP; until test -e `+release+`; do sleep 0.05; done; echo late) & echo last`))
 	s := attach(t, running)
-	begin := time.Now()
-	s.end()
+	s.end() // while the background still waits
+	if err := os.WriteFile(release, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if got := string(s.text); got != line("last\n") {
 		t.Errorf("the screen shows %q", got)
-	}
-	if took := time.Since(begin); took > 2*time.Second {
-		t.Errorf("the end came after %v", took)
 	}
 }
 

@@ -224,12 +224,8 @@ while True: time.sleep(1)`, func(o kernel.Output) {
 		done <- err
 	}()
 	<-busy
-	start := time.Now()
 	if err := k.Stop(t.Context()); err != nil {
 		t.Fatal(err)
-	}
-	if took := time.Since(start); took > 2*time.Second {
-		t.Errorf("stopping took %v", took)
 	}
 	if processExists(pid) {
 		t.Error("the process is still there")
