@@ -7,6 +7,8 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -99,7 +101,18 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 		CgroupVersion: cgroup,
 		CPUs:          info.NCPU,
 		MemoryBytes:   info.MemTotal,
+		AppArmor:      hasSecurityOption(info.SecurityOptions, "apparmor"),
+		Seccomp:       hasSecurityOption(info.SecurityOptions, "seccomp"),
 	}, nil
+}
+
+// hasSecurityOption looks for a kind in the engine's list, whose entries look like "name=seccomp,profile=default", and without
+// the name before API 1.25. An engine silently ignores profiles of a kind that it does not list.
+func hasSecurityOption(list []string, kind string) bool {
+	return slices.ContainsFunc(list, func(option string) bool {
+		name, _, _ := strings.Cut(option, ",")
+		return strings.TrimPrefix(name, "name=") == kind
+	})
 }
 
 // Close implements [engine.Engine]. Pulls that are under way are cancelled.

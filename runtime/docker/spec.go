@@ -14,6 +14,9 @@ import (
 
 // containerConfig is what goes into the container, whatever host it runs on.
 func containerConfig(spec engine.ContainerSpec) (*container.Config, error) {
+	if spec.Network != engine.NetworkBridge && len(spec.Publish) > 0 {
+		return nil, fmt.Errorf("%w: publish: ports can be published on the bridge network only", engine.ErrInvalid)
+	}
 	exposed := nat.PortSet{}
 	for _, port := range spec.Publish {
 		if port < 1 || port > 65535 {
@@ -42,7 +45,7 @@ func containerConfig(spec engine.ContainerSpec) (*container.Config, error) {
 func hostConfig(spec engine.ContainerSpec) *container.HostConfig {
 	noInit := false // execd is the first process; an engine can be configured to add its own
 	host := &container.HostConfig{
-		NetworkMode:   "bridge",
+		NetworkMode:   networkMode(spec.Network),
 		PortBindings:  nat.PortMap{},
 		IpcMode:       container.IPCModePrivate,
 		Init:          &noInit,
@@ -74,6 +77,13 @@ func hostConfig(spec engine.ContainerSpec) *container.HostConfig {
 		}}
 	}
 	return host
+}
+
+func networkMode(network engine.Network) container.NetworkMode {
+	if network == engine.NetworkBridge {
+		return "bridge"
+	}
+	return container.NetworkMode(network)
 }
 
 func securityOptions(security engine.Security) []string {

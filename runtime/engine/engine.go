@@ -73,6 +73,8 @@ type Info struct {
 	CgroupVersion string // "1" or "2"
 	CPUs          int    // processors of the engine's host
 	MemoryBytes   int64  // memory of the engine's host
+	AppArmor      bool   // profiles of AppArmor can be had
+	Seccomp       bool   // profiles of seccomp can be had
 }
 
 // RegistryAuth is a user's name and password at an image registry. It is never logged and never stored.
@@ -91,13 +93,28 @@ type ContainerSpec struct {
 	// Env is added to the image's environment.
 	Env    map[string]string
 	Mounts []Mount
-	// Publish lists the TCP ports of the container that the engine publishes on a free port of the host.
+	// Network is how the container is connected.
+	Network Network
+	// Publish lists the TCP ports of the container that the engine publishes on a free port of the host. Only with [NetworkBridge].
 	Publish []int
 	// PublishIP is the host's address that ports are published on; empty means all.
 	PublishIP string
 	Resources Resources
 	Security  Security
 }
+
+// Network is how a container is connected.
+type Network string
+
+// The networks.
+const (
+	// NetworkBridge gives the container a network namespace of its own, connected to the engine's default bridge.
+	NetworkBridge Network = ""
+	// NetworkHost shares the network of the engine's host: its addresses, its ports, its loopback interface.
+	NetworkHost Network = "host"
+	// NetworkNone gives the container a loopback interface of its own and nothing else.
+	NetworkNone Network = "none"
+)
 
 // Resources are a container's limits; zero means no limit.
 type Resources struct {

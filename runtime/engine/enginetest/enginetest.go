@@ -60,6 +60,8 @@ func Run(t *testing.T, open func(t *testing.T) (engine.Engine, Janitor)) {
 			"Environment":                 s.testEnvironment,
 			"Publish":                     s.testPublish,
 			"PublishSamePort":             s.testPublishSamePort,
+			"NetworkHost":                 s.testNetworkHost,
+			"NetworkNone":                 s.testNetworkNone,
 			"MemoryLimit":                 s.testMemoryLimit,
 			"PIDsLimit":                   s.testPIDsLimit,
 			"Security":                    s.testSecurity,

@@ -58,6 +58,43 @@ func (s *suite) testPublishSamePort(t *testing.T) {
 	}
 }
 
+// testNetworkHost: the container hears this machine's loopback interface, and nothing is published.
+func (s *suite) testNetworkHost(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		if connection, err := listener.Accept(); err == nil {
+			_, _ = io.WriteString(connection, "from the host")
+			_ = connection.Close()
+		}
+	}()
+	defer func() {
+		_ = listener.Close()
+		<-answered
+	}()
+	spec := s.spec("hear", listener.Addr().String())
+	spec.Network = engine.NetworkHost
+	if got := s.output(t, spec); got != "from the host" {
+		t.Errorf("the container heard %q", got)
+	}
+	spec = s.spec("sleep")
+	spec.Network, spec.Publish = engine.NetworkHost, []int{8080}
+	_, err = s.engine.Create(t.Context(), spec)
+	wantError(t, err, engine.ErrInvalid, "publish")
+}
+
+func (s *suite) testNetworkNone(t *testing.T) {
+	spec := s.spec("interfaces")
+	spec.Network = engine.NetworkNone
+	if got := s.output(t, spec); got != "lo\n" {
+		t.Errorf("without a network the container has the interfaces %q", got)
+	}
+}
+
 func (s *suite) testMemoryLimit(t *testing.T) {
 	spec := s.spec("eat", "512")
 	spec.Resources.MemoryBytes = 64 << 20

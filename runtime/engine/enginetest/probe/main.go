@@ -3,6 +3,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -15,7 +16,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fatal("usage: probe sleep|trap|stubborn|exit|print|lines|env|cat|write|eat|fork|count|serve [argument...]")
+		fatal("usage: probe sleep|trap|stubborn|exit|print|lines|env|cat|write|eat|fork|count|hear|interfaces|serve [argument...]")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -67,6 +68,21 @@ func main() {
 		for i := 0; ; i++ {
 			fmt.Println(i)
 			time.Sleep(10 * time.Millisecond)
+		}
+	case "hear":
+		connection, err := net.Dial("tcp", args[0])
+		check(err)
+		said, err := io.ReadAll(connection)
+		check(err)
+		fmt.Print(string(said))
+	case "interfaces":
+		// Interfaces that tunnel modules put into every namespace are down.
+		interfaces, err := net.Interfaces()
+		check(err)
+		for _, i := range interfaces {
+			if i.Flags&net.FlagUp != 0 {
+				fmt.Println(i.Name)
+			}
 		}
 	case "serve":
 		serve(args[0])
