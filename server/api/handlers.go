@@ -5,6 +5,7 @@ import (
 	"net"
 	"runtime"
 	"strconv"
+	"strings"
 
 	gen "sandbox.internal/gen/lifecycle"
 	"sandbox.internal/openapi/serve"
@@ -110,11 +111,7 @@ func (h *handlers) GetEndpoint(ctx context.Context, request gen.GetEndpointReque
 	if err != nil {
 		return nil, err
 	}
-	host := endpoint.Host
-	if host == "" {
-		host = hostOf(serve.Request(ctx).Host)
-	}
-	address := net.JoinHostPort(host, strconv.Itoa(endpoint.Port)) + endpoint.Path
+	address := addressOf(endpoint, serve.Request(ctx).Host) + endpoint.Path
 	return gen.GetEndpoint200JSONResponse{Body: gen.Endpoint{
 		Endpoint: address,
 		URL:      "http://" + address,
@@ -134,6 +131,26 @@ func (h *handlers) reach(ctx context.Context, id string, allowed func(p lifecycl
 		return lifecycle.Sandbox{}, err
 	}
 	return sandbox, nil
+}
+
+// addressOf returns the host and port of an endpoint, for a client that reached the service at the given Host header.
+func addressOf(endpoint lifecycle.Endpoint, header string) string {
+	host := endpoint.Host
+	if host == "" {
+		host = hostOf(header)
+	}
+	port := strconv.Itoa(endpoint.Port)
+	if endpoint.Port == 0 {
+		_, given, err := net.SplitHostPort(header)
+		if err != nil { // the port that the scheme implies
+			if strings.Contains(host, ":") {
+				host = "[" + host + "]"
+			}
+			return host
+		}
+		port = given
+	}
+	return net.JoinHostPort(host, port)
 }
 
 // hostOf returns the host of a Host header, without the port and without the brackets of an IPv6 address.

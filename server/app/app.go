@@ -130,6 +130,8 @@ func hostOptions(cfg config.Config) (host.Options, error) {
 			SeccompProfile:   seccomp,
 		},
 		PIDsLimit:              cfg.Docker.PidsLimit,
+		AllowUnenforcedLimits:  cfg.Docker.AllowUnenforcedLimits,
+		HostNetwork:            cfg.Docker.NetworkMode == config.NetworkHost,
 		PublishIP:              publish,
 		EngineHost:             reach,
 		EndpointHost:           cfg.Docker.HostIP,

@@ -8,6 +8,8 @@
 // callers pass in what they have.
 package config
 
+import "slices"
+
 // Config is the complete configuration of one lifecycle service.
 type Config struct {
 	Server     Server     `toml:"server"`
@@ -51,7 +53,7 @@ func (c Config) Validate() error {
 func (c Config) check(p *problems) {
 	c.Server.check(p)
 	c.Runtime.check(p)
-	c.Docker.check(p)
+	c.Docker.check(p, c.Environment)
 	c.Egress.check(p)
 	c.Ingress.check(p, c.Runtime.Type)
 	c.Storage.check(p)
@@ -70,5 +72,5 @@ func (c *Config) normalise(env func(string) string) {
 // Warnings returns settings that are allowed but that an operator should know
 // about, one sentence each. They never contain a secret.
 func (c Config) Warnings() []string {
-	return c.Server.warnings()
+	return slices.Concat(c.Server.warnings(), c.Docker.warnings(), c.Ingress.warnings(), c.Kubernetes.warnings(c.Runtime.Type))
 }

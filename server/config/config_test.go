@@ -120,6 +120,7 @@ func TestPath(t *testing.T) {
 
 func TestWarnings(t *testing.T) {
 	const long = `api_key = "0123456789abcdef0123456789abcdef"`
+	network := func(lines string) string { return long + "\n" + lines }
 	tests := map[string]struct {
 		server string
 		want   []string
@@ -127,6 +128,11 @@ func TestWarnings(t *testing.T) {
 		"no key":       {"", []string{"no API key is configured (server.api_key, server.keys): everyone who reaches the service controls it"}},
 		"short":        {`api_key = "hunter2"`, []string{"server.api_key is shorter than the advised 32 characters"}},
 		"long":         {long, nil},
+		"host network": {network("[docker]\nnetwork_mode = \"host\""), []string{"docker.network_mode is host: a sandbox reaches everything that listens on this host, on 127.0.0.1 too, and there is one sandbox at a time"}},
+		"unenforced":   {network("[docker]\nallow_unenforced_limits = true"), []string{"docker.allow_unenforced_limits is true: the service starts even when limits of sandboxes have no effect"}},
+		"gateway":      {network("[ingress.gateway]\naddress = \"gate.example:80\"\nroute.mode = \"uri\""), []string{"the section [ingress.gateway] has no effect: ingress.mode is direct"}},
+		"wildcard":     {network("[ingress.gateway]\naddress = \"*.gate.example\"\nroute.mode = \"wildcard\""), []string{"the section [ingress.gateway] has no effect: ingress.mode is direct"}},
+		"cluster":      {network("[kubernetes]\nkubeconfig_path = \"/k\"\nnamespace = \"n\""), []string{"the section [kubernetes] has no effect: runtime.type is docker"}},
 		"only digests": {`keys = [{name = "ci", role = "user", sha256 = "` + digestA + `"}]`, nil},
 	}
 	for name, tt := range tests {

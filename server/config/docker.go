@@ -14,7 +14,7 @@ type NetworkMode string
 const (
 	// NetworkBridge gives each sandbox a network namespace of its own.
 	NetworkBridge NetworkMode = "bridge"
-	// NetworkHost shares the host's network; not supported yet.
+	// NetworkHost shares the host's network; then there is one sandbox at a time.
 	NetworkHost NetworkMode = "host"
 )
 
@@ -44,6 +44,8 @@ type Docker struct {
 	// HostIP is the host in the endpoints of sandboxes; empty takes the host that
 	// the client asked for.
 	HostIP string `toml:"host_ip"`
+	// AllowUnenforcedLimits lets the service start although a limit on memory, CPU time or processes was seen to have no effect.
+	AllowUnenforcedLimits bool `toml:"allow_unenforced_limits"`
 }
 
 func defaultDocker() Docker {
@@ -67,11 +69,12 @@ func (d *Docker) normalise() {
 	}
 }
 
-func (d Docker) check(p *problems) {
-	if d.NetworkMode == NetworkHost {
-		p.notYet("docker.network_mode", string(d.NetworkMode))
+func (d Docker) check(p *problems, e Environment) {
+	if d.NetworkMode == NetworkHost && !e.engineIsHere() {
+		p.add("docker.network_mode", "must be bridge when %s names another machine, whose loopback interface the service cannot reach (got %q)",
+			envDockerHost, string(d.NetworkMode))
 	} else {
-		checkOneOf(p, "docker.network_mode", d.NetworkMode, NetworkBridge)
+		checkOneOf(p, "docker.network_mode", d.NetworkMode, NetworkBridge, NetworkHost)
 	}
 	for i, name := range d.DropCapabilities {
 		if !isCapability(name) {
@@ -90,6 +93,17 @@ func (d Docker) check(p *problems) {
 	if d.HostIP != "" && !isHost(d.HostIP) {
 		p.add("docker.host_ip", "must be an IP address or a host name, without a port (got %q)", d.HostIP)
 	}
+}
+
+func (d Docker) warnings() []string {
+	var w []string
+	if d.NetworkMode == NetworkHost {
+		w = append(w, "docker.network_mode is host: a sandbox reaches everything that listens on this host, on 127.0.0.1 too, and there is one sandbox at a time")
+	}
+	if d.AllowUnenforcedLimits {
+		w = append(w, "docker.allow_unenforced_limits is true: the service starts even when limits of sandboxes have no effect")
+	}
+	return w
 }
 
 // checkSeccomp reads the profile now: at the first create it would be too late

@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"net"
+	"net/netip"
 	"net/url"
 	"path/filepath"
 	"strconv"
@@ -49,6 +50,16 @@ func (e Environment) check(p *problems) {
 	if err := checkDockerHost(e.DockerHost); err != nil {
 		p.add(envDockerHost, "%w", err)
 	}
+}
+
+// engineIsHere reports whether the engine runs on the service's own machine.
+func (e Environment) engineIsHere() bool {
+	u, err := url.Parse(e.DockerHost)
+	if err != nil || u.Scheme != "tcp" {
+		return true
+	}
+	ip, err := netip.ParseAddr(u.Hostname())
+	return u.Hostname() == "localhost" || err == nil && ip.IsLoopback()
 }
 
 // checkDockerHost keeps the value out of its errors: a URL may hold a password.

@@ -44,6 +44,7 @@ var documented = map[string]any{
 // extensions are our own keys.
 var extensions = []string{
 	"server.data_dir", "server.instance", "server.terminated_retention",
+	"docker.allow_unenforced_limits",
 	"server.keys.name", "server.keys.sha256", "server.keys.role",
 }
 

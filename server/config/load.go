@@ -36,12 +36,12 @@ func Load(path string, env func(string) string) (Config, error) {
 	c := Default(env)
 	var inFile, inEnv problems
 	decodeTable(&inFile, "", tree, reflect.ValueOf(&c).Elem())
+	c.Environment.read(&inEnv, env)
+	c.Environment.check(&inEnv)
+
 	c.normalise(env)
 	c.check(&inFile)
 	inFile.locate(path, idx)
-
-	c.Environment.read(&inEnv, env)
-	c.Environment.check(&inEnv)
 
 	if err := append(inFile, inEnv...).join(); err != nil {
 		return Config{}, err

@@ -141,8 +141,8 @@ func TestLoadRefuses(t *testing.T) {
 		"key instead of digest":  {`server.keys = [{sha256 = "my-secret-key", name = "a", role = "user"}]`, `server.keys[0].sha256: must be the SHA-256 digest of the key in 64 hexadecimal digits`},
 		"unknown key of a key":   {`server.keys = [{sha256 = "` + digestA + `", name = "a", role = "user", rol = "x"}]`, `server.keys[0].rol: unknown key; did you mean server.keys.role?`},
 		"keys is no array":       {`server.keys = {name = "a"}`, `server.keys: must be an array (got a section)`},
-		"host network":           {`docker.network_mode = "host"`, `docker.network_mode: is not supported yet (got "host"): leave it out`},
-		"network mode":           {`docker.network_mode = "none"`, `docker.network_mode: must be bridge (got "none")`},
+		"host network elsewhere": {`docker.network_mode = "host"`, `docker.network_mode: must be bridge when DOCKER_HOST names another machine, whose loopback interface the service cannot reach (got "host")`},
+		"network mode":           {`docker.network_mode = "none"`, `docker.network_mode: must be bridge or host (got "none")`},
 		"privileges as text":     {`docker.no_new_privileges = "yes"`, `docker.no_new_privileges: must be true or false (got a string)`},
 		"apparmor profile":       {`docker.apparmor_profile = "a b"`, `docker.apparmor_profile: must be a profile's name without spaces (got "a b")`},
 		"relative seccomp":       {`docker.seccomp_profile = "s.json"`, `docker.seccomp_profile: must be empty, unconfined or the absolute path of a profile (got "s.json")`},
@@ -152,13 +152,17 @@ func TestLoadRefuses(t *testing.T) {
 		"egress image":           {`egress.image = "sandbox/egress:dev"`, `egress.image: is not supported yet (got "sandbox/egress:dev"): leave it out`},
 		"gateway with docker":    {`ingress.mode = "gateway"`, `ingress.mode: must be direct, because the docker runtime requires it (got "gateway")`},
 		"ingress mode":           {`ingress.mode = "x"`, `ingress.mode: must be direct or gateway (got "x")`},
-		"gateway address":        {`ingress.gateway.address = "*.example"`, `ingress.gateway.address: is not supported yet (got "*.example"): leave it out`},
-		"route mode":             {`ingress.gateway.route.mode = "uri"`, `ingress.gateway.route.mode: is not supported yet (got "uri"): leave it out`},
+		"gateway address":        {`ingress.gateway.address = "*."`, `ingress.gateway.address: must be a wildcard domain such as *.example.com, or a host name or an IP address with an optional port (got "*.")`},
+		"gateway with a path":    {`ingress.gateway.address = "gate.example/x"`, `ingress.gateway.address: must be a wildcard domain such as *.example.com, or a host name or an IP address with an optional port (got "gate.example/x")`},
+		"gateway port":           {`ingress.gateway.address = "192.0.2.1:65536"`, `ingress.gateway.address: must be a wildcard domain such as *.example.com, or a host name or an IP address with an optional port (got "192.0.2.1:65536")`},
+		"wildcard and uri":       {`ingress.gateway = {address = "*.example.com", route.mode = "uri"}`, `ingress.gateway.address: must be a wildcard domain when ingress.gateway.route.mode is wildcard, and only then (got "*.example.com")`},
+		"IP and wildcard":        {`ingress.gateway = {address = "192.0.2.1", route.mode = "wildcard"}`, `ingress.gateway.address: must be a wildcard domain when ingress.gateway.route.mode is wildcard, and only then (got "192.0.2.1")`},
 		"unknown route mode":     {`ingress.gateway.route.mode = "x"`, `ingress.gateway.route.mode: must be wildcard, uri or header (got "x")`},
 		"relative mount":         {`storage.allowed_host_paths = ["data"]`, `storage.allowed_host_paths[0]: must be an absolute path without ".", ".." and empty parts (got "data")`},
 		"mount that goes up":     {`storage.allowed_host_paths = ["/data/../etc"]`, `storage.allowed_host_paths[0]: must be an absolute path without ".", ".." and empty parts (got "/data/../etc")`},
-		"kubeconfig":             {`kubernetes.kubeconfig_path = "/k"`, `kubernetes.kubeconfig_path: is not supported yet (got "/k"): leave it out`},
-		"namespace":              {`kubernetes.namespace = "n"`, `kubernetes.namespace: is not supported yet (got "n"): leave it out`},
+		"egress image, spaces":   {`egress.image = "a b"`, `egress.image: must be an image reference without spaces (got "a b")`},
+		"unenforced limits":      {`docker.allow_unenforced_limits = 1`, `docker.allow_unenforced_limits: must be true or false (got an integer)`},
+		"namespace":              {`kubernetes.namespace = "My_Space"`, `kubernetes.namespace: must be 1 to 63 lower-case letters, digits and inner hyphens (got "My_Space")`},
 		"case of a key":          {`server.Port = 1`, `server.Port: unknown key; did you mean server.port?`},
 		"nothing similar":        {`server.zzzzzzzzz = 1`, `server.zzzzzzzzz: unknown key`},
 		"quoted key":             {`server."a b.c" = 1`, `server."a b.c": unknown key`},
@@ -168,7 +172,11 @@ func TestLoadRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			// A dotted key stands before the first header, or it would belong to it.
 			content := "\n\n\n" + tt.add + "\n" + minimal
-			_, err := config.Load(write(t, content), home)
+			env := home
+			if name == "host network elsewhere" {
+				env = environment(map[string]string{"HOME": "/h", "DOCKER_HOST": "tcp://engine.example:2376"})
+			}
+			_, err := config.Load(write(t, content), env)
 			if want := place + tt.want; err == nil || err.Error() != want {
 				t.Errorf("got  %v\nwant %s", err, want)
 			}
@@ -178,7 +186,10 @@ func TestLoadRefuses(t *testing.T) {
 
 func TestLoadRefusesRuntimes(t *testing.T) {
 	tests := map[string]struct{ content, want string }{
-		"kubernetes":        {"[runtime]\ntype = \"kubernetes\"\nexecd_image = \"x\"", `sandbox.toml:2: runtime.type: is not supported yet (got "kubernetes"): leave it out`},
+		"kubernetes": {"[runtime]\ntype = \"kubernetes\"\nexecd_image = \"x\"", `sandbox.toml:2: runtime.type: is not supported yet (got "kubernetes"): leave it out`},
+		"gateway of nothing": {"[runtime]\ntype = \"kubernetes\"\nexecd_image = \"x\"\n[ingress]\nmode = \"gateway\"", `sandbox.toml:2: runtime.type: is not supported yet (got "kubernetes"): leave it out
+sandbox.toml: ingress.gateway.address: is required when ingress.mode is gateway
+sandbox.toml: ingress.gateway.route.mode: is required when ingress.mode is gateway`},
 		"unknown":           {"[runtime]\ntype = \"podman\"\nexecd_image = \"x\"", `sandbox.toml:2: runtime.type: must be docker (got "podman")`},
 		"image with spaces": {"[runtime]\ntype = \"docker\"\nexecd_image = \"a b\"", `sandbox.toml:3: runtime.execd_image: must be an image reference without spaces (got "a b")`},
 		"runtime no table":  {"runtime = \"docker\"", `sandbox.toml:1: runtime: must be a section (got a string)`},

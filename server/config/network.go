@@ -1,5 +1,7 @@
 package config
 
+import "strings"
+
 // Egress is the section [egress]: what sandboxes may reach. Not supported yet.
 type Egress struct {
 	// Image is the reference of the egress sidecar's image.
@@ -7,7 +9,10 @@ type Egress struct {
 }
 
 func (e Egress) check(p *problems) {
-	if e.Image != "" {
+	switch {
+	case hasSpace(e.Image):
+		p.add("egress.image", "must be an image reference without spaces (got %q)", e.Image)
+	case e.Image != "":
 		p.notYet("egress.image", e.Image)
 	}
 }
@@ -19,7 +24,7 @@ type IngressMode string
 const (
 	// IngressDirect publishes a port of the host for each sandbox.
 	IngressDirect IngressMode = "direct"
-	// IngressGateway routes through one gateway; not supported yet.
+	// IngressGateway routes through one gateway; the docker runtime does not have it.
 	IngressGateway IngressMode = "gateway"
 )
 
@@ -39,36 +44,51 @@ type Ingress struct {
 	Gateway Gateway     `toml:"gateway"`
 }
 
-// Gateway is the section [ingress.gateway]. Not supported yet.
+// Gateway is the section [ingress.gateway]. It is used by the gateway mode alone, which the docker runtime does not have.
 type Gateway struct {
-	// Address is a wildcard domain, or an IP address with an optional port.
+	// Address is a wildcard domain (*.example.com), or a host name or an IP address with an optional port.
 	Address string `toml:"address"`
 	Route   Route  `toml:"route"`
 }
 
-// Route is the section [ingress.gateway.route]. Not supported yet.
+// Route is the section [ingress.gateway.route].
 type Route struct {
 	// Mode is empty when there is no gateway.
 	Mode RouteMode `toml:"mode"`
 }
 
 func (i Ingress) check(p *problems, runtime RuntimeType) {
-	switch {
-	case i.Mode == IngressGateway && runtime == RuntimeDocker:
+	if i.Mode == IngressGateway && runtime == RuntimeDocker {
 		p.add("ingress.mode", "must be direct, because the docker runtime requires it (got %q)", string(i.Mode))
-	case i.Mode == IngressGateway:
-		p.notYet("ingress.mode", string(i.Mode))
-	default:
+	} else {
 		checkOneOf(p, "ingress.mode", i.Mode, IngressDirect, IngressGateway)
 	}
-	if i.Gateway.Address != "" {
-		p.notYet("ingress.gateway.address", i.Gateway.Address)
+	i.Gateway.check(p, i.Mode == IngressGateway && runtime != RuntimeDocker)
+}
+
+func (g Gateway) check(p *problems, required bool) {
+	const address, mode = "ingress.gateway.address", "ingress.gateway.route.mode"
+	domain, wildcard := strings.CutPrefix(g.Address, "*.")
+	switch {
+	case g.Address == "" && required:
+		p.add(address, "is required when ingress.mode is gateway")
+	case g.Address == "":
+	case wildcard && !isHost(domain), !wildcard && !isHostPort(g.Address):
+		p.add(address, "must be a wildcard domain such as *.example.com, or a host name or an IP address with an optional port (got %q)", g.Address)
+	case wildcard != (g.Route.Mode == RouteWildcard) && g.Route.Mode != "":
+		p.add(address, "must be a wildcard domain when %s is wildcard, and only then (got %q)", mode, g.Address)
 	}
-	switch mode := i.Gateway.Route.Mode; mode {
-	case "":
-	case RouteWildcard, RouteURI, RouteHeader:
-		p.notYet("ingress.gateway.route.mode", string(mode))
-	default:
-		checkOneOf(p, "ingress.gateway.route.mode", mode, RouteWildcard, RouteURI, RouteHeader)
+	switch {
+	case g.Route.Mode != "":
+		checkOneOf(p, mode, g.Route.Mode, RouteWildcard, RouteURI, RouteHeader)
+	case required:
+		p.add(mode, "is required when ingress.mode is gateway")
 	}
+}
+
+func (i Ingress) warnings() []string {
+	if i.Mode == IngressGateway || i.Gateway == (Gateway{}) {
+		return nil
+	}
+	return []string{"the section [ingress.gateway] has no effect: ingress.mode is " + string(i.Mode)}
 }

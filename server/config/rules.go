@@ -1,9 +1,11 @@
 package config
 
 import (
+	"net"
 	"net/netip"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -57,6 +59,16 @@ func isHost(s string) bool {
 		return true
 	}
 	return len(s) <= 253 && hostName.MatchString(s) && !digitsAndDots.MatchString(s)
+}
+
+// isHostPort reports whether s is an IP address or a host name, with or without a port.
+func isHostPort(s string) bool {
+	name, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return isHost(s)
+	}
+	n, err := strconv.Atoi(port)
+	return err == nil && n >= 1 && n <= 65535 && isHost(name)
 }
 
 func hasSpace(s string) bool { return strings.ContainsFunc(s, unicode.IsSpace) }

@@ -88,9 +88,9 @@ func (s *Server) normalise(env func(string) string) {
 	}
 }
 
-// instanceName is a DNS label, so that it fits a label value, a container name
-// and a volume name alike.
-var instanceName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+// dnsLabel is the form of names that must fit a label value, a container name
+// and a volume name alike, and of namespaces.
+var dnsLabel = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 func (s Server) check(p *problems) {
 	if !isHost(s.Host) {
@@ -107,7 +107,7 @@ func (s Server) check(p *problems) {
 	case !filepath.IsAbs(s.DataDir):
 		p.add("server.data_dir", "must be an absolute path, or begin with ~/ while HOME is set (got %q)", s.DataDir)
 	}
-	if !instanceName.MatchString(s.Instance) {
+	if !dnsLabel.MatchString(s.Instance) {
 		p.add("server.instance", "must be 1 to 63 lower-case letters, digits and inner hyphens (got %q)", s.Instance)
 	}
 	s.TerminatedRetention.check(p, "server.terminated_retention", 0)

@@ -40,6 +40,10 @@ type Options struct {
 	// Security is what the processes of a sandbox may do. PIDsLimit bounds their number; 0 means no limit.
 	Security  engine.Security
 	PIDsLimit int64
+	// AllowUnenforcedLimits lets the host start although a limit was seen to have no effect.
+	AllowUnenforcedLimits bool
+	// HostNetwork makes sandboxes share the network of the engine's host, which must be this machine; then there is one at a time.
+	HostNetwork bool
 	// PublishIP is the host's address that sandboxes' daemons are published on; empty means all of them.
 	PublishIP string
 	// EngineHost is where the service itself reaches published ports: a name or address.
@@ -77,6 +81,7 @@ type Host struct {
 
 	registry registry
 	keys     sync.Mutex // serialises creates that carry an idempotency key
+	slot     sync.Mutex // serialises creates while there is one sandbox at a time
 	creating sync.RWMutex
 
 	volumeMu sync.Mutex
@@ -140,7 +145,7 @@ func (h *Host) daemonVolume(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	name := "sandbox-execd-" + shortDigest(imageID)
+	name := lifecycle.DaemonVolumePrefix + shortDigest(imageID)
 	// Another service on the same engine may be filling the same volume at this moment; its containers are not ours to remove.
 	labels := map[string]string{lifecycle.LabelPrefix + "execd-image": imageID, lifecycle.LabelPrefix + "filled-by": h.Instance}
 	if err := h.Engine.EnsureVolume(ctx, name, imageID, lifecycle.DaemonPath, labels); err != nil {

@@ -6,14 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
 )
-
-// daemonPort is where execd listens in a sandbox (execd document, default port).
-const daemonPort = 44772
 
 // Labels of our containers. With labelRecord the records can be rebuilt from the engine alone.
 const (
@@ -124,6 +122,11 @@ func (a *actor) launch(ctx context.Context, record lifecycle.Record) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	if record.HostNetwork {
+		if err := a.awaitSlot(ctx); err != nil {
+			return err
+		}
+	}
 	volume, err := a.host.daemonVolume(ctx)
 	if err != nil {
 		return fmt.Errorf("make execd available: %w", err)
@@ -194,13 +197,9 @@ func (a *actor) prove(ctx context.Context, record lifecycle.Record) (int, error)
 		if container.Status == engine.StatusExited {
 			return 0, &provisionError{ended: &container, log: a.lastLines(ctx), text: "the entrypoint ended"}
 		}
-		port := container.Ports[daemonPort]
-		if port == 0 {
-			lastErr = errors.New("the engine has not published its port")
-		} else {
-			if lastErr = a.host.prober.until(ctx, a.host.EngineHost, port, 200*time.Millisecond); lastErr == nil {
-				return port, nil
-			}
+		port := 0
+		if port, lastErr = a.answers(ctx, &record, container); lastErr == nil {
+			return port, nil
 		}
 		if !sleep(ctx, pause) {
 			return 0, ctx.Err()
@@ -233,8 +232,7 @@ func (h *Host) containerSpec(record lifecycle.Record, imageID, volume string) (e
 		}
 		mounts = append(mounts, mount)
 	}
-	daemon := filepath.Join(lifecycle.DaemonPath, "execd")
-	return engine.ContainerSpec{
+	spec := engine.ContainerSpec{
 		Name:    containerName(record.Sandbox.ID),
 		ImageID: imageID,
 		Labels: map[string]string{
@@ -243,12 +241,8 @@ func (h *Host) containerSpec(record lifecycle.Record, imageID, volume string) (e
 			labelExpiresAt: record.Sandbox.ExpiresAt.Format(time.RFC3339),
 			labelRecord:    string(remembered),
 		},
-		// The daemon's own log would bury the entrypoint's in the container's log: only warnings go there.
-		Entrypoint: append([]string{daemon, "init", "--log-level=4", "--"}, record.Spec.Entrypoint...),
-		Env:        env,
-		Mounts:     mounts,
-		Publish:    []int{daemonPort},
-		PublishIP:  h.PublishIP,
+		Env:    env,
+		Mounts: mounts,
 		Resources: engine.Resources{
 			NanoCPUs:    limits.NanoCPUs,
 			MemoryBytes: limits.MemoryBytes,
@@ -256,5 +250,13 @@ func (h *Host) containerSpec(record lifecycle.Record, imageID, volume string) (e
 			GPUs:        limits.GPUs,
 		},
 		Security: h.Security,
-	}, nil
+	}
+	flags, err := h.connect(record, &spec)
+	if err != nil {
+		return engine.ContainerSpec{}, err
+	}
+	// The daemon's own log would bury the entrypoint's in the container's log: only warnings go there.
+	command := append([]string{filepath.Join(lifecycle.DaemonPath, "execd"), "init", "--log-level=4"}, flags...)
+	spec.Entrypoint = slices.Concat(command, []string{"--"}, record.Spec.Entrypoint)
+	return spec, nil
 }

@@ -62,7 +62,7 @@ func recordOf(container engine.Container) (lifecycle.Record, bool) {
 		return lifecycle.Record{}, false
 	}
 	status.Reason, status.Message = lifecycle.ReasonProvisioning, "rebuilt from its container: the record was lost"
-	record.Port = container.Ports[daemonPort]
+	record.Port = portOf(container)
 	return record, true
 }
 

@@ -35,6 +35,13 @@ func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycl
 	if err := h.possible(spec); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
+	if h.HostNetwork {
+		h.slot.Lock()
+		defer h.slot.Unlock()
+		if err := h.slotFree(); err != nil {
+			return lifecycle.Sandbox{}, err
+		}
+	}
 	record, err := h.newRecord(spec, options.Owner)
 	if err != nil {
 		return lifecycle.Sandbox{}, err
@@ -101,9 +108,10 @@ func (h *Host) newRecord(spec lifecycle.Spec, owner string) (lifecycle.Record, e
 				LastTransitionAt: now,
 			},
 		},
-		Spec:      spec,
-		NeedsAuth: spec.Auth != nil,
-		Token:     hex.EncodeToString(token),
+		Spec:        spec,
+		NeedsAuth:   spec.Auth != nil,
+		Token:       hex.EncodeToString(token),
+		HostNetwork: h.HostNetwork,
 	}.Clone(), nil
 }
 
@@ -179,32 +187,4 @@ func (h *Host) Renew(ctx context.Context, id string, expiresAt time.Time) (time.
 		return a.commit(record)
 	})
 	return expiresAt, err
-}
-
-// Endpoint implements lifecycle.Backend.
-func (h *Host) Endpoint(ctx context.Context, id string, port int) (lifecycle.Endpoint, error) {
-	if err := lifecycle.CheckPort(port); err != nil {
-		return lifecycle.Endpoint{}, err
-	}
-	a, err := h.registry.get(id)
-	if err != nil {
-		return lifecycle.Endpoint{}, err
-	}
-	record := h.await(ctx, a, endpointTimeout, func(r *lifecycle.Record) bool {
-		return r.Sandbox.Status.State != lifecycle.StatePending
-	})
-	switch state := record.Sandbox.Status.State; {
-	case state.Final(), state == lifecycle.StateStopping:
-		return lifecycle.Endpoint{}, lifecycle.Conflictf("the sandbox is %s and has no endpoint", state)
-	case state == lifecycle.StatePending, record.Port == 0:
-		conflict := lifecycle.Conflictf("the sandbox is %s and does not answer yet; ask again", state)
-		conflict.RetryAfter = 1
-		return lifecycle.Endpoint{}, conflict
-	}
-	return lifecycle.Endpoint{
-		Host:    h.EndpointHost,
-		Port:    record.Port,
-		Path:    fmt.Sprintf("/proxy/%d", port),
-		Headers: map[string]string{"X-EXECD-ACCESS-TOKEN": record.Token},
-	}, nil
 }

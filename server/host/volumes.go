@@ -26,6 +26,9 @@ func (h *Host) mount(i int, v lifecycle.Volume) (engine.Mount, error) {
 	if !lifecycle.PathAllowed(resolved, []string{base}) {
 		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].subPath: %q leads out of %q", i, v.SubPath, v.HostPath)
 	}
+	if resolved == "/" {
+		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].host.path: %q is the host's root, which cannot be mounted", i, v.HostPath)
+	}
 	if !lifecycle.PathAllowed(resolved, h.AllowedHostPaths) {
 		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].host.path: %q is not below any of storage.allowed_host_paths", i, v.HostPath)
 	}

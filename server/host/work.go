@@ -204,7 +204,7 @@ func (a *actor) inspect(ctx context.Context, _ lifecycle.Record) func() {
 
 // observe brings the record in line with a container that lives.
 func (a *actor) observe(container engine.Container) {
-	if port := container.Ports[daemonPort]; port != 0 && port != a.record.Port {
+	if port := portOf(container); port != 0 && port != a.record.Port {
 		record := a.record
 		record.Port = port
 		a.adopt(record)

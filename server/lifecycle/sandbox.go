@@ -80,6 +80,8 @@ type Record struct {
 	Token string
 	// Port is the host's port that execd is published on, 0 before it is known.
 	Port int
+	// HostNetwork tells that the sandbox shares the host's network: Port is then execd's own, on the loopback interface.
+	HostNetwork bool
 	// Removed tells that nothing of the sandbox is left at the engine.
 	Removed bool
 	// RetainUntil is when the record of an ended sandbox is forgotten; zero while it lives.

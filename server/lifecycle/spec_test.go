@@ -33,7 +33,7 @@ func TestSpecValid(t *testing.T) {
 			s.Volumes = []lifecycle.Volume{
 				{Name: "a", MountPath: "/data", HostPath: "/srv/data", SubPath: "..x/y"},
 				{Name: strings.Repeat("b", 63), MountPath: "/data2", ClaimName: "claim_1.x"},
-				{Name: "0", MountPath: "/opt/sandbox2", HostPath: "/"},
+				{Name: "0", MountPath: "/opt/sandbox2", HostPath: "/srv"},
 			}
 		},
 	} {

@@ -22,8 +22,15 @@ var (
 	claimName  = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{1,252}$`)
 )
 
-// DaemonPath is where a sandbox sees its own daemon, read-only; nothing else can be mounted there.
-const DaemonPath = "/opt/sandbox"
+const (
+	// DaemonPath is where a sandbox sees its own daemon, read-only; nothing else can be mounted there.
+	DaemonPath = "/opt/sandbox"
+	// DaemonVolumePrefix begins the names of the volumes that hold the daemon. All sandboxes run it from there, so none may claim one.
+	DaemonVolumePrefix = "sandbox-execd-"
+)
+
+// kernelPaths are file systems that the engine itself puts into every sandbox.
+var kernelPaths = []string{"/proc", "/sys", "/dev"}
 
 func validateVolumes(volumes []Volume) error {
 	names := make(map[string]bool)
@@ -50,16 +57,23 @@ func (v Volume) validate(i int) error {
 		return Invalidf("volumes[%d].name: %q must be 1 to 63 lower-case letters, digits and dashes", i, v.Name)
 	case (v.HostPath == "") == (v.ClaimName == ""):
 		return Invalidf("volumes[%d]: exactly one of host and pvc must be set", i)
-	case v.HostPath != "" && !cleanAbsolute(v.HostPath):
-		return Invalidf("volumes[%d].host.path: %q must be an absolute path without . or .. parts and without needless slashes", i, v.HostPath)
+	case v.HostPath != "" && !cleanAbsolute(v.HostPath) || v.HostPath == "/":
+		return Invalidf("volumes[%d].host.path: %q must be an absolute path without . or .. parts and without needless slashes, and not /", i, v.HostPath)
 	case v.ClaimName != "" && !claimName.MatchString(v.ClaimName):
 		return Invalidf("volumes[%d].pvc.claimName: %q must be 2 to 253 letters, digits, and _ . - inside", i, v.ClaimName)
+	case strings.HasPrefix(v.ClaimName, DaemonVolumePrefix):
+		return Invalidf("volumes[%d].pvc.claimName: %q: names that begin with %s are reserved for the sandboxes' daemon", i, v.ClaimName, DaemonVolumePrefix)
 	case !cleanAbsolute(v.MountPath) || v.MountPath == "/":
 		return Invalidf("volumes[%d].mountPath: %q must be an absolute path without . or .. parts and without needless slashes, and not /", i, v.MountPath)
 	case within(v.MountPath, DaemonPath) || within(DaemonPath, v.MountPath):
 		return Invalidf("volumes[%d].mountPath: %q overlaps %s, which holds the sandbox's daemon", i, v.MountPath, DaemonPath)
 	case v.SubPath != "" && !cleanRelative(v.SubPath):
 		return Invalidf("volumes[%d].subPath: %q must be a relative path without . or .. parts and without needless slashes", i, v.SubPath)
+	}
+	for _, taken := range kernelPaths {
+		if within(v.MountPath, taken) {
+			return Invalidf("volumes[%d].mountPath: %q overlaps %s, which belongs to the kernel", i, v.MountPath, taken)
+		}
 	}
 	return nil
 }
