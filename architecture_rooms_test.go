@@ -73,6 +73,7 @@ var theHouse = house{
 		{packages: []string{"execd/command"}, ours: []string{"execd/eventlog"}},
 		{packages: []string{"execd/code"}, ours: []string{"execd/eventlog", "runtime/kernel"}},
 		{packages: []string{"execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/config", "execd/terminal", "execd/watch"}},
+		{packages: []string{"execd/probe"}, libraries: noLibraries},
 		{packages: []string{"execd/initd"}, ours: []string{"execd/config"}},
 		{packages: []string{"execd/api"}, ours: []string{
 			"gen/execd", "openapi", "openapi/serve",
@@ -111,7 +112,7 @@ var theHouse = house{
 			packages: []string{
 				"server/lifecycle", "server/host", "server/store", "server/config", "runtime/...",
 				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/config", "execd/initd",
-				"execd/terminal", "execd/watch",
+				"execd/terminal", "execd/watch", "execd/probe",
 			},
 			ours:      []string{"gen/...", "openapi/..."},
 			libraries: []string{"github.com/labstack/echo"},

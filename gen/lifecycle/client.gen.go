@@ -150,6 +150,8 @@ type ClientInterface interface {
 	// May be asked for right after the sandbox was created: while the sandbox is
 	// `Pending` the answer waits until the sandbox answers at that address, for at most
 	// 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
+	// With `docker.network_mode` `bridge` the address is a published port of the host; with
+	// `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself.
 	//
 	// Corresponds with GET /v1/sandboxes/{sandboxId}/endpoints/{port} (the `GetEndpoint` operationId).
 	GetEndpoint(ctx context.Context, sandboxID SandboxID, port int, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -318,6 +320,8 @@ func (c *Client) GetSandbox(ctx context.Context, sandboxID SandboxID, reqEditors
 // May be asked for right after the sandbox was created: while the sandbox is
 // `Pending` the answer waits until the sandbox answers at that address, for at most
 // 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
+// With `docker.network_mode` `bridge` the address is a published port of the host; with
+// `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself.
 //
 // Corresponds with GET /v1/sandboxes/{sandboxId}/endpoints/{port} (the `GetEndpoint` operationId).
 func (c *Client) GetEndpoint(ctx context.Context, sandboxID SandboxID, port int, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -960,6 +964,8 @@ type ClientWithResponsesInterface interface {
 	// May be asked for right after the sandbox was created: while the sandbox is
 	// `Pending` the answer waits until the sandbox answers at that address, for at most
 	// 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
+	// With `docker.network_mode` `bridge` the address is a published port of the host; with
+	// `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -2295,6 +2301,8 @@ func (c *ClientWithResponses) GetSandboxWithResponse(ctx context.Context, sandbo
 // May be asked for right after the sandbox was created: while the sandbox is
 // `Pending` the answer waits until the sandbox answers at that address, for at most
 // 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
+// With `docker.network_mode` `bridge` the address is a published port of the host; with
+// `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself.
 //
 // Returns a wrapper object for the known response body format(s).
 //

@@ -220,6 +220,9 @@ func TestRenewKeepsTheInstant(t *testing.T) {
 
 func TestEndpointHost(t *testing.T) {
 	tests := []struct{ name, host, header, want string }{
+		{"itself", "the service", "sandbox.example.com:8080", "sandbox.example.com:8080"},
+		{"itself without a port", "the service", "sandbox.example.com", "sandbox.example.com"},
+		{"itself by IPv6", "the service", "[2001:db8::7]:8080", "[2001:db8::7]:8080"},
 		{"name and port", "", "sandbox.example.com:8080", "sandbox.example.com:32768"},
 		{"name", "", "sandbox.example.com", "sandbox.example.com:32768"},
 		{"IPv4", "", "192.0.2.7:8080", "192.0.2.7:32768"},
@@ -231,7 +234,9 @@ func TestEndpointHost(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			b := newBackend()
-			b.endpoint.Host = tt.host
+			if b.endpoint.Host = tt.host; tt.host == "the service" {
+				b.endpoint.Host, b.endpoint.Port = "", 0
+			}
 			s := serve(t, b)
 			request, err := gen.NewGetEndpointRequest(s.url, b.sandbox.ID, 8000)
 			if err != nil {

@@ -5,7 +5,6 @@ import (
 	"net"
 	"runtime"
 	"strconv"
-	"strings"
 
 	gen "sandbox.internal/gen/lifecycle"
 	"sandbox.internal/openapi/serve"
@@ -135,22 +134,14 @@ func (h *handlers) reach(ctx context.Context, id string, allowed func(p lifecycl
 
 // addressOf returns the host and port of an endpoint, for a client that reached the service at the given Host header.
 func addressOf(endpoint lifecycle.Endpoint, header string) string {
+	if endpoint.Port == 0 {
+		return header
+	}
 	host := endpoint.Host
 	if host == "" {
 		host = hostOf(header)
 	}
-	port := strconv.Itoa(endpoint.Port)
-	if endpoint.Port == 0 {
-		_, given, err := net.SplitHostPort(header)
-		if err != nil { // the port that the scheme implies
-			if strings.Contains(host, ":") {
-				host = "[" + host + "]"
-			}
-			return host
-		}
-		port = given
-	}
-	return net.JoinHostPort(host, port)
+	return net.JoinHostPort(host, strconv.Itoa(endpoint.Port))
 }
 
 // hostOf returns the host of a Host header, without the port and without the brackets of an IPv6 address.

@@ -86,6 +86,7 @@ type Host struct {
 
 	volumeMu sync.Mutex
 	volume   string // the volume that holds execd, once it is known to be filled
+	imageID  string // of the image that it was filled from
 
 	ctx    context.Context // ends when the host stops
 	cancel context.CancelFunc
@@ -94,7 +95,7 @@ type Host struct {
 
 var _ lifecycle.Backend = (*Host)(nil)
 
-// Start proves that the engine answers, makes execd available, takes up every sandbox of the store and of the engine where it
+// Start proves that the engine answers and enforces limits, makes execd available, takes up every sandbox of the store and of the engine where it
 // stands, and returns a host that serves. ctx bounds the start only.
 func Start(ctx context.Context, options Options) (*Host, error) {
 	h := &Host{Options: options, prober: newProber(), starts: make(chan struct{}, concurrentStarts)}
@@ -108,6 +109,9 @@ func Start(ctx context.Context, options Options) (*Host, error) {
 		Int("cpus", h.info.CPUs).Int64("memory_bytes", h.info.MemoryBytes).Msg("container engine answers")
 	if _, err := h.daemonVolume(ctx); err != nil {
 		return nil, fmt.Errorf("make execd available from runtime.execd_image %q: %w", h.ExecdImage, err)
+	}
+	if err := h.proveLimits(ctx); err != nil {
+		return nil, err
 	}
 	if err := h.recover(ctx); err != nil {
 		h.Close()
@@ -151,7 +155,7 @@ func (h *Host) daemonVolume(ctx context.Context) (string, error) {
 	if err := h.Engine.EnsureVolume(ctx, name, imageID, lifecycle.DaemonPath, labels); err != nil {
 		return "", err
 	}
-	h.volume = name
+	h.volume, h.imageID = name, imageID
 	return name, nil
 }
 

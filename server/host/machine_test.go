@@ -53,7 +53,7 @@ func newMachine(t testing.TB) *machine {
 	m := &machine{t: t, engine: newMemoryEngine(t), clock: &clock{}}
 	m.store = &watchedStore{Store: records, t: t, states: map[string]lifecycle.State{}, faults: map[string]error{}}
 	m.options = host.Options{
-		Engine: m.engine, Store: m.store, Logger: zerolog.Nop(), Clock: m.clock.now,
+		Engine: newProving(m.engine), Store: m.store, Logger: zerolog.Nop(), Clock: m.clock.now,
 		Instance: instance, ExecdImage: "execd", EngineHost: "127.0.0.1",
 		TerminatedRetention: time.Hour, FailedPendingRetention: 2 * time.Hour,
 	}

@@ -117,16 +117,11 @@ func (h *Host) Endpoint(ctx context.Context, id string, port int) (lifecycle.End
 	if err != nil {
 		return lifecycle.Endpoint{}, err
 	}
-	endpoint := lifecycle.Endpoint{
-		Host:    h.EndpointHost,
-		Port:    record.Port,
-		Path:    fmt.Sprintf("/proxy/%d", port),
-		Headers: map[string]string{"X-EXECD-ACCESS-TOKEN": record.Token},
-	}
+	headers := map[string]string{"X-EXECD-ACCESS-TOKEN": record.Token}
 	if record.HostNetwork { // the service passes requests on, because execd listens on the loopback interface only
-		endpoint.Port, endpoint.Path = 0, fmt.Sprintf("/%s/%d", id, port)
+		return lifecycle.Endpoint{Path: fmt.Sprintf("/%s/%d", id, port), Headers: headers}, nil
 	}
-	return endpoint, nil
+	return lifecycle.Endpoint{Host: h.EndpointHost, Port: record.Port, Path: fmt.Sprintf("/proxy/%d", port), Headers: headers}, nil
 }
 
 // reachable returns the record of a sandbox whose execd can be asked. It waits for a Pending one.

@@ -91,7 +91,7 @@ type Listing struct {
 // Endpoint is how to reach a port of a sandbox.
 type Endpoint struct {
 	Host    string            // empty means the host that the client reached the service on
-	Port    int               // of that host; 0 means the service's own, as the client reached it
+	Port    int               // of that host; 0 means the service itself, host and port, as the client reached it
 	Path    string            // begins with a slash
 	Headers map[string]string // to send with every request
 }

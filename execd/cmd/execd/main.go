@@ -17,6 +17,7 @@ import (
 	"sandbox.internal/execd/app"
 	"sandbox.internal/execd/config"
 	"sandbox.internal/execd/initd"
+	"sandbox.internal/execd/probe"
 	"sandbox.internal/execd/shell"
 )
 
@@ -36,6 +37,8 @@ func run(args []string) int {
 	switch name {
 	case "init":
 		return runInit(args[1:])
+	case "probe": // for the lifecycle service alone
+		return probe.Main(args[1:], os.Stdout, os.Stderr)
 	case "sh":
 		return shell.Main(args[1:])
 	case "serve":

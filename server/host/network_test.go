@@ -1,0 +1,225 @@
+package host_test
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/lifecycle"
+)
+
+// sharing is an engine whose containers share this machine's network: the execd of each, which answers /ping, listens where its
+// flags say.
+type sharing struct {
+	engine.Engine
+	t     *testing.T
+	mu    sync.Mutex
+	specs []engine.ContainerSpec
+}
+
+func newSharing(t *testing.T, inner engine.Engine) *sharing {
+	return &sharing{Engine: inner, t: t}
+}
+
+func (s *sharing) Create(ctx context.Context, spec engine.ContainerSpec) (string, error) {
+	if list, err := s.Engine.List(ctx, nil); err == nil && spec.Network == engine.NetworkHost && len(list) > 0 {
+		s.t.Errorf("a container is made while %s shares the network", list[0].Name)
+	}
+	id, err := s.Engine.Create(ctx, spec)
+	if err == nil && spec.Network == engine.NetworkHost {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.specs = append(s.specs, spec)
+	}
+	return id, err
+}
+
+func (s *sharing) Start(ctx context.Context, id string) error {
+	s.mu.Lock()
+	for _, spec := range s.specs {
+		if spec.Name == id {
+			answerPing(s.t, flagOf(spec, "--host="), flagOf(spec, "--port="))
+		}
+	}
+	s.mu.Unlock()
+	return s.Engine.Start(ctx, id)
+}
+
+func (s *sharing) last() engine.ContainerSpec {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.specs[len(s.specs)-1]
+}
+
+func flagOf(spec engine.ContainerSpec, name string) string {
+	for _, word := range spec.Entrypoint[:slices.Index(spec.Entrypoint, "--")] {
+		if value, ok := strings.CutPrefix(word, name); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+func newHostNetwork(t *testing.T) (*machine, *sharing) {
+	m := newMachine(t)
+	shared := newSharing(t, m.options.Engine)
+	m.options.Engine, m.options.HostNetwork, m.options.EngineHost = shared, true, "192.0.2.1"
+	return m, shared
+}
+
+func TestHostNetwork(t *testing.T) {
+	m, shared := newHostNetwork(t)
+	m.start()
+	id := m.running()
+	made := shared.last()
+	port, err := strconv.Atoi(flagOf(made, "--port="))
+	if err != nil || flagOf(made, "--host=") != "127.0.0.1" || len(made.Publish) > 0 {
+		t.Fatalf("the container is %+v", made)
+	}
+	if port < 20000 || port > 32767 {
+		t.Errorf("execd's port %d is one that the kernel gives to outgoing connections", port)
+	}
+	endpoint, err := m.host.Endpoint(t.Context(), id, 8000)
+	if err != nil || endpoint.Host != "" || endpoint.Port != 0 || endpoint.Path != "/"+id+"/8000" || endpoint.Headers["X-EXECD-ACCESS-TOKEN"] == "" {
+		t.Errorf("endpoint %+v, %v", endpoint, err)
+	}
+	address, token, err := m.host.Reach(t.Context(), id, 8000)
+	if err != nil || address != "127.0.0.1:"+strconv.Itoa(port) || token != endpoint.Headers["X-EXECD-ACCESS-TOKEN"] {
+		t.Errorf("reached at %q with token %q, %v", address, token, err)
+	}
+	if _, _, err := m.host.Reach(t.Context(), id, 0); kindOf(err) != lifecycle.KindInvalid {
+		t.Errorf("port 0: %v", err)
+	}
+
+	// One at a time, in whatever state the one is.
+	refused := func() {
+		t.Helper()
+		_, err := m.host.Create(t.Context(), spec(), lifecycle.CreateOptions{})
+		if kindOf(err) != lifecycle.KindConflict || !strings.Contains(err.Error(), "one sandbox at a time") || !strings.Contains(err.Error(), id) {
+			t.Errorf("a second sandbox: %v", err)
+		}
+	}
+	refused()
+	if err := m.host.Pause(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	m.await(id, lifecycle.StatePaused)
+	refused()
+
+	// A restarted service finds it, also when the configuration says bridge by then.
+	m.host.Close()
+	m.options.HostNetwork = false
+	m.start()
+	if err := m.host.Resume(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	m.await(id, lifecycle.StateRunning)
+	if again, _, err := m.host.Reach(t.Context(), id, 8000); err != nil || again != address {
+		t.Errorf("after a restart it is reached at %q, %v; want %q", again, err, address)
+	}
+	m.host.Close()
+	m.options.HostNetwork = true
+	m.start()
+	refused()
+	if err := m.host.Delete(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	m.await(id, lifecycle.StateTerminated)
+	m.running()
+}
+
+// TestHostNetworkTogether: of creates at the same moment one wins.
+func TestHostNetworkTogether(t *testing.T) {
+	m, _ := newHostNetwork(t)
+	m.start()
+	var all sync.WaitGroup
+	kinds := make(chan lifecycle.Kind, 8)
+	for range cap(kinds) {
+		all.Go(func() {
+			_, err := m.host.Create(context.Background(), spec(), lifecycle.CreateOptions{})
+			kinds <- kindOf(err)
+		})
+	}
+	all.Wait()
+	close(kinds)
+	won := 0
+	for kind := range kinds {
+		switch kind {
+		case "":
+			won++
+		case lifecycle.KindConflict:
+		default:
+			t.Errorf("an error of kind %s", kind)
+		}
+	}
+	if won != 1 {
+		t.Errorf("%d sandboxes at a time", won)
+	}
+}
+
+// TestHostNetworkWaitsForTheContainerBefore: a sandbox that has failed lets the next one in, but the next one's container starts only
+// when nothing is left of it.
+func TestHostNetworkWaitsForTheContainerBefore(t *testing.T) {
+	m, _ := newHostNetwork(t)
+	m.start()
+	first := m.running()
+	removal := newGate()
+	m.engine.failBefore(callRemove, removal.fault)
+	m.engine.exit(container(first), 1, false)
+	m.await(first, lifecycle.StateFailed)
+	removal.await(t)
+	second := m.create()
+	if got := m.get(second).Status.State; got != lifecycle.StatePending {
+		t.Errorf("while the first one's container is there the second is %s", got)
+	}
+	close(removal.open)
+	m.await(second, lifecycle.StateRunning)
+}
+
+// TestHostNetworkLostRecords: the port is written on the container.
+func TestHostNetworkLostRecords(t *testing.T) {
+	m, shared := newHostNetwork(t)
+	m.start()
+	id := m.running()
+	address, _, err := m.host.Reach(t.Context(), id, 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.host.Close()
+	other, _ := newHostNetwork(t) // with a store of its own
+	other.options.Engine, other.engine = shared, m.engine
+	other.start()
+	other.await(id, lifecycle.StateRunning)
+	if got, _, err := other.host.Reach(t.Context(), id, 80); err != nil || got != address {
+		t.Errorf("reached at %q, %v; want %q", got, err, address)
+	}
+}
+
+func answerPing(t *testing.T, address, port string) {
+	listener, err := net.Listen("tcp", net.JoinHostPort(address, port))
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			connection, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			_ = connection.SetDeadline(time.Now().Add(deadline))
+			_, _ = connection.Read(make([]byte, 4096)) // one short request
+			_, _ = connection.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"))
+			_ = connection.Close()
+		}
+	}()
+	t.Cleanup(func() { _ = listener.Close(); <-done })
+}

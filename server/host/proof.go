@@ -1,0 +1,176 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/lifecycle"
+)
+
+const (
+	// labelProof marks the container that proves the limits. It carries the instance's label as well, so that the sweep removes one
+	// that a killed service left behind.
+	labelProof = lifecycle.LabelPrefix + "proof"
+
+	// The limits of the proof, and what is tried against them. They are small, so that the proof takes a fraction of a second.
+	proofCPUs      = 0.5
+	proofMemory    = 64 << 20
+	proofAppetite  = 2 * proofMemory
+	proofPIDs      = 32
+	proofProcesses = 2 * proofPIDs
+
+	// proofTimeout bounds the container's life; a quiet machine needs a fraction of a second.
+	proofTimeout = 2 * time.Minute
+)
+
+// seccompFilter is the kernel's number of the mode in which a profile filters system calls.
+const seccompFilter = 2
+
+// proof is what "execd probe" writes, one or more fields a line. A field that it did not get to is nil.
+type proof struct {
+	CPUCores         *float64 `json:"cpu_cores"`
+	ProcessesRefused *bool    `json:"processes_refused"`
+	MemoryKilled     *bool    `json:"memory_killed"`
+	NoNewPrivileges  *bool    `json:"no_new_privileges"`
+	Seccomp          *int     `json:"seccomp"`
+	AppArmor         *string  `json:"apparmor"`
+}
+
+// proveLimits runs a container with limits and the configured profiles, in which a process tries to exceed them. It returns an error
+// when a profile is not honoured, and when a limit has no effect unless that is allowed.
+func (h *Host) proveLimits(ctx context.Context) error {
+	if err := h.profilesKnown(); err != nil {
+		return err
+	}
+	began := time.Now()
+	seen, err := h.probe(ctx)
+	if errors.Is(err, engine.ErrInvalid) {
+		err = fmt.Errorf("%w (a profile that is not there or not valid? see docker.seccomp_profile, docker.apparmor_profile)", err)
+	}
+	if err != nil {
+		return fmt.Errorf("prove the limits in a throwaway container of runtime.execd_image %q: %w", h.ExecdImage, err)
+	}
+	cpu, pids, memory := math.Abs(*seen.CPUCores-proofCPUs) < 0.01, *seen.ProcessesRefused, *seen.MemoryKilled
+	h.Logger.Info().Bool("memory", memory).Bool("cpu", cpu).Bool("pids", pids).Bool("no_new_privileges", *seen.NoNewPrivileges).
+		Int("seccomp_mode", *seen.Seccomp).Str("apparmor_profile", *seen.AppArmor).Dur("took_ms", time.Since(began)).
+		Msg("limits tried on a throwaway container")
+	if err := h.profilesHonoured(seen); err != nil {
+		return err
+	}
+	var without []string
+	if !memory {
+		without = append(without, fmt.Sprintf("memory (a process used %d MiB where %d are allowed, and was not killed)", proofAppetite>>20, proofMemory>>20))
+	}
+	if !cpu {
+		without = append(without, fmt.Sprintf("cpu (%g cores are allowed, and the process sees a quota of %g, where 0 is none)", proofCPUs, *seen.CPUCores))
+	}
+	if !pids && h.PIDsLimit > 0 {
+		without = append(without, fmt.Sprintf("pids (%d processes were started where %d are allowed)", proofProcesses, proofPIDs))
+	}
+	if len(without) == 0 {
+		return nil
+	}
+	text := "limits without effect on this container engine: " + strings.Join(without, "; ")
+	if h.AllowUnenforcedLimits {
+		h.Logger.Warn().Msg(text + "; docker.allow_unenforced_limits lets the service start")
+		return nil
+	}
+	return errors.New(text + "; mend the engine's control groups, or set docker.allow_unenforced_limits = true to start without these limits")
+}
+
+// unconfined is the name that stands for no profile, of AppArmor and of seccomp.
+const unconfined = "unconfined"
+
+// profilesKnown refuses profiles that the engine would leave out without a word.
+func (h *Host) profilesKnown() error {
+	if profile := h.Security.AppArmorProfile; profile != "" && profile != unconfined && !h.info.AppArmor {
+		return fmt.Errorf("docker.apparmor_profile: the container engine's host has no AppArmor, so the profile %q would have no effect: leave it empty", profile)
+	}
+	if profile := h.Security.SeccompProfile; profile != "" && profile != unconfined && !h.info.Seccomp {
+		return errors.New("docker.seccomp_profile: the container engine has no seccomp, so the profile would have no effect: leave it empty")
+	}
+	return nil
+}
+
+// profilesHonoured compares the configured profiles with what the process saw.
+func (h *Host) profilesHonoured(seen proof) error {
+	if h.Security.NoNewPrivileges && !*seen.NoNewPrivileges {
+		return errors.New("docker.no_new_privileges: is true, but a process in a container can get new privileges on this engine")
+	}
+	if profile := h.Security.SeccompProfile; profile != "" && profile != unconfined && *seen.Seccomp != seccompFilter {
+		return fmt.Errorf("docker.seccomp_profile: no profile filters a process in a container on this engine (mode %d)", *seen.Seccomp)
+	}
+	name, _, _ := strings.Cut(*seen.AppArmor, " (") // "docker-default (enforce)"
+	if want := h.Security.AppArmorProfile; h.info.AppArmor && want != "" && name != want {
+		return fmt.Errorf("docker.apparmor_profile: is %q, but a process in a container is under %q on this engine", want, *seen.AppArmor)
+	}
+	return nil
+}
+
+// probe runs the container to its end and removes it. The image is here: execd was made available from it.
+func (h *Host) probe(ctx context.Context) (seen proof, err error) {
+	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
+	defer cancel()
+	spec := engine.ContainerSpec{
+		Name:       "sandbox-proof-" + h.Instance,
+		ImageID:    h.imageID,
+		Labels:     map[string]string{labelInstance: h.Instance, labelProof: "limits"},
+		Entrypoint: []string{filepath.Join(lifecycle.DaemonPath, "execd"), "probe", strconv.Itoa(proofAppetite), strconv.Itoa(proofProcesses)},
+		Network:    engine.NetworkNone,
+		Resources:  engine.Resources{NanoCPUs: proofCPUs * 1e9, MemoryBytes: proofMemory, PIDs: proofPIDs},
+		Security:   h.Security,
+	}
+	if err := h.Engine.Remove(ctx, spec.Name); err != nil { // a service that was killed may have left it
+		return proof{}, err
+	}
+	defer func() { err = errors.Join(err, h.Engine.Remove(context.WithoutCancel(ctx), spec.Name)) }()
+	if _, err := h.Engine.Create(ctx, spec); err != nil {
+		return proof{}, err
+	}
+	if err := h.Engine.Start(ctx, spec.Name); err != nil {
+		return proof{}, err
+	}
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
+		container, err := h.Engine.Inspect(ctx, spec.Name)
+		switch {
+		case err != nil:
+			return proof{}, err
+		case container.Status == engine.StatusExited:
+			return h.judge(ctx, container)
+		case !sleep(ctx, pause):
+			return proof{}, fmt.Errorf("it did not end within %v", proofTimeout)
+		}
+	}
+}
+
+// judge reads what the container wrote.
+func (h *Host) judge(ctx context.Context, container engine.Container) (proof, error) {
+	log, err := h.Engine.Logs(ctx, container.Name, 100)
+	if err != nil {
+		return proof{}, err
+	}
+	var seen proof
+	for line := range strings.Lines(log) {
+		_ = json.Unmarshal([]byte(line), &seen) // what is no JSON is an error message, shown below
+	}
+	if seen.MemoryKilled == nil && container.OOMKilled {
+		// The kernel ended the whole container and not only the process that used the memory.
+		killed := true
+		seen.MemoryKilled = &killed
+	}
+	for _, missing := range []bool{seen.CPUCores == nil, seen.ProcessesRefused == nil, seen.MemoryKilled == nil,
+		seen.NoNewPrivileges == nil, seen.Seccomp == nil, seen.AppArmor == nil} {
+		if missing {
+			return proof{}, fmt.Errorf("it ended with exit code %d before it had tried every limit: %s", container.ExitCode, strings.TrimSpace(log))
+		}
+	}
+	return seen, nil
+}
