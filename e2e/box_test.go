@@ -43,13 +43,17 @@ func (c *client) endpoint(t *testing.T, id string, port int) lifecycle.Endpoint 
 // enter returns the inside of a sandbox. The answers of its execd are held to execd's contract.
 func (c *client) enter(t *testing.T, id string) *box {
 	t.Helper()
+	return enterAt(t, c.endpoint(t, id, daemonPort))
+}
+
+func enterAt(t *testing.T, endpoint lifecycle.Endpoint) *box {
+	t.Helper()
 	document, err := execdContract()
 	if err != nil {
 		t.Fatal(err)
 	}
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
-	endpoint := c.endpoint(t, id, daemonPort)
 	b := &box{conform: conform.New(document, behind{base, endpoint}, t)}
 	b.http = &http.Client{Transport: b.conform, Timeout: patience}
 	// The contract knows its paths from the root; what is before them comes with the transport.

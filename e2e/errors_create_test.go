@@ -65,6 +65,13 @@ func testRefusedCreates(t *testing.T, s *service) {
 		"volume over the daemon": {volume(fields{"mountPath": "/opt"}), []string{"volumes[0].mountPath", "/opt/sandbox"}},
 		"volume relative path":   {volume(fields{"host": fields{"path": "../etc"}}), []string{"volumes[0].host.path", "absolute"}},
 		"volume sub path":        {volume(fields{"subPath": "../x"}), []string{"volumes[0].subPath"}},
+		"volume over /proc":      {volume(fields{"mountPath": "/proc/sys"}), []string{"volumes[0].mountPath", "overlaps /proc"}},
+		"volume over /sys":       {volume(fields{"mountPath": "/sys"}), []string{"volumes[0].mountPath", "overlaps /sys"}},
+		"volume over /dev":       {volume(fields{"mountPath": "/dev/shm"}), []string{"volumes[0].mountPath", "overlaps /dev"}},
+		"volume over everything": {volume(fields{"mountPath": "/"}), []string{"volumes[0].mountPath", "not /"}},
+		"volume upwards":         {volume(fields{"mountPath": "/data/../etc"}), []string{"volumes[0].mountPath", ".. parts"}},
+		"volume of the host":     {volume(fields{"host": fields{"path": "/"}}), []string{"volumes[0].host.path", "not /"}},
+		"volume of the daemon":   {volume(fields{"host": nil, "pvc": fields{"claimName": "sandbox-execd-0123"}}), []string{"volumes[0].pvc.claimName", "reserved"}},
 		"volumes an object":      {fields{"volumes": fields{}}, []string{"volumes", "array"}},
 		"extensions an array":    {fields{"extensions": []any{}}, []string{"extensions", "object"}},
 	} {

@@ -2,8 +2,10 @@ package e2e_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"io"
+	"os"
 	"os/exec"
 	"syscall"
 	"testing"
@@ -14,6 +16,10 @@ import (
 func (s *service) bootProgram(t *testing.T) {
 	t.Helper()
 	command := exec.Command(programs.build(t, "../server/cmd/sandbox-server"), "--config", s.file)
+	command.Env = os.Environ()
+	for name, value := range s.env {
+		command.Env = append(command.Env, name+"="+value)
+	}
 	stderr, err := command.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -63,4 +69,15 @@ func (s *service) follow(stderr io.Reader, address chan<- string) {
 			}
 		}
 	}
+}
+
+// bootUntil runs the service until ctx ends, and kills it then, wherever in its start it is.
+func (s *service) bootUntil(ctx context.Context, t *testing.T) {
+	t.Helper()
+	command := exec.CommandContext(ctx, programs.build(t, "../server/cmd/sandbox-server"), "--config", s.file)
+	if err := command.Start(); err != nil {
+		t.Error(err)
+		return
+	}
+	_ = command.Wait() // killed
 }

@@ -44,10 +44,11 @@ var (
 
 // plan is how a service of a test differs from the usual one.
 type plan struct {
-	settings string       // more lines of the configuration file, sections first named here
-	keys     []config.Key // further API keys
-	open     bool         // no key is configured
-	program  bool         // run it as a process of its own, which can be killed
+	settings string            // more lines of the configuration file, sections first named here
+	keys     []config.Key      // further API keys
+	open     bool              // no key is configured
+	program  bool              // run it as a process of its own, which can be killed
+	env      map[string]string // environment variables
 }
 
 // service is a lifecycle service under test.
@@ -57,6 +58,7 @@ type service struct {
 	folder   string // data_dir
 	file     string // the configuration
 	program  bool
+	env      map[string]string
 	log      *journal
 	conform  *conform.Transport
 	engine   *docker.Engine
@@ -80,6 +82,7 @@ func start(t *testing.T, p plan) *service {
 		folder:   filepath.Join(t.TempDir(), "data"),
 		file:     filepath.Join(t.TempDir(), "sandbox.toml"),
 		program:  p.program,
+		env:      p.env,
 		log:      &journal{},
 	}
 	base := &http.Transport{MaxIdleConnsPerHost: 32}
@@ -127,7 +130,7 @@ func (s *service) boot(t *testing.T) {
 
 func (s *service) bootHere(t *testing.T) {
 	t.Helper()
-	cfg, err := config.Load(s.file, os.Getenv)
+	cfg, err := config.Load(s.file, s.variable)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,6 +147,14 @@ func (s *service) bootHere(t *testing.T) {
 		cancel()
 		return <-done
 	}
+}
+
+// variable returns an environment variable of the service: the test's own unless the plan has it.
+func (s *service) variable(name string) string {
+	if value, ok := s.env[name]; ok {
+		return value
+	}
+	return os.Getenv(name)
 }
 
 // halt stops the service gracefully.

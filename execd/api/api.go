@@ -27,6 +27,9 @@ import (
 // tokenHeader is the header that carries the access token (execd document, "Authentication").
 const tokenHeader = "X-EXECD-ACCESS-TOKEN"
 
+// documentedPort is execd's default port (execd document, "Daemon settings").
+const documentedPort = 44772
+
 // maxJSONBody bounds a JSON request body, in bytes. A replacement or a command line may be long.
 const maxJSONBody = 16 << 20
 
@@ -70,9 +73,14 @@ func New(options Options) (*serve.Server, error) {
 	gen.RegisterHandlersWithOptions(server.Echo(), gen.NewStrictHandler(h, nil), gen.RegisterHandlersOptions{
 		OperationMiddlewares: server.OperationMiddlewares(),
 	})
+	// Clients know execd by the documented port, wherever it listens: a sandbox on the host's network has another one.
+	own := []int{options.Port}
+	if options.Port != documentedPort {
+		own = append(own, documentedPort)
+	}
 	ports := proxy.New(proxy.Options{
 		Self:        server,
-		SelfPort:    options.Port,
+		SelfPorts:   own,
 		TokenHeader: tokenHeader,
 		Logger:      options.Logger,
 		ErrorBody:   writeError,
@@ -81,9 +89,11 @@ func New(options Options) (*serve.Server, error) {
 	server.Echo().Any("/proxy/:port", forward, server.Authenticated)
 	server.Echo().Any("/proxy/:port/*", forward, server.Authenticated)
 	// The path of execd's own port leads back to the server, which asks for the token itself where it is needed.
-	self := fmt.Sprintf("/proxy/%d", options.Port)
-	server.Echo().Any(self, forward)
-	server.Echo().Any(self+"/*", forward)
+	for _, port := range own {
+		self := fmt.Sprintf("/proxy/%d", port)
+		server.Echo().Any(self, forward)
+		server.Echo().Any(self+"/*", forward)
+	}
 	return server, nil
 }
 

@@ -179,6 +179,8 @@ func TestProxy(t *testing.T) {
 		{"with a wrong token", "/proxy/" + port + "/", "wrong", 401, "UNAUTHORIZED"},
 		{"nothing listens", "/proxy/" + closed + "/", token, 502, "PORT_NOT_LISTENING"},
 		{"no port", "/proxy/http/", token, 400, "port"},
+		{"documented port, open operation", "/proxy/44772/ping", "", 200, ""},
+		{"documented port, without the token", "/proxy/44772/metrics", "", 401, "UNAUTHORIZED"},
 		{"own port, open operation", "/proxy/" + own + "/ping", "", 200, ""},
 		{"own port, without the token", "/proxy/" + own + "/metrics", "", 401, "UNAUTHORIZED"},
 		{"own port, with the token", "/proxy/" + own + "/metrics", token, 200, "cpu_count"},

@@ -41,7 +41,7 @@ func execd(t *testing.T) *httptest.Server {
 	mux := http.NewServeMux()
 	p := proxy.New(proxy.Options{
 		Self:        mux,
-		SelfPort:    selfPort,
+		SelfPorts:   []int{selfPort},
 		TokenHeader: tokenHeader,
 		Logger:      zerolog.New(zerolog.NewTestWriter(t)),
 		ErrorBody: func(w http.ResponseWriter, _ *http.Request, status int, code, message string) {

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -30,11 +31,11 @@ const (
 
 // Options are what a proxy needs. All fields but Logger are required.
 type Options struct {
-	// Self serves requests for SelfPort, which is execd's own port, without a hop.
+	// Self serves requests for SelfPorts, which stand for execd itself, without a hop.
 	// It sees the request without the prefix and with its token, and authenticates
 	// it as any other.
-	Self     http.Handler
-	SelfPort int
+	Self      http.Handler
+	SelfPorts []int
 	// TokenHeader carries the token of execd. It is for execd alone: a server in the
 	// sandbox never sees it.
 	TokenHeader string
@@ -70,7 +71,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	prefix := "/proxy/" + segment
 	target := withoutPrefix(r.URL, prefix)
 	outer, nested := r.Context().Value(prefixKey{}).(string)
-	if port != p.options.SelfPort {
+	if !slices.Contains(p.options.SelfPorts, port) {
 		p.forward(w, r, port, target, outer+prefix)
 		return
 	}
