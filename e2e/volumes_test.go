@@ -85,21 +85,27 @@ func TestSharedVolume(t *testing.T) {
 		dockerCLI(t, "volume", "rm", claim)
 	})
 	r := idle()
-	r.Volumes = []lifecycle.Volume{{Name: "work", MountPath: "/work", Pvc: &lifecycle.ClaimSource{ClaimName: claim}}}
+	r.Volumes = []lifecycle.Volume{{Name: "data", MountPath: "/data", Pvc: &lifecycle.ClaimSource{ClaimName: claim}}}
 	writer := s.running(t, r)
-	s.enter(t, writer).want(t, "mkdir /work/sub; echo shared > /work/sub/note", "")
+	s.enter(t, writer).want(t, "mkdir /data/sub; echo shared > /data/sub/note", "")
 	yes := true
 	r.Volumes[0].ReadOnly = &yes
 	reader := s.enter(t, s.running(t, r))
-	reader.want(t, "cat /work/sub/note", "shared\n")
-	if got := reader.run(t, "echo x > /work/sub/note"); got.code == 0 {
+	reader.want(t, "cat /data/sub/note", "shared\n")
+	if got := reader.run(t, "echo x > /data/sub/note"); got.code == 0 {
 		t.Error("a read-only volume was written to")
 	}
 	s.delete(t, writer)
 	s.await(t, writer, "Terminated")
-	reader.want(t, "cat /work/sub/note", "shared\n")
+	reader.want(t, "cat /data/sub/note", "shared\n")
 
 	sub := "sub"
 	r.Volumes[0].SubPath = &sub
-	s.enter(t, s.running(t, r)).want(t, "cat /work/note", "shared\n")
+	s.enter(t, s.running(t, r)).want(t, "cat /data/note", "shared\n")
+
+	missing := "missing"
+	r.Volumes[0].SubPath = &missing
+	contains(t, s.await(t, s.create(t, r), "Failed").Status.Message, "sub path", "missing")
+	r.Volumes[0].Pvc.ClaimName = s.instance + "-no-such-volume"
+	contains(t, s.await(t, s.create(t, r), "Failed").Status.Message, "sub path", "does not exist")
 }

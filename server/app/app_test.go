@@ -175,6 +175,26 @@ func TestEngineThatDoesNotAnswer(t *testing.T) {
 	released(t, cfg)
 }
 
+// TestAPITimeout: docker.api_timeout bounds the calls of an engine that accepts and never answers.
+func TestAPITimeout(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	_ = silent.Listener.Close()
+	silent.Listener = listener
+	silent.Start()
+	defer silent.Close()
+	cfg := settings(t)
+	cfg.Docker.APITimeout = 1
+	cfg.Environment.DockerHost = "tcp://" + listener.Addr().String()
+	if err := start(t, cfg); err == nil || !strings.Contains(err.Error(), "no answer within 1s") {
+		t.Errorf("error: %v", err)
+	}
+	released(t, cfg)
+}
+
 func TestSeccompProfileThatIsGone(t *testing.T) {
 	cfg := settings(t)
 	cfg.Docker.SeccompProfile = filepath.Join(t.TempDir(), "gone.json")

@@ -149,7 +149,10 @@ func (a *actor) launch(ctx context.Context, record lifecycle.Record) error {
 	if errors.Is(err, engine.ErrInvalid) && spec.Resources.GPUs > 0 {
 		return &provisionError{reason: lifecycle.ReasonResourceLimit, text: fmt.Sprintf("resourceLimits.gpu: %d: %v", spec.Resources.GPUs, err)}
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return a.host.unmoved(record.Spec.Volumes, spec.Mounts)
 }
 
 // fitsHost refuses what the engine's host does not have.

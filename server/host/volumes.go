@@ -1,7 +1,9 @@
 package host
 
 import (
+	"fmt"
 	"path/filepath"
+	"slices"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
@@ -34,4 +36,23 @@ func (h *Host) mount(i int, v lifecycle.Volume) (engine.Mount, error) {
 	}
 	mount.HostPath = resolved
 	return mount, nil
+}
+
+// unmoved resolves the host's paths once more, after the engine has mounted them: somebody may have put a link in the place of a
+// folder between the look and the mount. Who can exchange it twice in that moment is not found out; only writers of the allowed
+// folders can try.
+func (h *Host) unmoved(volumes []lifecycle.Volume, mounted []engine.Mount) error {
+	for i, v := range volumes {
+		if v.HostPath == "" {
+			continue
+		}
+		again, err := h.mount(i, v)
+		if err != nil || !slices.Contains(mounted, again) {
+			return &provisionError{
+				reason: lifecycle.ReasonContainerError,
+				text:   fmt.Sprintf("volumes[%d].host.path: %q was exchanged while the sandbox was being started", i, v.HostPath),
+			}
+		}
+	}
+	return nil
 }

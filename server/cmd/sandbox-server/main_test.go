@@ -79,6 +79,23 @@ func TestConfigIsFoundByVariableAndMissingOneTellsHowToWriteIt(t *testing.T) {
 	}
 }
 
+// TestLogLevel: with each level the log has lines of that level and worse. The start fails, because there is no engine.
+func TestLogLevel(t *testing.T) {
+	t.Setenv("DOCKER_HOST", "unix://"+filepath.Join(t.TempDir(), "no.sock"))
+	for level, want := range map[string]struct{ info, warn bool }{
+		"DEBUG": {true, true}, "INFO": {true, true}, "WARNING": {false, true}, "ERROR": {false, false},
+	} {
+		file := write(t, "[server]\nhost = \"127.0.0.1\"\nport = 0\ndata_dir = \""+t.TempDir()+"\"\nlog_level = \""+level+"\"\n[runtime]\ntype = \"docker\"\nexecd_image = \"e\"\n")
+		code, _, stderr := command(t, "--config", file)
+		if code != exitFailure || !strings.Contains(stderr, "no.sock") {
+			t.Errorf("%s: exit %d: %s", level, code, stderr)
+		}
+		if info, warn := strings.Contains(stderr, `"level":"info"`), strings.Contains(stderr, `"level":"warn"`); info != want.info || warn != want.warn {
+			t.Errorf("%s: lines of INFO %t, of WARNING %t: %s", level, info, warn, stderr)
+		}
+	}
+}
+
 func TestCommandLine(t *testing.T) {
 	for _, test := range []struct {
 		args []string
