@@ -3,6 +3,7 @@ package config_test
 import (
 	"bytes"
 	"maps"
+	"os"
 	"reflect"
 	"regexp"
 	"slices"
@@ -86,6 +87,19 @@ func TestInitShowsEveryKey(t *testing.T) {
 	got, want := slices.Sorted(maps.Keys(shown)), slices.Sorted(slices.Values(config.Keys()))
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+// TestOperationsNamesEveryKey: the operators' page has a row for each key and each variable.
+func TestOperationsNamesEveryKey(t *testing.T) {
+	page, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range append(config.Keys(), "SANDBOX_CONFIG_PATH", "DOCKER_HOST", "PENDING_FAILURE_TTL") {
+		if !bytes.Contains(page, []byte("\n| `"+name+"` | ")) {
+			t.Errorf("no table of docs/operations.md has a row for %s", name)
+		}
 	}
 }
 

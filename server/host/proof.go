@@ -52,6 +52,11 @@ func (h *Host) proveLimits(ctx context.Context) error {
 	}
 	began := time.Now()
 	seen, err := h.probe(ctx)
+	if errors.Is(err, engine.ErrInvalid) && h.AllowUnenforcedLimits {
+		// Nothing is silent: a sandbox with the limit or the profile that the engine refuses fails with its words.
+		h.Logger.Warn().Err(err).Msg("the container engine refuses the container that tries limits; docker.allow_unenforced_limits lets the service start")
+		return nil
+	}
 	if errors.Is(err, engine.ErrInvalid) {
 		err = fmt.Errorf("%w (a profile that is not there or not valid? see docker.seccomp_profile, docker.apparmor_profile)", err)
 	}

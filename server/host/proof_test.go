@@ -122,6 +122,11 @@ func TestProofOfLimits(t *testing.T) {
 		"it ends early":     {said: `{"memory_killed":null}`, words: []string{"before it had tried every limit", "processes_refused"}},
 		"an execd too old":  {engine: func(p *proving) { p.said = "execd: unexpected argument \"probe\"\n" }, words: []string{"runtime.execd_image", "unexpected argument"}},
 		"the start refused": {engine: func(p *proving) { p.refused = fmt.Errorf("%w: no such profile", engine.ErrInvalid) }, words: []string{"no such profile", "docker.seccomp_profile"}},
+		"the start refused, allowed": {
+			options: func(o *host.Options) { o.AllowUnenforcedLimits = true },
+			engine:  func(p *proving) { p.refused = fmt.Errorf("%w: no CPU CFS scheduler", engine.ErrInvalid) },
+			warning: "refuses the container that tries limits",
+		},
 		"privileges": {
 			said:    `{"cpu_cores":0.5,"no_new_privileges":false,"seccomp":2,"apparmor":""}`,
 			options: func(o *host.Options) { o.Security.NoNewPrivileges, o.AllowUnenforcedLimits = true, true },
