@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"maps"
 	"net/http"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ func testRefusedCreates(t *testing.T, s *service) {
 		for key, value := range change {
 			v[key] = value
 		}
+		maps.DeleteFunc(v, func(_ string, value any) bool { return value == nil })
 		return fields{"volumes": []any{v}}
 	}
 	for name, c := range map[string]struct {
