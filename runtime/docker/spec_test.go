@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +29,10 @@ func TestHostConfig(t *testing.T) {
 	imageID := importEmpty(t, janitor.api)
 	id, err := e.Create(ctx, engine.ContainerSpec{
 		Name: "docker-test-" + uuid.NewString(), ImageID: imageID, Entrypoint: []string{"/none"},
-		Resources: engine.Resources{MemoryBytes: 64 << 20, NanoCPUs: 5e8, PIDs: 20},
+		Resources: engine.Resources{MemoryBytes: 64 << 20, NanoCPUs: 5e8, PIDs: 20, GPUs: 2},
+		Security: engine.Security{
+			DropCapabilities: []string{"NET_RAW"}, NoNewPrivileges: true, AppArmorProfile: "docker-default", SeccompProfile: "unconfined",
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -45,12 +49,64 @@ func TestHostConfig(t *testing.T) {
 	if host.NanoCPUs != 5e8 || host.PidsLimit == nil || *host.PidsLimit != 20 {
 		t.Errorf("CPUs %d, processes %v", host.NanoCPUs, host.PidsLimit)
 	}
+	if gpus := host.DeviceRequests; len(gpus) != 1 || gpus[0].Count != 2 || !slices.EqualFunc(gpus[0].Capabilities, [][]string{{"gpu"}}, slices.Equal) {
+		t.Errorf("device requests %+v", gpus)
+	}
+	if want := []string{"no-new-privileges", "apparmor=docker-default", "seccomp=unconfined"}; !slices.Equal(host.SecurityOpt, want) {
+		t.Errorf("security options %q, want %q", host.SecurityOpt, want)
+	}
+	if len(host.CapDrop) != 1 || strings.TrimPrefix(host.CapDrop[0], "CAP_") != "NET_RAW" {
+		t.Errorf("dropped capabilities %q", host.CapDrop)
+	}
 	if host.LogConfig.Type != "json-file" || host.LogConfig.Config["max-size"] != "10m" || host.LogConfig.Config["max-file"] != "2" {
 		t.Errorf("log %+v", host.LogConfig)
 	}
 	if host.Init == nil || *host.Init || host.AutoRemove || host.Privileged || host.IpcMode != container.IPCModePrivate ||
 		host.NetworkMode != "bridge" || host.RestartPolicy.Name != container.RestartPolicyDisabled {
 		t.Errorf("host config %+v", host)
+	}
+}
+
+// TestNetworks looks at how containers are connected.
+func TestNetworks(t *testing.T) {
+	e, janitor := open(t), newJanitor(t)
+	defer func() { _ = e.Close() }()
+	ctx := t.Context()
+	imageID := importEmpty(t, janitor.api)
+	for network, want := range map[engine.Network]container.NetworkMode{
+		engine.NetworkBridge: "bridge", engine.NetworkHost: "host", engine.NetworkNone: "none",
+	} {
+		id, err := e.Create(ctx, engine.ContainerSpec{
+			Name: "docker-test-" + uuid.NewString(), ImageID: imageID, Entrypoint: []string{"/none"}, Network: network,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := janitor.api.ContainerInspect(ctx, id)
+		if err != nil || found.HostConfig.NetworkMode != want {
+			t.Errorf("%q became %q, %v; want %q", network, found.HostConfig.NetworkMode, err, want)
+		}
+		if err := e.Remove(ctx, id); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestInfoKnowsProfiles: what the engine says of itself, in whatever form, is what Info says.
+func TestInfoKnowsProfiles(t *testing.T) {
+	e, janitor := open(t), newJanitor(t)
+	defer func() { _ = e.Close() }()
+	info, err := e.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := janitor.api.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := strings.Join(raw.SecurityOptions, " ")
+	if info.AppArmor != strings.Contains(said, "apparmor") || info.Seccomp != strings.Contains(said, "seccomp") {
+		t.Errorf("AppArmor %t, seccomp %t; the engine says %q", info.AppArmor, info.Seccomp, said)
 	}
 }
 
