@@ -42,7 +42,7 @@ func (s *service) sharedOrPublished(t *testing.T, id string) (port string, endpo
 // TestNetworkModeHost: rule 1 of "Networking rules".
 func TestNetworkModeHost(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{settings: "[docker]\nnetwork_mode = \"host\"\npids_limit = 60"})
+	s := start(t, plan{program: true, settings: "[docker]\nnetwork_mode = \"host\"\npids_limit = 60"})
 	first := idle()
 	memory := "192Mi"
 	first.ResourceLimits.Memory = &memory
@@ -103,12 +103,14 @@ func TestNetworkModeHost(t *testing.T) {
 		inside.want(t, "echo again", "again\n")
 	})
 	t.Run("found again by another service", func(t *testing.T) {
-		s.halt(t)
-		s.boot(t)
-		s.await(t, id, "Running")
-		_, endpoint := s.sharedEndpoint(t, id)
-		enterAt(t, endpoint).want(t, "echo found", "found\n")
-		wantProblem(t, second(), http.StatusConflict, "CONFLICT", "one sandbox at a time")
+		for _, end := range []func(){func() { s.halt(t) }, func() { s.kill() }} {
+			end()
+			s.boot(t)
+			s.await(t, id, "Running")
+			_, endpoint := s.sharedEndpoint(t, id)
+			enterAt(t, endpoint).want(t, "echo found", "found\n")
+			wantProblem(t, second(), http.StatusConflict, "CONFLICT", "one sandbox at a time")
+		}
 	})
 	t.Run("deletion lets the next one in", func(t *testing.T) {
 		s.delete(t, id)

@@ -111,6 +111,8 @@ type ClientInterface interface {
 	// survives a crash of the service. The image is pulled and the sandbox started
 	// behind the answer: poll the sandbox named by `Location` until its state is
 	// `Running` or `Failed`. Pull progress shows in `status.message`.
+	// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
+	// `Terminated` or `Failed`, another create is 409.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -123,6 +125,8 @@ type ClientInterface interface {
 	// survives a crash of the service. The image is pulled and the sandbox started
 	// behind the answer: poll the sandbox named by `Location` until its state is
 	// `Running` or `Failed`. Pull progress shows in `status.message`.
+	// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
+	// `Terminated` or `Failed`, another create is 409.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -241,6 +245,8 @@ func (c *Client) ListSandboxes(ctx context.Context, params *ListSandboxesParams,
 // survives a crash of the service. The image is pulled and the sandbox started
 // behind the answer: poll the sandbox named by `Location` until its state is
 // `Running` or `Failed`. Pull progress shows in `status.message`.
+// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
+// `Terminated` or `Failed`, another create is 409.
 //
 // Takes any type of body and a specified content type.
 //
@@ -263,6 +269,8 @@ func (c *Client) CreateSandboxWithBody(ctx context.Context, params *CreateSandbo
 // survives a crash of the service. The image is pulled and the sandbox started
 // behind the answer: poll the sandbox named by `Location` until its state is
 // `Running` or `Failed`. Pull progress shows in `status.message`.
+// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
+// `Terminated` or `Failed`, another create is 409.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -921,6 +929,8 @@ type ClientWithResponsesInterface interface {
 	// survives a crash of the service. The image is pulled and the sandbox started
 	// behind the answer: poll the sandbox named by `Location` until its state is
 	// `Running` or `Failed`. Pull progress shows in `status.message`.
+	// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
+	// `Terminated` or `Failed`, another create is 409.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -933,6 +943,8 @@ type ClientWithResponsesInterface interface {
 	// survives a crash of the service. The image is pulled and the sandbox started
 	// behind the answer: poll the sandbox named by `Location` until its state is
 	// `Running` or `Failed`. Pull progress shows in `status.message`.
+	// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
+	// `Terminated` or `Failed`, another create is 409.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -2234,6 +2246,8 @@ func (c *ClientWithResponses) ListSandboxesWithResponse(ctx context.Context, par
 // survives a crash of the service. The image is pulled and the sandbox started
 // behind the answer: poll the sandbox named by `Location` until its state is
 // `Running` or `Failed`. Pull progress shows in `status.message`.
+// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
+// `Terminated` or `Failed`, another create is 409.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -2252,6 +2266,8 @@ func (c *ClientWithResponses) CreateSandboxWithBodyWithResponse(ctx context.Cont
 // survives a crash of the service. The image is pulled and the sandbox started
 // behind the answer: poll the sandbox named by `Location` until its state is
 // `Running` or `Failed`. Pull progress shows in `status.message`.
+// With `docker.network_mode` `host` there is one sandbox at a time: while it is not
+// `Terminated` or `Failed`, another create is 409.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

@@ -18,6 +18,8 @@ const (
 	daemonPort = 44772
 	// labelPort is on containers that share the host's network: the port of their execd.
 	labelPort = lifecycle.LabelPrefix + "execd-port"
+	// tokenHeader carries the token of an execd (execd document, "Authentication").
+	tokenHeader = "X-EXECD-ACCESS-TOKEN"
 	// loopback is the one address that execd listens on when a sandbox shares the host's network.
 	loopback = "127.0.0.1"
 
@@ -117,7 +119,7 @@ func (h *Host) Endpoint(ctx context.Context, id string, port int) (lifecycle.End
 	if err != nil {
 		return lifecycle.Endpoint{}, err
 	}
-	headers := map[string]string{"X-EXECD-ACCESS-TOKEN": record.Token}
+	headers := map[string]string{tokenHeader: record.Token}
 	if record.HostNetwork { // the service passes requests on, because execd listens on the loopback interface only
 		return lifecycle.Endpoint{Path: fmt.Sprintf("/%s/%d", id, port), Headers: headers}, nil
 	}
@@ -152,5 +154,9 @@ func (a *actor) answers(ctx context.Context, record *lifecycle.Record, container
 	if port = portOf(container); port == 0 {
 		return 0, errors.New("the engine has not published its port")
 	}
-	return port, a.host.prober.until(ctx, a.host.reachHost(record), port, 200*time.Millisecond)
+	asked := daemon{host: a.host.reachHost(record), port: port}
+	if record.HostNetwork { // somebody else may have taken the port in the moment between its choice and its use
+		asked.token = record.Token
+	}
+	return port, a.host.prober.until(ctx, asked, 200*time.Millisecond)
 }

@@ -1,12 +1,15 @@
 package host_test
 
 import (
+	"bufio"
 	"context"
 	"net"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,9 +21,10 @@ import (
 // flags say.
 type sharing struct {
 	engine.Engine
-	t     *testing.T
-	mu    sync.Mutex
-	specs []engine.ContainerSpec
+	t       *testing.T
+	mu      sync.Mutex
+	specs   []engine.ContainerSpec
+	foreign atomic.Bool // the execd that answers is another sandbox's
 }
 
 func newSharing(t *testing.T, inner engine.Engine) *sharing {
@@ -44,7 +48,12 @@ func (s *sharing) Start(ctx context.Context, id string) error {
 	s.mu.Lock()
 	for _, spec := range s.specs {
 		if spec.Name == id {
-			answerPing(s.t, flagOf(spec, "--host="), flagOf(spec, "--port="))
+			answer(s.t, flagOf(spec, "--host="), flagOf(spec, "--port="), func() string {
+				if s.foreign.Load() {
+					return "of another sandbox"
+				}
+				return spec.Env["EXECD_ACCESS_TOKEN"]
+			})
 		}
 	}
 	s.mu.Unlock()
@@ -134,6 +143,22 @@ func TestHostNetwork(t *testing.T) {
 	m.running()
 }
 
+// TestHostNetworkForeignDaemon: who answers at the port must know the sandbox's token.
+func TestHostNetworkForeignDaemon(t *testing.T) {
+	m, shared := newHostNetwork(t)
+	m.start()
+	shared.foreign.Store(true)
+	id := m.create()
+	eventually(t, func() bool { return m.get(id).Status.Message == "waiting for execd to answer" }, func() any { return m.get(id).Status })
+	looks := m.engine.count(callInspect)
+	eventually(t, func() bool { return m.engine.count(callInspect) > looks+1 }, func() any { return "no further look" })
+	if got := m.get(id).Status.State; got != lifecycle.StatePending {
+		t.Errorf("while another execd answers the sandbox is %s", got)
+	}
+	shared.foreign.Store(false)
+	m.await(id, lifecycle.StateRunning)
+}
+
 // TestHostNetworkTogether: of creates at the same moment one wins.
 func TestHostNetworkTogether(t *testing.T) {
 	m, _ := newHostNetwork(t)
@@ -201,7 +226,8 @@ func TestHostNetworkLostRecords(t *testing.T) {
 	}
 }
 
-func answerPing(t *testing.T, address, port string) {
+// answer is an execd of which only the answer to "are you there" matters.
+func answer(t *testing.T, address, port string, token func() string) {
 	listener, err := net.Listen("tcp", net.JoinHostPort(address, port))
 	if err != nil {
 		t.Error(err)
@@ -216,8 +242,12 @@ func answerPing(t *testing.T, address, port string) {
 				return
 			}
 			_ = connection.SetDeadline(time.Now().Add(deadline))
-			_, _ = connection.Read(make([]byte, 4096)) // one short request
-			_, _ = connection.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"))
+			request, err := http.ReadRequest(bufio.NewReader(connection))
+			if err == nil && (request.URL.Path == "/ping" || request.Header.Get("X-EXECD-ACCESS-TOKEN") == token()) {
+				_, _ = connection.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"))
+			} else {
+				_, _ = connection.Write([]byte("HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"))
+			}
 			_ = connection.Close()
 		}
 	}()

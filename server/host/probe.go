@@ -20,24 +20,39 @@ func newProber() *prober {
 
 func (p *prober) close() { p.client.CloseIdleConnections() }
 
+// daemon is where an execd is to be asked. With a token the question is one that only the execd with that token answers, and without
+// one it is whether any answers.
+type daemon struct {
+	host  string
+	port  int
+	token string
+}
+
 // until asks again and again until execd answers; after atMost it stops asking and returns why it did not. A question that is
 // under way by then is seen through: a sandbox with a hundredth of a core needs longer than that for an answer.
-func (p *prober) until(ctx context.Context, host string, port int, atMost time.Duration) error {
+func (p *prober) until(ctx context.Context, d daemon, atMost time.Duration) error {
 	window, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 	for {
-		err := p.ask(ctx, host, port)
+		err := p.ask(ctx, d)
 		if err == nil || !sleep(window, 2*time.Millisecond) {
 			return err
 		}
 	}
 }
 
-func (p *prober) ask(ctx context.Context, host string, port int) error {
-	url := "http://" + net.JoinHostPort(host, strconv.Itoa(port)) + "/ping"
+func (p *prober) ask(ctx context.Context, d daemon) error {
+	path := "/ping"
+	if d.token != "" {
+		path = "/metrics"
+	}
+	url := "http://" + net.JoinHostPort(d.host, strconv.Itoa(d.port)) + path
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
+	}
+	if d.token != "" {
+		request.Header.Set(tokenHeader, d.token)
 	}
 	response, err := p.client.Do(request)
 	if err != nil {
