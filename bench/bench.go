@@ -34,7 +34,9 @@ func groups() []group {
 		{[]string{rowIdle}, (*bench).measureIdle},
 		{[]string{rowStreams}, (*bench).measureOpenStreams},
 		{[]string{rowAfterUpload}, (*bench).measureAfterUpload},
-		{[]string{rowCreate, rowAccept, rowPause, rowGet, rowList}, (*bench).measureLifecycle},
+		{[]string{rowCreate, rowAccept, rowPause}, (*bench).measureLifecycle},
+		{[]string{rowGet, rowList, rowExpiry}, (*bench).measureStored},
+		{[]string{rowCrowd, rowService}, (*bench).measureCrowd},
 	}
 }
 
