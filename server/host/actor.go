@@ -134,7 +134,7 @@ func (a *actor) publish() {
 	snapshot := a.record.Clone()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.view.Store(&snapshot)
+	a.host.registry.publish(a, &snapshot)
 	close(a.changed)
 	a.changed = make(chan struct{})
 }

@@ -100,6 +100,7 @@ var _ lifecycle.Backend = (*Host)(nil)
 func Start(ctx context.Context, options Options) (*Host, error) {
 	h := &Host{Options: options, prober: newProber(), starts: make(chan struct{}, concurrentStarts)}
 	h.registry.actors = make(map[string]*actor)
+	h.registry.tagged = make(map[tag]map[*actor]struct{})
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	var err error
 	if h.info, err = h.Engine.Info(ctx); err != nil {

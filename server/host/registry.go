@@ -2,6 +2,8 @@ package host
 
 import (
 	"context"
+	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -10,19 +12,28 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// registry knows the actors, by id and in the order of their creation.
+// registry knows the actors, by id, in the order of their creation, and by what listings ask for. Listings are answered from it alone,
+// so that one of a few among many thousands costs what the few cost.
 type registry struct {
 	mu      sync.RWMutex
 	actors  map[string]*actor
-	ordered []*actor // oldest first, ties by id descending: a listing walks it backwards
+	ordered []*actor          // oldest first, ties by id descending: a listing walks it backwards
+	states  []lifecycle.State // of ordered: a filter reads these without looking at ten thousand records
+	tagged  map[tag]map[*actor]struct{}
 }
+
+// tag is one pair of a sandbox's metadata.
+type tag struct{ key, value string }
 
 func (r *registry) add(a *actor) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	sandbox := &a.now().Sandbox
 	r.actors[a.id] = a
 	at, _ := slices.BinarySearchFunc(r.ordered, a, order)
 	r.ordered = slices.Insert(r.ordered, at, a)
+	r.states = slices.Insert(r.states, at, sandbox.Status.State)
+	r.tag(a, sandbox.Metadata)
 }
 
 func (r *registry) remove(a *actor) {
@@ -31,7 +42,71 @@ func (r *registry) remove(a *actor) {
 	delete(r.actors, a.id)
 	if at, found := slices.BinarySearchFunc(r.ordered, a, order); found {
 		r.ordered = slices.Delete(r.ordered, at, at+1)
+		r.states = slices.Delete(r.states, at, at+1)
+		r.untag(a, a.now().Sandbox.Metadata)
 	}
+}
+
+// publish makes a record what everybody sees. Before add and after remove only Get and waiters see it.
+func (r *registry) publish(a *actor, record *lifecycle.Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := a.view.Swap(record)
+	at, found := slices.BinarySearchFunc(r.ordered, a, order)
+	if !found {
+		return
+	}
+	r.states[at] = record.Sandbox.Status.State
+	if !maps.Equal(before.Sandbox.Metadata, record.Sandbox.Metadata) {
+		r.untag(a, before.Sandbox.Metadata)
+		r.tag(a, record.Sandbox.Metadata)
+	}
+}
+
+func (r *registry) tag(a *actor, metadata map[string]string) {
+	for key, value := range metadata {
+		actors := r.tagged[tag{key, value}]
+		if actors == nil {
+			actors = map[*actor]struct{}{}
+			r.tagged[tag{key, value}] = actors
+		}
+		actors[a] = struct{}{}
+	}
+}
+
+func (r *registry) untag(a *actor, metadata map[string]string) {
+	for key, value := range metadata {
+		actors := r.tagged[tag{key, value}]
+		if delete(actors, a); len(actors) == 0 {
+			delete(r.tagged, tag{key, value})
+		}
+	}
+}
+
+// candidates returns, newest first, actors among which are all that the filter matches.
+func (r *registry) candidates(filter lifecycle.Filter) iter.Seq[*actor] {
+	if len(filter.Metadata) > 0 {
+		return slices.Values(r.rarest(filter.Metadata))
+	}
+	return func(yield func(*actor) bool) {
+		for i, a := range slices.Backward(r.ordered) {
+			if (len(filter.States) == 0 || slices.Contains(filter.States, r.states[i])) && !yield(a) {
+				return
+			}
+		}
+	}
+}
+
+// rarest returns, newest first, the actors that have that pair of the metadata which the fewest have.
+func (r *registry) rarest(metadata map[string]string) []*actor {
+	var fewest map[*actor]struct{}
+	first := true
+	for key, value := range metadata {
+		if actors := r.tagged[tag{key, value}]; first || len(actors) < len(fewest) {
+			fewest, first = actors, false
+		}
+	}
+	return slices.SortedFunc(maps.Keys(fewest), func(a, b *actor) int { return order(b, a) })
 }
 
 func order(a, b *actor) int {
@@ -75,14 +150,14 @@ func (h *Host) List(_ context.Context, filter lifecycle.Filter, page lifecycle.P
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	listing := lifecycle.Listing{Items: []lifecycle.Sandbox{}}
-	for i := len(r.ordered) - 1; i >= 0; i-- {
-		sandbox := &r.ordered[i].now().Sandbox
-		if !filter.Match(sandbox) {
+	certain := filter.Owner == nil && len(filter.Metadata) == 0 // the candidates are the matches
+	for a := range r.candidates(filter) {
+		if !certain && !filter.Match(&a.now().Sandbox) {
 			continue
 		}
 		// Divided, not multiplied: a page number may be as large as an integer gets.
 		if listing.Total/page.Size == page.Number-1 {
-			listing.Items = append(listing.Items, *sandbox)
+			listing.Items = append(listing.Items, a.now().Sandbox)
 		}
 		listing.Total++
 	}
