@@ -63,7 +63,8 @@ var theHouse = house{
 		{packages: []string{"server/host"}, ours: []string{"server/lifecycle", "runtime/engine"}},
 		{packages: []string{"server/store"}, ours: []string{"server/lifecycle"}},
 		{packages: []string{"server/config"}},
-		{packages: []string{"server/api"}, ours: []string{"gen/lifecycle", "openapi", "openapi/serve", "server/lifecycle"}},
+		{packages: []string{"server/proxy"}, ours: []string{}, libraries: []string{zerolog}},
+		{packages: []string{"server/api"}, ours: []string{"gen/lifecycle", "openapi", "openapi/serve", "server/lifecycle", "server/proxy"}},
 		{packages: []string{"server/cli"}, ours: []string{"gen/lifecycle", "gen/execd"}},
 		{packages: []string{"server/app", "server/cmd/sandbox-server"}, ours: []string{"gen/...", "openapi/...", "runtime/...", "server/..."}},
 		{packages: []string{"server/cmd/sandbox"}, ours: []string{"server/cli"}},
@@ -110,7 +111,7 @@ var theHouse = house{
 		},
 		{
 			packages: []string{
-				"server/lifecycle", "server/host", "server/store", "server/config", "runtime/...",
+				"server/lifecycle", "server/host", "server/store", "server/config", "server/proxy", "runtime/...",
 				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/config", "execd/initd",
 				"execd/terminal", "execd/watch", "execd/probe",
 			},
@@ -119,7 +120,7 @@ var theHouse = house{
 			why:       "types of the API end at the handlers",
 		},
 		{
-			packages:  []string{"server/lifecycle", "server/host", "server/store", "server/config", "server/api", "server/cli", "server/cmd/sandbox", "bench"},
+			packages:  []string{"server/lifecycle", "server/host", "server/store", "server/config", "server/proxy", "server/api", "server/cli", "server/cmd/sandbox", "bench"},
 			ours:      []string{"runtime/docker"},
 			libraries: slices.Concat(docker, kubernetes),
 			why:       "adapters are wired by server/app alone",

@@ -1,0 +1,102 @@
+package proxy
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+	"time"
+)
+
+// stuckAfter is how long a client may take nothing of an answer before it is given up.
+const stuckAfter = 2 * time.Minute
+
+// answer is the way of an answer to the client.
+type answer struct {
+	http.ResponseWriter
+	controller *http.ResponseController
+	own        http.Header // what the layers around us have set; it stands
+	taken      bool        // the connection was taken over for another protocol
+}
+
+func newAnswer(w http.ResponseWriter) *answer {
+	return &answer{ResponseWriter: w, controller: http.NewResponseController(w), own: w.Header().Clone()}
+}
+
+// Unwrap lets an http.ResponseController through.
+func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
+
+// restore puts back the headers of the layers around us, which an interim response
+// has emptied, and takes the same ones out of the server's.
+func (a *answer) restore(server http.Header) {
+	header := a.Header()
+	for name, values := range a.own {
+		header[name] = values
+		server.Del(name)
+	}
+}
+
+// WriteHeader sends interim responses (1xx) straight to the connection. Layers in
+// between, echo's among them, take any status for the final one and would drop the
+// answer that follows.
+func (a *answer) WriteHeader(status int) {
+	// net/http says it itself, as soon as the transport reads the body.
+	if status == http.StatusContinue {
+		return
+	}
+	to := a.ResponseWriter
+	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
+		for {
+			layer, ok := to.(interface{ Unwrap() http.ResponseWriter })
+			if !ok {
+				break
+			}
+			to = layer.Unwrap()
+		}
+	}
+	to.WriteHeader(status)
+}
+
+// Write bounds how long a client may hold up its answer, as the server has no write
+// timeout. net/http lifts the deadline after the response.
+func (a *answer) Write(p []byte) (int, error) {
+	// A writer without deadlines, a test's, works without.
+	_ = a.controller.SetWriteDeadline(time.Now().Add(stuckAfter))
+	return a.ResponseWriter.Write(p)
+}
+
+// Hijack gives the connection away. What the client sent behind its request is in the
+// buffer already, and ReverseProxy would lose it.
+func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := a.controller.Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	a.taken = true
+	if early, err := buffered.Reader.Peek(buffered.Reader.Buffered()); err == nil && len(early) > 0 {
+		conn = &earlyConn{Conn: conn, early: early}
+	}
+	return conn, buffered, nil
+}
+
+// earlyConn gives out what has been read of a connection before the rest.
+type earlyConn struct {
+	net.Conn
+	early []byte
+}
+
+func (c *earlyConn) Read(p []byte) (int, error) {
+	if len(c.early) > 0 {
+		n := copy(p, c.early)
+		c.early = c.early[n:]
+		return n, nil
+	}
+	return c.Conn.Read(p)
+}
+
+// CloseWrite passes a half-close on.
+func (c *earlyConn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return c.Close()
+}

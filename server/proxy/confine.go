@@ -1,0 +1,112 @@
+package proxy
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// sandboxPolicy makes the browser treat a page as one of an origin of its own: its
+// scripts run, but reach neither what other pages of the real origin have stored nor
+// their answers.
+const sandboxPolicy = "sandbox allow-scripts allow-forms allow-popups allow-downloads"
+
+// originWide are headers whose effect is on the whole origin of an answer, or on its
+// whole host, and not on the answer alone.
+var originWide = []string{
+	"Alt-Svc", "Clear-Site-Data", "NEL", "Public-Key-Pins", "Report-To", "Service-Worker-Allowed", "Strict-Transport-Security",
+}
+
+// confine takes out of an answer what would reach beyond the target's prefix in a
+// browser: pages get an origin of their own, cookies a path below the prefix, and
+// settings of the whole origin are dropped.
+func confine(response *http.Response, r *http.Request, target Target) {
+	if response.StatusCode != http.StatusSwitchingProtocols {
+		// Added to what the server sets: a browser enforces every policy.
+		response.Header.Add("Content-Security-Policy", sandboxPolicy)
+	}
+	for _, name := range originWide {
+		response.Header.Del(name)
+	}
+	cookies := response.Header["Set-Cookie"]
+	for i, cookie := range cookies {
+		cookies[i] = confineCookie(cookie, r.URL.Path, target)
+	}
+}
+
+// confineCookie takes the domain of a cookie away and gives it a path below the
+// prefix. All other attributes stay as they are.
+func confineCookie(cookie, requestPath string, target Target) string {
+	parts := strings.Split(cookie, ";")
+	path := ""
+	parts = slices.DeleteFunc(parts, func(part string) bool {
+		name, value, _ := strings.Cut(part, "=")
+		switch strings.ToLower(strings.TrimSpace(name)) {
+		case "path":
+			path = strings.TrimSpace(value) // the last one counts
+			return true
+		case "domain":
+			return true
+		}
+		return false
+	})
+	if !strings.HasPrefix(path, "/") {
+		// Without a path the browser takes the directory of the request. That is below the
+		// prefix, unless the request was for the prefix itself.
+		if requestPath != target.Prefix {
+			return strings.Join(parts, ";")
+		}
+		path = "/"
+	}
+	// Without its last slash a path also covers the request for the prefix itself.
+	if path = strings.TrimSuffix(outside(path, target), "/"); path == "" {
+		path = "/"
+	}
+	return strings.Join(append(parts, " Path="+path), ";")
+}
+
+// redirect makes a Location that the server gave for its own paths one that leads
+// through the proxy again.
+func redirect(header http.Header, r *http.Request, target Target) {
+	location := header.Get("Location")
+	if location == "" || target.Prefix == "" {
+		return
+	}
+	u, err := url.Parse(location)
+	if err != nil {
+		return
+	}
+	if u.Host != "" {
+		web := u.Scheme == "http" || u.Scheme == "https" || u.Scheme == ""
+		own := slices.Contains(target.Names, u.Host) || u.Host == target.Address || u.Host == r.Host || u.Host == r.Header.Get("X-Forwarded-Host")
+		if !web || !own {
+			return
+		}
+		u.Scheme, u.Host, u.User = "", "", nil
+		if u.Path == "" {
+			u.Path = "/"
+		}
+		location = u.String()
+	}
+	// What does not begin with a slash now is relative, or of another kind, and stays right.
+	if strings.HasPrefix(location, "/") {
+		header.Set("Location", outside(location, target))
+	}
+}
+
+// outside is a path of the server as the client has to write it. A server that heeds
+// X-Forwarded-Prefix has put it in front already.
+func outside(path string, target Target) string {
+	end := strings.IndexAny(path, "?#")
+	if end < 0 {
+		end = len(path)
+	}
+	switch {
+	case under(path[:end], target.Prefix):
+		return path
+	case target.Path != "" && under(path[:end], target.Path):
+		return target.Prefix + path[len(target.Path):]
+	}
+	return target.Prefix + path
+}

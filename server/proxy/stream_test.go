@@ -1,0 +1,357 @@
+package proxy_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+func TestAnswerArrivesWhileTheServerStillWorks(t *testing.T) {
+	for name, headers := range map[string][]string{
+		"server-sent events": {"Content-Type", "text/event-stream"},
+		"a known length":     {"Content-Length", "27"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// Buffered, because a server whose last byte is out may be gone already.
+			goOn := make(chan struct{}, 3)
+			server := gateway(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
+				for i := 0; i < len(headers); i += 2 {
+					w.Header().Set(headers[i], headers[i+1])
+				}
+				for i := range 3 {
+					fmt.Fprintf(w, "data: %d\n\n", i)
+					http.NewResponseController(w).Flush()
+					select {
+					case <-goOn:
+					case <-r.Context().Done():
+						return
+					}
+				}
+			})))
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			r, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+prefix+"/", nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			response, err := server.Client().Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer response.Body.Close()
+			events := bufio.NewReader(response.Body)
+			for i := range 3 {
+				// The server waits for us here, so the event cannot have come with a later one.
+				event, err := events.ReadString('\n')
+				if want := fmt.Sprintf("data: %d\n", i); err != nil || event != want {
+					t.Fatalf("event %q, error %v, want %q", event, err, want)
+				}
+				if _, err := events.ReadString('\n'); err != nil {
+					t.Fatal(err)
+				}
+				goOn <- struct{}{}
+			}
+			if rest, err := io.ReadAll(events); err != nil || len(rest) != 0 {
+				t.Fatalf("after the last event: %q, %v", rest, err)
+			}
+		})
+	}
+}
+
+func TestBothDirectionsAtTheSameTime(t *testing.T) {
+	server := gateway(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		control := http.NewResponseController(w)
+		if err := control.EnableFullDuplex(); err != nil {
+			t.Error(err)
+		}
+		for lines := bufio.NewScanner(r.Body); lines.Scan(); {
+			fmt.Fprintln(w, "echo", lines.Text())
+			control.Flush()
+		}
+	})))
+	body, feed := io.Pipe()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL+prefix+"/", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer feed.Close()
+	go io.WriteString(feed, "0\n")
+	response, err := server.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	answers := bufio.NewReader(response.Body)
+	for i := range 3 {
+		// Each line goes up only after the answer to the one before has come down.
+		if i > 0 {
+			fmt.Fprintln(feed, i)
+		}
+		if answer, err := answers.ReadString('\n'); err != nil || answer != fmt.Sprintf("echo %d\n", i) {
+			t.Fatalf("answer %q, error %v, after line %d", answer, err, i)
+		}
+	}
+	feed.Close()
+	if rest, err := io.ReadAll(answers); err != nil || len(rest) != 0 {
+		t.Fatalf("after the last answer: %q, %v", rest, err)
+	}
+}
+
+// pattern is size bytes that are made while they are read.
+func pattern(size int64) io.Reader { return io.LimitReader(&counter{}, size) }
+
+type counter struct{ n byte }
+
+func (c *counter) Read(p []byte) (int, error) {
+	for i := range p {
+		c.n++
+		p[i] = c.n
+	}
+	return len(p), nil
+}
+
+func TestUploadStreams(t *testing.T) {
+	const first, size = 1 << 20, 64 << 20
+	begun := make(chan struct{})
+	server := gateway(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		digest := sha256.New()
+		if _, err := io.CopyN(digest, r.Body, first); err != nil {
+			t.Error(err)
+		}
+		close(begun)
+		rest, err := io.Copy(digest, r.Body)
+		fmt.Fprintf(w, "%d %d %x %v", r.ContentLength, first+rest, digest.Sum(nil), err)
+	})))
+	body, feed := io.Pipe()
+	go func() {
+		source := pattern(size)
+		io.CopyN(feed, source, first)
+		// The rest is not sent before the server has the first part: whoever buffers the body
+		// ends here.
+		<-begun
+		io.Copy(feed, source)
+		feed.Close()
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPut, server.URL+prefix+"/", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.ContentLength = size
+	_, got := do(t, server, r)
+	digest := sha256.New()
+	io.Copy(digest, pattern(size))
+	if want := fmt.Sprintf("%d %d %x <nil>", size, size, digest.Sum(nil)); got != want {
+		t.Fatalf("the server got %s, want %s", got, want)
+	}
+}
+
+func TestUploadThatWaitsForContinue(t *testing.T) {
+	server := gateway(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		w.WriteHeader(http.StatusCreated)
+		fmt.Fprintf(w, "%s %v", body, err)
+	})))
+	conn := raw(t, server, "PUT "+prefix+"/ HTTP/1.1\nHost: x\nContent-Length: 5\nExpect: 100-continue\nConnection: close\n\n")
+	reader := bufio.NewReader(conn)
+	if line, err := reader.ReadString('\n'); err != nil || !strings.HasPrefix(line, "HTTP/1.1 100 ") {
+		t.Fatalf("first answer %q, %v", line, err)
+	}
+	if _, err := reader.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(conn, "hello")
+	response, err := http.ReadResponse(reader, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if response.StatusCode != http.StatusCreated || string(body) != "hello <nil>" {
+		t.Fatalf("%d %q %v", response.StatusCode, body, err)
+	}
+}
+
+func TestUploadRefusedBeforeItIsSent(t *testing.T) {
+	server := gateway(t, to(upstream(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusRequestEntityTooLarge) })))
+	conn := raw(t, server, "PUT "+prefix+"/ HTTP/1.1\nHost: x\nContent-Length: 5\nExpect: 100-continue\nConnection: close\n\n")
+	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.HasPrefix(line, "HTTP/1.1 413 ") {
+		t.Fatalf("first answer %q, %v", line, err)
+	}
+}
+
+func TestUploadWhereNothingListens(t *testing.T) {
+	server := gateway(t, to(closedPort(t)))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL+prefix+"/", pattern(16<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if response, body := do(t, server, r); response.StatusCode != http.StatusServiceUnavailable {
+		t.Fatalf("%d %s", response.StatusCode, body)
+	}
+}
+
+func TestUploadThatIsMalformed(t *testing.T) {
+	server := gateway(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.ReadAll(r.Body); err == nil {
+			t.Error("the server took the broken body for a whole one")
+		}
+		panic(http.ErrAbortHandler) // a server that says nothing to it
+	})))
+	conn := raw(t, server, "POST "+prefix+"/ HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\nConnection: close\n\n5\nhello\nnot a number\n")
+	if response, body := answerOf(t, conn); response.StatusCode != http.StatusBadRequest {
+		t.Errorf("%d %s", response.StatusCode, body)
+	}
+}
+
+func TestClientThatLeavesCancelsTheServer(t *testing.T) {
+	for name, flush := range map[string]bool{"before the answer": false, "within the answer": true} {
+		t.Run(name, func(t *testing.T) {
+			entered, cancelled := make(chan struct{}), make(chan struct{})
+			server := gateway(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
+				if flush {
+					http.NewResponseController(w).Flush()
+				}
+				close(entered)
+				<-r.Context().Done()
+				close(cancelled)
+			})))
+			conn := raw(t, server, "GET "+prefix+"/ HTTP/1.1\nHost: x\n\n")
+			await(t, "the request's arrival", entered)
+			conn.Close()
+			await(t, "the server's cancellation", cancelled)
+		})
+	}
+}
+
+func TestServerThatBreaksOffBreaksTheAnswerOff(t *testing.T) {
+	server := gateway(t, to(upstream(t, func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "half")
+		http.NewResponseController(w).Flush()
+		panic(http.ErrAbortHandler)
+	})))
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+prefix+"/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := server.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if body, err := io.ReadAll(response.Body); err == nil {
+		t.Fatalf("%q looks like a whole answer", body)
+	}
+}
+
+// own starts a server that switches to a protocol of its own, and a gateway in front
+// of it. speak has the connection then; its end is told by the channel.
+func own(t *testing.T, speak func(conn *net.TCPConn, r *bufio.Reader)) (start func(early string) (*net.TCPConn, *bufio.Reader), ended <-chan struct{}) {
+	t.Helper()
+	done := make(chan struct{})
+	server := gateway(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		defer close(done)
+		conn, stream, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		fmt.Fprintf(stream, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: %s\r\nConnection: Upgrade\r\n\r\n", r.Header.Get("Upgrade"))
+		stream.Flush()
+		speak(conn.(*net.TCPConn), stream.Reader)
+	})))
+	return func(early string) (*net.TCPConn, *bufio.Reader) {
+		conn := raw(t, server, "GET "+prefix+"/ HTTP/1.1\nHost: x\nConnection: Upgrade\nUpgrade: own\n\n"+early)
+		reader := bufio.NewReader(conn)
+		response, err := http.ReadResponse(reader, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if response.StatusCode != http.StatusSwitchingProtocols || len(response.Header["X-Request-Id"]) != 1 {
+			t.Fatalf("%s %v", response.Status, response.Header)
+		}
+		return conn, reader
+	}, done
+}
+
+func TestUpgradeCarriesBytesBothWays(t *testing.T) {
+	start, ended := own(t, func(conn *net.TCPConn, r *bufio.Reader) { io.Copy(conn, r) })
+	conn, reader := start("early ")
+	for i := range 3 {
+		fmt.Fprintf(conn, "line %d\n", i)
+		want := fmt.Sprintf("line %d\n", i)
+		if i == 0 {
+			want = "early " + want
+		}
+		if line, err := reader.ReadString('\n'); err != nil || line != want {
+			t.Fatalf("got %q, %v, want %q", line, err, want)
+		}
+	}
+	conn.Close()
+	await(t, "the end of the server's connection", ended)
+}
+
+func TestUpgradeEndsWithTheServer(t *testing.T) {
+	start, _ := own(t, func(conn *net.TCPConn, _ *bufio.Reader) { io.WriteString(conn, "bye") })
+	conn, reader := start("")
+	if rest, err := io.ReadAll(reader); err != nil || string(rest) != "bye" {
+		t.Fatalf("%q, %v", rest, err)
+	}
+	conn.CloseWrite()
+}
+
+func TestUpgradeHalfClosedByTheClient(t *testing.T) {
+	for name, early := range map[string]string{"": "", "with early bytes": "all "} {
+		t.Run(name, func(t *testing.T) {
+			// The server answers only once it has seen the end of what the client says.
+			start, _ := own(t, func(conn *net.TCPConn, r *bufio.Reader) {
+				said, err := io.ReadAll(r)
+				fmt.Fprintf(conn, "%s %v", said, err)
+			})
+			conn, reader := start(early)
+			io.WriteString(conn, "said")
+			if err := conn.CloseWrite(); err != nil {
+				t.Fatal(err)
+			}
+			if rest, err := io.ReadAll(reader); err != nil || string(rest) != early+"said <nil>" {
+				t.Fatalf("%q, %v", rest, err)
+			}
+		})
+	}
+}
+
+func TestUpgradeHalfClosedByTheServer(t *testing.T) {
+	said := make(chan string, 1)
+	start, _ := own(t, func(conn *net.TCPConn, r *bufio.Reader) {
+		conn.CloseWrite()
+		rest, _ := io.ReadAll(r)
+		said <- string(rest)
+	})
+	conn, reader := start("")
+	if rest, err := io.ReadAll(reader); err != nil || len(rest) != 0 {
+		t.Fatalf("%q, %v", rest, err)
+	}
+	io.WriteString(conn, "still here")
+	conn.Close()
+	if got := await(t, "the server's end", said); got != "still here" {
+		t.Errorf("the server got %q", got)
+	}
+}
+
+func TestUpgradeThatTheServerDeclines(t *testing.T) {
+	server := gateway(t, to(upstream(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusUpgradeRequired) })))
+	conn := raw(t, server, "GET "+prefix+"/ HTTP/1.1\nHost: x\nConnection: Upgrade\nUpgrade: own\n\n")
+	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.HasPrefix(line, "HTTP/1.1 426 ") {
+		t.Fatalf("%q, %v", line, err)
+	}
+}
