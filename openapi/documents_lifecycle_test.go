@@ -1,5 +1,29 @@
 package openapi_test
 
+import (
+	"testing"
+
+	"sandbox.internal/openapi"
+)
+
+// TestEveryOperationWithAKeyIsRateLimited: the limits are those of keys.
+func TestEveryOperationWithAKeyIsRateLimited(t *testing.T) {
+	doc, err := openapi.LoadLifecycle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, op := range operations(doc) {
+		open := op.Security != nil && len(*op.Security) == 0
+		limited := op.Responses.Value("429")
+		switch {
+		case open == (limited != nil):
+			t.Errorf("%s: open is %t, but declaring 429 is %t", op.route, open, limited != nil)
+		case limited != nil && limited.Value.Headers["Retry-After"] == nil:
+			t.Errorf("%s: 429 has no Retry-After", op.route)
+		}
+	}
+}
+
 // lifecycleDocument is the lifecycle document's tables.
 var lifecycleDocument = document{
 	operations: map[string]documentedOperation{

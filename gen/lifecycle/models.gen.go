@@ -164,8 +164,8 @@ type Env map[string]string
 // Error Why a request was not fulfilled.
 type Error struct {
 	// Code The kind of error for machines, in UPPER_SNAKE letters, such as
-	// `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`, `SANDBOX_NOT_FOUND`, `CONFLICT`
-	// or `INTERNAL_ERROR`. More may be added.
+	// `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`, `SANDBOX_NOT_FOUND`, `CONFLICT`,
+	// `RATE_LIMITED` or `INTERNAL_ERROR`. More may be added.
 	//
 	// Example: INVALID_REQUEST_BODY
 	Code string `json:"code"`
@@ -492,6 +492,9 @@ type NoEndpoint = Error
 
 // NotFound Why a request was not fulfilled.
 type NotFound = Error
+
+// RateLimited Why a request was not fulfilled.
+type RateLimited = Error
 
 // Unauthorized Why a request was not fulfilled.
 type Unauthorized = Error

@@ -376,6 +376,16 @@ type NotFoundJSONResponse struct {
 	Headers NotFoundResponseHeaders
 }
 
+type RateLimitedResponseHeaders struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+type RateLimitedJSONResponse struct {
+	Body Error
+
+	Headers RateLimitedResponseHeaders
+}
+
 type UnauthorizedResponseHeaders struct {
 	XRequestID *RequestID
 }
@@ -487,6 +497,26 @@ func (response ListSandboxes401JSONResponse) VisitListSandboxesResponse(w http.R
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
 	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListSandboxes429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response ListSandboxes429JSONResponse) VisitListSandboxesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -645,6 +675,26 @@ func (response CreateSandbox413JSONResponse) VisitCreateSandboxResponse(w http.R
 	return err
 }
 
+type CreateSandbox429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response CreateSandbox429JSONResponse) VisitCreateSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type CreateSandbox500JSONResponse struct{ InternalErrorJSONResponse }
 
 func (response CreateSandbox500JSONResponse) VisitCreateSandboxResponse(w http.ResponseWriter) error {
@@ -771,6 +821,26 @@ func (response DeleteSandbox409JSONResponse) VisitDeleteSandboxResponse(w http.R
 	return err
 }
 
+type DeleteSandbox429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response DeleteSandbox429JSONResponse) VisitDeleteSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type DeleteSandbox500JSONResponse struct{ InternalErrorJSONResponse }
 
 func (response DeleteSandbox500JSONResponse) VisitDeleteSandboxResponse(w http.ResponseWriter) error {
@@ -884,6 +954,26 @@ func (response GetSandbox404JSONResponse) VisitGetSandboxResponse(w http.Respons
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
 	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSandbox429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response GetSandbox429JSONResponse) VisitGetSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -1043,6 +1133,26 @@ func (response GetEndpoint409JSONResponse) VisitGetEndpointResponse(w http.Respo
 	return err
 }
 
+type GetEndpoint429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response GetEndpoint429JSONResponse) VisitGetEndpointResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetEndpoint500JSONResponse struct{ InternalErrorJSONResponse }
 
 func (response GetEndpoint500JSONResponse) VisitGetEndpointResponse(w http.ResponseWriter) error {
@@ -1165,6 +1275,26 @@ func (response PauseSandbox409JSONResponse) VisitPauseSandboxResponse(w http.Res
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
 	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PauseSandbox429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response PauseSandbox429JSONResponse) VisitPauseSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -1338,6 +1468,26 @@ func (response RenewExpiration413JSONResponse) VisitRenewExpirationResponse(w ht
 	return err
 }
 
+type RenewExpiration429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response RenewExpiration429JSONResponse) VisitRenewExpirationResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type RenewExpiration500JSONResponse struct{ InternalErrorJSONResponse }
 
 func (response RenewExpiration500JSONResponse) VisitRenewExpirationResponse(w http.ResponseWriter) error {
@@ -1464,6 +1614,26 @@ func (response ResumeSandbox409JSONResponse) VisitResumeSandboxResponse(w http.R
 	return err
 }
 
+type ResumeSandbox429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response ResumeSandbox429JSONResponse) VisitResumeSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ResumeSandbox500JSONResponse struct{ InternalErrorJSONResponse }
 
 func (response ResumeSandbox500JSONResponse) VisitResumeSandboxResponse(w http.ResponseWriter) error {
@@ -1542,6 +1712,26 @@ func (response GetVersion401JSONResponse) VisitGetVersionResponse(w http.Respons
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
 	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetVersion429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response GetVersion429JSONResponse) VisitGetVersionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
 	_, err := buf.WriteTo(w)
 	return err
 }

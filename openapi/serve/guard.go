@@ -73,8 +73,8 @@ func streams(declared *openapi3.Operation) bool {
 	return false
 }
 
-// guard lets only those requests through to the handler that carry a key and fulfil
-// the contract. The key comes first: nobody without one learns about the contract or
+// guard lets only those requests through to the handler that carry a key, keep to
+// its rate and fulfil the contract. The key comes first: nobody without one learns about the contract or
 // makes the service read a body.
 func (s *Server) guard(op *operation) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
@@ -85,6 +85,9 @@ func (s *Server) guard(op *operation) echo.MiddlewareFunc {
 			}
 			if !op.open {
 				if err := s.authenticate(r); err != nil {
+					return err
+				}
+				if err := s.checkRate(r); err != nil {
 					return err
 				}
 			}

@@ -31,6 +31,9 @@ type Options struct {
 	// read. With nil every operation is open.
 	Authenticate func(*http.Request) (principal any, err error)
 
+	// RateLimits bounds how often operations may be called; the zero value does not.
+	RateLimits RateLimits
+
 	// MaxJSONBody limits JSON request bodies, in bytes; 0 means
 	// [DefaultMaxJSONBody]. Other bodies stream to their handler without a limit.
 	MaxJSONBody int64
@@ -58,6 +61,8 @@ type Server struct {
 	echo       *echo.Echo
 	operations map[string]*operation
 	challenge  string
+	callers    *buckets // requests, by caller
+	refused    *buckets // requests with a missing or wrong key, by remote address
 }
 
 // New builds a server without routes. It fails when the document cannot be
@@ -98,6 +103,8 @@ func New(options Options) (*Server, error) {
 		echo:       echo.New(),
 		operations: operations,
 		challenge:  challengeOf(doc),
+		callers:    newBuckets(options.RateLimits.Clock),
+		refused:    newBuckets(options.RateLimits.Clock),
 	}
 	s.echo.HideBanner, s.echo.HidePort = true, true
 	s.echo.HTTPErrorHandler = s.writeError
@@ -137,8 +144,12 @@ func (s *Server) authenticate(r *http.Request) error {
 	if s.options.Authenticate == nil {
 		return nil
 	}
+	if err := s.mayTry(r); err != nil {
+		return err
+	}
 	principal, err := s.options.Authenticate(r)
 	if err != nil {
+		s.noteRefusal(r, err)
 		return err
 	}
 	if state := stateOf(r.Context()); state != nil {

@@ -13,6 +13,7 @@ import (
 	"sandbox.internal/openapi"
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/server/proxy"
 )
 
 // Version tells which build of the service answers.
@@ -21,11 +22,17 @@ type Version struct {
 	Commit  string
 }
 
-// Options configures the API. Backend is required.
+// Options configures the API. Backend and Reacher are required.
 type Options struct {
 	Backend lifecycle.Backend
+	// Reacher tells where requests for the ports of sandboxes are sent on to.
+	Reacher Reacher
+	// HostRoute serves /{sandboxId}/{port}/..., the endpoints of sandboxes on the host's network.
+	HostRoute bool
 	// Keys are the API keys that are let in. Without any, everybody is an administrator.
-	Keys    []Key
+	Keys []Key
+	// Limits bounds how often the service may be called.
+	Limits  Limits
 	Version Version
 	Logger  zerolog.Logger
 }
@@ -43,6 +50,7 @@ func New(options Options) (*serve.Server, error) {
 		Problem:      problem,
 		Body:         body,
 		Quiet:        []string{"getHealth"},
+		RateLimits:   rateLimits(options.Keys, options.Limits),
 	})
 	if err != nil {
 		return nil, err
@@ -51,6 +59,8 @@ func New(options Options) (*serve.Server, error) {
 	gen.RegisterHandlersWithOptions(server.Echo(), gen.NewStrictHandler(h, nil), gen.RegisterHandlersOptions{
 		OperationMiddlewares: server.OperationMiddlewares(),
 	})
+	forwarder := &ports{handlers: h, reacher: options.Reacher, proxy: proxy.New(options.Logger)}
+	forwarder.register(server, options.HostRoute)
 	return server, nil
 }
 

@@ -18,6 +18,7 @@ type Key struct {
 	Name   string
 	Digest [sha256.Size]byte // SHA-256 of the key
 	Role   lifecycle.Role
+	Rate   serve.Rate // how often it may call; the zero value means as often as it likes
 }
 
 // authenticate returns who sends a request. Every key is compared, so that the time it takes tells nothing about any of them.

@@ -47,6 +47,8 @@ func (b *backend) Create(_ context.Context, spec lifecycle.Spec, options lifecyc
 }
 
 func (b *backend) Get(_ context.Context, id string) (lifecycle.Sandbox, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if id != b.sandbox.ID {
 		return lifecycle.Sandbox{}, lifecycle.NotFound(id)
 	}
@@ -101,8 +103,14 @@ type service struct {
 
 func serve(t testing.TB, b lifecycle.Backend, keys ...api.Key) *service {
 	t.Helper()
+	return serveWith(t, api.Options{Backend: b, Keys: keys})
+}
+
+func serveWith(t testing.TB, options api.Options) *service {
+	t.Helper()
 	s := &service{log: &logBuffer{}}
-	handler, err := api.New(api.Options{Backend: b, Keys: keys, Version: api.Version{Version: "1.2.3", Commit: "abc"}, Logger: zerolog.New(s.log)})
+	options.Version, options.Logger = api.Version{Version: "1.2.3", Commit: "abc"}, zerolog.New(s.log)
+	handler, err := api.New(options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -175,4 +183,25 @@ func (l *logBuffer) accessLine(t testing.TB, operation string) map[string]any {
 			t.Fatalf("no access line of %s in:\n%s", operation, l.text())
 		}
 	}
+}
+
+// lineOf waits for a line of the log that fits.
+func (l *logBuffer) lineOf(t testing.TB, fits func(map[string]any) bool) map[string]any {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) { // between two looks
+		decoder := json.NewDecoder(bytes.NewReader([]byte(l.text())))
+		for line := map[string]any{}; decoder.Decode(&line) == nil; line = map[string]any{} {
+			if fits(line) {
+				return line
+			}
+		}
+	}
+	t.Fatalf("no such line in:\n%s", l.text())
+	return nil
+}
+
+func (b *backend) setState(state lifecycle.State) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sandbox.Status.State = state
 }

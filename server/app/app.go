@@ -75,7 +75,15 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	if err != nil {
 		return nil, err
 	}
-	a.server, err = api.New(api.Options{Backend: a.host, Keys: keys, Version: version, Logger: logger})
+	a.server, err = api.New(api.Options{
+		Backend:   a.host,
+		Reacher:   a.host,
+		HostRoute: cfg.Docker.NetworkMode == config.NetworkHost,
+		Keys:      keys,
+		Limits:    limits(cfg.Server.RateLimit),
+		Version:   version,
+		Logger:    logger,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -33,6 +33,9 @@ func decodeTable(p *problems, path string, in map[string]any, out reflect.Value)
 func decodeValue(p *problems, key string, in any, out reflect.Value) {
 	wrong := func(want string) { p.add(key, "must be %s (got %s)", want, describe(in)) }
 	switch out.Kind() {
+	case reflect.Pointer: // a section that may be absent
+		out.Set(reflect.New(out.Type().Elem()))
+		decodeValue(p, key, in, out.Elem())
 	case reflect.Struct:
 		if table, ok := in.(map[string]any); ok {
 			decodeTable(p, key, table, out)

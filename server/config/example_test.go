@@ -47,6 +47,8 @@ var extensions = []string{
 	"server.data_dir", "server.instance", "server.terminated_retention",
 	"docker.allow_unenforced_limits",
 	"server.keys.name", "server.keys.sha256", "server.keys.role",
+	"server.keys.rate_limit.requests_per_second", "server.keys.rate_limit.burst",
+	"server.rate_limit.requests_per_second", "server.rate_limit.burst", "server.rate_limit.failed_attempts_per_minute",
 }
 
 func TestKeysAreTheDocumentsAndOurs(t *testing.T) {
@@ -108,7 +110,7 @@ func TestPrintLoadsBack(t *testing.T) {
 	want := load(t, minimal+`[server]
 port = 0
 data_dir = '/with "quotes" and \'
-keys = [{name = "a", sha256 = "`+digestA+`", role = "user"}, {name = "b", sha256 = "`+digestOfSecret+`", role = "viewer"}]
+keys = [{name = "a", sha256 = "`+digestA+`", role = "user", rate_limit = {requests_per_second = 5}}, {name = "b", sha256 = "`+digestOfSecret+`", role = "viewer"}]
 [docker]
 drop_capabilities = []
 no_new_privileges = false

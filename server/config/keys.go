@@ -29,6 +29,8 @@ type Key struct {
 	SHA256 string `toml:"sha256"`
 	// Role is what the key may do.
 	Role Role `toml:"role"`
+	// RateLimit replaces [server.rate_limit] for this key; nil leaves it.
+	RateLimit *RateLimit `toml:"rate_limit"`
 }
 
 // checkKeys also refuses a key that is listed twice, under whatever name:
@@ -67,6 +69,10 @@ func checkKeys(p *problems, keys []Key, apiKey string) {
 			p.add(path+".role", "is required (%s, %s or %s)", RoleAdmin, RoleUser, RoleViewer)
 		} else {
 			checkOneOf(p, path+".role", k.Role, RoleAdmin, RoleUser, RoleViewer)
+		}
+
+		if k.RateLimit != nil {
+			k.RateLimit.check(p, path+".rate_limit")
 		}
 	}
 }

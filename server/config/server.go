@@ -47,6 +47,8 @@ type Server struct {
 	Instance string `toml:"instance"`
 	// TerminatedRetention is how long an ended sandbox's record stays readable.
 	TerminatedRetention Seconds `toml:"terminated_retention"`
+	// RateLimit bounds how often the service may be called.
+	RateLimit RateLimits `toml:"rate_limit"`
 	// Keys are further API keys, known only by their digest.
 	Keys []Key `toml:"keys"`
 }
@@ -111,6 +113,7 @@ func (s Server) check(p *problems) {
 		p.add("server.instance", "must be 1 to 63 lower-case letters, digits and inner hyphens (got %q)", s.Instance)
 	}
 	s.TerminatedRetention.check(p, "server.terminated_retention", 0)
+	s.RateLimit.check(p)
 	checkKeys(p, s.Keys, s.APIKey)
 }
 

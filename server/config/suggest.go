@@ -17,6 +17,9 @@ func knownKeys(path string, t reflect.Type) (sections, keys []string) {
 		if field.Kind() == reflect.Slice && field.Elem().Kind() == reflect.Struct {
 			field = field.Elem()
 		}
+		if field.Kind() == reflect.Pointer {
+			field = field.Elem()
+		}
 		if field.Kind() != reflect.Struct {
 			keys = append(keys, key)
 			continue

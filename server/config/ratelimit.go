@@ -1,0 +1,48 @@
+package config
+
+// RateLimit is how often one caller may call the service.
+type RateLimit struct {
+	// RequestsPerSecond is the average that is allowed; 0 is no limit.
+	RequestsPerSecond int `toml:"requests_per_second"`
+	// Burst is how many requests may come at once after a rest; 0 means as many as
+	// RequestsPerSecond.
+	Burst int `toml:"burst"`
+}
+
+// RateLimits is the section [server.rate_limit].
+type RateLimits struct {
+	// RequestsPerSecond and Burst hold for every key that has no limit of its own. With
+	// no key configured they hold for each remote address.
+	RequestsPerSecond int `toml:"requests_per_second"`
+	Burst             int `toml:"burst"`
+	// FailedAttemptsPerMinute is how many requests with a missing or wrong key one
+	// remote address may send; 0 is no limit.
+	FailedAttemptsPerMinute int `toml:"failed_attempts_per_minute"`
+}
+
+// Default is the limit of a key that has none of its own.
+func (r RateLimits) Default() RateLimit {
+	return RateLimit{RequestsPerSecond: r.RequestsPerSecond, Burst: r.Burst}
+}
+
+// maxRate is far above what the service can answer: more is a slip.
+const maxRate = 1_000_000
+
+func (r RateLimits) check(p *problems) {
+	r.Default().check(p, "server.rate_limit")
+	checkRate(p, "server.rate_limit.failed_attempts_per_minute", r.FailedAttemptsPerMinute)
+}
+
+func (r RateLimit) check(p *problems, section string) {
+	checkRate(p, section+".requests_per_second", r.RequestsPerSecond)
+	checkRate(p, section+".burst", r.Burst)
+	if r.Burst > 0 && r.RequestsPerSecond == 0 {
+		p.add(section+".burst", "needs requests_per_second in the same section: without it there is no limit")
+	}
+}
+
+func checkRate(p *problems, key string, got int) {
+	if got < 0 || got > maxRate {
+		p.add(key, "must be between 0 (no limit) and %d (got %d)", maxRate, got)
+	}
+}
