@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strconv"
 	"strings"
 )
 
@@ -86,12 +87,27 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest, port int, target *url.URL, pr
 			out.Set(name, earlier)
 		}
 	}
-	out.Set(headerForwardedPrefix, prefix)
+	out.Set(headerForwardedPrefix, publicPrefix(in.Get(headerForwardedPrefix), prefix, port))
 	// What was of the same origin stays so: servers compare Origin with Host before
 	// they accept a WebSocket.
 	if origin, err := url.Parse(in.Get("Origin")); err == nil && origin.Host != "" && origin.Host == out.Get(headerForwardedHost) {
 		out.Set("Origin", "http://"+address)
 	}
+}
+
+// publicPrefix is the path under which the client sees the port. A gateway before us
+// that names another one than ours knows better: it may have taken that off and put
+// ours in its place. What it names leads to the first port of the path, which is
+// execd itself where a further one follows.
+func publicPrefix(named, ours string, port int) string {
+	last := "/proxy/" + strconv.Itoa(port)
+	switch {
+	case named == "":
+		return ours
+	case ours == last:
+		return named
+	}
+	return named + last
 }
 
 // fail answers for a server that did not.

@@ -76,8 +76,10 @@ func TestHeadersThatTheServerSees(t *testing.T) {
 			},
 		},
 		"behind a gateway": {
-			sent: []string{"X-Forwarded-For", "192.0.2.7", "X-Forwarded-Host", "box.example", "X-Forwarded-Proto", "https", "Origin", "https://box.example"},
+			sent: []string{"X-Forwarded-For", "192.0.2.7", "X-Forwarded-Host", "box.example", "X-Forwarded-Proto", "https", "Origin", "https://box.example",
+				"X-Forwarded-Prefix", "/boxes/1/8000"},
 			want: []string{
+				"X-Forwarded-Prefix: /boxes/1/8000",
 				"X-Forwarded-For: 192.0.2.7, 127.0.0.1",
 				"X-Forwarded-Host: box.example",
 				"X-Forwarded-Proto: https",
@@ -206,6 +208,15 @@ func TestOwnPortIsServedWithoutAHop(t *testing.T) {
 				t.Fatalf("%d %q, want %d %q", response.StatusCode, body, tc.status, tc.want)
 			}
 		})
+	}
+}
+
+func TestPrefixOfAGatewayBehindExecdItself(t *testing.T) {
+	server := execd(t)
+	port := upstream(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Header.Get("X-Forwarded-Prefix")) })
+	_, body := get(t, server, "/proxy/44772"+to(port, "/x"), "X-Forwarded-Prefix", "/boxes/1/44772")
+	if want := "/boxes/1/44772" + to(port, ""); body != want {
+		t.Errorf("the server was told %q, want %q", body, want)
 	}
 }
 
