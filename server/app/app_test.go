@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
+	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/app"
 	"sandbox.internal/server/config"
@@ -83,6 +84,31 @@ func TestSeccompProfile(t *testing.T) {
 	}
 	if _, err := app.SeccompProfile(file + ".missing"); err == nil || !strings.Contains(err.Error(), "docker.seccomp_profile") {
 		t.Errorf("a missing file: %v", err)
+	}
+}
+
+func TestRateLimitsOfKeys(t *testing.T) {
+	digest := hex.EncodeToString(make([]byte, sha256.Size))
+	cfg := config.Server{APIKey: "plain", RateLimit: config.RateLimits{RequestsPerSecond: 10, FailedAttemptsPerMinute: 30}, Keys: []config.Key{
+		{Name: "usual", SHA256: digest},
+		{Name: "own", SHA256: digest, RateLimit: &config.RateLimit{RequestsPerSecond: 5, Burst: 50}},
+		{Name: "none", SHA256: digest, RateLimit: &config.RateLimit{}},
+	}}
+	keys, err := app.APIKeys(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	usual := serve.Rate{PerSecond: 10, Burst: 10}
+	for i, want := range []serve.Rate{usual, usual, {PerSecond: 5, Burst: 50}, {}} {
+		if keys[i].Rate != want {
+			t.Errorf("%s: %+v, want %+v", keys[i].Name, keys[i].Rate, want)
+		}
+	}
+	if got := app.Limits(cfg.RateLimit); got.Anonymous != usual || got.Refused != (serve.Rate{PerSecond: 0.5, Burst: 30}) {
+		t.Errorf("%+v", got)
+	}
+	if got := app.Limits(config.RateLimits{}); got.Anonymous != (serve.Rate{}) || got.Refused != (serve.Rate{}) {
+		t.Errorf("off by default: %+v", got)
 	}
 }
 

@@ -5,4 +5,5 @@ var (
 	Addresses      = addresses
 	SeccompProfile = seccompProfile
 	APIKeys        = apiKeys
+	Limits         = limits
 )

@@ -35,7 +35,9 @@ func (r RateLimits) check(p *problems) {
 
 func (r RateLimit) check(p *problems, section string) {
 	checkRate(p, section+".requests_per_second", r.RequestsPerSecond)
-	checkRate(p, section+".burst", r.Burst)
+	if r.Burst < 0 || r.Burst > maxRate {
+		p.add(section+".burst", "must be between 0 (as many as requests_per_second) and %d (got %d)", maxRate, r.Burst)
+	}
 	if r.Burst > 0 && r.RequestsPerSecond == 0 {
 		p.add(section+".burst", "needs requests_per_second in the same section: without it there is no limit")
 	}
