@@ -108,6 +108,9 @@ func (s *service) settings(p plan) string {
 	}
 	for _, key := range p.keys {
 		fmt.Fprintf(&text, "[[server.keys]]\nname = %q\nsha256 = %q\nrole = %q\n", key.Name, key.SHA256, key.Role)
+		if limit := key.RateLimit; limit != nil {
+			fmt.Fprintf(&text, "rate_limit = {requests_per_second = %d, burst = %d}\n", limit.RequestsPerSecond, limit.Burst)
+		}
 	}
 	fmt.Fprintf(&text, "[runtime]\ntype = \"docker\"\nexecd_image = %q\n%s\n", execdImage, p.settings)
 	return text.String()
