@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -26,36 +27,38 @@ import (
 
 // inside is a port of a sandbox, seen from a client that reaches nothing but the service.
 type inside struct {
-	host   string // of the service
-	prefix string
-	key    string
-	http   *http.Client
+	host    string // of the service
+	prefix  string
+	headers map[string]string // that every request needs
+	http    *http.Client
 }
 
-// portServer is a Running sandbox in which testdata/ports serves port 8000.
-func portServer(t *testing.T, c *client) string {
+// portServer is a Running sandbox in which testdata/ports serves a port.
+func portServer(t *testing.T, c *client, port int) string {
 	t.Helper()
 	program := programs.build(t, "./testdata/ports")
 	folder := hostVolume(filepath.Dir(program), "/programs")
 	yes := true
 	folder.ReadOnly = &yes
-	r := request(busyboxImage, "/programs/"+filepath.Base(program))
+	r := request(busyboxImage, "/programs/"+filepath.Base(program), strconv.Itoa(port))
 	r.Volumes = []lifecycle.Volume{folder}
 	return c.running(t, r)
 }
 
 func (c *client) inside(t *testing.T, id string, port int) *inside {
 	t.Helper()
+	return c.below(t, fmt.Sprintf("/v1/sandboxes/%s/proxy/%d", id, port), map[string]string{keyHeader: c.key})
+}
+
+func (c *client) below(t *testing.T, prefix string, headers map[string]string) *inside {
+	t.Helper()
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
-	return &inside{
-		host:   strings.TrimPrefix(c.url, "http://"),
-		prefix: fmt.Sprintf("/v1/sandboxes/%s/proxy/%d", id, port),
-		key:    c.key,
-		http: &http.Client{Transport: base, Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error {
-			return http.ErrUseLastResponse
-		}},
-	}
+	p := &inside{host: strings.TrimPrefix(c.url, "http://"), prefix: prefix, headers: headers}
+	p.http = &http.Client{Transport: base, Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
+	return p
 }
 
 // open sends a request and returns the answer with its body unread.
@@ -65,7 +68,9 @@ func (p *inside) open(ctx context.Context, t *testing.T, method, path string, bo
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header.Set(keyHeader, p.key)
+	for name, value := range p.headers {
+		r.Header.Set(name, value)
+	}
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Set(headers[i], headers[i+1])
 	}
@@ -99,7 +104,7 @@ func (p *inside) ready(t *testing.T) {
 func TestPortsThroughTheService(t *testing.T) {
 	t.Parallel()
 	s := start(t, plan{})
-	id := portServer(t, &s.client)
+	id := portServer(t, &s.client, 8000)
 	token := s.endpoint(t, id, 8000).Headers["X-EXECD-ACCESS-TOKEN"]
 	p := s.inside(t, id, 8000)
 	p.ready(t)
@@ -226,7 +231,7 @@ func TestWhoReachesPorts(t *testing.T) {
 		{Name: "viewer", SHA256: digest("viewer's key"), Role: config.RoleViewer},
 	}})
 	alice := s.as(t, "alice's key")
-	id := portServer(t, alice)
+	id := portServer(t, alice, 8000)
 	alice.inside(t, id, 8000).ready(t)
 	for key, want := range map[string]int{adminKey: 200, "alice's key": 200, "bob's key": 403, "viewer's key": 403, "wrong": 401, "": 401} {
 		if got := s.as(t, key).inside(t, id, 8000).send(t, http.MethodGet, "/tell/x", nil); got.status != want {
@@ -295,7 +300,10 @@ func eventsInStep(t *testing.T, p *inside) {
 // dial opens a WebSocket.
 func (p *inside) dial(t *testing.T, headers ...string) *websocket.Conn {
 	t.Helper()
-	header := http.Header{keyHeader: {p.key}}
+	header := http.Header{}
+	for name, value := range p.headers {
+		header.Set(name, value)
+	}
 	for i := 0; i < len(headers); i += 2 {
 		header.Set(headers[i], headers[i+1])
 	}
@@ -338,7 +346,11 @@ func halfClosed(t *testing.T, p *inside) {
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintf(conn, "GET %s/own HTTP/1.1\r\nHost: %s\r\n%s: %s\r\nConnection: Upgrade\r\nUpgrade: own\r\n\r\n", p.prefix, p.host, keyHeader, p.key)
+	fmt.Fprintf(conn, "GET %s/own HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: own\r\n", p.prefix, p.host)
+	for name, value := range p.headers {
+		fmt.Fprintf(conn, "%s: %s\r\n", name, value)
+	}
+	io.WriteString(conn, "\r\n")
 	reader := bufio.NewReader(conn)
 	response, err := http.ReadResponse(reader, nil)
 	if err != nil || response.StatusCode != http.StatusSwitchingProtocols {
@@ -360,7 +372,7 @@ func execdThroughTheService(t *testing.T, p *inside) *box {
 	if err != nil {
 		t.Fatal(err)
 	}
-	endpoint := lifecycle.Endpoint{Endpoint: p.host + p.prefix, Headers: lifecycle.EndpointHeaders{keyHeader: p.key}}
+	endpoint := lifecycle.Endpoint{Endpoint: p.host + p.prefix, Headers: p.headers}
 	b := &box{conform: conform.New(document, behind{p.http.Transport, endpoint}, t)}
 	b.http = &http.Client{Transport: b.conform, Timeout: patience}
 	if b.client, err = execd.NewClientWithResponses("http://sandbox", execd.WithHTTPClient(b.http)); err != nil {

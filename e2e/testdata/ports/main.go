@@ -1,4 +1,5 @@
-// Command ports is a server inside a sandbox: it shows what arrives there through whatever is in between, on port 8000.
+// Command ports is a server inside a sandbox, on the port that is its argument: it shows what arrives there through whatever is in
+// between.
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 
@@ -28,7 +30,7 @@ func main() {
 	routes.HandleFunc("/hold", s.hold)
 	routes.HandleFunc("/held", s.held)
 	routes.HandleFunc("/login", login)
-	log.Fatal(http.ListenAndServe(":8000", routes))
+	log.Fatal(http.ListenAndServe(":"+os.Args[1], routes))
 }
 
 type server struct{ next, cancelled chan struct{} }
