@@ -92,7 +92,7 @@ func TestWitnessSeesEveryAdmittedRequestThatChangesSomething(t *testing.T) {
 		"deleteWidget": func(echo.Context) error { return errLost },
 	}, watched(w, nil))
 
-	s.request("POST", "/v1/widgets", `{"timeout":60}`)
+	s.request("POST", "/v1/widgets", `{"image":{"uri":"a"},"timeout":60,"entrypoint":["b"]}`)
 	w.has(t, "intend createWidget POST /v1/widgets by ada on \"\" from 127.0.0.1", "create", "durable createWidget", "conclude 1 createWidget: 202  w7")
 	s.request("DELETE", "/v1/widgets/w1?force=true", "")
 	w.has(t, "intend deleteWidget DELETE /v1/widgets/:widgetId by ada on \"w1\" from 127.0.0.1", "durable deleteWidget", "conclude 2 deleteWidget: 500 INTERNAL_ERROR <nil>")
@@ -111,7 +111,7 @@ func TestWitnessSeesEveryAdmittedRequestThatChangesSomething(t *testing.T) {
 	}
 	w.has(t, "intend signed DELETE /signed by bob on \"\" from 127.0.0.1", "durable signed", "conclude 5 signed: 200  <nil>")
 	s.request("GET", "/signed", "", "Connection: Upgrade", "Upgrade: websocket")
-	w.has(t, "intend signed GET /signed by bob on \"\" from 127.0.0.1", "durable signed", "durable signed", "conclude 6 signed: 200  <nil>")
+	w.has(t, "intend signed GET /signed by bob on \"\" from 127.0.0.1", "durable signed", "conclude 6 signed: 200  <nil>")
 
 	// Nobody knows who sends these, or they change nothing.
 	for _, r := range [][2]string{{"POST", "/v1/widgets"}, {"DELETE", "/v1/widgets/w1"}, {"POST", "/keyed"}} {
@@ -130,7 +130,7 @@ func TestWhatCannotBeWitnessedIsNotDone(t *testing.T) {
 		t.Error("it was done")
 		return c.NoContent(http.StatusAccepted)
 	}}, watched(w, nil))
-	got := s.request("POST", "/v1/widgets", `{"timeout":60}`, "X-Request-ID: full")
+	got := s.request("POST", "/v1/widgets", `{"image":{"uri":"a"},"timeout":60,"entrypoint":["b"]}`, "X-Request-ID: full")
 	if code, message := got.problem(t); got.StatusCode != 500 || code != "INTERNAL_ERROR" || strings.Contains(message, "space") {
 		t.Errorf("%d %s: %s", got.StatusCode, code, message)
 	}
@@ -146,7 +146,7 @@ func TestWhatCannotBeWitnessedIsNotDone(t *testing.T) {
 func TestAnswerIsWithheldWhileTheRecordIsNotDurable(t *testing.T) {
 	w := &witness{volatile: errors.New("the disk of the witness fails")}
 	s := start(t, handlers{"createWidget": func(c echo.Context) error { return c.NoContent(http.StatusAccepted) }}, watched(w, nil))
-	r, err := http.NewRequestWithContext(t.Context(), "POST", s.url+"/v1/widgets", strings.NewReader(`{"timeout":60}`))
+	r, err := http.NewRequestWithContext(t.Context(), "POST", s.url+"/v1/widgets", strings.NewReader(`{"image":{"uri":"a"},"timeout":60,"entrypoint":["b"]}`))
 	if err != nil {
 		t.Fatal(err)
 	}

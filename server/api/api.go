@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/labstack/echo/v4"
 	"github.com/rs/zerolog"
 
 	gen "sandbox.internal/gen/lifecycle"
@@ -35,6 +36,11 @@ type Options struct {
 	Limits  Limits
 	Version Version
 	Logger  zerolog.Logger
+	// Metrics answers GET /metrics; nil means that there is no such path.
+	Metrics http.Handler
+	// Observer measures requests and Witness records those that change something; both may be nil.
+	Observer serve.Observer
+	Witness  serve.Witness
 }
 
 // New returns the HTTP server of the lifecycle service.
@@ -51,6 +57,10 @@ func New(options Options) (*serve.Server, error) {
 		Body:         body,
 		Quiet:        []string{"getHealth"},
 		RateLimits:   rateLimits(options.Keys, options.Limits),
+		WarnRefusals: true,
+		Observer:     options.Observer,
+		Witness:      options.Witness,
+		Witnessed:    []string{"getEndpoint"}, // it hands out the token of the sandbox
 	})
 	if err != nil {
 		return nil, err
@@ -61,6 +71,9 @@ func New(options Options) (*serve.Server, error) {
 	})
 	forwarder := &ports{handlers: h, reacher: options.Reacher, proxy: proxy.New(options.Logger)}
 	forwarder.register(server, options.HostRoute)
+	if options.Metrics != nil {
+		server.Echo().GET("/metrics", echo.WrapHandler(options.Metrics), server.Named("getMetrics", true), bearer, server.Authenticated)
+	}
 	return server, nil
 }
 

@@ -72,9 +72,12 @@ func TestConfigIsFoundByVariableAndMissingOneTellsHowToWriteIt(t *testing.T) {
 		t.Errorf("exit %d: %s%s", code, stdout, stderr)
 	}
 	t.Setenv("SANDBOX_CONFIG_PATH", filepath.Join(t.TempDir(), "none.toml"))
-	for _, args := range [][]string{{"config", "check"}, nil} {
-		if code, _, stderr := command(t, args...); code != exitFailure || !strings.Contains(stderr, "config init") {
-			t.Errorf("%q: exit %d: %s", args, code, stderr)
+	for _, test := range []struct {
+		args []string
+		code int
+	}{{[]string{"config", "check"}, exitFailure}, {nil, exitConfig}} {
+		if code, _, stderr := command(t, test.args...); code != test.code || !strings.Contains(stderr, "config init") {
+			t.Errorf("%q: exit %d: %s", test.args, code, stderr)
 		}
 	}
 }
