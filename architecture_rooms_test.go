@@ -150,7 +150,7 @@ var theHouse = house{
 		{libraries: docker, packages: []string{"runtime/docker"}},
 		{libraries: kubernetes, packages: []string{"runtime/kube", "server/cluster"}},
 		{libraries: []string{sqlite}, packages: []string{"server/store"}},
-		{libraries: []string{prometheus}, packages: []string{"server/metrics"}},
+		{libraries: []string{prometheus}, packages: []string{"server/metrics", "e2e"}},
 	},
 
 	names: []string{"util", "utils", "helper", "helpers", "common", "misc", "shared", "base"},

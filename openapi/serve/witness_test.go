@@ -74,7 +74,9 @@ func watched(w *witness, o serve.Observer) setup {
 			}
 		},
 		routes: func(s *serve.Server) {
-			done := func(c echo.Context) error { return c.String(http.StatusOK, fmt.Sprint(serve.Principal(c.Request().Context()))) }
+			done := func(c echo.Context) error {
+				return c.String(http.StatusOK, fmt.Sprint(serve.Principal(c.Request().Context())))
+			}
 			s.Echo().Any("/keyed", done, s.Named("keyed", true), s.Authenticated)
 			s.Echo().Any("/signed", s.Admitted("bob", done), s.Named("signed", false))
 		},
