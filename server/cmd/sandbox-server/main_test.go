@@ -6,6 +6,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/server/config"
 )
 
 // command runs the program with a home of its own and returns its exit code, output and errors.
@@ -125,4 +129,15 @@ func write(t *testing.T, text string) string {
 		t.Fatal(err)
 	}
 	return file
+}
+
+func TestLogLevels(t *testing.T) {
+	for name, want := range map[config.LogLevel]zerolog.Level{
+		config.LogLevelDebug: zerolog.DebugLevel, config.LogLevelInfo: zerolog.InfoLevel,
+		config.LogLevelWarning: zerolog.WarnLevel, config.LogLevelError: zerolog.ErrorLevel,
+	} {
+		if got := level(name); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
 }
