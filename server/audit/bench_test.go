@@ -74,3 +74,12 @@ func BenchmarkDurableTogether(b *testing.B) {
 		}
 	})
 }
+
+// BenchmarkVerify is what a start pays for the file that it takes up.
+func BenchmarkVerify(b *testing.B) {
+	content := sample(b, 500)
+	b.SetBytes(int64(len(content)))
+	for b.Loop() {
+		verify(b, content)
+	}
+}

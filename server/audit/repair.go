@@ -38,7 +38,7 @@ func inspect(file *os.File, size int64) (Report, line, error) {
 		return report, line{}, errors.New("is not an audit log")
 	}
 	for text := range bytes.Lines(rest) {
-		if _, _, err := unseal(bytes.TrimSuffix(text, []byte("\n"))); err == nil && bytes.HasSuffix(text, []byte("\n")) {
+		if _, err := unseal(bytes.TrimSuffix(text, []byte("\n"))); err == nil && bytes.HasSuffix(text, []byte("\n")) {
 			return report, line{}, refused // lines that were written whole do not follow one that was not
 		}
 	}

@@ -63,8 +63,11 @@ func Verify(log io.Reader, expect string) (Report, error) {
 	var r Report
 	open := make(map[uint64]struct{})
 	lines := bufio.NewReaderSize(log, 64<<10)
+	var text []byte // of one line, used again for the next
 	for {
-		text, whole, err := nextLine(lines)
+		var whole bool
+		var err error
+		text, whole, err = nextLine(lines, text[:0])
 		switch {
 		case err != nil:
 			return r, err
@@ -77,43 +80,43 @@ func Verify(log io.Reader, expect string) (Report, error) {
 		case !whole:
 			return r, &BrokenError{r.Lines + 1, ErrTorn}
 		}
-		l, hash, err := unseal(text)
+		h, err := unseal(text)
 		if err == nil {
-			err = r.take(l, hash)
+			err = r.take(h)
 		}
 		if err != nil {
 			return r, &BrokenError{r.Lines + 1, err}
 		}
-		switch l.Kind {
+		switch h.kind {
 		case KindIntent:
-			open[l.Seq] = struct{}{}
+			open[h.seq] = struct{}{}
 		case KindOutcome:
-			delete(open, l.Intent)
+			delete(open, h.intent)
 		}
 		r.Lines++
 		r.size += int64(len(text)) + 1
-		r.Expected = r.Expected || hash == expect
+		r.Expected = r.Expected || h.hash == expect
 	}
 }
 
 // take accepts the next line if it continues the chain.
-func (r *Report) take(l line, hash string) error {
+func (r *Report) take(h header) error {
 	switch {
-	case r.Lines == 0 && l.Kind != KindAnchor:
+	case r.Lines == 0 && h.kind != KindAnchor:
 		return errAnchor
 	case r.Lines == 0:
-		r.First, r.Begin = l.Seq, l.Prev
-	case l.Prev != r.Hash || l.Seq != r.Last+1:
+		r.First, r.Begin = h.seq, h.prev
+	case h.prev != r.Hash || h.seq != r.Last+1:
 		return errOrder
-	case l.Kind == KindRepaired:
+	case h.kind == KindRepaired:
 		r.Repairs++
 	}
-	r.Last, r.Hash = l.Seq, hash
+	r.Last, r.Hash = h.seq, h.hash
 	return nil
 }
 
-// nextLine returns a line without its newline and whether it had one. A line that is longer than any of ours is cut off.
-func nextLine(lines *bufio.Reader) (text []byte, whole bool, err error) {
+// nextLine appends a line without its newline to text, and tells whether it had one. A line that is longer than any of ours is cut off.
+func nextLine(lines *bufio.Reader, text []byte) (_ []byte, whole bool, err error) {
 	for {
 		part, err := lines.ReadSlice('\n')
 		text = append(text, part...)
