@@ -154,7 +154,7 @@ func TestAuditAfterKill(t *testing.T) {
 	s := start(t, plan{program: true, server: "audit_log = \"" + path + "\""})
 	for range 3 {
 		var requests sync.WaitGroup
-		for range 8 {
+		for range 5 {
 			requests.Go(func() { _, _ = s.try(http.MethodPost, "/v1/sandboxes", encode(t, idle())) })
 		}
 		for _, sandbox := range s.everything(t) {
@@ -185,6 +185,12 @@ func TestAuditAfterKill(t *testing.T) {
 		}
 	}
 	t.Logf("%d sandboxes, %d intentions to create, %d to delete; %s", len(sandboxes), created, len(deleted), verifyProgram(t, path))
+	s.deleteAll(t)
+	for _, sandbox := range s.everything(t) {
+		if !final(s.get(t, sandbox.ID).Status.State) {
+			s.await(t, sandbox.ID, "Terminated")
+		}
+	}
 }
 
 // TestAuditOnAFullDisk: what cannot be recorded is not done; reads go on; once there is room, so does everything else.
