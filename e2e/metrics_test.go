@@ -47,6 +47,7 @@ func (s *service) scrape(t *testing.T) scraped {
 func TestMetricsOfALife(t *testing.T) {
 	t.Parallel()
 	s := start(t, plan{keys: []config.Key{{Name: "scraper", SHA256: digestOf("the-key-of-the-scraper"), Role: config.RoleViewer}}})
+	before := s.scrape(t) // the service proves at its start what the engine can do
 	images := startRegistry(t, "a-password", nil)
 	missing := s.create(t, request(images.push(t, "private/scratch", programs.build(t, "./testdata/forever")), "/forever"))
 	s.await(t, missing, "Failed")
@@ -61,6 +62,11 @@ func TestMetricsOfALife(t *testing.T) {
 	s.delete(t, id)
 	s.await(t, id, "Terminated")
 	after := s.scrape(t)
+
+	since := scraped{}
+	for name, number := range after {
+		since[name] = number - before[name]
+	}
 
 	for _, sample := range []struct {
 		of   scraped
@@ -93,10 +99,10 @@ func TestMetricsOfALife(t *testing.T) {
 		{after, `sandbox_image_pulls_total{result="failure"}`, 1},
 		{after, `sandbox_image_pulls_total{result="success"}`, 0},
 		{after, `sandbox_image_pulls_in_flight`, 0},
-		{after, `sandbox_engine_call_duration_seconds_count{call="create"}`, 1},
-		{after, `sandbox_engine_call_duration_seconds_count{call="start"}`, 1},
-		{after, `sandbox_engine_call_duration_seconds_count{call="freeze"}`, 1},
-		{after, `sandbox_engine_call_duration_seconds_count{call="thaw"}`, 1},
+		{since, `sandbox_engine_call_duration_seconds_count{call="create"}`, 1},
+		{since, `sandbox_engine_call_duration_seconds_count{call="start"}`, 1},
+		{since, `sandbox_engine_call_duration_seconds_count{call="freeze"}`, 1},
+		{since, `sandbox_engine_call_duration_seconds_count{call="thaw"}`, 1},
 		{after, `sandbox_engine_call_errors_total{call="ensure_image",kind="image"}`, 1},
 		{after, `sandbox_store_write_duration_seconds_count{write="insert"}`, 2},
 		{after, `sandbox_store_write_errors_total{write="save"}`, 0},
