@@ -2,8 +2,6 @@ package e2e_test
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"math/rand/v2"
 	"net/http"
@@ -22,11 +20,6 @@ import (
 )
 
 func goVersion() string { return runtime.Version() }
-
-func digestOf(key string) string {
-	digest := sha256.Sum256([]byte(key))
-	return hex.EncodeToString(digest[:])
-}
 
 func content(t *testing.T, path string) string {
 	t.Helper()
@@ -95,8 +88,8 @@ func TestAuditLogOfALife(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit", "audit.log")
 	s := start(t, plan{program: true, server: "audit_log = \"" + path + "\"", keys: []config.Key{
-		{Name: "ada", SHA256: digestOf("the-key-of-ada"), Role: config.RoleUser},
-		{Name: "eve", SHA256: digestOf("the-key-of-eve"), Role: config.RoleViewer},
+		{Name: "ada", SHA256: digest("the-key-of-ada"), Role: config.RoleUser},
+		{Name: "eve", SHA256: digest("the-key-of-eve"), Role: config.RoleViewer},
 	}})
 	ada, eve := s.as(t, "the-key-of-ada"), s.as(t, "the-key-of-eve")
 	id := ada.running(t, idle())

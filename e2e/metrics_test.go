@@ -46,7 +46,7 @@ func (s *service) scrape(t *testing.T) scraped {
 // TestMetricsOfALife scrapes the service after sandboxes have lived and failed.
 func TestMetricsOfALife(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{keys: []config.Key{{Name: "scraper", SHA256: digestOf("the-key-of-the-scraper"), Role: config.RoleViewer}}})
+	s := start(t, plan{keys: []config.Key{{Name: "scraper", SHA256: digest("the-key-of-the-scraper"), Role: config.RoleViewer}}})
 	before := s.scrape(t) // the service proves at its start what the engine can do
 	images := startRegistry(t, "a-password", nil)
 	missing := s.create(t, request(images.push(t, "private/scratch", programs.build(t, "./testdata/forever")), "/forever"))

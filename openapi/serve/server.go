@@ -153,6 +153,20 @@ func (s *Server) Authenticated(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
+// AuthenticatedAndCounted is [Server.Authenticated] for routes whose requests count
+// towards [RateLimits], as those to the document's operations do.
+func (s *Server) AuthenticatedAndCounted(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if err := s.authenticate(c.Request()); err != nil {
+			return err
+		}
+		if err := s.checkRate(c.Request()); err != nil {
+			return err
+		}
+		return s.act(c, next)
+	}
+}
+
 func (s *Server) authenticate(r *http.Request) error {
 	if s.options.Authenticate == nil {
 		return nil

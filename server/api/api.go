@@ -28,8 +28,6 @@ type Options struct {
 	Backend lifecycle.Backend
 	// Reacher tells where requests for the ports of sandboxes are sent on to.
 	Reacher Reacher
-	// HostRoute serves /{sandboxId}/{port}/..., the endpoints of sandboxes on the host's network.
-	HostRoute bool
 	// Keys are the API keys that are let in. Without any, everybody is an administrator.
 	Keys []Key
 	// Limits bounds how often the service may be called.
@@ -69,8 +67,8 @@ func New(options Options) (*serve.Server, error) {
 	gen.RegisterHandlersWithOptions(server.Echo(), gen.NewStrictHandler(h, nil), gen.RegisterHandlersOptions{
 		OperationMiddlewares: server.OperationMiddlewares(),
 	})
-	forwarder := &ports{handlers: h, reacher: options.Reacher, proxy: proxy.New(options.Logger)}
-	forwarder.register(server, options.HostRoute)
+	forwarder := &ports{server: server, handlers: h, reacher: options.Reacher, proxy: proxy.New(options.Logger)}
+	forwarder.register()
 	if options.Metrics != nil {
 		server.Echo().GET("/metrics", echo.WrapHandler(options.Metrics), server.Named("getMetrics", true), bearer, server.Authenticated)
 	}

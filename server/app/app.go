@@ -88,7 +88,7 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 		return nil, err
 	}
 	a.server, err = api.New(api.Options{
-		Backend: a.host, Reacher: a.host, HostRoute: cfg.Docker.NetworkMode == config.NetworkHost,
+		Backend: a.host, Reacher: a.host,
 		Keys: keys, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: logger,
 		Metrics: measured.Handler(), Observer: measured, Witness: a.witness(measured.AuditFailed),
 	})
