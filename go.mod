@@ -101,3 +101,5 @@ require (
 )
 
 tool github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen
+
+replace github.com/santhosh-tekuri/jsonschema/v6 => ./openapi/nojsonschema

@@ -220,6 +220,21 @@ func outOfDescriptors(t *testing.T, transport *conform.Transport) []answer {
 	}
 }
 
+// atProcessLimit are requests to a daemon that may start no process.
+func atProcessLimit(t *testing.T, transport *conform.Transport) []answer {
+	// Root has no such limit.
+	d := (&child{Nobody: true, Alone: true}).start(t, transport)
+	refused := func(operation, target, body string) answer {
+		return answer{on: d, operation: operation, name: "at the limit of processes", target: target, body: body, status: 503, code: "SERVICE_UNAVAILABLE",
+			says: []string{"processes", "DELETE /command"}}
+	}
+	return []answer{
+		refused("runCommand", "POST /command", `{"command":"true"}`),
+		refused("runCommand", "POST /command", `{"command":"true","background":true}`),
+		refused("startTerminal", "POST /pty", `{}`),
+	}
+}
+
 // successes are what every operation is for.
 func successes(t *testing.T, d *daemon) {
 	dir := t.TempDir()

@@ -161,6 +161,7 @@ func TestEveryDeclaredAnswer(t *testing.T) {
 	check(terminalRefusals(t, plain, transport))
 	check(watchRefusals(t, plain))
 	check(outOfDescriptors(t, transport))
+	check(atProcessLimit(t, transport))
 	successes(t, plain)
 	codeSuccesses(t, plain)
 	terminalSuccesses(t, plain)

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -124,6 +126,9 @@ func problem(err error) (serve.Problem, bool) {
 		return serve.Problem{Status: http.StatusNotFound, Code: "FILE_NOT_FOUND", Message: err.Error()}, true
 	case errors.Is(err, watch.ErrPermission):
 		return serve.Problem{Status: http.StatusForbidden, Code: "FORBIDDEN", Message: err.Error()}, true
+	case atProcessLimit(err):
+		return serve.Problem{Status: http.StatusServiceUnavailable, Code: "SERVICE_UNAVAILABLE",
+			Message: "the sandbox has as many processes as it may have: end some, with DELETE /command, and try again"}, true
 	case errors.Is(err, command.ErrClosed), errors.Is(err, code.ErrClosed), errors.Is(err, code.ErrUnavailable),
 		errors.Is(err, terminal.ErrClosed), errors.Is(err, watch.ErrLimit):
 		return serve.Problem{Status: http.StatusServiceUnavailable, Code: "SERVICE_UNAVAILABLE", Message: err.Error()}, true
@@ -141,4 +146,10 @@ func problem(err error) (serve.Problem, bool) {
 		return serve.Problem{Status: http.StatusInsufficientStorage, Code: "INSUFFICIENT_STORAGE", Message: err.Error()}, true
 	}
 	return serve.Problem{}, false
+}
+
+// atProcessLimit recognises a process that was not started because the kernel allows no more of them (fork(2), EAGAIN).
+func atProcessLimit(err error) bool {
+	var start *fs.PathError
+	return errors.As(err, &start) && start.Op == "fork/exec" && errors.Is(start, syscall.EAGAIN)
 }

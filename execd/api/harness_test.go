@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"sandbox.internal/execd/app"
 	"sandbox.internal/execd/config"
@@ -102,6 +104,8 @@ type child struct {
 	Nobody bool              // run without any rights
 	// Descriptors is how many files may be open; 0 is the usual limit.
 	Descriptors uint64
+	// Alone forbids the child to have any process but itself.
+	Alone bool
 
 	pid    int
 	output output
@@ -161,6 +165,10 @@ func runChild() int {
 	os.Unsetenv("TEST_CHILD")
 	if err == nil && setup.Descriptors > 0 {
 		err = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: setup.Descriptors, Max: setup.Descriptors})
+	}
+	if err == nil && setup.Alone {
+		app.ReserveThreads(runtime.GOMAXPROCS(0), 64)
+		err = unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: 1, Max: 1})
 	}
 	if err == nil {
 		err = serveChild(os.Args[2:])

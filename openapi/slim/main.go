@@ -68,7 +68,7 @@ func strip(node any, names bool) {
 			case names:
 				strip(value, false)
 			case key == "responses":
-				node[key] = contentTypes(value.(map[string]any))
+				node[key] = streams(value.(map[string]any))
 			case isForReaders(key):
 				delete(node, key)
 			default:
@@ -94,20 +94,15 @@ func holdsNames(key string) bool {
 	return false
 }
 
-// contentTypes keeps of answers which types they have: the guard treats event streams in a way of their own.
-func contentTypes(responses map[string]any) map[string]any {
+// streams keeps of answers which of them are event streams: the guard treats those in a way of their own.
+func streams(responses map[string]any) map[string]any {
+	const eventStream = "text/event-stream"
 	kept := make(map[string]any)
 	for status, value := range responses {
-		response := value.(map[string]any)
-		content, ok := response["content"].(map[string]any)
-		if !ok {
-			continue // no body, or a shared error
+		content, _ := value.(map[string]any)["content"].(map[string]any) // none in an answer without a body, or a shared error
+		if _, ok := content[eventStream]; ok {
+			kept[status] = map[string]any{"description": "", "content": map[string]any{eventStream: map[string]any{}}}
 		}
-		types := make(map[string]any)
-		for media := range content {
-			types[media] = map[string]any{}
-		}
-		kept[status] = map[string]any{"description": "", "content": types}
 	}
 	return kept
 }

@@ -27,6 +27,13 @@ const (
 	exitUsage   = 2
 )
 
+// What the processes of a sandbox may use of the machine, see app.ReserveThreads.
+const (
+	maxProcessors    = 4  // more would need more threads, and the daemon has no use for them
+	spareThreads     = 16 // blocking calls at the same time in the daemon
+	spareInitThreads = 3  // and in init, which does one thing at a time: signals, its log, and a margin
+)
+
 func main() { os.Exit(run(os.Args[1:])) }
 
 func run(args []string) int {
@@ -52,6 +59,7 @@ func runServe(args []string) int {
 	if code >= 0 {
 		return code
 	}
+	app.ReserveThreads(maxProcessors, spareThreads)
 	logger, closer, err := config.Logger(settings, os.Stdout)
 	if err != nil {
 		return fail(err)
@@ -81,6 +89,7 @@ func runInit(args []string) int {
 	if code >= 0 {
 		return code
 	}
+	app.ReserveThreads(1, spareInitThreads)
 	// The standard output belongs to the entrypoint.
 	settings.LogFile = ""
 	logger, _, err := config.Logger(settings, os.Stderr)
