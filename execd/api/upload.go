@@ -1,14 +1,11 @@
 package api
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
 	"mime/multipart"
 	"net/http"
-	"strings"
 
 	"sandbox.internal/execd/files"
 	gen "sandbox.internal/gen/execd"
@@ -71,24 +68,9 @@ func (u *upload) metadata(done int) (files.UploadMeta, error) {
 	if len(text) > maxUploadMetadata {
 		return files.UploadMeta{}, &serve.Problem{Status: http.StatusRequestEntityTooLarge, Code: "REQUEST_TOO_LARGE", Message: "body/metadata: must be at most 64 KiB"}
 	}
-	var meta gen.UploadMetadata
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	err = decoder.Decode(&meta)
-	if err == nil && decoder.More() {
-		err = errors.New("there is more after the object")
-	}
-	if err != nil {
-		return files.UploadMeta{}, serve.Invalid("body/metadata: must be a JSON object with path, owner, group and mode: %s", strings.TrimPrefix(err.Error(), "json: "))
-	}
-	if meta.Path == "" {
-		return files.UploadMeta{}, serve.Invalid("body/metadata/path: is required")
-	}
-	return files.UploadMeta{
-		Path:       meta.Path,
-		Permission: files.Permission{Owner: value(meta.Owner), Group: value(meta.Group), Mode: value(meta.Mode)},
-		Digest:     u.digest,
-	}, nil
+	meta, err := parseMetadata(text)
+	meta.Digest = u.digest
+	return meta, err
 }
 
 // file reads the file part that belongs to the metadata, and returns its digest once it is in place.

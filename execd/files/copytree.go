@@ -18,6 +18,9 @@ func copyTree(ctx context.Context, src, dest string) error {
 	if err := unix.Lstat(src, &st); err != nil {
 		return &os.PathError{Op: "lstat", Path: src, Err: err}
 	}
+	if err := checkCopyable(src, &st); err != nil {
+		return err
+	}
 	var err error
 	switch typeOf(st.Mode) {
 	case TypeFile:
@@ -41,8 +44,25 @@ func copyTree(ctx context.Context, src, dest string) error {
 	return nil
 }
 
+// checkCopyable refuses what the kernel makes up: it cannot be removed from where it is, has no true size, and some of
+// it has no end.
+func checkCopyable(src string, st *unix.Stat_t) error {
+	if kind := typeOf(st.Mode); kind != TypeFile && kind != TypeDirectory {
+		return nil
+	}
+	var system unix.Statfs_t
+	if err := unix.Statfs(src, &system); err != nil {
+		return &os.PathError{Op: "statfs", Path: src, Err: err}
+	}
+	switch system.Type {
+	case unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC, unix.DEBUGFS_MAGIC, unix.TRACEFS_MAGIC:
+		return invalid(src, "is made up by the kernel and cannot be moved")
+	}
+	return nil
+}
+
 func copyFile(src, dest string) error {
-	in, err := os.OpenFile(src, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	in, err := os.OpenFile(src, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}

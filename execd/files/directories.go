@@ -46,17 +46,38 @@ func checkDirectory(path string) error {
 		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR):
 			return classify(path, err)
 		}
-		if _, err := os.Lstat(path); err == nil {
+		switch _, err := os.Readlink(path); {
+		case err == nil:
 			return conflict(path, "exists and is a symbolic link to nothing")
+		case errors.Is(err, unix.EINVAL):
+			continue // somebody made it since: look again
 		}
 		path = filepath.Dir(path)
 	}
 }
 
+// makeDirectory makes a directory with its parents, or none of them.
 func makeDirectory(path string) error {
+	var missing []string // the innermost first
+	for parent := path; !exists(parent); parent = filepath.Dir(parent) {
+		missing = append(missing, parent)
+	}
 	err := os.MkdirAll(path, 0o755)
+	if err == nil {
+		return nil
+	}
+	for _, folder := range missing {
+		// It fails where nothing was made, and where somebody else has put something in: both are as they should be.
+		_ = unix.Rmdir(folder)
+	}
 	if errors.Is(err, unix.ENOTDIR) {
 		return conflict(path, "a parent exists and is not a directory")
 	}
 	return classify(path, err)
+}
+
+// exists tells whether something is at path, or whether it cannot be told.
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
 }

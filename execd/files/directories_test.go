@@ -71,6 +71,13 @@ func TestReadOnlyAndFullDisks(t *testing.T) {
 		must(t, f.MakeDirectories(map[string]files.Permission{disk + "/a": {}}))
 		wantError(t, f.MakeDirectories(map[string]files.Permission{disk + "/b": {}}), files.KindNoSpace, disk+"/b")
 	})
+	t.Run("no inode left for the innermost", func(t *testing.T) {
+		disk := mountTmpfs(t, "nr_inodes=4")
+		must(t, f.MakeDirectories(map[string]files.Permission{disk + "/a": {}}))
+		wantError(t, f.MakeDirectories(map[string]files.Permission{disk + "/a/b/c/d": {}}), files.KindNoSpace, disk+"/a/b/c/d")
+		wantEqual(t, "what was there exists", exists(t, disk+"/a"), true)
+		wantEqual(t, "a parent of nothing exists", exists(t, disk+"/a/b"), false)
+	})
 	t.Run("read-only", func(t *testing.T) {
 		disk := mountTmpfs(t, "")
 		write(t, disk+"/file", "old")

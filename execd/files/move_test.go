@@ -138,6 +138,16 @@ func TestMoveToAFullFileSystemChangesNothing(t *testing.T) {
 	wantNoTemporary(t, disk)
 }
 
+func TestMoveOfWhatTheKernelMakesUp(t *testing.T) {
+	f, root := newFiles(t)
+	for _, src := range []string{"/proc/version", "/proc/sys/kernel", "/proc/kmsg", "/sys/devices/system/cpu/online"} {
+		err := f.Move(t.Context(), []files.MoveEntry{{Src: src, Dest: root + "/moved"}})
+		wantError(t, err, files.KindInvalid, src, "made up by the kernel")
+		wantEqual(t, "target exists", exists(t, root+"/moved"), false)
+	}
+	wantNoTemporary(t, root)
+}
+
 func TestMoveBetweenFileSystemsEndsWithItsCaller(t *testing.T) {
 	f, root := newFiles(t)
 	disk := mountTmpfs(t, "")

@@ -70,8 +70,8 @@ func newDownload(fd int, path string) (*Download, error) {
 	if err := unix.Fstatfs(fd, &fs); err != nil {
 		return nil, classify(path, err)
 	}
-	// Everything in /proc says 0; sysfs says a page for whatever it holds.
-	if info.Size != 0 && fs.Type != unix.SYSFS_MAGIC {
+	// Most of /proc says 0, some of it more than there is; sysfs says a page for whatever it holds.
+	if info.Size != 0 && fs.Type != unix.SYSFS_MAGIC && fs.Type != unix.PROC_SUPER_MAGIC {
 		file := os.NewFile(uintptr(fd), path)
 		return &Download{Content: file, Info: info, file: file}, nil
 	}
@@ -107,6 +107,10 @@ func readPseudo(fd int, path string) ([]byte, error) {
 			continue
 		case err == unix.EAGAIN:
 			return nil, invalid(path, "has no end; read it with a command")
+		case err == unix.EIO, err == unix.EINVAL, err == unix.ENXIO, err == unix.ENODEV, err == unix.EOPNOTSUPP, err == unix.ESRCH:
+			// What the kernel makes up answers so to a reader that it has nothing for: the memory of a process at 0,
+			// say, or a control that is only written to. No disk has failed.
+			return nil, &Error{Kind: KindInvalid, Path: path, Msg: "cannot be read from its start: " + err.Error(), Err: err}
 		case err != nil:
 			return nil, classify(path, err)
 		case n == 0:

@@ -84,6 +84,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"socket", "socket", files.KindInvalid, "/socket: is not a regular file"},
 		{"device", "/dev/zero", files.KindInvalid, "/dev/zero: is not a regular file"},
 		{"a log that never ends", "/proc/kmsg", files.KindInvalid, "/proc/kmsg: has no end"},
+		{"memory that starts further on", "/proc/self/mem", files.KindInvalid, "/proc/self/mem: cannot be read from its start"},
 		{"empty path", "", files.KindInvalid, "must not be empty"},
 	}
 	for _, test := range tests {

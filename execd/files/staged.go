@@ -3,6 +3,7 @@ package files
 import (
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -19,11 +20,21 @@ type staged struct {
 
 // stage makes the temporary file; purpose becomes part of its name.
 func stage(target, purpose string) (*staged, error) {
-	file, err := os.CreateTemp(filepath.Dir(target), TempPrefix+purpose+"-*")
+	folder := filepath.Dir(target)
+	file, err := os.CreateTemp(folder, TempPrefix+purpose+"-*")
+	if errors.Is(err, fs.ErrNotExist) && isDirectory(folder) {
+		// What the kernel says in /proc. It is not the folder that is missing.
+		return nil, &Error{Kind: KindPermission, Path: target, Msg: "its folder takes no new files", Err: err}
+	}
 	if err != nil {
 		return nil, classify(target, err)
 	}
 	return &staged{target: target, file: file}, nil
+}
+
+func isDirectory(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 // commit gives the content its attributes and puts it at the target, durably.
@@ -48,17 +59,32 @@ func (s *staged) commit(attrs attributes) error {
 }
 
 // overwrite writes into the target itself. Engines mount single files into a sandbox (/etc/hosts, /etc/resolv.conf);
-// a mount point cannot be replaced, and writing in place, though not atomic, is what its user wants.
+// a mount point cannot be replaced, and writing in place, though not atomic, is what its user wants. Room for all of it
+// is made before the first byte is lost.
 func (s *staged) overwrite(attrs attributes) error {
+	size, err := s.file.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
 	if _, err := s.file.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
-	out, err := os.OpenFile(s.target, os.O_WRONLY|os.O_TRUNC, 0)
+	out, err := os.OpenFile(s.target, os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
 	defer out.Close()
+	if size > 0 {
+		// A file system that cannot do this is left to find out while it is written to.
+		err := unix.Fallocate(int(out.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, size)
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+			return err
+		}
+	}
 	if _, err := io.Copy(out, s.file); err != nil {
+		return err
+	}
+	if err := out.Truncate(size); err != nil {
 		return err
 	}
 	if err := attrs.applyTo(out); err != nil {

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -198,6 +199,46 @@ func TestUploadToAMountedFile(t *testing.T) {
 	wantEqual(t, "content", read(t, path), "new")
 	wantEqual(t, "mode", describe(t, f, path).Mode, 640)
 	wantNoTemporary(t, root)
+}
+
+// TestUploadToAMountedFileOnAFullDisk: the file is written in place, and must not be lost for want of room.
+func TestUploadToAMountedFileOnAFullDisk(t *testing.T) {
+	f, root := newFiles(t)
+	disk := mountTmpfs(t, "size=1m")
+	source, path := filepath.Join(disk, "source"), filepath.Join(root, "mounted")
+	write(t, source, "old")
+	write(t, path, "")
+	must(t, unix.Mount(source, path, "", unix.MS_BIND, ""))
+	t.Cleanup(func() { must(t, unix.Unmount(path, unix.MNT_DETACH)) })
+	_, err := upload(t, f, files.UploadMeta{Path: path}, make([]byte, 2<<20))
+	wantError(t, err, files.KindNoSpace, path, "no space")
+	wantEqual(t, "content", read(t, path), "old")
+	wantNoTemporary(t, root)
+}
+
+func TestUploadWhereTheKernelTakesNoFiles(t *testing.T) {
+	f, _ := newFiles(t)
+	for _, path := range []string{"/proc/new", "/proc/version", "/proc/self/new", "/sys/new"} {
+		_, err := upload(t, f, files.UploadMeta{Path: path}, []byte("x"))
+		wantError(t, err, files.KindPermission, path)
+	}
+}
+
+// TestConcurrentUploadsIntoANewFolder: all of them find that it is missing, and one makes it.
+func TestConcurrentUploadsIntoANewFolder(t *testing.T) {
+	f, root := newFiles(t)
+	for round := range 50 {
+		folder := filepath.Join(root, "new", strconv.Itoa(round), "a", "b", "c")
+		var group sync.WaitGroup
+		for i := range 8 {
+			group.Go(func() {
+				if _, err := upload(t, f, files.UploadMeta{Path: filepath.Join(folder, strconv.Itoa(i))}, []byte("x")); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		group.Wait()
+	}
 }
 
 func TestConcurrentUploadsToOnePathAreWhole(t *testing.T) {

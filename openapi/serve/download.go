@@ -15,6 +15,9 @@ import (
 // downloadBlock is how much of a file is read and written at a time, in bytes.
 const downloadBlock = 256 << 10
 
+// endOfFiles is the largest position that a range can name.
+const endOfFiles = "9223372036854775807"
+
 var downloadBlocks = sync.Pool{New: func() any { return new([downloadBlock]byte) }}
 
 // Download answers with a file, or with the one byte range of it that the client
@@ -49,7 +52,7 @@ func (d Download) Serve(w http.ResponseWriter) error {
 	// ends before it begins.
 	if suffix, last := strings.CutPrefix(wanted, "bytes=-"); last {
 		switch {
-		case strings.Trim(suffix, "0") == "":
+		case suffix == "0":
 			return d.unsatisfiable(w, size)
 		case size == 0:
 			wanted = ""
@@ -105,11 +108,39 @@ func singleRange(header string) (string, bool) {
 	if !found {
 		return "", false
 	}
-	ranges = strings.TrimSpace(ranges)
-	if !strings.EqualFold(strings.TrimSpace(unit), "bytes") || strings.Contains(ranges, ",") {
+	ranges = strings.Trim(ranges, " \t")
+	if !strings.EqualFold(strings.Trim(unit, " \t"), "bytes") || strings.Contains(ranges, ",") {
 		return "", true
 	}
-	return "bytes=" + ranges, ranges != ""
+	first, last, found := strings.Cut(ranges, "-")
+	first, firstOK := position(first)
+	last, lastOK := position(last)
+	if !found || !firstOK || !lastOK || first == "" && last == "" {
+		return "", false
+	}
+	return "bytes=" + first + "-" + last, true
+}
+
+// position reduces a position of a range, which is nothing or digits alone
+// (ServeContent would take a sign too), to one that fits an integer: there is no
+// longer file than the largest of them.
+func position(digits string) (string, bool) {
+	if strings.Trim(digits, "0123456789") != "" {
+		return "", false
+	}
+	if digits == "" {
+		return "", true
+	}
+	digits = strings.TrimLeft(digits, "0")
+	switch {
+	case digits == "":
+		return "0", true
+	case len(digits) > len(endOfFiles):
+		return endOfFiles, true
+	case len(digits) == len(endOfFiles) && digits > endOfFiles:
+		return endOfFiles, true
+	}
+	return digits, true
 }
 
 // attachment is the Content-Disposition (RFC 6266) for a file name: as it is when it
