@@ -118,7 +118,8 @@ type handlers struct {
 // problem is the one table from the engines' errors to HTTP (execd document, "Errors").
 func problem(err error) (serve.Problem, bool) {
 	switch {
-	case errors.Is(err, command.ErrInvalid), errors.Is(err, code.ErrInvalid), errors.Is(err, terminal.ErrInvalid):
+	case errors.Is(err, command.ErrInvalid), errors.Is(err, code.ErrInvalid), errors.Is(err, terminal.ErrInvalid),
+		errors.Is(err, watch.ErrInvalid):
 		return serve.Problem{Status: http.StatusBadRequest, Code: "INVALID_REQUEST_BODY", Message: err.Error()}, true
 	case errors.Is(err, command.ErrNotFound), errors.Is(err, code.ErrNotFound), errors.Is(err, terminal.ErrNotFound):
 		return serve.Problem{Status: http.StatusNotFound, Code: "NOT_FOUND", Message: err.Error()}, true

@@ -70,8 +70,12 @@ func makeDirectory(path string) error {
 		// It fails where nothing was made, and where somebody else has put something in: both are as they should be.
 		_ = unix.Rmdir(folder)
 	}
-	if errors.Is(err, unix.ENOTDIR) {
+	switch {
+	case errors.Is(err, unix.ENOTDIR):
 		return conflict(path, "a parent exists and is not a directory")
+	case errors.Is(err, fs.ErrNotExist) && len(missing) > 0 && isDirectory(filepath.Dir(missing[len(missing)-1])):
+		// What the kernel says in /proc. It is not a parent that is missing.
+		return &Error{Kind: KindPermission, Path: path, Msg: "its folder takes no new files", Err: err}
 	}
 	return classify(path, err)
 }

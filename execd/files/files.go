@@ -15,11 +15,14 @@
 package files
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // TempPrefix starts the name of every temporary file and folder that this package makes.
@@ -74,6 +77,15 @@ func (f *Files) resolve(path string) (string, error) {
 		return "", fmt.Errorf("find the working directory for %s: %w", path, err)
 	}
 	return abs, nil
+}
+
+// followAll is filepath.EvalSymlinks with an error that classify knows for links that never end.
+func followAll(path string) (string, error) {
+	target, err := filepath.EvalSymlinks(path)
+	if errno := unix.Errno(0); err != nil && !errors.As(err, &errno) {
+		return "", unix.ELOOP
+	}
+	return target, err
 }
 
 // resolveAll resolves paths in their order and drops those that name the same place again.

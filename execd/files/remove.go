@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"golang.org/x/sys/unix"
 )
@@ -64,7 +63,7 @@ func checkRemovable(path string) error {
 	if !info.IsDir() {
 		return invalid(path, "is not a directory; only directories can be removed here")
 	}
-	target, err := filepath.EvalSymlinks(path)
+	target, err := followAll(path)
 	if err != nil {
 		return classify(path, err)
 	}

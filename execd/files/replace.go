@@ -7,7 +7,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -36,7 +35,7 @@ func (f *Files) Replace(wanted map[string]Replacement) error {
 		if wanted[path].Old == "" {
 			return invalid(abs, "old: must not be empty")
 		}
-		target, err := filepath.EvalSymlinks(abs)
+		target, err := followAll(abs)
 		if err != nil {
 			return classify(abs, err)
 		}

@@ -126,7 +126,7 @@ func followLinks(path string) (string, error) {
 			return "", classify(start, err)
 		}
 		if !filepath.IsAbs(link) {
-			folder, err := filepath.EvalSymlinks(filepath.Dir(path))
+			folder, err := followAll(filepath.Dir(path))
 			if err != nil {
 				return "", classify(start, err)
 			}

@@ -23,6 +23,7 @@ import (
 var (
 	ErrNotFound   = errors.New("no such file or directory")
 	ErrPermission = errors.New("permission denied")
+	ErrInvalid    = errors.New("no path that can be followed")
 	// ErrLimit: the kernel allows no more watches, or watchers.
 	ErrLimit = errors.New("the kernel allows no more watches")
 )
@@ -75,7 +76,7 @@ type Watch struct {
 	queue    *queue
 }
 
-// Open begins to watch. It returns ErrNotFound, ErrPermission and ErrLimit.
+// Open begins to watch. It returns ErrNotFound, ErrPermission, ErrInvalid and ErrLimit.
 func Open(options Options) (*Watch, error) {
 	if options.Limit == 0 {
 		options.Limit = 1 << 16
@@ -217,6 +218,8 @@ func classify(path string, err error) error {
 		return fmt.Errorf("%s: %w", path, ErrNotFound)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%s: %w", path, ErrPermission)
+	case errors.Is(err, syscall.ELOOP), errors.Is(err, syscall.ENAMETOOLONG):
+		return fmt.Errorf("%s: %w: %w", path, ErrInvalid, err)
 	case errors.Is(err, syscall.ENOSPC):
 		return fmt.Errorf("%s: %w (fs.inotify.max_user_watches)", path, ErrLimit)
 	}

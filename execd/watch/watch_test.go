@@ -235,4 +235,9 @@ func TestRefused(t *testing.T) {
 	if !errors.Is(err, watch.ErrNotFound) {
 		t.Errorf("a path below a file: %v", err)
 	}
+	shell(t, dir, "ln -s loop loop")
+	_, err = watch.Open(watch.Options{Path: filepath.Join(dir, "loop"), Clock: time.Now})
+	if !errors.Is(err, watch.ErrInvalid) {
+		t.Errorf("a link to itself: %v", err)
+	}
 }

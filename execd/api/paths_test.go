@@ -1,0 +1,172 @@
+package api_test
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// pathRequest is a request about one path.
+type pathRequest struct {
+	name   string
+	target func(path string) string // method, path and query
+	body   func(path string) string
+	header map[string]string
+}
+
+// pathRequests are all of the requests that name a path, the harmless ones first.
+func pathRequests(elsewhere string) []pathRequest {
+	inQuery := func(start string) func(string) string {
+		return func(path string) string { return start + "path=" + url.QueryEscape(path) }
+	}
+	always := func(target string) func(string) string { return func(string) string { return target } }
+	format := func(format string) func(string) string {
+		return func(path string) string { return fmt.Sprintf(format, path) }
+	}
+	n := 0
+	return []pathRequest{
+		{name: "info", target: inQuery("GET /files/info?")},
+		{name: "download", target: inQuery("GET /files/download?")},
+		{name: "search", target: inQuery("GET /files/search?pattern=*&")},
+		{name: "list", target: inQuery("GET /directories/list?")},
+		{name: "watch", target: inQuery("GET /files/watch?")},
+		{name: "cwd", target: always("POST /command"), body: format(`{"command":"true","background":true,"cwd":%q}`)},
+		{name: "replace", target: always("POST /files/replace"), body: format(`{%q:{"old":"a","new":"b"}}`)},
+		{name: "permissions", target: always("POST /files/permissions"), body: format(`{%q:{"mode":755}}`)},
+		{name: "make directory", target: always("POST /directories"), body: format(`{%q:{}}`)},
+		{name: "upload", target: always("POST /files/upload"), body: func(path string) string { return upload(path, "x") }, header: formType},
+		{name: "move to", target: always("POST /files/mv"), body: func(path string) string {
+			return fmt.Sprintf(`[{"src":%q,"dest":%q}]`, filepath.Join(elsewhere, "nothing"), path)
+		}},
+		{name: "move from", target: always("POST /files/mv"), body: func(path string) string {
+			n++
+			return fmt.Sprintf(`[{"src":%q,"dest":%q}]`, path, filepath.Join(elsewhere, fmt.Sprint("moved-", n)))
+		}},
+		{name: "delete file", target: inQuery("DELETE /files?")},
+		{name: "delete directory", target: inQuery("DELETE /directories?")},
+	}
+}
+
+// send sends the request about a path and returns the status and, but for an answer without an end, the body.
+func (p pathRequest) send(t *testing.T, d *daemon, path string) (int, string) {
+	t.Helper()
+	method, target, _ := strings.Cut(p.target(path), " ")
+	body := ""
+	if p.body != nil {
+		// Go writes a byte that is not UTF-8, and NUL, in a way of its own.
+		body = strings.NewReplacer(`\x00`, `\u0000`, `\xff`, "\xff").Replace(p.body(path))
+	}
+	request, err := http.NewRequestWithContext(t.Context(), method, d.url+target, strings.NewReader(body))
+	must(t, err)
+	request.Header.Set("Content-Type", "application/json")
+	for name, value := range p.header {
+		request.Header.Set(name, value)
+	}
+	response, err := d.http.Do(request)
+	must(t, err)
+	defer response.Body.Close()
+	if response.Header.Get("Content-Type") == "text/event-stream" {
+		return response.StatusCode, ""
+	}
+	data, err := io.ReadAll(response.Body)
+	must(t, err)
+	return response.StatusCode, string(data)
+}
+
+// TestOddPaths asks everything of every odd thing that can be at a path. Nothing may hang, and nothing may be our fault.
+func TestOddPaths(t *testing.T) {
+	t.Parallel()
+	d := start(t)
+	for _, asked := range pathRequests(t.TempDir()) {
+		t.Run(asked.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			for _, path := range oddThings(t, dir) {
+				status, body := asked.send(t, d, path)
+				if status >= http.StatusInternalServerError {
+					t.Errorf("%s of %q: %d %s", asked.name, strings.TrimPrefix(path, dir), status, body)
+				}
+			}
+		})
+	}
+}
+
+// oddThings makes odd things and returns their paths, and some that cannot be.
+func oddThings(t *testing.T, dir string) []string {
+	t.Helper()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	must(t, os.Mkdir(path("folder"), 0o755))
+	write(t, path("file"), "abc")
+	must(t, unix.Mkfifo(path("fifo"), 0o644))
+	socket, err := net.Listen("unix", path("socket"))
+	must(t, err)
+	t.Cleanup(func() { socket.Close() })
+	if os.Geteuid() == 0 {
+		must(t, unix.Mknod(path("device"), unix.S_IFCHR|0o644, int(unix.Mkdev(1, 5)))) // as /dev/zero
+	} else {
+		write(t, path("device"), "")
+	}
+	for name, target := range map[string]string{
+		"to-fifo": "fifo", "to-device": "device", "to-folder": "folder", "to-nothing": "nothing", "to-itself": "to-itself", "there": "back", "back": "there",
+		"up": "..", "to-socket": "socket",
+	} {
+		must(t, os.Symlink(target, path(name)))
+	}
+	paths := []string{
+		path("nothing"), path("file/below"), path("fifo/below"), path("socket/below"), path("to-itself/below"), path("to-nothing/below"),
+		path(strings.Repeat("n", 256)), path(strings.Repeat("long/", 1000)), path("folder/../../") + "/" + filepath.Base(dir) + "/folder/../nothing",
+		path("up/nothing/at/all"), dir + "/folder/", dir + "/file/", dir + "/./folder/.", path("nul") + "\x00", path("no-utf8-\xff"), path("a\nb\r\tc\x1b"), path("ü✓"),
+		"~/../" + strings.TrimPrefix(path("file"), "/"), "~nobody",
+	}
+	entries, err := os.ReadDir(dir)
+	must(t, err)
+	for _, entry := range entries {
+		paths = append(paths, path(entry.Name()))
+	}
+	return paths
+}
+
+// TestPathsOfTheKernel asks the same of what the kernel makes up, as a user who can do no harm.
+func TestPathsOfTheKernel(t *testing.T) {
+	t.Parallel()
+	d := (&child{Nobody: true}).start(t, newTransport(t))
+	for _, path := range []string{
+		"/proc", "/proc/self", "/proc/self/mem", "/proc/self/maps", "/proc/self/fd", "/proc/self/fd/0", "/proc/self/exe", "/proc/self/pagemap",
+		"/proc/self/clear_refs", "/proc/self/attr/current", "/proc/self/task", "/proc/1/environ", "/proc/kmsg", "/proc/kcore", "/proc/version", "/proc/sys/kernel", "/proc/sys/vm/drop_caches",
+		"/proc/sysrq-trigger", "/proc/nothing", "/sys/kernel/uevent_helper", "/sys/kernel/notes", "/sys/devices/system/cpu/online", "/sys/nothing",
+		"/dev", "/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/tty", "/dev/console", "/dev/ptmx", "/dev/pts", "/dev/mem", "/dev/stdin", "/dev/fd/0", "/dev/nothing",
+	} {
+		for _, asked := range pathRequests(t.TempDir()) {
+			if status, body := asked.send(t, d, path); status >= http.StatusInternalServerError {
+				t.Errorf("%s of %s: %d %s", asked.name, path, status, body)
+			}
+		}
+	}
+}
+
+// TestDownloadsOfTheKernel are read as they are by any other program, or refused with the reason.
+func TestDownloadsOfTheKernel(t *testing.T) {
+	t.Parallel()
+	d := start(t)
+	download := pathRequests("")[1]
+	for _, path := range []string{"/proc/version", "/proc/filesystems", "/proc/sys/kernel/hostname", "/sys/devices/system/cpu/online", "/proc/self/cmdline"} {
+		if status, body := download.send(t, d, path); status != http.StatusOK || body != read(t, path) || body == "" {
+			t.Errorf("%s: %d %q, want %q", path, status, body, read(t, path))
+		}
+	}
+	for path, reason := range map[string]string{
+		"/proc/self/mem": "cannot be read", "/proc/kmsg": "has no end", "/dev/zero": "not a regular file", "/proc/self/ns/mnt": "cannot be read",
+	} {
+		if status, body := download.send(t, d, path); status != http.StatusBadRequest || !strings.Contains(body, reason) {
+			t.Errorf("%s: %d %s, want one that says %q", path, status, body, reason)
+		}
+	}
+}
