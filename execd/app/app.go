@@ -26,8 +26,9 @@ import (
 // closeGrace is how long commands have to end, once the daemon stops, before they are killed.
 const closeGrace = 2 * time.Second
 
-// settle is what a killed command's end needs to reach its streams, on top of closeGrace and the streams' own time.
-const settle = 500 * time.Millisecond
+// settle is what a killed command's end may need to reach its streams on a busy machine, on top of closeGrace and the
+// streams' own time.
+const settle = 2 * time.Second
 
 // App is a daemon that listens and does not serve yet.
 type App struct {

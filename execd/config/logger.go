@@ -14,8 +14,8 @@ import (
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
 // Logger opens the log: one JSON object per line, with the time in UTC, to the log file or, when there is none, to
-// stdout. The file is appended to; it and missing folders above it are created for the daemon's user alone. The
-// caller closes the returned closer after the last message.
+// stdout. The file is appended to; it and missing folders above it are created for the daemon's user alone. The tokens
+// among the settings never get into it. The caller closes the returned closer after the last message.
 func Logger(s Settings, stdout io.Writer) (zerolog.Logger, io.Closer, error) {
 	out, closer := stdout, io.NopCloser(nil)
 	if s.LogFile != "" {
@@ -25,7 +25,7 @@ func Logger(s Settings, stdout io.Writer) (zerolog.Logger, io.Closer, error) {
 		}
 		out, closer = file, file
 	}
-	return zerolog.New(out).Level(level(s.LogLevel)).Hook(zerolog.HookFunc(stamp)), closer, nil
+	return zerolog.New(withoutSecrets(out, s)).Level(level(s.LogLevel)).Hook(zerolog.HookFunc(stamp)), closer, nil
 }
 
 func openLog(path string) (*os.File, error) {

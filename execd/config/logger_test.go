@@ -3,6 +3,9 @@ package config_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -103,6 +106,32 @@ func TestLoggerFile(t *testing.T) {
 	}
 	if info.Mode().Perm() != 0o600 {
 		t.Errorf("mode is %o, want 600", info.Mode().Perm())
+	}
+}
+
+func TestLoggerKeepsTokensOut(t *testing.T) {
+	t.Parallel()
+	for _, token := range []string{"a-token", `with"quotes\and&more%/`, "four"} {
+		var out bytes.Buffer
+		logger, _, err := config.Logger(config.Settings{LogLevel: 7, AccessToken: token, JupyterToken: "jupyter-" + token}, &out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		forms := []string{token, "jupyter-" + token, url.QueryEscape(token), url.PathEscape(token), fmt.Sprintf("%q", token)}
+		for _, form := range forms {
+			logger.Debug().Str("path", "/a/"+form+"/b").Err(errors.New(form)).Msg("x" + form + form)
+		}
+		for line := range strings.Lines(out.String()) {
+			var entry struct{ Path string }
+			if err := json.Unmarshal([]byte(line), &entry); err != nil || !strings.HasPrefix(entry.Path, "/a/") || !strings.HasSuffix(entry.Path, "/b") {
+				t.Errorf("%q has become %q: %v", token, line, err)
+			}
+			for _, form := range forms {
+				if strings.Contains(entry.Path, form) || strings.Contains(line, form) {
+					t.Errorf("%q shows %q", line, form)
+				}
+			}
+		}
 	}
 }
 

@@ -20,9 +20,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stopMargin is what the daemon gets beyond Options.Grace before it is killed: time to notice SIGTERM and to close
-// its files.
-const stopMargin = time.Second
+// stopMargin is what the daemon gets beyond Options.Grace before it is killed: 2 s in which it ends commands, and as
+// much again and more for their ends to reach their streams.
+const stopMargin = 5 * time.Second
 
 // Options say what Run starts.
 type Options struct {

@@ -125,18 +125,27 @@ type daemon struct {
 	command *exec.Cmd
 	address string
 	log     string
+	output  string // the file that its standard output and error go to
 	client  *gen.Client
 }
 
 func (d *daemon) port() string { return d.address[strings.LastIndexByte(d.address, ':')+1:] }
 
-// serve runs the program on a free port, its log in a file.
+// serve runs the program on a free port, its log in a file, and does not let it wait for anybody at its end.
 func serve(t *testing.T, args []string, env ...string) *daemon {
 	t.Helper()
-	command := program(t, append([]string{"--host=127.0.0.1", "--port=0", "--graceful-shutdown-timeout=0s"}, args...)...)
-	d := &daemon{command: command, log: filepath.Join(command.Dir, "logs", "execd.log")}
+	return start(t, append([]string{"--graceful-shutdown-timeout=0s"}, args...), env...)
+}
+
+func start(t *testing.T, args []string, env ...string) *daemon {
+	t.Helper()
+	command := program(t, append([]string{"--host=127.0.0.1", "--port=0"}, args...)...)
+	d := &daemon{command: command, log: filepath.Join(command.Dir, "logs", "execd.log"), output: filepath.Join(command.Dir, "output")}
 	command.Env = append(append(command.Env, "EXECD_LOG_FILE="+d.log), env...)
-	command.Stdout, command.Stderr = os.Stdout, os.Stderr
+	output, err := os.Create(d.output)
+	must(t, err)
+	defer output.Close()
+	command.Stdout, command.Stderr = output, output
 	must(t, command.Start())
 	t.Cleanup(func() { d.stop(t) })
 	poll := time.NewTicker(5 * time.Millisecond)
@@ -155,7 +164,6 @@ func serve(t *testing.T, args []string, env ...string) *daemon {
 	}
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
-	var err error
 	d.client, err = gen.NewClient("http://"+d.address, gen.WithHTTPClient(&http.Client{Transport: transport}),
 		gen.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
 			r.Header.Set("X-EXECD-ACCESS-TOKEN", token)
