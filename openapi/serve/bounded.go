@@ -12,6 +12,10 @@ import (
 // which takes nothing for the timeout; 0 means [DefaultWriteTimeout]. Without it a
 // stuck client would hold its handler for ever, as the server has no write timeout.
 func BoundedWriter(w http.ResponseWriter, timeout time.Duration) io.Writer {
+	return newBoundedWriter(w, timeout)
+}
+
+func newBoundedWriter(w http.ResponseWriter, timeout time.Duration) *boundedWriter {
 	if timeout == 0 {
 		timeout = DefaultWriteTimeout
 	}

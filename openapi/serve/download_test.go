@@ -101,6 +101,18 @@ func TestDownloadRanges(t *testing.T) {
 	}
 }
 
+// TestDownloadIsCounted: the kernel moves the bytes past the layer that counts them for the access log.
+func TestDownloadIsCounted(t *testing.T) {
+	big := strings.Repeat(content, 100_000)
+	s := start(t, downloads(t, writeFile(t, big)), setup{})
+	if got := s.request("GET", "/v1/widgets/w1", "", "Range: bytes=5-"); got.body != big[5:] {
+		t.Errorf("%d bytes arrive, want %d", len(got.body), len(big)-5)
+	}
+	if line := s.logs.find(t, "request", "operation", "getWidget"); fmt.Sprint(line["bytes"]) != fmt.Sprint(float64(len(big)-5)) {
+		t.Errorf("the access line counts %v bytes, want %d", line["bytes"], len(big)-5)
+	}
+}
+
 func TestDownloadOfAnEmptyFile(t *testing.T) {
 	s := start(t, downloads(t, writeFile(t, "")), setup{})
 	for _, header := range []string{"", "bytes=0-", "bytes=0-5"} {
