@@ -73,9 +73,11 @@ var theHouse = house{
 
 		// Inside the sandbox.
 		{packages: []string{"execd/eventlog"}},
-		{packages: []string{"execd/command"}, ours: []string{"execd/eventlog"}},
+		{packages: []string{"execd/reap"}},
+		{packages: []string{"execd/command"}, ours: []string{"execd/eventlog", "execd/reap"}},
+		{packages: []string{"execd/terminal"}, ours: []string{"execd/reap"}},
 		{packages: []string{"execd/code"}, ours: []string{"execd/eventlog", "runtime/kernel"}},
-		{packages: []string{"execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/config", "execd/terminal", "execd/watch"}},
+		{packages: []string{"execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/config", "execd/watch"}},
 		{packages: []string{"execd/probe"}, libraries: noLibraries},
 		{packages: []string{"execd/initd"}, ours: []string{"execd/config"}},
 		{packages: []string{"execd/api"}, ours: []string{

@@ -79,9 +79,9 @@ func TestWatchedMetricsComeEverySecond(t *testing.T) {
 		}
 		times = append(times, checkMetrics(t, []byte(data)).Timestamp)
 	}
-	// One that is late on a busy machine comes closer to the next; over both gaps that evens out.
-	if took := times[2] - times[0]; took < 1700 {
-		t.Errorf("%d ms from the first event to the third, want 2000", took)
+	// One that is late on a busy machine comes closer to the next, or is left out.
+	if took := times[2] - times[0]; took < 1000 || took > deadline.Milliseconds() {
+		t.Errorf("%d ms from the first event to the third, want about 2000", took)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/google/uuid"
 
 	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/reap"
 )
 
 // Spec is a command to run (execd document, "Commands").
@@ -204,7 +205,7 @@ func startError(spec Spec, shell string, err error) error {
 func (c *Command) wait() {
 	exited := make(chan struct{})
 	go func() {
-		awaitExit(c.process.Process.Pid)
+		reap.AwaitExit(c.process.Process.Pid)
 		close(exited)
 	}()
 	timedOut := c.supervise(exited)

@@ -26,7 +26,7 @@ import (
 // see it.
 const planVariable = "EXECD_TEST_PLAN"
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // TestMain also is the init of the tests: the test binary runs itself, so that PID 1 is a real process.
 func TestMain(m *testing.M) {

@@ -20,7 +20,7 @@ import (
 const (
 	selfPort    = 44772
 	tokenHeader = "X-Test-Token"
-	patience    = 10 * time.Second
+	patience    = time.Minute
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -18,7 +18,7 @@ import (
 )
 
 // patience bounds whatever a test waits for.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 func TestMain(m *testing.M) {
 	// Under nohup a SIGHUP is ignored, and what is started here would inherit that; a handler is not inherited.

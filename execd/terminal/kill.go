@@ -1,7 +1,6 @@
 package terminal
 
 import (
-	"errors"
 	"os"
 	"strconv"
 	"syscall"
@@ -73,14 +72,4 @@ func (t *Terminal) foreground() (group int) {
 		return 0
 	}
 	return group
-}
-
-// awaitExit returns when our child has ended, and leaves it to be waited for.
-func awaitExit(pid int) {
-	for {
-		err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
-		if !errors.Is(err, unix.EINTR) {
-			return
-		}
-	}
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/execd/reap"
 )
 
 const (
@@ -148,7 +150,7 @@ func (t *Terminal) run() {
 		defer close(pumped)
 		t.pump()
 	}()
-	awaitExit(t.process.Process.Pid)
+	reap.AwaitExit(t.process.Process.Pid)
 	t.mu.Lock()
 	t.reaped = true
 	if t.killing != nil {

@@ -17,7 +17,7 @@ import (
 	"sandbox.internal/execd/watch"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

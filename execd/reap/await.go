@@ -1,4 +1,5 @@
-package command
+// Package reap waits for processes, for the engines that start them.
+package reap
 
 import (
 	"errors"
@@ -7,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// awaitExit returns when our child pid has ended, and leaves it to be waited for.
+// AwaitExit returns when our child pid has ended, and leaves it to be waited for.
 //
 // It sleeps on a descriptor of the process in the runtime's poller: a blocking wait would cost a thread per running command.
 // Where the kernel has no such descriptors it does block.
-func awaitExit(pid int) {
+func AwaitExit(pid int) {
 	if file := pidFile(pid); file != nil {
 		defer file.Close()
 		connection, err := file.SyscallConn()
