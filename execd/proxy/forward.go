@@ -77,6 +77,11 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest, port int, target *url.URL, pr
 
 	in, out := pr.In.Header, pr.Out.Header
 	out.Del(p.options.TokenHeader)
+	// net/http fills in the trailers of the request that it has read, once its body has ended. ReverseProxy's copy of
+	// it would never see them.
+	if _, secret := pr.In.Trailer[http.CanonicalHeaderKey(p.options.TokenHeader)]; !secret {
+		pr.Out.Trailer = pr.In.Trailer
+	}
 	if earlier := in[headerForwardedFor]; earlier != nil {
 		out[headerForwardedFor] = earlier
 	}

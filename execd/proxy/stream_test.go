@@ -157,6 +157,31 @@ func TestUploadStreams(t *testing.T) {
 	}
 }
 
+// TestTrailersPass in both directions, those that nobody announced included.
+func TestTrailersPass(t *testing.T) {
+	server := execd(t)
+	port := upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "X-Digest")
+		body, err := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%s %v %s", body, err, r.Trailer.Get("X-Sum"))
+		http.NewResponseController(w).Flush()
+		w.Header().Set("X-Digest", "announced")
+		w.Header().Set(http.TrailerPrefix+"X-Late", "not announced")
+	})
+	conn := raw(t, server, "POST "+to(port, "/")+" HTTP/1.1\nHost: x\nTransfer-Encoding: chunked\nTrailer: X-Sum\nConnection: close\n\n4\nbody\n0\nX-Sum: 42\n\n")
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(response.Body)
+	if err != nil || string(body) != "body <nil> 42" {
+		t.Errorf("the server got %q, %v", body, err)
+	}
+	if response.Trailer.Get("X-Digest") != "announced" || response.Trailer.Get("X-Late") != "not announced" {
+		t.Errorf("the trailers are %v", response.Trailer)
+	}
+}
+
 func TestUploadThatWaitsForContinue(t *testing.T) {
 	server := execd(t)
 	port := upstream(t, func(w http.ResponseWriter, r *http.Request) {

@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"bufio"
+	"bytes"
 	"crypto/sha1"
 	"encoding/base64"
 	"encoding/binary"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 )
 
@@ -110,6 +112,24 @@ func TestWebSocketPasses(t *testing.T) {
 			conn.Close()
 			await(t, "the end of the server's connection", ended)
 		})
+	}
+}
+
+// TestTokenStaysOutOfTheHandshake: an upgraded connection is set up in a way of its own.
+func TestTokenStaysOutOfTheHandshake(t *testing.T) {
+	server := execd(t)
+	port := upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusBadRequest)
+		r.Write(w)
+	})
+	conn := raw(t, server, "GET "+to(port, "/ws")+" HTTP/1.1\nHost: x\nConnection: Upgrade, close, "+tokenHeader+"\nUpgrade: websocket\n"+
+		strings.ToLower(tokenHeader)+": secret\n"+tokenHeader+": secret\n\n")
+	answer, err := io.ReadAll(conn)
+	if err != nil || !bytes.Contains(answer, []byte("Upgrade: websocket")) {
+		t.Errorf("the server saw %q, %v", answer, err)
+	}
+	if bytes.Contains(answer, []byte("secret")) {
+		t.Errorf("the server saw the token: %q", answer)
 	}
 }
 
