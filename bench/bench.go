@@ -31,6 +31,7 @@ func groups() []group {
 		{[]string{rowCommand, rowFirstByte}, (*bench).measureCommands},
 		{[]string{rowLines, rowStream}, (*bench).measureStreams},
 		{[]string{rowUpload, rowDownload}, (*bench).measureTransfers},
+		{[]string{rowSearch}, (*bench).measureSearch},
 		{[]string{rowIdle}, (*bench).measureIdle},
 		{[]string{rowStreams}, (*bench).measureOpenStreams},
 		{[]string{rowAfterUpload}, (*bench).measureAfterUpload},

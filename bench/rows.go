@@ -82,6 +82,7 @@ const (
 	rowStream      = "stream"
 	rowUpload      = "upload"
 	rowDownload    = "download"
+	rowSearch      = "search"
 	rowIdle        = "rss-idle"
 	rowStreams     = "rss-streams"
 	rowAfterUpload = "rss-upload"
@@ -110,6 +111,8 @@ func rows() []row {
 			mebiPerSec, higher, target{ratio, 0.8}},
 		{rowDownload, "download of a file", "a net/http handler with `http.ServeFile`",
 			mebiPerSec, higher, target{ratio, 0.95}},
+		{rowSearch, "search that finds 100 000 files, answer decoded", "`filepath.WalkDir` with the facts of each file",
+			milliseconds, lower, target{ours, 1000}},
 		{rowIdle, "resident memory of execd, idle", "a bare net/http server, idle",
 			mebibytes, lower, target{ours, 12}},
 		{rowStreams, "resident memory of execd, with 1000 commands running and streamed", "a bare net/http server with 1000 open responses",

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -121,7 +120,7 @@ func TestAWalkFromAboveDoesNotEnterProc(t *testing.T) {
 	wantEqual(t, "asked for, it is there", slices.Contains(paths(found, ""), "proc/meminfo"), true)
 }
 
-func TestSearchOfManyFilesIsFastAndStops(t *testing.T) {
+func TestSearchOfManyFiles(t *testing.T) {
 	f, _ := newFiles(t)
 	disk := mountTmpfs(t, "size=256m")
 	const folders, each = 100, 1000
@@ -133,10 +132,8 @@ func TestSearchOfManyFilesIsFastAndStops(t *testing.T) {
 		}
 	}
 	t.Run("all are found, in order", func(t *testing.T) {
-		start := time.Now()
 		found, err := f.Search(t.Context(), disk, "**/*.txt")
 		must(t, err)
-		t.Logf("%d files in %v", len(found), time.Since(start))
 		wantEqual(t, "found", len(found), folders*each)
 		if !slices.IsSortedFunc(found, func(a, b files.Info) int { return strings.Compare(a.Path, b.Path) }) {
 			t.Error("not sorted")

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+const (
+	searchFolders = 100
+	searchEach    = 1000 // files in each of them
+)
+
+// measureSearch measures a search that finds every file of a large tree, which the kernel has in its memory.
+func (b *bench) measureSearch(ctx context.Context) error {
+	p, daemon, err := b.startExecd(ctx)
+	if err != nil {
+		return err
+	}
+	defer p.stop()
+	root, err := b.folder("search")
+	if err != nil {
+		return err
+	}
+	for i := range searchFolders {
+		folder := filepath.Join(root, fmt.Sprint("folder-", i))
+		if err := os.Mkdir(folder, 0o755); err != nil {
+			return err
+		}
+		for j := range searchEach {
+			if err := os.WriteFile(filepath.Join(folder, fmt.Sprint("file-", j, ".txt")), nil, 0o644); err != nil {
+				return err
+			}
+		}
+	}
+	target := "/files/search?pattern=" + url.QueryEscape("**/*.txt") + "&path=" + url.QueryEscape(root)
+	return b.inTurns(ctx, rowSearch, b.rounds(9, 3), sides{
+		ours: func(ctx context.Context) (float64, error) {
+			began := time.Now()
+			response, err := daemon.call(ctx, http.MethodGet, target, "", nil)
+			if err != nil {
+				return 0, err
+			}
+			defer response.Body.Close()
+			var found []struct{}
+			if err := json.NewDecoder(response.Body).Decode(&found); err != nil {
+				return 0, err
+			}
+			took := elapsed(began)
+			if len(found) != searchFolders*searchEach {
+				return 0, fmt.Errorf("%w: %d files were found", errLost, len(found))
+			}
+			return took, nil
+		},
+		floor: func(context.Context) (float64, error) {
+			began := time.Now()
+			found := 0
+			err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+				if err == nil && strings.HasSuffix(path, ".txt") {
+					found++
+					_, err = entry.Info()
+				}
+				return err
+			})
+			if err == nil && found != searchFolders*searchEach {
+				err = errors.New("the floor found something else")
+			}
+			return elapsed(began), err
+		},
+	})
+}
