@@ -96,7 +96,16 @@ func refusedByTheKernel(t *testing.T, transport *conform.Transport) []answer {
 // fullDisk are requests that need more than a very small disk holds.
 func fullDisk(t *testing.T, transport *conform.Transport) []answer {
 	small, crowded := t.TempDir(), t.TempDir()
-	d := (&child{Tmpfs: map[string]string{small: "size=16k", crowded: "nr_inodes=2"}}).start(t, transport)
+	execd := &child{Tmpfs: map[string]string{small: "size=16k", crowded: "nr_inodes=4"}}
+	d := execd.start(t, transport)
+	t.Cleanup(func() { // nothing partial is left, as the daemon sees it
+		for dir, want := range map[string]string{small: "a", crowded: "first"} {
+			left, err := os.ReadDir(fmt.Sprintf("/proc/%d/root%s", execd.pid, dir))
+			if must(t, err); len(left) != 1 || left[0].Name() != want {
+				t.Errorf("a full disk holds %v, want %s alone", left, want)
+			}
+		}
+	})
 	large := strings.Repeat("x", 64<<10)
 	outside := write(t, filepath.Join(t.TempDir(), "large"), large)
 	inside := filepath.Join(small, "a")
@@ -113,7 +122,7 @@ func fullDisk(t *testing.T, transport *conform.Transport) []answer {
 		sent,
 		full("replaceInFiles", "POST /files/replace", fmt.Sprintf(`{%q:{"old":"a","new":%q}}`, inside, large), inside),
 		full("moveFiles", "POST /files/mv", fmt.Sprintf(`[{"src":%q,"dest":%q}]`, outside, small+"/c"), small+"/c"),
-		full("makeDirectories", "POST /directories", fmt.Sprintf(`{%q:{}}`, crowded+"/second"), crowded+"/second"),
+		full("makeDirectories", "POST /directories", fmt.Sprintf(`{%q:{}}`, crowded+"/second/third/fourth"), crowded+"/second"),
 	}
 }
 

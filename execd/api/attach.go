@@ -48,17 +48,21 @@ func (a attachment) VisitAttachTerminalResponse(w http.ResponseWriter) error {
 		defer close(received)
 		leave(receive(ctx, connection, a.terminal))
 	}()
-	send(ctx, connection, a.terminal, viewer)
+	send(a.ctx, ctx, connection, a.terminal, viewer)
 	leave(nil)
 	connection.CloseNow() // also of what is closed already
 	<-received
 	return nil
 }
 
-// send sends what the viewer is to see, and returns when the connection is closed or of no use any more.
-func send(ctx context.Context, connection *websocket.Conn, t *terminal.Terminal, viewer *terminal.Viewer) {
+// send sends what the viewer is to see until it has left, and returns when the connection is closed or of no use any more. What is
+// being sent then is not called off with left: a connection on which a write was called off cannot be closed with a code.
+func send(ctx, left context.Context, connection *websocket.Conn, t *terminal.Terminal, viewer *terminal.Viewer) {
 	for {
-		output, err := viewer.Next(ctx)
+		output, err := viewer.Next(left)
+		if left.Err() != nil {
+			err = context.Cause(left) // however much output there is
+		}
 		switch {
 		case errors.Is(err, io.EOF):
 			if tell(ctx, connection, gen.TerminalNews{Type: gen.TerminalNewsTypeExit, ExitCode: t.Status().ExitCode}) == nil {
