@@ -30,7 +30,7 @@ const (
 // What the processes of a sandbox may use of the machine, see app.ReserveThreads.
 const (
 	maxProcessors    = 4  // more would need more threads, and the daemon has no use for them
-	spareThreads     = 16 // blocking calls at the same time in the daemon
+	spareThreads     = 12 // blocking calls at the same time in the daemon
 	spareInitThreads = 3  // and in init, which does one thing at a time: signals, its log, and a margin
 )
 
