@@ -7,9 +7,12 @@
 package openapi
 
 import (
+	"bytes"
 	"context"
 	_ "embed"
+	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/getkin/kin-openapi/openapi3"
 )
@@ -43,11 +46,61 @@ func LoadExecd() (*openapi3.T, error) { return load("execd.yaml", Execd()) }
 // nothing else of its contract: a quarter of the work, done in every sandbox. Operations,
 // parameters, request bodies and security are those of [LoadExecd].
 func LoadExecdSlim() (*openapi3.T, error) {
-	doc, err := openapi3.NewLoader().LoadFromData(execdSlim)
+	doc, err := assemble(execdSlim)
+	if err == nil {
+		err = openapi3.NewLoader().ResolveRefsIn(doc, nil)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("openapi/execd.slim.json: parse: %w", err)
 	}
 	return doc, nil
+}
+
+// assemble puts a document together from its parts. Each type of kin-openapi parses all that is inside of it a second
+// time, in search of extensions, so that an operation would be parsed once more for every level above it.
+func assemble(data []byte) (*openapi3.T, error) {
+	var parts struct {
+		OpenAPI    string                                `json:"openapi"`
+		Info       *openapi3.Info                        `json:"info"`
+		Security   openapi3.SecurityRequirements         `json:"security"`
+		Paths      map[string]map[string]json.RawMessage `json:"paths"`
+		Components struct {
+			Schemas         map[string]*openapi3.SchemaRef    `json:"schemas"`
+			Parameters      map[string]*openapi3.ParameterRef `json:"parameters"`
+			RequestBodies   openapi3.RequestBodies            `json:"requestBodies"`
+			SecuritySchemes openapi3.SecuritySchemes          `json:"securitySchemes"`
+		} `json:"components"`
+	}
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(&parts); err != nil {
+		return nil, err
+	}
+	paths := openapi3.NewPaths()
+	for path, operations := range parts.Paths {
+		item := &openapi3.PathItem{}
+		for method, text := range operations {
+			if method == "parameters" {
+				if err := json.Unmarshal(text, &item.Parameters); err != nil {
+					return nil, fmt.Errorf("%s: %w", path, err)
+				}
+				continue
+			}
+			operation := &openapi3.Operation{}
+			if err := json.Unmarshal(text, operation); err != nil {
+				return nil, fmt.Errorf("%s %s: %w", method, path, err)
+			}
+			item.SetOperation(strings.ToUpper(method), operation)
+		}
+		paths.Set(path, item)
+	}
+	return &openapi3.T{
+		OpenAPI: parts.OpenAPI, Info: parts.Info, Security: parts.Security, Paths: paths,
+		Components: &openapi3.Components{
+			Schemas: parts.Components.Schemas, Parameters: parts.Components.Parameters,
+			RequestBodies: parts.Components.RequestBodies, SecuritySchemes: parts.Components.SecuritySchemes,
+		},
+	}, nil
 }
 
 func load(name string, data []byte) (*openapi3.T, error) {
