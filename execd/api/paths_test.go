@@ -123,8 +123,7 @@ func oddThings(t *testing.T, dir string) []string {
 	paths := []string{
 		path("nothing"), path("file/below"), path("fifo/below"), path("socket/below"), path("to-itself/below"), path("to-nothing/below"),
 		path(strings.Repeat("n", 256)), path(strings.Repeat("long/", 1000)), path("folder/../../") + "/" + filepath.Base(dir) + "/folder/../nothing",
-		path("up/nothing/at/all"), dir + "/folder/", dir + "/file/", dir + "/./folder/.", path("nul") + "\x00", path("no-utf8-\xff"), path("a\nb\r\tc\x1b"), path("ü✓"),
-		"~/../" + strings.TrimPrefix(path("file"), "/"), "~nobody",
+		path("up/nothing/at/all"), dir + "/folder/", dir + "/file/", dir + "/./folder/.", path("nul") + "\x00", path("no-utf8-\xff"), path("a\nb\r\tc\x1b"), path("ü✓"), path("~nobody"),
 	}
 	entries, err := os.ReadDir(dir)
 	must(t, err)
