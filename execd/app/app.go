@@ -59,7 +59,6 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 		Env:          os.Environ(),
 		LogLimit:     settings.CommandLogLimit,
 		BuiltinShell: []string{"/proc/self/exe", "sh"},
-		Logger:       logger,
 		Clock:        time.Now,
 	})
 	cells := code.New(code.Options{Host: kernels, Dir: dir, LogLimit: settings.CommandLogLimit, Logger: logger, Clock: time.Now})

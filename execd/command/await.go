@@ -7,30 +7,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// awaitExit returns when our child pid has ended, and leaves it to be waited for.
+// watchExit delivers the news to the run once its process has ended, and leaves it to be waited for.
 //
-// It sleeps on a descriptor of the process in the runtime's poller: a blocking wait would cost a thread per running command.
-// Where the kernel has no such descriptors it does block.
-func awaitExit(pid int) {
-	if file := pidFile(pid); file != nil {
-		defer file.Close()
-		connection, err := file.SyscallConn()
-		if err == nil && connection.Read(func(uintptr) bool { return hasExited(pid, unix.WNOHANG) }) == nil {
-			return
-		}
+// Where the kernel gives no descriptor of a process (before 5.4, or when a filter of system calls forbids it), a goroutine waits, which
+// costs a thread per running command.
+func (r *run) watchExit(process *os.Process) {
+	err := errNoHandle
+	if !r.poller.noHandles {
+		var watched error
+		err = process.WithHandle(func(handle uintptr) { watched = r.poller.watch(int(handle), r, exited) })
+		err = errors.Join(err, watched)
 	}
-	hasExited(pid, 0)
-}
-
-func pidFile(pid int) *os.File {
-	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
-		return nil
+		go func() {
+			hasExited(process.Pid, 0)
+			r.deliver(exited, false)
+		}()
 	}
-	return os.NewFile(uintptr(fd), "pidfd")
 }
 
-// hasExited reports whether the child has ended. A child that cannot be asked for counts as ended: waiting for it tells why.
+var errNoHandle = errors.New("descriptors of processes are not used")
+
+// hasExited reports whether our child has ended, and leaves it to be waited for. With the option WNOHANG it does not block. A child that
+// cannot be asked for counts as ended: waiting for it tells why.
 func hasExited(pid, options int) bool {
 	for {
 		var info unix.Siginfo
