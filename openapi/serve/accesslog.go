@@ -14,9 +14,15 @@ import (
 // turned into their answer here, so that the line tells the status that was sent.
 func (s *Server) logAccess(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		started := time.Now()
 		// Deferred, because an aborted response leaves by a panic.
-		defer func() { s.accessLine(c, time.Since(started)) }()
+		defer func() {
+			r, response := c.Request(), c.Response()
+			state := stateOf(r.Context())
+			state.line = accessLine{method: r.Method, path: r.URL.Path, route: c.Path(), remote: r.RemoteAddr, status: response.Status, bytes: response.Size}
+			if state.rest == nil {
+				s.logLine(zerolog.Ctx(r.Context()), state)
+			}
+		}()
 		if err := next(c); err != nil {
 			s.writeError(err, c)
 		}
@@ -24,29 +30,34 @@ func (s *Server) logAccess(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-func (s *Server) accessLine(c echo.Context, took time.Duration) {
-	r, response := c.Request(), c.Response()
-	state := stateOf(r.Context())
+// accessLine is what a request's line in the log tells of HTTP.
+type accessLine struct {
+	method, path, route, remote string
+	status                      int
+	bytes                       int64
+}
 
+func (s *Server) logLine(logger *zerolog.Logger, state *requestState) {
+	access := &state.line
 	level := zerolog.InfoLevel
 	switch {
-	case response.Status >= http.StatusInternalServerError:
+	case access.status >= http.StatusInternalServerError:
 		level = zerolog.ErrorLevel
-	case response.Status < http.StatusBadRequest && s.quiet(state.operation):
+	case access.status < http.StatusBadRequest && s.quiet(state.operation):
 		level = zerolog.DebugLevel
 	}
-	line := zerolog.Ctx(r.Context()).WithLevel(level)
+	line := logger.WithLevel(level)
 	if !line.Enabled() {
 		return
 	}
-	line = line.Str("method", r.Method).
-		Str("path", r.URL.Path).
-		Str("route", c.Path()).
+	line = line.Str("method", access.method).
+		Str("path", access.path).
+		Str("route", access.route).
 		Str("operation", state.operation).
-		Int("status", response.Status).
-		Int64("bytes", response.Size).
-		Float64("duration_ms", float64(took.Microseconds())/1000).
-		Str("remote", remoteHost(r.RemoteAddr))
+		Int("status", access.status).
+		Int64("bytes", access.bytes).
+		Float64("duration_ms", float64(time.Since(state.began).Microseconds())/1000).
+		Str("remote", remoteHost(access.remote))
 	if state.code != "" {
 		line = line.Str("code", state.code)
 	}

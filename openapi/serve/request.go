@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"time"
 
-	"github.com/labstack/echo/v4"
+	"github.com/rs/zerolog"
 )
 
 const (
@@ -19,11 +20,14 @@ const (
 // the context because that is all a strict handler gets.
 type requestState struct {
 	id        string
+	began     time.Time
 	request   *http.Request
 	operation string
 	principal any
 	code      string
 	body      *watchedBody
+	rest      func(context.Context, http.ResponseWriter) error // see Continue
+	line      accessLine                                       // of a response that is continued
 
 	// Handlers may add log fields from goroutines of their own.
 	mu     sync.Mutex
@@ -83,25 +87,25 @@ func LogField(ctx context.Context, key string, value any) {
 }
 
 // identify gives the request its id, state and logger.
-func (s *Server) identify(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		r := c.Request()
-		id := r.Header.Get(headerRequestID)
-		if !validRequestID(id) {
-			id = newRequestID()
-		}
-		// The request gets it too, so that a proxied service logs the same id, and a
-		// client's unusable id does not fail the validation of a declared header.
-		r.Header.Set(headerRequestID, id)
-		c.Response().Header().Set(headerRequestID, id)
-
-		state := &requestState{id: id}
-		logger := s.options.Logger.With().Str("request_id", id).Logger()
-		ctx := context.WithValue(logger.WithContext(r.Context()), stateKey{}, state)
-		state.request = r.WithContext(ctx)
-		c.SetRequest(state.request)
-		return next(c)
+func (s *Server) identify(w http.ResponseWriter, r *http.Request) *requestState {
+	id := r.Header.Get(headerRequestID)
+	if !validRequestID(id) {
+		id = newRequestID()
 	}
+	// The request gets it too, so that a proxied service logs the same id, and a
+	// client's unusable id does not fail the validation of a declared header.
+	r.Header.Set(headerRequestID, id)
+	w.Header().Set(headerRequestID, id)
+
+	state := &requestState{id: id, began: time.Now()}
+	logger := s.logger(state)
+	state.request = r.WithContext(context.WithValue(logger.WithContext(r.Context()), stateKey{}, state))
+	return state
+}
+
+// logger is the one that every line about the request is written with.
+func (s *Server) logger(state *requestState) zerolog.Logger {
+	return s.options.Logger.With().Str("request_id", state.id).Logger()
 }
 
 // validRequestID accepts visible ASCII only: the id goes into headers and logs.

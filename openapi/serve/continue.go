@@ -1,0 +1,73 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"runtime/debug"
+)
+
+// Continue has the rest of a response written after its handler has returned, when
+// the handler's stack, its request's body and echo's context are gone. A stream
+// waits for most of its life, and there may be a thousand of them.
+//
+// ctx and w are the handler's. write gets others, which it must use instead: a
+// context that ends with the same request and knows [Draining] but none of the
+// request's other values. Headers may be set in both; the status is 200. An error
+// of write can no longer be answered: it is logged, and the connection is cut, so
+// that the client does not take what it has for the whole. A request has one rest
+// at most. Outside of a [Server] it is written at once.
+func Continue(ctx context.Context, w http.ResponseWriter, write func(context.Context, http.ResponseWriter) error) error {
+	if state := stateOf(ctx); state != nil {
+		state.rest = write
+		return nil
+	}
+	return write(ctx, w)
+}
+
+// proceed writes the rest of a response, and its line in the access log. r is the
+// request as net/http gave it: what the handlers made of it is let go.
+func (s *Server) proceed(state *requestState, w http.ResponseWriter, r *http.Request) {
+	rest := state.rest
+	state.request, state.body, state.rest = nil, nil, nil
+	counting := &countingWriter{ResponseWriter: w}
+	// Deferred, because an aborted response leaves by a panic.
+	defer func() { s.conclude(state, r.Context(), counting.bytes, recover()) }()
+	if err := rest(r.Context(), counting); err != nil {
+		panic(err)
+	}
+}
+
+// conclude logs how a response ended, and cuts its connection if cause says that it did not end well.
+func (s *Server) conclude(state *requestState, ctx context.Context, bytes int64, cause any) {
+	logger := s.logger(state)
+	if cause != nil {
+		err, isError := cause.(error)
+		var exception interface{ RuntimeError() }
+		if !isError || errors.As(err, &exception) {
+			err = &panicError{value: cause, stack: debug.Stack()}
+		}
+		if !errors.Is(err, http.ErrAbortHandler) {
+			state.code = s.options.InternalCode
+			logFailure(logger.WithContext(ctx), err, http.StatusInternalServerError, true)
+		}
+		defer panic(http.ErrAbortHandler)
+	}
+	state.line.bytes = bytes
+	s.logLine(&logger, state)
+}
+
+// countingWriter counts the bytes of a response's body.
+type countingWriter struct {
+	http.ResponseWriter
+	bytes int64
+}
+
+func (c *countingWriter) Write(p []byte) (int, error) {
+	n, err := c.ResponseWriter.Write(p)
+	c.bytes += int64(n)
+	return n, err
+}
+
+// Unwrap lets [http.ResponseController] find what else the writer can do.
+func (c *countingWriter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
