@@ -163,6 +163,7 @@ func runChild() int {
 		err = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: setup.Descriptors, Max: setup.Descriptors})
 	}
 	if err == nil {
+		go tellWhatItHolds()
 		err = serveChild(os.Args[2:])
 	}
 	if err != nil {
