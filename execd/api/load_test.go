@@ -121,6 +121,7 @@ func crowd(t *testing.T) *http.Transport {
 // TestThousandStreamsAtOnce: each of a thousand commands has begun before any of them may go on, and each stream has its own bytes, all of
 // them, and one end.
 func TestThousandStreamsAtOnce(t *testing.T) {
+	t.Parallel()
 	const streams, lines = 1000, 40
 	execd := &child{}
 	d := execd.start(t, newTransport(t))
@@ -253,6 +254,7 @@ var errCut = errors.New("cut")
 
 // TestTenThousandCommandsLeaveNothing: not a goroutine, not a descriptor, not a process.
 func TestTenThousandCommandsLeaveNothing(t *testing.T) {
+	t.Parallel()
 	const commands = 10_000
 	execd := &child{}
 	d := execd.start(t, newTransport(t))
@@ -379,7 +381,7 @@ func TestRunawayOutput(t *testing.T) {
 			execd := &child{Args: []string{fmt.Sprint("--command-log-limit=", limit)}}
 			d := execd.start(t, newTransport(t))
 			before := execd.atRest(t, d)
-			id := d.background(t, fmt.Sprintf(`yes 'a line of a command that has run away' | head -c %d; echo done >&2`, written))
+			id := d.background(t, fmt.Sprintf(`yes %s | head -c %d; echo done >&2`, strings.Repeat("x", 999), written))
 			d.ended(t, id)
 			if status := d.status(t, id); status.ExitCode == nil || *status.ExitCode != 0 {
 				t.Errorf("the command ended with %+v", status)
