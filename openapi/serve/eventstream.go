@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"sync"
@@ -42,24 +41,17 @@ type EventStreamOptions struct {
 //
 // A client that does not read makes only Flush wait, and only for the write timeout.
 type EventStream struct {
-	ctx        context.Context
-	w          http.ResponseWriter
-	body       io.Writer
-	controller *http.ResponseController
-	buffer     *[]byte // nil when nothing is buffered
-	started    bool
-	err        error
+	ctx     context.Context
+	body    boundedWriter
+	buffer  *[]byte // nil when nothing is buffered
+	started bool
+	err     error
 }
 
 // NewEventStream prepares a stream on w. Nothing is sent, and an error can still be
 // answered as usual, until the first Flush. ctx is the request's.
 func NewEventStream(ctx context.Context, w http.ResponseWriter, options EventStreamOptions) *EventStream {
-	return &EventStream{
-		ctx:        ctx,
-		w:          w,
-		body:       BoundedWriter(w, options.WriteTimeout),
-		controller: http.NewResponseController(w),
-	}
+	return &EventStream{ctx: ctx, body: newBoundedWriter(w, options.WriteTimeout)}
 }
 
 // Event adds an event with an id, from which a client resumes (Last-Event-ID).
@@ -132,11 +124,11 @@ func (s *EventStream) flush() error {
 	}
 	if !s.started {
 		s.started = true
-		header := s.w.Header()
+		header := s.body.w.Header()
 		header.Set("Content-Type", "text/event-stream")
 		header.Set("Cache-Control", "no-cache")
 		header.Set("X-Accel-Buffering", "no")
-		s.w.WriteHeader(http.StatusOK)
+		s.body.w.WriteHeader(http.StatusOK)
 	}
 	if s.buffer != nil {
 		_, err := s.body.Write(*s.buffer)
@@ -145,7 +137,7 @@ func (s *EventStream) flush() error {
 			return fmt.Errorf("event stream: write: %w", err)
 		}
 	}
-	if err := s.controller.Flush(); err != nil {
+	if err := s.body.controller.Flush(); err != nil {
 		return fmt.Errorf("event stream: flush: %w", err)
 	}
 	return nil
