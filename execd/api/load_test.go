@@ -13,9 +13,7 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,92 +22,6 @@ import (
 
 	gen "sandbox.internal/gen/execd"
 )
-
-// held is what a daemon holds.
-type held struct {
-	Goroutines int
-	// Heap is the most memory that the heap has ever had, in bytes.
-	Heap uint64
-
-	descriptors, processes int
-}
-
-// tellWhatItHolds is the child's side of holds.
-func tellWhatItHolds() {
-	asked := make(chan os.Signal, 1)
-	signal.Notify(asked, syscall.SIGUSR1)
-	for range asked {
-		var memory runtime.MemStats
-		runtime.ReadMemStats(&memory)
-		line, err := json.Marshal(held{Goroutines: runtime.NumGoroutine(), Heap: memory.HeapSys})
-		if err != nil {
-			panic(err)
-		}
-		os.Stdout.Write(append(line, '\n'))
-	}
-}
-
-// holds asks the child what it holds now.
-func (c *child) holds(t *testing.T) held {
-	t.Helper()
-	before := len(c.output.bytes())
-	must(t, syscall.Kill(c.pid, syscall.SIGUSR1))
-	var now held
-	eventually(t, "the child tells what it holds", func() bool {
-		for line := range bytes.Lines(c.output.bytes()[before:]) {
-			if json.Unmarshal(line, &now) == nil && now.Goroutines > 0 {
-				return true
-			}
-		}
-		return false
-	})
-	descriptors, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", c.pid))
-	must(t, err)
-	now.descriptors, now.processes = len(descriptors), len(c.children(t))
-	return now
-}
-
-// children returns the child's own children, zombies included.
-func (c *child) children(t *testing.T) []int {
-	t.Helper()
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", c.pid))
-	must(t, err)
-	var pids []int
-	for _, task := range tasks {
-		text, err := os.ReadFile(task)
-		if err != nil {
-			continue // a thread that has ended
-		}
-		for _, word := range strings.Fields(string(text)) {
-			pid, err := strconv.Atoi(word)
-			must(t, err)
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
-// atRest returns what the child holds after one command: what is made once is there.
-func (c *child) atRest(t *testing.T, d *daemon) held {
-	t.Helper()
-	d.run(t, gen.CommandRequest{Command: "true"}).all(1)
-	return c.holds(t)
-}
-
-// backTo waits until the child holds no more than before.
-func (c *child) backTo(t *testing.T, before held) {
-	t.Helper()
-	var now held
-	defer func() {
-		if t.Failed() {
-			t.Logf("the child held %+v and holds %+v", before, now)
-		}
-	}()
-	eventually(t, "the child lets go of everything", func() bool {
-		now = c.holds(t)
-		return now.Goroutines <= before.Goroutines && now.descriptors <= before.descriptors && now.processes <= before.processes
-	})
-}
 
 // crowd is a client with room for many streams at once.
 func crowd(t *testing.T) *http.Transport {
@@ -369,83 +281,4 @@ func (d *daemon) cutAfter(ctx context.Context, request string, limit, first int6
 		err = errCut // between two events
 	}
 	return events, err
-}
-
-// TestRunawayOutput: a hundred MiB that nobody reads are kept, or cut and counted, and cost no memory either way.
-func TestRunawayOutput(t *testing.T) {
-	t.Parallel()
-	const written = 100 << 20
-	for name, limit := range map[string]int64{"kept": 1 << 30, "cut": 8 << 20} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			execd := &child{Args: []string{fmt.Sprint("--command-log-limit=", limit)}}
-			d := execd.start(t, newTransport(t))
-			before := execd.atRest(t, d)
-			id := d.background(t, fmt.Sprintf(`yes %s | head -c %d; echo done >&2`, strings.Repeat("x", 999), written))
-			d.ended(t, id)
-			if status := d.status(t, id); status.ExitCode == nil || *status.ExitCode != 0 {
-				t.Errorf("the command ended with %+v", status)
-			}
-			response, err := d.client.GetCommandLogs(t.Context(), id, &gen.GetCommandLogsParams{})
-			must(t, err)
-			kept, err := io.Copy(io.Discard, response.Body)
-			response.Body.Close()
-			must(t, err)
-			all := int64(written + len("done\n"))
-			switch {
-			case limit > all && kept != all:
-				t.Errorf("%d bytes are kept of %d", kept, all)
-			case limit < all && (kept > limit || kept < limit-(64<<10)):
-				t.Errorf("%d bytes are kept, the limit is %d", kept, limit)
-			}
-			d.saysWhatIsMissing(t, id, limit, kept, all)
-			if after := execd.holds(t); after.Heap > before.Heap+written/3 {
-				t.Errorf("the heap has grown from %d to %d bytes", before.Heap, after.Heap)
-			}
-		})
-	}
-}
-
-// saysWhatIsMissing reads a whole stream and compares its status events with what is missing.
-func (d *daemon) saysWhatIsMissing(t *testing.T, id string, limit, kept, written int64) {
-	t.Helper()
-	s := d.resume(t.Context(), t, id, 0)
-	s.sparse = true
-	var statuses []string
-	var streamed int64
-	for {
-		e, err := s.next()
-		if errors.Is(err, io.EOF) {
-			t.Fatal("the stream ends without a terminal event")
-		}
-		must(t, err)
-		switch {
-		case e.output():
-			streamed += int64(len(e.bytes()))
-		case e.Type == "status":
-			statuses = append(statuses, e.Text)
-			if streamed != kept && len(statuses) == 1 {
-				t.Errorf("the output is said to be cut after %d bytes, %d are kept", streamed, kept)
-			}
-		}
-		if e.terminal() {
-			if e.Type != "execution_complete" {
-				t.Errorf("the last event is %s", e.data)
-			}
-			break
-		}
-	}
-	if streamed != kept {
-		t.Errorf("%d bytes are streamed, the logs have %d", streamed, kept)
-	}
-	if kept == written {
-		if len(statuses) > 0 {
-			t.Errorf("nothing is missing, and the stream says %q", statuses)
-		}
-		return
-	}
-	if len(statuses) != 2 || !strings.Contains(statuses[0], fmt.Sprint(kept)) || !strings.Contains(statuses[0], fmt.Sprint(limit)) ||
-		!strings.Contains(statuses[1], fmt.Sprint(written-kept)) {
-		t.Errorf("%d bytes are missing, and the stream says %q", written-kept, statuses)
-	}
 }
