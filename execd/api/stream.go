@@ -95,7 +95,6 @@ func (s *follower) write(ctx context.Context, w http.ResponseWriter) error {
 
 // catchUp adds the events that are at hand, or as many as are worth a flush, and tells whether the last one of the stream is among them.
 func (s *follower) catchUp(out *serve.EventStream) (ended bool, err error) {
-	var line []byte
 	for out.Buffered() < flushSize {
 		event, ok, err := s.reader.Next()
 		if errors.Is(err, io.EOF) {
@@ -104,13 +103,12 @@ func (s *follower) catchUp(out *serve.EventStream) (ended bool, err error) {
 		if err != nil || !ok {
 			return false, err
 		}
-		line = appendEvent(line[:0], event, s.detail)
-		out.Event(event.ID, line)
+		out.Append(event.ID, func(b []byte) []byte { return appendEvent(b, event, s.detail) })
 		if s.greet && event.Type == eventlog.TypeInit {
 			if s.initOnly {
 				return true, nil
 			}
-			out.Data(appendPing(line[:0], event.Time))
+			out.Data(appendPing(nil, event.Time))
 		}
 	}
 	return false, nil

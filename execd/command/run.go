@@ -262,7 +262,7 @@ func (r *run) stop(why reason) {
 func (r *run) kill() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.reaped {
+	if r.reaped || hasExited(r.pid, unix.WNOHANG) {
 		return
 	}
 	if r.stopping == notStopped {

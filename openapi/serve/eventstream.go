@@ -62,6 +62,15 @@ func (s *EventStream) Event(id int64, data []byte) {
 	s.Data(data)
 }
 
+// Append adds an event with an id whose data render appends to what it is given. The
+// data must be one line; nothing looks at it, and nothing is copied.
+func (s *EventStream) Append(id int64, render func([]byte) []byte) {
+	buffer := append(s.borrow(), "id: "...)
+	buffer = strconv.AppendInt(buffer, id, 10)
+	buffer = append(buffer, "\ndata: "...)
+	*s.buffer = append(render(buffer), "\n\n"...)
+}
+
 // Data adds an event without an id. data is usually one line of JSON; several lines
 // become several data fields, as the format asks for.
 func (s *EventStream) Data(data []byte) {
