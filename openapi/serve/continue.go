@@ -32,14 +32,14 @@ func (s *Server) proceed(state *requestState, w http.ResponseWriter, r *http.Req
 	state.request, state.body, state.rest = nil, nil, nil
 	counting := &countingWriter{ResponseWriter: w}
 	// Deferred, because an aborted response leaves by a panic.
-	defer func() { s.conclude(state, r.Context(), counting.bytes, recover()) }()
+	defer func() { s.settle(state, r.Context(), counting.bytes, recover()) }()
 	if err := rest(r.Context(), counting); err != nil {
 		panic(err)
 	}
 }
 
-// conclude logs how a response ended, and cuts its connection if cause says that it did not end well.
-func (s *Server) conclude(state *requestState, ctx context.Context, bytes int64, cause any) {
+// settle logs how a response ended, and cuts its connection if cause says that it did not end well.
+func (s *Server) settle(state *requestState, ctx context.Context, bytes int64, cause any) {
 	logger := s.logger(state)
 	if cause != nil {
 		err, isError := cause.(error)
