@@ -48,7 +48,7 @@ func resume(log *eventlog.Log, lastEventID *string) (*eventlog.Reader, error) {
 // serve answers. The stream goes on after the handler, of which it needs nothing.
 func (s logStream) serve(w http.ResponseWriter) error {
 	f := follower{reader: s.reader, detail: s.detail, linger: s.linger, greet: s.greet, initOnly: s.initOnly}
-	return serve.Continue(s.ctx, w, f.write)
+	return serve.StreamEvents(s.ctx, w, f.write)
 }
 
 // follower writes the events of a log. One goroutine, the request's, reads the log and writes; what is at hand goes out in one flush.
@@ -61,9 +61,8 @@ type follower struct {
 	initOnly bool
 }
 
-func (s *follower) write(ctx context.Context, w http.ResponseWriter) error {
+func (s *follower) write(ctx context.Context, out *serve.EventStream) error {
 	defer s.reader.Close()
-	out := serve.NewEventStream(ctx, w, serve.EventStreamOptions{})
 	ping := time.NewTimer(pingInterval)
 	defer ping.Stop()
 	for {

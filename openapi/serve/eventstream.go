@@ -133,11 +133,7 @@ func (s *EventStream) flush() error {
 	}
 	if !s.started {
 		s.started = true
-		header := s.body.w.Header()
-		header.Set("Content-Type", "text/event-stream")
-		header.Set("Cache-Control", "no-cache")
-		header.Set("X-Accel-Buffering", "no")
-		s.body.w.WriteHeader(http.StatusOK)
+		startEvents(s.body.w)
 	}
 	if s.buffer != nil {
 		_, err := s.body.Write(*s.buffer)
@@ -150,4 +146,13 @@ func (s *EventStream) flush() error {
 		return fmt.Errorf("event stream: flush: %w", err)
 	}
 	return nil
+}
+
+// startEvents writes the header of an event stream.
+func startEvents(w http.ResponseWriter) {
+	header := w.Header()
+	header.Set("Content-Type", "text/event-stream")
+	header.Set("Cache-Control", "no-cache")
+	header.Set("X-Accel-Buffering", "no")
+	w.WriteHeader(http.StatusOK)
 }

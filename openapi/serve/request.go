@@ -26,8 +26,8 @@ type requestState struct {
 	principal any
 	code      string
 	body      *watchedBody
-	rest      func(context.Context, http.ResponseWriter) error // see Continue
-	line      accessLine                                       // of a response that is continued
+	rest      func(context.Context, *EventStream) error // see StreamEvents
+	line      accessLine                                // of a stream that goes on
 
 	// Handlers may add log fields from goroutines of their own.
 	mu     sync.Mutex

@@ -7,22 +7,29 @@ import (
 	"runtime/debug"
 )
 
-// Continue has the rest of a response written after its handler has returned, when
-// the handler's stack, its request's body and echo's context are gone. A stream
-// waits for most of its life, and there may be a thousand of them.
+// StreamEvents answers with an event stream whose events are written after the
+// handler has returned, when its stack, the request's body and echo's context are
+// gone: a stream waits for most of its life, and there may be a thousand of them.
 //
-// ctx and w are the handler's. write gets others, which it must use instead: a
-// context that ends with the same request and knows [Draining] but none of the
-// request's other values. Headers may be set in both; the status is 200. An error
-// of write can no longer be answered: it is logged, and the connection is cut, so
-// that the client does not take what it has for the whole. A request has one rest
-// at most. Outside of a [Server] it is written at once.
-func Continue(ctx context.Context, w http.ResponseWriter, write func(context.Context, http.ResponseWriter) error) error {
+// ctx and w are the handler's. The header is written at once, as any handler's. write
+// gets a context that ends with the same request and knows [Draining] but none of the
+// request's other values. An error of write can no longer be answered: it is logged,
+// and the connection is cut, so that the client does not take what it has for the
+// whole. A request has one such stream at most. Outside of a [Server] it is written
+// before StreamEvents returns.
+func StreamEvents(ctx context.Context, w http.ResponseWriter, write func(context.Context, *EventStream) error) error {
+	startEvents(w)
 	if state := stateOf(ctx); state != nil {
 		state.rest = write
 		return nil
 	}
-	return write(ctx, w)
+	return write(ctx, continuedStream(ctx, w))
+}
+
+func continuedStream(ctx context.Context, w http.ResponseWriter) *EventStream {
+	out := NewEventStream(ctx, w, EventStreamOptions{})
+	out.started = true
+	return out
 }
 
 // proceed writes the rest of a response, and its line in the access log. r is the
@@ -33,7 +40,7 @@ func (s *Server) proceed(state *requestState, w http.ResponseWriter, r *http.Req
 	counting := &countingWriter{ResponseWriter: w}
 	// Deferred, because an aborted response leaves by a panic.
 	defer func() { s.settle(state, r.Context(), counting.bytes, recover()) }()
-	if err := rest(r.Context(), counting); err != nil {
+	if err := rest(r.Context(), continuedStream(r.Context(), counting)); err != nil {
 		panic(err)
 	}
 }

@@ -3,7 +3,6 @@ package serve_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -14,25 +13,23 @@ import (
 	"sandbox.internal/openapi/serve"
 )
 
-// continued is a handler whose response goes on with write.
-func continued(write func(context.Context, http.ResponseWriter) error) handlers {
+// continued is a handler whose events are written by write.
+func continued(write func(context.Context, *serve.EventStream) error) handlers {
 	return handlers{"watchWidgets": func(c echo.Context) error {
 		c.Response().Header().Set("X-Early", "1")
 		serve.LogField(c.Request().Context(), "widget", "w1")
-		return serve.Continue(c.Request().Context(), c.Response(), write)
+		return serve.StreamEvents(c.Request().Context(), c.Response(), write)
 	}}
 }
 
 func TestContinuedResponse(t *testing.T) {
-	s := start(t, continued(func(ctx context.Context, w http.ResponseWriter) error {
+	s := start(t, continued(func(ctx context.Context, stream *serve.EventStream) error {
 		if serve.Draining(ctx) == nil && ctx.Value(http.ServerContextKey) == nil {
 			return errors.New("the context is not the request's")
 		}
 		if serve.Request(ctx) != nil {
 			return errors.New("the handler's request is still held")
 		}
-		w.Header().Set("X-Late", "1")
-		stream := serve.NewEventStream(ctx, w, serve.EventStreamOptions{})
 		stream.Event(1, []byte("one"))
 		if err := stream.Flush(); err != nil {
 			return err
@@ -45,7 +42,7 @@ func TestContinuedResponse(t *testing.T) {
 		if got.StatusCode != 200 || got.body != "id: 1\ndata: one\n\nid: 2\ndata: two\n\n" {
 			t.Errorf("%d %q", got.StatusCode, got.body)
 		}
-		for _, name := range []string{"X-Early", "X-Late", "X-Request-Id"} {
+		for _, name := range []string{"X-Early", "X-Request-Id"} {
 			if got.Header.Get(name) == "" {
 				t.Errorf("there is no header %s", name)
 			}
@@ -65,23 +62,23 @@ func TestContinuedResponse(t *testing.T) {
 
 // A rest that fails must not be taken for the whole.
 func TestContinuedResponseThatFailsIsCut(t *testing.T) {
-	begin := func(w http.ResponseWriter) {
-		fmt.Fprint(w, "half of")
-		http.NewResponseController(w).Flush()
+	begin := func(stream *serve.EventStream) {
+		stream.Data([]byte("half of"))
+		stream.Flush()
 	}
 	for name, c := range map[string]struct {
-		write   func(context.Context, http.ResponseWriter) error
+		write   func(context.Context, *serve.EventStream) error
 		message string
 	}{
-		"error": {func(_ context.Context, w http.ResponseWriter) error { begin(w); return errLost }, "response cut short"},
-		"panic": {func(_ context.Context, w http.ResponseWriter) error { begin(w); panic("oh no") }, "handler panicked"},
-		"bug": {func(_ context.Context, w http.ResponseWriter) error {
-			begin(w)
+		"error": {func(_ context.Context, s *serve.EventStream) error { begin(s); return errLost }, "response cut short"},
+		"panic": {func(_ context.Context, s *serve.EventStream) error { begin(s); panic("oh no") }, "handler panicked"},
+		"bug": {func(_ context.Context, s *serve.EventStream) error {
+			begin(s)
 			var none []int
-			_ = none[len(w.Header())]
+			_ = none[s.Buffered()]
 			return nil
 		}, "handler panicked"},
-		"abort": {func(_ context.Context, w http.ResponseWriter) error { begin(w); panic(http.ErrAbortHandler) }, "request"},
+		"abort": {func(_ context.Context, s *serve.EventStream) error { begin(s); panic(http.ErrAbortHandler) }, "request"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, continued(c.write), setup{})
@@ -93,7 +90,7 @@ func TestContinuedResponseThatFailsIsCut(t *testing.T) {
 			}
 			defer response.Body.Close()
 			data, err := io.ReadAll(response.Body)
-			if string(data) != "half of" || !errors.Is(err, io.ErrUnexpectedEOF) {
+			if string(data) != "data: half of\n\n" || !errors.Is(err, io.ErrUnexpectedEOF) {
 				t.Errorf("read %q, error %v; want half and an unexpected end", data, err)
 			}
 			s.logs.find(t, c.message, "request_id", "cut")
