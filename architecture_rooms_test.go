@@ -39,6 +39,7 @@ const (
 	oapiRuntime = "github.com/oapi-codegen/runtime"
 	zerolog     = "github.com/rs/zerolog"
 	sqlite      = "modernc.org/sqlite"
+	prometheus  = "github.com/prometheus"
 )
 
 var (
@@ -62,7 +63,8 @@ var theHouse = house{
 		{packages: []string{"server/lifecycle"}, libraries: noLibraries},
 		{packages: []string{"server/host"}, ours: []string{"server/lifecycle", "runtime/engine"}},
 		{packages: []string{"server/store"}, ours: []string{"server/lifecycle"}},
-		{packages: []string{"server/config"}},
+		{packages: []string{"server/config", "server/audit"}},
+		{packages: []string{"server/metrics"}, ours: []string{"openapi/serve", "runtime/engine", "server/host", "server/lifecycle"}},
 		{packages: []string{"server/proxy"}, ours: []string{}, libraries: []string{zerolog}},
 		{packages: []string{"server/api"}, ours: []string{"gen/lifecycle", "openapi", "openapi/serve", "server/lifecycle", "server/proxy"}},
 		{packages: []string{"server/cli"}, ours: []string{"gen/lifecycle", "gen/execd"}},
@@ -111,7 +113,7 @@ var theHouse = house{
 		},
 		{
 			packages: []string{
-				"server/lifecycle", "server/host", "server/store", "server/config", "server/proxy", "runtime/...",
+				"server/lifecycle", "server/host", "server/store", "server/config", "server/audit", "server/proxy", "runtime/...",
 				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/config", "execd/initd",
 				"execd/terminal", "execd/watch", "execd/probe",
 			},
@@ -120,13 +122,13 @@ var theHouse = house{
 			why:       "types of the API end at the handlers",
 		},
 		{
-			packages:  []string{"server/lifecycle", "server/host", "server/store", "server/config", "server/proxy", "server/api", "server/cli", "server/cmd/sandbox", "bench"},
+			packages:  []string{"server/lifecycle", "server/host", "server/store", "server/config", "server/audit", "server/metrics", "server/proxy", "server/api", "server/cli", "server/cmd/sandbox", "bench"},
 			ours:      []string{"runtime/docker"},
 			libraries: slices.Concat(docker, kubernetes),
 			why:       "adapters are wired by server/app alone",
 		},
 		{
-			packages:  []string{"server/lifecycle", "server/host", "server/config", "server/api", "server/cli", "server/cmd/sandbox", "bench"},
+			packages:  []string{"server/lifecycle", "server/host", "server/config", "server/audit", "server/metrics", "server/api", "server/cli", "server/cmd/sandbox", "bench"},
 			ours:      []string{"server/store"},
 			libraries: []string{sqlite},
 			why:       "the store is wired by server/app alone",
@@ -148,6 +150,7 @@ var theHouse = house{
 		{libraries: docker, packages: []string{"runtime/docker"}},
 		{libraries: kubernetes, packages: []string{"runtime/kube", "server/cluster"}},
 		{libraries: []string{sqlite}, packages: []string{"server/store"}},
+		{libraries: []string{prometheus}, packages: []string{"server/metrics", "e2e"}},
 	},
 
 	names: []string{"util", "utils", "helper", "helpers", "common", "misc", "shared", "base"},

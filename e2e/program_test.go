@@ -38,6 +38,7 @@ func (s *service) bootProgram(t *testing.T) {
 		}
 		return <-ended
 	}
+	s.hup = func() error { return command.Process.Signal(syscall.SIGHUP) }
 	s.kill = func() {
 		_ = command.Process.Kill() // its only error is that the process has ended
 		<-ended

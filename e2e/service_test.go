@@ -45,6 +45,7 @@ var (
 // plan is how a service of a test differs from the usual one.
 type plan struct {
 	settings string            // more lines of the configuration file, sections first named here
+	server   string            // more lines of its section [server]
 	keys     []config.Key      // further API keys
 	open     bool              // no key is configured
 	program  bool              // run it as a process of its own, which can be killed
@@ -66,6 +67,7 @@ type service struct {
 	// While it runs:
 	stop func() error // gracefully
 	kill func()       // without a warning; a program only
+	hup  func() error // sends SIGHUP; a program only
 }
 
 // start returns a running service. At the end of the test everything that it has made is deleted through it, and must be gone.
@@ -106,6 +108,7 @@ func (s *service) settings(p plan) string {
 	if !p.open {
 		fmt.Fprintf(&text, "api_key = %q\n", adminKey)
 	}
+	text.WriteString(p.server + "\n")
 	for _, key := range p.keys {
 		fmt.Fprintf(&text, "[[server.keys]]\nname = %q\nsha256 = %q\nrole = %q\n", key.Name, key.SHA256, key.Role)
 		if limit := key.RateLimit; limit != nil {

@@ -9,18 +9,21 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// logAccess writes one line per request, at its end. It never logs headers, the
-// query or bodies, because they carry keys, tokens and users' data. Errors are
+// logAccess writes one line per request, at its end: for a stream that is when the
+// stream ends. It never logs headers, the query, bodies or the path itself, because
+// they carry keys, tokens and users' data; the route stands for the path. Errors are
 // turned into their answer here, so that the line tells the status that was sent.
 func (s *Server) logAccess(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
+		s.observeBegin(c)
 		// Deferred, because an aborted response leaves by a panic.
 		defer func() {
+			s.conclude(c)
 			r, response := c.Request(), c.Response()
 			state := stateOf(r.Context())
-			state.line = accessLine{method: r.Method, path: r.URL.Path, route: c.Path(), remote: r.RemoteAddr, status: response.Status, bytes: response.Size}
+			state.line = accessLine{method: r.Method, route: c.Path(), remote: r.RemoteAddr, status: response.Status, bytes: response.Size}
 			if state.rest == nil {
-				s.logLine(zerolog.Ctx(r.Context()), state)
+				s.finish(state, zerolog.Ctx(r.Context()))
 			}
 		}()
 		if err := next(c); err != nil {
@@ -32,18 +35,23 @@ func (s *Server) logAccess(next echo.HandlerFunc) echo.HandlerFunc {
 
 // accessLine is what a request's line in the log tells of HTTP.
 type accessLine struct {
-	method, path, route, remote string
-	status                      int
-	bytes                       int64
+	method, route, remote string
+	status                int
+	bytes                 int64
 }
 
-func (s *Server) logLine(logger *zerolog.Logger, state *requestState) {
+// finish tells of a request whose answer is complete or given up.
+func (s *Server) finish(state *requestState, logger *zerolog.Logger) {
+	took := time.Since(state.began)
+	s.observeEnd(state, took)
 	access := &state.line
 	level := zerolog.InfoLevel
 	switch {
 	case access.status >= http.StatusInternalServerError:
 		level = zerolog.ErrorLevel
-	case access.status < http.StatusBadRequest && s.quiet(state.operation):
+	case access.status >= http.StatusBadRequest && access.status != statusClientGone && s.options.WarnRefusals:
+		level = zerolog.WarnLevel
+	case access.status < http.StatusBadRequest && state.quiet:
 		level = zerolog.DebugLevel
 	}
 	line := logger.WithLevel(level)
@@ -51,22 +59,19 @@ func (s *Server) logLine(logger *zerolog.Logger, state *requestState) {
 		return
 	}
 	line = line.Str("method", access.method).
-		Str("path", access.path).
 		Str("route", access.route).
 		Str("operation", state.operation).
 		Int("status", access.status).
 		Int64("bytes", access.bytes).
-		Float64("duration_ms", float64(time.Since(state.began).Microseconds())/1000).
+		Float64("duration_ms", float64(took.Microseconds())/1000).
 		Str("remote", remoteHost(access.remote))
+	if state.stream {
+		line = line.Bool("stream", true)
+	}
 	if state.code != "" {
 		line = line.Str("code", state.code)
 	}
-	state.mu.Lock()
-	defer state.mu.Unlock()
-	for _, field := range state.fields {
-		line = line.Interface(field.key, field.value)
-	}
-	line.Msg("request")
+	state.annotate(line).Msg("request")
 }
 
 func remoteHost(address string) string {

@@ -136,11 +136,19 @@ func logFailure(ctx context.Context, err error, status int, committed bool) {
 	case status >= http.StatusInternalServerError:
 		level, message = zerolog.ErrorLevel, "request failed"
 	}
-	line := zerolog.Ctx(ctx)
 	var panicked *panicError
 	if errors.As(err, &panicked) {
-		line.Error().Err(err).Str("stack", string(panicked.stack)).Msg("handler panicked")
+		level, message = zerolog.ErrorLevel, "handler panicked"
+	}
+	line := zerolog.Ctx(ctx).WithLevel(level).Err(err)
+	if !line.Enabled() {
 		return
 	}
-	line.WithLevel(level).Err(err).Msg(message)
+	if panicked != nil {
+		line = line.Str("stack", string(panicked.stack))
+	}
+	if state := stateOf(ctx); state != nil {
+		line = state.annotate(line)
+	}
+	line.Msg(message)
 }

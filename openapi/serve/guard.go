@@ -81,7 +81,7 @@ func (s *Server) guard(op *operation) echo.MiddlewareFunc {
 		return func(c echo.Context) error {
 			r := c.Request()
 			if state := stateOf(r.Context()); state != nil {
-				state.operation = op.id
+				state.operation, state.quiet = op.id, s.quiet(op.id)
 			}
 			if !op.open {
 				if err := s.authenticate(r); err != nil {
@@ -90,6 +90,7 @@ func (s *Server) guard(op *operation) echo.MiddlewareFunc {
 				if err := s.checkRate(r); err != nil {
 					return err
 				}
+				s.admit(c)
 			}
 			if op.streams && r.Method == http.MethodHead {
 				c.Response().Header().Set(echo.HeaderAllow, http.MethodGet)
@@ -101,7 +102,7 @@ func (s *Server) guard(op *operation) echo.MiddlewareFunc {
 			if err := op.checkBody(c, s.options.MaxJSONBody); err != nil {
 				return err
 			}
-			return next(c)
+			return s.act(c, next)
 		}
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"net/netip"
 	"sync"
 	"time"
-
-	"github.com/labstack/echo/v4"
 )
 
 // codeRateLimited is the code of a 429.
@@ -35,17 +33,6 @@ type RateLimits struct {
 	Refused Rate
 	// Clock tells the time; nil means time.Now.
 	Clock func() time.Time
-}
-
-// RateLimited is the middleware that counts requests to routes outside the document
-// as those inside are counted. It comes after [Server.Authenticated].
-func (s *Server) RateLimited(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		if err := s.checkRate(c.Request()); err != nil {
-			return err
-		}
-		return next(c)
-	}
 }
 
 // checkRate counts a request of whoever authenticated, and refuses it over the limit.

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,11 +24,14 @@ type requestState struct {
 	began     time.Time
 	request   *http.Request
 	operation string
+	quiet     bool
+	stream    bool
 	principal any
 	code      string
 	body      *watchedBody
 	rest      func(context.Context, *EventStream) error // see StreamEvents
 	line      accessLine                                // of a stream that goes on
+	admission *admission                                // nil while nobody has to witness the request
 
 	// Handlers may add log fields from goroutines of their own.
 	mu     sync.Mutex
@@ -74,8 +78,9 @@ func Principal(ctx context.Context) any {
 	return nil
 }
 
-// LogField adds a field to the request's line in the access log. The value must be
-// no secret. It does nothing outside of a request.
+// LogField adds a field to the request's line in the access log and to the line that
+// tells the cause of its failure. A [Witness] can read it too. The value must be no
+// secret. It does nothing outside of a request.
 func LogField(ctx context.Context, key string, value any) {
 	state := stateOf(ctx)
 	if state == nil {
@@ -84,6 +89,28 @@ func LogField(ctx context.Context, key string, value any) {
 	state.mu.Lock()
 	defer state.mu.Unlock()
 	state.fields = append(state.fields, logField{key, value})
+}
+
+// field returns what LogField was told under that key last, nil when nothing.
+func (state *requestState) field(key string) any {
+	state.mu.Lock()
+	defer state.mu.Unlock()
+	for _, field := range slices.Backward(state.fields) {
+		if field.key == key {
+			return field.value
+		}
+	}
+	return nil
+}
+
+// annotate adds the request's fields to a line of the log.
+func (state *requestState) annotate(line *zerolog.Event) *zerolog.Event {
+	state.mu.Lock()
+	defer state.mu.Unlock()
+	for _, field := range state.fields {
+		line = line.Interface(field.key, field.value)
+	}
+	return line
 }
 
 // identify gives the request its id, state and logger.

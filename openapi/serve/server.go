@@ -52,6 +52,19 @@ type Options struct {
 	// Quiet names operations whose successes are logged at debug level, because
 	// probes call them all the time.
 	Quiet []string
+
+	// WarnRefusals logs answers of the 4xx class at warning level instead of info.
+	WarnRefusals bool
+
+	// Observer, if not nil, is told of every request, for measurements.
+	Observer Observer
+
+	// Witness, if not nil, records every admitted request that changes something: one
+	// with a method that is not safe, one that asks for another protocol, and those of
+	// the operations that Witnessed names.
+	Witness Witness
+	// Witnessed names further operations, which give out something worth a record.
+	Witnessed []string
 }
 
 // Server answers HTTP requests for one service. Register handlers first; from then
@@ -92,9 +105,9 @@ func New(options Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, id := range options.Quiet {
+	for _, id := range slices.Concat(options.Quiet, options.Witnessed) {
 		if operations[id] == nil {
-			return nil, fmt.Errorf("serve: quiet operation %q is not in the document", id)
+			return nil, fmt.Errorf("serve: operation %q is not in the document", id)
 		}
 	}
 
@@ -142,7 +155,21 @@ func (s *Server) Authenticated(next echo.HandlerFunc) echo.HandlerFunc {
 		if err := s.authenticate(c.Request()); err != nil {
 			return err
 		}
-		return next(c)
+		return s.act(c, next)
+	}
+}
+
+// AuthenticatedAndCounted is [Server.Authenticated] for routes whose requests count
+// towards [RateLimits], as those to the document's operations do.
+func (s *Server) AuthenticatedAndCounted(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if err := s.authenticate(c.Request()); err != nil {
+			return err
+		}
+		if err := s.checkRate(c.Request()); err != nil {
+			return err
+		}
+		return s.act(c, next)
 	}
 }
 

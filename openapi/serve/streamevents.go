@@ -36,7 +36,7 @@ func continuedStream(ctx context.Context, w http.ResponseWriter) *EventStream {
 // request as net/http gave it: what the handlers made of it is let go.
 func (s *Server) proceed(state *requestState, w http.ResponseWriter, r *http.Request) {
 	rest := state.rest
-	state.request, state.body, state.rest = nil, nil, nil
+	state.request, state.body, state.rest, state.admission = nil, nil, nil, nil
 	counting := &countingWriter{ResponseWriter: w}
 	// Deferred, because an aborted response leaves by a panic.
 	defer func() { s.settle(state, r.Context(), counting.bytes, recover()) }()
@@ -61,7 +61,7 @@ func (s *Server) settle(state *requestState, ctx context.Context, bytes int64, c
 		defer panic(http.ErrAbortHandler)
 	}
 	state.line.bytes = bytes
-	s.logLine(&logger, state)
+	s.finish(state, &logger)
 }
 
 // countingWriter counts the bytes of a response's body.

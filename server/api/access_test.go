@@ -43,7 +43,7 @@ func TestRoutesAreThoseOfTheContract(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := api.New(api.Options{Backend: newBackend(), HostRoute: true})
+	server, err := api.New(api.Options{Backend: newBackend()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/labstack/echo/v4"
 	"github.com/rs/zerolog"
 
 	gen "sandbox.internal/gen/lifecycle"
@@ -27,14 +28,17 @@ type Options struct {
 	Backend lifecycle.Backend
 	// Reacher tells where requests for the ports of sandboxes are sent on to.
 	Reacher Reacher
-	// HostRoute serves /{sandboxId}/{port}/..., the endpoints of sandboxes on the host's network.
-	HostRoute bool
 	// Keys are the API keys that are let in. Without any, everybody is an administrator.
 	Keys []Key
 	// Limits bounds how often the service may be called.
 	Limits  Limits
 	Version Version
 	Logger  zerolog.Logger
+	// Metrics answers GET /metrics; nil means that there is no such path.
+	Metrics http.Handler
+	// Observer measures requests and Witness records those that change something; both may be nil.
+	Observer serve.Observer
+	Witness  serve.Witness
 }
 
 // New returns the HTTP server of the lifecycle service.
@@ -51,6 +55,10 @@ func New(options Options) (*serve.Server, error) {
 		Body:         body,
 		Quiet:        []string{"getHealth"},
 		RateLimits:   rateLimits(options.Keys, options.Limits),
+		WarnRefusals: true,
+		Observer:     options.Observer,
+		Witness:      options.Witness,
+		Witnessed:    []string{"getEndpoint"}, // it hands out the token of the sandbox
 	})
 	if err != nil {
 		return nil, err
@@ -59,8 +67,11 @@ func New(options Options) (*serve.Server, error) {
 	gen.RegisterHandlersWithOptions(server.Echo(), gen.NewStrictHandler(h, nil), gen.RegisterHandlersOptions{
 		OperationMiddlewares: server.OperationMiddlewares(),
 	})
-	forwarder := &ports{handlers: h, reacher: options.Reacher, proxy: proxy.New(options.Logger)}
-	forwarder.register(server, options.HostRoute)
+	forwarder := &ports{server: server, handlers: h, reacher: options.Reacher, proxy: proxy.New(options.Logger)}
+	forwarder.register()
+	if options.Metrics != nil {
+		server.Echo().GET("/metrics", echo.WrapHandler(options.Metrics), server.Named("getMetrics", true), bearer, server.Authenticated)
+	}
 	return server, nil
 }
 

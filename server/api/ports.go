@@ -40,21 +40,23 @@ type Reacher interface {
 // follows the port is the sandbox's: /v1/sandboxes/{sandboxId}/proxy/{port}/... for the service's keys, and /{sandboxId}/{port}/... for
 // the endpoints of sandboxes on the host's network (lifecycle document, "Networking rules", 1).
 type ports struct {
+	server   *serve.Server
 	handlers *handlers
 	reacher  Reacher
 	proxy    *proxy.Proxy
 }
 
 // register puts the routes on the server. They are for every method there is, so they are registered as what answers when no other does.
-func (p *ports) register(server *serve.Server, hostRoute bool) {
+func (p *ports) register() {
 	const path = "/v1/sandboxes/:sandboxId/proxy/:port"
 	for _, route := range []string{path, path + "/*"} {
-		server.Echo().RouteNotFound(route, p.byKey, server.Authenticated, server.RateLimited)
+		p.server.Echo().RouteNotFound(route, p.byKey, p.server.Named(reachPort, false), p.server.AuthenticatedAndCounted)
 	}
-	if hostRoute {
-		server.Echo().Use(p.byToken)
-	}
+	p.server.Echo().Use(p.byToken)
 }
+
+// reachPort is the name of these requests in the log, the metrics and the audit log.
+const reachPort = "reachPort"
 
 // byKey serves /v1/sandboxes/{sandboxId}/proxy/{port}/... for whoever may use the sandbox.
 func (p *ports) byKey(c echo.Context) error {
@@ -87,30 +89,41 @@ func (p *ports) byToken(next echo.HandlerFunc) echo.HandlerFunc {
 		if match == nil {
 			return next(c)
 		}
-		c.SetPath("/:sandboxId/:port/*")
 		id, segment := match[1], match[2]
-		port, err := parsePort(segment)
-		if err != nil {
-			return err
-		}
-		serve.LogField(r.Context(), "sandbox_id", id)
-		sandbox, err := p.handlers.backend.Get(r.Context(), id)
-		if err != nil {
-			return err
-		}
-		address, token, err := p.find(r.Context(), sandbox, port)
-		if err != nil {
-			return err
-		}
-		sent := r.Header.Get(tokenHeader)
-		switch {
-		case sent == "":
-			return serve.Unauthorized("header %s: is required; the endpoint of the port tells it", tokenHeader)
-		case token == "" || subtle.ConstantTimeCompare([]byte(sent), []byte(token)) != 1:
-			return serve.Unauthorized("header %s: is not this sandbox's token", tokenHeader)
-		}
-		return p.forward(c, address, token, port, id, "/"+id+"/"+segment)
+		c.SetPath("/:sandboxId/:port/*")
+		c.SetParamNames("sandboxId", "port")
+		c.SetParamValues(id, segment)
+		return p.server.Named(reachPort, false)(func(c echo.Context) error { return p.withToken(c, id, segment) })(c)
 	}
+}
+
+// withToken serves a request whose path is that of an endpoint in host mode.
+func (p *ports) withToken(c echo.Context, id, segment string) error {
+	r := c.Request()
+	port, err := parsePort(segment)
+	if err != nil {
+		return err
+	}
+	serve.LogField(r.Context(), "sandbox_id", id)
+	sandbox, err := p.handlers.backend.Get(r.Context(), id)
+	if err != nil {
+		return err
+	}
+	address, token, err := p.find(r.Context(), sandbox, port)
+	if err != nil {
+		return err
+	}
+	sent := r.Header.Get(tokenHeader)
+	switch {
+	case sent == "":
+		return serve.Unauthorized("header %s: is required; the endpoint of the port tells it", tokenHeader)
+	case token == "" || subtle.ConstantTimeCompare([]byte(sent), []byte(token)) != 1:
+		return serve.Unauthorized("header %s: is not this sandbox's token", tokenHeader)
+	}
+	holder := lifecycle.Principal{Name: "token of the sandbox"}
+	return p.server.Admitted(holder, func(c echo.Context) error {
+		return p.forward(c, address, token, port, id, "/"+id+"/"+segment)
+	})(c)
 }
 
 // find returns where to send a request for a port of the sandbox. Only a Running sandbox answers requests.

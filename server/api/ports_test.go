@@ -18,6 +18,7 @@ import (
 	"github.com/coder/websocket"
 
 	gen "sandbox.internal/gen/lifecycle"
+	admission "sandbox.internal/openapi/serve"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/lifecycle"
 )
@@ -299,7 +300,7 @@ func TestPortCarriesAWebSocket(t *testing.T) {
 }
 
 func TestHostRoute(t *testing.T) {
-	p := servePorts(t, tell, func(o *api.Options) { o.HostRoute = true })
+	p := servePorts(t, tell, nil)
 	id := p.backend.sandbox.ID
 	token := []string{"X-EXECD-ACCESS-TOKEN", boxToken}
 
@@ -326,25 +327,67 @@ func TestHostRoute(t *testing.T) {
 	wantError(t, response, body, http.StatusConflict, "CONFLICT", "Paused")
 }
 
-// TestHostRouteLeavesOtherPathsAlone compares a service that has the route with one that has not.
+// TestHostRouteLeavesOtherPathsAlone: only an id and a port lead into a sandbox.
 func TestHostRouteLeavesOtherPathsAlone(t *testing.T) {
-	with, without := servePorts(t, tell, func(o *api.Options) { o.HostRoute = true }), servePorts(t, tell, nil)
-	id := with.backend.sandbox.ID
+	p := servePorts(t, tell, nil)
+	id := p.backend.sandbox.ID
 	for _, path := range []string{
 		"/", "/x", "/x/8000", "/" + id, "/" + strings.ToUpper(id) + "/8000", "/" + id + "x/8000", "//" + id + "/8000", "/health/8000", "/health",
-		"/v1/sandboxes", "/v1/sandboxes/" + id, "/v1/version", "/v1/8000", "/v1/sandboxes/" + id + "/pause", with.path("8000", "/x"), with.path("", ""), "/docs",
+		"/v1/sandboxes", "/v1/sandboxes/" + id, "/v1/version", "/v1/8000", "/v1/sandboxes/" + id + "/pause",
 	} {
-		// The request's id and the services' addresses differ in any case.
-		tidy := func(p *portsTest) string {
-			response, body := p.get(t, path, "X-Request-ID", "same")
-			body = strings.NewReplacer(strings.TrimPrefix(p.url, "http://"), "host", p.box.address, "box").Replace(body)
-			return fmt.Sprintf("%d %s", response.StatusCode, body)
-		}
-		if got, want := tidy(with), tidy(without); got != want {
-			t.Errorf("%s: with the route %s, without it %s", path, got, want)
+		if response, body := p.get(t, path, "X-EXECD-ACCESS-TOKEN", boxToken); strings.Contains(body, "/proxy/8000") {
+			t.Errorf("%s led into the sandbox: %d %s", path, response.StatusCode, body)
 		}
 	}
-	if response, body := without.get(t, "/"+id+"/8000/", "X-EXECD-ACCESS-TOKEN", boxToken); response.StatusCode != http.StatusNotFound {
-		t.Errorf("the route is there without host mode: %d %s", response.StatusCode, body)
+}
+
+// TestPortsAreWitnessed: what is sent into a sandbox through the service is recorded like every other change, whoever sends it.
+func TestPortsAreWitnessed(t *testing.T) {
+	seen := &recorder{}
+	p := servePorts(t, tell, func(o *api.Options) { o.Witness = seen })
+	id := p.backend.sandbox.ID
+	send := func(path string, headers ...string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+path, strings.NewReader("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(headers); i += 2 {
+			r.Header.Set(headers[i], headers[i+1])
+		}
+		transport := &http.Transport{DisableKeepAlives: true}
+		response, err := transport.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
 	}
+	send(p.path("8000", "/by-key"), "SERVICE-API-KEY", aliceSecret)
+	send("/"+id+"/8000/by-token", "X-EXECD-ACCESS-TOKEN", boxToken)
+	send("/"+id+"/8000/by-nobody", "X-EXECD-ACCESS-TOKEN", "guess")
+	want := []string{"alice reachPort " + id, "token of the sandbox reachPort " + id}
+	if got := seen.all(); !slices.Equal(got, want) {
+		t.Errorf("recorded %q, want %q", got, want)
+	}
+}
+
+// recorder is a witness that remembers who intended what.
+type recorder struct {
+	mu   sync.Mutex
+	seen []string
+}
+
+func (r *recorder) Intend(a admission.Admission) (uint64, func() error, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen = append(r.seen, a.Principal.(lifecycle.Principal).Name+" "+a.Operation+" "+a.Param("sandboxId"))
+	return uint64(len(r.seen)), func() error { return nil }, nil
+}
+
+func (r *recorder) Conclude(admission.Admission, uint64, admission.Outcome) {}
+
+func (r *recorder) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.seen)
 }

@@ -18,8 +18,10 @@ import (
 	"sandbox.internal/runtime/docker"
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/api"
+	"sandbox.internal/server/audit"
 	"sandbox.internal/server/config"
 	"sandbox.internal/server/host"
+	"sandbox.internal/server/metrics"
 	"sandbox.internal/server/store"
 )
 
@@ -31,8 +33,10 @@ type App struct {
 	logger   zerolog.Logger
 	engine   engine.Engine
 	store    *store.Store
+	audit    *audit.Log // nil when none is configured
 	host     *host.Host
 	listener net.Listener
+	debug    net.Listener // nil when none is configured
 	server   *serve.Server
 }
 
@@ -63,7 +67,14 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	if err != nil {
 		return nil, err
 	}
-	options.Engine, options.Store, options.Logger = a.engine, a.store, logger
+	measured := metrics.New(version.Version, version.Commit, time.Now)
+	options.Engine, options.Store, options.Observer, options.Logger = measured.Engine(a.engine), measured.Store(a.store), measured, logger
+	if err := a.openAudit(cfg.Server.AuditLog); err != nil {
+		return nil, err
+	}
+	if err := a.listenForDebugging(cfg.Server.DebugAddress); err != nil {
+		return nil, err
+	}
 	// Listen before anything is taken up: a second service on the same port must not touch the first one's sandboxes.
 	if a.listener, err = net.Listen("tcp", net.JoinHostPort(cfg.Server.Host, strconv.Itoa(cfg.Server.Port))); err != nil {
 		return nil, fmt.Errorf("listen (server.host, server.port): %w", err)
@@ -71,18 +82,15 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	if a.host, err = host.Start(ctx, options); err != nil {
 		return nil, err
 	}
+	measured.Sandboxes(a.host.Count)
 	keys, err := apiKeys(cfg.Server)
 	if err != nil {
 		return nil, err
 	}
 	a.server, err = api.New(api.Options{
-		Backend:   a.host,
-		Reacher:   a.host,
-		HostRoute: cfg.Docker.NetworkMode == config.NetworkHost,
-		Keys:      keys,
-		Limits:    limits(cfg.Server.RateLimit),
-		Version:   version,
-		Logger:    logger,
+		Backend: a.host, Reacher: a.host,
+		Keys: keys, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: logger,
+		Metrics: measured.Handler(), Observer: measured, Witness: a.witness(measured.AuditFailed),
 	})
 	if err != nil {
 		return nil, err
@@ -96,6 +104,8 @@ func (a *App) Addr() string { return a.listener.Addr().String() }
 // Run serves until ctx ends, and then leaves every sandbox as it is: the next start takes them up.
 func (a *App) Run(ctx context.Context) error {
 	defer a.close()
+	stopDebugging := a.serveDebugging()
+	defer stopDebugging()
 	a.logger.Info().Str("address", a.Addr()).Msg("lifecycle service listens")
 	err := serve.Serve(ctx, a.listener, a.server, serve.ServeOptions{Logger: a.logger, Grace: stopGrace})
 	a.logger.Info().Msg("lifecycle service stops; sandboxes go on running")
@@ -105,6 +115,9 @@ func (a *App) Run(ctx context.Context) error {
 func (a *App) close() {
 	if a.listener != nil {
 		a.listener.Close()
+	}
+	if a.debug != nil {
+		a.debug.Close()
 	}
 	if a.host != nil {
 		a.host.Close()
@@ -117,6 +130,11 @@ func (a *App) close() {
 	if a.store != nil {
 		if err := a.store.Close(); err != nil {
 			a.logger.Error().Err(err).Msg("the store did not close cleanly")
+		}
+	}
+	if a.audit != nil {
+		if err := a.audit.Close(); err != nil {
+			a.logger.Error().Err(err).Msg("the audit log did not close cleanly")
 		}
 	}
 }

@@ -71,4 +71,15 @@ func isHostPort(s string) bool {
 	return err == nil && n >= 1 && n <= 65535 && isHost(name)
 }
 
+// isLoopbackAddress reports whether s is "ADDRESS:PORT" or "localhost:PORT", with an
+// address that only this machine reaches.
+func isLoopbackAddress(s string) bool {
+	host, port, err := net.SplitHostPort(s)
+	if n, errPort := strconv.ParseUint(port, 10, 16); err != nil || errPort != nil || strconv.FormatUint(n, 10) != port {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
 func hasSpace(s string) bool { return strings.ContainsFunc(s, unicode.IsSpace) }

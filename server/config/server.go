@@ -49,6 +49,12 @@ type Server struct {
 	TerminatedRetention Seconds `toml:"terminated_retention"`
 	// RateLimit bounds how often the service may be called.
 	RateLimit RateLimits `toml:"rate_limit"`
+	// AuditLog is the absolute path of the file that records every request which
+	// changes something; empty means that there is none.
+	AuditLog string `toml:"audit_log"`
+	// DebugAddress is the loopback address and port of the profiler; empty means
+	// that there is none.
+	DebugAddress string `toml:"debug_address"`
 	// Keys are further API keys, known only by their digest.
 	Keys []Key `toml:"keys"`
 }
@@ -85,6 +91,7 @@ func (s *Server) normalise(env func(string) string) {
 		s.LogLevel = level
 	}
 	s.DataDir = expandHome(s.DataDir, env)
+	s.AuditLog = expandHome(s.AuditLog, env)
 	for i := range s.Keys {
 		s.Keys[i].SHA256 = strings.ToLower(s.Keys[i].SHA256)
 	}
@@ -114,6 +121,12 @@ func (s Server) check(p *problems) {
 	}
 	s.TerminatedRetention.check(p, "server.terminated_retention", 0)
 	s.RateLimit.check(p)
+	if s.AuditLog != "" && (!filepath.IsAbs(s.AuditLog) || strings.HasSuffix(s.AuditLog, "/")) {
+		p.add("server.audit_log", "must be the absolute path of a file, or begin with ~/ while HOME is set (got %q)", s.AuditLog)
+	}
+	if s.DebugAddress != "" && !isLoopbackAddress(s.DebugAddress) {
+		p.add("server.debug_address", "must be a loopback address with a port, such as 127.0.0.1:6060: nobody else may reach the profiler (got %q)", s.DebugAddress)
+	}
 	checkKeys(p, s.Keys, s.APIKey)
 }
 

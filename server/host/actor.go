@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -202,8 +203,11 @@ func (a *actor) adopt(record lifecycle.Record) {
 
 func (a *actor) show(record lifecycle.Record) {
 	if from, to := a.state(), record.Sandbox.Status.State; from != to {
+		// What the sandbox itself wrote, which follows the first line, is for its user: it may hold anything.
+		detail, _, _ := strings.Cut(record.Sandbox.Status.Message, "\n")
 		a.log.Info().Str("from", string(from)).Str("to", string(to)).Str("reason", string(record.Sandbox.Status.Reason)).
-			Str("detail", record.Sandbox.Status.Message).Msg("sandbox changed state")
+			Str("detail", strings.TrimSuffix(detail, logFollows)).Msg("sandbox changed state")
+		a.host.Observer.StateChanged(to, record.Sandbox.Status.Reason)
 	}
 	a.record = record
 	a.publish()
@@ -242,6 +246,7 @@ func (a *actor) due() bool {
 		return true
 	}
 	a.settle(lifecycle.TriggerExpire, lifecycle.ReasonExpired, "its time is up")
+	a.host.Observer.Expired(a.host.Clock().Sub(a.record.Sandbox.ExpiresAt))
 	a.abandon()
 	return false
 }

@@ -32,6 +32,8 @@ type Options struct {
 	Store  Store
 	Logger zerolog.Logger
 	Clock  func() time.Time
+	// Observer measures; nil means that nobody does.
+	Observer Observer
 
 	// Instance marks this service's containers, so that two services on one engine leave each other's alone.
 	Instance string
@@ -76,6 +78,7 @@ const (
 type Host struct {
 	Options
 	info   engine.Info
+	since  time.Time // when the host was started
 	prober *prober
 	starts chan struct{}
 
@@ -99,6 +102,10 @@ var _ lifecycle.Backend = (*Host)(nil)
 // stands, and returns a host that serves. ctx bounds the start only.
 func Start(ctx context.Context, options Options) (*Host, error) {
 	h := &Host{Options: options, prober: newProber(), starts: make(chan struct{}, concurrentStarts)}
+	if h.Observer == nil {
+		h.Observer = blind{}
+	}
+	h.since = h.Clock()
 	h.registry.actors = make(map[string]*actor)
 	h.registry.tagged = make(map[tag]map[*actor]struct{})
 	h.ctx, h.cancel = context.WithCancel(context.Background())

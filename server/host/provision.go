@@ -37,6 +37,9 @@ func (a *actor) provision(ctx context.Context, record lifecycle.Record) func() {
 					a.record.Port = port
 					a.auth = nil
 					a.settle(lifecycle.TriggerProvisioned, lifecycle.ReasonContainerRunning, "execd answers")
+					if created := a.record.Sandbox.CreatedAt; !created.Before(a.host.since) {
+						a.host.Observer.Provisioned(a.host.Clock().Sub(created))
+					}
 				}
 			}
 		case errors.Is(err, engine.ErrUnavailable):
@@ -112,10 +115,12 @@ func (a *actor) launch(ctx context.Context, record lifecycle.Record) error {
 	if err := a.fitsHost(record.Spec); err != nil {
 		return err
 	}
+	watch := a.host.laps()
 	imageID, err := a.image(ctx, record)
 	if err != nil {
 		return err
 	}
+	watch.done(StagePulled)
 	select {
 	case a.host.starts <- struct{}{}:
 		defer func() { <-a.host.starts }()
@@ -141,7 +146,10 @@ func (a *actor) launch(ctx context.Context, record lifecycle.Record) error {
 	unbroken := a.host.ctx
 	_, err = a.host.Engine.Create(unbroken, spec)
 	if err == nil || errors.Is(err, engine.ErrExists) {
-		err = a.host.Engine.Start(unbroken, spec.Name)
+		watch.done(StageCreated)
+		if err = a.host.Engine.Start(unbroken, spec.Name); err == nil {
+			watch.done(StageStarted)
+		}
 	}
 	if err != nil {
 		a.host.distrustVolume()
@@ -187,6 +195,7 @@ func (a *actor) image(ctx context.Context, record lifecycle.Record) (string, err
 // prove returns the host's port of execd once execd has answered there.
 func (a *actor) prove(ctx context.Context, record lifecycle.Record) (int, error) {
 	a.tell(lifecycle.ReasonContainerStarting, "waiting for execd to answer")
+	watch := a.host.laps()
 	deadline := a.host.Clock().Add(readyTimeout)
 	var lastErr error
 	for pause := time.Millisecond; a.host.Clock().Before(deadline); pause = min(pause*5/4, 100*time.Millisecond) {
@@ -202,6 +211,7 @@ func (a *actor) prove(ctx context.Context, record lifecycle.Record) (int, error)
 		}
 		port := 0
 		if port, lastErr = a.answers(ctx, &record, container); lastErr == nil {
+			watch.done(StageReady)
 			return port, nil
 		}
 		if !sleep(ctx, pause) {

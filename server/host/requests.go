@@ -14,6 +14,7 @@ import (
 
 // Create implements lifecycle.Backend.
 func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) (lifecycle.Sandbox, error) {
+	watch := h.laps()
 	if err := spec.Validate(); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
@@ -52,6 +53,8 @@ func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycl
 	if err := h.Store.Insert(ctx, record, key); err != nil {
 		return lifecycle.Sandbox{}, fmt.Errorf("save the new sandbox: %w", err)
 	}
+	watch.done(StageAccepted)
+	h.Observer.StateChanged(record.Sandbox.Status.State, record.Sandbox.Status.Reason)
 	a := h.spawn(record, spec.Auth)
 	a.log.Info().Str("image", spec.Image).Str("owner", options.Owner).Time("expires_at", record.Sandbox.ExpiresAt).Msg("sandbox accepted")
 	return record.Sandbox, nil

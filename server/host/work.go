@@ -234,13 +234,16 @@ func (a *actor) ended(container engine.Container, log string) func() {
 	}
 }
 
+// logFollows ends the first line of a message that what the sandbox wrote follows in.
+const logFollows = "; the last lines of its log:"
+
 // lastLines returns the end of the sandbox's log in the form in which messages carry it, empty when there is none.
 func (a *actor) lastLines(ctx context.Context) string {
 	text, err := a.host.Engine.Logs(ctx, containerName(a.id), 20)
 	if err != nil || text == "" {
 		return ""
 	}
-	return "; the last lines of its log:\n" + text
+	return logFollows + "\n" + text
 }
 
 // sleep waits and reports whether ctx is still alive.

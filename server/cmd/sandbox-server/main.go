@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 
 	"github.com/rs/zerolog"
@@ -20,11 +21,18 @@ import (
 
 const usage = `usage: sandbox-server [--config FILE] [command]
 
-Without a command the service runs until SIGINT or SIGTERM. Commands:
+Without a command the service runs until SIGINT or SIGTERM; a second one ends it at once. SIGHUP begins a new audit log
+where the old one was renamed. Commands:
   config check   tell whether the configuration is valid
   config print   print the effective values, secrets masked
   config init    write a commented example to the file, unless it exists; --config - prints it
+  audit verify [--file FILE]... [--expect HASH]
+                 prove that the audit log (the configured one, or the files given, oldest first) is as it was written, and
+                 print its last hash; with --expect also that it still has the line with a hash that was kept
   version        print the version
+
+Exit codes: 0 after a graceful stop or success, 1 after a failure, 2 for a wrong command line, 78 when the configuration
+that the service is started with cannot be used.
 
 The configuration is read from --config, else from $SANDBOX_CONFIG_PATH, else from ~/.sandbox.toml.
 `
@@ -32,6 +40,7 @@ The configuration is read from --config, else from $SANDBOX_CONFIG_PATH, else fr
 const (
 	exitFailure = 1
 	exitUsage   = 2
+	exitConfig  = 78 // EX_CONFIG of sysexits.h, which systemd knows by name
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -55,6 +64,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case len(command) == 1 && command[0] == "version":
 		build := api.Build()
 		fmt.Fprintln(stdout, "sandbox-server", build.Version, build.Commit)
+	case len(command) >= 2 && command[0] == "audit" && command[1] == "verify":
+		err = verify(*file, command[2:], stdout)
 	case len(command) == 2 && command[0] == "config" && command[1] == "check":
 		err = check(*file, stdout)
 	case len(command) == 2 && command[0] == "config" && command[1] == "print":
@@ -65,11 +76,30 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "sandbox-server: unknown command %q\n\n%s", command, usage)
 		return exitUsage
 	}
-	if err != nil {
-		fmt.Fprintf(stderr, "%v\n", err)
-		return exitFailure
+	return exitCode(err, stderr)
+}
+
+// errConfig is a configuration that the service cannot be started with; errUsage is a command line that makes no sense.
+type (
+	errConfig struct{ error }
+	errUsage  struct{ error }
+)
+
+func exitCode(err error, stderr io.Writer) int {
+	var badConfig errConfig
+	var badUsage errUsage
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &badUsage):
+		fmt.Fprintf(stderr, "sandbox-server: %v\n\n%s", err, usage)
+		return exitUsage
 	}
-	return 0
+	fmt.Fprintf(stderr, "%v\n", err)
+	if errors.As(err, &badConfig) {
+		return exitConfig
+	}
+	return exitFailure
 }
 
 func load(file string) (string, config.Config, error) {
@@ -84,16 +114,36 @@ func load(file string) (string, config.Config, error) {
 func serve(file string, logs io.Writer) error {
 	_, cfg, err := load(file)
 	if err != nil {
-		return err
+		return errConfig{err}
 	}
+	// Before anything else: the signal would end the process.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	logger := zerolog.New(logs).Level(level(cfg.Server.LogLevel)).With().Timestamp().Logger()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal has its usual effect
 	service, err := app.New(ctx, cfg, api.Build(), logger)
 	if err != nil {
 		return err
 	}
-	return service.Run(ctx)
+	done := make(chan struct{})
+	var reopening sync.WaitGroup
+	reopening.Go(func() {
+		for {
+			select {
+			case <-hangups:
+				service.Reopen()
+			case <-done:
+				return
+			}
+		}
+	})
+	err = service.Run(ctx)
+	close(done)
+	reopening.Wait()
+	return err
 }
 
 func level(l config.LogLevel) zerolog.Level {

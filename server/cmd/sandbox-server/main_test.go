@@ -6,6 +6,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/server/config"
 )
 
 // command runs the program with a home of its own and returns its exit code, output and errors.
@@ -72,9 +76,12 @@ func TestConfigIsFoundByVariableAndMissingOneTellsHowToWriteIt(t *testing.T) {
 		t.Errorf("exit %d: %s%s", code, stdout, stderr)
 	}
 	t.Setenv("SANDBOX_CONFIG_PATH", filepath.Join(t.TempDir(), "none.toml"))
-	for _, args := range [][]string{{"config", "check"}, nil} {
-		if code, _, stderr := command(t, args...); code != exitFailure || !strings.Contains(stderr, "config init") {
-			t.Errorf("%q: exit %d: %s", args, code, stderr)
+	for _, test := range []struct {
+		args []string
+		code int
+	}{{[]string{"config", "check"}, exitFailure}, {nil, exitConfig}} {
+		if code, _, stderr := command(t, test.args...); code != test.code || !strings.Contains(stderr, "config init") {
+			t.Errorf("%q: exit %d: %s", test.args, code, stderr)
 		}
 	}
 }
@@ -122,4 +129,15 @@ func write(t *testing.T, text string) string {
 		t.Fatal(err)
 	}
 	return file
+}
+
+func TestLogLevels(t *testing.T) {
+	for name, want := range map[config.LogLevel]zerolog.Level{
+		config.LogLevelDebug: zerolog.DebugLevel, config.LogLevelInfo: zerolog.InfoLevel,
+		config.LogLevelWarning: zerolog.WarnLevel, config.LogLevelError: zerolog.ErrorLevel,
+	} {
+		if got := level(name); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
 }

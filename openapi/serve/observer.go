@@ -1,0 +1,86 @@
+package serve
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+)
+
+// Observer is told of requests, for measurements. Its methods are called by many
+// goroutines at once and must be quick.
+type Observer interface {
+	// RequestBegan is called when a request arrives. RequestEnded follows in any case.
+	RequestBegan()
+	// StreamOpened is called when the answer turns out to be a stream: events that may
+	// never end, or a connection that speaks another protocol from now on.
+	StreamOpened()
+	// RequestEnded is called when the answer is complete or given up.
+	RequestEnded(Exchange)
+}
+
+// Exchange is a request with its answer.
+type Exchange struct {
+	// Operation is the operationId, or the name that [Server.Named] gave; empty when
+	// the request was for no route, or for one without a name.
+	Operation string
+	// Status is the HTTP status that was sent.
+	Status int
+	// Took is the time from the request's header to the end of the answer.
+	Took time.Duration
+	// Stream tells that StreamOpened was called for it.
+	Stream bool
+}
+
+// Named is the middleware that gives a route outside the document the name under
+// which it is logged, measured and witnessed. It comes before [Server.Authenticated].
+// The successes of a quiet one are logged at debug level.
+func (s *Server) Named(operation string, quiet bool) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			if state := stateOf(c.Request().Context()); state != nil {
+				state.operation, state.quiet = operation, quiet
+			}
+			return next(c)
+		}
+	}
+}
+
+func (s *Server) observeBegin(c echo.Context) {
+	state, observer := stateOf(c.Request().Context()), s.options.Observer
+	if observer != nil {
+		observer.RequestBegan()
+	}
+	opened := func() {
+		if !state.stream {
+			state.stream = true
+			if observer != nil {
+				observer.StreamOpened()
+			}
+		}
+	}
+	if upgrades(c.Request()) {
+		// A connection that is taken over has no moment at which its header is written.
+		opened()
+		return
+	}
+	response := c.Response()
+	response.Before(func() {
+		if strings.HasPrefix(response.Header().Get(echo.HeaderContentType), "text/event-stream") {
+			opened()
+		}
+	})
+}
+
+func (s *Server) observeEnd(state *requestState, took time.Duration) {
+	if s.options.Observer == nil {
+		return
+	}
+	s.options.Observer.RequestEnded(Exchange{
+		Operation: state.operation, Status: state.line.status, Took: took, Stream: state.stream,
+	})
+}
+
+// upgrades reports whether a request asks for another protocol on its connection.
+func upgrades(r *http.Request) bool { return r.Header.Get(echo.HeaderUpgrade) != "" }

@@ -1,0 +1,127 @@
+package serve
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+
+	"github.com/labstack/echo/v4"
+	"github.com/rs/zerolog"
+)
+
+// Witness records what clients do. Its methods are called by many goroutines at once.
+type Witness interface {
+	// Intend is called before an admitted request is acted on, and returns when the
+	// intention would survive the end of this process. With an error the request is not
+	// acted on: the client gets a 500. Durable, awaited before the answer leaves, returns
+	// when the intention would survive a loss of power; with an error of that the client
+	// gets no answer, because what it was promised cannot be kept. The reference is not 0.
+	Intend(Admission) (reference uint64, durable func() error, err error)
+	// Conclude tells how a request ended. The reference is Intend's, or 0 for a request
+	// that was admitted and refused before anything was done.
+	Conclude(Admission, uint64, Outcome)
+}
+
+// Admission is a request whose sender is known.
+type Admission struct {
+	RequestID string
+	Operation string
+	Method    string
+	// Route is the template of the path, with the router's names of parameters.
+	Route string
+	// Remote is the peer's address, without the port.
+	Remote    string
+	Principal any
+	// Param returns a parameter of the path, as the client wrote it; empty if there is none.
+	Param func(name string) string
+}
+
+// Outcome is how a request ended.
+type Outcome struct {
+	// Status is the HTTP status, and Code that of the error body; empty after a success.
+	Status int
+	Code   string
+	// Field returns what [LogField] was told under a key, nil when nothing.
+	Field func(key string) any
+}
+
+// admission is a request on its way past the witness.
+type admission struct {
+	Admission
+	reference uint64
+}
+
+// Admitted runs next as a request of the principal, who was recognised by other means
+// than the key: a signed address, a token of the sandbox. It is for routes outside the
+// document, and does what the guard does for those inside once the key was checked:
+// handlers find the principal with [Principal], and the [Witness] sees the request.
+func (s *Server) Admitted(principal any, next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if state := stateOf(c.Request().Context()); state != nil {
+			state.principal = principal
+		}
+		return s.act(c, next)
+	}
+}
+
+// admit notes that the sender is known, if the request is one to witness.
+func (s *Server) admit(c echo.Context) {
+	r := c.Request()
+	state := stateOf(r.Context())
+	if s.options.Witness == nil || state == nil || state.admission != nil {
+		return
+	}
+	safe := r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions
+	if safe && !upgrades(r) && !slices.Contains(s.options.Witnessed, state.operation) {
+		return
+	}
+	state.admission = &admission{Admission: Admission{
+		RequestID: state.id,
+		Operation: state.operation,
+		Method:    r.Method,
+		Route:     c.Path(),
+		Remote:    remoteHost(r.RemoteAddr),
+		Principal: state.principal,
+		Param:     c.Param,
+	}}
+}
+
+// act runs next once the witness, if there is one, knows what it is about to do.
+func (s *Server) act(c echo.Context, next echo.HandlerFunc) error {
+	s.admit(c)
+	state := stateOf(c.Request().Context())
+	if state == nil || state.admission == nil {
+		return next(c)
+	}
+	reference, durable, err := s.options.Witness.Intend(state.admission.Admission)
+	if err != nil {
+		return fmt.Errorf("record the intention: %w", err)
+	}
+	state.admission.reference = reference
+	if upgrades(c.Request()) {
+		// A connection that is taken over does not pass the hook below.
+		if err := durable(); err != nil {
+			return fmt.Errorf("record the intention: %w", err)
+		}
+		return next(c)
+	}
+	// The disk works while the handler does.
+	c.Response().Before(func() {
+		if err := durable(); err != nil {
+			zerolog.Ctx(c.Request().Context()).Error().Err(err).Msg("the record of a request is not durable; its answer is withheld")
+			panic(http.ErrAbortHandler)
+		}
+	})
+	return next(c)
+}
+
+// conclude tells the witness how the request ended.
+func (s *Server) conclude(c echo.Context) {
+	state := stateOf(c.Request().Context())
+	if state == nil || state.admission == nil {
+		return
+	}
+	s.options.Witness.Conclude(state.admission.Admission, state.admission.reference, Outcome{
+		Status: c.Response().Status, Code: state.code, Field: state.field,
+	})
+}

@@ -1,0 +1,67 @@
+package app_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestOperationsNamesEveryReasonAndMetric holds the tables of the manual against the code.
+func TestOperationsNamesEveryReasonAndMetric(t *testing.T) {
+	manual, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := append(reasons(t), metricNames(t)...)
+	for _, name := range names {
+		if !strings.Contains(string(manual), "`"+name+"`") {
+			t.Errorf("docs/operations.md does not tell of %s", name)
+		}
+	}
+	if len(names) < 35 {
+		t.Errorf("only %d names were found: %q", len(names), names)
+	}
+}
+
+// reasons returns the values of the constants of type lifecycle.Reason.
+func reasons(t *testing.T) []string {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "../lifecycle/state.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	ast.Inspect(file, func(node ast.Node) bool {
+		spec, ok := node.(*ast.ValueSpec)
+		if !ok {
+			return true
+		}
+		if kind, ok := spec.Type.(*ast.Ident); ok && kind.Name == "Reason" {
+			value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			found = append(found, value)
+		}
+		return true
+	})
+	return found
+}
+
+func metricNames(t *testing.T) []string {
+	t.Helper()
+	source, err := os.ReadFile("../metrics/metrics.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, match := range regexp.MustCompile(`m\.(?:counter|gauge|histogram)\("(\w+)"`).FindAllStringSubmatch(string(source), -1) {
+		found = append(found, "sandbox_"+match[1])
+	}
+	return append(found, "sandbox_sandboxes")
+}

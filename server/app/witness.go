@@ -1,0 +1,84 @@
+package app
+
+import (
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/openapi/serve"
+	"sandbox.internal/server/audit"
+	"sandbox.internal/server/lifecycle"
+)
+
+func (a *App) openAudit(path string) (err error) {
+	if path != "" {
+		a.audit, err = audit.Open(path, a.logger, time.Now)
+	}
+	return err
+}
+
+// Reopen begins a new audit log where the operator has renamed the old one. When that fails the old one stays in use.
+func (a *App) Reopen() {
+	if a.audit == nil {
+		a.logger.Info().Msg("there is no file to reopen: server.audit_log is not set")
+		return
+	}
+	if err := a.audit.Reopen(); err != nil {
+		a.logger.Error().Err(err).Msg("the audit log cannot be reopened")
+	}
+}
+
+// witness returns what writes requests into the audit log, nil when there is none. Failed is called for each line that is lost.
+func (a *App) witness(failed func()) serve.Witness {
+	if a.audit == nil {
+		return nil
+	}
+	return &witness{log: a.audit, logger: a.logger, failed: failed}
+}
+
+// witness writes what serve tells it into the audit log.
+type witness struct {
+	log    *audit.Log
+	logger zerolog.Logger
+	failed func()
+}
+
+// Intend implements serve.Witness.
+func (w *witness) Intend(admitted serve.Admission) (uint64, func() error, error) {
+	seq, durable, err := w.log.Intend(entryOf(admitted))
+	if err != nil {
+		w.failed()
+	}
+	return seq, durable, err
+}
+
+// Conclude implements serve.Witness.
+func (w *witness) Conclude(admitted serve.Admission, reference uint64, outcome serve.Outcome) {
+	entry := entryOf(admitted)
+	entry.Intent, entry.Status, entry.Code = reference, outcome.Status, outcome.Code
+	if id, ok := outcome.Field("sandbox_id").(string); ok {
+		entry.SandboxID = bounded(id)
+	}
+	if err := w.log.Conclude(entry); err != nil {
+		w.failed()
+		w.logger.Error().Err(err).Str("request_id", entry.RequestID).Str("operation", entry.Operation).Uint64("intent", reference).
+			Int("status", entry.Status).Str("sandbox_id", entry.SandboxID).Msg("the outcome of a request is not in the audit log")
+	}
+}
+
+func entryOf(admitted serve.Admission) audit.Entry {
+	principal, _ := admitted.Principal.(lifecycle.Principal)
+	return audit.Entry{
+		RequestID: admitted.RequestID,
+		Operation: admitted.Operation,
+		Method:    admitted.Method,
+		Route:     admitted.Route,
+		KeyName:   principal.Name,
+		Role:      string(principal.Role),
+		Remote:    admitted.Remote,
+		SandboxID: bounded(admitted.Param("sandboxId")),
+	}
+}
+
+// bounded cuts what a client may have made longer than any id.
+func bounded(id string) string { return id[:min(len(id), 64)] }

@@ -1,0 +1,54 @@
+// Package audit keeps an append-only record of what clients asked the service to change: who, what, which sandbox, and how it ended.
+//
+// The record is a file of JSON lines. Every line carries its own SHA-256 and that of the line before it, so that a byte that was changed
+// and a line that was removed, repeated or moved are found by [Verify]. What no chain can show is that lines were cut off at the end;
+// whoever keeps the last hash somewhere else can tell that too. The chain has no key: it finds damage and clumsy hands, and with a kept
+// hash also an intruder, who could otherwise compute the whole chain anew.
+//
+// An intention is written before the request is acted on, its outcome afterwards. So what was acted on is in the file even when the
+// process is killed in between; an intention without an outcome may or may not have been carried out.
+package audit
+
+import (
+	"time"
+)
+
+// Kind says what a line is about.
+type Kind string
+
+// The kinds of lines.
+const (
+	KindAnchor   Kind = "anchor"   // the first line of every file
+	KindStarted  Kind = "started"  // a service took the file up again
+	KindRepaired Kind = "repaired" // what a crash had left of a line was cut off; torn and torn_bytes tell what
+	KindIntent   Kind = "intent"   // a request is about to be acted on
+	KindOutcome  Kind = "outcome"  // how it ended
+	KindRefused  Kind = "refused"  // a request of a valid key that broke the contract, and was not acted on
+)
+
+// Entry is what a line tells about a request. Empty fields are left out.
+type Entry struct {
+	RequestID string `json:"request_id,omitempty"`
+	Operation string `json:"operation,omitempty"`
+	Method    string `json:"method,omitempty"`
+	Route     string `json:"route,omitempty"`    // the template of the path
+	KeyName   string `json:"key_name,omitempty"` // of the API key; empty when no key is configured
+	Role      string `json:"role,omitempty"`
+	Remote    string `json:"remote,omitempty"` // the peer's address
+	SandboxID string `json:"sandbox_id,omitempty"`
+	// Intent is the seq of the intention that an outcome belongs to.
+	Intent uint64 `json:"intent,omitempty"`
+	Status int    `json:"status,omitempty"` // the HTTP status
+	Code   string `json:"code,omitempty"`   // of the error body
+}
+
+// line is one line of the file, without its hash. Prev, seq and kind come first.
+type line struct {
+	Prev string    `json:"prev"`
+	Seq  uint64    `json:"seq"`
+	Kind Kind      `json:"kind"`
+	Time time.Time `json:"time"`
+	Entry
+	Torn      string `json:"torn,omitempty"`
+	TornBytes int64  `json:"torn_bytes,omitempty"`
+}

@@ -1,0 +1,54 @@
+package metrics
+
+import (
+	"context"
+	"time"
+
+	"sandbox.internal/server/host"
+	"sandbox.internal/server/lifecycle"
+)
+
+// Store returns a store that does what the given one does, and whose writes are measured.
+func (m *Metrics) Store(inner host.Store) host.Store { return &measuredStore{inner, m} }
+
+// measuredStore passes on what it does not measure.
+type measuredStore struct {
+	host.Store
+	metrics *Metrics
+}
+
+const (
+	writeInsert = "insert"
+	writeSave   = "save"
+	writeForget = "forget"
+)
+
+func writes() []string { return []string{writeInsert, writeSave, writeForget} }
+
+func (s *measuredStore) measure(write string, began time.Time, err error) {
+	s.metrics.storeWrites.WithLabelValues(write).Observe(s.metrics.clock().Sub(began).Seconds())
+	if err != nil {
+		s.metrics.storeErrors.WithLabelValues(write).Inc()
+	}
+}
+
+func (s *measuredStore) Insert(ctx context.Context, record lifecycle.Record, key *lifecycle.IdempotencyKey) error {
+	began := s.metrics.clock()
+	err := s.Store.Insert(ctx, record, key)
+	s.measure(writeInsert, began, err)
+	return err
+}
+
+func (s *measuredStore) Save(ctx context.Context, record lifecycle.Record) error {
+	began := s.metrics.clock()
+	err := s.Store.Save(ctx, record)
+	s.measure(writeSave, began, err)
+	return err
+}
+
+func (s *measuredStore) Forget(ctx context.Context, id string) error {
+	began := s.metrics.clock()
+	err := s.Store.Forget(ctx, id)
+	s.measure(writeForget, began, err)
+	return err
+}
