@@ -169,7 +169,7 @@ func tooLarge(d *daemon) []answer {
 
 // notAvailable are requests to an API whose command engine has stopped, on a machine that shows no control groups.
 func notAvailable(t *testing.T, transport *conform.Transport) []answer {
-	commands := command.New(command.Options{LogLimit: 1 << 20, Logger: zerolog.Nop(), Clock: time.Now})
+	commands := command.New(command.Options{LogLimit: 1 << 20, Clock: time.Now})
 	commands.Stop(context.Background())
 	handler, err := api.New(api.Options{
 		Commands: commands,

@@ -28,7 +28,7 @@ func FuzzCursor(f *testing.F) {
 		fmt.Sprint(math.MaxInt64), "9223372036854775808", "-9223372036854775808", "%31", "1,2", "1&cursor=2", "\x00", "\xff", "١"} {
 		f.Add(seed)
 	}
-	commands := command.New(command.Options{Dir: f.TempDir(), LogLimit: 1 << 20, Logger: zerolog.Nop(), Clock: time.Now})
+	commands := command.New(command.Options{Dir: f.TempDir(), LogLimit: 1 << 20, Clock: time.Now})
 	handler, err := api.New(api.Options{Commands: commands, Files: files.New(files.Options{}), Metrics: metrics.New(metrics.Options{}), Logger: zerolog.Nop()})
 	must(f, err)
 	f.Cleanup(func() {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/base64"
+	"encoding/binary"
 	"strconv"
 	"unicode/utf8"
 
@@ -82,12 +83,25 @@ func appendPing(b []byte, now int64) []byte {
 	return append(b, `,"text":"pong"}`...)
 }
 
+// plain reports whether none of eight bytes needs attention in a JSON string: it is printable ASCII, no quote and no backslash. For some
+// that are all plain it may say no.
+func plain(eight uint64) bool {
+	const ones, highs = 0x0101010101010101, 0x8080808080808080
+	quotes, slashes := eight^(ones*'"'), eight^(ones*'\\')
+	attention := (eight-ones*' ')&^eight | (quotes-ones)&^quotes | (slashes-ones)&^slashes | eight
+	return attention&highs == 0
+}
+
 // appendString appends text as a JSON string. Bytes that are no UTF-8 become U+FFFD.
 func appendString(b, text []byte) []byte {
 	const hex = "0123456789abcdef"
 	b = append(b, '"')
 	start := 0
 	for i := 0; i < len(text); {
+		if len(text)-i >= 8 && plain(binary.LittleEndian.Uint64(text[i:])) {
+			i += 8
+			continue
+		}
 		c := text[i]
 		if c >= ' ' && c != '"' && c != '\\' && c < utf8.RuneSelf {
 			i++

@@ -47,6 +47,16 @@ func TestStringsSurviveJSON(t *testing.T) {
 	for _, text := range texts {
 		checkString(t, []byte(text))
 	}
+	// Every byte, at every place among those that are looked at together.
+	for b := range 256 {
+		for place := range 20 {
+			text := bytes.Repeat([]byte{'x'}, 20)
+			text[place] = byte(b)
+			checkString(t, text)
+			text[19-place] = byte(b)
+			checkString(t, text)
+		}
+	}
 	rapid.Check(t, func(t *rapid.T) {
 		pieces := rapid.SliceOf(rapid.OneOf(
 			rapid.SliceOfN(rapid.Byte(), 0, 8),

@@ -171,6 +171,7 @@ func runChild() int {
 		err = unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: 1, Max: 1})
 	}
 	if err == nil {
+		go tellWhatItHolds()
 		err = serveChild(os.Args[2:])
 	}
 	if err != nil {

@@ -19,7 +19,7 @@ func TestRoutesAreTheContract(t *testing.T) {
 	doc, err := contract()
 	must(t, err)
 	server, err := api.New(api.Options{
-		Commands: command.New(command.Options{Logger: zerolog.Nop(), Clock: time.Now}),
+		Commands: command.New(command.Options{Clock: time.Now}),
 		Files:    files.New(files.Options{}),
 		Metrics:  metrics.New(metrics.Options{}),
 		Port:     44772,

@@ -19,8 +19,7 @@ const (
 	flushSize = 32 << 10
 )
 
-// logStream is the answer with the events of a log. One goroutine, the handler's, reads the log and writes; what is at hand goes out
-// in one flush.
+// logStream is the answer with the events of a log.
 type logStream struct {
 	ctx      context.Context
 	reader   *eventlog.Reader
@@ -46,37 +45,37 @@ func resume(log *eventlog.Log, lastEventID *string) (*eventlog.Reader, error) {
 	return reader, err
 }
 
+// serve answers. The stream goes on after the handler, of which it needs nothing.
 func (s logStream) serve(w http.ResponseWriter) error {
+	f := follower{reader: s.reader, detail: s.detail, linger: s.linger, greet: s.greet, initOnly: s.initOnly}
+	return serve.StreamEvents(s.ctx, w, f.write)
+}
+
+// follower writes the events of a log. One goroutine, the request's, reads the log and writes; what is at hand goes out in one flush.
+// While it waits it holds nothing but what it takes to go on.
+type follower struct {
+	reader   *eventlog.Reader
+	detail   detailFunc
+	linger   time.Duration
+	greet    bool
+	initOnly bool
+}
+
+func (s *follower) write(ctx context.Context, out *serve.EventStream) error {
 	defer s.reader.Close()
-	out := serve.NewEventStream(s.ctx, w, serve.EventStreamOptions{})
 	ping := time.NewTimer(pingInterval)
 	defer ping.Stop()
-	var line []byte
 	for {
-		event, ok, err := s.reader.Next()
-		switch {
-		case errors.Is(err, io.EOF):
-			return s.end(out)
-		case err != nil:
+		ended, err := s.catchUp(out)
+		if err != nil {
 			return err
-		case ok:
-			line = appendEvent(line[:0], event, s.detail)
-			out.Event(event.ID, line)
-			if s.greet && event.Type == eventlog.TypeInit {
-				if s.initOnly {
-					return s.end(out)
-				}
-				out.Data(appendPing(line[:0], event.Time))
-			}
-			if out.Buffered() < flushSize {
-				continue
-			}
 		}
-		if err := out.Flush(); err != nil {
+		if out.Flush() != nil {
 			return nil // the client has left; its command goes on, and so can its stream with Last-Event-ID
 		}
-		if ok {
-			continue
+		if ended {
+			s.stay(ctx)
+			return nil
 		}
 		more := s.reader.Wait()
 		if more == nil {
@@ -86,29 +85,45 @@ func (s logStream) serve(w http.ResponseWriter) error {
 		select {
 		case <-more:
 		case now := <-ping.C:
-			out.Data(appendPing(line[:0], now.UnixMilli()))
-		case <-s.ctx.Done():
+			out.Data(appendPing(nil, now.UnixMilli()))
+		case <-ctx.Done():
 			return nil
 		}
 	}
 }
 
-// end sends what is left. Once the daemon is stopping it keeps the connection open for a while: what was sent last has to arrive
-// before the sandbox goes.
-func (s logStream) end(out *serve.EventStream) error {
-	if out.Flush() != nil {
-		return nil
+// catchUp adds the events that are at hand, or as many as are worth a flush, and tells whether the last one of the stream is among them.
+func (s *follower) catchUp(out *serve.EventStream) (ended bool, err error) {
+	for out.Buffered() < flushSize {
+		event, ok, err := s.reader.Next()
+		if errors.Is(err, io.EOF) {
+			return true, nil
+		}
+		if err != nil || !ok {
+			return false, err
+		}
+		out.Append(event.ID, func(b []byte) []byte { return appendEvent(b, event, s.detail) })
+		if s.greet && event.Type == eventlog.TypeInit {
+			if s.initOnly {
+				return true, nil
+			}
+			out.Data(appendPing(nil, event.Time))
+		}
 	}
+	return false, nil
+}
+
+// stay keeps the connection open for a while once the daemon is stopping: what was sent last has to arrive before the sandbox goes.
+func (s *follower) stay(ctx context.Context) {
 	select {
-	case <-serve.Draining(s.ctx):
+	case <-serve.Draining(ctx):
 	default:
-		return nil
+		return
 	}
 	timer := time.NewTimer(s.linger)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-s.ctx.Done():
+	case <-ctx.Done():
 	}
-	return nil
 }

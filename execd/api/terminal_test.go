@@ -216,7 +216,7 @@ func terminalRefusals(t *testing.T, d *daemon, transport *conform.Transport) []a
 	terminals := terminal.New(terminal.Options{Clock: time.Now})
 	terminals.Stop(context.Background())
 	handler, err := api.New(api.Options{
-		Commands:  command.New(command.Options{Logger: zerolog.Nop(), Clock: time.Now}),
+		Commands:  command.New(command.Options{Clock: time.Now}),
 		Files:     files.New(files.Options{}),
 		Metrics:   metrics.New(metrics.Options{}),
 		Terminals: terminals,

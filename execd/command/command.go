@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -19,7 +18,6 @@ import (
 	"github.com/google/uuid"
 
 	"sandbox.internal/execd/eventlog"
-	"sandbox.internal/execd/reap"
 )
 
 // Spec is a command to run (execd document, "Commands").
@@ -39,17 +37,10 @@ type Command struct {
 	timeout   time.Duration
 	startedAt time.Time
 	log       *eventlog.Log
-	process   *exec.Cmd
-	pumps     []*pump
 	clock     func() time.Time
-
-	once        sync.Once
-	stop        chan struct{} // closed by the first interrupt
-	killOnce    sync.Once
-	killNow     chan struct{} // closed by kill
-	done        chan struct{} // closed when the terminal event is in the log
-	interrupted bool          // written before done is closed
-	exit        atomic.Pointer[Exit]
+	run       *run
+	done      chan struct{} // closed when the terminal event is in the log
+	exit      atomic.Pointer[Exit]
 }
 
 // Status is what is known of a command (execd document, "Command status").
@@ -95,37 +86,23 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 	if err != nil {
 		return nil, err
 	}
+	p, err := m.watcher()
+	if err != nil {
+		return nil, err
+	}
 	id := uuid.NewString()
 	c := &Command{
-		id:      id,
-		content: spec.Command,
-		timeout: spec.Timeout,
-		log:     eventlog.New(id, eventlog.Options{Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Clock: m.options.Clock}),
-		process: process,
-		clock:   m.options.Clock,
-		stop:    make(chan struct{}),
-		killNow: make(chan struct{}),
-		done:    make(chan struct{}),
+		id:        id,
+		content:   spec.Command,
+		timeout:   spec.Timeout,
+		startedAt: m.options.Clock(),
+		log:       eventlog.New(id, eventlog.Options{Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Clock: m.options.Clock}),
+		clock:     m.options.Clock,
+		done:      make(chan struct{}),
 	}
-	outRead, outWrite, err := os.Pipe()
-	if err != nil {
-		return nil, fmt.Errorf("make a pipe for stdout: %w", err)
-	}
-	defer outWrite.Close()
-	errRead, errWrite, err := os.Pipe()
-	if err != nil {
-		outRead.Close()
-		return nil, fmt.Errorf("make a pipe for stderr: %w", err)
-	}
-	defer errWrite.Close()
-	process.Stdout, process.Stderr = outWrite, errWrite
-	c.startedAt = c.clock()
-	if err := process.Start(); err != nil {
-		outRead.Close()
-		errRead.Close()
+	if c.run, err = startRun(c, p, process, m.ended); err != nil {
 		return nil, startError(spec, process.Path, err)
 	}
-	c.pumps = []*pump{newPump(c.log, eventlog.TypeStdout, outRead), newPump(c.log, eventlog.TypeStderr, errRead)}
 	return c, nil
 }
 
@@ -201,92 +178,9 @@ func startError(spec Spec, shell string, err error) error {
 	return fmt.Errorf("start %s: %w", shell, err)
 }
 
-// wait sees the command through to its end.
-func (c *Command) wait() {
-	exited := make(chan struct{})
-	go func() {
-		reap.AwaitExit(c.process.Process.Pid)
-		close(exited)
-	}()
-	timedOut := c.supervise(exited)
-	if timedOut || c.interrupted {
-		c.signal(syscall.SIGKILL) // what is left of the group; its zombie leader still keeps the number from being used again
-	}
-	err := c.process.Wait()
-	end := c.clock()
-	for _, p := range c.pumps {
-		p.end()
-	}
-	exit := c.outcome(err, timedOut, end)
+// end records how the command ended. It is the last thing that happens to it.
+func (c *Command) end(exit Exit) {
 	c.exit.Store(&exit)
 	c.log.Finish(exit.Type(), exit.detail())
 	close(c.done)
-}
-
-// supervise returns when the process has ended, and ends it when its time is up or somebody asked. It tells whether time was up.
-func (c *Command) supervise(exited <-chan struct{}) (timedOut bool) {
-	var timeout, escalate <-chan time.Time
-	if c.timeout > 0 {
-		timer := time.NewTimer(c.timeout)
-		defer timer.Stop()
-		timeout = timer.C
-	}
-	stop, killNow := c.stop, c.killNow
-	for {
-		select {
-		case <-exited:
-			return timedOut
-		case <-timeout:
-			timedOut, timeout, stop = true, nil, nil
-		case <-stop:
-			c.interrupted, timeout, stop = true, nil, nil
-		case <-killNow:
-			killNow = nil
-			c.interrupted = c.interrupted || !timedOut
-			c.signal(syscall.SIGKILL)
-			continue
-		case <-escalate:
-			c.signal(syscall.SIGKILL)
-			continue
-		}
-		c.signal(syscall.SIGTERM)
-		timer := time.NewTimer(killDelay)
-		defer timer.Stop()
-		escalate = timer.C
-	}
-}
-
-func (c *Command) signal(signal syscall.Signal) {
-	syscall.Kill(-c.process.Process.Pid, signal) // ESRCH: nothing is left to be signalled
-}
-
-func (c *Command) interrupt() { c.once.Do(func() { close(c.stop) }) }
-
-func (c *Command) kill() { c.killOnce.Do(func() { close(c.killNow) }) }
-
-func (c *Command) outcome(err error, timedOut bool, end time.Time) Exit {
-	exit := Exit{TimedOut: timedOut, At: end, Duration: end.Sub(c.startedAt)}
-	if timedOut {
-		exit.Reason = fmt.Sprintf("the command ran into its timeout of %d ms", c.timeout.Milliseconds())
-		return exit
-	}
-	state := c.process.ProcessState
-	if state == nil {
-		exit.Reason = fmt.Sprintf("the command's exit status is lost: %v", err)
-		return exit
-	}
-	code := state.ExitCode()
-	status, _ := state.Sys().(syscall.WaitStatus)
-	switch {
-	case status.Signaled():
-		code = 128 + int(status.Signal())
-		exit.Reason = fmt.Sprintf("the command was ended by signal %d (%s)", int(status.Signal()), status.Signal())
-	case code != 0:
-		exit.Reason = fmt.Sprintf("the command ended with exit code %d", code)
-	}
-	if c.interrupted {
-		exit.Reason = "the command was interrupted"
-	}
-	exit.Code = &code
-	return exit
 }

@@ -58,7 +58,7 @@ func follow(t *testing.T, c *command.Command, after int64, stop func(event) bool
 		t.Fatal(err)
 	}
 	defer r.Close()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(60 * time.Second)
 	var events []event
 	for {
 		e, ok, err := r.Next()
@@ -108,7 +108,7 @@ func wait(t *testing.T, c *command.Command) {
 	t.Helper()
 	select {
 	case <-c.Done():
-	case <-time.After(20 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Fatal("the command did not end")
 	}
 }
@@ -119,9 +119,9 @@ func digest(events []event) [32]byte {
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !holds(); {
+	for deadline := time.Now().Add(30 * time.Second); !holds(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("not in 10 s: %s", what)
+			t.Fatalf("not in 30 s: %s", what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -15,8 +15,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"sandbox.internal/execd/eventlog"
 )
 
@@ -39,9 +37,6 @@ func (e invalidError) Error() string { return string(e) }
 
 func (e invalidError) Is(target error) bool { return target == ErrInvalid }
 
-// killDelay is how long a process group has to end after SIGTERM before it is killed.
-const killDelay = 2 * time.Second
-
 // Options configures a Manager.
 type Options struct {
 	// Dir is the working directory of commands that name none.
@@ -55,7 +50,6 @@ type Options struct {
 	SpoolDir string
 	// BuiltinShell is the argument vector of a program that takes -c and a command line, for images without bash and sh.
 	BuiltinShell []string
-	Logger       zerolog.Logger
 	Clock        func() time.Time
 }
 
@@ -66,9 +60,11 @@ type Manager struct {
 
 	mu        sync.Mutex
 	commands  map[string]*Command
+	poller    *poller // nil before the first command
 	closed    bool
 	running   sync.WaitGroup
 	retention eventlog.Retention
+	noHandles bool // for tests, see poller
 }
 
 // New returns a manager without commands.
@@ -102,15 +98,35 @@ func (m *Manager) Start(spec Spec) (*Command, error) {
 	m.commands[c.id] = c
 	closed := m.closed
 	m.mu.Unlock()
-	go func() {
-		defer m.running.Done()
-		c.wait()
-		m.retire(c)
-	}()
+	c.run.release()
 	if closed { // Stop did not see it
-		c.interrupt()
+		c.run.interrupt()
 	}
 	return c, nil
+}
+
+// watcher returns the poller of all commands.
+func (m *Manager) watcher() (*poller, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.poller == nil {
+		p, err := newPoller()
+		if err != nil {
+			return nil, err
+		}
+		p.noHandles = m.noHandles
+		m.poller = p
+	}
+	return m.poller, nil
+}
+
+// ended is told of every command that has ended. Retaining it may discard another one, and freeing a large file takes its time, so it is done
+// by nobody who has to go on.
+func (m *Manager) ended(c *Command) {
+	go func() {
+		defer m.running.Done()
+		m.retire(c)
+	}()
 }
 
 // Get returns a command. It returns ErrNotFound.
@@ -130,7 +146,7 @@ func (m *Manager) Interrupt(id string) error {
 	if err != nil {
 		return err
 	}
-	c.interrupt()
+	c.run.interrupt()
 	return nil
 }
 
@@ -142,7 +158,7 @@ func (m *Manager) Stop(ctx context.Context) {
 	commands := slices.Collect(maps.Values(m.commands))
 	m.mu.Unlock()
 	for _, c := range commands {
-		c.interrupt()
+		c.run.interrupt()
 	}
 	ended := make(chan struct{})
 	go func() { m.running.Wait(); close(ended) }()
@@ -150,16 +166,20 @@ func (m *Manager) Stop(ctx context.Context) {
 	case <-ended:
 	case <-ctx.Done():
 		for _, c := range commands {
-			c.kill()
+			c.run.kill()
 		}
 		<-ended
 	}
 }
 
-// Close discards every log, after Stop. Whoever still reads one gets an error.
+// Close discards every log, after Stop, and closes the pipes that what commands left behind still writes to. Whoever still reads a log gets an
+// error.
 func (m *Manager) Close() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.poller != nil {
+		m.poller.close()
+	}
 	for _, c := range m.commands {
 		c.log.Close()
 	}

@@ -200,6 +200,14 @@ func (l *Log) Held() (memory, disk int64) {
 	return l.spool.memory, l.spool.fileEnd
 }
 
+// MayBlock reports whether recording may have to wait for a disk. As long as it does not, half of what fits into memory is left, which
+// is room for several reads of pipes.
+func (l *Log) MayBlock() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.spool.file != nil || l.spool.memory > memoryLimit/2
+}
+
 // mark returns the last known place for which before holds; before must be true up to some place and false from there on.
 func (l *Log) mark(before func(position) bool) position {
 	l.mu.Lock()

@@ -9,7 +9,7 @@ import (
 
 const (
 	memoryLimit    = 1 << 20 // bytes of a log that stay in memory; output beyond it goes to a file
-	firstSegment   = 512     // most commands say little
+	firstSegment   = 128     // room for the init event; many commands say no more
 	regularSegment = headerSize + maxPayload
 )
 

@@ -16,7 +16,7 @@ func AwaitExit(pid int) {
 	if file := pidFile(pid); file != nil {
 		defer file.Close()
 		connection, err := file.SyscallConn()
-		if err == nil && connection.Read(func(uintptr) bool { return hasExited(pid, unix.WNOHANG) }) == nil {
+		if err == nil && connection.Read(func(uintptr) bool { return HasExited(pid) }) == nil {
 			return
 		}
 	}
@@ -31,7 +31,10 @@ func pidFile(pid int) *os.File {
 	return os.NewFile(uintptr(fd), "pidfd")
 }
 
-// hasExited reports whether the child has ended. A child that cannot be asked for counts as ended: waiting for it tells why.
+// HasExited reports, without waiting, whether our child has ended, and leaves it to be waited for. A child that cannot be asked for
+// counts as ended: waiting for it tells why.
+func HasExited(pid int) bool { return hasExited(pid, unix.WNOHANG) }
+
 func hasExited(pid, options int) bool {
 	for {
 		var info unix.Siginfo

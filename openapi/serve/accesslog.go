@@ -15,14 +15,16 @@ import (
 // turned into their answer here, so that the line tells the status that was sent.
 func (s *Server) logAccess(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		started := time.Now()
 		s.observeBegin(c)
 		// Deferred, because an aborted response leaves by a panic.
 		defer func() {
 			s.conclude(c)
-			took := time.Since(started)
-			s.observeEnd(c, took)
-			s.accessLine(c, took)
+			r, response := c.Request(), c.Response()
+			state := stateOf(r.Context())
+			state.line = accessLine{method: r.Method, route: c.Path(), remote: r.RemoteAddr, status: response.Status, bytes: response.Size}
+			if state.rest == nil {
+				s.finish(state, zerolog.Ctx(r.Context()))
+			}
 		}()
 		if err := next(c); err != nil {
 			s.writeError(err, c)
@@ -31,30 +33,38 @@ func (s *Server) logAccess(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-func (s *Server) accessLine(c echo.Context, took time.Duration) {
-	r, response := c.Request(), c.Response()
-	state := stateOf(r.Context())
+// accessLine is what a request's line in the log tells of HTTP.
+type accessLine struct {
+	method, route, remote string
+	status                int
+	bytes                 int64
+}
 
+// finish tells of a request whose answer is complete or given up.
+func (s *Server) finish(state *requestState, logger *zerolog.Logger) {
+	took := time.Since(state.began)
+	s.observeEnd(state, took)
+	access := &state.line
 	level := zerolog.InfoLevel
 	switch {
-	case response.Status >= http.StatusInternalServerError:
+	case access.status >= http.StatusInternalServerError:
 		level = zerolog.ErrorLevel
-	case response.Status >= http.StatusBadRequest && response.Status != statusClientGone && s.options.WarnRefusals:
+	case access.status >= http.StatusBadRequest && access.status != statusClientGone && s.options.WarnRefusals:
 		level = zerolog.WarnLevel
-	case response.Status < http.StatusBadRequest && state.quiet:
+	case access.status < http.StatusBadRequest && state.quiet:
 		level = zerolog.DebugLevel
 	}
-	line := zerolog.Ctx(r.Context()).WithLevel(level)
+	line := logger.WithLevel(level)
 	if !line.Enabled() {
 		return
 	}
-	line = line.Str("method", r.Method).
-		Str("route", c.Path()).
+	line = line.Str("method", access.method).
+		Str("route", access.route).
 		Str("operation", state.operation).
-		Int("status", response.Status).
-		Int64("bytes", response.Size).
+		Int("status", access.status).
+		Int64("bytes", access.bytes).
 		Float64("duration_ms", float64(took.Microseconds())/1000).
-		Str("remote", remoteHost(r.RemoteAddr))
+		Str("remote", remoteHost(access.remote))
 	if state.stream {
 		line = line.Bool("stream", true)
 	}

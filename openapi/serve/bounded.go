@@ -12,14 +12,15 @@ import (
 // which takes nothing for the timeout; 0 means [DefaultWriteTimeout]. Without it a
 // stuck client would hold its handler for ever, as the server has no write timeout.
 func BoundedWriter(w http.ResponseWriter, timeout time.Duration) io.Writer {
-	return newBoundedWriter(w, timeout)
+	bounded := newBoundedWriter(w, timeout)
+	return &bounded
 }
 
-func newBoundedWriter(w http.ResponseWriter, timeout time.Duration) *boundedWriter {
+func newBoundedWriter(w http.ResponseWriter, timeout time.Duration) boundedWriter {
 	if timeout == 0 {
 		timeout = DefaultWriteTimeout
 	}
-	return &boundedWriter{w: w, controller: http.NewResponseController(w), timeout: timeout}
+	return boundedWriter{w: w, controller: http.NewResponseController(w), timeout: timeout}
 }
 
 type boundedWriter struct {

@@ -173,7 +173,7 @@ func attachment(name string) string {
 // takes nothing for longer than the timeout.
 type downloadWriter struct {
 	w       http.ResponseWriter
-	body    *boundedWriter
+	body    boundedWriter
 	file    *os.File // the content, if it is one
 	header  http.Header
 	refused int

@@ -4,9 +4,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 )
 
@@ -15,10 +15,19 @@ const (
 	// client counts as stuck and is dropped.
 	DefaultWriteTimeout = 30 * time.Second
 
-	// maxKeptBuffer bounds what a quiet stream holds on to after a burst, in bytes:
-	// there may be a thousand streams.
+	// firstBuffer is the capacity with which a stream's buffer begins, in bytes.
+	firstBuffer = 4 << 10
+
+	// maxKeptBuffer bounds the buffers that are kept after a burst, in bytes.
 	maxKeptBuffer = 64 << 10
 )
+
+// streamBuffers are what events collect in. A stream has one from its first event to
+// the flush only: there may be a thousand streams that wait.
+var streamBuffers = sync.Pool{New: func() any {
+	buffer := make([]byte, 0, firstBuffer)
+	return &buffer
+}}
 
 // EventStreamOptions configures an [EventStream].
 type EventStreamOptions struct {
@@ -32,32 +41,34 @@ type EventStreamOptions struct {
 //
 // A client that does not read makes only Flush wait, and only for the write timeout.
 type EventStream struct {
-	ctx        context.Context
-	w          http.ResponseWriter
-	body       io.Writer
-	controller *http.ResponseController
-	buffer     []byte
-	started    bool
-	err        error
+	ctx     context.Context
+	body    boundedWriter
+	buffer  *[]byte // nil when nothing is buffered
+	started bool
+	err     error
 }
 
 // NewEventStream prepares a stream on w. Nothing is sent, and an error can still be
 // answered as usual, until the first Flush. ctx is the request's.
 func NewEventStream(ctx context.Context, w http.ResponseWriter, options EventStreamOptions) *EventStream {
-	return &EventStream{
-		ctx:        ctx,
-		w:          w,
-		body:       BoundedWriter(w, options.WriteTimeout),
-		controller: http.NewResponseController(w),
-	}
+	return &EventStream{ctx: ctx, body: newBoundedWriter(w, options.WriteTimeout)}
 }
 
 // Event adds an event with an id, from which a client resumes (Last-Event-ID).
 func (s *EventStream) Event(id int64, data []byte) {
-	s.buffer = append(s.buffer, "id: "...)
-	s.buffer = strconv.AppendInt(s.buffer, id, 10)
-	s.buffer = append(s.buffer, '\n')
+	buffer := append(s.borrow(), "id: "...)
+	buffer = strconv.AppendInt(buffer, id, 10)
+	*s.buffer = append(buffer, '\n')
 	s.Data(data)
+}
+
+// Append adds an event with an id whose data render appends to what it is given. The
+// data must be one line; nothing looks at it, and nothing is copied.
+func (s *EventStream) Append(id int64, render func([]byte) []byte) {
+	buffer := append(s.borrow(), "id: "...)
+	buffer = strconv.AppendInt(buffer, id, 10)
+	buffer = append(buffer, "\ndata: "...)
+	*s.buffer = append(render(buffer), "\n\n"...)
 }
 
 // Data adds an event without an id. data is usually one line of JSON; several lines
@@ -72,17 +83,39 @@ func (s *EventStream) Data(data []byte) {
 		data = data[end+1:]
 	}
 	s.line(data)
-	s.buffer = append(s.buffer, '\n')
+	*s.buffer = append(*s.buffer, '\n')
 }
 
 func (s *EventStream) line(data []byte) {
-	s.buffer = append(s.buffer, "data: "...)
-	s.buffer = append(s.buffer, data...)
-	s.buffer = append(s.buffer, '\n')
+	buffer := append(s.borrow(), "data: "...)
+	buffer = append(buffer, data...)
+	*s.buffer = append(buffer, '\n')
+}
+
+// borrow returns the buffer as it is.
+func (s *EventStream) borrow() []byte {
+	if s.buffer == nil {
+		s.buffer = streamBuffers.Get().(*[]byte)
+	}
+	return *s.buffer
+}
+
+// giveBack lets go of the buffer.
+func (s *EventStream) giveBack() {
+	if cap(*s.buffer) <= maxKeptBuffer {
+		*s.buffer = (*s.buffer)[:0]
+		streamBuffers.Put(s.buffer)
+	}
+	s.buffer = nil
 }
 
 // Buffered is the number of bytes that wait for Flush.
-func (s *EventStream) Buffered() int { return len(s.buffer) }
+func (s *EventStream) Buffered() int {
+	if s.buffer == nil {
+		return 0
+	}
+	return len(*s.buffer)
+}
 
 // Flush sends what is buffered, and the response's header before anything else. It
 // returns an error once the client has gone, is stuck for longer than the write
@@ -100,22 +133,26 @@ func (s *EventStream) flush() error {
 	}
 	if !s.started {
 		s.started = true
-		header := s.w.Header()
-		header.Set("Content-Type", "text/event-stream")
-		header.Set("Cache-Control", "no-cache")
-		header.Set("X-Accel-Buffering", "no")
-		s.w.WriteHeader(http.StatusOK)
+		startEvents(s.body.w)
 	}
-	if len(s.buffer) > 0 {
-		if _, err := s.body.Write(s.buffer); err != nil {
+	if s.buffer != nil {
+		_, err := s.body.Write(*s.buffer)
+		s.giveBack()
+		if err != nil {
 			return fmt.Errorf("event stream: write: %w", err)
 		}
 	}
-	if s.buffer = s.buffer[:0]; cap(s.buffer) > maxKeptBuffer {
-		s.buffer = nil
-	}
-	if err := s.controller.Flush(); err != nil {
+	if err := s.body.controller.Flush(); err != nil {
 		return fmt.Errorf("event stream: flush: %w", err)
 	}
 	return nil
+}
+
+// startEvents writes the header of an event stream.
+func startEvents(w http.ResponseWriter) {
+	header := w.Header()
+	header.Set("Content-Type", "text/event-stream")
+	header.Set("Cache-Control", "no-cache")
+	header.Set("X-Accel-Buffering", "no")
+	w.WriteHeader(http.StatusOK)
 }

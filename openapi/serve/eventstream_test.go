@@ -32,6 +32,7 @@ func TestEventStreamFormat(t *testing.T) {
 	h, _ := streaming(serve.EventStreamOptions{}, func(s *serve.EventStream) error {
 		s.Event(7, []byte(`{"text":"one"}`))
 		s.Data([]byte(`{"text":"two"}`))
+		s.Append(8, func(b []byte) []byte { return append(b, "three"...) })
 		s.Event(-1, nil)
 		s.Data([]byte("a\nb\r\nc\rd"))
 		if want := len("id: 7\ndata: {\"text\":\"one\"}\n\n"); s.Buffered() <= want {
@@ -46,7 +47,7 @@ func TestEventStreamFormat(t *testing.T) {
 		return nil
 	})
 	got := start(t, h, setup{}).request("GET", "/v1/watch", "")
-	want := "id: 7\ndata: {\"text\":\"one\"}\n\n" + "data: {\"text\":\"two\"}\n\n" + "id: -1\ndata: \n\n" +
+	want := "id: 7\ndata: {\"text\":\"one\"}\n\n" + "data: {\"text\":\"two\"}\n\n" + "id: 8\ndata: three\n\n" + "id: -1\ndata: \n\n" +
 		"data: a\ndata: b\ndata: c\ndata: d\n\n"
 	if got.StatusCode != 200 || got.body != want {
 		t.Errorf("%d\n got %q\nwant %q", got.StatusCode, got.body, want)

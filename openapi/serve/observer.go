@@ -73,13 +73,12 @@ func (s *Server) observeBegin(c echo.Context) {
 	})
 }
 
-func (s *Server) observeEnd(c echo.Context, took time.Duration) {
+func (s *Server) observeEnd(state *requestState, took time.Duration) {
 	if s.options.Observer == nil {
 		return
 	}
-	state := stateOf(c.Request().Context())
 	s.options.Observer.RequestEnded(Exchange{
-		Operation: state.operation, Status: c.Response().Status, Took: took, Stream: state.stream,
+		Operation: state.operation, Status: state.line.status, Took: took, Stream: state.stream,
 	})
 }
 

@@ -7,8 +7,8 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
-	"github.com/labstack/echo/v4"
 	"github.com/rs/zerolog"
 )
 
@@ -21,6 +21,7 @@ const (
 // the context because that is all a strict handler gets.
 type requestState struct {
 	id        string
+	began     time.Time
 	request   *http.Request
 	operation string
 	quiet     bool
@@ -28,7 +29,9 @@ type requestState struct {
 	principal any
 	code      string
 	body      *watchedBody
-	admission *admission // nil while nobody has to witness the request
+	rest      func(context.Context, *EventStream) error // see StreamEvents
+	line      accessLine                                // of a stream that goes on
+	admission *admission                                // nil while nobody has to witness the request
 
 	// Handlers may add log fields from goroutines of their own.
 	mu     sync.Mutex
@@ -111,25 +114,25 @@ func (state *requestState) annotate(line *zerolog.Event) *zerolog.Event {
 }
 
 // identify gives the request its id, state and logger.
-func (s *Server) identify(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		r := c.Request()
-		id := r.Header.Get(headerRequestID)
-		if !validRequestID(id) {
-			id = newRequestID()
-		}
-		// The request gets it too, so that a proxied service logs the same id, and a
-		// client's unusable id does not fail the validation of a declared header.
-		r.Header.Set(headerRequestID, id)
-		c.Response().Header().Set(headerRequestID, id)
-
-		state := &requestState{id: id}
-		logger := s.options.Logger.With().Str("request_id", id).Logger()
-		ctx := context.WithValue(logger.WithContext(r.Context()), stateKey{}, state)
-		state.request = r.WithContext(ctx)
-		c.SetRequest(state.request)
-		return next(c)
+func (s *Server) identify(w http.ResponseWriter, r *http.Request) *requestState {
+	id := r.Header.Get(headerRequestID)
+	if !validRequestID(id) {
+		id = newRequestID()
 	}
+	// The request gets it too, so that a proxied service logs the same id, and a
+	// client's unusable id does not fail the validation of a declared header.
+	r.Header.Set(headerRequestID, id)
+	w.Header().Set(headerRequestID, id)
+
+	state := &requestState{id: id, began: time.Now()}
+	logger := s.logger(state)
+	state.request = r.WithContext(context.WithValue(logger.WithContext(r.Context()), stateKey{}, state))
+	return state
+}
+
+// logger is the one that every line about the request is written with.
+func (s *Server) logger(state *requestState) zerolog.Logger {
+	return s.options.Logger.With().Str("request_id", state.id).Logger()
 }
 
 // validRequestID accepts visible ASCII only: the id goes into headers and logs.

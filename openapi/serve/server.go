@@ -121,7 +121,7 @@ func New(options Options) (*Server, error) {
 	}
 	s.echo.HideBanner, s.echo.HidePort = true, true
 	s.echo.HTTPErrorHandler = s.writeError
-	s.echo.Use(s.identify, s.logAccess, recoverPanics, headAsGet)
+	s.echo.Use(s.logAccess, recoverPanics, headAsGet)
 	return s, nil
 }
 
@@ -129,7 +129,13 @@ func New(options Options) (*Server, error) {
 func (s *Server) Echo() *echo.Echo { return s.echo }
 
 // ServeHTTP makes the server an [http.Handler].
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.echo.ServeHTTP(w, r) }
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	state := s.identify(w, r)
+	s.echo.ServeHTTP(w, state.request)
+	if state.rest != nil {
+		s.proceed(state, w, r)
+	}
+}
 
 // OperationMiddlewares guards every operation of the document. It is what the
 // generated RegisterHandlersOptions takes under the same name: the keys are the

@@ -1,0 +1,174 @@
+package command
+
+import (
+	"bytes"
+	"errors"
+	"sync"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/execd/eventlog"
+)
+
+const (
+	// fragmentDelay is how long a piece of output without a newline waits for the rest of its line before it is shown as a fragment.
+	fragmentDelay = 20 * time.Millisecond
+	// maxFragment is the longest line that is shown in one event; a longer one comes in fragments.
+	maxFragment = 64 << 10
+	// maxKept bounds what an output keeps for fragments to come.
+	maxKept = 4 << 10
+)
+
+// buffers are what pipes are read into. They are held only while something is read: thousands of commands may wait.
+var buffers = sync.Pool{New: func() any { return new([maxFragment]byte) }}
+
+// output is the reading end of what a process writes to. It belongs to whoever serves the run.
+type output struct {
+	stream eventlog.Type
+	fd     int           // -1 once closed
+	log    *eventlog.Log // nil once the command has ended: what still comes is thrown away
+	late   func()        // tells that a fragment is due
+	held   []byte        // the beginning of a line, less than maxFragment bytes
+	since  time.Time     // when the first held byte came
+	timer  *time.Timer   // calls late; nil before something was held for the first time
+	timing bool          // the timer runs
+}
+
+// readResult is what came of one attempt to read.
+type readResult int
+
+const (
+	readSome  readResult = iota // there may be more
+	readNone                    // nothing is there now
+	readEnded                   // nobody has the pipe open for writing any more
+)
+
+// read reads once, at most limit bytes, and records what came.
+func (o *output) read(limit int) (int, readResult) {
+	buffer := buffers.Get().(*[maxFragment]byte)
+	defer buffers.Put(buffer)
+	held := copy(buffer[:], o.held)
+	for {
+		n, err := syscall.Read(o.fd, buffer[held:min(held+limit, maxFragment)])
+		switch {
+		case errors.Is(err, syscall.EINTR):
+			continue
+		case errors.Is(err, syscall.EAGAIN):
+			return 0, readNone
+		case n <= 0:
+			return 0, readEnded
+		}
+		if o.log != nil {
+			o.take(buffer[:held+n], held)
+		}
+		return n, readSome
+	}
+}
+
+// take records the complete lines among what was held and what came behind it, and holds the rest.
+func (o *output) take(data []byte, held int) {
+	fresh := held == 0
+	if newline := bytes.LastIndexByte(data[held:], '\n'); newline >= 0 {
+		end := held + newline + 1
+		o.log.Output(o.stream, data[:end], false)
+		data, fresh = data[end:], true
+	}
+	if len(data) == maxFragment {
+		n := wholeRunes(data)
+		o.log.Output(o.stream, data[:n], true)
+		data, fresh = data[n:], true
+	}
+	o.hold(data, fresh)
+}
+
+// hold keeps the beginning of a line. It is fresh when its first byte has come just now.
+func (o *output) hold(data []byte, fresh bool) {
+	if cap(o.held) > maxKept && len(data) <= maxKept {
+		o.held = nil
+	}
+	o.held = append(o.held[:0], data...)
+	if fresh {
+		o.since = time.Now()
+	}
+	if len(o.held) > 0 && !o.timing {
+		o.wake(fragmentDelay)
+	}
+}
+
+// wake has the timer tell, after a while, that a fragment is due. A timer that runs already is left alone: when it comes too early it
+// is set again, which is far less often than once for every read.
+func (o *output) wake(delay time.Duration) {
+	o.timing = true
+	if o.timer == nil {
+		o.timer = time.AfterFunc(delay, o.late)
+		return
+	}
+	o.timer.Reset(delay)
+}
+
+// due shows what is held as a fragment if it is old enough.
+func (o *output) due() {
+	o.timing = false
+	if o.log == nil || len(o.held) == 0 {
+		return
+	}
+	if left := fragmentDelay - time.Since(o.since); left > 0 {
+		o.wake(left)
+		return
+	}
+	n := wholeRunes(o.held)
+	o.log.Output(o.stream, o.held[:n], true)
+	o.hold(o.held[n:], true)
+}
+
+// waiting returns how many bytes are in the pipe now.
+func (o *output) waiting() int {
+	if o.fd < 0 {
+		return 0
+	}
+	n, err := unix.IoctlGetInt(o.fd, unix.TIOCINQ)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// finish records what is in the pipe now, which is all that an ended process itself wrote, and what is held. From then on what comes
+// is thrown away.
+func (o *output) finish() {
+	for left := o.waiting(); left > 0; {
+		n, result := o.read(left)
+		if result != readSome {
+			break
+		}
+		left -= n
+	}
+	o.log.Output(o.stream, o.held, true)
+	o.log, o.held = nil, nil
+	if o.timer != nil {
+		o.timer.Stop()
+	}
+}
+
+func (o *output) close() {
+	if o.fd >= 0 {
+		syscall.Close(o.fd) // only read from: nothing can be lost by an error here
+		o.fd = -1
+	}
+}
+
+// wholeRunes returns how many of the bytes to show now: all, but for a UTF-8 sequence at their end whose rest may still come.
+func wholeRunes(data []byte) int {
+	for back := 1; back < utf8.UTFMax && back < len(data); back++ {
+		if b := data[len(data)-back]; utf8.RuneStart(b) {
+			if b >= utf8.RuneSelf && !utf8.FullRune(data[len(data)-back:]) {
+				return len(data) - back
+			}
+			break
+		}
+	}
+	return len(data)
+}

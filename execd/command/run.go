@@ -1,0 +1,302 @@
+package command
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/reap"
+)
+
+// run is the part of a command that costs something while it lasts: its process and its pipes.
+//
+// Nothing waits for a run. News about it is delivered by the poller, by timers and by whoever interrupts it, and is dealt with by whoever
+// delivers it while nobody else is at it; so a run is served by one goroutine at a time. The poller serves what cannot block. As soon as a
+// command has said so much that its log is about to go to a file, goroutines of its own take over for as long as there is something to do.
+//
+// The end of a command is the end of its process, not of its pipes: a grandchild may keep a pipe open for ever. So when the process has
+// ended, what is in the pipes at that moment, which is all that the process itself wrote, is recorded, and the command is over. After
+// that the pipes are read on and what comes is thrown away, because a grandchild that writes to a closed pipe would be killed.
+type run struct {
+	poller *poller
+	number int32 // by which the poller knows it
+	pid    int   // of the process, and of its group
+	ended  func(*Command)
+
+	mu       sync.Mutex
+	news     news
+	served   bool        // somebody deals with the news
+	reaped   bool        // the process has been waited for, and its number may be somebody else's
+	stopping reason      // why the process has been told to end
+	timer    *time.Timer // the timeout, or what follows a signal that did not help
+
+	// What follows belongs to whoever serves.
+	command *Command // nil once the command has ended: a run that lasts longer must not hold its log
+	process *os.Process
+	outputs [2]output
+}
+
+// news is a set of what can happen to a run.
+type news uint8
+
+const (
+	readable  news = 1 << 0 // the first output has something to be read; shifted by one, the second
+	late      news = 1 << 2 // a fragment of the first output is due; shifted by one, of the second
+	exited    news = 1 << 4 // the process has ended
+	discarded news = 1 << 5 // nobody is interested any more
+)
+
+// reason is why a process has been told to end.
+type reason int
+
+const (
+	notStopped reason = iota
+	timedOut
+	interrupted
+)
+
+// killDelay is how long a process group has to end after SIGTERM before it is killed.
+const killDelay = 2 * time.Second
+
+// startRun starts the process of a command, which ended is told of at its end. Nothing is done about news before release.
+func startRun(c *Command, p *poller, prepared *exec.Cmd, ended func(*Command)) (*run, error) {
+	r := &run{poller: p, ended: ended, command: c, served: true}
+	for i, stream := range []eventlog.Type{eventlog.TypeStdout, eventlog.TypeStderr} {
+		r.outputs[i] = output{stream: stream, fd: -1, log: c.log, late: func() { r.deliver(late<<i, false) }}
+	}
+	p.add(r)
+	var err error
+	if prepared.Stdout, err = r.open(0); err == nil {
+		prepared.Stderr, err = r.open(1)
+	}
+	if err == nil {
+		err = prepared.Start()
+	}
+	for _, writer := range []any{prepared.Stdout, prepared.Stderr} {
+		if file, ok := writer.(*os.File); ok && file != nil {
+			file.Close() // it is the process's now
+		}
+	}
+	if err != nil {
+		for i := range r.outputs {
+			r.outputs[i].close()
+		}
+		p.remove(r)
+		return nil, err
+	}
+	r.process, r.pid = prepared.Process, prepared.Process.Pid
+	r.watchExit(prepared.Process)
+	return r, nil
+}
+
+// open makes the pipe of an output, watches it, and returns the end to write to.
+func (r *run) open(i int) (*os.File, error) {
+	o := &r.outputs[i]
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("make a pipe for %s: %w", o.stream, err)
+	}
+	o.fd = ends[0]
+	writer := os.NewFile(uintptr(ends[1]), string(o.stream))
+	err := unix.SetNonblock(o.fd, true)
+	if err == nil {
+		err = r.poller.watch(o.fd, r, readable<<i)
+	}
+	if err != nil {
+		return writer, fmt.Errorf("watch the pipe for %s: %w", o.stream, err)
+	}
+	return writer, nil
+}
+
+// release lets the run go, after startRun. Its timeout begins.
+func (r *run) release() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if timeout := r.command.timeout; timeout > 0 {
+		r.timer = time.AfterFunc(timeout, func() { r.stop(timedOut) })
+	}
+	if r.served = r.news != 0; r.served {
+		go r.serve(false)
+	}
+}
+
+// deliver tells of news. On the poller nothing may block.
+func (r *run) deliver(n news, onPoller bool) {
+	r.mu.Lock()
+	r.news |= n
+	served := r.served
+	r.served = true
+	r.mu.Unlock()
+	if !served {
+		r.serve(onPoller)
+	}
+}
+
+// serve deals with news until there is none.
+func (r *run) serve(onPoller bool) {
+	var again news
+	for {
+		r.mu.Lock()
+		n := r.news | again
+		r.news = 0
+		if n == 0 {
+			r.served = false
+			r.mu.Unlock()
+			return
+		}
+		r.mu.Unlock()
+		if onPoller && r.mayBlock(n) {
+			r.mu.Lock()
+			r.news |= n
+			r.mu.Unlock()
+			go r.serve(false)
+			return
+		}
+		again = r.handle(n, onPoller)
+	}
+}
+
+// mayBlock reports whether dealing with the news may have to wait for a disk.
+func (r *run) mayBlock(n news) bool {
+	if r.command == nil {
+		return false
+	}
+	if n&exited != 0 && r.outputs[0].waiting()+r.outputs[1].waiting() > 2*maxFragment {
+		return true // somebody has made a pipe larger than usual
+	}
+	return r.command.log.MayBlock()
+}
+
+// handle deals with news and returns what is to be dealt with again.
+func (r *run) handle(n news, onPoller bool) (again news) {
+	for i := range r.outputs {
+		if n&(late<<i) != 0 {
+			r.outputs[i].due()
+		}
+		if n&(readable<<i) != 0 {
+			again |= r.read(i, onPoller)
+		}
+	}
+	if n&exited != 0 {
+		r.finish()
+		again |= readable | readable<<1 // to see whether anybody still has them open
+	}
+	if n&discarded != 0 {
+		for i := range r.outputs {
+			r.outputs[i].close()
+		}
+	}
+	if r.command == nil && r.outputs[0].fd < 0 && r.outputs[1].fd < 0 {
+		r.poller.remove(r)
+	}
+	return again
+}
+
+// read reads an output once. The poller serves others before it reads on.
+func (r *run) read(i int, onPoller bool) (again news) {
+	o := &r.outputs[i]
+	if o.fd < 0 {
+		return 0
+	}
+	_, result := o.read(maxFragment)
+	switch {
+	case result == readSome && !onPoller:
+		return readable << i
+	case result == readEnded:
+		o.close()
+	case r.poller.rewatch(o.fd, r, readable<<i) != nil:
+		o.close() // the poller has been closed
+	}
+	return 0
+}
+
+// finish sees the command to its end, after the process's.
+func (r *run) finish() {
+	r.mu.Lock()
+	if r.stopping != notStopped {
+		r.signal(syscall.SIGKILL) // what is left of the group; its zombie leader still keeps the number from being used again
+	}
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	state, err := r.process.Wait()
+	r.reaped = true
+	stopping := r.stopping
+	r.mu.Unlock()
+
+	c := r.command
+	exit := outcome(state, err, stopping, c.timeout)
+	exit.At = c.clock()
+	exit.Duration = exit.At.Sub(c.startedAt)
+	for i := range r.outputs {
+		r.outputs[i].finish()
+	}
+	r.command, r.process = nil, nil
+	c.end(exit)
+	r.ended(c)
+}
+
+// interrupt ends the process: SIGTERM to its group, and SIGKILL later.
+func (r *run) interrupt() { r.stop(interrupted) }
+
+func (r *run) stop(why reason) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stopping != notStopped || r.reaped || reap.HasExited(r.pid) {
+		return
+	}
+	r.stopping = why
+	r.signal(syscall.SIGTERM)
+	if r.timer != nil {
+		r.timer.Stop()
+	}
+	r.timer = time.AfterFunc(killDelay, r.kill)
+}
+
+// kill ends the process at once.
+func (r *run) kill() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.reaped || reap.HasExited(r.pid) {
+		return
+	}
+	if r.stopping == notStopped {
+		r.stopping = interrupted
+	}
+	r.signal(syscall.SIGKILL)
+}
+
+// signal signals the process group. The caller holds mu, and the process has not been waited for.
+func (r *run) signal(signal syscall.Signal) {
+	syscall.Kill(-r.pid, signal) // ESRCH: nothing is left to be signalled
+}
+
+// outcome tells how a process ended, without its times.
+func outcome(state *os.ProcessState, err error, stopping reason, timeout time.Duration) Exit {
+	if stopping == timedOut {
+		return Exit{TimedOut: true, Reason: fmt.Sprintf("the command ran into its timeout of %d ms", timeout.Milliseconds())}
+	}
+	if state == nil {
+		return Exit{Reason: fmt.Sprintf("the command's exit status is lost: %v", err)}
+	}
+	code := state.ExitCode()
+	exit := Exit{Code: &code}
+	status, _ := state.Sys().(syscall.WaitStatus)
+	switch {
+	case status.Signaled():
+		code = 128 + int(status.Signal())
+		exit.Reason = fmt.Sprintf("the command was ended by signal %d (%s)", int(status.Signal()), status.Signal())
+	case code != 0:
+		exit.Reason = fmt.Sprintf("the command ended with exit code %d", code)
+	}
+	if stopping == interrupted {
+		exit.Reason = "the command was interrupted"
+	}
+	return exit
+}
