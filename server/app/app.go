@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/labstack/echo/v4"
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/openapi/serve"
@@ -20,6 +21,7 @@ import (
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/audit"
 	"sandbox.internal/server/config"
+	"sandbox.internal/server/docsui"
 	"sandbox.internal/server/host"
 	"sandbox.internal/server/metrics"
 	"sandbox.internal/server/store"
@@ -95,7 +97,19 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	if err != nil {
 		return nil, err
 	}
-	return a, nil
+	return a, a.addPages()
+}
+
+// addPages puts the contracts, for people, beside the API. Nobody needs a key to read them.
+func (a *App) addPages() error {
+	pages, err := docsui.New()
+	if err != nil {
+		return err
+	}
+	for _, path := range pages.Paths() {
+		a.server.Echo().GET(path, echo.WrapHandler(pages))
+	}
+	return nil
 }
 
 // Addr returns the address that the service listens on.
