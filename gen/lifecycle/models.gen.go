@@ -26,6 +26,12 @@ func (e NetworkAction) Valid() bool {
 	}
 }
 
+// AccessHeaders Headers that every request to the endpoint must carry. They hold the sandbox's
+// token: treat them as a secret.
+//
+// Example: {"X-EXECD-ACCESS-TOKEN":"6f1d2c"}
+type AccessHeaders map[string]string
+
 // ClaimSource A volume that the runtime manages - a persistent volume claim, or a named volume of the container engine.
 type ClaimSource struct {
 	// ClaimName The name of the claim or volume.
@@ -137,19 +143,13 @@ type Endpoint struct {
 	// token: treat them as a secret.
 	//
 	// Example: {"X-EXECD-ACCESS-TOKEN":"6f1d2c"}
-	Headers EndpointHeaders `json:"headers"`
+	Headers AccessHeaders `json:"headers"`
 
 	// URL The same with its scheme; append the request's path.
 	//
 	// Example: http://127.0.0.1:49153/proxy/8000
 	URL string `json:"url"`
 }
-
-// EndpointHeaders Headers that every request to the endpoint must carry. They hold the sandbox's
-// token: treat them as a secret.
-//
-// Example: {"X-EXECD-ACCESS-TOKEN":"6f1d2c"}
-type EndpointHeaders map[string]string
 
 // Entrypoint The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and command.
 //

@@ -252,7 +252,7 @@ func TestEndpointHost(t *testing.T) {
 				t.Fatalf("%v, %s", err, response.Body)
 			}
 			want := gen.Endpoint{Endpoint: tt.want + "/proxy/8000", URL: "http://" + tt.want + "/proxy/8000",
-				Headers: gen.EndpointHeaders{"X-EXECD-ACCESS-TOKEN": "token"}}
+				Headers: gen.AccessHeaders{"X-EXECD-ACCESS-TOKEN": "token"}}
 			if !reflect.DeepEqual(*response.JSON200, want) {
 				t.Errorf("%+v, want %+v", *response.JSON200, want)
 			}
