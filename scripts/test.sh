@@ -17,6 +17,8 @@ if ! command -v gcc >/dev/null; then
 fi
 
 scripts/kernels.sh
+scripts/browser.sh
+scripts/node.sh
 
 if [[ $EUID -ne 0 ]]; then
 	say "some tests mount file systems and make namespaces: they need root"
