@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -34,7 +35,7 @@ func TestMain(m *testing.M) {
 
 // prepare proves that the engine answers and has the images.
 func prepare() error {
-	if err := overlap(); err != nil {
+	if err := errors.Join(overlap(), steady()); err != nil {
 		return err
 	}
 	engine, err := docker.New(docker.Options{Host: os.Getenv("DOCKER_HOST"), Logger: zerolog.Nop()})

@@ -16,6 +16,7 @@ import (
 	"maps"
 	"mime"
 	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 
@@ -81,7 +82,7 @@ func (c *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if c.outside.cover(req.URL.Path) {
 		return c.base.RoundTrip(req)
 	}
-	route, params, err := c.router.FindRoute(req)
+	route, _, err := c.router.FindRoute(req)
 	if err != nil {
 		c.t.Errorf("conform: %s %s is not in the contract: %v", req.Method, req.URL.Path, err)
 		return c.base.RoundTrip(req)
@@ -90,28 +91,43 @@ func (c *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	var body []byte
-	// A connection that was taken over has no body that ends.
-	if resp.StatusCode != http.StatusSwitchingProtocols && (mediaType == "" || mediaType == jsonType) {
-		// An answer that breaks off is the caller's news and no breach of the contract.
-		if body, err = takeBody(resp); err != nil {
-			return nil, err
-		}
-	}
 	pair := fmt.Sprintf("%s %d", route.Operation.OperationID, resp.StatusCode)
 	c.mu.Lock()
 	c.seen[pair] = true
 	c.mu.Unlock()
+	mismatch, err := Check(route.Operation, resp)
+	if err != nil {
+		// An answer that breaks off is the caller's news and no breach of the contract.
+		return nil, err
+	}
+	if mismatch != nil {
+		c.t.Errorf("conform: %s (%s %s): %v", pair, req.Method, req.URL.Path, mismatch)
+	}
+	return resp, nil
+}
+
+// Check tells what an answer has that its operation does not allow, nil if nothing. It
+// reads a JSON body completely and puts it back; every other body is left alone. The
+// error is that of an answer that could not be read to its end.
+func Check(operation *openapi3.Operation, resp *http.Response) (mismatch, err error) {
+	mediaType, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	var body []byte
+	// A connection that was taken over has no body that ends.
+	if resp.StatusCode != http.StatusSwitchingProtocols && (mediaType == "" || mediaType == jsonType) {
+		if body, err = takeBody(resp); err != nil {
+			return nil, err
+		}
+	}
+	request := resp.Request
+	if request == nil {
+		request = &http.Request{Method: http.MethodGet, URL: &url.URL{}}
+	}
 	input := &openapi3filter.ResponseValidationInput{
-		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: req, PathParams: params, Route: route},
+		RequestValidationInput: &openapi3filter.RequestValidationInput{Request: request, Route: &routers.Route{Operation: operation}},
 		Status:                 resp.StatusCode,
 		Header:                 resp.Header,
 	}
-	if err := check(req.Context(), input, mediaType, body); err != nil {
-		c.t.Errorf("conform: %s (%s %s): %v", pair, req.Method, req.URL.Path, err)
-	}
-	return resp, nil
+	return check(request.Context(), input, mediaType, body), nil
 }
 
 // Seen returns the answers that came so far as sorted pairs of operation and status,

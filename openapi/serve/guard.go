@@ -110,9 +110,10 @@ func (s *Server) guard(op *operation) echo.MiddlewareFunc {
 func (op *operation) checkParameters(c echo.Context) error {
 	r := c.Request()
 	// URL.Query drops what it cannot decode; a filter that silently vanishes would
-	// answer a question nobody asked.
+	// answer a question nobody asked. An operation without parameters there ignores
+	// whatever comes.
 	query, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
+	if err != nil && op.asksQuery() {
 		return Invalid("query: %v", err)
 	}
 	path, err := pathParameters(c)
@@ -136,6 +137,10 @@ func (op *operation) checkParameters(c echo.Context) error {
 		}
 	}
 	return nil
+}
+
+func (op *operation) asksQuery() bool {
+	return slices.ContainsFunc(op.params, func(p *openapi3.Parameter) bool { return p.In == openapi3.ParameterInQuery })
 }
 
 // pathParameters returns the decoded values. The router matches the escaped path

@@ -115,6 +115,16 @@ func TestPrincipalReachesTheHandler(t *testing.T) {
 	}
 }
 
+// An operation without parameters in its query declares no 400, so whatever stands there is ignored.
+func TestQueryThatNobodyAskedFor(t *testing.T) {
+	s := start(t, handlers{"getWidget": func(c echo.Context) error { return c.NoContent(http.StatusOK) }}, setup{})
+	for _, query := range []string{"%zz", "a;b", "page=0"} {
+		if got := s.request("GET", "/v1/widgets/w1?"+query, ""); got.StatusCode != 200 {
+			t.Errorf("?%s: %d %s", query, got.StatusCode, got.body)
+		}
+	}
+}
+
 func TestInvalidParameters(t *testing.T) {
 	reached := func(echo.Context) error {
 		t.Error("the handler was reached")
