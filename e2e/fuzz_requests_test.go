@@ -27,7 +27,7 @@ const (
 	// hang is when a request counts as one that is never answered. The longest that the contracts allow is a minute.
 	hang = 3 * time.Minute
 	// glimpse is how long a stream is looked at. Nothing is expected within it.
-	glimpse = 300 * time.Millisecond
+	glimpse = 30 * time.Millisecond
 	// fuzzed is how many sandboxes the fuzzer may have made of an image that is here.
 	fuzzed = 12
 )
@@ -141,8 +141,8 @@ func TestFuzzExecd(t *testing.T) {
 	commands := []string{inside.background(t, "sleep 100000"), inside.background(t, "echo done; exit 3")}
 	paths := []string{
 		"/tmp/fuzz/a", "/tmp/fuzz/b c", "/tmp/fuzz/link", "/tmp/fuzz/loop", "/tmp/fuzz/fifo", "/tmp/fuzz", "/tmp/fuzz/d", "/tmp/fuzz/d/e", "/tmp/fuzz/new",
-		"/tmp/fuzz/new/deeper/file", "/tmp/fuzz/a/below", "tmp/fuzz/../fuzz/a", "/dev/null", "/dev/zero", "/proc/self/mem", "/proc/1/root", "/sys/kernel",
-		"/opt/sandbox/execd", "/etc/passwd", "~/x", "/tmp/fuzz/\xff",
+		"/tmp/fuzz/new/deeper/file", "/tmp/fuzz/a/below", "tmp/fuzz/../fuzz/a", "/dev/zero", "/proc/self/mem", "/proc/1/root", "/sys/kernel",
+		"/opt/sandbox/execd", "~/x", "/tmp/fuzz/\xff",
 	}
 	f.world = &world{texts: map[string][]string{
 		"id": slices.Concat(commands, []string{"no-such-id"}), "context_id": {"no-such-id"}, "path": paths, "src": paths, "dest": paths, "body": paths, "body key": paths,

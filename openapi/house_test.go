@@ -163,6 +163,35 @@ func TestRequestBodiesRefuseUnknownFields(t *testing.T) {
 	})
 }
 
+// TestSchemasLeaveNamesToGenerators keeps names free that generators make of others: ogen wraps an answer that has headers.
+func TestSchemasLeaveNamesToGenerators(t *testing.T) {
+	each(t, func(t *testing.T, c contract) {
+		for name := range c.doc.Components.Schemas {
+			if wrapped, ok := strings.CutSuffix(name, "Headers"); ok && c.doc.Components.Schemas[wrapped] != nil {
+				t.Errorf("schema %s has the name of the wrapper that ogen makes of %s", name, wrapped)
+			}
+		}
+	})
+}
+
+// TestWhatCanBeRefusedDeclaresIt finds operations that check something of a request and do not declare the 400 for it. An id may not be
+// empty, which no path can say.
+func TestWhatCanBeRefusedDeclaresIt(t *testing.T) {
+	each(t, func(t *testing.T, c contract) {
+		for _, op := range operations(c.doc) {
+			checked := op.RequestBody != nil
+			for _, ref := range op.parameters {
+				schema := ref.Value.Schema.Value
+				anything := schema.Type.Is("string") && schema.MinLength <= 1 && schema.MaxLength == nil && schema.Pattern == "" && len(schema.Enum) == 0
+				checked = checked || ref.Value.In == openapi3.ParameterInQuery || !anything
+			}
+			if checked && op.Responses.Value("400") == nil {
+				t.Errorf("%s checks its request and declares no 400", op.route)
+			}
+		}
+	})
+}
+
 func TestKeysAndRequestIDs(t *testing.T) {
 	each(t, func(t *testing.T, c contract) {
 		if len(c.doc.Security) != 1 || len(c.doc.Components.SecuritySchemes) != 1 {

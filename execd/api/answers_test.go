@@ -287,6 +287,8 @@ func invalidRequests(t *testing.T, d *daemon) []answer {
 		multipart("no boundary in the body", "no parts at all", "body", "metadata"),
 		{on: d, operation: "uploadFiles", name: "no boundary", target: "POST /files/upload", body: "x", status: 400, code: "INVALID_REQUEST_BODY",
 			header: map[string]string{"Content-Type": "multipart/form-data"}, says: []string{"header Content-Type", "boundary"}},
+		{on: d, operation: "uploadFiles", name: "an empty boundary", target: "POST /files/upload", body: "x", status: 400, code: "INVALID_REQUEST_BODY",
+			header: map[string]string{"Content-Type": "multipart/form-data; boundary="}, says: []string{"header Content-Type", "boundary"}},
 	}, mode("setPermissions", "/files/permissions"), mode("makeDirectories", "/directories"))
 }
 

@@ -85,8 +85,8 @@ func (s *Server) classify(err error, c echo.Context) Problem {
 	if errors.As(err, &routed) {
 		return fromEcho(routed, c)
 	}
-	// What Request.MultipartReader says to a Content-Type without a boundary.
-	if errors.Is(err, http.ErrMissingBoundary) {
+	// What Request.MultipartReader says to a Content-Type without a boundary, or with an empty one.
+	if errors.Is(err, http.ErrMissingBoundary) || errors.Is(err, http.ErrNotMultipart) {
 		return *Invalid("header Content-Type: must name a boundary")
 	}
 	return Problem{Status: http.StatusInternalServerError}
