@@ -37,7 +37,7 @@ func steady() error {
 	chosen := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { chosen[f.Name] = true })
 	for name, value := range map[string]string{
-		"rapid.seed": "1", "rapid.checks": "150", "rapid.shrinktime": "20s",
+		"rapid.seed": "1", "rapid.checks": "100", "rapid.shrinktime": "20s",
 		"rapid.nofailfile": "true", // what a service answers depends on more than the request
 	} {
 		if !chosen[name] {

@@ -42,8 +42,8 @@ func (p *Pages) addContracts() error {
 	return nil
 }
 
-// throughService is how a page of the lifecycle service reaches the API inside a sandbox: through the service, because a browser may not send to
-// the sandbox's own address from here, and often cannot reach it. The service wants its own key, the daemon its token.
+// throughService is how a page of the lifecycle service reaches the API inside a sandbox: through the service, because a browser may not
+// send to the sandbox's own address from here, and often cannot reach it. The service wants its own key, and adds the daemon's token.
 const throughService = `
 servers:
   - url: /v1/sandboxes/{sandboxId}/proxy/44772
@@ -54,20 +54,15 @@ servers:
         description: The id of a Running sandbox.
 security:
   - apiKey: []
-    accessToken: []
 components:
   securitySchemes:
     apiKey:
       type: apiKey
       in: header
       name: SERVICE-API-KEY
-      description: The API key of the lifecycle service, which passes the request on. Leave it empty when the service has none.
-    accessToken:
-      type: apiKey
-      in: header
-      name: X-EXECD-ACCESS-TOKEN
       description: |-
-        The token of the sandbox: one of the ` + "`headers`" + ` that the lifecycle API's endpoint operation returns for port 44772.
+        The API key of the lifecycle service, which passes requests on and adds the token of the sandbox. When the service has no key
+        configured, the header is ignored.
 `
 
 // forTrying returns the contract as Swagger UI gets it. It says how to reach the API from here, and its parameters have no examples:

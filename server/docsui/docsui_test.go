@@ -237,8 +237,8 @@ func TestExecdForTrying(t *testing.T) {
 	if got, want := schemes["apiKey"].Value.Name, lifecycle.Components.SecuritySchemes["apiKey"].Value.Name; got != want {
 		t.Errorf("the service's key is in %s, want %s", got, want)
 	}
-	if got, want := schemes["accessToken"].Value.Name, written.Components.SecuritySchemes["accessToken"].Value.Name; got != want {
-		t.Errorf("the token is in %s, want %s", got, want)
+	if len(schemes) != 1 {
+		t.Errorf("%d kinds of keys; the service adds the token of the sandbox", len(schemes))
 	}
 	tried.Servers, tried.Security, tried.Components.SecuritySchemes = written.Servers, written.Security, written.Components.SecuritySchemes
 	same(t, tried, written)
