@@ -240,11 +240,16 @@ func (f *fuzzer) look(d documented, response *http.Response) error {
 	checker := conform.New(f.document, nil, discard{})
 	lines := bufio.NewScanner(response.Body)
 	lines.Buffer(nil, 1<<20)
-	for lines.Scan() { // an error is the end of the moment
-		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+	var data string
+	for lines.Scan() { // an error is the end of the moment, which may come in the middle of a line
+		switch value, ok := strings.CutPrefix(lines.Text(), "data: "); {
+		case ok:
+			data = value
+		case lines.Text() == "" && data != "": // the event is complete
 			if err := checker.CheckEvent(schema, []byte(data)); err != nil {
 				return err
 			}
+			data = ""
 		}
 	}
 	return nil
