@@ -67,7 +67,6 @@ var theHouse = house{
 		{packages: []string{"server/metrics"}, ours: []string{"openapi/serve", "runtime/engine", "server/host", "server/lifecycle"}},
 		{packages: []string{"server/proxy"}, ours: []string{}, libraries: []string{zerolog}},
 		{packages: []string{"server/api"}, ours: []string{"gen/lifecycle", "openapi", "openapi/serve", "server/lifecycle", "server/proxy"}},
-		{packages: []string{"server/api"}, ours: []string{"gen/lifecycle", "openapi", "openapi/serve", "server/lifecycle"}},
 		{packages: []string{"server/docsui"}, ours: []string{"openapi"}},
 		{packages: []string{"server/cli"}, ours: []string{"gen/lifecycle", "gen/execd"}},
 		{packages: []string{"server/app", "server/cmd/sandbox-server"}, ours: []string{"gen/...", "openapi/...", "runtime/...", "server/..."}},
