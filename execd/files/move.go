@@ -99,9 +99,6 @@ func (m move) run(ctx context.Context) error {
 	switch {
 	case errors.Is(err, unix.EXDEV):
 		// Other reasons than two file systems exist: overlayfs says so for a directory of the image's layers.
-		if madeUp(m.src) {
-			return invalid(m.src, "is made up by the kernel and cannot be moved")
-		}
 		return m.copyAndRemove(ctx)
 	case errors.Is(err, unix.EEXIST):
 		return conflict(m.dest, "exists already and is never overwritten")
@@ -109,19 +106,6 @@ func (m move) run(ctx context.Context) error {
 		return invalid(m.dest, "is inside %s, which cannot be moved into itself", m.src)
 	}
 	return classify(m.src, err)
-}
-
-// madeUp tells whether a path is in /proc, /sys or the like: what is there cannot be removed, and some of it not even read.
-func madeUp(path string) bool {
-	var fs unix.Statfs_t
-	if err := unix.Statfs(filepath.Dir(path), &fs); err != nil {
-		return false
-	}
-	switch fs.Type {
-	case unix.PROC_SUPER_MAGIC, unix.SYSFS_MAGIC, unix.CGROUP_SUPER_MAGIC, unix.CGROUP2_SUPER_MAGIC:
-		return true
-	}
-	return false
 }
 
 // renameNoReplace renames unless something is at the target. Where the file system cannot do this in one step (some

@@ -126,16 +126,6 @@ func TestMoveBetweenFileSystems(t *testing.T) {
 	wantNoTemporary(t, disk)
 }
 
-func TestMoveOfWhatTheKernelMakesUp(t *testing.T) {
-	f, root := newFiles(t)
-	for _, src := range []string{"/proc/self/mem", "/proc/self", "/sys/kernel"} {
-		err := f.Move(t.Context(), []files.MoveEntry{{Src: src, Dest: "taken"}})
-		wantError(t, err, files.KindInvalid, "entry 1 of 1", src, "made up by the kernel")
-		wantEqual(t, "target exists", exists(t, root+"/taken"), false)
-	}
-	wantNoTemporary(t, root)
-}
-
 func TestMoveToAFullFileSystemChangesNothing(t *testing.T) {
 	f, root := newFiles(t)
 	disk := mountTmpfs(t, "size=1m")

@@ -214,7 +214,7 @@ func (w *Watch) addTree(folder string, announce bool) error {
 
 func classify(path string, err error) error {
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ELOOP), errors.Is(err, syscall.ENAMETOOLONG):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("%s: %w", path, ErrNotFound)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%s: %w", path, ErrPermission)
