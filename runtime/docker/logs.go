@@ -3,11 +3,17 @@ package docker
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/pkg/stdcopy"
+
+	"sandbox.internal/runtime/engine"
 )
 
 // maxLogBytes is the contract's limit on what Logs returns.
@@ -32,6 +38,51 @@ func (e *Engine) Logs(ctx context.Context, id string, tail int) (string, error) 
 		return "", err
 	}
 	return strings.ToValidUTF8(string(last.kept), "?"), nil
+}
+
+// OpenLog implements [engine.Engine].
+func (e *Engine) OpenLog(ctx context.Context, id string, options engine.LogOptions) (io.ReadCloser, error) {
+	op := "read the log of container " + id
+	request := container.LogsOptions{ShowStdout: true, ShowStderr: true, Follow: options.Follow, Tail: "all"}
+	if options.Tail >= 0 {
+		request.Tail = strconv.Itoa(options.Tail)
+	}
+	if !options.Since.IsZero() {
+		request.Since = options.Since.UTC().Format(time.RFC3339Nano)
+	}
+	// Only the answer's beginning is bound by the API's timeout: the log itself takes as long as its reader.
+	ctx, cancel := context.WithCancel(ctx)
+	late := time.AfterFunc(e.timeout, cancel)
+	frames, err := e.api.ContainerLogs(ctx, id, request)
+	inTime := late.Stop()
+	if err == nil && !inTime {
+		err = errors.Join(context.DeadlineExceeded, frames.Close())
+	}
+	if err != nil {
+		cancel()
+		if !inTime {
+			return nil, fmt.Errorf("%s: %w: no answer within %s", op, engine.ErrUnavailable, e.timeout)
+		}
+		return nil, explain(op, err, forContainer)
+	}
+	reader, writer := io.Pipe()
+	go func() {
+		defer func() { _ = frames.Close() }()
+		_, err := stdcopy.StdCopy(writer, writer, frames)
+		writer.CloseWithError(explain(op, err, forContainer))
+	}()
+	return openLog{reader, cancel}, nil
+}
+
+// openLog ends the engine's answer when its reader does.
+type openLog struct {
+	*io.PipeReader
+	cancel context.CancelFunc
+}
+
+func (l openLog) Close() error {
+	l.cancel()
+	return l.PipeReader.Close()
 }
 
 // lastBytes keeps the end of what is written to it.

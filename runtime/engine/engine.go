@@ -5,6 +5,7 @@ package engine
 
 import (
 	"context"
+	"io"
 	"time"
 )
 
@@ -57,6 +58,10 @@ type Engine interface {
 	// Logs returns the last lines that the container wrote to its standard output and error, combined, at most tail lines and 64 KiB.
 	Logs(ctx context.Context, id string, tail int) (string, error)
 
+	// OpenLog returns what the container wrote to its standard output and error, combined, byte for byte. Reading it may take as long as
+	// it takes, and ctx bounds it; the caller closes it. With Follow it ends when the container does. It returns [ErrNotFound].
+	OpenLog(ctx context.Context, id string, options LogOptions) (io.ReadCloser, error)
+
 	// Watch calls handle, one call at a time, for what happens to containers that carry all the labels, until ctx ends or
 	// the engine hangs up. It calls ready once the subscription stands: what happens after that is not missed, and may be told twice.
 	// handle must be quick.
@@ -64,6 +69,13 @@ type Engine interface {
 
 	// Close releases the connection to the engine. Containers are not touched.
 	Close() error
+}
+
+// LogOptions selects a part of a container's log. The engine keeps a bounded part of it, and forgets the oldest first.
+type LogOptions struct {
+	Tail   int       // how many of the last lines to begin with; negative means all
+	Since  time.Time // leaves out what was written before; zero leaves out nothing
+	Follow bool      // go on with what is written
 }
 
 // Info describes an engine.

@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,6 +26,10 @@ type actor struct {
 	auth   *lifecycle.ImageAuth // for the first pull; never stored
 	job    context.CancelFunc   // ends the engine work that is under way; nil when there is none
 	look   bool                 // something may have happened to the container behind our back
+
+	untold     []lifecycle.Event // of changes that are visible and not durable yet
+	untoldTry  time.Time         // when they are tried again
+	progressed lifecycle.Status  // the last progress that became an event
 
 	// Shared:
 	inbox   chan func()
@@ -63,8 +68,9 @@ func (a *actor) run() {
 		if a.due() {
 			return
 		}
+		a.catchUp()
 		a.next()
-		timer.Reset(a.untilDue())
+		timer.Reset(a.sleep())
 		select {
 		case f := <-a.inbox:
 			f()
@@ -168,7 +174,7 @@ func (a *actor) request(trigger lifecycle.Trigger, reason lifecycle.Reason, mess
 	if err != nil {
 		return err
 	}
-	return a.commit(record)
+	return a.commit(record, a.transition(record))
 }
 
 // settle makes a transition that has happened already. It holds even when the store fails: a restart finds it out again.
@@ -178,12 +184,36 @@ func (a *actor) settle(trigger lifecycle.Trigger, reason lifecycle.Reason, messa
 		a.log.Error().Err(err).Str("state", string(a.state())).Msg("the transitions table lacks what happened")
 		return
 	}
-	a.adopt(record)
+	var events []lifecycle.Event
+	if trigger == lifecycle.TriggerProvisioned {
+		if ready, first := record.Sandbox.Reach(lifecycle.StageReady, record.Sandbox.Status.LastTransitionAt); first {
+			events = append(events, ready)
+		}
+	}
+	a.adopt(record, append(events, a.transition(record))...)
+}
+
+// transition returns the event that tells how the actor's record becomes that one.
+func (a *actor) transition(to lifecycle.Record) lifecycle.Event {
+	return stateEvent(a.state(), to.Sandbox)
+}
+
+func stateEvent(from lifecycle.State, sandbox lifecycle.Sandbox) lifecycle.Event {
+	status := sandbox.Status
+	return lifecycle.Event{
+		SandboxID: sandbox.ID, Owner: sandbox.Owner, Type: lifecycle.EventState, Time: status.LastTransitionAt,
+		From: from, To: status.State, Reason: status.Reason, Message: status.Message,
+	}
+}
+
+// event returns an event of the sandbox that happens now.
+func (a *actor) event(kind lifecycle.EventType) lifecycle.Event {
+	return lifecycle.Event{SandboxID: a.id, Owner: a.record.Sandbox.Owner, Type: kind, Time: a.host.Clock().UTC()}
 }
 
 // commit makes a changed record durable, then visible.
-func (a *actor) commit(record lifecycle.Record) error {
-	if err := a.host.Store.Save(a.host.ctx, record); err != nil {
+func (a *actor) commit(record lifecycle.Record, events ...lifecycle.Event) error {
+	if err := a.save(record, events); err != nil {
 		if a.host.ctx.Err() != nil {
 			return stopping()
 		}
@@ -194,11 +224,31 @@ func (a *actor) commit(record lifecycle.Record) error {
 }
 
 // adopt makes a record visible that describes what has happened, durable or not.
-func (a *actor) adopt(record lifecycle.Record) {
-	if err := a.host.Store.Save(a.host.ctx, record); err != nil {
-		a.log.Error().Err(err).Msg("a change is not durable; the next one tries again")
+func (a *actor) adopt(record lifecycle.Record, events ...lifecycle.Event) {
+	if err := a.save(record, events); err != nil {
+		a.log.Error().Err(err).Msg("a change is not durable; trying again")
+		a.untold = append(a.untold, events...)
+		a.untoldTry = a.host.Clock().Add(retryUntold)
 	}
 	a.show(record)
+}
+
+// save makes a record durable with its events, and with those that the store refused before: an event is never without its state.
+func (a *actor) save(record lifecycle.Record, events []lifecycle.Event) error {
+	events = slices.Concat(a.untold, events)
+	if err := a.host.Store.Save(a.host.ctx, record, events...); err != nil {
+		return err
+	}
+	a.untold, a.untoldTry = nil, time.Time{}
+	a.host.bulletin.tell(events)
+	return nil
+}
+
+// catchUp tries again to make durable what the store refused.
+func (a *actor) catchUp() {
+	if !a.untoldTry.IsZero() && !a.host.Clock().Before(a.untoldTry) {
+		a.adopt(a.record)
+	}
 }
 
 func (a *actor) show(record lifecycle.Record) {
@@ -220,15 +270,36 @@ func (a *actor) progress(reason lifecycle.Reason, message string) {
 	a.publish()
 }
 
+// reach notes that provisioning has come to a stage.
+func (a *actor) reach(stage lifecycle.Stage) {
+	at := a.host.Clock()
+	a.post(func() {
+		record := a.record
+		if event, first := record.Sandbox.Reach(stage, at); first && a.state() == lifecycle.StatePending {
+			a.adopt(record, event)
+		}
+	})
+}
+
 // untilDue returns how long the actor may sleep before time alone changes something.
 func (a *actor) untilDue() time.Duration {
+	until := time.Hour // only the work under way changes something
 	switch state := a.state(); {
 	case state.Final() && a.record.Removed:
-		return max(0, a.record.RetainUntil.Sub(a.host.Clock()))
+		until = a.record.RetainUntil.Sub(a.host.Clock())
 	case state.Final() || state == lifecycle.StateStopping:
-		return time.Hour // only the work under way changes something
+	default:
+		until = a.record.Sandbox.ExpiresAt.Sub(a.host.Clock())
 	}
-	return max(0, a.record.Sandbox.ExpiresAt.Sub(a.host.Clock()))
+	return max(0, until)
+}
+
+// sleep returns how long the actor may sleep before it has something to do.
+func (a *actor) sleep() time.Duration {
+	if a.untoldTry.IsZero() {
+		return a.untilDue()
+	}
+	return max(0, min(a.untilDue(), a.untoldTry.Sub(a.host.Clock())))
 }
 
 // due does what the time demands. It returns true when the sandbox is forgotten.
@@ -237,12 +308,14 @@ func (a *actor) due() bool {
 		return false
 	}
 	if a.state().Final() {
-		if err := a.host.Store.Forget(a.host.ctx, a.id); err != nil {
+		events := slices.Concat(a.untold, []lifecycle.Event{a.event(lifecycle.EventForgotten)})
+		if err := a.host.Store.Forget(a.host.ctx, a.id, events...); err != nil {
 			a.log.Error().Err(err).Msg("the record of an ended sandbox cannot be removed; trying again")
 			a.record.RetainUntil = a.host.Clock().Add(time.Minute)
 			return false
 		}
 		a.host.registry.remove(a)
+		a.host.bulletin.tell(events)
 		return true
 	}
 	a.settle(lifecycle.TriggerExpire, lifecycle.ReasonExpired, "its time is up")

@@ -3,11 +3,13 @@ package host_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,6 +29,7 @@ const (
 	callRemove      = "Remove"
 	callInspect     = "Inspect"
 	callWatch       = "Watch"
+	callOpenLog     = "OpenLog"
 )
 
 // fault runs around a call of the engine and may delay it, or make it fail.
@@ -327,6 +330,17 @@ func (e *memoryEngine) Logs(context.Context, string, int) (string, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.logs, nil
+}
+
+// OpenLog knows no options. A log that is followed ends with its container.
+func (e *memoryEngine) OpenLog(ctx context.Context, id string, options engine.LogOptions) (io.ReadCloser, error) {
+	var text string
+	err := e.around(ctx, callOpenLog, id, func() error {
+		_, err := e.find(id)
+		text = e.logs
+		return err
+	})
+	return io.NopCloser(strings.NewReader(text)), err
 }
 
 func (e *memoryEngine) Watch(ctx context.Context, labels map[string]string, ready func(), handle func(engine.Event)) error {

@@ -16,12 +16,22 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Store keeps records. Insert and Save return when the record would survive a power failure.
+// Store keeps records, and the events that tell how they came to be what they are. Insert, Save and Forget return when the record and
+// its events would survive a power failure, and write either both or neither.
 type Store interface {
 	Load(ctx context.Context) ([]lifecycle.Record, error)
-	Insert(ctx context.Context, record lifecycle.Record, key *lifecycle.IdempotencyKey) error
-	Save(ctx context.Context, record lifecycle.Record) error
-	Forget(ctx context.Context, id string) error
+	Insert(ctx context.Context, record lifecycle.Record, key *lifecycle.IdempotencyKey, events ...lifecycle.Event) error
+	Save(ctx context.Context, record lifecycle.Record, events ...lifecycle.Event) error
+	Forget(ctx context.Context, id string, events ...lifecycle.Event) error
+
+	// Events returns what matches, and the bounds of what is kept. TrimEvents forgets what is older than notBefore or in excess of keep.
+	Events(ctx context.Context, query lifecycle.EventQuery) (lifecycle.EventPage, error)
+	TrimEvents(ctx context.Context, keep int, notBefore time.Time) error
+
+	// SaveLog keeps the end of an ended sandbox's log until its record is forgotten.
+	SaveLog(ctx context.Context, id string, log []byte) error
+	Log(ctx context.Context, id string) (log []byte, kept bool, err error)
+
 	FindKey(ctx context.Context, owner, key string, notBefore time.Time) (lifecycle.IdempotencyKey, bool, error)
 	PurgeKeys(ctx context.Context, notBefore time.Time) error
 }
@@ -72,6 +82,13 @@ const (
 	sweepInterval = time.Minute
 	// concurrentStarts bounds how many containers are created and started at once: an engine that is asked for more answers later, not faster.
 	concurrentStarts = 16
+	// progressInterval is how often progress of one kind becomes an event, which costs a durable write; the status shows every step.
+	progressInterval = 5 * time.Second
+	// retryUntold is how often a change that could not be made durable is tried again.
+	retryUntold = time.Second
+	// keptEvents and keptEventsFor bound how many events are kept, and for how long. What is in excess goes with the next sweep.
+	keptEvents    = 100_000
+	keptEventsFor = 7 * 24 * time.Hour
 )
 
 // Host implements lifecycle.Backend.
@@ -83,6 +100,7 @@ type Host struct {
 	starts chan struct{}
 
 	registry registry
+	bulletin bulletin
 	keys     sync.Mutex // serialises creates that carry an idempotency key
 	slot     sync.Mutex // serialises creates while there is one sandbox at a time
 	creating sync.RWMutex
@@ -108,6 +126,7 @@ func Start(ctx context.Context, options Options) (*Host, error) {
 	h.since = h.Clock()
 	h.registry.actors = make(map[string]*actor)
 	h.registry.tagged = make(map[tag]map[*actor]struct{})
+	h.bulletin.feeds = make(map[*feed]struct{})
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	var err error
 	if h.info, err = h.Engine.Info(ctx); err != nil {

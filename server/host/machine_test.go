@@ -245,28 +245,28 @@ func allowed(from, to lifecycle.State) bool {
 	return false
 }
 
-func (s *watchedStore) Insert(ctx context.Context, r lifecycle.Record, key *lifecycle.IdempotencyKey) error {
+func (s *watchedStore) Insert(ctx context.Context, r lifecycle.Record, key *lifecycle.IdempotencyKey, events ...lifecycle.Event) error {
 	if err := s.note(callInsert, r); err != nil {
 		return err
 	}
-	return s.Store.Insert(ctx, r, key)
+	return s.Store.Insert(ctx, r, key, events...)
 }
 
-func (s *watchedStore) Save(ctx context.Context, r lifecycle.Record) error {
+func (s *watchedStore) Save(ctx context.Context, r lifecycle.Record, events ...lifecycle.Event) error {
 	if err := s.note(callSave, r); err != nil {
 		return err
 	}
-	return s.Store.Save(ctx, r)
+	return s.Store.Save(ctx, r, events...)
 }
 
-func (s *watchedStore) Forget(ctx context.Context, id string) error {
+func (s *watchedStore) Forget(ctx context.Context, id string, events ...lifecycle.Event) error {
 	s.mu.Lock()
 	err := s.faults[callForget]
 	s.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return s.Store.Forget(ctx, id)
+	return s.Store.Forget(ctx, id, events...)
 }
 
 func kindOf(err error) lifecycle.Kind {

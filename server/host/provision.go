@@ -44,7 +44,7 @@ func (a *actor) provision(ctx context.Context, record lifecycle.Record) func() {
 			}
 		case errors.Is(err, engine.ErrUnavailable):
 			a.log.Warn().Err(err).Dur("retry_in", pause).Msg("provisioning waits for the container engine")
-			a.tell(lifecycle.ReasonEngineUnavailable, "waiting for the container engine: "+err.Error())
+			a.tellWaiting(lifecycle.ReasonEngineUnavailable, "waiting for the container engine: "+err.Error())
 			if !sleep(ctx, pause) {
 				return nil
 			}
@@ -90,6 +90,24 @@ func (a *actor) tell(reason lifecycle.Reason, message string) {
 	})
 }
 
+// tellWaiting is tell for what may take minutes. Its beginning becomes an event, and then its latest word every few seconds.
+func (a *actor) tellWaiting(reason lifecycle.Reason, message string) {
+	a.post(func() {
+		if a.state() != lifecycle.StatePending {
+			return
+		}
+		a.progress(reason, message)
+		event := a.event(lifecycle.EventProgress)
+		recent := reason == a.progressed.Reason && event.Time.Sub(a.progressed.LastTransitionAt) < progressInterval
+		if recent || len(a.untold) > 0 {
+			return
+		}
+		a.progressed = lifecycle.Status{Reason: reason, LastTransitionAt: event.Time}
+		event.Reason, event.Message = reason, message
+		a.adopt(a.record, event)
+	})
+}
+
 // bringUp makes the sandbox usable and returns the host's port of its execd.
 func (a *actor) bringUp(ctx context.Context, record lifecycle.Record) (port int, err error) {
 	name := containerName(a.id)
@@ -121,6 +139,7 @@ func (a *actor) launch(ctx context.Context, record lifecycle.Record) error {
 		return err
 	}
 	watch.done(StagePulled)
+	a.reach(lifecycle.StagePulled)
 	select {
 	case a.host.starts <- struct{}{}:
 		defer func() { <-a.host.starts }()
@@ -146,6 +165,7 @@ func (a *actor) launch(ctx context.Context, record lifecycle.Record) error {
 	unbroken := a.host.ctx
 	_, err = a.host.Engine.Create(unbroken, spec)
 	if err == nil || errors.Is(err, engine.ErrExists) {
+		a.reach(lifecycle.StageCreated)
 		watch.done(StageCreated)
 		if err = a.host.Engine.Start(unbroken, spec.Name); err == nil {
 			watch.done(StageStarted)
@@ -153,6 +173,8 @@ func (a *actor) launch(ctx context.Context, record lifecycle.Record) error {
 	}
 	if err != nil {
 		a.host.distrustVolume()
+	} else {
+		a.reach(lifecycle.StageStarted)
 	}
 	if errors.Is(err, engine.ErrInvalid) && spec.Resources.GPUs > 0 {
 		return &provisionError{reason: lifecycle.ReasonResourceLimit, text: fmt.Sprintf("resourceLimits.gpu: %d: %v", spec.Resources.GPUs, err)}
@@ -184,7 +206,7 @@ func (a *actor) image(ctx context.Context, record lifecycle.Record) (string, err
 		auth = &engine.RegistryAuth{Username: a.auth.Username, Password: a.auth.Password}
 	}
 	imageID, err := a.host.Engine.EnsureImage(ctx, record.Sandbox.Image, auth, func(progress string) {
-		a.tell(lifecycle.ReasonImagePulling, progress)
+		a.tellWaiting(lifecycle.ReasonImagePulling, progress)
 	})
 	if errors.Is(err, engine.ErrImage) && record.NeedsAuth && auth == nil {
 		return "", fmt.Errorf("%w (the service restarted during the pull, and credentials are not stored: create the sandbox again)", err)

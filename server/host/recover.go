@@ -34,7 +34,7 @@ func (h *Host) recover(ctx context.Context) error {
 			h.removeStray(ctx, container)
 			continue
 		}
-		if err := h.Store.Insert(ctx, record, nil); err != nil {
+		if err := h.Store.Insert(ctx, record, nil, stateEvent("", record.Sandbox)); err != nil {
 			return fmt.Errorf("save sandbox %s, rebuilt from its container: %w", record.Sandbox.ID, err)
 		}
 		h.spawn(record, nil)
@@ -63,6 +63,7 @@ func recordOf(container engine.Container) (lifecycle.Record, bool) {
 	}
 	status.Reason, status.Message = lifecycle.ReasonProvisioning, "rebuilt from its container: the record was lost"
 	record.Port = portOf(container)
+	record.Sandbox.Stages = nil // the label has only those before the container was made
 	return record, true
 }
 
@@ -113,7 +114,7 @@ func (h *Host) sweepPeriodically() {
 
 // sweep removes containers that nobody answers for, which only a call that the engine carried out after it had seemed to fail can
 // leave, and makes those look whose container is not what their record says: an event may have been lost, or the look that it asked
-// for may have failed. It also forgets old idempotency keys.
+// for may have failed. It also forgets old idempotency keys and events.
 func (h *Host) sweep() {
 	containers, err := h.Engine.List(h.ctx, h.ours())
 	if err != nil {
@@ -123,6 +124,9 @@ func (h *Host) sweep() {
 	}
 	if err := h.Store.PurgeKeys(h.ctx, h.Clock().Add(-lifecycle.IdempotencyWindow)); err != nil {
 		h.Logger.Warn().Err(err).Msg("old idempotency keys cannot be removed")
+	}
+	if err := h.Store.TrimEvents(h.ctx, keptEvents, h.Clock().Add(-keptEventsFor)); err != nil {
+		h.Logger.Warn().Err(err).Msg("old events cannot be removed")
 	}
 }
 

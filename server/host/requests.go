@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,6 +16,11 @@ import (
 // Create implements lifecycle.Backend.
 func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) (lifecycle.Sandbox, error) {
 	watch := h.laps()
+	took := options.Took
+	if took == nil {
+		took = func(string, time.Duration) {}
+	}
+	began := h.Clock()
 	if err := spec.Validate(); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
@@ -50,12 +56,18 @@ func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycl
 	if key != nil {
 		key.SandboxID = record.Sandbox.ID
 	}
-	if err := h.Store.Insert(ctx, record, key); err != nil {
+	took("validate", h.Clock().Sub(began))
+	accepted, _ := record.Sandbox.Reach(lifecycle.StageAccepted, record.Sandbox.CreatedAt)
+	events := []lifecycle.Event{stateEvent("", record.Sandbox), accepted}
+	began = h.Clock()
+	if err := h.Store.Insert(ctx, record, key, events...); err != nil {
 		return lifecycle.Sandbox{}, fmt.Errorf("save the new sandbox: %w", err)
 	}
 	watch.done(StageAccepted)
 	h.Observer.StateChanged(record.Sandbox.Status.State, record.Sandbox.Status.Reason)
+	took("durable", h.Clock().Sub(began))
 	a := h.spawn(record, spec.Auth)
+	h.bulletin.tell(events)
 	a.log.Info().Str("image", spec.Image).Str("owner", options.Owner).Time("expires_at", record.Sandbox.ExpiresAt).Msg("sandbox accepted")
 	return record.Sandbox, nil
 }
@@ -95,6 +107,8 @@ func (h *Host) newRecord(spec lifecycle.Spec, owner string) (lifecycle.Record, e
 		return lifecycle.Record{}, fmt.Errorf("make a token: %w", err)
 	}
 	now := h.Clock().UTC()
+	extensions := spec.Extensions
+	spec.Extensions = nil // once is enough
 	return lifecycle.Record{
 		Sandbox: lifecycle.Sandbox{
 			ID:         uuid.NewString(),
@@ -104,6 +118,7 @@ func (h *Host) newRecord(spec lifecycle.Spec, owner string) (lifecycle.Record, e
 			CreatedAt:  now,
 			ExpiresAt:  now.Add(spec.Timeout),
 			Owner:      owner,
+			Extensions: extensions,
 			Status: lifecycle.Status{
 				State:            lifecycle.StatePending,
 				Reason:           lifecycle.ReasonProvisioning,
@@ -187,7 +202,45 @@ func (h *Host) Renew(ctx context.Context, id string, expiresAt time.Time) (time.
 		}
 		record := a.record
 		record.Sandbox.ExpiresAt = expiresAt
-		return a.commit(record)
+		event := a.event(lifecycle.EventRenewed)
+		event.ExpiresAt = expiresAt
+		return a.commit(record, event)
 	})
 	return expiresAt, err
+}
+
+// UpdateMetadata implements lifecycle.Backend.
+func (h *Host) UpdateMetadata(ctx context.Context, id string, patch map[string]*string) (map[string]string, error) {
+	a, err := h.registry.get(id)
+	if err != nil {
+		return nil, err
+	}
+	var merged map[string]string
+	err = a.do(ctx, func() (err error) {
+		if state := a.state(); state.Final() {
+			return lifecycle.Conflictf("cannot change the metadata: the sandbox is %s", state)
+		}
+		if merged, err = lifecycle.MergeMetadata(a.record.Sandbox.Metadata, patch); err != nil {
+			return err
+		}
+		if maps.Equal(merged, a.record.Sandbox.Metadata) {
+			return nil
+		}
+		record := a.record
+		record.Sandbox.Metadata = merged
+		event := a.event(lifecycle.EventMetadata)
+		event.Metadata = merged
+		return a.commit(record, event)
+	})
+	return maps.Clone(merged), err
+}
+
+// Settle implements lifecycle.Backend.
+func (h *Host) Settle(ctx context.Context, id string, atMost time.Duration) (lifecycle.Sandbox, error) {
+	a, err := h.registry.get(id)
+	if err != nil {
+		return lifecycle.Sandbox{}, err
+	}
+	record := h.await(ctx, a, atMost, func(r *lifecycle.Record) bool { return !r.Sandbox.Status.State.Transient() })
+	return record.Sandbox, nil
 }

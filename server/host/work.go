@@ -154,6 +154,7 @@ func (a *actor) terminate(ctx context.Context, _ lifecycle.Record) func() {
 	if err := a.host.Engine.Stop(ctx, name, stopGrace); err != nil && ctx.Err() == nil {
 		a.log.Warn().Err(err).Msg("the entrypoint was not asked to end; it is killed")
 	}
+	a.keepLog(ctx)
 	err := a.insist(ctx, "remove", func(ctx context.Context) error { return a.host.Engine.Remove(ctx, name) })
 	switch {
 	case ctx.Err() != nil:
@@ -172,6 +173,7 @@ func (a *actor) terminate(ctx context.Context, _ lifecycle.Record) func() {
 
 // clean removes what a sandbox that has Failed left at the engine.
 func (a *actor) clean(ctx context.Context, _ lifecycle.Record) func() {
+	a.keepLog(ctx)
 	err := a.insist(ctx, "remove", func(ctx context.Context) error { return a.host.Engine.Remove(ctx, containerName(a.id)) })
 	if err != nil {
 		a.log.Error().Err(err).Msg("the container of a failed sandbox cannot be removed; trying again")

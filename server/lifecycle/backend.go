@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"context"
+	"io"
 	"time"
 )
 
@@ -32,6 +33,22 @@ type Backend interface {
 	// and KindConflict for a sandbox that is ending or has ended.
 	Renew(ctx context.Context, id string, expiresAt time.Time) (time.Time, error)
 
+	// UpdateMetadata applies a JSON merge patch ([MergeMetadata]) to the metadata and returns all of it. It returns KindNotFound,
+	// KindInvalid for a result that breaks a rule of metadata, and KindConflict for a sandbox that has ended.
+	UpdateMetadata(ctx context.Context, id string, patch map[string]*string) (map[string]string, error)
+
+	// Settle waits until the service is not at work to change the sandbox's state ([State.Transient]), the sandbox is forgotten, the
+	// time is up or ctx ends, whatever comes first, and returns the sandbox as it was last seen. It returns KindNotFound.
+	Settle(ctx context.Context, id string, atMost time.Duration) (Sandbox, error)
+
+	// Events returns a feed of what happens. It returns KindNotFound when one sandbox is asked for and does not exist.
+	Events(ctx context.Context, selection EventSelection) (EventFeed, error)
+
+	// Logs writes what the sandbox's entrypoint printed, standard output and error combined, to what open returns. It calls open once, as
+	// soon as it is certain that there is a log, empty or not; a failure before that is a refusal, one afterwards is a log cut short.
+	// An ended sandbox has the end of its log. It returns KindNotFound, and KindConflict for an ended sandbox whose log was lost.
+	Logs(ctx context.Context, id string, options LogOptions, open func() io.Writer) error
+
 	// Endpoint returns how to reach a port of the sandbox. While the sandbox is Pending it waits, at most 30 s, until it is usable:
 	// clients use the endpoint at once and do not try twice.
 	// It returns KindNotFound, KindInvalid for a port outside 1..65535, and KindConflict for a sandbox that has no endpoint (yet).
@@ -43,6 +60,8 @@ type CreateOptions struct {
 	Owner string // name of the API key that asks
 	// IdempotencyKey makes a repeated request return the sandbox of the first one, for 24 hours, per owner. Empty means none.
 	IdempotencyKey string
+	// Took, if not nil, is told how long the steps of the creation took: validate, durable.
+	Took func(step string, took time.Duration)
 }
 
 // Filter selects sandboxes. Its conditions are combined with AND; the zero value matches every sandbox.

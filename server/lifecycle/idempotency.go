@@ -27,13 +27,11 @@ type IdempotencyKey struct {
 // Digest identifies everything that a client asked for, image credentials included: two specs have the same digest only when they
 // ask for the same. It is the SHA-256 of the spec's JSON, in hexadecimal, so nothing of the spec can be read from it.
 func (s *Spec) Digest() string {
-	// The outer fields replace those of the spec: the credentials because its JSON leaves them out, the extensions because JSON
-	// would rewrite their bytes.
+	// The spec's JSON leaves the credentials out.
 	canonical := struct {
 		Spec
 		Credentials *ImageAuth
-		Extensions  []byte
-	}{*s, s.Auth, s.Extensions}
+	}{*s, s.Auth}
 	hash := sha256.New()
 	// Strings, numbers and maps of strings always encode, in one way only, and a hash takes every write.
 	_ = json.NewEncoder(hash).Encode(canonical)

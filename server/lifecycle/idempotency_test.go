@@ -1,7 +1,6 @@
 package lifecycle_test
 
 import (
-	"encoding/json"
 	"regexp"
 	"testing"
 	"time"
@@ -38,9 +37,9 @@ func TestDigestTellsSpecsApart(t *testing.T) {
 		"policy":           func(s *lifecycle.Spec) { s.NetworkPolicy.DefaultAction = "allow" },
 		"rule":             func(s *lifecycle.Spec) { s.NetworkPolicy.Egress[0].Target = "example.org" },
 		"volume":           func(s *lifecycle.Spec) { s.Volumes[0].ReadOnly = true },
-		"extensions":       func(s *lifecycle.Spec) { s.Extensions = json.RawMessage(`{"a": 2}`) },
-		"extensions' form": func(s *lifecycle.Spec) { s.Extensions = json.RawMessage(`{"a":1}`) },
-		"no JSON at all":   func(s *lifecycle.Spec) { s.Extensions = json.RawMessage(`{`) },
+		"extensions":       func(s *lifecycle.Spec) { s.Extensions = []byte(`{"a": 2}`) },
+		"extensions' form": func(s *lifecycle.Spec) { s.Extensions = []byte(`{"a":1}`) },
+		"no JSON at all":   func(s *lifecycle.Spec) { s.Extensions = []byte(`{`) },
 		"no extensions":    func(s *lifecycle.Spec) { s.Extensions = nil },
 	} {
 		spec := fullSpec()

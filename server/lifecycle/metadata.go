@@ -1,9 +1,27 @@
 package lifecycle
 
 import (
+	"maps"
 	"net/url"
 	"strings"
 )
+
+// MergeMetadata returns the metadata after a JSON merge patch (RFC 7386): a value sets its key, nil removes it, keys that the patch
+// does not name stay. It returns an Error of KindInvalid when the result breaks a rule that holds for metadata at creation too.
+func MergeMetadata(metadata map[string]string, patch map[string]*string) (map[string]string, error) {
+	merged := maps.Clone(metadata)
+	if merged == nil {
+		merged = make(map[string]string, len(patch))
+	}
+	for key, value := range patch {
+		if value == nil {
+			delete(merged, key)
+		} else {
+			merged[key] = *value
+		}
+	}
+	return merged, validateMetadata(merged)
+}
 
 // ParseMetadataFilter reads the value of the metadata query parameter, percent-decoded once as every query parameter is: pairs of
 // key=value joined by &, keys and values percent-encoded once more when they contain those signs. It returns an Error of KindInvalid.

@@ -4,7 +4,6 @@
 package lifecycle
 
 import (
-	"encoding/json"
 	"maps"
 	"slices"
 	"time"
@@ -23,6 +22,9 @@ type Sandbox struct {
 	ExpiresAt  time.Time // UTC
 	CreatedAt  time.Time // UTC
 	Owner      string    // name of the API key that created it; empty when no key was needed
+	Extensions []byte    `json:",omitempty"` // as in the Spec, byte for byte
+	// Stages are the stages of provisioning that the sandbox has reached, in order. Empty when they are not known.
+	Stages []StageTime `json:",omitempty"`
 }
 
 // Status is a state and why the sandbox is in it.
@@ -44,7 +46,9 @@ type Spec struct {
 	Metadata      map[string]string
 	NetworkPolicy *NetworkPolicy
 	Volumes       []Volume
-	Extensions    json.RawMessage // passed through as the same JSON value
+	// Extensions is a JSON object for somebody else, passed through byte for byte; nil when there is none. Not json.RawMessage: as a
+	// part of other JSON its bytes would be rewritten.
+	Extensions []byte `json:",omitempty"`
 }
 
 // ImageAuth is a user's name and password at an image registry. It is neither stored nor logged.
@@ -119,5 +123,7 @@ func (s Spec) Clone() Spec {
 func (s Sandbox) Clone() Sandbox {
 	s.Metadata = maps.Clone(s.Metadata)
 	s.Entrypoint = slices.Clone(s.Entrypoint)
+	s.Extensions = slices.Clone(s.Extensions)
+	s.Stages = slices.Clone(s.Stages)
 	return s
 }

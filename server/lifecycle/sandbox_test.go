@@ -16,6 +16,7 @@ func fullRecord() lifecycle.Record {
 			ID: "id", Image: "image", Owner: "owner", CreatedAt: time.Unix(1, 0).UTC(), ExpiresAt: time.Unix(2, 0).UTC(),
 			Status:   lifecycle.Status{State: lifecycle.StateRunning, Reason: lifecycle.ReasonContainerRunning, Message: "m", LastTransitionAt: time.Unix(1, 0).UTC()},
 			Metadata: map[string]string{"name": "box"}, Entrypoint: []string{"sleep", "60"},
+			Extensions: []byte(`{"a": 1}`), Stages: []lifecycle.StageTime{{Stage: lifecycle.StageAccepted, At: time.Unix(1, 0).UTC()}},
 		},
 		Spec:      fullSpec(),
 		NeedsAuth: true, Token: "token", Removed: true, Port: 1, RetainUntil: time.Unix(3, 0).UTC(),
@@ -33,7 +34,7 @@ func fullSpec() lifecycle.Spec {
 		Metadata:      map[string]string{"name": "box"},
 		NetworkPolicy: &lifecycle.NetworkPolicy{DefaultAction: "deny", Egress: []lifecycle.EgressRule{{Action: "allow", Target: "example.com"}}},
 		Volumes:       []lifecycle.Volume{{Name: "v", MountPath: "/v", HostPath: "/h"}},
-		Extensions:    json.RawMessage(`{"a": 1}`),
+		Extensions:    []byte(`{"a": 1}`),
 	}
 }
 

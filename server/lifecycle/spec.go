@@ -15,6 +15,8 @@ const (
 
 	MaxMetadataKey   = 256  // bytes
 	MaxMetadataValue = 4096 // bytes
+	// MaxMetadata is how many bytes all keys and values have together. A request to create cannot hold more; patches could add up.
+	MaxMetadata = 1 << 20
 )
 
 // Validate returns an Error of KindInvalid that names the first field that breaks a rule, and the rule.
@@ -63,8 +65,12 @@ func validateEnv(env map[string]string) error {
 }
 
 func validateMetadata(metadata map[string]string) error {
+	total := 0
 	for _, key := range sortedKeys(metadata) {
+		total += len(key) + len(metadata[key])
 		switch {
+		case total > MaxMetadata:
+			return Invalidf("metadata: all keys and values together must have at most %d bytes", MaxMetadata)
 		case key == "" || len(key) > MaxMetadataKey || !utf8.ValidString(key):
 			return Invalidf("metadata: key %q must be 1 to %d bytes of UTF-8", key, MaxMetadataKey)
 		case strings.HasPrefix(key, LabelPrefix):

@@ -38,10 +38,15 @@ func (s *Store) Load(ctx context.Context) (records []lifecycle.Record, err error
 	return records, nil
 }
 
-// Insert makes a new record durable, together with its idempotency key if key is not nil: both or neither. It fails when there is a
-// record with that id already, and with [lifecycle.ErrKeyInUse] when the owner has used that key within [lifecycle.IdempotencyWindow].
-func (s *Store) Insert(ctx context.Context, record lifecycle.Record, key *lifecycle.IdempotencyKey) error {
+// Insert makes a new record durable, together with its idempotency key if key is not nil and with the events that tell of it: all or
+// nothing. It fails when there is a record with that id already, and with [lifecycle.ErrKeyInUse] when the owner has used that key
+// within [lifecycle.IdempotencyWindow].
+func (s *Store) Insert(ctx context.Context, record lifecycle.Record, key *lifecycle.IdempotencyKey, events ...lifecycle.Event) error {
 	data, err := encode(record)
+	if err != nil {
+		return err
+	}
+	told, err := encodeEvents(events)
 	if err != nil {
 		return err
 	}
@@ -50,16 +55,23 @@ func (s *Store) Insert(ctx context.Context, record lifecycle.Record, key *lifecy
 		if err := execute(stmts.insert, box.ID, box.CreatedAt.UnixNano(), string(box.Status.State), data); err != nil {
 			return fmt.Errorf("store: insert sandbox %q: %w", box.ID, err)
 		}
-		if key == nil {
-			return nil
+		if key != nil {
+			if err := insertKey(stmts, *key); err != nil {
+				return err
+			}
 		}
-		return insertKey(stmts, *key)
+		return insertEvents(stmts, told)
 	})
 }
 
-// Save makes a changed record durable. A record that is not there is an error: one that was forgotten must not come back to life.
-func (s *Store) Save(ctx context.Context, record lifecycle.Record) error {
+// Save makes a changed record durable, together with the events that tell of the change: both or neither. A record that is not there
+// is an error: one that was forgotten must not come back to life.
+func (s *Store) Save(ctx context.Context, record lifecycle.Record, events ...lifecycle.Event) error {
 	data, err := encode(record)
+	if err != nil {
+		return err
+	}
+	told, err := encodeEvents(events)
 	if err != nil {
 		return err
 	}
@@ -72,42 +84,43 @@ func (s *Store) Save(ctx context.Context, record lifecycle.Record) error {
 		if n, err := result.RowsAffected(); err != nil || n != 1 {
 			return fmt.Errorf("store: save sandbox %q: there is no such record", box.ID)
 		}
-		return nil
+		return insertEvents(stmts, told)
 	})
 }
 
-// Forget removes a record and is no error when there is none. Its idempotency key stays until it is purged.
-func (s *Store) Forget(ctx context.Context, id string) error {
+// Forget removes a record and its log, and makes the events that tell of it durable: all or nothing. It is no error when there is no
+// record; then the events are not written either. Its idempotency key stays until it is purged.
+func (s *Store) Forget(ctx context.Context, id string, events ...lifecycle.Event) error {
+	told, err := encodeEvents(events)
+	if err != nil {
+		return err
+	}
 	return s.writer.do(ctx, func(stmts *statements) error {
-		if err := execute(stmts.forget, id); err != nil {
+		if err := execute(stmts.forgetLog, id); err != nil {
+			return fmt.Errorf("store: forget the log of sandbox %q: %w", id, err)
+		}
+		result, err := stmts.forget.ExecContext(context.Background(), id)
+		if err != nil {
 			return fmt.Errorf("store: forget sandbox %q: %w", id, err)
 		}
-		return nil
+		if n, err := result.RowsAffected(); err != nil || n == 0 {
+			return err
+		}
+		return insertEvents(stmts, told)
 	})
 }
 
-// stored is a record as JSON. Fields that a newer release wrote are ignored, and fields that an older one did not know are zero.
-type stored struct {
-	lifecycle.Record
-	// Extensions stands in for Spec.Extensions: as part of the JSON their bytes would be rewritten, and the document wants them unchanged.
-	Extensions []byte `json:",omitempty"`
-}
-
+// encode returns a record as JSON. Fields that a newer release wrote are ignored by decode, and fields that an older one did not know
+// are zero.
 func encode(record lifecycle.Record) ([]byte, error) {
-	out := stored{Record: record, Extensions: record.Spec.Extensions}
-	out.Spec.Extensions = nil
-	data, err := json.Marshal(out)
+	data, err := json.Marshal(record)
 	if err != nil {
 		return nil, fmt.Errorf("store: encode sandbox %q: %w", record.Sandbox.ID, err)
 	}
 	return data, nil
 }
 
-func decode(data []byte) (lifecycle.Record, error) {
-	var in stored
-	if err := json.Unmarshal(data, &in); err != nil {
-		return lifecycle.Record{}, err
-	}
-	in.Spec.Extensions = in.Extensions
-	return in.Record, nil
+func decode(data []byte) (record lifecycle.Record, err error) {
+	err = json.Unmarshal(data, &record)
+	return record, err
 }

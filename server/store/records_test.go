@@ -3,7 +3,6 @@ package store_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
@@ -28,7 +27,9 @@ func TestRecordRoundTrip(t *testing.T) {
 	full.Spec.Metadata = map[string]string{"name": "x"}
 	full.Spec.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: "deny", Egress: []lifecycle.EgressRule{{Action: "allow", Target: "*.example.com"}}}
 	full.Spec.Volumes = []lifecycle.Volume{{Name: "v", MountPath: "/v", ReadOnly: true, SubPath: "s", HostPath: "/h"}}
-	full.Spec.Extensions = json.RawMessage(`{ "b" : 12345678901234567890, "a": "<&>" }`)
+	full.Spec.Extensions = []byte(`{ "b" : 12345678901234567890, "a": "<&>" }`)
+	full.Sandbox.Extensions = []byte("{ \"b\" : 1e2,\n\"b\":\"<&>\\u2028\xff\" }")
+	full.Sandbox.Stages = []lifecycle.StageTime{{Stage: lifecycle.StageAccepted, At: birth}}
 	full.NeedsAuth = true
 	full.Removed = true
 	full.Port = 40001

@@ -27,6 +27,23 @@ func migrations() []string {
 			PRIMARY KEY (owner, key)
 		) STRICT, WITHOUT ROWID;
 		CREATE INDEX idempotency_keys_by_age ON idempotency_keys (created_at);`,
+
+		// AUTOINCREMENT never gives a sequence out twice, also after the newest events were removed, and a transaction that is rolled back
+		// gives its sequences back. The sequence begins at the time in milliseconds, so that a new database goes on behind the one that was
+		// lost: nobody then takes an event for one that he has seen.
+		`CREATE TABLE events (
+			sequence   INTEGER PRIMARY KEY AUTOINCREMENT,
+			sandbox_id TEXT NOT NULL,
+			owner      TEXT NOT NULL,
+			time       INTEGER NOT NULL,
+			event      BLOB NOT NULL
+		) STRICT;
+		CREATE INDEX events_by_sandbox ON events (sandbox_id, sequence);
+		INSERT INTO sqlite_sequence (name, seq) VALUES ('events', CAST(unixepoch('subsec') * 1000 AS INTEGER));
+		CREATE TABLE logs (
+			sandbox_id TEXT PRIMARY KEY NOT NULL,
+			log        BLOB NOT NULL
+		) STRICT;`,
 	}
 }
 

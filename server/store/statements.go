@@ -15,6 +15,10 @@ type statements struct {
 	savepoint, release, undo *sql.Stmt
 	insert, save, forget     *sql.Stmt
 	insertKey, purgeKeys     *sql.Stmt
+	insertEvent              *sql.Stmt
+	newest, oldestSince      *sql.Stmt
+	trimEvents               *sql.Stmt
+	saveLog, forgetLog       *sql.Stmt
 	all                      []*sql.Stmt
 }
 
@@ -38,6 +42,14 @@ func prepareStatements(ctx context.Context, conn *sql.Conn) (*statements, error)
 			ON CONFLICT DO UPDATE SET digest = excluded.digest, sandbox_id = excluded.sandbox_id, created_at = excluded.created_at
 			WHERE created_at < ?`},
 		{&s.purgeKeys, `DELETE FROM idempotency_keys WHERE created_at < ?`},
+		{&s.insertEvent, `INSERT INTO events (sandbox_id, owner, time, event) VALUES (?, ?, ?, ?)`},
+		{&s.newest, newestSQL},
+		// In the order of the sequence, so that only what is about to be removed is looked at.
+		{&s.oldestSince, `SELECT sequence FROM events WHERE time >= ? ORDER BY sequence LIMIT 1`},
+		{&s.trimEvents, `DELETE FROM events WHERE sequence < ?`},
+		{&s.saveLog, `INSERT INTO logs (sandbox_id, log) SELECT id, ? FROM sandboxes WHERE id = ?
+			ON CONFLICT DO UPDATE SET log = excluded.log`},
+		{&s.forgetLog, `DELETE FROM logs WHERE sandbox_id = ?`},
 	} {
 		stmt, err := conn.PrepareContext(ctx, each.query)
 		if err != nil {

@@ -1,0 +1,141 @@
+package host
+
+import (
+	"context"
+	"io"
+	"slices"
+	"sync"
+
+	"sandbox.internal/server/lifecycle"
+)
+
+// feedPage is how many events a feed reads at once.
+const feedPage = 256
+
+// bulletin wakes those who follow events. It carries no events: feeds read them from the store, at their own pace, so that nobody who
+// writes waits for somebody who reads.
+type bulletin struct {
+	mu    sync.Mutex
+	feeds map[*feed]struct{}
+}
+
+// tell wakes the feeds that want one of the events. They are durable already.
+func (b *bulletin) tell(events []lifecycle.Event) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for f := range b.feeds {
+		if slices.ContainsFunc(events, f.wants) {
+			select {
+			case f.woken <- struct{}{}:
+			default: // it is about to look anyway
+			}
+		}
+	}
+}
+
+// feed implements lifecycle.EventFeed.
+type feed struct {
+	host   *Host
+	query  lifecycle.EventQuery // After is the cursor
+	woken  chan struct{}        // holds one
+	begun  bool
+	reset  bool // the first batch has to tell that the client's events are unknown here
+	behind bool // there may be more to read without waiting
+	ended  bool // the last event of the sandbox was told
+}
+
+// Events implements lifecycle.Backend.
+func (h *Host) Events(ctx context.Context, selection lifecycle.EventSelection) (lifecycle.EventFeed, error) {
+	if selection.SandboxID != "" {
+		if _, err := h.registry.get(selection.SandboxID); err != nil {
+			return nil, err
+		}
+	}
+	f := &feed{host: h, woken: make(chan struct{}, 1), behind: true}
+	f.query = lifecycle.EventQuery{SandboxID: selection.SandboxID, Owner: selection.Owner, Limit: feedPage}
+	// From here on nothing is missed: what comes before the first look is found by it, what comes after wakes the feed.
+	h.bulletin.mu.Lock()
+	h.bulletin.feeds[f] = struct{}{}
+	h.bulletin.mu.Unlock()
+
+	bounds, err := h.Store.Events(ctx, lifecycle.EventQuery{})
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	switch after := selection.After; {
+	case after == nil && selection.SandboxID == "", after != nil && *after > bounds.Newest:
+		f.query.After, f.reset = bounds.Newest, after != nil
+	case after == nil, *after <= 0:
+		f.query.After = bounds.Oldest - 1
+	default:
+		f.query.After = *after
+	}
+	return f, nil
+}
+
+func (f *feed) wants(event lifecycle.Event) bool {
+	return (f.query.SandboxID == "" || f.query.SandboxID == event.SandboxID) && (f.query.Owner == nil || *f.query.Owner == event.Owner)
+}
+
+// Close implements lifecycle.EventFeed.
+func (f *feed) Close() {
+	f.host.bulletin.mu.Lock()
+	defer f.host.bulletin.mu.Unlock()
+	delete(f.host.bulletin.feeds, f)
+}
+
+// Next implements lifecycle.EventFeed.
+func (f *feed) Next(ctx context.Context) (lifecycle.EventBatch, error) {
+	for {
+		if f.ended {
+			return lifecycle.EventBatch{}, io.EOF
+		}
+		if !f.behind {
+			select {
+			case <-f.woken:
+			case <-ctx.Done():
+				return lifecycle.EventBatch{}, ctx.Err()
+			case <-f.host.ctx.Done():
+				return lifecycle.EventBatch{}, stopping()
+			}
+		}
+		batch, err := f.read(ctx)
+		if err != nil {
+			return lifecycle.EventBatch{}, err
+		}
+		if !f.begun || batch.Reset || len(batch.Events) > 0 {
+			f.begun = true
+			return batch, nil
+		}
+	}
+}
+
+// read returns what the store has behind the cursor, and moves the cursor.
+func (f *feed) read(ctx context.Context) (lifecycle.EventBatch, error) {
+	f.behind = true // until a look has found nothing more
+	page, err := f.host.Store.Events(ctx, f.query)
+	if err != nil {
+		return lifecycle.EventBatch{}, err
+	}
+	if f.query.After+1 < page.Oldest {
+		// What would come next is forgotten: the client was away for too long, or reads too slowly.
+		f.query.After, f.reset = page.Oldest-1, false
+		if f.query.SandboxID != "" {
+			_, gone := f.host.registry.get(f.query.SandboxID)
+			f.ended = gone != nil // its last event may be among the forgotten ones
+		}
+		return lifecycle.EventBatch{Cursor: f.query.After, Reset: true}, nil
+	}
+	// What the page does not show up to its newest belongs to others.
+	f.query.After = max(f.query.After, page.Newest)
+	if f.behind = len(page.Events) == f.query.Limit; f.behind {
+		f.query.After = page.Events[len(page.Events)-1].Sequence
+	}
+	if n := len(page.Events); n > 0 && f.query.SandboxID != "" {
+		f.ended = page.Events[n-1].Type == lifecycle.EventForgotten
+	}
+	batch := lifecycle.EventBatch{Events: page.Events, Cursor: f.query.After, Reset: f.reset}
+	f.reset = false
+	return batch, nil
+}

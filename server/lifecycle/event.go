@@ -1,0 +1,134 @@
+package lifecycle
+
+import (
+	"context"
+	"time"
+)
+
+// EventType says what an event tells.
+type EventType string
+
+// The types of events. Readers must tolerate others.
+const (
+	EventState     EventType = "state"     // the sandbox changed its state, or came into being
+	EventStage     EventType = "stage"     // provisioning reached a stage
+	EventProgress  EventType = "progress"  // how provisioning goes on within its stage
+	EventRenewed   EventType = "renewed"   // the expiry was moved
+	EventMetadata  EventType = "metadata"  // the metadata was changed
+	EventForgotten EventType = "forgotten" // the record of the ended sandbox was removed; the sandbox's last event
+)
+
+// Event is something that happened to a sandbox. It is as durable as what it tells: a store writes both or neither.
+type Event struct {
+	// Sequence is the place in the one order of all events of a service, without gaps. The store sets it, and the next two as well
+	// as this one are columns of their own there.
+	Sequence  int64  `json:"-"`
+	SandboxID string `json:"-"`
+	Owner     string `json:"-"` // of the sandbox
+
+	Type EventType
+	Time time.Time // UTC
+
+	// From and To are the states of an EventState; From is empty when the sandbox came into being.
+	From State `json:",omitempty"`
+	To   State `json:",omitempty"`
+	// Reason and Message explain an EventState and an EventProgress.
+	Reason  Reason `json:",omitempty"`
+	Message string `json:",omitempty"`
+	// Stage is what an EventStage reached, Took the time since the stage before, Elapsed the time since the first one.
+	Stage   Stage         `json:",omitempty"`
+	Took    time.Duration `json:",omitempty"`
+	Elapsed time.Duration `json:",omitempty"`
+	// ExpiresAt is the expiry that an EventRenewed tells.
+	ExpiresAt time.Time `json:",omitzero"`
+	// Metadata is all of the metadata after an EventMetadata.
+	Metadata map[string]string `json:",omitempty"`
+}
+
+// Stage is a milestone of provisioning.
+type Stage string
+
+// The stages of provisioning, in their order.
+const (
+	StageAccepted Stage = "accepted" // the sandbox is on durable record
+	StagePulled   Stage = "pulled"   // its image is at the engine
+	StageCreated  Stage = "created"  // its container is made
+	StageStarted  Stage = "started"  // its container runs
+	StageReady    Stage = "ready"    // its daemon answers: the sandbox is Running
+)
+
+// StageTime tells when a stage was reached.
+type StageTime struct {
+	Stage Stage
+	At    time.Time // UTC
+}
+
+// Reached returns when the sandbox reached a stage, and whether it did.
+func (s *Sandbox) Reached(stage Stage) (time.Time, bool) {
+	for _, reached := range s.Stages {
+		if reached.Stage == stage {
+			return reached.At, true
+		}
+	}
+	return time.Time{}, false
+}
+
+// Reach notes that the sandbox has reached a stage and returns the event that tells it. It returns false, and notes nothing, when
+// the stage was reached before, and when the sandbox's beginning is not known because its record was rebuilt.
+func (s *Sandbox) Reach(stage Stage, at time.Time) (Event, bool) {
+	if _, before := s.Reached(stage); before || len(s.Stages) == 0 && stage != StageAccepted {
+		return Event{}, false
+	}
+	event := Event{SandboxID: s.ID, Owner: s.Owner, Type: EventStage, Time: at.UTC(), Stage: stage}
+	if n := len(s.Stages); n > 0 {
+		event.Took = max(0, at.Sub(s.Stages[n-1].At))
+		event.Elapsed = max(0, at.Sub(s.Stages[0].At))
+	}
+	// A new slice: the old one may be somebody's snapshot.
+	s.Stages = append(s.Stages[:len(s.Stages):len(s.Stages)], StageTime{stage, at.UTC()})
+	return event, true
+}
+
+// EventQuery selects stored events.
+type EventQuery struct {
+	After     int64   // only events with a greater sequence
+	SandboxID string  // empty means those of every sandbox
+	Owner     *string // nil means those of every owner
+	Limit     int     // at most so many, the oldest
+}
+
+// EventPage is what a query found, and the bounds of what there was at that moment.
+type EventPage struct {
+	Events []Event // in the order of their sequence
+	// Newest is the greatest sequence ever given out. Oldest is the smallest one still kept, Newest+1 when none is.
+	Oldest, Newest int64
+}
+
+// EventSelection says which events a client wants to follow.
+type EventSelection struct {
+	SandboxID string  // empty means those of every sandbox
+	Owner     *string // nil means those of every owner
+	// After is the sequence of the last event that the client has; 0 asks for everything that is kept. Without it a feed of one sandbox
+	// begins with the sandbox's first event that is kept, and a feed of all sandboxes with what happens next.
+	After *int64
+}
+
+// EventFeed hands out events in the order of their sequence, each one once, and follows what happens. It reads from the store at its
+// user's pace: nobody waits for it.
+type EventFeed interface {
+	// Next returns what follows. The first call returns at once; a later one waits until there is an event or ctx ends. It returns
+	// io.EOF after the last event of a sandbox.
+	Next(ctx context.Context) (EventBatch, error)
+	// Close lets go of the feed. It may be called once, and not during Next.
+	Close()
+}
+
+// EventBatch is a part of a feed.
+type EventBatch struct {
+	Events []Event
+	// Cursor is the sequence up to which the feed has told everything; following it goes on after that.
+	Cursor int64
+	// Reset tells that events which the client asked for are forgotten, or never were here: it has to look at the sandboxes themselves.
+	// The feed goes on behind Cursor.
+	Reset bool
+}
