@@ -143,7 +143,7 @@ func (c *client) running(t *testing.T, r lifecycle.CreateSandboxRequest) string 
 
 func (c *client) get(t *testing.T, id string) lifecycle.Sandbox {
 	t.Helper()
-	response, err := c.api.GetSandboxWithResponse(context.WithoutCancel(t.Context()), id)
+	response, err := c.api.GetSandboxWithResponse(context.WithoutCancel(t.Context()), id, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -97,6 +97,16 @@ type ClientInterface interface {
 	// Corresponds with GET /health (the `GetHealth` operationId).
 	GetHealth(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// StreamEvents Follow what happens to all sandboxes
+	//
+	// A stream of server-sent events as of one sandbox, but of all that the key may
+	// read: a key with the role `user` gets the events of its own sandboxes. It begins
+	// with what happens next, after the one named by `Last-Event-ID` or `after`, or,
+	// with `after=0`, with the first event that is kept. It does not end by itself.
+	//
+	// Corresponds with GET /v1/events (the `StreamEvents` operationId).
+	StreamEvents(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListSandboxes List sandboxes, newest first
 	//
 	// Shows every sandbox that can be read by its id, newest first and ties by id.
@@ -139,7 +149,7 @@ type ClientInterface interface {
 	// while it is `Stopping` answers 204 again.
 	//
 	// Corresponds with DELETE /v1/sandboxes/{sandboxId} (the `DeleteSandbox` operationId).
-	DeleteSandbox(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error)
+	DeleteSandbox(ctx context.Context, sandboxID SandboxID, params *DeleteSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetSandbox Read one sandbox
 	//
@@ -147,7 +157,7 @@ type ClientInterface interface {
 	// time; afterwards the answer is 404.
 	//
 	// Corresponds with GET /v1/sandboxes/{sandboxId} (the `GetSandbox` operationId).
-	GetSandbox(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error)
+	GetSandbox(ctx context.Context, sandboxID SandboxID, params *GetSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetEndpoint Tell how to reach a port of a sandbox
 	//
@@ -160,6 +170,55 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/sandboxes/{sandboxId}/endpoints/{port} (the `GetEndpoint` operationId).
 	GetEndpoint(ctx context.Context, sandboxID SandboxID, port int, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// StreamSandboxEvents Follow what happens to one sandbox
+	//
+	// A stream of server-sent events. It begins with the sandbox's first event that is
+	// kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
+	// happens, and ends after `forgotten`. In silence a `ping` comes every 10 seconds.
+	//
+	// Events are durable together with what they tell, and have ids from one sequence
+	// without gaps for the whole service. The service keeps the last 100000 of them,
+	// for 7 days. When some that the client asked for are forgotten, the stream says so
+	// with a `reset`.
+	//
+	// Corresponds with GET /v1/sandboxes/{sandboxId}/events (the `StreamSandboxEvents` operationId).
+	StreamSandboxEvents(ctx context.Context, sandboxID SandboxID, params *StreamSandboxEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetLogs Read what the entrypoint of a sandbox printed
+	//
+	// The entrypoint's standard output and standard error, combined, byte for byte. The
+	// engine keeps the last 20 MB or so; older output is forgotten. While the sandbox is
+	// `Pending` there is no output yet. Of an ended sandbox the last 1000 lines are
+	// kept, at most 64 KiB, for as long as its record; when even those are lost,
+	// because somebody else removed the container, the answer is 409.
+	//
+	// Corresponds with GET /v1/sandboxes/{sandboxId}/logs (the `GetLogs` operationId).
+	GetLogs(ctx context.Context, sandboxID SandboxID, params *GetLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UpdateMetadataWithBody Change the metadata of a sandbox
+	//
+	// Applies a JSON merge patch (RFC 7386): a value sets its key, `null` removes it, and
+	// keys that the patch does not name stay. The result must keep the rules that hold
+	// for metadata at creation (400 otherwise), all keys and values together at most
+	// 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/metadata (the `UpdateMetadata` operationId).
+	UpdateMetadataWithBody(ctx context.Context, sandboxID SandboxID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// UpdateMetadataWithApplicationMergePatchPlusJSONBody Change the metadata of a sandbox
+	//
+	// Applies a JSON merge patch (RFC 7386): a value sets its key, `null` removes it, and
+	// keys that the patch does not name stay. The result must keep the rules that hold
+	// for metadata at creation (400 otherwise), all keys and values together at most
+	// 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).
+	//
+	// Takes a body of the `application/merge-patch+json` content type.
+	//
+	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/metadata (the `UpdateMetadata` operationId).
+	UpdateMetadataWithApplicationMergePatchPlusJSONBody(ctx context.Context, sandboxID SandboxID, body UpdateMetadataApplicationMergePatchPlusJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// PauseSandbox Pause a running sandbox
 	//
 	// Only a `Running` sandbox can be paused. It goes to `Pausing` and then to
@@ -167,7 +226,7 @@ type ClientInterface interface {
 	// goes on counting.
 	//
 	// Corresponds with POST /v1/sandboxes/{sandboxId}/pause (the `PauseSandbox` operationId).
-	PauseSandbox(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error)
+	PauseSandbox(ctx context.Context, sandboxID SandboxID, params *PauseSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// RenewExpirationWithBody Move the expiry of a sandbox forward
 	//
@@ -196,7 +255,7 @@ type ClientInterface interface {
 	// Only a `Paused` sandbox can be resumed. Its state returns to `Running`.
 	//
 	// Corresponds with POST /v1/sandboxes/{sandboxId}/resume (the `ResumeSandbox` operationId).
-	ResumeSandbox(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error)
+	ResumeSandbox(ctx context.Context, sandboxID SandboxID, params *ResumeSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// GetVersion Tell which build of the service answers
 	//
@@ -211,6 +270,26 @@ type ClientInterface interface {
 // Corresponds with GET /health (the `GetHealth` operationId).
 func (c *Client) GetHealth(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetHealthRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StreamEvents Follow what happens to all sandboxes
+//
+// A stream of server-sent events as of one sandbox, but of all that the key may
+// read: a key with the role `user` gets the events of its own sandboxes. It begins
+// with what happens next, after the one named by `Last-Event-ID` or `after`, or,
+// with `after=0`, with the first event that is kept. It does not end by itself.
+//
+// Corresponds with GET /v1/events (the `StreamEvents` operationId).
+func (c *Client) StreamEvents(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStreamEventsRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -293,8 +372,8 @@ func (c *Client) CreateSandbox(ctx context.Context, params *CreateSandboxParams,
 // while it is `Stopping` answers 204 again.
 //
 // Corresponds with DELETE /v1/sandboxes/{sandboxId} (the `DeleteSandbox` operationId).
-func (c *Client) DeleteSandbox(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewDeleteSandboxRequest(c.Server, sandboxID)
+func (c *Client) DeleteSandbox(ctx context.Context, sandboxID SandboxID, params *DeleteSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteSandboxRequest(c.Server, sandboxID, params)
 	if err != nil {
 		return nil, err
 	}
@@ -311,8 +390,8 @@ func (c *Client) DeleteSandbox(ctx context.Context, sandboxID SandboxID, reqEdit
 // time; afterwards the answer is 404.
 //
 // Corresponds with GET /v1/sandboxes/{sandboxId} (the `GetSandbox` operationId).
-func (c *Client) GetSandbox(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewGetSandboxRequest(c.Server, sandboxID)
+func (c *Client) GetSandbox(ctx context.Context, sandboxID SandboxID, params *GetSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetSandboxRequest(c.Server, sandboxID, params)
 	if err != nil {
 		return nil, err
 	}
@@ -344,6 +423,95 @@ func (c *Client) GetEndpoint(ctx context.Context, sandboxID SandboxID, port int,
 	return c.Client.Do(req)
 }
 
+// StreamSandboxEvents Follow what happens to one sandbox
+//
+// A stream of server-sent events. It begins with the sandbox's first event that is
+// kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
+// happens, and ends after `forgotten`. In silence a `ping` comes every 10 seconds.
+//
+// Events are durable together with what they tell, and have ids from one sequence
+// without gaps for the whole service. The service keeps the last 100000 of them,
+// for 7 days. When some that the client asked for are forgotten, the stream says so
+// with a `reset`.
+//
+// Corresponds with GET /v1/sandboxes/{sandboxId}/events (the `StreamSandboxEvents` operationId).
+func (c *Client) StreamSandboxEvents(ctx context.Context, sandboxID SandboxID, params *StreamSandboxEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStreamSandboxEventsRequest(c.Server, sandboxID, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetLogs Read what the entrypoint of a sandbox printed
+//
+// The entrypoint's standard output and standard error, combined, byte for byte. The
+// engine keeps the last 20 MB or so; older output is forgotten. While the sandbox is
+// `Pending` there is no output yet. Of an ended sandbox the last 1000 lines are
+// kept, at most 64 KiB, for as long as its record; when even those are lost,
+// because somebody else removed the container, the answer is 409.
+//
+// Corresponds with GET /v1/sandboxes/{sandboxId}/logs (the `GetLogs` operationId).
+func (c *Client) GetLogs(ctx context.Context, sandboxID SandboxID, params *GetLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetLogsRequest(c.Server, sandboxID, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UpdateMetadataWithBody Change the metadata of a sandbox
+//
+// Applies a JSON merge patch (RFC 7386): a value sets its key, `null` removes it, and
+// keys that the patch does not name stay. The result must keep the rules that hold
+// for metadata at creation (400 otherwise), all keys and values together at most
+// 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PATCH /v1/sandboxes/{sandboxId}/metadata (the `UpdateMetadata` operationId).
+func (c *Client) UpdateMetadataWithBody(ctx context.Context, sandboxID SandboxID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpdateMetadataRequestWithBody(c.Server, sandboxID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// UpdateMetadataWithApplicationMergePatchPlusJSONBody Change the metadata of a sandbox
+//
+// Applies a JSON merge patch (RFC 7386): a value sets its key, `null` removes it, and
+// keys that the patch does not name stay. The result must keep the rules that hold
+// for metadata at creation (400 otherwise), all keys and values together at most
+// 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).
+//
+// Takes a body of the `application/merge-patch+json` content type.
+//
+// Corresponds with PATCH /v1/sandboxes/{sandboxId}/metadata (the `UpdateMetadata` operationId).
+func (c *Client) UpdateMetadataWithApplicationMergePatchPlusJSONBody(ctx context.Context, sandboxID SandboxID, body UpdateMetadataApplicationMergePatchPlusJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpdateMetadataRequestWithApplicationMergePatchPlusJSONBody(c.Server, sandboxID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // PauseSandbox Pause a running sandbox
 //
 // Only a `Running` sandbox can be paused. It goes to `Pausing` and then to
@@ -351,8 +519,8 @@ func (c *Client) GetEndpoint(ctx context.Context, sandboxID SandboxID, port int,
 // goes on counting.
 //
 // Corresponds with POST /v1/sandboxes/{sandboxId}/pause (the `PauseSandbox` operationId).
-func (c *Client) PauseSandbox(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewPauseSandboxRequest(c.Server, sandboxID)
+func (c *Client) PauseSandbox(ctx context.Context, sandboxID SandboxID, params *PauseSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPauseSandboxRequest(c.Server, sandboxID, params)
 	if err != nil {
 		return nil, err
 	}
@@ -410,8 +578,8 @@ func (c *Client) RenewExpiration(ctx context.Context, sandboxID SandboxID, body 
 // Only a `Paused` sandbox can be resumed. Its state returns to `Running`.
 //
 // Corresponds with POST /v1/sandboxes/{sandboxId}/resume (the `ResumeSandbox` operationId).
-func (c *Client) ResumeSandbox(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewResumeSandboxRequest(c.Server, sandboxID)
+func (c *Client) ResumeSandbox(ctx context.Context, sandboxID SandboxID, params *ResumeSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewResumeSandboxRequest(c.Server, sandboxID, params)
 	if err != nil {
 		return nil, err
 	}
@@ -459,6 +627,75 @@ func NewGetHealthRequest(server string) (*http.Request, error) {
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewStreamEventsRequest constructs an http.Request for the StreamEvents method
+func NewStreamEventsRequest(server string, params *StreamEventsParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/events")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.After != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "after", *params.After, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.LastEventID != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Last-Event-ID", *params.LastEventID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Last-Event-ID", headerParam0)
+		}
+
 	}
 
 	return req, nil
@@ -604,13 +841,24 @@ func NewCreateSandboxRequestWithBody(server string, params *CreateSandboxParams,
 			req.Header.Set("Idempotency-Key", headerParam0)
 		}
 
+		if params.Prefer != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Prefer", *params.Prefer, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Prefer", headerParam1)
+		}
+
 	}
 
 	return req, nil
 }
 
 // NewDeleteSandboxRequest constructs an http.Request for the DeleteSandbox method
-func NewDeleteSandboxRequest(server string, sandboxID SandboxID) (*http.Request, error) {
+func NewDeleteSandboxRequest(server string, sandboxID SandboxID, params *DeleteSandboxParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -640,11 +888,26 @@ func NewDeleteSandboxRequest(server string, sandboxID SandboxID) (*http.Request,
 		return nil, err
 	}
 
+	if params != nil {
+
+		if params.Prefer != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Prefer", *params.Prefer, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Prefer", headerParam0)
+		}
+
+	}
+
 	return req, nil
 }
 
 // NewGetSandboxRequest constructs an http.Request for the GetSandbox method
-func NewGetSandboxRequest(server string, sandboxID SandboxID) (*http.Request, error) {
+func NewGetSandboxRequest(server string, sandboxID SandboxID, params *GetSandboxParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -672,6 +935,21 @@ func NewGetSandboxRequest(server string, sandboxID SandboxID) (*http.Request, er
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+
+		if params.Prefer != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Prefer", *params.Prefer, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Prefer", headerParam0)
+		}
+
 	}
 
 	return req, nil
@@ -718,8 +996,216 @@ func NewGetEndpointRequest(server string, sandboxID SandboxID, port int) (*http.
 	return req, nil
 }
 
+// NewStreamSandboxEventsRequest constructs an http.Request for the StreamSandboxEvents method
+func NewStreamSandboxEventsRequest(server string, sandboxID SandboxID, params *StreamSandboxEventsParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "sandboxId", sandboxID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/events", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.After != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "after", *params.After, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.LastEventID != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Last-Event-ID", *params.LastEventID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Last-Event-ID", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewGetLogsRequest constructs an http.Request for the GetLogs method
+func NewGetLogsRequest(server string, sandboxID SandboxID, params *GetLogsParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "sandboxId", sandboxID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/logs", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Tail != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tail", *params.Tail, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Since != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "since", *params.Since, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Follow != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "follow", *params.Follow, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewUpdateMetadataRequestWithApplicationMergePatchPlusJSONBody calls the generic UpdateMetadata builder with application/merge-patch+json body
+func NewUpdateMetadataRequestWithApplicationMergePatchPlusJSONBody(server string, sandboxID SandboxID, body UpdateMetadataApplicationMergePatchPlusJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewUpdateMetadataRequestWithBody(server, sandboxID, "application/merge-patch+json", bodyReader)
+}
+
+// NewUpdateMetadataRequestWithBody constructs an http.Request for the UpdateMetadata method, with any body, and a specified content type
+func NewUpdateMetadataRequestWithBody(server string, sandboxID SandboxID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "sandboxId", sandboxID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/metadata", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPatch, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewPauseSandboxRequest constructs an http.Request for the PauseSandbox method
-func NewPauseSandboxRequest(server string, sandboxID SandboxID) (*http.Request, error) {
+func NewPauseSandboxRequest(server string, sandboxID SandboxID, params *PauseSandboxParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -747,6 +1233,21 @@ func NewPauseSandboxRequest(server string, sandboxID SandboxID) (*http.Request, 
 	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+
+		if params.Prefer != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Prefer", *params.Prefer, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Prefer", headerParam0)
+		}
+
 	}
 
 	return req, nil
@@ -800,7 +1301,7 @@ func NewRenewExpirationRequestWithBody(server string, sandboxID SandboxID, conte
 }
 
 // NewResumeSandboxRequest constructs an http.Request for the ResumeSandbox method
-func NewResumeSandboxRequest(server string, sandboxID SandboxID) (*http.Request, error) {
+func NewResumeSandboxRequest(server string, sandboxID SandboxID, params *ResumeSandboxParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -828,6 +1329,21 @@ func NewResumeSandboxRequest(server string, sandboxID SandboxID) (*http.Request,
 	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+
+		if params.Prefer != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Prefer", *params.Prefer, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Prefer", headerParam0)
+		}
+
 	}
 
 	return req, nil
@@ -913,6 +1429,18 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /health (the `GetHealth` operationId).
 	GetHealthWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetHealthResponse, error)
 
+	// StreamEventsWithResponse Follow what happens to all sandboxes
+	//
+	// A stream of server-sent events as of one sandbox, but of all that the key may
+	// read: a key with the role `user` gets the events of its own sandboxes. It begins
+	// with what happens next, after the one named by `Last-Event-ID` or `after`, or,
+	// with `after=0`, with the first event that is kept. It does not end by itself.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/events (the `StreamEvents` operationId).
+	StreamEventsWithResponse(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*StreamEventsResponse, error)
+
 	// ListSandboxesWithResponse List sandboxes, newest first
 	//
 	// Shows every sandbox that can be read by its id, newest first and ties by id.
@@ -959,7 +1487,7 @@ type ClientWithResponsesInterface interface {
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with DELETE /v1/sandboxes/{sandboxId} (the `DeleteSandbox` operationId).
-	DeleteSandboxWithResponse(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*DeleteSandboxResponse, error)
+	DeleteSandboxWithResponse(ctx context.Context, sandboxID SandboxID, params *DeleteSandboxParams, reqEditors ...RequestEditorFn) (*DeleteSandboxResponse, error)
 
 	// GetSandboxWithResponse Read one sandbox
 	//
@@ -969,7 +1497,7 @@ type ClientWithResponsesInterface interface {
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /v1/sandboxes/{sandboxId} (the `GetSandbox` operationId).
-	GetSandboxWithResponse(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*GetSandboxResponse, error)
+	GetSandboxWithResponse(ctx context.Context, sandboxID SandboxID, params *GetSandboxParams, reqEditors ...RequestEditorFn) (*GetSandboxResponse, error)
 
 	// GetEndpointWithResponse Tell how to reach a port of a sandbox
 	//
@@ -984,6 +1512,59 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/sandboxes/{sandboxId}/endpoints/{port} (the `GetEndpoint` operationId).
 	GetEndpointWithResponse(ctx context.Context, sandboxID SandboxID, port int, reqEditors ...RequestEditorFn) (*GetEndpointResponse, error)
 
+	// StreamSandboxEventsWithResponse Follow what happens to one sandbox
+	//
+	// A stream of server-sent events. It begins with the sandbox's first event that is
+	// kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
+	// happens, and ends after `forgotten`. In silence a `ping` comes every 10 seconds.
+	//
+	// Events are durable together with what they tell, and have ids from one sequence
+	// without gaps for the whole service. The service keeps the last 100000 of them,
+	// for 7 days. When some that the client asked for are forgotten, the stream says so
+	// with a `reset`.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/sandboxes/{sandboxId}/events (the `StreamSandboxEvents` operationId).
+	StreamSandboxEventsWithResponse(ctx context.Context, sandboxID SandboxID, params *StreamSandboxEventsParams, reqEditors ...RequestEditorFn) (*StreamSandboxEventsResponse, error)
+
+	// GetLogsWithResponse Read what the entrypoint of a sandbox printed
+	//
+	// The entrypoint's standard output and standard error, combined, byte for byte. The
+	// engine keeps the last 20 MB or so; older output is forgotten. While the sandbox is
+	// `Pending` there is no output yet. Of an ended sandbox the last 1000 lines are
+	// kept, at most 64 KiB, for as long as its record; when even those are lost,
+	// because somebody else removed the container, the answer is 409.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/sandboxes/{sandboxId}/logs (the `GetLogs` operationId).
+	GetLogsWithResponse(ctx context.Context, sandboxID SandboxID, params *GetLogsParams, reqEditors ...RequestEditorFn) (*GetLogsResponse, error)
+
+	// UpdateMetadataWithBodyWithResponse Change the metadata of a sandbox
+	//
+	// Applies a JSON merge patch (RFC 7386): a value sets its key, `null` removes it, and
+	// keys that the patch does not name stay. The result must keep the rules that hold
+	// for metadata at creation (400 otherwise), all keys and values together at most
+	// 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/metadata (the `UpdateMetadata` operationId).
+	UpdateMetadataWithBodyWithResponse(ctx context.Context, sandboxID SandboxID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateMetadataResponse, error)
+
+	// UpdateMetadataWithApplicationMergePatchPlusJSONBodyWithResponse Change the metadata of a sandbox
+	//
+	// Applies a JSON merge patch (RFC 7386): a value sets its key, `null` removes it, and
+	// keys that the patch does not name stay. The result must keep the rules that hold
+	// for metadata at creation (400 otherwise), all keys and values together at most
+	// 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).
+	//
+	// Takes a body of the `application/merge-patch+json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/metadata (the `UpdateMetadata` operationId).
+	UpdateMetadataWithApplicationMergePatchPlusJSONBodyWithResponse(ctx context.Context, sandboxID SandboxID, body UpdateMetadataApplicationMergePatchPlusJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateMetadataResponse, error)
+
 	// PauseSandboxWithResponse Pause a running sandbox
 	//
 	// Only a `Running` sandbox can be paused. It goes to `Pausing` and then to
@@ -993,7 +1574,7 @@ type ClientWithResponsesInterface interface {
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/sandboxes/{sandboxId}/pause (the `PauseSandbox` operationId).
-	PauseSandboxWithResponse(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*PauseSandboxResponse, error)
+	PauseSandboxWithResponse(ctx context.Context, sandboxID SandboxID, params *PauseSandboxParams, reqEditors ...RequestEditorFn) (*PauseSandboxResponse, error)
 
 	// RenewExpirationWithBodyWithResponse Move the expiry of a sandbox forward
 	//
@@ -1024,7 +1605,7 @@ type ClientWithResponsesInterface interface {
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/sandboxes/{sandboxId}/resume (the `ResumeSandbox` operationId).
-	ResumeSandboxWithResponse(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*ResumeSandboxResponse, error)
+	ResumeSandboxWithResponse(ctx context.Context, sandboxID SandboxID, params *ResumeSandboxParams, reqEditors ...RequestEditorFn) (*ResumeSandboxResponse, error)
 
 	// GetVersionWithResponse Tell which build of the service answers
 	//
@@ -1076,6 +1657,103 @@ func (r GetHealthResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetHealthResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// StreamEventsResponse200Headers the declared response headers of an HTTP 200 response for StreamEvents
+type StreamEventsResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// StreamEventsResponse400Headers the declared response headers of an HTTP 400 response for StreamEvents
+type StreamEventsResponse400Headers struct {
+	XRequestID *RequestID
+}
+
+// StreamEventsResponse401Headers the declared response headers of an HTTP 401 response for StreamEvents
+type StreamEventsResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// StreamEventsResponse500Headers the declared response headers of an HTTP 500 response for StreamEvents
+type StreamEventsResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// StreamEventsResponse503Headers the declared response headers of an HTTP 503 response for StreamEvents
+type StreamEventsResponse503Headers struct {
+	XRequestID *RequestID
+}
+
+type StreamEventsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *StreamEventsResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *StreamEventsResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *StreamEventsResponse401Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *StreamEventsResponse500Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *StreamEventsResponse503Headers
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r StreamEventsResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r StreamEventsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r StreamEventsResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r StreamEventsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r StreamEventsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r StreamEventsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r StreamEventsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r StreamEventsResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -1203,8 +1881,10 @@ func (r ListSandboxesResponse) ContentType() string {
 
 // CreateSandboxResponse202Headers the declared response headers of an HTTP 202 response for CreateSandbox
 type CreateSandboxResponse202Headers struct {
-	Location   string
-	XRequestID *RequestID
+	Location          string
+	PreferenceApplied *string
+	ServerTiming      *string
+	XRequestID        *RequestID
 }
 
 // CreateSandboxResponse400Headers the declared response headers of an HTTP 400 response for CreateSandbox
@@ -1365,7 +2045,8 @@ func (r CreateSandboxResponse) ContentType() string {
 
 // DeleteSandboxResponse204Headers the declared response headers of an HTTP 204 response for DeleteSandbox
 type DeleteSandboxResponse204Headers struct {
-	XRequestID *RequestID
+	PreferenceApplied *string
+	XRequestID        *RequestID
 }
 
 // DeleteSandboxResponse401Headers the declared response headers of an HTTP 401 response for DeleteSandbox
@@ -1505,7 +2186,8 @@ func (r DeleteSandboxResponse) ContentType() string {
 
 // GetSandboxResponse200Headers the declared response headers of an HTTP 200 response for GetSandbox
 type GetSandboxResponse200Headers struct {
-	XRequestID *RequestID
+	PreferenceApplied *string
+	XRequestID        *RequestID
 }
 
 // GetSandboxResponse401Headers the declared response headers of an HTTP 401 response for GetSandbox
@@ -1798,9 +2480,434 @@ func (r GetEndpointResponse) ContentType() string {
 	return ""
 }
 
+// StreamSandboxEventsResponse200Headers the declared response headers of an HTTP 200 response for StreamSandboxEvents
+type StreamSandboxEventsResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// StreamSandboxEventsResponse400Headers the declared response headers of an HTTP 400 response for StreamSandboxEvents
+type StreamSandboxEventsResponse400Headers struct {
+	XRequestID *RequestID
+}
+
+// StreamSandboxEventsResponse401Headers the declared response headers of an HTTP 401 response for StreamSandboxEvents
+type StreamSandboxEventsResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// StreamSandboxEventsResponse403Headers the declared response headers of an HTTP 403 response for StreamSandboxEvents
+type StreamSandboxEventsResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// StreamSandboxEventsResponse404Headers the declared response headers of an HTTP 404 response for StreamSandboxEvents
+type StreamSandboxEventsResponse404Headers struct {
+	XRequestID *RequestID
+}
+
+// StreamSandboxEventsResponse500Headers the declared response headers of an HTTP 500 response for StreamSandboxEvents
+type StreamSandboxEventsResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// StreamSandboxEventsResponse503Headers the declared response headers of an HTTP 503 response for StreamSandboxEvents
+type StreamSandboxEventsResponse503Headers struct {
+	XRequestID *RequestID
+}
+
+type StreamSandboxEventsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *StreamSandboxEventsResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *StreamSandboxEventsResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *StreamSandboxEventsResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *StreamSandboxEventsResponse403Headers
+	// Headers404 the parsed response headers for an HTTP 404 response
+	Headers404 *StreamSandboxEventsResponse404Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *StreamSandboxEventsResponse500Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *StreamSandboxEventsResponse503Headers
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r StreamSandboxEventsResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r StreamSandboxEventsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r StreamSandboxEventsResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r StreamSandboxEventsResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r StreamSandboxEventsResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r StreamSandboxEventsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r StreamSandboxEventsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r StreamSandboxEventsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r StreamSandboxEventsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r StreamSandboxEventsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetLogsResponse200Headers the declared response headers of an HTTP 200 response for GetLogs
+type GetLogsResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// GetLogsResponse400Headers the declared response headers of an HTTP 400 response for GetLogs
+type GetLogsResponse400Headers struct {
+	XRequestID *RequestID
+}
+
+// GetLogsResponse401Headers the declared response headers of an HTTP 401 response for GetLogs
+type GetLogsResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// GetLogsResponse403Headers the declared response headers of an HTTP 403 response for GetLogs
+type GetLogsResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// GetLogsResponse404Headers the declared response headers of an HTTP 404 response for GetLogs
+type GetLogsResponse404Headers struct {
+	XRequestID *RequestID
+}
+
+// GetLogsResponse409Headers the declared response headers of an HTTP 409 response for GetLogs
+type GetLogsResponse409Headers struct {
+	XRequestID *RequestID
+}
+
+// GetLogsResponse500Headers the declared response headers of an HTTP 500 response for GetLogs
+type GetLogsResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// GetLogsResponse503Headers the declared response headers of an HTTP 503 response for GetLogs
+type GetLogsResponse503Headers struct {
+	XRequestID *RequestID
+}
+
+type GetLogsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Conflict
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetLogsResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *GetLogsResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *GetLogsResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *GetLogsResponse403Headers
+	// Headers404 the parsed response headers for an HTTP 404 response
+	Headers404 *GetLogsResponse404Headers
+	// Headers409 the parsed response headers for an HTTP 409 response
+	Headers409 *GetLogsResponse409Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *GetLogsResponse500Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *GetLogsResponse503Headers
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetLogsResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetLogsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetLogsResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r GetLogsResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r GetLogsResponse) GetJSON409() *Conflict {
+	return r.JSON409
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetLogsResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetLogsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetLogsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetLogsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetLogsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetLogsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// UpdateMetadataResponse200Headers the declared response headers of an HTTP 200 response for UpdateMetadata
+type UpdateMetadataResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// UpdateMetadataResponse400Headers the declared response headers of an HTTP 400 response for UpdateMetadata
+type UpdateMetadataResponse400Headers struct {
+	XRequestID *RequestID
+}
+
+// UpdateMetadataResponse401Headers the declared response headers of an HTTP 401 response for UpdateMetadata
+type UpdateMetadataResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// UpdateMetadataResponse403Headers the declared response headers of an HTTP 403 response for UpdateMetadata
+type UpdateMetadataResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// UpdateMetadataResponse404Headers the declared response headers of an HTTP 404 response for UpdateMetadata
+type UpdateMetadataResponse404Headers struct {
+	XRequestID *RequestID
+}
+
+// UpdateMetadataResponse409Headers the declared response headers of an HTTP 409 response for UpdateMetadata
+type UpdateMetadataResponse409Headers struct {
+	XRequestID *RequestID
+}
+
+// UpdateMetadataResponse413Headers the declared response headers of an HTTP 413 response for UpdateMetadata
+type UpdateMetadataResponse413Headers struct {
+	XRequestID *RequestID
+}
+
+// UpdateMetadataResponse500Headers the declared response headers of an HTTP 500 response for UpdateMetadata
+type UpdateMetadataResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// UpdateMetadataResponse503Headers the declared response headers of an HTTP 503 response for UpdateMetadata
+type UpdateMetadataResponse503Headers struct {
+	XRequestID *RequestID
+}
+
+type UpdateMetadataResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Metadata
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Conflict
+	// JSON413 the response for an HTTP 413 `application/json` response
+	JSON413 *ContentTooLarge
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *UpdateMetadataResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *UpdateMetadataResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *UpdateMetadataResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *UpdateMetadataResponse403Headers
+	// Headers404 the parsed response headers for an HTTP 404 response
+	Headers404 *UpdateMetadataResponse404Headers
+	// Headers409 the parsed response headers for an HTTP 409 response
+	Headers409 *UpdateMetadataResponse409Headers
+	// Headers413 the parsed response headers for an HTTP 413 response
+	Headers413 *UpdateMetadataResponse413Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *UpdateMetadataResponse500Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *UpdateMetadataResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r UpdateMetadataResponse) GetJSON200() *Metadata {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r UpdateMetadataResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r UpdateMetadataResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r UpdateMetadataResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r UpdateMetadataResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r UpdateMetadataResponse) GetJSON409() *Conflict {
+	return r.JSON409
+}
+
+// GetJSON413 returns the response for an HTTP 413 `application/json` response
+func (r UpdateMetadataResponse) GetJSON413() *ContentTooLarge {
+	return r.JSON413
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r UpdateMetadataResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r UpdateMetadataResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r UpdateMetadataResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r UpdateMetadataResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r UpdateMetadataResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r UpdateMetadataResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // PauseSandboxResponse202Headers the declared response headers of an HTTP 202 response for PauseSandbox
 type PauseSandboxResponse202Headers struct {
-	XRequestID *RequestID
+	PreferenceApplied *string
+	XRequestID        *RequestID
 }
 
 // PauseSandboxResponse401Headers the declared response headers of an HTTP 401 response for PauseSandbox
@@ -2115,7 +3222,8 @@ func (r RenewExpirationResponse) ContentType() string {
 
 // ResumeSandboxResponse202Headers the declared response headers of an HTTP 202 response for ResumeSandbox
 type ResumeSandboxResponse202Headers struct {
-	XRequestID *RequestID
+	PreferenceApplied *string
+	XRequestID        *RequestID
 }
 
 // ResumeSandboxResponse401Headers the declared response headers of an HTTP 401 response for ResumeSandbox
@@ -2359,6 +3467,24 @@ func (c *ClientWithResponses) GetHealthWithResponse(ctx context.Context, reqEdit
 	return ParseGetHealthResponse(rsp)
 }
 
+// StreamEventsWithResponse Follow what happens to all sandboxes
+//
+// A stream of server-sent events as of one sandbox, but of all that the key may
+// read: a key with the role `user` gets the events of its own sandboxes. It begins
+// with what happens next, after the one named by `Last-Event-ID` or `after`, or,
+// with `after=0`, with the first event that is kept. It does not end by itself.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/events (the `StreamEvents` operationId).
+func (c *ClientWithResponses) StreamEventsWithResponse(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*StreamEventsResponse, error) {
+	rsp, err := c.StreamEvents(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStreamEventsResponse(rsp)
+}
+
 // ListSandboxesWithResponse List sandboxes, newest first
 //
 // Shows every sandbox that can be read by its id, newest first and ties by id.
@@ -2423,8 +3549,8 @@ func (c *ClientWithResponses) CreateSandboxWithResponse(ctx context.Context, par
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with DELETE /v1/sandboxes/{sandboxId} (the `DeleteSandbox` operationId).
-func (c *ClientWithResponses) DeleteSandboxWithResponse(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*DeleteSandboxResponse, error) {
-	rsp, err := c.DeleteSandbox(ctx, sandboxID, reqEditors...)
+func (c *ClientWithResponses) DeleteSandboxWithResponse(ctx context.Context, sandboxID SandboxID, params *DeleteSandboxParams, reqEditors ...RequestEditorFn) (*DeleteSandboxResponse, error) {
+	rsp, err := c.DeleteSandbox(ctx, sandboxID, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -2439,8 +3565,8 @@ func (c *ClientWithResponses) DeleteSandboxWithResponse(ctx context.Context, san
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with GET /v1/sandboxes/{sandboxId} (the `GetSandbox` operationId).
-func (c *ClientWithResponses) GetSandboxWithResponse(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*GetSandboxResponse, error) {
-	rsp, err := c.GetSandbox(ctx, sandboxID, reqEditors...)
+func (c *ClientWithResponses) GetSandboxWithResponse(ctx context.Context, sandboxID SandboxID, params *GetSandboxParams, reqEditors ...RequestEditorFn) (*GetSandboxResponse, error) {
+	rsp, err := c.GetSandbox(ctx, sandboxID, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -2466,6 +3592,83 @@ func (c *ClientWithResponses) GetEndpointWithResponse(ctx context.Context, sandb
 	return ParseGetEndpointResponse(rsp)
 }
 
+// StreamSandboxEventsWithResponse Follow what happens to one sandbox
+//
+// A stream of server-sent events. It begins with the sandbox's first event that is
+// kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
+// happens, and ends after `forgotten`. In silence a `ping` comes every 10 seconds.
+//
+// Events are durable together with what they tell, and have ids from one sequence
+// without gaps for the whole service. The service keeps the last 100000 of them,
+// for 7 days. When some that the client asked for are forgotten, the stream says so
+// with a `reset`.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/sandboxes/{sandboxId}/events (the `StreamSandboxEvents` operationId).
+func (c *ClientWithResponses) StreamSandboxEventsWithResponse(ctx context.Context, sandboxID SandboxID, params *StreamSandboxEventsParams, reqEditors ...RequestEditorFn) (*StreamSandboxEventsResponse, error) {
+	rsp, err := c.StreamSandboxEvents(ctx, sandboxID, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStreamSandboxEventsResponse(rsp)
+}
+
+// GetLogsWithResponse Read what the entrypoint of a sandbox printed
+//
+// The entrypoint's standard output and standard error, combined, byte for byte. The
+// engine keeps the last 20 MB or so; older output is forgotten. While the sandbox is
+// `Pending` there is no output yet. Of an ended sandbox the last 1000 lines are
+// kept, at most 64 KiB, for as long as its record; when even those are lost,
+// because somebody else removed the container, the answer is 409.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/sandboxes/{sandboxId}/logs (the `GetLogs` operationId).
+func (c *ClientWithResponses) GetLogsWithResponse(ctx context.Context, sandboxID SandboxID, params *GetLogsParams, reqEditors ...RequestEditorFn) (*GetLogsResponse, error) {
+	rsp, err := c.GetLogs(ctx, sandboxID, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetLogsResponse(rsp)
+}
+
+// UpdateMetadataWithBodyWithResponse Change the metadata of a sandbox
+//
+// Applies a JSON merge patch (RFC 7386): a value sets its key, `null` removes it, and
+// keys that the patch does not name stay. The result must keep the rules that hold
+// for metadata at creation (400 otherwise), all keys and values together at most
+// 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/sandboxes/{sandboxId}/metadata (the `UpdateMetadata` operationId).
+func (c *ClientWithResponses) UpdateMetadataWithBodyWithResponse(ctx context.Context, sandboxID SandboxID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateMetadataResponse, error) {
+	rsp, err := c.UpdateMetadataWithBody(ctx, sandboxID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUpdateMetadataResponse(rsp)
+}
+
+// UpdateMetadataWithApplicationMergePatchPlusJSONBodyWithResponse Change the metadata of a sandbox
+//
+// Applies a JSON merge patch (RFC 7386): a value sets its key, `null` removes it, and
+// keys that the patch does not name stay. The result must keep the rules that hold
+// for metadata at creation (400 otherwise), all keys and values together at most
+// 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).
+//
+// Takes a body of the `application/merge-patch+json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/sandboxes/{sandboxId}/metadata (the `UpdateMetadata` operationId).
+func (c *ClientWithResponses) UpdateMetadataWithApplicationMergePatchPlusJSONBodyWithResponse(ctx context.Context, sandboxID SandboxID, body UpdateMetadataApplicationMergePatchPlusJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateMetadataResponse, error) {
+	rsp, err := c.UpdateMetadataWithApplicationMergePatchPlusJSONBody(ctx, sandboxID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUpdateMetadataResponse(rsp)
+}
+
 // PauseSandboxWithResponse Pause a running sandbox
 //
 // Only a `Running` sandbox can be paused. It goes to `Pausing` and then to
@@ -2475,8 +3678,8 @@ func (c *ClientWithResponses) GetEndpointWithResponse(ctx context.Context, sandb
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/sandboxes/{sandboxId}/pause (the `PauseSandbox` operationId).
-func (c *ClientWithResponses) PauseSandboxWithResponse(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*PauseSandboxResponse, error) {
-	rsp, err := c.PauseSandbox(ctx, sandboxID, reqEditors...)
+func (c *ClientWithResponses) PauseSandboxWithResponse(ctx context.Context, sandboxID SandboxID, params *PauseSandboxParams, reqEditors ...RequestEditorFn) (*PauseSandboxResponse, error) {
+	rsp, err := c.PauseSandbox(ctx, sandboxID, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -2524,8 +3727,8 @@ func (c *ClientWithResponses) RenewExpirationWithResponse(ctx context.Context, s
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /v1/sandboxes/{sandboxId}/resume (the `ResumeSandbox` operationId).
-func (c *ClientWithResponses) ResumeSandboxWithResponse(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*ResumeSandboxResponse, error) {
-	rsp, err := c.ResumeSandbox(ctx, sandboxID, reqEditors...)
+func (c *ClientWithResponses) ResumeSandboxWithResponse(ctx context.Context, sandboxID SandboxID, params *ResumeSandboxParams, reqEditors ...RequestEditorFn) (*ResumeSandboxResponse, error) {
+	rsp, err := c.ResumeSandbox(ctx, sandboxID, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -2579,6 +3782,106 @@ func ParseGetHealthResponse(rsp *http.Response) (*GetHealthResponse, error) {
 			headers.XRequestID = &value
 		}
 		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseStreamEventsResponse parses an HTTP response from a StreamEventsWithResponse call
+func ParseStreamEventsResponse(rsp *http.Response) (*StreamEventsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &StreamEventsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers StreamEventsResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers StreamEventsResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers StreamEventsResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 500:
+		var headers StreamEventsResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 503:
+		var headers StreamEventsResponse503Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
 	}
 
 	return response, nil
@@ -2804,6 +4107,20 @@ func ParseCreateSandboxResponse(rsp *http.Response) (*CreateSandboxResponse, err
 			}
 			headers.Location = value
 		}
+		if values := rsp.Header.Values("Preference-Applied"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Preference-Applied", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.PreferenceApplied = &value
+		}
+		if values := rsp.Header.Values("Server-Timing"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Server-Timing", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.ServerTiming = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -2975,6 +4292,13 @@ func ParseDeleteSandboxResponse(rsp *http.Response) (*DeleteSandboxResponse, err
 	switch {
 	case rsp.StatusCode == 204:
 		var headers DeleteSandboxResponse204Headers
+		if values := rsp.Header.Values("Preference-Applied"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Preference-Applied", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.PreferenceApplied = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -3133,6 +4457,13 @@ func ParseGetSandboxResponse(rsp *http.Response) (*GetSandboxResponse, error) {
 	switch {
 	case rsp.StatusCode == 200:
 		var headers GetSandboxResponse200Headers
+		if values := rsp.Header.Values("Preference-Applied"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Preference-Applied", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.PreferenceApplied = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -3402,6 +4733,466 @@ func ParseGetEndpointResponse(rsp *http.Response) (*GetEndpointResponse, error) 
 	return response, nil
 }
 
+// ParseStreamSandboxEventsResponse parses an HTTP response from a StreamSandboxEventsWithResponse call
+func ParseStreamSandboxEventsResponse(rsp *http.Response) (*StreamSandboxEventsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &StreamSandboxEventsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers StreamSandboxEventsResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers StreamSandboxEventsResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers StreamSandboxEventsResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers StreamSandboxEventsResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 404:
+		var headers StreamSandboxEventsResponse404Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers404 = &headers
+	case rsp.StatusCode == 500:
+		var headers StreamSandboxEventsResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 503:
+		var headers StreamSandboxEventsResponse503Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetLogsResponse parses an HTTP response from a GetLogsWithResponse call
+func ParseGetLogsResponse(rsp *http.Response) (*GetLogsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetLogsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Conflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetLogsResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers GetLogsResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers GetLogsResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers GetLogsResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 404:
+		var headers GetLogsResponse404Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers404 = &headers
+	case rsp.StatusCode == 409:
+		var headers GetLogsResponse409Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers409 = &headers
+	case rsp.StatusCode == 500:
+		var headers GetLogsResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 503:
+		var headers GetLogsResponse503Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseUpdateMetadataResponse parses an HTTP response from a UpdateMetadataWithResponse call
+func ParseUpdateMetadataResponse(rsp *http.Response) (*UpdateMetadataResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &UpdateMetadataResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Metadata
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Conflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest ContentTooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers UpdateMetadataResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers UpdateMetadataResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers UpdateMetadataResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers UpdateMetadataResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 404:
+		var headers UpdateMetadataResponse404Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers404 = &headers
+	case rsp.StatusCode == 409:
+		var headers UpdateMetadataResponse409Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers409 = &headers
+	case rsp.StatusCode == 413:
+		var headers UpdateMetadataResponse413Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers413 = &headers
+	case rsp.StatusCode == 500:
+		var headers UpdateMetadataResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 503:
+		var headers UpdateMetadataResponse503Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParsePauseSandboxResponse parses an HTTP response from a PauseSandboxWithResponse call
 func ParsePauseSandboxResponse(rsp *http.Response) (*PauseSandboxResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -3473,6 +5264,13 @@ func ParsePauseSandboxResponse(rsp *http.Response) (*PauseSandboxResponse, error
 	switch {
 	case rsp.StatusCode == 202:
 		var headers PauseSandboxResponse202Headers
+		if values := rsp.Header.Values("Preference-Applied"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Preference-Applied", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.PreferenceApplied = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
@@ -3833,6 +5631,13 @@ func ParseResumeSandboxResponse(rsp *http.Response) (*ResumeSandboxResponse, err
 	switch {
 	case rsp.StatusCode == 202:
 		var headers ResumeSandboxResponse202Headers
+		if values := rsp.Header.Values("Preference-Applied"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "Preference-Applied", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.PreferenceApplied = &value
+		}
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {

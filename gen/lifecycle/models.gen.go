@@ -181,6 +181,13 @@ type Error struct {
 	Message string `json:"message"`
 }
 
+// EventStream Server-sent events. The `data` of each is one JSON object, a `SandboxEvent`, and its
+// `id` is where to go on after it.
+//
+// Example: id: 1767366245007
+// data: {"type":"ping","timestamp":"2026-01-02T15:04:15Z"}
+type EventStream = string
+
 // Expiration The expiry of a sandbox.
 type Expiration struct {
 	// ExpiresAt When the sandbox ends by itself, RFC 3339 in UTC.
@@ -241,6 +248,11 @@ type ImageAuth struct {
 //
 // Example: {"name":"nightly-run","team":"research"}
 type Metadata map[string]string
+
+// MetadataPatch A JSON merge patch for metadata - a string sets its key, null removes it.
+//
+// Example: {"name":"renamed","team":null}
+type MetadataPatch map[string]*string
 
 // NetworkAction What happens to traffic - `allow` lets it pass, `deny` stops it.
 //
@@ -340,6 +352,12 @@ type Sandbox struct {
 	// Example: 2026-01-02T15:14:05Z
 	ExpiresAt time.Time `json:"expiresAt"`
 
+	// Extensions The `extensions` of the create request, byte for byte as they were sent. Absent when
+	// the request had none.
+	//
+	// Example: {"example.priority":"high"}
+	Extensions SentExtensions `json:"extensions,omitempty"`
+
 	// ID The unique id of the sandbox.
 	//
 	// Example: 5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11
@@ -357,6 +375,103 @@ type Sandbox struct {
 
 	// Status The state of a sandbox and why it has it.
 	Status SandboxStatus `json:"status"`
+}
+
+// SandboxEvent Something that happened to a sandbox. Which fields there are depends on `type`.
+type SandboxEvent struct {
+	// DurationMs How many milliseconds this stage took, since the one before.
+	//
+	// Example: 270.5
+	DurationMs *float64 `json:"durationMs,omitempty"`
+
+	// ElapsedMs How many milliseconds have passed since the sandbox was accepted.
+	//
+	// Example: 282.1
+	ElapsedMs *float64 `json:"elapsedMs,omitempty"`
+
+	// ExpiresAt The new expiry.
+	//
+	// Example: 2026-01-02T16:04:05Z
+	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
+
+	// From The state of a sandbox. New values may be added, so clients must tolerate
+	// unknown ones.
+	//
+	// - `Pending`: it is being provisioned.
+	// - `Running`: it is proven usable.
+	// - `Pausing`: it is about to be paused.
+	// - `Paused`: its processes stand still and their state is kept.
+	// - `Resuming`: it is on its way from `Paused` back to `Running`.
+	// - `Stopping`: it is being terminated.
+	// - `Terminated`: it has ended.
+	// - `Failed`: a critical error ended it; `reason` and `message` tell which.
+	//
+	// Example: Running
+	From *SandboxState `json:"from,omitempty"`
+
+	// Message The cause for people.
+	//
+	// Example: the sandbox is ready
+	Message *string `json:"message,omitempty"`
+
+	// Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
+	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
+	// reserved.
+	//
+	// Example: {"name":"nightly-run","team":"research"}
+	Metadata Metadata `json:"metadata,omitempty"`
+
+	// Reason The cause for machines, as in the status of a sandbox.
+	//
+	// Example: CONTAINER_RUNNING
+	Reason *string `json:"reason,omitempty"`
+
+	// SandboxID The sandbox; absent in `reset` and `ping`.
+	//
+	// Example: 5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11
+	SandboxID *string `json:"sandboxId,omitempty"`
+
+	// Stage What was reached: `accepted` (on durable record), `pulled` (the image is here),
+	// `created` (the container is made), `started` (it runs), `ready` (its daemon answers).
+	//
+	// Example: started
+	Stage *string `json:"stage,omitempty"`
+
+	// Timestamp When it happened, RFC 3339 in UTC.
+	//
+	// Example: 2026-01-02T15:04:07Z
+	Timestamp time.Time `json:"timestamp"`
+
+	// To The state of a sandbox. New values may be added, so clients must tolerate
+	// unknown ones.
+	//
+	// - `Pending`: it is being provisioned.
+	// - `Running`: it is proven usable.
+	// - `Pausing`: it is about to be paused.
+	// - `Paused`: its processes stand still and their state is kept.
+	// - `Resuming`: it is on its way from `Paused` back to `Running`.
+	// - `Stopping`: it is being terminated.
+	// - `Terminated`: it has ended.
+	// - `Failed`: a critical error ended it; `reason` and `message` tell which.
+	//
+	// Example: Running
+	To *SandboxState `json:"to,omitempty"`
+
+	// Type What the event tells. New values may be added, so clients must tolerate unknown
+	// ones.
+	//
+	// - `state`: the sandbox went `from` one state `to` another; the first one has no `from`.
+	// - `stage`: provisioning reached a `stage`.
+	// - `progress`: how provisioning goes on within its stage, at most every 5 seconds.
+	// - `renewed`: the expiry is now `expiresAt`.
+	// - `metadata`: all of the metadata is now `metadata`.
+	// - `forgotten`: the record of the ended sandbox is gone. It is the sandbox's last event.
+	// - `reset`: events that were asked for are forgotten, or the id is of another
+	//   database. Read the sandboxes themselves; the stream goes on from here.
+	// - `ping`: nothing happened. Its id is where the stream stands.
+	//
+	// Example: state
+	Type string `json:"type"`
 }
 
 // SandboxList One page of sandboxes.
@@ -419,6 +534,12 @@ type SandboxStatus struct {
 	State SandboxState `json:"state"`
 }
 
+// SentExtensions The `extensions` of the create request, byte for byte as they were sent. Absent when
+// the request had none.
+//
+// Example: {"example.priority":"high"}
+type SentExtensions = json.RawMessage
+
 // Version The build of the service.
 type Version struct {
 	// Commit The source revision of the build; empty when the build did not record one.
@@ -464,6 +585,21 @@ type Volume struct {
 	SubPath *string `json:"subPath,omitempty"`
 }
 
+// AfterEvent The id of an event.
+//
+// Example: 1767366245001
+type AfterEvent = int64
+
+// LastEventID The id of an event.
+//
+// Example: 1767366245001
+type LastEventID = string
+
+// Prefer Preferences, joined by commas.
+//
+// Example: wait=30
+type Prefer = string
+
 // SandboxID A sandbox id.
 //
 // Example: 5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11
@@ -502,6 +638,16 @@ type Unauthorized = Error
 // Unavailable Why a request was not fulfilled.
 type Unavailable = Error
 
+// StreamEventsParams defines parameters for StreamEvents.
+type StreamEventsParams struct {
+	// After The id of the last event that the client has, or 0 for all events that are kept.
+	After *AfterEvent `form:"after,omitempty" json:"after,omitempty"`
+
+	// LastEventID The id of the last event that the client has; the stream goes on after it. It
+	// comes before `after`, so that a client that reconnects to the same URL goes on.
+	LastEventID *LastEventID `json:"Last-Event-ID,omitempty"`
+}
+
 // ListSandboxesParams defines parameters for ListSandboxes.
 type ListSandboxesParams struct {
 	// State Keep only sandboxes in this state. Repeat the parameter for several states,
@@ -526,10 +672,79 @@ type CreateSandboxParams struct {
 	// hours the same key with the same body gives the same sandbox; the same key with
 	// another body is 409.
 	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
+
+	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state has settled - until it is
+	// none of `Pending`, `Pausing`, `Resuming` and `Stopping` - but no longer than so many
+	// seconds, at most 60. Status and body are the same as without it and show the state at the time of
+	// the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
+	Prefer *Prefer `json:"Prefer,omitempty"`
+}
+
+// DeleteSandboxParams defines parameters for DeleteSandbox.
+type DeleteSandboxParams struct {
+	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state has settled - until it is
+	// none of `Pending`, `Pausing`, `Resuming` and `Stopping` - but no longer than so many
+	// seconds, at most 60. Status and body are the same as without it and show the state at the time of
+	// the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
+	Prefer *Prefer `json:"Prefer,omitempty"`
+}
+
+// GetSandboxParams defines parameters for GetSandbox.
+type GetSandboxParams struct {
+	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state has settled - until it is
+	// none of `Pending`, `Pausing`, `Resuming` and `Stopping` - but no longer than so many
+	// seconds, at most 60. Status and body are the same as without it and show the state at the time of
+	// the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
+	Prefer *Prefer `json:"Prefer,omitempty"`
+}
+
+// StreamSandboxEventsParams defines parameters for StreamSandboxEvents.
+type StreamSandboxEventsParams struct {
+	// After The id of the last event that the client has, or 0 for all events that are kept.
+	After *AfterEvent `form:"after,omitempty" json:"after,omitempty"`
+
+	// LastEventID The id of the last event that the client has; the stream goes on after it. It
+	// comes before `after`, so that a client that reconnects to the same URL goes on.
+	LastEventID *LastEventID `json:"Last-Event-ID,omitempty"`
+}
+
+// GetLogsParams defines parameters for GetLogs.
+type GetLogsParams struct {
+	// Tail How many of the last lines to begin with. Without it, all that are kept.
+	Tail *int `form:"tail,omitempty" json:"tail,omitempty"`
+
+	// Since Leaves out what was printed before this time, RFC 3339. It says nothing to the
+	// log of an ended sandbox.
+	Since *time.Time `form:"since,omitempty" json:"since,omitempty"`
+
+	// Follow Whether to go on with what is printed from now on, until the sandbox ends. While
+	// the sandbox is `Pending` the answer waits for its start.
+	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
+}
+
+// PauseSandboxParams defines parameters for PauseSandbox.
+type PauseSandboxParams struct {
+	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state has settled - until it is
+	// none of `Pending`, `Pausing`, `Resuming` and `Stopping` - but no longer than so many
+	// seconds, at most 60. Status and body are the same as without it and show the state at the time of
+	// the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
+	Prefer *Prefer `json:"Prefer,omitempty"`
+}
+
+// ResumeSandboxParams defines parameters for ResumeSandbox.
+type ResumeSandboxParams struct {
+	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state has settled - until it is
+	// none of `Pending`, `Pausing`, `Resuming` and `Stopping` - but no longer than so many
+	// seconds, at most 60. Status and body are the same as without it and show the state at the time of
+	// the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
+	Prefer *Prefer `json:"Prefer,omitempty"`
 }
 
 // CreateSandboxJSONRequestBody defines body for CreateSandbox for application/json ContentType.
 type CreateSandboxJSONRequestBody = CreateSandboxRequest
+
+// UpdateMetadataApplicationMergePatchPlusJSONRequestBody defines body for UpdateMetadata for application/merge-patch+json ContentType.
+type UpdateMetadataApplicationMergePatchPlusJSONRequestBody = MetadataPatch
 
 // RenewExpirationJSONRequestBody defines body for RenewExpiration for application/json ContentType.
 type RenewExpirationJSONRequestBody = RenewRequest

@@ -8,10 +8,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
 	"github.com/oapi-codegen/runtime"
+	openapi_types "github.com/oapi-codegen/runtime/types"
 )
 
 // ServerInterface represents all server handlers.
@@ -19,6 +21,9 @@ type ServerInterface interface {
 	// GetHealth Tell whether the service is healthy
 	// (GET /health)
 	GetHealth(ctx echo.Context) error
+	// StreamEvents Follow what happens to all sandboxes
+	// (GET /v1/events)
+	StreamEvents(ctx echo.Context, params StreamEventsParams) error
 	// ListSandboxes List sandboxes, newest first
 	// (GET /v1/sandboxes)
 	ListSandboxes(ctx echo.Context, params ListSandboxesParams) error
@@ -27,22 +32,31 @@ type ServerInterface interface {
 	CreateSandbox(ctx echo.Context, params CreateSandboxParams) error
 	// DeleteSandbox End a sandbox
 	// (DELETE /v1/sandboxes/{sandboxId})
-	DeleteSandbox(ctx echo.Context, sandboxID SandboxID) error
+	DeleteSandbox(ctx echo.Context, sandboxID SandboxID, params DeleteSandboxParams) error
 	// GetSandbox Read one sandbox
 	// (GET /v1/sandboxes/{sandboxId})
-	GetSandbox(ctx echo.Context, sandboxID SandboxID) error
+	GetSandbox(ctx echo.Context, sandboxID SandboxID, params GetSandboxParams) error
 	// GetEndpoint Tell how to reach a port of a sandbox
 	// (GET /v1/sandboxes/{sandboxId}/endpoints/{port})
 	GetEndpoint(ctx echo.Context, sandboxID SandboxID, port int) error
+	// StreamSandboxEvents Follow what happens to one sandbox
+	// (GET /v1/sandboxes/{sandboxId}/events)
+	StreamSandboxEvents(ctx echo.Context, sandboxID SandboxID, params StreamSandboxEventsParams) error
+	// GetLogs Read what the entrypoint of a sandbox printed
+	// (GET /v1/sandboxes/{sandboxId}/logs)
+	GetLogs(ctx echo.Context, sandboxID SandboxID, params GetLogsParams) error
+	// UpdateMetadata Change the metadata of a sandbox
+	// (PATCH /v1/sandboxes/{sandboxId}/metadata)
+	UpdateMetadata(ctx echo.Context, sandboxID SandboxID) error
 	// PauseSandbox Pause a running sandbox
 	// (POST /v1/sandboxes/{sandboxId}/pause)
-	PauseSandbox(ctx echo.Context, sandboxID SandboxID) error
+	PauseSandbox(ctx echo.Context, sandboxID SandboxID, params PauseSandboxParams) error
 	// RenewExpiration Move the expiry of a sandbox forward
 	// (POST /v1/sandboxes/{sandboxId}/renew-expiration)
 	RenewExpiration(ctx echo.Context, sandboxID SandboxID) error
 	// ResumeSandbox Resume a paused sandbox
 	// (POST /v1/sandboxes/{sandboxId}/resume)
-	ResumeSandbox(ctx echo.Context, sandboxID SandboxID) error
+	ResumeSandbox(ctx echo.Context, sandboxID SandboxID, params ResumeSandboxParams) error
 	// GetVersion Tell which build of the service answers
 	// (GET /v1/version)
 	GetVersion(ctx echo.Context) error
@@ -59,6 +73,41 @@ func (w *ServerInterfaceWrapper) GetHealth(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.GetHealth(ctx)
+	return err
+}
+
+// StreamEvents converts echo context to params.
+func (w *ServerInterfaceWrapper) StreamEvents(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params StreamEventsParams
+	// ------------- Optional query parameter "after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "after", ctx.QueryParams(), &params.After, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter after: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Last-Event-ID" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Last-Event-ID")]; found {
+		var LastEventID LastEventID
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Last-Event-ID, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Last-Event-ID", valueList[0], &LastEventID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Last-Event-ID: %s", err))
+		}
+
+		params.LastEventID = &LastEventID
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.StreamEvents(ctx, params)
 	return err
 }
 
@@ -124,6 +173,21 @@ func (w *ServerInterfaceWrapper) CreateSandbox(ctx echo.Context) error {
 
 		params.IdempotencyKey = &IdempotencyKey
 	}
+	// ------------- Optional header parameter "Prefer" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Prefer")]; found {
+		var Prefer Prefer
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Prefer, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Prefer", valueList[0], &Prefer, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Prefer: %s", err))
+		}
+
+		params.Prefer = &Prefer
+	}
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.CreateSandbox(ctx, params)
@@ -141,8 +205,28 @@ func (w *ServerInterfaceWrapper) DeleteSandbox(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sandboxId: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params DeleteSandboxParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Prefer" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Prefer")]; found {
+		var Prefer Prefer
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Prefer, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Prefer", valueList[0], &Prefer, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Prefer: %s", err))
+		}
+
+		params.Prefer = &Prefer
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.DeleteSandbox(ctx, sandboxID)
+	err = w.Handler.DeleteSandbox(ctx, sandboxID, params)
 	return err
 }
 
@@ -157,8 +241,28 @@ func (w *ServerInterfaceWrapper) GetSandbox(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sandboxId: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetSandboxParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Prefer" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Prefer")]; found {
+		var Prefer Prefer
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Prefer, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Prefer", valueList[0], &Prefer, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Prefer: %s", err))
+		}
+
+		params.Prefer = &Prefer
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.GetSandbox(ctx, sandboxID)
+	err = w.Handler.GetSandbox(ctx, sandboxID, params)
 	return err
 }
 
@@ -186,6 +290,103 @@ func (w *ServerInterfaceWrapper) GetEndpoint(ctx echo.Context) error {
 	return err
 }
 
+// StreamSandboxEvents converts echo context to params.
+func (w *ServerInterfaceWrapper) StreamSandboxEvents(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "sandboxId" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxId", ctx.Param("sandboxId"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sandboxId: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params StreamSandboxEventsParams
+	// ------------- Optional query parameter "after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "after", ctx.QueryParams(), &params.After, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter after: %s", err))
+	}
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Last-Event-ID" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Last-Event-ID")]; found {
+		var LastEventID LastEventID
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Last-Event-ID, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Last-Event-ID", valueList[0], &LastEventID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Last-Event-ID: %s", err))
+		}
+
+		params.LastEventID = &LastEventID
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.StreamSandboxEvents(ctx, sandboxID, params)
+	return err
+}
+
+// GetLogs converts echo context to params.
+func (w *ServerInterfaceWrapper) GetLogs(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "sandboxId" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxId", ctx.Param("sandboxId"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sandboxId: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetLogsParams
+	// ------------- Optional query parameter "tail" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tail", ctx.QueryParams(), &params.Tail, runtime.BindQueryParameterOptions{Type: "integer", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter tail: %s", err))
+	}
+
+	// ------------- Optional query parameter "since" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "since", ctx.QueryParams(), &params.Since, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter since: %s", err))
+	}
+
+	// ------------- Optional query parameter "follow" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "follow", ctx.QueryParams(), &params.Follow, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter follow: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetLogs(ctx, sandboxID, params)
+	return err
+}
+
+// UpdateMetadata converts echo context to params.
+func (w *ServerInterfaceWrapper) UpdateMetadata(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "sandboxId" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxId", ctx.Param("sandboxId"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sandboxId: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.UpdateMetadata(ctx, sandboxID)
+	return err
+}
+
 // PauseSandbox converts echo context to params.
 func (w *ServerInterfaceWrapper) PauseSandbox(ctx echo.Context) error {
 	var err error
@@ -197,8 +398,28 @@ func (w *ServerInterfaceWrapper) PauseSandbox(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sandboxId: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PauseSandboxParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Prefer" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Prefer")]; found {
+		var Prefer Prefer
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Prefer, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Prefer", valueList[0], &Prefer, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Prefer: %s", err))
+		}
+
+		params.Prefer = &Prefer
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.PauseSandbox(ctx, sandboxID)
+	err = w.Handler.PauseSandbox(ctx, sandboxID, params)
 	return err
 }
 
@@ -229,8 +450,28 @@ func (w *ServerInterfaceWrapper) ResumeSandbox(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sandboxId: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ResumeSandboxParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Prefer" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Prefer")]; found {
+		var Prefer Prefer
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Prefer, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Prefer", valueList[0], &Prefer, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Prefer: %s", err))
+		}
+
+		params.Prefer = &Prefer
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.ResumeSandbox(ctx, sandboxID)
+	err = w.Handler.ResumeSandbox(ctx, sandboxID, params)
 	return err
 }
 
@@ -300,6 +541,10 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/sandboxes/:sandboxId/resume", wrapper.ResumeSandbox, options.OperationMiddlewares["resumeSandbox"]...)
 	router.POST(options.BaseURL+"/v1/sandboxes/:sandboxId/renew-expiration", wrapper.RenewExpiration, options.OperationMiddlewares["renewExpiration"]...)
 	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/endpoints/:port", wrapper.GetEndpoint, options.OperationMiddlewares["getEndpoint"]...)
+	router.PATCH(options.BaseURL+"/v1/sandboxes/:sandboxId/metadata", wrapper.UpdateMetadata, options.OperationMiddlewares["updateMetadata"]...)
+	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/logs", wrapper.GetLogs, options.OperationMiddlewares["getLogs"]...)
+	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/events", wrapper.StreamSandboxEvents, options.OperationMiddlewares["streamSandboxEvents"]...)
+	router.GET(options.BaseURL+"/v1/events", wrapper.StreamEvents, options.OperationMiddlewares["streamEvents"]...)
 
 }
 
@@ -435,6 +680,133 @@ func (response GetHealth200JSONResponse) VisitGetHealthResponse(w http.ResponseW
 	return err
 }
 
+type StreamEventsRequestObject struct {
+	Params StreamEventsParams
+}
+
+type StreamEventsResponseObject interface {
+	VisitStreamEventsResponse(w http.ResponseWriter) error
+}
+
+type StreamEvents200ResponseHeaders struct {
+	XRequestID *RequestID
+}
+
+type StreamEvents200TextEventStreamResponse struct {
+	Body          io.Reader
+	Headers       StreamEvents200ResponseHeaders
+	ContentLength int64
+}
+
+func (response StreamEvents200TextEventStreamResponse) VisitStreamEventsResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "text/event-stream")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type StreamEvents400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response StreamEvents400JSONResponse) VisitStreamEventsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamEvents401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response StreamEvents401JSONResponse) VisitStreamEventsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamEvents500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response StreamEvents500JSONResponse) VisitStreamEventsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamEvents503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response StreamEvents503JSONResponse) VisitStreamEventsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListSandboxesRequestObject struct {
 	Params ListSandboxesParams
 }
@@ -565,8 +937,10 @@ type CreateSandboxResponseObject interface {
 }
 
 type CreateSandbox202ResponseHeaders struct {
-	Location   string
-	XRequestID *RequestID
+	Location          string
+	PreferenceApplied *string
+	ServerTiming      *string
+	XRequestID        *RequestID
 }
 
 type CreateSandbox202JSONResponse struct {
@@ -582,6 +956,12 @@ func (response CreateSandbox202JSONResponse) VisitCreateSandboxResponse(w http.R
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Location", fmt.Sprint(response.Headers.Location))
+	if response.Headers.PreferenceApplied != nil {
+		w.Header().Set("Preference-Applied", fmt.Sprint(*response.Headers.PreferenceApplied))
+	}
+	if response.Headers.ServerTiming != nil {
+		w.Header().Set("Server-Timing", fmt.Sprint(*response.Headers.ServerTiming))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -731,6 +1111,7 @@ func (response CreateSandbox503JSONResponse) VisitCreateSandboxResponse(w http.R
 
 type DeleteSandboxRequestObject struct {
 	SandboxID SandboxID `json:"sandboxId"`
+	Params    DeleteSandboxParams
 }
 
 type DeleteSandboxResponseObject interface {
@@ -738,7 +1119,8 @@ type DeleteSandboxResponseObject interface {
 }
 
 type DeleteSandbox204ResponseHeaders struct {
-	XRequestID *RequestID
+	PreferenceApplied *string
+	XRequestID        *RequestID
 }
 
 type DeleteSandbox204Response struct {
@@ -746,6 +1128,9 @@ type DeleteSandbox204Response struct {
 }
 
 func (response DeleteSandbox204Response) VisitDeleteSandboxResponse(w http.ResponseWriter) error {
+	if response.Headers.PreferenceApplied != nil {
+		w.Header().Set("Preference-Applied", fmt.Sprint(*response.Headers.PreferenceApplied))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -877,6 +1262,7 @@ func (response DeleteSandbox503JSONResponse) VisitDeleteSandboxResponse(w http.R
 
 type GetSandboxRequestObject struct {
 	SandboxID SandboxID `json:"sandboxId"`
+	Params    GetSandboxParams
 }
 
 type GetSandboxResponseObject interface {
@@ -884,7 +1270,8 @@ type GetSandboxResponseObject interface {
 }
 
 type GetSandbox200ResponseHeaders struct {
-	XRequestID *RequestID
+	PreferenceApplied *string
+	XRequestID        *RequestID
 }
 
 type GetSandbox200JSONResponse struct {
@@ -899,6 +1286,9 @@ func (response GetSandbox200JSONResponse) VisitGetSandboxResponse(w http.Respons
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.PreferenceApplied != nil {
+		w.Header().Set("Preference-Applied", fmt.Sprint(*response.Headers.PreferenceApplied))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -1187,8 +1577,489 @@ func (response GetEndpoint503JSONResponse) VisitGetEndpointResponse(w http.Respo
 	return err
 }
 
+type StreamSandboxEventsRequestObject struct {
+	SandboxID SandboxID `json:"sandboxId"`
+	Params    StreamSandboxEventsParams
+}
+
+type StreamSandboxEventsResponseObject interface {
+	VisitStreamSandboxEventsResponse(w http.ResponseWriter) error
+}
+
+type StreamSandboxEvents200ResponseHeaders struct {
+	XRequestID *RequestID
+}
+
+type StreamSandboxEvents200TextEventStreamResponse struct {
+	Body          io.Reader
+	Headers       StreamSandboxEvents200ResponseHeaders
+	ContentLength int64
+}
+
+func (response StreamSandboxEvents200TextEventStreamResponse) VisitStreamSandboxEventsResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "text/event-stream")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type StreamSandboxEvents400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response StreamSandboxEvents400JSONResponse) VisitStreamSandboxEventsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamSandboxEvents401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response StreamSandboxEvents401JSONResponse) VisitStreamSandboxEventsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamSandboxEvents403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response StreamSandboxEvents403JSONResponse) VisitStreamSandboxEventsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamSandboxEvents404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response StreamSandboxEvents404JSONResponse) VisitStreamSandboxEventsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamSandboxEvents500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response StreamSandboxEvents500JSONResponse) VisitStreamSandboxEventsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamSandboxEvents503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response StreamSandboxEvents503JSONResponse) VisitStreamSandboxEventsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLogsRequestObject struct {
+	SandboxID SandboxID `json:"sandboxId"`
+	Params    GetLogsParams
+}
+
+type GetLogsResponseObject interface {
+	VisitGetLogsResponse(w http.ResponseWriter) error
+}
+
+type GetLogs200ResponseHeaders struct {
+	XRequestID *RequestID
+}
+
+type GetLogs200TextResponse struct {
+	Body    openapi_types.File
+	Headers GetLogs200ResponseHeaders
+}
+
+func (response GetLogs200TextResponse) VisitGetLogsResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "text/plain")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+
+	_, err := w.Write([]byte(fmt.Sprint(response.Body)))
+	return err
+}
+
+type GetLogs400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response GetLogs400JSONResponse) VisitGetLogsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLogs401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response GetLogs401JSONResponse) VisitGetLogsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLogs403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response GetLogs403JSONResponse) VisitGetLogsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLogs404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response GetLogs404JSONResponse) VisitGetLogsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLogs409JSONResponse struct{ ConflictJSONResponse }
+
+func (response GetLogs409JSONResponse) VisitGetLogsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLogs500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response GetLogs500JSONResponse) VisitGetLogsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLogs503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response GetLogs503JSONResponse) VisitGetLogsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateMetadataRequestObject struct {
+	SandboxID SandboxID `json:"sandboxId"`
+	Body      *UpdateMetadataApplicationMergePatchPlusJSONRequestBody
+}
+
+type UpdateMetadataResponseObject interface {
+	VisitUpdateMetadataResponse(w http.ResponseWriter) error
+}
+
+type UpdateMetadata200ResponseHeaders struct {
+	XRequestID *RequestID
+}
+
+type UpdateMetadata200JSONResponse struct {
+	Body    Metadata
+	Headers UpdateMetadata200ResponseHeaders
+}
+
+func (response UpdateMetadata200JSONResponse) VisitUpdateMetadataResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateMetadata400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response UpdateMetadata400JSONResponse) VisitUpdateMetadataResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateMetadata401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response UpdateMetadata401JSONResponse) VisitUpdateMetadataResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateMetadata403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response UpdateMetadata403JSONResponse) VisitUpdateMetadataResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateMetadata404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response UpdateMetadata404JSONResponse) VisitUpdateMetadataResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateMetadata409JSONResponse struct{ ConflictJSONResponse }
+
+func (response UpdateMetadata409JSONResponse) VisitUpdateMetadataResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateMetadata413JSONResponse struct{ ContentTooLargeJSONResponse }
+
+func (response UpdateMetadata413JSONResponse) VisitUpdateMetadataResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateMetadata500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response UpdateMetadata500JSONResponse) VisitUpdateMetadataResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateMetadata503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response UpdateMetadata503JSONResponse) VisitUpdateMetadataResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type PauseSandboxRequestObject struct {
 	SandboxID SandboxID `json:"sandboxId"`
+	Params    PauseSandboxParams
 }
 
 type PauseSandboxResponseObject interface {
@@ -1196,7 +2067,8 @@ type PauseSandboxResponseObject interface {
 }
 
 type PauseSandbox202ResponseHeaders struct {
-	XRequestID *RequestID
+	PreferenceApplied *string
+	XRequestID        *RequestID
 }
 
 type PauseSandbox202Response struct {
@@ -1204,6 +2076,9 @@ type PauseSandbox202Response struct {
 }
 
 func (response PauseSandbox202Response) VisitPauseSandboxResponse(w http.ResponseWriter) error {
+	if response.Headers.PreferenceApplied != nil {
+		w.Header().Set("Preference-Applied", fmt.Sprint(*response.Headers.PreferenceApplied))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -1524,6 +2399,7 @@ func (response RenewExpiration503JSONResponse) VisitRenewExpirationResponse(w ht
 
 type ResumeSandboxRequestObject struct {
 	SandboxID SandboxID `json:"sandboxId"`
+	Params    ResumeSandboxParams
 }
 
 type ResumeSandboxResponseObject interface {
@@ -1531,7 +2407,8 @@ type ResumeSandboxResponseObject interface {
 }
 
 type ResumeSandbox202ResponseHeaders struct {
-	XRequestID *RequestID
+	PreferenceApplied *string
+	XRequestID        *RequestID
 }
 
 type ResumeSandbox202Response struct {
@@ -1539,6 +2416,9 @@ type ResumeSandbox202Response struct {
 }
 
 func (response ResumeSandbox202Response) VisitResumeSandboxResponse(w http.ResponseWriter) error {
+	if response.Headers.PreferenceApplied != nil {
+		w.Header().Set("Preference-Applied", fmt.Sprint(*response.Headers.PreferenceApplied))
+	}
 	if response.Headers.XRequestID != nil {
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
@@ -1758,6 +2638,9 @@ type StrictServerInterface interface {
 	// GetHealth Tell whether the service is healthy
 	// (GET /health)
 	GetHealth(ctx context.Context, request GetHealthRequestObject) (GetHealthResponseObject, error)
+	// StreamEvents Follow what happens to all sandboxes
+	// (GET /v1/events)
+	StreamEvents(ctx context.Context, request StreamEventsRequestObject) (StreamEventsResponseObject, error)
 	// ListSandboxes List sandboxes, newest first
 	// (GET /v1/sandboxes)
 	ListSandboxes(ctx context.Context, request ListSandboxesRequestObject) (ListSandboxesResponseObject, error)
@@ -1773,6 +2656,15 @@ type StrictServerInterface interface {
 	// GetEndpoint Tell how to reach a port of a sandbox
 	// (GET /v1/sandboxes/{sandboxId}/endpoints/{port})
 	GetEndpoint(ctx context.Context, request GetEndpointRequestObject) (GetEndpointResponseObject, error)
+	// StreamSandboxEvents Follow what happens to one sandbox
+	// (GET /v1/sandboxes/{sandboxId}/events)
+	StreamSandboxEvents(ctx context.Context, request StreamSandboxEventsRequestObject) (StreamSandboxEventsResponseObject, error)
+	// GetLogs Read what the entrypoint of a sandbox printed
+	// (GET /v1/sandboxes/{sandboxId}/logs)
+	GetLogs(ctx context.Context, request GetLogsRequestObject) (GetLogsResponseObject, error)
+	// UpdateMetadata Change the metadata of a sandbox
+	// (PATCH /v1/sandboxes/{sandboxId}/metadata)
+	UpdateMetadata(ctx context.Context, request UpdateMetadataRequestObject) (UpdateMetadataResponseObject, error)
 	// PauseSandbox Pause a running sandbox
 	// (POST /v1/sandboxes/{sandboxId}/pause)
 	PauseSandbox(ctx context.Context, request PauseSandboxRequestObject) (PauseSandboxResponseObject, error)
@@ -1816,6 +2708,31 @@ func (sh *strictHandler) GetHealth(ctx echo.Context) error {
 		return err
 	} else if validResponse, ok := response.(GetHealthResponseObject); ok {
 		return validResponse.VisitGetHealthResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// StreamEvents operation middleware
+func (sh *strictHandler) StreamEvents(ctx echo.Context, params StreamEventsParams) error {
+	var request StreamEventsRequestObject
+
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.StreamEvents(ctx.Request().Context(), request.(StreamEventsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "StreamEvents")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(StreamEventsResponseObject); ok {
+		return validResponse.VisitStreamEventsResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}
@@ -1896,10 +2813,11 @@ func (sh *strictHandler) CreateSandbox(ctx echo.Context, params CreateSandboxPar
 }
 
 // DeleteSandbox operation middleware
-func (sh *strictHandler) DeleteSandbox(ctx echo.Context, sandboxID SandboxID) error {
+func (sh *strictHandler) DeleteSandbox(ctx echo.Context, sandboxID SandboxID, params DeleteSandboxParams) error {
 	var request DeleteSandboxRequestObject
 
 	request.SandboxID = sandboxID
+	request.Params = params
 
 	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
 		return sh.ssi.DeleteSandbox(ctx.Request().Context(), request.(DeleteSandboxRequestObject))
@@ -1921,10 +2839,11 @@ func (sh *strictHandler) DeleteSandbox(ctx echo.Context, sandboxID SandboxID) er
 }
 
 // GetSandbox operation middleware
-func (sh *strictHandler) GetSandbox(ctx echo.Context, sandboxID SandboxID) error {
+func (sh *strictHandler) GetSandbox(ctx echo.Context, sandboxID SandboxID, params GetSandboxParams) error {
 	var request GetSandboxRequestObject
 
 	request.SandboxID = sandboxID
+	request.Params = params
 
 	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
 		return sh.ssi.GetSandbox(ctx.Request().Context(), request.(GetSandboxRequestObject))
@@ -1971,11 +2890,112 @@ func (sh *strictHandler) GetEndpoint(ctx echo.Context, sandboxID SandboxID, port
 	return nil
 }
 
+// StreamSandboxEvents operation middleware
+func (sh *strictHandler) StreamSandboxEvents(ctx echo.Context, sandboxID SandboxID, params StreamSandboxEventsParams) error {
+	var request StreamSandboxEventsRequestObject
+
+	request.SandboxID = sandboxID
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.StreamSandboxEvents(ctx.Request().Context(), request.(StreamSandboxEventsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "StreamSandboxEvents")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(StreamSandboxEventsResponseObject); ok {
+		return validResponse.VisitStreamSandboxEventsResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// GetLogs operation middleware
+func (sh *strictHandler) GetLogs(ctx echo.Context, sandboxID SandboxID, params GetLogsParams) error {
+	var request GetLogsRequestObject
+
+	request.SandboxID = sandboxID
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetLogs(ctx.Request().Context(), request.(GetLogsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetLogs")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(GetLogsResponseObject); ok {
+		return validResponse.VisitGetLogsResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// UpdateMetadata operation middleware
+func (sh *strictHandler) UpdateMetadata(ctx echo.Context, sandboxID SandboxID) error {
+	var request UpdateMetadataRequestObject
+
+	request.SandboxID = sandboxID
+
+	var body UpdateMetadataApplicationMergePatchPlusJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.UpdateMetadata(ctx.Request().Context(), request.(UpdateMetadataRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "UpdateMetadata")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(UpdateMetadataResponseObject); ok {
+		return validResponse.VisitUpdateMetadataResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
 // PauseSandbox operation middleware
-func (sh *strictHandler) PauseSandbox(ctx echo.Context, sandboxID SandboxID) error {
+func (sh *strictHandler) PauseSandbox(ctx echo.Context, sandboxID SandboxID, params PauseSandboxParams) error {
 	var request PauseSandboxRequestObject
 
 	request.SandboxID = sandboxID
+	request.Params = params
 
 	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
 		return sh.ssi.PauseSandbox(ctx.Request().Context(), request.(PauseSandboxRequestObject))
@@ -2045,10 +3065,11 @@ func (sh *strictHandler) RenewExpiration(ctx echo.Context, sandboxID SandboxID) 
 }
 
 // ResumeSandbox operation middleware
-func (sh *strictHandler) ResumeSandbox(ctx echo.Context, sandboxID SandboxID) error {
+func (sh *strictHandler) ResumeSandbox(ctx echo.Context, sandboxID SandboxID, params ResumeSandboxParams) error {
 	var request ResumeSandboxRequestObject
 
 	request.SandboxID = sandboxID
+	request.Params = params
 
 	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
 		return sh.ssi.ResumeSandbox(ctx.Request().Context(), request.(ResumeSandboxRequestObject))

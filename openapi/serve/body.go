@@ -58,6 +58,9 @@ func (op *operation) checkBody(c echo.Context, limit int64) error {
 			return explainBody(err)
 		}
 	}
+	if state := stateOf(r.Context()); state != nil {
+		state.json = data
+	}
 	r.Body = validatedBody{io.NopCloser(bytes.NewReader(data)), value}
 	r.ContentLength = int64(len(data))
 	return nil

@@ -32,6 +32,7 @@ type requestState struct {
 	rest      func(context.Context, *EventStream) error // see StreamEvents
 	line      accessLine                                // of a stream that goes on
 	admission *admission                                // nil while nobody has to witness the request
+	json      []byte
 
 	// Handlers may add log fields from goroutines of their own.
 	mu     sync.Mutex
@@ -81,6 +82,27 @@ func Principal(ctx context.Context) any {
 // LogField adds a field to the request's line in the access log and to the line that
 // tells the cause of its failure. A [Witness] can read it too. The value must be no
 // secret. It does nothing outside of a request.
+// JSONBody is the JSON body of the request that ctx belongs to, byte for byte as it
+// was sent, for handlers that pass a part of it on unchanged. It is nil when there was
+// none. It must not be changed.
+func JSONBody(ctx context.Context) []byte {
+	if state := stateOf(ctx); state != nil {
+		return state.json
+	}
+	return nil
+}
+
+// Began is when the request that ctx belongs to reached the service, the zero time
+// outside of a request.
+func Began(ctx context.Context) time.Time {
+	if state := stateOf(ctx); state != nil {
+		return state.began
+	}
+	return time.Time{}
+}
+
+// LogField adds a field to the request's line in the access log. The value must be
+// no secret. It does nothing outside of a request.
 func LogField(ctx context.Context, key string, value any) {
 	state := stateOf(ctx)
 	if state == nil {

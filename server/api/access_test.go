@@ -70,19 +70,19 @@ func operations(s *service, id string) map[string]func(ctx context.Context, secr
 			return r.StatusCode(), err
 		},
 		"get": func(ctx context.Context, secret string) (int, error) {
-			r, err := s.client.GetSandboxWithResponse(ctx, id, with(secret))
+			r, err := s.client.GetSandboxWithResponse(ctx, id, nil, with(secret))
 			return r.StatusCode(), err
 		},
 		"delete": func(ctx context.Context, secret string) (int, error) {
-			r, err := s.client.DeleteSandboxWithResponse(ctx, id, with(secret))
+			r, err := s.client.DeleteSandboxWithResponse(ctx, id, nil, with(secret))
 			return r.StatusCode(), err
 		},
 		"pause": func(ctx context.Context, secret string) (int, error) {
-			r, err := s.client.PauseSandboxWithResponse(ctx, id, with(secret))
+			r, err := s.client.PauseSandboxWithResponse(ctx, id, nil, with(secret))
 			return r.StatusCode(), err
 		},
 		"resume": func(ctx context.Context, secret string) (int, error) {
-			r, err := s.client.ResumeSandboxWithResponse(ctx, id, with(secret))
+			r, err := s.client.ResumeSandboxWithResponse(ctx, id, nil, with(secret))
 			return r.StatusCode(), err
 		},
 		"renew": func(ctx context.Context, secret string) (int, error) {

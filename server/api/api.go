@@ -63,6 +63,7 @@ func New(options Options) (*serve.Server, error) {
 	if err != nil {
 		return nil, err
 	}
+	server.Echo().Use(joinPrefer)
 	h := &handlers{backend: options.Backend, version: options.Version}
 	gen.RegisterHandlersWithOptions(server.Echo(), gen.NewStrictHandler(h, nil), gen.RegisterHandlersOptions{
 		OperationMiddlewares: server.OperationMiddlewares(),

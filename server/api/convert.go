@@ -12,6 +12,7 @@ const (
 	defaultPageSize = 20
 )
 
+// fromCreateRequest leaves the extensions out: they are taken from the bytes of the body.
 func fromCreateRequest(r gen.CreateSandboxRequest) lifecycle.Spec {
 	spec := lifecycle.Spec{
 		Image:      r.Image.URI,
@@ -20,7 +21,6 @@ func fromCreateRequest(r gen.CreateSandboxRequest) lifecycle.Spec {
 		Entrypoint: r.Entrypoint,
 		Env:        r.Env,
 		Metadata:   r.Metadata,
-		Extensions: r.Extensions,
 	}
 	if auth := r.Image.Auth; auth != nil {
 		spec.Auth = &lifecycle.ImageAuth{Username: auth.Username, Password: auth.Password}
@@ -112,21 +112,9 @@ func toMetadata(m map[string]string) gen.Metadata {
 	return m
 }
 
-func toSandboxList(l lifecycle.Listing, p lifecycle.Page) gen.SandboxList {
-	list := gen.SandboxList{
-		Items: make([]gen.Sandbox, 0, len(l.Items)),
-		Pagination: gen.Pagination{
-			Page:       p.Number,
-			PageSize:   p.Size,
-			TotalItems: l.Total,
-			TotalPages: (l.Total + p.Size - 1) / p.Size,
-		},
-	}
-	list.Pagination.HasNextPage = list.Pagination.Page < list.Pagination.TotalPages
-	for _, s := range l.Items {
-		list.Items = append(list.Items, toSandbox(s))
-	}
-	return list
+func toPagination(total int, p lifecycle.Page) gen.Pagination {
+	pages := (total + p.Size - 1) / p.Size
+	return gen.Pagination{Page: p.Number, PageSize: p.Size, TotalItems: total, TotalPages: pages, HasNextPage: p.Number < pages}
 }
 
 // value returns what p points to, or the zero value.

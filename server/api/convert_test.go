@@ -101,7 +101,7 @@ func TestSmallestCreate(t *testing.T) {
 func TestGetShowsEverything(t *testing.T) {
 	b := newBackend()
 	b.sandbox.Metadata = map[string]string{"name": "n"}
-	response, err := serve(t, b).client.GetSandboxWithResponse(t.Context(), b.sandbox.ID)
+	response, err := serve(t, b).client.GetSandboxWithResponse(t.Context(), b.sandbox.ID, nil)
 	if err != nil || response.JSON200 == nil {
 		t.Fatalf("%v, %s", err, response.Body)
 	}

@@ -5,6 +5,7 @@ import (
 	"net"
 	"runtime"
 	"strconv"
+	"time"
 
 	gen "sandbox.internal/gen/lifecycle"
 	"sandbox.internal/openapi/serve"
@@ -24,18 +25,29 @@ func (h *handlers) CreateSandbox(ctx context.Context, request gen.CreateSandboxR
 	if err := principal.CanCreate(); err != nil {
 		return nil, err
 	}
-	options := lifecycle.CreateOptions{Owner: principal.Name}
+	spec := fromCreateRequest(*request.Body)
+	spec.Extensions = memberOf(serve.JSONBody(ctx), "extensions")
+	var timing serverTiming
+	timing.add("decode", time.Since(serve.Began(ctx)))
+	options := lifecycle.CreateOptions{Owner: principal.Name, Took: timing.add}
 	if key := request.Params.IdempotencyKey; key != nil {
 		options.IdempotencyKey = *key
 	}
-	sandbox, err := h.backend.Create(ctx, fromCreateRequest(*request.Body), options)
+	sandbox, err := h.backend.Create(ctx, spec, options)
 	if err != nil {
 		return nil, err
 	}
 	serve.LogField(ctx, "sandbox_id", sandbox.ID)
+	settled, applied := h.wait(ctx, request.Params.Prefer, sandbox.ID)
+	if applied != nil {
+		sandbox = settled
+		timing.addStages(sandbox.Stages)
+	}
 	return gen.CreateSandbox202JSONResponse{
-		Body:    toCreatedSandbox(sandbox),
-		Headers: gen.CreateSandbox202ResponseHeaders{Location: "/v1/sandboxes/" + sandbox.ID},
+		Body: toCreatedSandbox(sandbox),
+		Headers: gen.CreateSandbox202ResponseHeaders{
+			Location: "/v1/sandboxes/" + sandbox.ID, PreferenceApplied: applied, ServerTiming: timing.header(),
+		},
 	}, nil
 }
 
@@ -44,7 +56,11 @@ func (h *handlers) GetSandbox(ctx context.Context, request gen.GetSandboxRequest
 	if err != nil {
 		return nil, err
 	}
-	return gen.GetSandbox200JSONResponse{Body: toSandbox(sandbox)}, nil
+	settled, applied := h.wait(ctx, request.Params.Prefer, sandbox.ID)
+	if applied != nil {
+		sandbox = settled
+	}
+	return sandboxAnswer{sandbox, applied}, nil
 }
 
 func (h *handlers) ListSandboxes(ctx context.Context, request gen.ListSandboxesRequestObject) (gen.ListSandboxesResponseObject, error) {
@@ -57,7 +73,7 @@ func (h *handlers) ListSandboxes(ctx context.Context, request gen.ListSandboxesR
 	if err != nil {
 		return nil, err
 	}
-	return gen.ListSandboxes200JSONResponse{Body: toSandboxList(listing, page)}, nil
+	return listAnswer{listing, page}, nil
 }
 
 func (h *handlers) DeleteSandbox(ctx context.Context, request gen.DeleteSandboxRequestObject) (gen.DeleteSandboxResponseObject, error) {
@@ -67,7 +83,8 @@ func (h *handlers) DeleteSandbox(ctx context.Context, request gen.DeleteSandboxR
 	if err := h.backend.Delete(ctx, request.SandboxID); err != nil {
 		return nil, err
 	}
-	return gen.DeleteSandbox204Response{}, nil
+	_, applied := h.wait(ctx, request.Params.Prefer, request.SandboxID)
+	return gen.DeleteSandbox204Response{Headers: gen.DeleteSandbox204ResponseHeaders{PreferenceApplied: applied}}, nil
 }
 
 func (h *handlers) PauseSandbox(ctx context.Context, request gen.PauseSandboxRequestObject) (gen.PauseSandboxResponseObject, error) {
@@ -77,7 +94,8 @@ func (h *handlers) PauseSandbox(ctx context.Context, request gen.PauseSandboxReq
 	if err := h.backend.Pause(ctx, request.SandboxID); err != nil {
 		return nil, err
 	}
-	return gen.PauseSandbox202Response{}, nil
+	_, applied := h.wait(ctx, request.Params.Prefer, request.SandboxID)
+	return gen.PauseSandbox202Response{Headers: gen.PauseSandbox202ResponseHeaders{PreferenceApplied: applied}}, nil
 }
 
 func (h *handlers) ResumeSandbox(ctx context.Context, request gen.ResumeSandboxRequestObject) (gen.ResumeSandboxResponseObject, error) {
@@ -87,7 +105,8 @@ func (h *handlers) ResumeSandbox(ctx context.Context, request gen.ResumeSandboxR
 	if err := h.backend.Resume(ctx, request.SandboxID); err != nil {
 		return nil, err
 	}
-	return gen.ResumeSandbox202Response{}, nil
+	_, applied := h.wait(ctx, request.Params.Prefer, request.SandboxID)
+	return gen.ResumeSandbox202Response{Headers: gen.ResumeSandbox202ResponseHeaders{PreferenceApplied: applied}}, nil
 }
 
 func (h *handlers) RenewExpiration(ctx context.Context, request gen.RenewExpirationRequestObject) (gen.RenewExpirationResponseObject, error) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"sync"
@@ -35,6 +36,15 @@ type backend struct {
 	renewed  time.Time
 	sandbox  lifecycle.Sandbox
 	err      error
+
+	patch      map[string]*string
+	settled    lifecycle.Sandbox
+	settleErr  error
+	waited     []time.Duration
+	selection  lifecycle.EventSelection
+	batches    []lifecycle.EventBatch
+	logOptions lifecycle.LogOptions
+	log        string
 }
 
 var _ lifecycle.Backend = (*backend)(nil)
@@ -72,6 +82,55 @@ func (b *backend) Renew(_ context.Context, _ string, expiresAt time.Time) (time.
 	b.renewed = expiresAt
 	return expiresAt.UTC(), b.err
 }
+
+func (b *backend) UpdateMetadata(_ context.Context, _ string, patch map[string]*string) (map[string]string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.patch = patch
+	return map[string]string{"name": "merged"}, b.err
+}
+
+func (b *backend) Settle(_ context.Context, _ string, atMost time.Duration) (lifecycle.Sandbox, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.waited = append(b.waited, atMost)
+	return b.settled, b.settleErr
+}
+
+func (b *backend) Events(_ context.Context, selection lifecycle.EventSelection) (lifecycle.EventFeed, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.selection = selection
+	if b.err != nil {
+		return nil, b.err
+	}
+	return &feed{batches: b.batches}, nil
+}
+
+func (b *backend) Logs(_ context.Context, _ string, options lifecycle.LogOptions, open func() io.Writer) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.logOptions = options
+	if b.err != nil {
+		return b.err
+	}
+	_, err := io.WriteString(open(), b.log)
+	return err
+}
+
+// feed hands out what it was made with.
+type feed struct{ batches []lifecycle.EventBatch }
+
+func (f *feed) Next(context.Context) (lifecycle.EventBatch, error) {
+	if len(f.batches) == 0 {
+		return lifecycle.EventBatch{}, io.EOF
+	}
+	batch := f.batches[0]
+	f.batches = f.batches[1:]
+	return batch, nil
+}
+
+func (f *feed) Close() {}
 
 func (b *backend) Endpoint(context.Context, string, int) (lifecycle.Endpoint, error) {
 	return b.endpoint, b.err

@@ -118,7 +118,7 @@ func (l *life) abandon(ctx context.Context) {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
-	response, err := l.service.DeleteSandbox(ctx, l.id)
+	response, err := l.service.DeleteSandbox(ctx, l.id, nil)
 	err = accept(response, err, http.StatusNoContent)
 	var problem *statusError
 	switch {

@@ -81,7 +81,7 @@ func (l *life) findEndpoint(ctx context.Context) (string, error) {
 }
 
 func (l *life) pause(ctx context.Context) (string, error) {
-	response, err := l.service.PauseSandbox(ctx, l.id)
+	response, err := l.service.PauseSandbox(ctx, l.id, nil)
 	if err := accept(response, err, http.StatusAccepted); err != nil {
 		return "", err
 	}
@@ -90,7 +90,7 @@ func (l *life) pause(ctx context.Context) (string, error) {
 }
 
 func (l *life) resume(ctx context.Context) (string, error) {
-	response, err := l.service.ResumeSandbox(ctx, l.id)
+	response, err := l.service.ResumeSandbox(ctx, l.id, nil)
 	if err := accept(response, err, http.StatusAccepted); err != nil {
 		return "", err
 	}
@@ -126,7 +126,7 @@ func (l *life) renew(ctx context.Context) (string, error) {
 }
 
 func (l *life) delete(ctx context.Context) (string, error) {
-	response, err := l.service.DeleteSandbox(ctx, l.id)
+	response, err := l.service.DeleteSandbox(ctx, l.id, nil)
 	if err := accept(response, err, http.StatusNoContent); err != nil {
 		return "", err
 	}
@@ -135,7 +135,7 @@ func (l *life) delete(ctx context.Context) (string, error) {
 }
 
 func (l *life) get(ctx context.Context) (lifecycle.Sandbox, error) {
-	response, err := l.service.GetSandbox(ctx, l.id)
+	response, err := l.service.GetSandbox(ctx, l.id, nil)
 	return decode[lifecycle.Sandbox](response, err, http.StatusOK)
 }
 

@@ -114,13 +114,17 @@ func (f *feed) Next(ctx context.Context) (lifecycle.EventBatch, error) {
 // read returns what the store has behind the cursor, and moves the cursor.
 func (f *feed) read(ctx context.Context) (lifecycle.EventBatch, error) {
 	f.behind = true // until a look has found nothing more
+	if f.reset {
+		f.reset = false
+		return lifecycle.EventBatch{Cursor: f.query.After, Reset: true}, nil
+	}
 	page, err := f.host.Store.Events(ctx, f.query)
 	if err != nil {
 		return lifecycle.EventBatch{}, err
 	}
 	if f.query.After+1 < page.Oldest {
 		// What would come next is forgotten: the client was away for too long, or reads too slowly.
-		f.query.After, f.reset = page.Oldest-1, false
+		f.query.After = page.Oldest - 1
 		if f.query.SandboxID != "" {
 			_, gone := f.host.registry.get(f.query.SandboxID)
 			f.ended = gone != nil // its last event may be among the forgotten ones
@@ -135,7 +139,5 @@ func (f *feed) read(ctx context.Context) (lifecycle.EventBatch, error) {
 	if n := len(page.Events); n > 0 && f.query.SandboxID != "" {
 		f.ended = page.Events[n-1].Type == lifecycle.EventForgotten
 	}
-	batch := lifecycle.EventBatch{Events: page.Events, Cursor: f.query.After, Reset: f.reset}
-	f.reset = false
-	return batch, nil
+	return lifecycle.EventBatch{Events: page.Events, Cursor: f.query.After}, nil
 }

@@ -129,6 +129,6 @@ type EventBatch struct {
 	// Cursor is the sequence up to which the feed has told everything; following it goes on after that.
 	Cursor int64
 	// Reset tells that events which the client asked for are forgotten, or never were here: it has to look at the sandboxes themselves.
-	// The feed goes on behind Cursor.
+	// The feed goes on behind Cursor. Such a batch has no events.
 	Reset bool
 }

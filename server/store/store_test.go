@@ -3,6 +3,7 @@ package store_test
 import (
 	"bytes"
 	"database/sql"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -62,9 +63,13 @@ func TestDurabilitySettings(t *testing.T) {
 
 func TestNewerSchemaIsRefused(t *testing.T) {
 	dir := withRecord(t)
+	var version int
+	if err := rawDB(t, dir).QueryRow("PRAGMA user_version").Scan(&version); err != nil {
+		t.Fatal(err)
+	}
 	rawExec(t, dir, "PRAGMA user_version = 99")
 	expectOpenError(t, dir, filepath.Join(dir, "sandbox.db"), "schema version 99", "newer")
-	rawExec(t, dir, "PRAGMA user_version = 1")
+	rawExec(t, dir, fmt.Sprintf("PRAGMA user_version = %d", version))
 	if got := ids(load(t, open(t, dir))); len(got) != 1 {
 		t.Errorf("the refusal changed the database: it has %v", got)
 	}

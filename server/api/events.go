@@ -1,0 +1,154 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	gen "sandbox.internal/gen/lifecycle"
+	"sandbox.internal/openapi/serve"
+	"sandbox.internal/server/lifecycle"
+)
+
+// eventPing is how long a stream of events may be silent before it says that it is alive.
+const eventPing = 10 * time.Second
+
+func (h *handlers) StreamSandboxEvents(ctx context.Context, request gen.StreamSandboxEventsRequestObject) (gen.StreamSandboxEventsResponseObject, error) {
+	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
+		return nil, err
+	}
+	stream, err := h.follow(ctx, lifecycle.EventSelection{SandboxID: request.SandboxID}, request.Params.LastEventID, request.Params.After)
+	return stream, err
+}
+
+func (h *handlers) StreamEvents(ctx context.Context, request gen.StreamEventsRequestObject) (gen.StreamEventsResponseObject, error) {
+	stream, err := h.follow(ctx, lifecycle.EventSelection{Owner: caller(ctx).Sees()}, request.Params.LastEventID, request.Params.After)
+	return stream, err
+}
+
+// follow opens the stream of the selected events. What a client saw last comes from the header that it sends by itself when it
+// reconnects, and from the parameter of its URL otherwise.
+func (h *handlers) follow(ctx context.Context, selection lifecycle.EventSelection, lastEventID *string, after *int64) (*eventStream, error) {
+	selection.After = after
+	if text := value(lastEventID); text != "" {
+		id, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return nil, serve.Invalid("header Last-Event-ID: %q is not the id of an event", text)
+		}
+		selection.After = &id
+	}
+	feed, err := h.backend.Events(ctx, selection)
+	if err != nil {
+		return nil, err
+	}
+	return &eventStream{ctx: ctx, feed: feed}, nil
+}
+
+// eventStream is the answer with events.
+type eventStream struct {
+	ctx  context.Context
+	feed lifecycle.EventFeed
+}
+
+// VisitStreamSandboxEventsResponse implements the generated interface.
+func (s *eventStream) VisitStreamSandboxEventsResponse(w http.ResponseWriter) error {
+	return s.serve(w)
+}
+
+// VisitStreamEventsResponse implements the generated interface.
+func (s *eventStream) VisitStreamEventsResponse(w http.ResponseWriter) error { return s.serve(w) }
+
+func (s *eventStream) serve(w http.ResponseWriter) error {
+	defer s.feed.Close()
+	ctx, cancel := untilDrained(s.ctx)
+	defer cancel()
+	out := serve.NewEventStream(s.ctx, w, serve.EventStreamOptions{})
+	var cursor int64
+	for first := true; ; first = false {
+		batch, err := s.next(ctx)
+		switch {
+		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+			batch.Cursor = cursor
+		case errors.Is(err, io.EOF), ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return err
+		}
+		cursor = batch.Cursor
+		if err := write(out, batch, first); err != nil {
+			return err
+		}
+		if out.Flush() != nil {
+			return nil // the client has left, and can go on with Last-Event-ID
+		}
+	}
+}
+
+// next waits for events no longer than a stream may be silent.
+func (s *eventStream) next(ctx context.Context) (lifecycle.EventBatch, error) {
+	ctx, cancel := context.WithTimeout(ctx, eventPing)
+	defer cancel()
+	return s.feed.Next(ctx)
+}
+
+// write adds a batch to the stream. A batch of nothing becomes a ping, and so does the beginning of a stream: from then on the client
+// has an id to go on from, and knows that it is being told.
+func write(out *serve.EventStream, batch lifecycle.EventBatch, first bool) error {
+	now := gen.SandboxEvent{Timestamp: time.Now().UTC()}
+	if batch.Reset {
+		now.Type = "reset"
+		return writeEvent(out, batch.Cursor, now)
+	}
+	for _, event := range batch.Events {
+		if err := writeEvent(out, event.Sequence, toEvent(event)); err != nil {
+			return err
+		}
+	}
+	if len(batch.Events) > 0 && !first {
+		return nil
+	}
+	now.Type = "ping"
+	return writeEvent(out, batch.Cursor, now)
+}
+
+func writeEvent(out *serve.EventStream, id int64, event any) error {
+	data, err := json.Marshal(event)
+	if err != nil {
+		return err
+	}
+	out.Event(id, data)
+	return nil
+}
+
+// metadataEvent shows metadata even when there is none left.
+type metadataEvent struct {
+	gen.SandboxEvent
+	Metadata gen.Metadata `json:"metadata"`
+}
+
+func toEvent(e lifecycle.Event) any {
+	event := gen.SandboxEvent{Type: string(e.Type), SandboxID: &e.SandboxID, Timestamp: e.Time}
+	switch e.Type {
+	case lifecycle.EventState:
+		from, to := gen.SandboxState(e.From), gen.SandboxState(e.To)
+		if event.To = &to; from != "" {
+			event.From = &from
+		}
+	case lifecycle.EventStage:
+		stage, took, elapsed := string(e.Stage), e.Took.Seconds()*1000, e.Elapsed.Seconds()*1000
+		event.Stage, event.DurationMs, event.ElapsedMs = &stage, &took, &elapsed
+	case lifecycle.EventRenewed:
+		event.ExpiresAt = &e.ExpiresAt
+	case lifecycle.EventMetadata:
+		return metadataEvent{event, toMetadata(e.Metadata)}
+	}
+	if e.Reason != "" {
+		reason := string(e.Reason)
+		event.Reason, event.Message = &reason, &e.Message
+	}
+	return event
+}

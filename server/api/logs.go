@@ -1,0 +1,65 @@
+package api
+
+import (
+	"context"
+	"io"
+	"net/http"
+
+	gen "sandbox.internal/gen/lifecycle"
+	"sandbox.internal/openapi/serve"
+	"sandbox.internal/server/lifecycle"
+)
+
+func (h *handlers) GetLogs(ctx context.Context, request gen.GetLogsRequestObject) (gen.GetLogsResponseObject, error) {
+	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
+		return nil, err
+	}
+	options := lifecycle.LogOptions{Tail: request.Params.Tail, Follow: value(request.Params.Follow)}
+	if since := request.Params.Since; since != nil {
+		options.Since = *since
+	}
+	// HEAD is a GET whose body nobody sees: it must not wait for the end of a log.
+	options.Follow = options.Follow && serve.Request(ctx).Method != http.MethodHead
+	return logAnswer{ctx, h.backend, request.SandboxID, options}, nil
+}
+
+// logAnswer is the answer with a log. The backend writes it, piece by piece as it comes.
+type logAnswer struct {
+	ctx     context.Context
+	backend lifecycle.Backend
+	id      string
+	options lifecycle.LogOptions
+}
+
+// VisitGetLogsResponse implements the generated interface.
+func (a logAnswer) VisitGetLogsResponse(w http.ResponseWriter) error {
+	ctx, cancel := untilDrained(a.ctx)
+	defer cancel()
+	err := a.backend.Logs(ctx, a.id, a.options, func() io.Writer {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("X-Content-Type-Options", "nosniff") // what a sandbox prints is never a page
+		w.Header().Set("X-Accel-Buffering", "no")
+		w.WriteHeader(http.StatusOK)
+		out := logWriter{serve.BoundedWriter(w, 0), http.NewResponseController(w)}
+		_ = out.controller.Flush() // a client that is gone shows at the first write
+		return out
+	})
+	if err != nil && ctx.Err() != nil && a.ctx.Err() == nil && a.options.Follow {
+		return nil // the service stops, and has told all that there was
+	}
+	return err
+}
+
+// logWriter sends every piece at once: somebody may be watching.
+type logWriter struct {
+	w          io.Writer
+	controller *http.ResponseController
+}
+
+func (l logWriter) Write(p []byte) (int, error) {
+	n, err := l.w.Write(p)
+	if err != nil {
+		return n, err
+	}
+	return n, l.controller.Flush()
+}

@@ -1,0 +1,19 @@
+package api
+
+import (
+	"context"
+
+	gen "sandbox.internal/gen/lifecycle"
+	"sandbox.internal/server/lifecycle"
+)
+
+func (h *handlers) UpdateMetadata(ctx context.Context, request gen.UpdateMetadataRequestObject) (gen.UpdateMetadataResponseObject, error) {
+	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
+		return nil, err
+	}
+	metadata, err := h.backend.UpdateMetadata(ctx, request.SandboxID, *request.Body)
+	if err != nil {
+		return nil, err
+	}
+	return gen.UpdateMetadata200JSONResponse{Body: toMetadata(metadata)}, nil
+}
