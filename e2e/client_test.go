@@ -69,6 +69,9 @@ func (c *client) try(method, path, body string, headers ...string) (answer, erro
 	if body != "" {
 		request.Header.Set("Content-Type", "application/json")
 	}
+	if method == http.MethodPatch {
+		request.Header.Set("Content-Type", "application/merge-patch+json")
+	}
 	_ = c.authorise(context.Background(), request) // sets a header and cannot fail
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// testInternalErrors takes the table away under the running service, and puts it back.
-func testInternalErrors(t *testing.T, s *service, running, paused string) {
+// testInternalErrors takes the tables away under the running service, and puts them back.
+func testInternalErrors(t *testing.T, s *service, running, paused, ended string) {
 	database, err := sql.Open("sqlite", filepath.Join(s.folder, "sandbox.db")) // the service's own driver
 	if err != nil {
 		t.Fatal(err)
@@ -24,14 +24,16 @@ func testInternalErrors(t *testing.T, s *service, running, paused string) {
 			t.Fatal(err)
 		}
 	}
-	execute("PRAGMA busy_timeout = 5000; ALTER TABLE sandboxes RENAME TO taken_away")
+	execute("PRAGMA busy_timeout = 5000; ALTER TABLE sandboxes RENAME TO taken_away; ALTER TABLE events RENAME TO no_events; ALTER TABLE logs RENAME TO no_logs")
 	operations := []operation{{"createSandbox", "POST", "/v1/sandboxes", body(t, nil)}}
 	for _, o := range operationsOn(running) {
-		if slices.Contains([]string{"deleteSandbox", "pauseSandbox", "renewExpiration"}, o.name) {
+		if slices.Contains([]string{"deleteSandbox", "pauseSandbox", "renewExpiration", "updateMetadata", "streamSandboxEvents"}, o.name) {
 			operations = append(operations, o)
 		}
 	}
-	operations = append(operations, operationsOn(paused)[3])
+	operations = append(operations, operationsOn(paused)[3],
+		operation{"streamEvents", "GET", "/v1/events", ""},
+		operation{"getLogs", "GET", "/v1/sandboxes/" + ended + "/logs", ""})
 	for _, o := range operations {
 		t.Run(o.name, func(t *testing.T) {
 			trace := "trace-of-" + o.name
@@ -49,7 +51,7 @@ func testInternalErrors(t *testing.T, s *service, running, paused string) {
 			}
 		})
 	}
-	execute("ALTER TABLE taken_away RENAME TO sandboxes")
+	execute("ALTER TABLE taken_away RENAME TO sandboxes; ALTER TABLE no_events RENAME TO events; ALTER TABLE no_logs RENAME TO logs")
 	// What was refused did not happen, and the service works again.
 	for id, state := range map[string]string{running: "Running", paused: "Paused"} {
 		if got := s.get(t, id); got.Status.State != state {

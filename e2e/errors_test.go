@@ -41,6 +41,11 @@ var unprovoked = map[string]string{
 	"resumeSandbox 503":   whileStopping,
 	"renewExpiration 503": whileStopping,
 	"getEndpoint 503":     whileStopping,
+	"updateMetadata 503":  whileStopping,
+	"getLogs 503":         "the engine would have to be away",
+
+	"streamEvents 503":        whileStopping,
+	"streamSandboxEvents 503": whileStopping,
 }
 
 // TestErrors provokes every error of the documents' tables and every other one that the contract declares. Its subtests share two
@@ -70,13 +75,19 @@ func TestErrors(t *testing.T) {
 	t.Run("unknown id", func(t *testing.T) { testUnknownIDs(t, s) })
 	t.Run("too large", func(t *testing.T) { testTooLarge(t, s, running) })
 	t.Run("idempotency", func(t *testing.T) { testIdempotency(t, s) })
-	t.Run("internal", func(t *testing.T) { testInternalErrors(t, s, running, paused) })
+	t.Run("lost log", func(t *testing.T) { testLostLog(t, s) })
+	t.Run("extensions", func(t *testing.T) { testRefusedExtensions(t, s, running) })
+	t.Run("internal", func(t *testing.T) { testInternalErrors(t, s, running, paused, ended) })
 
 	s.act(t, http.MethodPost, paused+"/resume", http.StatusAccepted)
 	s.send(t, http.MethodGet, "/health", "")
 	s.send(t, http.MethodGet, "/v1/version", "")
 	s.renew(t, running, time.Now().Add(time.Hour).Format(time.RFC3339))
 	s.endpoint(t, running, daemonPort)
+	s.send(t, http.MethodPatch, "/v1/sandboxes/"+running+"/metadata", `{"name":"changed"}`)
+	s.send(t, http.MethodGet, "/v1/sandboxes/"+running+"/logs", "")
+	s.streamEvents(t, "/v1/events")
+	s.streamEvents(t, "/v1/sandboxes/"+running+"/events")
 	for _, pair := range s.conform.Unseen() {
 		if _, listed := unprovoked[pair]; !listed {
 			t.Errorf("the contract declares %q, and nothing here provokes it", pair)
@@ -106,6 +117,9 @@ func operationsOn(id string) []operation {
 		{"resumeSandbox", "POST", path + "/resume", ""},
 		{"renewExpiration", "POST", path + "/renew-expiration", renewal(time.Now().Add(time.Hour).Format(time.RFC3339))},
 		{"getEndpoint", "GET", path + "/endpoints/80", ""},
+		{"updateMetadata", "PATCH", path + "/metadata", `{"name":"changed"}`},
+		{"getLogs", "GET", path + "/logs", ""},
+		{"streamSandboxEvents", "GET", path + "/events", ""},
 	}
 }
 
@@ -125,6 +139,7 @@ func testKeys(t *testing.T, s *service, id string) {
 	operations := append(operationsOn(id),
 		operation{"createSandbox", "POST", "/v1/sandboxes", "{}"},
 		operation{"listSandboxes", "GET", "/v1/sandboxes", ""},
+		operation{"streamEvents", "GET", "/v1/events", ""},
 		operation{"getVersion", "GET", "/v1/version", ""})
 	for _, o := range operations {
 		wantProblem(t, s.as(t, "").send(t, o.method, o.path, o.body), 401, "UNAUTHORIZED", keyHeader, "required")
@@ -137,7 +152,7 @@ func testScopes(t *testing.T, s *service) {
 	id := user.running(t, idle())
 	for _, o := range operationsOn(id) {
 		wantProblem(t, other.send(t, o.method, o.path, o.body), 403, "FORBIDDEN", "other")
-		if o.name != "getSandbox" {
+		if !slices.Contains([]string{"getSandbox", "getLogs", "streamSandboxEvents"}, o.name) {
 			wantProblem(t, viewer.send(t, o.method, o.path, o.body), 403, "FORBIDDEN", "viewer")
 		}
 	}
@@ -188,18 +203,64 @@ func testConflicts(t *testing.T, s *service, running, paused, ended string) {
 		id, state string
 		allowed   []string // operations
 	}{
-		{running, "Running", []string{"getSandbox", "deleteSandbox", "pauseSandbox", "renewExpiration", "getEndpoint"}},
-		{paused, "Paused", []string{"getSandbox", "deleteSandbox", "resumeSandbox", "renewExpiration", "getEndpoint"}},
+		{running, "Running", []string{"getSandbox", "deleteSandbox", "pauseSandbox", "renewExpiration", "getEndpoint", "updateMetadata"}},
+		{paused, "Paused", []string{"getSandbox", "deleteSandbox", "resumeSandbox", "renewExpiration", "getEndpoint", "updateMetadata"}},
 		{ended, "Terminated", []string{"getSandbox"}},
 	} {
 		for _, o := range operationsOn(c.id) {
-			if !slices.Contains(c.allowed, o.name) {
+			if !slices.Contains(append(c.allowed, "getLogs", "streamSandboxEvents"), o.name) {
 				t.Run(o.name+" while "+c.state, func(t *testing.T) {
 					wantProblem(t, s.send(t, o.method, o.path, o.body), 409, "CONFLICT", c.state)
 				})
 			}
 		}
 	}
+}
+
+// testLostLog has somebody else remove a container, and the end of its log with it.
+func testLostLog(t *testing.T, s *service) {
+	id := s.running(t, idle())
+	if err := s.engine.Remove(t.Context(), "sandbox-"+id); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the sandbox is Failed", func() bool { return s.get(t, id).Status.State == "Failed" })
+	wantProblem(t, s.send(t, http.MethodGet, "/v1/sandboxes/"+id+"/logs", ""), 409, "CONFLICT", "lost", "Failed")
+}
+
+func testRefusedExtensions(t *testing.T, s *service, id string) {
+	path := "/v1/sandboxes/" + id
+	for query, word := range map[string]string{
+		path + "/logs?tail=-1":       "tail",
+		path + "/logs?tail=many":     "tail",
+		path + "/logs?since=today":   "since",
+		path + "/logs?follow=maybe":  "follow",
+		path + "/events?after=-1":    "after",
+		path + "/events?after=x":     "after",
+		"/v1/events?after=1.5":       "after",
+		"/v1/events?after=1&after=2": "once",
+	} {
+		wantProblem(t, s.send(t, http.MethodGet, query, ""), 400, "INVALID_REQUEST_BODY", word)
+	}
+	for _, events := range []string{path + "/events", "/v1/events"} {
+		for _, last := range []string{"x", "-1", "1.5", "99999999999999999999"} {
+			wantProblem(t, s.send(t, http.MethodGet, events, "", "Last-Event-ID", last), 400, "INVALID_REQUEST_BODY", "Last-Event-ID")
+		}
+	}
+	for body, word := range map[string]string{
+		`[]`:                         "object",
+		`null`:                       "body",
+		`"name"`:                     "object",
+		`{"name":1}`:                 "string",
+		`{"name":`:                   "JSON",
+		`{"":"x"}`:                   "key",
+		`{"sandbox.internal/x":"y"}`: "reserved",
+		`{"name":"` + strings.Repeat("x", 4097) + `"}`: "4096",
+		`{"` + strings.Repeat("x", 257) + `":""}`:      "256",
+	} {
+		wantProblem(t, s.send(t, http.MethodPatch, path+"/metadata", body), 400, "INVALID_REQUEST_BODY", word)
+	}
+	wantProblem(t, s.send(t, http.MethodPatch, path+"/metadata", `{}`, "Content-Type", "application/json"), 400, "INVALID_REQUEST_BODY", "merge-patch")
+	wantProblem(t, s.send(t, http.MethodPatch, path+"/metadata", `{"name":"`+strings.Repeat("x", 1<<20)+`"}`), 413, "REQUEST_TOO_LARGE", "1048576")
 }
 
 func testUnknownIDs(t *testing.T, s *service) {

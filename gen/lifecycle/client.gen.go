@@ -186,7 +186,8 @@ type ClientInterface interface {
 
 	// GetLogs Read what the entrypoint of a sandbox printed
 	//
-	// The entrypoint's standard output and standard error, combined, byte for byte. The
+	// The entrypoint's standard output and standard error, combined, byte for byte. A last
+	// line without a newline comes once the entrypoint has ended. The
 	// engine keeps the last 20 MB or so; older output is forgotten. While the sandbox is
 	// `Pending` there is no output yet. Of an ended sandbox the last 1000 lines are
 	// kept, at most 64 KiB, for as long as its record; when even those are lost,
@@ -449,7 +450,8 @@ func (c *Client) StreamSandboxEvents(ctx context.Context, sandboxID SandboxID, p
 
 // GetLogs Read what the entrypoint of a sandbox printed
 //
-// The entrypoint's standard output and standard error, combined, byte for byte. The
+// The entrypoint's standard output and standard error, combined, byte for byte. A last
+// line without a newline comes once the entrypoint has ended. The
 // engine keeps the last 20 MB or so; older output is forgotten. While the sandbox is
 // `Pending` there is no output yet. Of an ended sandbox the last 1000 lines are
 // kept, at most 64 KiB, for as long as its record; when even those are lost,
@@ -1530,7 +1532,8 @@ type ClientWithResponsesInterface interface {
 
 	// GetLogsWithResponse Read what the entrypoint of a sandbox printed
 	//
-	// The entrypoint's standard output and standard error, combined, byte for byte. The
+	// The entrypoint's standard output and standard error, combined, byte for byte. A last
+	// line without a newline comes once the entrypoint has ended. The
 	// engine keeps the last 20 MB or so; older output is forgotten. While the sandbox is
 	// `Pending` there is no output yet. Of an ended sandbox the last 1000 lines are
 	// kept, at most 64 KiB, for as long as its record; when even those are lost,
@@ -3616,7 +3619,8 @@ func (c *ClientWithResponses) StreamSandboxEventsWithResponse(ctx context.Contex
 
 // GetLogsWithResponse Read what the entrypoint of a sandbox printed
 //
-// The entrypoint's standard output and standard error, combined, byte for byte. The
+// The entrypoint's standard output and standard error, combined, byte for byte. A last
+// line without a newline comes once the entrypoint has ended. The
 // engine keeps the last 20 MB or so; older output is forgotten. While the sandbox is
 // `Pending` there is no output yet. Of an ended sandbox the last 1000 lines are
 // kept, at most 64 KiB, for as long as its record; when even those are lost,

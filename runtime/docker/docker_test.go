@@ -75,6 +75,7 @@ func TestEngineDown(t *testing.T) {
 		"Inspect":      func() error { _, err := e.Inspect(ctx, "id"); return err },
 		"List":         func() error { _, err := e.List(ctx, nil); return err },
 		"Logs":         func() error { _, err := e.Logs(ctx, "id", 1); return err },
+		"OpenLog":      func() error { _, err := e.OpenLog(ctx, "id", engine.LogOptions{}); return err },
 		"Watch":        func() error { return e.Watch(ctx, nil, func() { t.Error("ready") }, func(engine.Event) {}) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -50,10 +50,11 @@ func hostConfig(spec engine.ContainerSpec) *container.HostConfig {
 		IpcMode:       container.IPCModePrivate,
 		Init:          &noInit,
 		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
-		// A chatty sandbox must not fill the host's disk; json-file can be read back by Logs on every engine.
+		// A chatty sandbox must not fill the host's disk. The driver json-file would replace bytes that are not UTF-8; this one keeps them,
+		// and Logs can read it back on every engine since 18.09. Not compressed: a sandbox's rubbish is not worth the processor's time.
 		LogConfig: container.LogConfig{
-			Type:   "json-file",
-			Config: map[string]string{"max-size": "10m", "max-file": "2"},
+			Type:   "local",
+			Config: map[string]string{"max-size": "10m", "max-file": "2", "compress": "false"},
 		},
 		CapDrop:     spec.Security.DropCapabilities,
 		SecurityOpt: securityOptions(spec.Security),

@@ -58,7 +58,7 @@ func TestHostConfig(t *testing.T) {
 	if len(host.CapDrop) != 1 || strings.TrimPrefix(host.CapDrop[0], "CAP_") != "NET_RAW" {
 		t.Errorf("dropped capabilities %q", host.CapDrop)
 	}
-	if host.LogConfig.Type != "json-file" || host.LogConfig.Config["max-size"] != "10m" || host.LogConfig.Config["max-file"] != "2" {
+	if host.LogConfig.Type != "local" || host.LogConfig.Config["max-size"] != "10m" || host.LogConfig.Config["max-file"] != "2" {
 		t.Errorf("log %+v", host.LogConfig)
 	}
 	if host.Init == nil || *host.Init || host.AutoRemove || host.Privileged || host.IpcMode != container.IPCModePrivate ||

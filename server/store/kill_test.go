@@ -30,12 +30,12 @@ func writeUntilKilled(dir string) error {
 		group.Go(func() error {
 			for {
 				r := record(uuid.NewString())
-				if err := s.Insert(context.Background(), r, nil); err != nil {
+				if err := s.Insert(context.Background(), r, nil, event(r.Sandbox.ID, birth)); err != nil {
 					return err
 				}
 				fmt.Println("inserted", r.Sandbox.ID)
 				r.Sandbox.Status.State = lifecycle.StateRunning
-				if err := s.Save(context.Background(), r); err != nil {
+				if err := s.Save(context.Background(), r, event(r.Sandbox.ID, birth)); err != nil {
 					return err
 				}
 				fmt.Println("saved", r.Sandbox.ID)
@@ -58,7 +58,23 @@ func TestKill(t *testing.T) {
 			}
 		}
 	}
-	for _, r := range load(t, open(t, dir)) {
+	s := open(t, dir)
+	told := map[string]int{}
+	all := page(t, s, lifecycle.EventQuery{})
+	for i, e := range all.Events {
+		told[e.SandboxID]++
+		if e.Sequence != all.Oldest+int64(i) {
+			t.Fatalf("event %d has the sequence %d, the first has %d", i, e.Sequence, all.Oldest)
+		}
+	}
+	for _, r := range load(t, s) {
+		want := 1
+		if r.Sandbox.Status.State == lifecycle.StateRunning {
+			want = 2
+		}
+		if told[r.Sandbox.ID] != want {
+			t.Fatalf("%s is %s and has %d events", r.Sandbox.ID, r.Sandbox.Status.State, told[r.Sandbox.ID])
+		}
 		delete(inserted, r.Sandbox.ID)
 		if r.Sandbox.Status.State == lifecycle.StateRunning {
 			delete(saved, r.Sandbox.ID)

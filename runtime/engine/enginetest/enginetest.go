@@ -57,6 +57,8 @@ func Run(t *testing.T, open func(t *testing.T) (engine.Engine, Janitor)) {
 			"Inspect":                     s.testInspect,
 			"List":                        s.testList,
 			"Logs":                        s.testLogs,
+			"OpenLog":                     s.testOpenLog,
+			"OpenLogFollows":              s.testOpenLogFollows,
 			"Environment":                 s.testEnvironment,
 			"Publish":                     s.testPublish,
 			"PublishSamePort":             s.testPublishSamePort,

@@ -1,10 +1,13 @@
 package enginetest
 
 import (
+	"bufio"
 	"context"
+	"io"
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -90,6 +93,77 @@ func (s *suite) testLogs(t *testing.T) {
 	}
 	_, err := s.engine.Logs(t.Context(), "enginetest-"+uuid.NewString(), 10)
 	wantError(t, err, engine.ErrNotFound)
+}
+
+func (s *suite) testOpenLog(t *testing.T) {
+	id := s.start(t, s.spec("print", "out:one", "out:\xff\x00\xc3(", "err:two", "out:"+strings.Repeat("x", 100_000)))
+	s.waitStatus(t, id, engine.StatusExited)
+	read := func(options engine.LogOptions) string {
+		t.Helper()
+		log, err := s.engine.OpenLog(t.Context(), id, options)
+		if err != nil {
+			t.Fatalf("OpenLog: %v", err)
+		}
+		defer log.Close()
+		text, err := io.ReadAll(log)
+		if err != nil {
+			t.Fatalf("read the log: %v", err)
+		}
+		return string(text)
+	}
+	// The order of the two streams among each other is not promised.
+	all := read(engine.LogOptions{Tail: -1})
+	for _, line := range []string{"one\n", "\xff\x00\xc3(\n", "two\n", strings.Repeat("x", 100_000) + "\n"} {
+		if !strings.Contains(all, line) {
+			t.Errorf("the %d bytes lack %.20q", len(all), line)
+		}
+	}
+	if want := 4 + 5 + 4 + 100_001; len(all) != want {
+		t.Errorf("the log has %d bytes, want %d", len(all), want)
+	}
+	if got := read(engine.LogOptions{Tail: 0}); got != "" {
+		t.Errorf("the last 0 lines are %.20q", got)
+	}
+	if got := read(engine.LogOptions{Tail: -1, Since: time.Now().Add(time.Hour)}); got != "" {
+		t.Errorf("since in an hour: %.20q", got)
+	}
+	if got := read(engine.LogOptions{Tail: -1, Since: time.Now().Add(-time.Hour), Follow: true}); got != all {
+		t.Errorf("a log that is followed after the end has %d bytes", len(got))
+	}
+	_, err := s.engine.OpenLog(t.Context(), "enginetest-"+uuid.NewString(), engine.LogOptions{})
+	wantError(t, err, engine.ErrNotFound)
+}
+
+func (s *suite) testOpenLogFollows(t *testing.T) {
+	id := s.start(t, s.spec("count"))
+	log, err := s.engine.OpenLog(t.Context(), id, engine.LogOptions{Tail: 0, Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	lines := bufio.NewReader(log)
+	for range 3 {
+		if line, err := lines.ReadString('\n'); err != nil {
+			t.Fatalf("%q, %v", line, err)
+		}
+	}
+	if err := s.engine.Stop(t.Context(), id, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(io.Discard, lines); err != nil {
+		t.Errorf("the log did not end with its container: %v", err)
+	}
+	// One that is left in the middle lets go: a reader that is closed twice, or late, hangs nobody.
+	id = s.start(t, s.spec("count"))
+	left, err := s.engine.OpenLog(t.Context(), id, engine.LogOptions{Tail: -1, Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := left.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func (s *suite) testWatch(t *testing.T) {

@@ -1,0 +1,111 @@
+package host_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/lifecycle"
+)
+
+func itoa(i int) string { return strconv.Itoa(i) }
+
+// log returns the sandbox's log, and whether it was opened.
+func (m *machine) log(id string, options lifecycle.LogOptions) (text string, opened int, err error) {
+	var out bytes.Buffer
+	err = m.host.Logs(context.Background(), id, options, func() io.Writer { opened++; return &out })
+	return out.String(), opened, err
+}
+
+func (m *machine) wantLog(id string, options lifecycle.LogOptions, want string) {
+	m.t.Helper()
+	if got, opened, err := m.log(id, options); err != nil || got != want || opened != 1 {
+		m.t.Errorf("log %q, opened %d times, %v; want %q", got, opened, err, want)
+	}
+}
+
+func TestLogsOutliveTheContainer(t *testing.T) {
+	m := newMachine(t).start()
+	m.engine.logs = strings.Repeat("x", 70<<10) + "\nlast but one\n\xffthe end"
+	id := m.running()
+	m.wantLog(id, lifecycle.LogOptions{}, m.engine.logs)
+	if err := m.host.Delete(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	m.await(id, lifecycle.StateTerminated)
+	kept := m.engine.logs[len(m.engine.logs)-64<<10:]
+	m.wantLog(id, lifecycle.LogOptions{}, kept)
+	m.wantLog(id, lifecycle.LogOptions{Follow: true, Since: time.Now()}, kept)
+	for tail, want := range map[int]string{0: "", 1: "\xffthe end", 2: "last but one\n\xffthe end", 1000: kept} {
+		m.wantLog(id, lifecycle.LogOptions{Tail: &tail}, want)
+	}
+	m.host.Close()
+	m.start()
+	m.wantLog(id, lifecycle.LogOptions{}, kept)
+}
+
+func TestLogsOfWhatNeverRan(t *testing.T) {
+	m := newMachine(t).start()
+	pull := newGate()
+	m.engine.failBefore(callEnsureImage, pull.fault)
+	id := m.create()
+	pull.await(t)
+	m.wantLog(id, lifecycle.LogOptions{}, "")
+	if err := m.host.Delete(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	close(pull.open)
+	m.await(id, lifecycle.StateTerminated)
+	m.wantLog(id, lifecycle.LogOptions{}, "")
+}
+
+func TestLogsThatAreLost(t *testing.T) {
+	m := newMachine(t).start()
+	id := m.running()
+	m.engine.happen(container(id), engine.EventRemoved, nil)
+	m.awaitReason(id, lifecycle.StateFailed, lifecycle.ReasonRemovedExternally)
+	if _, opened, err := m.log(id, lifecycle.LogOptions{}); kindOf(err) != lifecycle.KindConflict || opened != 0 {
+		t.Errorf("opened %d times, %v", opened, err)
+	}
+	if _, _, err := m.log("unknown", lifecycle.LogOptions{}); kindOf(err) != lifecycle.KindNotFound {
+		t.Errorf("of no sandbox: %v", err)
+	}
+}
+
+func TestLogsAreFollowedFromBeforeTheStart(t *testing.T) {
+	m := newMachine(t).start()
+	m.engine.logs = "hello\n"
+	pull := newGate()
+	m.engine.failBefore(callEnsureImage, pull.fault)
+	id := m.create()
+	pull.await(t)
+	opened, done := make(chan struct{}), make(chan error, 1)
+	var out bytes.Buffer
+	go func() {
+		done <- m.host.Logs(context.Background(), id, lifecycle.LogOptions{Follow: true}, func() io.Writer { close(opened); return &out })
+	}()
+	<-opened // although nothing runs yet
+	close(pull.open)
+	if err := <-done; err != nil || out.String() != "hello\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}
+
+func TestLogsWithoutAnEngine(t *testing.T) {
+	m := newMachine(t).start()
+	id := m.running()
+	m.engine.failBefore(callOpenLog, func(context.Context, string) error { return engine.ErrUnavailable })
+	if _, opened, err := m.log(id, lifecycle.LogOptions{}); kindOf(err) != lifecycle.KindUnavailable || opened != 0 {
+		t.Errorf("opened %d times, %v", opened, err)
+	}
+	// Nobody waits for a log that cannot be had.
+	if err := m.host.Delete(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	m.await(id, lifecycle.StateTerminated)
+}

@@ -1,0 +1,232 @@
+package store_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/server/store"
+)
+
+func event(id string, at time.Time) lifecycle.Event {
+	return lifecycle.Event{SandboxID: id, Owner: "owner of " + id, Type: lifecycle.EventState, Time: at, To: lifecycle.StateRunning}
+}
+
+func page(t testing.TB, s *store.Store, query lifecycle.EventQuery) lifecycle.EventPage {
+	t.Helper()
+	if query.Limit == 0 {
+		query.Limit = math.MaxInt
+	}
+	found, err := s.Events(context.Background(), query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// wantGapless checks the events and the bounds of everything stored.
+func wantGapless(t testing.TB, s *store.Store, count int) lifecycle.EventPage {
+	t.Helper()
+	all := page(t, s, lifecycle.EventQuery{})
+	if len(all.Events) != count || all.Newest-all.Oldest+1 != int64(count) {
+		t.Fatalf("%d events within %d and %d, want %d", len(all.Events), all.Oldest, all.Newest, count)
+	}
+	for i, e := range all.Events {
+		if e.Sequence != all.Oldest+int64(i) {
+			t.Fatalf("event %d has the sequence %d, the oldest is %d", i, e.Sequence, all.Oldest)
+		}
+	}
+	return all
+}
+
+func TestEventRoundTrip(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	insert(t, s, record("a"))
+	all := []lifecycle.Event{
+		{Type: lifecycle.EventState, From: lifecycle.StatePending, To: lifecycle.StateFailed, Reason: lifecycle.ReasonOOMKilled, Message: "<&>\n"},
+		{Type: lifecycle.EventStage, Stage: lifecycle.StagePulled, Took: 3, Elapsed: 5},
+		{Type: lifecycle.EventRenewed, ExpiresAt: birth.Add(time.Hour)},
+		{Type: lifecycle.EventMetadata, Metadata: map[string]string{"name": "x"}},
+		{Type: lifecycle.EventForgotten},
+	}
+	for i := range all {
+		all[i].SandboxID, all[i].Owner, all[i].Time = "a", "alice", birth.Add(time.Duration(i))
+	}
+	if err := s.Save(t.Context(), record("a"), all...); err != nil {
+		t.Fatal(err)
+	}
+	got := wantGapless(t, reopen(t, s, dir), len(all))
+	for i := range all {
+		all[i].Sequence = got.Oldest + int64(i)
+	}
+	if !reflect.DeepEqual(got.Events, all) {
+		t.Errorf("got  %+v\nwant %+v", got.Events, all)
+	}
+}
+
+func TestEventQueries(t *testing.T) {
+	s := open(t, t.TempDir())
+	empty := wantGapless(t, s, 0)
+	for _, id := range []string{"a", "b", "a", "b", "a"} {
+		r := record(id)
+		err := s.Save(t.Context(), r, event(id, birth))
+		if err != nil { // the first time
+			err = s.Insert(t.Context(), r, nil, event(id, birth))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantGapless(t, s, 5)
+	first, alice, nobody := empty.Newest, "owner of a", "nobody"
+	for name, c := range map[string]struct {
+		query lifecycle.EventQuery
+		want  []int64 // after the first
+	}{
+		"all":              {lifecycle.EventQuery{}, []int64{1, 2, 3, 4, 5}},
+		"one sandbox":      {lifecycle.EventQuery{SandboxID: "a"}, []int64{1, 3, 5}},
+		"one owner":        {lifecycle.EventQuery{Owner: &alice}, []int64{1, 3, 5}},
+		"nobody":           {lifecycle.EventQuery{Owner: &nobody}, nil},
+		"after":            {lifecycle.EventQuery{After: first + 3}, []int64{4, 5}},
+		"after the newest": {lifecycle.EventQuery{After: first + 5}, nil},
+		"far in future":    {lifecycle.EventQuery{After: math.MaxInt64}, nil},
+		"limited":          {lifecycle.EventQuery{After: first + 1, SandboxID: "a", Limit: 1}, []int64{3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found := page(t, s, c.query)
+			var got []int64
+			for _, e := range found.Events {
+				got = append(got, e.Sequence-first)
+			}
+			if !slices.Equal(got, c.want) || found.Oldest != first+1 || found.Newest != first+5 {
+				t.Errorf("got %v within %d and %d, want %v", got, found.Oldest-first, found.Newest-first, c.want)
+			}
+		})
+	}
+}
+
+// An event is there exactly when what it tells is there.
+func TestEventsAreAsDurableAsTheirChange(t *testing.T) {
+	ctx := t.Context()
+	s := open(t, t.TempDir())
+	key := &lifecycle.IdempotencyKey{Owner: "o", Key: "k", CreatedAt: birth}
+	if err := s.Insert(ctx, record("a"), key, event("a", birth)); err != nil {
+		t.Fatal(err)
+	}
+	for what, err := range map[string]error{
+		"insert twice":        s.Insert(ctx, record("a"), nil, event("a", birth)),
+		"insert with a key":   s.Insert(ctx, record("b"), key, event("b", birth)),
+		"save what is absent": s.Save(ctx, record("b"), event("b", birth)),
+	} {
+		if err == nil {
+			t.Errorf("%s worked", what)
+		}
+	}
+	if err := s.Forget(ctx, "b", event("b", birth)); err != nil {
+		t.Errorf("forget what is absent: %v", err)
+	}
+	wantGapless(t, s, 1)
+	if err := s.Forget(ctx, "a", event("a", birth), event("a", birth)); err != nil {
+		t.Fatal(err)
+	}
+	wantGapless(t, s, 3)
+
+	// Among others in one transaction, the failed ones leave no gap.
+	var group errgroup.Group
+	for i := range 100 {
+		group.Go(func() error {
+			r := record(fmt.Sprint("many-", i))
+			if i%3 == 0 {
+				if s.Save(ctx, r, event("x", birth)) == nil {
+					return errors.New("a save of what is absent worked")
+				}
+				return nil
+			}
+			return s.Insert(ctx, r, nil, event(r.Sandbox.ID, birth))
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	wantGapless(t, s, 3+66)
+}
+
+func TestTrimEvents(t *testing.T) {
+	ctx, dir := t.Context(), t.TempDir()
+	s := open(t, dir)
+	trim := func(keep int, notBefore time.Time, want int) {
+		t.Helper()
+		if err := s.TrimEvents(ctx, keep, notBefore); err != nil {
+			t.Fatal(err)
+		}
+		wantGapless(t, s, want)
+	}
+	trim(10, birth, 0)
+	insert(t, s, record("a"))
+	for i := range 10 {
+		if err := s.Save(ctx, record("a"), event("a", birth.Add(time.Duration(i)*time.Minute))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	newest := wantGapless(t, s, 10).Newest
+	trim(10, birth, 10)
+	trim(8, birth, 8)
+	trim(8, birth.Add(5*time.Minute), 5)
+	trim(0, birth, 0)
+	// The sequence goes on where it was, also after a restart with no event left.
+	s = reopen(t, s, dir)
+	if got := wantGapless(t, s, 0); got.Newest != newest {
+		t.Errorf("the newest is %d, it was %d", got.Newest, newest)
+	}
+	if err := s.Save(ctx, record("a"), event("a", birth)); err != nil {
+		t.Fatal(err)
+	}
+	if got := wantGapless(t, s, 1); got.Newest != newest+1 {
+		t.Errorf("the next is %d, the newest was %d", got.Newest, newest)
+	}
+	trim(10, birth.Add(time.Hour), 0)
+}
+
+func TestANewDatabaseGoesOnBehindTheOld(t *testing.T) {
+	first := wantGapless(t, open(t, t.TempDir()), 0).Newest
+	if age := time.Since(time.UnixMilli(first)); age < -time.Minute || age > time.Minute {
+		t.Errorf("the sequence begins at %d, %v ago", first, age)
+	}
+}
+
+func TestLogs(t *testing.T) {
+	ctx := t.Context()
+	s := open(t, t.TempDir())
+	insert(t, s, record("a"))
+	want := func(id string, text []byte, kept bool) {
+		t.Helper()
+		if got, found, err := s.Log(ctx, id); err != nil || found != kept || !bytes.Equal(got, text) {
+			t.Errorf("log of %s: %q, %v, %v; want %q, %v", id, got, found, err, text, kept)
+		}
+	}
+	want("a", nil, false)
+	for _, text := range [][]byte{nil, []byte("\x00\xff\n"), []byte("newer")} {
+		if err := s.SaveLog(ctx, "a", text); err != nil {
+			t.Fatal(err)
+		}
+		want("a", text, true)
+	}
+	if err := s.SaveLog(ctx, "absent", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	want("absent", nil, false)
+	if err := s.Forget(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	want("a", nil, false)
+}
