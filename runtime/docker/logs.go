@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/docker/docker/api/types/container"
-	"github.com/docker/docker/pkg/stdcopy"
 
 	"sandbox.internal/runtime/engine"
 )
@@ -31,8 +30,7 @@ func (e *Engine) Logs(ctx context.Context, id string, tail int) (string, error) 
 			return err
 		}
 		defer func() { _ = stream.Close() }()
-		_, err = stdcopy.StdCopy(&last, &last, stream)
-		return err
+		return copyFrames(&last, stream)
 	})
 	if err != nil {
 		return "", err
@@ -68,8 +66,7 @@ func (e *Engine) OpenLog(ctx context.Context, id string, options engine.LogOptio
 	reader, writer := io.Pipe()
 	go func() {
 		defer func() { _ = frames.Close() }()
-		_, err := stdcopy.StdCopy(writer, writer, frames)
-		writer.CloseWithError(explain(op, err, forContainer))
+		writer.CloseWithError(explain(op, copyFrames(writer, frames), forContainer))
 	}()
 	return openLog{reader, cancel}, nil
 }

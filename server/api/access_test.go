@@ -93,6 +93,22 @@ func operations(s *service, id string) map[string]func(ctx context.Context, secr
 			r, err := s.client.GetEndpointWithResponse(ctx, id, 80, with(secret))
 			return r.StatusCode(), err
 		},
+		"metadata": func(ctx context.Context, secret string) (int, error) {
+			r, err := s.client.UpdateMetadataWithApplicationMergePatchPlusJSONBodyWithResponse(ctx, id, gen.MetadataPatch{}, with(secret))
+			return r.StatusCode(), err
+		},
+		"logs": func(ctx context.Context, secret string) (int, error) {
+			r, err := s.client.GetLogsWithResponse(ctx, id, nil, with(secret))
+			return r.StatusCode(), err
+		},
+		"events": func(ctx context.Context, secret string) (int, error) {
+			r, err := s.client.StreamSandboxEventsWithResponse(ctx, id, nil, with(secret))
+			return r.StatusCode(), err
+		},
+		"all events": func(ctx context.Context, secret string) (int, error) {
+			r, err := s.client.StreamEventsWithResponse(ctx, nil, with(secret))
+			return r.StatusCode(), err
+		},
 		"version": func(ctx context.Context, secret string) (int, error) {
 			r, err := s.client.GetVersionWithResponse(ctx, with(secret))
 			return r.StatusCode(), err
@@ -101,6 +117,54 @@ func operations(s *service, id string) map[string]func(ctx context.Context, secr
 			r, err := s.client.GetHealthWithResponse(ctx, with(secret))
 			return r.StatusCode(), err
 		},
+	}
+}
+
+func TestWhoMayDoWhat(t *testing.T) {
+	success := map[string]int{"create": 202, "list": 200, "get": 200, "delete": 204, "pause": 202, "resume": 202,
+		"renew": 200, "endpoint": 200, "version": 200, "health": 200, "metadata": 200, "logs": 200, "events": 200, "all events": 200}
+	forbidden := func(names ...string) map[string]int {
+		want := map[string]int{}
+		for name, status := range success {
+			want[name] = status
+		}
+		for _, name := range names {
+			want[name] = 403
+		}
+		return want
+	}
+	refused := map[string]int{"health": 200}
+	for name := range success {
+		if name != "health" {
+			refused[name] = 401
+		}
+	}
+	tests := []struct {
+		name   string
+		keys   []api.Key
+		secret string
+		want   map[string]int
+	}{
+		{"no keys", nil, "", success},
+		{"no keys, one sent all the same", nil, "anything", success},
+		{"none sent", allKeys(), "", refused},
+		{"wrong", allKeys(), "wrong", refused},
+		{"the digest instead of the key", allKeys(), fmt.Sprintf("%x", key("", adminSecret, "").Digest), refused},
+		{"admin", allKeys(), adminSecret, success},
+		{"owner", allKeys(), aliceSecret, success},
+		{"another user", allKeys(), bobSecret, forbidden("get", "delete", "pause", "resume", "renew", "endpoint", "metadata", "logs", "events")},
+		{"viewer", allKeys(), viewerSecret, forbidden("create", "delete", "pause", "resume", "renew", "endpoint", "metadata")},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			b := newBackend()
+			s := serve(t, b, tt.keys...)
+			for name, call := range operations(s, b.sandbox.ID) {
+				if status, err := call(t.Context(), tt.secret); err != nil || status != tt.want[name] {
+					t.Errorf("%s: status %d, %v; want %d", name, status, err, tt.want[name])
+				}
+			}
+		})
 	}
 }
 
@@ -121,9 +185,13 @@ func TestOwnersAndListings(t *testing.T) {
 			if _, err := s.client.ListSandboxesWithResponse(t.Context(), nil, with(tt.secret)); err != nil {
 				t.Fatal(err)
 			}
-			got := b.filter.Owner
-			if b.options.Owner != tt.owner || (got == nil) != (tt.sees == nil) || got != nil && *got != *tt.sees {
-				t.Errorf("owner %q, sees %v", b.options.Owner, got)
+			if _, err := s.client.StreamEventsWithResponse(t.Context(), nil, with(tt.secret)); err != nil {
+				t.Fatal(err)
+			}
+			for _, got := range []*string{b.filter.Owner, b.selection.Owner} {
+				if b.options.Owner != tt.owner || (got == nil) != (tt.sees == nil) || got != nil && *got != *tt.sees {
+					t.Errorf("owner %q, sees %v", b.options.Owner, got)
+				}
 			}
 		})
 	}
@@ -179,7 +247,7 @@ func TestErrorsOfTheBackend(t *testing.T) {
 func TestUnknownSandbox(t *testing.T) {
 	s := serve(t, newBackend())
 	for name, call := range operations(s, "11111111-2222-4333-8444-555555555555") {
-		want, known := map[string]int{"create": 202, "list": 200, "version": 200, "health": 200}[name]
+		want, known := map[string]int{"create": 202, "list": 200, "all events": 200, "version": 200, "health": 200}[name]
 		if !known {
 			want = http.StatusNotFound
 		}

@@ -74,6 +74,7 @@ func (s *eventStream) serve(w http.ResponseWriter) error {
 		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 			batch.Cursor = cursor
 		case errors.Is(err, io.EOF), ctx.Err() != nil:
+			_ = out.Flush() // a stream of nothing is a stream too
 			return nil
 		case err != nil:
 			return err

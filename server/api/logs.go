@@ -35,7 +35,9 @@ type logAnswer struct {
 func (a logAnswer) VisitGetLogsResponse(w http.ResponseWriter) error {
 	ctx, cancel := untilDrained(a.ctx)
 	defer cancel()
+	opened := false
 	err := a.backend.Logs(ctx, a.id, a.options, func() io.Writer {
+		opened = true
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		w.Header().Set("X-Content-Type-Options", "nosniff") // what a sandbox prints is never a page
 		w.Header().Set("X-Accel-Buffering", "no")
@@ -44,8 +46,8 @@ func (a logAnswer) VisitGetLogsResponse(w http.ResponseWriter) error {
 		_ = out.controller.Flush() // a client that is gone shows at the first write
 		return out
 	})
-	if err != nil && ctx.Err() != nil && a.ctx.Err() == nil && a.options.Follow {
-		return nil // the service stops, and has told all that there was
+	if stopping := ctx.Err() != nil && a.ctx.Err() == nil; stopping && opened && a.options.Follow {
+		return nil // a log that is followed ends with the service
 	}
 	return err
 }

@@ -104,6 +104,9 @@ func (b *backend) Events(_ context.Context, selection lifecycle.EventSelection) 
 	if b.err != nil {
 		return nil, b.err
 	}
+	if b.batches == nil {
+		return &feed{batches: []lifecycle.EventBatch{{Cursor: 1}}}, nil
+	}
 	return &feed{batches: b.batches}, nil
 }
 

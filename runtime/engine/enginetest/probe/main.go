@@ -16,7 +16,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fatal("usage: probe sleep|trap|stubborn|exit|print|lines|env|cat|write|eat|fork|count|hear|interfaces|serve [argument...]")
+		fatal("usage: probe sleep|trap|stubborn|exit|print|bytes|lines|env|cat|write|eat|fork|count|hear|interfaces|serve [argument...]")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -44,6 +44,13 @@ func main() {
 				fmt.Println(word)
 			}
 		}
+	case "bytes": // every byte there is, and a newline
+		all := make([]byte, 256)
+		for i := range all {
+			all[i] = byte(i)
+		}
+		_, err := os.Stdout.Write(append(all, '\n'))
+		check(err)
 	case "lines":
 		for i := range number(args[0]) {
 			fmt.Println("line", i+1)
