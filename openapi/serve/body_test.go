@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/labstack/echo/v4"
 	bind "github.com/oapi-codegen/runtime"
@@ -285,5 +286,27 @@ func TestUploadFaultsAreTheClients(t *testing.T) {
 	line := s.logs.find(t, "request", "request_id", "aborted")
 	if line["status"] != 400.0 || line["level"] != "info" {
 		t.Errorf("an upload that its client aborted is logged as %v", line)
+	}
+}
+
+// A handler that passes a part of a body on finds it as it was sent, although what it binds has been decoded before.
+func TestJSONBodyIsByteForByte(t *testing.T) {
+	var before time.Time
+	s := start(t, handlers{
+		"renewWidget": func(c echo.Context) error {
+			if began := serve.Began(c.Request().Context()); began.Before(before) || began.After(time.Now()) {
+				t.Errorf("the request began at %v", began)
+			}
+			return c.Blob(http.StatusOK, "application/json", serve.JSONBody(c.Request().Context()))
+		},
+	}, setup{})
+	before = time.Now()
+	for _, body := range []string{"", `{"timeout":60}`, "{ \"timeout\" :60.0,\n\t\"x\":\"<\\u003c\u2028\", \"x\":1e400 }"} {
+		if got := s.request("POST", "/v1/widgets/w1/renew", body); got.body != body {
+			t.Errorf("sent %q, the handler saw %q", body, got.body)
+		}
+	}
+	if serve.JSONBody(t.Context()) != nil || !serve.Began(t.Context()).IsZero() {
+		t.Error("there is a request outside of every request")
 	}
 }

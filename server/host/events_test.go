@@ -286,3 +286,39 @@ func TestStagesOfACreation(t *testing.T) {
 		t.Errorf("settled: %+v, %v", settled, err)
 	}
 }
+
+func TestOldEventsAreForgotten(t *testing.T) {
+	m := newMachine(t).start()
+	id := m.running()
+	m.host.Sweep()
+	before := m.stored(id)
+	if !strings.HasSuffix(before, "Running") {
+		t.Errorf("stored after a sweep: %s", before)
+	}
+	m.clock.advance(8 * 24 * time.Hour)
+	m.host.Sweep()
+	if got := m.stored(id); strings.Contains(got, "accepted") {
+		t.Errorf("stored after eight days: %s", got)
+	}
+}
+
+// A service that was killed between two stages goes on with the rest, and tells no stage twice.
+func TestStagesOverARestart(t *testing.T) {
+	m := newMachine(t).start()
+	pull := newGate()
+	m.engine.failBefore(callEnsureImage, func(ctx context.Context, ref string) error {
+		if ref == "execd" {
+			return nil
+		}
+		return pull.fault(ctx, ref)
+	})
+	id := m.create()
+	pull.await(t)
+	m.host.Close()
+	close(pull.open)
+	m.start()
+	m.await(id, lifecycle.StateRunning)
+	if got := strings.ReplaceAll(m.stored(id), "progress ", ""); got != "Pending accepted pulled created started ready Running" {
+		t.Errorf("stored: %s", got)
+	}
+}

@@ -1,6 +1,7 @@
 package lifecycle_test
 
 import (
+	"fmt"
 	"maps"
 	"net/url"
 	"strings"
@@ -76,4 +77,43 @@ func TestMetadataFilterRoundTrip(t *testing.T) {
 			t.Fatalf("%q: got %q, %v; want %q", text, got, err, want)
 		}
 	})
+}
+
+func TestMergeMetadata(t *testing.T) {
+	text := func(s string) *string { return &s }
+	for name, tt := range map[string]struct {
+		metadata map[string]string
+		patch    map[string]*string
+		want     map[string]string
+	}{
+		"nothing on nothing": {nil, nil, map[string]string{}},
+		"set":                {nil, map[string]*string{"a": text("1")}, map[string]string{"a": "1"}},
+		"replace and keep":   {map[string]string{"a": "1", "b": "2"}, map[string]*string{"a": text("")}, map[string]string{"a": "", "b": "2"}},
+		"remove":             {map[string]string{"a": "1", "b": "2"}, map[string]*string{"a": nil, "c": nil}, map[string]string{"b": "2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := maps.Clone(tt.metadata)
+			got, err := lifecycle.MergeMetadata(tt.metadata, tt.patch)
+			if err != nil || got == nil || !maps.Equal(got, tt.want) {
+				t.Errorf("%v, %v; want %v", got, err, tt.want)
+			}
+			if !maps.Equal(tt.metadata, before) {
+				t.Errorf("the original changed to %v", tt.metadata)
+			}
+		})
+	}
+	full := map[string]string{}
+	for i := range lifecycle.MaxMetadata / lifecycle.MaxMetadataValue {
+		full[fmt.Sprintf("%04d", i)] = strings.Repeat("x", lifecycle.MaxMetadataValue-4)
+	}
+	if _, err := lifecycle.MergeMetadata(full, nil); err != nil {
+		t.Errorf("as much as there may be: %v", err)
+	}
+	for _, patch := range []map[string]*string{
+		{"one more": text("")}, {"": text("")}, {lifecycle.LabelPrefix + "x": text("")}, {"a": text("\xff")}, {"\xff": text("a")},
+	} {
+		if _, err := lifecycle.MergeMetadata(full, patch); err == nil || !strings.Contains(err.Error(), "metadata") {
+			t.Errorf("%v: %v", patch, err)
+		}
+	}
 }
