@@ -228,20 +228,23 @@ func TestSlowReaderHoldsNobodyUp(t *testing.T) {
 		defer close(slow.events)
 		slow.err = slow.read(response.Body, s.conform)
 	}()
-	seen := slow.until(func(e told) bool { return e.Metadata["count"] == strconv.Itoa(changes-1) })
-	response.Body.Close()
-	<-done
-	count := 0
-	for _, e := range seen {
+	t.Cleanup(func() { response.Body.Close(); <-done })
+	// A client that takes nothing for long enough is disconnected, which a slow machine can bring about here. It loses nothing either.
+	count, last := 0, int64(0)
+	for current := slow; count < changes; {
+		e, open := current.next()
+		if !open {
+			t.Logf("disconnected after %d changes: %v", count, current.err)
+			current = s.streamEvents(t, "/v1/sandboxes/"+id+"/events", "Last-Event-ID", resumeAt(last))
+			continue
+		}
+		last = e.id
 		if e.Type == "metadata" {
 			if e.Metadata["count"] != strconv.Itoa(count) {
 				t.Fatalf("the event with count %s comes where %d was expected", e.Metadata["count"], count)
 			}
 			count++
 		}
-	}
-	if count != changes {
-		t.Errorf("%d of %d changes were told", count, changes)
 	}
 }
 

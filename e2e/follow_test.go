@@ -103,6 +103,17 @@ func (s *stream) read(body io.Reader, contract *conform.Transport) error {
 	}
 }
 
+// next returns the next event, and whether there is one.
+func (s *stream) next() (event told, open bool) {
+	s.t.Helper()
+	select {
+	case event, open = <-s.events:
+	case <-time.After(patience):
+		s.t.Fatalf("nothing comes within %v", patience)
+	}
+	return event, open
+}
+
 // until returns the events up to the first one that is the last wanted, pings left out.
 func (s *stream) until(last func(told) bool) []told {
 	s.t.Helper()

@@ -55,7 +55,7 @@ func insertMany(b *testing.B, s *store.Store, clients int) error {
 		group.Go(func() error {
 			id := uuid.NewString()
 			key := &lifecycle.IdempotencyKey{Owner: "owner", Key: id, SandboxID: id, CreatedAt: birth}
-			return s.Insert(b.Context(), record(id), key)
+			return s.Insert(b.Context(), record(id), key, event(id, birth), event(id, birth)) // as a create does
 		})
 	}
 	return group.Wait()
