@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
@@ -15,6 +16,8 @@ import (
 const (
 	keptLogLines = 1000
 	keptLogBytes = 64 << 10
+	// keepLogTimeout bounds how long the end of a sandbox waits for its log.
+	keepLogTimeout = 10 * time.Second
 )
 
 // Logs implements lifecycle.Backend.
@@ -108,6 +111,8 @@ func lastLinesOf(text []byte, count int) []byte {
 // keepLog saves the end of the log before the container is removed.
 func (a *actor) keepLog(ctx context.Context) {
 	err := func() error {
+		ctx, cancel := context.WithTimeout(ctx, keepLogTimeout)
+		defer cancel()
 		log, err := a.host.Engine.OpenLog(ctx, containerName(a.id), engine.LogOptions{Tail: keptLogLines})
 		if errors.Is(err, engine.ErrNotFound) {
 			return nil
