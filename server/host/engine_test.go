@@ -332,7 +332,7 @@ func (e *memoryEngine) Logs(context.Context, string, int) (string, error) {
 	return e.logs, nil
 }
 
-// OpenLog knows no options. A log that is followed ends with its container.
+// OpenLog knows no times, and of lines only the last one. A log that is followed lacks a last line without a newline, as Docker's do.
 func (e *memoryEngine) OpenLog(ctx context.Context, id string, options engine.LogOptions) (io.ReadCloser, error) {
 	var text string
 	err := e.around(ctx, callOpenLog, id, func() error {
@@ -340,6 +340,11 @@ func (e *memoryEngine) OpenLog(ctx context.Context, id string, options engine.Lo
 		text = e.logs
 		return err
 	})
+	if newline := strings.LastIndexByte(text, '\n'); options.Follow {
+		text = text[:newline+1]
+	} else if options.Tail == 1 {
+		text = text[newline+1:]
+	}
 	return io.NopCloser(strings.NewReader(text)), err
 }
 

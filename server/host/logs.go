@@ -40,27 +40,65 @@ func (h *Host) Logs(ctx context.Context, id string, options lifecycle.LogOptions
 	if options.Tail != nil {
 		wanted.Tail = *options.Tail
 	}
-	log, err := h.Engine.OpenLog(ctx, containerName(id), wanted)
-	switch {
-	case errors.Is(err, engine.ErrNotFound):
-		kept, err := h.keptLog(ctx, a, wanted.Tail)
-		if err != nil {
-			return err
-		}
-		log = io.NopCloser(bytes.NewReader(kept))
-	case errors.Is(err, engine.ErrUnavailable):
-		return &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "the container engine does not answer", RetryAfter: 1}
-	case err != nil:
+	log, live, err := h.openLog(ctx, a, wanted)
+	if err != nil {
 		return err
 	}
 	defer func() { _ = log.Close() }()
 	if out == nil {
 		out = open()
 	}
-	if _, err := io.Copy(out, log); err != nil {
+	followed := &lastByte{Writer: out, last: '\n'}
+	_, err = io.Copy(followed, log)
+	if err == nil && live && options.Follow && followed.last == '\n' {
+		err = h.completeLog(ctx, a, out)
+	}
+	if err != nil {
 		return fmt.Errorf("log of sandbox %s: %w", id, err)
 	}
 	return nil
+}
+
+// openLog returns the log of the sandbox's container, or what is kept of it, and whether the container is there.
+func (h *Host) openLog(ctx context.Context, a *actor, wanted engine.LogOptions) (log io.ReadCloser, live bool, err error) {
+	log, err = h.Engine.OpenLog(ctx, containerName(a.id), wanted)
+	switch {
+	case errors.Is(err, engine.ErrNotFound):
+		kept, err := h.keptLog(ctx, a, wanted.Tail)
+		return io.NopCloser(bytes.NewReader(kept)), false, err
+	case errors.Is(err, engine.ErrUnavailable):
+		return nil, false, &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "the container engine does not answer", RetryAfter: 1}
+	}
+	return log, err == nil, err
+}
+
+// completeLog writes the last line of a log that was followed to its end, if it has no newline: Docker shows it to those who follow
+// only when they are lucky.
+func (h *Host) completeLog(ctx context.Context, a *actor, out io.Writer) error {
+	log, _, err := h.openLog(ctx, a, engine.LogOptions{Tail: 1})
+	if err != nil {
+		return nil // it was removed just now, and nothing is known of its last line
+	}
+	defer func() { _ = log.Close() }()
+	line, err := io.ReadAll(io.LimitReader(log, keptLogBytes))
+	if err != nil || bytes.HasSuffix(line, []byte("\n")) {
+		return nil
+	}
+	_, err = out.Write(line)
+	return err
+}
+
+// lastByte remembers the last byte written.
+type lastByte struct {
+	io.Writer
+	last byte
+}
+
+func (l *lastByte) Write(p []byte) (int, error) {
+	if len(p) > 0 {
+		l.last = p[len(p)-1]
+	}
+	return l.Writer.Write(p)
 }
 
 // awaitStart returns when the sandbox's container runs, or never will.

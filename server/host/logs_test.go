@@ -34,6 +34,7 @@ func TestLogsOutliveTheContainer(t *testing.T) {
 	m.engine.logs = strings.Repeat("x", 70<<10) + "\nlast but one\n\xffthe end"
 	id := m.running()
 	m.wantLog(id, lifecycle.LogOptions{}, m.engine.logs)
+	m.wantLog(id, lifecycle.LogOptions{Follow: true}, m.engine.logs)
 	if err := m.host.Delete(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
