@@ -238,7 +238,7 @@ func TestEventsWaitForTheStore(t *testing.T) {
 func TestProgressEvents(t *testing.T) {
 	m := newMachine(t)
 	pull := newGate()
-	m.options.Engine = chattyEngine{m.engine, pull}
+	m.options.Engine = chattyEngine{m.options.Engine, pull}
 	m.start()
 	id := m.create()
 	pull.await(t)
@@ -252,7 +252,7 @@ func TestProgressEvents(t *testing.T) {
 
 // chattyEngine pulls with a thousand steps, and then waits at the gate.
 type chattyEngine struct {
-	*memoryEngine
+	engine.Engine
 	gate *gate
 }
 
@@ -265,7 +265,7 @@ func (e chattyEngine) EnsureImage(ctx context.Context, ref string, auth *engine.
 			return "", err
 		}
 	}
-	return e.memoryEngine.EnsureImage(ctx, ref, auth, nil)
+	return e.Engine.EnsureImage(ctx, ref, auth, nil)
 }
 
 func TestStagesOfACreation(t *testing.T) {
