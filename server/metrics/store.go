@@ -32,23 +32,23 @@ func (s *measuredStore) measure(write string, began time.Time, err error) {
 	}
 }
 
-func (s *measuredStore) Insert(ctx context.Context, record lifecycle.Record, key *lifecycle.IdempotencyKey) error {
+func (s *measuredStore) Insert(ctx context.Context, record lifecycle.Record, key *lifecycle.IdempotencyKey, events ...lifecycle.Event) error {
 	began := s.metrics.clock()
-	err := s.Store.Insert(ctx, record, key)
+	err := s.Store.Insert(ctx, record, key, events...)
 	s.measure(writeInsert, began, err)
 	return err
 }
 
-func (s *measuredStore) Save(ctx context.Context, record lifecycle.Record) error {
+func (s *measuredStore) Save(ctx context.Context, record lifecycle.Record, events ...lifecycle.Event) error {
 	began := s.metrics.clock()
-	err := s.Store.Save(ctx, record)
+	err := s.Store.Save(ctx, record, events...)
 	s.measure(writeSave, began, err)
 	return err
 }
 
-func (s *measuredStore) Forget(ctx context.Context, id string) error {
+func (s *measuredStore) Forget(ctx context.Context, id string, events ...lifecycle.Event) error {
 	began := s.metrics.clock()
-	err := s.Store.Forget(ctx, id)
+	err := s.Store.Forget(ctx, id, events...)
 	s.measure(writeForget, began, err)
 	return err
 }
