@@ -50,11 +50,6 @@ type plan struct {
 	open      bool              // no key is configured
 	program   bool              // run it as a process of its own, which can be killed
 	env       map[string]string // environment variables
-	settings  string            // more lines of the configuration file, sections first named here
-	keys      []config.Key      // further API keys
-	open      bool              // no key is configured
-	program   bool              // run it as a process of its own, which can be killed
-	env       map[string]string // environment variables
 	retention int               // server.terminated_retention in seconds; 0 means the usual
 }
 

@@ -150,8 +150,10 @@ func (e brokenEngine) EnsureImage(_ context.Context, _ string, _ *engine.Registr
 
 type brokenStore struct{ host.Store }
 
-func (brokenStore) Save(context.Context, lifecycle.Record) error { return errors.New("disk full") }
-func (brokenStore) Forget(context.Context, string) error         { return nil }
+func (brokenStore) Save(context.Context, lifecycle.Record, ...lifecycle.Event) error {
+	return errors.New("disk full")
+}
+func (brokenStore) Forget(context.Context, string, ...lifecycle.Event) error { return nil }
 
 func TestEngineAndStore(t *testing.T) {
 	m := newMetrics()
