@@ -773,6 +773,26 @@ func (response StreamEvents401JSONResponse) VisitStreamEventsResponse(w http.Res
 	return err
 }
 
+type StreamEvents429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response StreamEvents429JSONResponse) VisitStreamEventsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type StreamEvents500JSONResponse struct{ InternalErrorJSONResponse }
 
 func (response StreamEvents500JSONResponse) VisitStreamEventsResponse(w http.ResponseWriter) error {
@@ -1705,6 +1725,26 @@ func (response StreamSandboxEvents404JSONResponse) VisitStreamSandboxEventsRespo
 	return err
 }
 
+type StreamSandboxEvents429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response StreamSandboxEvents429JSONResponse) VisitStreamSandboxEventsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type StreamSandboxEvents500JSONResponse struct{ InternalErrorJSONResponse }
 
 func (response StreamSandboxEvents500JSONResponse) VisitStreamSandboxEventsResponse(w http.ResponseWriter) error {
@@ -1850,6 +1890,26 @@ func (response GetLogs409JSONResponse) VisitGetLogsResponse(w http.ResponseWrite
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
 	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetLogs429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response GetLogs429JSONResponse) VisitGetLogsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -2019,6 +2079,26 @@ func (response UpdateMetadata413JSONResponse) VisitUpdateMetadataResponse(w http
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
 	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type UpdateMetadata429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response UpdateMetadata429JSONResponse) VisitUpdateMetadataResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
 	_, err := buf.WriteTo(w)
 	return err
 }

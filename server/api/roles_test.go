@@ -25,6 +25,11 @@ var roles = map[string]struct{ admin, owner, other, viewer, none, wrong int }{
 	"resumeSandbox":   {202, 202, 403, 403, 401, 401},
 	"renewExpiration": {200, 200, 403, 403, 401, 401},
 	"getEndpoint":     {200, 200, 403, 403, 401, 401},
+	"updateMetadata":  {200, 200, 403, 403, 401, 401},
+	"getLogs":         {200, 200, 403, 200, 401, 401},
+
+	"streamSandboxEvents": {200, 200, 403, 200, 401, 401},
+	"streamEvents":        {200, 200, 200, 200, 401, 401},
 
 	"port GET":    {299, 299, 403, 403, 401, 401},
 	"port POST":   {299, 299, 403, 403, 401, 401},
@@ -36,6 +41,7 @@ var roles = map[string]struct{ admin, owner, other, viewer, none, wrong int }{
 var bodies = map[string]string{
 	"createSandbox":   `{"image": {"uri": "busybox"}, "timeout": 60, "resourceLimits": {}, "entrypoint": ["sleep", "60"]}`,
 	"renewExpiration": `{"expiresAt": "2026-11-21T15:00:00Z"}`,
+	"updateMetadata":  `{"name": "changed"}`,
 }
 
 func TestRoles(t *testing.T) {
@@ -113,6 +119,9 @@ func statusOf(t *testing.T, s *service, method, path, body, secret string) int {
 	}
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
+		if r.Method == http.MethodPatch {
+			r.Header.Set("Content-Type", "application/merge-patch+json")
+		}
 	}
 	if secret != "" {
 		r.Header.Set("SERVICE-API-KEY", secret)
