@@ -1,5 +1,6 @@
 # The base image with Jupyter Server and a kernel for each of the six languages. scripts/code-interpreter.sh puts the context together:
-# bin/ (deno, gonb, goimports), go/ (the Go toolchain) and kernels/ (deploy/kernels), because npm and Go modules are fetched outside.
+# bin/ (deno, gonb, goimports), go/ (the Go toolchain), kernels/ (deploy/kernels) and the settings that execd gives to IPython kernels, which
+# those of a Jupyter Server need as well. npm and Go modules are fetched outside.
 FROM sandbox/base:dev
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
@@ -10,6 +11,7 @@ COPY go /usr/local/go
 COPY bin /usr/local/bin
 COPY kernels/specs /usr/local/share/jupyter/kernels
 COPY kernels/*.py kernels/*.java /usr/local/lib/sandbox-kernels/
+COPY ipython_kernel_config.py /etc/ipython/
 # The caches that the first cell would otherwise have to fill, readable and writable for whoever the sandbox's user is.
 ENV LANG=C.UTF-8 \
     GOCACHE=/var/cache/go-build \

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Puts together what deploy/code-interpreter.Dockerfile needs, in the folder given: bin/ (deno, gonb, goimports), go/ and kernels/.
+# Puts together what deploy/code-interpreter.Dockerfile needs, in the folder given: bin/ (deno, gonb, goimports), go/, kernels/
+# and ipython_kernel_config.py.
 # Called by scripts/images.sh. npm and Go modules come through this machine's own npm and go, with their settings; what they fetched
 # is kept in $SANDBOX_CACHE.
 set -euo pipefail
@@ -52,6 +53,7 @@ fi
 mkdir -p "$context"
 cp -r "$cache" "$context/bin"
 cp -r deploy/kernels "$context/kernels"
+cp runtime/jupyter/ipython_kernel_config.py "$context/"
 cp -r "$(go env GOROOT)" "$context/go"
 chmod -R u+w "$context/go" # a toolchain in the module cache is read-only
 rm -rf "$context/go"/{.git,api,doc,test}

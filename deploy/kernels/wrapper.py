@@ -1,25 +1,15 @@
 """What the bash and the java kernel share: a Jupyter kernel around a process of another language.
 
 ipykernel speaks the protocol. A cell runs on its main thread and blocks its event loop; between cells the loop forwards what the process
-still says (a background job), as output of the last cell.
+still says (a background job), as output of the last cell. That no output is lost is the work of /etc/ipython/ipython_kernel_config.py.
 """
 
 import codecs
 import contextlib
 import signal
 
-import zmq
 from ipykernel.kernelapp import IPKernelApp
 from ipykernel.kernelbase import Kernel
-
-
-class App(IPKernelApp):
-    """The application that runs the kernel, told to lose no output."""
-
-    def init_iopub(self, context):
-        # By default a PUB socket drops messages when a reader is slow; with a dropped "idle" the reader would wait forever.
-        context.setsockopt(zmq.SNDHWM, 0)
-        super().init_iopub(context)
 
 
 class WrapperKernel(Kernel):
@@ -70,4 +60,4 @@ class WrapperKernel(Kernel):
 
 def main(kernel_class):
     """Runs the kernel with the connection file that the command line names."""
-    App.launch_instance(kernel_class=kernel_class)
+    IPKernelApp.launch_instance(kernel_class=kernel_class)

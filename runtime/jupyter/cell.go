@@ -16,6 +16,7 @@ type cell struct {
 	handle  func(kernel.Output)
 
 	reply   kernel.Reply
+	status  string        // what the reply says about how it ended
 	heard   *kernel.Error // the last error that the output channel told
 	replied bool
 	idle    bool
@@ -38,7 +39,22 @@ func (c *cell) take(m message) (done bool) {
 			c.takeOutput(m)
 		}
 	}
+	if c.done() {
+		c.conclude()
+	}
 	return c.done()
+}
+
+// conclude finds the error of a cell whose reply names none. A cell that has published an error did not end well, whatever its reply
+// says: GoNB calls one good that does not compile, or that panics.
+func (c *cell) conclude() {
+	switch {
+	case c.reply.Error != nil:
+	case c.heard != nil:
+		c.reply.Error = c.heard
+	case c.status != "ok": // "aborted", or an error without a name
+		c.reply.Error = &kernel.Error{Name: "ExecutionError", Value: fmt.Sprintf("the kernel replied with status %q", c.status)}
+	}
 }
 
 func (c *cell) done() bool { return c.replied && c.idle }
@@ -55,36 +71,24 @@ func (c *cell) takeReply(content json.RawMessage) {
 		c.reply.Error = &kernel.Error{Name: "ProtocolError", Value: fmt.Sprintf("the kernel's reply cannot be read: %v", err)}
 		return
 	}
-	c.reply.Count = reply.Count
-	switch {
-	case reply.Status == "ok":
-	case reply.Name != "":
+	c.reply.Count, c.status = reply.Count, reply.Status
+	if reply.Status != "ok" && reply.Name != "" {
 		c.reply.Error = reply.toError()
-	case c.heard != nil:
-		c.reply.Error = c.heard
-	default: // "aborted", or an error without a name
-		c.reply.Error = &kernel.Error{Name: "ExecutionError", Value: fmt.Sprintf("the kernel replied with status %q", reply.Status)}
 	}
 }
 
 func (c *cell) takeOutput(m message) {
 	var content struct {
-		Stream string                     `json:"name"`
-		Text   string                     `json:"text"`
-		Data   map[string]json.RawMessage `json:"data"`
-		Count  int                        `json:"execution_count"`
+		stream
+		Data  map[string]json.RawMessage `json:"data"`
+		Count int                        `json:"execution_count"`
 		raised
 	}
 	// What has another type than the protocol says stays empty; the rest of the message still counts.
 	_ = json.Unmarshal(m.Content, &content)
 	switch m.Header.Type {
 	case typeStream:
-		switch content.Stream {
-		case "stdout":
-			c.handle(kernel.Output{Type: kernel.OutputStdout, Text: content.Text})
-		case "stderr":
-			c.handle(kernel.Output{Type: kernel.OutputStderr, Text: content.Text})
-		}
+		c.takeStream(content.stream)
 	case typeExecuteInput:
 		c.handle(kernel.Output{Type: kernel.OutputCount, Count: content.Count})
 	case typeExecuteResult:
@@ -94,6 +98,19 @@ func (c *cell) takeOutput(m message) {
 	case typeError:
 		c.heard = content.toError()
 		c.handle(kernel.Output{Type: kernel.OutputError, Error: c.heard})
+	}
+}
+
+// stream is the content of a message about printed text.
+type stream struct {
+	Name string `json:"name"` // stdout or stderr
+	Text string `json:"text"`
+}
+
+func (c *cell) takeStream(s stream) {
+	kinds := map[string]kernel.OutputType{"stdout": kernel.OutputStdout, "stderr": kernel.OutputStderr}
+	if kind, known := kinds[s.Name]; known && s.Text != "" {
+		c.handle(kernel.Output{Type: kind, Text: s.Text})
 	}
 }
 

@@ -2,15 +2,23 @@ package jupyter
 
 import (
 	"crypto/rand"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
-	"strings"
+	"syscall"
 )
+
+// ipythonConfig keeps IPython's kernel from losing output. An image has it in /etc/ipython, for kernels that are not ours.
+//
+//go:embed ipython_kernel_config.py
+var ipythonConfig []byte
 
 // The values of transport in a connection file.
 const (
@@ -26,6 +34,7 @@ const maxSocketPath = 107
 type connection struct {
 	dir  string
 	file string
+	lock *os.File // the folder itself, locked for as long as the connection is in use
 	key  []byte
 	info connectionInfo
 }
@@ -44,17 +53,68 @@ type connectionInfo struct {
 	KernelName      string `json:"kernel_name"`
 }
 
+// folderPattern is what the folders of connections are called.
+const folderPattern = "execd-kernel-*"
+
 // newConnection makes a folder in parent, which is the system's folder for temporary files when empty. Its owner calls remove.
 func newConnection(parent string, spec kernelspec) (*connection, error) {
-	dir, err := os.MkdirTemp(parent, "execd-kernel-") // mode 0700
-	if err != nil {
-		return nil, err
+	c := &connection{key: []byte(rand.Text())}
+	for c.lock == nil {
+		if err := c.makeFolder(parent); err != nil {
+			return nil, err
+		}
 	}
-	c := &connection{dir: dir, file: filepath.Join(dir, "connection.json"), key: []byte(rand.Text())}
+	c.file = filepath.Join(c.dir, "connection.json")
 	if err := c.fill(spec); err != nil {
 		return nil, errors.Join(err, c.remove())
 	}
 	return c, nil
+}
+
+// makeFolder makes the folder and locks it. Between the two, somebody who sweeps may take it away: then lock is nil.
+func (c *connection) makeFolder(parent string) error {
+	dir, err := os.MkdirTemp(parent, folderPattern) // mode 0700
+	if err != nil {
+		return err
+	}
+	lock, err := os.Open(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(dir))
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		return errors.Join(err, lock.Close(), os.RemoveAll(dir))
+	}
+	if _, err := os.Stat(dir); err != nil {
+		return lock.Close()
+	}
+	c.dir, c.lock = dir, lock
+	return nil
+}
+
+// sweepConnections removes the folders that an execd left behind that could not clean up. Their locks ended with it, as its kernels did.
+func sweepConnections(parent string) error {
+	if parent == "" {
+		parent = os.TempDir()
+	}
+	dirs, err := filepath.Glob(filepath.Join(parent, folderPattern))
+	if err != nil {
+		return err
+	}
+	var failures []error
+	for _, dir := range dirs {
+		lock, err := os.Open(dir)
+		if err != nil {
+			continue // another user's, or just gone
+		}
+		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			failures = append(failures, os.RemoveAll(dir))
+		}
+		lock.Close()
+	}
+	return errors.Join(failures...)
 }
 
 func (c *connection) fill(spec kernelspec) error {
@@ -62,7 +122,7 @@ func (c *connection) fill(spec kernelspec) error {
 		Transport: transportIPC, IP: filepath.Join(c.dir, "socket"), Shell: 1, IOPub: 2, Stdin: 3, Control: 4, Heartbeat: 5,
 		Key: string(c.key), SignatureScheme: "hmac-sha256", KernelName: spec.name,
 	}
-	if _, longest := c.address(channelControl); !speaksIPC(spec) || len(longest) > maxSocketPath {
+	if _, longest := c.address(channelControl); !isIPython(spec) || len(longest) > maxSocketPath {
 		ports, err := freePorts(5)
 		if err != nil {
 			return err
@@ -74,18 +134,30 @@ func (c *connection) fill(spec kernelspec) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(c.file, content, 0o600)
+	if err := os.WriteFile(c.file, content, 0o600); err != nil {
+		return err
+	}
+	if isIPython(spec) {
+		return os.WriteFile(c.configFile(), ipythonConfig, 0o600)
+	}
+	return nil
 }
 
-// speaksIPC reports whether the kernel is known to take unix sockets, which need no ports and let no other user in. Jupyter
-// documents them, yet many kernels have tcp alone, or name the sockets differently.
-func speaksIPC(spec kernelspec) bool {
-	for _, arg := range spec.Argv {
-		if strings.Contains(arg, "ipykernel") {
-			return true
-		}
+func (c *connection) configFile() string { return filepath.Join(c.dir, "ipython_kernel_config.py") }
+
+// argv returns the command line of a kernel of the spec that is to use this connection.
+func (c *connection) argv(spec kernelspec) []string {
+	argv := spec.argv(c.file)
+	if isIPython(spec) {
+		argv = append(argv, "--config="+c.configFile())
 	}
-	return false
+	return argv
+}
+
+// isIPython reports whether the kernel is IPython's own. That one is known to take unix sockets, which need no ports and let no other
+// user in: Jupyter documents them, yet many kernels have tcp alone, or name the sockets differently. And it takes our settings.
+func isIPython(spec kernelspec) bool {
+	return slices.Contains(spec.Argv, "ipykernel_launcher") || slices.Contains(spec.Argv, "ipykernel")
 }
 
 // address returns what net.Dial needs to reach a channel of the kernel.
@@ -97,7 +169,7 @@ func (c *connection) address(of channel) (network, address string) {
 	return "tcp", net.JoinHostPort(c.info.IP, strconv.Itoa(port))
 }
 
-func (c *connection) remove() error { return os.RemoveAll(c.dir) }
+func (c *connection) remove() error { return errors.Join(os.RemoveAll(c.dir), c.lock.Close()) }
 
 // freePorts returns ports of 127.0.0.1 that nobody listens on. Somebody may take one before the kernel does: Jupyter's protocol
 // has no way to tell afterwards which ports a kernel took, so the caller tries again.

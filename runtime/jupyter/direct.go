@@ -55,7 +55,7 @@ type Direct struct {
 
 var _ kernel.Host = (*Direct)(nil)
 
-// NewDirect returns a host without kernels.
+// NewDirect returns a host without kernels. It removes what an execd before it could not.
 func NewDirect(options DirectOptions) *Direct {
 	dirs := options.SearchPath
 	if dirs == nil {
@@ -63,6 +63,9 @@ func NewDirect(options DirectOptions) *Direct {
 	}
 	if options.StartTimeout == 0 {
 		options.StartTimeout = startTimeout
+	}
+	if err := sweepConnections(options.TempDir); err != nil {
+		options.Logger.Warn().Err(err).Msg("folders of earlier kernels cannot be removed")
 	}
 	closing, cancel := context.WithCancel(context.Background())
 	return &Direct{options: options, dirs: dirs, closing: closing, close: cancel, kernels: make(map[*directKernel]struct{})}

@@ -35,16 +35,15 @@ type directKernel struct {
 	connection *connection
 	process    *process
 	wire       wire
-	session    string
 	log        zerolog.Logger
 
 	shell, iopub, control *zmqSocket
 	broken                chan struct{} // gets a value when a channel ends
 	dead                  chan struct{} // closed when the process has ended
-	gone                  chan struct{} // closed when nothing of the kernel is left, and its last message has been passed on
+	end                   chan struct{} // closed when nothing of the kernel is left, and its last message has been passed on
 	traffic               sync.WaitGroup
 
-	router
+	line
 }
 
 // startKernel starts a kernel and returns when it answers and its output channel is proven to work. ctx bounds the start.
@@ -54,14 +53,18 @@ func startKernel(ctx context.Context, spec kernelspec, options kernel.StartOptio
 	if err != nil {
 		return nil, err
 	}
-	process, err := startProcess(spec.argv(connection.file), spec.environ(host.Env), options.Dir)
+	process, err := startProcess(connection.argv(spec), spec.environ(host.Env), options.Dir)
 	if err != nil {
 		return nil, errors.Join(err, connection.remove())
 	}
 	k := &directKernel{
-		spec: spec, connection: connection, process: process, wire: wire{key: connection.key}, session: newSession(),
+		spec: spec, connection: connection, process: process, wire: wire{key: connection.key},
 		log:    host.Logger.With().Str("kernelspec", spec.name).Int("pid", process.cmd.Process.Pid).Logger(),
-		broken: make(chan struct{}, 1), dead: make(chan struct{}), gone: make(chan struct{}),
+		broken: make(chan struct{}, 1), dead: make(chan struct{}), end: make(chan struct{}),
+	}
+	k.line = line{
+		session: newSession(), gone: k.end, death: k.deathError,
+		send: func(ctx context.Context, m message) error { return k.queue(ctx, k.shell, m) },
 	}
 	starting, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -151,7 +154,7 @@ func (k *directKernel) live() {
 	if err := k.connection.remove(); err != nil {
 		k.log.Warn().Err(err).Msg("a kernel's folder cannot be removed")
 	}
-	close(k.gone)
+	close(k.end)
 }
 
 // read passes on what comes from a channel until it ends.
@@ -197,8 +200,8 @@ func (k *directKernel) breakDown() {
 	}
 }
 
-// send queues a message.
-func (k *directKernel) send(ctx context.Context, s *zmqSocket, m message) error {
+// queue queues a message.
+func (k *directKernel) queue(ctx context.Context, s *zmqSocket, m message) error {
 	select {
 	case s.out <- m:
 		return nil
@@ -228,7 +231,7 @@ func (k *directKernel) ask(ctx context.Context) (complete bool, err error) {
 	m := kernelInfoRequest(k.session)
 	q := k.add(m)
 	defer k.abandon(q)
-	if err := k.send(ctx, k.shell, m); err != nil {
+	if err := k.send(ctx, m); err != nil {
 		return false, err
 	}
 	var replied, idle bool
@@ -236,7 +239,10 @@ func (k *directKernel) ask(ctx context.Context) (complete bool, err error) {
 	for {
 		select {
 		case m := <-q.messages:
-			replied = replied || m.Header.Type == typeKernelInfoReply
+			if m.Header.Type == typeKernelInfoReply {
+				replied = true
+				k.meet(m.Content)
+			}
 			idle = idle || m.executionState() == "idle"
 			if replied && idle {
 				return true, nil

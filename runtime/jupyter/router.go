@@ -3,6 +3,7 @@ package jupyter
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 )
 
 // router knows the requests that a kernel has not finished, and gives each message to whoever made the request that it is about.
@@ -18,6 +19,8 @@ type request struct {
 	left     chan struct{} // closed when nobody reads the messages any more
 	begun    chan struct{} // closed when the kernel works on it: it has said something that is not its status
 	idle     chan struct{} // closed when the kernel is done with it
+
+	interrupted atomic.Bool // somebody has wanted it to stop
 }
 
 // inbox is how many messages wait for a reader; the rest waits in the backlog of its channel.
@@ -25,8 +28,14 @@ const inbox = 1024
 
 // add begins to listen for what is said about a message. Whoever calls it closes left.
 func (r *router) add(m message) *request {
+	return r.addTo(&request{messages: make(chan message, inbox)}, m)
+}
+
+// addTo begins to listen for what is said about a message, and has it go to the reader of another request, so that the order of what
+// is said about the two is kept.
+func (r *router) addTo(reader *request, m message) *request {
 	q := &request{
-		id: m.Header.ID, messages: make(chan message, inbox),
+		id: m.Header.ID, messages: reader.messages,
 		left: make(chan struct{}), begun: make(chan struct{}), idle: make(chan struct{}),
 	}
 	r.mu.Lock()
@@ -96,4 +105,20 @@ func (r *router) current() *request {
 		}
 	}
 	return nil
+}
+
+// closeOnce closes a channel that only one goroutine closes.
+func closeOnce(c chan struct{}) {
+	if !closed(c) {
+		close(c)
+	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

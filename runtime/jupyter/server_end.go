@@ -9,9 +9,6 @@ import (
 	"sandbox.internal/runtime/kernel"
 )
 
-// Dead implements [kernel.Kernel].
-func (k *serverKernel) Dead() <-chan struct{} { return k.life.Done() }
-
 // Stop implements [kernel.Kernel]. It returns ErrUnavailable when the server cannot be asked to remove the kernel.
 func (k *serverKernel) Stop(ctx context.Context) error {
 	select {
@@ -58,9 +55,8 @@ func (k *serverKernel) remove(ctx context.Context) error {
 
 // running reports whether a cell has begun and not ended.
 func (k *serverKernel) running() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.current != nil && closed(k.current.begun) && !closed(k.current.idle)
+	q := k.current()
+	return q != nil && closed(q.begun)
 }
 
 // discard removes the kernel from the server as far as that is possible: a kernel that is lost to us shall not stay.

@@ -1,0 +1,43 @@
+package jupyter
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+
+	"github.com/google/uuid"
+
+	"sandbox.internal/runtime/kernel"
+)
+
+// denoImplementation is how Deno's kernel, for JavaScript and TypeScript, names itself.
+const denoImplementation = "Deno kernel"
+
+// denoMark returns a request that makes Deno print the mark to stdout and to stderr. It does not count as a cell.
+func denoMark(session string) (question message, mark string) {
+	mark = uuid.NewString()
+	return newRequest(session, channelShell, typeExecuteRequest, map[string]any{
+		"code":             fmt.Sprintf("void (console.log(%q), console.error(%[1]q))", mark),
+		"silent":           true,
+		"store_history":    false,
+		"user_expressions": map[string]string{},
+		"allow_stdin":      false,
+		"stop_on_error":    false,
+	}), mark
+}
+
+// colour is an escape sequence that sets colours and the like on a terminal.
+var colour = regexp.MustCompile(`\\u001[bB]\[[0-9;]*m`)
+
+// withoutColours takes the colours out of the texts of results. Deno puts them there unless it was started with NO_COLOR; and it shows
+// an escape character that belongs to a value as \x1b, so nothing else is taken away.
+func withoutColours(handle func(kernel.Output)) func(kernel.Output) {
+	return func(output kernel.Output) {
+		if output.Type == kernel.OutputResult {
+			if text, ok := output.Data["text/plain"]; ok {
+				output.Data["text/plain"] = json.RawMessage(colour.ReplaceAll(text, nil))
+			}
+		}
+		handle(output)
+	}
+}

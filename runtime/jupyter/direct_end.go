@@ -1,0 +1,55 @@
+package jupyter
+
+import (
+	"context"
+	"syscall"
+	"time"
+)
+
+// Interrupt implements [kernel.Kernel].
+func (k *directKernel) Interrupt(ctx context.Context) error {
+	running, err := k.awaitBegun(ctx)
+	if running == nil || err != nil {
+		return err
+	}
+	if k.spec.InterruptMode == interruptByMessage {
+		return k.queue(ctx, k.control, interruptRequest(k.session))
+	}
+	k.process.signal(syscall.SIGINT)
+	return nil
+}
+
+// Stop implements [kernel.Kernel]. It takes at most two seconds unless somebody is slow to take the last output, and it kills at
+// once when ctx ends.
+func (k *directKernel) Stop(ctx context.Context) error {
+	grace := shutdownWait
+	if k.current() != nil {
+		grace = 0 // a busy kernel hears nothing
+	}
+	if closed(k.dead) || k.queue(ctx, k.control, shutdownRequest(k.session)) != nil || !k.exits(ctx, grace) {
+		k.process.signal(syscall.SIGTERM)
+		if !k.exits(ctx, termWait) {
+			k.process.signal(syscall.SIGKILL)
+		}
+	}
+	select {
+	case <-k.gone:
+		return nil
+	case <-ctx.Done():
+		<-k.process.exited
+		return ctx.Err()
+	}
+}
+
+// exits reports whether the process ends in time.
+func (k *directKernel) exits(ctx context.Context, in time.Duration) bool {
+	timer := time.NewTimer(in)
+	defer timer.Stop()
+	select {
+	case <-k.process.exited:
+		return true
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return closed(k.process.exited)
+}

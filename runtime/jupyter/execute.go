@@ -1,0 +1,192 @@
+package jupyter
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"sandbox.internal/runtime/kernel"
+)
+
+const (
+	// silenceWait is how long the output of a cell may be silent, after its reply, before its end is taken for lost.
+	silenceWait = 10 * time.Second
+	// beginTime is how long an interrupt waits for the cell that was sent last to begin.
+	beginTime = time.Second
+	// replyTime is how long the reply may stay away once the kernel is idle.
+	replyTime = 5 * time.Second
+	// stragglerTime is how long output that follows the end of a cell is waited for, once the kernel has answered the question that
+	// brings it.
+	stragglerTime = 2 * time.Second
+)
+
+// line is what both ways to a kernel have in common: how a cell is executed, and how the one that is to be interrupted is found.
+type line struct {
+	router
+	session string
+	send    func(context.Context, message) error // does not wait for the kernel
+	gone    <-chan struct{}                      // closed when the kernel has ended, and no message of it follows
+	death   func() error                         // why it has ended; wraps kernel.ErrDead
+	deno    bool
+}
+
+// meet takes the kernel's word about what it is, the content of a kernel_info_reply.
+func (l *line) meet(info json.RawMessage) {
+	var content struct {
+		Implementation string `json:"implementation"`
+	}
+	// A kernel that says nothing readable about itself is one without peculiarities.
+	_ = json.Unmarshal(info, &content)
+	l.deno = content.Implementation == denoImplementation
+}
+
+// Execute implements [kernel.Kernel].
+func (l *line) Execute(ctx context.Context, code string, handle func(kernel.Output)) (kernel.Reply, error) {
+	if closed(l.gone) {
+		return kernel.Reply{}, l.death()
+	}
+	if ctx.Err() != nil {
+		return kernel.Reply{}, ctx.Err()
+	}
+	if l.deno {
+		handle = withoutColours(handle)
+	}
+	m := executeRequest(l.session, code)
+	cell := newCell(m, handle)
+	q := l.add(m)
+	if err := l.send(ctx, m); err != nil {
+		l.abandon(q)
+		return kernel.Reply{}, err
+	}
+	defer l.leave(q)
+	reply, err := l.await(ctx, cell, q)
+	if err == nil && l.deno {
+		l.awaitStragglers(ctx, cell, q)
+	}
+	return reply, err
+}
+
+// await follows a cell to its end.
+func (l *line) await(ctx context.Context, cell *cell, q *request) (kernel.Reply, error) {
+	var missing <-chan time.Time
+	silence := time.NewTimer(silenceWait)
+	defer silence.Stop()
+	for {
+		select {
+		case m := <-q.messages:
+			if cell.take(m) {
+				return cell.reply, nil
+			}
+			silence.Reset(silenceWait)
+			if cell.idle && missing == nil {
+				missing = time.After(replyTime)
+			}
+		case <-missing:
+			// ipykernel forgets to reply when an interrupt meets it on the way into the cell or out of it.
+			name := "ExecutionError"
+			if q.interrupted.Load() {
+				name = "KeyboardInterrupt"
+			}
+			return kernel.Reply{Error: &kernel.Error{Name: name, Value: "the kernel gave the cell up without a reply"}}, nil
+		case <-silence.C:
+			if cell.replied && !cell.idle && len(q.messages) == 0 {
+				// The kernel dropped what it published. To wait on would hang, and to call it complete would be wrong.
+				cell.reply.Error = &kernel.Error{Name: "OutputLost", Value: "the kernel replied, but the end of its output was lost"}
+				return cell.reply, nil
+			}
+			silence.Reset(silenceWait)
+		case <-ctx.Done():
+			return kernel.Reply{}, ctx.Err()
+		case <-l.gone:
+			return l.rest(cell, q)
+		}
+	}
+}
+
+// rest takes the messages that a kernel had sent before it ended.
+func (l *line) rest(cell *cell, q *request) (kernel.Reply, error) {
+	for {
+		select {
+		case m := <-q.messages:
+			if cell.take(m) {
+				return cell.reply, nil
+			}
+		default:
+			return kernel.Reply{}, l.death()
+		}
+	}
+}
+
+// awaitStragglers takes the output of a cell that comes after its end, as Deno's does now and then: Deno publishes what is printed
+// from a queue of its own, behind the back of the messages that end a cell. So it is made to print something that can be recognised,
+// to both streams: what comes before that is the cell's, whichever of the two requests Deno thinks it belongs to.
+func (l *line) awaitStragglers(ctx context.Context, cell *cell, q *request) {
+	question, mark := denoMark(l.session)
+	q = l.addTo(q, question)
+	if l.send(ctx, question) != nil {
+		l.abandon(q)
+		return // the kernel is gone; its cell had ended
+	}
+	defer l.leave(q)
+	seen := make(map[string]bool)
+	var late <-chan time.Time // a cell may have replaced what prints
+	for len(seen) < 2 {
+		select {
+		case m := <-q.messages:
+			switch m.Header.Type {
+			case typeExecuteReply:
+				late = time.After(stragglerTime)
+			case typeExecuteResult, typeDisplayData, typeUpdateDisplayData:
+				cell.takeOutput(m)
+			case typeStream:
+				var content stream
+				if json.Unmarshal(m.Content, &content) != nil || seen[content.Name] {
+					continue
+				}
+				content.Text, _, seen[content.Name] = strings.Cut(content.Text, mark)
+				if !seen[content.Name] {
+					delete(seen, content.Name)
+				}
+				cell.takeStream(content)
+			}
+		case <-late:
+			return
+		case <-ctx.Done():
+			return
+		case <-l.gone:
+			return
+		}
+	}
+}
+
+// awaitBegun returns the cell that an interrupt is meant for, when it has begun: an interrupt that comes before is lost. It returns nil
+// when there is no such cell (any more).
+func (l *line) awaitBegun(ctx context.Context) (*request, error) {
+	if closed(l.gone) {
+		return nil, l.death()
+	}
+	q := l.current()
+	if q == nil {
+		return nil, nil
+	}
+	timer := time.NewTimer(beginTime)
+	defer timer.Stop()
+	select {
+	case <-q.begun:
+	case <-timer.C:
+	case <-q.idle:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-l.gone:
+		return nil, l.death()
+	}
+	if closed(q.idle) {
+		return nil, nil
+	}
+	q.interrupted.Store(true)
+	return q, nil
+}
+
+// Dead implements [kernel.Kernel].
+func (l *line) Dead() <-chan struct{} { return l.gone }

@@ -1,0 +1,105 @@
+"""Settings of ipykernel that make it lose nothing and delay nothing.
+
+execd passes this file (--config) to every IPython kernel that it starts. A Jupyter Server's kernels read it from /etc/ipython.
+It changes methods of ipykernel where ipykernel has no setting, and only those that it finds: it is run by every version there is, and
+twice by a kernel that finds it in both places.
+"""
+
+import codecs
+import fcntl
+import os
+import select
+import struct
+import termios
+import threading
+
+import zmq
+from ipykernel.iostream import OutStream
+from ipykernel.kernelapp import IPKernelApp
+
+c = get_config()  # noqa: F821  IPython provides it
+
+# Kernels that share one history file lock one another out of it, and the error shows in the cell.
+c.HistoryManager.hist_file = ":memory:"
+
+FLUSH_INTERVAL = 0.005  # seconds that printed text waits for more; ipykernel's own 0.2 s is what a person would see as a delay
+DEFAULT_LIMIT = 1000  # of messages, ZeroMQ's own
+
+
+def pending(fd):
+    """Returns how many bytes wait in a pipe; none when it is closed."""
+    try:
+        return struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
+    except OSError:
+        return 0
+
+
+def lift_output_limit():
+    """A PUB socket throws messages away that a slow reader leaves waiting. This one keeps them."""
+    init_iopub = IPKernelApp.init_iopub
+
+    def init_iopub_without_limit(self, context):
+        # Sockets get the context's options when they are made; the limit of the one behind this call is set at its bind.
+        context.setsockopt(zmq.SNDHWM, 0)
+        try:
+            return init_iopub(self, context)
+        finally:
+            # The sockets that wake the output's thread keep theirs: that holds back a cell that is faster than the thread.
+            context.setsockopt(zmq.SNDHWM, DEFAULT_LIMIT)
+
+    IPKernelApp.init_iopub = init_iopub_without_limit
+
+
+def keep_what_children_print():
+    """What a child process or a C library prints goes through a pipe, which a thread of ipykernel reads. That thread comes too late for
+    the end of a cell now and then, and ends for good at the first character whose bytes it gets in two parts.
+
+    Here the one who writes or flushes takes what is in the pipe first, so all of it is in order, and in its cell.
+    """
+    write, flush, init = OutStream.write, OutStream.flush, OutStream.__init__
+
+    def __init__(self, *args, **kwargs):
+        self._pipe_lock = threading.RLock()
+        self._pipe_decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        init(self, *args, **kwargs)
+
+    def drain(self):
+        """Takes what is in the pipe at this moment."""
+        if not hasattr(self, "_fid") or not self._is_master_process() or not pending(self._fid):
+            return
+        with self._pipe_lock:
+            size = pending(self._fid)
+            if not size:
+                return
+            data = os.read(self._fid, size)
+            write(self, self._pipe_decoder.decode(data))
+            try:
+                os.write(self._original_stdstream_copy, data)
+            except OSError:
+                pass  # nobody reads the kernel's own log
+
+    def watch(self):
+        poll = select.poll()
+        poll.register(self._fid, select.POLLIN)
+        while self._should_watch:
+            if not any(events & select.POLLIN for _, events in poll.poll()):
+                return  # the other end is closed
+            drain(self)
+
+    def draining_write(self, string):
+        drain(self)
+        return write(self, string)
+
+    def draining_flush(self):
+        drain(self)
+        return flush(self)
+
+    OutStream.__init__, OutStream.write, OutStream.flush, OutStream._watch_pipe_fd = __init__, draining_write, draining_flush, watch
+
+
+if not hasattr(OutStream, "sandbox"):
+    OutStream.sandbox = True
+    OutStream.flush_interval = FLUSH_INTERVAL
+    lift_output_limit()
+    if hasattr(OutStream, "_watch_pipe_fd"):
+        keep_what_children_print()
