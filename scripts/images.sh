@@ -169,8 +169,7 @@ for name; do
 		{ docker image inspect --format '{{.Id}}' sandbox/base:dev && go version; } >"$work/parts"
 		find deploy/kernels -type f -not -path '*/__pycache__/*' | sort >"$work/files"
 		mapfile -t files <"$work/files"
-		build code-interpreter "$work/parts" deploy/code-interpreter.Dockerfile scripts/images.sh scripts/code-interpreter.sh \
-			runtime/jupyter/ipython_kernel_config.py "${files[@]}"
+		build code-interpreter "$work/parts" deploy/code-interpreter.Dockerfile scripts/images.sh scripts/code-interpreter.sh "${files[@]}"
 		;;
 	*) die "no image $name: execd, busybox, base and code-interpreter are there" ;;
 	esac

@@ -28,7 +28,8 @@ type line struct {
 	send    func(context.Context, message) error // does not wait for the kernel
 	gone    <-chan struct{}                      // closed when the kernel has ended, and no message of it follows
 	death   func() error                         // why it has ended; wraps kernel.ErrDead
-	deno    bool
+	// implementation is how the kernel names itself. Some have peculiarities.
+	implementation string
 }
 
 // meet takes the kernel's word about what it is, the content of a kernel_info_reply.
@@ -36,9 +37,9 @@ func (l *line) meet(info json.RawMessage) {
 	var content struct {
 		Implementation string `json:"implementation"`
 	}
-	// A kernel that says nothing readable about itself is one without peculiarities.
+	// A kernel that says nothing readable about itself has no peculiarity that we know.
 	_ = json.Unmarshal(info, &content)
-	l.deno = content.Implementation == denoImplementation
+	l.implementation = content.Implementation
 }
 
 // Execute implements [kernel.Kernel].
@@ -49,8 +50,12 @@ func (l *line) Execute(ctx context.Context, code string, handle func(kernel.Outp
 	if ctx.Err() != nil {
 		return kernel.Reply{}, ctx.Err()
 	}
-	if l.deno {
+	var gonb gonbWatch
+	switch l.implementation {
+	case denoImplementation:
 		handle = withoutColours(handle)
+	case gonbImplementation:
+		handle = gonb.listen(handle)
 	}
 	m := executeRequest(l.session, code)
 	cell := newCell(m, handle)
@@ -61,8 +66,12 @@ func (l *line) Execute(ctx context.Context, code string, handle func(kernel.Outp
 	}
 	defer l.leave(q)
 	reply, err := l.await(ctx, cell, q)
-	if err == nil && l.deno {
+	switch {
+	case err != nil:
+	case l.implementation == denoImplementation:
 		l.awaitStragglers(ctx, cell, q)
+	case l.implementation == gonbImplementation && reply.Error == nil:
+		reply.Error = gonb.failure()
 	}
 	return reply, err
 }

@@ -1,0 +1,65 @@
+package cells_test
+
+import (
+	"testing"
+)
+
+// way is a way to kernels.
+type way struct {
+	name      string
+	open      func(*testing.T) *daemon
+	languages []language
+}
+
+// behaviour is a row of the table. The languages that it does not hold for say why, and what holds instead.
+type behaviour struct {
+	name string
+	test func(*testing.T, *daemon, language)
+}
+
+var behaviours = []behaviour{
+	{"output", output},
+	{"result", result},
+	{"displays", displays},
+	{"much output", muchOutput},
+	{"variables persist", variablesPersist},
+	{"contexts are isolated", contextsAreIsolated},
+	{"cells queue", cellsQueue},
+	{"errors", errorsAreTold},
+	{"compile errors", compileErrors},
+	{"interrupt", interrupt},
+	{"killed kernel", killedKernel},
+	{"stateless", stateless},
+	{"delete", deleteContexts},
+	{"resume", resume},
+}
+
+func TestCells(t *testing.T) {
+	all := []language{python(), bash(), java(), javascript(), typescript(), golang()}
+	for _, way := range []way{
+		{"local direct", localDirect, all[:1]},
+		{"local server", localServer, all[:1]},
+		{"sandbox direct", sandboxDirect, all},
+		{"sandbox server", sandboxServer, all},
+	} {
+		t.Run(way.name, func(t *testing.T) {
+			t.Parallel()
+			d := way.open(t)
+			t.Run("unknown language", func(t *testing.T) { unknownLanguage(t, d, way.languages) })
+			for _, language := range way.languages {
+				t.Run(language.name, func(t *testing.T) {
+					for _, b := range behaviours {
+						t.Run(b.name, func(t *testing.T) {
+							test := b.test
+							if e, excepted := language.except[b.name]; excepted {
+								t.Logf("exception: %s", e.because)
+								test = e.instead
+							}
+							test(t, d, language)
+						})
+					}
+				})
+			}
+		})
+	}
+}
