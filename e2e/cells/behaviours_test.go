@@ -142,17 +142,31 @@ func compileErrors(t *testing.T, d *daemon, l language) {
 	l.raised(t, d.run(t, d.newContext(t, l.name), l.wrong), l.wrongName, "")
 }
 
+// compileErrorIsBare stands for compileErrors where a kernel does not say what is wrong.
+func compileErrorIsBare(t *testing.T, d *daemon, l language) {
+	if end := d.run(t, d.newContext(t, l.name), l.wrong).end(); end.Type != "error" || end.Error.Ename != l.wrongName {
+		t.Errorf("the cell ended with %s", end.data)
+	}
+}
+
 func interrupt(t *testing.T, d *daemon, l language) {
 	id := d.newContext(t, l.name)
 	d.run(t, id, l.set).good(t)
-	interrupted(t, d, l, id)
+	interrupted(t, d, id, l.endless)
 	l.remembers(t, d, id)
 }
 
-// interrupted runs the endless cell and interrupts it.
-func interrupted(t *testing.T, d *daemon, l language, id string) {
+func interruptWaiting(t *testing.T, d *daemon, l language) {
+	id := d.newContext(t, l.name)
+	d.run(t, id, l.set).good(t)
+	interrupted(t, d, id, l.waits)
+	l.remembers(t, d, id)
+}
+
+// interrupted runs a cell that does not end, and interrupts it.
+func interrupted(t *testing.T, d *daemon, id, code string) {
 	t.Helper()
-	s := d.start(t, id, l.endless)
+	s := d.start(t, id, code)
 	s.until("stdout")
 	response, err := d.client.InterruptCode(t.Context(), &gen.InterruptCodeParams{ID: id})
 	d.body(t, http.StatusOK, response, err)
@@ -164,7 +178,7 @@ func interrupted(t *testing.T, d *daemon, l language, id string) {
 // interruptEnds stands for interrupt where a kernel cannot be interrupted.
 func interruptEnds(t *testing.T, d *daemon, l language) {
 	id := d.newContext(t, l.name)
-	interrupted(t, d, l, id)
+	interrupted(t, d, id, l.waits)
 	d.gone(t, id)
 	d.run(t, d.newContext(t, l.name), l.print).good(t)
 }

@@ -28,6 +28,7 @@ var behaviours = []behaviour{
 	{"errors", errorsAreTold},
 	{"compile errors", compileErrors},
 	{"interrupt", interrupt},
+	{"interrupt of a cell that waits", interruptWaiting},
 	{"killed kernel", killedKernel},
 	{"stateless", stateless},
 	{"delete", deleteContexts},

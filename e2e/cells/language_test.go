@@ -13,7 +13,7 @@ import (
 
 // How many lines the cells print that print many, and that print slowly. They are numbers that count up from 0.
 const (
-	manyLines = 20000
+	manyLines = 10000
 	slowLines = 40
 )
 
@@ -32,7 +32,8 @@ type language struct {
 	wrong    string // does not compile
 	// wrongName is the ename of that.
 	wrongName string
-	endless   string // prints a line and goes on
+	endless   string // prints a line and computes for ever
+	waits     string // the same, but does not compute meanwhile
 	pid       string // prints the id of the kernel's process
 
 	except map[string]exception
@@ -55,7 +56,8 @@ func python() language {
 		set:     "x = 41", get: "print(x + 1)",
 		raise: "print('before')\nraise ValueError('bad')", ename: "ValueError", evalue: "bad",
 		wrong: "def", wrongName: "SyntaxError",
-		endless: "import time\nprint('on')\nwhile True: time.sleep(0.01)",
+		endless: "print('on')\nwhile True: pass",
+		waits:   "import time\nprint('on')\ntime.sleep(100000)",
 		pid:     "import os; print(os.getpid())",
 	}
 }
@@ -70,7 +72,8 @@ func bash() language {
 		set:   "x=41; f() { echo $((x + 1)); }", get: "f",
 		raise: "echo before; (exit 3)", ename: "ExitCode", evalue: "3",
 		wrong: "if then fi", wrongName: "ExitCode",
-		endless: "echo on; while true; do sleep 0.05; done",
+		endless: "echo on; while true; do :; done",
+		waits:   "echo on; sleep 100000",
 		pid:     "echo $PPID",
 		except:  map[string]exception{"result": {because, printsOnly}, "displays": {because, printsOnly}},
 	}
@@ -86,7 +89,8 @@ func java() language {
 		set:   "int x = 41;", get: "System.out.println(x + 1);",
 		raise: `System.out.println("before"); throw new IllegalStateException("bad");`, ename: "java.lang.IllegalStateException", evalue: "bad",
 		wrong: "int y = nothing;", wrongName: "CompileError",
-		endless: `System.out.println("on"); while (true) Thread.sleep(10);`,
+		endless: `System.out.println("on"); while (true) { }`,
+		waits:   `System.out.println("on"); Thread.sleep(100_000_000);`,
 		pid:     "System.out.println(ProcessHandle.current().parent().get().pid());",
 		except: map[string]exception{
 			"displays": {"JShell has values as text, and no way to show something else", printsOnly},
@@ -107,11 +111,15 @@ func javascript() language {
 		slow:    fmt.Sprintf("for (let i = 0; i < %d; i++) { console.log(i); await new Promise(r => setTimeout(r, 20)) }", slowLines),
 		set:     "let x = 41", get: "console.log(x + 1)",
 		raise: "console.log('before'); throw new TypeError('bad')", ename: "TypeError", evalue: "bad",
-		wrong: "let = = 1", wrongName: "",
-		endless: "console.log('on'); await new Promise(() => setInterval(() => 0, 1000))",
+		wrong: "let = = 1", wrongName: "Error",
+		endless: "console.log('on'); while (true) {}",
+		waits:   "setInterval(() => 0, 1000); console.log('on'); await new Promise(() => 0)",
 		pid:     "console.log(Deno.pid)",
 		except: map[string]exception{
-			"interrupt": {"Deno does not take interrupts: the kernel is ended, and told to be", interruptEnds},
+			"compile errors": {"Deno says that a cell does not compile, and no more: there is no traceback", compileErrorIsBare},
+			"interrupt of a cell that waits": {
+				"Deno interrupts what computes, not what waits for a promise: the kernel is ended, and the cell's error says so", interruptEnds,
+			},
 		},
 	}
 }
@@ -134,7 +142,8 @@ func golang() language {
 		set:   "func x() int { return 41 }", get: "%%\nfmt.Println(x() + 1)",
 		raise: "%%\nfmt.Println(\"before\"); panic(\"bad\")", ename: "panic", evalue: "bad",
 		wrong: "%%\nnothing()", wrongName: "ERROR",
-		endless: "%%\nfmt.Println(\"on\"); for { time.Sleep(time.Millisecond) }",
+		endless: "%%\nfmt.Println(\"on\"); for { }",
+		waits:   "%%\nfmt.Println(\"on\"); time.Sleep(100000 * time.Second)",
 		pid:     "%%\nfmt.Println(os.Getppid())",
 		except:  map[string]exception{"result": {because, printsOnly}, "displays": {because, printsOnly}},
 	}

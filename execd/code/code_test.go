@@ -227,7 +227,8 @@ func TestAKernelThatIgnoresTheInterruptIsEnded(t *testing.T) {
 	if err := m.Interrupt(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	if _, outcome := tell(t, running); outcome.Error == nil || !strings.Contains(outcome.Error.Value, "did not react") {
+	if _, outcome := tell(t, running); outcome.Error == nil || outcome.Error.Name != "KeyboardInterrupt" ||
+		!strings.Contains(outcome.Error.Value, "did not react") {
 		t.Errorf("outcome: %+v", outcome)
 	}
 	gone(t, m, id)

@@ -24,6 +24,7 @@ type session struct {
 	queue   []*Execution
 	current *Execution
 	reason  string        // why the session ends, once it does
+	deaf    bool          // it ends because the running cell could not be interrupted
 	wake    chan struct{} // holds one token when there may be something to do
 	ending  chan struct{} // closed by end
 	done    chan struct{} // closed when the kernel is gone
@@ -109,7 +110,7 @@ func (s *session) execute(e *Execution) (alive bool) {
 		e.finish(reply.Count, reply.Error)
 		return true
 	case ctx.Err() != nil:
-		e.finish(0, &kernel.Error{Name: "ContextEnded", Value: s.why()})
+		e.finish(0, s.ended())
 	case errors.Is(err, kernel.ErrDead):
 		e.finish(0, &kernel.Error{Name: "KernelDied", Value: "the kernel has died, and with it every variable of this context"})
 	default:
@@ -127,6 +128,17 @@ func (s *session) end(reason string) {
 		s.reason = reason
 		close(s.ending)
 	}
+}
+
+// ended is the error of the cell that was running when the session ended.
+func (s *session) ended() *kernel.Error {
+	s.mu.Lock()
+	deaf := s.deaf
+	s.mu.Unlock()
+	if deaf {
+		return &kernel.Error{Name: "KeyboardInterrupt", Value: s.why()}
+	}
+	return &kernel.Error{Name: "ContextEnded", Value: s.why()}
 }
 
 func (s *session) why() string {
@@ -183,6 +195,9 @@ func (s *session) interrupt(ctx context.Context) error {
 		case <-running.done:
 		case <-s.done:
 		case <-timer.C:
+			s.mu.Lock()
+			s.deaf = s.reason == ""
+			s.mu.Unlock()
 			s.end("the kernel did not react to the interrupt and was ended; its variables are gone")
 		}
 	}()

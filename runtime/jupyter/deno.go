@@ -29,15 +29,24 @@ func denoMark(session string) (question message, mark string) {
 // colour is an escape sequence that sets colours and the like on a terminal.
 var colour = regexp.MustCompile(`\\u001[bB]\[[0-9;]*m`)
 
-// withoutColours takes the colours out of the texts of results. Deno puts them there unless it was started with NO_COLOR; and it shows
-// an escape character that belongs to a value as \x1b, so nothing else is taken away.
-func withoutColours(handle func(kernel.Output)) func(kernel.Output) {
+// denoHandle mends what Deno says about a cell before it is passed on.
+//
+// It takes the colours out of the texts of results. Deno puts them there unless it was started with NO_COLOR; and it shows an escape
+// character that belongs to a value as \x1b, so nothing else is taken away.
+func denoHandle(q *request, handle func(kernel.Output)) func(kernel.Output) {
 	return func(output kernel.Output) {
-		if output.Type == kernel.OutputResult {
-			if text, ok := output.Data["text/plain"]; ok {
-				output.Data["text/plain"] = json.RawMessage(colour.ReplaceAll(text, nil))
-			}
+		if text, ok := output.Data["text/plain"]; ok && output.Type == kernel.OutputResult {
+			output.Data["text/plain"] = json.RawMessage(colour.ReplaceAll(text, nil))
 		}
+		output.Error = denoError(q, output.Error)
 		handle(output)
 	}
+}
+
+// denoError gives a cell that failed because it was interrupted the name of that: Deno says Error, and that something has failed.
+func denoError(q *request, failure *kernel.Error) *kernel.Error {
+	if failure == nil || !q.interrupted.Load() {
+		return failure
+	}
+	return &kernel.Error{Name: "KeyboardInterrupt", Traceback: failure.Traceback}
 }

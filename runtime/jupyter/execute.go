@@ -16,9 +16,9 @@ const (
 	beginTime = time.Second
 	// replyTime is how long the reply may stay away once the kernel is idle.
 	replyTime = 5 * time.Second
-	// stragglerTime is how long output that follows the end of a cell is waited for, once the kernel has answered the question that
-	// brings it.
-	stragglerTime = 2 * time.Second
+	// stragglerTime is how long a kernel may be silent while output that follows the end of a cell is waited for, once it has answered
+	// the question that brings it.
+	stragglerTime = 5 * time.Second
 )
 
 // line is what both ways to a kernel have in common: how a cell is executed, and how the one that is to be interrupted is found.
@@ -51,15 +51,15 @@ func (l *line) Execute(ctx context.Context, code string, handle func(kernel.Outp
 		return kernel.Reply{}, ctx.Err()
 	}
 	var gonb gonbWatch
+	m := executeRequest(l.session, code)
+	q := l.add(m)
 	switch l.implementation {
 	case denoImplementation:
-		handle = withoutColours(handle)
+		handle = denoHandle(q, handle)
 	case gonbImplementation:
 		handle = gonb.listen(handle)
 	}
-	m := executeRequest(l.session, code)
 	cell := newCell(m, handle)
-	q := l.add(m)
 	if err := l.send(ctx, m); err != nil {
 		l.abandon(q)
 		return kernel.Reply{}, err
@@ -70,6 +70,7 @@ func (l *line) Execute(ctx context.Context, code string, handle func(kernel.Outp
 	case err != nil:
 	case l.implementation == denoImplementation:
 		l.awaitStragglers(ctx, cell, q)
+		reply.Error = denoError(q, reply.Error)
 	case l.implementation == gonbImplementation && reply.Error == nil:
 		reply.Error = gonb.failure()
 	}
@@ -139,13 +140,16 @@ func (l *line) awaitStragglers(ctx context.Context, cell *cell, q *request) {
 	}
 	defer l.leave(q)
 	seen := make(map[string]bool)
-	var late <-chan time.Time // a cell may have replaced what prints
+	var replied bool
+	silence := time.NewTimer(stragglerTime) // a cell may have replaced what prints
+	defer silence.Stop()
 	for len(seen) < 2 {
 		select {
 		case m := <-q.messages:
+			silence.Reset(stragglerTime)
 			switch m.Header.Type {
 			case typeExecuteReply:
-				late = time.After(stragglerTime)
+				replied = true
 			case typeExecuteResult, typeDisplayData, typeUpdateDisplayData:
 				cell.takeOutput(m)
 			case typeStream:
@@ -159,8 +163,11 @@ func (l *line) awaitStragglers(ctx context.Context, cell *cell, q *request) {
 				}
 				cell.takeStream(content)
 			}
-		case <-late:
-			return
+		case <-silence.C:
+			if replied {
+				return
+			}
+			silence.Reset(stragglerTime)
 		case <-ctx.Done():
 			return
 		case <-l.gone:

@@ -47,7 +47,7 @@ func TestGoNBFailures(t *testing.T) {
 
 func TestDenoColours(t *testing.T) {
 	var got json.RawMessage
-	handle := withoutColours(func(o kernel.Output) { got = o.Data["text/plain"] })
+	handle := denoHandle(&request{}, func(o kernel.Output) { got = o.Data["text/plain"] })
 	for from, want := range map[string]string{
 		`"\u001b[33m42\u001b[39m"`:  `"42"`,
 		`"\"a\\x1b[31mb\""`:         `"\"a\\x1b[31mb\""`,

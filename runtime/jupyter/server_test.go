@@ -33,7 +33,7 @@ func TestServer(t *testing.T) {
 				return host
 			},
 			Languages: []kerneltest.Language{kerneltest.Python()},
-			DeathTime: 15 * time.Second, // the server looks after its kernels every 3 s
+			DeathTime: patience,
 		})
 	})
 	server.checkEmpty(t)
@@ -202,7 +202,7 @@ func await(t *testing.T, end <-chan error) error {
 	select {
 	case err := <-end:
 		return err
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("Execute hangs")
 		panic("unreachable")
 	}

@@ -159,7 +159,7 @@ func (s suite) testCancelledExecute(t *testing.T) {
 	defer cancel()
 	end := s.endless(t, ctx, k)
 	cancel()
-	if e := await(t, end, time.Second); !errors.Is(e.err, context.Canceled) {
+	if e := await(t, end, patience); !errors.Is(e.err, context.Canceled) {
 		t.Errorf("Execute whose context ended: %+v", e)
 	}
 	select {
