@@ -21,6 +21,7 @@ race: ## the tests of the packages given, e.g. PKG=./execd/..., with the race de
 	go test -race $(or $(PKG),./...)
 
 bench: build images ## measure, as ratios to a floor taken in the same run
+	@scripts/kernels.sh
 	go run ./bench
 
 generate: ## rebuild gen/ from openapi/

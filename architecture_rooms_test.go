@@ -99,7 +99,11 @@ var theHouse = house{
 			"gen/...", "openapi", "openapi/conform", "openapi/serve/servetest", "runtime/engine", "runtime/docker",
 			"server/api", "server/app", "server/cli", "server/config", "server/lifecycle",
 		}},
-		{packages: []string{"bench"}, tests: true, ours: []string{"gen/..."}},
+		{packages: []string{"e2e/cells"}, tests: true, ours: []string{
+			"gen/...", "openapi", "openapi/conform", "execd/app", "execd/config", "server/api", "server/app", "server/config",
+		}},
+		// A kernel is the floor of execd's cells.
+		{packages: []string{"bench"}, tests: true, ours: []string{"gen/...", "runtime/kernel", "runtime/jupyter"}},
 	},
 
 	walls: []wall{

@@ -29,6 +29,7 @@ type group struct {
 func groups() []group {
 	return []group{
 		{[]string{rowCommand, rowFirstByte}, (*bench).measureCommands},
+		{[]string{rowCell, rowStateless}, (*bench).measureCells},
 		{[]string{rowLines, rowStream}, (*bench).measureStreams},
 		{[]string{rowUpload, rowDownload}, (*bench).measureTransfers},
 		{[]string{rowSearch}, (*bench).measureSearch},

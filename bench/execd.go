@@ -84,11 +84,16 @@ type stream struct {
 
 // run starts a command in the foreground.
 func (d execd) run(ctx context.Context, command string) (*stream, error) {
-	body, err := json.Marshal(map[string]string{"command": command})
+	return d.post(ctx, "/command", map[string]any{"command": command})
+}
+
+// post starts what is answered with events.
+func (d execd) post(ctx context.Context, path string, request any) (*stream, error) {
+	body, err := json.Marshal(request)
 	if err != nil {
 		return nil, err
 	}
-	response, err := d.call(ctx, http.MethodPost, "/command", "application/json", bytes.NewReader(body))
+	response, err := d.call(ctx, http.MethodPost, path, "application/json", bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}

@@ -78,6 +78,8 @@ const (
 const (
 	rowCommand     = "command"
 	rowFirstByte   = "first-byte"
+	rowCell        = "cell"
+	rowStateless   = "stateless"
 	rowLines       = "lines"
 	rowStream      = "stream"
 	rowUpload      = "upload"
@@ -103,6 +105,10 @@ func rows() []row {
 			milliseconds, lower, target{ratio, 1.5}},
 		{rowFirstByte, "first byte of a command's output", "the same process read through a pipe",
 			milliseconds, lower, target{difference, 2}},
+		{rowCell, "cell `1+1` in a context: POST to its completion event", "the same in a kernel spoken to directly",
+			milliseconds, lower, target{difference, 2}},
+		{rowStateless, "cell `1+1` without a context, a spare kernel at hand", "the same in a kernel spoken to directly",
+			milliseconds, lower, target{ours, 60}},
 		{rowLines, "lines of `seq`, one event each, compared byte by byte", "`bufio.Scanner` on the pipe",
 			perSecond, higher, target{ours, 1e6}},
 		{rowStream, "lines of 1000 bytes streamed, compared byte by byte", "reading the pipe, compared byte by byte",

@@ -22,6 +22,8 @@ const (
 	answerTime = 10 * time.Second
 	// createTime bounds the start of a kernel's process, which may come too late for the one who asked.
 	createTime = time.Minute
+	// retryTime is how soon a start must have failed to be tried again.
+	retryTime = 30 * time.Second
 	// removeTime bounds a kernel's end. The server gives a busy kernel 5 s before it uses force.
 	removeTime = 15 * time.Second
 )
@@ -113,8 +115,22 @@ func (s *Server) Specs(ctx context.Context) ([]kernel.Spec, error) {
 	return specs, nil
 }
 
-// Start implements [kernel.Host].
+// Start implements [kernel.Host]. A kernel that does not come up is started a second time: a server takes ports for its kernels that
+// somebody else may take first. One that takes its time to fail would take as long again, so it is not.
 func (s *Server) Start(ctx context.Context, spec string, options kernel.StartOptions) (kernel.Kernel, error) {
+	began := time.Now()
+	k, err := s.start(ctx, spec, options)
+	if errors.Is(err, kernel.ErrStart) && ctx.Err() == nil && time.Since(began) < retryTime {
+		s.log.Warn().Err(err).Str("kernelspec", spec).Msg("a kernel did not start; trying once more")
+		k, err = s.start(ctx, spec, options)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+func (s *Server) start(ctx context.Context, spec string, options kernel.StartOptions) (*serverKernel, error) {
 	if spec == "" { // the server would take its default
 		return nil, fmt.Errorf("%w: the name is empty", kernel.ErrNoSpec)
 	}

@@ -30,6 +30,7 @@ type jupyterServer struct {
 	cmd    *exec.Cmd
 	ended  chan struct{}
 	output string // file
+	specs  string // folder for kernelspecs of its own
 }
 
 // startServer starts a server on a free port, or on the given one, and returns when it answers.
@@ -46,6 +47,7 @@ func startServer(t testing.TB, port int, token string) *jupyterServer {
 	s := &jupyterServer{
 		url: "http://127.0.0.1:" + strconv.Itoa(port), token: token, port: port,
 		ended: make(chan struct{}), output: filepath.Join(home, "server.log"),
+		specs: filepath.Join(home, "data", "kernels"),
 	}
 	output, err := os.Create(s.output)
 	if err != nil {
@@ -56,7 +58,7 @@ func startServer(t testing.TB, port int, token string) *jupyterServer {
 		"--ServerApp.port_retries=0", "--ServerApp.token="+token, "--ServerApp.root_dir=/",
 		"--ServerApp.iopub_data_rate_limit=0", "--ServerApp.iopub_msg_rate_limit=0")
 	s.cmd.Dir = home
-	s.cmd.Env = append(os.Environ(), "HOME="+home, "JUPYTER_CONFIG_DIR="+home, "JUPYTER_RUNTIME_DIR="+home+"/runtime", "IPYTHONDIR="+home+"/ipython")
+	s.cmd.Env = append(os.Environ(), "HOME="+home, "JUPYTER_CONFIG_DIR="+home, "JUPYTER_DATA_DIR="+home+"/data", "JUPYTER_RUNTIME_DIR="+home+"/runtime", "IPYTHONDIR="+home+"/ipython")
 	s.cmd.Stdout, s.cmd.Stderr = output, output
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := s.cmd.Start(); err != nil {

@@ -64,6 +64,29 @@ func TestServerCloseEndsKernels(t *testing.T) {
 	}
 }
 
+func TestServerKernelsThatDoNotStart(t *testing.T) {
+	server := startServer(t, 0, token)
+	writeSpec(t, server.specs, "unlucky", `{"argv": ["sh", "-c",
+		"mkdir {resource_dir}/once 2>/dev/null && exit 1; exec /usr/bin/python3 -m ipykernel_launcher -f {connection_file}"
+	], "language": "python", "display_name": "Unlucky"}`)
+	writeSpec(t, server.specs, "missing", `{"argv": ["no-such-program-anywhere"], "language": "python", "display_name": "Missing"}`)
+	host := server.host(t, zerolog.NewTestWriter(t))
+	k, err := host.Start(t.Context(), "unlucky", kernel.StartOptions{})
+	if err != nil {
+		t.Fatalf("a kernel that fails once: %v", err)
+	}
+	if got := run(t, k, "print(1)"); got != "1\n" {
+		t.Errorf("got %q", got)
+	}
+	if _, err := host.Start(t.Context(), "missing", kernel.StartOptions{}); !errors.Is(err, kernel.ErrStart) {
+		t.Errorf("a kernel without a program: %v, want ErrStart", err)
+	}
+	if err := host.Close(); err != nil {
+		t.Error(err)
+	}
+	server.checkEmpty(t)
+}
+
 func TestServerCancelledStartLeavesNothing(t *testing.T) {
 	server := startServer(t, 0, token)
 	host := server.host(t, io.Discard)
