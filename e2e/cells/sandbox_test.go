@@ -3,6 +3,7 @@ package cells_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 
+	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/gen/lifecycle"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/app"
@@ -146,4 +148,41 @@ plot.figure(figsize=(3, 2), dpi=100)
 plot.plot([1, 4, 9])
 plot.show()`).good(t)
 	checkPNG(t, events, 300, 200)
+}
+
+// TestKilledDaemon: when the daemon of a sandbox is killed, its kernels end with it, and the next one takes away what they left behind.
+func TestKilledDaemon(t *testing.T) {
+	d := sandboxDirect(t)
+	python := python()
+	id := d.newContext(t, "python")
+	s := d.start(t, id, python.endless)
+	s.until("stdout")
+	const kernels, folders = "pgrep -fc ^/usr/bin/python3.*ipykernel || true", "ls -d /tmp/execd-kernel-* 2>/dev/null | wc -l"
+	if found := d.command(t, kernels); found == "0" || d.command(t, folders) == "0" {
+		t.Fatalf("%s kernels run", found)
+	}
+	background := true
+	response, err := d.client.RunCommand(t.Context(), gen.CommandRequest{Command: "kill -KILL $PPID", Background: &background})
+	if err == nil {
+		response.Body.Close()
+	}
+	if _, err := io.Copy(io.Discard, s.reader); err == nil {
+		t.Error("the stream of a killed daemon ended in an orderly way")
+	}
+	eventually(t, "the daemon is back", func() bool {
+		response, err := d.client.Ping(t.Context())
+		if err != nil {
+			return false
+		}
+		response.Body.Close()
+		return response.StatusCode == http.StatusOK
+	})
+	if d.exists(t, id) {
+		t.Error("the new daemon knows a context whose kernel it has not")
+	}
+	eventually(t, "no kernel is left", func() bool { return d.command(t, kernels) == "0" })
+	if left := d.command(t, folders); left != "0" {
+		t.Errorf("%s folders of kernels are left", left)
+	}
+	d.run(t, d.newContext(t, "python"), python.print).good(t)
 }

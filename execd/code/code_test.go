@@ -172,8 +172,38 @@ func TestStatelessCellsNeverShareAKernel(t *testing.T) {
 		}
 		seen[text] = true
 	}
+	if started := host.started.Load(); started > 21 {
+		t.Errorf("%d kernels were started for 20 cells and a spare", started)
+	}
 	if contexts := m.Contexts(""); len(contexts) != 0 {
 		t.Errorf("stateless cells show as contexts: %+v", contexts)
+	}
+}
+
+// A cell that is called off while its kernel starts leaves the kernel to the next one.
+func TestACellThatDoesNotWaitLeavesItsKernel(t *testing.T) {
+	host := &fakeHost{hold: make(chan struct{})}
+	m := newManager(t, host)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := m.Execute(ctx, code.Spec{Code: "number", Language: "python"}); !errors.Is(err, context.Canceled) {
+		t.Fatalf("a cell that was called off: %v", err)
+	}
+	close(host.hold)
+	if text, _ := tell(t, execute(t, m, code.Spec{Code: "number", Language: "python"})); !strings.Contains(text, "stdout:1 ") {
+		t.Errorf("the next cell has another kernel: %s", text)
+	}
+}
+
+// A spare kernel that died is not given to anybody.
+func TestADeadSpareIsReplaced(t *testing.T) {
+	host := &fakeHost{}
+	m := newManager(t, host)
+	for range 5 {
+		if text, outcome := tell(t, execute(t, m, code.Spec{Code: "say x", Language: "python"})); outcome.Error != nil {
+			t.Errorf("%s: %+v", text, outcome.Error)
+		}
+		host.killAll()
 	}
 }
 

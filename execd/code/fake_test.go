@@ -12,10 +12,14 @@ import (
 
 // fakeHost runs kernels that obey a few words, to bring about what real kernels rarely do. The real ones are tested over HTTP.
 type fakeHost struct {
+	mu      sync.Mutex
+	kernels []*fakeKernel
+
 	started atomic.Int64
 	living  atomic.Int64
 	refuse  atomic.Bool
-	deaf    bool // its kernels do not react to an interrupt
+	deaf    bool          // its kernels do not react to an interrupt
+	hold    chan struct{} // when not nil, starts wait until it is closed
 }
 
 func (h *fakeHost) Specs(context.Context) ([]kernel.Spec, error) {
@@ -26,8 +30,24 @@ func (h *fakeHost) Start(_ context.Context, spec string, _ kernel.StartOptions) 
 	if h.refuse.Load() {
 		return nil, fmt.Errorf("%w: it said no", kernel.ErrStart)
 	}
+	if h.hold != nil {
+		<-h.hold
+	}
 	h.living.Add(1)
-	return &fakeKernel{host: h, number: h.started.Add(1), dead: make(chan struct{}), interrupted: make(chan struct{}, 1)}, nil
+	k := &fakeKernel{host: h, number: h.started.Add(1), dead: make(chan struct{}), interrupted: make(chan struct{}, 1)}
+	h.mu.Lock()
+	h.kernels = append(h.kernels, k)
+	h.mu.Unlock()
+	return k, nil
+}
+
+// killAll kills every kernel that was started so far.
+func (h *fakeHost) killAll() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, k := range h.kernels {
+		k.die()
+	}
 }
 
 func (h *fakeHost) Close() error { return nil }

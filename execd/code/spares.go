@@ -2,6 +2,7 @@ package code
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"sandbox.internal/runtime/kernel"
@@ -13,77 +14,144 @@ type spares struct {
 	manager *Manager
 
 	mu      sync.Mutex
-	ready   map[string]chan kernel.Kernel // by kernelspec; holds one
+	shelves map[string]*shelf // by kernelspec
 	running sync.WaitGroup
 	stopped bool
 }
 
-func newSpares(m *Manager) *spares {
-	return &spares{manager: m, ready: make(map[string]chan kernel.Kernel)}
+// shelf holds the spare kernels of one spec, and those who wait for one. There are not both.
+type shelf struct {
+	ready    []kernel.Kernel
+	waiting  []chan started
+	starting int
 }
 
-// take returns a fresh kernel of the spec, and has the next one started.
+// started is how the start of a kernel ended.
+type started struct {
+	kernel kernel.Kernel
+	err    error
+}
+
+func newSpares(m *Manager) *spares {
+	return &spares{manager: m, shelves: make(map[string]*shelf)}
+}
+
+// take returns a fresh kernel of the spec, and has the next one started. Who comes while that is starting waits for it: to start
+// another beside it would delay both.
 func (s *spares) take(ctx context.Context, spec string) (kernel.Kernel, error) {
 	s.mu.Lock()
-	ready, known := s.ready[spec]
-	if !known {
-		ready = make(chan kernel.Kernel, 1)
-		s.ready[spec] = ready
+	if s.stopped {
+		s.mu.Unlock()
+		return nil, ErrClosed
+	}
+	shelf := s.shelf(spec)
+	if k := s.living(shelf); k != nil {
+		s.restock(spec, shelf)
+		s.mu.Unlock()
+		return k, nil
+	}
+	turn := make(chan started, 1)
+	shelf.waiting = append(shelf.waiting, turn)
+	if shelf.starting < len(shelf.waiting) {
+		s.start(spec, shelf)
 	}
 	s.mu.Unlock()
-	var k kernel.Kernel
+
 	select {
-	case k = <-ready:
+	case got := <-turn:
+		if got.err == nil {
+			s.mu.Lock()
+			s.restock(spec, shelf)
+			s.mu.Unlock()
+		}
+		return got.kernel, got.err
+	case <-ctx.Done():
+		s.mu.Lock()
+		shelf.waiting = slices.DeleteFunc(shelf.waiting, func(other chan started) bool { return other == turn })
+		s.mu.Unlock()
 		select {
-		case <-k.Dead(): // it died while it waited
-			s.manager.stopKernel(k)
-			k = nil
+		case got := <-turn: // it came at the same time
+			s.put(shelf, got)
 		default:
 		}
-	default:
+		return nil, ctx.Err()
 	}
-	if k == nil {
-		var err error
-		if k, err = s.manager.startKernel(ctx, spec); err != nil {
-			return nil, err
-		}
-	}
-	s.refill(spec, ready)
-	return k, nil
 }
 
-func (s *spares) refill(spec string, ready chan kernel.Kernel) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// shelf returns the shelf of a spec, with mu held.
+func (s *spares) shelf(spec string) *shelf {
+	if s.shelves[spec] == nil {
+		s.shelves[spec] = new(shelf)
+	}
+	return s.shelves[spec]
+}
+
+// living takes a kernel off the shelf, nil when there is none; what died while it waited is cleaned up. mu is held.
+func (s *spares) living(shelf *shelf) kernel.Kernel {
+	for len(shelf.ready) > 0 {
+		k := shelf.ready[0]
+		shelf.ready = shelf.ready[1:]
+		select {
+		case <-k.Dead():
+			s.running.Go(func() { s.manager.stopKernel(k) })
+		default:
+			return k
+		}
+	}
+	return nil
+}
+
+// restock has a spare kernel started unless there will be one, with mu held.
+func (s *spares) restock(spec string, shelf *shelf) {
+	if len(shelf.ready)+shelf.starting <= len(shelf.waiting) {
+		s.start(spec, shelf)
+	}
+}
+
+// start starts a kernel in the background, with mu held. Nobody's request bounds it: whoever is first gets it.
+func (s *spares) start(spec string, shelf *shelf) {
 	if s.stopped {
 		return
 	}
-	s.running.Add(1)
-	go func() {
-		defer s.running.Done()
+	shelf.starting++
+	s.running.Go(func() {
 		k, err := s.manager.startKernel(s.manager.ctx, spec)
-		if err != nil {
-			return // the next cell finds out why
-		}
-		select {
-		case ready <- k:
-		default: // there is one already
-			s.manager.stopKernel(k)
-		}
-	}()
+		s.mu.Lock()
+		shelf.starting--
+		s.mu.Unlock()
+		s.put(shelf, started{k, err})
+	})
+}
+
+// put gives a kernel, or why there is none, to whoever waits longest, or puts the kernel on the shelf. An error that nobody waits for
+// is dropped: the next cell finds out anew.
+func (s *spares) put(shelf *shelf, got started) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case len(shelf.waiting) > 0:
+		shelf.waiting[0] <- got // it has room for one
+		shelf.waiting = shelf.waiting[1:]
+	case got.err != nil:
+	case s.stopped:
+		s.mu.Unlock()
+		s.manager.stopKernel(got.kernel)
+		s.mu.Lock()
+	default:
+		shelf.ready = append(shelf.ready, got.kernel)
+	}
 }
 
 // stop ends the spares. The manager's context has ended, so nothing is being started for long.
 func (s *spares) stop() {
 	s.mu.Lock()
 	s.stopped = true
+	for _, shelf := range s.shelves {
+		for _, k := range shelf.ready {
+			s.running.Go(func() { s.manager.stopKernel(k) })
+		}
+		shelf.ready = nil
+	}
 	s.mu.Unlock()
 	s.running.Wait()
-	for _, ready := range s.ready {
-		select {
-		case k := <-ready:
-			s.manager.stopKernel(k)
-		default:
-		}
-	}
 }
