@@ -3,7 +3,7 @@
 #
 # execd holds the program that is put into every sandbox. busybox and base are small images to make sandboxes from:
 # built from deploy/*.Dockerfile, or, where no registry can be reached, from Debian packages. code-interpreter is base with
-# Jupyter and its kernels; it takes minutes, so it is built only when asked for.
+# Jupyter and its kernels; it takes minutes, so it is built only when asked for, as `make test` does.
 # An image that is up to date is left alone; what took long to make is kept in $SANDBOX_CACHE.
 set -euo pipefail
 shopt -s inherit_errexit # a failure inside $(...) counts too
@@ -157,19 +157,23 @@ build() {
 	say "sandbox/$1:dev built in $((SECONDS - began)) s"
 }
 
+# how NAME: what this script does to make an image. Changing something else in it makes no image anew.
+how() { declare -f "build_$1" "make_$1" from_registry from_cache pack import own_mirror; }
+
 docker version >/dev/null 2>&1 || die "no Docker Engine at $host: make engine"
 [[ $# -gt 0 ]] || set -- execd busybox base
 for name; do
 	case $name in
-	execd) build execd bin/execd scripts/images.sh ;;
-	busybox | base) build "$name" "deploy/$name.Dockerfile" scripts/images.sh ;;
+	execd) build execd bin/execd <(declare -f build_execd pack import) ;;
+	busybox | base) build "$name" "deploy/$name.Dockerfile" <(how "$name") ;;
 	code-interpreter)
-		build base deploy/base.Dockerfile scripts/images.sh
+		build base deploy/base.Dockerfile <(how base)
 		# The base image and the Go toolchain are part of it.
 		{ docker image inspect --format '{{.Id}}' sandbox/base:dev && go version; } >"$work/parts"
 		find deploy/kernels -type f -not -path '*/__pycache__/*' | sort >"$work/files"
 		mapfile -t files <"$work/files"
-		build code-interpreter "$work/parts" deploy/code-interpreter.Dockerfile scripts/images.sh scripts/code-interpreter.sh "${files[@]}"
+		build code-interpreter "$work/parts" deploy/code-interpreter.Dockerfile scripts/code-interpreter.sh \
+			runtime/jupyter/ipython_kernel_config.py "${files[@]}"
 		;;
 	*) die "no image $name: execd, busybox, base and code-interpreter are there" ;;
 	esac

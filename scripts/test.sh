@@ -19,6 +19,7 @@ fi
 scripts/kernels.sh
 scripts/browser.sh
 scripts/node.sh
+scripts/images.sh code-interpreter
 
 if [[ $EUID -ne 0 ]]; then
 	say "some tests mount file systems and make namespaces: they need root"
