@@ -59,24 +59,29 @@ def keep_what_children_print():
     write, flush, init = OutStream.write, OutStream.flush, OutStream.__init__
 
     def __init__(self, *args, **kwargs):
-        self._pipe_lock = threading.RLock()
+        self._pipe_lock, self._pipe_busy = threading.RLock(), False
         self._pipe_decoder = codecs.getincrementaldecoder("utf-8")("replace")
         init(self, *args, **kwargs)
 
     def drain(self):
-        """Takes what is in the pipe at this moment."""
-        if not hasattr(self, "_fid") or not self._is_master_process() or not pending(self._fid):
+        """Takes what is in the pipe at this moment, and waits for another thread that is about to."""
+        if not hasattr(self, "_fid") or not self._is_master_process():
+            return
+        if not pending(self._fid) and not self._pipe_busy:  # in this order: busy is set before the pipe is read
             return
         with self._pipe_lock:
             size = pending(self._fid)
             if not size:
                 return
-            data = os.read(self._fid, size)
-            write(self, self._pipe_decoder.decode(data))
+            self._pipe_busy = True
             try:
+                data = os.read(self._fid, size)
+                write(self, self._pipe_decoder.decode(data))
                 os.write(self._original_stdstream_copy, data)
             except OSError:
                 pass  # nobody reads the kernel's own log
+            finally:
+                self._pipe_busy = False
 
     def watch(self):
         poll = select.poll()
