@@ -17,7 +17,7 @@ import (
 )
 
 // spareTime is how long execd gets, between two cells without a context, to start the next spare kernel. It does not count.
-const spareTime = 2 * time.Second
+const spareTime = 3 * time.Second
 
 // measureCells measures what execd adds to a kernel: HTTP, the queue, the log and the stream. The floor is a kernel of the same kind that
 // the bench starts itself and speaks to with the same adapter.
