@@ -51,7 +51,7 @@ func enter(t *testing.T, env map[string]string, entrypoint ...string) *daemon {
 	id := created.JSON202.ID
 	t.Cleanup(func() { remove(t, client, id) })
 	eventually(t, "the sandbox runs", func() bool {
-		sandbox, err := client.GetSandboxWithResponse(t.Context(), id)
+		sandbox, err := client.GetSandboxWithResponse(t.Context(), id, nil)
 		must(t, err)
 		if sandbox.JSON200 == nil || sandbox.JSON200.Status.State == "Failed" {
 			t.Fatalf("the sandbox: %s: %s", sandbox.Status(), sandbox.Body)
@@ -72,7 +72,7 @@ func enter(t *testing.T, env map[string]string, entrypoint ...string) *daemon {
 // remove deletes a sandbox and waits until nothing of it is left.
 func remove(t *testing.T, client *lifecycle.ClientWithResponses, id string) {
 	ctx := context.WithoutCancel(t.Context())
-	deleted, err := client.DeleteSandboxWithResponse(ctx, id)
+	deleted, err := client.DeleteSandboxWithResponse(ctx, id, nil)
 	must(t, err)
 	if deleted.StatusCode() != http.StatusNoContent {
 		t.Errorf("delete: %s: %s", deleted.Status(), deleted.Body)
