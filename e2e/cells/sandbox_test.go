@@ -78,7 +78,7 @@ func remove(t *testing.T, client *lifecycle.ClientWithResponses, id string) {
 		t.Errorf("delete: %s: %s", deleted.Status(), deleted.Body)
 	}
 	eventually(t, "the sandbox is gone", func() bool {
-		sandbox, err := client.GetSandboxWithResponse(ctx, id)
+		sandbox, err := client.GetSandboxWithResponse(ctx, id, nil)
 		must(t, err)
 		return sandbox.JSON200 == nil || sandbox.JSON200.Status.State == "Terminated"
 	})
