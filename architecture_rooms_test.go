@@ -99,6 +99,7 @@ var theHouse = house{
 			"gen/...", "openapi", "openapi/conform", "openapi/serve/servetest", "runtime/engine", "runtime/docker",
 			"server/api", "server/app", "server/cli", "server/config", "server/lifecycle",
 		}},
+		{packages: []string{"e2e/coverage"}, tests: true},
 		{packages: []string{"e2e/cells"}, tests: true, ours: []string{
 			"gen/...", "openapi", "openapi/conform", "execd/app", "execd/config", "server/api", "server/app", "server/config",
 		}},

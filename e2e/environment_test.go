@@ -15,10 +15,14 @@ import (
 func TestEnvironmentVariables(t *testing.T) {
 	t.Parallel()
 	s := start(t, plan{env: map[string]string{"DOCKER_HOST": "tcp://" + engineByTCP(t), "PENDING_FAILURE_TTL": "1"}})
-	s.enter(t, s.running(t, idle())).want(t, "echo hello", "hello\n")
-	id := s.create(t, request("127.0.0.1:1/no/such:image", "sleep", "1000"))
-	eventually(t, "the record of a sandbox that failed while Pending is forgotten", func() bool {
-		return s.send(t, http.MethodGet, "/v1/sandboxes/"+id, "").status == http.StatusNotFound
+	t.Run("row lifecycle/environment/DOCKER_HOST", func(t *testing.T) {
+		s.enter(t, s.running(t, idle())).want(t, "echo hello", "hello\n")
+	})
+	t.Run("row lifecycle/environment/PENDING_FAILURE_TTL", func(t *testing.T) {
+		id := s.create(t, request("127.0.0.1:1/no/such:image", "sleep", "1000"))
+		eventually(t, "the record of a sandbox that failed while Pending is forgotten", func() bool {
+			return s.send(t, http.MethodGet, "/v1/sandboxes/"+id, "").status == http.StatusNotFound
+		})
 	})
 }
 

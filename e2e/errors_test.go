@@ -23,6 +23,7 @@ const (
 	userKey   = "the-key-of-a-user"
 	otherKey  = "the-key-of-another-user"
 	viewerKey = "the-key-of-a-viewer"
+	slowKey   = "the-key-of-a-viewer-who-may-ask-once-a-second"
 )
 
 const whileStopping = "only in the moment between the end of the backend and the end of the connections"
@@ -57,6 +58,7 @@ func TestErrors(t *testing.T) {
 			{Name: "user", SHA256: digest(userKey), Role: config.RoleUser},
 			{Name: "other", SHA256: digest(otherKey), Role: config.RoleUser},
 			{Name: "viewer", SHA256: digest(viewerKey), Role: config.RoleViewer},
+			{Name: "slow", SHA256: digest(slowKey), Role: config.RoleViewer, RateLimit: &config.RateLimit{RequestsPerSecond: 1, Burst: 1}},
 		},
 	})
 	ended := s.create(t, idle())
@@ -77,6 +79,7 @@ func TestErrors(t *testing.T) {
 	t.Run("idempotency", func(t *testing.T) { testIdempotency(t, s) })
 	t.Run("lost log", func(t *testing.T) { testLostLog(t, s) })
 	t.Run("extensions", func(t *testing.T) { testRefusedExtensions(t, s, running) })
+	t.Run("too often", func(t *testing.T) { testTooOften(t, s) })
 	t.Run("internal", func(t *testing.T) { testInternalErrors(t, s, running, paused, ended) })
 
 	s.act(t, http.MethodPost, paused+"/resume", http.StatusAccepted)
@@ -169,6 +172,25 @@ func testScopes(t *testing.T, s *service) {
 	}
 	viewer.get(t, id)
 	user.delete(t, id)
+}
+
+// testTooOften asks each operation until it is refused for that. What is let through meanwhile is refused for another reason.
+func testTooOften(t *testing.T, s *service) {
+	slow := s.as(t, slowKey)
+	operations := append(operationsOn("11111111-2222-4333-8444-555555555555"),
+		operation{"createSandbox", "POST", "/v1/sandboxes", "{}"},
+		operation{"listSandboxes", "GET", "/v1/sandboxes?page=0", ""},
+		operation{"streamEvents", "GET", "/v1/events?after=x", ""},
+		operation{"getVersion", "GET", "/v1/version", ""})
+	for _, o := range operations {
+		eventually(t, o.name+" is asked too often", func() bool {
+			got := slow.send(t, o.method, o.path, o.body)
+			if got.status == http.StatusTooManyRequests {
+				wantProblem(t, got, http.StatusTooManyRequests, "RATE_LIMITED", "1 requests a second")
+			}
+			return got.status == http.StatusTooManyRequests
+		})
+	}
 }
 
 func testRefusedListings(t *testing.T, s *service) {

@@ -101,25 +101,25 @@ func TestDockerKeys(t *testing.T) {
 			wantLimit(t, inside, "cpu/cpu.cfs_quota_us", "cpu.max", "50000")
 			wantLimit(t, inside, "memory/memory.limit_in_bytes", "memory.max", "134217728")
 		}},
-		"drop_capabilities in another spelling": {`drop_capabilities = ["CAP_CHOWN", "net_raw"]`, func(t *testing.T, inside *box) {
+		"row lifecycle/configuration/docker.drop_capabilities: in another spelling": {`drop_capabilities = ["CAP_CHOWN", "net_raw"]`, func(t *testing.T, inside *box) {
 			wantCapabilities(t, inside, []int{capKill, capMknod, capAuditWrite}, []int{capChown, capNetRaw})
 		}},
-		"drop_capabilities ALL": {`drop_capabilities = ["ALL"]`, func(t *testing.T, inside *box) {
+		"row lifecycle/configuration/docker.drop_capabilities: ALL": {`drop_capabilities = ["ALL"]`, func(t *testing.T, inside *box) {
 			wantStatus(t, inside, "CapBnd", "0000000000000000")
 		}},
-		"drop_capabilities none": {`drop_capabilities = []`, func(t *testing.T, inside *box) {
+		"row lifecycle/configuration/docker.drop_capabilities: none": {`drop_capabilities = []`, func(t *testing.T, inside *box) {
 			wantCapabilities(t, inside, []int{capChown, capNetRaw, capMknod}, []int{capSysAdmin, capNetAdmin}) // the engine's own default
 		}},
-		"no_new_privileges false":    {`no_new_privileges = false`, func(t *testing.T, inside *box) { wantStatus(t, inside, "NoNewPrivs", "0") }},
-		"seccomp_profile unconfined": {`seccomp_profile = "unconfined"`, func(t *testing.T, inside *box) { wantStatus(t, inside, "Seccomp", "0") }},
-		"seccomp_profile of a file": {fmt.Sprintf("seccomp_profile = %q", noMkdir), func(t *testing.T, inside *box) {
+		"row lifecycle/configuration/docker.no_new_privileges: false":    {`no_new_privileges = false`, func(t *testing.T, inside *box) { wantStatus(t, inside, "NoNewPrivs", "0") }},
+		"row lifecycle/configuration/docker.seccomp_profile: unconfined": {`seccomp_profile = "unconfined"`, func(t *testing.T, inside *box) { wantStatus(t, inside, "Seccomp", "0") }},
+		"row lifecycle/configuration/docker.seccomp_profile: a file": {fmt.Sprintf("seccomp_profile = %q", noMkdir), func(t *testing.T, inside *box) {
 			wantStatus(t, inside, "Seccomp", "2")
 			if got := inside.run(t, "mkdir /tmp/refused"); got.code == 0 || !strings.Contains(got.stderr, "Operation not permitted") {
 				t.Errorf("a system call that the profile refuses: %+v", got)
 			}
 		}},
-		"pids_limit":      {`pids_limit = 60`, func(t *testing.T, inside *box) { wantLimit(t, inside, "pids/pids.max", "pids.max", "60") }},
-		"pids_limit none": {`pids_limit = 0`, func(t *testing.T, inside *box) { wantLimit(t, inside, "pids/pids.max", "pids.max", "max") }},
+		"row lifecycle/configuration/docker.pids_limit: 60":   {`pids_limit = 60`, func(t *testing.T, inside *box) { wantLimit(t, inside, "pids/pids.max", "pids.max", "60") }},
+		"row lifecycle/configuration/docker.pids_limit: none": {`pids_limit = 0`, func(t *testing.T, inside *box) { wantLimit(t, inside, "pids/pids.max", "pids.max", "max") }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -187,11 +187,11 @@ func TestProfileThatTheEngineCannotHonour(t *testing.T) {
 		}
 		wants(t, refusedStart(t, fmt.Sprintf("[docker]\nseccomp_profile = %q", profile)), "docker.seccomp_profile", "NONSENSE")
 	})
-	t.Run("apparmor", func(t *testing.T) {
+	t.Run("row lifecycle/configuration/docker.apparmor_profile: not there", func(t *testing.T) {
 		// Where the engine has AppArmor the profile's name is what is wrong; where it has not, any name is.
 		wants(t, refusedStart(t, "[docker]\napparmor_profile = \"no-such-profile\""), "docker.apparmor_profile")
 	})
-	t.Run("gateway", func(t *testing.T) {
+	t.Run("row lifecycle/configuration/ingress.mode: gateway", func(t *testing.T) {
 		wants(t, refusedStart(t, "[ingress]\nmode = \"gateway\""), "ingress.mode", "direct")
 	})
 }

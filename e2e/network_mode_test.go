@@ -56,7 +56,7 @@ func TestNetworkModeHost(t *testing.T) {
 	port, endpoint := s.sharedEndpoint(t, id)
 	inside := enterAt(t, endpoint)
 
-	t.Run("endpoint", func(t *testing.T) {
+	t.Run("row lifecycle/networking/rule 1: the endpoint", func(t *testing.T) {
 		for _, port := range []int{daemonPort, 8000} {
 			got, want := s.endpoint(t, id, port), fmt.Sprintf("%s/%s/%d", s.url, id, port)
 			if got.URL != want || "http://"+got.Endpoint != want || got.Headers["X-EXECD-ACCESS-TOKEN"] == "" {
@@ -64,7 +64,7 @@ func TestNetworkModeHost(t *testing.T) {
 			}
 		}
 	})
-	t.Run("shares the host's network", func(t *testing.T) {
+	t.Run("row lifecycle/networking/rule 1: the host's network", func(t *testing.T) {
 		address := sayOnce(t, "from the host")
 		host, port, _ := net.SplitHostPort(address)
 		inside.want(t, fmt.Sprintf("nc %s %s", host, port), "from the host")
@@ -87,7 +87,7 @@ func TestNetworkModeHost(t *testing.T) {
 		wantLimit(t, inside, "pids/pids.max", "pids.max", "60")
 	})
 	second := func() answer { return s.send(t, http.MethodPost, "/v1/sandboxes", encode(t, idle())) }
-	t.Run("one sandbox at a time", func(t *testing.T) {
+	t.Run("row lifecycle/networking/rule 1: one sandbox at a time", func(t *testing.T) {
 		wantProblem(t, second(), http.StatusConflict, "CONFLICT", "one sandbox at a time", id)
 		again := s.send(t, http.MethodPost, "/v1/sandboxes", encode(t, first), "Idempotency-Key", "first")
 		if again.status != http.StatusAccepted || !strings.Contains(again.body, id) {
@@ -119,7 +119,7 @@ func TestNetworkModeHost(t *testing.T) {
 		_, endpoint := s.sharedEndpoint(t, next)
 		enterAt(t, endpoint).want(t, "echo next", "next\n")
 	})
-	t.Run("no network policy", func(t *testing.T) {
+	t.Run("row lifecycle/networking/rule 3: host mode", func(t *testing.T) {
 		got := s.send(t, http.MethodPost, "/v1/sandboxes", body(t, map[string]any{"networkPolicy": map[string]any{"defaultAction": "deny"}}))
 		wantProblem(t, got, http.StatusBadRequest, "INVALID_REQUEST_BODY", "a network policy requires bridge mode and egress image configuration")
 	})
@@ -145,6 +145,10 @@ func TestNetworkModeBridge(t *testing.T) {
 	t.Parallel()
 	// 127.0.0.2 is this machine, and an address that no client has asked for.
 	s := start(t, plan{settings: "[docker]\nnetwork_mode = \"bridge\"\nhost_ip = \"127.0.0.2\""})
+	t.Run("row lifecycle/networking/rule 2", func(t *testing.T) { testSamePortTwice(t, s) })
+}
+
+func testSamePortTwice(t *testing.T, s *service) {
 	texts := []string{"one", "two"}
 	concurrently(texts, func(text string) {
 		script := fmt.Sprintf("echo %s > /srv/index.html; cd /srv; exec python3 -m http.server 8000", text)

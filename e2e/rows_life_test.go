@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"sandbox.internal/runtime/engine"
 )
 
 func TestRowsOfLives(t *testing.T) {
@@ -133,11 +135,6 @@ func TestRowsOfCodes(t *testing.T) {
 			t.Errorf("the reason is %s", got.Reason)
 		}
 	})
-	t.Run("row lifecycle/codes/CONTAINER_STARTING", func(t *testing.T) {
-		// It is there for a moment; a state that a client may miss is shown by the events, which miss none.
-		id := s.running(t, idle())
-		s.wantReason(t, id, "CONTAINER_STARTING")
-	})
 	t.Run("row lifecycle/codes/RESOURCE_LIMIT_EXCEEDED", func(t *testing.T) {
 		id := s.create(t, limited(idle(), "99", "64Mi"))
 		if got := s.await(t, id, "Failed").Status; got.Reason != "RESOURCE_LIMIT_EXCEEDED" {
@@ -151,7 +148,7 @@ func TestRowsOfCodes(t *testing.T) {
 		if got := s.awaitWithin(t, id, "Terminated", 3*patience).Status; got.Reason != "EXPIRED" {
 			t.Errorf("the reason is %s", got.Reason)
 		}
-		if left := s.containers(t); slices.ContainsFunc(left, func(c container) bool { return c.Name == "sandbox-"+id }) {
+		if left := s.containers(t); slices.ContainsFunc(left, func(c engine.Container) bool { return c.Name == "sandbox-"+id }) {
 			t.Errorf("its container is still there: %v", left)
 		}
 	})

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -261,7 +263,7 @@ func TestRowsOfListing(t *testing.T) {
 	})
 	t.Run("row lifecycle/list/pagination", func(t *testing.T) {
 		got, _ := s.fetch(t, "/v1/sandboxes?pageSize=1")["pagination"].(map[string]any)
-		for field, want := range fields{"page": 1.0, "pageSize": 1.0, "totalItems": 2.0, "totalPages": 2.0, "hasNextPage": true} {
+		for field, want := range map[string]any{"page": 1.0, "pageSize": 1.0, "totalItems": 2.0, "totalPages": 2.0, "hasNextPage": true} {
 			if got[field] != want {
 				t.Errorf("%s is %v, want %v", field, got[field], want)
 			}
@@ -308,7 +310,7 @@ func TestRowsOfAuthentication(t *testing.T) {
 	})
 	t.Run("row lifecycle/authentication/rule 2", func(t *testing.T) {
 		for _, path := range []string{"/health", "/docs", "/redoc"} {
-			if got := nobody.send(t, http.MethodGet, path, ""); got.status != http.StatusOK {
+			if got := fetch(t, s.url+path); got.status != http.StatusOK {
 				t.Errorf("%s without a key: %d", path, got.status)
 			}
 		}
@@ -320,14 +322,139 @@ func TestRowsOfAuthentication(t *testing.T) {
 		wantProblem(t, nobody.send(t, http.MethodGet, "/v1/sandboxes", ""), 401, "UNAUTHORIZED", keyHeader)
 		wantProblem(t, s.as(t, "wrong").send(t, http.MethodGet, "/v1/sandboxes", ""), 401, "UNAUTHORIZED", keyHeader)
 	})
-	t.Run("row lifecycle/authentication/rule 4", func(t *testing.T) {
-		rotated := start(t, plan{settings: ""})
-		if lines := rotated.log.with("shorter than 32"); len(lines) > 0 {
-			t.Errorf("a key of %d characters is called short: %s", len(adminKey), lines)
-		}
-	})
 	t.Run("row lifecycle/authentication/rule 5", func(t *testing.T) {
 		id := s.as(t, userKey).create(t, idle())
 		wantProblem(t, s.as(t, otherKey).send(t, http.MethodGet, "/v1/sandboxes/"+id, ""), 403, "FORBIDDEN")
+	})
+}
+
+func TestRowsOfVolumes(t *testing.T) {
+	t.Parallel()
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed := filepath.Join(root, "allowed")
+	if err := os.MkdirAll(filepath.Join(allowed, "below"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for path, text := range map[string]string{"note": "on the host\n", "below/note": "below\n"} {
+		if err := os.WriteFile(filepath.Join(allowed, path), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := start(t, plan{settings: "[storage]\nallowed_host_paths = [\"" + allowed + "\"]"})
+	claim := s.instance + "-claim"
+	t.Cleanup(func() {
+		s.deleteAll(t) // a volume in use cannot be removed
+		dockerCLI(t, "volume", "rm", claim)
+	})
+	mounted := objectOf(t, s.accept(t, fields{"volumes": []any{
+		fields{"name": "plain", "mountPath": "/plain", "host": fields{"path": allowed}},
+		fields{"name": "fixed", "mountPath": "/fixed", "readOnly": true, "host": fields{"path": allowed}},
+		fields{"name": "part", "mountPath": "/part", "subPath": "below", "host": fields{"path": allowed}},
+		fields{"name": "claimed", "mountPath": "/claimed", "pvc": fields{"claimName": claim}},
+	}}))
+	s.await(t, mounted.text(t, "id"), "Running")
+	inside := s.enter(t, mounted.text(t, "id"))
+	refuse := func(t *testing.T, volume fields, words ...string) {
+		t.Helper()
+		s.refuse(t, fields{"volumes": []any{volume}}, words...)
+	}
+	t.Run("row lifecycle/create/volumes", func(t *testing.T) { inside.want(t, "ls -d /plain /claimed", "/claimed\n/plain\n") })
+	t.Run("row lifecycle/volumes/name", func(t *testing.T) {
+		refuse(t, fields{"name": "Not a name", "mountPath": "/a", "host": fields{"path": allowed}}, "volumes[0].name")
+	})
+	t.Run("row lifecycle/volumes/mountPath", func(t *testing.T) {
+		inside.want(t, "cat /plain/note", "on the host\n")
+		refuse(t, fields{"name": "a", "mountPath": "a", "host": fields{"path": allowed}}, "volumes[0].mountPath", "absolute")
+	})
+	t.Run("row lifecycle/volumes/readOnly", func(t *testing.T) {
+		if got := inside.run(t, "echo x > /fixed/new"); got.code == 0 {
+			t.Error("a read-only volume was written to")
+		}
+		inside.want(t, "echo x > /plain/new && cat /fixed/new", "x\n")
+	})
+	t.Run("row lifecycle/volumes/subPath", func(t *testing.T) { inside.want(t, "cat /part/note", "below\n") })
+	t.Run("row lifecycle/volumes/host", func(t *testing.T) { inside.want(t, "cat /fixed/note", "on the host\n") })
+	t.Run("row lifecycle/volumes/pvc", func(t *testing.T) { inside.want(t, "echo kept > /claimed/note && cat /claimed/note", "kept\n") })
+	outside := fields{"name": "a", "mountPath": "/a", "host": fields{"path": root}}
+	t.Run("row lifecycle/volumes/allowed", func(t *testing.T) { refuse(t, outside, "volumes[0].host.path", "storage.allowed_host_paths") })
+	t.Run("row lifecycle/configuration/storage.allowed_host_paths", func(t *testing.T) {
+		if got := start(t, plan{}).accept(t, fields{"volumes": []any{outside}}); got.status != http.StatusAccepted {
+			t.Errorf("with an empty list: %s", got)
+		}
+	})
+}
+
+func TestRowsOfNetworkPolicies(t *testing.T) {
+	t.Parallel()
+	s := start(t, plan{})
+	t.Run("row lifecycle/create/networkPolicy", func(t *testing.T) {
+		s.refuse(t, fields{"networkPolicy": fields{"defaultAction": "deny"}}, "a network policy requires bridge mode and egress image configuration")
+	})
+	t.Run("row lifecycle/networkPolicy/empty", func(t *testing.T) {
+		for _, change := range []fields{nil, {"networkPolicy": fields{}}} {
+			s.await(t, objectOf(t, s.accept(t, change)).text(t, "id"), "Running")
+		}
+	})
+}
+
+func TestRowsOfConfiguration(t *testing.T) {
+	t.Parallel()
+	defaults := config.Default(os.Getenv)
+	t.Run("row lifecycle/configuration/server.host", func(t *testing.T) {
+		if defaults.Server.Host != "0.0.0.0" {
+			t.Errorf("the default is %s", defaults.Server.Host)
+		}
+		s := start(t, plan{})
+		if !strings.HasPrefix(s.url, "http://127.0.0.1:") {
+			t.Errorf("with host 127.0.0.1 it listens at %s", s.url)
+		}
+	})
+	t.Run("row lifecycle/configuration/server.port", func(t *testing.T) {
+		if defaults.Server.Port != 8080 {
+			t.Errorf("the default is %d", defaults.Server.Port)
+		}
+	})
+	t.Run("row lifecycle/configuration/server.api_key", func(t *testing.T) {
+		s := start(t, plan{})
+		wantProblem(t, s.as(t, "").send(t, http.MethodGet, "/v1/sandboxes", ""), 401, "UNAUTHORIZED", keyHeader)
+	})
+	t.Run("row lifecycle/configuration/runtime.type", func(t *testing.T) {
+		for _, settings := range []string{"[runtime]\nexecd_image = \"x\"\n", "[runtime]\ntype = \"podman\"\nexecd_image = \"x\"\n"} {
+			file := filepath.Join(t.TempDir(), "sandbox.toml")
+			if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := config.Load(file, os.Getenv); err == nil || !strings.Contains(err.Error(), "runtime.type") || !strings.Contains(err.Error(), "docker") {
+				t.Errorf("%q: %v", settings, err)
+			}
+		}
+	})
+	t.Run("row lifecycle/configuration/runtime.execd_image", func(t *testing.T) {
+		s := start(t, plan{})
+		s.enter(t, s.running(t, idle())).want(t, "test -x /opt/sandbox/execd && echo there", "there\n")
+	})
+	t.Run("row lifecycle/configuration/docker.api_timeout", func(t *testing.T) {
+		if got := defaults.Docker.APITimeout; got != 180 {
+			t.Errorf("the default is %d s", got)
+		}
+	})
+	t.Run("row lifecycle/configuration/docker.network_mode", func(t *testing.T) {
+		if defaults.Docker.NetworkMode != config.NetworkBridge {
+			t.Errorf("the default is %s", defaults.Docker.NetworkMode)
+		}
+		err := refusedStart(t, "[docker]\nnetwork_mode = \"overlay\"")
+		if err == nil {
+			t.Fatal("a third mode is let in")
+		}
+		contains(t, err.Error(), "docker.network_mode", "bridge", "host")
+	})
+	t.Run("row lifecycle/configuration/docker.host_ip", func(t *testing.T) {
+		s := start(t, plan{settings: "[docker]\nhost_ip = \"127.0.0.2\""})
+		if got := s.endpoint(t, s.running(t, idle()), daemonPort).Endpoint; !strings.HasPrefix(got, "127.0.0.2:") {
+			t.Errorf("the endpoint is %s", got)
+		}
 	})
 }

@@ -48,7 +48,7 @@ func TestCells(t *testing.T) {
 			d := way.open(t)
 			t.Run("unknown language", func(t *testing.T) { unknownLanguage(t, d, way.languages) })
 			for _, language := range way.languages {
-				t.Run(language.name, func(t *testing.T) {
+				t.Run(language.row, func(t *testing.T) {
 					for _, b := range behaviours {
 						t.Run(b.name, func(t *testing.T) {
 							test := b.test

@@ -20,6 +20,7 @@ const (
 // language is how to say in a language what the table wants to hear.
 type language struct {
 	name     string
+	row      string // of the document, which e2e/coverage looks for
 	print    string // "to out" to stdout, and "to err" to stderr
 	value    string // has the value 42
 	display  string // shows a picture, JSON and HTML
@@ -48,6 +49,7 @@ type exception struct {
 func python() language {
 	return language{
 		name:    "python",
+		row:     "row execd/languages/python",
 		print:   "import sys; print('to out'); print('to err', file=sys.stderr)",
 		value:   "41 + 1",
 		display: fmt.Sprintf("from IPython.display import display, Image, JSON, HTML\nimport base64\ndisplay(Image(base64.b64decode(%q))); display(JSON({'a': [1, 2]})); display(HTML('<b>é</b>'))", picture(3, 2)),
@@ -66,6 +68,7 @@ func bash() language {
 	const because = "a shell's commands have no values: what they say is what they print"
 	return language{
 		name:  "bash",
+		row:   "row execd/languages/bash",
 		print: "echo to out; echo to err >&2",
 		many:  fmt.Sprintf("for ((i = 0; i < %d; i++)); do echo $i; done", manyLines),
 		slow:  fmt.Sprintf("for ((i = 0; i < %d; i++)); do echo $i; sleep 0.02; done", slowLines),
@@ -82,6 +85,7 @@ func bash() language {
 func java() language {
 	return language{
 		name:  "java",
+		row:   "row execd/languages/java",
 		print: `System.out.println("to out"); System.err.println("to err");`,
 		value: "41 + 1",
 		many:  fmt.Sprintf("for (int i = 0; i < %d; i++) System.out.println(i);", manyLines),
@@ -104,6 +108,7 @@ func javascript() language {
 })})`, picture(3, 2))
 	return language{
 		name:    "javascript",
+		row:     "row execd/languages/javascript",
 		print:   "console.log('to out'); console.error('to err')",
 		value:   "41 + 1",
 		display: display,
@@ -126,7 +131,7 @@ func javascript() language {
 
 func typescript() language {
 	l := javascript()
-	l.name = "typescript"
+	l.name, l.row = "typescript", "row execd/languages/typescript"
 	l.value = "(41 as number) + 1"
 	l.set = "let x: number = 41"
 	return l
@@ -136,6 +141,7 @@ func golang() language {
 	const because = "a Go cell is a program, which has no value; GoNB shows other types through its module gonbui, which the image cannot fetch"
 	return language{
 		name:  "go",
+		row:   "row execd/languages/go",
 		print: "%%\nfmt.Println(\"to out\"); fmt.Fprintln(os.Stderr, \"to err\")",
 		many:  fmt.Sprintf("%%%%\nfor i := range %d { fmt.Println(i) }", manyLines),
 		slow:  fmt.Sprintf("%%%%\nfor i := range %d { fmt.Println(i); time.Sleep(20 * time.Millisecond) }", slowLines),

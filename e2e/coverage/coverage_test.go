@@ -2,6 +2,7 @@
 // documents' tables; a test that proves a row says so in the name of a subtest:
 //
 //	t.Run("row lifecycle/configuration/server.host", func(t *testing.T) { ... })
+//	t.Run("row lifecycle/configuration/docker.pids_limit: none", func(t *testing.T) { ... })
 //
 // docs/coverage.md is generated from both: go test ./e2e/coverage -update
 package coverage_test
@@ -34,6 +35,7 @@ var update = flag.Bool("update", false, "write docs/coverage.md")
 var open = map[string]string{
 	"lifecycle/configuration/kubernetes.kubeconfig_path": kubernetes,
 	"lifecycle/configuration/kubernetes.namespace":       kubernetes,
+	"lifecycle/configuration/egress.image":               network,
 	"lifecycle/networking/rule 4":                        network,
 	"lifecycle/networking/rule 5":                        network,
 	"lifecycle/cluster/BatchSandbox columns":             kubernetes,
@@ -170,6 +172,7 @@ func rowIn(node ast.Node) (id string, found bool) {
 		return "", false
 	}
 	id, found = strings.CutPrefix(value, "row ")
+	id, _, _ = strings.Cut(id, ": ") // what comes then tells several tests of one row apart
 	return id, found && id != ""
 }
 

@@ -41,7 +41,7 @@ func TestParsePrecedence(t *testing.T) {
 			with(func(s *config.Settings) {
 				s.GracefulShutdownTimeout, s.LogFile, s.AccessToken = 500*time.Millisecond, "/l", "secret"
 			})},
-		{"flags override variables", []string{"--graceful-shutdown-timeout=1m", "--access-token", "flag"},
+		{"row execd/settings/precedence", []string{"--graceful-shutdown-timeout=1m", "--access-token", "flag"},
 			map[string]string{"EXECD_API_GRACE_SHUTDOWN": "2s", "EXECD_ACCESS_TOKEN": "variable"},
 			with(func(s *config.Settings) { s.GracefulShutdownTimeout, s.AccessToken = time.Minute, "flag" })},
 		{"an empty flag overrides a variable", []string{"--access-token="},

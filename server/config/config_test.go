@@ -125,9 +125,9 @@ func TestWarnings(t *testing.T) {
 		server string
 		want   []string
 	}{
-		"no key":       {"", []string{"no API key is configured (server.api_key, server.keys): everyone who reaches the service controls it"}},
-		"short":        {`api_key = "hunter2"`, []string{"server.api_key is shorter than the advised 32 characters"}},
-		"long":         {long, nil},
+		"no key": {"", []string{"no API key is configured (server.api_key, server.keys): everyone who reaches the service controls it"}},
+		"row lifecycle/authentication/rule 4: a short key": {`api_key = "hunter2"`, []string{"server.api_key is shorter than the advised 32 characters"}},
+		"row lifecycle/authentication/rule 4: a long key":  {long, nil},
 		"host network": {network("[docker]\nnetwork_mode = \"host\""), []string{"docker.network_mode is host: a sandbox reaches everything that listens on this host, on 127.0.0.1 too, and there is one sandbox at a time"}},
 		"unenforced":   {network("[docker]\nallow_unenforced_limits = true"), []string{"docker.allow_unenforced_limits is true: the service starts even when limits of sandboxes have no effect"}},
 		"gateway":      {network("[ingress.gateway]\naddress = \"gate.example:80\"\nroute.mode = \"uri\""), []string{"the section [ingress.gateway] has no effect: ingress.mode is direct"}},

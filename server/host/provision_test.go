@@ -172,7 +172,7 @@ func TestProvisioningFailures(t *testing.T) {
 		{"image gone before create", callCreate, fmt.Errorf("%w: No such image", engine.ErrImage), lifecycle.ReasonImagePullError},
 		{"spec", callCreate, fmt.Errorf("%w: bad mount", engine.ErrInvalid), lifecycle.ReasonContainerError},
 		{"start", callStart, fmt.Errorf("%w: OCI runtime create failed", engine.ErrInvalid), lifecycle.ReasonContainerError},
-		{"network", callStart, fmt.Errorf("%w: port is already allocated", engine.ErrNetwork), lifecycle.ReasonNetworkError},
+		{"row lifecycle/codes/NETWORK_ERROR", callStart, fmt.Errorf("%w: port is already allocated", engine.ErrNetwork), lifecycle.ReasonNetworkError},
 		{"unknown", callStart, errRefused, lifecycle.ReasonContainerError},
 		{"removed before its start", callStart, fmt.Errorf("%w: gone", engine.ErrNotFound), lifecycle.ReasonRemovedExternally},
 	}
@@ -232,14 +232,20 @@ func TestProvisionTimeoutShowsTheLog(t *testing.T) {
 
 // A sandbox with a hundredth of a core needs its time to answer.
 func TestSlowAnswerOfExecd(t *testing.T) {
-	m := newMachine(t).start()
-	m.engine.answerPing(func(w http.ResponseWriter, r *http.Request) {
-		select {
-		case <-time.After(500 * time.Millisecond):
-		case <-r.Context().Done():
-		}
+	t.Run("row lifecycle/codes/CONTAINER_STARTING", func(t *testing.T) {
+		m := newMachine(t).start()
+		answer := make(chan struct{})
+		m.engine.answerPing(func(w http.ResponseWriter, r *http.Request) {
+			select {
+			case <-answer:
+			case <-r.Context().Done():
+			}
+		})
+		id := m.create()
+		eventually(t, func() bool { return m.get(id).Status.Reason == lifecycle.ReasonContainerStarting }, func() any { return m.get(id).Status })
+		close(answer)
+		m.await(id, lifecycle.StateRunning)
 	})
-	m.running()
 }
 
 func TestEndWhilePending(t *testing.T) {

@@ -18,8 +18,8 @@ import (
 func TestSettings(t *testing.T) {
 	t.Parallel()
 	for row, test := range map[string]func(*testing.T){
-		"jupyter-host": testJupyterHost, "jupyter-token": testJupyterToken, "port": testPort, "log-level": testLogLevel,
-		"access-token": testAccessToken, "graceful-shutdown-timeout": testGrace, "EXECD_LOG_FILE": testLogFile,
+		"row execd/settings/--jupyter-host": testJupyterHost, "row execd/settings/--jupyter-token": testJupyterToken, "row execd/settings/--port": testPort, "row execd/settings/--log-level": testLogLevel,
+		"row execd/settings/--access-token": testAccessToken, "row execd/settings/--graceful-shutdown-timeout": testGrace, "row execd/settings/EXECD_LOG_FILE": testLogFile,
 	} {
 		t.Run(row, func(t *testing.T) {
 			t.Parallel()

@@ -70,20 +70,22 @@ func TestConfigErrorsNameFileLineKeyAndRule(t *testing.T) {
 }
 
 func TestConfigIsFoundByVariableAndMissingOneTellsHowToWriteIt(t *testing.T) {
-	file := write(t, "[runtime]\ntype = \"docker\"\nexecd_image = \"e\"\n")
-	t.Setenv("SANDBOX_CONFIG_PATH", file)
-	if code, stdout, stderr := command(t, "config", "check"); code != 0 || !strings.Contains(stdout, file) {
-		t.Errorf("exit %d: %s%s", code, stdout, stderr)
-	}
-	t.Setenv("SANDBOX_CONFIG_PATH", filepath.Join(t.TempDir(), "none.toml"))
-	for _, test := range []struct {
-		args []string
-		code int
-	}{{[]string{"config", "check"}, exitFailure}, {nil, exitConfig}} {
-		if code, _, stderr := command(t, test.args...); code != test.code || !strings.Contains(stderr, "config init") {
-			t.Errorf("%q: exit %d: %s", test.args, code, stderr)
+	t.Run("row lifecycle/environment/SANDBOX_CONFIG_PATH", func(t *testing.T) {
+		file := write(t, "[runtime]\ntype = \"docker\"\nexecd_image = \"e\"\n")
+		t.Setenv("SANDBOX_CONFIG_PATH", file)
+		if code, stdout, stderr := command(t, "config", "check"); code != 0 || !strings.Contains(stdout, file) {
+			t.Errorf("exit %d: %s%s", code, stdout, stderr)
 		}
-	}
+		t.Setenv("SANDBOX_CONFIG_PATH", filepath.Join(t.TempDir(), "none.toml"))
+		for _, test := range []struct {
+			args []string
+			code int
+		}{{[]string{"config", "check"}, exitFailure}, {nil, exitConfig}} {
+			if code, _, stderr := command(t, test.args...); code != test.code || !strings.Contains(stderr, "config init") {
+				t.Errorf("%q: exit %d: %s", test.args, code, stderr)
+			}
+		}
+	})
 }
 
 // TestLogLevel: with each level the log has lines of that level and worse. The start fails, because there is no engine.
@@ -92,14 +94,16 @@ func TestLogLevel(t *testing.T) {
 	for level, want := range map[string]struct{ info, warn bool }{
 		"DEBUG": {true, true}, "INFO": {true, true}, "WARNING": {false, true}, "ERROR": {false, false},
 	} {
-		file := write(t, "[server]\nhost = \"127.0.0.1\"\nport = 0\ndata_dir = \""+t.TempDir()+"\"\nlog_level = \""+level+"\"\n[runtime]\ntype = \"docker\"\nexecd_image = \"e\"\n")
-		code, _, stderr := command(t, "--config", file)
-		if code != exitFailure || !strings.Contains(stderr, "no.sock") {
-			t.Errorf("%s: exit %d: %s", level, code, stderr)
-		}
-		if info, warn := strings.Contains(stderr, `"level":"info"`), strings.Contains(stderr, `"level":"warn"`); info != want.info || warn != want.warn {
-			t.Errorf("%s: lines of INFO %t, of WARNING %t: %s", level, info, warn, stderr)
-		}
+		t.Run("row lifecycle/configuration/server.log_level: "+level, func(t *testing.T) {
+			file := write(t, "[server]\nhost = \"127.0.0.1\"\nport = 0\ndata_dir = \""+t.TempDir()+"\"\nlog_level = \""+level+"\"\n[runtime]\ntype = \"docker\"\nexecd_image = \"e\"\n")
+			code, _, stderr := command(t, "--config", file)
+			if code != exitFailure || !strings.Contains(stderr, "no.sock") {
+				t.Errorf("%s: exit %d: %s", level, code, stderr)
+			}
+			if info, warn := strings.Contains(stderr, `"level":"info"`), strings.Contains(stderr, `"level":"warn"`); info != want.info || warn != want.warn {
+				t.Errorf("%s: lines of INFO %t, of WARNING %t: %s", level, info, warn, stderr)
+			}
+		})
 	}
 }
 
