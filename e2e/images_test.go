@@ -3,15 +3,19 @@ package e2e_test
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"crypto/rand"
 	"io"
 	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -24,19 +28,36 @@ import (
 type imageRegistry struct {
 	http.Handler
 	password string
-	gate     <-chan struct{} // blobs wait until it is closed; nil: they do not
+	gate     <-chan struct{} // until it is closed a blob comes in drops, and never to its end; nil: it comes at once
 	host     string
+
+	mu      sync.Mutex
+	fetched map[string]int // how often each blob was asked for by those who may have it
+	left    int            // how many went away before the gate was opened
 }
 
 const registryUser = "robot"
 
 func startRegistry(t *testing.T, password string, gate <-chan struct{}) *imageRegistry {
 	t.Helper()
-	r := &imageRegistry{Handler: registry.New(registry.Logger(log.New(io.Discard, "", 0))), password: password, gate: gate}
+	r := &imageRegistry{
+		Handler:  registry.New(registry.Logger(log.New(io.Discard, "", 0))),
+		password: password, gate: gate, fetched: map[string]int{},
+	}
 	server := httptest.NewServer(http.HandlerFunc(r.serve))
 	t.Cleanup(server.Close)
 	r.host = strings.TrimPrefix(server.URL, "http://")
 	return r
+}
+
+// startSlowRegistry returns a registry whose blobs do not come to their end until open is called, or the test ends.
+func startSlowRegistry(t *testing.T, password string) (r *imageRegistry, open func()) {
+	t.Helper()
+	gate := make(chan struct{})
+	r = startRegistry(t, password, gate)
+	open = sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(open) // before the registry waits for its requests to end
+	return r, open
 }
 
 // serve is the registry as an engine sees it.
@@ -46,14 +67,71 @@ func (r *imageRegistry) serve(w http.ResponseWriter, request *http.Request) {
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
-	if r.gate != nil && request.Method == http.MethodGet && strings.Contains(request.URL.Path, "/blobs/") {
-		select {
-		case <-r.gate:
-		case <-request.Context().Done():
-			return
+	if request.Method == http.MethodGet && strings.Contains(request.URL.Path, "/blobs/") {
+		r.mu.Lock()
+		r.fetched[path.Base(request.URL.Path)]++
+		r.mu.Unlock()
+		if r.gate != nil {
+			w = &dripping{ResponseWriter: w, registry: r, gate: r.gate, left: request.Context().Done()}
 		}
 	}
 	r.ServeHTTP(w, request)
+}
+
+// fetches returns how many blobs were asked for, and how many of them more than once.
+func (r *imageRegistry) fetches() (blobs, repeated int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, count := range r.fetched {
+		if count > 1 {
+			repeated++
+		}
+	}
+	return len(r.fetched), repeated
+}
+
+// leavers returns how many requests for a blob were given up while the gate was closed.
+func (r *imageRegistry) leavers() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.left
+}
+
+// dripping is a slow connection: half of what is written passes at once, the rest byte by byte until the gate opens.
+type dripping struct {
+	http.ResponseWriter
+	registry *imageRegistry
+	gate     <-chan struct{}
+	left     <-chan struct{}
+}
+
+func (d *dripping) Write(content []byte) (int, error) {
+	select {
+	case <-d.gate:
+		return d.ResponseWriter.Write(content)
+	default:
+	}
+	n, err := d.ResponseWriter.Write(content[:len(content)/2])
+	for err == nil {
+		_ = http.NewResponseController(d.ResponseWriter).Flush() // what is not flushed now comes later
+		select {
+		case <-d.gate:
+			more, err := d.ResponseWriter.Write(content[n:])
+			return n + more, err
+		case <-d.left:
+			d.registry.mu.Lock()
+			d.registry.left++
+			d.registry.mu.Unlock()
+			return n, context.Canceled
+		case <-time.After(20 * time.Millisecond):
+			if n < len(content)-1 {
+				var more int
+				more, err = d.ResponseWriter.Write(content[n : n+1])
+				n += more
+			}
+		}
+	}
+	return n, err
 }
 
 // push puts an image with a single file into the registry and returns its reference. No two images are equal.
@@ -63,8 +141,8 @@ func (r *imageRegistry) push(t *testing.T, name, program string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	unique := make([]byte, 16)
-	_, _ = rand.Read(unique) // never fails
+	unique := make([]byte, 4<<20) // takes its time on a slow connection, and cannot be compressed
+	_, _ = rand.Read(unique)      // never fails
 	var archive bytes.Buffer
 	writer := tar.NewWriter(&archive)
 	for _, file := range []struct {

@@ -2,21 +2,16 @@ package docker
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/docker/docker/pkg/jsonmessage"
 	"github.com/docker/go-units"
 )
-
-// progressEvery keeps a pull from telling more than a reader of a status can follow.
-const progressEvery = 250 * time.Millisecond
 
 // pullMeter sums up the engine's messages about single layers in one sentence about the image.
 type pullMeter struct {
 	name   string
 	report func(string)
 	layers map[string]*layerProgress
-	last   time.Time
 }
 
 type layerProgress struct {
@@ -46,10 +41,6 @@ func (m *pullMeter) note(message jsonmessage.JSONMessage) {
 	default:
 		return
 	}
-	if time.Since(m.last) < progressEvery {
-		return
-	}
-	m.last = time.Now()
 	m.report(m.sentence())
 }
 

@@ -4,9 +4,13 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"sandbox.internal/runtime/engine"
 )
+
+// progressEvery keeps a pull from telling more than a reader of a status can follow.
+const progressEvery = 250 * time.Millisecond
 
 // pulls lets callers who want the same image share one pull. Unlike x/sync's singleflight, a caller can leave
 // without ending the pull for the others, and the pull ends when nobody waits for it any more.
@@ -41,7 +45,7 @@ func newPulls() *pulls {
 }
 
 // do joins the pull of key or starts it, and returns its result. progress is called by this goroutine alone:
-// never after do returned, and a slow one holds up nobody.
+// never after do returned, and a slow one holds up nobody. It may miss sentences, but not the one at which a pull that stalls stays.
 func (p *pulls) do(ctx context.Context, key pullKey, progress func(string), pull pullFunc) (string, error) {
 	f := p.join(ctx, key, pull)
 	defer p.leave(key, f)
@@ -49,9 +53,11 @@ func (p *pulls) do(ctx context.Context, key pullKey, progress func(string), pull
 		p.mu.Lock()
 		sentence, changed := f.sentence, f.changed
 		p.mu.Unlock()
+		var rest <-chan time.Time
 		if progress != nil && sentence != told {
 			progress(sentence)
 			told = sentence
+			changed, rest = nil, time.After(progressEvery) // what is said meanwhile is told then, if it is the last word
 		}
 		select {
 		case <-f.done:
@@ -59,6 +65,7 @@ func (p *pulls) do(ctx context.Context, key pullKey, progress func(string), pull
 		case <-ctx.Done():
 			return "", fmt.Errorf("wait for image %s: %w", key.ref, ctx.Err())
 		case <-changed:
+		case <-rest:
 		}
 	}
 }
