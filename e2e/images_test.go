@@ -134,8 +134,17 @@ func (d *dripping) Write(content []byte) (int, error) {
 	return n, err
 }
 
-// push puts an image with a single file into the registry and returns its reference. No two images are equal.
+// push puts an image with a single file into the registry and returns its reference. No two images are equal. At the end of the test
+// it is removed from the engine.
 func (r *imageRegistry) push(t *testing.T, name, program string) string {
+	t.Helper()
+	reference := r.pushOnly(t, name, program)
+	t.Cleanup(func() { dockerCLI(t, "image", "rm", "--force", reference) })
+	return reference
+}
+
+// pushOnly is push for an engine that is thrown away.
+func (r *imageRegistry) pushOnly(t *testing.T, name, program string) string {
 	t.Helper()
 	content, err := os.ReadFile(program)
 	if err != nil {
@@ -178,9 +187,7 @@ func (r *imageRegistry) push(t *testing.T, name, program string) string {
 		t.Fatal(err)
 	}
 	r.upload(t, name, image, layer)
-	reference := r.host + "/" + name + ":latest"
-	t.Cleanup(func() { dockerCLI(t, "image", "rm", "--force", reference) })
-	return reference
+	return r.host + "/" + name + ":latest"
 }
 
 // upload goes past the password.

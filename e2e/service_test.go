@@ -51,6 +51,7 @@ type plan struct {
 	program   bool              // run it as a process of its own, which can be killed
 	env       map[string]string // environment variables
 	retention int               // server.terminated_retention in seconds; 0 means the usual
+	folder    string            // data_dir; empty means a new one
 }
 
 // service is a lifecycle service under test.
@@ -88,6 +89,9 @@ func start(t *testing.T, p plan) *service {
 		env:      p.env,
 		log:      &journal{},
 	}
+	if p.folder != "" {
+		s.folder = p.folder
+	}
 	base := &http.Transport{MaxIdleConnsPerHost: 32}
 	t.Cleanup(base.CloseIdleConnections)
 	s.conform = conform.New(document, traced{base, t}, t)
@@ -95,7 +99,7 @@ func start(t *testing.T, p plan) *service {
 	if err := os.WriteFile(s.file, []byte(s.settings(p)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if s.engine, err = docker.New(docker.Options{Host: os.Getenv("DOCKER_HOST"), Logger: zerolog.Nop()}); err != nil {
+	if s.engine, err = docker.New(docker.Options{Host: s.variable("DOCKER_HOST"), Logger: zerolog.Nop()}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.end(t) })

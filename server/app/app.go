@@ -37,6 +37,7 @@ type App struct {
 	store    *store.Store
 	audit    *audit.Log // nil when none is configured
 	host     *host.Host
+	claimed  net.Listener // the claim on the instance
 	listener net.Listener
 	debug    net.Listener // nil when none is configured
 	server   *serve.Server
@@ -55,6 +56,9 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 		}
 	}()
 	if a.store, err = store.Open(cfg.Server.DataDir, logger); err != nil {
+		return nil, err
+	}
+	if a.claimed, err = claim(cfg); err != nil {
 		return nil, err
 	}
 	a.engine, err = docker.New(docker.Options{
@@ -140,6 +144,9 @@ func (a *App) close() {
 		if err := a.engine.Close(); err != nil {
 			a.logger.Warn().Err(err).Msg("the connection to the container engine did not close cleanly")
 		}
+	}
+	if a.claimed != nil {
+		a.claimed.Close()
 	}
 	if a.store != nil {
 		if err := a.store.Close(); err != nil {

@@ -1,0 +1,141 @@
+package e2e_test
+
+import (
+	"crypto/rand"
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestDiskFull fills the disk under the records: what changes something is refused and not done, what only reads goes on, and once
+// there is room everything works again.
+func TestDiskFull(t *testing.T) {
+	t.Parallel()
+	disk := t.TempDir()
+	if err := syscall.Mount("tmpfs", disk, "tmpfs", 0, "size=8m"); err != nil {
+		t.Fatalf("mount a small disk, as root: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(disk, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	s := start(t, plan{program: true, folder: filepath.Join(disk, "data")})
+	one, paused, doomed := s.running(t, idle()), s.running(t, idle()), s.running(t, idle())
+	s.pause(t, paused)
+	s.enter(t, one).want(t, "echo kept > /tmp/note", "")
+
+	free := fill(t, filepath.Join(disk, "filler"))
+	later := func(by time.Duration) string { return time.Now().Add(by).UTC().Format(time.RFC3339) }
+	// A write-ahead log may still have room; every renewal takes some.
+	full := false
+	for i := 0; i < 3000 && !full; i++ {
+		full = s.renew(t, one, later(time.Hour+time.Duration(i)*time.Second)).status == http.StatusInternalServerError
+	}
+	if !full {
+		t.Fatal("the disk does not get full")
+	}
+	before := map[string]string{one: "Running", paused: "Paused"}
+	expires := s.get(t, one).ExpiresAt
+	containers := len(s.containers(t))
+	for name, c := range map[string]struct{ method, path, body string }{
+		"create": {http.MethodPost, "", encode(t, idle())},
+		"pause":  {http.MethodPost, "/" + one + "/pause", ""},
+		"resume": {http.MethodPost, "/" + paused + "/resume", ""},
+		"renew":  {http.MethodPost, "/" + one + "/renew-expiration", renewal(later(20 * time.Hour))},
+		"delete": {http.MethodDelete, "/" + one, ""},
+	} {
+		got := s.send(t, c.method, "/v1/sandboxes"+c.path, c.body)
+		if wantProblem(t, got, 500, "INTERNAL_ERROR"); strings.Contains(got.body, "disk") || strings.Contains(got.body, "database") || strings.Contains(got.body, disk) {
+			t.Errorf("%s: the answer shows the cause: %s", name, got)
+		}
+		request := got.header.Get("X-Request-ID")
+		eventually(t, "the log tells why "+name+" failed", func() bool {
+			return len(s.log.with(request, "full")) > 0 || len(s.log.with(request, "no space")) > 0
+		})
+	}
+	reads := func() {
+		t.Helper()
+		for id, state := range before {
+			if got := s.get(t, id).Status; got.State != state {
+				t.Errorf("%s is %s (%s), it was %s", id, got.State, got.Message, state)
+			}
+		}
+		s.enter(t, one).want(t, "cat /tmp/note", "kept\n")
+		if got := s.get(t, one).ExpiresAt; !got.Equal(expires) {
+			t.Errorf("it expires at %v, it did at %v", got, expires)
+		}
+		if got := len(s.everything(t)); got != 3 {
+			t.Errorf("%d sandboxes are listed, want 3", got)
+		}
+	}
+	reads()
+	if got := len(s.containers(t)); got != containers {
+		t.Errorf("there are %d containers, there were %d", got, containers)
+	}
+	for _, container := range s.containers(t) {
+		if want := map[string]string{one: "running", paused: "frozen", doomed: "running"}; want[container.Labels["sandbox.internal/id"]] != string(container.Status) {
+			t.Errorf("container %s is %s", container.Name, container.Status)
+		}
+	}
+	// What happens by itself is told although it cannot be kept.
+	if err := s.engine.Remove(t.Context(), "sandbox-"+doomed); err != nil {
+		t.Fatal(err)
+	}
+	gone := s.await(t, doomed, "Failed").Status
+	if gone.Reason != "REMOVED_EXTERNALLY" {
+		t.Errorf("the removed one: %s (%s)", gone.Reason, gone.Message)
+	}
+
+	free()
+	check := func() {
+		t.Helper()
+		reads()
+		if got := s.await(t, doomed, "Failed").Status; got.Reason != "REMOVED_EXTERNALLY" {
+			t.Errorf("the removed one: %s (%s)", got.Reason, got.Message)
+		}
+	}
+	check()
+	s.kill()
+	s.boot(t)
+	check()
+	s.pause(t, one)
+	s.await(t, one, "Paused")
+	s.resume(t, paused)
+	s.await(t, paused, "Running")
+	if got := s.renew(t, one, later(21*time.Hour)); got.status != http.StatusOK {
+		t.Errorf("renew: %s", got)
+	}
+	s.enter(t, s.running(t, idle())).want(t, "echo usable", "usable\n")
+	s.delete(t, one)
+	s.await(t, one, "Terminated")
+}
+
+// fill takes all of the disk's room and returns what gives it back.
+func fill(t *testing.T, path string) (free func()) {
+	t.Helper()
+	file, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	block := make([]byte, 4096)
+	_, _ = rand.Read(block) // never fails
+	for {
+		if _, err := file.Write(block); errors.Is(err, syscall.ENOSPC) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return func() {
+		if err := os.Remove(path); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package e2e_test
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"sandbox.internal/runtime/engine"
+)
+
+// TestEngineDies kills the engine under a service with sandboxes in every state, asks for everything while it is dead, and starts it
+// again. Containers survive that or not: both must be told as it is.
+func TestEngineDies(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		args     []string
+		signal   syscall.Signal
+		survives bool
+	}{
+		"live restore, killed":       {[]string{"--live-restore"}, syscall.SIGKILL, true},
+		"live restore, stopped":      {[]string{"--live-restore"}, syscall.SIGTERM, true},
+		"without live restore":       {nil, syscall.SIGTERM, false},
+		"without live restore, kill": {nil, syscall.SIGKILL, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := startEngine(t, c.args...)
+			testEngineDies(t, e, c.signal, c.survives)
+		})
+	}
+}
+
+func testEngineDies(t *testing.T, e *privateEngine, signal syscall.Signal, survives bool) {
+	s := start(t, plan{env: map[string]string{"DOCKER_HOST": e.host()}})
+	images, open := startSlowRegistry(t, "")
+	slow := request(images.pushOnly(t, "engine/scratch", programs.build(t, "./testdata/forever")), "/forever")
+
+	running, paused, pausing, doomed := s.running(t, idle()), s.running(t, idle()), s.running(t, idle()), s.running(t, idle())
+	s.enter(t, running).want(t, "echo kept > /tmp/note", "")
+	s.pause(t, paused)
+	s.await(t, paused, "Paused")
+	pulling := s.create(t, slow)
+	eventually(t, "the pull has begun", func() bool { blobs, _ := images.fetches(); return blobs > 0 })
+	var starting []string
+	for range 3 { // somewhere in their start when the engine dies
+		starting = append(starting, s.create(t, idle()))
+	}
+	e.end(signal)
+	if e.listens() {
+		t.Fatal("the engine is not dead")
+	}
+
+	// Everything is accepted and waits.
+	accepted := s.create(t, idle())
+	eventually(t, "the new sandbox waits for the engine", func() bool {
+		status := s.get(t, accepted).Status
+		return status.State == "Pending" && status.Reason == "ENGINE_UNAVAILABLE" && strings.Contains(status.Message, "waiting for the container engine")
+	})
+	s.pause(t, pausing)
+	s.delete(t, doomed)
+	expires := time.Now().Add(2 * time.Hour).UTC().Truncate(time.Second)
+	if got := s.renew(t, running, expires.Format(time.RFC3339)); got.status != http.StatusOK {
+		t.Errorf("renew: %s", got)
+	}
+	for id, state := range map[string]string{running: "Running", paused: "Paused", pausing: "Pausing", doomed: "Stopping", accepted: "Pending"} {
+		if got := s.get(t, id).Status; got.State != state {
+			t.Errorf("without an engine the sandbox is %s (%s: %s), want %s", got.State, got.Reason, got.Message, state)
+		}
+	}
+
+	open()
+	e.boot(t)
+	s.await(t, accepted, "Running")
+	s.enter(t, accepted).want(t, "echo usable", "usable\n")
+	s.await(t, pulling, "Running")
+	if got := s.awaitWithin(t, doomed, "Terminated", hang).Status; got.Reason != "USER_DELETE" {
+		t.Errorf("the deleted one: %s (%s)", got.Reason, got.Message)
+	}
+	if survives {
+		s.await(t, pausing, "Paused")
+		s.enter(t, running).want(t, "cat /tmp/note", "kept\n")
+		s.resume(t, paused)
+		s.await(t, paused, "Running")
+		s.enter(t, paused).want(t, "echo usable", "usable\n")
+	} else {
+		for _, id := range []string{running, paused, pausing} {
+			status := s.awaitWithin(t, id, "Failed", hang).Status
+			if status.Reason != "ENTRYPOINT_EXITED" || !strings.Contains(status.Message, "exit code") {
+				t.Errorf("a sandbox that the engine ended: %s: %s", status.Reason, status.Message)
+			}
+			t.Logf("%s: %s", status.Reason, status.Message)
+		}
+	}
+	if got := s.get(t, running).ExpiresAt; !got.Equal(expires) {
+		t.Errorf("it expires at %v, the renewal said %v", got, expires)
+	}
+	for _, id := range starting {
+		status := s.settled(t, id)
+		if status.State != "Running" && !slices.Contains([]string{"ENTRYPOINT_EXITED"}, status.Reason) {
+			t.Errorf("one that was being started is %s: %s: %s", status.State, status.Reason, status.Message)
+		}
+		t.Logf("one that was being started is %s: %s: %s", status.State, status.Reason, status.Message)
+	}
+	checkTruth(t, s)
+	checkNoContainerWithoutRecord(t, s)
+
+	s.deleteAll(t)
+	if left := e.docker(t, nil, "ps", "--all", "--quiet"); left != "" {
+		t.Errorf("containers are left: %q", left)
+	}
+	if volumes := strings.Fields(e.docker(t, nil, "volume", "ls", "--quiet")); len(volumes) != 1 || !strings.HasPrefix(volumes[0], "sandbox-execd-") {
+		t.Errorf("the volumes are %q, want the one with execd", volumes)
+	}
+	if networks := strings.Fields(e.docker(t, nil, "network", "ls", "--format", "{{.Name}}")); len(networks) != 3 {
+		t.Errorf("the networks are %q, want the engine's own three", networks)
+	}
+}
+
+// checkTruth compares states with what the engine says of the containers.
+func checkTruth(t *testing.T, s *service) {
+	t.Helper()
+	want := map[engine.Status]string{engine.StatusRunning: "Running", engine.StatusFrozen: "Paused"}
+	for _, container := range s.containers(t) {
+		id := container.Labels["sandbox.internal/id"]
+		if got := s.get(t, id).Status; !final(got.State) && got.State != want[container.Status] {
+			t.Errorf("%s is %s (%s), its container is %s", id, got.State, got.Message, container.Status)
+		}
+	}
+}
