@@ -48,7 +48,7 @@ func testEngineDies(t *testing.T, e *privateEngine, signal syscall.Signal, survi
 	for range 3 { // somewhere in their start when the engine dies
 		starting = append(starting, s.create(t, idle()))
 	}
-	e.end(signal)
+	e.end(t, signal)
 	if e.listens() {
 		t.Fatal("the engine is not dead")
 	}

@@ -80,7 +80,10 @@ func (e *privateEngine) boot(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(e.folder, "none.json"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_ = os.Remove(filepath.Join(e.folder, "pid")) // of one that was killed; its number may be somebody else's by now
+	// Of one that was killed. The engine would wait for these processes, whose numbers may be somebody else's by now.
+	for _, stale := range []string{"pid", "exec/containerd/containerd.pid"} {
+		_ = os.Remove(filepath.Join(e.folder, stale))
+	}
 	command := exec.Command("dockerd", args...)
 	command.Stdout, command.Stderr = &e.log, &e.log
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -108,11 +111,14 @@ func (e *privateEngine) boot(t *testing.T) {
 	})
 }
 
-// end ends the engine by a signal and returns when its process is gone.
-func (e *privateEngine) end(signal syscall.Signal) {
+// end ends the engine by a signal and returns when its process is gone, and the containerd that it brought along.
+func (e *privateEngine) end(t *testing.T, signal syscall.Signal) {
+	t.Helper()
 	_ = e.process.Process.Signal(signal) // its only error is that the process has ended
 	<-e.ended
 	e.process = nil
+	daemon := filepath.Join(e.folder, "exec/containerd/containerd.toml")
+	eventually(t, "the engine's containerd has ended", func() bool { return len(processesWith(t, daemon)) == 0 })
 }
 
 // docker runs Docker's tool against this engine.
@@ -144,11 +150,16 @@ func (e *privateEngine) destroy(t *testing.T) {
 	if t.Failed() {
 		t.Logf("the engine's log:\n%s", e.log.tail(60))
 	}
+	select {
+	case <-e.ended:
+		e.process = nil // it did not start
+	default:
+	}
 	if e.process != nil {
 		if ids := strings.Fields(e.docker(t, nil, "ps", "--all", "--quiet")); len(ids) > 0 {
 			e.docker(t, nil, append([]string{"rm", "--force"}, ids...)...)
 		}
-		e.end(syscall.SIGTERM)
+		e.end(t, syscall.SIGTERM)
 	}
 	// What outlives an engine that was killed: the shims of its containers, and with them the containers.
 	for _, pid := range processesWith(t, e.folder) {
@@ -166,7 +177,7 @@ func (e *privateEngine) destroy(t *testing.T) {
 	e.ip(t, "link", "delete", e.bridge)
 }
 
-// processesWith returns the processes whose command line names the folder.
+// processesWith returns the processes whose command line names the file or folder.
 func processesWith(t *testing.T, folder string) []int {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
