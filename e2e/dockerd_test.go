@@ -38,7 +38,7 @@ var privateEngines atomic.Int32
 // startEngine returns a running engine with the images that sandboxes of these tests are made of.
 func startEngine(t *testing.T, args ...string) *privateEngine {
 	t.Helper()
-	number := os.Getpid()%200 + 10*int(privateEngines.Add(1))
+	number := int(privateEngines.Add(1))
 	// The socket's path must be short. The folder is not the test's own, which would be removed before the engine has ended.
 	folder, err := os.MkdirTemp("", "sbx-engine-")
 	if err != nil {
@@ -46,8 +46,8 @@ func startEngine(t *testing.T, args ...string) *privateEngine {
 	}
 	e := &privateEngine{
 		folder: folder,
-		bridge: fmt.Sprintf("sbx%d-%d", os.Getpid()%1000000, privateEngines.Load()),
-		subnet: fmt.Sprintf("10.213.%d.1/24", number%250),
+		bridge: fmt.Sprintf("sbx%d-%d", os.Getpid(), number), // at most 15 bytes
+		subnet: fmt.Sprintf("10.%d.%d.1/24", 200+os.Getpid()%50, (os.Getpid()/50+number)%250),
 		args:   args,
 	}
 	t.Cleanup(func() { e.destroy(t) })

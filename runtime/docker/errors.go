@@ -38,6 +38,12 @@ var texts = []struct {
 	text string
 	kind error
 }{
+	// The engine is being stopped: parts of it have ended, and its API still answers. Next to these words others do not count.
+	{"transport is closing", engine.ErrUnavailable},
+	{"ttrpc: closed", engine.ErrUnavailable},
+	{"containerd.sock", engine.ErrUnavailable}, // cannot be dialled
+	{"failed to update store for object type *libnetwork", engine.ErrUnavailable},
+	{"database not open", engine.ErrUnavailable},
 	// A host port is taken, or iptables refused the rule.
 	{"driver failed programming external connectivity", engine.ErrNetwork},
 	{"port is already allocated", engine.ErrNetwork},

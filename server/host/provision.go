@@ -231,6 +231,11 @@ func (a *actor) prove(ctx context.Context, record lifecycle.Record) (int, error)
 		if container.Status == engine.StatusExited {
 			return 0, &provisionError{ended: &container, log: a.lastLines(ctx), text: "the entrypoint ended"}
 		}
+		if container.Status == engine.StatusFrozen { // by somebody else: nothing answers in there
+			if err := a.host.Engine.Thaw(ctx, containerName(a.id)); err != nil && !missing(err) {
+				return 0, err
+			}
+		}
 		port := 0
 		if port, lastErr = a.answers(ctx, &record, container); lastErr == nil {
 			watch.done(StageReady)

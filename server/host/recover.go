@@ -92,13 +92,14 @@ func (h *Host) watch() {
 // mayHaveChanged makes the actor look at its container as soon as it has nothing else to do.
 func (a *actor) mayHaveChanged() { a.post(func() { a.look = true }) }
 
-// heard makes the actor look when what the engine tells is not what the sandbox's state is about anyway.
+// heard makes the actor look when what the engine tells is not what the sandbox's state is about anyway. A look that is under way may
+// have seen the container as it was before.
 func (a *actor) heard(event engine.EventType) {
 	a.post(func() {
 		switch state := a.state(); {
 		case event == engine.EventStarted && state == lifecycle.StatePending:
-		case event == engine.EventFrozen && (state == lifecycle.StatePausing || state == lifecycle.StatePaused):
-		case event == engine.EventThawed && (state == lifecycle.StateResuming || state == lifecycle.StateRunning):
+		case event == engine.EventFrozen && (state == lifecycle.StatePausing || state == lifecycle.StatePaused && a.job == nil):
+		case event == engine.EventThawed && (state == lifecycle.StateResuming || state == lifecycle.StateRunning && a.job == nil):
 		default:
 			a.look = true
 		}

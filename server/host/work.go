@@ -204,7 +204,8 @@ func (a *actor) inspect(ctx context.Context, _ lifecycle.Record) func() {
 	return func() { a.observe(container) }
 }
 
-// observe brings the record in line with a container that lives.
+// observe brings the record in line with a container that lives. It takes what was done to the container as done: to freeze or thaw it
+// again would undo what somebody did meanwhile.
 func (a *actor) observe(container engine.Container) {
 	if port := portOf(container); port != 0 && port != a.record.Port {
 		record := a.record
@@ -214,8 +215,10 @@ func (a *actor) observe(container engine.Container) {
 	switch state := a.state(); {
 	case state == lifecycle.StateRunning && container.Status == engine.StatusFrozen:
 		a.settle(lifecycle.TriggerPause, lifecycle.ReasonExternalPause, "somebody else froze the container")
+		a.settle(lifecycle.TriggerPaused, lifecycle.ReasonExternalPause, "somebody else froze the container; its memory is retained")
 	case state == lifecycle.StatePaused && container.Status == engine.StatusRunning:
 		a.settle(lifecycle.TriggerResume, lifecycle.ReasonExternalResume, "somebody else thawed the container")
+		a.settle(lifecycle.TriggerResumed, lifecycle.ReasonContainerRunning, "somebody else thawed the container")
 	}
 }
 
