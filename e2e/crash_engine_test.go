@@ -76,7 +76,7 @@ func testEngineDies(t *testing.T, e *privateEngine, signal syscall.Signal, survi
 	s.await(t, accepted, "Running")
 	s.enter(t, accepted).want(t, "echo usable", "usable\n")
 	s.await(t, pulling, "Running")
-	if got := s.awaitWithin(t, doomed, "Terminated", hang).Status; got.Reason != "USER_DELETE" {
+	if got := s.awaitWithin(t, doomed, "Terminated", giveUp).Status; got.Reason != "USER_DELETE" {
 		t.Errorf("the deleted one: %s (%s)", got.Reason, got.Message)
 	}
 	if survives {
@@ -87,7 +87,7 @@ func testEngineDies(t *testing.T, e *privateEngine, signal syscall.Signal, survi
 		s.enter(t, paused).want(t, "echo usable", "usable\n")
 	} else {
 		for _, id := range []string{running, paused, pausing} {
-			status := s.awaitWithin(t, id, "Failed", hang).Status
+			status := s.awaitWithin(t, id, "Failed", giveUp).Status
 			if status.Reason != "ENTRYPOINT_EXITED" || !strings.Contains(status.Message, "exit code") {
 				t.Errorf("a sandbox that the engine ended: %s: %s", status.Reason, status.Message)
 			}

@@ -18,8 +18,8 @@ import (
 	"sandbox.internal/gen/lifecycle"
 )
 
-// hang is after how long a test gives up on something that must happen, however busy the machine is.
-const hang = 3 * time.Minute
+// giveUp is after how long a test gives up on something that must happen, however busy the machine is.
+const giveUp = 3 * time.Minute
 
 // TestCrashStory lets clients do everything that can be done to sandboxes, while the service is killed again and again and somebody
 // else meddles with the containers. Each client knows what it was promised, and compares.
@@ -75,6 +75,7 @@ func TestCrashStory(t *testing.T) {
 		contains(t, got.Message, "credentials are not stored")
 	}
 	story.checkBooks(t, everybody)
+	story.checkEvents(t, everybody)
 	story.loseDatabase(t, everybody)
 }
 
@@ -130,8 +131,6 @@ func (st *story) try(method, path, body string, headers ...string) (answer, bool
 	}
 	return got, err == nil
 }
-
-const patches = false
 
 // player is one client with one sandbox at a time, and what it was promised.
 type player struct {
@@ -195,7 +194,7 @@ func (p *player) begin() {
 
 // insist repeats a request until it is answered.
 func (p *player) insist(method, path, body string, headers ...string) answer {
-	for deadline := time.Now().Add(hang); ; time.Sleep(20 * time.Millisecond) { // between two attempts
+	for deadline := time.Now().Add(giveUp); ; time.Sleep(20 * time.Millisecond) { // between two attempts
 		got, answered := p.st.try(method, path, body, headers...)
 		if answered {
 			return got
@@ -230,7 +229,7 @@ func (p *player) play() {
 			p.toggle()
 		case n < 40:
 			p.renew(time.Duration(600+p.random.IntN(3000)) * time.Second)
-		case n < 55 && patches:
+		case n < 55:
 			p.patch()
 		case n < 75 && pulled:
 			p.look()
@@ -363,7 +362,7 @@ func (p *player) last() lifecycle.SandboxStatus { return p.see().Status }
 
 // settle polls until the service has nothing left to do for the sandbox.
 func (p *player) settle() lifecycle.Sandbox {
-	for deadline := time.Now().Add(hang); ; time.Sleep(20 * time.Millisecond) { // between two looks
+	for deadline := time.Now().Add(giveUp); ; time.Sleep(20 * time.Millisecond) { // between two looks
 		sandbox := p.see()
 		switch state := sandbox.Status.State; {
 		case state == "Running", state == "Paused", final(state):
@@ -399,7 +398,7 @@ func (p *player) resolve(either, or string) {
 
 // await polls until the service has found out what happened to the container.
 func (p *player) await() {
-	for deadline := time.Now().Add(hang); ; time.Sleep(20 * time.Millisecond) { // between two looks
+	for deadline := time.Now().Add(giveUp); ; time.Sleep(20 * time.Millisecond) { // between two looks
 		status := p.see().Status
 		if status.State == p.state && (len(p.reasons) == 0 || slices.Contains(p.reasons, status.Reason)) {
 			p.settled = true

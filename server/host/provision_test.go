@@ -248,6 +248,18 @@ func TestSlowAnswerOfExecd(t *testing.T) {
 	})
 }
 
+// A container that somebody freezes before its execd has answered would never answer.
+func TestFrozenWhilePending(t *testing.T) {
+	m := newMachine(t).start()
+	m.engine.answerPing(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	id := m.create()
+	eventually(t, func() bool { return m.engine.count(callStart) == 1 }, func() any { return "it is not started" })
+	m.engine.happen(container(id), engine.EventFrozen, func(c *engine.Container) { c.Status = engine.StatusFrozen })
+	eventually(t, func() bool { return m.engine.count(callThaw) == 1 }, func() any { return "it is not thawed" })
+	m.engine.answerPing(nil)
+	m.await(id, lifecycle.StateRunning)
+}
+
 func TestEndWhilePending(t *testing.T) {
 	tests := []struct {
 		name   string

@@ -220,6 +220,29 @@ func TestWhatOthersDoToContainers(t *testing.T) {
 	m.awaitReason(paused, lifecycle.StateFailed, lifecycle.ReasonRemovedExternally)
 }
 
+// Somebody freezes and thaws the container so quickly that the look which the first one asked for is overtaken by the second.
+func TestNewsDuringALook(t *testing.T) {
+	m := newMachine(t).start()
+	set := func(status engine.Status) func(*engine.Container) {
+		return func(c *engine.Container) { c.Status = status }
+	}
+	id := m.running()
+	looked := newGate()
+	m.engine.failAfter(callInspect, looked.fault)
+	m.engine.happen(container(id), engine.EventFrozen, set(engine.StatusFrozen))
+	looked.await(t) // it has seen the container frozen
+	m.engine.failAfter(callInspect, nil)
+	m.engine.happen(container(id), engine.EventThawed, set(engine.StatusRunning))
+	close(looked.open)
+	eventually(t, func() bool {
+		status := m.get(id).Status
+		return status.State == lifecycle.StateRunning && status.Message == "somebody else thawed the container"
+	}, func() any { return m.get(id).Status })
+	if frozen, thawed := m.engine.count(callFreeze), m.engine.count(callThaw); frozen+thawed != 0 {
+		t.Errorf("the service froze it %d times and thawed it %d times", frozen, thawed)
+	}
+}
+
 func TestWhatHappensWhileTheEngineIsSilent(t *testing.T) {
 	m := newMachine(t).start()
 	id := m.running()

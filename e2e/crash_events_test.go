@@ -1,0 +1,86 @@
+package e2e_test
+
+import (
+	"maps"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// checkEvents reads the story as the events tell it: one sequence without a gap, each sandbox's states one out of the other, and at the
+// end of it what GET shows.
+func (st *story) checkEvents(t *testing.T, players []*player) {
+	t.Helper()
+	type account struct {
+		state    string
+		expires  time.Time
+		metadata map[string]string
+	}
+	// Something that is told after everything else.
+	marker := uuid.NewString()
+	var narrator *player
+	for _, p := range players {
+		if !p.gone {
+			narrator = p
+		}
+	}
+	if narrator == nil {
+		t.Fatal("nobody is left to tell that the story is over")
+	}
+	if got := st.s.send(t, http.MethodPatch, "/v1/sandboxes/"+narrator.id+"/metadata", `{"end": "`+marker+`"}`); got.status != http.StatusOK {
+		t.Fatalf("patch: %s", got)
+	}
+	narrator.metadata["end"] = marker
+
+	accounts := map[string]*account{}
+	stream := st.s.streamEvents(t, "/v1/events?after=0")
+	events := stream.until(func(e told) bool { return e.Type == "metadata" && e.Metadata["end"] == marker })
+	for i, e := range events {
+		if i > 0 && e.id != events[i-1].id+1 {
+			t.Errorf("event %d (%s) follows event %d", e.id, e.Type, events[i-1].id)
+		}
+		id := value(e.SandboxID)
+		a := accounts[id]
+		if a == nil {
+			if e.Type != "state" || value(e.To) != "Pending" {
+				t.Errorf("the story of %s begins with %+v", id, e.SandboxEvent)
+			}
+			a = &account{}
+			accounts[id] = a
+		}
+		switch e.Type {
+		case "state":
+			if value(e.From) != a.state {
+				t.Errorf("%s comes from %q to %q, it was %q", id, value(e.From), value(e.To), a.state)
+			}
+			a.state = value(e.To)
+		case "renewed":
+			a.expires = value(e.ExpiresAt)
+		case "metadata":
+			a.metadata = e.Metadata
+		}
+	}
+	listed := st.s.everything(t)
+	if len(listed) != len(accounts) {
+		t.Errorf("%d sandboxes are listed, the events tell of %d", len(listed), len(accounts))
+	}
+	for _, sandbox := range listed {
+		a := accounts[sandbox.ID]
+		if a == nil {
+			t.Errorf("no event tells of %s", sandbox.ID)
+			continue
+		}
+		if a.state != sandbox.Status.State {
+			t.Errorf("%s is %s, the events end with %s", sandbox.ID, sandbox.Status.State, a.state)
+		}
+		if !a.expires.IsZero() && !a.expires.Equal(sandbox.ExpiresAt) {
+			t.Errorf("%s expires at %v, its last renewal was to %v", sandbox.ID, sandbox.ExpiresAt, a.expires)
+		}
+		if a.metadata != nil && !maps.Equal(a.metadata, sandbox.Metadata) {
+			t.Errorf("%s has the metadata %v, the last event says %v", sandbox.ID, sandbox.Metadata, a.metadata)
+		}
+	}
+	t.Logf("%d events tell the story", len(events))
+}
