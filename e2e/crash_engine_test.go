@@ -34,7 +34,7 @@ func TestEngineDies(t *testing.T) {
 }
 
 func testEngineDies(t *testing.T, e *privateEngine, signal syscall.Signal, survives bool) {
-	s := start(t, plan{env: map[string]string{"DOCKER_HOST": e.host()}})
+	s := start(t, plan{host: e.published, env: map[string]string{"DOCKER_HOST": e.host()}})
 	images, open := startSlowRegistry(t, "")
 	slow := request(images.pushOnly(t, "engine/scratch", programs.build(t, "./testdata/forever")), "/forever")
 

@@ -26,8 +26,11 @@ type privateEngine struct {
 	folder string
 	bridge string
 	subnet string // the bridge's address and prefix
-	args   []string
-	log    journal
+	// published is the address that services on this engine have to publish on: every engine counts ports from the same one on, so
+	// another one could take those of containers that survive this one's death.
+	published string
+	args      []string
+	log       journal
 
 	process *exec.Cmd // nil while it is dead
 	ended   chan struct{}
@@ -45,10 +48,11 @@ func startEngine(t *testing.T, args ...string) *privateEngine {
 		t.Fatal(err)
 	}
 	e := &privateEngine{
-		folder: folder,
-		bridge: fmt.Sprintf("sbx%d-%d", os.Getpid(), number), // at most 15 bytes
-		subnet: fmt.Sprintf("10.%d.%d.1/24", 200+os.Getpid()%50, (os.Getpid()/50+number)%250),
-		args:   args,
+		folder:    folder,
+		bridge:    fmt.Sprintf("sbx%d-%d", os.Getpid(), number), // at most 15 bytes
+		subnet:    fmt.Sprintf("10.%d.%d.1/24", 200+os.Getpid()%50, (os.Getpid()/50+number)%250),
+		published: fmt.Sprintf("127.%d.%d.%d", 200+os.Getpid()%50, (os.Getpid()/50)%250, 10+number%200),
+		args:      args,
 	}
 	t.Cleanup(func() { e.destroy(t) })
 	e.ip(t, "link", "add", e.bridge, "type", "bridge")

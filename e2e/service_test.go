@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -52,6 +53,7 @@ type plan struct {
 	env       map[string]string // environment variables
 	retention int               // server.terminated_retention in seconds; 0 means the usual
 	folder    string            // data_dir; empty means a new one
+	host      string            // server.host; empty means 127.0.0.1
 }
 
 // service is a lifecycle service under test.
@@ -109,7 +111,7 @@ func start(t *testing.T, p plan) *service {
 
 func (s *service) settings(p plan) string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "[server]\nhost = \"127.0.0.1\"\nport = 0\nlog_level = \"DEBUG\"\ndata_dir = %q\ninstance = %q\n", s.folder, s.instance)
+	fmt.Fprintf(&text, "[server]\nhost = %q\nport = 0\nlog_level = \"DEBUG\"\ndata_dir = %q\ninstance = %q\n", cmp.Or(p.host, "127.0.0.1"), s.folder, s.instance)
 	if p.retention > 0 {
 		fmt.Fprintf(&text, "terminated_retention = %d\n", p.retention)
 	}
