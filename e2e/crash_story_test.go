@@ -179,7 +179,7 @@ func (st *story) loseDatabase(t *testing.T, players []*player) {
 			if got := st.s.send(t, http.MethodGet, "/v1/sandboxes/"+p.id, ""); got.status != http.StatusNotFound {
 				t.Errorf("%s had ended and is found in labels: %s", p.id, got)
 			}
-		case p.timeout == 60: // by now the expiry of its creation is past
+		case p.timeout == 60 && p.expires.Equal(p.original): // which is past by now
 			p.end("Terminated", "EXPIRED")
 			p.await()
 		default:

@@ -3,11 +3,13 @@ package e2e_test
 import (
 	"context"
 	"io/fs"
+	"maps"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -169,10 +171,19 @@ func TestPullProgress(t *testing.T) {
 	image := images.push(t, "slow/scratch", programs.build(t, "./testdata/forever"))
 	id := s.create(t, request(image, "/forever"))
 
-	half := regexp.MustCompile(`^pulling .*slow/scratch:latest: 0 of 1 layers, [1-9][0-9.]*MB of [1-9][0-9.]*MB$`)
-	eventually(t, "the message tells how much has come", func() bool {
+	amount := regexp.MustCompile(`^pulling .*slow/scratch:latest: 0 of 1 layers, [1-9][0-9.]*[kM]B of [1-9][0-9.]*MB$`)
+	told := map[string]bool{}
+	defer func() {
+		if t.Failed() {
+			t.Logf("told was %q, and at the end %+v", slices.Sorted(maps.Keys(told)), s.get(t, id).Status)
+		}
+	}()
+	eventually(t, "the message tells how much has come, and more later", func() bool {
 		status := s.get(t, id).Status
-		return status.State == "Pending" && status.Reason == "IMAGE_PULLING" && half.MatchString(status.Message)
+		if status.State == "Pending" && status.Reason == "IMAGE_PULLING" && amount.MatchString(status.Message) {
+			told[status.Message] = true
+		}
+		return len(told) > 1
 	})
 	got := s.send(t, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/80", "")
 	wantProblem(t, got, 409, "CONFLICT", "Pending", "does not answer yet")

@@ -14,6 +14,7 @@ func TestRestartKeepsSandboxes(t *testing.T) {
 	running, paused, ended := s.running(t, idle()), s.running(t, idle()), s.running(t, idle())
 	s.enter(t, running).want(t, "echo kept > /tmp/note", "")
 	s.pause(t, paused)
+	s.await(t, paused, "Paused")
 	s.delete(t, ended)
 	s.await(t, ended, "Terminated")
 	expiresAt := time.Now().Add(3 * time.Hour).UTC().Truncate(time.Second)
@@ -31,8 +32,10 @@ func TestRestartKeepsSandboxes(t *testing.T) {
 		}
 		s.enter(t, running).want(t, "cat /tmp/note", "kept\n")
 		s.resume(t, paused)
+		s.await(t, paused, "Running")
 		s.enter(t, paused).want(t, "echo usable", "usable\n")
 		s.pause(t, paused)
+		s.await(t, paused, "Paused")
 	}
 	t.Run("after SIGTERM", func(t *testing.T) {
 		s.halt(t)
@@ -54,6 +57,7 @@ func TestRestartSeesWhatHappened(t *testing.T) {
 	inside := s.enter(t, exits)
 	removed, thawed := s.running(t, idle()), s.running(t, idle())
 	s.pause(t, thawed)
+	s.await(t, thawed, "Paused")
 	s.halt(t)
 	inside.want(t, "touch /tmp/end", "")
 	if err := s.engine.Remove(t.Context(), "sandbox-"+removed); err != nil {
@@ -84,6 +88,7 @@ func TestRecordsAreRebuiltFromContainers(t *testing.T) {
 	running, paused := s.running(t, r), s.running(t, r)
 	s.enter(t, running).want(t, "echo kept > /tmp/note", "")
 	s.pause(t, paused)
+	s.await(t, paused, "Paused")
 	before := map[string]lifecycle.Sandbox{running: s.get(t, running), paused: s.get(t, paused)}
 	s.halt(t)
 	if err := os.RemoveAll(s.folder); err != nil {
