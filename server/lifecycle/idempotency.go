@@ -24,14 +24,18 @@ type IdempotencyKey struct {
 	CreatedAt time.Time
 }
 
-// Digest identifies everything that a client asked for, image credentials included: two specs have the same digest only when they
-// ask for the same. It is the SHA-256 of the spec's JSON, in hexadecimal, so nothing of the spec can be read from it.
+// Digest identifies what a client asked for: two specs have the same digest only when they ask for the same. It is the SHA-256 of the
+// spec's JSON, in hexadecimal. The password for the image's registry is left out, because the digest is stored, and whoever reads it
+// could try passwords until one fits.
 func (s *Spec) Digest() string {
 	// The spec's JSON leaves the credentials out.
 	canonical := struct {
 		Spec
-		Credentials *ImageAuth
-	}{*s, s.Auth}
+		Username *string
+	}{Spec: *s}
+	if s.Auth != nil {
+		canonical.Username = &s.Auth.Username
+	}
 	hash := sha256.New()
 	// Strings, numbers and maps of strings always encode, in one way only, and a hash takes every write.
 	_ = json.NewEncoder(hash).Encode(canonical)

@@ -20,6 +20,15 @@ func TestDigest(t *testing.T) {
 	}
 }
 
+// A stored digest must not help to guess a password.
+func TestDigestKnowsNoPassword(t *testing.T) {
+	first, second := fullSpec(), fullSpec()
+	second.Auth.Password = "other"
+	if first.Digest() != second.Digest() {
+		t.Error("the digest depends on the password")
+	}
+}
+
 func TestDigestTellsSpecsApart(t *testing.T) {
 	seen := map[string]string{}
 	for name, change := range map[string]func(*lifecycle.Spec){
@@ -27,8 +36,6 @@ func TestDigestTellsSpecsApart(t *testing.T) {
 		"image":            func(s *lifecycle.Spec) { s.Image = "other" },
 		"no credentials":   func(s *lifecycle.Spec) { s.Auth = nil },
 		"user name":        func(s *lifecycle.Spec) { s.Auth.Username = "other" },
-		"password":         func(s *lifecycle.Spec) { s.Auth.Password = "other" },
-		"boundary":         func(s *lifecycle.Spec) { s.Auth.Username, s.Auth.Password = "userp", "assword" },
 		"timeout":          func(s *lifecycle.Spec) { s.Timeout += time.Second },
 		"resources":        func(s *lifecycle.Spec) { s.Resources["cpu"] = "1000m" },
 		"entrypoint":       func(s *lifecycle.Spec) { s.Entrypoint = []string{"sleep 60"} },
