@@ -16,19 +16,21 @@ import (
 func (s *Server) logAccess(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		s.observeBegin(c)
+		returned := false
 		// Deferred, because an aborted response leaves by a panic.
 		defer func() {
-			s.conclude(c)
 			r, response := c.Request(), c.Response()
 			state := stateOf(r.Context())
+			// A copy: c is another request's by the time at which a stream ends.
 			state.line = accessLine{method: r.Method, route: c.Path(), remote: r.RemoteAddr, status: response.Status, bytes: response.Size}
-			if state.rest == nil {
+			if state.rest == nil || !returned {
 				s.finish(state, zerolog.Ctx(r.Context()))
 			}
 		}()
 		if err := next(c); err != nil {
 			s.writeError(err, c)
 		}
+		returned = true
 		return nil
 	}
 }
@@ -43,6 +45,7 @@ type accessLine struct {
 // finish tells of a request whose answer is complete or given up.
 func (s *Server) finish(state *requestState, logger *zerolog.Logger) {
 	took := time.Since(state.began)
+	s.conclude(state)
 	s.observeEnd(state, took)
 	access := &state.line
 	level := zerolog.InfoLevel

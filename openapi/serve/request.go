@@ -79,9 +79,6 @@ func Principal(ctx context.Context) any {
 	return nil
 }
 
-// LogField adds a field to the request's line in the access log and to the line that
-// tells the cause of its failure. A [Witness] can read it too. The value must be no
-// secret. It does nothing outside of a request.
 // JSONBody is the JSON body of the request that ctx belongs to, byte for byte as it
 // was sent, for handlers that pass a part of it on unchanged. It is nil when there was
 // none. It must not be changed.
@@ -101,8 +98,9 @@ func Began(ctx context.Context) time.Time {
 	return time.Time{}
 }
 
-// LogField adds a field to the request's line in the access log. The value must be
-// no secret. It does nothing outside of a request.
+// LogField adds a field to the request's line in the access log and to the line that
+// tells the cause of its failure. A [Witness] can read it too. The value must be no
+// secret. It does nothing outside of a request.
 func LogField(ctx context.Context, key string, value any) {
 	state := stateOf(ctx)
 	if state == nil {

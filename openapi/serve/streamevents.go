@@ -36,7 +36,7 @@ func continuedStream(ctx context.Context, w http.ResponseWriter) *EventStream {
 // request as net/http gave it: what the handlers made of it is let go.
 func (s *Server) proceed(state *requestState, w http.ResponseWriter, r *http.Request) {
 	rest := state.rest
-	state.request, state.body, state.rest, state.admission = nil, nil, nil, nil
+	state.request, state.body, state.rest = nil, nil, nil
 	counting := &countingWriter{ResponseWriter: w}
 	// Deferred, because an aborted response leaves by a panic.
 	defer func() { s.settle(state, r.Context(), counting.bytes, recover()) }()
@@ -45,7 +45,7 @@ func (s *Server) proceed(state *requestState, w http.ResponseWriter, r *http.Req
 	}
 }
 
-// settle logs how a response ended, and cuts its connection if cause says that it did not end well.
+// settle tells how a response ended, and cuts its connection if cause says that it did not end well.
 func (s *Server) settle(state *requestState, ctx context.Context, bytes int64, cause any) {
 	logger := s.logger(state)
 	if cause != nil {

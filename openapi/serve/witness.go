@@ -32,8 +32,8 @@ type Admission struct {
 	// Remote is the peer's address, without the port.
 	Remote    string
 	Principal any
-	// Param returns a parameter of the path, as the client wrote it; empty if there is none.
-	Param func(name string) string
+	// Params are the parameters of the path, as the client wrote them.
+	Params map[string]string
 }
 
 // Outcome is how a request ended.
@@ -82,7 +82,7 @@ func (s *Server) admit(c echo.Context) {
 		Route:     c.Path(),
 		Remote:    remoteHost(r.RemoteAddr),
 		Principal: state.principal,
-		Param:     c.Param,
+		Params:    paramsOf(c),
 	}}
 }
 
@@ -115,13 +115,21 @@ func (s *Server) act(c echo.Context, next echo.HandlerFunc) error {
 	return next(c)
 }
 
+// paramsOf copies the parameters of the path: a stream outlives c.
+func paramsOf(c echo.Context) map[string]string {
+	params := make(map[string]string, len(c.ParamNames()))
+	for i, name := range c.ParamNames() {
+		params[name] = c.ParamValues()[i]
+	}
+	return params
+}
+
 // conclude tells the witness how the request ended.
-func (s *Server) conclude(c echo.Context) {
-	state := stateOf(c.Request().Context())
-	if state == nil || state.admission == nil {
+func (s *Server) conclude(state *requestState) {
+	if state.admission == nil {
 		return
 	}
 	s.options.Witness.Conclude(state.admission.Admission, state.admission.reference, Outcome{
-		Status: c.Response().Status, Code: state.code, Field: state.field,
+		Status: state.line.status, Code: state.code, Field: state.field,
 	})
 }

@@ -31,7 +31,7 @@ func (w *witness) note(format string, args ...any) {
 }
 
 func (w *witness) Intend(a serve.Admission) (uint64, func() error, error) {
-	w.note("intend %s %s %s by %v on %q from %s", a.Operation, a.Method, a.Route, a.Principal, a.Param("widgetId"), a.Remote)
+	w.note("intend %s %s %s by %v on %q from %s", a.Operation, a.Method, a.Route, a.Principal, a.Params["widgetId"], a.Remote)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.last++

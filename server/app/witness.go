@@ -76,7 +76,7 @@ func entryOf(admitted serve.Admission) audit.Entry {
 		KeyName:   principal.Name,
 		Role:      string(principal.Role),
 		Remote:    admitted.Remote,
-		SandboxID: bounded(admitted.Param("sandboxId")),
+		SandboxID: bounded(admitted.Params["sandboxId"]),
 	}
 }
 
