@@ -380,7 +380,7 @@ type recorder struct {
 func (r *recorder) Intend(a admission.Admission) (uint64, func() error, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.seen = append(r.seen, a.Principal.(lifecycle.Principal).Name+" "+a.Operation+" "+a.Param("sandboxId"))
+	r.seen = append(r.seen, a.Principal.(lifecycle.Principal).Name+" "+a.Operation+" "+a.Params["sandboxId"])
 	return uint64(len(r.seen)), func() error { return nil }, nil
 }
 

@@ -186,9 +186,7 @@ func (a *actor) settle(trigger lifecycle.Trigger, reason lifecycle.Reason, messa
 	}
 	var events []lifecycle.Event
 	if trigger == lifecycle.TriggerProvisioned {
-		if ready, first := record.Sandbox.Reach(lifecycle.StageReady, record.Sandbox.Status.LastTransitionAt); first {
-			events = append(events, ready)
-		}
+		events = a.mark(&record, lifecycle.StageReady, record.Sandbox.Status.LastTransitionAt)
 	}
 	a.adopt(record, append(events, a.transition(record))...)
 }
@@ -274,11 +272,26 @@ func (a *actor) progress(reason lifecycle.Reason, message string) {
 func (a *actor) reach(stage lifecycle.Stage) {
 	at := a.host.Clock()
 	a.post(func() {
+		if a.state() != lifecycle.StatePending {
+			return
+		}
 		record := a.record
-		if event, first := record.Sandbox.Reach(stage, at); first && a.state() == lifecycle.StatePending {
-			a.adopt(record, event)
+		if events := a.mark(&record, stage, at); events != nil {
+			a.adopt(record, events...)
 		}
 	})
+}
+
+// mark notes a stage in a record that is about to be the actor's, and returns the event that tells it; nothing if it was reached before.
+func (a *actor) mark(record *lifecycle.Record, stage lifecycle.Stage, at time.Time) []lifecycle.Event {
+	event, first := record.Sandbox.Reach(stage, at)
+	if !first {
+		return nil
+	}
+	if began := event.Time.Add(-event.Took); !began.Before(a.host.since) {
+		a.host.Observer.StageDone(stage, event.Took)
+	}
+	return []lifecycle.Event{event}
 }
 
 // untilDue returns how long the actor may sleep before time alone changes something.

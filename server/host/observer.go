@@ -10,43 +10,13 @@ import (
 type Observer interface {
 	// StateChanged is called for a new sandbox, which is Pending, and whenever one has come into another state.
 	StateChanged(to lifecycle.State, reason lifecycle.Reason)
-	// StageDone tells how long a stage of provisioning has taken, from the end of the stage before.
-	StageDone(stage Stage, took time.Duration)
+	// StageDone tells how long a stage of provisioning has taken, from the end of the stage before; accepted, from the call of Create
+	// until the record is durable. It is not called for a stage during which the service was restarted.
+	StageDone(stage lifecycle.Stage, took time.Duration)
 	// Provisioned tells how long a sandbox has taken from its acceptance to Running, unless the service was restarted in between.
 	Provisioned(took time.Duration)
 	// Expired tells how much later than its time a sandbox was ended.
 	Expired(late time.Duration)
-}
-
-// Stage is a part of the way from a request to a usable sandbox.
-type Stage string
-
-// The stages, in their order.
-const (
-	StageAccepted Stage = "accepted" // validated, and the record is durable
-	StagePulled   Stage = "pulled"   // the engine has the image
-	StageCreated  Stage = "created"  // a turn was had, and the container exists
-	StageStarted  Stage = "started"  // the container runs
-	StageReady    Stage = "ready"    // execd has answered
-)
-
-// Stages lists every stage, in their order.
-func Stages() []Stage {
-	return []Stage{StageAccepted, StagePulled, StageCreated, StageStarted, StageReady}
-}
-
-// laps measures stages that follow one another.
-type laps struct {
-	host *Host
-	last time.Time
-}
-
-func (h *Host) laps() *laps { return &laps{h, h.Clock()} }
-
-func (l *laps) done(stage Stage) {
-	now := l.host.Clock()
-	l.host.Observer.StageDone(stage, now.Sub(l.last))
-	l.last = now
 }
 
 // Count returns how many sandboxes there are in each state that any is in.
@@ -64,6 +34,6 @@ func (h *Host) Count() map[lifecycle.State]int {
 type blind struct{}
 
 func (blind) StateChanged(lifecycle.State, lifecycle.Reason) {}
-func (blind) StageDone(Stage, time.Duration)                 {}
+func (blind) StageDone(lifecycle.Stage, time.Duration)       {}
 func (blind) Provisioned(time.Duration)                      {}
 func (blind) Expired(time.Duration)                          {}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"sandbox.internal/runtime/engine"
-	"sandbox.internal/server/host"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -16,7 +15,7 @@ import (
 type notes struct {
 	mu       sync.Mutex
 	changes  []string
-	stages   []host.Stage
+	stages   []lifecycle.Stage
 	ready    int
 	lateness []time.Duration
 	negative bool
@@ -28,7 +27,7 @@ func (n *notes) StateChanged(to lifecycle.State, reason lifecycle.Reason) {
 	n.changes = append(n.changes, fmt.Sprintf("%s %s", to, reason))
 }
 
-func (n *notes) StageDone(stage host.Stage, took time.Duration) {
+func (n *notes) StageDone(stage lifecycle.Stage, took time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.stages = append(n.stages, stage)
@@ -63,7 +62,7 @@ func TestObserverIsToldOfALife(t *testing.T) {
 	}
 	m.await(id, lifecycle.StateTerminated)
 	m.host.Close()
-	if want := host.Stages(); !slices.Equal(seen.stages, want) || seen.ready != 1 || seen.negative {
+	if want := lifecycle.Stages(); !slices.Equal(seen.stages, want) || seen.ready != 1 || seen.negative {
 		t.Errorf("stages %v, %d ready, negative durations: %t; want %v and 1", seen.stages, seen.ready, seen.negative, want)
 	}
 	if len(seen.lateness) != 1 || seen.lateness[0] < 59*time.Minute {
@@ -76,17 +75,19 @@ func TestObserverIsToldOfALife(t *testing.T) {
 	}
 }
 
-// A sandbox that was accepted before a restart does not count with the time in which there was no service.
+// What was under way during a restart does not count with the time in which there was no service; what began after it counts.
 func TestProvisioningAcrossARestartIsNotTimed(t *testing.T) {
 	seen := &notes{}
 	m := newMachine(t)
 	m.options.Observer = seen
-	m.soon("old", lifecycle.StatePending, engine.StatusCreated, time.Hour)
+	r := m.record("old", lifecycle.StatePending)
+	r.Sandbox.Stages = []lifecycle.StageTime{{Stage: lifecycle.StageAccepted, At: r.Sandbox.CreatedAt}}
+	m.had(r, engine.StatusCreated)
 	m.clock.advance(time.Minute)
 	m.start()
 	m.await("old", lifecycle.StateRunning)
 	m.host.Close()
-	if seen.ready != 0 || !slices.Contains(seen.stages, host.StageReady) {
-		t.Errorf("%d provisioned, stages %v", seen.ready, seen.stages)
+	if want := []lifecycle.Stage{lifecycle.StageCreated, lifecycle.StageStarted, lifecycle.StageReady}; seen.ready != 0 || !slices.Equal(seen.stages, want) {
+		t.Errorf("%d provisioned, stages %v; want 0 and %v", seen.ready, seen.stages, want)
 	}
 }

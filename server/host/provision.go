@@ -133,12 +133,10 @@ func (a *actor) launch(ctx context.Context, record lifecycle.Record) error {
 	if err := a.fitsHost(record.Spec); err != nil {
 		return err
 	}
-	watch := a.host.laps()
 	imageID, err := a.image(ctx, record)
 	if err != nil {
 		return err
 	}
-	watch.done(StagePulled)
 	a.reach(lifecycle.StagePulled)
 	select {
 	case a.host.starts <- struct{}{}:
@@ -166,10 +164,7 @@ func (a *actor) launch(ctx context.Context, record lifecycle.Record) error {
 	_, err = a.host.Engine.Create(unbroken, spec)
 	if err == nil || errors.Is(err, engine.ErrExists) {
 		a.reach(lifecycle.StageCreated)
-		watch.done(StageCreated)
-		if err = a.host.Engine.Start(unbroken, spec.Name); err == nil {
-			watch.done(StageStarted)
-		}
+		err = a.host.Engine.Start(unbroken, spec.Name)
 	}
 	if err != nil {
 		a.host.distrustVolume()
@@ -217,7 +212,6 @@ func (a *actor) image(ctx context.Context, record lifecycle.Record) (string, err
 // prove returns the host's port of execd once execd has answered there.
 func (a *actor) prove(ctx context.Context, record lifecycle.Record) (int, error) {
 	a.tell(lifecycle.ReasonContainerStarting, "waiting for execd to answer")
-	watch := a.host.laps()
 	deadline := a.host.Clock().Add(readyTimeout)
 	var lastErr error
 	for pause := time.Millisecond; a.host.Clock().Before(deadline); pause = min(pause*5/4, 100*time.Millisecond) {
@@ -238,7 +232,6 @@ func (a *actor) prove(ctx context.Context, record lifecycle.Record) (int, error)
 		}
 		port := 0
 		if port, lastErr = a.answers(ctx, &record, container); lastErr == nil {
-			watch.done(StageReady)
 			return port, nil
 		}
 		if !sleep(ctx, pause) {

@@ -15,7 +15,6 @@ import (
 
 // Create implements lifecycle.Backend.
 func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) (lifecycle.Sandbox, error) {
-	watch := h.laps()
 	took := options.Took
 	if took == nil {
 		took = func(string, time.Duration) {}
@@ -56,16 +55,17 @@ func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycl
 	if key != nil {
 		key.SandboxID = record.Sandbox.ID
 	}
-	took("validate", h.Clock().Sub(began))
+	validated := h.Clock()
+	took("validate", validated.Sub(began))
 	accepted, _ := record.Sandbox.Reach(lifecycle.StageAccepted, record.Sandbox.CreatedAt)
 	events := []lifecycle.Event{stateEvent("", record.Sandbox), accepted}
-	began = h.Clock()
 	if err := h.Store.Insert(ctx, record, key, events...); err != nil {
 		return lifecycle.Sandbox{}, fmt.Errorf("save the new sandbox: %w", err)
 	}
-	watch.done(StageAccepted)
+	durable := h.Clock()
+	took("durable", durable.Sub(validated))
+	h.Observer.StageDone(lifecycle.StageAccepted, durable.Sub(began))
 	h.Observer.StateChanged(record.Sandbox.Status.State, record.Sandbox.Status.Reason)
-	took("durable", h.Clock().Sub(began))
 	a := h.spawn(record, spec.Auth)
 	h.bulletin.tell(events)
 	a.log.Info().Str("image", spec.Image).Str("owner", options.Owner).Time("expires_at", record.Sandbox.ExpiresAt).Msg("sandbox accepted")

@@ -57,6 +57,11 @@ const (
 	StageReady    Stage = "ready"    // its daemon answers: the sandbox is Running
 )
 
+// Stages lists every stage, in their order.
+func Stages() []Stage {
+	return []Stage{StageAccepted, StagePulled, StageCreated, StageStarted, StageReady}
+}
+
 // StageTime tells when a stage was reached.
 type StageTime struct {
 	Stage Stage

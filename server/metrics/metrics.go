@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"sandbox.internal/server/host"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -83,7 +82,7 @@ func (m *Metrics) sandboxMetrics() {
 	m.stages = m.histogram("provision_stage_duration_seconds", "Time from the end of a stage of provisioning to the end of the next.", slow, "stage")
 	m.provision = m.histogram("provision_duration_seconds", "Time from the acceptance of a sandbox to Running.", slow).WithLabelValues().(prometheus.Histogram)
 	m.lateness = m.histogram("expiry_lateness_seconds", "How much later than its time a sandbox was ended.", quick).WithLabelValues().(prometheus.Histogram)
-	for _, stage := range host.Stages() {
+	for _, stage := range lifecycle.Stages() {
 		m.stages.WithLabelValues(string(stage))
 	}
 }

@@ -117,7 +117,7 @@ func TestRequests(t *testing.T) {
 func TestSandboxes(t *testing.T) {
 	m := newMetrics()
 	m.StateChanged(lifecycle.StateFailed, lifecycle.ReasonImagePullError)
-	m.StageDone(host.StagePulled, 2*time.Second)
+	m.StageDone(lifecycle.StagePulled, 2*time.Second)
 	m.Provisioned(3 * time.Second)
 	m.Expired(4 * time.Millisecond)
 	has(t, scrape(t, m),

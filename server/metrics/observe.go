@@ -54,7 +54,7 @@ func (m *Metrics) StateChanged(to lifecycle.State, reason lifecycle.Reason) {
 }
 
 // StageDone implements host.Observer.
-func (m *Metrics) StageDone(stage host.Stage, took time.Duration) {
+func (m *Metrics) StageDone(stage lifecycle.Stage, took time.Duration) {
 	m.stages.WithLabelValues(string(stage)).Observe(took.Seconds())
 }
 
