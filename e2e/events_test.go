@@ -15,7 +15,7 @@ import (
 
 func TestEventsOfALife(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{retention: 1})
+	s := start(t, plan{server: "terminated_retention = 1"})
 	id := s.create(t, idle())
 	path := "/v1/sandboxes/" + id + "/events"
 	events := s.streamEvents(t, path)

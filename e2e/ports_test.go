@@ -4,8 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"io"
 	"net"
@@ -140,10 +138,6 @@ func TestPortsThroughTheService(t *testing.T) {
 
 func TestWhoReachesPorts(t *testing.T) {
 	t.Parallel()
-	digest := func(key string) string {
-		sum := sha256.Sum256([]byte(key))
-		return hex.EncodeToString(sum[:])
-	}
 	s := start(t, plan{keys: []config.Key{
 		{Name: "alice", SHA256: digest("alice's key"), Role: config.RoleUser},
 		{Name: "bob", SHA256: digest("bob's key"), Role: config.RoleUser},
@@ -163,9 +157,8 @@ func TestWhoReachesPorts(t *testing.T) {
 
 func TestRateLimits(t *testing.T) {
 	t.Parallel()
-	sum := sha256.Sum256([]byte("slow"))
 	s := start(t, plan{keys: []config.Key{
-		{Name: "slow", SHA256: hex.EncodeToString(sum[:]), Role: config.RoleUser, RateLimit: &config.RateLimit{RequestsPerSecond: 1, Burst: 2}},
+		{Name: "slow", SHA256: digest("slow"), Role: config.RoleUser, RateLimit: &config.RateLimit{RequestsPerSecond: 1, Burst: 2}},
 	}})
 	slow := s.as(t, "slow")
 	answers := make(chan answer, 100) // at once, so that a slow machine does not keep them below the limit

@@ -45,15 +45,14 @@ var (
 
 // plan is how a service of a test differs from the usual one.
 type plan struct {
-	settings  string            // more lines of the configuration file, sections first named here
-	server    string            // more lines of its section [server]
-	keys      []config.Key      // further API keys
-	open      bool              // no key is configured
-	program   bool              // run it as a process of its own, which can be killed
-	env       map[string]string // environment variables
-	retention int               // server.terminated_retention in seconds; 0 means the usual
-	folder    string            // data_dir; empty means a new one
-	host      string            // server.host; empty means 127.0.0.1
+	settings string            // more lines of the configuration file, sections first named here
+	server   string            // more lines of its section [server]
+	keys     []config.Key      // further API keys
+	open     bool              // no key is configured
+	program  bool              // run it as a process of its own, which can be killed
+	env      map[string]string // environment variables
+	folder   string            // data_dir; empty means a new one
+	host     string            // server.host; empty means 127.0.0.1
 }
 
 // service is a lifecycle service under test.
@@ -112,9 +111,6 @@ func start(t *testing.T, p plan) *service {
 func (s *service) settings(p plan) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "[server]\nhost = %q\nport = 0\nlog_level = \"DEBUG\"\ndata_dir = %q\ninstance = %q\n", cmp.Or(p.host, "127.0.0.1"), s.folder, s.instance)
-	if p.retention > 0 {
-		fmt.Fprintf(&text, "terminated_retention = %d\n", p.retention)
-	}
 	if !p.open {
 		fmt.Fprintf(&text, "api_key = %q\n", adminKey)
 	}

@@ -373,7 +373,7 @@ func TestEnvironmentUserAndFolder(t *testing.T) {
 func TestStopLeavesNothingBehind(t *testing.T) {
 	m := newManager(t)
 	c := start(t, m, command.Spec{Command: "sleep 300"})
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	m.Stop(ctx)
 	if status := c.Status(); status.Running {

@@ -27,7 +27,7 @@ func newManager(t *testing.T, change ...func(*command.Options)) *command.Manager
 	}
 	m := command.New(options)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		m.Stop(ctx)
 		m.Close()

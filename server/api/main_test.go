@@ -228,23 +228,7 @@ func (l *logBuffer) text() string {
 // accessLine waits for the line of that operation.
 func (l *logBuffer) accessLine(t testing.TB, operation string) map[string]any {
 	t.Helper()
-	timeout := time.NewTimer(5 * time.Second)
-	defer timeout.Stop()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for {
-		decoder := json.NewDecoder(bytes.NewReader([]byte(l.text())))
-		for line := map[string]any{}; decoder.Decode(&line) == nil; line = map[string]any{} {
-			if line["operation"] == operation {
-				return line
-			}
-		}
-		select {
-		case <-tick.C:
-		case <-timeout.C:
-			t.Fatalf("no access line of %s in:\n%s", operation, l.text())
-		}
-	}
+	return l.lineOf(t, func(line map[string]any) bool { return line["operation"] == operation })
 }
 
 // lineOf waits for a line of the log that fits.

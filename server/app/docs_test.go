@@ -5,19 +5,21 @@ import (
 	"go/parser"
 	"go/token"
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 )
 
-// TestOperationsNamesEveryReasonAndMetric holds the tables of the manual against the code.
-func TestOperationsNamesEveryReasonAndMetric(t *testing.T) {
+// TestOperationsNamesEveryReasonMetricAndCode holds the tables of the manual against the code.
+func TestOperationsNamesEveryReasonMetricAndCode(t *testing.T) {
 	manual, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := append(reasons(t), metricNames(t)...)
+	names := slices.Concat(reasons(t), metricNames(t), codes(t))
 	for _, name := range names {
 		if !strings.Contains(string(manual), "`"+name+"`") {
 			t.Errorf("docs/operations.md does not tell of %s", name)
@@ -51,6 +53,32 @@ func reasons(t *testing.T) []string {
 		return true
 	})
 	return found
+}
+
+// codes returns the codes of errors that the service names in its code, and those that follow from statuses.
+func codes(t *testing.T) []string {
+	t.Helper()
+	found := []string{"UNAUTHORIZED", "METHOD_NOT_ALLOWED", "NOT_FOUND"}
+	for _, pattern := range []string{"../api/*.go", "../../openapi/serve/*.go"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, match := range regexp.MustCompile(`"([A-Z]+(?:_[A-Z]+)+)"`).FindAllStringSubmatch(string(source), -1) {
+				found = append(found, match[1])
+			}
+		}
+	}
+	// The service has no operation with ranges.
+	return slices.DeleteFunc(found, func(code string) bool { return code == "RANGE_NOT_SATISFIABLE" })
 }
 
 func metricNames(t *testing.T) []string {

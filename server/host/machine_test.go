@@ -19,7 +19,7 @@ import (
 
 const (
 	instance = "under-test"
-	deadline = 10 * time.Second
+	deadline = time.Minute
 )
 
 // clock is the real time, moved by an offset.

@@ -15,11 +15,12 @@ type answer struct {
 	http.ResponseWriter
 	controller *http.ResponseController
 	own        http.Header // what the layers around us have set; it stands
+	shared     bool        // Target.SharedOrigin
 	taken      bool        // the connection was taken over for another protocol
 }
 
-func newAnswer(w http.ResponseWriter) *answer {
-	return &answer{ResponseWriter: w, controller: http.NewResponseController(w), own: w.Header().Clone()}
+func newAnswer(w http.ResponseWriter, shared bool) *answer {
+	return &answer{ResponseWriter: w, controller: http.NewResponseController(w), own: w.Header().Clone(), shared: shared}
 }
 
 // Unwrap lets an http.ResponseController through.
@@ -45,6 +46,9 @@ func (a *answer) WriteHeader(status int) {
 	}
 	to := a.ResponseWriter
 	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
+		if a.shared {
+			confineInterim(a.Header())
+		}
 		for {
 			layer, ok := to.(interface{ Unwrap() http.ResponseWriter })
 			if !ok {

@@ -35,6 +35,14 @@ func confine(response *http.Response, r *http.Request, target Target) {
 	}
 }
 
+// confineInterim is confine for an interim answer, which is no page and has no need of cookies.
+func confineInterim(header http.Header) {
+	header.Del("Set-Cookie")
+	for _, name := range originWide {
+		header.Del(name)
+	}
+}
+
 // confineCookie takes the domain of a cookie away and gives it a path below the
 // prefix. All other attributes stay as they are.
 func confineCookie(cookie, requestPath string, target Target) string {

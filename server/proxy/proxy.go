@@ -113,7 +113,7 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 	// the answer. A writer that cannot do it works in turns, as before.
 	_ = http.NewResponseController(w).EnableFullDuplex()
 
-	to := newAnswer(w)
+	to := newAnswer(w, target.SharedOrigin)
 	var body *requestBody
 	var failure error
 	forward := httputil.ReverseProxy{

@@ -123,24 +123,35 @@ func TestHeadersThatTheServerSees(t *testing.T) {
 }
 
 func TestInterimAnswersPass(t *testing.T) {
-	server := gateway(t, to(upstream(t, func(w http.ResponseWriter, _ *http.Request) {
+	target := to(upstream(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("X-Request-ID", "the server's own")
 		w.Header().Set("Link", "</style.css>")
+		w.Header().Set("Set-Cookie", "a=b; Path=/")
+		w.Header().Set("Clear-Site-Data", "*")
 		w.WriteHeader(http.StatusEarlyHints)
 		w.WriteHeader(http.StatusAccepted)
 		io.WriteString(w, "in the end")
-	})))
+	}))
+	target.SharedOrigin = true
+	server := gateway(t, target)
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+prefix+"/", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var hints string
+	var early textproto.MIMEHeader
 	r = r.WithContext(httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
-		Got1xxResponse: func(_ int, header textproto.MIMEHeader) error { hints = header.Get("Link"); return nil },
+		Got1xxResponse: func(_ int, header textproto.MIMEHeader) error {
+			hints, early = header.Get("Link"), header
+			return nil
+		},
 	}))
 	response, body := do(t, server, r)
 	if hints != "</style.css>" {
 		t.Errorf("early hints %q did not come through", hints)
+	}
+	if early.Get("Set-Cookie") != "" || early.Get("Clear-Site-Data") != "" {
+		t.Errorf("an interim answer reaches beyond its prefix: %v", early)
 	}
 	if response.StatusCode != http.StatusAccepted || body != "in the end" {
 		t.Errorf("%d %q", response.StatusCode, body)
