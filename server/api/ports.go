@@ -154,7 +154,7 @@ func (p *ports) forward(c echo.Context, address, token string, port int, id, pre
 		Set:     map[string]string{tokenHeader: token},
 		Strip:   []string{keyHeader},
 		Names:   []string{"127.0.0.1:" + name, "localhost:" + name},
-		// The pages of /docs keep a key in the storage of this origin.
+		// People type keys into the pages of /docs, which are of this origin.
 		SharedOrigin: true,
 		Inspect:      inspect,
 	})
