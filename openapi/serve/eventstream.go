@@ -37,7 +37,7 @@ type EventStreamOptions struct {
 
 // EventStream writes server-sent events. Events collect in a buffer until Flush, so
 // that a burst costs one write, not one per event. It belongs to one goroutine, the
-// handler's: nothing else writes, and nothing outlives the request.
+// request's: nothing else writes, and nothing outlives the request.
 //
 // A client that does not read makes only Flush wait, and only for the write timeout.
 type EventStream struct {

@@ -2,13 +2,17 @@ package serve_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
+	"weak"
 
 	"github.com/labstack/echo/v4"
 
@@ -157,5 +161,27 @@ func TestAnnouncedStreamThatNeverBegins(t *testing.T) {
 	defer seen.mu.Unlock()
 	if seen.began != 1 || len(seen.ended) != 1 || seen.streaming != 0 {
 		t.Errorf("the observer saw %+v", seen)
+	}
+}
+
+// There may be a thousand streams, and a body may have a megabyte.
+func TestStreamsLetGoOfTheBody(t *testing.T) {
+	s := start(t, handlers{"createWidget": func(c echo.Context) error {
+		ctx := c.Request().Context()
+		body := weak.Make(&serve.JSONBody(ctx)[0])
+		return serve.StreamEvents(ctx, c.Response(), func(ctx context.Context, out *serve.EventStream) error {
+			for deadline := time.Now().Add(time.Minute); body.Value() != nil; {
+				if time.Now().After(deadline) {
+					return errors.New("the stream holds the body")
+				}
+				runtime.GC() // more than once, for what echo's pool still knows
+			}
+			out.Data([]byte("gone"))
+			return out.Flush()
+		})
+	}}, setup{})
+	long := `{"image":{"uri":"a"},"timeout":60,"entrypoint":["` + strings.Repeat("b", 100<<10) + `"]}`
+	if got := s.request("POST", "/v1/widgets", long); got.body != "data: gone\n\n" {
+		t.Errorf("%d %q", got.StatusCode, got.body)
 	}
 }

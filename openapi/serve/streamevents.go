@@ -36,7 +36,7 @@ func continuedStream(ctx context.Context, w http.ResponseWriter) *EventStream {
 // request as net/http gave it: what the handlers made of it is let go.
 func (s *Server) proceed(state *requestState, w http.ResponseWriter, r *http.Request) {
 	rest := state.rest
-	state.request, state.body, state.rest = nil, nil, nil
+	state.request, state.body, state.json, state.rest = nil, nil, nil, nil
 	counting := &countingWriter{ResponseWriter: w}
 	// Deferred, because an aborted response leaves by a panic.
 	defer func() { s.settle(state, r.Context(), counting.bytes, recover()) }()
