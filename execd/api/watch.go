@@ -36,15 +36,8 @@ type fileStream struct {
 // VisitWatchFilesResponse implements the generated interface.
 func (s fileStream) VisitWatchFilesResponse(w http.ResponseWriter) error {
 	defer s.watch.Close()
-	ctx, cancel := context.WithCancel(s.ctx)
+	ctx, cancel := serve.UntilDraining(s.ctx)
 	defer cancel()
-	go func() {
-		select {
-		case <-serve.Draining(s.ctx):
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
 	out := serve.NewEventStream(s.ctx, w, serve.EventStreamOptions{})
 	events := []gen.FileEvent{{Type: gen.FileEventTypeReady, Path: &s.path, Timestamp: time.Now().UnixMilli()}}
 	for {

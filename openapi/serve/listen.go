@@ -43,8 +43,9 @@ type ServeOptions struct {
 // There is no write timeout: streams and downloads may take hours and guard each
 // write themselves.
 func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options ServeOptions) error {
-	draining := make(chan struct{})
-	base := context.WithValue(context.WithoutCancel(ctx), drainKey{}, (<-chan struct{})(draining))
+	draining, drain := context.WithCancel(context.WithoutCancel(ctx))
+	defer drain()
+	base := context.WithValue(context.WithoutCancel(ctx), drainKey{}, draining)
 	// Requests outlive ctx by the grace, so they must not be cancelled with it.
 	base, cut := context.WithCancelCause(base)
 	defer cut(errStopping)
@@ -65,9 +66,9 @@ func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options S
 	select {
 	case err := <-served:
 		failure = fmt.Errorf("serve %s: %w", ln.Addr(), err)
-		close(draining)
+		drain()
 	case <-ctx.Done():
-		close(draining)
+		drain()
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), options.Grace)
 		err := server.Shutdown(grace)
 		cancel()
@@ -91,7 +92,30 @@ type drainKey struct{}
 // then finish its stream within the grace. It is nil, which blocks forever, outside
 // of [Serve].
 func Draining(ctx context.Context) <-chan struct{} {
-	draining, _ := ctx.Value(drainKey{}).(<-chan struct{})
+	if draining := drainOf(ctx); draining != nil {
+		return draining.Done()
+	}
+	return nil
+}
+
+// UntilDraining returns a context that ends with ctx, when cancel is called, and also
+// when the service begins to stop: for a stream that waits, and should rather come to
+// its end than be cut off.
+func UntilDraining(ctx context.Context) (context.Context, context.CancelFunc) {
+	draining := drainOf(ctx)
+	ctx, cancel := context.WithCancel(ctx)
+	if draining == nil {
+		return ctx, cancel
+	}
+	forget := context.AfterFunc(draining, cancel)
+	return ctx, func() {
+		forget()
+		cancel()
+	}
+}
+
+func drainOf(ctx context.Context) context.Context {
+	draining, _ := ctx.Value(drainKey{}).(context.Context)
 	return draining
 }
 

@@ -226,4 +226,33 @@ func TestDrainingOutsideOfServeBlocks(t *testing.T) {
 	if serve.Draining(t.Context()) != nil {
 		t.Error("draining without a server")
 	}
+	ctx, cancel := serve.UntilDraining(t.Context())
+	if ctx.Err() != nil {
+		t.Error("a context ended without a server")
+	}
+	cancel()
+	if ctx.Err() == nil {
+		t.Error("cancel ended nothing")
+	}
+}
+
+func TestContextUntilDraining(t *testing.T) {
+	waits := make(chan struct{})
+	s := start(t, handlers{"getWidget": func(c echo.Context) error {
+		ctx, cancel := serve.UntilDraining(c.Request().Context())
+		defer cancel()
+		close(waits)
+		<-ctx.Done()
+		if err := c.Request().Context().Err(); err != nil {
+			return err
+		}
+		return c.String(http.StatusOK, "in peace")
+	}}, setup{grace: time.Minute})
+	answered := make(chan string, 1)
+	go func() { answered <- s.request("GET", "/v1/widgets/w1", "").body }()
+	<-waits
+	s.stop()
+	if got := <-answered; got != "in peace" {
+		t.Errorf("got %q", got)
+	}
 }

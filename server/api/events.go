@@ -64,7 +64,7 @@ func (s *eventStream) VisitStreamEventsResponse(w http.ResponseWriter) error { r
 
 func (s *eventStream) serve(w http.ResponseWriter) error {
 	defer s.feed.Close()
-	ctx, cancel := untilDrained(s.ctx)
+	ctx, cancel := serve.UntilDraining(s.ctx)
 	defer cancel()
 	out := serve.NewEventStream(s.ctx, w, serve.EventStreamOptions{})
 	var cursor int64

@@ -33,7 +33,7 @@ type logAnswer struct {
 
 // VisitGetLogsResponse implements the generated interface.
 func (a logAnswer) VisitGetLogsResponse(w http.ResponseWriter) error {
-	ctx, cancel := untilDrained(a.ctx)
+	ctx, cancel := serve.UntilDraining(a.ctx)
 	defer cancel()
 	opened := false
 	err := a.backend.Logs(ctx, a.id, a.options, func() io.Writer {

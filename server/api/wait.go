@@ -61,7 +61,7 @@ func (h *handlers) wait(ctx context.Context, prefer *string, id string) (sandbox
 	if limit == 0 {
 		return sandbox, nil
 	}
-	ctx, cancel := untilDrained(ctx)
+	ctx, cancel := serve.UntilDraining(ctx)
 	defer cancel()
 	sandbox, err := h.backend.Settle(ctx, id, limit)
 	if err != nil {
@@ -69,21 +69,4 @@ func (h *handlers) wait(ctx context.Context, prefer *string, id string) (sandbox
 	}
 	preference := "wait"
 	return sandbox, &preference
-}
-
-// untilDrained returns a context that also ends when the service begins to stop: a client should rather hear something than be cut off.
-func untilDrained(ctx context.Context) (context.Context, context.CancelFunc) {
-	draining := serve.Draining(ctx)
-	ctx, cancel := context.WithCancel(ctx)
-	if draining == nil {
-		return ctx, cancel
-	}
-	go func() {
-		select {
-		case <-draining:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
 }
