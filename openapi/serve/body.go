@@ -37,7 +37,11 @@ func (op *operation) checkBody(c echo.Context, limit int64) error {
 
 	// MaxBytesReader marks the connection for closing only through net/http's own
 	// writer; behind echo's the unread rest would be taken for the next request.
-	data, err := io.ReadAll(http.MaxBytesReader(c.Response().Writer, r.Body, limit))
+	writer := c.Response().Writer
+	if layer, ok := writer.(*takeover); ok {
+		writer = layer.ResponseWriter
+	}
+	data, err := io.ReadAll(http.MaxBytesReader(writer, r.Body, limit))
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
 		return err

@@ -170,34 +170,38 @@ func TestBodyLimit(t *testing.T) {
 
 // The rest of a body that was too large must not be taken for the next request.
 func TestConnectionAfterTooLargeBody(t *testing.T) {
-	s := start(t, nil, setup{options: func(o *serve.Options) { o.MaxJSONBody = 64 }})
-	conn, err := net.Dial("tcp", s.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	smuggled := "DELETE /v1/widgets/w1?force=true HTTP/1.1\r\nHost: x\r\n" + keyHeader + ": " + key + "\r\n\r\n"
-	body := strings.Repeat(" ", 65) + smuggled
-	fmt.Fprintf(conn, "POST /v1/widgets HTTP/1.1\r\nHost: x\r\n%s: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
-		keyHeader, key, len(body), body)
+	for name, header := range map[string]string{"plain": "", "with an upgrade": "Connection: Upgrade\r\nUpgrade: other\r\n"} {
+		t.Run(name, func(t *testing.T) {
+			s := start(t, nil, setup{options: func(o *serve.Options) { o.MaxJSONBody = 64 }})
+			conn, err := net.Dial("tcp", s.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			smuggled := "DELETE /v1/widgets/w1?force=true HTTP/1.1\r\nHost: x\r\n" + keyHeader + ": " + key + "\r\n\r\n"
+			body := strings.Repeat(" ", 65) + smuggled
+			fmt.Fprintf(conn, "POST /v1/widgets HTTP/1.1\r\nHost: x\r\n%s%s: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+				header, keyHeader, key, len(body), body)
 
-	reader := bufio.NewReader(conn)
-	first, err := http.ReadResponse(reader, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, _ = io.Copy(io.Discard, first.Body)
-	if first.StatusCode != 413 || !first.Close {
-		t.Errorf("status %d, closes %v; want 413 and a closing connection", first.StatusCode, first.Close)
-	}
-	if rest, err := io.ReadAll(reader); len(rest) != 0 {
-		t.Errorf("after the 413 came %q (%v)", rest, err)
-	}
-	if strings.Contains(s.logs.String(), "deleteWidget") {
-		t.Error("the body's rest was served as a request")
-	}
-	if got := s.request("POST", "/v1/widgets", validWidget); got.StatusCode != 204 {
-		t.Errorf("next connection: status %d, want 204", got.StatusCode)
+			reader := bufio.NewReader(conn)
+			first, err := http.ReadResponse(reader, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = io.Copy(io.Discard, first.Body)
+			if first.StatusCode != 413 || !first.Close {
+				t.Errorf("status %d, closes %v; want 413 and a closing connection", first.StatusCode, first.Close)
+			}
+			if rest, err := io.ReadAll(reader); len(rest) != 0 {
+				t.Errorf("after the 413 came %q (%v)", rest, err)
+			}
+			if strings.Contains(s.logs.String(), "deleteWidget") {
+				t.Error("the body's rest was served as a request")
+			}
+			if got := s.request("POST", "/v1/widgets", validWidget); got.StatusCode != 204 {
+				t.Errorf("next connection: status %d, want 204", got.StatusCode)
+			}
+		})
 	}
 }
 

@@ -1,6 +1,8 @@
 package serve
 
 import (
+	"bufio"
+	"net"
 	"net/http"
 	"strings"
 	"time"
@@ -60,12 +62,12 @@ func (s *Server) observeBegin(c echo.Context) {
 			}
 		}
 	}
-	if upgrades(c.Request()) {
-		// A connection that is taken over has no moment at which its header is written.
-		opened()
-		return
-	}
 	response := c.Response()
+	if upgrades(c.Request()) {
+		// A connection that is taken over has no moment at which its header is written, and
+		// one that is not, because the upgrade was refused or not understood, is no stream.
+		response.Writer = &takeover{response.Writer, opened}
+	}
 	response.Before(func() {
 		if strings.HasPrefix(response.Header().Get(echo.HeaderContentType), "text/event-stream") {
 			opened()
@@ -81,6 +83,24 @@ func (s *Server) observeEnd(state *requestState, took time.Duration) {
 		Operation: state.operation, Status: state.line.status, Took: took, Stream: state.stream,
 	})
 }
+
+// takeover notices that a connection is taken over.
+type takeover struct {
+	http.ResponseWriter
+	opened func()
+}
+
+// Hijack implements [http.Hijacker].
+func (t *takeover) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := http.NewResponseController(t.ResponseWriter).Hijack()
+	if err == nil {
+		t.opened()
+	}
+	return conn, buffered, err
+}
+
+// Unwrap lets [http.ResponseController] find what else the writer can do.
+func (t *takeover) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
 // upgrades reports whether a request asks for another protocol on its connection.
 func upgrades(r *http.Request) bool { return r.Header.Get(echo.HeaderUpgrade) != "" }

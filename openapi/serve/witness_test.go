@@ -78,6 +78,15 @@ func watched(w *witness, o serve.Observer) setup {
 				return c.String(http.StatusOK, fmt.Sprint(serve.Principal(c.Request().Context())))
 			}
 			s.Echo().Any("/keyed", done, s.Named("keyed", true), s.Authenticated)
+			s.Echo().GET("/taken", func(c echo.Context) error {
+				conn, _, err := http.NewResponseController(c.Response()).Hijack()
+				if err != nil {
+					return err
+				}
+				defer conn.Close()
+				_, err = io.WriteString(conn, "HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+				return err
+			}, s.Named("taken", false))
 			s.Echo().Any("/signed", s.Admitted("bob", done), s.Named("signed", false))
 		},
 	}
@@ -221,18 +230,22 @@ func TestObserverSeesRequestsAndStreams(t *testing.T) {
 	s.request("GET", "/v1/widgets/w1", "")
 	s.request("GET", "/nothing", "")
 	s.request("GET", "/keyed", "", keyHeader+":")
+	s.request("GET", "/keyed", "", "Connection: Upgrade", "Upgrade: h2c") // which is not understood
+	s.request("GET", "/taken", "", "Connection: Upgrade", "Upgrade: other")
 	want := []serve.Exchange{
 		{Operation: "watchWidgets", Status: 200, Stream: true},
 		{Operation: "getWidget", Status: 204},
 		{Status: 404},
 		{Operation: "keyed", Status: 401},
+		{Operation: "keyed", Status: 200},
+		{Operation: "taken", Status: 200, Stream: true},
 	}
-	eventually(t, "four requests to end", func() bool {
+	eventually(t, "every request to end", func() bool {
 		seen.mu.Lock()
 		defer seen.mu.Unlock()
 		return len(seen.ended) == len(want)
 	})
-	if !slices.Equal(seen.ended, want) || seen.began != 4 || seen.streaming != 0 {
+	if !slices.Equal(seen.ended, want) || seen.began != len(want) || seen.streaming != 0 {
 		t.Errorf("%+v, want %+v", seen, want)
 	}
 	if line := s.logs.find(t, "request", "operation", "watchWidgets"); line["stream"] != true {
