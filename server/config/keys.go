@@ -41,6 +41,7 @@ func checkKeys(p *problems, keys []Key, apiKey string) {
 	if apiKey != "" {
 		digest := sha256.Sum256([]byte(apiKey))
 		owners[hex.EncodeToString(digest[:])] = "server.api_key"
+		names["server.api_key"] = true // its name in the log, and as an owner
 	}
 	for i, k := range keys {
 		path := fmt.Sprintf("server.keys[%d]", i)

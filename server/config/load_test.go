@@ -227,6 +227,21 @@ sha256 = "`+digestOfSecret+`"
 	}
 }
 
+// Else its key would own the administrator's sandboxes and use up its rate.
+func TestLoadRefusesTheNameOfTheAdministratorsKey(t *testing.T) {
+	_, err := config.Load(write(t, minimal+`[server]
+api_key = "secret"
+[[server.keys]]
+name = "server.api_key"
+role = "user"
+sha256 = "`+strings.Repeat("0", 64)+`"
+`), home)
+	want := `sandbox.toml:7: server.keys[0].name: must be unique ("server.api_key" is used by an earlier key)`
+	if err == nil || err.Error() != want {
+		t.Errorf("got  %v\nwant %s", err, want)
+	}
+}
+
 func TestLoadRefusesWhatIsNotTOML(t *testing.T) {
 	tests := map[string]struct{ content, want string }{
 		"key twice":     {"[server]\nport = 1\nport = 2\n", "sandbox.toml:3: server.port: is set twice (first in line 2)"},
