@@ -14,7 +14,7 @@ import (
 )
 
 const completeBody = `{
-  "image": {"uri": "registry.example.com/agent:1.4", "auth": {"username": "robot", "password": "secret"}},
+  "image": {"uri": "images.example.com/agent:1.4", "auth": {"username": "robot", "password": "secret"}},
   "timeout": 3600,
   "resourceLimits": {"cpu": "500m", "memory": "1Gi", "gpu": "1"},
   "entrypoint": ["/bin/sh", "-c", "exec agent"],
@@ -23,7 +23,7 @@ const completeBody = `{
   "networkPolicy": {"defaultAction": "deny", "egress": [{"action": "allow", "target": "*.example.com"}]},
   "volumes": [
     {"name": "data", "mountPath": "/data", "readOnly": true, "host": {"path": "/srv/data"}},
-    {"name": "work", "mountPath": "/work", "subPath": "run-7", "pvc": {"claimName": "work"}}
+    {"name": "data", "mountPath": "/data", "subPath": "run-7", "pvc": {"claimName": "data"}}
   ],
   "extensions": {"z.last": 12345678901234567890, "a.first": [1.50, 1e400, "<&>\u2028"], "n": null}
 }`
@@ -49,7 +49,7 @@ func TestCreateReachesTheBackend(t *testing.T) {
 	extensions := b.spec.Extensions
 	b.spec.Extensions = nil
 	want := lifecycle.Spec{
-		Image:      "registry.example.com/agent:1.4",
+		Image:      "images.example.com/agent:1.4",
 		Auth:       &lifecycle.ImageAuth{Username: "robot", Password: "secret"},
 		Timeout:    time.Hour,
 		Resources:  lifecycle.ResourceLimits{"cpu": "500m", "memory": "1Gi", "gpu": "1"},
@@ -60,7 +60,7 @@ func TestCreateReachesTheBackend(t *testing.T) {
 			Egress: []lifecycle.EgressRule{{Action: "allow", Target: "*.example.com"}}},
 		Volumes: []lifecycle.Volume{
 			{Name: "data", MountPath: "/data", ReadOnly: true, HostPath: "/srv/data"},
-			{Name: "work", MountPath: "/work", SubPath: "run-7", ClaimName: "work"},
+			{Name: "data", MountPath: "/data", SubPath: "run-7", ClaimName: "data"},
 		},
 	}
 	if !reflect.DeepEqual(b.spec, want) {
