@@ -6,8 +6,8 @@
 // The contracts in openapi/ are written by hand. From each of them oapi-codegen makes
 // the models, an Echo server with strict handlers, and a client, below gen/. What is
 // generated is committed and never edited; a test in gen/ regenerates it and fails on
-// any difference. The generator's version is a tool line of go.mod. execd also embeds a
-// slim form of its contract, which openapi/slim makes.
+// any difference. The generator's version is a tool line of go.mod. execd and egress also
+// embed a slim form of their contract, which openapi/slim makes.
 package sandbox
 
 //go:generate go tool oapi-codegen -config openapi/codegen/models.yaml -package lifecycle -o gen/lifecycle/models.gen.go openapi/lifecycle.yaml
@@ -17,3 +17,7 @@ package sandbox
 //go:generate go tool oapi-codegen -config openapi/codegen/server.yaml -package execd -o gen/execd/server.gen.go openapi/execd.yaml
 //go:generate go tool oapi-codegen -config openapi/codegen/client.yaml -package execd -o gen/execd/client.gen.go openapi/execd.yaml
 //go:generate go run ./openapi/slim -o openapi/execd.slim.json openapi/execd.yaml
+//go:generate go tool oapi-codegen -config openapi/codegen/models.yaml -package egress -o gen/egress/models.gen.go openapi/egress.yaml
+//go:generate go tool oapi-codegen -config openapi/codegen/server.yaml -package egress -o gen/egress/server.gen.go openapi/egress.yaml
+//go:generate go tool oapi-codegen -config openapi/codegen/client.yaml -package egress -o gen/egress/client.gen.go openapi/egress.yaml
+//go:generate go run ./openapi/slim -o openapi/egress.slim.json openapi/egress.yaml

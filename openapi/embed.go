@@ -1,5 +1,6 @@
-// Package openapi holds the contracts of both services: lifecycle.yaml, the API
-// outside the sandboxes, and execd.yaml, the API inside each of them.
+// Package openapi holds the contracts: lifecycle.yaml, the API outside the sandboxes,
+// execd.yaml, the API inside each of them, and egress.yaml, the API of the sidecar
+// between a sandbox and the network.
 //
 // The YAML is written by hand and embedded as it is. The generated code brings no
 // copy of its own, because the generator renames operationIds in the copy, and
@@ -26,6 +27,12 @@ var execdYAML string
 //go:embed execd.slim.json
 var execdSlim []byte
 
+//go:embed egress.yaml
+var egressYAML string
+
+//go:embed egress.slim.json
+var egressSlim []byte
+
 // Lifecycle returns the lifecycle contract as it was written. The caller owns the
 // bytes.
 func Lifecycle() []byte { return []byte(lifecycleYAML) }
@@ -33,6 +40,10 @@ func Lifecycle() []byte { return []byte(lifecycleYAML) }
 // Execd returns the contract of the API inside a sandbox as it was written. The
 // caller owns the bytes.
 func Execd() []byte { return []byte(execdYAML) }
+
+// Egress returns the contract of the egress sidecar as it was written. The caller
+// owns the bytes.
+func Egress() []byte { return []byte(egressYAML) }
 
 // LoadLifecycle parses the lifecycle contract and validates it, its examples
 // included. Every call returns a document of its own, which the caller may change.
@@ -42,16 +53,25 @@ func LoadLifecycle() (*openapi3.T, error) { return load("lifecycle.yaml", Lifecy
 // lifecycle API.
 func LoadExecd() (*openapi3.T, error) { return load("execd.yaml", Execd()) }
 
+// LoadEgress does for the API of the egress sidecar what [LoadLifecycle] does for the
+// lifecycle API.
+func LoadEgress() (*openapi3.T, error) { return load("egress.yaml", Egress()) }
+
 // LoadExecdSlim parses what requests to the API inside a sandbox must look like, and
 // nothing else of its contract: a quarter of the work, done in every sandbox. Operations,
 // parameters, request bodies and security are those of [LoadExecd].
-func LoadExecdSlim() (*openapi3.T, error) {
-	doc, err := assemble(execdSlim)
+func LoadExecdSlim() (*openapi3.T, error) { return loadSlim("execd.slim.json", execdSlim) }
+
+// LoadEgressSlim is to [LoadEgress] what [LoadExecdSlim] is to [LoadExecd].
+func LoadEgressSlim() (*openapi3.T, error) { return loadSlim("egress.slim.json", egressSlim) }
+
+func loadSlim(name string, data []byte) (*openapi3.T, error) {
+	doc, err := assemble(data)
 	if err == nil {
 		err = openapi3.NewLoader().ResolveRefsIn(doc, nil)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("openapi/execd.slim.json: parse: %w", err)
+		return nil, fmt.Errorf("openapi/%s: parse: %w", name, err)
 	}
 	return doc, nil
 }
