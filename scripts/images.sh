@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Builds the images sandbox/NAME:dev. Usage: scripts/images.sh [execd|busybox|base|code-interpreter...]; by default the first three.
+# Builds the images sandbox/NAME:dev. Usage: scripts/images.sh [execd|egress|busybox|base|code-interpreter...]; by default the first four.
 #
-# execd holds the program that is put into every sandbox. busybox and base are small images to make sandboxes from:
-# built from deploy/*.Dockerfile, or, where no registry can be reached, from Debian packages. code-interpreter is base with
+# execd holds the program that is put into every sandbox, egress the sidecar that stands beside one. busybox and base are small images
+# to make sandboxes from: built from deploy/*.Dockerfile, or, where no registry can be reached, from Debian packages. code-interpreter is base with
 # Jupyter and its kernels; it takes minutes, so it is built only when asked for, as `make test` does.
 # An image that is up to date is left alone; what took long to make is kept in $SANDBOX_CACHE.
 set -euo pipefail
@@ -44,6 +44,13 @@ build_execd() {
 	mkdir -p "$work/execd/opt/sandbox"
 	install -m 0755 bin/execd "$work/execd/opt/sandbox/execd"
 	pack "$work/execd" | import execd "$1" 'ENTRYPOINT ["/opt/sandbox/execd"]'
+}
+
+build_egress() {
+	[[ -x bin/egress && -x bin/egress-init ]] || die "bin/egress or bin/egress-init is missing: make build"
+	mkdir -p "$work/egress/opt/sandbox"
+	install -m 0755 bin/egress bin/egress-init "$work/egress/opt/sandbox/"
+	pack "$work/egress" | import egress "$1" 'ENTRYPOINT ["/opt/sandbox/egress-init", "/opt/sandbox/egress"]' 'EXPOSE 18080'
 }
 
 # from_registry NAME RECIPE IMAGE SECONDS: builds deploy/NAME.Dockerfile, if IMAGE is here or can be pulled in time.
@@ -161,10 +168,11 @@ build() {
 how() { declare -f "build_$1" "make_$1" from_registry from_cache pack import own_mirror; }
 
 docker version >/dev/null 2>&1 || die "no Docker Engine at $host: make engine"
-[[ $# -gt 0 ]] || set -- execd busybox base
+[[ $# -gt 0 ]] || set -- execd egress busybox base
 for name; do
 	case $name in
 	execd) build execd bin/execd <(declare -f build_execd pack import) ;;
+	egress) build egress bin/egress bin/egress-init <(declare -f build_egress pack import) ;;
 	busybox | base) build "$name" "deploy/$name.Dockerfile" <(how "$name") ;;
 	code-interpreter)
 		build base deploy/base.Dockerfile <(how base)
@@ -175,6 +183,6 @@ for name; do
 		build code-interpreter "$work/parts" deploy/code-interpreter.Dockerfile scripts/code-interpreter.sh \
 			runtime/jupyter/ipython_kernel_config.py "${files[@]}"
 		;;
-	*) die "no image $name: execd, busybox, base and code-interpreter are there" ;;
+	*) die "no image $name: execd, egress, busybox, base and code-interpreter are there" ;;
 	esac
 done

@@ -14,7 +14,7 @@ type Compiled struct {
 	exact    map[string]placed // by domain
 	below    map[string]placed // wildcards, by the domain without "*."
 	prefixes []addressRule
-	segments []Segment
+	ranges   []Range
 }
 
 // placed is a rule for names together with its place among the rules.
@@ -60,6 +60,7 @@ func Compile(p Policy) (*Compiled, error) {
 		c.policy.Egress = append(c.policy.Egress, Rule{rule.Action, t.String()})
 		c.add(i, rule.Action, t)
 	}
+	c.ranges = rangesOf(c.prefixes)
 	return c, nil
 }
 
@@ -67,11 +68,6 @@ func (c *Compiled) add(at int, action Action, t target) {
 	switch {
 	case t.isAddress():
 		c.prefixes = append(c.prefixes, addressRule{action, t.prefix, t.String()})
-		if last := len(c.segments) - 1; last < 0 || c.segments[last].Action != action {
-			c.segments = append(c.segments, Segment{Action: action})
-		}
-		last := len(c.segments) - 1
-		c.segments[last].Prefixes = append(c.segments[last].Prefixes, t.prefix)
 	case t.wildcard:
 		c.below[t.domain] = placed{at, action}
 	default:
@@ -92,9 +88,9 @@ func (c *Compiled) Default() Action { return c.fallback }
 // DryRun tells whether everything passes and is only recorded.
 func (c *Compiled) DryRun() bool { return c.policy.DryRun }
 
-// Segments returns the rules for addresses in order, neighbours with the same action put together. The first segment that holds an
-// address decides it. The caller must not change them.
-func (c *Compiled) Segments() []Segment { return c.segments }
+// Ranges returns what the rules for addresses say, as ranges in ascending order that neither overlap nor, when they have the same
+// action, touch. What is in no range gets the default. The caller must not change them.
+func (c *Compiled) Ranges() []Range { return c.ranges }
 
 // Name decides a name in its normal form ([NormalName]). It costs one look-up for each of the name's labels.
 func (c *Compiled) Name(name string) Decision {

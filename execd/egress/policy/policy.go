@@ -126,8 +126,8 @@ type Decision struct {
 // Allowed tells whether the action is Allow.
 func (d Decision) Allowed() bool { return d.Action == Allow }
 
-// Segment is a run of address rules: every address in the ranges gets the action.
-type Segment struct {
-	Action   Action
-	Prefixes []netip.Prefix
+// Range is a range of IPv4 addresses, both ends included, and what becomes of them.
+type Range struct {
+	First, Last netip.Addr
+	Action      Action
 }

@@ -1,0 +1,64 @@
+// Command egress is the guard of the egress sidecar: it decides what the sandbox beside it may reach. It runs in the sandbox's
+// network namespace with CAP_NET_ADMIN, below egress-init. Package config says how the sidecar is started.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	base "sandbox.internal/execd/config"
+	"sandbox.internal/execd/egress/app"
+	"sandbox.internal/execd/egress/config"
+)
+
+// envReady names the file descriptor on which process 1 waits for a byte that says that the gate is open.
+const envReady = "EGRESS_READY_FD"
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	settings, err := config.Parse(args, os.Getenv, os.Stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "egress: %v\n", err)
+		return 2
+	}
+	logger, _, err := base.Logger(base.Settings{LogLevel: settings.LogLevel}, os.Stdout)
+	if err != nil {
+		return fail(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	sidecar, err := app.New(ctx, settings, logger)
+	if err != nil {
+		return fail(err)
+	}
+	if err := sidecar.Run(ctx, tellReady); err != nil {
+		return fail(err)
+	}
+	return 0
+}
+
+func tellReady() {
+	fd, err := strconv.Atoi(os.Getenv(envReady))
+	if err != nil {
+		return // not below egress-init
+	}
+	pipe := os.NewFile(uintptr(fd), "ready")
+	// Process 1 notices itself when nobody listens.
+	_, _ = pipe.Write([]byte{1})
+	_ = pipe.Close()
+}
+
+func fail(err error) int {
+	fmt.Fprintf(os.Stderr, "egress: %v\n", err)
+	return 1
+}

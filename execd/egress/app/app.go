@@ -1,0 +1,189 @@
+// Package app puts the egress sidecar together: wall, DNS proxy, guard and API. It touches no flag and no signal, so that a test can
+// embed it; it changes the network namespace that it runs in.
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/execd/egress/api"
+	"sandbox.internal/execd/egress/config"
+	"sandbox.internal/execd/egress/decisions"
+	"sandbox.internal/execd/egress/dnsproxy"
+	"sandbox.internal/execd/egress/guard"
+	"sandbox.internal/execd/egress/policy"
+	"sandbox.internal/execd/egress/wall"
+	"sandbox.internal/openapi/serve"
+)
+
+const (
+	resolvConf = "/etc/resolv.conf"
+
+	// logGroup is the netfilter log group of the wall. The namespace has no other.
+	logGroup = 1
+
+	// stopGrace is how long requests may go on once the sidecar stops.
+	stopGrace = time.Second
+
+	// memoryGoal is where the garbage collector begins to work harder, in bytes: there is a sidecar beside every sandbox.
+	memoryGoal = 12 << 20
+)
+
+// App is a sidecar whose wall stands and whose gate is still closed.
+type App struct {
+	settings config.Settings
+	logger   zerolog.Logger
+	wall     *wall.Wall
+	packets  *wall.Packets
+	proxy    *dnsproxy.Proxy
+	guard    *guard.Guard
+	listener net.Listener
+	server   *serve.Server
+}
+
+// New puts up the wall with the policy that holds, closed, and everything behind it. What fails leaves the wall closed.
+func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (_ *App, err error) {
+	var opened []func() error
+	defer func() {
+		if err != nil {
+			for _, closeIt := range opened {
+				err = errors.Join(err, closeIt())
+			}
+		}
+	}()
+	store, err := guard.NewStore(settings.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	held, damage := store.Load(settings.Policy)
+	if damage != nil {
+		logger.Error().Err(damage).Msg("nothing is allowed, because the policy that held before is not known")
+	}
+	compiled, err := policy.Compile(held)
+	if err != nil {
+		return nil, err
+	}
+	upstream, err := nameServers(settings)
+	if err != nil {
+		return nil, err
+	}
+	udp, tcp, err := dnsproxy.Listen(ctx)
+	if err != nil {
+		return nil, err
+	}
+	opened = append(opened, udp.Close, tcp.Close)
+	w, err := wall.Build(wall.Options{
+		DNSPort: uint16(udp.LocalAddr().(*net.UDPAddr).Port), APIPort: uint16(settings.Port), LogGroup: logGroup,
+	}, compiled)
+	if err != nil {
+		return nil, err
+	}
+	opened = append(opened, w.Close)
+	packets, err := wall.Listen(logGroup)
+	if err != nil {
+		return nil, err
+	}
+	opened = append(opened, packets.Close)
+	g := guard.New(guard.Options{
+		Policy: compiled, Wall: w, Store: store, Own: own, Log: decisions.New(time.Now), Logger: logger, Clock: time.Now,
+	})
+	server, err := api.New(api.Options{
+		Guard: g, Token: settings.AccessToken, Started: time.Now(), Restarts: settings.Restarts, Logger: logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	listener, err := net.Listen("tcp4", settings.Addr())
+	if err != nil {
+		return nil, fmt.Errorf("listen: %w", err)
+	}
+	return &App{
+		settings: settings, logger: logger, wall: w, packets: packets, guard: g, listener: listener, server: server,
+		proxy: dnsproxy.New(udp, tcp, dnsproxy.Options{Judge: g, Upstream: upstream, Mark: w.Mark(), Logger: logger}),
+	}, nil
+}
+
+func nameServers(settings config.Settings) ([]netip.AddrPort, error) {
+	if len(settings.Upstream) > 0 {
+		return settings.Upstream, nil
+	}
+	conf, err := os.Open(resolvConf)
+	if err != nil {
+		return nil, fmt.Errorf("find name servers: %w", err)
+	}
+	defer conf.Close()
+	servers, err := dnsproxy.NameServers(conf)
+	if err == nil && len(servers) == 0 {
+		err = fmt.Errorf("%s names no IPv4 name server that can be asked from here: name some with --upstream", resolvConf)
+	}
+	return servers, err
+}
+
+// own tells whether an address is one of this network namespace. Interfaces may come later, so they are asked each time.
+func own(addr netip.Addr) bool {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return true // what is not known is not allowed
+	}
+	for _, address := range addresses {
+		if network, ok := address.(*net.IPNet); ok {
+			if ip, ok := netip.AddrFromSlice(network.IP); ok && ip.Unmap() == addr {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Addr returns the address of the API.
+func (a *App) Addr() string { return a.listener.Addr().String() }
+
+// Run opens the gate, calls ready, and serves until ctx ends or a part fails. When it returns the gate is closed.
+func (a *App) Run(ctx context.Context, ready func()) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var parts sync.WaitGroup
+	part := func(run func(context.Context) error) {
+		parts.Go(func() {
+			if err := run(ctx); err != nil {
+				stop(err)
+			}
+		})
+	}
+	part(a.proxy.Run)
+	part(func(ctx context.Context) error { return a.packets.Run(ctx, a.guard.Packet) })
+	part(func(ctx context.Context) error { a.guard.Run(ctx); return nil })
+	// Loading the contract leaves garbage behind that is as large as the idle sidecar.
+	debug.FreeOSMemory()
+	debug.SetMemoryLimit(memoryGoal)
+	if err := a.wall.Open(); err != nil {
+		stop(err)
+	} else {
+		if a.settings.AccessToken == "" {
+			a.logger.Warn().Msg("no access token is set: everybody who reaches this port, the sandbox too, may change the policy")
+		}
+		p := a.guard.Policy()
+		a.logger.Info().Str("address", a.Addr()).Str("default_action", string(p.DefaultAction)).Int("rules", len(p.Egress)).
+			Bool("dry_run", p.DryRun).Msg("the wall stands and the gate is open")
+		ready()
+	}
+	part(func(ctx context.Context) error {
+		return serve.Serve(ctx, a.listener, a.server, serve.ServeOptions{Logger: a.logger, Grace: stopGrace})
+	})
+	parts.Wait()
+	err := errors.Join(a.wall.Close(), a.packets.Close())
+	a.logger.Info().Msg("the gate is closed")
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		err = errors.Join(cause, err)
+	}
+	return err
+}

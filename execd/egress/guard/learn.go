@@ -1,0 +1,199 @@
+package guard
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	"sandbox.internal/execd/egress/policy"
+	"sandbox.internal/execd/egress/wall"
+)
+
+const (
+	// floor is how long an address stays reachable at least: programs keep addresses for longer than their time to live.
+	floor = 30 * time.Second
+	// grace is how much longer than the answer holds an address stays reachable.
+	grace = 30 * time.Second
+	// ceiling is how long an address stays reachable at most without being asked for again.
+	ceiling = 24 * time.Hour
+
+	// maxBatch is how many answers are learned in one step at most.
+	maxBatch = 256
+	// maxKnown is how many addresses are remembered; those that hold for the shortest time make room.
+	maxKnown = 8192
+	// maxNames is how many names are remembered of an address, the latest last.
+	maxNames = 16
+	// shownNames is how many of them a decision shows.
+	shownNames = 4
+)
+
+// request asks for the addresses of one answer to be learned.
+type request struct {
+	name      string
+	addresses []netip.Addr
+	ttl       time.Duration
+	done      chan error
+}
+
+// Run learns addresses until ctx ends. Answers that come while the kernel is busy with others are learned together.
+func (g *Guard) Run(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case first := <-g.requests:
+			batch := []request{first}
+			for more := true; more && len(batch) < maxBatch; {
+				select {
+				case r := <-g.requests:
+					batch = append(batch, r)
+				default:
+					more = false
+				}
+			}
+			g.learn(batch)
+		}
+	}
+}
+
+// learn decides once more, because the policy may have changed since the question.
+func (g *Guard) learn(batch []request) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.options.Clock()
+	results := make([]error, len(batch))
+	var fresh []wall.Address
+	for i, r := range batch {
+		holds := min(max(r.ttl, floor), ceiling)
+		nameAllowed := g.compiled.Name(r.name).Allowed()
+		if !nameAllowed && !g.compiled.DryRun() {
+			results[i] = ErrDenied
+			continue
+		}
+		for _, addr := range r.addresses {
+			until, reachable := g.known.add(addr, r.name, now)
+			allowed := nameAllowed && g.compiled.Resolved(addr, g.options.Own).Allowed()
+			if !allowed && !g.compiled.DryRun() {
+				results[i] = ErrDenied
+				break
+			}
+			if !allowed || reachable && until.Sub(now) >= holds {
+				continue
+			}
+			// Under a policy that allows by default the wall knows no names; their addresses are learned when that changes.
+			g.known.extend(addr, now.Add(holds+grace), g.compiled.Default() == policy.Deny)
+			if g.compiled.Default() == policy.Deny {
+				fresh = append(fresh, wall.Address{Addr: addr, For: holds + grace})
+			}
+		}
+	}
+	if len(fresh) > 0 {
+		if err := g.options.Wall.Learn(fresh); err != nil {
+			for _, address := range fresh {
+				g.known.forget(address.Addr)
+			}
+			for i := range results {
+				if results[i] == nil {
+					results[i] = err
+				}
+			}
+		}
+	}
+	for i, r := range batch {
+		r.done <- results[i]
+	}
+}
+
+// book remembers which names resolved to an address, and until when the address may be reached.
+type book struct{ entries map[netip.Addr]*entry }
+
+type entry struct {
+	names []string
+	until time.Time
+	taught  bool // the wall knows
+}
+
+func newBook() *book { return &book{entries: make(map[netip.Addr]*entry)} }
+
+// add notes a name of an address. It returns until when the address may be reached, and whether the wall knows.
+func (b *book) add(addr netip.Addr, name string, now time.Time) (time.Time, bool) {
+	e, ok := b.entries[addr]
+	if !ok {
+		b.makeRoom()
+		e = &entry{}
+		b.entries[addr] = e
+	}
+	if at := slices.Index(e.names, name); at >= 0 {
+		e.names = slices.Delete(e.names, at, at+1)
+	} else if len(e.names) >= maxNames {
+		e.names = slices.Delete(e.names, 0, 1)
+	}
+	e.names = append(e.names, name)
+	return e.until, e.taught && e.until.After(now)
+}
+
+func (b *book) extend(addr netip.Addr, until time.Time, taught bool) {
+	if e := b.entries[addr]; e != nil {
+		e.until, e.taught = until, taught
+	}
+}
+
+func (b *book) forget(addr netip.Addr) { delete(b.entries, addr) }
+
+func (b *book) names(addr netip.Addr) []string {
+	if e := b.entries[addr]; e != nil {
+		return e.names
+	}
+	return nil
+}
+
+// living returns the addresses that hold and are allowed.
+func (b *book) living(now time.Time, allowed func(netip.Addr, []string) bool) []wall.Address {
+	var all []wall.Address
+	for addr, e := range b.entries {
+		if e.until.After(now) && allowed(addr, e.names) {
+			all = append(all, wall.Address{Addr: addr, For: e.until.Sub(now)})
+		}
+	}
+	return all
+}
+
+// teach notes that the wall knows these addresses and no others.
+func (b *book) teach(addresses []wall.Address) {
+	for _, e := range b.entries {
+		e.taught = false
+	}
+	for _, address := range addresses {
+		b.entries[address.Addr].taught = true
+	}
+}
+
+// makeRoom removes a tenth of what is remembered once it is too much.
+func (b *book) makeRoom() {
+	if len(b.entries) < maxKnown {
+		return
+	}
+	var ends []time.Time
+	for _, e := range b.entries {
+		ends = append(ends, e.until)
+	}
+	slices.SortFunc(ends, time.Time.Compare)
+	limit := ends[len(ends)/10]
+	for addr, e := range b.entries {
+		if !e.until.After(limit) {
+			delete(b.entries, addr)
+		}
+	}
+}
+
+// latest returns the names that a decision shows, the latest first.
+func latest(names []string) []string {
+	shown := make([]string, 0, shownNames)
+	for _, name := range slices.Backward(names) {
+		if len(shown) < shownNames {
+			shown = append(shown, name)
+		}
+	}
+	return shown
+}

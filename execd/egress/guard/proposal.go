@@ -1,0 +1,43 @@
+package guard
+
+import (
+	"slices"
+
+	"sandbox.internal/execd/egress/decisions"
+	"sandbox.internal/execd/egress/policy"
+)
+
+// Proposal returns the smallest policy that denies by default and allows what was seen to pass: the names that resolved, and the
+// addresses that none of these names explains. Rules that deny stay, at the front, and what they deny is not proposed.
+func (g *Guard) Proposal() policy.Policy {
+	compiled := g.current()
+	seen, _ := g.options.Log.After(0)
+	proposal := policy.Policy{DefaultAction: policy.Deny, Egress: []policy.Rule{}}
+	for _, rule := range compiled.Policy().Egress {
+		if rule.Action == policy.Deny {
+			proposal.Egress = append(proposal.Egress, rule)
+		}
+	}
+	var names, addresses []string
+	for _, d := range seen {
+		passed := d.Action == policy.Allow || d.DryRun
+		byRule := d.Action == policy.Deny && d.Reason == policy.ByRule
+		if d.Kind == decisions.Name && passed && !byRule && d.Resolved && !slices.Contains(names, d.Target) {
+			names = append(names, d.Target)
+		}
+	}
+	for _, d := range seen {
+		passed := d.Action == policy.Allow || d.DryRun
+		byRule := d.Action == policy.Deny && d.Reason == policy.ByRule
+		explained := slices.ContainsFunc(d.Names, func(name string) bool { return slices.Contains(names, name) })
+		if d.Kind == decisions.Address && passed && !byRule && !explained && !slices.Contains(addresses, d.Target) {
+			addresses = append(addresses, d.Target)
+		}
+	}
+	slices.Sort(names)
+	slices.Sort(addresses)
+	for _, target := range slices.Concat(names, addresses) {
+		proposal.Egress = append(proposal.Egress, policy.Rule{Action: policy.Allow, Target: target})
+	}
+	return proposal
+}

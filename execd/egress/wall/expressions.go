@@ -1,0 +1,133 @@
+package wall
+
+import (
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// gateBit is the bit of a packet's mark that only the gate sets.
+const gateBit = 1
+
+// Directions of a connection's packets, as conntrack numbers them.
+const (
+	originalDirection = 0
+	replyDirection    = 1
+)
+
+// Offsets of the addresses in an IPv4 header, in bytes.
+const (
+	source      = 12
+	destination = 16
+)
+
+func flatten(parts []any) []expr.Any {
+	var all []expr.Any
+	for _, part := range parts {
+		switch part := part.(type) {
+		case []expr.Any:
+			all = append(all, part...)
+		case expr.Any:
+			all = append(all, part)
+		}
+	}
+	return all
+}
+
+func native(n uint32) []byte { return binaryutil.NativeEndian.PutUint32(n) }
+
+func meta(key expr.MetaKey, op expr.CmpOp, data []byte) []expr.Any {
+	return []expr.Any{&expr.Meta{Key: key, Register: 1}, &expr.Cmp{Op: op, Register: 1, Data: data}}
+}
+
+func ipv4(op expr.CmpOp) []expr.Any {
+	return meta(expr.MetaKeyNFPROTO, op, []byte{unix.NFPROTO_IPV4})
+}
+
+func l4proto(proto byte) []expr.Any {
+	return meta(expr.MetaKeyL4PROTO, expr.CmpOpEq, []byte{proto})
+}
+
+func mark(op expr.CmpOp, mark uint32) []expr.Any { return meta(expr.MetaKeyMARK, op, native(mark)) }
+
+func iface(key expr.MetaKey, name string) []expr.Any {
+	return meta(key, expr.CmpOpEq, append([]byte(name), 0))
+}
+
+// gateClosed matches packets that the gate has not marked.
+func gateClosed() []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(gateBit), Xor: native(0)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: native(0)},
+	}
+}
+
+// setGateBit marks packets.
+func setGateBit() []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(^uint32(gateBit)), Xor: native(gateBit)},
+		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1},
+	}
+}
+
+// port matches the destination port of TCP and UDP.
+func port(port uint16) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(port)},
+	}
+}
+
+func load(offset uint32) expr.Any {
+	return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4}
+}
+
+// address matches the first bits of an address; they must be whole bytes.
+func address(offset uint32, addr netip.Addr, bits int) []expr.Any {
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(bits / 8)},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: addr.AsSlice()[:bits/8]},
+	}
+}
+
+func in(set *nftables.Set) expr.Any {
+	return &expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID}
+}
+
+func state(bits uint32) []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(bits), Xor: native(0)},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: native(0)},
+	}
+}
+
+func direction(direction byte) []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{direction}},
+	}
+}
+
+func accept() expr.Any { return &expr.Verdict{Kind: expr.VerdictAccept} }
+func drop() expr.Any   { return &expr.Verdict{Kind: expr.VerdictDrop} }
+
+func goTo(chain string) expr.Any { return &expr.Verdict{Kind: expr.VerdictGoto, Chain: chain} }
+
+// logTo reports the packet's headers, at a rate that a flood of packets cannot exceed.
+func logTo(group uint16, prefix string) []expr.Any {
+	return []expr.Any{
+		&expr.Limit{Type: expr.LimitTypePkts, Rate: logsPerSec, Unit: expr.LimitTimeSecond, Burst: logsPerSec},
+		&expr.Log{
+			Key:     1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX | 1<<unix.NFTA_LOG_SNAPLEN,
+			Group:   group,
+			Snaplen: 64,
+			Data:    []byte(prefix),
+		},
+	}
+}

@@ -1,0 +1,256 @@
+// Package wall is the packet filter around a sandbox: nftables in the network namespace that the sidecar owns and the sandbox shares.
+//
+// There are two tables. The wall stays when the process dies; it refuses everything that does not carry the gate's mark, but for the
+// loopback. The gate puts that mark on packets. It belongs to a netlink socket of this process (NFT_TABLE_F_OWNER), so the kernel
+// removes it however the process ends, and from then on nothing passes.
+//
+// Packets of the guard itself are known by a random mark. Setting a mark needs CAP_NET_ADMIN or, on newer kernels, CAP_NET_RAW; a
+// sandbox has neither.
+package wall
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
+
+	"sandbox.internal/execd/egress/policy"
+)
+
+const (
+	wallTable = "sandbox_wall"
+	gateTable = "sandbox_gate"
+
+	// inUse is how long an address that a name resolved to stays reachable for an open connection that says nothing.
+	inUse = 2 * time.Hour
+
+	// gateWait is how long Open waits for the gate of a former process to go.
+	gateWait = 5 * time.Second
+
+	// maxAddresses bounds the addresses that names resolved to. More make learning fail.
+	maxAddresses = 1 << 16
+)
+
+// Options configures a [Wall].
+type Options struct {
+	// DNSPort is the port on the loopback that queries are redirected to.
+	DNSPort uint16
+	// APIPort is the port of the sidecar's own API. While the gate is closed nothing reaches it, so that nobody in the sandbox can
+	// answer in the sidecar's place.
+	APIPort uint16
+	// LogGroup is the group that [Listen] hears.
+	LogGroup uint16
+}
+
+// Wall is a packet filter that stands. It is safe for concurrent use.
+type Wall struct {
+	mark uint32
+	gate *netlink.Conn
+
+	mu         sync.Mutex
+	conn       *nftables.Conn
+	table      *nftables.Table
+	verdict    *nftables.Chain // of outgoing packets
+	answer     *nftables.Chain // of incoming packets that answer outgoing ones
+	pass       string
+	deny       string
+	would      string
+	learned    *nftables.Set // addresses of allowed names, by the answers' time to live
+	inUse      *nftables.Set // those of them that open connections use
+	generation int
+	stale      []*nftables.Set // the sets of the policy in force
+}
+
+// Build puts up the wall with a policy, and opens no gate: nothing passes yet. A wall that an earlier process left is replaced in
+// one step. Addresses learned before are forgotten.
+func Build(options Options, compiled *policy.Compiled) (*Wall, error) {
+	conn, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(wideBuffers))
+	if err != nil {
+		return nil, fmt.Errorf("open netlink: %w", err)
+	}
+	w := &Wall{conn: conn, mark: newMark()}
+	w.raise(options)
+	if err := w.fill(compiled); err == nil {
+		err = w.conn.Flush()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("build the wall: %w", err), conn.CloseLasting())
+	}
+	return w, nil
+}
+
+// Mark is the mark that the guard's own packets carry ([syscall.SO_MARK]); they pass whatever the policy says.
+func (w *Wall) Mark() uint32 { return w.mark }
+
+// Open opens the gate: from now on what the policy allows passes, until the process ends or Close.
+func (w *Wall) Open() error {
+	// The gate of a process that has just died may still be on its way out.
+	for deadline := time.Now().Add(gateWait); ; time.Sleep(10 * time.Millisecond) {
+		gate, err := netlink.Dial(syscall.NETLINK_NETFILTER, nil)
+		if err != nil {
+			return fmt.Errorf("open netlink: %w", err)
+		}
+		if err = openGate(gate); err == nil {
+			w.gate = gate
+			return nil
+		}
+		err = errors.Join(fmt.Errorf("open the gate: %w", err), gate.Close())
+		if !errors.Is(err, syscall.EEXIST) && !errors.Is(err, syscall.EPERM) || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// Close closes the gate. The wall stays, and nothing passes.
+func (w *Wall) Close() error {
+	var err error
+	if w.gate != nil {
+		err = w.gate.Close()
+	}
+	return errors.Join(err, w.conn.CloseLasting())
+}
+
+// Apply puts a policy into force, in one step, for open connections too. Of the addresses that names resolved to those stay that
+// keep tells to; add are learned in the same step.
+func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, add []Address) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, set := range []*nftables.Set{w.learned, w.inUse} {
+		elements, err := w.conn.GetSetElements(set)
+		if err != nil {
+			return fmt.Errorf("read set %s: %w", set.Name, err)
+		}
+		// Emptied and filled again, because an element may time out between reading and deleting it.
+		w.conn.FlushSet(set)
+		kept := elements[:0]
+		for _, element := range elements {
+			addr, ok := netip.AddrFromSlice(element.Key)
+			if ok && element.Expires > 0 && keep(addr) {
+				kept = append(kept, nftables.SetElement{Key: element.Key, Timeout: element.Expires})
+			}
+		}
+		if set == w.learned {
+			kept = merge(kept, add)
+		}
+		if err := w.addElements(set, kept); err != nil {
+			return err
+		}
+	}
+	old := w.stale
+	if err := w.fill(compiled); err != nil {
+		return err
+	}
+	for _, set := range old {
+		w.conn.DelSet(set)
+	}
+	if err := w.conn.Flush(); err != nil {
+		w.stale = old
+		return fmt.Errorf("apply the policy: %w", err)
+	}
+	return nil
+}
+
+// Address is an address that an allowed name resolved to, and how long it may be reached.
+type Address struct {
+	Addr netip.Addr
+	For  time.Duration
+}
+
+// Learn makes addresses reachable. It returns once packets to them pass. An address that is reachable already may be named again,
+// to be reachable for longer.
+func (w *Wall) Learn(addresses []Address) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	elements := merge(nil, addresses)
+	// Adding an element that exists leaves its time as it is, and deleting one that does not exist fails.
+	err := w.renew(elements, true)
+	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.EBUSY) {
+		err = w.renewEach(elements)
+	}
+	if err != nil {
+		return fmt.Errorf("learn addresses: %w", err)
+	}
+	return nil
+}
+
+func (w *Wall) renewEach(elements []nftables.SetElement) error {
+	if err := w.renew(elements, false); err != nil { // now all of them exist, those that did with their old time
+		return err
+	}
+	for _, element := range elements {
+		if err := w.renew([]nftables.SetElement{element}, true); err != nil && !errors.Is(err, syscall.ENOENT) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *Wall) renew(elements []nftables.SetElement, replace bool) error {
+	if replace {
+		bare := make([]nftables.SetElement, len(elements))
+		for i, element := range elements {
+			bare[i].Key = element.Key
+		}
+		if err := w.conn.SetDeleteElements(w.learned, bare); err != nil {
+			return err
+		}
+	}
+	if err := w.addElements(w.learned, elements); err != nil {
+		return err
+	}
+	return w.conn.Flush()
+}
+
+// addElements adds in portions, because the length of a netlink attribute is 16 bits wide.
+func (w *Wall) addElements(set *nftables.Set, elements []nftables.SetElement) error {
+	const portion = 1000
+	for len(elements) > 0 {
+		n := min(len(elements), portion)
+		if err := w.conn.SetAddElements(set, elements[:n]); err != nil {
+			return err
+		}
+		elements = elements[n:]
+	}
+	return nil
+}
+
+// merge adds addresses to elements, each once, for the longer of the times.
+func merge(elements []nftables.SetElement, addresses []Address) []nftables.SetElement {
+	at := make(map[netip.Addr]int, len(elements)+len(addresses))
+	for i, element := range elements {
+		addr, _ := netip.AddrFromSlice(element.Key)
+		at[addr] = i
+	}
+	for _, address := range addresses {
+		if i, ok := at[address.Addr]; ok {
+			elements[i].Timeout = max(elements[i].Timeout, address.For)
+			continue
+		}
+		at[address.Addr] = len(elements)
+		elements = append(elements, nftables.SetElement{Key: address.Addr.AsSlice(), Timeout: address.For})
+	}
+	return elements
+}
+
+func wideBuffers(conn *netlink.Conn) error {
+	const size = 4 << 20 // bytes; a policy of 4096 rules is one message of 300 KiB
+	return errors.Join(conn.SetWriteBuffer(size), conn.SetReadBuffer(size))
+}
+
+// newMark returns a mark whose lowest bit, the gate's, is not set, and that is not 0.
+func newMark() uint32 {
+	var bytes [4]byte
+	for {
+		rand.Read(bytes[:]) // never fails
+		if mark := binary.NativeEndian.Uint32(bytes[:]) &^ gateBit; mark != 0 {
+			return mark
+		}
+	}
+}
