@@ -38,6 +38,8 @@ const (
 	kinOpenAPI  = "github.com/getkin/kin-openapi"
 	oapiRuntime = "github.com/oapi-codegen/runtime"
 	zerolog     = "github.com/rs/zerolog"
+	dns         = "github.com/miekg/dns"
+	sysPackage  = "golang.org/x/sys"
 	sqlite      = "modernc.org/sqlite"
 	prometheus  = "github.com/prometheus"
 )
@@ -46,6 +48,7 @@ var (
 	noLibraries = []string{}
 	docker      = []string{"github.com/docker", "github.com/moby"}
 	kubernetes  = []string{"k8s.io", "sigs.k8s.io"}
+	netfilter   = []string{"github.com/google/nftables", "github.com/mdlayher/netlink"}
 )
 
 var theHouse = house{
@@ -87,6 +90,21 @@ var theHouse = house{
 		}},
 		{packages: []string{"execd/app", "execd/cmd/execd"}, ours: []string{"gen/execd", "openapi/...", "runtime/...", "execd/..."}},
 
+		// Between the sandbox and the network.
+		{packages: []string{"execd/egress/policy", "execd/cmd/egress-init"}, libraries: noLibraries},
+		{packages: []string{"execd/egress/decisions", "execd/egress/config"}, ours: []string{"execd/egress/policy"}, libraries: noLibraries},
+		{packages: []string{"execd/egress/wall"}, ours: []string{"execd/egress/policy"}, libraries: append([]string{sysPackage}, netfilter...)},
+		{packages: []string{"execd/egress/dnsproxy"}, ours: []string{"execd/egress/policy"}, libraries: []string{dns, zerolog}},
+		{packages: []string{"execd/egress/guard"}, ours: []string{
+			"execd/egress/decisions", "execd/egress/policy", "execd/egress/wall",
+		}, libraries: []string{zerolog}},
+		{packages: []string{"execd/egress/api"}, ours: []string{
+			"gen/egress", "openapi", "openapi/serve", "execd/egress/decisions", "execd/egress/guard", "execd/egress/policy",
+		}},
+		{packages: []string{"execd/egress/app", "execd/cmd/egress"}, ours: []string{
+			"gen/egress", "openapi/...", "execd/config", "execd/egress/...",
+		}},
+
 		// Adapters to the outside world, and what they are tested with.
 		{packages: []string{"runtime/engine", "runtime/engine/enginetest/probe"}, libraries: noLibraries},
 		{packages: []string{"runtime/engine/enginetest"}, ours: []string{"runtime/engine"}},
@@ -123,7 +141,8 @@ var theHouse = house{
 			packages: []string{
 				"server/lifecycle", "server/host", "server/store", "server/config", "server/audit", "server/proxy", "runtime/...",
 				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/config", "execd/initd",
-				"execd/terminal", "execd/watch", "execd/probe",
+				"execd/terminal", "execd/watch", "execd/probe", "execd/egress/policy", "execd/egress/wall", "execd/egress/dnsproxy",
+				"execd/egress/decisions", "execd/egress/guard", "execd/egress/config",
 			},
 			ours:      []string{"gen/...", "openapi/..."},
 			libraries: []string{"github.com/labstack/echo"},
@@ -159,6 +178,8 @@ var theHouse = house{
 		{libraries: kubernetes, packages: []string{"runtime/kube", "server/cluster"}},
 		{libraries: []string{sqlite}, packages: []string{"server/store"}},
 		{libraries: []string{prometheus}, packages: []string{"server/metrics", "e2e"}},
+		{libraries: netfilter, packages: []string{"execd/egress/wall"}},
+		{libraries: []string{dns}, packages: []string{"execd/egress/dnsproxy"}},
 	},
 
 	names: []string{"util", "utils", "helper", "helpers", "common", "misc", "shared", "base"},

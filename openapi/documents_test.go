@@ -13,8 +13,7 @@ import (
 	"sandbox.internal/openapi"
 )
 
-// document is what one of the two documents that the project fulfils says in its
-// tables. Lists are written as words with spaces between them.
+// document is what one of the documents that the project fulfils says in its tables. Lists are written as words with spaces between them.
 type document struct {
 	operations  map[string]documentedOperation // by method and path
 	everyHeader string                         // a header of every response
@@ -63,7 +62,13 @@ func contracts(t *testing.T) []contract {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return []contract{{"lifecycle", lifecycle, lifecycleDocument}, {"execd", execd, execdDocument}}
+	egress, err := openapi.LoadEgress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []contract{
+		{"lifecycle", lifecycle, lifecycleDocument}, {"execd", execd, execdDocument}, {"egress", egress, egressDocument},
+	}
 }
 
 // each runs a test on both contracts.

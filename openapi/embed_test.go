@@ -12,6 +12,7 @@ func TestEmbeddedContractsAreTheFiles(t *testing.T) {
 	for name, embedded := range map[string]func() []byte{
 		"lifecycle.yaml": openapi.Lifecycle,
 		"execd.yaml":     openapi.Execd,
+		"egress.yaml":    openapi.Egress,
 	} {
 		file, err := os.ReadFile(name)
 		if err != nil {

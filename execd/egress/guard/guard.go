@@ -73,7 +73,7 @@ func (g *Guard) current() *policy.Compiled {
 	return g.now
 }
 
-// Replace puts another policy into force and returns it in its normal form. It holds when Replace returns. An error that wraps
+// Replace puts another policy into force and returns it in its normal form. It holds when Replace returns. An error that is
 // [policy.ErrInvalid] is about the policy given; after any error the policy is the one before.
 func (g *Guard) Replace(p policy.Policy) (policy.Policy, error) {
 	return g.change(func(policy.Policy) (policy.Policy, error) { return p, nil })
@@ -81,7 +81,7 @@ func (g *Guard) Replace(p policy.Policy) (policy.Policy, error) {
 
 // Merge adds rules, as [policy.Policy.Merge] does, in one step.
 func (g *Guard) Merge(rules []policy.Rule) (policy.Policy, error) {
-	return g.change(func(p policy.Policy) (policy.Policy, error) { return p.Merge(rules), nil })
+	return g.change(func(p policy.Policy) (policy.Policy, error) { return p.Merge(rules) })
 }
 
 // Remove takes the rules for the targets away, in one step.

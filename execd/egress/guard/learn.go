@@ -109,9 +109,9 @@ func (g *Guard) learn(batch []request) {
 type book struct{ entries map[netip.Addr]*entry }
 
 type entry struct {
-	names []string
-	until time.Time
-	taught  bool // the wall knows
+	names  []string
+	until  time.Time
+	taught bool // the wall knows
 }
 
 func newBook() *book { return &book{entries: make(map[netip.Addr]*entry)} }

@@ -1,7 +1,6 @@
 package policy
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -30,7 +29,7 @@ type addressRule struct {
 }
 
 // Compile checks a policy. Targets are brought to their normal form: lower case, no final dot, ranges without host bits.
-// Of several rules for one target the first stays. An error wraps [ErrInvalid] and names the field.
+// Of several rules for one target the first stays. An error is [ErrInvalid] and names the field.
 func Compile(p Policy) (*Compiled, error) {
 	c := &Compiled{fallback: Allow, exact: make(map[string]placed), below: make(map[string]placed)}
 	switch p.DefaultAction {
@@ -38,20 +37,17 @@ func Compile(p Policy) (*Compiled, error) {
 		c.fallback = p.DefaultAction
 	case "":
 	default:
-		return nil, fmt.Errorf("%w: defaultAction: must be allow or deny, got %q", ErrInvalid, p.DefaultAction)
+		return nil, invalidf("defaultAction: must be allow or deny, got %q", p.DefaultAction)
 	}
 	if len(p.Egress) > MaxRules {
-		return nil, fmt.Errorf("%w: egress: must have at most %d rules, has %d", ErrInvalid, MaxRules, len(p.Egress))
+		return nil, invalidf("egress: must have at most %d rules, has %d", MaxRules, len(p.Egress))
 	}
 	c.policy = Policy{DefaultAction: c.fallback, Egress: make([]Rule, 0, len(p.Egress)), DryRun: p.DryRun}
 	seen := make(map[string]bool)
 	for i, rule := range p.Egress {
-		if rule.Action != Allow && rule.Action != Deny {
-			return nil, fmt.Errorf("%w: egress[%d].action: must be allow or deny, got %q", ErrInvalid, i, rule.Action)
-		}
-		t, err := parseTarget(rule.Target)
+		t, err := check(rule)
 		if err != nil {
-			return nil, fmt.Errorf("%w: egress[%d].target: %w", ErrInvalid, i, err)
+			return nil, invalidf("egress[%d].%v", i, err)
 		}
 		if seen[t.String()] {
 			continue

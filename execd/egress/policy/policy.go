@@ -15,8 +15,16 @@ import (
 	"slices"
 )
 
-// ErrInvalid is wrapped by every error about a policy that breaks a rule. Its text names the field and the rule.
+// ErrInvalid is what every error about a policy that breaks a rule is ([errors.Is]). The error's text names the field and the rule.
 var ErrInvalid = errors.New("invalid policy")
+
+// invalid is an error about a policy.
+type invalid struct{ text string }
+
+func (e *invalid) Error() string        { return e.text }
+func (e *invalid) Is(target error) bool { return target == ErrInvalid }
+
+func invalidf(format string, args ...any) error { return &invalid{fmt.Sprintf(format, args...)} }
 
 // MaxRules is how many rules a policy may have.
 const MaxRules = 4096
@@ -52,10 +60,10 @@ func Parse(data []byte) (Policy, error) {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&p); err != nil {
-		return Policy{}, fmt.Errorf("%w: must be JSON such as {\"defaultAction\":\"deny\",\"egress\":[]}: %v", ErrInvalid, err)
+		return Policy{}, invalidf("must be JSON such as {\"defaultAction\":\"deny\",\"egress\":[]}: %v", err)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-		return Policy{}, fmt.Errorf("%w: must be one JSON object", ErrInvalid)
+		return Policy{}, invalidf("must be one JSON object and nothing behind it")
 	}
 	compiled, err := Compile(p)
 	if err != nil {
@@ -64,23 +72,39 @@ func Parse(data []byte) (Policy, error) {
 	return compiled.Policy(), nil
 }
 
-// Merge returns p with the rules: one whose target p has already takes its place, the others come first, in their order. Targets
-// are compared in their normal form; a target that cannot be parsed is left for [Compile] to refuse.
-func (p Policy) Merge(rules []Rule) Policy {
+// Merge returns p with the rules: one whose target p has already takes its place, the others come first, in their order. Of several
+// for one target the last counts. A rule that breaks the rules is an error.
+func (p Policy) Merge(rules []Rule) (Policy, error) {
 	kept := slices.Clone(p.Egress)
 	var added []Rule
-	for _, rule := range rules {
-		same := func(other Rule) bool { return normal(other.Target) == normal(rule.Target) }
-		if i := slices.IndexFunc(kept, same); i >= 0 {
-			kept[i] = rule
-		} else if i := slices.IndexFunc(added, same); i >= 0 {
-			added[i] = rule
+	for i, rule := range rules {
+		t, err := check(rule)
+		if err != nil {
+			return Policy{}, invalidf("[%d].%v", i, err)
+		}
+		same := func(other Rule) bool { return normal(other.Target) == t.String() }
+		if at := slices.IndexFunc(kept, same); at >= 0 {
+			kept[at] = rule
+		} else if at := slices.IndexFunc(added, same); at >= 0 {
+			added[at] = rule
 		} else {
 			added = append(added, rule)
 		}
 	}
 	p.Egress = append(added, kept...)
-	return p
+	return p, nil
+}
+
+// check parses the target of a rule. An error names the field.
+func check(rule Rule) (target, error) {
+	if rule.Action != Allow && rule.Action != Deny {
+		return target{}, fmt.Errorf("action: must be allow or deny, got %q", rule.Action)
+	}
+	t, err := parseTarget(rule.Target)
+	if err != nil {
+		return target{}, fmt.Errorf("target: %w", err)
+	}
+	return t, nil
 }
 
 // Without returns p without the rules for the targets. A target that cannot be parsed is an error; one that no rule has is not.
@@ -89,7 +113,7 @@ func (p Policy) Without(targets []string) (Policy, error) {
 	for i, text := range targets {
 		t, err := parseTarget(text)
 		if err != nil {
-			return Policy{}, fmt.Errorf("%w: [%d]: %w", ErrInvalid, i, err)
+			return Policy{}, invalidf("[%d]: %v", i, err)
 		}
 		gone[t.String()] = true
 	}
