@@ -1,0 +1,381 @@
+package app_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	gen "sandbox.internal/gen/egress"
+)
+
+const fewNames = `{"defaultAction": "deny", "egress": [
+	{"action": "allow", "target": "web1.test"}, {"action": "allow", "target": "alias.test"}, {"action": "allow", "target": "*.wild.test"},
+	{"action": "allow", "target": "echo.test"}, {"action": "allow", "target": "rebind.test"}, {"action": "allow", "target": "meta.test"},
+	{"action": "allow", "target": "loop.test"}, {"action": "deny", "target": "$web2ip"}]}`
+
+func TestTheWallHolds(t *testing.T) {
+	s := start(t, fewNames)
+
+	t.Run("allowed names pass", func(t *testing.T) {
+		s.passes(t, fetch("http://web1.test:$port1/"), "this is web1")
+		s.passes(t, fetch("http://alias.test:$port1/"), "this is web1")
+		s.passes(t, fetch("http://x.wild.test:$port1/"), "this is web1")
+		s.passes(t, "getent ahostsv4 WEB1.test", s.web1.Addr().String())
+	})
+	t.Run("denied names do not", func(t *testing.T) {
+		s.fails(t, "getent hosts web2.test")
+		s.fails(t, "getent hosts wild.test")
+		s.fails(t, "getent hosts nobody.example.com")
+		s.fails(t, fetch("http://web2.test:$port2/"))
+	})
+	t.Run("addresses that no answer brought do not pass", func(t *testing.T) {
+		s.fails(t, fetch("http://$web2ip:$port2/"))
+		s.fails(t, fetch("http://$echoip:$echoport/")) // its name is allowed, but was not asked for
+		s.passes(t, python(`
+import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+try:
+    for _ in range(2):
+        s.sendto(b"x", ("$web2ip", 9999))
+    print("sent")
+except PermissionError:
+    print("refused at once")`), "refused at once")
+	})
+	t.Run("another resolver is not reached", func(t *testing.T) {
+		query := `
+import socket, struct
+def query(name):
+    return struct.pack(">HHHHHH", 7, 0x100, 1, 0, 0, 0) + b"".join(bytes([len(l)]) + l.encode() for l in name.split(".")) + b"\0\0\x01\0\x01"
+def rcode(answer):
+    return answer[3] & 15
+u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+u.settimeout(30)
+u.sendto(query("secret.test"), ("$rogueip", 53))
+print("udp", rcode(u.recv(4096)))
+c = socket.create_connection(("$rogueip", 53), 30)
+q = query("secret.test")
+c.sendall(struct.pack(">H", len(q)) + q)
+print("tcp", rcode(c.recv(4096)[2:]))`
+		s.passes(t, python(query), "udp 3\ntcp 3")
+		s.passes(t, python(`
+import socket
+for port in 853, 443, 5353:
+    try:
+        socket.create_connection(("$rogueip", port), 30)
+        print("connected")
+    except ConnectionRefusedError:
+        print("refused")`), "refused\nrefused\nrefused")
+		if n := s.asked.Load(); n != 0 {
+			t.Errorf("the other resolver was asked %d times", n)
+		}
+	})
+	t.Run("an edited resolv.conf changes nothing", func(t *testing.T) {
+		s.passes(t, "cp /etc/resolv.conf /tmp/resolv.conf && echo nameserver $rogueip > /etc/resolv.conf && getent hosts web1.test", s.web1.Addr().String())
+		s.fails(t, "getent hosts secret.test")
+		s.passes(t, "cat /tmp/resolv.conf > /etc/resolv.conf && echo back", "back")
+		if n := s.asked.Load(); n != 0 {
+			t.Errorf("the other resolver was asked %d times", n)
+		}
+	})
+	t.Run("names that lead to denied addresses are not answered", func(t *testing.T) {
+		for _, name := range []string{"rebind.test", "meta.test", "loop.test"} {
+			s.fails(t, "getent ahostsv4 "+name)
+		}
+		s.fails(t, fetch("http://rebind.test:$port2/"))
+		s.fails(t, fetch("http://169.254.169.254/"))
+	})
+	t.Run("there is no IPv6", func(t *testing.T) {
+		s.passes(t, "cat /proc/sys/net/ipv6/conf/all/disable_ipv6", "1")
+		s.fails(t, fetch("'http://[2001:db8::2]:$port2/'"))
+	})
+	t.Run("what comes in is answered", func(t *testing.T) {
+		command(t, "docker", "exec", "-d", s.name, "python3", "-m", "http.server", "8123")
+		addr := command(t, "docker", "inspect", "-f", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", s.name+"-s")
+		s.eventually(t, "the sandbox's server answers", func() error {
+			client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+			response, err := client.Get("http://" + net.JoinHostPort(addr, "8123") + "/")
+			if err != nil {
+				return err
+			}
+			return response.Body.Close()
+		})
+	})
+}
+
+func TestRootInTheSandboxCannotOpenTheWall(t *testing.T) {
+	s := start(t, fewNames)
+	t.Run("a mark cannot be set", func(t *testing.T) {
+		s.passes(t, python(`
+import socket
+s = socket.socket()
+try:
+    s.setsockopt(socket.SOL_SOCKET, 36, 1)
+    print("set")
+except PermissionError:
+    print("not permitted")`), "not permitted")
+	})
+	t.Run("not even with NET_RAW does a mark open the gate", func(t *testing.T) {
+		out := command(t, "docker", "run", "--rm", "--network", "container:"+s.name+"-s", "--cap-drop", "NET_ADMIN", "--cap-add", "NET_RAW",
+			"sandbox/base:dev", "bash", "-c", s.expand(python(`
+import socket, struct
+for mark in 1, 2, 3, 0xffffffff, 0xfffffffe:
+    s = socket.socket()
+    s.settimeout(30)
+    try:
+        s.setsockopt(socket.SOL_SOCKET, 36, struct.pack("I", mark))
+    except PermissionError:
+        pass # an older kernel
+    try:
+        s.connect(("$web2ip", $port2))
+        print("connected")
+    except ConnectionRefusedError:
+        print("refused")`)))
+		if strings.Contains(out, "connected") || strings.Count(out, "refused") != 5 {
+			t.Errorf("got %q", out)
+		}
+	})
+	t.Run("netfilter cannot be changed", func(t *testing.T) {
+		// The guard itself is the best tool to change the wall with that there is.
+		binary := t.TempDir() + "/egress"
+		command(t, "docker", "cp", s.name+"-s:/egress", binary)
+		command(t, "docker", "cp", binary, s.name+":/egress")
+		out, err := s.sh(t, "/egress --port 0 --policy '{}' --state-dir /tmp/state --upstream $dnsip")
+		if err == nil || !strings.Contains(out, "operation not permitted") {
+			t.Errorf("it ended with %v and %q", err, out)
+		}
+	})
+	t.Run("interfaces and routes cannot be changed", func(t *testing.T) {
+		s.passes(t, python(`
+import fcntl, socket, struct
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+try:
+    fcntl.ioctl(s, 0x8914, struct.pack("16sH14x", b"eth0", 0)) # down
+    print("changed")
+except PermissionError:
+    print("not permitted")
+try:
+    socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+    print("opened")
+except PermissionError:
+    print("not permitted")`), "not permitted\nnot permitted")
+	})
+	t.Run("the API needs the token", func(t *testing.T) {
+		s.passes(t, "curl -s -o /dev/null -w '%{http_code}' -X PUT -H 'Content-Type: application/json' -d '{}' http://127.0.0.1:18080/policy", "401")
+	})
+	s.fails(t, fetch("http://$web2ip:$port2/"))
+	s.passes(t, fetch("http://web1.test:$port1/"), "this is web1")
+}
+
+// talk is a program in the sandbox that sends a line over and over, and prints what comes back and how it ends.
+const talk = `
+import socket, sys, time
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 30)
+n = 0
+try:
+    while True:
+        s.sendall(b"%d\n" % n)
+        if not s.recv(100):
+            raise ConnectionError("closed")
+        print("line", n, flush=True)
+        n += 1
+        time.sleep(0.01)
+except OSError as e:
+    print("cut", type(e).__name__, flush=True)`
+
+// conversation is a connection that stays open.
+type conversation struct{ lines chan string }
+
+func (s *sandbox) converse(t *testing.T, host string) *conversation {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	cmd := exec.CommandContext(ctx, "docker", "exec", s.name, "python3", "-c", talk, host, fmt.Sprint(s.echo.Port()))
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := &conversation{lines: make(chan string)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer close(c.lines)
+		lines := bufio.NewScanner(out)
+		for lines.Scan() {
+			select {
+			case c.lines <- lines.Text():
+			case <-ctx.Done():
+			}
+		}
+		_ = cmd.Wait() // killed, or ended as it said
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return c
+}
+
+// next waits for a line with the prefix.
+func (c *conversation) next(t *testing.T, prefix string) {
+	t.Helper()
+	timeout := time.After(patience)
+	last := ""
+	for {
+		select {
+		case line, ok := <-c.lines:
+			if !ok {
+				t.Fatalf("the conversation ended without %q; its last line was %q", prefix, last)
+			}
+			if last = line; strings.HasPrefix(line, prefix) {
+				return
+			}
+			if strings.HasPrefix(line, "cut") {
+				t.Fatalf("the conversation was cut: %s; wanted %q", line, prefix)
+			}
+		case <-timeout:
+			t.Fatalf("no %q within %s; the last line was %q", prefix, patience, last)
+		}
+	}
+}
+
+// more waits for several lines, so that at least one of them was sent from now on.
+func (c *conversation) more(t *testing.T) {
+	t.Helper()
+	for range 5 {
+		c.next(t, "line")
+	}
+}
+
+func TestChangesHoldAtOnce(t *testing.T) {
+	s := start(t, fewNames)
+	byName := s.converse(t, "echo.test")
+	byName.more(t)
+
+	s.must(t, http.MethodPatch, "/policy", `[{"action": "allow", "target": "$web2ip"}]`)
+	s.passes(t, fetch("http://$web2ip:$port2/"), "this is web2")
+	byName.more(t) // what has nothing to do with a change goes on
+
+	s.must(t, http.MethodDelete, "/policy", `["$web2ip"]`)
+	s.fails(t, fetch("http://$web2ip:$port2/"))
+	byName.more(t)
+
+	s.must(t, http.MethodDelete, "/policy", `["echo.test"]`)
+	byName.next(t, "cut")
+	s.fails(t, "getent hosts echo.test")
+	s.fails(t, fetch("http://$echoip:$echoport/"))
+
+	s.must(t, http.MethodPut, "/policy", `{}`)
+	s.passes(t, "getent hosts echo.test", s.echo.Addr().String())
+	byAddress := s.converse(t, s.echo.Addr().String())
+	byAddress.more(t)
+	s.must(t, http.MethodPut, "/policy", `{"egress": [{"action": "deny", "target": "$echoip"}]}`)
+	byAddress.next(t, "cut")
+
+	// A connection that was open before goes on under a stricter policy that allows its name.
+	s.must(t, http.MethodPut, "/policy", `{}`)
+	again := s.converse(t, "echo.test")
+	again.more(t)
+	s.must(t, http.MethodPut, "/policy", `{"defaultAction": "deny", "egress": [{"action": "allow", "target": "*.test"}]}`)
+	again.more(t)
+
+	var answer gen.Error
+	response, err := s.send(t.Context(), http.MethodPut, "/policy", `{"egress": [{"action": "allow", "target": "1.2.3"}]}`, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if err := json.NewDecoder(response.Body).Decode(&answer); err != nil || response.StatusCode != http.StatusBadRequest || !strings.HasPrefix(answer.Message, "egress[0].target: ") {
+		t.Errorf("a bad policy gave %s, %+v, %v", response.Status, answer, err)
+	}
+	again.more(t)
+}
+
+func TestNothingPassesWithoutTheGuard(t *testing.T) {
+	s := start(t, fewNames)
+	s.must(t, http.MethodPatch, "/policy", `[{"action": "allow", "target": "$web2ip"}]`)
+	conversation := s.converse(t, "echo.test")
+	conversation.more(t)
+	s.passes(t, fetch("http://$web2ip:$port2/"), "this is web2")
+
+	// Process 1 is held, so that there is no guard for as long as it takes to look.
+	first, guard := s.processes(t)
+	if err := syscall.Kill(first, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	goOn := func() error { return syscall.Kill(first, syscall.SIGCONT) }
+	t.Cleanup(func() { _ = goOn() })
+	if err := syscall.Kill(guard, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually(t, "the guard is dead", func() error {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", guard))
+		if err != nil || strings.Contains(string(data), ") Z ") {
+			return nil
+		}
+		return errors.New("it lives")
+	})
+	s.fails(t, fetch("http://$web2ip:$port2/"))
+	s.fails(t, fetch("http://web1.test:$port1/"))
+	s.fails(t, "getent hosts web1.test")
+	s.passes(t, python(`
+import socket
+l = socket.create_server(("127.0.0.1", 0))
+socket.create_connection(l.getsockname(), 30)
+print("the loopback stays")`), "the loopback stays")
+	// Nobody answers in the sidecar's place.
+	command(t, "docker", "exec", "-d", s.name, "python3", "-m", "http.server", "18080")
+	err := s.inside(t, func() error {
+		timeout := unix.NsecToTimeval(int64(time.Second))
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout); err != nil {
+			return err
+		}
+		if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: 18080}); err == nil {
+			return errors.New("somebody answers on the API's port")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	s.passes(t, python(`
+import os, signal
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    with open("/proc/%s/cmdline" % pid, "rb") as f:
+        if f.read() == b"python3\0-m\0http.server\00018080\0":
+            os.kill(int(pid), signal.SIGKILL)
+            print("ended")`), "ended")
+
+	if err := goOn(); err != nil {
+		t.Fatal(err)
+	}
+	var health gen.Health
+	s.eventually(t, "the guard is back", func() error {
+		if err := s.call(t, http.MethodGet, "/healthz", "", &health); err != nil {
+			return err
+		}
+		if health.Restarts == 0 {
+			return errors.New("it was not started again")
+		}
+		return nil
+	})
+	s.passes(t, fetch("http://web1.test:$port1/"), "this is web1")
+	s.passes(t, fetch("http://$web2ip:$port2/"), "this is web2") // the policy is the one that was changed
+	s.fails(t, "getent hosts web2.test")
+	s.fails(t, fetch("http://$rogueip:$port2/"))
+}
