@@ -33,9 +33,6 @@ const (
 
 	// stopGrace is how long requests may go on once the sidecar stops.
 	stopGrace = time.Second
-
-	// memoryGoal is where the garbage collector begins to work harder, in bytes: there is a sidecar beside every sandbox.
-	memoryGoal = 12 << 20
 )
 
 // App is a sidecar whose wall stands and whose gate is still closed.
@@ -164,7 +161,6 @@ func (a *App) Run(ctx context.Context, ready func()) error {
 	part(func(ctx context.Context) error { a.guard.Run(ctx); return nil })
 	// Loading the contract leaves garbage behind that is as large as the idle sidecar.
 	debug.FreeOSMemory()
-	debug.SetMemoryLimit(memoryGoal)
 	if err := a.wall.Open(); err != nil {
 		stop(err)
 	} else {

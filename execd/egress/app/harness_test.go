@@ -112,7 +112,7 @@ func start(t *testing.T, policy string) *sandbox {
 	})
 	command(t, "docker", "run", "-d", "--name", sidecar, "--network", s.network, "--cap-drop", "ALL", "--cap-add", "NET_ADMIN",
 		"--sysctl", "net.ipv6.conf.all.disable_ipv6=1", "-p", "127.0.0.1::18080",
-		"-e", "EGRESS_ACCESS_TOKEN="+token, "-e", "EGRESS_POLICY="+s.expand(policy), "-e", "EGRESS_LOG_LEVEL=7",
+		"-e", "EGRESS_ACCESS_TOKEN="+token, "-e", "EGRESS_POLICY="+s.expand(policy),
 		"-e", "EGRESS_UPSTREAM="+s.dns.String(), built)
 	command(t, "docker", "run", "-d", "--name", s.name, "--network", "container:"+sidecar, "--cap-drop", "NET_ADMIN", "--cap-drop", "NET_RAW",
 		"--security-opt", "no-new-privileges", "--init", "sandbox/base:dev", "sleep", "infinity")

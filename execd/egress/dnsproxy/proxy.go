@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// atOnce bounds the queries that wait for name servers; more wait for their turn.
+	// atOnce bounds the queries that wait for name servers. More are answered with SERVFAIL, so that a flood of them costs no memory.
 	atOnce = 1024
 	// patience is how long a query is worked at; clients give up after five seconds and ask again.
 	patience = 5 * time.Second
@@ -27,6 +27,8 @@ const (
 	tcpIdle = 10 * time.Second
 	// receiveBuffer holds bursts of queries, in bytes.
 	receiveBuffer = 4 << 20
+	// maxQuery is the largest UDP query, in bytes. Each that is worked at has a buffer of this size.
+	maxQuery = 2048
 	// binds is how often a port is looked for that is free for UDP and TCP.
 	binds = 16
 )
@@ -97,7 +99,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	defer cancel()
 	p.work = work
 	servers := []*dns.Server{
-		{PacketConn: p.udp, Handler: p, UDPSize: dns.MaxMsgSize},
+		{PacketConn: p.udp, Handler: p, UDPSize: maxQuery},
 		{Listener: p.tcp, Handler: p, IdleTimeout: func() time.Duration { return tcpIdle }, MaxTCPQueries: -1},
 	}
 	failed := make(chan error, len(servers))
@@ -160,14 +162,14 @@ func (p *Proxy) answer(ctx context.Context, query *dns.Msg) *dns.Msg {
 	select {
 	case p.slots <- struct{}{}:
 		defer func() { <-p.slots }()
-	case <-ctx.Done():
-		return refuse(query, dns.RcodeServerFailure, "too many queries")
+	default:
+		return refuse(query, dns.RcodeServerFailure, "")
 	}
 	response, err := p.ask(ctx, query)
 	if err != nil {
 		p.options.Logger.Debug().Err(err).Str("name", name).Msg("the name servers do not answer")
 		p.options.Judge.Told(name, decision, !decision.Allowed(), false)
-		return refuse(query, dns.RcodeServerFailure, "the name servers do not answer")
+		return refuse(query, dns.RcodeServerFailure, "")
 	}
 	kept := p.filter(name, question, response, dryRun)
 	if !kept.decision.Allowed() {
@@ -177,7 +179,7 @@ func (p *Proxy) answer(ctx context.Context, query *dns.Msg) *dns.Msg {
 	if len(kept.addresses) > 0 {
 		if err := p.options.Judge.Learn(ctx, name, kept.addresses, kept.ttl); err != nil {
 			p.options.Logger.Warn().Err(err).Str("name", name).Msg("addresses are not reachable, so their name is not answered")
-			return refuse(query, dns.RcodeServerFailure, "the addresses cannot be made reachable")
+			return refuse(query, dns.RcodeServerFailure, "")
 		}
 	}
 	p.options.Judge.Told(name, decision, dryRun && !decision.Allowed(), response.Rcode == dns.RcodeSuccess && len(response.Answer) > 0)
@@ -190,7 +192,7 @@ func refuse(query *dns.Msg, rcode int, reason string) *dns.Msg {
 	answer.RecursionAvailable = true
 	if query.IsEdns0() != nil {
 		answer.SetEdns0(ednsSize, false)
-		if reason != "" && (rcode == dns.RcodeNameError || rcode == dns.RcodeRefused) {
+		if reason != "" {
 			edns := answer.IsEdns0()
 			edns.Option = append(edns.Option, &dns.EDNS0_EDE{InfoCode: dns.ExtendedErrorCodeBlocked, ExtraText: reason})
 		}

@@ -3,6 +3,7 @@ package guard
 import (
 	"context"
 	"net/netip"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -17,6 +18,12 @@ const (
 	grace = 30 * time.Second
 	// ceiling is how long an address stays reachable at most without being asked for again.
 	ceiling = 24 * time.Hour
+
+	// clockSkew is how much later than here an address may time out in the kernel.
+	clockSkew = 5 * time.Second
+
+	// rest is how long no answer was learned before memory is given back.
+	rest = 2 * time.Second
 
 	// maxBatch is how many answers are learned in one step at most.
 	maxBatch = 256
@@ -38,10 +45,15 @@ type request struct {
 
 // Run learns addresses until ctx ends. Answers that come while the kernel is busy with others are learned together.
 func (g *Guard) Run(ctx context.Context) {
+	quiet := time.NewTimer(rest)
+	defer quiet.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-quiet.C:
+			// Once after each time of activity: what a burst of queries took is given back.
+			debug.FreeOSMemory()
 		case first := <-g.requests:
 			batch := []request{first}
 			for more := true; more && len(batch) < maxBatch; {
@@ -53,6 +65,7 @@ func (g *Guard) Run(ctx context.Context) {
 				}
 			}
 			g.learn(batch)
+			quiet.Reset(rest)
 		}
 	}
 }
@@ -72,19 +85,21 @@ func (g *Guard) learn(batch []request) {
 			continue
 		}
 		for _, addr := range r.addresses {
-			until, reachable := g.known.add(addr, r.name, now)
+			until, taught := g.known.add(addr, r.name)
 			allowed := nameAllowed && g.compiled.Resolved(addr, g.options.Own).Allowed()
 			if !allowed && !g.compiled.DryRun() {
 				results[i] = ErrDenied
 				break
 			}
-			if !allowed || reachable && until.Sub(now) >= holds {
+			if !allowed || taught && until.Sub(now) >= holds {
 				continue
 			}
 			// Under a policy that allows by default the wall knows no names; their addresses are learned when that changes.
 			g.known.extend(addr, now.Add(holds+grace), g.compiled.Default() == policy.Deny)
 			if g.compiled.Default() == policy.Deny {
-				fresh = append(fresh, wall.Address{Addr: addr, For: holds + grace})
+				// The kernel's clock began a little later.
+				known := taught && until.Add(clockSkew).After(now)
+				fresh = append(fresh, wall.Address{Addr: addr, For: holds + grace, Known: known})
 			}
 		}
 	}
@@ -116,8 +131,8 @@ type entry struct {
 
 func newBook() *book { return &book{entries: make(map[netip.Addr]*entry)} }
 
-// add notes a name of an address. It returns until when the address may be reached, and whether the wall knows.
-func (b *book) add(addr netip.Addr, name string, now time.Time) (time.Time, bool) {
+// add notes a name of an address. It returns until when the address may be reached, and whether the wall was told.
+func (b *book) add(addr netip.Addr, name string) (time.Time, bool) {
 	e, ok := b.entries[addr]
 	if !ok {
 		b.makeRoom()
@@ -130,7 +145,7 @@ func (b *book) add(addr netip.Addr, name string, now time.Time) (time.Time, bool
 		e.names = slices.Delete(e.names, 0, 1)
 	}
 	e.names = append(e.names, name)
-	return e.until, e.taught && e.until.After(now)
+	return e.until, e.taught
 }
 
 func (b *book) extend(addr netip.Addr, until time.Time, taught bool) {

@@ -99,9 +99,14 @@ func in(set *nftables.Set) expr.Any {
 	return &expr.Lookup{SourceRegister: 1, SetName: set.Name, SetID: set.ID}
 }
 
-func state(bits uint32) []expr.Any {
+func state(bits uint32) []expr.Any { return conntrack(expr.CtKeySTATE, bits) }
+
+// redirected matches packets of connections whose destination was changed (IPS_DST_NAT).
+func redirected() []expr.Any { return conntrack(expr.CtKeySTATUS, 1<<5) }
+
+func conntrack(key expr.CtKey, bits uint32) []expr.Any {
 	return []expr.Any{
-		&expr.Ct{Key: expr.CtKeySTATE, Register: 1},
+		&expr.Ct{Key: key, Register: 1},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(bits), Xor: native(0)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: native(0)},
 	}

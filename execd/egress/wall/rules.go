@@ -83,8 +83,8 @@ func (w *Wall) raiseHooks(options Options) {
 	own := w.mark | gateBit
 	w.rule(out, ipv4(expr.CmpOpEq), address(destination, dockerDNS, 32), mark(expr.CmpOpNeq, own), goTo("refuse"))
 	w.rule(out, iface(expr.MetaKeyOIFNAME, "lo"), accept())
-	// A redirected packet still shows the interface that it was meant for.
-	w.rule(out, ipv4(expr.CmpOpEq), address(destination, netip.AddrFrom4([4]byte{127}), 8), accept())
+	// A redirected packet still shows the interface that it was meant for. One that was bound to an interface was not redirected.
+	w.rule(out, ipv4(expr.CmpOpEq), address(destination, netip.AddrFrom4([4]byte{127}), 8), redirected(), accept())
 	w.rule(out, ipv4(expr.CmpOpNeq), goTo("refuse"))
 	w.rule(out, gateClosed(), goTo("closed"))
 	w.rule(out, mark(expr.CmpOpEq, own), &expr.Immediate{Register: 1, Data: native(guardConnection)},

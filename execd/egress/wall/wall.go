@@ -161,18 +161,26 @@ func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, add 
 type Address struct {
 	Addr netip.Addr
 	For  time.Duration
+	// Known says that the address was learned before and may still be reachable.
+	Known bool
 }
 
-// Learn makes addresses reachable. It returns once packets to them pass. An address that is reachable already may be named again,
-// to be reachable for longer.
+// Learn makes addresses reachable. It returns once packets to them pass.
 func (w *Wall) Learn(addresses []Address) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	elements := merge(nil, addresses)
-	// Adding an element that exists leaves its time as it is, and deleting one that does not exist fails.
-	err := w.renew(elements, true)
-	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.EBUSY) {
-		err = w.renewEach(elements)
+	var fresh, known []Address
+	for _, address := range addresses {
+		if address.Known {
+			known = append(known, address)
+		} else {
+			fresh = append(fresh, address)
+		}
+	}
+	// Adding an element that exists leaves its time as it is, so it is deleted first; deleting one that has timed out fails.
+	err := w.renew(merge(nil, fresh), merge(nil, known))
+	if errors.Is(err, syscall.ENOENT) {
+		err = w.renewEach(merge(nil, addresses), merge(nil, known))
 	}
 	if err != nil {
 		return fmt.Errorf("learn addresses: %w", err)
@@ -180,29 +188,34 @@ func (w *Wall) Learn(addresses []Address) error {
 	return nil
 }
 
-func (w *Wall) renewEach(elements []nftables.SetElement) error {
-	if err := w.renew(elements, false); err != nil { // now all of them exist, those that did with their old time
+// renewEach adds all elements, and then renews the known ones one by one.
+func (w *Wall) renewEach(all, known []nftables.SetElement) error {
+	if err := w.renew(all, nil); err != nil {
 		return err
 	}
-	for _, element := range elements {
-		if err := w.renew([]nftables.SetElement{element}, true); err != nil && !errors.Is(err, syscall.ENOENT) {
+	for _, element := range known {
+		if err := w.renew(nil, []nftables.SetElement{element}); err != nil && !errors.Is(err, syscall.ENOENT) {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w *Wall) renew(elements []nftables.SetElement, replace bool) error {
-	if replace {
-		bare := make([]nftables.SetElement, len(elements))
-		for i, element := range elements {
+// renew adds elements, and replaces the known ones, all in one step.
+func (w *Wall) renew(fresh, known []nftables.SetElement) error {
+	if len(known) > 0 {
+		bare := make([]nftables.SetElement, len(known))
+		for i, element := range known {
 			bare[i].Key = element.Key
 		}
 		if err := w.conn.SetDeleteElements(w.learned, bare); err != nil {
 			return err
 		}
 	}
-	if err := w.addElements(w.learned, elements); err != nil {
+	if err := w.addElements(w.learned, known); err != nil {
+		return err
+	}
+	if err := w.addElements(w.learned, fresh); err != nil {
 		return err
 	}
 	return w.conn.Flush()
