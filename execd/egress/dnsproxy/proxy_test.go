@@ -3,6 +3,7 @@ package dnsproxy_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -61,6 +62,19 @@ func (j *judge) Told(name string, d policy.Decision, dryRun, resolved bool) {
 	j.told = append(j.told, text)
 }
 
+// seen returns what was learned and told so far.
+func (j *judge) seen() (map[string][]netip.Addr, []string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return maps.Clone(j.learned), slices.Clone(j.told)
+}
+
+func (j *judge) fail(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.failure = err
+}
+
 // serve runs handlers on a socket of their own, for UDP and TCP.
 func serve(t *testing.T, handler dns.HandlerFunc) netip.AddrPort {
 	t.Helper()
@@ -69,12 +83,13 @@ func serve(t *testing.T, handler dns.HandlerFunc) netip.AddrPort {
 		t.Fatal(err)
 	}
 	var serving sync.WaitGroup
+	t.Cleanup(serving.Wait)
 	for _, server := range []*dns.Server{{PacketConn: udp, Handler: handler}, {Listener: tcp, Handler: handler}} {
 		started := make(chan struct{})
 		server.NotifyStartedFunc = func() { close(started) }
 		serving.Go(func() { _ = server.ActivateAndServe() })
 		<-started
-		t.Cleanup(func() { _ = server.Shutdown(); serving.Wait() })
+		t.Cleanup(func() { _ = server.Shutdown() })
 	}
 	return netip.MustParseAddrPort(udp.LocalAddr().String())
 }
@@ -158,11 +173,12 @@ func TestOnlyWhatBelongsToTheQuestionPasses(t *testing.T) {
 		if got := texts(answer.Answer); !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		if got := j.learned["www.ok.test"]; !slices.Equal(got, []netip.Addr{netip.MustParseAddr("192.0.2.1")}) {
-			t.Errorf("learned %v", j.learned)
+		learned, told := j.seen()
+		if got := learned["www.ok.test"]; !slices.Equal(got, []netip.Addr{netip.MustParseAddr("192.0.2.1")}) {
+			t.Errorf("learned %v", learned)
 		}
-		if want := []string{"www.ok.test allow rule resolved"}; !slices.Equal(j.told, want) {
-			t.Errorf("told %q, want %q", j.told, want)
+		if want := []string{"www.ok.test allow rule resolved"}; !slices.Equal(told, want) {
+			t.Errorf("told %q, want %q", told, want)
 		}
 	}
 }
@@ -174,8 +190,8 @@ func TestWhatIsDeniedIsNotAsked(t *testing.T) {
 	if answer.Rcode != dns.RcodeNameError || len(answer.IsEdns0().Option) != 1 {
 		t.Errorf("got %s", answer)
 	}
-	if want := []string{"secret.example.org deny default"}; !slices.Equal(j.told, want) {
-		t.Errorf("told %q, want %q", j.told, want)
+	if _, told := j.seen(); !slices.Equal(told, []string{"secret.example.org deny default"}) {
+		t.Errorf("told %q", told)
 	}
 	// A dot within a label is no border between labels, and nobody needs everything at once.
 	for name, kind := range map[string]uint16{`evil\.example.com.`: dns.TypeA, "www.example.com.": dns.TypeANY} {
@@ -200,8 +216,8 @@ func TestAnswersThatLeadToWhatIsDenied(t *testing.T) {
 			if answer := ask(t, "udp", server, "ok.test.", dns.TypeA); answer.Rcode != dns.RcodeRefused || len(answer.Answer) > 0 {
 				t.Errorf("got %s", answer)
 			}
-			if len(j.learned) > 0 {
-				t.Errorf("learned %v", j.learned)
+			if learned, _ := j.seen(); len(learned) > 0 {
+				t.Errorf("learned %v", learned)
 			}
 			_, server = start(t, `{"defaultAction":"deny","dryRun":true,`+rules+`}`, upstream)
 			if answer := ask(t, "udp", server, "ok.test.", dns.TypeA); answer.Rcode != dns.RcodeSuccess || len(answer.Answer) == 0 {
@@ -213,7 +229,7 @@ func TestAnswersThatLeadToWhatIsDenied(t *testing.T) {
 
 func TestNoAnswerWithoutItsAddresses(t *testing.T) {
 	j, server := start(t, `{}`, serve(t, zone(t, "a.test. 1 IN A 192.0.2.1")))
-	j.failure = errors.New("the kernel says no")
+	j.fail(errors.New("the kernel says no"))
 	if answer := ask(t, "udp", server, "a.test.", dns.TypeA); answer.Rcode != dns.RcodeServerFailure || len(answer.Answer) > 0 {
 		t.Errorf("got %s", answer)
 	}
