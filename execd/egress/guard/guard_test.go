@@ -1,0 +1,225 @@
+package guard_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"sandbox.internal/execd/egress/decisions"
+	"sandbox.internal/execd/egress/guard"
+	"sandbox.internal/execd/egress/policy"
+	"sandbox.internal/execd/egress/wall"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// kernel stands for the wall: it holds the addresses that were learned.
+type kernel struct {
+	mu      sync.Mutex
+	held    map[netip.Addr]bool
+	learned int
+	failure error
+}
+
+func (k *kernel) Learn(addresses []wall.Address) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.failure != nil {
+		return k.failure
+	}
+	for _, address := range addresses {
+		k.held[address.Addr] = true
+		k.learned++
+	}
+	return nil
+}
+
+func (k *kernel) Apply(_ *policy.Compiled, keep func(netip.Addr) bool, add []wall.Address) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.failure != nil {
+		return k.failure
+	}
+	for addr := range k.held {
+		if !keep(addr) {
+			delete(k.held, addr)
+		}
+	}
+	for _, address := range add {
+		k.held[address.Addr] = true
+	}
+	return nil
+}
+
+func (k *kernel) holds() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var all []string
+	for addr := range k.held {
+		all = append(all, addr.String())
+	}
+	slices.Sort(all)
+	return all
+}
+
+type clock struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (c *clock) Now() time.Time { c.mu.Lock(); defer c.mu.Unlock(); return c.now }
+
+func (c *clock) advance(d time.Duration) { c.mu.Lock(); defer c.mu.Unlock(); c.now = c.now.Add(d) }
+
+func parse(t *testing.T, text string) policy.Policy {
+	t.Helper()
+	p, err := policy.Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func start(t *testing.T, text string) (*guard.Guard, *kernel, *clock, string) {
+	t.Helper()
+	compiled, err := policy.Compile(parse(t, text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	store, err := guard.NewStore(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	k, c := &kernel{held: make(map[netip.Addr]bool)}, &clock{now: time.Unix(1_000_000, 0)}
+	g := guard.New(guard.Options{
+		Policy: compiled, Wall: k, Store: store, Own: func(netip.Addr) bool { return false },
+		Log: decisions.New(c.Now), Logger: zerolog.Nop(), Clock: c.Now,
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); g.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return g, k, c, folder
+}
+
+func learn(t *testing.T, g *guard.Guard, name, addr string, ttl time.Duration) error {
+	t.Helper()
+	return g.Learn(t.Context(), name, []netip.Addr{netip.MustParseAddr(addr)}, ttl)
+}
+
+func TestAddressesAreLearnedOnceAndRenewedInTime(t *testing.T) {
+	g, k, c, _ := start(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"a.test"}]}`)
+	for _, step := range []struct {
+		after   time.Duration
+		ttl     time.Duration
+		learned int
+	}{
+		{0, time.Second, 1},                // for the floor and the grace: 60 s
+		{10 * time.Second, time.Second, 1}, // holds for 50 s more
+		{25 * time.Second, time.Second, 2}, // would only hold for 25 s
+		{0, time.Hour, 3},
+		{50 * time.Minute, time.Minute, 3},
+	} {
+		c.advance(step.after)
+		if err := learn(t, g, "a.test", "192.0.2.1", step.ttl); err != nil {
+			t.Fatal(err)
+		}
+		if k.learned != step.learned {
+			t.Fatalf("%+v: learned %d times", step, k.learned)
+		}
+	}
+	if err := learn(t, g, "b.test", "192.0.2.2", time.Second); !errors.Is(err, guard.ErrDenied) {
+		t.Errorf("a denied name gave %v", err)
+	}
+	if got := k.holds(); !slices.Equal(got, []string{"192.0.2.1"}) {
+		t.Errorf("the wall holds %v", got)
+	}
+}
+
+func TestAFailedLessonIsLearnedAgain(t *testing.T) {
+	g, k, _, _ := start(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"a.test"}]}`)
+	k.failure = errors.New("the kernel says no")
+	if err := learn(t, g, "a.test", "192.0.2.1", time.Hour); !errors.Is(err, k.failure) {
+		t.Errorf("got %v", err)
+	}
+	k.failure = nil
+	if err := learn(t, g, "a.test", "192.0.2.1", time.Hour); err != nil || k.learned != 1 {
+		t.Errorf("got %v, learned %d times", err, k.learned)
+	}
+}
+
+func TestAChangeKeepsTheAddressesOfAllowedNames(t *testing.T) {
+	g, k, c, _ := start(t, `{}`)
+	for name, addr := range map[string]string{"a.test": "192.0.2.1", "b.test": "192.0.2.2", "c.test": "10.0.0.1"} {
+		if err := learn(t, g, name, addr, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := learn(t, g, "old.test", "192.0.2.3", time.Second); err != nil {
+		t.Fatal(err)
+	}
+	c.advance(2 * time.Minute)
+	if _, err := g.Replace(parse(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"*.test"},{"action":"deny","target":"10.0.0.0/8"}]}`)); err != nil {
+		t.Fatal(err)
+	}
+	if got := k.holds(); !slices.Equal(got, []string{"192.0.2.1", "192.0.2.2"}) {
+		t.Errorf("the wall holds %v", got)
+	}
+	if _, err := g.Merge([]policy.Rule{{Action: policy.Deny, Target: "b.test"}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := k.holds(); !slices.Equal(got, []string{"192.0.2.1"}) {
+		t.Errorf("the wall holds %v", got)
+	}
+	if p, err := g.Remove([]string{"B.test"}); err != nil || len(p.Egress) != 2 {
+		t.Errorf("got %+v, %v", p, err)
+	}
+}
+
+func TestThePolicySurvives(t *testing.T) {
+	g, k, _, folder := start(t, `{}`)
+	closed := parse(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"a.test"}]}`)
+	if _, err := g.Replace(closed); err != nil {
+		t.Fatal(err)
+	}
+	store, err := guard.NewStore(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := func() policy.Policy {
+		t.Helper()
+		p, err := store.Load(policy.Policy{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	if p := held(); p.DefaultAction != policy.Deny || !slices.Equal(p.Egress, closed.Egress) {
+		t.Errorf("held %+v", p)
+	}
+	// What the wall refuses is not kept either.
+	k.failure = errors.New("the kernel says no")
+	if _, err := g.Replace(policy.Policy{}); !errors.Is(err, k.failure) {
+		t.Errorf("got %v", err)
+	}
+	if p := held(); p.DefaultAction != policy.Deny || g.Policy().DefaultAction != policy.Deny {
+		t.Errorf("held %+v, in force %+v", p, g.Policy())
+	}
+	// What cannot be read denies everything.
+	if err := os.WriteFile(filepath.Join(folder, "policy.json"), []byte(`{"defaultAction":`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := store.Load(policy.Policy{}); err == nil || p.DefaultAction != policy.Deny || len(p.Egress) != 0 {
+		t.Errorf("a damaged file gave %+v, %v", p, err)
+	}
+}
