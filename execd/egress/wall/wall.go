@@ -77,7 +77,7 @@ func Build(options Options, compiled *policy.Compiled) (*Wall, error) {
 	}
 	w := &Wall{conn: conn, mark: newMark()}
 	w.raise(options)
-	if err := w.fill(compiled); err == nil {
+	if err = w.fill(compiled); err == nil {
 		err = w.conn.Flush()
 	}
 	if err != nil {
@@ -122,26 +122,19 @@ func (w *Wall) Close() error {
 func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, add []Address) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, set := range []*nftables.Set{w.learned, w.inUse} {
-		elements, err := w.conn.GetSetElements(set)
-		if err != nil {
-			return fmt.Errorf("read set %s: %w", set.Name, err)
-		}
-		// Emptied and filled again, because an element may time out between reading and deleting it.
-		w.conn.FlushSet(set)
-		kept := elements[:0]
-		for _, element := range elements {
-			addr, ok := netip.AddrFromSlice(element.Key)
-			if ok && element.Expires > 0 && keep(addr) {
-				kept = append(kept, nftables.SetElement{Key: element.Key, Timeout: element.Expires})
-			}
-		}
-		if set == w.learned {
-			kept = merge(kept, add)
-		}
-		if err := w.addElements(set, kept); err != nil {
-			return err
-		}
+	learned, err := w.living(w.learned, keep)
+	if err != nil {
+		return err
+	}
+	inUse, err := w.living(w.inUse, keep)
+	if err != nil {
+		return err
+	}
+	// Emptied and filled again, because an element may time out between reading and deleting it.
+	w.conn.FlushSet(w.learned)
+	w.conn.FlushSet(w.inUse)
+	if err := errors.Join(w.addElements(w.learned, merge(learned, add)), w.addElements(w.inUse, inUse)); err != nil {
+		return err
 	}
 	old := w.stale
 	if err := w.fill(compiled); err != nil {
@@ -155,6 +148,22 @@ func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, add 
 		return fmt.Errorf("apply the policy: %w", err)
 	}
 	return nil
+}
+
+// living returns the elements of a set that have not timed out and that keep tells to keep.
+func (w *Wall) living(set *nftables.Set, keep func(netip.Addr) bool) ([]nftables.SetElement, error) {
+	elements, err := w.conn.GetSetElements(set)
+	if err != nil {
+		return nil, fmt.Errorf("read set %s: %w", set.Name, err)
+	}
+	kept := elements[:0]
+	for _, element := range elements {
+		addr, ok := netip.AddrFromSlice(element.Key)
+		if ok && element.Expires > 0 && keep(addr) {
+			kept = append(kept, nftables.SetElement{Key: element.Key, Timeout: element.Expires})
+		}
+	}
+	return kept, nil
 }
 
 // Address is an address that an allowed name resolved to, and how long it may be reached.
