@@ -168,6 +168,19 @@ try:
 except PermissionError:
     print("not permitted")`), "not permitted\nnot permitted")
 	})
+	t.Run("a socket bound to an interface goes no other way", func(t *testing.T) {
+		s.passes(t, python(`
+import socket
+for host, port in ("$web2ip", $port2), ("127.0.0.1", 80):
+    s = socket.socket()
+    s.settimeout(30)
+    s.setsockopt(socket.SOL_SOCKET, 25, b"eth0")
+    try:
+        s.connect((host, port))
+        print("connected")
+    except OSError:
+        print("refused")`), "refused\nrefused")
+	})
 	t.Run("the API needs the token", func(t *testing.T) {
 		s.passes(t, "curl -s -o /dev/null -w '%{http_code}' -X PUT -H 'Content-Type: application/json' -d '{}' http://127.0.0.1:18080/policy", "401")
 	})
