@@ -39,6 +39,7 @@ func groups() []group {
 		{[]string{rowCreate, rowAccept, rowPause}, (*bench).measureLifecycle},
 		{[]string{rowGet, rowList, rowExpiry}, (*bench).measureStored},
 		{[]string{rowCrowd, rowService}, (*bench).measureCrowd},
+		{[]string{rowGatewayOne, rowGatewayMany, rowGatewayDownload, rowGatewayMemory}, (*bench).measureGateway},
 	}
 }
 

@@ -7,6 +7,7 @@
 //	go run ./bench --only command     measure only rows whose name begins with a word of the list; write nothing
 //	go run ./bench --quick            fewer rounds and less data; write nothing
 //	go run ./bench floor ADDRESS DIR  be the floor server (started by the bench itself)
+//	go run ./bench forward ADDRESS TO be a bare reverse proxy (started by the bench itself)
 //
 // The exit code is 0 when every row could be measured, whether or not it met its target: this is a measurement, not a
 // test. It is 1 when a row could not be measured or data was lost.
@@ -39,6 +40,9 @@ func main() {
 func run(ctx context.Context, args []string) error {
 	if len(args) == 3 && args[0] == "floor" {
 		return serveFloor(ctx, args[1], args[2])
+	}
+	if len(args) == 3 && args[0] == "forward" {
+		return serveForward(ctx, args[1], args[2])
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	only := flags.String("only", "", "comma-separated `names`; a row is measured when its name begins with one of them")

@@ -96,6 +96,11 @@ const (
 	rowExpiry      = "expiry"
 	rowCrowd       = "creates-200"
 	rowService     = "rss-service"
+
+	rowGatewayOne      = "gateway-1"
+	rowGatewayMany     = "gateway-16"
+	rowGatewayDownload = "gateway-download"
+	rowGatewayMemory   = "gateway-rss"
 )
 
 // rows lists every row, in the order of the report.
@@ -141,5 +146,13 @@ func rows() []row {
 			perSecond, higher, target{ratio, 0.8}},
 		{rowService, "resident memory of the service, with these 200 running", "a bare net/http server, idle",
 			mebibytes, lower, target{ours, 150}},
+		{rowGatewayOne, "GET through the gateway, one client", "the same through a bare `httputil.ReverseProxy`",
+			perSecond, higher, target{ratio, 0.9}},
+		{rowGatewayMany, "GET through the gateway, 16 clients", "the same through a bare `httputil.ReverseProxy`",
+			perSecond, higher, target{ratio, 0.9}},
+		{rowGatewayDownload, "1 GiB downloaded through the gateway", "the same through a bare `httputil.ReverseProxy`",
+			mebiPerSec, higher, target{ratio, 0.9}},
+		{rowGatewayMemory, "resident memory of the gateway during that download, at its highest", "a bare `httputil.ReverseProxy` during the same",
+			mebibytes, lower, target{ours, 40}},
 	}
 }

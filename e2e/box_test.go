@@ -30,7 +30,7 @@ type outcome struct {
 
 func (c *client) endpoint(t *testing.T, id string, port int) lifecycle.Endpoint {
 	t.Helper()
-	response, err := c.api.GetEndpointWithResponse(t.Context(), id, port)
+	response, err := c.api.GetEndpointWithResponse(t.Context(), id, port, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

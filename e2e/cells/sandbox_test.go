@@ -58,7 +58,7 @@ func enter(t *testing.T, env map[string]string, entrypoint ...string) *daemon {
 		}
 		return sandbox.JSON200.Status.State == "Running"
 	})
-	endpoint, err := client.GetEndpointWithResponse(t.Context(), id, 44772)
+	endpoint, err := client.GetEndpointWithResponse(t.Context(), id, 44772, nil)
 	must(t, err)
 	if endpoint.JSON200 == nil {
 		t.Fatalf("endpoint: %s: %s", endpoint.Status(), endpoint.Body)

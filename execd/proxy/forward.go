@@ -92,7 +92,10 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest, port int, target *url.URL, pr
 			out.Set(name, earlier)
 		}
 	}
-	out.Set(headerForwardedPrefix, publicPrefix(in.Get(headerForwardedPrefix), prefix, port))
+	out.Del(headerForwardedPrefix)
+	if public := publicPrefix(in.Get(headerForwardedPrefix), prefix, port); public != "" {
+		out.Set(headerForwardedPrefix, public)
+	}
 	// What was of the same origin stays so: servers compare Origin with Host before
 	// they accept a WebSocket.
 	if origin, err := url.Parse(in.Get("Origin")); err == nil && origin.Host != "" && origin.Host == out.Get(headerForwardedHost) {
@@ -103,16 +106,17 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest, port int, target *url.URL, pr
 // publicPrefix is the path under which the client sees the port. A gateway before us
 // that names another one than ours knows better: it may have taken that off and put
 // ours in its place. What it names leads to the first port of the path, which is
-// execd itself where a further one follows.
+// execd itself where a further one follows. One that names the root says that the
+// client uses no prefix at all.
 func publicPrefix(named, ours string, port int) string {
 	last := "/proxy/" + strconv.Itoa(port)
 	switch {
 	case named == "":
 		return ours
 	case ours == last:
-		return named
+		return strings.TrimSuffix(named, "/")
 	}
-	return named + last
+	return strings.TrimSuffix(named, "/") + last
 }
 
 // fail answers for a server that did not.

@@ -165,10 +165,16 @@ type ClientInterface interface {
 	// `Pending` the answer waits until the sandbox answers at that address, for at most
 	// 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
 	// With `docker.network_mode` `bridge` the address is a published port of the host; with
-	// `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself.
+	// `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself; with
+	// `ingress.mode` `gateway` it is on the gateway.
+	//
+	// With `expires` the answer is a signed endpoint: its URL ends in
+	// `?sandbox-signature=...` and needs no key and no header until then, on this service or
+	// on a gateway with the same signing key. Whoever has the URL can use that port of that
+	// sandbox. `headers` is empty, unless the gateway needs one to find the sandbox.
 	//
 	// Corresponds with GET /v1/sandboxes/{sandboxId}/endpoints/{port} (the `GetEndpoint` operationId).
-	GetEndpoint(ctx context.Context, sandboxID SandboxID, port int, reqEditors ...RequestEditorFn) (*http.Response, error)
+	GetEndpoint(ctx context.Context, sandboxID SandboxID, port int, params *GetEndpointParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// StreamSandboxEvents Follow what happens to one sandbox
 	//
@@ -409,11 +415,17 @@ func (c *Client) GetSandbox(ctx context.Context, sandboxID SandboxID, params *Ge
 // `Pending` the answer waits until the sandbox answers at that address, for at most
 // 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
 // With `docker.network_mode` `bridge` the address is a published port of the host; with
-// `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself.
+// `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself; with
+// `ingress.mode` `gateway` it is on the gateway.
+//
+// With `expires` the answer is a signed endpoint: its URL ends in
+// `?sandbox-signature=...` and needs no key and no header until then, on this service or
+// on a gateway with the same signing key. Whoever has the URL can use that port of that
+// sandbox. `headers` is empty, unless the gateway needs one to find the sandbox.
 //
 // Corresponds with GET /v1/sandboxes/{sandboxId}/endpoints/{port} (the `GetEndpoint` operationId).
-func (c *Client) GetEndpoint(ctx context.Context, sandboxID SandboxID, port int, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewGetEndpointRequest(c.Server, sandboxID, port)
+func (c *Client) GetEndpoint(ctx context.Context, sandboxID SandboxID, port int, params *GetEndpointParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetEndpointRequest(c.Server, sandboxID, port, params)
 	if err != nil {
 		return nil, err
 	}
@@ -958,7 +970,7 @@ func NewGetSandboxRequest(server string, sandboxID SandboxID, params *GetSandbox
 }
 
 // NewGetEndpointRequest constructs an http.Request for the GetEndpoint method
-func NewGetEndpointRequest(server string, sandboxID SandboxID, port int) (*http.Request, error) {
+func NewGetEndpointRequest(server string, sandboxID SandboxID, port int, params *GetEndpointParams) (*http.Request, error) {
 	var err error
 
 	var pathParam0 string
@@ -988,6 +1000,45 @@ func NewGetEndpointRequest(server string, sandboxID SandboxID, port int) (*http.
 	queryURL, err := serverURL.Parse(operationPath)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Expires != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "expires", *params.Expires, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Direct != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "direct", *params.Direct, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
@@ -1507,12 +1558,18 @@ type ClientWithResponsesInterface interface {
 	// `Pending` the answer waits until the sandbox answers at that address, for at most
 	// 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
 	// With `docker.network_mode` `bridge` the address is a published port of the host; with
-	// `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself.
+	// `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself; with
+	// `ingress.mode` `gateway` it is on the gateway.
+	//
+	// With `expires` the answer is a signed endpoint: its URL ends in
+	// `?sandbox-signature=...` and needs no key and no header until then, on this service or
+	// on a gateway with the same signing key. Whoever has the URL can use that port of that
+	// sandbox. `headers` is empty, unless the gateway needs one to find the sandbox.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /v1/sandboxes/{sandboxId}/endpoints/{port} (the `GetEndpoint` operationId).
-	GetEndpointWithResponse(ctx context.Context, sandboxID SandboxID, port int, reqEditors ...RequestEditorFn) (*GetEndpointResponse, error)
+	GetEndpointWithResponse(ctx context.Context, sandboxID SandboxID, port int, params *GetEndpointParams, reqEditors ...RequestEditorFn) (*GetEndpointResponse, error)
 
 	// StreamSandboxEventsWithResponse Follow what happens to one sandbox
 	//
@@ -3642,13 +3699,19 @@ func (c *ClientWithResponses) GetSandboxWithResponse(ctx context.Context, sandbo
 // `Pending` the answer waits until the sandbox answers at that address, for at most
 // 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
 // With `docker.network_mode` `bridge` the address is a published port of the host; with
-// `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself.
+// `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself; with
+// `ingress.mode` `gateway` it is on the gateway.
+//
+// With `expires` the answer is a signed endpoint: its URL ends in
+// `?sandbox-signature=...` and needs no key and no header until then, on this service or
+// on a gateway with the same signing key. Whoever has the URL can use that port of that
+// sandbox. `headers` is empty, unless the gateway needs one to find the sandbox.
 //
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with GET /v1/sandboxes/{sandboxId}/endpoints/{port} (the `GetEndpoint` operationId).
-func (c *ClientWithResponses) GetEndpointWithResponse(ctx context.Context, sandboxID SandboxID, port int, reqEditors ...RequestEditorFn) (*GetEndpointResponse, error) {
-	rsp, err := c.GetEndpoint(ctx, sandboxID, port, reqEditors...)
+func (c *ClientWithResponses) GetEndpointWithResponse(ctx context.Context, sandboxID SandboxID, port int, params *GetEndpointParams, reqEditors ...RequestEditorFn) (*GetEndpointResponse, error) {
+	rsp, err := c.GetEndpoint(ctx, sandboxID, port, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}

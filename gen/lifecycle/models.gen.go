@@ -139,13 +139,25 @@ type Endpoint struct {
 	// Example: 127.0.0.1:49153/proxy/8000
 	Endpoint string `json:"endpoint"`
 
+	// ExpiresAt Until when a signed endpoint is good, in whole seconds.
+	//
+	// Example: 2026-01-02T16:04:05Z
+	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
+
 	// Headers Headers that every request to the endpoint must carry. They hold the sandbox's
 	// token: treat them as a secret.
 	//
 	// Example: {"X-EXECD-ACCESS-TOKEN":"6f1d2c"}
 	Headers AccessHeaders `json:"headers"`
 
-	// URL The same with its scheme; append the request's path.
+	// Signature Of a signed endpoint: the value of the query parameter `sandbox-signature`. It is a
+	// secret.
+	//
+	// Example: 1767369845.3q2-7wAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA
+	Signature *string `json:"signature,omitempty"`
+
+	// URL The same with its scheme; append the request's path. That of a signed endpoint is
+	// complete: a path goes before the question mark.
 	//
 	// Example: http://127.0.0.1:49153/proxy/8000
 	URL string `json:"url"`
@@ -696,6 +708,18 @@ type GetSandboxParams struct {
 	// seconds, at most 60. Status and body are the same as without it and show the state at the time of
 	// the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
 	Prefer *Prefer `json:"Prefer,omitempty"`
+}
+
+// GetEndpointParams defines parameters for GetEndpoint.
+type GetEndpointParams struct {
+	// Expires Asks for a signed endpoint, and says until when it is good: an RFC 3339 time, or a
+	// number of seconds from now. It must be in the future, at most 86400 seconds away
+	// and not after the sandbox's own expiry (400 otherwise).
+	Expires *string `form:"expires,omitempty" json:"expires,omitempty"`
+
+	// Direct Asks for the address of the sandbox itself even where clients use a gateway. It is
+	// for the gateway, and cannot be combined with `expires` (400).
+	Direct *bool `form:"direct,omitempty" json:"direct,omitempty"`
 }
 
 // StreamSandboxEventsParams defines parameters for StreamSandboxEvents.

@@ -38,7 +38,7 @@ type ServerInterface interface {
 	GetSandbox(ctx echo.Context, sandboxID SandboxID, params GetSandboxParams) error
 	// GetEndpoint Tell how to reach a port of a sandbox
 	// (GET /v1/sandboxes/{sandboxId}/endpoints/{port})
-	GetEndpoint(ctx echo.Context, sandboxID SandboxID, port int) error
+	GetEndpoint(ctx echo.Context, sandboxID SandboxID, port int, params GetEndpointParams) error
 	// StreamSandboxEvents Follow what happens to one sandbox
 	// (GET /v1/sandboxes/{sandboxId}/events)
 	StreamSandboxEvents(ctx echo.Context, sandboxID SandboxID, params StreamSandboxEventsParams) error
@@ -285,8 +285,24 @@ func (w *ServerInterfaceWrapper) GetEndpoint(ctx echo.Context) error {
 		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter port: %s", err))
 	}
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params GetEndpointParams
+	// ------------- Optional query parameter "expires" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "expires", ctx.QueryParams(), &params.Expires, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter expires: %s", err))
+	}
+
+	// ------------- Optional query parameter "direct" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "direct", ctx.QueryParams(), &params.Direct, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter direct: %s", err))
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.GetEndpoint(ctx, sandboxID, port)
+	err = w.Handler.GetEndpoint(ctx, sandboxID, port, params)
 	return err
 }
 
@@ -1425,6 +1441,7 @@ func (response GetSandbox503JSONResponse) VisitGetSandboxResponse(w http.Respons
 type GetEndpointRequestObject struct {
 	SandboxID SandboxID `json:"sandboxId"`
 	Port      int       `json:"port"`
+	Params    GetEndpointParams
 }
 
 type GetEndpointResponseObject interface {
@@ -2945,11 +2962,12 @@ func (sh *strictHandler) GetSandbox(ctx echo.Context, sandboxID SandboxID, param
 }
 
 // GetEndpoint operation middleware
-func (sh *strictHandler) GetEndpoint(ctx echo.Context, sandboxID SandboxID, port int) error {
+func (sh *strictHandler) GetEndpoint(ctx echo.Context, sandboxID SandboxID, port int, params GetEndpointParams) error {
 	var request GetEndpointRequestObject
 
 	request.SandboxID = sandboxID
 	request.Port = port
+	request.Params = params
 
 	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
 		return sh.ssi.GetEndpoint(ctx.Request().Context(), request.(GetEndpointRequestObject))

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"net/http"
 	"sync"
 	"time"
@@ -11,15 +12,12 @@ import (
 type inflight struct {
 	next http.Handler
 
-	mu      sync.Mutex
-	count   int
-	waiting bool
-	none    chan struct{}
+	mu    sync.Mutex
+	count int
+	none  chan struct{} // closed once count is 0; nil while nobody waits
 }
 
-func newInflight(next http.Handler) *inflight {
-	return &inflight{next: next, none: make(chan struct{})}
-}
+func newInflight(next http.Handler) *inflight { return &inflight{next: next} }
 
 func (f *inflight) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.add(1)
@@ -36,25 +34,30 @@ func (f *inflight) add(delta int) {
 
 // settle releases the waiter. The caller holds mu.
 func (f *inflight) settle() {
-	if f.waiting && f.count == 0 {
-		f.waiting = false
+	if f.none != nil && f.count == 0 {
 		close(f.none)
+		f.none = nil
 	}
 }
 
-// wait reports whether every handler has returned within limit. It is called once.
+// wait reports whether every handler has returned within limit.
 func (f *inflight) wait(limit time.Duration) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	return f.done(ctx) == nil
+}
+
+// done returns when no handler runs, or with the cause of ctx when that ends before. It is called by one goroutine at a time.
+func (f *inflight) done(ctx context.Context) error {
+	none := make(chan struct{})
 	f.mu.Lock()
-	f.waiting = true
+	f.none = none
 	f.settle()
 	f.mu.Unlock()
-
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
 	select {
-	case <-f.none:
-		return true
-	case <-timer.C:
-		return false
+	case <-none:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }

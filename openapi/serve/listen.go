@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,17 @@ type ServeOptions struct {
 	// Grace is how long requests in flight may go on after the stop. With 0 they are
 	// cut off at once.
 	Grace time.Duration
+	// AwaitUpgrades gives the grace also to connections that speak another protocol by
+	// now, such as WebSockets. Otherwise they are cut off when all else has ended.
+	AwaitUpgrades bool
+	// HTTP2 lets clients speak HTTP/2 without TLS.
+	HTTP2 bool
+	// ReadHeaderTimeout and IdleTimeout bound how long a connection may take to send a
+	// header and may be without a request; MaxHeaderBytes bounds the header. 0 means 10
+	// seconds, 2 minutes and 256 KiB.
+	ReadHeaderTimeout time.Duration
+	IdleTimeout       time.Duration
+	MaxHeaderBytes    int
 }
 
 // Serve answers on ln until ctx ends. Then it stops accepting, closes idle
@@ -53,11 +65,16 @@ func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options S
 	running := newInflight(handler)
 	server := &http.Server{
 		Handler:           running,
-		ReadHeaderTimeout: readHeaderTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeaderBytes,
+		ReadHeaderTimeout: cmp.Or(options.ReadHeaderTimeout, readHeaderTimeout),
+		IdleTimeout:       cmp.Or(options.IdleTimeout, idleTimeout),
+		MaxHeaderBytes:    cmp.Or(options.MaxHeaderBytes, maxHeaderBytes),
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ErrorLog:          log.New(errorLog{options.Logger}, "", 0),
+	}
+	if options.HTTP2 {
+		server.Protocols = new(http.Protocols)
+		server.Protocols.SetHTTP1(true)
+		server.Protocols.SetUnencryptedHTTP2(true)
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(ln) }()
@@ -71,6 +88,9 @@ func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options S
 		drain()
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), options.Grace)
 		err := server.Shutdown(grace)
+		if options.AwaitUpgrades && err == nil {
+			err = running.done(grace)
+		}
 		cancel()
 		if err != nil {
 			options.Logger.Warn().Dur("grace_ms", options.Grace).Msg("requests cut off: the grace is over")

@@ -90,7 +90,7 @@ func operations(s *service, id string) map[string]func(ctx context.Context, secr
 			return r.StatusCode(), err
 		},
 		"endpoint": func(ctx context.Context, secret string) (int, error) {
-			r, err := s.client.GetEndpointWithResponse(ctx, id, 80, with(secret))
+			r, err := s.client.GetEndpointWithResponse(ctx, id, 80, nil, with(secret))
 			return r.StatusCode(), err
 		},
 		"metadata": func(ctx context.Context, secret string) (int, error) {

@@ -15,6 +15,7 @@ import (
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/proxy"
+	"sandbox.internal/server/reach"
 )
 
 // Version tells which build of the service answers.
@@ -31,7 +32,13 @@ type Options struct {
 	// Keys are the API keys that are let in. Without any, everybody is an administrator.
 	Keys []Key
 	// Limits bounds how often the service may be called.
-	Limits  Limits
+	Limits Limits
+	// Gateway is where clients reach sandboxes; the zero value means that they do it directly.
+	Gateway Gateway
+	// Signing signs endpoints. Without a key there are no signed endpoints.
+	Signing reach.Keys
+	// Clock tells the time for them; nil means time.Now.
+	Clock   func() time.Time
 	Version Version
 	Logger  zerolog.Logger
 	// Metrics answers GET /metrics; nil means that there is no such path.
@@ -64,11 +71,15 @@ func New(options Options) (*serve.Server, error) {
 		return nil, err
 	}
 	server.Echo().Use(joinPrefer)
-	h := &handlers{backend: options.Backend, version: options.Version}
+	clock := options.Clock
+	if clock == nil {
+		clock = time.Now
+	}
+	h := &handlers{backend: options.Backend, version: options.Version, gateway: options.Gateway, signing: options.Signing, clock: clock}
 	gen.RegisterHandlersWithOptions(server.Echo(), gen.NewStrictHandler(h, nil), gen.RegisterHandlersOptions{
 		OperationMiddlewares: server.OperationMiddlewares(),
 	})
-	forwarder := &ports{server: server, handlers: h, reacher: options.Reacher, proxy: proxy.New(options.Logger)}
+	forwarder := &ports{server: server, handlers: h, reacher: options.Reacher, proxy: proxy.New(options.Logger), signing: options.Signing, clock: clock}
 	forwarder.register()
 	if options.Metrics != nil {
 		server.Echo().GET("/metrics", echo.WrapHandler(options.Metrics), server.Named("getMetrics", true), bearer, server.Authenticated)
@@ -79,6 +90,9 @@ func New(options Options) (*serve.Server, error) {
 type handlers struct {
 	backend lifecycle.Backend
 	version Version
+	gateway Gateway
+	signing reach.Keys
+	clock   func() time.Time
 }
 
 // statuses is the one table from kinds of failure to HTTP (DESIGN: a code is UPPER_SNAKE).

@@ -250,7 +250,7 @@ func TestEndpointHost(t *testing.T) {
 				b.endpoint.Host, b.endpoint.Port = "", 0
 			}
 			s := serve(t, b)
-			request, err := gen.NewGetEndpointRequest(s.url, b.sandbox.ID, 8000)
+			request, err := gen.NewGetEndpointRequest(s.url, b.sandbox.ID, 8000, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

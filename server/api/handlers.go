@@ -2,9 +2,8 @@ package api
 
 import (
 	"context"
-	"net"
+	"maps"
 	"runtime"
-	"strconv"
 	"time"
 
 	gen "sandbox.internal/gen/lifecycle"
@@ -121,20 +120,33 @@ func (h *handlers) RenewExpiration(ctx context.Context, request gen.RenewExpirat
 }
 
 func (h *handlers) GetEndpoint(ctx context.Context, request gen.GetEndpointRequestObject) (gen.GetEndpointResponseObject, error) {
+	expires, direct := request.Params.Expires, value(request.Params.Direct)
+	if expires != nil && direct {
+		return nil, serve.Invalid("query parameter direct: cannot be combined with expires")
+	}
 	// An endpoint comes with the sandbox's token, which lets its bearer run anything there.
-	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
+	sandbox, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse)
+	if err != nil {
 		return nil, err
 	}
 	endpoint, err := h.backend.Endpoint(ctx, request.SandboxID, request.Port)
 	if err != nil {
 		return nil, err
 	}
-	address := addressOf(endpoint, serve.Request(ctx).Host) + endpoint.Path
-	return gen.GetEndpoint200JSONResponse{Body: gen.Endpoint{
-		Endpoint: address,
-		URL:      "http://" + address,
-		Headers:  endpoint.Headers,
-	}}, nil
+	r := serve.Request(ctx)
+	if expires != nil {
+		answer, err := h.signedEndpoint(r, sandbox, request.Port, endpoint, *expires)
+		if err != nil {
+			return nil, err
+		}
+		return gen.GetEndpoint200JSONResponse{Body: answer}, nil
+	}
+	answer, ok := h.gateway.endpoint(r, sandbox.ID, request.Port)
+	if !ok || direct {
+		answer = at("http", addressOf(endpoint, r.Host)+endpoint.Path)
+	}
+	maps.Copy(answer.Headers, endpoint.Headers)
+	return gen.GetEndpoint200JSONResponse{Body: answer}, nil
 }
 
 // reach returns the sandbox if the caller may do to it what allowed says.
@@ -149,27 +161,4 @@ func (h *handlers) reach(ctx context.Context, id string, allowed func(p lifecycl
 		return lifecycle.Sandbox{}, err
 	}
 	return sandbox, nil
-}
-
-// addressOf returns the host and port of an endpoint, for a client that reached the service at the given Host header.
-func addressOf(endpoint lifecycle.Endpoint, header string) string {
-	if endpoint.Port == 0 {
-		return header
-	}
-	host := endpoint.Host
-	if host == "" {
-		host = hostOf(header)
-	}
-	return net.JoinHostPort(host, strconv.Itoa(endpoint.Port))
-}
-
-// hostOf returns the host of a Host header, without the port and without the brackets of an IPv6 address.
-func hostOf(header string) string {
-	if host, _, err := net.SplitHostPort(header); err == nil {
-		return host
-	}
-	if len(header) > 1 && header[0] == '[' && header[len(header)-1] == ']' {
-		return header[1 : len(header)-1]
-	}
-	return header
 }

@@ -1,18 +1,15 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"crypto/subtle"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"regexp"
 	"strconv"
-	"strings"
+	"time"
 
 	"github.com/labstack/echo/v4"
 	"github.com/rs/zerolog"
@@ -20,13 +17,8 @@ import (
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/proxy"
+	"sandbox.internal/server/reach"
 )
-
-// tokenHeader is the header that carries the token of a sandbox's execd.
-const tokenHeader = "X-EXECD-ACCESS-TOKEN"
-
-// codeNotAnswering is the code of a 502: the state says that the sandbox runs, but its daemon does not answer.
-const codeNotAnswering = "SANDBOX_NOT_ANSWERING"
 
 // Reacher tells where the service itself reaches sandboxes.
 type Reacher interface {
@@ -38,19 +30,22 @@ type Reacher interface {
 
 // ports forwards requests to the ports of sandboxes. Two kinds of path lead there, and neither can be said in OpenAPI, because what
 // follows the port is the sandbox's: /v1/sandboxes/{sandboxId}/proxy/{port}/... for the service's keys, and /{sandboxId}/{port}/... for
-// the endpoints of sandboxes on the host's network (lifecycle document, "Networking rules", 1).
+// the endpoints of sandboxes on the host's network (lifecycle document, "Networking rules", 1). On both, the signature of a signed
+// endpoint takes the place of the key or the token.
 type ports struct {
 	server   *serve.Server
 	handlers *handlers
 	reacher  Reacher
 	proxy    *proxy.Proxy
+	signing  reach.Keys
+	clock    func() time.Time
 }
 
 // register puts the routes on the server. They are for every method there is, so they are registered as what answers when no other does.
 func (p *ports) register() {
 	const path = "/v1/sandboxes/:sandboxId/proxy/:port"
 	for _, route := range []string{path, path + "/*"} {
-		p.server.Echo().RouteNotFound(route, p.byKey, p.server.Named(reachPort, false), p.server.AuthenticatedAndCounted)
+		p.server.Echo().RouteNotFound(route, p.byKey, p.server.Named(reachPort, false), p.keyOrSignature)
 	}
 	p.server.Echo().Use(p.byToken)
 }
@@ -113,12 +108,20 @@ func (p *ports) withToken(c echo.Context, id, segment string) error {
 	if err != nil {
 		return err
 	}
-	sent := r.Header.Get(tokenHeader)
+	sent := r.Header.Get(reach.TokenHeader)
+	signatures := signaturesOf(r)
 	switch {
+	case sent == "" && len(signatures) > 0:
+		if err := p.verify(r.Context(), signatures, id, port); err != nil {
+			return err
+		}
+		return p.server.Admitted(signer, func(c echo.Context) error {
+			return p.forward(c, address, token, port, id, "/"+id+"/"+segment)
+		})(c)
 	case sent == "":
-		return serve.Unauthorized("header %s: is required; the endpoint of the port tells it", tokenHeader)
+		return serve.Unauthorized("header %s: is required; the endpoint of the port tells it", reach.TokenHeader)
 	case token == "" || subtle.ConstantTimeCompare([]byte(sent), []byte(token)) != 1:
-		return serve.Unauthorized("header %s: is not this sandbox's token", tokenHeader)
+		return serve.Unauthorized("header %s: is not this sandbox's token", reach.TokenHeader)
 	}
 	holder := lifecycle.Principal{Name: "token of the sandbox"}
 	return p.server.Admitted(holder, func(c echo.Context) error {
@@ -146,24 +149,24 @@ func notRunning(state lifecycle.State) *lifecycle.Error {
 // forward sends the request on. Prefix is the part of the path that leads to the port.
 func (p *ports) forward(c echo.Context, address, token string, port int, id, prefix string) error {
 	name := strconv.Itoa(port)
-	r := c.Request()
+	r, _ := reach.TakeSignatures(c.Request())
 	err := p.proxy.Forward(c.Response(), r, proxy.Target{
 		Address: address,
 		Path:    "/proxy/" + name,
 		Prefix:  prefix,
-		Set:     map[string]string{tokenHeader: token},
+		Set:     map[string]string{reach.TokenHeader: token},
 		Strip:   []string{keyHeader},
 		Names:   []string{"127.0.0.1:" + name, "localhost:" + name},
 		// People type keys into the pages of /docs, which are of this origin.
 		SharedOrigin: true,
-		Inspect:      inspect,
+		Inspect:      reach.Inspect,
 	})
 	switch {
 	case err == nil && !c.Response().Committed: // the connection was taken over, which echo does not notice
 		c.Response().Status = http.StatusSwitchingProtocols
 	case errors.Is(err, proxy.ErrRequestBody):
 		return serve.Invalid("body: ended before its announced end, or is malformed")
-	case errors.Is(err, proxy.ErrNotConnected), errors.Is(err, proxy.ErrNoAnswer), errors.Is(err, errTokenRefused):
+	case errors.Is(err, proxy.ErrNotConnected), errors.Is(err, proxy.ErrNoAnswer), errors.Is(err, reach.ErrTokenRefused):
 		zerolog.Ctx(r.Context()).Warn().Err(err).Str("sandbox_id", id).Int("port", port).Msg("the sandbox did not answer")
 		// The sandbox may have ended meanwhile, which explains more.
 		sandbox, err := p.handlers.backend.Get(r.Context(), id)
@@ -173,36 +176,10 @@ func (p *ports) forward(c echo.Context, address, token string, port int, id, pre
 		if state := sandbox.Status.State; state != lifecycle.StateRunning {
 			return notRunning(state)
 		}
-		return &serve.Problem{Status: http.StatusBadGateway, Code: codeNotAnswering,
+		return &serve.Problem{Status: http.StatusBadGateway, Code: reach.CodeNotAnswering,
 			Message: fmt.Sprintf("the daemon of sandbox %s did not answer a request for port %d; if it happens again, the sandbox is of no use any more", id, port)}
 	}
 	return err
-}
-
-// errTokenRefused: whoever answers at the sandbox's address does not know its token, so it is another one's daemon.
-var errTokenRefused = errors.New("the token was refused")
-
-// inspect takes the answers out that come from execd's own proxy and not from behind it, and gives them the service's form.
-func inspect(response *http.Response) error {
-	const longest = 4 << 10
-	switch {
-	case response.StatusCode == http.StatusUnauthorized && strings.Contains(response.Header.Get("WWW-Authenticate"), tokenHeader):
-		return errTokenRefused
-	case response.StatusCode != http.StatusBadGateway || response.Header.Get("Content-Type") != "application/json",
-		response.ContentLength < 0 || response.ContentLength > longest:
-		return nil
-	}
-	start, err := io.ReadAll(response.Body)
-	if err != nil {
-		return fmt.Errorf("%w: %w", proxy.ErrNoAnswer, err)
-	}
-	var own struct{ Code, Message string }
-	if json.Unmarshal(start, &own) == nil && (own.Code == "PORT_NOT_LISTENING" || own.Code == "PORT_NOT_ANSWERING") {
-		return &serve.Problem{Status: http.StatusBadGateway, Code: own.Code, Message: own.Message}
-	}
-	response.Body.Close()
-	response.Body = io.NopCloser(bytes.NewReader(start))
-	return nil
 }
 
 // parsePort reads a port of a path. A second way to write the same port is refused, because links are made for the first.

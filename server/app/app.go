@@ -89,6 +89,10 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 		return nil, err
 	}
 	measured.Sandboxes(a.host.Count)
+	signing, err := signingKeys(cfg.Server)
+	if err != nil {
+		return nil, err
+	}
 	keys, err := apiKeys(cfg.Server)
 	if err != nil {
 		return nil, err
@@ -96,6 +100,7 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	a.server, err = api.New(api.Options{
 		Backend: a.host, Reacher: a.host,
 		Keys: keys, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: logger,
+		Gateway: gateway(cfg.Ingress), Signing: signing,
 		Metrics: measured.Handler(), Observer: measured, Witness: a.witness(measured.AuditFailed),
 	})
 	if err != nil {

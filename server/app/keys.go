@@ -4,11 +4,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"path/filepath"
 
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/config"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/server/reach"
 )
 
 // apiKeys returns the keys that are let in. server.api_key is one administrator's key.
@@ -31,6 +33,30 @@ func apiKeys(cfg config.Server) ([]api.Key, error) {
 		keys = append(keys, key)
 	}
 	return keys, nil
+}
+
+// signingKeyName is the file in the folder of the records that holds the key which signs endpoints, unless the configuration names one.
+const signingKeyName = "signing.key"
+
+// signingKeys returns the keys that sign endpoints. The folder of the records is this process's own by now.
+func signingKeys(cfg config.Server) (keys reach.Keys, err error) {
+	if cfg.SigningKey != "" {
+		keys, err = reach.LoadKeys(cfg.SigningKey)
+	} else {
+		keys, err = reach.LoadOrMakeKeys(filepath.Join(cfg.DataDir, signingKeyName))
+	}
+	if err != nil {
+		return keys, fmt.Errorf("server.signing_key: %w", err)
+	}
+	return keys, nil
+}
+
+// gateway is where clients reach sandboxes, as the API takes it.
+func gateway(cfg config.Ingress) api.Gateway {
+	if cfg.Mode != config.IngressGateway {
+		return api.Gateway{}
+	}
+	return api.Gateway{Mode: string(cfg.Gateway.Route.Mode), Address: cfg.Gateway.Address}
 }
 
 // rate is a limit as the API takes it. Where the file names no burst, a second's requests may come at once.

@@ -65,7 +65,7 @@ func (l *life) awaitRunning(ctx context.Context) (string, error) {
 }
 
 func (l *life) findEndpoint(ctx context.Context) (string, error) {
-	response, err := l.service.GetEndpoint(ctx, l.id, execdPort)
+	response, err := l.service.GetEndpoint(ctx, l.id, execdPort, nil)
 	endpoint, err := decode[lifecycle.Endpoint](response, err, http.StatusOK)
 	if err != nil {
 		return "", err

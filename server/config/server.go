@@ -52,6 +52,9 @@ type Server struct {
 	// AuditLog is the absolute path of the file that records every request which
 	// changes something; empty means that there is none.
 	AuditLog string `toml:"audit_log"`
+	// SigningKey is the absolute path of the file with the keys that sign endpoints;
+	// empty means a file of the service's own in DataDir.
+	SigningKey string `toml:"signing_key"`
 	// DebugAddress is the loopback address and port of the profiler; empty means
 	// that there is none.
 	DebugAddress string `toml:"debug_address"`
@@ -92,6 +95,7 @@ func (s *Server) normalise(env func(string) string) {
 	}
 	s.DataDir = expandHome(s.DataDir, env)
 	s.AuditLog = expandHome(s.AuditLog, env)
+	s.SigningKey = expandHome(s.SigningKey, env)
 	for i := range s.Keys {
 		s.Keys[i].SHA256 = strings.ToLower(s.Keys[i].SHA256)
 	}
@@ -123,6 +127,9 @@ func (s Server) check(p *problems) {
 	s.RateLimit.check(p)
 	if s.AuditLog != "" && (!filepath.IsAbs(s.AuditLog) || strings.HasSuffix(s.AuditLog, "/")) {
 		p.add("server.audit_log", "must be the absolute path of a file, or begin with ~/ while HOME is set (got %q)", s.AuditLog)
+	}
+	if s.SigningKey != "" && (!filepath.IsAbs(s.SigningKey) || strings.HasSuffix(s.SigningKey, "/")) {
+		p.add("server.signing_key", "must be the absolute path of a file, or begin with ~/ while HOME is set (got %q)", s.SigningKey)
 	}
 	if s.DebugAddress != "" && !isLoopbackAddress(s.DebugAddress) {
 		p.add("server.debug_address", "must be a loopback address with a port, such as 127.0.0.1:6060: nobody else may reach the profiler (got %q)", s.DebugAddress)

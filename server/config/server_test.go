@@ -37,6 +37,21 @@ func TestAuditLogIsAnAbsolutePath(t *testing.T) {
 	}
 }
 
+func TestSigningKeyIsAnAbsolutePath(t *testing.T) {
+	for path, ok := range map[string]bool{"": true, "/etc/signing.key": true, "signing.key": false, "/etc/": false} {
+		c := valid()
+		c.Server.SigningKey = path
+		err := c.Validate()
+		if ok != (err == nil) || err != nil && !strings.Contains(err.Error(), "server.signing_key: must be the absolute path") {
+			t.Errorf("%q: %v", path, err)
+		}
+	}
+	c := load(t, minimal+"[server]\nsigning_key = \"~/signing.key\"\n", home)
+	if c.Server.SigningKey != home("HOME")+"/signing.key" {
+		t.Errorf("~/signing.key is %q", c.Server.SigningKey)
+	}
+}
+
 // valid returns a configuration that breaks no rule.
 func valid() config.Config {
 	c := config.Default(home)

@@ -46,9 +46,9 @@ func confineInterim(header http.Header) {
 // confineCookie takes the domain of a cookie away and gives it a path below the
 // prefix. All other attributes stay as they are.
 func confineCookie(cookie, requestPath string, target Target) string {
-	parts := strings.Split(cookie, ";")
+	cookie, attributes := splitCookie(cookie)
 	path := ""
-	parts = slices.DeleteFunc(parts, func(part string) bool {
+	attributes = slices.DeleteFunc(attributes, func(part string) bool {
 		name, value, _ := strings.Cut(part, "=")
 		switch strings.ToLower(strings.TrimSpace(name)) {
 		case "path":
@@ -59,6 +59,7 @@ func confineCookie(cookie, requestPath string, target Target) string {
 		}
 		return false
 	})
+	parts := append([]string{cookie}, attributes...)
 	if !strings.HasPrefix(path, "/") {
 		// Without a path the browser takes the directory of the request. That is below the
 		// prefix, unless the request was for the prefix itself.
@@ -74,11 +75,30 @@ func confineCookie(cookie, requestPath string, target Target) string {
 	return strings.Join(append(parts, " Path="+path), ";")
 }
 
+// splitCookie parts a cookie, which may have the name of an attribute, from its
+// attributes.
+func splitCookie(cookie string) (pair string, attributes []string) {
+	parts := strings.Split(cookie, ";")
+	return parts[0], parts[1:]
+}
+
+// keepToHost takes the domain of every cookie away.
+func keepToHost(header http.Header) {
+	for i, cookie := range header["Set-Cookie"] {
+		cookie, attributes := splitCookie(cookie)
+		attributes = slices.DeleteFunc(attributes, func(part string) bool {
+			name, _, _ := strings.Cut(part, "=")
+			return strings.EqualFold(strings.TrimSpace(name), "domain")
+		})
+		header["Set-Cookie"][i] = strings.Join(append([]string{cookie}, attributes...), ";")
+	}
+}
+
 // redirect makes a Location that the server gave for its own paths one that leads
 // through the proxy again.
 func redirect(header http.Header, r *http.Request, target Target) {
 	location := header.Get("Location")
-	if location == "" || target.Prefix == "" {
+	if location == "" {
 		return
 	}
 	u, err := url.Parse(location)
@@ -111,7 +131,7 @@ func outside(path string, target Target) string {
 		end = len(path)
 	}
 	switch {
-	case under(path[:end], target.Prefix):
+	case target.Prefix != "" && under(path[:end], target.Prefix):
 		return path
 	case target.Path != "" && under(path[:end], target.Path):
 		return target.Prefix + path[len(target.Path):]

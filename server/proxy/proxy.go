@@ -26,6 +26,10 @@ import (
 const (
 	// dialTimeout bounds the connection to a server that is gone.
 	dialTimeout = 5 * time.Second
+	// pause is after how long a part of an answer of known length is sent on when the rest
+	// does not follow. ReverseProxy sends answers of unknown length on at once; to do that
+	// with every answer would cost small ones as much as all the rest of their way.
+	pause = 2 * time.Millisecond
 	// maxAnswerHeader bounds the header of an answer, in bytes; the rest of an answer has no bound.
 	maxAnswerHeader = 256 << 10
 )
@@ -61,21 +65,34 @@ type Target struct {
 	// SharedOrigin says that others are served on the host that the client called. The
 	// answer then loses what would reach beyond Prefix: see confine.
 	SharedOrigin bool
+	// SiblingHosts says that others are served on hosts of the same domain. Cookies of the
+	// answer then lose their domain, so that they stay on the host that the client called.
+	SiblingHosts bool
 	// Inspect looks at the answer before any of it is sent on. Its error is returned by
 	// Forward instead. It may replace the body.
 	Inspect func(*http.Response) error
 }
 
-// Proxy forwards requests. It holds no connection and no goroutine between requests,
-// so there is nothing to close. It is safe for concurrent use.
+// Proxy forwards requests. It is safe for concurrent use.
 type Proxy struct {
-	transport http.RoundTripper
-	logger    zerolog.Logger
+	transport  http.RoundTripper
+	logger     zerolog.Logger
+	complaints *log.Logger // of net/http
+	buffers    buffers
 }
 
-// New returns a proxy. The logger gets what goes wrong in the middle of an answer.
+// New returns a proxy that holds no connection and no goroutine between requests, so
+// there is nothing to close. The logger gets what goes wrong in the middle of an answer.
 func New(logger zerolog.Logger) *Proxy {
-	return &Proxy{logger: logger, transport: &http.Transport{
+	return newProxy(logger, newTransport())
+}
+
+func newProxy(logger zerolog.Logger, transport http.RoundTripper) *Proxy {
+	return &Proxy{logger: logger, complaints: log.New(errorLog{logger}, "", 0), transport: transport}
+}
+
+func newTransport() *http.Transport {
+	return &http.Transport{
 		DialContext: dial,
 		// Whatever proxy the environment names, targets are reached directly.
 		Proxy: nil,
@@ -88,7 +105,7 @@ func New(logger zerolog.Logger) *Proxy {
 		// Else the transport asks for gzip on its own and unpacks it.
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: maxAnswerHeader,
-	}}
+	}
 }
 
 func dial(ctx context.Context, network, address string) (net.Conn, error) {
@@ -118,8 +135,9 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 	var failure error
 	forward := httputil.ReverseProxy{
 		Transport:     p.transport,
-		FlushInterval: -1,
-		ErrorLog:      log.New(errorLog{p.logger}, "", 0),
+		FlushInterval: pause,
+		BufferPool:    &p.buffers,
+		ErrorLog:      p.complaints,
 		Rewrite: func(pr *httputil.ProxyRequest) {
 			rewrite(pr, target, below)
 			body = watch(pr, target.Strip)
@@ -132,8 +150,11 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 			}
 			to.restore(response.Header)
 			redirect(response.Header, r, target)
-			if target.SharedOrigin {
+			switch {
+			case target.SharedOrigin:
 				confine(response, r, target)
+			case target.SiblingHosts:
+				keepToHost(response.Header)
 			}
 			return nil
 		},
@@ -141,6 +162,11 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 	}
 	forward.ServeHTTP(to, r)
 	if failure == nil {
+		if !to.taken {
+			// What is left goes out before the layers around us write their logs. A client that
+			// is gone by now is no news.
+			_ = to.controller.Flush()
+		}
 		return nil
 	}
 	if to.taken {
@@ -198,8 +224,12 @@ func rewrite(pr *httputil.ProxyRequest, target Target, below *url.URL) {
 		}
 	}
 	out.Del("X-Forwarded-Prefix")
-	if target.Prefix != "" {
+	switch {
+	case target.Prefix != "":
 		out.Set("X-Forwarded-Prefix", target.Prefix)
+	case target.Path != "":
+		// Whoever takes Path off again must not take it for what the client wrote.
+		out.Set("X-Forwarded-Prefix", "/")
 	}
 	for _, name := range target.Strip {
 		out.Del(name)

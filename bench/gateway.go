@@ -1,0 +1,214 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+const (
+	gatewayBox      = "bench"
+	gatewayToken    = "the-token-of-the-bench"
+	gatewayRequests = 5000
+	gatewayDownload = 1 << 30
+)
+
+// serveForward is what the gateway is compared with: a bare reverse proxy, which keeps as many connections as the gateway does.
+func serveForward(ctx context.Context, address, to string) error {
+	target, err := url.Parse(to)
+	if err != nil {
+		return err
+	}
+	forward := &httputil.ReverseProxy{
+		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(target) },
+		Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true},
+	}
+	server := &http.Server{Addr: address, Handler: forward, ReadHeaderTimeout: 10 * time.Second}
+	context.AfterFunc(ctx, func() { server.Close() })
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// way leads to the floor server through somebody else.
+type way struct {
+	*process
+	base    string // the URL before the path
+	headers http.Header
+}
+
+func (w *way) get(ctx context.Context, path string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.base+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header = w.headers.Clone()
+	return send(w.client, request, http.StatusOK)
+}
+
+// ways starts the gateway and the bare proxy in front of the same server.
+func (b *bench) ways(ctx context.Context, behind *process) (ours, floor *way, err error) {
+	dir, err := b.folder("gateway")
+	if err != nil {
+		return nil, nil, err
+	}
+	port := behind.url[strings.LastIndexByte(behind.url, ':')+1:]
+	routes := filepath.Join(dir, "routes.toml")
+	if err := os.WriteFile(routes, fmt.Appendf(nil, "[[routes]]\nsandbox = %q\nhost = \"127.0.0.1\"\ntoken = %q\n", gatewayBox, gatewayToken), 0o600); err != nil {
+		return nil, nil, err
+	}
+	prefix, headers := "/"+gatewayBox+"/"+port, http.Header{"X-Execd-Access-Token": {gatewayToken}}
+	address, admin, err := twoAddresses()
+	if err != nil {
+		return nil, nil, err
+	}
+	command := exec.Command(filepath.Join(b.bin, "sandbox-ingress"), "--mode", "uri", "--routes", routes, "--listen", address, "--admin", admin)
+	gateway, err := start(ctx, dir, admin, "/healthz", command)
+	if err != nil {
+		return nil, nil, err
+	}
+	gateway.url = "http://" + address
+	self, err := os.Executable()
+	if err != nil {
+		gateway.stop()
+		return nil, nil, err
+	}
+	bare, _, err := twoAddresses()
+	if err != nil {
+		gateway.stop()
+		return nil, nil, err
+	}
+	forward, err := start(ctx, dir, bare, "/ping", exec.Command(self, "forward", bare, behind.url))
+	if err != nil {
+		gateway.stop()
+		return nil, nil, err
+	}
+	for _, p := range []*process{gateway, forward} {
+		p.client.Transport.(*http.Transport).MaxIdleConnsPerHost = clients
+	}
+	return &way{gateway, gateway.url + prefix, headers}, &way{forward, forward.url, http.Header{}}, nil
+}
+
+func twoAddresses() (first, second string, err error) {
+	for _, address := range []*string{&first, &second} {
+		host, port, err := freeAddress()
+		if err != nil {
+			return "", "", err
+		}
+		*address = joined(host, port)
+	}
+	return first, second, nil
+}
+
+// measureGateway measures what the gateway adds to a bare reverse proxy.
+func (b *bench) measureGateway(ctx context.Context) error {
+	behind, err := b.startFloor(ctx)
+	if err != nil {
+		return err
+	}
+	defer behind.stop()
+	if err := behind.prebuild(ctx, []byte(`{"status":"a small answer, as most of them are"}`)); err != nil {
+		return err
+	}
+	ours, floor, err := b.ways(ctx, behind)
+	if err != nil {
+		return err
+	}
+	defer ours.stop()
+	defer floor.stop()
+	for name, atOnce := range map[string]int{rowGatewayOne: 1, rowGatewayMany: clients} {
+		if !b.wants(name) {
+			continue
+		}
+		count := b.rounds(gatewayRequests, gatewayRequests/5)
+		side := func(w *way) func(context.Context) (float64, error) {
+			return func(ctx context.Context) (float64, error) {
+				began := time.Now()
+				err := all(ctx, count, atOnce, func(ctx context.Context, _ int) error {
+					response, err := w.get(ctx, "/prebuilt")
+					if err != nil {
+						return err
+					}
+					return drain(response)
+				})
+				return float64(count) / time.Since(began).Seconds(), err
+			}
+		}
+		if err := b.inTurns(ctx, name, b.rounds(9, 3), sides{ours: side(ours), floor: side(floor)}); err != nil {
+			return err
+		}
+	}
+	if !b.wants(rowGatewayDownload) && !b.wants(rowGatewayMemory) {
+		return nil
+	}
+	return b.measureGatewayDownload(ctx, ours, floor)
+}
+
+// measureGatewayDownload downloads the same bytes both ways, compares each of them, and looks at the memory meanwhile.
+func (b *bench) measureGatewayDownload(ctx context.Context, ours, floor *way) error {
+	dir, err := b.folder("gateway-download")
+	if err != nil {
+		return err
+	}
+	c := newContent(b.bytes(gatewayDownload))
+	source := filepath.Join(dir, "source")
+	if err := c.save(source); err != nil {
+		return err
+	}
+	buffer := make([]byte, 256<<10)
+	download := func(ctx context.Context, w *way) error {
+		response, err := w.get(ctx, "/download?path="+url.QueryEscape(source))
+		if err != nil {
+			return err
+		}
+		return compare(response, c.checker(), buffer)
+	}
+	if b.wants(rowGatewayDownload) {
+		side := func(w *way) func(context.Context) (float64, error) {
+			return func(ctx context.Context) (float64, error) {
+				began := time.Now()
+				err := download(ctx, w)
+				return speed(c.size, began), err
+			}
+		}
+		if err := b.inTurns(ctx, rowGatewayDownload, b.rounds(7, 3), sides{ours: side(ours), floor: side(floor)}); err != nil {
+			return err
+		}
+	}
+	if !b.wants(rowGatewayMemory) {
+		return nil
+	}
+	side := func(w *way) func(context.Context) (float64, error) {
+		return func(ctx context.Context) (float64, error) {
+			done := make(chan error, 1)
+			go func() { done <- download(ctx, w) }()
+			return w.highest(done)
+		}
+	}
+	return b.inTurns(ctx, rowGatewayMemory, b.rounds(3, 1), sides{ours: side(ours), floor: side(floor)})
+}
+
+// highest is the largest resident memory of the process until done brings something.
+func (w *way) highest(done <-chan error) (float64, error) {
+	var most float64
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		now, err := w.resident()
+		most = max(most, now)
+		select {
+		case failed := <-done:
+			return most, errors.Join(err, failed)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,337 @@
+package e2e_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"sandbox.internal/gen/lifecycle"
+)
+
+const gatewayDomain = "gateway.example.com"
+
+// front is an address that a service keeps while it is restarted at another one.
+type front struct {
+	listener net.Listener
+	mu       sync.Mutex
+	to       string
+	conns    map[net.Conn]bool
+}
+
+func newFront(t *testing.T, s *service) *front {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &front{listener: listener, conns: map[net.Conn]bool{}}
+	f.lead(s)
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() { f.pass(conn) })
+		}
+	})
+	t.Cleanup(func() {
+		listener.Close()
+		f.mu.Lock()
+		for conn := range f.conns {
+			conn.Close()
+		}
+		f.mu.Unlock()
+		all.Wait()
+	})
+	return f
+}
+
+// lead sends connections to the service from now on.
+func (f *front) lead(s *service) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.to = strings.TrimPrefix(s.url, "http://")
+}
+
+func (f *front) pass(conn net.Conn) {
+	defer conn.Close()
+	f.mu.Lock()
+	to := f.to
+	f.mu.Unlock()
+	behind, err := net.Dial("tcp", to)
+	if err != nil {
+		return
+	}
+	defer behind.Close()
+	f.mu.Lock()
+	f.conns[conn], f.conns[behind] = true, true
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.conns, conn)
+		delete(f.conns, behind)
+	}()
+	go func() {
+		_, _ = io.Copy(behind, conn) // either end may leave
+		behind.Close()
+	}()
+	_, _ = io.Copy(conn, behind)
+}
+
+// gatewayProgram is sandbox-ingress as users run it.
+type gatewayProgram struct {
+	mode, address, admin string
+	log                  *journal
+}
+
+func runGateway(t *testing.T, mode, service, signingKey string) *gatewayProgram {
+	t.Helper()
+	args := []string{"--mode", mode, "--service", service, "--signing-key", signingKey, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"}
+	if mode == "wildcard" {
+		args = append(args, "--domain", "*."+gatewayDomain)
+	}
+	command := exec.Command(programs.build(t, "../server/cmd/sandbox-ingress"), args...)
+	command.Env = append(os.Environ(), "SERVICE_API_KEY="+adminKey)
+	stderr, err := command.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	g := &gatewayProgram{mode: mode, log: &journal{}}
+	found, ended := make(chan [2]string, 1), make(chan error, 1)
+	go func() {
+		lines := bufio.NewScanner(stderr)
+		for lines.Scan() {
+			_, _ = g.log.Write(append(lines.Bytes(), '\n')) // a journal takes every line
+			var line struct{ Message, Address, Admin string }
+			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Address != "" {
+				found <- [2]string{line.Address, line.Admin}
+			}
+		}
+		ended <- command.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = command.Process.Signal(syscall.SIGTERM) // it may have ended
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("gateway %s: %v", mode, err)
+			}
+		case <-time.After(patience):
+			_ = command.Process.Kill()
+			t.Errorf("gateway %s does not end: %v", mode, <-ended)
+		}
+		if t.Failed() {
+			t.Logf("the log of gateway %s:\n%s", mode, g.log.tail(50))
+		}
+	})
+	select {
+	case at := <-found:
+		g.address, g.admin = at[0], at[1]
+	case err := <-ended:
+		ended <- err
+		t.Fatalf("gateway %s ended: %v\n%s", mode, err, g.log.tail(20))
+	case <-time.After(patience):
+		t.Fatalf("gateway %s does not listen", mode)
+	}
+	return g
+}
+
+// port is a port of a sandbox as clients of the gateway reach it.
+func (g *gatewayProgram) port(t *testing.T, id string, port int, headers map[string]string) *inside {
+	t.Helper()
+	name := id + "-" + strconv.Itoa(port)
+	all := map[string]string{}
+	for header, value := range headers {
+		all[header] = value
+	}
+	p := &inside{host: g.address, headers: all}
+	switch g.mode {
+	case "wildcard":
+		p.host = name + "." + gatewayDomain
+	case "uri":
+		p.prefix = fmt.Sprintf("/%s/%d", id, port)
+	case "header":
+		all["Service-Ingress-To"] = name
+	}
+	var dialer net.Dialer
+	base := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return dialer.DialContext(ctx, network, g.address)
+	}}
+	t.Cleanup(base.CloseIdleConnections)
+	p.http = &http.Client{Transport: base, Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
+	return p
+}
+
+// TestGateway has a real service, a real sandbox and the real program in all route modes.
+func TestGateway(t *testing.T) {
+	t.Parallel()
+	s := start(t, plan{})
+	f := newFront(t, s)
+	id := portServer(t, &s.client, 8000)
+	s.inside(t, id, 8000).ready(t)
+	token := s.endpoint(t, id, 8000).Headers
+	expires := "500"
+	response, err := s.api.GetEndpointWithResponse(t.Context(), id, 8000, &lifecycle.GetEndpointParams{Expires: &expires})
+	if err != nil || response.JSON200 == nil || response.JSON200.Signature == nil {
+		t.Fatalf("%v, %s", err, response.Body)
+	}
+	signature := *response.JSON200.Signature
+	query := "sandbox-signature=" + url.QueryEscape(signature)
+	key := filepath.Join(s.folder, "signing.key")
+	var gateways []*gatewayProgram
+	for _, mode := range []string{"wildcard", "uri", "header"} {
+		gateways = append(gateways, runGateway(t, mode, "http://"+f.listener.Addr().String(), key))
+	}
+	each := func(name string, check func(t *testing.T, g *gatewayProgram)) {
+		for _, g := range gateways {
+			t.Run(name+", "+g.mode, func(t *testing.T) { check(t, g) })
+		}
+	}
+	status := func(t *testing.T, g *gatewayProgram, id string) int {
+		return g.port(t, id, 8000, token).send(t, http.MethodGet, "/tell/x", nil).status
+	}
+	each("the route comes", func(t *testing.T, g *gatewayProgram) {
+		eventually(t, "the sandbox is known", func() bool { return status(t, g, id) == http.StatusOK })
+	})
+	each("a request as it was written", func(t *testing.T, g *gatewayProgram) {
+		p := g.port(t, id, 8000, token)
+		got := p.send(t, http.MethodPatch, "/tell/a%2Fb?x=%31", strings.NewReader("body"), keyHeader, adminKey)
+		for _, want := range []string{"PATCH /tell/a%2Fb?x=%31\n", "Host: 127.0.0.1:8000\n", "X-Forwarded-Host: " + p.host + "\r\n"} {
+			if !strings.Contains(got.body, want) {
+				t.Errorf("no %q in\n%s", want, got.body)
+			}
+		}
+		if has := strings.Contains(got.body, "X-Forwarded-Prefix: "+p.prefix+"\r\n"); has != (g.mode == "uri") || !has && strings.Contains(got.body, "X-Forwarded-Prefix") {
+			t.Errorf("the prefix in\n%s", got.body)
+		}
+		for _, secret := range []string{adminKey, token["X-EXECD-ACCESS-TOKEN"], "Access-Token", "Ingress-To"} {
+			if strings.Contains(got.body, secret) {
+				t.Errorf("%q reached the program in the sandbox:\n%s", secret, got.body)
+			}
+		}
+	})
+	each("redirection", func(t *testing.T, g *gatewayProgram) {
+		p := g.port(t, id, 8000, token)
+		if got := p.send(t, http.MethodGet, "/login", nil); got.status != http.StatusSeeOther || got.header.Get("Location") != p.prefix+"/tell/home" {
+			t.Errorf("%s, Location %q", got, got.header.Get("Location"))
+		}
+	})
+	each("events", func(t *testing.T, g *gatewayProgram) { eventsInStep(t, g.port(t, id, 8000, token)) })
+	each("WebSocket", func(t *testing.T, g *gatewayProgram) {
+		p := g.port(t, id, 8000, token)
+		messages(t, p.dial(t))
+		messages(t, p.dial(t, "Origin", "http://"+p.host))
+	})
+	each("bodies", func(t *testing.T, g *gatewayProgram) {
+		const size = 32 << 20
+		p, want := g.port(t, id, 8000, token), digestOf(t, io.LimitReader(&counting{}, size))
+		if got := p.send(t, http.MethodPost, "/digest", io.LimitReader(&counting{}, size)); got.body != fmt.Sprintf("%d %s <nil>", size, want) {
+			t.Errorf("the sandbox got %s", got.body)
+		}
+		if got := digestOf(t, p.open(t.Context(), t, http.MethodGet, fmt.Sprintf("/bytes?size=%d", size), nil).Body); got != want {
+			t.Errorf("got bytes with digest %s, want %s", got, want)
+		}
+	})
+	each("execd itself", func(t *testing.T, g *gatewayProgram) {
+		got := g.port(t, id, daemonPort, token).send(t, http.MethodPost, "/command", strings.NewReader(`{"command":"echo $((6 * 7))"}`), "Content-Type", "application/json")
+		if got.status != http.StatusOK || !strings.Contains(got.body, `"42"`) {
+			t.Errorf("%s", got)
+		}
+	})
+	each("signed endpoint", func(t *testing.T, g *gatewayProgram) {
+		p := g.port(t, id, 8000, nil)
+		got := p.send(t, http.MethodGet, "/tell/x?y=1&"+query, nil, "Referer", "http://"+p.host+"/?"+query)
+		if got.status != http.StatusOK || !strings.HasPrefix(got.body, "GET /tell/x?y=1\n") || strings.Contains(got.body, "ignature") {
+			t.Errorf("%s", got)
+		}
+		cookie := got.header.Get("Set-Cookie")
+		if (cookie != "") != (g.mode == "wildcard") || (got.header.Get("Content-Security-Policy") == "") != (g.mode == "wildcard") {
+			t.Errorf("Set-Cookie %q, Content-Security-Policy %q", cookie, got.header.Get("Content-Security-Policy"))
+		}
+		again, _, _ := strings.Cut(cookie, ";")
+		if got := p.send(t, http.MethodGet, "/tell/x", nil, "Cookie", again); (got.status == http.StatusOK) != (g.mode == "wildcard") {
+			t.Errorf("with the cookie: %s", got)
+		}
+		wantProblem(t, g.port(t, id, daemonPort, nil).send(t, http.MethodGet, "/metrics?"+query, nil), http.StatusUnauthorized, "UNAUTHORIZED", "sandbox-signature")
+		wantProblem(t, p.send(t, http.MethodGet, "/", nil), http.StatusUnauthorized, "UNAUTHORIZED")
+	})
+	t.Run("signed endpoint, through the service", func(t *testing.T) {
+		got := s.below(t, "", nil)
+		if answer := got.send(t, http.MethodGet, strings.TrimPrefix(response.JSON200.URL, s.url), nil); answer.status == http.StatusUnauthorized {
+			t.Errorf("%s", answer)
+		}
+		answer := s.below(t, fmt.Sprintf("/v1/sandboxes/%s/proxy/8000", id), nil).send(t, http.MethodGet, "/tell/x?"+query, nil)
+		if answer.status != http.StatusOK || strings.Contains(answer.body, "ignature") || answer.header.Get("Set-Cookie") != "" || answer.header.Get("Content-Security-Policy") == "" {
+			t.Errorf("%s %v", answer, answer.header)
+		}
+	})
+	each("nobody listens", func(t *testing.T, g *gatewayProgram) {
+		wantProblem(t, g.port(t, id, 8001, token).send(t, http.MethodGet, "/", nil), http.StatusBadGateway, "PORT_NOT_LISTENING", "8001")
+	})
+
+	s.pause(t, id)
+	each("a paused sandbox", func(t *testing.T, g *gatewayProgram) {
+		eventually(t, "503", func() bool { return status(t, g, id) == http.StatusServiceUnavailable })
+		wantProblem(t, g.port(t, id, 8000, token).send(t, http.MethodGet, "/", nil), http.StatusServiceUnavailable, "SANDBOX_NOT_RUNNING", "Paused")
+	})
+	s.resume(t, id)
+	each("a resumed sandbox", func(t *testing.T, g *gatewayProgram) {
+		eventually(t, "200", func() bool { return status(t, g, id) == http.StatusOK })
+	})
+
+	conn := gateways[0].port(t, id, 8000, token).dial(t)
+	s.halt(t)
+	each("while the service is away", func(t *testing.T, g *gatewayProgram) {
+		if got := status(t, g, id); got != http.StatusOK {
+			t.Errorf("%d", got)
+		}
+	})
+	s.boot(t)
+	f.lead(s)
+	messages(t, conn) // it has outlived the service
+	second := portServer(t, &s.client, 8000)
+	s.inside(t, second, 8000).ready(t)
+	each("after the service's restart", func(t *testing.T, g *gatewayProgram) {
+		headers := s.endpoint(t, second, 8000).Headers
+		eventually(t, "the second sandbox", func() bool {
+			return g.port(t, second, 8000, headers).send(t, http.MethodGet, "/tell/x", nil).status == http.StatusOK
+		})
+	})
+	s.delete(t, id)
+	each("a deleted sandbox", func(t *testing.T, g *gatewayProgram) {
+		eventually(t, "404", func() bool { return status(t, g, id) == http.StatusNotFound })
+		wantProblem(t, g.port(t, id, 8000, token).send(t, http.MethodGet, "/", nil), http.StatusNotFound, "SANDBOX_NOT_FOUND", id)
+		if got := g.port(t, second, 8000, s.endpoint(t, second, 8000).Headers).send(t, http.MethodGet, "/tell/x", nil); got.status != http.StatusOK {
+			t.Errorf("the other one: %s", got)
+		}
+	})
+	for _, log := range []*journal{s.log, gateways[0].log, gateways[1].log, gateways[2].log} {
+		for _, secret := range []string{adminKey, token["X-EXECD-ACCESS-TOKEN"], signature, strings.Split(signature, ".")[1]} {
+			if lines := log.with(secret); len(lines) > 0 {
+				t.Errorf("a log holds a secret: %q", lines[0])
+			}
+		}
+	}
+}

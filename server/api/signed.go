@@ -1,0 +1,158 @@
+package api
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	gen "sandbox.internal/gen/lifecycle"
+	"sandbox.internal/openapi/serve"
+	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/server/reach"
+)
+
+// signer is who the audit log and the log name for a request that a signature lets in.
+var signer = lifecycle.Principal{Name: "signed endpoint"}
+
+// keyOrSignature lets requests for a port in that carry a key, and those that carry the signature of that port. A key counts first.
+func (p *ports) keyOrSignature(byKey echo.HandlerFunc) echo.HandlerFunc {
+	withKey := p.server.AuthenticatedAndCounted(byKey)
+	return func(c echo.Context) error {
+		signatures := signaturesOf(c.Request())
+		if len(signatures) == 0 || c.Request().Header.Get(keyHeader) != "" {
+			return withKey(c)
+		}
+		return p.bySignature(c, signatures)
+	}
+}
+
+// signaturesOf returns the signatures in the query. Cookies are not looked at: all sandboxes share the service's origin, so a cookie
+// would be sent along with what a page of another one asks for.
+func signaturesOf(r *http.Request) []string {
+	_, found := reach.TakeSignatures(r)
+	return found.Query
+}
+
+// bySignature serves /v1/sandboxes/{sandboxId}/proxy/{port}/... for whoever has the signed endpoint.
+func (p *ports) bySignature(c echo.Context, signatures []string) error {
+	ctx, id, segment := c.Request().Context(), c.Param("sandboxId"), c.Param("port")
+	port, err := parsePort(segment)
+	if err != nil {
+		return err
+	}
+	serve.LogField(ctx, "sandbox_id", id)
+	if err := p.verify(ctx, signatures, id, port); err != nil {
+		return err
+	}
+	sandbox, err := p.handlers.backend.Get(ctx, id)
+	if err != nil {
+		return err
+	}
+	address, token, err := p.find(ctx, sandbox, port)
+	if err != nil {
+		return err
+	}
+	return p.server.Admitted(signer, func(c echo.Context) error {
+		return p.forward(c, address, token, port, id, "/v1/sandboxes/"+id+"/proxy/"+segment)
+	})(c)
+}
+
+// verify returns nil when one of the signatures is good for the port.
+func (p *ports) verify(ctx context.Context, signatures []string, id string, port int) (err error) {
+	for _, signature := range signatures {
+		if _, err = p.signing.Verify(signature, id, port, p.clock()); err == nil {
+			serve.LogField(ctx, "key_name", signer.Name)
+			return nil
+		}
+	}
+	return serve.Unauthorized("query parameter %s: %v", reach.SignatureName, err)
+}
+
+// signedEndpoint is the answer with an endpoint that needs no key until a time.
+func (h *handlers) signedEndpoint(r *http.Request, sandbox lifecycle.Sandbox, port int, endpoint lifecycle.Endpoint, expires string) (gen.Endpoint, error) {
+	until, err := lifecycle.SignedUntil(expires, h.clock(), sandbox.ExpiresAt)
+	if err != nil {
+		return gen.Endpoint{}, err
+	}
+	if !h.signing.Present() {
+		return gen.Endpoint{}, &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "query parameter expires: the service has no signing key"}
+	}
+	signature := h.signing.Sign(sandbox.ID, port, until)
+	answer, ok := h.gateway.endpoint(r, sandbox.ID, port)
+	switch {
+	case ok:
+	case endpoint.Port == 0: // the service itself, on a path of the document
+		answer = at(schemeOf(r), r.Host+endpoint.Path)
+	default:
+		answer = at(schemeOf(r), r.Host+"/v1/sandboxes/"+sandbox.ID+"/proxy/"+strconv.Itoa(port))
+	}
+	query := "/?" + reach.SignatureName + "=" + signature
+	answer.Endpoint, answer.URL = answer.Endpoint+query, answer.URL+query
+	answer.Signature, answer.ExpiresAt = &signature, &until
+	return answer, nil
+}
+
+// Gateway tells where clients reach sandboxes when they do it through a gateway (lifecycle document, "Networking rules", 5).
+type Gateway struct {
+	// Mode is wildcard, uri or header; empty means that there is no gateway.
+	Mode string
+	// Address is the gateway's host with an optional port; in the mode wildcard it begins with "*.".
+	Address string
+}
+
+// endpoint returns the endpoint of a port on the gateway, false when there is none.
+func (g Gateway) endpoint(r *http.Request, id string, port int) (gen.Endpoint, bool) {
+	name := id + "-" + strconv.Itoa(port)
+	answer := gen.Endpoint{}
+	switch g.Mode {
+	case "wildcard":
+		answer = at(schemeOf(r), name+"."+strings.TrimPrefix(g.Address, "*."))
+	case "uri":
+		answer = at(schemeOf(r), g.Address+"/"+id+"/"+strconv.Itoa(port))
+	case "header":
+		answer = at(schemeOf(r), g.Address)
+		answer.Headers[reach.RouteHeader] = name
+	default:
+		return answer, false
+	}
+	return answer, true
+}
+
+func at(scheme, address string) gen.Endpoint {
+	return gen.Endpoint{Endpoint: address, URL: scheme + "://" + address, Headers: map[string]string{}}
+}
+
+// schemeOf returns how the client called the service, as a reverse proxy before it tells. A gateway is behind the same kind of proxy.
+func schemeOf(r *http.Request) string {
+	if strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https") {
+		return "https"
+	}
+	return "http"
+}
+
+// addressOf returns the host and port of an endpoint, for a client that reached the service at the given Host header.
+func addressOf(endpoint lifecycle.Endpoint, header string) string {
+	if endpoint.Port == 0 {
+		return header
+	}
+	host := endpoint.Host
+	if host == "" {
+		host = hostOf(header)
+	}
+	return net.JoinHostPort(host, strconv.Itoa(endpoint.Port))
+}
+
+// hostOf returns the host of a Host header, without the port and without the brackets of an IPv6 address.
+func hostOf(header string) string {
+	if host, _, err := net.SplitHostPort(header); err == nil {
+		return host
+	}
+	if len(header) > 1 && header[0] == '[' && header[len(header)-1] == ']' {
+		return header[1 : len(header)-1]
+	}
+	return header
+}

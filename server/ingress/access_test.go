@@ -1,0 +1,113 @@
+package ingress_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"sandbox.internal/server/ingress"
+)
+
+func TestTokenIsAsked(t *testing.T) {
+	for _, mode := range modes {
+		g := static(t, mode, http.HandlerFunc(tell))
+		for _, wrong := range []string{"", "guess", token + "x", token[:5]} {
+			got := g.get(t, "/", "X-EXECD-ACCESS-TOKEN", wrong)
+			got.wantProblem(t, http.StatusUnauthorized, "UNAUTHORIZED", "X-EXECD-ACCESS-TOKEN")
+			if !strings.Contains(got.Header.Get("WWW-Authenticate"), "X-EXECD-ACCESS-TOKEN") {
+				t.Errorf("%s: WWW-Authenticate %q", mode, got.Header.Get("WWW-Authenticate"))
+			}
+		}
+	}
+}
+
+func TestSignatureLetsIn(t *testing.T) {
+	for _, mode := range modes {
+		g := static(t, mode, http.HandlerFunc(tell))
+		until := time.Now().Add(time.Hour)
+		signature := g.signing.Sign(box, 8000, until)
+		query := "sandbox-signature=" + url.QueryEscape(signature)
+		open := func(path string, headers ...string) answer {
+			return g.get(t, path, append([]string{"X-EXECD-ACCESS-TOKEN", ""}, headers...)...)
+		}
+		got := open("/x?a=%31&"+query, "Referer", g.url+"/?"+query, "Cookie", "b=2; "+query)
+		if got.StatusCode != 200 || !strings.HasPrefix(got.body, "GET /proxy/8000/x?a=%31\n") || strings.Contains(got.body, "ignature") || !strings.Contains(got.body, "Cookie: b=2\r") {
+			t.Errorf("%s: %d %s", mode, got.StatusCode, got.body)
+		}
+		cookies := got.Cookies()
+		if mode != ingress.ModeWildcard {
+			if len(cookies) > 0 || !strings.Contains(got.Header.Get("Content-Security-Policy"), "sandbox allow-scripts") {
+				t.Errorf("%s: cookies %v, headers %v: sandboxes share this origin", mode, cookies, got.Header)
+			}
+			open("/", "Cookie", query).wantProblem(t, 401, "UNAUTHORIZED", "is required")
+		} else {
+			if len(cookies) != 1 || cookies[0].Value != signature || !cookies[0].HttpOnly || cookies[0].Domain != "" || cookies[0].Path != "/" ||
+				cookies[0].Secure || cookies[0].SameSite != http.SameSiteLaxMode || cookies[0].Expires.Unix() != until.Unix() {
+				t.Fatalf("cookies %+v", cookies)
+			}
+			if secure := open("/?"+query, "X-Forwarded-Proto", "https").Cookies(); len(secure) != 1 || !secure[0].Secure {
+				t.Errorf("behind TLS: %+v", secure)
+			}
+			next := open("/style.css", "Cookie", "sandbox-signature=of-another; "+query+"; b=2", "Sec-Fetch-Site", "same-origin")
+			if next.StatusCode != 200 || len(next.Cookies()) != 0 || strings.Contains(next.body, "ignature") || !strings.Contains(next.body, "Cookie: b=2\r") {
+				t.Errorf("with the cookie: %d %s", next.StatusCode, next.body)
+			}
+			open("/", "Cookie", query, "Origin", "http://evil-8000."+domain).wantProblem(t, 401, "UNAUTHORIZED")
+			open("/", "Cookie", "sandbox-signature=x").wantProblem(t, 401, "UNAUTHORIZED", "cookie")
+		}
+		// It is for one port of one sandbox, and for a while.
+		for _, wrong := range []string{
+			g.signing.Sign(box, 8001, until), g.signing.Sign("other", 8000, until), signature + "x", "x",
+		} {
+			open("/?sandbox-signature="+wrong).wantProblem(t, 401, "UNAUTHORIZED", "sandbox-signature", "not valid")
+		}
+		open("/?sandbox-signature="+g.signing.Sign(box, 8000, time.Now())).wantProblem(t, 401, "UNAUTHORIZED", "expired")
+		// A token counts first.
+		g.get(t, "/?"+query, "X-EXECD-ACCESS-TOKEN", "guess").wantProblem(t, 401, "UNAUTHORIZED", "X-EXECD-ACCESS-TOKEN")
+		if log := g.log.text(); strings.Contains(log, signature) || strings.Contains(log, strings.Split(signature, ".")[1]) || !strings.Contains(log, `"access":"signature"`) {
+			t.Errorf("%s: the log: %s", mode, log)
+		}
+	}
+}
+
+func TestNoSignaturesWithoutAKey(t *testing.T) {
+	file := routes(t, http.HandlerFunc(tell), "")
+	g := start(t, ingress.ModeURI, func(s *ingress.Settings) { s.Routes, s.SigningKey = file, "" })
+	g.get(t, "/?sandbox-signature="+g.signing.Sign(box, 8000, time.Now().Add(time.Hour)), "X-EXECD-ACCESS-TOKEN", "").wantProblem(t, 401, "UNAUTHORIZED")
+}
+
+// TestCookieIsForOwnPages: the browser sends the cookie also with what pages of other sandboxes ask for.
+func TestCookieIsForOwnPages(t *testing.T) {
+	for _, tc := range []struct {
+		method, site, mode, origin string
+		want                       bool
+	}{
+		{"GET", "", "", "", true}, // a program, or an old browser
+		{"GET", "none", "navigate", "", true},
+		{"GET", "same-origin", "cors", "", true},
+		{"POST", "same-origin", "cors", "http://h", true},
+		{"GET", "same-site", "navigate", "", true},
+		{"GET", "cross-site", "navigate", "", true},
+		{"POST", "same-site", "navigate", "http://other", false},
+		{"GET", "same-site", "cors", "http://other", false},
+		{"GET", "same-site", "no-cors", "", false},
+		{"GET", "cross-site", "websocket", "http://other", false},
+		{"GET", "", "", "http://other", false}, // a WebSocket of an old browser
+		{"GET", "", "", "http://H", true},
+		{"POST", "", "", "null", false},
+		{"POST", "", "", "http://h.evil", false},
+	} {
+		r := httptest.NewRequest(tc.method, "http://h/", nil)
+		for name, value := range map[string]string{"Sec-Fetch-Site": tc.site, "Sec-Fetch-Mode": tc.mode, "Origin": tc.origin} {
+			if value != "" {
+				r.Header.Set(name, value)
+			}
+		}
+		if got := ingress.FromOwnPage(r); got != tc.want {
+			t.Errorf("%+v: %v", tc, got)
+		}
+	}
+}

@@ -1,0 +1,235 @@
+package ingress_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"sandbox.internal/server/ingress"
+	"sandbox.internal/server/reach"
+)
+
+const (
+	token    = "the-token-of-the-sandbox"
+	patience = time.Minute // for what is expected to happen; only a hang takes so long
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func signing(t testing.TB) (file string, keys reach.Keys) {
+	t.Helper()
+	const key = "the-signing-key-of-these-tests-0123456789"
+	file = filepath.Join(t.TempDir(), "signing.key")
+	if err := os.WriteFile(file, []byte(key), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := reach.ParseKeys([]byte(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file, keys
+}
+
+// gateway is a running gateway.
+type gateway struct {
+	url, admin string
+	mode       ingress.Mode
+	log        *logBuffer
+	signing    reach.Keys
+	app        *ingress.App
+	stop       context.CancelFunc
+	stopped    chan error
+}
+
+// start runs a gateway with settings that change makes of the usual ones.
+func start(t testing.TB, mode ingress.Mode, change func(*ingress.Settings)) *gateway {
+	t.Helper()
+	settings := ingress.DefaultSettings()
+	settings.Listen, settings.Admin, settings.Mode, settings.Grace = "127.0.0.1:0", "127.0.0.1:0", mode, patience
+	g := &gateway{mode: mode, log: &logBuffer{}, stopped: make(chan error, 1)}
+	settings.SigningKey, g.signing = signing(t)
+	if mode == ingress.ModeWildcard {
+		settings.Domain = "*." + domain
+	}
+	change(&settings)
+	var err error
+	if g.app, err = ingress.New(settings, zerolog.New(g.log).Level(zerolog.DebugLevel)); err != nil {
+		t.Fatal(err)
+	}
+	g.url, g.admin = "http://"+g.app.Addr(), "http://"+g.app.AdminAddr()
+	ctx, cancel := context.WithCancel(context.Background())
+	g.stop = cancel
+	go func() { g.stopped <- g.app.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-g.stopped; err != nil {
+			t.Error(err)
+		}
+		g.stopped <- nil
+	})
+	return g
+}
+
+// routes writes a file with one route to a daemon that the handler is.
+func routes(t testing.TB, handler http.Handler, more string) string {
+	t.Helper()
+	daemon := httptest.NewServer(handler)
+	t.Cleanup(daemon.Close)
+	return routeFile(t, fmt.Sprintf("[[routes]]\nsandbox = %q\naddress = %q\ntoken = %q\n%s", box, daemon.Listener.Addr(), token, more))
+}
+
+func routeFile(t testing.TB, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "routes.toml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// static runs a gateway with a route to a daemon that the handler is.
+func static(t testing.TB, mode ingress.Mode, handler http.Handler) *gateway {
+	t.Helper()
+	file := routes(t, handler, "")
+	return start(t, mode, func(s *ingress.Settings) { s.Routes = file })
+}
+
+// request makes a request for a port, with headers given as name, value, name, value.
+func (g *gateway) request(t testing.TB, method, id string, port int, path string, body io.Reader, headers ...string) *http.Request {
+	t.Helper()
+	name := fmt.Sprintf("%s-%d", id, port)
+	if g.mode == ingress.ModeURI {
+		path = fmt.Sprintf("/%s/%d%s", id, port, path)
+	}
+	r, err := http.NewRequestWithContext(t.Context(), method, g.url+path, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch g.mode {
+	case ingress.ModeWildcard:
+		r.Host = name + "." + domain
+	case ingress.ModeHeader:
+		r.Header.Set("Service-Ingress-To", name)
+	}
+	r.Header.Set("X-EXECD-ACCESS-TOKEN", token)
+	for i := 0; i < len(headers); i += 2 {
+		if r.Header.Set(headers[i], headers[i+1]); headers[i+1] == "" {
+			r.Header.Del(headers[i])
+		}
+	}
+	return r
+}
+
+// answer is a response whose body was read.
+type answer struct {
+	*http.Response
+	body string
+}
+
+func do(t testing.TB, r *http.Request) answer {
+	t.Helper()
+	transport := &http.Transport{DisableKeepAlives: true, DisableCompression: true}
+	response, err := transport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{response, string(body)}
+}
+
+func (g *gateway) get(t testing.TB, path string, headers ...string) answer {
+	t.Helper()
+	return do(t, g.request(t, http.MethodGet, box, 8000, path, nil, headers...))
+}
+
+func (a answer) wantProblem(t testing.TB, status int, code string, words ...string) {
+	t.Helper()
+	var body map[string]string
+	if err := json.Unmarshal([]byte(a.body), &body); err != nil {
+		t.Fatalf("%d %s: %v", a.StatusCode, a.body, err)
+	}
+	if a.StatusCode != status || body["code"] != code || len(body) != 3 || body["detail"] != body["message"] {
+		t.Errorf("%d %s, want %d %s", a.StatusCode, a.body, status, code)
+	}
+	for _, word := range words {
+		if !strings.Contains(body["message"], word) {
+			t.Errorf("%q does not say %q", body["message"], word)
+		}
+	}
+	if len(a.Header["X-Request-Id"]) != 1 {
+		t.Errorf("X-Request-ID %q, want one", a.Header["X-Request-Id"])
+	}
+}
+
+// health returns what /healthz and /metrics say.
+func (g *gateway) admins(t testing.TB, path string) answer {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, g.admin+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return do(t, r)
+}
+
+// eventually asks again until the condition holds.
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !condition(); time.Sleep(2 * time.Millisecond) { // between two looks
+		if time.Now().After(deadline) {
+			t.Fatalf("%s has not come to be", what)
+		}
+	}
+}
+
+// tell answers with what has arrived.
+func tell(w http.ResponseWriter, r *http.Request) {
+	fmt.Fprintf(w, "%s %s\nHost: %s\n", r.Method, r.RequestURI, r.Host)
+	_ = r.Header.Write(w) // a client that is gone shows on its own side
+}
+
+// logBuffer keeps log lines.
+type logBuffer struct {
+	mu    sync.Mutex
+	lines bytes.Buffer
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.Write(p)
+}
+
+func (l *logBuffer) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lines.String()
+}
+
+// unused returns an address that nobody listens on.
+func unused(t testing.TB) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().String()
+}

@@ -1,0 +1,145 @@
+package ingress
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	gen "sandbox.internal/gen/lifecycle"
+	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/server/reach"
+)
+
+const (
+	keyHeader = "SERVICE-API-KEY"
+	// callTimeout bounds a call of the service that is no stream. The endpoint of a sandbox may take 30 s.
+	callTimeout = 40 * time.Second
+	// daemonPort is the port of execd in every sandbox. Its endpoint tells those of all others.
+	daemonPort = 44772
+	// listAttempts bounds how often the list is read again because it changed meanwhile.
+	listAttempts = 5
+	pageSize     = 1000
+)
+
+// service is the lifecycle service as the gateway uses it.
+type service struct {
+	client *gen.ClientWithResponses
+	http   *http.Client
+	asking singleflight.Group
+	// life ends with the gateway: a question outlives the request that asked it first.
+	life context.Context
+	end  context.CancelFunc
+}
+
+func newService(address, key string) (*service, error) {
+	s := &service{http: &http.Client{Transport: &http.Transport{ResponseHeaderTimeout: callTimeout, MaxIdleConnsPerHost: 16, IdleConnTimeout: 30 * time.Second}}}
+	s.life, s.end = context.WithCancel(context.Background())
+	authorise := func(_ context.Context, r *http.Request) error {
+		if key != "" {
+			r.Header.Set(keyHeader, key)
+		}
+		return nil
+	}
+	var err error
+	s.client, err = gen.NewClientWithResponses(address, gen.WithHTTPClient(s.http), gen.WithRequestEditorFn(authorise))
+	return s, err
+}
+
+func (s *service) close() {
+	s.end()
+	s.http.CloseIdleConnections()
+}
+
+// list returns every sandbox that has not ended.
+func (s *service) list(ctx context.Context) ([]seen, error) {
+	for attempt := 1; ; attempt++ {
+		all, stable, err := s.pages(ctx)
+		// A sandbox that goes from one page moves another to a page that was read already.
+		if err != nil || stable || attempt == listAttempts {
+			return all, err
+		}
+	}
+}
+
+// pages reads the list once. It is stable when nothing moved between its pages.
+func (s *service) pages(ctx context.Context) (all []seen, stable bool, err error) {
+	var states []gen.SandboxState
+	for _, state := range lifecycle.States() {
+		if !state.Final() {
+			states = append(states, gen.SandboxState(state))
+		}
+	}
+	size, total := pageSize, -1
+	stable = true
+	for page := 1; ; page++ {
+		call, cancel := context.WithTimeout(ctx, callTimeout)
+		response, err := s.client.ListSandboxesWithResponse(call, &gen.ListSandboxesParams{State: states, Page: &page, PageSize: &size})
+		cancel()
+		if err != nil {
+			return nil, false, err
+		}
+		if response.JSON200 == nil {
+			return nil, false, fmt.Errorf("list of sandboxes: %s", response.Status())
+		}
+		for _, item := range response.JSON200.Items {
+			all = append(all, seen{id: item.ID, state: lifecycle.State(item.Status.State), since: item.Status.LastTransitionAt})
+		}
+		if total >= 0 && total != response.JSON200.Pagination.TotalItems {
+			stable = false
+		}
+		total = response.JSON200.Pagination.TotalItems
+		if !response.JSON200.Pagination.HasNextPage {
+			return all, stable, nil
+		}
+	}
+}
+
+// errNotKnown: the service knows no such sandbox. errNoPlace: it does not say where the sandbox is.
+var (
+	errNotKnown = errors.New("the service does not know the sandbox")
+	errNoPlace  = errors.New("the service does not tell where the sandbox is")
+)
+
+// place asks where a sandbox is. Requests for one sandbox share one question, which outlives those that ask.
+func (s *service) place(ctx context.Context, id string) (*Place, error) {
+	result := s.asking.DoChan(id, func() (any, error) {
+		call, cancel := context.WithTimeout(s.life, callTimeout)
+		defer cancel()
+		return s.ask(call, id)
+	})
+	select {
+	case answer := <-result:
+		if answer.Err != nil {
+			return nil, answer.Err
+		}
+		return answer.Val.(*Place), nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+func (s *service) ask(ctx context.Context, id string) (*Place, error) {
+	direct := true
+	response, err := s.client.GetEndpointWithResponse(ctx, id, daemonPort, &gen.GetEndpointParams{Direct: &direct})
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", errNoPlace, err)
+	case response.StatusCode() == http.StatusNotFound:
+		return nil, errNotKnown
+	case response.JSON200 == nil:
+		return nil, fmt.Errorf("%w: %s", errNoPlace, response.Status())
+	}
+	address, path, _ := strings.Cut(response.JSON200.Endpoint, "/")
+	// Of one port's path the others' are made: /proxy/44772, or /{id}/44772 on the host's network.
+	before, ok := strings.CutSuffix("/"+path, fmt.Sprint(daemonPort))
+	if u, err := url.Parse("http://" + address); err != nil || u.Port() == "" || !ok {
+		return nil, fmt.Errorf("%w: its endpoint is %q", errNoPlace, response.JSON200.Endpoint)
+	}
+	return &Place{Address: address, Path: before, Token: response.JSON200.Headers[reach.TokenHeader]}, nil
+}

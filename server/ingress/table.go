@@ -1,0 +1,134 @@
+package ingress
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sandbox.internal/server/lifecycle"
+)
+
+// Place is where the ports of a sandbox are reached.
+type Place struct {
+	// Address is the host and port of the sandbox's daemon, and Path what comes before the port in a path there: /proxy/. With an
+	// empty Path, Address is a host alone, whose ports are the sandbox's own.
+	Address string
+	Path    string
+	// Token is the sandbox's token. It is asked of clients, and sent on where there is a Path.
+	Token string
+}
+
+// sandbox is a row of the table.
+type sandbox struct {
+	id    string
+	state lifecycle.State
+	since time.Time // when it came into the state, zero if not known
+
+	place    atomic.Pointer[Place] // nil until it was asked for
+	located  atomic.Int64          // when, in nanoseconds since 1970
+	inFlight atomic.Int64          // requests and connections
+}
+
+// table holds the sandboxes that have not ended. It is bounded.
+type table struct {
+	limit int
+
+	mu        sync.RWMutex
+	sandboxes map[string]*sandbox
+	listed    bool // it was filled once
+	complete  bool // every sandbox that has not ended is in it
+}
+
+func newTable(limit int) *table { return &table{limit: limit, sandboxes: map[string]*sandbox{}} }
+
+// row is a sandbox as somebody else sees it at one moment.
+type row struct {
+	sandbox *sandbox
+	state   lifecycle.State
+}
+
+// find returns the row of a sandbox, and whether a sandbox that is not found does not exist.
+func (t *table) find(id string) (found row, complete bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if s := t.sandboxes[id]; s != nil {
+		return row{s, s.state}, t.complete
+	}
+	return row{}, t.complete
+}
+
+// seen is what a source knows of a sandbox.
+type seen struct {
+	id    string
+	state lifecycle.State
+	since time.Time
+	place *Place // nil if it has to be asked for
+}
+
+// replace makes the table hold exactly these sandboxes. What is known of one that stays is kept.
+func (t *table) replace(all []seen) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	before := t.sandboxes
+	t.sandboxes, t.listed, t.complete = make(map[string]*sandbox, min(len(all), t.limit)), true, true
+	for _, one := range all {
+		if s := before[one.id]; s != nil && !one.state.Final() {
+			t.sandboxes[one.id] = s
+		}
+		t.put(one)
+	}
+}
+
+// update notes a change of a sandbox. One that is older than what is known is not noted.
+func (t *table) update(one seen) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.put(one)
+}
+
+// put enters what was seen. The caller holds mu.
+func (t *table) put(one seen) {
+	s := t.sandboxes[one.id]
+	switch {
+	case s != nil && one.since.Before(s.since):
+		return
+	case one.state.Final():
+		delete(t.sandboxes, one.id)
+		return
+	case s == nil && len(t.sandboxes) >= t.limit:
+		t.complete = false
+		return
+	case s == nil:
+		s = &sandbox{id: one.id}
+		t.sandboxes[one.id] = s
+	}
+	s.state, s.since = one.state, one.since
+	if one.place != nil {
+		s.place.Store(one.place)
+	}
+}
+
+// forget takes a sandbox out.
+func (t *table) forget(id string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.sandboxes, id)
+}
+
+// ready reports whether the table was filled once.
+func (t *table) ready() bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.listed
+}
+
+// census counts the sandboxes by state, and tells whether the table is complete.
+func (t *table) census() (count map[lifecycle.State]int, complete bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	count = map[lifecycle.State]int{}
+	for _, s := range t.sandboxes {
+		count[s.state]++
+	}
+	return count, t.complete
+}
