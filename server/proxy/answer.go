@@ -17,6 +17,9 @@ type answer struct {
 	own        http.Header // what the layers around us have set; it stands
 	shared     bool        // Target.SharedOrigin
 	taken      bool        // the connection was taken over for another protocol
+	// length is that of a small answer, 0 for any other. Such a one leaves in one piece when
+	// it came in one: a timer to send its parts on would cost as much as the rest of its way.
+	length, written int64
 }
 
 func newAnswer(w http.ResponseWriter, shared bool) *answer {
@@ -65,7 +68,11 @@ func (a *answer) WriteHeader(status int) {
 func (a *answer) Write(p []byte) (int, error) {
 	// A writer without deadlines, a test's, works without.
 	_ = a.controller.SetWriteDeadline(time.Now().Add(stuckAfter))
-	return a.ResponseWriter.Write(p)
+	n, err := a.ResponseWriter.Write(p)
+	if a.written += int64(n); err == nil && a.written < a.length {
+		err = a.controller.Flush()
+	}
+	return n, err
 }
 
 // Hijack gives the connection away. What the client sent behind its request is in the

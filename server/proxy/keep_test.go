@@ -77,3 +77,32 @@ func TestCookiesStayOnTheirHost(t *testing.T) {
 	}
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 }
+
+// TestSmallAnswerInParts: what there is of it is passed on before the rest is there.
+func TestSmallAnswerInParts(t *testing.T) {
+	more := make(chan struct{})
+	address := upstream(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "2")
+		_, _ = io.WriteString(w, "a") // a client that is gone shows in the context
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-more:
+		case <-r.Context().Done():
+		}
+		_, _ = io.WriteString(w, "b")
+	})
+	response, err := http.Get(gateway(t, proxy.Target{Address: address}).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	part := make([]byte, 2)
+	if n, err := response.Body.Read(part); n != 1 || part[0] != 'a' {
+		t.Errorf("%q, %v", part[:n], err)
+	}
+	close(more)
+	if rest, err := io.ReadAll(response.Body); err != nil || string(rest) != "b" {
+		t.Errorf("%q, %v", rest, err)
+	}
+	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+}

@@ -26,9 +26,8 @@ import (
 const (
 	// dialTimeout bounds the connection to a server that is gone.
 	dialTimeout = 5 * time.Second
-	// pause is after how long a part of an answer of known length is sent on when the rest
-	// does not follow. ReverseProxy sends answers of unknown length on at once; to do that
-	// with every answer would cost small ones as much as all the rest of their way.
+	// pause is after how long a part of a large answer of known length is sent on when the
+	// rest does not follow. ReverseProxy sends answers of unknown length on at once.
 	pause = 2 * time.Millisecond
 	// maxAnswerHeader bounds the header of an answer, in bytes; the rest of an answer has no bound.
 	maxAnswerHeader = 256 << 10
@@ -133,7 +132,8 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 	to := newAnswer(w, target.SharedOrigin)
 	var body *requestBody
 	var failure error
-	forward := httputil.ReverseProxy{
+	var forward httputil.ReverseProxy
+	forward = httputil.ReverseProxy{
 		Transport:     p.transport,
 		FlushInterval: pause,
 		BufferPool:    &p.buffers,
@@ -149,6 +149,9 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 				}
 			}
 			to.restore(response.Header)
+			if length := response.ContentLength; length > 0 && length <= bufferSize {
+				forward.FlushInterval, to.length = 0, length
+			}
 			redirect(response.Header, r, target)
 			switch {
 			case target.SharedOrigin:
