@@ -215,7 +215,7 @@ func TestGateway(t *testing.T) {
 	each("the route comes", func(t *testing.T, g *gatewayProgram) {
 		eventually(t, "the sandbox is known", func() bool { return status(t, g, id) == http.StatusOK })
 	})
-	each("a request as it was written", func(t *testing.T, g *gatewayProgram) {
+	each("row lifecycle/networking/rule 5: a request as it was written", func(t *testing.T, g *gatewayProgram) {
 		p := g.port(t, id, 8000, token)
 		got := p.send(t, http.MethodPatch, "/tell/a%2Fb?x=%31", strings.NewReader("body"), keyHeader, adminKey)
 		for _, want := range []string{"PATCH /tell/a%2Fb?x=%31\n", "Host: 127.0.0.1:8000\n", "X-Forwarded-Host: " + p.host + "\r\n"} {

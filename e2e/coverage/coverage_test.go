@@ -37,7 +37,6 @@ var open = map[string]string{
 	"lifecycle/configuration/kubernetes.namespace":       kubernetes,
 	"lifecycle/configuration/egress.image":               network,
 	"lifecycle/networking/rule 4":                        network,
-	"lifecycle/networking/rule 5":                        network,
 	"lifecycle/cluster/BatchSandbox columns":             kubernetes,
 	"lifecycle/cluster/BatchSandbox status.taskStats":    kubernetes,
 	"lifecycle/cluster/Pool capacitySpec":                kubernetes,
@@ -54,7 +53,7 @@ var open = map[string]string{
 
 const (
 	kubernetes = "the Kubernetes runtime"
-	network    = "the egress sidecar and the gateway"
+	network    = "the egress sidecar"
 )
 
 // row is a line of one of the documents' tables.
