@@ -65,6 +65,7 @@ var theHouse = house{
 		// Outside the sandbox.
 		{packages: []string{"server/lifecycle"}, libraries: noLibraries},
 		{packages: []string{"server/host"}, ours: []string{"server/lifecycle", "runtime/engine"}},
+		{packages: []string{"server/egress"}, ours: []string{"gen/egress", "server/lifecycle"}, libraries: noLibraries},
 		{packages: []string{"server/store"}, ours: []string{"server/lifecycle"}},
 		{packages: []string{"server/config", "server/audit"}},
 		{packages: []string{"server/metrics"}, ours: []string{"openapi/serve", "runtime/engine", "server/host", "server/lifecycle"}},

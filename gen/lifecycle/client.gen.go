@@ -226,6 +226,96 @@ type ClientInterface interface {
 	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/metadata (the `UpdateMetadata` operationId).
 	UpdateMetadataWithApplicationMergePatchPlusJSONBody(ctx context.Context, sandboxID SandboxID, body UpdateMetadataApplicationMergePatchPlusJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// ListNetworkDecisions List or follow what a sandbox reached and was refused
+	//
+	// Every name that was asked for and every address that was spoken to since the egress
+	// sidecar started, the newest last. At most 4096 are kept; those not seen for the longest
+	// time make room.
+	//
+	// With `Accept: text/event-stream` the answer is a stream: first what is there, then each
+	// decision again whenever its count grows, several at a time as one. With `Last-Event-ID`
+	// the stream starts with what changed after that event.
+	//
+	// Corresponds with GET /v1/sandboxes/{sandboxId}/network-decisions (the `ListNetworkDecisions` operationId).
+	ListNetworkDecisions(ctx context.Context, sandboxID SandboxID, params *ListNetworkDecisionsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ProposeNetworkPolicy Propose the smallest allow-list for what was seen
+	//
+	// A policy that denies by default and allows exactly what was seen: the names that
+	// resolved, and the addresses that no such name explains. What a rule of the policy denies
+	// is not proposed. It is most useful after a time in `dryRun`.
+	//
+	// Corresponds with GET /v1/sandboxes/{sandboxId}/network-decisions/proposal (the `ProposeNetworkPolicy` operationId).
+	ProposeNetworkPolicy(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteNetworkPolicyRulesWithBody Delete rules of the network policy by their targets
+	//
+	// A target that no rule has changes nothing.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with DELETE /v1/sandboxes/{sandboxId}/network-policy (the `DeleteNetworkPolicyRules` operationId).
+	DeleteNetworkPolicyRulesWithBody(ctx context.Context, sandboxID SandboxID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// DeleteNetworkPolicyRules Delete rules of the network policy by their targets
+	//
+	// A target that no rule has changes nothing.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with DELETE /v1/sandboxes/{sandboxId}/network-policy (the `DeleteNetworkPolicyRules` operationId).
+	DeleteNetworkPolicyRules(ctx context.Context, sandboxID SandboxID, body DeleteNetworkPolicyRulesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// GetNetworkPolicy Read what a sandbox may reach
+	//
+	// The policy in force, as the egress sidecar of the sandbox tells it. Without a sidecar,
+	// and while the sandbox is neither Running nor Paused, it is 409.
+	//
+	// Corresponds with GET /v1/sandboxes/{sandboxId}/network-policy (the `GetNetworkPolicy` operationId).
+	GetNetworkPolicy(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// MergeNetworkPolicyRulesWithBody Add or replace rules of the network policy
+	//
+	// A rule whose target the policy has already takes the place of that rule. The other rules
+	// are put before all rules of the policy, in the order in which they come.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/network-policy (the `MergeNetworkPolicyRules` operationId).
+	MergeNetworkPolicyRulesWithBody(ctx context.Context, sandboxID SandboxID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// MergeNetworkPolicyRules Add or replace rules of the network policy
+	//
+	// A rule whose target the policy has already takes the place of that rule. The other rules
+	// are put before all rules of the policy, in the order in which they come.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/network-policy (the `MergeNetworkPolicyRules` operationId).
+	MergeNetworkPolicyRules(ctx context.Context, sandboxID SandboxID, body MergeNetworkPolicyRulesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReplaceNetworkPolicyWithBody Replace the network policy of a sandbox
+	//
+	// What the body leaves out gets its default: `{}` allows everything. The policy holds when
+	// the answer arrives, for connections that are open already too. After 500 and 503 it may
+	// hold as well: read it.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with PUT /v1/sandboxes/{sandboxId}/network-policy (the `ReplaceNetworkPolicy` operationId).
+	ReplaceNetworkPolicyWithBody(ctx context.Context, sandboxID SandboxID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ReplaceNetworkPolicy Replace the network policy of a sandbox
+	//
+	// What the body leaves out gets its default: `{}` allows everything. The policy holds when
+	// the answer arrives, for connections that are open already too. After 500 and 503 it may
+	// hold as well: read it.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PUT /v1/sandboxes/{sandboxId}/network-policy (the `ReplaceNetworkPolicy` operationId).
+	ReplaceNetworkPolicy(ctx context.Context, sandboxID SandboxID, body ReplaceNetworkPolicyJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// PauseSandbox Pause a running sandbox
 	//
 	// Only a `Running` sandbox can be paused. It goes to `Pausing` and then to
@@ -516,6 +606,186 @@ func (c *Client) UpdateMetadataWithBody(ctx context.Context, sandboxID SandboxID
 // Corresponds with PATCH /v1/sandboxes/{sandboxId}/metadata (the `UpdateMetadata` operationId).
 func (c *Client) UpdateMetadataWithApplicationMergePatchPlusJSONBody(ctx context.Context, sandboxID SandboxID, body UpdateMetadataApplicationMergePatchPlusJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewUpdateMetadataRequestWithApplicationMergePatchPlusJSONBody(c.Server, sandboxID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListNetworkDecisions List or follow what a sandbox reached and was refused
+//
+// Every name that was asked for and every address that was spoken to since the egress
+// sidecar started, the newest last. At most 4096 are kept; those not seen for the longest
+// time make room.
+//
+// With `Accept: text/event-stream` the answer is a stream: first what is there, then each
+// decision again whenever its count grows, several at a time as one. With `Last-Event-ID`
+// the stream starts with what changed after that event.
+//
+// Corresponds with GET /v1/sandboxes/{sandboxId}/network-decisions (the `ListNetworkDecisions` operationId).
+func (c *Client) ListNetworkDecisions(ctx context.Context, sandboxID SandboxID, params *ListNetworkDecisionsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListNetworkDecisionsRequest(c.Server, sandboxID, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ProposeNetworkPolicy Propose the smallest allow-list for what was seen
+//
+// A policy that denies by default and allows exactly what was seen: the names that
+// resolved, and the addresses that no such name explains. What a rule of the policy denies
+// is not proposed. It is most useful after a time in `dryRun`.
+//
+// Corresponds with GET /v1/sandboxes/{sandboxId}/network-decisions/proposal (the `ProposeNetworkPolicy` operationId).
+func (c *Client) ProposeNetworkPolicy(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewProposeNetworkPolicyRequest(c.Server, sandboxID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteNetworkPolicyRulesWithBody Delete rules of the network policy by their targets
+//
+// A target that no rule has changes nothing.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with DELETE /v1/sandboxes/{sandboxId}/network-policy (the `DeleteNetworkPolicyRules` operationId).
+func (c *Client) DeleteNetworkPolicyRulesWithBody(ctx context.Context, sandboxID SandboxID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteNetworkPolicyRulesRequestWithBody(c.Server, sandboxID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// DeleteNetworkPolicyRules Delete rules of the network policy by their targets
+//
+// A target that no rule has changes nothing.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with DELETE /v1/sandboxes/{sandboxId}/network-policy (the `DeleteNetworkPolicyRules` operationId).
+func (c *Client) DeleteNetworkPolicyRules(ctx context.Context, sandboxID SandboxID, body DeleteNetworkPolicyRulesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewDeleteNetworkPolicyRulesRequest(c.Server, sandboxID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// GetNetworkPolicy Read what a sandbox may reach
+//
+// The policy in force, as the egress sidecar of the sandbox tells it. Without a sidecar,
+// and while the sandbox is neither Running nor Paused, it is 409.
+//
+// Corresponds with GET /v1/sandboxes/{sandboxId}/network-policy (the `GetNetworkPolicy` operationId).
+func (c *Client) GetNetworkPolicy(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetNetworkPolicyRequest(c.Server, sandboxID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// MergeNetworkPolicyRulesWithBody Add or replace rules of the network policy
+//
+// A rule whose target the policy has already takes the place of that rule. The other rules
+// are put before all rules of the policy, in the order in which they come.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PATCH /v1/sandboxes/{sandboxId}/network-policy (the `MergeNetworkPolicyRules` operationId).
+func (c *Client) MergeNetworkPolicyRulesWithBody(ctx context.Context, sandboxID SandboxID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewMergeNetworkPolicyRulesRequestWithBody(c.Server, sandboxID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// MergeNetworkPolicyRules Add or replace rules of the network policy
+//
+// A rule whose target the policy has already takes the place of that rule. The other rules
+// are put before all rules of the policy, in the order in which they come.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PATCH /v1/sandboxes/{sandboxId}/network-policy (the `MergeNetworkPolicyRules` operationId).
+func (c *Client) MergeNetworkPolicyRules(ctx context.Context, sandboxID SandboxID, body MergeNetworkPolicyRulesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewMergeNetworkPolicyRulesRequest(c.Server, sandboxID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReplaceNetworkPolicyWithBody Replace the network policy of a sandbox
+//
+// What the body leaves out gets its default: `{}` allows everything. The policy holds when
+// the answer arrives, for connections that are open already too. After 500 and 503 it may
+// hold as well: read it.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with PUT /v1/sandboxes/{sandboxId}/network-policy (the `ReplaceNetworkPolicy` operationId).
+func (c *Client) ReplaceNetworkPolicyWithBody(ctx context.Context, sandboxID SandboxID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReplaceNetworkPolicyRequestWithBody(c.Server, sandboxID, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ReplaceNetworkPolicy Replace the network policy of a sandbox
+//
+// What the body leaves out gets its default: `{}` allows everything. The policy holds when
+// the answer arrives, for connections that are open already too. After 500 and 503 it may
+// hold as well: read it.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PUT /v1/sandboxes/{sandboxId}/network-policy (the `ReplaceNetworkPolicy` operationId).
+func (c *Client) ReplaceNetworkPolicy(ctx context.Context, sandboxID SandboxID, body ReplaceNetworkPolicyJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewReplaceNetworkPolicyRequest(c.Server, sandboxID, body)
 	if err != nil {
 		return nil, err
 	}
@@ -1257,6 +1527,264 @@ func NewUpdateMetadataRequestWithBody(server string, sandboxID SandboxID, conten
 	return req, nil
 }
 
+// NewListNetworkDecisionsRequest constructs an http.Request for the ListNetworkDecisions method
+func NewListNetworkDecisionsRequest(server string, sandboxID SandboxID, params *ListNetworkDecisionsParams) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "sandboxId", sandboxID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/network-decisions", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+
+		if params.LastEventID != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Last-Event-ID", *params.LastEventID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Last-Event-ID", headerParam0)
+		}
+
+	}
+
+	return req, nil
+}
+
+// NewProposeNetworkPolicyRequest constructs an http.Request for the ProposeNetworkPolicy method
+func NewProposeNetworkPolicyRequest(server string, sandboxID SandboxID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "sandboxId", sandboxID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/network-decisions/proposal", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewDeleteNetworkPolicyRulesRequest calls the generic DeleteNetworkPolicyRules builder with application/json body
+func NewDeleteNetworkPolicyRulesRequest(server string, sandboxID SandboxID, body DeleteNetworkPolicyRulesJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewDeleteNetworkPolicyRulesRequestWithBody(server, sandboxID, "application/json", bodyReader)
+}
+
+// NewDeleteNetworkPolicyRulesRequestWithBody constructs an http.Request for the DeleteNetworkPolicyRules method, with any body, and a specified content type
+func NewDeleteNetworkPolicyRulesRequestWithBody(server string, sandboxID SandboxID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "sandboxId", sandboxID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/network-policy", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewGetNetworkPolicyRequest constructs an http.Request for the GetNetworkPolicy method
+func NewGetNetworkPolicyRequest(server string, sandboxID SandboxID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "sandboxId", sandboxID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/network-policy", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewMergeNetworkPolicyRulesRequest calls the generic MergeNetworkPolicyRules builder with application/json body
+func NewMergeNetworkPolicyRulesRequest(server string, sandboxID SandboxID, body MergeNetworkPolicyRulesJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewMergeNetworkPolicyRulesRequestWithBody(server, sandboxID, "application/json", bodyReader)
+}
+
+// NewMergeNetworkPolicyRulesRequestWithBody constructs an http.Request for the MergeNetworkPolicyRules method, with any body, and a specified content type
+func NewMergeNetworkPolicyRulesRequestWithBody(server string, sandboxID SandboxID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "sandboxId", sandboxID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/network-policy", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPatch, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewReplaceNetworkPolicyRequest calls the generic ReplaceNetworkPolicy builder with application/json body
+func NewReplaceNetworkPolicyRequest(server string, sandboxID SandboxID, body ReplaceNetworkPolicyJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewReplaceNetworkPolicyRequestWithBody(server, sandboxID, "application/json", bodyReader)
+}
+
+// NewReplaceNetworkPolicyRequestWithBody constructs an http.Request for the ReplaceNetworkPolicy method, with any body, and a specified content type
+func NewReplaceNetworkPolicyRequestWithBody(server string, sandboxID SandboxID, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "sandboxId", sandboxID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/sandboxes/%s/network-policy", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPut, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
 // NewPauseSandboxRequest constructs an http.Request for the PauseSandbox method
 func NewPauseSandboxRequest(server string, sandboxID SandboxID, params *PauseSandboxParams) (*http.Request, error) {
 	var err error
@@ -1624,6 +2152,102 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/metadata (the `UpdateMetadata` operationId).
 	UpdateMetadataWithApplicationMergePatchPlusJSONBodyWithResponse(ctx context.Context, sandboxID SandboxID, body UpdateMetadataApplicationMergePatchPlusJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateMetadataResponse, error)
+
+	// ListNetworkDecisionsWithResponse List or follow what a sandbox reached and was refused
+	//
+	// Every name that was asked for and every address that was spoken to since the egress
+	// sidecar started, the newest last. At most 4096 are kept; those not seen for the longest
+	// time make room.
+	//
+	// With `Accept: text/event-stream` the answer is a stream: first what is there, then each
+	// decision again whenever its count grows, several at a time as one. With `Last-Event-ID`
+	// the stream starts with what changed after that event.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/sandboxes/{sandboxId}/network-decisions (the `ListNetworkDecisions` operationId).
+	ListNetworkDecisionsWithResponse(ctx context.Context, sandboxID SandboxID, params *ListNetworkDecisionsParams, reqEditors ...RequestEditorFn) (*ListNetworkDecisionsResponse, error)
+
+	// ProposeNetworkPolicyWithResponse Propose the smallest allow-list for what was seen
+	//
+	// A policy that denies by default and allows exactly what was seen: the names that
+	// resolved, and the addresses that no such name explains. What a rule of the policy denies
+	// is not proposed. It is most useful after a time in `dryRun`.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/sandboxes/{sandboxId}/network-decisions/proposal (the `ProposeNetworkPolicy` operationId).
+	ProposeNetworkPolicyWithResponse(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*ProposeNetworkPolicyResponse, error)
+
+	// DeleteNetworkPolicyRulesWithBodyWithResponse Delete rules of the network policy by their targets
+	//
+	// A target that no rule has changes nothing.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/sandboxes/{sandboxId}/network-policy (the `DeleteNetworkPolicyRules` operationId).
+	DeleteNetworkPolicyRulesWithBodyWithResponse(ctx context.Context, sandboxID SandboxID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DeleteNetworkPolicyRulesResponse, error)
+
+	// DeleteNetworkPolicyRulesWithResponse Delete rules of the network policy by their targets
+	//
+	// A target that no rule has changes nothing.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/sandboxes/{sandboxId}/network-policy (the `DeleteNetworkPolicyRules` operationId).
+	DeleteNetworkPolicyRulesWithResponse(ctx context.Context, sandboxID SandboxID, body DeleteNetworkPolicyRulesJSONRequestBody, reqEditors ...RequestEditorFn) (*DeleteNetworkPolicyRulesResponse, error)
+
+	// GetNetworkPolicyWithResponse Read what a sandbox may reach
+	//
+	// The policy in force, as the egress sidecar of the sandbox tells it. Without a sidecar,
+	// and while the sandbox is neither Running nor Paused, it is 409.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/sandboxes/{sandboxId}/network-policy (the `GetNetworkPolicy` operationId).
+	GetNetworkPolicyWithResponse(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*GetNetworkPolicyResponse, error)
+
+	// MergeNetworkPolicyRulesWithBodyWithResponse Add or replace rules of the network policy
+	//
+	// A rule whose target the policy has already takes the place of that rule. The other rules
+	// are put before all rules of the policy, in the order in which they come.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/network-policy (the `MergeNetworkPolicyRules` operationId).
+	MergeNetworkPolicyRulesWithBodyWithResponse(ctx context.Context, sandboxID SandboxID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*MergeNetworkPolicyRulesResponse, error)
+
+	// MergeNetworkPolicyRulesWithResponse Add or replace rules of the network policy
+	//
+	// A rule whose target the policy has already takes the place of that rule. The other rules
+	// are put before all rules of the policy, in the order in which they come.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/network-policy (the `MergeNetworkPolicyRules` operationId).
+	MergeNetworkPolicyRulesWithResponse(ctx context.Context, sandboxID SandboxID, body MergeNetworkPolicyRulesJSONRequestBody, reqEditors ...RequestEditorFn) (*MergeNetworkPolicyRulesResponse, error)
+
+	// ReplaceNetworkPolicyWithBodyWithResponse Replace the network policy of a sandbox
+	//
+	// What the body leaves out gets its default: `{}` allows everything. The policy holds when
+	// the answer arrives, for connections that are open already too. After 500 and 503 it may
+	// hold as well: read it.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/sandboxes/{sandboxId}/network-policy (the `ReplaceNetworkPolicy` operationId).
+	ReplaceNetworkPolicyWithBodyWithResponse(ctx context.Context, sandboxID SandboxID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReplaceNetworkPolicyResponse, error)
+
+	// ReplaceNetworkPolicyWithResponse Replace the network policy of a sandbox
+	//
+	// What the body leaves out gets its default: `{}` allows everything. The policy holds when
+	// the answer arrives, for connections that are open already too. After 500 and 503 it may
+	// hold as well: read it.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PUT /v1/sandboxes/{sandboxId}/network-policy (the `ReplaceNetworkPolicy` operationId).
+	ReplaceNetworkPolicyWithResponse(ctx context.Context, sandboxID SandboxID, body ReplaceNetworkPolicyJSONRequestBody, reqEditors ...RequestEditorFn) (*ReplaceNetworkPolicyResponse, error)
 
 	// PauseSandboxWithResponse Pause a running sandbox
 	//
@@ -3024,6 +3648,992 @@ func (r UpdateMetadataResponse) ContentType() string {
 	return ""
 }
 
+// ListNetworkDecisionsResponse200Headers the declared response headers of an HTTP 200 response for ListNetworkDecisions
+type ListNetworkDecisionsResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// ListNetworkDecisionsResponse400Headers the declared response headers of an HTTP 400 response for ListNetworkDecisions
+type ListNetworkDecisionsResponse400Headers struct {
+	XRequestID *RequestID
+}
+
+// ListNetworkDecisionsResponse401Headers the declared response headers of an HTTP 401 response for ListNetworkDecisions
+type ListNetworkDecisionsResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// ListNetworkDecisionsResponse403Headers the declared response headers of an HTTP 403 response for ListNetworkDecisions
+type ListNetworkDecisionsResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// ListNetworkDecisionsResponse404Headers the declared response headers of an HTTP 404 response for ListNetworkDecisions
+type ListNetworkDecisionsResponse404Headers struct {
+	XRequestID *RequestID
+}
+
+// ListNetworkDecisionsResponse409Headers the declared response headers of an HTTP 409 response for ListNetworkDecisions
+type ListNetworkDecisionsResponse409Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// ListNetworkDecisionsResponse429Headers the declared response headers of an HTTP 429 response for ListNetworkDecisions
+type ListNetworkDecisionsResponse429Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// ListNetworkDecisionsResponse500Headers the declared response headers of an HTTP 500 response for ListNetworkDecisions
+type ListNetworkDecisionsResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// ListNetworkDecisionsResponse503Headers the declared response headers of an HTTP 503 response for ListNetworkDecisions
+type ListNetworkDecisionsResponse503Headers struct {
+	XRequestID *RequestID
+}
+
+type ListNetworkDecisionsResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *NetworkDecisionList
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *NoSidecar
+	// JSON429 the response for an HTTP 429 `application/json` response
+	JSON429 *RateLimited
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListNetworkDecisionsResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *ListNetworkDecisionsResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ListNetworkDecisionsResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *ListNetworkDecisionsResponse403Headers
+	// Headers404 the parsed response headers for an HTTP 404 response
+	Headers404 *ListNetworkDecisionsResponse404Headers
+	// Headers409 the parsed response headers for an HTTP 409 response
+	Headers409 *ListNetworkDecisionsResponse409Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ListNetworkDecisionsResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *ListNetworkDecisionsResponse500Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListNetworkDecisionsResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListNetworkDecisionsResponse) GetJSON200() *NetworkDecisionList {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ListNetworkDecisionsResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ListNetworkDecisionsResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ListNetworkDecisionsResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r ListNetworkDecisionsResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r ListNetworkDecisionsResponse) GetJSON409() *NoSidecar {
+	return r.JSON409
+}
+
+// GetJSON429 returns the response for an HTTP 429 `application/json` response
+func (r ListNetworkDecisionsResponse) GetJSON429() *RateLimited {
+	return r.JSON429
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ListNetworkDecisionsResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ListNetworkDecisionsResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ListNetworkDecisionsResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListNetworkDecisionsResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListNetworkDecisionsResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListNetworkDecisionsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ProposeNetworkPolicyResponse200Headers the declared response headers of an HTTP 200 response for ProposeNetworkPolicy
+type ProposeNetworkPolicyResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// ProposeNetworkPolicyResponse401Headers the declared response headers of an HTTP 401 response for ProposeNetworkPolicy
+type ProposeNetworkPolicyResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// ProposeNetworkPolicyResponse403Headers the declared response headers of an HTTP 403 response for ProposeNetworkPolicy
+type ProposeNetworkPolicyResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// ProposeNetworkPolicyResponse404Headers the declared response headers of an HTTP 404 response for ProposeNetworkPolicy
+type ProposeNetworkPolicyResponse404Headers struct {
+	XRequestID *RequestID
+}
+
+// ProposeNetworkPolicyResponse409Headers the declared response headers of an HTTP 409 response for ProposeNetworkPolicy
+type ProposeNetworkPolicyResponse409Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// ProposeNetworkPolicyResponse429Headers the declared response headers of an HTTP 429 response for ProposeNetworkPolicy
+type ProposeNetworkPolicyResponse429Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// ProposeNetworkPolicyResponse500Headers the declared response headers of an HTTP 500 response for ProposeNetworkPolicy
+type ProposeNetworkPolicyResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// ProposeNetworkPolicyResponse503Headers the declared response headers of an HTTP 503 response for ProposeNetworkPolicy
+type ProposeNetworkPolicyResponse503Headers struct {
+	XRequestID *RequestID
+}
+
+type ProposeNetworkPolicyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *NetworkPolicy
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *NoSidecar
+	// JSON429 the response for an HTTP 429 `application/json` response
+	JSON429 *RateLimited
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ProposeNetworkPolicyResponse200Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ProposeNetworkPolicyResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *ProposeNetworkPolicyResponse403Headers
+	// Headers404 the parsed response headers for an HTTP 404 response
+	Headers404 *ProposeNetworkPolicyResponse404Headers
+	// Headers409 the parsed response headers for an HTTP 409 response
+	Headers409 *ProposeNetworkPolicyResponse409Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ProposeNetworkPolicyResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *ProposeNetworkPolicyResponse500Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ProposeNetworkPolicyResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ProposeNetworkPolicyResponse) GetJSON200() *NetworkPolicy {
+	return r.JSON200
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ProposeNetworkPolicyResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ProposeNetworkPolicyResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r ProposeNetworkPolicyResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r ProposeNetworkPolicyResponse) GetJSON409() *NoSidecar {
+	return r.JSON409
+}
+
+// GetJSON429 returns the response for an HTTP 429 `application/json` response
+func (r ProposeNetworkPolicyResponse) GetJSON429() *RateLimited {
+	return r.JSON429
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ProposeNetworkPolicyResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ProposeNetworkPolicyResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ProposeNetworkPolicyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ProposeNetworkPolicyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ProposeNetworkPolicyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ProposeNetworkPolicyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// DeleteNetworkPolicyRulesResponse200Headers the declared response headers of an HTTP 200 response for DeleteNetworkPolicyRules
+type DeleteNetworkPolicyRulesResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// DeleteNetworkPolicyRulesResponse400Headers the declared response headers of an HTTP 400 response for DeleteNetworkPolicyRules
+type DeleteNetworkPolicyRulesResponse400Headers struct {
+	XRequestID *RequestID
+}
+
+// DeleteNetworkPolicyRulesResponse401Headers the declared response headers of an HTTP 401 response for DeleteNetworkPolicyRules
+type DeleteNetworkPolicyRulesResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// DeleteNetworkPolicyRulesResponse403Headers the declared response headers of an HTTP 403 response for DeleteNetworkPolicyRules
+type DeleteNetworkPolicyRulesResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// DeleteNetworkPolicyRulesResponse404Headers the declared response headers of an HTTP 404 response for DeleteNetworkPolicyRules
+type DeleteNetworkPolicyRulesResponse404Headers struct {
+	XRequestID *RequestID
+}
+
+// DeleteNetworkPolicyRulesResponse409Headers the declared response headers of an HTTP 409 response for DeleteNetworkPolicyRules
+type DeleteNetworkPolicyRulesResponse409Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// DeleteNetworkPolicyRulesResponse413Headers the declared response headers of an HTTP 413 response for DeleteNetworkPolicyRules
+type DeleteNetworkPolicyRulesResponse413Headers struct {
+	XRequestID *RequestID
+}
+
+// DeleteNetworkPolicyRulesResponse429Headers the declared response headers of an HTTP 429 response for DeleteNetworkPolicyRules
+type DeleteNetworkPolicyRulesResponse429Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// DeleteNetworkPolicyRulesResponse500Headers the declared response headers of an HTTP 500 response for DeleteNetworkPolicyRules
+type DeleteNetworkPolicyRulesResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// DeleteNetworkPolicyRulesResponse503Headers the declared response headers of an HTTP 503 response for DeleteNetworkPolicyRules
+type DeleteNetworkPolicyRulesResponse503Headers struct {
+	XRequestID *RequestID
+}
+
+type DeleteNetworkPolicyRulesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *NetworkPolicy
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *NoSidecar
+	// JSON413 the response for an HTTP 413 `application/json` response
+	JSON413 *ContentTooLarge
+	// JSON429 the response for an HTTP 429 `application/json` response
+	JSON429 *RateLimited
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *DeleteNetworkPolicyRulesResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *DeleteNetworkPolicyRulesResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *DeleteNetworkPolicyRulesResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *DeleteNetworkPolicyRulesResponse403Headers
+	// Headers404 the parsed response headers for an HTTP 404 response
+	Headers404 *DeleteNetworkPolicyRulesResponse404Headers
+	// Headers409 the parsed response headers for an HTTP 409 response
+	Headers409 *DeleteNetworkPolicyRulesResponse409Headers
+	// Headers413 the parsed response headers for an HTTP 413 response
+	Headers413 *DeleteNetworkPolicyRulesResponse413Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *DeleteNetworkPolicyRulesResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *DeleteNetworkPolicyRulesResponse500Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *DeleteNetworkPolicyRulesResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r DeleteNetworkPolicyRulesResponse) GetJSON200() *NetworkPolicy {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r DeleteNetworkPolicyRulesResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r DeleteNetworkPolicyRulesResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r DeleteNetworkPolicyRulesResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r DeleteNetworkPolicyRulesResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r DeleteNetworkPolicyRulesResponse) GetJSON409() *NoSidecar {
+	return r.JSON409
+}
+
+// GetJSON413 returns the response for an HTTP 413 `application/json` response
+func (r DeleteNetworkPolicyRulesResponse) GetJSON413() *ContentTooLarge {
+	return r.JSON413
+}
+
+// GetJSON429 returns the response for an HTTP 429 `application/json` response
+func (r DeleteNetworkPolicyRulesResponse) GetJSON429() *RateLimited {
+	return r.JSON429
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r DeleteNetworkPolicyRulesResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r DeleteNetworkPolicyRulesResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r DeleteNetworkPolicyRulesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r DeleteNetworkPolicyRulesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r DeleteNetworkPolicyRulesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r DeleteNetworkPolicyRulesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// GetNetworkPolicyResponse200Headers the declared response headers of an HTTP 200 response for GetNetworkPolicy
+type GetNetworkPolicyResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// GetNetworkPolicyResponse401Headers the declared response headers of an HTTP 401 response for GetNetworkPolicy
+type GetNetworkPolicyResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// GetNetworkPolicyResponse403Headers the declared response headers of an HTTP 403 response for GetNetworkPolicy
+type GetNetworkPolicyResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// GetNetworkPolicyResponse404Headers the declared response headers of an HTTP 404 response for GetNetworkPolicy
+type GetNetworkPolicyResponse404Headers struct {
+	XRequestID *RequestID
+}
+
+// GetNetworkPolicyResponse409Headers the declared response headers of an HTTP 409 response for GetNetworkPolicy
+type GetNetworkPolicyResponse409Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// GetNetworkPolicyResponse429Headers the declared response headers of an HTTP 429 response for GetNetworkPolicy
+type GetNetworkPolicyResponse429Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// GetNetworkPolicyResponse500Headers the declared response headers of an HTTP 500 response for GetNetworkPolicy
+type GetNetworkPolicyResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// GetNetworkPolicyResponse503Headers the declared response headers of an HTTP 503 response for GetNetworkPolicy
+type GetNetworkPolicyResponse503Headers struct {
+	XRequestID *RequestID
+}
+
+type GetNetworkPolicyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *NetworkPolicy
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *NoSidecar
+	// JSON429 the response for an HTTP 429 `application/json` response
+	JSON429 *RateLimited
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *GetNetworkPolicyResponse200Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *GetNetworkPolicyResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *GetNetworkPolicyResponse403Headers
+	// Headers404 the parsed response headers for an HTTP 404 response
+	Headers404 *GetNetworkPolicyResponse404Headers
+	// Headers409 the parsed response headers for an HTTP 409 response
+	Headers409 *GetNetworkPolicyResponse409Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *GetNetworkPolicyResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *GetNetworkPolicyResponse500Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *GetNetworkPolicyResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r GetNetworkPolicyResponse) GetJSON200() *NetworkPolicy {
+	return r.JSON200
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r GetNetworkPolicyResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r GetNetworkPolicyResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r GetNetworkPolicyResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r GetNetworkPolicyResponse) GetJSON409() *NoSidecar {
+	return r.JSON409
+}
+
+// GetJSON429 returns the response for an HTTP 429 `application/json` response
+func (r GetNetworkPolicyResponse) GetJSON429() *RateLimited {
+	return r.JSON429
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r GetNetworkPolicyResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r GetNetworkPolicyResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r GetNetworkPolicyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r GetNetworkPolicyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetNetworkPolicyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r GetNetworkPolicyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// MergeNetworkPolicyRulesResponse200Headers the declared response headers of an HTTP 200 response for MergeNetworkPolicyRules
+type MergeNetworkPolicyRulesResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// MergeNetworkPolicyRulesResponse400Headers the declared response headers of an HTTP 400 response for MergeNetworkPolicyRules
+type MergeNetworkPolicyRulesResponse400Headers struct {
+	XRequestID *RequestID
+}
+
+// MergeNetworkPolicyRulesResponse401Headers the declared response headers of an HTTP 401 response for MergeNetworkPolicyRules
+type MergeNetworkPolicyRulesResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// MergeNetworkPolicyRulesResponse403Headers the declared response headers of an HTTP 403 response for MergeNetworkPolicyRules
+type MergeNetworkPolicyRulesResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// MergeNetworkPolicyRulesResponse404Headers the declared response headers of an HTTP 404 response for MergeNetworkPolicyRules
+type MergeNetworkPolicyRulesResponse404Headers struct {
+	XRequestID *RequestID
+}
+
+// MergeNetworkPolicyRulesResponse409Headers the declared response headers of an HTTP 409 response for MergeNetworkPolicyRules
+type MergeNetworkPolicyRulesResponse409Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// MergeNetworkPolicyRulesResponse413Headers the declared response headers of an HTTP 413 response for MergeNetworkPolicyRules
+type MergeNetworkPolicyRulesResponse413Headers struct {
+	XRequestID *RequestID
+}
+
+// MergeNetworkPolicyRulesResponse429Headers the declared response headers of an HTTP 429 response for MergeNetworkPolicyRules
+type MergeNetworkPolicyRulesResponse429Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// MergeNetworkPolicyRulesResponse500Headers the declared response headers of an HTTP 500 response for MergeNetworkPolicyRules
+type MergeNetworkPolicyRulesResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// MergeNetworkPolicyRulesResponse503Headers the declared response headers of an HTTP 503 response for MergeNetworkPolicyRules
+type MergeNetworkPolicyRulesResponse503Headers struct {
+	XRequestID *RequestID
+}
+
+type MergeNetworkPolicyRulesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *NetworkPolicy
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *NoSidecar
+	// JSON413 the response for an HTTP 413 `application/json` response
+	JSON413 *ContentTooLarge
+	// JSON429 the response for an HTTP 429 `application/json` response
+	JSON429 *RateLimited
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *MergeNetworkPolicyRulesResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *MergeNetworkPolicyRulesResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *MergeNetworkPolicyRulesResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *MergeNetworkPolicyRulesResponse403Headers
+	// Headers404 the parsed response headers for an HTTP 404 response
+	Headers404 *MergeNetworkPolicyRulesResponse404Headers
+	// Headers409 the parsed response headers for an HTTP 409 response
+	Headers409 *MergeNetworkPolicyRulesResponse409Headers
+	// Headers413 the parsed response headers for an HTTP 413 response
+	Headers413 *MergeNetworkPolicyRulesResponse413Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *MergeNetworkPolicyRulesResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *MergeNetworkPolicyRulesResponse500Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *MergeNetworkPolicyRulesResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r MergeNetworkPolicyRulesResponse) GetJSON200() *NetworkPolicy {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r MergeNetworkPolicyRulesResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r MergeNetworkPolicyRulesResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r MergeNetworkPolicyRulesResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r MergeNetworkPolicyRulesResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r MergeNetworkPolicyRulesResponse) GetJSON409() *NoSidecar {
+	return r.JSON409
+}
+
+// GetJSON413 returns the response for an HTTP 413 `application/json` response
+func (r MergeNetworkPolicyRulesResponse) GetJSON413() *ContentTooLarge {
+	return r.JSON413
+}
+
+// GetJSON429 returns the response for an HTTP 429 `application/json` response
+func (r MergeNetworkPolicyRulesResponse) GetJSON429() *RateLimited {
+	return r.JSON429
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r MergeNetworkPolicyRulesResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r MergeNetworkPolicyRulesResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r MergeNetworkPolicyRulesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r MergeNetworkPolicyRulesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r MergeNetworkPolicyRulesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r MergeNetworkPolicyRulesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ReplaceNetworkPolicyResponse200Headers the declared response headers of an HTTP 200 response for ReplaceNetworkPolicy
+type ReplaceNetworkPolicyResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// ReplaceNetworkPolicyResponse400Headers the declared response headers of an HTTP 400 response for ReplaceNetworkPolicy
+type ReplaceNetworkPolicyResponse400Headers struct {
+	XRequestID *RequestID
+}
+
+// ReplaceNetworkPolicyResponse401Headers the declared response headers of an HTTP 401 response for ReplaceNetworkPolicy
+type ReplaceNetworkPolicyResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// ReplaceNetworkPolicyResponse403Headers the declared response headers of an HTTP 403 response for ReplaceNetworkPolicy
+type ReplaceNetworkPolicyResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// ReplaceNetworkPolicyResponse404Headers the declared response headers of an HTTP 404 response for ReplaceNetworkPolicy
+type ReplaceNetworkPolicyResponse404Headers struct {
+	XRequestID *RequestID
+}
+
+// ReplaceNetworkPolicyResponse409Headers the declared response headers of an HTTP 409 response for ReplaceNetworkPolicy
+type ReplaceNetworkPolicyResponse409Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// ReplaceNetworkPolicyResponse413Headers the declared response headers of an HTTP 413 response for ReplaceNetworkPolicy
+type ReplaceNetworkPolicyResponse413Headers struct {
+	XRequestID *RequestID
+}
+
+// ReplaceNetworkPolicyResponse429Headers the declared response headers of an HTTP 429 response for ReplaceNetworkPolicy
+type ReplaceNetworkPolicyResponse429Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// ReplaceNetworkPolicyResponse500Headers the declared response headers of an HTTP 500 response for ReplaceNetworkPolicy
+type ReplaceNetworkPolicyResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// ReplaceNetworkPolicyResponse503Headers the declared response headers of an HTTP 503 response for ReplaceNetworkPolicy
+type ReplaceNetworkPolicyResponse503Headers struct {
+	XRequestID *RequestID
+}
+
+type ReplaceNetworkPolicyResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *NetworkPolicy
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *Forbidden
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *NoSidecar
+	// JSON413 the response for an HTTP 413 `application/json` response
+	JSON413 *ContentTooLarge
+	// JSON429 the response for an HTTP 429 `application/json` response
+	JSON429 *RateLimited
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ReplaceNetworkPolicyResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *ReplaceNetworkPolicyResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ReplaceNetworkPolicyResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *ReplaceNetworkPolicyResponse403Headers
+	// Headers404 the parsed response headers for an HTTP 404 response
+	Headers404 *ReplaceNetworkPolicyResponse404Headers
+	// Headers409 the parsed response headers for an HTTP 409 response
+	Headers409 *ReplaceNetworkPolicyResponse409Headers
+	// Headers413 the parsed response headers for an HTTP 413 response
+	Headers413 *ReplaceNetworkPolicyResponse413Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ReplaceNetworkPolicyResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *ReplaceNetworkPolicyResponse500Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ReplaceNetworkPolicyResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ReplaceNetworkPolicyResponse) GetJSON200() *NetworkPolicy {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ReplaceNetworkPolicyResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ReplaceNetworkPolicyResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ReplaceNetworkPolicyResponse) GetJSON403() *Forbidden {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r ReplaceNetworkPolicyResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r ReplaceNetworkPolicyResponse) GetJSON409() *NoSidecar {
+	return r.JSON409
+}
+
+// GetJSON413 returns the response for an HTTP 413 `application/json` response
+func (r ReplaceNetworkPolicyResponse) GetJSON413() *ContentTooLarge {
+	return r.JSON413
+}
+
+// GetJSON429 returns the response for an HTTP 429 `application/json` response
+func (r ReplaceNetworkPolicyResponse) GetJSON429() *RateLimited {
+	return r.JSON429
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ReplaceNetworkPolicyResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ReplaceNetworkPolicyResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ReplaceNetworkPolicyResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ReplaceNetworkPolicyResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ReplaceNetworkPolicyResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ReplaceNetworkPolicyResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 // PauseSandboxResponse202Headers the declared response headers of an HTTP 202 response for PauseSandbox
 type PauseSandboxResponse202Headers struct {
 	PreferenceApplied *string
@@ -3794,6 +5404,156 @@ func (c *ClientWithResponses) UpdateMetadataWithApplicationMergePatchPlusJSONBod
 		return nil, err
 	}
 	return ParseUpdateMetadataResponse(rsp)
+}
+
+// ListNetworkDecisionsWithResponse List or follow what a sandbox reached and was refused
+//
+// Every name that was asked for and every address that was spoken to since the egress
+// sidecar started, the newest last. At most 4096 are kept; those not seen for the longest
+// time make room.
+//
+// With `Accept: text/event-stream` the answer is a stream: first what is there, then each
+// decision again whenever its count grows, several at a time as one. With `Last-Event-ID`
+// the stream starts with what changed after that event.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/sandboxes/{sandboxId}/network-decisions (the `ListNetworkDecisions` operationId).
+func (c *ClientWithResponses) ListNetworkDecisionsWithResponse(ctx context.Context, sandboxID SandboxID, params *ListNetworkDecisionsParams, reqEditors ...RequestEditorFn) (*ListNetworkDecisionsResponse, error) {
+	rsp, err := c.ListNetworkDecisions(ctx, sandboxID, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListNetworkDecisionsResponse(rsp)
+}
+
+// ProposeNetworkPolicyWithResponse Propose the smallest allow-list for what was seen
+//
+// A policy that denies by default and allows exactly what was seen: the names that
+// resolved, and the addresses that no such name explains. What a rule of the policy denies
+// is not proposed. It is most useful after a time in `dryRun`.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/sandboxes/{sandboxId}/network-decisions/proposal (the `ProposeNetworkPolicy` operationId).
+func (c *ClientWithResponses) ProposeNetworkPolicyWithResponse(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*ProposeNetworkPolicyResponse, error) {
+	rsp, err := c.ProposeNetworkPolicy(ctx, sandboxID, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseProposeNetworkPolicyResponse(rsp)
+}
+
+// DeleteNetworkPolicyRulesWithBodyWithResponse Delete rules of the network policy by their targets
+//
+// A target that no rule has changes nothing.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/sandboxes/{sandboxId}/network-policy (the `DeleteNetworkPolicyRules` operationId).
+func (c *ClientWithResponses) DeleteNetworkPolicyRulesWithBodyWithResponse(ctx context.Context, sandboxID SandboxID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DeleteNetworkPolicyRulesResponse, error) {
+	rsp, err := c.DeleteNetworkPolicyRulesWithBody(ctx, sandboxID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteNetworkPolicyRulesResponse(rsp)
+}
+
+// DeleteNetworkPolicyRulesWithResponse Delete rules of the network policy by their targets
+//
+// A target that no rule has changes nothing.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/sandboxes/{sandboxId}/network-policy (the `DeleteNetworkPolicyRules` operationId).
+func (c *ClientWithResponses) DeleteNetworkPolicyRulesWithResponse(ctx context.Context, sandboxID SandboxID, body DeleteNetworkPolicyRulesJSONRequestBody, reqEditors ...RequestEditorFn) (*DeleteNetworkPolicyRulesResponse, error) {
+	rsp, err := c.DeleteNetworkPolicyRules(ctx, sandboxID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseDeleteNetworkPolicyRulesResponse(rsp)
+}
+
+// GetNetworkPolicyWithResponse Read what a sandbox may reach
+//
+// The policy in force, as the egress sidecar of the sandbox tells it. Without a sidecar,
+// and while the sandbox is neither Running nor Paused, it is 409.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/sandboxes/{sandboxId}/network-policy (the `GetNetworkPolicy` operationId).
+func (c *ClientWithResponses) GetNetworkPolicyWithResponse(ctx context.Context, sandboxID SandboxID, reqEditors ...RequestEditorFn) (*GetNetworkPolicyResponse, error) {
+	rsp, err := c.GetNetworkPolicy(ctx, sandboxID, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetNetworkPolicyResponse(rsp)
+}
+
+// MergeNetworkPolicyRulesWithBodyWithResponse Add or replace rules of the network policy
+//
+// A rule whose target the policy has already takes the place of that rule. The other rules
+// are put before all rules of the policy, in the order in which they come.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/sandboxes/{sandboxId}/network-policy (the `MergeNetworkPolicyRules` operationId).
+func (c *ClientWithResponses) MergeNetworkPolicyRulesWithBodyWithResponse(ctx context.Context, sandboxID SandboxID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*MergeNetworkPolicyRulesResponse, error) {
+	rsp, err := c.MergeNetworkPolicyRulesWithBody(ctx, sandboxID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseMergeNetworkPolicyRulesResponse(rsp)
+}
+
+// MergeNetworkPolicyRulesWithResponse Add or replace rules of the network policy
+//
+// A rule whose target the policy has already takes the place of that rule. The other rules
+// are put before all rules of the policy, in the order in which they come.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/sandboxes/{sandboxId}/network-policy (the `MergeNetworkPolicyRules` operationId).
+func (c *ClientWithResponses) MergeNetworkPolicyRulesWithResponse(ctx context.Context, sandboxID SandboxID, body MergeNetworkPolicyRulesJSONRequestBody, reqEditors ...RequestEditorFn) (*MergeNetworkPolicyRulesResponse, error) {
+	rsp, err := c.MergeNetworkPolicyRules(ctx, sandboxID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseMergeNetworkPolicyRulesResponse(rsp)
+}
+
+// ReplaceNetworkPolicyWithBodyWithResponse Replace the network policy of a sandbox
+//
+// What the body leaves out gets its default: `{}` allows everything. The policy holds when
+// the answer arrives, for connections that are open already too. After 500 and 503 it may
+// hold as well: read it.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/sandboxes/{sandboxId}/network-policy (the `ReplaceNetworkPolicy` operationId).
+func (c *ClientWithResponses) ReplaceNetworkPolicyWithBodyWithResponse(ctx context.Context, sandboxID SandboxID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*ReplaceNetworkPolicyResponse, error) {
+	rsp, err := c.ReplaceNetworkPolicyWithBody(ctx, sandboxID, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReplaceNetworkPolicyResponse(rsp)
+}
+
+// ReplaceNetworkPolicyWithResponse Replace the network policy of a sandbox
+//
+// What the body leaves out gets its default: `{}` allows everything. The policy holds when
+// the answer arrives, for connections that are open already too. After 500 and 503 it may
+// hold as well: read it.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PUT /v1/sandboxes/{sandboxId}/network-policy (the `ReplaceNetworkPolicy` operationId).
+func (c *ClientWithResponses) ReplaceNetworkPolicyWithResponse(ctx context.Context, sandboxID SandboxID, body ReplaceNetworkPolicyJSONRequestBody, reqEditors ...RequestEditorFn) (*ReplaceNetworkPolicyResponse, error) {
+	rsp, err := c.ReplaceNetworkPolicy(ctx, sandboxID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseReplaceNetworkPolicyResponse(rsp)
 }
 
 // PauseSandboxWithResponse Pause a running sandbox
@@ -5403,6 +7163,1160 @@ func ParseUpdateMetadataResponse(rsp *http.Response) (*UpdateMetadataResponse, e
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers UpdateMetadataResponse503Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListNetworkDecisionsResponse parses an HTTP response from a ListNetworkDecisionsWithResponse call
+func ParseListNetworkDecisionsResponse(rsp *http.Response) (*ListNetworkDecisionsResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListNetworkDecisionsResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest NetworkDecisionList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest NoSidecar
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest RateLimited
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	case rsp.StatusCode == 200:
+		// Content-type (text/event-stream) unsupported
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListNetworkDecisionsResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers ListNetworkDecisionsResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers ListNetworkDecisionsResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers ListNetworkDecisionsResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 404:
+		var headers ListNetworkDecisionsResponse404Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers404 = &headers
+	case rsp.StatusCode == 409:
+		var headers ListNetworkDecisionsResponse409Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers409 = &headers
+	case rsp.StatusCode == 429:
+		var headers ListNetworkDecisionsResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers ListNetworkDecisionsResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 503:
+		var headers ListNetworkDecisionsResponse503Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseProposeNetworkPolicyResponse parses an HTTP response from a ProposeNetworkPolicyWithResponse call
+func ParseProposeNetworkPolicyResponse(rsp *http.Response) (*ProposeNetworkPolicyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ProposeNetworkPolicyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest NetworkPolicy
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest NoSidecar
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest RateLimited
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ProposeNetworkPolicyResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 401:
+		var headers ProposeNetworkPolicyResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers ProposeNetworkPolicyResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 404:
+		var headers ProposeNetworkPolicyResponse404Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers404 = &headers
+	case rsp.StatusCode == 409:
+		var headers ProposeNetworkPolicyResponse409Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers409 = &headers
+	case rsp.StatusCode == 429:
+		var headers ProposeNetworkPolicyResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers ProposeNetworkPolicyResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 503:
+		var headers ProposeNetworkPolicyResponse503Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseDeleteNetworkPolicyRulesResponse parses an HTTP response from a DeleteNetworkPolicyRulesWithResponse call
+func ParseDeleteNetworkPolicyRulesResponse(rsp *http.Response) (*DeleteNetworkPolicyRulesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &DeleteNetworkPolicyRulesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest NetworkPolicy
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest NoSidecar
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest ContentTooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest RateLimited
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers DeleteNetworkPolicyRulesResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers DeleteNetworkPolicyRulesResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers DeleteNetworkPolicyRulesResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers DeleteNetworkPolicyRulesResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 404:
+		var headers DeleteNetworkPolicyRulesResponse404Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers404 = &headers
+	case rsp.StatusCode == 409:
+		var headers DeleteNetworkPolicyRulesResponse409Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers409 = &headers
+	case rsp.StatusCode == 413:
+		var headers DeleteNetworkPolicyRulesResponse413Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers413 = &headers
+	case rsp.StatusCode == 429:
+		var headers DeleteNetworkPolicyRulesResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers DeleteNetworkPolicyRulesResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 503:
+		var headers DeleteNetworkPolicyRulesResponse503Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseGetNetworkPolicyResponse parses an HTTP response from a GetNetworkPolicyWithResponse call
+func ParseGetNetworkPolicyResponse(rsp *http.Response) (*GetNetworkPolicyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetNetworkPolicyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest NetworkPolicy
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest NoSidecar
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest RateLimited
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers GetNetworkPolicyResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 401:
+		var headers GetNetworkPolicyResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers GetNetworkPolicyResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 404:
+		var headers GetNetworkPolicyResponse404Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers404 = &headers
+	case rsp.StatusCode == 409:
+		var headers GetNetworkPolicyResponse409Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers409 = &headers
+	case rsp.StatusCode == 429:
+		var headers GetNetworkPolicyResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers GetNetworkPolicyResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 503:
+		var headers GetNetworkPolicyResponse503Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseMergeNetworkPolicyRulesResponse parses an HTTP response from a MergeNetworkPolicyRulesWithResponse call
+func ParseMergeNetworkPolicyRulesResponse(rsp *http.Response) (*MergeNetworkPolicyRulesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &MergeNetworkPolicyRulesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest NetworkPolicy
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest NoSidecar
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest ContentTooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest RateLimited
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers MergeNetworkPolicyRulesResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers MergeNetworkPolicyRulesResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers MergeNetworkPolicyRulesResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers MergeNetworkPolicyRulesResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 404:
+		var headers MergeNetworkPolicyRulesResponse404Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers404 = &headers
+	case rsp.StatusCode == 409:
+		var headers MergeNetworkPolicyRulesResponse409Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers409 = &headers
+	case rsp.StatusCode == 413:
+		var headers MergeNetworkPolicyRulesResponse413Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers413 = &headers
+	case rsp.StatusCode == 429:
+		var headers MergeNetworkPolicyRulesResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers MergeNetworkPolicyRulesResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 503:
+		var headers MergeNetworkPolicyRulesResponse503Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseReplaceNetworkPolicyResponse parses an HTTP response from a ReplaceNetworkPolicyWithResponse call
+func ParseReplaceNetworkPolicyResponse(rsp *http.Response) (*ReplaceNetworkPolicyResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ReplaceNetworkPolicyResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest NetworkPolicy
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest NoSidecar
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest ContentTooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest RateLimited
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ReplaceNetworkPolicyResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers ReplaceNetworkPolicyResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers ReplaceNetworkPolicyResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers ReplaceNetworkPolicyResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 404:
+		var headers ReplaceNetworkPolicyResponse404Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers404 = &headers
+	case rsp.StatusCode == 409:
+		var headers ReplaceNetworkPolicyResponse409Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers409 = &headers
+	case rsp.StatusCode == 413:
+		var headers ReplaceNetworkPolicyResponse413Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers413 = &headers
+	case rsp.StatusCode == 429:
+		var headers ReplaceNetworkPolicyResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers ReplaceNetworkPolicyResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 503:
+		var headers ReplaceNetworkPolicyResponse503Headers
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {

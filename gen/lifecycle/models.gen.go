@@ -26,6 +26,48 @@ func (e NetworkAction) Valid() bool {
 	}
 }
 
+// Defines values for NetworkDecisionKind.
+const (
+	NetworkDecisionKindAddress NetworkDecisionKind = "address"
+	NetworkDecisionKindName    NetworkDecisionKind = "name"
+)
+
+// Valid indicates whether the value is a known member of the NetworkDecisionKind enum.
+func (e NetworkDecisionKind) Valid() bool {
+	switch e {
+	case NetworkDecisionKindAddress:
+		return true
+	case NetworkDecisionKindName:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for NetworkDecisionReason.
+const (
+	NetworkDecisionReasonAddress NetworkDecisionReason = "address"
+	NetworkDecisionReasonDefault NetworkDecisionReason = "default"
+	NetworkDecisionReasonName    NetworkDecisionReason = "name"
+	NetworkDecisionReasonRule    NetworkDecisionReason = "rule"
+)
+
+// Valid indicates whether the value is a known member of the NetworkDecisionReason enum.
+func (e NetworkDecisionReason) Valid() bool {
+	switch e {
+	case NetworkDecisionReasonAddress:
+		return true
+	case NetworkDecisionReasonDefault:
+		return true
+	case NetworkDecisionReasonName:
+		return true
+	case NetworkDecisionReasonRule:
+		return true
+	default:
+		return false
+	}
+}
+
 // AccessHeaders Headers that every request to the endpoint must carry. They hold the sandbox's
 // token: treat them as a secret.
 //
@@ -131,6 +173,12 @@ type EgressRule struct {
 	// Example: *.example.com
 	Target string `json:"target"`
 }
+
+// EgressRules Rules for outgoing traffic.
+type EgressRules = []EgressRule
+
+// EgressTargets Targets of rules.
+type EgressTargets = []string
 
 // Endpoint How to reach one port of a sandbox.
 type Endpoint struct {
@@ -271,6 +319,86 @@ type MetadataPatch map[string]*string
 // Example: deny
 type NetworkAction string
 
+// NetworkDecision What became of all attempts that are alike.
+type NetworkDecision struct {
+	// Action What happens to traffic - `allow` lets it pass, `deny` stops it.
+	//
+	// Example: deny
+	Action NetworkAction `json:"action"`
+
+	// Count How often. Of addresses, connections are counted where they are allowed, and packets
+	// where they are denied.
+	//
+	// Example: 3
+	Count int64 `json:"count"`
+
+	// DryRun True when it passed only because of `dryRun`; the action is what it would have been.
+	DryRun *bool `json:"dryRun,omitempty"`
+
+	// FirstSeen When it was seen first.
+	//
+	// Example: 2026-01-02T15:04:05Z
+	FirstSeen time.Time `json:"firstSeen"`
+
+	// Kind Whether a `name` was asked for or an `address` was spoken to.
+	//
+	// Example: name
+	Kind NetworkDecisionKind `json:"kind"`
+
+	// LastSeen When it was seen last.
+	//
+	// Example: 2026-01-02T15:04:09Z
+	LastSeen time.Time `json:"lastSeen"`
+
+	// Names For an address, the names that resolved to it lately, at most four.
+	Names []string `json:"names,omitempty"`
+
+	// Port For an address and a protocol with ports, the port.
+	//
+	// Example: 443
+	Port *int `json:"port,omitempty"`
+
+	// Protocol For an address, the protocol - `tcp`, `udp`, `icmp`, or its number.
+	//
+	// Example: tcp
+	Protocol *string `json:"protocol,omitempty"`
+
+	// Reason Why: `rule` (see `rule`), `default` (no rule matched), `name` (the address belongs to an
+	// allowed name), or `address` (the name is allowed, but only resolves to addresses that
+	// are not).
+	//
+	// Example: rule
+	Reason NetworkDecisionReason `json:"reason"`
+
+	// Rule The target of the rule that decided.
+	//
+	// Example: pypi.org
+	Rule *string `json:"rule,omitempty"`
+
+	// Target The name, or the IP address.
+	//
+	// Example: pypi.org
+	Target string `json:"target"`
+}
+
+// NetworkDecisionKind Whether a `name` was asked for or an `address` was spoken to.
+//
+// Example: name
+type NetworkDecisionKind string
+
+// NetworkDecisionReason Why: `rule` (see `rule`), `default` (no rule matched), `name` (the address belongs to an
+// allowed name), or `address` (the name is allowed, but only resolves to addresses that
+// are not).
+//
+// Example: rule
+type NetworkDecisionReason string
+
+// NetworkDecisionList What was allowed and denied.
+type NetworkDecisionList struct {
+	// Items The decisions, the newest last.
+	Items []NetworkDecision `json:"items"`
+}
+
 // NetworkPolicy What the sandbox may reach. It requires bridge mode and a configured egress
 // image. An empty policy allows everything.
 type NetworkPolicy struct {
@@ -279,7 +407,10 @@ type NetworkPolicy struct {
 	// Example: deny
 	DefaultAction *NetworkAction `json:"defaultAction,omitempty"`
 
-	// Egress Rules for outgoing traffic.
+	// DryRun Let everything pass, and record what would have been denied.
+	DryRun *bool `json:"dryRun,omitempty"`
+
+	// Egress Rules for outgoing traffic; the first that matches decides.
 	Egress []EgressRule `json:"egress,omitempty"`
 }
 
@@ -433,6 +564,10 @@ type SandboxEvent struct {
 	// Example: {"name":"nightly-run","team":"research"}
 	Metadata Metadata `json:"metadata,omitempty"`
 
+	// NetworkPolicy What the sandbox may reach. It requires bridge mode and a configured egress
+	// image. An empty policy allows everything.
+	NetworkPolicy *NetworkPolicy `json:"networkPolicy,omitempty"`
+
 	// Reason The cause for machines, as in the status of a sandbox.
 	//
 	// Example: CONTAINER_RUNNING
@@ -474,9 +609,11 @@ type SandboxEvent struct {
 	//
 	// - `state`: the sandbox went `from` one state `to` another; the first one has no `from`.
 	// - `stage`: provisioning reached a `stage`.
-	// - `progress`: how provisioning goes on within its stage, at most every 5 seconds.
+	// - `progress`: how provisioning goes on within its stage, at most every 5 seconds; later,
+	//   what became of the guard of the egress sidecar.
 	// - `renewed`: the expiry is now `expiresAt`.
 	// - `metadata`: all of the metadata is now `metadata`.
+	// - `networkPolicy`: the network policy is now `networkPolicy`.
 	// - `forgotten`: the record of the ended sandbox is gone. It is the sandbox's last event.
 	// - `reset`: events that were asked for are forgotten, or the id is of another
 	//   database. Read the sandboxes themselves; the stream goes on from here.
@@ -638,6 +775,9 @@ type MayNotCreate = Error
 // NoEndpoint Why a request was not fulfilled.
 type NoEndpoint = Error
 
+// NoSidecar Why a request was not fulfilled.
+type NoSidecar = Error
+
 // NotFound Why a request was not fulfilled.
 type NotFound = Error
 
@@ -746,6 +886,13 @@ type GetLogsParams struct {
 	Follow *bool `form:"follow,omitempty" json:"follow,omitempty"`
 }
 
+// ListNetworkDecisionsParams defines parameters for ListNetworkDecisions.
+type ListNetworkDecisionsParams struct {
+	// LastEventID The id of the last event that the client has; the stream goes on after it. It
+	// comes before `after`, so that a client that reconnects to the same URL goes on.
+	LastEventID *LastEventID `json:"Last-Event-ID,omitempty"`
+}
+
 // PauseSandboxParams defines parameters for PauseSandbox.
 type PauseSandboxParams struct {
 	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state has settled - until it is
@@ -769,6 +916,15 @@ type CreateSandboxJSONRequestBody = CreateSandboxRequest
 
 // UpdateMetadataApplicationMergePatchPlusJSONRequestBody defines body for UpdateMetadata for application/merge-patch+json ContentType.
 type UpdateMetadataApplicationMergePatchPlusJSONRequestBody = MetadataPatch
+
+// DeleteNetworkPolicyRulesJSONRequestBody defines body for DeleteNetworkPolicyRules for application/json ContentType.
+type DeleteNetworkPolicyRulesJSONRequestBody = EgressTargets
+
+// MergeNetworkPolicyRulesJSONRequestBody defines body for MergeNetworkPolicyRules for application/json ContentType.
+type MergeNetworkPolicyRulesJSONRequestBody = EgressRules
+
+// ReplaceNetworkPolicyJSONRequestBody defines body for ReplaceNetworkPolicy for application/json ContentType.
+type ReplaceNetworkPolicyJSONRequestBody = NetworkPolicy
 
 // RenewExpirationJSONRequestBody defines body for RenewExpiration for application/json ContentType.
 type RenewExpirationJSONRequestBody = RenewRequest

@@ -48,6 +48,24 @@ type ServerInterface interface {
 	// UpdateMetadata Change the metadata of a sandbox
 	// (PATCH /v1/sandboxes/{sandboxId}/metadata)
 	UpdateMetadata(ctx echo.Context, sandboxID SandboxID) error
+	// ListNetworkDecisions List or follow what a sandbox reached and was refused
+	// (GET /v1/sandboxes/{sandboxId}/network-decisions)
+	ListNetworkDecisions(ctx echo.Context, sandboxID SandboxID, params ListNetworkDecisionsParams) error
+	// ProposeNetworkPolicy Propose the smallest allow-list for what was seen
+	// (GET /v1/sandboxes/{sandboxId}/network-decisions/proposal)
+	ProposeNetworkPolicy(ctx echo.Context, sandboxID SandboxID) error
+	// DeleteNetworkPolicyRules Delete rules of the network policy by their targets
+	// (DELETE /v1/sandboxes/{sandboxId}/network-policy)
+	DeleteNetworkPolicyRules(ctx echo.Context, sandboxID SandboxID) error
+	// GetNetworkPolicy Read what a sandbox may reach
+	// (GET /v1/sandboxes/{sandboxId}/network-policy)
+	GetNetworkPolicy(ctx echo.Context, sandboxID SandboxID) error
+	// MergeNetworkPolicyRules Add or replace rules of the network policy
+	// (PATCH /v1/sandboxes/{sandboxId}/network-policy)
+	MergeNetworkPolicyRules(ctx echo.Context, sandboxID SandboxID) error
+	// ReplaceNetworkPolicy Replace the network policy of a sandbox
+	// (PUT /v1/sandboxes/{sandboxId}/network-policy)
+	ReplaceNetworkPolicy(ctx echo.Context, sandboxID SandboxID) error
 	// PauseSandbox Pause a running sandbox
 	// (POST /v1/sandboxes/{sandboxId}/pause)
 	PauseSandbox(ctx echo.Context, sandboxID SandboxID, params PauseSandboxParams) error
@@ -403,6 +421,122 @@ func (w *ServerInterfaceWrapper) UpdateMetadata(ctx echo.Context) error {
 	return err
 }
 
+// ListNetworkDecisions converts echo context to params.
+func (w *ServerInterfaceWrapper) ListNetworkDecisions(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "sandboxId" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxId", ctx.Param("sandboxId"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sandboxId: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListNetworkDecisionsParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Last-Event-ID" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Last-Event-ID")]; found {
+		var LastEventID LastEventID
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Last-Event-ID, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Last-Event-ID", valueList[0], &LastEventID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Last-Event-ID: %s", err))
+		}
+
+		params.LastEventID = &LastEventID
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListNetworkDecisions(ctx, sandboxID, params)
+	return err
+}
+
+// ProposeNetworkPolicy converts echo context to params.
+func (w *ServerInterfaceWrapper) ProposeNetworkPolicy(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "sandboxId" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxId", ctx.Param("sandboxId"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sandboxId: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ProposeNetworkPolicy(ctx, sandboxID)
+	return err
+}
+
+// DeleteNetworkPolicyRules converts echo context to params.
+func (w *ServerInterfaceWrapper) DeleteNetworkPolicyRules(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "sandboxId" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxId", ctx.Param("sandboxId"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sandboxId: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.DeleteNetworkPolicyRules(ctx, sandboxID)
+	return err
+}
+
+// GetNetworkPolicy converts echo context to params.
+func (w *ServerInterfaceWrapper) GetNetworkPolicy(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "sandboxId" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxId", ctx.Param("sandboxId"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sandboxId: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.GetNetworkPolicy(ctx, sandboxID)
+	return err
+}
+
+// MergeNetworkPolicyRules converts echo context to params.
+func (w *ServerInterfaceWrapper) MergeNetworkPolicyRules(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "sandboxId" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxId", ctx.Param("sandboxId"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sandboxId: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.MergeNetworkPolicyRules(ctx, sandboxID)
+	return err
+}
+
+// ReplaceNetworkPolicy converts echo context to params.
+func (w *ServerInterfaceWrapper) ReplaceNetworkPolicy(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "sandboxId" -------------
+	var sandboxID SandboxID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "sandboxId", ctx.Param("sandboxId"), &sandboxID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter sandboxId: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ReplaceNetworkPolicy(ctx, sandboxID)
+	return err
+}
+
 // PauseSandbox converts echo context to params.
 func (w *ServerInterfaceWrapper) PauseSandbox(ctx echo.Context) error {
 	var err error
@@ -558,6 +692,12 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/v1/sandboxes/:sandboxId/renew-expiration", wrapper.RenewExpiration, options.OperationMiddlewares["renewExpiration"]...)
 	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/endpoints/:port", wrapper.GetEndpoint, options.OperationMiddlewares["getEndpoint"]...)
 	router.PATCH(options.BaseURL+"/v1/sandboxes/:sandboxId/metadata", wrapper.UpdateMetadata, options.OperationMiddlewares["updateMetadata"]...)
+	router.DELETE(options.BaseURL+"/v1/sandboxes/:sandboxId/network-policy", wrapper.DeleteNetworkPolicyRules, options.OperationMiddlewares["deleteNetworkPolicyRules"]...)
+	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/network-policy", wrapper.GetNetworkPolicy, options.OperationMiddlewares["getNetworkPolicy"]...)
+	router.PATCH(options.BaseURL+"/v1/sandboxes/:sandboxId/network-policy", wrapper.MergeNetworkPolicyRules, options.OperationMiddlewares["mergeNetworkPolicyRules"]...)
+	router.PUT(options.BaseURL+"/v1/sandboxes/:sandboxId/network-policy", wrapper.ReplaceNetworkPolicy, options.OperationMiddlewares["replaceNetworkPolicy"]...)
+	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/network-decisions", wrapper.ListNetworkDecisions, options.OperationMiddlewares["listNetworkDecisions"]...)
+	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/network-decisions/proposal", wrapper.ProposeNetworkPolicy, options.OperationMiddlewares["proposeNetworkPolicy"]...)
 	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/logs", wrapper.GetLogs, options.OperationMiddlewares["getLogs"]...)
 	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/events", wrapper.StreamSandboxEvents, options.OperationMiddlewares["streamSandboxEvents"]...)
 	router.GET(options.BaseURL+"/v1/events", wrapper.StreamEvents, options.OperationMiddlewares["streamEvents"]...)
@@ -618,6 +758,15 @@ type MayNotCreateJSONResponse struct {
 	Headers MayNotCreateResponseHeaders
 }
 
+type NetworkPolicyResponseHeaders struct {
+	XRequestID *RequestID
+}
+type NetworkPolicyJSONResponse struct {
+	Body NetworkPolicy
+
+	Headers NetworkPolicyResponseHeaders
+}
+
 type NoEndpointResponseHeaders struct {
 	RetryAfter *int
 	XRequestID *RequestID
@@ -626,6 +775,16 @@ type NoEndpointJSONResponse struct {
 	Body Error
 
 	Headers NoEndpointResponseHeaders
+}
+
+type NoSidecarResponseHeaders struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+type NoSidecarJSONResponse struct {
+	Body Error
+
+	Headers NoSidecarResponseHeaders
 }
 
 type NotFoundResponseHeaders struct {
@@ -2154,6 +2313,1083 @@ func (response UpdateMetadata503JSONResponse) VisitUpdateMetadataResponse(w http
 	return err
 }
 
+type ListNetworkDecisionsRequestObject struct {
+	SandboxID SandboxID `json:"sandboxId"`
+	Params    ListNetworkDecisionsParams
+}
+
+type ListNetworkDecisionsResponseObject interface {
+	VisitListNetworkDecisionsResponse(w http.ResponseWriter) error
+}
+
+type ListNetworkDecisions200ResponseHeaders struct {
+	XRequestID *RequestID
+}
+
+type ListNetworkDecisions200JSONResponse struct {
+	Body    NetworkDecisionList
+	Headers ListNetworkDecisions200ResponseHeaders
+}
+
+func (response ListNetworkDecisions200JSONResponse) VisitListNetworkDecisionsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListNetworkDecisions200TextEventStreamResponse struct {
+	Body          io.Reader
+	Headers       ListNetworkDecisions200ResponseHeaders
+	ContentLength int64
+}
+
+func (response ListNetworkDecisions200TextEventStreamResponse) VisitListNetworkDecisionsResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "text/event-stream")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type ListNetworkDecisions400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response ListNetworkDecisions400JSONResponse) VisitListNetworkDecisionsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListNetworkDecisions401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response ListNetworkDecisions401JSONResponse) VisitListNetworkDecisionsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListNetworkDecisions403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response ListNetworkDecisions403JSONResponse) VisitListNetworkDecisionsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListNetworkDecisions404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response ListNetworkDecisions404JSONResponse) VisitListNetworkDecisionsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListNetworkDecisions409JSONResponse struct{ NoSidecarJSONResponse }
+
+func (response ListNetworkDecisions409JSONResponse) VisitListNetworkDecisionsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListNetworkDecisions429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response ListNetworkDecisions429JSONResponse) VisitListNetworkDecisionsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListNetworkDecisions500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response ListNetworkDecisions500JSONResponse) VisitListNetworkDecisionsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListNetworkDecisions503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response ListNetworkDecisions503JSONResponse) VisitListNetworkDecisionsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ProposeNetworkPolicyRequestObject struct {
+	SandboxID SandboxID `json:"sandboxId"`
+}
+
+type ProposeNetworkPolicyResponseObject interface {
+	VisitProposeNetworkPolicyResponse(w http.ResponseWriter) error
+}
+
+type ProposeNetworkPolicy200JSONResponse struct{ NetworkPolicyJSONResponse }
+
+func (response ProposeNetworkPolicy200JSONResponse) VisitProposeNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ProposeNetworkPolicy401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response ProposeNetworkPolicy401JSONResponse) VisitProposeNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ProposeNetworkPolicy403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response ProposeNetworkPolicy403JSONResponse) VisitProposeNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ProposeNetworkPolicy404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response ProposeNetworkPolicy404JSONResponse) VisitProposeNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ProposeNetworkPolicy409JSONResponse struct{ NoSidecarJSONResponse }
+
+func (response ProposeNetworkPolicy409JSONResponse) VisitProposeNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ProposeNetworkPolicy429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response ProposeNetworkPolicy429JSONResponse) VisitProposeNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ProposeNetworkPolicy500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response ProposeNetworkPolicy500JSONResponse) VisitProposeNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ProposeNetworkPolicy503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response ProposeNetworkPolicy503JSONResponse) VisitProposeNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteNetworkPolicyRulesRequestObject struct {
+	SandboxID SandboxID `json:"sandboxId"`
+	Body      *DeleteNetworkPolicyRulesJSONRequestBody
+}
+
+type DeleteNetworkPolicyRulesResponseObject interface {
+	VisitDeleteNetworkPolicyRulesResponse(w http.ResponseWriter) error
+}
+
+type DeleteNetworkPolicyRules200JSONResponse struct{ NetworkPolicyJSONResponse }
+
+func (response DeleteNetworkPolicyRules200JSONResponse) VisitDeleteNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteNetworkPolicyRules400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response DeleteNetworkPolicyRules400JSONResponse) VisitDeleteNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteNetworkPolicyRules401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response DeleteNetworkPolicyRules401JSONResponse) VisitDeleteNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteNetworkPolicyRules403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response DeleteNetworkPolicyRules403JSONResponse) VisitDeleteNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteNetworkPolicyRules404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response DeleteNetworkPolicyRules404JSONResponse) VisitDeleteNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteNetworkPolicyRules409JSONResponse struct{ NoSidecarJSONResponse }
+
+func (response DeleteNetworkPolicyRules409JSONResponse) VisitDeleteNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteNetworkPolicyRules413JSONResponse struct{ ContentTooLargeJSONResponse }
+
+func (response DeleteNetworkPolicyRules413JSONResponse) VisitDeleteNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteNetworkPolicyRules429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response DeleteNetworkPolicyRules429JSONResponse) VisitDeleteNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteNetworkPolicyRules500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response DeleteNetworkPolicyRules500JSONResponse) VisitDeleteNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteNetworkPolicyRules503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response DeleteNetworkPolicyRules503JSONResponse) VisitDeleteNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetNetworkPolicyRequestObject struct {
+	SandboxID SandboxID `json:"sandboxId"`
+}
+
+type GetNetworkPolicyResponseObject interface {
+	VisitGetNetworkPolicyResponse(w http.ResponseWriter) error
+}
+
+type GetNetworkPolicy200JSONResponse struct{ NetworkPolicyJSONResponse }
+
+func (response GetNetworkPolicy200JSONResponse) VisitGetNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetNetworkPolicy401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response GetNetworkPolicy401JSONResponse) VisitGetNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetNetworkPolicy403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response GetNetworkPolicy403JSONResponse) VisitGetNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetNetworkPolicy404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response GetNetworkPolicy404JSONResponse) VisitGetNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetNetworkPolicy409JSONResponse struct{ NoSidecarJSONResponse }
+
+func (response GetNetworkPolicy409JSONResponse) VisitGetNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetNetworkPolicy429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response GetNetworkPolicy429JSONResponse) VisitGetNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetNetworkPolicy500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response GetNetworkPolicy500JSONResponse) VisitGetNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetNetworkPolicy503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response GetNetworkPolicy503JSONResponse) VisitGetNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MergeNetworkPolicyRulesRequestObject struct {
+	SandboxID SandboxID `json:"sandboxId"`
+	Body      *MergeNetworkPolicyRulesJSONRequestBody
+}
+
+type MergeNetworkPolicyRulesResponseObject interface {
+	VisitMergeNetworkPolicyRulesResponse(w http.ResponseWriter) error
+}
+
+type MergeNetworkPolicyRules200JSONResponse struct{ NetworkPolicyJSONResponse }
+
+func (response MergeNetworkPolicyRules200JSONResponse) VisitMergeNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MergeNetworkPolicyRules400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response MergeNetworkPolicyRules400JSONResponse) VisitMergeNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MergeNetworkPolicyRules401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response MergeNetworkPolicyRules401JSONResponse) VisitMergeNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MergeNetworkPolicyRules403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response MergeNetworkPolicyRules403JSONResponse) VisitMergeNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MergeNetworkPolicyRules404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response MergeNetworkPolicyRules404JSONResponse) VisitMergeNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MergeNetworkPolicyRules409JSONResponse struct{ NoSidecarJSONResponse }
+
+func (response MergeNetworkPolicyRules409JSONResponse) VisitMergeNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MergeNetworkPolicyRules413JSONResponse struct{ ContentTooLargeJSONResponse }
+
+func (response MergeNetworkPolicyRules413JSONResponse) VisitMergeNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MergeNetworkPolicyRules429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response MergeNetworkPolicyRules429JSONResponse) VisitMergeNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MergeNetworkPolicyRules500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response MergeNetworkPolicyRules500JSONResponse) VisitMergeNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type MergeNetworkPolicyRules503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response MergeNetworkPolicyRules503JSONResponse) VisitMergeNetworkPolicyRulesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReplaceNetworkPolicyRequestObject struct {
+	SandboxID SandboxID `json:"sandboxId"`
+	Body      *ReplaceNetworkPolicyJSONRequestBody
+}
+
+type ReplaceNetworkPolicyResponseObject interface {
+	VisitReplaceNetworkPolicyResponse(w http.ResponseWriter) error
+}
+
+type ReplaceNetworkPolicy200JSONResponse struct{ NetworkPolicyJSONResponse }
+
+func (response ReplaceNetworkPolicy200JSONResponse) VisitReplaceNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReplaceNetworkPolicy400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response ReplaceNetworkPolicy400JSONResponse) VisitReplaceNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReplaceNetworkPolicy401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response ReplaceNetworkPolicy401JSONResponse) VisitReplaceNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReplaceNetworkPolicy403JSONResponse struct{ ForbiddenJSONResponse }
+
+func (response ReplaceNetworkPolicy403JSONResponse) VisitReplaceNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReplaceNetworkPolicy404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response ReplaceNetworkPolicy404JSONResponse) VisitReplaceNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReplaceNetworkPolicy409JSONResponse struct{ NoSidecarJSONResponse }
+
+func (response ReplaceNetworkPolicy409JSONResponse) VisitReplaceNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReplaceNetworkPolicy413JSONResponse struct{ ContentTooLargeJSONResponse }
+
+func (response ReplaceNetworkPolicy413JSONResponse) VisitReplaceNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReplaceNetworkPolicy429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response ReplaceNetworkPolicy429JSONResponse) VisitReplaceNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReplaceNetworkPolicy500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response ReplaceNetworkPolicy500JSONResponse) VisitReplaceNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ReplaceNetworkPolicy503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response ReplaceNetworkPolicy503JSONResponse) VisitReplaceNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type PauseSandboxRequestObject struct {
 	SandboxID SandboxID `json:"sandboxId"`
 	Params    PauseSandboxParams
@@ -2762,6 +3998,24 @@ type StrictServerInterface interface {
 	// UpdateMetadata Change the metadata of a sandbox
 	// (PATCH /v1/sandboxes/{sandboxId}/metadata)
 	UpdateMetadata(ctx context.Context, request UpdateMetadataRequestObject) (UpdateMetadataResponseObject, error)
+	// ListNetworkDecisions List or follow what a sandbox reached and was refused
+	// (GET /v1/sandboxes/{sandboxId}/network-decisions)
+	ListNetworkDecisions(ctx context.Context, request ListNetworkDecisionsRequestObject) (ListNetworkDecisionsResponseObject, error)
+	// ProposeNetworkPolicy Propose the smallest allow-list for what was seen
+	// (GET /v1/sandboxes/{sandboxId}/network-decisions/proposal)
+	ProposeNetworkPolicy(ctx context.Context, request ProposeNetworkPolicyRequestObject) (ProposeNetworkPolicyResponseObject, error)
+	// DeleteNetworkPolicyRules Delete rules of the network policy by their targets
+	// (DELETE /v1/sandboxes/{sandboxId}/network-policy)
+	DeleteNetworkPolicyRules(ctx context.Context, request DeleteNetworkPolicyRulesRequestObject) (DeleteNetworkPolicyRulesResponseObject, error)
+	// GetNetworkPolicy Read what a sandbox may reach
+	// (GET /v1/sandboxes/{sandboxId}/network-policy)
+	GetNetworkPolicy(ctx context.Context, request GetNetworkPolicyRequestObject) (GetNetworkPolicyResponseObject, error)
+	// MergeNetworkPolicyRules Add or replace rules of the network policy
+	// (PATCH /v1/sandboxes/{sandboxId}/network-policy)
+	MergeNetworkPolicyRules(ctx context.Context, request MergeNetworkPolicyRulesRequestObject) (MergeNetworkPolicyRulesResponseObject, error)
+	// ReplaceNetworkPolicy Replace the network policy of a sandbox
+	// (PUT /v1/sandboxes/{sandboxId}/network-policy)
+	ReplaceNetworkPolicy(ctx context.Context, request ReplaceNetworkPolicyRequestObject) (ReplaceNetworkPolicyResponseObject, error)
 	// PauseSandbox Pause a running sandbox
 	// (POST /v1/sandboxes/{sandboxId}/pause)
 	PauseSandbox(ctx context.Context, request PauseSandboxRequestObject) (PauseSandboxResponseObject, error)
@@ -3082,6 +4336,226 @@ func (sh *strictHandler) UpdateMetadata(ctx echo.Context, sandboxID SandboxID) e
 		return err
 	} else if validResponse, ok := response.(UpdateMetadataResponseObject); ok {
 		return validResponse.VisitUpdateMetadataResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ListNetworkDecisions operation middleware
+func (sh *strictHandler) ListNetworkDecisions(ctx echo.Context, sandboxID SandboxID, params ListNetworkDecisionsParams) error {
+	var request ListNetworkDecisionsRequestObject
+
+	request.SandboxID = sandboxID
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ListNetworkDecisions(ctx.Request().Context(), request.(ListNetworkDecisionsRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListNetworkDecisions")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ListNetworkDecisionsResponseObject); ok {
+		return validResponse.VisitListNetworkDecisionsResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ProposeNetworkPolicy operation middleware
+func (sh *strictHandler) ProposeNetworkPolicy(ctx echo.Context, sandboxID SandboxID) error {
+	var request ProposeNetworkPolicyRequestObject
+
+	request.SandboxID = sandboxID
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ProposeNetworkPolicy(ctx.Request().Context(), request.(ProposeNetworkPolicyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ProposeNetworkPolicy")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ProposeNetworkPolicyResponseObject); ok {
+		return validResponse.VisitProposeNetworkPolicyResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// DeleteNetworkPolicyRules operation middleware
+func (sh *strictHandler) DeleteNetworkPolicyRules(ctx echo.Context, sandboxID SandboxID) error {
+	var request DeleteNetworkPolicyRulesRequestObject
+
+	request.SandboxID = sandboxID
+
+	var body DeleteNetworkPolicyRulesJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.DeleteNetworkPolicyRules(ctx.Request().Context(), request.(DeleteNetworkPolicyRulesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "DeleteNetworkPolicyRules")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(DeleteNetworkPolicyRulesResponseObject); ok {
+		return validResponse.VisitDeleteNetworkPolicyRulesResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// GetNetworkPolicy operation middleware
+func (sh *strictHandler) GetNetworkPolicy(ctx echo.Context, sandboxID SandboxID) error {
+	var request GetNetworkPolicyRequestObject
+
+	request.SandboxID = sandboxID
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.GetNetworkPolicy(ctx.Request().Context(), request.(GetNetworkPolicyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "GetNetworkPolicy")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(GetNetworkPolicyResponseObject); ok {
+		return validResponse.VisitGetNetworkPolicyResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// MergeNetworkPolicyRules operation middleware
+func (sh *strictHandler) MergeNetworkPolicyRules(ctx echo.Context, sandboxID SandboxID) error {
+	var request MergeNetworkPolicyRulesRequestObject
+
+	request.SandboxID = sandboxID
+
+	var body MergeNetworkPolicyRulesJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.MergeNetworkPolicyRules(ctx.Request().Context(), request.(MergeNetworkPolicyRulesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "MergeNetworkPolicyRules")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(MergeNetworkPolicyRulesResponseObject); ok {
+		return validResponse.VisitMergeNetworkPolicyRulesResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ReplaceNetworkPolicy operation middleware
+func (sh *strictHandler) ReplaceNetworkPolicy(ctx echo.Context, sandboxID SandboxID) error {
+	var request ReplaceNetworkPolicyRequestObject
+
+	request.SandboxID = sandboxID
+
+	var body ReplaceNetworkPolicyJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ReplaceNetworkPolicy(ctx.Request().Context(), request.(ReplaceNetworkPolicyRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ReplaceNetworkPolicy")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ReplaceNetworkPolicyResponseObject); ok {
+		return validResponse.VisitReplaceNetworkPolicyResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}

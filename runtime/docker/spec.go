@@ -57,6 +57,8 @@ func hostConfig(spec engine.ContainerSpec) *container.HostConfig {
 			Config: map[string]string{"max-size": "10m", "max-file": "2", "compress": "false"},
 		},
 		CapDrop:     spec.Security.DropCapabilities,
+		CapAdd:      spec.Security.AddCapabilities,
+		Sysctls:     spec.Sysctls,
 		SecurityOpt: securityOptions(spec.Security),
 		Resources: container.Resources{
 			NanoCPUs: spec.Resources.NanoCPUs,

@@ -113,6 +113,8 @@ type ContainerSpec struct {
 	PublishIP string
 	Resources Resources
 	Security  Security
+	// Sysctls are kernel parameters of the container's namespaces.
+	Sysctls map[string]string
 }
 
 // Network is how a container is connected.
@@ -128,6 +130,10 @@ const (
 	NetworkNone Network = "none"
 )
 
+// NetworkOf shares the network namespace of the container with that name, which must run when this one is started: its addresses, its
+// published ports, its name servers.
+func NetworkOf(container string) Network { return Network("container:" + container) }
+
 // Resources are a container's limits; zero means no limit.
 type Resources struct {
 	NanoCPUs    int64 // billionths of a core
@@ -138,7 +144,8 @@ type Resources struct {
 
 // Security narrows what a container's processes may do.
 type Security struct {
-	DropCapabilities []string // names without the CAP_ prefix
+	DropCapabilities []string // names without the CAP_ prefix, or ALL
+	AddCapabilities  []string // on top of what is left
 	NoNewPrivileges  bool
 	AppArmorProfile  string // empty means the engine's default
 	// SeccompProfile is empty for the engine's default, "unconfined", or the profile itself as JSON.

@@ -25,12 +25,7 @@ func fromCreateRequest(r gen.CreateSandboxRequest) lifecycle.Spec {
 	if auth := r.Image.Auth; auth != nil {
 		spec.Auth = &lifecycle.ImageAuth{Username: auth.Username, Password: auth.Password}
 	}
-	if policy := r.NetworkPolicy; policy != nil {
-		spec.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: string(value(policy.DefaultAction))}
-		for _, rule := range policy.Egress {
-			spec.NetworkPolicy.Egress = append(spec.NetworkPolicy.Egress, lifecycle.EgressRule{Action: string(rule.Action), Target: rule.Target})
-		}
-	}
+	spec.NetworkPolicy = fromNetworkPolicy(r.NetworkPolicy)
 	for _, v := range r.Volumes {
 		volume := lifecycle.Volume{Name: v.Name, MountPath: v.MountPath, ReadOnly: value(v.ReadOnly), SubPath: value(v.SubPath)}
 		if v.Host != nil {

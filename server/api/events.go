@@ -144,6 +144,11 @@ func toEvent(e lifecycle.Event) any {
 		event.Stage, event.DurationMs, event.ElapsedMs = &stage, &took, &elapsed
 	case lifecycle.EventRenewed:
 		event.ExpiresAt = &e.ExpiresAt
+	case lifecycle.EventPolicy:
+		if e.NetworkPolicy != nil {
+			policy := toNetworkPolicy(*e.NetworkPolicy)
+			event.NetworkPolicy = &policy
+		}
 	case lifecycle.EventMetadata:
 		return metadataEvent{event, toMetadata(e.Metadata)}
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -45,6 +46,10 @@ type backend struct {
 	batches    []lifecycle.EventBatch
 	logOptions lifecycle.LogOptions
 	log        string
+
+	policy    lifecycle.NetworkPolicy
+	change    lifecycle.PolicyChange
+	decisions lifecycle.DecisionsRequest
 }
 
 var _ lifecycle.Backend = (*backend)(nil)
@@ -134,6 +139,40 @@ func (f *feed) Next(context.Context) (lifecycle.EventBatch, error) {
 }
 
 func (f *feed) Close() {}
+
+func (b *backend) NetworkPolicy(context.Context, string) (lifecycle.NetworkPolicy, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.policy, b.err
+}
+
+func (b *backend) ChangeNetworkPolicy(_ context.Context, _ string, change lifecycle.PolicyChange) (lifecycle.NetworkPolicy, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.change = change
+	return b.policy, b.err
+}
+
+func (b *backend) ProposeNetworkPolicy(ctx context.Context, id string) (lifecycle.NetworkPolicy, error) {
+	return b.NetworkPolicy(ctx, id)
+}
+
+func (b *backend) NetworkDecisions(_ context.Context, _ string, request lifecycle.DecisionsRequest) (io.ReadCloser, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.decisions = request
+	if b.err != nil {
+		return nil, b.err
+	}
+	text := `{"items":[]}`
+	if request.Follow {
+		text = "id: 7\ndata: " + decisionOfTests + "\n\n"
+	}
+	return io.NopCloser(strings.NewReader(text)), nil
+}
+
+// decisionOfTests is a decision as a sidecar writes it.
+const decisionOfTests = `{"kind":"name","target":"pypi.org","action":"allow","reason":"rule","rule":"pypi.org","count":3,"firstSeen":"2026-01-02T15:04:05Z","lastSeen":"2026-01-02T15:04:09Z"}`
 
 func (b *backend) Endpoint(context.Context, string, int) (lifecycle.Endpoint, error) {
 	return b.endpoint, b.err

@@ -28,6 +28,13 @@ var roles = map[string]struct{ admin, owner, other, viewer, none, wrong int }{
 	"updateMetadata":  {200, 200, 403, 403, 401, 401},
 	"getLogs":         {200, 200, 403, 200, 401, 401},
 
+	"getNetworkPolicy":         {200, 200, 403, 200, 401, 401},
+	"replaceNetworkPolicy":     {200, 200, 403, 403, 401, 401},
+	"mergeNetworkPolicyRules":  {200, 200, 403, 403, 401, 401},
+	"deleteNetworkPolicyRules": {200, 200, 403, 403, 401, 401},
+	"listNetworkDecisions":     {200, 200, 403, 200, 401, 401},
+	"proposeNetworkPolicy":     {200, 200, 403, 200, 401, 401},
+
 	"streamSandboxEvents": {200, 200, 403, 200, 401, 401},
 	"streamEvents":        {200, 200, 200, 200, 401, 401},
 
@@ -42,6 +49,10 @@ var bodies = map[string]string{
 	"createSandbox":   `{"image": {"uri": "busybox"}, "timeout": 60, "resourceLimits": {}, "entrypoint": ["sleep", "60"]}`,
 	"renewExpiration": `{"expiresAt": "2026-11-21T15:00:00Z"}`,
 	"updateMetadata":  `{"name": "changed"}`,
+
+	"replaceNetworkPolicy":     `{"defaultAction": "deny"}`,
+	"mergeNetworkPolicyRules":  `[{"action": "allow", "target": "pypi.org"}]`,
+	"deleteNetworkPolicyRules": `["pypi.org"]`,
 }
 
 func TestRoles(t *testing.T) {
@@ -119,7 +130,7 @@ func statusOf(t *testing.T, s *service, method, path, body, secret string) int {
 	}
 	if body != "" {
 		r.Header.Set("Content-Type", "application/json")
-		if r.Method == http.MethodPatch {
+		if strings.HasSuffix(path, "/metadata") {
 			r.Header.Set("Content-Type", "application/merge-patch+json")
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -22,6 +23,7 @@ import (
 	"sandbox.internal/server/audit"
 	"sandbox.internal/server/config"
 	"sandbox.internal/server/docsui"
+	"sandbox.internal/server/egress"
 	"sandbox.internal/server/host"
 	"sandbox.internal/server/metrics"
 	"sandbox.internal/server/store"
@@ -183,6 +185,9 @@ func hostOptions(cfg config.Config) (host.Options, error) {
 		},
 		PIDsLimit:              cfg.Docker.PidsLimit,
 		AllowUnenforcedLimits:  cfg.Docker.AllowUnenforcedLimits,
+		EgressImage:            cfg.Egress.Image,
+		EgressUpstream:         strings.Join(cfg.Egress.Upstream, ","),
+		Guards:                 egress.New(reach),
 		HostNetwork:            cfg.Docker.NetworkMode == config.NetworkHost,
 		PublishIP:              publish,
 		EngineHost:             reach,

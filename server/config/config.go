@@ -33,6 +33,7 @@ func Default(env func(string) string) Config {
 	return Config{
 		Server:      defaultServer(env),
 		Docker:      defaultDocker(),
+		Egress:      Egress{Upstream: []string{}},
 		Ingress:     Ingress{Mode: IngressDirect},
 		Storage:     Storage{AllowedHostPaths: []string{}},
 		Environment: defaultEnvironment(),
@@ -72,5 +73,5 @@ func (c *Config) normalise(env func(string) string) {
 // Warnings returns settings that are allowed but that an operator should know
 // about, one sentence each. They never contain a secret.
 func (c Config) Warnings() []string {
-	return slices.Concat(c.Server.warnings(), c.Docker.warnings(), c.Ingress.warnings(), c.Kubernetes.warnings(c.Runtime.Type))
+	return slices.Concat(c.Server.warnings(), c.Docker.warnings(), c.Egress.warnings(c.Docker.NetworkMode), c.Ingress.warnings(), c.Kubernetes.warnings(c.Runtime.Type))
 }

@@ -1,20 +1,45 @@
 package config
 
-import "strings"
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
 
-// Egress is the section [egress]: what sandboxes may reach. Not supported yet.
+// Egress is the section [egress]: what sandboxes may reach. It is used in bridge mode alone.
 type Egress struct {
-	// Image is the reference of the egress sidecar's image.
+	// Image is the reference of the egress sidecar's image; empty means that there are no sidecars.
 	Image string `toml:"image"`
+	// Upstream are the name servers that sidecars ask, as IPv4 addresses with an optional port; empty means those that the engine
+	// gives to containers.
+	Upstream []string `toml:"upstream"`
 }
 
 func (e Egress) check(p *problems) {
-	switch {
-	case hasSpace(e.Image):
+	if hasSpace(e.Image) {
 		p.add("egress.image", "must be an image reference without spaces (got %q)", e.Image)
-	case e.Image != "":
-		p.notYet("egress.image", e.Image)
 	}
+	for i, server := range e.Upstream {
+		addr, err := netip.ParseAddr(server)
+		if err != nil {
+			var withPort netip.AddrPort
+			withPort, err = netip.ParseAddrPort(server)
+			addr = withPort.Addr()
+		}
+		if err != nil || !addr.Is4() {
+			p.add(fmt.Sprintf("egress.upstream[%d]", i), "must be an IPv4 address with an optional port, because sandboxes with a sidecar have no IPv6 (got %q)", server)
+		}
+	}
+}
+
+func (e Egress) warnings(mode NetworkMode) []string {
+	switch {
+	case e.Image != "" && mode == NetworkHost:
+		return []string{"egress.image has no effect: docker.network_mode is host, and network policies need bridge"}
+	case e.Image == "" && len(e.Upstream) > 0:
+		return []string{"egress.upstream has no effect without egress.image"}
+	}
+	return nil
 }
 
 // IngressMode is how clients reach sandboxes.

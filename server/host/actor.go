@@ -33,6 +33,7 @@ type actor struct {
 
 	// Shared:
 	inbox   chan func()
+	policy  sync.Mutex    // serialises changes of the network policy
 	gone    chan struct{} // closed when the actor has ended
 	view    atomic.Pointer[lifecycle.Record]
 	mu      sync.Mutex

@@ -54,6 +54,11 @@ type Options struct {
 	PIDsLimit int64
 	// AllowUnenforcedLimits lets the host start although a limit was seen to have no effect.
 	AllowUnenforcedLimits bool
+	// EgressImage is the image of the egress sidecar that every sandbox gets that has a network of its own; empty means none.
+	// EgressUpstream are the name servers that it asks, and Guards is how it is spoken to.
+	EgressImage    string
+	EgressUpstream string
+	Guards         Guards
 	// HostNetwork makes sandboxes share the network of the engine's host, which must be this machine; then there is one at a time.
 	HostNetwork bool
 	// PublishIP is the host's address that sandboxes' daemons are published on; empty means all of them.
@@ -137,6 +142,11 @@ func Start(ctx context.Context, options Options) (*Host, error) {
 	if _, err := h.daemonVolume(ctx); err != nil {
 		return nil, fmt.Errorf("make execd available from runtime.execd_image %q: %w", h.ExecdImage, err)
 	}
+	if h.EgressImage != "" && !h.HostNetwork {
+		if _, err := h.Engine.EnsureImage(ctx, h.EgressImage, nil, nil); err != nil {
+			return nil, fmt.Errorf("make egress.image %q available: %w", h.EgressImage, err)
+		}
+	}
 	if err := h.proveLimits(ctx); err != nil {
 		return nil, err
 	}
@@ -144,8 +154,9 @@ func Start(ctx context.Context, options Options) (*Host, error) {
 		h.Close()
 		return nil, err
 	}
-	h.tasks.Add(2)
+	h.tasks.Add(3)
 	go h.watch()
+	go h.watchGuards()
 	go h.sweepPeriodically()
 	return h, nil
 }

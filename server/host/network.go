@@ -43,6 +43,10 @@ func freePort() (int, error) {
 
 // connect says how the container is connected, and returns the flags that tell its execd.
 func (h *Host) connect(record lifecycle.Record, spec *engine.ContainerSpec) (flags []string, err error) {
+	if record.Sidecar != nil {
+		wallIn(record.Sandbox.ID, spec)
+		return nil, nil
+	}
 	if !record.HostNetwork {
 		spec.Publish, spec.PublishIP = []int{daemonPort}, h.PublishIP
 		return nil, nil
@@ -110,6 +114,9 @@ func (h *Host) Reach(ctx context.Context, id string, port int) (address, token s
 	if err != nil {
 		return "", "", err
 	}
+	if record.Sidecar != nil && port == lifecycle.SidecarPort { // a token sent this way would pass through the sandbox
+		return "", "", lifecycle.Conflictf("port %d is the egress sidecar's: use its endpoint, or the operations for the network policy", port)
+	}
 	return net.JoinHostPort(h.reachHost(record), strconv.Itoa(record.Port)), record.Token, nil
 }
 
@@ -118,6 +125,9 @@ func (h *Host) Endpoint(ctx context.Context, id string, port int) (lifecycle.End
 	record, err := h.reachable(ctx, id, port)
 	if err != nil {
 		return lifecycle.Endpoint{}, err
+	}
+	if record.Sidecar != nil && port == lifecycle.SidecarPort {
+		return h.sidecarEndpoint(*record.Sidecar)
 	}
 	headers := map[string]string{tokenHeader: record.Token}
 	if record.HostNetwork { // the service passes requests on, because execd listens on the loopback interface only
@@ -158,5 +168,8 @@ func (a *actor) answers(ctx context.Context, record *lifecycle.Record, container
 	if record.HostNetwork { // somebody else may have taken the port in the moment between its choice and its use
 		asked.token = record.Token
 	}
-	return port, a.host.prober.until(ctx, asked, 200*time.Millisecond)
+	if err := a.host.prober.until(ctx, asked, 200*time.Millisecond); err != nil {
+		return port, err
+	}
+	return port, a.meet(ctx, record, container)
 }

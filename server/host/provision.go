@@ -149,6 +149,11 @@ func (a *actor) launch(ctx context.Context, record lifecycle.Record) error {
 			return err
 		}
 	}
+	if record.Sidecar != nil {
+		if err := a.launchSidecar(ctx, record); err != nil {
+			return err
+		}
+	}
 	volume, err := a.host.daemonVolume(ctx)
 	if err != nil {
 		return fmt.Errorf("make execd available: %w", err)
@@ -215,7 +220,7 @@ func (a *actor) prove(ctx context.Context, record lifecycle.Record) (int, error)
 	deadline := a.host.Clock().Add(readyTimeout)
 	var lastErr error
 	for pause := time.Millisecond; a.host.Clock().Before(deadline); pause = min(pause*5/4, 100*time.Millisecond) {
-		container, err := a.host.Engine.Inspect(ctx, containerName(a.id))
+		container, err := a.found(ctx, &record)
 		if errors.Is(err, engine.ErrNotFound) || err == nil && container.Status == engine.StatusRemoving {
 			return 0, &provisionError{reason: lifecycle.ReasonRemovedExternally, text: removedExternally}
 		}

@@ -29,6 +29,9 @@ func (h *Host) recover(ctx context.Context) error {
 		if _, err := h.registry.get(container.Labels[labelID]); err == nil {
 			continue
 		}
+		if isSidecar(container) {
+			continue // its sandbox may follow
+		}
 		record, ok := recordOf(container)
 		if !ok {
 			h.removeStray(ctx, container)
@@ -39,6 +42,11 @@ func (h *Host) recover(ctx context.Context) error {
 		}
 		h.spawn(record, nil)
 		adopted++
+	}
+	for _, container := range containers {
+		if _, err := h.registry.get(container.Labels[labelID]); err != nil && isSidecar(container) {
+			h.removeStray(ctx, container)
+		}
 	}
 	h.Logger.Info().Int("records", len(records)).Int("rebuilt_from_containers", adopted).Msg("sandboxes taken up")
 	return nil
@@ -132,17 +140,23 @@ func (h *Host) sweep() {
 }
 
 func (h *Host) compare(containers []engine.Container) {
-	found := make(map[string]engine.Status, len(containers))
+	found, sidecars := make(map[string]engine.Status, len(containers)), map[string]engine.Status{}
 	for _, container := range containers {
 		id := container.Labels[labelID]
-		found[id] = container.Status
+		if isSidecar(container) {
+			sidecars[id] = container.Status
+		} else {
+			found[id] = container.Status
+		}
 		if a, err := h.registry.get(id); err != nil || a.now().Removed {
 			h.removeStray(h.ctx, container)
 		}
 	}
 	settled := map[lifecycle.State]engine.Status{lifecycle.StateRunning: engine.StatusRunning, lifecycle.StatePaused: engine.StatusFrozen}
 	for _, a := range h.registry.all() {
-		if want, ok := settled[a.now().Sandbox.Status.State]; ok && found[a.id] != want {
+		record := a.now()
+		want, ok := settled[record.Sandbox.Status.State]
+		if ok && (found[a.id] != want || record.Sidecar != nil && sidecars[a.id] != engine.StatusRunning) {
 			a.mayHaveChanged()
 		}
 	}

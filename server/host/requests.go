@@ -74,7 +74,7 @@ func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycl
 
 // possible refuses what this host does not offer.
 func (h *Host) possible(spec lifecycle.Spec) error {
-	if !spec.NetworkPolicy.Empty() {
+	if !spec.NetworkPolicy.Empty() && (h.HostNetwork || h.EgressImage == "") {
 		return lifecycle.Invalidf("networkPolicy: a network policy requires bridge mode and egress image configuration (docker.network_mode and egress.image)")
 	}
 	for i, v := range spec.Volumes {
@@ -102,9 +102,13 @@ func (h *Host) createdBefore(ctx context.Context, key lifecycle.IdempotencyKey) 
 }
 
 func (h *Host) newRecord(spec lifecycle.Spec, owner string) (lifecycle.Record, error) {
-	token := make([]byte, 32)
-	if _, err := rand.Read(token); err != nil {
-		return lifecycle.Record{}, fmt.Errorf("make a token: %w", err)
+	token, err := newToken()
+	if err != nil {
+		return lifecycle.Record{}, err
+	}
+	sidecar, err := h.newSidecar()
+	if err != nil {
+		return lifecycle.Record{}, err
 	}
 	now := h.Clock().UTC()
 	extensions := spec.Extensions
@@ -128,9 +132,18 @@ func (h *Host) newRecord(spec lifecycle.Spec, owner string) (lifecycle.Record, e
 		},
 		Spec:        spec,
 		NeedsAuth:   spec.Auth != nil,
-		Token:       hex.EncodeToString(token),
+		Token:       token,
+		Sidecar:     sidecar,
 		HostNetwork: h.HostNetwork,
 	}.Clone(), nil
+}
+
+func newToken() (string, error) {
+	token := make([]byte, 32)
+	if _, err := rand.Read(token); err != nil {
+		return "", fmt.Errorf("make a token: %w", err)
+	}
+	return hex.EncodeToString(token), nil
 }
 
 // Delete implements lifecycle.Backend.

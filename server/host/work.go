@@ -149,13 +149,16 @@ func (a *actor) insist(ctx context.Context, name string, call func(context.Conte
 }
 
 // terminate is the work of Stopping.
-func (a *actor) terminate(ctx context.Context, _ lifecycle.Record) func() {
+func (a *actor) terminate(ctx context.Context, record lifecycle.Record) func() {
 	name := containerName(a.id)
 	if err := a.host.Engine.Stop(ctx, name, stopGrace); err != nil && ctx.Err() == nil {
 		a.log.Warn().Err(err).Msg("the entrypoint was not asked to end; it is killed")
 	}
 	a.keepLog(ctx)
 	err := a.insist(ctx, "remove", func(ctx context.Context) error { return a.host.Engine.Remove(ctx, name) })
+	if err == nil {
+		err = a.dropSidecar(ctx, record)
+	}
 	switch {
 	case ctx.Err() != nil:
 		return nil
@@ -172,9 +175,12 @@ func (a *actor) terminate(ctx context.Context, _ lifecycle.Record) func() {
 }
 
 // clean removes what a sandbox that has Failed left at the engine.
-func (a *actor) clean(ctx context.Context, _ lifecycle.Record) func() {
+func (a *actor) clean(ctx context.Context, record lifecycle.Record) func() {
 	a.keepLog(ctx)
 	err := a.insist(ctx, "remove", func(ctx context.Context) error { return a.host.Engine.Remove(ctx, containerName(a.id)) })
+	if err == nil {
+		err = a.dropSidecar(ctx, record)
+	}
 	if err != nil {
 		a.log.Error().Err(err).Msg("the container of a failed sandbox cannot be removed; trying again")
 		return nil
@@ -187,9 +193,12 @@ func (a *actor) clean(ctx context.Context, _ lifecycle.Record) func() {
 }
 
 // inspect finds out what has become of the container, after something may have happened to it behind our back.
-func (a *actor) inspect(ctx context.Context, _ lifecycle.Record) func() {
-	container, err := a.host.Engine.Inspect(ctx, containerName(a.id))
+func (a *actor) inspect(ctx context.Context, record lifecycle.Record) func() {
+	container, err := a.found(ctx, &record)
+	cutOff := (*provisionError)(nil)
 	switch {
+	case errors.As(err, &cutOff):
+		return a.fail(cutOff.reason, cutOff.text)
 	case errors.Is(err, engine.ErrNotFound), err == nil && container.Status == engine.StatusRemoving:
 		return a.fail(lifecycle.ReasonRemovedExternally, removedExternally)
 	case ctx.Err() != nil:
@@ -200,6 +209,9 @@ func (a *actor) inspect(ctx context.Context, _ lifecycle.Record) func() {
 		return nil
 	case container.Status == engine.StatusExited, container.Status == engine.StatusCreated:
 		return a.ended(container, a.lastLines(ctx))
+	}
+	if err := a.meet(ctx, &record, container); err != nil && ctx.Err() == nil {
+		a.log.Warn().Err(err).Msg("the egress sidecar cannot be asked")
 	}
 	return func() { a.observe(container) }
 }
@@ -244,7 +256,11 @@ const logFollows = "; the last lines of its log:"
 
 // lastLines returns the end of the sandbox's log in the form in which messages carry it, empty when there is none.
 func (a *actor) lastLines(ctx context.Context) string {
-	text, err := a.host.Engine.Logs(ctx, containerName(a.id), 20)
+	return a.lastLinesOf(ctx, containerName(a.id))
+}
+
+func (a *actor) lastLinesOf(ctx context.Context, container string) string {
+	text, err := a.host.Engine.Logs(ctx, container, 20)
 	if err != nil || text == "" {
 		return ""
 	}

@@ -49,6 +49,18 @@ type Backend interface {
 	// An ended sandbox has the end of its log. It returns KindNotFound, and KindConflict for an ended sandbox whose log was lost.
 	Logs(ctx context.Context, id string, options LogOptions, open func() io.Writer) error
 
+	// NetworkPolicy returns what the sandbox may reach, ChangeNetworkPolicy changes it and returns what it is then: it holds when the
+	// call returns, for connections that are open already too. ProposeNetworkPolicy returns the smallest allow-list for what was seen.
+	// They return KindNotFound, KindInvalid for a change that breaks a rule, KindConflict for a sandbox without an egress sidecar and for
+	// one that is neither Running nor Paused, and KindUnavailable while the sidecar does not answer.
+	NetworkPolicy(ctx context.Context, id string) (NetworkPolicy, error)
+	ChangeNetworkPolicy(ctx context.Context, id string, change PolicyChange) (NetworkPolicy, error)
+	ProposeNetworkPolicy(ctx context.Context, id string) (NetworkPolicy, error)
+
+	// NetworkDecisions returns what the sandbox reached and was refused, as its sidecar writes it (openapi/egress.yaml, listDecisions).
+	// The caller closes it; ctx bounds the reading. Errors are as for NetworkPolicy.
+	NetworkDecisions(ctx context.Context, id string, request DecisionsRequest) (io.ReadCloser, error)
+
 	// Endpoint returns how to reach a port of the sandbox. While the sandbox is Pending it waits, at most 30 s, until it is usable:
 	// clients use the endpoint at once and do not try twice.
 	// It returns KindNotFound, KindInvalid for a port outside 1..65535, and KindConflict for a sandbox that has no endpoint (yet).
@@ -111,6 +123,6 @@ type Listing struct {
 type Endpoint struct {
 	Host    string            // empty means the host that the client reached the service on
 	Port    int               // of that host; 0 means the service itself, host and port, as the client reached it
-	Path    string            // begins with a slash
+	Path    string            // begins with a slash, or is empty
 	Headers map[string]string // to send with every request
 }

@@ -10,12 +10,13 @@ type EventType string
 
 // The types of events. Readers must tolerate others.
 const (
-	EventState     EventType = "state"     // the sandbox changed its state, or came into being
-	EventStage     EventType = "stage"     // provisioning reached a stage
-	EventProgress  EventType = "progress"  // how provisioning goes on within its stage
-	EventRenewed   EventType = "renewed"   // the expiry was moved
-	EventMetadata  EventType = "metadata"  // the metadata was changed
-	EventForgotten EventType = "forgotten" // the record of the ended sandbox was removed; the sandbox's last event
+	EventState     EventType = "state"         // the sandbox changed its state, or came into being
+	EventStage     EventType = "stage"         // provisioning reached a stage
+	EventProgress  EventType = "progress"      // how provisioning goes on within its stage
+	EventRenewed   EventType = "renewed"       // the expiry was moved
+	EventMetadata  EventType = "metadata"      // the metadata was changed
+	EventPolicy    EventType = "networkPolicy" // the network policy was changed
+	EventForgotten EventType = "forgotten"     // the record of the ended sandbox was removed; the sandbox's last event
 )
 
 // Event is something that happened to a sandbox. It is as durable as what it tells: a store writes both or neither.
@@ -43,6 +44,8 @@ type Event struct {
 	ExpiresAt time.Time `json:",omitzero"`
 	// Metadata is all of the metadata after an EventMetadata.
 	Metadata map[string]string `json:",omitempty"`
+	// NetworkPolicy is the policy in force after an EventPolicy.
+	NetworkPolicy *NetworkPolicy `json:",omitempty"`
 }
 
 // Stage is a milestone of provisioning.

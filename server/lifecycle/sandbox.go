@@ -57,23 +57,6 @@ type ImageAuth struct {
 	Password string
 }
 
-// NetworkPolicy says which outside hosts a sandbox may reach.
-type NetworkPolicy struct {
-	DefaultAction string // allow, deny or empty
-	Egress        []EgressRule
-}
-
-// Empty reports whether the policy asks for nothing, which the document defines as "allow all".
-func (p *NetworkPolicy) Empty() bool {
-	return p == nil || (p.DefaultAction == "" && len(p.Egress) == 0)
-}
-
-// EgressRule allows or denies one target: a domain, a wildcard domain or a CIDR range.
-type EgressRule struct {
-	Action string // allow or deny
-	Target string
-}
-
 // Record is a sandbox with everything the service must remember to keep its promises after a crash.
 type Record struct {
 	Sandbox Sandbox
@@ -86,6 +69,8 @@ type Record struct {
 	Port int
 	// HostNetwork tells that the sandbox shares the host's network: Port is then execd's own, on the loopback interface.
 	HostNetwork bool
+	// Sidecar is the egress sidecar beside the sandbox; nil when there is none.
+	Sidecar *Sidecar `json:",omitempty"`
 	// Removed tells that nothing of the sandbox is left at the engine.
 	Removed bool
 	// RetainUntil is when the record of an ended sandbox is forgotten; zero while it lives.
@@ -96,6 +81,10 @@ type Record struct {
 func (r Record) Clone() Record {
 	r.Sandbox = r.Sandbox.Clone()
 	r.Spec = r.Spec.Clone()
+	if r.Sidecar != nil {
+		sidecar := *r.Sidecar
+		r.Sidecar = &sidecar
+	}
 	return r
 }
 
@@ -105,11 +94,7 @@ func (s Spec) Clone() Spec {
 		auth := *s.Auth
 		s.Auth = &auth
 	}
-	if s.NetworkPolicy != nil {
-		policy := *s.NetworkPolicy
-		policy.Egress = slices.Clone(policy.Egress)
-		s.NetworkPolicy = &policy
-	}
+	s.NetworkPolicy = s.NetworkPolicy.Clone()
 	s.Resources = maps.Clone(s.Resources)
 	s.Entrypoint = slices.Clone(s.Entrypoint)
 	s.Env = maps.Clone(s.Env)

@@ -19,7 +19,7 @@ func fullRecord() lifecycle.Record {
 			Extensions: []byte(`{"a": 1}`), Stages: []lifecycle.StageTime{{Stage: lifecycle.StageAccepted, At: time.Unix(1, 0).UTC()}},
 		},
 		Spec:      fullSpec(),
-		NeedsAuth: true, Token: "token", Removed: true, Port: 1, RetainUntil: time.Unix(3, 0).UTC(),
+		NeedsAuth: true, Token: "token", Removed: true, Port: 1, Sidecar: &lifecycle.Sidecar{Image: "egress", Token: "another"}, RetainUntil: time.Unix(3, 0).UTC(),
 	}
 }
 

@@ -47,6 +47,9 @@ func (s *Spec) Validate() error {
 	if err := validateMetadata(s.Metadata); err != nil {
 		return err
 	}
+	if err := s.NetworkPolicy.Validate(); err != nil {
+		return err
+	}
 	return validateVolumes(s.Volumes)
 }
 

@@ -57,12 +57,12 @@ func TestConfigPrintHidesTheKey(t *testing.T) {
 }
 
 func TestConfigErrorsNameFileLineKeyAndRule(t *testing.T) {
-	file := write(t, "[server]\nport = 70000\nprot = 1\n[runtime]\ntype = \"docker\"\nexecd_image = \"e\"\n[egress]\nimage = \"x\"\n")
+	file := write(t, "[server]\nport = 70000\nprot = 1\n[runtime]\ntype = \"docker\"\nexecd_image = \"e\"\n[egress]\nimage = \"x y\"\n")
 	code, _, stderr := command(t, "--config", file, "config", "check")
 	if code != exitFailure {
 		t.Errorf("exit %d", code)
 	}
-	for _, want := range []string{file + ":2: server.port: ", file + ":3: server.prot: unknown key", file + ":8: egress.image: is not supported yet"} {
+	for _, want := range []string{file + ":2: server.port: ", file + ":3: server.prot: unknown key", file + ":8: egress.image: must be an image reference without spaces"} {
 		if !strings.Contains(stderr, want) {
 			t.Errorf("%q is missing in:\n%s", want, stderr)
 		}

@@ -1,0 +1,99 @@
+package host
+
+import (
+	"context"
+	"io"
+	"reflect"
+
+	"sandbox.internal/server/lifecycle"
+)
+
+// sidecarTokenHeader carries the token of an egress sidecar (openapi/egress.yaml).
+const sidecarTokenHeader = "X-EGRESS-ACCESS-TOKEN"
+
+// guarded returns the sandbox's actor and its sidecar, if it can be asked.
+func (h *Host) guarded(id string) (*actor, lifecycle.Sidecar, error) {
+	a, err := h.registry.get(id)
+	if err != nil {
+		return nil, lifecycle.Sidecar{}, err
+	}
+	record := a.now()
+	if record.Sidecar == nil {
+		return nil, lifecycle.Sidecar{}, lifecycle.Conflictf("the sandbox has no egress sidecar: when it was created, docker.network_mode was host or egress.image was not set")
+	}
+	if state := record.Sandbox.Status.State; !hasNetwork(state) {
+		conflict := state.Forbidden("ask the egress sidecar", lifecycle.StateRunning, lifecycle.StatePaused)
+		if state.Transient() && state != lifecycle.StateStopping {
+			conflict.RetryAfter = 1
+		}
+		return nil, lifecycle.Sidecar{}, conflict
+	}
+	return a, *record.Sidecar, nil
+}
+
+// NetworkPolicy implements lifecycle.Backend.
+func (h *Host) NetworkPolicy(ctx context.Context, id string) (lifecycle.NetworkPolicy, error) {
+	_, sidecar, err := h.guarded(id)
+	if err != nil {
+		return lifecycle.NetworkPolicy{}, err
+	}
+	return h.Guards.Policy(ctx, sidecar)
+}
+
+// ChangeNetworkPolicy implements lifecycle.Backend. The sidecar comes first: the record follows what is in force, and when the service
+// dies in between, its next start reads the policy from the sidecar.
+func (h *Host) ChangeNetworkPolicy(ctx context.Context, id string, change lifecycle.PolicyChange) (lifecycle.NetworkPolicy, error) {
+	a, _, err := h.guarded(id)
+	if err != nil {
+		return lifecycle.NetworkPolicy{}, err
+	}
+	a.policy.Lock()
+	defer a.policy.Unlock()
+	_, sidecar, err := h.guarded(id)
+	if err != nil {
+		return lifecycle.NetworkPolicy{}, err
+	}
+	ctx = context.WithoutCancel(ctx) // a client that leaves must not leave the two apart
+	policy, err := h.Guards.Change(ctx, sidecar, change)
+	if err != nil {
+		return lifecycle.NetworkPolicy{}, err
+	}
+	return policy, a.do(ctx, func() error {
+		if reflect.DeepEqual(a.record.Spec.NetworkPolicy, &policy) {
+			return nil
+		}
+		record := a.record
+		record.Spec.NetworkPolicy = policy.Clone()
+		event := a.event(lifecycle.EventPolicy)
+		event.NetworkPolicy = policy.Clone()
+		return a.commit(record, event)
+	})
+}
+
+// ProposeNetworkPolicy implements lifecycle.Backend.
+func (h *Host) ProposeNetworkPolicy(ctx context.Context, id string) (lifecycle.NetworkPolicy, error) {
+	_, sidecar, err := h.guarded(id)
+	if err != nil {
+		return lifecycle.NetworkPolicy{}, err
+	}
+	return h.Guards.Propose(ctx, sidecar)
+}
+
+// NetworkDecisions implements lifecycle.Backend.
+func (h *Host) NetworkDecisions(ctx context.Context, id string, request lifecycle.DecisionsRequest) (io.ReadCloser, error) {
+	_, sidecar, err := h.guarded(id)
+	if err != nil {
+		return nil, err
+	}
+	return h.Guards.Decisions(ctx, sidecar, request)
+}
+
+// sidecarEndpoint is how to reach the sidecar's own API. Never through execd: a root process in the sandbox could read the token there.
+func (h *Host) sidecarEndpoint(sidecar lifecycle.Sidecar) (lifecycle.Endpoint, error) {
+	if sidecar.Port == 0 {
+		conflict := lifecycle.Conflictf("the sandbox's egress sidecar does not answer yet; ask again")
+		conflict.RetryAfter = 1
+		return lifecycle.Endpoint{}, conflict
+	}
+	return lifecycle.Endpoint{Host: h.EndpointHost, Port: sidecar.Port, Headers: map[string]string{sidecarTokenHeader: sidecar.Token}}, nil
+}
