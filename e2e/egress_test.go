@@ -1,0 +1,321 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/runtime/engine"
+)
+
+// egressImage is the sidecar; scripts/images.sh builds it.
+const egressImage = "sandbox/egress:dev"
+
+// outside is the world of these tests: two web servers on the engine's default network, and name servers that know them as
+// allowed.test and denied.test.
+type outside struct{ allowed, denied, dns string }
+
+// webServer answers every request with its name, and nameServer every question for a name of its table with the address there.
+const (
+	webServer = `
+import http.server, sys
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(sys.argv[1].encode())
+http.server.ThreadingHTTPServer(("", 80), Page).serve_forever()`
+	nameServer = `
+import socket, sys
+table = dict(pair.split("=") for pair in sys.argv[1:])
+sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); sock.bind(("", 53))
+while True:
+    query, peer = sock.recvfrom(4096)
+    labels, at = [], 12
+    while query[at]:
+        labels.append(query[at+1:at+1+query[at]].decode().lower()); at += 1 + query[at]
+    question, kind = query[12:at+5], query[at+2]
+    address = table.get(".".join(labels))
+    found = address and kind == 1
+    flags = b"\x81\x80" if address else b"\x81\x83"
+    answer = b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x05\x00\x04" + socket.inet_aton(address) if found else b""
+    sock.sendto(query[:2] + flags + b"\x00\x01" + (b"\x00\x01" if found else b"\x00\x00") + b"\x00\x00\x00\x00" + question + answer, peer)`
+)
+
+// newOutside returns a world that ends with the test.
+func newOutside(t *testing.T) outside {
+	t.Helper()
+	run := func(name string, arguments ...string) (address string) {
+		name = "e2e-" + name + "-" + uuid.NewString()[:8]
+		dockerCLI(t, append([]string{"run", "-d", "--name", name, "--memory", "64m", baseImage, "python3", "-c"}, arguments...)...)
+		t.Cleanup(func() { dockerCLI(t, "rm", "-f", "-v", name) })
+		return strings.TrimSpace(dockerCLI(t, "inspect", "-f", "{{.NetworkSettings.IPAddress}}", name))
+	}
+	o := outside{allowed: run("allowed", webServer, "allowed"), denied: run("denied", webServer, "denied")}
+	o.dns = run("dns", nameServer, "allowed.test="+o.allowed, "denied.test="+o.denied)
+	return o
+}
+
+func egressSettings(o outside) string {
+	return fmt.Sprintf("[egress]\nimage = %q\nupstream = [%q]\n", egressImage, o.dns)
+}
+
+// confined asks for a sandbox with a policy that allows nothing but those targets.
+func confined(targets ...string) lifecycle.CreateSandboxRequest {
+	r := request(baseImage, "sleep", "1000")
+	deny := lifecycle.NetworkActionDeny
+	r.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: &deny}
+	for _, target := range targets {
+		r.NetworkPolicy.Egress = append(r.NetworkPolicy.Egress, lifecycle.EgressRule{Action: lifecycle.NetworkActionAllow, Target: target})
+	}
+	return r
+}
+
+// gets and cannot say what a request from inside the sandbox must come to.
+func (b *box) gets(t *testing.T, host string) {
+	t.Helper()
+	name := strings.TrimSuffix(host, ".test")
+	eventually(t, "the sandbox reaches "+host, func() bool { return b.run(t, fetchFrom(host)).stdout == name })
+}
+
+func (b *box) cannot(t *testing.T, host string) {
+	t.Helper()
+	if got := b.run(t, fetchFrom(host)); got.code == 0 || got.stdout != "" {
+		t.Errorf("the sandbox reaches %s: %+v", host, got)
+	}
+}
+
+func fetchFrom(host string) string {
+	return "curl --silent --noproxy '*' --connect-timeout 10 --max-time 20 http://" + host + "/"
+}
+
+func (s *service) policy(t *testing.T, method, id, body string) lifecycle.NetworkPolicy {
+	t.Helper()
+	got := s.send(t, method, "/v1/sandboxes/"+id+"/network-policy", body, "Content-Type", "application/json")
+	if got.status != http.StatusOK {
+		t.Fatalf("%s network-policy %s: %s", method, body, got)
+	}
+	policy, err := decode[lifecycle.NetworkPolicy](got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return policy
+}
+
+// sidecarOf returns the sidecar's container.
+func (s *service) sidecarOf(t *testing.T, id string) engine.Container {
+	t.Helper()
+	for _, container := range s.containers(t) {
+		if container.Labels["sandbox.internal/id"] == id && container.Labels["sandbox.internal/sidecar"] != "" {
+			return container
+		}
+	}
+	t.Fatalf("no sidecar of %s in %v", id, s.containers(t))
+	return engine.Container{}
+}
+
+// killGuard kills the guard, and not process 1 of its container.
+func (s *service) killGuard(t *testing.T, id string) {
+	t.Helper()
+	dockerCLI(t, "run", "--rm", "--network", "none", "--pid", "container:"+s.sidecarOf(t, id).ID, busyboxImage, "sh", "-c", "kill -9 $(pidof egress)")
+}
+
+// TestEgress: the whole way from networkPolicy to packets, with the real sidecar.
+func TestEgress(t *testing.T) {
+	t.Parallel()
+	o := newOutside(t)
+	s := start(t, plan{settings: "[docker]\ndrop_capabilities = []\n" + egressSettings(o)})
+	id := s.running(t, confined("allowed.test"))
+	inside := s.enter(t, id)
+	path := "/v1/sandboxes/" + id
+
+	t.Run("row lifecycle/configuration/egress.image", func(t *testing.T) {
+		inside.gets(t, "allowed.test")
+		inside.cannot(t, "denied.test")
+		inside.cannot(t, o.denied)
+	})
+	t.Run("row lifecycle/networking/rule 4", func(t *testing.T) {
+		const netAdmin, netRaw = 1 << 12, 1 << 13
+		var bounding, effective uint64
+		got := inside.run(t, "grep -E '^Cap(Bnd|Eff)' /proc/self/status | cut -f2 | tr '\\n' ' '")
+		if _, err := fmt.Sscanf(got.stdout, "%x %x", &effective, &bounding); err != nil {
+			t.Fatalf("capabilities: %+v: %v", got, err)
+		}
+		if bounding == 0 || bounding&(netAdmin|netRaw) != 0 || effective&(netAdmin|netRaw) != 0 {
+			t.Errorf("capabilities of the sandbox: effective %x, bounding %x", effective, bounding)
+		}
+		caps := dockerCLI(t, "inspect", "-f", "{{.HostConfig.CapAdd}} {{.HostConfig.CapDrop}}", s.sidecarOf(t, id).ID)
+		if !strings.Contains(strings.ReplaceAll(caps, "CAP_", ""), "[NET_ADMIN] [ALL]") {
+			t.Errorf("capabilities of the sidecar: %s", caps)
+		}
+		inside.want(t, "cat /proc/sys/net/ipv6/conf/all/disable_ipv6 /proc/sys/net/ipv6/conf/eth0/disable_ipv6", "1\n1\n")
+		if got := inside.run(t, "cat /proc/net/if_inet6"); got.stdout != "" {
+			t.Errorf("the sandbox has an IPv6 address: %s", got.stdout)
+		}
+	})
+	t.Run("changes", func(t *testing.T) {
+		if got := s.policy(t, http.MethodGet, id, ""); value(got.DefaultAction) != "deny" || len(got.Egress) != 1 {
+			t.Errorf("policy: %+v", got)
+		}
+		events := s.streamEvents(t, path+"/events")
+		s.policy(t, http.MethodPatch, id, `[{"action":"allow","target":"denied.test"}]`)
+		events.until(func(e told) bool { return e.Type == "networkPolicy" && len(e.NetworkPolicy.Egress) == 2 })
+		inside.gets(t, "denied.test")
+		if got := s.policy(t, http.MethodDelete, id, `["denied.test"]`); len(got.Egress) != 1 {
+			t.Errorf("policy after DELETE: %+v", got)
+		}
+		inside.cannot(t, "denied.test")
+		inside.gets(t, "allowed.test")
+		s.policy(t, http.MethodPut, id, `{}`)
+		inside.gets(t, "denied.test")
+		wantProblem(t, s.send(t, http.MethodPut, path+"/network-policy", `{"egress":[{"action":"deny","target":"no target"}]}`),
+			http.StatusBadRequest, "INVALID_REQUEST_BODY", "egress[0].target")
+		s.policy(t, http.MethodPut, id, `{"defaultAction":"deny","egress":[{"action":"allow","target":"allowed.test"}]}`)
+	})
+	t.Run("decisions", func(t *testing.T) {
+		inside.cannot(t, "denied.test")
+		eventually(t, "the refusal is among the decisions", func() bool {
+			return strings.Contains(s.send(t, http.MethodGet, path+"/network-decisions", "").body, `"target":"denied.test"`)
+		})
+		if got := s.send(t, http.MethodGet, path+"/network-decisions/proposal", ""); got.status != http.StatusOK || !strings.Contains(got.body, "allowed.test") {
+			t.Errorf("proposal: %s", got)
+		}
+	})
+	t.Run("endpoint of the sidecar", func(t *testing.T) {
+		endpoint := s.endpoint(t, id, 18080)
+		token := endpoint.Headers["X-EGRESS-ACCESS-TOKEN"]
+		if got := fetch(t, endpoint.URL+"/policy", "X-EGRESS-ACCESS-TOKEN", token); token == "" || got.status != http.StatusOK {
+			t.Errorf("GET %s/policy: %s", endpoint.URL, got)
+		}
+		if got := fetch(t, endpoint.URL+"/policy"); got.status != http.StatusUnauthorized {
+			t.Errorf("without the token: %s", got)
+		}
+		if strings.Contains(s.log.tail(10000), token) {
+			t.Error("the log shows the token")
+		}
+		wantProblem(t, s.send(t, http.MethodGet, path+"/proxy/18080/policy", ""), http.StatusConflict, "CONFLICT", "egress sidecar")
+	})
+	t.Run("pause", func(t *testing.T) {
+		s.pause(t, id)
+		s.await(t, id, "Paused")
+		s.policy(t, http.MethodPatch, id, `[{"action":"allow","target":"denied.test"}]`)
+		s.resume(t, id)
+		s.await(t, id, "Running")
+		inside.gets(t, "denied.test")
+		s.policy(t, http.MethodDelete, id, `["denied.test"]`)
+	})
+	t.Run("the guard dies", func(t *testing.T) {
+		s.killGuard(t, id)
+		eventually(t, "the status tells of it", func() bool {
+			return strings.Contains(s.get(t, id).Status.Message, "the egress guard died and was started again")
+		})
+		inside.gets(t, "allowed.test")
+		inside.cannot(t, "denied.test")
+	})
+	t.Run("a big policy", func(t *testing.T) {
+		targets := make([]string, 4000)
+		for i := range targets {
+			targets[i] = fmt.Sprintf("%s-%d.example.com", strings.Repeat("x", 50), i)
+		}
+		big := s.running(t, confined(append(targets, "allowed.test")...))
+		s.enter(t, big).gets(t, "allowed.test")
+		s.enter(t, big).cannot(t, "denied.test")
+		s.delete(t, big)
+	})
+	t.Run("no policy", func(t *testing.T) {
+		free := s.running(t, request(baseImage, "sleep", "1000"))
+		s.enter(t, free).gets(t, "denied.test")
+		s.policy(t, http.MethodPut, free, `{"defaultAction":"deny"}`)
+		s.enter(t, free).cannot(t, "denied.test")
+		s.delete(t, free)
+	})
+	t.Run("the end", func(t *testing.T) {
+		s.delete(t, id)
+		s.await(t, id, "Terminated")
+		for _, container := range s.containers(t) {
+			if container.Labels["sandbox.internal/id"] == id {
+				t.Errorf("container %s is left", container.Name)
+			}
+		}
+		wantProblem(t, s.send(t, http.MethodGet, path+"/network-policy", ""), http.StatusConflict, "CONFLICT", "Terminated")
+	})
+	t.Run("the sidecar dies", func(t *testing.T) {
+		id := s.running(t, confined("allowed.test"))
+		dockerCLI(t, "kill", s.sidecarOf(t, id).ID)
+		status := s.await(t, id, "Failed").Status
+		if status.Reason != "NETWORK_ERROR" || !strings.Contains(status.Message, "the egress sidecar ended") {
+			t.Errorf("status: %+v", status)
+		}
+		eventually(t, "nothing of it is left", func() bool {
+			for _, container := range s.containers(t) {
+				if container.Labels["sandbox.internal/id"] == id {
+					return false
+				}
+			}
+			return true
+		})
+	})
+}
+
+// TestEgressSurvivesTheService: a service that is killed, and one that loses its database, find sidecars and policies again.
+func TestEgressSurvivesTheService(t *testing.T) {
+	t.Parallel()
+	o := newOutside(t)
+	s := start(t, plan{program: true, settings: egressSettings(o)})
+	id := s.running(t, confined("allowed.test"))
+	s.policy(t, http.MethodPut, id, `{"defaultAction":"deny","egress":[{"action":"allow","target":"denied.test"}]}`)
+	check := func(t *testing.T) {
+		t.Helper()
+		s.await(t, id, "Running")
+		inside := s.enter(t, id)
+		inside.gets(t, "denied.test")
+		inside.cannot(t, "allowed.test")
+		if got := s.policy(t, http.MethodGet, id, ""); len(got.Egress) != 1 || got.Egress[0].Target != "denied.test" {
+			t.Errorf("policy: %+v", got)
+		}
+	}
+	check(t)
+	during := s.create(t, confined("allowed.test"))
+	s.kill()
+	s.boot(t)
+	check(t)
+	s.await(t, during, "Running")
+	s.enter(t, during).cannot(t, "denied.test")
+
+	s.kill()
+	if err := os.RemoveAll(s.folder); err != nil {
+		t.Fatal(err)
+	}
+	s.boot(t)
+	check(t)
+	s.delete(t, id)
+	s.delete(t, during)
+	s.await(t, id, "Terminated")
+	s.await(t, during, "Terminated")
+	if left := s.containers(t); len(left) > 0 {
+		t.Errorf("left: %+v", left)
+	}
+}
+
+// TestEgressRefusals: what cannot be had is refused, as without an image.
+func TestEgressRefusals(t *testing.T) {
+	t.Parallel()
+	plain := start(t, plan{})
+	id := plain.running(t, idle())
+	for method, body := range map[string]string{"GET": "", "PUT": "{}", "PATCH": `[{"action":"deny","target":"a.example"}]`, "DELETE": `["a.example"]`} {
+		wantProblem(t, plain.send(t, method, "/v1/sandboxes/"+id+"/network-policy", body, "Content-Type", "application/json"), http.StatusConflict, "CONFLICT", "has no egress sidecar")
+	}
+	for _, path := range []string{"/network-decisions", "/network-decisions/proposal"} {
+		wantProblem(t, plain.send(t, http.MethodGet, "/v1/sandboxes/"+id+path, ""), http.StatusConflict, "CONFLICT", "has no egress sidecar")
+	}
+	s := start(t, plan{settings: fmt.Sprintf("[egress]\nimage = %q", egressImage)})
+	body, err := json.Marshal(confined("*.*.example"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantProblem(t, s.send(t, http.MethodPost, "/v1/sandboxes", string(body)), http.StatusBadRequest, "INVALID_REQUEST_BODY", "networkPolicy.egress[0].target")
+}
