@@ -197,7 +197,7 @@ func TestEgress(t *testing.T) {
 		if strings.Contains(s.log.tail(10000), token) {
 			t.Error("the log shows the token")
 		}
-		wantProblem(t, s.send(t, http.MethodGet, path+"/proxy/18080/policy", ""), http.StatusConflict, "CONFLICT", "egress sidecar")
+		wantProblem(t, fetch(t, s.url+path+"/proxy/18080/policy", keyHeader, adminKey), http.StatusConflict, "CONFLICT", "egress sidecar")
 	})
 	t.Run("pause", func(t *testing.T) {
 		s.pause(t, id)

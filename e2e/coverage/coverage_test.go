@@ -35,8 +35,6 @@ var update = flag.Bool("update", false, "write docs/coverage.md")
 var open = map[string]string{
 	"lifecycle/configuration/kubernetes.kubeconfig_path": kubernetes,
 	"lifecycle/configuration/kubernetes.namespace":       kubernetes,
-	"lifecycle/configuration/egress.image":               network,
-	"lifecycle/networking/rule 4":                        network,
 	"lifecycle/cluster/BatchSandbox columns":             kubernetes,
 	"lifecycle/cluster/BatchSandbox status.taskStats":    kubernetes,
 	"lifecycle/cluster/Pool capacitySpec":                kubernetes,
@@ -51,10 +49,7 @@ var open = map[string]string{
 	"lifecycle/controller/--zap-log-level":               kubernetes,
 }
 
-const (
-	kubernetes = "the Kubernetes runtime"
-	network    = "the egress sidecar"
-)
+const kubernetes = "the Kubernetes runtime"
 
 // row is a line of one of the documents' tables.
 type row struct{ document, section, name, text string }

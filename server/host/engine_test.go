@@ -148,7 +148,7 @@ func (e *memoryEngine) put(c engine.Container) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if c.Ports == nil {
-		c.Ports = map[int]int{44772: e.port}
+		c.Ports = map[int]int{44772: e.port, 18080: e.port}
 	}
 	c.ID = "id-of-" + c.Name
 	e.containers[c.Name] = &c
@@ -241,7 +241,7 @@ func (e *memoryEngine) Start(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		c.Status, c.Ports = engine.StatusRunning, map[int]int{44772: e.port}
+		c.Status, c.Ports = engine.StatusRunning, map[int]int{44772: e.port, 18080: e.port}
 		e.tell(engine.EventStarted, c)
 		return nil
 	})

@@ -19,7 +19,7 @@ func fullRecord() lifecycle.Record {
 			Extensions: []byte(`{"a": 1}`), Stages: []lifecycle.StageTime{{Stage: lifecycle.StageAccepted, At: time.Unix(1, 0).UTC()}},
 		},
 		Spec:      fullSpec(),
-		NeedsAuth: true, Token: "token", Removed: true, Port: 1, Sidecar: &lifecycle.Sidecar{Image: "egress", Token: "another"}, RetainUntil: time.Unix(3, 0).UTC(),
+		NeedsAuth: true, Token: "token", Removed: true, Port: 1, Sidecar: fullSidecar(), RetainUntil: time.Unix(3, 0).UTC(),
 	}
 }
 
@@ -151,4 +151,8 @@ func TestSpecJSONHasNoCredentials(t *testing.T) {
 	if text := string(data); strings.Contains(text, "password") || strings.Contains(text, `"user"`) {
 		t.Errorf("the JSON of a record contains credentials: %s", text)
 	}
+}
+
+func fullSidecar() *lifecycle.Sidecar {
+	return &lifecycle.Sidecar{Image: "egress", Upstream: "192.0.2.1", Token: "another", Port: 2, Restarts: 3, Silent: true}
 }

@@ -1,0 +1,208 @@
+package host_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/host"
+	"sandbox.internal/server/lifecycle"
+)
+
+// guards are egress sidecars in memory: one policy, one health.
+type guards struct {
+	mu       sync.Mutex
+	policy   lifecycle.NetworkPolicy
+	restarts int
+	err      error
+}
+
+var _ host.Guards = (*guards)(nil)
+
+func (g *guards) Environment(_ lifecycle.Sidecar, policy *lifecycle.NetworkPolicy) (map[string]string, bool, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if policy != nil {
+		g.policy = *policy
+	}
+	return map[string]string{"EGRESS_POLICY": "x"}, true, nil
+}
+
+func (g *guards) Health(context.Context, lifecycle.Sidecar) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.restarts, g.err
+}
+
+func (g *guards) Policy(context.Context, lifecycle.Sidecar) (lifecycle.NetworkPolicy, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return *g.policy.Clone(), g.err
+}
+
+func (g *guards) Change(_ context.Context, _ lifecycle.Sidecar, change lifecycle.PolicyChange) (lifecycle.NetworkPolicy, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.err == nil {
+		g.policy = *change.Replace
+	}
+	return g.policy, g.err
+}
+
+func (g *guards) Propose(ctx context.Context, at lifecycle.Sidecar) (lifecycle.NetworkPolicy, error) {
+	return g.Policy(ctx, at)
+}
+
+func (g *guards) Decisions(context.Context, lifecycle.Sidecar, lifecycle.DecisionsRequest) (io.ReadCloser, error) {
+	return io.NopCloser(strings.NewReader("{}")), nil
+}
+
+func (g *guards) become(restarts int, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.restarts, g.err = restarts, err
+}
+
+func sidecar(id string) string { return container(id) + "-egress" }
+
+func guarded(t *testing.T) (*machine, *guards) {
+	m, g := newMachine(t), &guards{}
+	m.options.EgressImage, m.options.Guards = "egress", g
+	return m.start(), g
+}
+
+func TestSidecarLivesAndEndsWithItsSandbox(t *testing.T) {
+	m, _ := guarded(t)
+	id := m.running()
+	if got := m.engine.status(sidecar(id)); got != engine.StatusRunning {
+		t.Fatalf("the sidecar is %q", got)
+	}
+	if err := m.host.Pause(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	m.await(id, lifecycle.StatePaused)
+	if got := m.engine.status(sidecar(id)); got != engine.StatusRunning {
+		t.Errorf("the sidecar of a paused sandbox is %q", got)
+	}
+	endpoint, err := m.host.Endpoint(t.Context(), id, lifecycle.SidecarPort)
+	if err != nil || endpoint.Path != "" || endpoint.Headers["X-EGRESS-ACCESS-TOKEN"] == "" || len(endpoint.Headers) != 1 {
+		t.Errorf("endpoint of the sidecar: %+v, %v", endpoint, err)
+	}
+	if _, _, err := m.host.Reach(t.Context(), id, lifecycle.SidecarPort); kindOf(err) != lifecycle.KindConflict {
+		t.Errorf("the sidecar through the sandbox: %v", err)
+	}
+	if err := m.host.Delete(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	m.await(id, lifecycle.StateTerminated)
+	if left := m.engine.names(); len(left) != 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+func TestSidecarThatEnds(t *testing.T) {
+	m, _ := guarded(t)
+	id := m.running()
+	m.engine.exit(sidecar(id), 137, false)
+	if status := m.await(id, lifecycle.StateFailed); status.Reason != lifecycle.ReasonNetworkError || !strings.Contains(status.Message, "exit code 137") {
+		t.Errorf("status: %+v", status)
+	}
+	eventually(t, func() bool { return len(m.engine.names()) == 0 }, func() any { return m.engine.names() })
+}
+
+func TestSidecarWithoutSandboxIsRemoved(t *testing.T) {
+	m, _ := guarded(t)
+	id := m.running()
+	m.engine.put(engine.Container{Name: "stray", Status: engine.StatusRunning, Labels: map[string]string{
+		"sandbox.internal/id": "nobody", "sandbox.internal/instance": instance, "sandbox.internal/sidecar": "egress",
+	}})
+	m.host.Sweep()
+	if m.engine.status("stray") != "" || m.engine.status(sidecar(id)) != engine.StatusRunning || m.engine.status(container(id)) != engine.StatusRunning {
+		t.Errorf("containers: %v", m.engine.names())
+	}
+}
+
+func TestGuardThatDies(t *testing.T) {
+	m, g := guarded(t)
+	id := m.running()
+	g.become(1, nil)
+	missed := m.host.AskGuards(nil)
+	eventually(t, func() bool { return strings.Contains(m.get(id).Status.Message, "died and was started again, 1 times") }, func() any { return m.get(id).Status })
+	g.become(1, errors.New("no answer"))
+	missed = m.host.AskGuards(missed)
+	if status := m.get(id).Status; status.Reason == lifecycle.ReasonNetworkError {
+		t.Errorf("after one question without an answer: %+v", status)
+	}
+	missed = m.host.AskGuards(missed)
+	eventually(t, func() bool { return m.get(id).Status.Reason == lifecycle.ReasonNetworkError }, func() any { return m.get(id).Status })
+	g.become(1, nil)
+	missed = m.host.AskGuards(missed)
+	eventually(t, func() bool { return strings.Contains(m.get(id).Status.Message, "answers again") }, func() any { return m.get(id).Status })
+}
+
+func TestPolicyIsRememberedAndTold(t *testing.T) {
+	m, g := guarded(t)
+	id := m.running()
+	policy := lifecycle.NetworkPolicy{DefaultAction: "deny", Egress: []lifecycle.EgressRule{{Action: "allow", Target: "a.example"}}}
+	if _, err := m.host.ChangeNetworkPolicy(t.Context(), id, lifecycle.PolicyChange{Replace: &policy}); err != nil {
+		t.Fatal(err)
+	}
+	stored := func() *lifecycle.NetworkPolicy {
+		records, err := m.store.Load(t.Context())
+		if err != nil || len(records) != 1 {
+			t.Fatal(records, err)
+		}
+		return records[0].Spec.NetworkPolicy
+	}
+	if got := stored(); got == nil || got.DefaultAction != "deny" || len(got.Egress) != 1 {
+		t.Errorf("stored: %+v", got)
+	}
+	g.mu.Lock()
+	g.policy.DefaultAction = "allow" // as by its own API, or by a service that died before it could write
+	g.mu.Unlock()
+	m.host.Close()
+	m.start()
+	eventually(t, func() bool { return stored().DefaultAction == "allow" }, func() any { return stored() })
+
+	refused := lifecycle.Invalidf("no")
+	g.become(0, refused)
+	if _, err := m.host.ChangeNetworkPolicy(t.Context(), id, lifecycle.PolicyChange{Replace: &policy}); kindOf(err) != lifecycle.KindInvalid {
+		t.Errorf("a change that the sidecar refuses: %v", err)
+	}
+	if got := stored(); got.DefaultAction != "allow" {
+		t.Errorf("stored after a refusal: %+v", got)
+	}
+}
+
+func TestWithoutSidecar(t *testing.T) {
+	m := newMachine(t)
+	m.options.EgressImage, m.options.Guards, m.options.HostNetwork = "egress", &guards{}, true
+	m.start()
+	s := spec()
+	s.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: "deny"}
+	if _, err := m.host.Create(t.Context(), s, lifecycle.CreateOptions{}); kindOf(err) != lifecycle.KindInvalid || !strings.Contains(err.Error(), "requires bridge mode") {
+		t.Errorf("a policy in host mode: %v", err)
+	}
+	id := m.create()
+	if _, err := m.host.NetworkPolicy(t.Context(), id); kindOf(err) != lifecycle.KindConflict {
+		t.Errorf("the policy of a sandbox without a sidecar: %v", err)
+	}
+}
+
+func TestEgressImageThatCannotBeHad(t *testing.T) {
+	m := newMachine(t)
+	m.options.EgressImage, m.options.Guards = "egress", &guards{}
+	m.engine.failBefore(callEnsureImage, func(_ context.Context, ref string) error {
+		if ref == "egress" {
+			return engine.ErrImage
+		}
+		return nil
+	})
+	if _, err := host.Start(t.Context(), m.options); err == nil || !strings.Contains(err.Error(), `egress.image "egress"`) {
+		t.Errorf("start: %v", err)
+	}
+}
