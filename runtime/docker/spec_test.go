@@ -31,8 +31,9 @@ func TestHostConfig(t *testing.T) {
 		Name: "docker-test-" + uuid.NewString(), ImageID: imageID, Entrypoint: []string{"/none"},
 		Resources: engine.Resources{MemoryBytes: 64 << 20, NanoCPUs: 5e8, PIDs: 20, GPUs: 2},
 		Security: engine.Security{
-			DropCapabilities: []string{"NET_RAW"}, NoNewPrivileges: true, AppArmorProfile: "docker-default", SeccompProfile: "unconfined",
+			DropCapabilities: []string{"NET_RAW"}, AddCapabilities: []string{"NET_ADMIN"}, NoNewPrivileges: true, AppArmorProfile: "docker-default", SeccompProfile: "unconfined",
 		},
+		Sysctls: map[string]string{"net.ipv6.conf.all.disable_ipv6": "1"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -57,6 +58,9 @@ func TestHostConfig(t *testing.T) {
 	}
 	if len(host.CapDrop) != 1 || strings.TrimPrefix(host.CapDrop[0], "CAP_") != "NET_RAW" {
 		t.Errorf("dropped capabilities %q", host.CapDrop)
+	}
+	if len(host.CapAdd) != 1 || strings.TrimPrefix(host.CapAdd[0], "CAP_") != "NET_ADMIN" || host.Sysctls["net.ipv6.conf.all.disable_ipv6"] != "1" {
+		t.Errorf("added capabilities %q, kernel parameters %v", host.CapAdd, host.Sysctls)
 	}
 	if host.LogConfig.Type != "local" || host.LogConfig.Config["max-size"] != "10m" || host.LogConfig.Config["max-file"] != "2" {
 		t.Errorf("log %+v", host.LogConfig)

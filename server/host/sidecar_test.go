@@ -140,7 +140,7 @@ func TestGuardThatDies(t *testing.T) {
 	missed = m.host.AskGuards(missed)
 	eventually(t, func() bool { return m.get(id).Status.Reason == lifecycle.ReasonNetworkError }, func() any { return m.get(id).Status })
 	g.become(1, nil)
-	missed = m.host.AskGuards(missed)
+	_ = m.host.AskGuards(missed)
 	eventually(t, func() bool { return strings.Contains(m.get(id).Status.Message, "answers again") }, func() any { return m.get(id).Status })
 }
 
