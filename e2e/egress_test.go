@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -184,6 +185,23 @@ func TestEgress(t *testing.T) {
 		if got := s.send(t, http.MethodGet, path+"/network-decisions/proposal", ""); got.status != http.StatusOK || !strings.Contains(got.body, "allowed.test") {
 			t.Errorf("proposal: %s", got)
 		}
+	})
+	t.Run("decisions as they come", func(t *testing.T) {
+		response, end := s.open(t, path+"/network-decisions", "Accept", "text/event-stream")
+		defer end()
+		lines := bufio.NewScanner(response.Body)
+		await := func(text string) {
+			t.Helper()
+			for lines.Scan() {
+				if strings.HasPrefix(lines.Text(), "data: ") && strings.Contains(lines.Text(), text) {
+					return
+				}
+			}
+			t.Fatalf("the stream (%s) ended before %s came: %v", response.Status, text, lines.Err())
+		}
+		await(`"target":"denied.test"`)
+		inside.cannot(t, "unheard-of.test")
+		await(`"target":"unheard-of.test"`)
 	})
 	t.Run("endpoint of the sidecar", func(t *testing.T) {
 		endpoint := s.endpoint(t, id, 18080)

@@ -54,7 +54,7 @@ func (h *handlers) ListNetworkDecisions(ctx context.Context, request gen.ListNet
 		return nil, err
 	}
 	follow := wantsStream(serve.Request(ctx))
-	ctx, cancel := untilDrained(ctx)
+	ctx, cancel := serve.UntilDraining(ctx)
 	decisions, err := h.backend.NetworkDecisions(ctx, request.SandboxID,
 		lifecycle.DecisionsRequest{Follow: follow, LastEventID: value(request.Params.LastEventID)})
 	if err != nil {
