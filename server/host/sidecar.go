@@ -187,25 +187,28 @@ func (a *actor) meet(ctx context.Context, record *lifecycle.Record, container en
 	if err != nil {
 		return err
 	}
+	// A change in between would otherwise be undone in the record.
+	a.policy.Lock()
+	defer a.policy.Unlock()
 	policy, err := a.host.Guards.Policy(ctx, sidecar)
 	if err != nil {
 		return err
 	}
 	a.post(func() {
-		before := a.record.Sidecar
 		record := a.record
-		now := *before
-		now.Port, now.Restarts, now.Silent = sidecar.Port, restarts, false
-		record.Sidecar = &now
-		samePolicy := reflect.DeepEqual(record.Spec.NetworkPolicy, &policy)
-		record.Spec.NetworkPolicy = &policy
+		now := *record.Sidecar
+		now.Port = sidecar.Port
+		changed := now != *record.Sidecar || !reflect.DeepEqual(record.Spec.NetworkPolicy, &policy)
+		record.Sidecar, record.Spec.NetworkPolicy = &now, &policy
 		switch {
-		case *before == now && samePolicy:
-		case a.state() == lifecycle.StatePending: // it becomes durable with the next state
+		case a.state() == lifecycle.StatePending: // it becomes durable with the next state, which is news enough
+			now.Restarts, now.Silent = restarts, false
 			a.show(record)
-		default:
+			return
+		case changed:
 			a.adopt(record)
 		}
+		a.guardSays(restarts)
 	})
 	return nil
 }
@@ -287,7 +290,7 @@ func (a *actor) guardSays(restarts int) {
 	sidecar.Restarts, sidecar.Silent = restarts, false
 	message := "the egress guard answers again"
 	if restarts != known.Restarts {
-		message = fmt.Sprintf("the egress guard died and was started again, %d times so far; nothing passed meanwhile", restarts)
+		message = fmt.Sprintf("the egress guard died and was started again (restarts so far: %d); nothing passed meanwhile", restarts)
 	}
 	a.tellOfGuard(sidecar, lifecycle.ReasonContainerRunning, message)
 }
