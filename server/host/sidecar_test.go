@@ -131,7 +131,9 @@ func TestGuardThatDies(t *testing.T) {
 	id := m.running()
 	g.become(1, nil)
 	missed := m.host.AskGuards(nil)
-	eventually(t, func() bool { return strings.Contains(m.get(id).Status.Message, "died and was started again (restarts so far: 1)") }, func() any { return m.get(id).Status })
+	eventually(t, func() bool {
+		return strings.Contains(m.get(id).Status.Message, "died and was started again (restarts so far: 1)")
+	}, func() any { return m.get(id).Status })
 	g.become(1, errors.New("no answer"))
 	missed = m.host.AskGuards(missed)
 	if status := m.get(id).Status; status.Reason == lifecycle.ReasonNetworkError {
