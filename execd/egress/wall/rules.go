@@ -42,7 +42,6 @@ func (w *Wall) raise(options Options) {
 	w.conn.DelTable(w.table)
 	w.conn.AddTable(w.table)
 	w.learned = w.timedSet("learned", false)
-	w.inUse = w.timedSet("in_use", true)
 
 	refuse := w.chain("refuse")
 	w.rule(refuse, l4proto(unix.IPPROTO_TCP), &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
@@ -106,7 +105,10 @@ func (w *Wall) raiseHooks(options Options) {
 // fill queues the rules of a policy in place of those before.
 func (w *Wall) fill(compiled *policy.Compiled) error {
 	w.generation++
-	w.stale = nil
+	// Packets write to this set. Each policy has its own, because one that is judged by the old rules at the moment of the change would
+	// otherwise put back what the change took away.
+	w.inUse = w.timedSet(fmt.Sprintf("in_use_%d", w.generation), true)
+	w.stale = []*nftables.Set{w.inUse}
 	w.conn.FlushChain(w.verdict)
 	w.conn.FlushChain(w.answer)
 	deny := w.deny

@@ -132,19 +132,16 @@ func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, add 
 	}
 	// Emptied and filled again, because an element may time out between reading and deleting it.
 	w.conn.FlushSet(w.learned)
-	w.conn.FlushSet(w.inUse)
-	if err := errors.Join(w.addElements(w.learned, merge(learned, add)), w.addElements(w.inUse, inUse)); err != nil {
-		return err
+	oldSets, oldInUse := w.stale, w.inUse
+	err = errors.Join(w.addElements(w.learned, merge(learned, add)), w.fill(compiled), w.addElements(w.inUse, inUse))
+	if err == nil {
+		for _, set := range oldSets {
+			w.conn.DelSet(set)
+		}
+		err = w.conn.Flush()
 	}
-	old := w.stale
-	if err := w.fill(compiled); err != nil {
-		return err
-	}
-	for _, set := range old {
-		w.conn.DelSet(set)
-	}
-	if err := w.conn.Flush(); err != nil {
-		w.stale = old
+	if err != nil {
+		w.stale, w.inUse = oldSets, oldInUse
 		return fmt.Errorf("apply the policy: %w", err)
 	}
 	return nil
