@@ -30,6 +30,7 @@ type tab struct {
 
 	mu       sync.Mutex
 	troubles []string // errors of the console and uncaught exceptions
+	broken   bool     // a request was broken off, see interrupted
 	requests []*network.Request
 }
 
@@ -89,7 +90,9 @@ func (b *tab) notice(event any) {
 			}
 		}
 	case *log.EventEntryAdded:
-		if event.Entry.Level == log.EntryLevelError {
+		if strings.Contains(event.Entry.Text, "ERR_NETWORK_CHANGED") {
+			b.broken = true
+		} else if event.Entry.Level == log.EntryLevelError {
 			trouble("log: %s %s", event.Entry.Text, event.Entry.URL)
 		}
 	}
@@ -102,6 +105,18 @@ func (b *tab) take() []string {
 	taken := b.troubles
 	b.troubles = nil
 	return taken
+}
+
+// interrupted reports whether the browser has broken requests off since it was asked last, and forgets what troubles came of it. It
+// does so whenever a network interface comes or goes, and every container of every other test has one.
+func (b *tab) interrupted() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.broken {
+		return false
+	}
+	b.broken, b.troubles = false, nil
+	return true
 }
 
 // sent returns the last request to a URL that contains the words.
@@ -154,6 +169,22 @@ func evaluate[T any](t *testing.T, b *tab, expression string) T {
 func (b *tab) until(t *testing.T, expression string) {
 	t.Helper()
 	act(t, b, "until "+expression, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(rendering), chromedp.WithPollingInterval(100*time.Millisecond)))
+}
+
+// shows waits until an expression is true in the page, or returns false when what leads there was interrupted.
+func (b *tab) shows(t *testing.T, expression string) bool {
+	t.Helper()
+	for end := time.Now().Add(rendering); ; time.Sleep(100 * time.Millisecond) { // between two looks
+		switch {
+		case evaluate[bool](t, b, expression):
+			return true
+		case b.interrupted():
+			return false
+		case time.Now().After(end):
+			b.picture(t, "failed")
+			t.Fatalf("not within %v: %s\ntroubles: %q", rendering, expression, b.take())
+		}
+	}
 }
 
 // click clicks the one element of a CSS selector, as soon as it is visible.

@@ -122,7 +122,12 @@ func (s *service) sidecarOf(t *testing.T, id string) engine.Container {
 // killGuard kills the guard, and not process 1 of its container.
 func (s *service) killGuard(t *testing.T, id string) {
 	t.Helper()
-	dockerCLI(t, "run", "--rm", "--network", "none", "--pid", "container:"+s.sidecarOf(t, id).ID, busyboxImage, "sh", "-c", "kill -9 $(pidof egress)")
+	s.signalGuard(t, id, "KILL")
+}
+
+func (s *service) signalGuard(t *testing.T, id, signal string) {
+	t.Helper()
+	dockerCLI(t, "run", "--rm", "--network", "none", "--pid", "container:"+s.sidecarOf(t, id).ID, busyboxImage, "sh", "-c", "kill -"+signal+" $(pidof egress)")
 }
 
 // TestEgress: the whole way from networkPolicy to packets, with the real sidecar.
