@@ -16,7 +16,7 @@ import (
 	"sandbox.internal/execd/eventlog"
 )
 
-const deadline = 15 * time.Second
+const deadline = time.Minute
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 

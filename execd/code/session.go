@@ -11,7 +11,7 @@ import (
 )
 
 // interruptPatience is how long a cell may go on after an interrupt. Some kernels cannot be interrupted; then the kernel is ended.
-const interruptPatience = 5 * time.Second
+const interruptPatience = 10 * time.Second
 
 // session is a kernel and the cells that wait for it, in order. One goroutine executes.
 type session struct {
