@@ -105,13 +105,20 @@ type dripping struct {
 	left     <-chan struct{}
 }
 
-func (d *dripping) Write(content []byte) (int, error) {
+func (d *dripping) Write(content []byte) (n int, err error) {
 	select {
 	case <-d.gate:
 		return d.ResponseWriter.Write(content)
 	default:
 	}
-	n, err := d.ResponseWriter.Write(content[:len(content)/2])
+	n, err = d.ResponseWriter.Write(content[:len(content)/2])
+	defer func() {
+		if err != nil { // whether a write failed or the server noticed first
+			d.registry.mu.Lock()
+			d.registry.left++
+			d.registry.mu.Unlock()
+		}
+	}()
 	for err == nil {
 		_ = http.NewResponseController(d.ResponseWriter).Flush() // what is not flushed now comes later
 		select {
@@ -119,10 +126,7 @@ func (d *dripping) Write(content []byte) (int, error) {
 			more, err := d.ResponseWriter.Write(content[n:])
 			return n + more, err
 		case <-d.left:
-			d.registry.mu.Lock()
-			d.registry.left++
-			d.registry.mu.Unlock()
-			return n, context.Canceled
+			err = context.Canceled
 		case <-time.After(20 * time.Millisecond):
 			if drop := len(content) / 200; n+drop < len(content)*9/10 {
 				var more int
