@@ -113,6 +113,8 @@ var theHouse = house{
 		{packages: []string{"runtime/engine", "runtime/engine/enginetest/probe"}, libraries: noLibraries},
 		{packages: []string{"runtime/engine/enginetest"}, ours: []string{"runtime/engine"}},
 		{packages: []string{"runtime/docker"}, ours: []string{"runtime/engine"}},
+		{packages: []string{"runtime/kube/v1alpha1"}, libraries: kubernetes},
+		{packages: []string{"runtime/kube/batch"}, ours: []string{"runtime/kube/v1alpha1"}},
 		{packages: []string{"runtime/kernel"}},
 		{packages: []string{"runtime/kernel/kerneltest", "runtime/jupyter"}, ours: []string{"runtime/kernel"}},
 
@@ -179,7 +181,7 @@ var theHouse = house{
 
 	owners: []owner{
 		{libraries: docker, packages: []string{"runtime/docker"}},
-		{libraries: kubernetes, packages: []string{"runtime/kube", "server/cluster"}},
+		{libraries: kubernetes, packages: []string{"runtime/kube/...", "server/cluster"}},
 		{libraries: []string{sqlite}, packages: []string{"server/store"}},
 		{libraries: []string{prometheus}, packages: []string{"server/metrics", "server/ingress", "e2e"}},
 		{libraries: netfilter, packages: []string{"execd/egress/wall"}},

@@ -47,7 +47,9 @@ func generators(t *testing.T) []generator {
 		read(contract)
 		all = append(all, generator{strings.Fields(command), output})
 	}
-	if lines := strings.Count(string(read("tools.go")), "\n//go:generate "); len(all) != lines || lines == 0 {
+	tools := string(read("tools.go"))
+	// What controller-gen makes is compared beside it, in runtime/kube/v1alpha1.
+	if lines := strings.Count(tools, "\n//go:generate ") - strings.Count(tools, "\n//go:generate go tool controller-gen "); len(all) != lines || lines == 0 {
 		t.Fatalf("%d of the %d generate lines of tools.go are understood", len(all), lines)
 	}
 	return all

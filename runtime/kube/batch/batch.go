@@ -1,0 +1,57 @@
+// Package batch makes BatchSandboxes what their spec says: pods, expiry, pause, tasks and the status that tells of them.
+package batch
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sandbox.internal/runtime/kube/v1alpha1"
+)
+
+// Pools gives batches pods that wait in a Pool, and takes them back. A pod is never given twice.
+type Pools interface {
+	// Allocate gives the batch as many of its pool's ready pods as it lacks, as far as there are any, in one write to the API server:
+	// the allocation annotation and the finalizer of the batch. It changes the batch that it is given to what was written, and returns how many
+	// pods are still missing. The pool learns of the want and makes more; the batch is reconciled again when there are.
+	Allocate(ctx context.Context, batch *v1alpha1.BatchSandbox) (missing int, err error)
+
+	// Release takes pods back, by the sandboxes' numbers, and recycles them. It is idempotent, and it returns once no other batch can see
+	// what the sandbox left: the pod is deleted, or marked as not to be given before it is restarted. Then it writes the allocation
+	// without them.
+	Release(ctx context.Context, batch *v1alpha1.BatchSandbox, shards []int) error
+}
+
+// Tasks runs the tasks of a batch through the task-executors of its pods.
+type Tasks interface {
+	// Sync makes the tasks what the batch asks for, without waiting for them, and returns what is known of each now, by the sandboxes'
+	// numbers. What changes later is told through a reconcile of the batch. pods has nil for sandboxes that have no pod yet.
+	Sync(ctx context.Context, batch *v1alpha1.BatchSandbox, pods []*corev1.Pod) ([]TaskState, error)
+
+	// Stop ends the task of a sandbox whose pod is kept.
+	Stop(ctx context.Context, batch *v1alpha1.BatchSandbox, shard int, pod *corev1.Pod) error
+
+	// Forget lets go of everything that is kept in memory for the batch.
+	Forget(namespace, name string)
+}
+
+// TaskState is what is known of the task of one sandbox.
+type TaskState struct {
+	Phase    TaskPhase
+	Ready    bool   // it runs, and its readiness answered
+	ExitCode *int32 // once it has ended by itself
+	Reason   string // upper snake case
+	Message  string
+}
+
+// TaskPhase is what a task does.
+type TaskPhase string
+
+// The phases of tasks, as counted in the status of a batch.
+const (
+	TaskPending   TaskPhase = "Pending"
+	TaskRunning   TaskPhase = "Running"
+	TaskSucceeded TaskPhase = "Succeeded"
+	TaskFailed    TaskPhase = "Failed"
+	TaskUnknown   TaskPhase = "Unknown"
+)

@@ -1,0 +1,275 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// BatchSandbox is a number of sandboxes that live and expire together: pods from a template of its own, or pods of a Pool.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:subresource:scale:specpath=.spec.replicas,statuspath=.status.replicas
+// +kubebuilder:resource:path=batchsandboxes,shortName=bsbx,scope=Namespaced
+// +kubebuilder:printcolumn:name="DESIRED",type=integer,JSONPath=`.spec.replicas`
+// +kubebuilder:printcolumn:name="TOTAL",type=integer,JSONPath=`.status.replicas`
+// +kubebuilder:printcolumn:name="ALLOCATED",type=integer,JSONPath=`.status.allocated`
+// +kubebuilder:printcolumn:name="READY",type=integer,JSONPath=`.status.ready`
+// +kubebuilder:printcolumn:name="TASK_RUNNING",type=integer,priority=1,JSONPath=`.status.taskStats.running`
+// +kubebuilder:printcolumn:name="TASK_SUCCEED",type=integer,priority=1,JSONPath=`.status.taskStats.succeed`
+// +kubebuilder:printcolumn:name="TASK_FAILED",type=integer,priority=1,JSONPath=`.status.taskStats.failed`
+// +kubebuilder:printcolumn:name="TASK_UNKNOWN",type=integer,priority=1,JSONPath=`.status.taskStats.unknown`
+// +kubebuilder:printcolumn:name="PHASE",type=string,priority=1,JSONPath=`.status.phase`
+// +kubebuilder:printcolumn:name="EXPIRE",type=string,JSONPath=`.spec.expireTime`
+// +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
+type BatchSandbox struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   BatchSandboxSpec   `json:"spec"`
+	Status BatchSandboxStatus `json:"status,omitempty"`
+}
+
+// BatchSandboxList is a list of BatchSandboxes.
+//
+// +kubebuilder:object:root=true
+type BatchSandboxList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []BatchSandbox `json:"items"`
+}
+
+// BatchSandboxSpec is what is wanted.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.template) != has(self.poolRef)",message="exactly one of template and poolRef must be set"
+// +kubebuilder:validation:XValidation:rule="has(self.poolRef) == has(oldSelf.poolRef) && (!has(self.poolRef) || self.poolRef == oldSelf.poolRef)",message="poolRef is immutable"
+// +kubebuilder:validation:XValidation:rule="!has(self.shardPatches) || has(self.template)",message="shardPatches need a template: pods of a pool exist before the batch does"
+// +kubebuilder:validation:XValidation:rule="!has(self.shardTaskPatches) || has(self.taskTemplate)",message="shardTaskPatches need a taskTemplate"
+// +kubebuilder:validation:XValidation:rule="!has(self.shardPatches) || size(self.shardPatches) <= self.replicas",message="there are more shardPatches than replicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.shardTaskPatches) || size(self.shardTaskPatches) <= self.replicas",message="there are more shardTaskPatches than replicas"
+type BatchSandboxSpec struct {
+	// Replicas is how many sandboxes there are. They are numbered from 0; a smaller number removes the last ones.
+	//
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=10000
+	Replicas int32 `json:"replicas"`
+
+	// Template is the pod of each sandbox. A change takes effect for pods that are made from then on.
+	//
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
+	Template *corev1.PodTemplateSpec `json:"template,omitempty"`
+
+	// PoolRef names the Pool, in the same namespace, whose pods become the sandboxes.
+	//
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	PoolRef string `json:"poolRef,omitempty"`
+
+	// ExpireTime is when all sandboxes of the batch end. Without it they live until the batch is deleted.
+	//
+	// +optional
+	ExpireTime *metav1.Time `json:"expireTime,omitempty"`
+
+	// Pause asks for the sandboxes' processes to be frozen; they keep their memory. It needs execd in the pods.
+	//
+	// +optional
+	Pause bool `json:"pause,omitempty"`
+
+	// TaskTemplate is the process that runs in each sandbox, started by the pod's task-executor.
+	//
+	// +optional
+	TaskTemplate *TaskTemplate `json:"taskTemplate,omitempty"`
+
+	// ShardPatches changes the template for the sandbox of the same number, as a strategic merge patch.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=10000
+	ShardPatches []runtime.RawExtension `json:"shardPatches,omitempty"`
+
+	// ShardTaskPatches changes the task template for the sandbox of the same number, as a JSON merge patch.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=10000
+	ShardTaskPatches []runtime.RawExtension `json:"shardTaskPatches,omitempty"`
+
+	// TaskResourcePolicyWhenCompleted says what becomes of a sandbox whose task has ended: Retain keeps it until the batch ends,
+	// Release gives its pod back at once.
+	//
+	// +optional
+	// +kubebuilder:default=Retain
+	TaskResourcePolicyWhenCompleted TaskResourcePolicy `json:"taskResourcePolicyWhenCompleted,omitempty"`
+
+	// TTLSecondsAfterFinished is how long the record of a batch that has ended (Terminated or Failed) stays readable, in seconds.
+	// Without it the batch is deleted as soon as it has expired, and one that ended otherwise stays.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
+}
+
+// TaskResourcePolicy says what becomes of a sandbox whose task has ended.
+//
+// +kubebuilder:validation:Enum=Retain;Release
+type TaskResourcePolicy string
+
+// The task resource policies.
+const (
+	TaskRetain  TaskResourcePolicy = "Retain"
+	TaskRelease TaskResourcePolicy = "Release"
+)
+
+// TaskTemplate is a process that a task-executor runs in the main container of a pod.
+type TaskTemplate struct {
+	// Command is the executable and its first arguments.
+	//
+	// +kubebuilder:validation:MinItems=1
+	Command []string `json:"command"`
+	// Args are further arguments.
+	//
+	// +optional
+	Args []string `json:"args,omitempty"`
+	// Env is added to the main container's environment.
+	//
+	// +optional
+	Env []EnvVar `json:"env,omitempty"`
+	// WorkingDir is the process's folder; empty means that of the main container.
+	//
+	// +optional
+	WorkingDir string `json:"workingDir,omitempty"`
+	// TimeoutSeconds ends the task as failed; 0 means never.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	TimeoutSeconds int64 `json:"timeoutSeconds,omitempty"`
+	// Readiness must answer before the sandbox counts as ready. Without it the task's start is enough.
+	//
+	// +optional
+	Readiness *TaskReadiness `json:"readiness,omitempty"`
+}
+
+// EnvVar is an environment variable.
+type EnvVar struct {
+	// Name of the variable.
+	//
+	// +kubebuilder:validation:MinLength=1
+	Name string `json:"name"`
+	// Value of the variable.
+	//
+	// +optional
+	Value string `json:"value,omitempty"`
+}
+
+// TaskReadiness is an HTTP GET that must answer with 200.
+type TaskReadiness struct {
+	// Port on the pod.
+	//
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port int32 `json:"port"`
+	// Path of the request.
+	//
+	// +kubebuilder:default=/
+	// +kubebuilder:validation:Pattern=`^/`
+	Path string `json:"path,omitempty"`
+}
+
+// Phase is where the batch stands. The names are those of the lifecycle document's states.
+type Phase string
+
+// The phases.
+const (
+	PhasePending    Phase = "Pending"    // not every sandbox is usable yet
+	PhaseRunning    Phase = "Running"    // every sandbox is proven usable
+	PhasePausing    Phase = "Pausing"    // being frozen
+	PhasePaused     Phase = "Paused"     // every sandbox is frozen
+	PhaseResuming   Phase = "Resuming"   // being thawed
+	PhaseStopping   Phase = "Stopping"   // being removed
+	PhaseTerminated Phase = "Terminated" // ended, nothing of it runs
+	PhaseFailed     Phase = "Failed"     // ended by an error, nothing of it runs
+)
+
+// Finished reports whether no phase follows.
+func (p Phase) Finished() bool { return p == PhaseTerminated || p == PhaseFailed }
+
+// BatchSandboxStatus is what is.
+type BatchSandboxStatus struct {
+	// ObservedGeneration is the generation of the spec that the status tells of.
+	//
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Replicas is how many pods there are.
+	//
+	// +optional
+	Replicas int32 `json:"replicas"`
+	// Allocated is how many sandboxes have a pod of their own: one that is scheduled, or one of the pool.
+	//
+	// +optional
+	Allocated int32 `json:"allocated"`
+	// Ready is how many sandboxes are proven usable.
+	//
+	// +optional
+	Ready int32 `json:"ready"`
+	// TaskStats counts the sandboxes by what their task does; absent without a task template.
+	//
+	// +optional
+	TaskStats *TaskStats `json:"taskStats,omitempty"`
+	// Phase is where the batch stands; Reason, in upper snake case, and Message say why.
+	//
+	// +optional
+	Phase Phase `json:"phase,omitempty"`
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// +optional
+	Message string `json:"message,omitempty"`
+	// History has the latest changes of phase, oldest first.
+	//
+	// +optional
+	// +kubebuilder:validation:MaxItems=32
+	History []PhaseChange `json:"history,omitempty"`
+	// Addresses are the pods' IP addresses by the sandboxes' numbers; empty strings stand for those that have none yet.
+	//
+	// +optional
+	Addresses []string `json:"addresses,omitempty"`
+	// FinishedAt is when the batch became Terminated or Failed.
+	//
+	// +optional
+	FinishedAt *metav1.MicroTime `json:"finishedAt,omitempty"`
+	// Conditions of the batch: Ready, and what hinders it.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// The types of conditions.
+const (
+	ConditionReady   = "Ready"   // every sandbox is proven usable
+	ConditionInvalid = "Invalid" // the spec cannot be had: the message says why
+)
+
+// PhaseChange is a change of phase.
+type PhaseChange struct {
+	Phase Phase `json:"phase"`
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// +optional
+	Message string           `json:"message,omitempty"`
+	Time    metav1.MicroTime `json:"time"`
+}
+
+// TaskStats counts sandboxes by the state of their task.
+type TaskStats struct {
+	Pending int32 `json:"pending"`
+	Running int32 `json:"running"`
+	Succeed int32 `json:"succeed"`
+	Failed  int32 `json:"failed"`
+	// Unknown are those whose task-executor does not answer.
+	Unknown int32 `json:"unknown"`
+}

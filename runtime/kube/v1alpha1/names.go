@@ -1,0 +1,60 @@
+package v1alpha1
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Labels and annotations that we set and read.
+const (
+	LabelBatch    = "sandbox.internal/batch"    // on a pod made from a batch's own template: the batch's name
+	LabelShard    = "sandbox.internal/shard"    // on such a pod: the sandbox's number
+	LabelPool     = "sandbox.internal/pool"     // on a pod of a pool: the pool's name
+	LabelRevision = "sandbox.internal/revision" // on a pod of a pool: the hash of the template that it was made from
+	// LabelEvict, with any value, on a pod of a pool asks for its removal as soon as it is not allocated.
+	LabelEvict = "sandbox.internal/evict"
+
+	// AnnotationAllocation, on a BatchSandbox, is its Allocation as JSON: the only record of which pods are whose.
+	AnnotationAllocation = "sandbox.internal/allocation"
+
+	// Finalizer keeps a BatchSandbox until its pods are given back.
+	Finalizer = "sandbox.internal/pods"
+)
+
+// The pods' parts.
+const (
+	ContainerTaskExecutor = "task-executor" // lifecycle document, "Cluster resources"
+	PortTaskExecutor      = 5758
+	PortExecd             = 44772
+)
+
+// Allocation tells which pods of a pool belong to a batch. It is one annotation, written at once for all of them.
+type Allocation struct {
+	// Pods by the sandboxes' numbers. An empty name stands for a pod that was given back.
+	Pods []string `json:"pods"`
+}
+
+// Allocation returns the batch's allocation, empty when it has none. It returns an error for an annotation that is not one of ours.
+func (b *BatchSandbox) Allocation() (Allocation, error) {
+	text, ok := b.Annotations[AnnotationAllocation]
+	if !ok {
+		return Allocation{}, nil
+	}
+	var a Allocation
+	if err := json.Unmarshal([]byte(text), &a); err != nil {
+		return Allocation{}, fmt.Errorf("annotation %s of BatchSandbox %s: %w", AnnotationAllocation, b.Name, err)
+	}
+	return a, nil
+}
+
+// SetAllocation writes the annotation into the object, not to the cluster.
+func (b *BatchSandbox) SetAllocation(a Allocation) {
+	text, err := json.Marshal(a)
+	if err != nil {
+		panic(err) // strings always marshal
+	}
+	if b.Annotations == nil {
+		b.Annotations = make(map[string]string)
+	}
+	b.Annotations[AnnotationAllocation] = string(text)
+}

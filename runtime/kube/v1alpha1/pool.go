@@ -1,0 +1,155 @@
+package v1alpha1
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+// Pool keeps pods ready for BatchSandboxes that name it.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:path=pools,shortName=pool,scope=Namespaced
+// +kubebuilder:printcolumn:name="TOTAL",type=integer,JSONPath=`.status.total`
+// +kubebuilder:printcolumn:name="ALLOCATED",type=integer,JSONPath=`.status.allocated`
+// +kubebuilder:printcolumn:name="AVAILABLE",type=integer,JSONPath=`.status.available`
+// +kubebuilder:printcolumn:name="UPDATED",type=integer,priority=1,JSONPath=`.status.updated`
+// +kubebuilder:printcolumn:name="BUFFERMIN",type=integer,priority=1,JSONPath=`.spec.capacitySpec.bufferMin`
+// +kubebuilder:printcolumn:name="BUFFERMAX",type=integer,priority=1,JSONPath=`.spec.capacitySpec.bufferMax`
+// +kubebuilder:printcolumn:name="POOLMIN",type=integer,priority=1,JSONPath=`.spec.capacitySpec.poolMin`
+// +kubebuilder:printcolumn:name="POOLMAX",type=integer,priority=1,JSONPath=`.spec.capacitySpec.poolMax`
+// +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
+type Pool struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	Spec   PoolSpec   `json:"spec"`
+	Status PoolStatus `json:"status,omitempty"`
+}
+
+// PoolList is a list of Pools.
+//
+// +kubebuilder:object:root=true
+type PoolList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []Pool `json:"items"`
+}
+
+// PoolSpec is what is wanted.
+type PoolSpec struct {
+	// Template is the pod. For tasks it must set shareProcessNamespace and have a container task-executor with the capability
+	// SYS_PTRACE added.
+	//
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:Type=object
+	// +kubebuilder:pruning:PreserveUnknownFields
+	Template *corev1.PodTemplateSpec `json:"template"`
+
+	// CapacitySpec bounds the pool.
+	CapacitySpec CapacitySpec `json:"capacitySpec"`
+
+	// ScaleStrategy bounds how fast pods are made.
+	//
+	// +optional
+	ScaleStrategy ScaleStrategy `json:"scaleStrategy,omitempty"`
+
+	// UpdateStrategy says how pods that wait follow a changed template. Pods that are allocated are never touched.
+	//
+	// +optional
+	UpdateStrategy UpdateStrategy `json:"updateStrategy,omitempty"`
+
+	// RecycleStrategy says what becomes of a pod that was used: Delete removes it and another one is made, Restart restarts its
+	// containers, so that nothing of the file systems and processes stays but what its volumes hold, and gives it again.
+	//
+	// +optional
+	// +kubebuilder:default=Delete
+	RecycleStrategy RecycleStrategy `json:"recycleStrategy,omitempty"`
+}
+
+// CapacitySpec bounds the pool (lifecycle document, "Cluster resources").
+//
+// +kubebuilder:validation:XValidation:rule="self.bufferMin <= self.bufferMax",message="bufferMin must not be greater than bufferMax"
+// +kubebuilder:validation:XValidation:rule="self.poolMin <= self.poolMax",message="poolMin must not be greater than poolMax"
+// +kubebuilder:validation:XValidation:rule="self.bufferMax <= self.poolMax",message="bufferMax must not be greater than poolMax"
+type CapacitySpec struct {
+	// BufferMin: with fewer pods waiting, more are made, up to bufferMax.
+	//
+	// +kubebuilder:validation:Minimum=0
+	BufferMin int32 `json:"bufferMin"`
+	// BufferMax: with more pods waiting, the surplus is removed.
+	//
+	// +kubebuilder:validation:Minimum=0
+	BufferMax int32 `json:"bufferMax"`
+	// PoolMin is how many pods there are at least, allocated ones included.
+	//
+	// +kubebuilder:validation:Minimum=0
+	PoolMin int32 `json:"poolMin"`
+	// PoolMax is how many pods there are at most, allocated ones included.
+	//
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=10000
+	PoolMax int32 `json:"poolMax"`
+}
+
+// ScaleStrategy bounds how fast pods are made.
+type ScaleStrategy struct {
+	// MaxUnavailable is how many pods of the pool may be on their way at once, as a number or a percentage of poolMax.
+	//
+	// +optional
+	// +kubebuilder:default="100%"
+	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
+}
+
+// UpdateStrategy says how pods that wait follow a changed template.
+type UpdateStrategy struct {
+	// MaxUnavailable is how many waiting pods may be missing at once during an update, as a number or a percentage of those that wait.
+	//
+	// +optional
+	// +kubebuilder:default="25%"
+	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
+}
+
+// RecycleStrategy says what becomes of a pod that was used.
+//
+// +kubebuilder:validation:Enum=Delete;Restart
+type RecycleStrategy string
+
+// The recycle strategies.
+const (
+	RecycleDelete  RecycleStrategy = "Delete"
+	RecycleRestart RecycleStrategy = "Restart"
+)
+
+// PoolStatus is what is.
+type PoolStatus struct {
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Total is how many pods there are.
+	//
+	// +optional
+	Total int32 `json:"total"`
+	// Allocated is how many of them belong to BatchSandboxes.
+	//
+	// +optional
+	Allocated int32 `json:"allocated"`
+	// Available is how many are ready and wait.
+	//
+	// +optional
+	Available int32 `json:"available"`
+	// Updated is how many are made from the present template.
+	//
+	// +optional
+	Updated int32 `json:"updated"`
+	// Revision is the hash of the present template.
+	//
+	// +optional
+	Revision string `json:"revision,omitempty"`
+	// Conditions of the pool.
+	//
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
