@@ -11,11 +11,19 @@ const (
 	LabelShard    = "sandbox.internal/shard"    // on such a pod: the sandbox's number
 	LabelPool     = "sandbox.internal/pool"     // on a pod of a pool: the pool's name
 	LabelRevision = "sandbox.internal/revision" // on a pod of a pool: the hash of the template that it was made from
+	// LabelManagedBy, with the value ManagedBy, is on every pod that the controller makes, from a batch's template and for a pool alike: the
+	// controller sees no other pods.
+	LabelManagedBy = "app.kubernetes.io/managed-by"
+	ManagedBy      = "sandbox-controller"
 	// LabelEvict, with any value, on a pod of a pool asks for its removal as soon as it is not allocated.
 	LabelEvict = "sandbox.internal/evict"
 
 	// AnnotationAllocation, on a BatchSandbox, is its Allocation as JSON: the only record of which pods are whose.
 	AnnotationAllocation = "sandbox.internal/allocation"
+
+	// AnnotationStop, on a BatchSandbox, ends it; the value is the reason that its record tells, such as USER_DELETE. It cannot be
+	// taken back. The record stays for ttlSecondsAfterFinished, unlike with a DELETE of the BatchSandbox.
+	AnnotationStop = "sandbox.internal/stop"
 
 	// Finalizer keeps a BatchSandbox until its pods are given back.
 	Finalizer = "sandbox.internal/pods"
@@ -26,6 +34,13 @@ const (
 	ContainerTaskExecutor = "task-executor" // lifecycle document, "Cluster resources"
 	PortTaskExecutor      = 5758
 	PortExecd             = 44772
+)
+
+// How the controller talks to the execd in a pod: its token is the variable EnvExecdToken of the task template, or else of a container of
+// the pod.
+const (
+	EnvExecdToken    = "EXECD_ACCESS_TOKEN"
+	HeaderExecdToken = "X-EXECD-ACCESS-TOKEN"
 )
 
 // Allocation tells which pods of a pool belong to a batch. It is one annotation, written at once for all of them.

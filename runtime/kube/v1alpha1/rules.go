@@ -1,0 +1,45 @@
+package v1alpha1
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// CheckTaskPod returns an error that names the rule which a pod's template breaks that tasks are to run in (lifecycle document, "Cluster
+// resources"): shareProcessNamespace, and a container named task-executor with the capability SYS_PTRACE added.
+func CheckTaskPod(template *corev1.PodTemplateSpec) error {
+	spec := &template.Spec
+	if spec.ShareProcessNamespace == nil || !*spec.ShareProcessNamespace {
+		return errors.New("template.spec.shareProcessNamespace must be true for tasks")
+	}
+	executor := taskExecutor(spec)
+	if executor == nil {
+		return fmt.Errorf("template.spec.containers must have one named %s for tasks", ContainerTaskExecutor)
+	}
+	if c := executor.SecurityContext; c == nil || c.Capabilities == nil || !slices.Contains(c.Capabilities.Add, "SYS_PTRACE") {
+		return fmt.Errorf("container %s must have SYS_PTRACE in securityContext.capabilities.add", ContainerTaskExecutor)
+	}
+	return nil
+}
+
+// UsesTasks reports whether a pod's template is meant for tasks: it has a container named task-executor, so that CheckTaskPod must hold.
+func UsesTasks(template *corev1.PodTemplateSpec) bool { return taskExecutor(&template.Spec) != nil }
+
+// taskExecutor finds the container, also among the init containers, where one that restarts always is a sidecar.
+func taskExecutor(spec *corev1.PodSpec) *corev1.Container {
+	for i := range spec.Containers {
+		if spec.Containers[i].Name == ContainerTaskExecutor {
+			return &spec.Containers[i]
+		}
+	}
+	for i := range spec.InitContainers {
+		c := &spec.InitContainers[i]
+		if c.Name == ContainerTaskExecutor && c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			return c
+		}
+	}
+	return nil
+}
