@@ -3,10 +3,21 @@ package batch
 
 import (
 	"context"
+	"errors"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+)
+
+// Errors of Pools, for errors.Is.
+var (
+	ErrNoPool      = errors.New("there is no such Pool")
+	ErrInvalidPool = errors.New("the Pool cannot be used")
 )
 
 // Pools gives batches pods that wait in a Pool, and takes them back. A pod is never given twice.
@@ -18,7 +29,7 @@ type Pools interface {
 
 	// Release takes pods back, by the sandboxes' numbers, and recycles them. It is idempotent, and it returns once no other batch can see
 	// what the sandbox left: the pod is deleted, or marked as not to be given before it is restarted. Then it writes the allocation
-	// without them.
+	// without them: with an empty name in the place of each, and cut to spec.replicas.
 	Release(ctx context.Context, batch *v1alpha1.BatchSandbox, shards []int) error
 }
 
@@ -55,3 +66,28 @@ const (
 	TaskFailed    TaskPhase = "Failed"
 	TaskUnknown   TaskPhase = "Unknown"
 )
+
+// Waker asks for batches to be reconciled. Whoever learns of something that the controller does not watch holds one: Pools, that pods have
+// become ready for batches that lack some; Tasks, that the state of a task has changed. The zero value is ready to use; what is woken before
+// the controller runs is lost, because the controller reconciles everything when it starts.
+type Waker struct {
+	mu    sync.Mutex
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
+}
+
+// Wake asks for a batch to be reconciled. It does not block.
+func (w *Waker) Wake(namespace, name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.queue != nil {
+		w.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}})
+	}
+}
+
+// start is the controller's source of wakes.
+func (w *Waker) start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.queue = queue
+	return nil
+}
