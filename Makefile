@@ -3,10 +3,10 @@ GOBUILD     = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w'
 STATICCHECK = go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test race bench generate drift lint build images engine clean
+.PHONY: help run demo test test-cluster race bench generate drift lint build images engine clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 run: build images ## install what is missing, start the service, take a sandbox through its life (PORT=8080)
 	@scripts/run.sh
@@ -16,6 +16,10 @@ demo: build ## take a sandbox through its life on a service that runs (URL=http:
 
 test: lint images ## all tests, on real parts
 	@scripts/test.sh
+
+test-cluster: images ## the tests on a real Kubernetes, which is built the first time (10 to 16 minutes)
+	@test/cluster/build.sh
+	CGO_ENABLED=1 go test -race -timeout 20m $(addsuffix /...,$(wildcard ./test/cluster ./runtime/kube ./server/cluster ./e2e/kube))
 
 race: ## the tests of the packages given, e.g. PKG=./execd/..., with the race detector
 	go test -race $(or $(PKG),./...)

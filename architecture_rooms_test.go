@@ -118,6 +118,9 @@ var theHouse = house{
 		{packages: []string{"runtime/kernel"}},
 		{packages: []string{"runtime/kernel/kerneltest", "runtime/jupyter"}, ours: []string{"runtime/kernel"}},
 
+		// A real Kubernetes for tests, started by scripts.
+		{packages: []string{"test/cluster"}, ours: []string{}, libraries: noLibraries},
+
 		// The whole, seen from outside: execd only as the program that it is.
 		{packages: []string{"e2e"}, tests: true, ours: []string{
 			"gen/...", "openapi", "openapi/conform", "openapi/serve/servetest", "runtime/engine", "runtime/docker",

@@ -20,6 +20,7 @@ scripts/kernels.sh
 scripts/browser.sh
 scripts/node.sh
 scripts/images.sh code-interpreter
+test/cluster/build.sh
 
 if [[ $EUID -ne 0 ]]; then
 	say "some tests mount file systems and make namespaces: they need root"

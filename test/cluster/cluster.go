@@ -1,0 +1,239 @@
+// Package cluster gives tests a real Kubernetes cluster: the one that KUBECONFIG names, or one of their own, made by the scripts of this
+// folder from programs that build.sh keeps outside the repository.
+//
+// A package that needs one starts it in TestMain and stops it there:
+//
+//	func TestMain(m *testing.M) {
+//		flag.Parse()
+//		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+//		c, err := cluster.Start(ctx, cluster.Options{Mode: cluster.API})
+//		...
+//	}
+//
+// Several clusters may run beside each other. When the process that started one ends, even by SIGKILL, the cluster goes with it.
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Mode says how much of a cluster a test needs.
+type Mode string
+
+const (
+	// Node is a whole cluster with one real node, whose pods the test reaches by their addresses. It needs root.
+	Node Mode = "node"
+	// API is an API server and etcd alone, for tests of resources: nothing makes pods, service accounts or garbage collection happen.
+	// It is up in a few seconds and needs no root.
+	API Mode = "api"
+	// Fake is a control plane without a kubelet. Its nodes are played by kwok, which reports every pod as Ready. It needs no root.
+	Fake Mode = "fake"
+)
+
+// Component is a process of a cluster that a test may end and start again.
+type Component string
+
+// The components. Mode API has the first two, Fake all but Containerd and Kubelet, Node all but Kwok.
+const (
+	Etcd              Component = "etcd"
+	APIServer         Component = "kube-apiserver"
+	ControllerManager Component = "kube-controller-manager"
+	Scheduler         Component = "kube-scheduler"
+	Containerd        Component = "containerd"
+	Kubelet           Component = "kubelet"
+	Kwok              Component = "kwok"
+)
+
+// ErrForeign is what methods that would harm a cluster return for one that the tests did not start.
+var ErrForeign = errors.New("this is the cluster of KUBECONFIG: its components are left alone")
+
+// Options say what Start starts.
+type Options struct {
+	// Mode is Node if empty.
+	Mode Mode
+	// Nodes is how many nodes kwok plays in mode Fake; 0 means 10.
+	Nodes int
+	// Images of the Docker Engine that the node shall have, like "sandbox/busybox:dev". A cluster of KUBECONFIG must have them already.
+	Images []string
+	// Private keeps the tests away from the cluster of KUBECONFIG, because they do harm: they end components, or need to be alone.
+	Private bool
+	// Log gets what the scripts say: a few lines. It is standard error if nil.
+	Log io.Writer
+}
+
+// Cluster is a cluster that is up.
+type Cluster struct {
+	// Kubeconfig is the path of a file with an administrator's access.
+	Kubeconfig string
+	// Folder holds the logs (log/NAME.log) and programs (bin/NAME) of a cluster that Start started; else it is empty.
+	Folder string
+
+	mode    Mode
+	scripts string
+	log     io.Writer
+}
+
+// Start returns a cluster that is ready. It is the one that KUBECONFIG names, if mode Node is asked for and it need not be a private
+// one. Otherwise Start makes one, and first builds what it is made of, if that was not done before; this takes minutes, so `make test` does
+// it ahead of the tests. The caller calls Stop, also when tests fail.
+func Start(ctx context.Context, options Options) (*Cluster, error) {
+	c := &Cluster{mode: options.Mode, log: options.Log}
+	if c.mode == "" {
+		c.mode = Node
+	}
+	if c.log == nil {
+		c.log = os.Stderr
+	}
+	var err error
+	if c.scripts, err = findScripts(); err != nil {
+		return nil, err
+	}
+	if given := os.Getenv("KUBECONFIG"); given != "" && c.mode == Node && !options.Private {
+		c.Kubeconfig = given
+		if _, err := c.Kubectl(ctx, nil, "get", "--raw", "/readyz"); err != nil {
+			return nil, fmt.Errorf("the cluster of KUBECONFIG=%s is not ready (unset it to have one made): %w", given, err)
+		}
+		return c, nil
+	}
+	if err := c.run(ctx, "build.sh"); err != nil {
+		return nil, err
+	}
+	parent, err := os.MkdirTemp("", "sandbox-cluster-")
+	if err != nil {
+		return nil, err
+	}
+	folder := filepath.Join(parent, "c")
+	args := []string{"--mode", string(c.mode), "--owner", strconv.Itoa(os.Getpid())}
+	if options.Nodes > 0 {
+		args = append(args, "--nodes", strconv.Itoa(options.Nodes))
+	}
+	for _, image := range options.Images {
+		args = append(args, "--image", image)
+	}
+	if err := c.run(ctx, "up.sh", append(args, folder)...); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(parent))
+	}
+	c.Folder, c.Kubeconfig = folder, filepath.Join(folder, "kubeconfig")
+	return c, nil
+}
+
+// Stop removes a cluster that Start made, with everything in it; one of KUBECONFIG stays. It works in whatever state the cluster is,
+// and needs no context: a test that was cancelled cleans up, too. Calling it again does nothing.
+func (c *Cluster) Stop() error {
+	if c.Folder == "" {
+		return nil
+	}
+	if err := c.run(context.Background(), "down.sh", c.Folder); err != nil {
+		return err
+	}
+	return os.RemoveAll(filepath.Dir(c.Folder))
+}
+
+// Kill ends a component with SIGKILL and returns when its process is gone. Pods outlive Kubelet and Containerd.
+func (c *Cluster) Kill(ctx context.Context, name Component) error {
+	return c.component(ctx, "kill", name)
+}
+
+// Restore starts a component again and returns when it works: the API server is ready, the kubelet is healthy, the others take connections. A
+// component that lives is left alone.
+func (c *Cluster) Restore(ctx context.Context, name Component) error {
+	return c.component(ctx, "start", name)
+}
+
+// Restart is Kill, then Restore.
+func (c *Cluster) Restart(ctx context.Context, name Component) error {
+	return c.component(ctx, "restart", name)
+}
+
+func (c *Cluster) component(ctx context.Context, verb string, name Component) error {
+	if c.Folder == "" {
+		return fmt.Errorf("%s %s: %w", verb, name, ErrForeign)
+	}
+	return c.run(ctx, "component.sh", verb, string(name), c.Folder)
+}
+
+// Kubectl runs kubectl as an administrator of the cluster, with a standard input that may be nil, and returns its standard output. The
+// error holds what it said.
+func (c *Cluster) Kubectl(ctx context.Context, stdin io.Reader, args ...string) ([]byte, error) {
+	return c.output(c.Command(ctx, "kubectl", args...), stdin)
+}
+
+// Helm runs helm, likewise.
+func (c *Cluster) Helm(ctx context.Context, args ...string) ([]byte, error) {
+	return c.output(c.Command(ctx, "helm", args...), nil)
+}
+
+// Command prepares one of the programs that came with the cluster (kubectl, helm) or, for a cluster of KUBECONFIG, one of PATH. Its
+// environment names the cluster.
+func (c *Cluster) Command(ctx context.Context, program string, args ...string) *exec.Cmd {
+	path := program
+	if c.Folder != "" {
+		path = filepath.Join(c.Folder, "bin", program)
+	}
+	command := exec.CommandContext(ctx, path, args...)
+	command.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig)
+	if c.Folder != "" {
+		// What kubectl remembers of a server belongs to this cluster: the next one may have the same address.
+		command.Env = append(command.Env, "KUBECACHEDIR="+filepath.Join(c.Folder, "kubectl"))
+	}
+	return command
+}
+
+func (c *Cluster) output(command *exec.Cmd, stdin io.Reader) ([]byte, error) {
+	var stdout, stderr bytes.Buffer
+	command.Stdin, command.Stdout, command.Stderr = stdin, &stdout, &stderr
+	if err := command.Run(); err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", strings.Join(command.Args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	return stdout.Bytes(), nil
+}
+
+// run runs one of the scripts; the error holds what it said.
+func (c *Cluster) run(ctx context.Context, script string, args ...string) error {
+	var said bytes.Buffer
+	command := exec.CommandContext(ctx, filepath.Join(c.scripts, script), args...)
+	command.Stdout = io.MultiWriter(c.log, &said)
+	command.Stderr = command.Stdout
+	// An interrupted script takes down what it had put up.
+	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
+	command.WaitDelay = time.Minute
+	if err := command.Run(); err != nil {
+		return fmt.Errorf("test/cluster/%s: %w: %s", script, errors.Join(err, ctx.Err()), bytes.TrimSpace(said.Bytes()))
+	}
+	return nil
+}
+
+// findScripts returns the folder of the scripts, as seen from a test, which runs in the folder of its package. Having looked at them,
+// the go command repeats the test when one has changed.
+func findScripts() (string, error) {
+	start, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for folder := start; ; folder = filepath.Dir(folder) {
+		if _, err := os.Stat(filepath.Join(folder, "go.mod")); err == nil {
+			scripts, err := filepath.Glob(filepath.Join(folder, "test", "cluster", "*.sh"))
+			if err == nil && len(scripts) > 0 {
+				for _, script := range scripts {
+					if _, err := os.ReadFile(script); err != nil {
+						return "", err
+					}
+				}
+				return filepath.Join(folder, "test", "cluster"), nil
+			}
+		}
+		if folder == filepath.Dir(folder) {
+			return "", fmt.Errorf("no test/cluster above %s: run the tests inside the repository", start)
+		}
+	}
+}
