@@ -123,8 +123,12 @@ var theHouse = house{
 
 		// The whole, seen from outside: execd only as the program that it is.
 		{packages: []string{"e2e"}, tests: true, ours: []string{
-			"gen/...", "openapi", "openapi/conform", "openapi/serve/servetest", "runtime/engine", "runtime/docker",
-			"server/api", "server/app", "server/cli", "server/config", "server/lifecycle",
+			"e2e/lives", "gen/...", "openapi/conform", "runtime/engine", "runtime/docker", "server/api", "server/app", "server/cli", "server/config",
+		}},
+		// What holds for every backend: no adapter, and of the server what it is configured with and starts.
+		{packages: []string{"e2e/lives"}, tests: true, ours: []string{
+			"gen/...", "openapi", "openapi/conform", "openapi/serve/servetest",
+			"server/api", "server/app", "server/config", "server/lifecycle",
 		}},
 		{packages: []string{"e2e/coverage"}, tests: true},
 		{packages: []string{"e2e/cells"}, tests: true, ours: []string{

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandbox.internal/e2e/lives"
 	"sandbox.internal/server/config"
 )
 
@@ -76,7 +77,7 @@ func verifyProgram(t *testing.T, files ...string) string {
 	for _, file := range files {
 		args = append(args, "--file", file)
 	}
-	out, err := exec.CommandContext(t.Context(), programs.build(t, "../server/cmd/sandbox-server"), args...).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), lives.Build(t, "sandbox.internal/server/cmd/sandbox-server"), args...).CombinedOutput()
 	if err != nil {
 		t.Errorf("audit verify: %v\n%s", err, out)
 	}
@@ -87,33 +88,33 @@ func verifyProgram(t *testing.T, files ...string) string {
 func TestAuditLogOfALife(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit", "audit.log")
-	s := start(t, plan{program: true, server: "audit_log = \"" + path + "\"", keys: []config.Key{
-		{Name: "ada", SHA256: digest("the-key-of-ada"), Role: config.RoleUser},
-		{Name: "eve", SHA256: digest("the-key-of-eve"), Role: config.RoleViewer},
+	s := start(t, lives.Plan{Program: true, Server: "audit_log = \"" + path + "\"", Keys: []config.Key{
+		{Name: "ada", SHA256: lives.Digest("the-key-of-ada"), Role: config.RoleUser},
+		{Name: "eve", SHA256: lives.Digest("the-key-of-eve"), Role: config.RoleViewer},
 	}})
-	ada, eve := s.as(t, "the-key-of-ada"), s.as(t, "the-key-of-eve")
-	id := ada.running(t, idle())
-	ada.endpoint(t, id, 80)
-	ada.pause(t, id)
-	eve.act(t, http.MethodDelete, id, http.StatusForbidden)
-	eve.act(t, http.MethodGet, id, http.StatusOK)
-	s.send(t, http.MethodPost, "/v1/sandboxes", `{}`)
-	s.as(t, "nobody's").act(t, http.MethodDelete, id, http.StatusUnauthorized)
+	ada, eve := s.As(t, "the-key-of-ada"), s.As(t, "the-key-of-eve")
+	id := ada.Running(t, idle())
+	ada.Endpoint(t, id, 80)
+	ada.Pause(t, id)
+	eve.Act(t, http.MethodDelete, id, http.StatusForbidden)
+	eve.Act(t, http.MethodGet, id, http.StatusOK)
+	s.Send(t, http.MethodPost, "/v1/sandboxes", `{}`)
+	s.As(t, "nobody's").Act(t, http.MethodDelete, id, http.StatusUnauthorized)
 
 	old := path + ".1"
 	if err := os.Rename(path, old); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.hup(); err != nil {
+	if err := s.HUP(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "there is a new audit log", func() bool {
+	lives.Eventually(t, "there is a new audit log", func() bool {
 		info, err := os.Stat(path)
 		return err == nil && info.Size() > 0
 	})
-	s.delete(t, id)
-	s.await(t, id, "Terminated")
-	s.halt(t)
+	s.Delete(t, id)
+	s.Await(t, id, "Terminated")
+	s.Halt(t)
 
 	lines := append(auditLines(t, old), auditLines(t, path)...)
 	want := []string{
@@ -136,7 +137,7 @@ func TestAuditLogOfALife(t *testing.T) {
 			t.Errorf("outcome %+v of intention %+v", line, intents[line.Intent])
 		}
 	}
-	contains(t, verifyProgram(t, old, path), old+": OK", path+": OK")
+	lives.Contains(t, verifyProgram(t, old, path), old+": OK", path+": OK")
 }
 
 // TestAuditAfterKill kills the service while it is asked to create and delete. What was done must be in the log, though its outcome
@@ -144,19 +145,19 @@ func TestAuditLogOfALife(t *testing.T) {
 func TestAuditAfterKill(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")
-	s := start(t, plan{program: true, server: "audit_log = \"" + path + "\""})
+	s := start(t, lives.Plan{Program: true, Server: "audit_log = \"" + path + "\""})
 	for range 3 {
 		var requests sync.WaitGroup
 		for range 5 {
-			requests.Go(func() { _, _ = s.try(http.MethodPost, "/v1/sandboxes", encode(t, idle())) })
+			requests.Go(func() { _, _ = s.Try(http.MethodPost, "/v1/sandboxes", lives.Encode(t, idle())) })
 		}
-		for _, sandbox := range s.everything(t) {
-			requests.Go(func() { _, _ = s.try(http.MethodDelete, "/v1/sandboxes/"+sandbox.ID, "") })
+		for _, sandbox := range s.Everything(t) {
+			requests.Go(func() { _, _ = s.Try(http.MethodDelete, "/v1/sandboxes/"+sandbox.ID, "") })
 		}
 		time.Sleep(time.Duration(rand.Int64N(int64(40 * time.Millisecond)))) // the moment of the crash, not a wait for something
-		s.kill()
+		s.Kill()
 		requests.Wait()
-		s.boot(t)
+		s.Boot(t)
 	}
 	lines := auditLines(t, path)
 	created, deleted := 0, map[string]bool{}
@@ -168,7 +169,7 @@ func TestAuditAfterKill(t *testing.T) {
 			deleted[line.SandboxID] = true
 		}
 	}
-	sandboxes := s.everything(t)
+	sandboxes := s.Everything(t)
 	if created < len(sandboxes) {
 		t.Errorf("%d sandboxes were created, the log knows of %d", len(sandboxes), created)
 	}
@@ -178,10 +179,10 @@ func TestAuditAfterKill(t *testing.T) {
 		}
 	}
 	t.Logf("%d sandboxes, %d intentions to create, %d to delete; %s", len(sandboxes), created, len(deleted), verifyProgram(t, path))
-	s.deleteAll(t)
-	for _, sandbox := range s.everything(t) {
-		if !final(s.get(t, sandbox.ID).Status.State) {
-			s.await(t, sandbox.ID, "Terminated")
+	s.DeleteAll(t)
+	for _, sandbox := range s.Everything(t) {
+		if !lives.Final(s.Get(t, sandbox.ID).Status.State) {
+			s.Await(t, sandbox.ID, "Terminated")
 		}
 	}
 }
@@ -198,8 +199,8 @@ func TestAuditOnAFullDisk(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	s := start(t, plan{server: "audit_log = \"" + dir + "/audit.log\""})
-	id := s.running(t, idle())
+	s := start(t, lives.Plan{Server: "audit_log = \"" + dir + "/audit.log\""})
+	id := s.Running(t, idle())
 	ballast := filepath.Join(dir, "ballast")
 	file, err := os.Create(ballast)
 	if err != nil {
@@ -212,22 +213,22 @@ func TestAuditOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What is left of the last page of the log takes a few lines.
-	var got answer
-	eventually(t, "the disk is full", func() bool {
-		got = s.send(t, http.MethodPost, "/v1/sandboxes/"+id+"/resume", "")
-		return got.status == http.StatusInternalServerError
+	var got lives.Answer
+	lives.Eventually(t, "the disk is full", func() bool {
+		got = s.Send(t, http.MethodPost, "/v1/sandboxes/"+id+"/resume", "")
+		return got.Status == http.StatusInternalServerError
 	})
-	wantProblem(t, got, 500, "INTERNAL_ERROR")
-	before := len(s.everything(t))
-	wantProblem(t, s.send(t, http.MethodPost, "/v1/sandboxes", encode(t, idle())), 500, "INTERNAL_ERROR")
-	wantProblem(t, s.send(t, http.MethodDelete, "/v1/sandboxes/"+id, ""), 500, "INTERNAL_ERROR")
-	if state := s.get(t, id).Status.State; state != "Running" {
+	lives.WantProblem(t, got, 500, "INTERNAL_ERROR")
+	before := len(s.Everything(t))
+	lives.WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", lives.Encode(t, idle())), 500, "INTERNAL_ERROR")
+	lives.WantProblem(t, s.Send(t, http.MethodDelete, "/v1/sandboxes/"+id, ""), 500, "INTERNAL_ERROR")
+	if state := s.Get(t, id).Status.State; state != "Running" {
 		t.Errorf("the sandbox is %s", state)
 	}
-	if after := len(s.everything(t)); after != before {
+	if after := len(s.Everything(t)); after != before {
 		t.Errorf("%d sandboxes, %d before", after, before)
 	}
-	if len(s.log.with("no space left on device", `"level":"error"`)) == 0 {
+	if len(s.Log.With("no space left on device", `"level":"error"`)) == 0 {
 		t.Error("the log does not tell the cause")
 	}
 	if got := s.scrape(t)["sandbox_audit_write_errors_total"]; got < 3 {
@@ -236,17 +237,17 @@ func TestAuditOnAFullDisk(t *testing.T) {
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	s.delete(t, id)
-	s.await(t, id, "Terminated")
-	s.halt(t)
+	s.Delete(t, id)
+	s.Await(t, id, "Terminated")
+	s.Halt(t)
 	verifyProgram(t, dir+"/audit.log")
 }
 
 // TestDebugListener: profiles on a listener of their own, never on the service's.
 func TestDebugListener(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{program: true, server: `debug_address = "127.0.0.1:0"`})
-	lines := s.log.with(`"debug":"127.0.0.1:`)
+	s := start(t, lives.Plan{Program: true, Server: `debug_address = "127.0.0.1:0"`})
+	lines := s.Log.With(`"debug":"127.0.0.1:`)
 	if len(lines) != 1 {
 		t.Fatalf("lines that tell the address: %q", lines)
 	}
@@ -255,12 +256,12 @@ func TestDebugListener(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, profile := range []string{"", "goroutine?debug=1", "heap", "cmdline"} {
-		if got := fetch(t, "http://"+line.Debug+"/debug/pprof/"+profile); got.status != http.StatusOK {
-			t.Errorf("%q: %d", profile, got.status)
+		if got := lives.Fetch(t, "http://"+line.Debug+"/debug/pprof/"+profile); got.Status != http.StatusOK {
+			t.Errorf("%q: %d", profile, got.Status)
 		}
 	}
-	if got := fetch(t, s.url+"/debug/pprof/", keyHeader, adminKey); got.status != http.StatusNotFound {
-		t.Errorf("on the main listener: %d", got.status)
+	if got := lives.Fetch(t, s.URL+"/debug/pprof/", lives.KeyHeader, lives.AdminKey); got.Status != http.StatusNotFound {
+		t.Errorf("on the main listener: %d", got.Status)
 	}
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+line.Debug+"/debug/pprof/heap", nil)
 	if err != nil {

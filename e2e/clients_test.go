@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sandbox.internal/e2e/lives"
 )
 
 // building is how long a generator or a compiler may take that has nothing in its caches, on a busy machine.
@@ -17,7 +19,7 @@ const building = 10 * time.Minute
 // sandbox through its life with it.
 func TestTypeScriptClient(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{})
+	s := start(t, lives.Plan{})
 	folder := copyOf(t, "clients/typescript")
 	lines := strings.Split(strings.TrimSpace(tool(t, "..", nil, "scripts/node.sh")), "\n")
 	packages := filepath.Join(lines[len(lines)-1], "node_modules")
@@ -35,7 +37,7 @@ func TestTypeScriptClient(t *testing.T) {
 // made with.
 func TestOgenClient(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{})
+	s := start(t, lives.Plan{})
 	folder := copyOf(t, "clients/ogen")
 	for _, name := range []string{"lifecycle", "execd"} {
 		tool(t, folder, nil, "go", "tool", "ogen", "--clean", "--package", name, "--target", name, contractFile(t, name))
@@ -46,7 +48,7 @@ func TestOgenClient(t *testing.T) {
 
 // variables tell a client where the service is.
 func (s *service) variables() []string {
-	return []string{"SERVICE_URL=" + s.url, "SERVICE_API_KEY=" + adminKey}
+	return []string{"SERVICE_URL=" + s.URL, "SERVICE_API_KEY=" + lives.AdminKey}
 }
 
 func contractFile(t *testing.T, name string) string {

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"sandbox.internal/e2e/lives"
 )
 
 // TestDiskFull fills the disk under the records: what changes something is refused and not done, what only reads goes on, and once
@@ -25,52 +27,52 @@ func TestDiskFull(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	s := start(t, plan{program: true, folder: filepath.Join(disk, "data")})
-	one, paused, doomed := s.running(t, idle()), s.running(t, idle()), s.running(t, idle())
-	s.pause(t, paused)
-	s.enter(t, one).want(t, "echo kept > /tmp/note", "")
+	s := start(t, lives.Plan{Program: true, Folder: filepath.Join(disk, "data")})
+	one, paused, doomed := s.Running(t, idle()), s.Running(t, idle()), s.Running(t, idle())
+	s.Pause(t, paused)
+	s.Enter(t, one).Want(t, "echo kept > /tmp/note", "")
 
 	free := fill(t, filepath.Join(disk, "filler"))
 	later := func(by time.Duration) string { return time.Now().Add(by).UTC().Format(time.RFC3339) }
 	// A write-ahead log may still have room; every renewal takes some.
 	full := false
 	for i := 0; i < 3000 && !full; i++ {
-		full = s.renew(t, one, later(time.Hour+time.Duration(i)*time.Second)).status == http.StatusInternalServerError
+		full = s.Renew(t, one, later(time.Hour+time.Duration(i)*time.Second)).Status == http.StatusInternalServerError
 	}
 	if !full {
 		t.Fatal("the disk does not get full")
 	}
 	before := map[string]string{one: "Running", paused: "Paused"}
-	expires := s.get(t, one).ExpiresAt
+	expires := s.Get(t, one).ExpiresAt
 	containers := len(s.containers(t))
 	for name, c := range map[string]struct{ method, path, body string }{
-		"create": {http.MethodPost, "", encode(t, idle())},
+		"create": {http.MethodPost, "", lives.Encode(t, idle())},
 		"pause":  {http.MethodPost, "/" + one + "/pause", ""},
 		"resume": {http.MethodPost, "/" + paused + "/resume", ""},
-		"renew":  {http.MethodPost, "/" + one + "/renew-expiration", renewal(later(20 * time.Hour))},
+		"renew":  {http.MethodPost, "/" + one + "/renew-expiration", lives.Renewal(later(20 * time.Hour))},
 		"delete": {http.MethodDelete, "/" + one, ""},
 	} {
-		got := s.send(t, c.method, "/v1/sandboxes"+c.path, c.body)
-		if wantProblem(t, got, 500, "INTERNAL_ERROR"); strings.Contains(got.body, "disk") || strings.Contains(got.body, "database") || strings.Contains(got.body, disk) {
+		got := s.Send(t, c.method, "/v1/sandboxes"+c.path, c.body)
+		if lives.WantProblem(t, got, 500, "INTERNAL_ERROR"); strings.Contains(got.Body, "disk") || strings.Contains(got.Body, "database") || strings.Contains(got.Body, disk) {
 			t.Errorf("%s: the answer shows the cause: %s", name, got)
 		}
-		request := got.header.Get("X-Request-ID")
-		eventually(t, "the log tells why "+name+" failed", func() bool {
-			return len(s.log.with(request, "full")) > 0 || len(s.log.with(request, "no space")) > 0
+		request := got.Header.Get("X-Request-ID")
+		lives.Eventually(t, "the log tells why "+name+" failed", func() bool {
+			return len(s.Log.With(request, "full")) > 0 || len(s.Log.With(request, "no space")) > 0
 		})
 	}
 	reads := func() {
 		t.Helper()
 		for id, state := range before {
-			if got := s.get(t, id).Status; got.State != state {
+			if got := s.Get(t, id).Status; got.State != state {
 				t.Errorf("%s is %s (%s), it was %s", id, got.State, got.Message, state)
 			}
 		}
-		s.enter(t, one).want(t, "cat /tmp/note", "kept\n")
-		if got := s.get(t, one).ExpiresAt; !got.Equal(expires) {
+		s.Enter(t, one).Want(t, "cat /tmp/note", "kept\n")
+		if got := s.Get(t, one).ExpiresAt; !got.Equal(expires) {
 			t.Errorf("it expires at %v, it did at %v", got, expires)
 		}
-		if got := len(s.everything(t)); got != 3 {
+		if got := len(s.Everything(t)); got != 3 {
 			t.Errorf("%d sandboxes are listed, want 3", got)
 		}
 	}
@@ -87,7 +89,7 @@ func TestDiskFull(t *testing.T) {
 	if err := s.engine.Remove(t.Context(), "sandbox-"+doomed); err != nil {
 		t.Fatal(err)
 	}
-	gone := s.await(t, doomed, "Failed").Status
+	gone := s.Await(t, doomed, "Failed").Status
 	if gone.Reason != "REMOVED_EXTERNALLY" {
 		t.Errorf("the removed one: %s (%s)", gone.Reason, gone.Message)
 	}
@@ -96,24 +98,22 @@ func TestDiskFull(t *testing.T) {
 	check := func() {
 		t.Helper()
 		reads()
-		if got := s.await(t, doomed, "Failed").Status; got.Reason != "REMOVED_EXTERNALLY" {
+		if got := s.Await(t, doomed, "Failed").Status; got.Reason != "REMOVED_EXTERNALLY" {
 			t.Errorf("the removed one: %s (%s)", got.Reason, got.Message)
 		}
 	}
 	check()
-	s.kill()
-	s.boot(t)
+	s.Kill()
+	s.Boot(t)
 	check()
-	s.pause(t, one)
-	s.await(t, one, "Paused")
-	s.resume(t, paused)
-	s.await(t, paused, "Running")
-	if got := s.renew(t, one, later(21*time.Hour)); got.status != http.StatusOK {
+	s.Pause(t, one)
+	s.Resume(t, paused)
+	if got := s.Renew(t, one, later(21*time.Hour)); got.Status != http.StatusOK {
 		t.Errorf("renew: %s", got)
 	}
-	s.enter(t, s.running(t, idle())).want(t, "echo usable", "usable\n")
-	s.delete(t, one)
-	s.await(t, one, "Terminated")
+	s.Enter(t, s.Running(t, idle())).Want(t, "echo usable", "usable\n")
+	s.Delete(t, one)
+	s.Await(t, one, "Terminated")
 }
 
 // fill takes all of the disk's room and returns what gives it back.

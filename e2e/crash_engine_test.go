@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"sandbox.internal/e2e/lives"
 	"sandbox.internal/runtime/engine"
 )
 
@@ -34,19 +35,18 @@ func TestEngineDies(t *testing.T) {
 }
 
 func testEngineDies(t *testing.T, e *privateEngine, signal syscall.Signal, survives bool) {
-	s := start(t, plan{host: e.published, env: map[string]string{"DOCKER_HOST": e.host()}})
+	s := start(t, lives.Plan{Host: e.published, Env: map[string]string{"DOCKER_HOST": e.host()}})
 	images, open := startSlowRegistry(t, "")
-	slow := request(images.pushOnly(t, "engine/scratch", programs.build(t, "./testdata/forever")), "/forever")
+	slow := lives.Request(images.pushOnly(t, "engine/scratch", lives.Build(t, "sandbox.internal/e2e/testdata/forever")), "/forever")
 
-	running, paused, pausing, doomed := s.running(t, idle()), s.running(t, idle()), s.running(t, idle()), s.running(t, idle())
-	s.enter(t, running).want(t, "echo kept > /tmp/note", "")
-	s.pause(t, paused)
-	s.await(t, paused, "Paused")
-	pulling := s.create(t, slow)
-	eventually(t, "the pull has begun", func() bool { blobs, _ := images.fetches(); return blobs > 0 })
+	running, paused, pausing, doomed := s.Running(t, idle()), s.Running(t, idle()), s.Running(t, idle()), s.Running(t, idle())
+	s.Enter(t, running).Want(t, "echo kept > /tmp/note", "")
+	s.Pause(t, paused)
+	pulling := s.Create(t, slow)
+	lives.Eventually(t, "the pull has begun", func() bool { blobs, _ := images.fetches(); return blobs > 0 })
 	var starting []string
 	for range 3 { // somewhere in their start when the engine dies
-		starting = append(starting, s.create(t, idle()))
+		starting = append(starting, s.Create(t, idle()))
 	}
 	e.end(t, signal)
 	if e.listens() {
@@ -54,51 +54,50 @@ func testEngineDies(t *testing.T, e *privateEngine, signal syscall.Signal, survi
 	}
 
 	// Everything is accepted and waits.
-	accepted := s.create(t, idle())
-	eventually(t, "the new sandbox waits for the engine", func() bool {
-		status := s.get(t, accepted).Status
+	accepted := s.Create(t, idle())
+	lives.Eventually(t, "the new sandbox waits for the engine", func() bool {
+		status := s.Get(t, accepted).Status
 		return status.State == "Pending" && status.Reason == "ENGINE_UNAVAILABLE" && strings.Contains(status.Message, "waiting for the container engine")
 	})
-	s.pause(t, pausing)
-	s.delete(t, doomed)
+	s.Act(t, http.MethodPost, pausing+"/pause", http.StatusAccepted)
+	s.Delete(t, doomed)
 	expires := time.Now().Add(2 * time.Hour).UTC().Truncate(time.Second)
-	if got := s.renew(t, running, expires.Format(time.RFC3339)); got.status != http.StatusOK {
+	if got := s.Renew(t, running, expires.Format(time.RFC3339)); got.Status != http.StatusOK {
 		t.Errorf("renew: %s", got)
 	}
 	for id, state := range map[string]string{running: "Running", paused: "Paused", pausing: "Pausing", doomed: "Stopping", accepted: "Pending"} {
-		if got := s.get(t, id).Status; got.State != state {
+		if got := s.Get(t, id).Status; got.State != state {
 			t.Errorf("without an engine the sandbox is %s (%s: %s), want %s", got.State, got.Reason, got.Message, state)
 		}
 	}
 
 	open()
 	e.boot(t)
-	s.await(t, accepted, "Running")
-	s.enter(t, accepted).want(t, "echo usable", "usable\n")
-	s.await(t, pulling, "Running")
-	if got := s.awaitWithin(t, doomed, "Terminated", giveUp).Status; got.Reason != "USER_DELETE" {
+	s.Await(t, accepted, "Running")
+	s.Enter(t, accepted).Want(t, "echo usable", "usable\n")
+	s.Await(t, pulling, "Running")
+	if got := s.AwaitWithin(t, doomed, "Terminated", giveUp).Status; got.Reason != "USER_DELETE" {
 		t.Errorf("the deleted one: %s (%s)", got.Reason, got.Message)
 	}
 	if survives {
-		s.await(t, pausing, "Paused")
-		s.enter(t, running).want(t, "cat /tmp/note", "kept\n")
-		s.resume(t, paused)
-		s.await(t, paused, "Running")
-		s.enter(t, paused).want(t, "echo usable", "usable\n")
+		s.Await(t, pausing, "Paused")
+		s.Enter(t, running).Want(t, "cat /tmp/note", "kept\n")
+		s.Resume(t, paused)
+		s.Enter(t, paused).Want(t, "echo usable", "usable\n")
 	} else {
 		for _, id := range []string{running, paused, pausing} {
-			status := s.awaitWithin(t, id, "Failed", giveUp).Status
+			status := s.AwaitWithin(t, id, "Failed", giveUp).Status
 			if status.Reason != "ENTRYPOINT_EXITED" || !strings.Contains(status.Message, "exit code") {
 				t.Errorf("a sandbox that the engine ended: %s: %s", status.Reason, status.Message)
 			}
 			t.Logf("%s: %s", status.Reason, status.Message)
 		}
 	}
-	if got := s.get(t, running).ExpiresAt; !got.Equal(expires) {
+	if got := s.Get(t, running).ExpiresAt; !got.Equal(expires) {
 		t.Errorf("it expires at %v, the renewal said %v", got, expires)
 	}
 	for _, id := range starting {
-		status := s.settled(t, id)
+		status := s.Settled(t, id)
 		if status.State != "Running" && !slices.Contains([]string{"ENTRYPOINT_EXITED"}, status.Reason) {
 			t.Errorf("one that was being started is %s: %s: %s", status.State, status.Reason, status.Message)
 		}
@@ -107,7 +106,7 @@ func testEngineDies(t *testing.T, e *privateEngine, signal syscall.Signal, survi
 	checkTruth(t, s)
 	checkNoContainerWithoutRecord(t, s)
 
-	s.deleteAll(t)
+	s.DeleteAll(t)
 	if left := e.docker(t, nil, "ps", "--all", "--quiet"); left != "" {
 		t.Errorf("containers are left: %q", left)
 	}
@@ -125,7 +124,7 @@ func checkTruth(t *testing.T, s *service) {
 	want := map[engine.Status]string{engine.StatusRunning: "Running", engine.StatusFrozen: "Paused"}
 	for _, container := range s.containers(t) {
 		id := container.Labels["sandbox.internal/id"]
-		if got := s.get(t, id).Status; !final(got.State) && got.State != want[container.Status] {
+		if got := s.Get(t, id).Status; !lives.Final(got.State) && got.State != want[container.Status] {
 			t.Errorf("%s is %s (%s), its container is %s", id, got.State, got.Message, container.Status)
 		}
 	}

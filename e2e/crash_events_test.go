@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"sandbox.internal/e2e/lives"
 )
 
 // checkEvents reads the story as the events tell it: one sequence without a gap, each sandbox's states one out of the other, and at the
@@ -29,22 +30,22 @@ func (st *story) checkEvents(t *testing.T, players []*player) {
 	if narrator == nil {
 		t.Fatal("nobody is left to tell that the story is over")
 	}
-	if got := st.s.send(t, http.MethodPatch, "/v1/sandboxes/"+narrator.id+"/metadata", `{"end": "`+marker+`"}`); got.status != http.StatusOK {
+	if got := st.s.Send(t, http.MethodPatch, "/v1/sandboxes/"+narrator.id+"/metadata", `{"end": "`+marker+`"}`); got.Status != http.StatusOK {
 		t.Fatalf("patch: %s", got)
 	}
 	narrator.metadata["end"] = marker
 
 	accounts := map[string]*account{}
-	stream := st.s.streamEvents(t, "/v1/events?after=0")
-	events := stream.until(func(e told) bool { return e.Type == "metadata" && e.Metadata["end"] == marker })
+	stream := st.s.StreamEvents(t, "/v1/events?after=0")
+	events := stream.Until(func(e lives.Told) bool { return e.Type == "metadata" && e.Metadata["end"] == marker })
 	for i, e := range events {
-		if i > 0 && e.id != events[i-1].id+1 {
-			t.Errorf("event %d (%s) follows event %d", e.id, e.Type, events[i-1].id)
+		if i > 0 && e.ID != events[i-1].ID+1 {
+			t.Errorf("event %d (%s) follows event %d", e.ID, e.Type, events[i-1].ID)
 		}
-		id := value(e.SandboxID)
+		id := lives.Value(e.SandboxID)
 		a := accounts[id]
 		if a == nil {
-			if e.Type != "state" || value(e.To) != "Pending" {
+			if e.Type != "state" || lives.Value(e.To) != "Pending" {
 				t.Errorf("the story of %s begins with %+v", id, e.SandboxEvent)
 			}
 			a = &account{}
@@ -52,17 +53,17 @@ func (st *story) checkEvents(t *testing.T, players []*player) {
 		}
 		switch e.Type {
 		case "state":
-			if value(e.From) != a.state {
-				t.Errorf("%s comes from %q to %q, it was %q", id, value(e.From), value(e.To), a.state)
+			if lives.Value(e.From) != a.state {
+				t.Errorf("%s comes from %q to %q, it was %q", id, lives.Value(e.From), lives.Value(e.To), a.state)
 			}
-			a.state = value(e.To)
+			a.state = lives.Value(e.To)
 		case "renewed":
-			a.expires = value(e.ExpiresAt)
+			a.expires = lives.Value(e.ExpiresAt)
 		case "metadata":
 			a.metadata = e.Metadata
 		}
 	}
-	listed := st.s.everything(t)
+	listed := st.s.Everything(t)
 	if len(listed) != len(accounts) {
 		t.Errorf("%d sandboxes are listed, the events tell of %d", len(listed), len(accounts))
 	}

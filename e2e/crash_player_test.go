@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sandbox.internal/e2e/lives"
 	"sandbox.internal/gen/lifecycle"
 )
 
@@ -50,9 +51,9 @@ func (st *story) cast(t *testing.T, number uint64, image string, timeout int) *p
 func (p *player) begin() {
 	p.lives--
 	p.name, p.key = uuid.NewString(), uuid.NewString()
-	r := request(p.image, "sleep", "1000")
+	r := lives.Request(p.image, "sleep", "1000")
 	if p.image != busyboxImage {
-		r = request(p.image, "/forever")
+		r = lives.Request(p.image, "/forever")
 	}
 	if p.auth != "" {
 		r.Image.Auth = &lifecycle.ImageAuth{Username: registryUser, Password: p.auth}
@@ -65,8 +66,8 @@ func (p *player) begin() {
 		return
 	}
 	got := p.insist(http.MethodPost, "/v1/sandboxes", string(body), "Idempotency-Key", p.key)
-	created, err := decode[lifecycle.CreatedSandbox](got)
-	if err != nil || got.status != http.StatusAccepted {
+	created, err := lives.Decode[lifecycle.CreatedSandbox](got)
+	if err != nil || got.Status != http.StatusAccepted {
 		p.t.Errorf("create: %v: %s", err, got)
 		return
 	}
@@ -76,7 +77,7 @@ func (p *player) begin() {
 }
 
 // insist repeats a request until it is answered.
-func (p *player) insist(method, path, body string, headers ...string) answer {
+func (p *player) insist(method, path, body string, headers ...string) lives.Answer {
 	for deadline := time.Now().Add(giveUp); ; time.Sleep(20 * time.Millisecond) { // between two attempts
 		got, answered := p.st.try(method, path, body, headers...)
 		if answered {
@@ -84,7 +85,7 @@ func (p *player) insist(method, path, body string, headers ...string) answer {
 		}
 		if time.Now().After(deadline) {
 			p.t.Errorf("%s %s: nobody answers", method, path)
-			return answer{}
+			return lives.Answer{}
 		}
 	}
 }
@@ -126,15 +127,15 @@ func (p *player) play() {
 
 // act asks for a change. It returns whether it was acknowledged; refused is what a sandbox that has not settled may answer. What an
 // unanswered request came to is for the caller to find out.
-func (p *player) act(method, path, body string, want int) (got answer, acknowledged, answered bool) {
+func (p *player) act(method, path, body string, want int) (got lives.Answer, acknowledged, answered bool) {
 	got, answered = p.st.try(method, "/v1/sandboxes/"+p.id+path, body)
 	switch {
 	case !answered:
 		p.settled = false
 		return got, false, false
-	case got.status == want:
+	case got.Status == want:
 		return got, true, true
-	case got.status == http.StatusConflict && !p.settled:
+	case got.Status == http.StatusConflict && !p.settled:
 		return got, false, true
 	}
 	p.t.Errorf("%s %s%s of a sandbox that must be %s: %s, want %d", method, p.id, path, p.state, got, want)
@@ -160,7 +161,7 @@ func (p *player) renew(by time.Duration) {
 	if !at.After(p.expires) {
 		return
 	}
-	got, acknowledged, answered := p.act(http.MethodPost, "/renew-expiration", renewal(at.Format(time.RFC3339)), http.StatusOK)
+	got, acknowledged, answered := p.act(http.MethodPost, "/renew-expiration", lives.Renewal(at.Format(time.RFC3339)), http.StatusOK)
 	switch {
 	case acknowledged:
 		p.expires = at
@@ -234,7 +235,7 @@ func (p *player) meddle() {
 // see returns the sandbox as the service shows it.
 func (p *player) see() lifecycle.Sandbox {
 	got := p.insist(http.MethodGet, "/v1/sandboxes/"+p.id, "")
-	sandbox, err := decode[lifecycle.Sandbox](got)
+	sandbox, err := lives.Decode[lifecycle.Sandbox](got)
 	if err != nil {
 		p.t.Errorf("a sandbox that was accepted: GET %s: %v", p.id, err)
 	}
@@ -248,7 +249,7 @@ func (p *player) settle() lifecycle.Sandbox {
 	for deadline := time.Now().Add(giveUp); ; time.Sleep(20 * time.Millisecond) { // between two looks
 		sandbox := p.see()
 		switch state := sandbox.Status.State; {
-		case state == "Running", state == "Paused", final(state):
+		case state == "Running", state == "Paused", lives.Final(state):
 			return sandbox
 		case time.Now().After(deadline):
 			p.t.Errorf("%s is still %s (%s)", p.id, state, sandbox.Status.Message)
@@ -339,7 +340,7 @@ func (p *player) curtain() {
 		p.await()
 	default:
 		if p.look() && p.state == "Running" {
-			p.st.s.enter(p.t, p.id).want(p.t, "echo usable", "usable\n")
+			p.st.s.Enter(p.t, p.id).Want(p.t, "echo usable", "usable\n")
 		}
 	}
 	p.compare(p.see())

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"sandbox.internal/e2e/lives"
 )
 
 // giveUp is after how long a test gives up on something that must happen, however busy the machine is.
@@ -28,11 +29,11 @@ func TestCrashStory(t *testing.T) {
 	slow, open := startSlowRegistry(t, "")
 	password := uuid.NewString()
 	guarded, openGuarded := startSlowRegistry(t, password)
-	arriving := story.cast(t, 3, slow.push(t, "story/scratch", programs.build(t, "./testdata/forever")), 600)
+	arriving := story.cast(t, 3, slow.push(t, "story/scratch", lives.Build(t, "sandbox.internal/e2e/testdata/forever")), 600)
 	revoked := story.cast(t, 4, arriving.image, 600)
-	lost := story.cast(t, 5, guarded.push(t, "story/private", programs.build(t, "./testdata/forever")), 600)
+	lost := story.cast(t, 5, guarded.push(t, "story/private", lives.Build(t, "sandbox.internal/e2e/testdata/forever")), 600)
 	lost.auth = password
-	concurrently([]*player{ticking, renewed, arriving, revoked, lost}, (*player).begin)
+	lives.Concurrently([]*player{ticking, renewed, arriving, revoked, lost}, (*player).begin)
 	renewed.renew(10 * time.Minute)
 
 	var actors []*player
@@ -68,7 +69,7 @@ func TestCrashStory(t *testing.T) {
 	if got := lost.last(); got.State != "Failed" || got.Reason != "IMAGE_PULL_ERROR" {
 		t.Errorf("the private image: %+v, want IMAGE_PULL_ERROR", got)
 	} else {
-		contains(t, got.Message, "credentials are not stored")
+		lives.Contains(t, got.Message, "credentials are not stored")
 	}
 	story.checkBooks(t, everybody)
 	story.checkEvents(t, everybody)
@@ -80,7 +81,7 @@ type story struct {
 	s      *service
 	seed   uint64
 	random *rand.Rand // of the one who kills
-	line   atomic.Pointer[client]
+	line   atomic.Pointer[lives.Client]
 	over   chan struct{}
 
 	counts struct{ asked, unanswered, meddled atomic.Int64 }
@@ -94,7 +95,7 @@ func tell(t *testing.T) *story {
 		seed = rand.Uint64()
 	}
 	t.Logf("E2E_SEED=%d", seed)
-	st := &story{s: start(t, plan{program: true}), seed: seed, random: rand.New(rand.NewPCG(seed, 0)), over: make(chan struct{})}
+	st := &story{s: start(t, lives.Plan{Program: true}), seed: seed, random: rand.New(rand.NewPCG(seed, 0)), over: make(chan struct{})}
 	st.connect()
 	t.Cleanup(func() {
 		t.Logf("%d requests, %d of them unanswered, %d blows from outside", st.counts.asked.Load(), st.counts.unanswered.Load(), st.counts.meddled.Load())
@@ -103,15 +104,15 @@ func tell(t *testing.T) *story {
 }
 
 func (st *story) connect() {
-	line := st.s.client
+	line := st.s.Client
 	st.line.Store(&line)
 }
 
-func (st *story) kill() { st.s.kill() }
+func (st *story) kill() { st.s.Kill() }
 
 func (st *story) boot(t *testing.T) {
 	t.Helper()
-	st.s.boot(t)
+	st.s.Boot(t)
 	st.connect()
 }
 
@@ -121,9 +122,9 @@ func pause(random *rand.Rand, atMost time.Duration) {
 }
 
 // try makes a request once, of whatever service there is. It returns false when nobody answered.
-func (st *story) try(method, path, body string, headers ...string) (answer, bool) {
+func (st *story) try(method, path, body string, headers ...string) (lives.Answer, bool) {
 	st.counts.asked.Add(1)
-	got, err := st.line.Load().try(method, path, body, headers...)
+	got, err := st.line.Load().Try(method, path, body, headers...)
 	if err != nil {
 		st.counts.unanswered.Add(1)
 	}
@@ -140,7 +141,7 @@ func (st *story) checkBooks(t *testing.T, players []*player) {
 			known[id] = true
 		}
 	}
-	listed := st.s.everything(t)
+	listed := st.s.Everything(t)
 	for _, sandbox := range listed {
 		if !known[sandbox.ID] {
 			t.Errorf("nobody asked for %s (%v)", sandbox.ID, sandbox.Metadata)
@@ -166,7 +167,7 @@ func (st *story) loseDatabase(t *testing.T, players []*player) {
 		p.remember() // renewals and patches since then are in the database alone
 	}
 	st.kill()
-	if err := os.RemoveAll(st.s.folder); err != nil {
+	if err := os.RemoveAll(st.s.Folder); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(st.random.Int64N(int64(2*time.Second))))
@@ -176,7 +177,7 @@ func (st *story) loseDatabase(t *testing.T, players []*player) {
 	for _, p := range players {
 		switch {
 		case p.gone:
-			if got := st.s.send(t, http.MethodGet, "/v1/sandboxes/"+p.id, ""); got.status != http.StatusNotFound {
+			if got := st.s.Send(t, http.MethodGet, "/v1/sandboxes/"+p.id, ""); got.Status != http.StatusNotFound {
 				t.Errorf("%s had ended and is found in labels: %s", p.id, got)
 			}
 		case p.timeout == 60 && p.expires.Equal(p.original): // which is past by now
@@ -184,12 +185,12 @@ func (st *story) loseDatabase(t *testing.T, players []*player) {
 			p.await()
 		default:
 			if p.look() && p.state == "Running" {
-				st.s.enter(t, p.id).want(t, "echo usable", "usable\n")
+				st.s.Enter(t, p.id).Want(t, "echo usable", "usable\n")
 			}
 		}
 	}
-	if len(st.s.everything(t)) != alive {
-		t.Errorf("%d sandboxes are listed, %d were alive", len(st.s.everything(t)), alive)
+	if len(st.s.Everything(t)) != alive {
+		t.Errorf("%d sandboxes are listed, %d were alive", len(st.s.Everything(t)), alive)
 	}
 	checkNoContainerWithoutRecord(t, st.s)
 	t.Logf("%d sandboxes were rebuilt from labels", alive)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"sandbox.internal/e2e/lives"
 	"sandbox.internal/gen/lifecycle"
 )
 
@@ -21,7 +22,7 @@ type storm struct {
 // Every accepted sandbox must be usable, Failed with a reason, or ended by its delete; no container may be without a record.
 func TestCrash(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{program: true})
+	s := start(t, lives.Plan{Program: true})
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -32,15 +33,15 @@ func TestCrash(t *testing.T) {
 		victims := all.victims(random, 10)
 		var requests sync.WaitGroup
 		for range 20 {
-			requests.Go(func() { all.create(t, &s.client) })
+			requests.Go(func() { all.create(t, &s.Client) })
 		}
 		for _, id := range victims {
-			requests.Go(func() { all.delete(t, &s.client, id) })
+			requests.Go(func() { all.delete(t, &s.Client, id) })
 		}
 		time.Sleep(after) // the moment of the crash, not a wait for something
-		s.kill()
+		s.Kill()
 		requests.Wait()
-		s.boot(t)
+		s.Boot(t)
 	}
 	if len(all.accepted) == 0 {
 		t.Fatal("no create was accepted: this proves nothing")
@@ -49,20 +50,20 @@ func TestCrash(t *testing.T) {
 	all.check(t, s)
 	checkNoContainerWithoutRecord(t, s)
 
-	s.deleteAll(t)
-	for _, sandbox := range s.everything(t) {
-		if !final(s.get(t, sandbox.ID).Status.State) {
-			s.await(t, sandbox.ID, "Terminated")
+	s.DeleteAll(t)
+	for _, sandbox := range s.Everything(t) {
+		if !lives.Final(s.Get(t, sandbox.ID).Status.State) {
+			s.Await(t, sandbox.ID, "Terminated")
 		}
 	}
 }
 
-func (w *storm) create(t *testing.T, c *client) {
-	answer, err := c.try(http.MethodPost, "/v1/sandboxes", encode(t, idle()))
+func (w *storm) create(t *testing.T, c *lives.Client) {
+	answer, err := c.Try(http.MethodPost, "/v1/sandboxes", lives.Encode(t, idle()))
 	if err != nil {
 		return // killed before it answered: nothing was promised
 	}
-	created, err := decode[lifecycle.CreatedSandbox](answer)
+	created, err := lives.Decode[lifecycle.CreatedSandbox](answer)
 	if err != nil {
 		t.Errorf("create: %v", err)
 		return
@@ -72,12 +73,12 @@ func (w *storm) create(t *testing.T, c *client) {
 	w.accepted = append(w.accepted, created.ID)
 }
 
-func (w *storm) delete(t *testing.T, c *client, id string) {
-	answer, err := c.try(http.MethodDelete, "/v1/sandboxes/"+id, "")
+func (w *storm) delete(t *testing.T, c *lives.Client, id string) {
+	answer, err := c.Try(http.MethodDelete, "/v1/sandboxes/"+id, "")
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.deleting[id] = err == nil
-	if err == nil && answer.status != http.StatusNoContent {
+	if err == nil && answer.Status != http.StatusNoContent {
 		t.Errorf("delete %s: %s", id, answer)
 	}
 }
@@ -99,15 +100,15 @@ func (w *storm) check(t *testing.T, s *service) {
 	for _, id := range w.accepted {
 		answered, asked := w.deleting[id]
 		if answered {
-			if got := s.await(t, id, "Terminated").Status; got.Reason != "USER_DELETE" {
+			if got := s.Await(t, id, "Terminated").Status; got.Reason != "USER_DELETE" {
 				t.Errorf("%s was deleted, its reason is %s", id, got.Reason)
 			}
 			continue
 		}
-		status := s.settled(t, id)
+		status := s.Settled(t, id)
 		switch {
 		case status.State == "Running":
-			s.enter(t, id).want(t, "echo usable", "usable\n")
+			s.Enter(t, id).Want(t, "echo usable", "usable\n")
 		case status.State == "Failed" && status.Reason != "" && status.Message != "":
 			t.Logf("%s is Failed: %s: %s", id, status.Reason, status.Message)
 		case status.State == "Terminated" && asked:
@@ -117,26 +118,15 @@ func (w *storm) check(t *testing.T, s *service) {
 	}
 }
 
-// settled polls until the service has nothing left to do for the sandbox.
-func (c *client) settled(t *testing.T, id string) lifecycle.SandboxStatus {
-	t.Helper()
-	var status lifecycle.SandboxStatus
-	eventually(t, id+" has settled", func() bool {
-		status = c.get(t, id).Status
-		return status.State == "Running" || status.State == "Paused" || final(status.State)
-	})
-	return status
-}
-
 func checkNoContainerWithoutRecord(t *testing.T, s *service) {
 	t.Helper()
-	for _, sandbox := range s.everything(t) { // those whose create was not answered too
-		s.settled(t, sandbox.ID)
+	for _, sandbox := range s.Everything(t) { // those whose create was not answered too
+		s.Settled(t, sandbox.ID)
 	}
-	eventually(t, "every container belongs to a sandbox that lives", func() bool {
+	lives.Eventually(t, "every container belongs to a sandbox that lives", func() bool {
 		alive := map[string]bool{}
-		for _, sandbox := range s.everything(t) {
-			alive[sandbox.ID] = !final(sandbox.Status.State)
+		for _, sandbox := range s.Everything(t) {
+			alive[sandbox.ID] = !lives.Final(sandbox.Status.State)
 		}
 		for _, container := range s.containers(t) {
 			if !alive[container.Labels["sandbox.internal/id"]] {

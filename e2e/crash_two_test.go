@@ -2,24 +2,19 @@ package e2e_test
 
 import (
 	"os"
-	"strings"
 	"testing"
 
-	"github.com/rs/zerolog"
-
-	"sandbox.internal/server/api"
-	"sandbox.internal/server/app"
-	"sandbox.internal/server/config"
+	"sandbox.internal/e2e/lives"
 )
 
 // TestTwoServersOnOneEngine has one service lose its database and take up its sandboxes from labels, beside another one at work.
 func TestTwoServersOnOneEngine(t *testing.T) {
 	t.Parallel()
-	quiet, crashing := start(t, plan{}), start(t, plan{program: true})
-	running, paused := quiet.running(t, idle()), quiet.running(t, idle())
-	quiet.enter(t, running).want(t, "echo kept > /tmp/note", "")
-	quiet.pause(t, paused)
-	own := crashing.running(t, idle())
+	quiet, crashing := start(t, lives.Plan{}), start(t, lives.Plan{Program: true})
+	running, paused := quiet.Running(t, idle()), quiet.Running(t, idle())
+	quiet.Enter(t, running).Want(t, "echo kept > /tmp/note", "")
+	quiet.Pause(t, paused)
+	own := crashing.Running(t, idle())
 	before := map[string]string{}
 	for _, container := range quiet.containers(t) {
 		before[container.ID] = string(container.Status)
@@ -29,25 +24,25 @@ func TestTwoServersOnOneEngine(t *testing.T) {
 	}
 
 	for range 2 {
-		crashing.kill()
-		if err := os.RemoveAll(crashing.folder); err != nil {
+		crashing.Kill()
+		if err := os.RemoveAll(crashing.Folder); err != nil {
 			t.Fatal(err)
 		}
-		passing := quiet.create(t, idle()) // while the other recovers
-		crashing.boot(t)
-		crashing.await(t, own, "Running")
-		if got := ids(crashing.everything(t)); len(got) != 1 || got[0] != own {
+		passing := quiet.Create(t, idle()) // while the other recovers
+		crashing.Boot(t)
+		crashing.Await(t, own, "Running")
+		if got := lives.IDs(crashing.Everything(t)); len(got) != 1 || got[0] != own {
 			t.Errorf("the one without a database knows %v, its own is %s", got, own)
 		}
-		quiet.await(t, passing, "Running")
-		quiet.delete(t, passing)
-		quiet.await(t, passing, "Terminated")
+		quiet.Await(t, passing, "Running")
+		quiet.Delete(t, passing)
+		quiet.Await(t, passing, "Terminated")
 	}
-	crashing.delete(t, own)
-	crashing.await(t, own, "Terminated")
+	crashing.Delete(t, own)
+	crashing.Await(t, own, "Terminated")
 
-	quiet.enter(t, running).want(t, "cat /tmp/note", "kept\n")
-	if got := quiet.get(t, paused).Status; got.State != "Paused" {
+	quiet.Enter(t, running).Want(t, "cat /tmp/note", "kept\n")
+	if got := quiet.Get(t, paused).Status; got.State != "Paused" {
 		t.Errorf("the paused one is %s (%s)", got.State, got.Message)
 	}
 	for _, container := range quiet.containers(t) {
@@ -60,34 +55,22 @@ func TestTwoServersOnOneEngine(t *testing.T) {
 // TestSecondServerIsRefused starts a service on what belongs to one that runs: its records, and its name at the engine.
 func TestSecondServerIsRefused(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{program: true})
-	id := s.running(t, idle())
+	s := start(t, lives.Plan{Program: true})
+	id := s.Running(t, idle())
 	for name, c := range map[string]struct {
-		second service
-		says   []string
+		instance, folder string
+		says             []string
 	}{
-		"same records":  {service{instance: s.instance + "-2", folder: s.folder}, []string{s.folder, "in use by another process"}},
-		"same instance": {service{instance: s.instance, folder: t.TempDir()}, []string{"server.instance", s.instance, "another service on this machine"}},
+		"same records":  {s.Instance + "-2", s.Folder, []string{s.Folder, "in use by another process"}},
+		"same instance": {s.Instance, t.TempDir(), []string{"server.instance", s.Instance, "another service on this machine"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c.second.file = t.TempDir() + "/sandbox.toml"
-			if err := os.WriteFile(c.second.file, []byte(c.second.settings(plan{})), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			cfg, err := config.Load(c.second.file, os.Getenv)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, err = app.New(t.Context(), cfg, api.Version{}, zerolog.Nop())
+			err := refused(t, c.instance, c.folder, "")
 			if err == nil {
 				t.Fatal("the second service starts")
 			}
-			for _, words := range c.says {
-				if !strings.Contains(err.Error(), words) {
-					t.Errorf("%q does not say %q", err, words)
-				}
-			}
+			lives.Contains(t, err.Error(), c.says...)
 		})
 	}
-	s.enter(t, id).want(t, "echo untouched", "untouched\n")
+	s.Enter(t, id).Want(t, "echo untouched", "untouched\n")
 }

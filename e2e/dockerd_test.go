@@ -17,6 +17,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"sandbox.internal/e2e/lives"
 	"sandbox.internal/runtime/docker"
 )
 
@@ -30,7 +31,7 @@ type privateEngine struct {
 	// another one could take those of containers that survive this one's death.
 	published string
 	args      []string
-	log       journal
+	log       lives.Journal
 
 	process *exec.Cmd // nil while it is dead
 	ended   chan struct{}
@@ -104,10 +105,10 @@ func (e *privateEngine) boot(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	eventually(t, "the engine answers", func() bool {
+	lives.Eventually(t, "the engine answers", func() bool {
 		select {
 		case <-e.ended:
-			t.Fatalf("the engine ended:\n%s", e.log.tail(30))
+			t.Fatalf("the engine ended:\n%s", e.log.Tail(30))
 		default:
 		}
 		_, err := client.Info(context.Background())
@@ -122,7 +123,7 @@ func (e *privateEngine) end(t *testing.T, signal syscall.Signal) {
 	<-e.ended
 	e.process = nil
 	daemon := filepath.Join(e.folder, "exec/containerd/containerd.toml")
-	eventually(t, "the engine's containerd has ended", func() bool { return len(processesWith(t, daemon)) == 0 })
+	lives.Eventually(t, "the engine's containerd has ended", func() bool { return len(processesWith(t, daemon)) == 0 })
 }
 
 // docker runs Docker's tool against this engine.
@@ -152,7 +153,7 @@ func (e *privateEngine) load(t *testing.T, images ...string) {
 // destroy removes everything of the engine: containers, processes, mounts, files, the bridge.
 func (e *privateEngine) destroy(t *testing.T) {
 	if t.Failed() {
-		t.Logf("the engine's log:\n%s", e.log.tail(60))
+		t.Logf("the engine's log:\n%s", e.log.Tail(60))
 	}
 	select {
 	case <-e.ended:
@@ -169,7 +170,7 @@ func (e *privateEngine) destroy(t *testing.T) {
 	for _, pid := range processesWith(t, e.folder) {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // may have ended meanwhile
 	}
-	eventually(t, "no process of the engine is left", func() bool { return len(processesWith(t, e.folder)) == 0 })
+	lives.Eventually(t, "no process of the engine is left", func() bool { return len(processesWith(t, e.folder)) == 0 })
 	for _, mount := range mountsUnder(t, e.folder) {
 		if err := syscall.Unmount(mount, syscall.MNT_DETACH); err != nil {
 			t.Errorf("unmount %s: %v", mount, err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/getkin/kin-openapi/openapi3"
+	"sandbox.internal/e2e/lives"
 )
 
 // described are the operationIds of a contract, by their tag.
@@ -27,13 +28,13 @@ func described(document *openapi3.T) map[string]string {
 // request leaves the service.
 func TestDocsInABrowser(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{})
-	b := browse(t, s.url)
-	lifecycle, err := lifecycleContract()
+	s := start(t, lives.Plan{})
+	b := browse(t, s.URL)
+	lifecycle, err := lives.LifecycleContract()
 	if err != nil {
 		t.Fatal(err)
 	}
-	execd, err := execdContract()
+	execd, err := lives.ExecdContract()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,9 +77,9 @@ func (b *tab) open(t *testing.T, path string) {
 // TestTryItOut uses Swagger UI as a person does: without the key 401, with it 200, and the key is kept nowhere.
 func TestTryItOut(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{})
-	id := s.running(t, idle())
-	b := browse(t, s.url)
+	s := start(t, lives.Plan{})
+	id := s.Running(t, idle())
+	b := browse(t, s.URL)
 
 	const list = "#operations-Sandboxes-listSandboxes"
 	b.open(t, "/docs")
@@ -86,7 +87,7 @@ func TestTryItOut(t *testing.T) {
 	if got := b.execute(t, list); got != http.StatusUnauthorized {
 		t.Errorf("without a key: %d", got)
 	}
-	b.authorise(t, adminKey)
+	b.authorise(t, lives.AdminKey)
 	if got := b.execute(t, list); got != http.StatusOK {
 		t.Errorf("with the key: %d", got)
 	}
@@ -96,7 +97,7 @@ func TestTryItOut(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &answer); err != nil || len(answer.Items) != 1 || answer.Items[0].ID != id {
 		t.Errorf("the page shows %q (%v), not the list with %s", body, err, id)
 	}
-	if got := b.stored(t); got != `[{},{},""]` || strings.Contains(got, adminKey) {
+	if got := b.stored(t); got != `[{},{},""]` || strings.Contains(got, lives.AdminKey) {
 		t.Errorf("the page has stored %s", got)
 	}
 	b.open(t, "/docs")
@@ -114,16 +115,16 @@ func TestTryItOut(t *testing.T) {
 // TestTryExecd sends a request into a sandbox: the page knows the way through the service, and needs the sandbox's id and the key.
 func TestTryExecd(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{})
-	id := s.running(t, idle())
-	b := browse(t, s.url)
+	s := start(t, lives.Plan{})
+	id := s.Running(t, idle())
+	b := browse(t, s.URL)
 
 	const metrics = "#operations-Metrics-getMetrics"
 	b.open(t, "/docs/execd")
 	b.until(t, "document.querySelector('.servers input') !== null")
 	evaluate[chromedp.Void](t, b, "document.querySelector('.servers input').select()") // what is typed replaces what is selected
 	b.enter(t, ".servers input", id)
-	b.authorise(t, adminKey)
+	b.authorise(t, lives.AdminKey)
 	b.picture(t, "servers")
 	b.click(t, metrics+" .opblock-summary-control")
 	got := b.execute(t, metrics)
@@ -133,7 +134,7 @@ func TestTryExecd(t *testing.T) {
 	if request == nil {
 		t.Fatalf("nothing was sent to %s", path)
 	}
-	if headers := headersOf(request); headers["service-api-key"] != adminKey {
+	if headers := headersOf(request); headers["service-api-key"] != lives.AdminKey {
 		t.Errorf("the request's headers are %q", headers)
 	}
 	if got != http.StatusOK {

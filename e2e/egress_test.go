@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sandbox.internal/e2e/lives"
 	"sandbox.internal/gen/lifecycle"
 	"sandbox.internal/runtime/engine"
 )
@@ -67,7 +68,7 @@ func egressSettings(o outside) string {
 
 // confined asks for a sandbox with a policy that allows nothing but those targets.
 func confined(targets ...string) lifecycle.CreateSandboxRequest {
-	r := request(baseImage, "sleep", "1000")
+	r := lives.Request(baseImage, "sleep", "1000")
 	deny := lifecycle.NetworkActionDeny
 	r.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: &deny}
 	for _, target := range targets {
@@ -77,15 +78,15 @@ func confined(targets ...string) lifecycle.CreateSandboxRequest {
 }
 
 // gets and cannot say what a request from inside the sandbox must come to.
-func (b *box) gets(t *testing.T, host string) {
+func gets(t *testing.T, b *lives.Box, host string) {
 	t.Helper()
 	name := strings.TrimSuffix(host, ".test")
-	eventually(t, "the sandbox reaches "+host, func() bool { return b.run(t, fetchFrom(host)).stdout == name })
+	lives.Eventually(t, "the sandbox reaches "+host, func() bool { return b.Run(t, fetchFrom(host)).Stdout == name })
 }
 
-func (b *box) cannot(t *testing.T, host string) {
+func cannot(t *testing.T, b *lives.Box, host string) {
 	t.Helper()
-	if got := b.run(t, fetchFrom(host)); got.code == 0 || got.stdout != "" {
+	if got := b.Run(t, fetchFrom(host)); got.Code == 0 || got.Stdout != "" {
 		t.Errorf("the sandbox reaches %s: %+v", host, got)
 	}
 }
@@ -96,11 +97,11 @@ func fetchFrom(host string) string {
 
 func (s *service) policy(t *testing.T, method, id, body string) lifecycle.NetworkPolicy {
 	t.Helper()
-	got := s.send(t, method, "/v1/sandboxes/"+id+"/network-policy", body, "Content-Type", "application/json")
-	if got.status != http.StatusOK {
+	got := s.Send(t, method, "/v1/sandboxes/"+id+"/network-policy", body, "Content-Type", "application/json")
+	if got.Status != http.StatusOK {
 		t.Fatalf("%s network-policy %s: %s", method, body, got)
 	}
-	policy, err := decode[lifecycle.NetworkPolicy](got)
+	policy, err := lives.Decode[lifecycle.NetworkPolicy](got)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,21 +135,21 @@ func (s *service) signalGuard(t *testing.T, id, signal string) {
 func TestEgress(t *testing.T) {
 	t.Parallel()
 	o := newOutside(t)
-	s := start(t, plan{settings: "[docker]\ndrop_capabilities = []\n" + egressSettings(o)})
-	id := s.running(t, confined("allowed.test"))
-	inside := s.enter(t, id)
+	s := start(t, lives.Plan{Settings: "[docker]\ndrop_capabilities = []\n" + egressSettings(o)})
+	id := s.Running(t, confined("allowed.test"))
+	inside := s.Enter(t, id)
 	path := "/v1/sandboxes/" + id
 
 	t.Run("row lifecycle/configuration/egress.image", func(t *testing.T) {
-		inside.gets(t, "allowed.test")
-		inside.cannot(t, "denied.test")
-		inside.cannot(t, o.denied)
+		gets(t, inside, "allowed.test")
+		cannot(t, inside, "denied.test")
+		cannot(t, inside, o.denied)
 	})
 	t.Run("row lifecycle/networking/rule 4", func(t *testing.T) {
 		const netAdmin, netRaw = 1 << 12, 1 << 13
 		var bounding, effective uint64
-		got := inside.run(t, "grep -E '^Cap(Bnd|Eff)' /proc/self/status | cut -f2 | tr '\\n' ' '")
-		if _, err := fmt.Sscanf(got.stdout, "%x %x", &effective, &bounding); err != nil {
+		got := inside.Run(t, "grep -E '^Cap(Bnd|Eff)' /proc/self/status | cut -f2 | tr '\\n' ' '")
+		if _, err := fmt.Sscanf(got.Stdout, "%x %x", &effective, &bounding); err != nil {
 			t.Fatalf("capabilities: %+v: %v", got, err)
 		}
 		if bounding == 0 || bounding&(netAdmin|netRaw) != 0 || effective&(netAdmin|netRaw) != 0 {
@@ -158,41 +159,41 @@ func TestEgress(t *testing.T) {
 		if !strings.Contains(strings.ReplaceAll(caps, "CAP_", ""), "[NET_ADMIN] [ALL]") {
 			t.Errorf("capabilities of the sidecar: %s", caps)
 		}
-		inside.want(t, "cat /proc/sys/net/ipv6/conf/all/disable_ipv6 /proc/sys/net/ipv6/conf/eth0/disable_ipv6", "1\n1\n")
-		if got := inside.run(t, "cat /proc/net/if_inet6"); got.stdout != "" {
-			t.Errorf("the sandbox has an IPv6 address: %s", got.stdout)
+		inside.Want(t, "cat /proc/sys/net/ipv6/conf/all/disable_ipv6 /proc/sys/net/ipv6/conf/eth0/disable_ipv6", "1\n1\n")
+		if got := inside.Run(t, "cat /proc/net/if_inet6"); got.Stdout != "" {
+			t.Errorf("the sandbox has an IPv6 address: %s", got.Stdout)
 		}
 	})
 	t.Run("changes", func(t *testing.T) {
-		if got := s.policy(t, http.MethodGet, id, ""); value(got.DefaultAction) != "deny" || len(got.Egress) != 1 {
+		if got := s.policy(t, http.MethodGet, id, ""); lives.Value(got.DefaultAction) != "deny" || len(got.Egress) != 1 {
 			t.Errorf("policy: %+v", got)
 		}
-		events := s.streamEvents(t, path+"/events")
+		events := s.StreamEvents(t, path+"/events")
 		s.policy(t, http.MethodPatch, id, `[{"action":"allow","target":"denied.test"}]`)
-		events.until(func(e told) bool { return e.Type == "networkPolicy" && len(e.NetworkPolicy.Egress) == 2 })
-		inside.gets(t, "denied.test")
+		events.Until(func(e lives.Told) bool { return e.Type == "networkPolicy" && len(e.NetworkPolicy.Egress) == 2 })
+		gets(t, inside, "denied.test")
 		if got := s.policy(t, http.MethodDelete, id, `["denied.test"]`); len(got.Egress) != 1 {
 			t.Errorf("policy after DELETE: %+v", got)
 		}
-		inside.cannot(t, "denied.test")
-		inside.gets(t, "allowed.test")
+		cannot(t, inside, "denied.test")
+		gets(t, inside, "allowed.test")
 		s.policy(t, http.MethodPut, id, `{}`)
-		inside.gets(t, "denied.test")
-		wantProblem(t, s.send(t, http.MethodPut, path+"/network-policy", `{"egress":[{"action":"deny","target":"no target"}]}`),
+		gets(t, inside, "denied.test")
+		lives.WantProblem(t, s.Send(t, http.MethodPut, path+"/network-policy", `{"egress":[{"action":"deny","target":"no target"}]}`),
 			http.StatusBadRequest, "INVALID_REQUEST_BODY", "egress[0].target")
 		s.policy(t, http.MethodPut, id, `{"defaultAction":"deny","egress":[{"action":"allow","target":"allowed.test"}]}`)
 	})
 	t.Run("decisions", func(t *testing.T) {
-		inside.cannot(t, "denied.test")
-		eventually(t, "the refusal is among the decisions", func() bool {
-			return strings.Contains(s.send(t, http.MethodGet, path+"/network-decisions", "").body, `"target":"denied.test"`)
+		cannot(t, inside, "denied.test")
+		lives.Eventually(t, "the refusal is among the decisions", func() bool {
+			return strings.Contains(s.Send(t, http.MethodGet, path+"/network-decisions", "").Body, `"target":"denied.test"`)
 		})
-		if got := s.send(t, http.MethodGet, path+"/network-decisions/proposal", ""); got.status != http.StatusOK || !strings.Contains(got.body, "allowed.test") {
+		if got := s.Send(t, http.MethodGet, path+"/network-decisions/proposal", ""); got.Status != http.StatusOK || !strings.Contains(got.Body, "allowed.test") {
 			t.Errorf("proposal: %s", got)
 		}
 	})
 	t.Run("decisions as they come", func(t *testing.T) {
-		response, end := s.open(t, path+"/network-decisions", "Accept", "text/event-stream")
+		response, end := s.Open(t, path+"/network-decisions", "Accept", "text/event-stream")
 		defer end()
 		lines := bufio.NewScanner(response.Body)
 		await := func(text string) {
@@ -205,75 +206,73 @@ func TestEgress(t *testing.T) {
 			t.Fatalf("the stream (%s) ended before %s came: %v", response.Status, text, lines.Err())
 		}
 		await(`"target":"denied.test"`)
-		inside.cannot(t, "unheard-of.test")
+		cannot(t, inside, "unheard-of.test")
 		await(`"target":"unheard-of.test"`)
 	})
 	t.Run("endpoint of the sidecar", func(t *testing.T) {
-		endpoint := s.endpoint(t, id, 18080)
+		endpoint := s.Endpoint(t, id, 18080)
 		token := endpoint.Headers["X-EGRESS-ACCESS-TOKEN"]
-		if got := fetch(t, endpoint.URL+"/policy", "X-EGRESS-ACCESS-TOKEN", token); token == "" || got.status != http.StatusOK {
+		if got := lives.Fetch(t, endpoint.URL+"/policy", "X-EGRESS-ACCESS-TOKEN", token); token == "" || got.Status != http.StatusOK {
 			t.Errorf("GET %s/policy: %s", endpoint.URL, got)
 		}
-		if got := fetch(t, endpoint.URL+"/policy"); got.status != http.StatusUnauthorized {
+		if got := lives.Fetch(t, endpoint.URL+"/policy"); got.Status != http.StatusUnauthorized {
 			t.Errorf("without the token: %s", got)
 		}
-		if strings.Contains(s.log.tail(10000), token) {
+		if strings.Contains(s.Log.Tail(10000), token) {
 			t.Error("the log shows the token")
 		}
-		wantProblem(t, fetch(t, s.url+path+"/proxy/18080/policy", keyHeader, adminKey), http.StatusConflict, "CONFLICT", "egress sidecar")
+		lives.WantProblem(t, lives.Fetch(t, s.URL+path+"/proxy/18080/policy", lives.KeyHeader, lives.AdminKey), http.StatusConflict, "CONFLICT", "egress sidecar")
 	})
 	t.Run("pause", func(t *testing.T) {
-		s.pause(t, id)
-		s.await(t, id, "Paused")
+		s.Pause(t, id)
 		s.policy(t, http.MethodPatch, id, `[{"action":"allow","target":"denied.test"}]`)
-		s.resume(t, id)
-		s.await(t, id, "Running")
-		inside.gets(t, "denied.test")
+		s.Resume(t, id)
+		gets(t, inside, "denied.test")
 		s.policy(t, http.MethodDelete, id, `["denied.test"]`)
 	})
 	t.Run("the guard dies", func(t *testing.T) {
 		s.killGuard(t, id)
-		eventually(t, "the status tells of it", func() bool {
-			return strings.Contains(s.get(t, id).Status.Message, "the egress guard died and was started again")
+		lives.Eventually(t, "the status tells of it", func() bool {
+			return strings.Contains(s.Get(t, id).Status.Message, "the egress guard died and was started again")
 		})
-		inside.gets(t, "allowed.test")
-		inside.cannot(t, "denied.test")
+		gets(t, inside, "allowed.test")
+		cannot(t, inside, "denied.test")
 	})
 	t.Run("a big policy", func(t *testing.T) {
 		targets := make([]string, 4000)
 		for i := range targets {
 			targets[i] = fmt.Sprintf("%s-%d.example.com", strings.Repeat("x", 50), i)
 		}
-		big := s.running(t, confined(append(targets, "allowed.test")...))
-		s.enter(t, big).gets(t, "allowed.test")
-		s.enter(t, big).cannot(t, "denied.test")
-		s.delete(t, big)
+		big := s.Running(t, confined(append(targets, "allowed.test")...))
+		gets(t, s.Enter(t, big), "allowed.test")
+		cannot(t, s.Enter(t, big), "denied.test")
+		s.Delete(t, big)
 	})
 	t.Run("no policy", func(t *testing.T) {
-		free := s.running(t, request(baseImage, "sleep", "1000"))
-		s.enter(t, free).gets(t, "denied.test")
+		free := s.Running(t, lives.Request(baseImage, "sleep", "1000"))
+		gets(t, s.Enter(t, free), "denied.test")
 		s.policy(t, http.MethodPut, free, `{"defaultAction":"deny"}`)
-		s.enter(t, free).cannot(t, "denied.test")
-		s.delete(t, free)
+		cannot(t, s.Enter(t, free), "denied.test")
+		s.Delete(t, free)
 	})
 	t.Run("the end", func(t *testing.T) {
-		s.delete(t, id)
-		s.await(t, id, "Terminated")
+		s.Delete(t, id)
+		s.Await(t, id, "Terminated")
 		for _, container := range s.containers(t) {
 			if container.Labels["sandbox.internal/id"] == id {
 				t.Errorf("container %s is left", container.Name)
 			}
 		}
-		wantProblem(t, s.send(t, http.MethodGet, path+"/network-policy", ""), http.StatusConflict, "CONFLICT", "Terminated")
+		lives.WantProblem(t, s.Send(t, http.MethodGet, path+"/network-policy", ""), http.StatusConflict, "CONFLICT", "Terminated")
 	})
 	t.Run("the sidecar dies", func(t *testing.T) {
-		id := s.running(t, confined("allowed.test"))
+		id := s.Running(t, confined("allowed.test"))
 		dockerCLI(t, "kill", s.sidecarOf(t, id).ID)
-		status := s.await(t, id, "Failed").Status
+		status := s.Await(t, id, "Failed").Status
 		if status.Reason != "NETWORK_ERROR" || !strings.Contains(status.Message, "the egress sidecar ended") {
 			t.Errorf("status: %+v", status)
 		}
-		eventually(t, "nothing of it is left", func() bool {
+		lives.Eventually(t, "nothing of it is left", func() bool {
 			for _, container := range s.containers(t) {
 				if container.Labels["sandbox.internal/id"] == id {
 					return false
@@ -288,37 +287,37 @@ func TestEgress(t *testing.T) {
 func TestEgressSurvivesTheService(t *testing.T) {
 	t.Parallel()
 	o := newOutside(t)
-	s := start(t, plan{program: true, settings: egressSettings(o)})
-	id := s.running(t, confined("allowed.test"))
+	s := start(t, lives.Plan{Program: true, Settings: egressSettings(o)})
+	id := s.Running(t, confined("allowed.test"))
 	s.policy(t, http.MethodPut, id, `{"defaultAction":"deny","egress":[{"action":"allow","target":"denied.test"}]}`)
 	check := func(t *testing.T) {
 		t.Helper()
-		s.await(t, id, "Running")
-		inside := s.enter(t, id)
-		inside.gets(t, "denied.test")
-		inside.cannot(t, "allowed.test")
+		s.Await(t, id, "Running")
+		inside := s.Enter(t, id)
+		gets(t, inside, "denied.test")
+		cannot(t, inside, "allowed.test")
 		if got := s.policy(t, http.MethodGet, id, ""); len(got.Egress) != 1 || got.Egress[0].Target != "denied.test" {
 			t.Errorf("policy: %+v", got)
 		}
 	}
 	check(t)
-	during := s.create(t, confined("allowed.test"))
-	s.kill()
-	s.boot(t)
+	during := s.Create(t, confined("allowed.test"))
+	s.Kill()
+	s.Boot(t)
 	check(t)
-	s.await(t, during, "Running")
-	s.enter(t, during).cannot(t, "denied.test")
+	s.Await(t, during, "Running")
+	cannot(t, s.Enter(t, during), "denied.test")
 
-	s.kill()
-	if err := os.RemoveAll(s.folder); err != nil {
+	s.Kill()
+	if err := os.RemoveAll(s.Folder); err != nil {
 		t.Fatal(err)
 	}
-	s.boot(t)
+	s.Boot(t)
 	check(t)
-	s.delete(t, id)
-	s.delete(t, during)
-	s.await(t, id, "Terminated")
-	s.await(t, during, "Terminated")
+	s.Delete(t, id)
+	s.Delete(t, during)
+	s.Await(t, id, "Terminated")
+	s.Await(t, during, "Terminated")
 	if left := s.containers(t); len(left) > 0 {
 		t.Errorf("left: %+v", left)
 	}
@@ -327,18 +326,18 @@ func TestEgressSurvivesTheService(t *testing.T) {
 // TestEgressRefusals: what cannot be had is refused, as without an image.
 func TestEgressRefusals(t *testing.T) {
 	t.Parallel()
-	plain := start(t, plan{})
-	id := plain.running(t, idle())
+	plain := start(t, lives.Plan{})
+	id := plain.Running(t, idle())
 	for method, body := range map[string]string{"GET": "", "PUT": "{}", "PATCH": `[{"action":"deny","target":"a.example"}]`, "DELETE": `["a.example"]`} {
-		wantProblem(t, plain.send(t, method, "/v1/sandboxes/"+id+"/network-policy", body, "Content-Type", "application/json"), http.StatusConflict, "CONFLICT", "has no egress sidecar")
+		lives.WantProblem(t, plain.Send(t, method, "/v1/sandboxes/"+id+"/network-policy", body, "Content-Type", "application/json"), http.StatusConflict, "CONFLICT", "has no egress sidecar")
 	}
 	for _, path := range []string{"/network-decisions", "/network-decisions/proposal"} {
-		wantProblem(t, plain.send(t, http.MethodGet, "/v1/sandboxes/"+id+path, ""), http.StatusConflict, "CONFLICT", "has no egress sidecar")
+		lives.WantProblem(t, plain.Send(t, http.MethodGet, "/v1/sandboxes/"+id+path, ""), http.StatusConflict, "CONFLICT", "has no egress sidecar")
 	}
-	s := start(t, plan{settings: fmt.Sprintf("[egress]\nimage = %q", egressImage)})
+	s := start(t, lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q", egressImage)})
 	body, err := json.Marshal(confined("*.*.example"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantProblem(t, s.send(t, http.MethodPost, "/v1/sandboxes", string(body)), http.StatusBadRequest, "INVALID_REQUEST_BODY", "networkPolicy.egress[0].target")
+	lives.WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", string(body)), http.StatusBadRequest, "INVALID_REQUEST_BODY", "networkPolicy.egress[0].target")
 }

@@ -9,11 +9,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"sandbox.internal/e2e/lives"
 )
 
-// testInternalErrors takes the tables away under the running service, and puts them back.
-func testInternalErrors(t *testing.T, s *service, running, paused, ended string) {
-	database, err := sql.Open("sqlite", filepath.Join(s.folder, "sandbox.db")) // the service's own driver
+// takeTablesAway takes the tables away under the running service, and puts them back.
+func takeTablesAway(t *testing.T, s *lives.Service, running, paused, ended string) {
+	database, err := sql.Open("sqlite", filepath.Join(s.Folder, "sandbox.db")) // the service's own driver
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,40 +27,40 @@ func testInternalErrors(t *testing.T, s *service, running, paused, ended string)
 		}
 	}
 	execute("PRAGMA busy_timeout = 5000; ALTER TABLE sandboxes RENAME TO taken_away; ALTER TABLE events RENAME TO no_events; ALTER TABLE logs RENAME TO no_logs")
-	operations := []operation{{"createSandbox", "POST", "/v1/sandboxes", body(t, nil)}}
-	for _, o := range operationsOn(running) {
-		if slices.Contains([]string{"deleteSandbox", "pauseSandbox", "renewExpiration", "updateMetadata", "streamSandboxEvents"}, o.name) {
+	operations := []lives.Operation{{Name: "createSandbox", Method: "POST", Path: "/v1/sandboxes", Body: s.Body(t, nil)}}
+	for _, o := range lives.OperationsOn(running) {
+		if slices.Contains([]string{"deleteSandbox", "pauseSandbox", "renewExpiration", "updateMetadata", "streamSandboxEvents"}, o.Name) {
 			operations = append(operations, o)
 		}
 	}
-	operations = append(operations, operationsOn(paused)[3],
-		operation{"streamEvents", "GET", "/v1/events", ""},
-		operation{"getLogs", "GET", "/v1/sandboxes/" + ended + "/logs", ""})
+	operations = append(operations, lives.OperationsOn(paused)[3],
+		lives.Operation{Name: "streamEvents", Method: "GET", Path: "/v1/events", Body: ""},
+		lives.Operation{Name: "getLogs", Method: "GET", Path: "/v1/sandboxes/" + ended + "/logs", Body: ""})
 	for _, o := range operations {
-		t.Run(o.name, func(t *testing.T) {
-			trace := "trace-of-" + o.name
-			got := s.send(t, o.method, o.path, o.body, "X-Request-ID", trace)
-			wantProblem(t, got, 500, "INTERNAL_ERROR", trace)
-			for _, secret := range []string{"table", "SQL", "sandboxes", s.folder, "save"} {
-				if strings.Contains(got.body, secret) {
-					t.Errorf("the body %s shows the cause: %q", got.body, secret)
+		t.Run(o.Name, func(t *testing.T) {
+			trace := "trace-of-" + o.Name
+			got := s.Send(t, o.Method, o.Path, o.Body, "X-Request-ID", trace)
+			lives.WantProblem(t, got, 500, "INTERNAL_ERROR", trace)
+			for _, secret := range []string{"table", "SQL", "sandboxes", s.Folder, "save"} {
+				if strings.Contains(got.Body, secret) {
+					t.Errorf("the body %s shows the cause: %q", got.Body, secret)
 				}
 			}
 			var line struct{ Level, Error string }
-			lines := s.log.with(trace, "no such table")
+			lines := s.Log.With(trace, "no such table")
 			if len(lines) == 0 || json.Unmarshal([]byte(lines[0]), &line) != nil || line.Level != "error" {
-				t.Errorf("no line of the log at level error has the cause and the request id; those with the id: %q", s.log.with(trace))
+				t.Errorf("no line of the log at level error has the cause and the request id; those with the id: %q", s.Log.With(trace))
 			}
 		})
 	}
 	execute("ALTER TABLE taken_away RENAME TO sandboxes; ALTER TABLE no_events RENAME TO events; ALTER TABLE no_logs RENAME TO logs")
 	// What was refused did not happen, and the service works again.
 	for id, state := range map[string]string{running: "Running", paused: "Paused"} {
-		if got := s.get(t, id); got.Status.State != state {
+		if got := s.Get(t, id); got.Status.State != state {
 			t.Errorf("after the errors the sandbox is %s, want %s", got.Status.State, state)
 		}
 	}
-	if got := s.renew(t, running, time.Now().Add(30*time.Minute).Format(time.RFC3339)); got.status != http.StatusOK {
+	if got := s.Renew(t, running, time.Now().Add(30*time.Minute).Format(time.RFC3339)); got.Status != http.StatusOK {
 		t.Errorf("renew once the store works again: %s", got)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"pgregory.net/rapid"
 
+	"sandbox.internal/e2e/lives"
 	"sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/conform"
 )
@@ -68,7 +69,7 @@ type fuzzer struct {
 // status or a body that the contract does not have, or with an internal error, or never.
 func TestFuzzLifecycle(t *testing.T) {
 	t.Parallel()
-	document, err := lifecycleContract()
+	document, err := lives.LifecycleContract()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,18 +77,18 @@ func TestFuzzLifecycle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := start(t, plan{settings: fmt.Sprintf("[storage]\nallowed_host_paths = [%q]", folder)})
-	running, paused := s.running(t, idle()), s.running(t, idle())
-	s.pause(t, paused)
-	ended := s.running(t, idle())
-	s.delete(t, ended)
-	claim := s.instance + "-fuzz"
+	s := start(t, lives.Plan{Settings: fmt.Sprintf("[storage]\nallowed_host_paths = [%q]", folder)})
+	running, paused := s.Running(t, idle()), s.Running(t, idle())
+	s.Pause(t, paused)
+	ended := s.Running(t, idle())
+	s.Delete(t, ended)
+	claim := s.Instance + "-fuzz"
 	t.Cleanup(func() {
-		s.deleteAll(t) // a volume in use cannot be removed
+		s.DeleteAll(t) // a volume in use cannot be removed
 		dockerCLI(t, "volume", "create", claim)
 		dockerCLI(t, "volume", "rm", claim)
 	})
-	f := newFuzzer(t, s.url, document, http.Header{keyHeader: {adminKey}})
+	f := newFuzzer(t, s.URL, document, http.Header{lives.KeyHeader: {lives.AdminKey}})
 	f.alive = "/health"
 	// A port of nobody: pulls fail at once, and reach no registry.
 	nowhere := []string{"127.0.0.1:1/none:a", "127.0.0.1:1/none@sha256:" + strings.Repeat("0", 64), "127.0.0.1:1/none", "UPPER", "a b", ":", "a:b:c", "@"}
@@ -119,15 +120,15 @@ func TestFuzzLifecycle(t *testing.T) {
 // TestFuzzExecd does the same to the daemon of a real sandbox, which may do to itself what it likes.
 func TestFuzzExecd(t *testing.T) {
 	t.Parallel()
-	document, err := execdContract()
+	document, err := lives.ExecdContract()
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := start(t, plan{})
-	id := s.running(t, request(baseImage, "sleep", "100000"))
-	inside := s.enter(t, id)
-	inside.want(t, "mkdir -p /tmp/fuzz/d/e && cd /tmp/fuzz && echo one > a && echo two > 'b c' && ln -s a link && ln -s loop loop && mkfifo fifo", "")
-	endpoint := s.endpoint(t, id, daemonPort)
+	s := start(t, lives.Plan{})
+	id := s.Running(t, lives.Request(baseImage, "sleep", "100000"))
+	inside := s.Enter(t, id)
+	inside.Want(t, "mkdir -p /tmp/fuzz/d/e && cd /tmp/fuzz && echo one > a && echo two > 'b c' && ln -s a link && ln -s loop loop && mkfifo fifo", "")
+	endpoint := s.Endpoint(t, id, lives.DaemonPort)
 	key := http.Header{}
 	for name, value := range endpoint.Headers {
 		key.Set(name, value)
@@ -137,7 +138,7 @@ func TestFuzzExecd(t *testing.T) {
 	for _, operation := range []string{"createContext", "runCode"} {
 		f.expected[operation+" 503"] = "the image has no kernel, and a service that has none cannot run code"
 	}
-	commands := []string{inside.background(t, "sleep 100000"), inside.background(t, "echo done; exit 3")}
+	commands := []string{background(t, inside, "sleep 100000"), background(t, inside, "echo done; exit 3")}
 	paths := []string{
 		"/tmp/fuzz/a", "/tmp/fuzz/b c", "/tmp/fuzz/link", "/tmp/fuzz/loop", "/tmp/fuzz/fifo", "/tmp/fuzz", "/tmp/fuzz/d", "/tmp/fuzz/d/e", "/tmp/fuzz/new",
 		"/tmp/fuzz/new/deeper/file", "/tmp/fuzz/a/below", "tmp/fuzz/../fuzz/a", "/dev/zero", "/proc/self/mem", "/proc/1/root", "/sys/kernel",
@@ -152,14 +153,14 @@ func TestFuzzExecd(t *testing.T) {
 		"old": {"one", "two", "o"}, "new": {"", "three"}, "envs key": {"A", "A=B", "", "EXECD_X", "PATH"},
 	}}
 	f.run(t, func(string) {})
-	inside.want(t, "echo still here", "still here\n")
+	inside.Want(t, "echo still here", "still here\n")
 }
 
 // background starts a command and returns its id.
-func (b *box) background(t *testing.T, command string) string {
+func background(t *testing.T, b *lives.Box, command string) string {
 	t.Helper()
 	yes := true
-	response, err := b.client.RunCommandWithResponse(t.Context(), execd.CommandRequest{Command: command, Background: &yes})
+	response, err := b.Client.RunCommandWithResponse(t.Context(), execd.CommandRequest{Command: command, Background: &yes})
 	if err != nil || response.JSON200 == nil {
 		t.Fatalf("%q in the background: %v, %s", command, err, response.Body)
 	}

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"sandbox.internal/e2e/lives"
 	"sandbox.internal/gen/lifecycle"
 )
 
@@ -66,7 +67,7 @@ func newFront(t *testing.T, s *service) *front {
 func (f *front) lead(s *service) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.to = strings.TrimPrefix(s.url, "http://")
+	f.to = strings.TrimPrefix(s.URL, "http://")
 }
 
 func (f *front) pass(conn net.Conn) {
@@ -98,7 +99,7 @@ func (f *front) pass(conn net.Conn) {
 // gatewayProgram is sandbox-ingress as users run it.
 type gatewayProgram struct {
 	mode, address, admin string
-	log                  *journal
+	log                  *lives.Journal
 }
 
 func runGateway(t *testing.T, mode, service, signingKey string) *gatewayProgram {
@@ -107,8 +108,8 @@ func runGateway(t *testing.T, mode, service, signingKey string) *gatewayProgram 
 	if mode == "wildcard" {
 		args = append(args, "--domain", "*."+gatewayDomain)
 	}
-	command := exec.Command(programs.build(t, "../server/cmd/sandbox-ingress"), args...)
-	command.Env = append(os.Environ(), "SERVICE_API_KEY="+adminKey)
+	command := exec.Command(lives.Build(t, "sandbox.internal/server/cmd/sandbox-ingress"), args...)
+	command.Env = append(os.Environ(), "SERVICE_API_KEY="+lives.AdminKey)
 	stderr, err := command.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -116,7 +117,7 @@ func runGateway(t *testing.T, mode, service, signingKey string) *gatewayProgram 
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	g := &gatewayProgram{mode: mode, log: &journal{}}
+	g := &gatewayProgram{mode: mode, log: &lives.Journal{}}
 	found, ended := make(chan [2]string, 1), make(chan error, 1)
 	go func() {
 		lines := bufio.NewScanner(stderr)
@@ -136,12 +137,12 @@ func runGateway(t *testing.T, mode, service, signingKey string) *gatewayProgram 
 			if err != nil {
 				t.Errorf("gateway %s: %v", mode, err)
 			}
-		case <-time.After(patience):
+		case <-time.After(lives.Patience):
 			_ = command.Process.Kill()
 			t.Errorf("gateway %s does not end: %v", mode, <-ended)
 		}
 		if t.Failed() {
-			t.Logf("the log of gateway %s:\n%s", mode, g.log.tail(50))
+			t.Logf("the log of gateway %s:\n%s", mode, g.log.Tail(50))
 		}
 	})
 	select {
@@ -149,27 +150,27 @@ func runGateway(t *testing.T, mode, service, signingKey string) *gatewayProgram 
 		g.address, g.admin = at[0], at[1]
 	case err := <-ended:
 		ended <- err
-		t.Fatalf("gateway %s ended: %v\n%s", mode, err, g.log.tail(20))
-	case <-time.After(patience):
+		t.Fatalf("gateway %s ended: %v\n%s", mode, err, g.log.Tail(20))
+	case <-time.After(lives.Patience):
 		t.Fatalf("gateway %s does not listen", mode)
 	}
 	return g
 }
 
 // port is a port of a sandbox as clients of the gateway reach it.
-func (g *gatewayProgram) port(t *testing.T, id string, port int, headers map[string]string) *inside {
+func (g *gatewayProgram) port(t *testing.T, id string, port int, headers map[string]string) *lives.Inside {
 	t.Helper()
 	name := id + "-" + strconv.Itoa(port)
 	all := map[string]string{}
 	for header, value := range headers {
 		all[header] = value
 	}
-	p := &inside{host: g.address, headers: all}
+	p := &lives.Inside{Host: g.address, Headers: all}
 	switch g.mode {
 	case "wildcard":
-		p.host = name + "." + gatewayDomain
+		p.Host = name + "." + gatewayDomain
 	case "uri":
-		p.prefix = fmt.Sprintf("/%s/%d", id, port)
+		p.Prefix = fmt.Sprintf("/%s/%d", id, port)
 	case "header":
 		all["Service-Ingress-To"] = name
 	}
@@ -178,7 +179,7 @@ func (g *gatewayProgram) port(t *testing.T, id string, port int, headers map[str
 		return dialer.DialContext(ctx, network, g.address)
 	}}
 	t.Cleanup(base.CloseIdleConnections)
-	p.http = &http.Client{Transport: base, Timeout: patience, CheckRedirect: func(*http.Request, []*http.Request) error {
+	p.HTTP = &http.Client{Transport: base, Timeout: lives.Patience, CheckRedirect: func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse
 	}}
 	return p
@@ -187,19 +188,19 @@ func (g *gatewayProgram) port(t *testing.T, id string, port int, headers map[str
 // TestGateway has a real service, a real sandbox and the real program in all route modes.
 func TestGateway(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{})
+	s := start(t, lives.Plan{})
 	f := newFront(t, s)
-	id := portServer(t, &s.client, 8000)
-	s.inside(t, id, 8000).ready(t)
-	token := s.endpoint(t, id, 8000).Headers
+	id := lives.PortServer(t, &s.Client, 8000)
+	s.Inside(t, id, 8000).Ready(t)
+	token := s.Endpoint(t, id, 8000).Headers
 	expires := "500"
-	response, err := s.api.GetEndpointWithResponse(t.Context(), id, 8000, &lifecycle.GetEndpointParams{Expires: &expires})
+	response, err := s.API.GetEndpointWithResponse(t.Context(), id, 8000, &lifecycle.GetEndpointParams{Expires: &expires})
 	if err != nil || response.JSON200 == nil || response.JSON200.Signature == nil {
 		t.Fatalf("%v, %s", err, response.Body)
 	}
 	signature := *response.JSON200.Signature
 	query := "sandbox-signature=" + url.QueryEscape(signature)
-	key := filepath.Join(s.folder, "signing.key")
+	key := filepath.Join(s.Folder, "signing.key")
 	var gateways []*gatewayProgram
 	for _, mode := range []string{"wildcard", "uri", "header"} {
 		gateways = append(gateways, runGateway(t, mode, "http://"+f.listener.Addr().String(), key))
@@ -210,126 +211,126 @@ func TestGateway(t *testing.T) {
 		}
 	}
 	status := func(t *testing.T, g *gatewayProgram, id string) int {
-		return g.port(t, id, 8000, token).send(t, http.MethodGet, "/tell/x", nil).status
+		return g.port(t, id, 8000, token).Send(t, http.MethodGet, "/tell/x", nil).Status
 	}
 	each("the route comes", func(t *testing.T, g *gatewayProgram) {
-		eventually(t, "the sandbox is known", func() bool { return status(t, g, id) == http.StatusOK })
+		lives.Eventually(t, "the sandbox is known", func() bool { return status(t, g, id) == http.StatusOK })
 	})
 	each("row lifecycle/networking/rule 5: a request as it was written", func(t *testing.T, g *gatewayProgram) {
 		p := g.port(t, id, 8000, token)
-		got := p.send(t, http.MethodPatch, "/tell/a%2Fb?x=%31", strings.NewReader("body"), keyHeader, adminKey)
-		for _, want := range []string{"PATCH /tell/a%2Fb?x=%31\n", "Host: 127.0.0.1:8000\n", "X-Forwarded-Host: " + p.host + "\r\n"} {
-			if !strings.Contains(got.body, want) {
-				t.Errorf("no %q in\n%s", want, got.body)
+		got := p.Send(t, http.MethodPatch, "/tell/a%2Fb?x=%31", strings.NewReader("body"), lives.KeyHeader, lives.AdminKey)
+		for _, want := range []string{"PATCH /tell/a%2Fb?x=%31\n", "Host: 127.0.0.1:8000\n", "X-Forwarded-Host: " + p.Host + "\r\n"} {
+			if !strings.Contains(got.Body, want) {
+				t.Errorf("no %q in\n%s", want, got.Body)
 			}
 		}
-		if has := strings.Contains(got.body, "X-Forwarded-Prefix: "+p.prefix+"\r\n"); has != (g.mode == "uri") || !has && strings.Contains(got.body, "X-Forwarded-Prefix") {
-			t.Errorf("the prefix in\n%s", got.body)
+		if has := strings.Contains(got.Body, "X-Forwarded-Prefix: "+p.Prefix+"\r\n"); has != (g.mode == "uri") || !has && strings.Contains(got.Body, "X-Forwarded-Prefix") {
+			t.Errorf("the prefix in\n%s", got.Body)
 		}
-		for _, secret := range []string{adminKey, token["X-EXECD-ACCESS-TOKEN"], "Access-Token", "Ingress-To"} {
-			if strings.Contains(got.body, secret) {
-				t.Errorf("%q reached the program in the sandbox:\n%s", secret, got.body)
+		for _, secret := range []string{lives.AdminKey, token["X-EXECD-ACCESS-TOKEN"], "Access-Token", "Ingress-To"} {
+			if strings.Contains(got.Body, secret) {
+				t.Errorf("%q reached the program in the sandbox:\n%s", secret, got.Body)
 			}
 		}
 	})
 	each("redirection", func(t *testing.T, g *gatewayProgram) {
 		p := g.port(t, id, 8000, token)
-		if got := p.send(t, http.MethodGet, "/login", nil); got.status != http.StatusSeeOther || got.header.Get("Location") != p.prefix+"/tell/home" {
-			t.Errorf("%s, Location %q", got, got.header.Get("Location"))
+		if got := p.Send(t, http.MethodGet, "/login", nil); got.Status != http.StatusSeeOther || got.Header.Get("Location") != p.Prefix+"/tell/home" {
+			t.Errorf("%s, Location %q", got, got.Header.Get("Location"))
 		}
 	})
-	each("events", func(t *testing.T, g *gatewayProgram) { eventsInStep(t, g.port(t, id, 8000, token)) })
+	each("events", func(t *testing.T, g *gatewayProgram) { lives.EventsInStep(t, g.port(t, id, 8000, token)) })
 	each("WebSocket", func(t *testing.T, g *gatewayProgram) {
 		p := g.port(t, id, 8000, token)
-		messages(t, p.dial(t))
-		messages(t, p.dial(t, "Origin", "http://"+p.host))
+		lives.Messages(t, p.Dial(t))
+		lives.Messages(t, p.Dial(t, "Origin", "http://"+p.Host))
 	})
 	each("bodies", func(t *testing.T, g *gatewayProgram) {
 		const size = 32 << 20
-		p, want := g.port(t, id, 8000, token), digestOf(t, io.LimitReader(&counting{}, size))
-		if got := p.send(t, http.MethodPost, "/digest", io.LimitReader(&counting{}, size)); got.body != fmt.Sprintf("%d %s <nil>", size, want) {
-			t.Errorf("the sandbox got %s", got.body)
+		p, want := g.port(t, id, 8000, token), lives.DigestOf(t, io.LimitReader(&lives.Counting{}, size))
+		if got := p.Send(t, http.MethodPost, "/digest", io.LimitReader(&lives.Counting{}, size)); got.Body != fmt.Sprintf("%d %s <nil>", size, want) {
+			t.Errorf("the sandbox got %s", got.Body)
 		}
-		if got := digestOf(t, p.open(t.Context(), t, http.MethodGet, fmt.Sprintf("/bytes?size=%d", size), nil).Body); got != want {
+		if got := lives.DigestOf(t, p.Open(t.Context(), t, http.MethodGet, fmt.Sprintf("/bytes?size=%d", size), nil).Body); got != want {
 			t.Errorf("got bytes with digest %s, want %s", got, want)
 		}
 	})
 	each("execd itself", func(t *testing.T, g *gatewayProgram) {
-		got := g.port(t, id, daemonPort, token).send(t, http.MethodPost, "/command", strings.NewReader(`{"command":"echo $((6 * 7))"}`), "Content-Type", "application/json")
-		if got.status != http.StatusOK || !strings.Contains(got.body, `"42"`) {
+		got := g.port(t, id, lives.DaemonPort, token).Send(t, http.MethodPost, "/command", strings.NewReader(`{"command":"echo $((6 * 7))"}`), "Content-Type", "application/json")
+		if got.Status != http.StatusOK || !strings.Contains(got.Body, `"42"`) {
 			t.Errorf("%s", got)
 		}
 	})
 	each("signed endpoint", func(t *testing.T, g *gatewayProgram) {
 		p := g.port(t, id, 8000, nil)
-		got := p.send(t, http.MethodGet, "/tell/x?y=1&"+query, nil, "Referer", "http://"+p.host+"/?"+query)
-		if got.status != http.StatusOK || !strings.HasPrefix(got.body, "GET /tell/x?y=1\n") || strings.Contains(got.body, "ignature") {
+		got := p.Send(t, http.MethodGet, "/tell/x?y=1&"+query, nil, "Referer", "http://"+p.Host+"/?"+query)
+		if got.Status != http.StatusOK || !strings.HasPrefix(got.Body, "GET /tell/x?y=1\n") || strings.Contains(got.Body, "ignature") {
 			t.Errorf("%s", got)
 		}
-		cookie := got.header.Get("Set-Cookie")
-		if (cookie != "") != (g.mode == "wildcard") || (got.header.Get("Content-Security-Policy") == "") != (g.mode == "wildcard") {
-			t.Errorf("Set-Cookie %q, Content-Security-Policy %q", cookie, got.header.Get("Content-Security-Policy"))
+		cookie := got.Header.Get("Set-Cookie")
+		if (cookie != "") != (g.mode == "wildcard") || (got.Header.Get("Content-Security-Policy") == "") != (g.mode == "wildcard") {
+			t.Errorf("Set-Cookie %q, Content-Security-Policy %q", cookie, got.Header.Get("Content-Security-Policy"))
 		}
 		again, _, _ := strings.Cut(cookie, ";")
-		if got := p.send(t, http.MethodGet, "/tell/x", nil, "Cookie", again); (got.status == http.StatusOK) != (g.mode == "wildcard") {
+		if got := p.Send(t, http.MethodGet, "/tell/x", nil, "Cookie", again); (got.Status == http.StatusOK) != (g.mode == "wildcard") {
 			t.Errorf("with the cookie: %s", got)
 		}
-		wantProblem(t, g.port(t, id, daemonPort, nil).send(t, http.MethodGet, "/metrics?"+query, nil), http.StatusUnauthorized, "UNAUTHORIZED", "sandbox-signature")
-		wantProblem(t, p.send(t, http.MethodGet, "/", nil), http.StatusUnauthorized, "UNAUTHORIZED")
+		lives.WantProblem(t, g.port(t, id, lives.DaemonPort, nil).Send(t, http.MethodGet, "/metrics?"+query, nil), http.StatusUnauthorized, "UNAUTHORIZED", "sandbox-signature")
+		lives.WantProblem(t, p.Send(t, http.MethodGet, "/", nil), http.StatusUnauthorized, "UNAUTHORIZED")
 	})
 	t.Run("signed endpoint, through the service", func(t *testing.T) {
-		got := s.below(t, "", nil)
-		if answer := got.send(t, http.MethodGet, strings.TrimPrefix(response.JSON200.URL, s.url), nil); answer.status == http.StatusUnauthorized {
+		got := s.Below(t, "", nil)
+		if answer := got.Send(t, http.MethodGet, strings.TrimPrefix(response.JSON200.URL, s.URL), nil); answer.Status == http.StatusUnauthorized {
 			t.Errorf("%s", answer)
 		}
-		answer := s.below(t, fmt.Sprintf("/v1/sandboxes/%s/proxy/8000", id), nil).send(t, http.MethodGet, "/tell/x?"+query, nil)
-		if answer.status != http.StatusOK || strings.Contains(answer.body, "ignature") || answer.header.Get("Set-Cookie") != "" || answer.header.Get("Content-Security-Policy") == "" {
-			t.Errorf("%s %v", answer, answer.header)
+		answer := s.Below(t, fmt.Sprintf("/v1/sandboxes/%s/proxy/8000", id), nil).Send(t, http.MethodGet, "/tell/x?"+query, nil)
+		if answer.Status != http.StatusOK || strings.Contains(answer.Body, "ignature") || answer.Header.Get("Set-Cookie") != "" || answer.Header.Get("Content-Security-Policy") == "" {
+			t.Errorf("%s %v", answer, answer.Header)
 		}
 	})
 	each("nobody listens", func(t *testing.T, g *gatewayProgram) {
-		wantProblem(t, g.port(t, id, 8001, token).send(t, http.MethodGet, "/", nil), http.StatusBadGateway, "PORT_NOT_LISTENING", "8001")
+		lives.WantProblem(t, g.port(t, id, 8001, token).Send(t, http.MethodGet, "/", nil), http.StatusBadGateway, "PORT_NOT_LISTENING", "8001")
 	})
 
-	s.pause(t, id)
+	s.Pause(t, id)
 	each("a paused sandbox", func(t *testing.T, g *gatewayProgram) {
-		eventually(t, "503", func() bool { return status(t, g, id) == http.StatusServiceUnavailable })
-		wantProblem(t, g.port(t, id, 8000, token).send(t, http.MethodGet, "/", nil), http.StatusServiceUnavailable, "SANDBOX_NOT_RUNNING", "Paused")
+		lives.Eventually(t, "503", func() bool { return status(t, g, id) == http.StatusServiceUnavailable })
+		lives.WantProblem(t, g.port(t, id, 8000, token).Send(t, http.MethodGet, "/", nil), http.StatusServiceUnavailable, "SANDBOX_NOT_RUNNING", "Paused")
 	})
-	s.resume(t, id)
+	s.Resume(t, id)
 	each("a resumed sandbox", func(t *testing.T, g *gatewayProgram) {
-		eventually(t, "200", func() bool { return status(t, g, id) == http.StatusOK })
+		lives.Eventually(t, "200", func() bool { return status(t, g, id) == http.StatusOK })
 	})
 
-	conn := gateways[0].port(t, id, 8000, token).dial(t)
-	s.halt(t)
+	conn := gateways[0].port(t, id, 8000, token).Dial(t)
+	s.Halt(t)
 	each("while the service is away", func(t *testing.T, g *gatewayProgram) {
 		if got := status(t, g, id); got != http.StatusOK {
 			t.Errorf("%d", got)
 		}
 	})
-	s.boot(t)
+	s.Boot(t)
 	f.lead(s)
-	messages(t, conn) // it has outlived the service
-	second := portServer(t, &s.client, 8000)
-	s.inside(t, second, 8000).ready(t)
+	lives.Messages(t, conn) // it has outlived the service
+	second := lives.PortServer(t, &s.Client, 8000)
+	s.Inside(t, second, 8000).Ready(t)
 	each("after the service's restart", func(t *testing.T, g *gatewayProgram) {
-		headers := s.endpoint(t, second, 8000).Headers
-		eventually(t, "the second sandbox", func() bool {
-			return g.port(t, second, 8000, headers).send(t, http.MethodGet, "/tell/x", nil).status == http.StatusOK
+		headers := s.Endpoint(t, second, 8000).Headers
+		lives.Eventually(t, "the second sandbox", func() bool {
+			return g.port(t, second, 8000, headers).Send(t, http.MethodGet, "/tell/x", nil).Status == http.StatusOK
 		})
 	})
-	s.delete(t, id)
+	s.Delete(t, id)
 	each("a deleted sandbox", func(t *testing.T, g *gatewayProgram) {
-		eventually(t, "404", func() bool { return status(t, g, id) == http.StatusNotFound })
-		wantProblem(t, g.port(t, id, 8000, token).send(t, http.MethodGet, "/", nil), http.StatusNotFound, "SANDBOX_NOT_FOUND", id)
-		if got := g.port(t, second, 8000, s.endpoint(t, second, 8000).Headers).send(t, http.MethodGet, "/tell/x", nil); got.status != http.StatusOK {
+		lives.Eventually(t, "404", func() bool { return status(t, g, id) == http.StatusNotFound })
+		lives.WantProblem(t, g.port(t, id, 8000, token).Send(t, http.MethodGet, "/", nil), http.StatusNotFound, "SANDBOX_NOT_FOUND", id)
+		if got := g.port(t, second, 8000, s.Endpoint(t, second, 8000).Headers).Send(t, http.MethodGet, "/tell/x", nil); got.Status != http.StatusOK {
 			t.Errorf("the other one: %s", got)
 		}
 	})
-	for _, log := range []*journal{s.log, gateways[0].log, gateways[1].log, gateways[2].log} {
-		for _, secret := range []string{adminKey, token["X-EXECD-ACCESS-TOKEN"], signature, strings.Split(signature, ".")[1]} {
-			if lines := log.with(secret); len(lines) > 0 {
+	for _, log := range []*lives.Journal{s.Log, gateways[0].log, gateways[1].log, gateways[2].log} {
+		for _, secret := range []string{lives.AdminKey, token["X-EXECD-ACCESS-TOKEN"], signature, strings.Split(signature, ".")[1]} {
+			if lines := log.With(secret); len(lines) > 0 {
 				t.Errorf("a log holds a secret: %q", lines[0])
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 
+	"sandbox.internal/e2e/lives"
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/app"
@@ -35,33 +36,33 @@ const (
 )
 
 // wantLimit reads a file of the sandbox's own control group, of version 1 or 2.
-func wantLimit(t *testing.T, inside *box, v1, v2, want string) {
+func wantLimit(t *testing.T, inside *lives.Box, v1, v2, want string) {
 	t.Helper()
-	got := inside.run(t, fmt.Sprintf("cat /sys/fs/cgroup/%s 2>/dev/null || cat /sys/fs/cgroup/%s", v1, v2))
-	if strings.TrimSpace(got.stdout) != want {
-		t.Errorf("%s (or %s) is %q (%s), want %s", v1, v2, got.stdout, got.stderr, want)
+	got := inside.Run(t, fmt.Sprintf("cat /sys/fs/cgroup/%s 2>/dev/null || cat /sys/fs/cgroup/%s", v1, v2))
+	if strings.TrimSpace(got.Stdout) != want {
+		t.Errorf("%s (or %s) is %q (%s), want %s", v1, v2, got.Stdout, got.Stderr, want)
 	}
 }
 
 // status returns what the kernel says of a process in the sandbox.
-func status(t *testing.T, inside *box) map[string]string {
+func status(t *testing.T, inside *lives.Box) map[string]string {
 	t.Helper()
 	fields := map[string]string{}
-	for line := range strings.Lines(inside.run(t, "cat /proc/self/status").stdout) {
+	for line := range strings.Lines(inside.Run(t, "cat /proc/self/status").Stdout) {
 		name, value, _ := strings.Cut(line, ":")
 		fields[name] = strings.TrimSpace(value)
 	}
 	return fields
 }
 
-func wantStatus(t *testing.T, inside *box, field, want string) {
+func wantStatus(t *testing.T, inside *lives.Box, field, want string) {
 	t.Helper()
 	if got := status(t, inside)[field]; got != want {
 		t.Errorf("%s of a process in the sandbox is %q, want %q", field, got, want)
 	}
 }
 
-func wantCapabilities(t *testing.T, inside *box, kept, dropped []int) {
+func wantCapabilities(t *testing.T, inside *lives.Box, kept, dropped []int) {
 	t.Helper()
 	text := status(t, inside)["CapBnd"]
 	set, err := strconv.ParseUint(text, 16, 64)
@@ -90,9 +91,9 @@ func TestDockerKeys(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		settings string
-		check    func(*testing.T, *box)
+		check    func(*testing.T, *lives.Box)
 	}{
-		"defaults": {"", func(t *testing.T, inside *box) {
+		"defaults": {"", func(t *testing.T, inside *lives.Box) {
 			wantCapabilities(t, inside, []int{capChown, capKill},
 				[]int{capAuditWrite, capMknod, capNetAdmin, capNetRaw, capSysAdmin, capSysModule, capSysPtrace, capSysTime, capTTYConfig})
 			wantStatus(t, inside, "NoNewPrivs", "1")
@@ -101,31 +102,31 @@ func TestDockerKeys(t *testing.T) {
 			wantLimit(t, inside, "cpu/cpu.cfs_quota_us", "cpu.max", "50000")
 			wantLimit(t, inside, "memory/memory.limit_in_bytes", "memory.max", "134217728")
 		}},
-		"row lifecycle/configuration/docker.drop_capabilities: in another spelling": {`drop_capabilities = ["CAP_CHOWN", "net_raw"]`, func(t *testing.T, inside *box) {
+		"row lifecycle/configuration/docker.drop_capabilities: in another spelling": {`drop_capabilities = ["CAP_CHOWN", "net_raw"]`, func(t *testing.T, inside *lives.Box) {
 			wantCapabilities(t, inside, []int{capKill, capMknod, capAuditWrite}, []int{capChown, capNetRaw})
 		}},
-		"row lifecycle/configuration/docker.drop_capabilities: ALL": {`drop_capabilities = ["ALL"]`, func(t *testing.T, inside *box) {
+		"row lifecycle/configuration/docker.drop_capabilities: ALL": {`drop_capabilities = ["ALL"]`, func(t *testing.T, inside *lives.Box) {
 			wantStatus(t, inside, "CapBnd", "0000000000000000")
 		}},
-		"row lifecycle/configuration/docker.drop_capabilities: none": {`drop_capabilities = []`, func(t *testing.T, inside *box) {
+		"row lifecycle/configuration/docker.drop_capabilities: none": {`drop_capabilities = []`, func(t *testing.T, inside *lives.Box) {
 			wantCapabilities(t, inside, []int{capChown, capNetRaw, capMknod}, []int{capSysAdmin, capNetAdmin}) // the engine's own default
 		}},
-		"row lifecycle/configuration/docker.no_new_privileges: false":    {`no_new_privileges = false`, func(t *testing.T, inside *box) { wantStatus(t, inside, "NoNewPrivs", "0") }},
-		"row lifecycle/configuration/docker.seccomp_profile: unconfined": {`seccomp_profile = "unconfined"`, func(t *testing.T, inside *box) { wantStatus(t, inside, "Seccomp", "0") }},
-		"row lifecycle/configuration/docker.seccomp_profile: a file": {fmt.Sprintf("seccomp_profile = %q", noMkdir), func(t *testing.T, inside *box) {
+		"row lifecycle/configuration/docker.no_new_privileges: false":    {`no_new_privileges = false`, func(t *testing.T, inside *lives.Box) { wantStatus(t, inside, "NoNewPrivs", "0") }},
+		"row lifecycle/configuration/docker.seccomp_profile: unconfined": {`seccomp_profile = "unconfined"`, func(t *testing.T, inside *lives.Box) { wantStatus(t, inside, "Seccomp", "0") }},
+		"row lifecycle/configuration/docker.seccomp_profile: a file": {fmt.Sprintf("seccomp_profile = %q", noMkdir), func(t *testing.T, inside *lives.Box) {
 			wantStatus(t, inside, "Seccomp", "2")
-			if got := inside.run(t, "mkdir /tmp/refused"); got.code == 0 || !strings.Contains(got.stderr, "Operation not permitted") {
+			if got := inside.Run(t, "mkdir /tmp/refused"); got.Code == 0 || !strings.Contains(got.Stderr, "Operation not permitted") {
 				t.Errorf("a system call that the profile refuses: %+v", got)
 			}
 		}},
-		"row lifecycle/configuration/docker.pids_limit: 60":   {`pids_limit = 60`, func(t *testing.T, inside *box) { wantLimit(t, inside, "pids/pids.max", "pids.max", "60") }},
-		"row lifecycle/configuration/docker.pids_limit: none": {`pids_limit = 0`, func(t *testing.T, inside *box) { wantLimit(t, inside, "pids/pids.max", "pids.max", "max") }},
+		"row lifecycle/configuration/docker.pids_limit: 60":   {`pids_limit = 60`, func(t *testing.T, inside *lives.Box) { wantLimit(t, inside, "pids/pids.max", "pids.max", "60") }},
+		"row lifecycle/configuration/docker.pids_limit: none": {`pids_limit = 0`, func(t *testing.T, inside *lives.Box) { wantLimit(t, inside, "pids/pids.max", "pids.max", "max") }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := start(t, plan{settings: "[docker]\n" + c.settings})
-			r := limited(idle(), "0.5", "128Mi")
-			c.check(t, s.enter(t, s.running(t, r)))
+			s := start(t, lives.Plan{Settings: "[docker]\n" + c.settings})
+			r := lives.Limited(idle(), "0.5", "128Mi")
+			c.check(t, s.Enter(t, s.Running(t, r)))
 		})
 	}
 }
@@ -136,13 +137,13 @@ func TestPIDsLimitEndsAForkBomb(t *testing.T) {
 	for _, network := range []string{"bridge", "host"} {
 		t.Run(network, func(t *testing.T) {
 			t.Parallel()
-			s := start(t, plan{settings: fmt.Sprintf("[docker]\npids_limit = 60\nnetwork_mode = %q", network)})
+			s := start(t, lives.Plan{Settings: fmt.Sprintf("[docker]\npids_limit = 60\nnetwork_mode = %q", network)})
 			// The bomb waits until the sandbox runs: a daemon at the limit could not even answer.
-			id := s.running(t, request(busyboxImage, "sh", "-c", "until [ -e /tmp/now ]; do sleep 0.1; done; for i in $(seq 200); do sleep 1000 & done"))
+			id := s.Running(t, lives.Request(busyboxImage, "sh", "-c", "until [ -e /tmp/now ]; do sleep 0.1; done; for i in $(seq 200); do sleep 1000 & done"))
 			_, endpoint := s.sharedOrPublished(t, id)
-			enterAt(t, endpoint).strike(t, "touch /tmp/now")
+			lives.EnterAt(t, endpoint).Strike(t, "touch /tmp/now")
 			// The shell says that it cannot fork; a Go program that is refused a thread says that.
-			if got := s.await(t, id, "Failed").Status.Message; !strings.Contains(got, "fork") && !strings.Contains(got, "thread") {
+			if got := s.Await(t, id, "Failed").Status.Message; !strings.Contains(got, "fork") && !strings.Contains(got, "thread") {
 				t.Errorf("the message is %q", got)
 			}
 		})
@@ -152,11 +153,18 @@ func TestPIDsLimitEndsAForkBomb(t *testing.T) {
 // refusedStart starts a service that must not start, and returns why it did not.
 func refusedStart(t *testing.T, settings string) error {
 	t.Helper()
-	s := &service{instance: "e2e-" + uuid.NewString()[:8], folder: filepath.Join(t.TempDir(), "data"), file: filepath.Join(t.TempDir(), "sandbox.toml")}
-	if err := os.WriteFile(s.file, []byte(s.settings(plan{settings: settings})), 0o600); err != nil {
+	return refused(t, "e2e-"+uuid.NewString()[:8], filepath.Join(t.TempDir(), "data"), settings)
+}
+
+// refused starts a service of that instance name and data_dir, which must not start, and returns why it did not.
+func refused(t *testing.T, instance, folder, settings string) error {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "sandbox.toml")
+	text := lives.Configuration(instance, folder, runtimeSettings(), lives.Plan{Settings: settings})
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := config.Load(s.file, os.Getenv)
+	cfg, err := config.Load(file, os.Getenv)
 	if err != nil {
 		return err
 	}
@@ -178,7 +186,7 @@ func TestProfileThatTheEngineCannotHonour(t *testing.T) {
 		if err == nil {
 			t.Fatal("no error")
 		}
-		contains(t, err.Error(), words...)
+		lives.Contains(t, err.Error(), words...)
 	}
 	t.Run("seccomp", func(t *testing.T) {
 		profile := filepath.Join(t.TempDir(), "profile.json")
@@ -199,8 +207,8 @@ func TestProfileThatTheEngineCannotHonour(t *testing.T) {
 // TestProofOfLimits: limits work here, the log says so, and nothing of the proof is left.
 func TestProofOfLimits(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{program: true})
-	lines := s.log.with("limits tried on a throwaway container")
+	s := start(t, lives.Plan{Program: true})
+	lines := s.Log.With("limits tried on a throwaway container")
 	if len(lines) != 1 {
 		t.Fatalf("the log has %q", lines)
 	}
@@ -211,7 +219,7 @@ func TestProofOfLimits(t *testing.T) {
 	if err := json.Unmarshal([]byte(lines[0]), &line); err != nil || !line.Memory || !line.CPU || !line.PIDs || line.Took == 0 {
 		t.Errorf("the log says %s (%v)", lines[0], err)
 	}
-	proof := map[string]string{"sandbox.internal/instance": s.instance, "sandbox.internal/proof": "limits"}
+	proof := map[string]string{"sandbox.internal/instance": s.Instance, "sandbox.internal/proof": "limits"}
 	left := func() []engine.Container {
 		list, err := s.engine.List(t.Context(), proof)
 		if err != nil {
@@ -224,8 +232,8 @@ func TestProofOfLimits(t *testing.T) {
 	}
 
 	// A service that is killed while it proves leaves a container, which the next one removes.
-	s.halt(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	s.Halt(t)
+	ctx, cancel := context.WithTimeout(t.Context(), lives.Patience)
 	defer cancel()
 	begun := make(chan struct{})
 	go func() {
@@ -240,7 +248,7 @@ func TestProofOfLimits(t *testing.T) {
 	if ctx.Err() != context.Canceled {
 		t.Fatal("the service that starts proves nothing")
 	}
-	s.boot(t)
+	s.Boot(t)
 	if list := left(); len(list) > 0 {
 		t.Errorf("after a kill in the middle of the proof and another start there is %v", list)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
+	"sandbox.internal/e2e/lives"
 	"sandbox.internal/runtime/docker"
 )
 
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		programs.remove()
+		lives.RemoveBuilt()
 		os.Exit(code)
 	}))
 }

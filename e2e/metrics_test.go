@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 
+	"sandbox.internal/e2e/lives"
 	"sandbox.internal/gen/lifecycle"
 	"sandbox.internal/server/config"
 )
@@ -17,11 +18,11 @@ type scraped map[string]float64
 
 func (s *service) scrape(t *testing.T) scraped {
 	t.Helper()
-	got := fetch(t, s.url+"/metrics", keyHeader, adminKey)
-	if got.status != http.StatusOK || !strings.HasPrefix(got.header.Get("Content-Type"), "text/plain") {
-		t.Fatalf("GET /metrics: %d %s", got.status, got.header)
+	got := lives.Fetch(t, s.URL+"/metrics", lives.KeyHeader, lives.AdminKey)
+	if got.Status != http.StatusOK || !strings.HasPrefix(got.Header.Get("Content-Type"), "text/plain") {
+		t.Fatalf("GET /metrics: %d %s", got.Status, got.Header)
 	}
-	problems, err := promlint.New(strings.NewReader(got.body)).Lint()
+	problems, err := promlint.New(strings.NewReader(got.Body)).Lint()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +30,7 @@ func (s *service) scrape(t *testing.T) scraped {
 		t.Errorf("%s: %s", problem.Metric, problem.Text)
 	}
 	samples := scraped{}
-	for line := range strings.Lines(got.body) {
+	for line := range strings.Lines(got.Body) {
 		at := strings.LastIndexByte(line, ' ')
 		if strings.HasPrefix(line, "#") || at < 0 {
 			continue
@@ -46,21 +47,19 @@ func (s *service) scrape(t *testing.T) scraped {
 // TestMetricsOfALife scrapes the service after sandboxes have lived and failed.
 func TestMetricsOfALife(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{keys: []config.Key{{Name: "scraper", SHA256: digest("the-key-of-the-scraper"), Role: config.RoleViewer}}})
+	s := start(t, lives.Plan{Keys: []config.Key{{Name: "scraper", SHA256: lives.Digest("the-key-of-the-scraper"), Role: config.RoleViewer}}})
 	before := s.scrape(t) // the service proves at its start what the engine can do
 	images := startRegistry(t, "a-password", nil)
-	missing := s.create(t, request(images.push(t, "private/scratch", programs.build(t, "./testdata/forever")), "/forever"))
-	s.await(t, missing, "Failed")
-	id := s.running(t, idle())
-	s.endpoint(t, id, 80)
-	s.pause(t, id)
-	s.await(t, id, "Paused")
-	s.resume(t, id)
-	s.await(t, id, "Running")
-	s.act(t, http.MethodPost, id+"/resume", http.StatusConflict)
+	missing := s.Create(t, lives.Request(images.push(t, "private/scratch", lives.Build(t, "sandbox.internal/e2e/testdata/forever")), "/forever"))
+	s.Await(t, missing, "Failed")
+	id := s.Running(t, idle())
+	s.Endpoint(t, id, 80)
+	s.Pause(t, id)
+	s.Resume(t, id)
+	s.Act(t, http.MethodPost, id+"/resume", http.StatusConflict)
 	during := s.scrape(t)
-	s.delete(t, id)
-	s.await(t, id, "Terminated")
+	s.Delete(t, id)
+	s.Await(t, id, "Terminated")
 	after := s.scrape(t)
 
 	since := scraped{}
@@ -133,18 +132,18 @@ func TestMetricsOfALife(t *testing.T) {
 		want    int
 	}{
 		{nil, http.StatusUnauthorized},
-		{[]string{keyHeader, "wrong"}, http.StatusUnauthorized},
+		{[]string{lives.KeyHeader, "wrong"}, http.StatusUnauthorized},
 		{[]string{"Authorization", "Bearer wrong"}, http.StatusUnauthorized},
-		{[]string{keyHeader, "the-key-of-the-scraper"}, http.StatusOK},
+		{[]string{lives.KeyHeader, "the-key-of-the-scraper"}, http.StatusOK},
 		{[]string{"Authorization", "Bearer the-key-of-the-scraper"}, http.StatusOK},
 	} {
-		if got := fetch(t, s.url+"/metrics", test.headers...); got.status != test.want {
-			t.Errorf("GET /metrics with %q: %d, want %d", test.headers, got.status, test.want)
+		if got := lives.Fetch(t, s.URL+"/metrics", test.headers...); got.Status != test.want {
+			t.Errorf("GET /metrics with %q: %d, want %d", test.headers, got.Status, test.want)
 		}
 	}
 	// The other paths take the key in its own header only.
-	if got := fetch(t, s.url+"/v1/sandboxes", "Authorization", "Bearer "+adminKey); got.status != http.StatusUnauthorized {
-		t.Errorf("GET /v1/sandboxes with a bearer: %d", got.status)
+	if got := lives.Fetch(t, s.URL+"/v1/sandboxes", "Authorization", "Bearer "+lives.AdminKey); got.Status != http.StatusUnauthorized {
+		t.Errorf("GET /v1/sandboxes with a bearer: %d", got.Status)
 	}
 }
 
@@ -153,58 +152,58 @@ func TestMetricsOfALife(t *testing.T) {
 func TestLogsHoldNoSecret(t *testing.T) {
 	t.Parallel()
 	audit := t.TempDir() + "/audit.log"
-	s := start(t, plan{server: "audit_log = \"" + audit + "\""})
-	secrets := map[string]string{"the administrator's key": adminKey}
+	s := start(t, lives.Plan{Server: "audit_log = \"" + audit + "\""})
+	secrets := map[string]string{"the administrator's key": lives.AdminKey}
 	secret := func(what string) string {
 		secrets[what] = "s3cr3t-" + strings.ReplaceAll(what, " ", "-")
 		return secrets[what]
 	}
 	images := startRegistry(t, secret("the registry's password"), nil)
-	image := images.push(t, "private/secrets", programs.build(t, "./testdata/forever"))
+	image := images.push(t, "private/secrets", lives.Build(t, "sandbox.internal/e2e/testdata/forever"))
 
 	// Pulls that fail and one that works.
-	r := request(image, "/forever")
+	r := lives.Request(image, "/forever")
 	r.Image.Auth = &lifecycle.ImageAuth{Username: registryUser, Password: secret("a wrong password")}
-	s.await(t, s.create(t, r), "Failed")
+	s.Await(t, s.Create(t, r), "Failed")
 	r.Image.Auth.Password = secrets["the registry's password"]
 	r.Env = map[string]string{"TOKEN": secret("a variable of the environment")}
 	r.Metadata = map[string]string{"note": secret("a value of the metadata")}
-	id := s.running(t, r)
-	for _, value := range s.endpoint(t, id, 80).Headers {
+	id := s.Running(t, r)
+	for _, value := range s.Endpoint(t, id, 80).Headers {
 		secrets["the token of the sandbox"] = value
 	}
 	// An entrypoint that prints its environment and dies: the message is the user's, the log is the operator's.
-	loud := request(busyboxImage, "sh", "-c", "env; exit 3")
+	loud := lives.Request(busyboxImage, "sh", "-c", "env; exit 3")
 	loud.Env = map[string]string{"PASSWORD": secret("a variable that was printed")}
-	died := s.create(t, loud)
-	s.await(t, died, "Failed")
-	contains(t, s.get(t, died).Status.Message, secrets["a variable that was printed"])
+	died := s.Create(t, loud)
+	s.Await(t, died, "Failed")
+	lives.Contains(t, s.Get(t, died).Status.Message, secrets["a variable that was printed"])
 
 	// Requests that are refused, and secrets where they do not belong.
-	stranger := s.as(t, secret("a wrong key"))
-	stranger.act(t, http.MethodGet, id, http.StatusUnauthorized)
-	stranger.act(t, http.MethodDelete, id, http.StatusUnauthorized)
-	fetch(t, s.url+"/metrics", "Authorization", "Bearer "+secret("a wrong bearer"))
+	stranger := s.As(t, secret("a wrong key"))
+	stranger.Act(t, http.MethodGet, id, http.StatusUnauthorized)
+	stranger.Act(t, http.MethodDelete, id, http.StatusUnauthorized)
+	lives.Fetch(t, s.URL+"/metrics", "Authorization", "Bearer "+secret("a wrong bearer"))
 	for _, path := range []string{"/health?key=", "/v1/sandboxes?page=0&api_key=", "/v1/sandboxes?pageSize=", "/v1/sandboxes/" + id + "?token=", "/v1/nothing/", "/metrics?key="} {
-		fetch(t, s.url+path+secret("a secret in "+strings.NewReplacer("/", "-", "?", "-", "&", "-").Replace(path)), keyHeader, adminKey)
+		lives.Fetch(t, s.URL+path+secret("a secret in "+strings.NewReplacer("/", "-", "?", "-", "&", "-").Replace(path)), lives.KeyHeader, lives.AdminKey)
 	}
 	for _, body := range []string{
 		`{"password": "` + secret("an unknown field") + `"}`, `{"timeout": "` + secret("a value of the wrong type") + `"}`, `{"image": ` + secret("no JSON"),
 	} {
-		if got := s.send(t, http.MethodPost, "/v1/sandboxes", body); got.status != http.StatusBadRequest {
+		if got := s.Send(t, http.MethodPost, "/v1/sandboxes", body); got.Status != http.StatusBadRequest {
 			t.Errorf("%s: %s", body, got)
 		}
 	}
-	s.delete(t, id)
-	s.await(t, id, "Terminated")
-	metrics := fetch(t, s.url+"/metrics", keyHeader, adminKey).body
-	s.halt(t)
+	s.Delete(t, id)
+	s.Await(t, id, "Terminated")
+	metrics := lives.Fetch(t, s.URL+"/metrics", lives.KeyHeader, lives.AdminKey).Body
+	s.Halt(t)
 
 	for what, secret := range secrets {
 		if secret == "" {
 			t.Errorf("%s is empty: this proves nothing", what)
 		}
-		for where, text := range map[string]string{"log": s.log.tail(1 << 20), "audit log": content(t, audit), "metrics": metrics} {
+		for where, text := range map[string]string{"log": s.Log.Tail(1 << 20), "audit log": content(t, audit), "metrics": metrics} {
 			for line := range strings.Lines(text) {
 				if strings.Contains(line, secret) {
 					t.Errorf("%s is in the %s: %s", what, where, line)
@@ -218,7 +217,7 @@ func TestLogsHoldNoSecret(t *testing.T) {
 		{`"operation":"deleteSandbox"`, `"status":401`, `"level":"warn"`, `"route":"/v1/sandboxes/:sandboxId"`},
 		{`"sandbox changed state"`, `"reason":"ENTRYPOINT_EXITED"`, died, `"detail":"the entrypoint ended with exit code 3"`},
 	} {
-		if len(s.log.with(words...)) == 0 {
+		if len(s.Log.With(words...)) == 0 {
 			t.Errorf("no line of the log has %q", words)
 		}
 	}

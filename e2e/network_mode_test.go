@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"sandbox.internal/e2e/lives"
 	"sandbox.internal/gen/lifecycle"
 )
 
@@ -24,7 +25,7 @@ func (s *service) sharedEndpoint(t *testing.T, id string) (port string, endpoint
 	if port == "" {
 		t.Fatalf("no port is written on the container of %s", id)
 	}
-	endpoint = s.endpoint(t, id, daemonPort)
+	endpoint = s.Endpoint(t, id, lives.DaemonPort)
 	endpoint.Endpoint = net.JoinHostPort("127.0.0.1", port) + "/proxy/44772"
 	return port, endpoint
 }
@@ -32,7 +33,7 @@ func (s *service) sharedEndpoint(t *testing.T, id string) (port string, endpoint
 // sharedOrPublished is where a sandbox of any kind of network has its execd.
 func (s *service) sharedOrPublished(t *testing.T, id string) (port string, endpoint lifecycle.Endpoint) {
 	t.Helper()
-	endpoint = s.endpoint(t, id, daemonPort)
+	endpoint = s.Endpoint(t, id, lives.DaemonPort)
 	if strings.Contains(endpoint.Endpoint, "/proxy/") {
 		return "", endpoint
 	}
@@ -42,23 +43,23 @@ func (s *service) sharedOrPublished(t *testing.T, id string) (port string, endpo
 // TestNetworkModeHost: rule 1 of "Networking rules".
 func TestNetworkModeHost(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{program: true, settings: "[docker]\nnetwork_mode = \"host\"\npids_limit = 60"})
+	s := start(t, lives.Plan{Program: true, Settings: "[docker]\nnetwork_mode = \"host\"\npids_limit = 60"})
 	first := idle()
 	memory := "192Mi"
 	first.ResourceLimits.Memory = &memory
-	created := s.send(t, http.MethodPost, "/v1/sandboxes", encode(t, first), "Idempotency-Key", "first")
+	created := s.Send(t, http.MethodPost, "/v1/sandboxes", lives.Encode(t, first), "Idempotency-Key", "first")
 	var sandbox lifecycle.CreatedSandbox
-	if err := json.Unmarshal([]byte(created.body), &sandbox); err != nil || created.status != http.StatusAccepted {
+	if err := json.Unmarshal([]byte(created.Body), &sandbox); err != nil || created.Status != http.StatusAccepted {
 		t.Fatalf("create: %s (%v)", created, err)
 	}
 	id := sandbox.ID
-	s.await(t, id, "Running")
+	s.Await(t, id, "Running")
 	port, endpoint := s.sharedEndpoint(t, id)
-	inside := enterAt(t, endpoint)
+	inside := lives.EnterAt(t, endpoint)
 
 	t.Run("row lifecycle/networking/rule 1: the endpoint", func(t *testing.T) {
-		for _, port := range []int{daemonPort, 8000} {
-			got, want := s.endpoint(t, id, port), fmt.Sprintf("%s/%s/%d", s.url, id, port)
+		for _, port := range []int{lives.DaemonPort, 8000} {
+			got, want := s.Endpoint(t, id, port), fmt.Sprintf("%s/%s/%d", s.URL, id, port)
 			if got.URL != want || "http://"+got.Endpoint != want || got.Headers["X-EXECD-ACCESS-TOKEN"] == "" {
 				t.Errorf("port %d: %+v, want %s", port, got, want)
 			}
@@ -67,7 +68,7 @@ func TestNetworkModeHost(t *testing.T) {
 	t.Run("row lifecycle/networking/rule 1: the host's network", func(t *testing.T) {
 		address := sayOnce(t, "from the host")
 		host, port, _ := net.SplitHostPort(address)
-		inside.want(t, fmt.Sprintf("nc %s %s", host, port), "from the host")
+		inside.Want(t, fmt.Sprintf("nc %s %s", host, port), "from the host")
 	})
 	t.Run("execd listens on the loopback interface only", func(t *testing.T) {
 		for _, address := range otherAddresses(t) {
@@ -78,7 +79,7 @@ func TestNetworkModeHost(t *testing.T) {
 		}
 	})
 	t.Run("execd wants its token", func(t *testing.T) {
-		if got := fetch(t, "http://127.0.0.1:"+port+"/metrics"); got.status != http.StatusUnauthorized {
+		if got := lives.Fetch(t, "http://127.0.0.1:"+port+"/metrics"); got.Status != http.StatusUnauthorized {
 			t.Errorf("without a token: %s", got)
 		}
 	})
@@ -86,42 +87,40 @@ func TestNetworkModeHost(t *testing.T) {
 		wantLimit(t, inside, "memory/memory.limit_in_bytes", "memory.max", "201326592")
 		wantLimit(t, inside, "pids/pids.max", "pids.max", "60")
 	})
-	second := func() answer { return s.send(t, http.MethodPost, "/v1/sandboxes", encode(t, idle())) }
+	second := func() lives.Answer { return s.Send(t, http.MethodPost, "/v1/sandboxes", lives.Encode(t, idle())) }
 	t.Run("row lifecycle/networking/rule 1: one sandbox at a time", func(t *testing.T) {
-		wantProblem(t, second(), http.StatusConflict, "CONFLICT", "one sandbox at a time", id)
-		again := s.send(t, http.MethodPost, "/v1/sandboxes", encode(t, first), "Idempotency-Key", "first")
-		if again.status != http.StatusAccepted || !strings.Contains(again.body, id) {
+		lives.WantProblem(t, second(), http.StatusConflict, "CONFLICT", "one sandbox at a time", id)
+		again := s.Send(t, http.MethodPost, "/v1/sandboxes", lives.Encode(t, first), "Idempotency-Key", "first")
+		if again.Status != http.StatusAccepted || !strings.Contains(again.Body, id) {
 			t.Errorf("the same request again: %s", again)
 		}
 	})
 	t.Run("pause and resume", func(t *testing.T) {
-		s.pause(t, id)
-		s.await(t, id, "Paused")
-		wantProblem(t, second(), http.StatusConflict, "CONFLICT", "Paused")
-		s.resume(t, id)
-		s.await(t, id, "Running")
-		inside.want(t, "echo again", "again\n")
+		s.Pause(t, id)
+		lives.WantProblem(t, second(), http.StatusConflict, "CONFLICT", "Paused")
+		s.Resume(t, id)
+		inside.Want(t, "echo again", "again\n")
 	})
 	t.Run("found again by another service", func(t *testing.T) {
-		for _, end := range []func(){func() { s.halt(t) }, func() { s.kill() }} {
+		for _, end := range []func(){func() { s.Halt(t) }, func() { s.Kill() }} {
 			end()
-			s.boot(t)
-			s.await(t, id, "Running")
+			s.Boot(t)
+			s.Await(t, id, "Running")
 			_, endpoint := s.sharedEndpoint(t, id)
-			enterAt(t, endpoint).want(t, "echo found", "found\n")
-			wantProblem(t, second(), http.StatusConflict, "CONFLICT", "one sandbox at a time")
+			lives.EnterAt(t, endpoint).Want(t, "echo found", "found\n")
+			lives.WantProblem(t, second(), http.StatusConflict, "CONFLICT", "one sandbox at a time")
 		}
 	})
 	t.Run("deletion lets the next one in", func(t *testing.T) {
-		s.delete(t, id)
-		s.await(t, id, "Terminated")
-		next := s.running(t, idle())
+		s.Delete(t, id)
+		s.Await(t, id, "Terminated")
+		next := s.Running(t, idle())
 		_, endpoint := s.sharedEndpoint(t, next)
-		enterAt(t, endpoint).want(t, "echo next", "next\n")
+		lives.EnterAt(t, endpoint).Want(t, "echo next", "next\n")
 	})
 	t.Run("row lifecycle/networking/rule 3: host mode", func(t *testing.T) {
-		got := s.send(t, http.MethodPost, "/v1/sandboxes", body(t, map[string]any{"networkPolicy": map[string]any{"defaultAction": "deny"}}))
-		wantProblem(t, got, http.StatusBadRequest, "INVALID_REQUEST_BODY", "a network policy requires bridge mode and egress image configuration")
+		got := s.Send(t, http.MethodPost, "/v1/sandboxes", s.Body(t, map[string]any{"networkPolicy": map[string]any{"defaultAction": "deny"}}))
+		lives.WantProblem(t, got, http.StatusBadRequest, "INVALID_REQUEST_BODY", "a network policy requires bridge mode and egress image configuration")
 	})
 }
 
@@ -130,9 +129,9 @@ func TestNetworkModeHostOnTwoServices(t *testing.T) {
 	t.Parallel()
 	ports := map[string]bool{}
 	for range 2 {
-		s := start(t, plan{settings: "[docker]\nnetwork_mode = \"host\""})
-		port, endpoint := s.sharedEndpoint(t, s.running(t, idle()))
-		enterAt(t, endpoint).want(t, "echo here", "here\n")
+		s := start(t, lives.Plan{Settings: "[docker]\nnetwork_mode = \"host\""})
+		port, endpoint := s.sharedEndpoint(t, s.Running(t, idle()))
+		lives.EnterAt(t, endpoint).Want(t, "echo here", "here\n")
 		ports[port] = true
 	}
 	if len(ports) != 2 {
@@ -144,27 +143,27 @@ func TestNetworkModeHostOnTwoServices(t *testing.T) {
 func TestNetworkModeBridge(t *testing.T) {
 	t.Parallel()
 	// 127.0.0.2 is this machine, and an address that no client has asked for.
-	s := start(t, plan{settings: "[docker]\nnetwork_mode = \"bridge\"\nhost_ip = \"127.0.0.2\""})
+	s := start(t, lives.Plan{Settings: "[docker]\nnetwork_mode = \"bridge\"\nhost_ip = \"127.0.0.2\""})
 	t.Run("row lifecycle/networking/rule 2", func(t *testing.T) { testSamePortTwice(t, s) })
 }
 
 func testSamePortTwice(t *testing.T, s *service) {
 	texts := []string{"one", "two"}
-	concurrently(texts, func(text string) {
+	lives.Concurrently(texts, func(text string) {
 		script := fmt.Sprintf("echo %s > /srv/index.html; cd /srv; exec python3 -m http.server 8000", text)
-		id := s.running(t, request(baseImage, "sh", "-c", script))
-		endpoint := s.endpoint(t, id, 8000)
+		id := s.Running(t, lives.Request(baseImage, "sh", "-c", script))
+		endpoint := s.Endpoint(t, id, 8000)
 		if !strings.HasPrefix(endpoint.Endpoint, "127.0.0.2:") || !strings.HasSuffix(endpoint.Endpoint, "/proxy/8000") {
 			t.Errorf("the endpoint is %s", endpoint.Endpoint)
 		}
-		eventually(t, "the server inside answers", func() bool {
-			got := fetch(t, endpoint.URL+"/index.html", "X-EXECD-ACCESS-TOKEN", endpoint.Headers["X-EXECD-ACCESS-TOKEN"])
-			if got.status == http.StatusOK && got.body != text+"\n" {
-				t.Errorf("port 8000 of sandbox %s says %q", text, got.body)
+		lives.Eventually(t, "the server inside answers", func() bool {
+			got := lives.Fetch(t, endpoint.URL+"/index.html", "X-EXECD-ACCESS-TOKEN", endpoint.Headers["X-EXECD-ACCESS-TOKEN"])
+			if got.Status == http.StatusOK && got.Body != text+"\n" {
+				t.Errorf("port 8000 of sandbox %s says %q", text, got.Body)
 			}
-			return got.status == http.StatusOK
+			return got.Status == http.StatusOK
 		})
-		s.enter(t, id).want(t, "ls /sys/class/net | grep -c eth0", "1\n")
+		s.Enter(t, id).Want(t, "ls /sys/class/net | grep -c eth0", "1\n")
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"sandbox.internal/e2e/lives"
 	"sandbox.internal/gen/lifecycle"
 )
 
@@ -33,7 +34,7 @@ func dockerCLI(t *testing.T, args ...string) string {
 
 // private asks for an image with a password.
 func private(image, password string) lifecycle.CreateSandboxRequest {
-	r := request(image, "/forever")
+	r := lives.Request(image, "/forever")
 	r.Image.Auth = &lifecycle.ImageAuth{Username: registryUser, Password: password}
 	return r
 }
@@ -42,25 +43,25 @@ func private(image, password string) lifecycle.CreateSandboxRequest {
 // password everywhere.
 func TestScratchImageInAPrivateRegistry(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{program: true})
+	s := start(t, lives.Plan{Program: true})
 	password := "secret-" + uuid.NewString()
 	images, open := startSlowRegistry(t, password)
-	image := images.push(t, "private/scratch", programs.build(t, "./testdata/forever"))
+	image := images.push(t, "private/scratch", lives.Build(t, "sandbox.internal/e2e/testdata/forever"))
 	noTrace := func(when string) {
 		t.Helper()
-		for _, line := range s.log.with(password) {
+		for _, line := range s.Log.With(password) {
 			t.Errorf("%s the log has the password: %s", when, line)
 		}
-		checkNoFileWith(t, s.folder, password)
+		checkNoFileWith(t, s.Folder, password)
 		for _, container := range s.containers(t) {
 			if strings.Contains(dockerCLI(t, "inspect", container.ID), password) {
 				t.Errorf("%s container %s shows the password", when, container.Name)
 			}
 		}
-		if s.stop == nil {
+		if s.Stop == nil {
 			return
 		}
-		if got := s.send(t, http.MethodGet, "/v1/sandboxes", ""); strings.Contains(got.body, password) {
+		if got := s.Send(t, http.MethodGet, "/v1/sandboxes", ""); strings.Contains(got.Body, password) {
 			t.Errorf("%s the list shows the password", when)
 		}
 	}
@@ -73,46 +74,46 @@ func TestScratchImageInAPrivateRegistry(t *testing.T) {
 		`"` + password + `"`,
 	} {
 		body := `{"image": {"uri": "` + image + `", "auth": ` + auth + `}, "timeout": 60, "resourceLimits": {}, "entrypoint": ["/forever"]}`
-		got := s.send(t, http.MethodPost, "/v1/sandboxes", body)
-		if got.status != http.StatusBadRequest || strings.Contains(got.body, password) {
+		got := s.Send(t, http.MethodPost, "/v1/sandboxes", body)
+		if got.Status != http.StatusBadRequest || strings.Contains(got.Body, password) {
 			t.Errorf("auth %s: %s", auth, got)
 		}
 	}
 
 	// One with the password pulls; the others are refused, and do not get the image by its pull.
-	first := s.create(t, private(image, password))
-	eventually(t, "the pull has begun", func() bool { blobs, _ := images.fetches(); return blobs > 0 })
-	refused := s.await(t, s.create(t, request(image, "/forever")), "Failed").Status
+	first := s.Create(t, private(image, password))
+	lives.Eventually(t, "the pull has begun", func() bool { blobs, _ := images.fetches(); return blobs > 0 })
+	refused := s.Await(t, s.Create(t, lives.Request(image, "/forever")), "Failed").Status
 	if refused.Reason != "IMAGE_PULL_ERROR" {
 		t.Errorf("without a password the reason is %s", refused.Reason)
 	}
-	contains(t, refused.Message, "no basic auth credentials")
-	refused = s.await(t, s.create(t, private(image, "wrong-"+password)), "Failed").Status
+	lives.Contains(t, refused.Message, "no basic auth credentials")
+	refused = s.Await(t, s.Create(t, private(image, "wrong-"+password)), "Failed").Status
 	if refused.Reason != "IMAGE_PULL_ERROR" || strings.Contains(refused.Message, password) {
 		t.Errorf("with a wrong password: %s: %s", refused.Reason, refused.Message)
 	}
-	contains(t, refused.Message, "unauthorized")
+	lives.Contains(t, refused.Message, "unauthorized")
 	noTrace("during the pull")
 
 	open()
-	s.await(t, first, "Running")
+	s.Await(t, first, "Running")
 	noTrace("after the pull")
-	got := s.send(t, http.MethodGet, "/v1/sandboxes/"+first, "")
-	if strings.Contains(got.body, "auth") {
-		t.Errorf("GET shows the credentials: %s", got.body)
+	got := s.Send(t, http.MethodGet, "/v1/sandboxes/"+first, "")
+	if strings.Contains(got.Body, "auth") {
+		t.Errorf("GET shows the credentials: %s", got.Body)
 	}
-	s.enter(t, first).want(t, "for word in commands without a shell; do echo $word; done", "commands\nwithout\na\nshell\n")
+	s.Enter(t, first).Want(t, "for word in commands without a shell; do echo $word; done", "commands\nwithout\na\nshell\n")
 
 	// An image that the engine has is used as it is, whoever asks.
-	s.running(t, request(image, "/forever"))
+	s.Running(t, lives.Request(image, "/forever"))
 
-	s.delete(t, first)
-	if got := s.await(t, first, "Terminated").Status; got.Reason != "USER_DELETE" {
+	s.Delete(t, first)
+	if got := s.Await(t, first, "Terminated").Status; got.Reason != "USER_DELETE" {
 		t.Errorf("the reason is %s", got.Reason)
 	}
-	s.kill()
+	s.Kill()
 	noTrace("after a kill")
-	s.boot(t)
+	s.Boot(t)
 	noTrace("after a new start")
 }
 
@@ -138,9 +139,9 @@ func checkNoFileWith(t *testing.T, folder, secret string) {
 // TestImagePullError has the registry's own words in the message.
 func TestImagePullError(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{})
+	s := start(t, lives.Plan{})
 	public := startRegistry(t, "", nil)
-	image := public.push(t, "public/scratch", programs.build(t, "./testdata/forever"))
+	image := public.push(t, "public/scratch", lives.Build(t, "sandbox.internal/e2e/testdata/forever"))
 	for name, c := range map[string]struct {
 		image string
 		says  string
@@ -152,72 +153,72 @@ func TestImagePullError(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			id := s.create(t, request(c.image, "/forever"))
-			status := s.await(t, id, "Failed").Status
+			id := s.Create(t, lives.Request(c.image, "/forever"))
+			status := s.Await(t, id, "Failed").Status
 			if status.Reason != "IMAGE_PULL_ERROR" {
 				t.Errorf("the reason is %s", status.Reason)
 			}
-			contains(t, status.Message, c.image, c.says)
+			lives.Contains(t, status.Message, c.image, c.says)
 		})
 	}
-	s.running(t, request(image, "/forever"))
+	s.Running(t, lives.Request(image, "/forever"))
 }
 
 // TestPullProgress looks at a sandbox while its image comes slowly.
 func TestPullProgress(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{})
+	s := start(t, lives.Plan{})
 	images, open := startSlowRegistry(t, "")
-	image := images.push(t, "slow/scratch", programs.build(t, "./testdata/forever"))
-	id := s.create(t, request(image, "/forever"))
+	image := images.push(t, "slow/scratch", lives.Build(t, "sandbox.internal/e2e/testdata/forever"))
+	id := s.Create(t, lives.Request(image, "/forever"))
 
 	amount := regexp.MustCompile(`^pulling .*slow/scratch:latest: 0 of 1 layers, [1-9][0-9.]*[kM]B of [1-9][0-9.]*MB$`)
 	told := map[string]bool{}
 	defer func() {
 		if t.Failed() {
-			t.Logf("told was %q, and at the end %+v", slices.Sorted(maps.Keys(told)), s.get(t, id).Status)
+			t.Logf("told was %q, and at the end %+v", slices.Sorted(maps.Keys(told)), s.Get(t, id).Status)
 		}
 	}()
-	eventually(t, "the message tells how much has come, and more later", func() bool {
-		status := s.get(t, id).Status
+	lives.Eventually(t, "the message tells how much has come, and more later", func() bool {
+		status := s.Get(t, id).Status
 		if status.State == "Pending" && status.Reason == "IMAGE_PULLING" && amount.MatchString(status.Message) {
 			told[status.Message] = true
 		}
 		return len(told) > 1
 	})
-	got := s.send(t, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/80", "")
-	wantProblem(t, got, 409, "CONFLICT", "Pending", "does not answer yet")
-	if after := got.header.Get("Retry-After"); after != "1" {
+	got := s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/80", "")
+	lives.WantProblem(t, got, 409, "CONFLICT", "Pending", "does not answer yet")
+	if after := got.Header.Get("Retry-After"); after != "1" {
 		t.Errorf("Retry-After is %q", after)
 	}
 	open()
-	s.await(t, id, "Running")
+	s.Await(t, id, "Running")
 }
 
 // TestPullOnce creates ten sandboxes of one missing image and deletes some of them, the first among them, while it comes.
 func TestPullOnce(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{})
+	s := start(t, lives.Plan{})
 	images, open := startSlowRegistry(t, "")
-	r := request(images.push(t, "once/scratch", programs.build(t, "./testdata/forever")), "/forever")
-	first := s.create(t, r)
-	eventually(t, "the pull has begun", func() bool { blobs, _ := images.fetches(); return blobs > 0 })
+	r := lives.Request(images.push(t, "once/scratch", lives.Build(t, "sandbox.internal/e2e/testdata/forever")), "/forever")
+	first := s.Create(t, r)
+	lives.Eventually(t, "the pull has begun", func() bool { blobs, _ := images.fetches(); return blobs > 0 })
 	var others []string
 	for range 9 {
-		others = append(others, s.create(t, r))
+		others = append(others, s.Create(t, r))
 	}
 	for _, id := range others {
-		eventually(t, id+" waits for the image", func() bool { return s.get(t, id).Status.Reason == "IMAGE_PULLING" })
+		lives.Eventually(t, id+" waits for the image", func() bool { return s.Get(t, id).Status.Reason == "IMAGE_PULLING" })
 	}
 	for _, id := range []string{first, others[0], others[8]} {
-		s.delete(t, id)
-		if got := s.await(t, id, "Terminated").Status; got.Reason != "USER_DELETE" {
+		s.Delete(t, id)
+		if got := s.Await(t, id, "Terminated").Status; got.Reason != "USER_DELETE" {
 			t.Errorf("the reason is %s", got.Reason)
 		}
 	}
 	open()
 	for _, id := range others[1:8] {
-		s.await(t, id, "Running")
+		s.Await(t, id, "Running")
 	}
 	if blobs, repeated := images.fetches(); blobs != 2 || repeated != 0 { // its configuration and its layer
 		t.Errorf("%d blobs were fetched, %d of them more than once; want 2 and 0", blobs, repeated)
@@ -230,17 +231,17 @@ func TestPullOnce(t *testing.T) {
 // TestPullAbandoned deletes everybody who waits for an image; the pull ends, and a later create begins a new one.
 func TestPullAbandoned(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{})
+	s := start(t, lives.Plan{})
 	images, open := startSlowRegistry(t, "")
-	r := request(images.push(t, "abandoned/scratch", programs.build(t, "./testdata/forever")), "/forever")
-	waiting := []string{s.create(t, r), s.create(t, r)}
-	eventually(t, "the layer comes", func() bool { blobs, _ := images.fetches(); return blobs > 0 })
+	r := lives.Request(images.push(t, "abandoned/scratch", lives.Build(t, "sandbox.internal/e2e/testdata/forever")), "/forever")
+	waiting := []string{s.Create(t, r), s.Create(t, r)}
+	lives.Eventually(t, "the layer comes", func() bool { blobs, _ := images.fetches(); return blobs > 0 })
 	for _, id := range waiting {
-		s.delete(t, id)
-		s.await(t, id, "Terminated")
+		s.Delete(t, id)
+		s.Await(t, id, "Terminated")
 	}
-	eventually(t, "the engine has given up the pull", func() bool { return images.leavers() > 0 })
-	later := s.create(t, r)
+	lives.Eventually(t, "the engine has given up the pull", func() bool { return images.leavers() > 0 })
+	later := s.Create(t, r)
 	open()
-	s.await(t, later, "Running")
+	s.Await(t, later, "Running")
 }

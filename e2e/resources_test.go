@@ -1,22 +1,31 @@
 package e2e_test
 
-import "testing"
+import (
+	"testing"
+
+	"sandbox.internal/e2e/lives"
+	"sandbox.internal/gen/lifecycle"
+)
 
 // TestResourcesThatTheHostDoesNotHave fail clearly, and are not ignored. No machine has so many GPUs.
 func TestResourcesThatTheHostDoesNotHave(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{})
-	gpus, cpus, memory := idle(), idle(), idle()
-	for r, quantity := range map[**string]string{
-		&gpus.ResourceLimits.Gpu: "4096", &cpus.ResourceLimits.CPU: "99", &memory.ResourceLimits.Memory: "1024Ti",
+	s := start(t, lives.Plan{})
+	gpus, cpus, memory := "4096", "99", "1024Ti"
+	for field, c := range map[string]struct {
+		limits   lifecycle.ResourceLimits
+		quantity string
+	}{
+		"gpu":    {lifecycle.ResourceLimits{Gpu: &gpus}, gpus},
+		"cpu":    {lifecycle.ResourceLimits{CPU: &cpus}, cpus},
+		"memory": {lifecycle.ResourceLimits{Memory: &memory}, memory},
 	} {
-		*r = &quantity
-	}
-	for field, id := range map[string]string{"gpu": s.create(t, gpus), "cpu": s.create(t, cpus), "memory": s.create(t, memory)} {
-		status := s.await(t, id, "Failed").Status
+		r := idle()
+		r.ResourceLimits = c.limits
+		status := s.Await(t, s.Create(t, r), "Failed").Status
 		if status.Reason != "RESOURCE_LIMIT_EXCEEDED" {
 			t.Errorf("%s: the reason is %s", field, status.Reason)
 		}
-		contains(t, status.Message, "resourceLimits."+field)
+		lives.Contains(t, status.Message, "resourceLimits."+field, c.quantity)
 	}
 }

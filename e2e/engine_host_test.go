@@ -4,25 +4,20 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
 	"net/url"
 	"os"
 	"sync"
 	"testing"
+
+	"sandbox.internal/e2e/lives"
 )
 
-// TestEnvironmentVariables: DOCKER_HOST with an address instead of a socket, and PENDING_FAILURE_TTL.
-func TestEnvironmentVariables(t *testing.T) {
+// TestEngineByAddress: DOCKER_HOST with an address instead of a socket.
+func TestEngineByAddress(t *testing.T) {
 	t.Parallel()
-	s := start(t, plan{env: map[string]string{"DOCKER_HOST": "tcp://" + engineByTCP(t), "PENDING_FAILURE_TTL": "1"}})
+	s := start(t, lives.Plan{Env: map[string]string{"DOCKER_HOST": "tcp://" + engineByTCP(t)}})
 	t.Run("row lifecycle/environment/DOCKER_HOST", func(t *testing.T) {
-		s.enter(t, s.running(t, idle())).want(t, "echo hello", "hello\n")
-	})
-	t.Run("row lifecycle/environment/PENDING_FAILURE_TTL", func(t *testing.T) {
-		id := s.create(t, request("127.0.0.1:1/no/such:image", "sleep", "1000"))
-		eventually(t, "the record of a sandbox that failed while Pending is forgotten", func() bool {
-			return s.send(t, http.MethodGet, "/v1/sandboxes/"+id, "").status == http.StatusNotFound
-		})
+		s.Enter(t, s.Running(t, idle())).Want(t, "echo hello", "hello\n")
 	})
 }
 

@@ -1,18 +1,19 @@
-package e2e_test
+package lives
 
 import (
+	"cmp"
 	"net/url"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"sandbox.internal/gen/lifecycle"
 )
 
-func TestList(t *testing.T) {
-	t.Parallel()
-	s := start(t, plan{})
-	if items := s.everything(t); items == nil || len(items) != 0 {
+func testList(t *testing.T, b Backend) {
+	s := Start(t, b, Plan{})
+	if items := s.Everything(t); items == nil || len(items) != 0 {
 		t.Errorf("a new service lists %v, want an empty array", items)
 	}
 	tags := []lifecycle.Metadata{
@@ -22,46 +23,52 @@ func TestList(t *testing.T) {
 		{"team": "blue", "name": "first"},
 		{},
 	}
-	var newest []string // first
+	var created []lifecycle.Sandbox
 	for _, metadata := range tags {
-		r := idle()
+		r := s.Idle()
 		r.Metadata = metadata
-		newest = slices.Insert(newest, 0, s.create(t, r))
+		id := s.Create(t, r)
+		created = append(created, s.Get(t, id))
 	}
+	if first, last := created[0].CreatedAt, created[len(created)-1].CreatedAt; last.Before(first) {
+		t.Errorf("the first was created at %v, the last at %v", first, last)
+	}
+	newest := newestFirst(slices.Clone(created)...)
 	for _, id := range newest {
-		s.await(t, id, "Running")
+		s.Await(t, id, "Running")
 	}
-	s.pause(t, newest[0])
-	s.delete(t, newest[1])
-	s.await(t, newest[1], "Terminated")
+	paused, ended := created[4].ID, created[3].ID
+	s.Pause(t, paused)
+	s.Delete(t, ended)
+	s.Await(t, ended, "Terminated")
 
+	// pick returns the ids of some of those created, in the order of the list.
 	pick := func(places ...int) []string {
-		var list []string
-		for _, i := range places {
-			list = append(list, newest[i])
-		}
-		return list
+		return slices.DeleteFunc(slices.Clone(newest), func(id string) bool {
+			return !slices.ContainsFunc(places, func(i int) bool { return created[i].ID == id })
+		})
 	}
+	named := pick(0, 3)
 	twice := url.QueryEscape(url.QueryEscape("a=b&c") + "=" + url.QueryEscape("50% ü"))
 	for query, want := range map[string][]string{
 		"":                                     newest,
-		"state=Running":                        pick(2, 3, 4),
-		"state=paused&state=TERMINATED":        pick(0, 1),
+		"state=Running":                        pick(0, 1, 2),
+		"state=paused&state=TERMINATED":        pick(3, 4),
 		"state=Failed":                         nil,
-		"metadata=team%3Dred":                  pick(3, 4),
-		"metadata=team%3Dred%26name%3Dfirst":   pick(4),
-		"metadata=" + twice:                    pick(3),
+		"metadata=team%3Dred":                  pick(0, 1),
+		"metadata=team%3Dred%26name%3Dfirst":   pick(0),
+		"metadata=" + twice:                    pick(1),
 		"metadata=team%3Dblue&state=Running":   pick(2),
 		"metadata=team%3Dgreen":                nil,
-		"metadata=name%3Dfirst&pageSize=1":     pick(1),
+		"metadata=name%3Dfirst&pageSize=1":     named[:1],
 		"metadata=name%3Dfirst&page=2":         nil,
-		"page=2&pageSize=2":                    pick(2, 3),
-		"page=3&pageSize=2":                    pick(4),
+		"page=2&pageSize=2":                    newest[2:4],
+		"page=3&pageSize=2":                    newest[4:],
 		"page=4&pageSize=2":                    nil,
 		"page=9223372036854775807&pageSize=50": nil,
 	} {
 		t.Run(query, func(t *testing.T) {
-			if got := ids(s.page(t, query).Items); !slices.Equal(got, want) {
+			if got := IDs(s.page(t, query).Items); !slices.Equal(got, want) {
 				t.Errorf("got %q, want %q", got, want)
 			}
 		})
@@ -84,26 +91,33 @@ func TestList(t *testing.T) {
 	}
 }
 
+// newestFirst returns ids in the order of a list. Those created in one moment, which may be as long as a second, are ordered by their ids.
+func newestFirst(sandboxes ...lifecycle.Sandbox) []string {
+	slices.SortFunc(sandboxes, func(a, b lifecycle.Sandbox) int {
+		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), strings.Compare(a.ID, b.ID))
+	})
+	return IDs(sandboxes)
+}
+
 // page lists with a query as it goes over the wire.
-func (c *client) page(t *testing.T, query string) lifecycle.SandboxList {
+func (c *Client) page(t *testing.T, query string) lifecycle.SandboxList {
 	t.Helper()
-	list, err := decode[lifecycle.SandboxList](c.send(t, "GET", "/v1/sandboxes?"+query, ""))
+	list, err := Decode[lifecycle.SandboxList](c.Send(t, "GET", "/v1/sandboxes?"+query, ""))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return list
 }
 
-func TestExpiry(t *testing.T) {
-	t.Parallel()
-	s := start(t, plan{})
-	r := idle()
+func testExpiry(t *testing.T, b Backend) {
+	s := Start(t, b, Plan{})
+	r := s.Idle()
 	r.Timeout = 60
-	running, paused := s.running(t, r), s.running(t, r)
-	s.pause(t, paused)
+	running, paused := s.Running(t, r), s.Running(t, r)
+	s.Pause(t, paused)
 	for _, id := range []string{running, paused} {
-		expiresAt := s.get(t, id).ExpiresAt
-		ended := s.awaitWithin(t, id, "Terminated", 90*time.Second)
+		expiresAt := s.Get(t, id).ExpiresAt
+		ended := s.AwaitWithin(t, id, "Terminated", time.Duration(r.Timeout)*time.Second+Patience)
 		if ended.Status.Reason != "EXPIRED" {
 			t.Errorf("the reason of the end is %s", ended.Status.Reason)
 		}
@@ -111,7 +125,6 @@ func TestExpiry(t *testing.T) {
 			t.Errorf("terminated %v before its expiry", -late)
 		}
 	}
-	if got := s.containers(t); len(got) > 0 {
-		t.Errorf("containers are left: %v", got)
-	}
+	s.Gone(t, running)
+	s.Gone(t, paused)
 }

@@ -1,14 +1,15 @@
-package e2e_test
+package lives
 
 import (
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"sync"
 	"testing"
 )
 
-// programs builds the programs that tests run; the tests of this package share them.
+// programs are those that the tests of one run share.
 var programs workshop
 
 // workshop builds each program once.
@@ -18,13 +19,22 @@ type workshop struct {
 	built  map[string]string
 }
 
-// build returns the path of the program whose package is named relative to this folder. It is a static binary.
+// Build returns the path of a program, given the import path of its package. It is a static binary, built once however often it is
+// asked for. [RemoveBuilt] removes it.
+func Build(t *testing.T, pkg string) string {
+	t.Helper()
+	return programs.build(t, pkg)
+}
+
+// RemoveBuilt removes what [Build] has built. It is for the end of TestMain.
+func RemoveBuilt() { programs.remove() }
+
 func (w *workshop) build(t *testing.T, pkg string) string {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if path, ok := w.built[pkg]; ok {
-		return path
+	if program, ok := w.built[pkg]; ok {
+		return program
 	}
 	if w.folder == "" {
 		folder, err := os.MkdirTemp("", "sandbox-e2e-")
@@ -33,14 +43,14 @@ func (w *workshop) build(t *testing.T, pkg string) string {
 		}
 		w.folder, w.built = folder, map[string]string{}
 	}
-	path := filepath.Join(w.folder, filepath.Base(pkg))
-	command := exec.CommandContext(t.Context(), "go", "build", "-o", path, pkg)
+	program := filepath.Join(w.folder, path.Base(pkg))
+	command := exec.CommandContext(t.Context(), "go", "build", "-o", program, pkg)
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", command, err, out)
 	}
-	w.built[pkg] = path
-	return path
+	w.built[pkg] = program
+	return program
 }
 
 func (w *workshop) remove() {

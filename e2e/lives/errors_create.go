@@ -1,4 +1,4 @@
-package e2e_test
+package lives
 
 import (
 	"maps"
@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func testRefusedCreates(t *testing.T, s *service) {
+func testRefusedCreates(t *testing.T, s *Service) {
 	type fields = map[string]any
 	volume := func(change fields) fields {
 		v := fields{"name": "data", "mountPath": "/data", "host": fields{"path": "/srv"}}
@@ -78,7 +78,7 @@ func testRefusedCreates(t *testing.T, s *service) {
 		"extensions an array":                         {fields{"extensions": []any{}}, []string{"extensions", "object"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			wantProblem(t, s.send(t, http.MethodPost, "/v1/sandboxes", body(t, c.change)), 400, "INVALID_REQUEST_BODY", c.words...)
+			WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", s.Body(t, c.change)), 400, "INVALID_REQUEST_BODY", c.words...)
 		})
 	}
 	for name, c := range map[string]struct {
@@ -92,10 +92,10 @@ func testRefusedCreates(t *testing.T, s *service) {
 		"an array":          {`[]`, nil, []string{"body", "object"}},
 		"null":              {`null`, nil, []string{"body"}},
 		"no JSON by header": {`{}`, []string{"Content-Type", "text/plain"}, []string{"Content-Type", "application/json"}},
-		"empty idempotency": {body(t, nil), []string{"Idempotency-Key", strings.Repeat("k", 256)}, []string{"Idempotency-Key", "255"}},
+		"empty idempotency": {s.Body(t, nil), []string{"Idempotency-Key", strings.Repeat("k", 256)}, []string{"Idempotency-Key", "255"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			wantProblem(t, s.send(t, http.MethodPost, "/v1/sandboxes", c.body, c.headers...), 400, "INVALID_REQUEST_BODY", c.words...)
+			WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", c.body, c.headers...), 400, "INVALID_REQUEST_BODY", c.words...)
 		})
 	}
 }

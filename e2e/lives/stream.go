@@ -1,4 +1,4 @@
-package e2e_test
+package lives
 
 import (
 	"bufio"
@@ -16,29 +16,29 @@ import (
 	"sandbox.internal/openapi/conform"
 )
 
-// told is one event of a stream.
-type told struct {
-	id int64
+// Told is one event of a stream.
+type Told struct {
+	ID int64
 	lifecycle.SandboxEvent
 }
 
-// stream follows events. It reads in a goroutine of its own, so that a test can give up waiting.
-type stream struct {
+// Stream follows events. It reads in a goroutine of its own, so that a test can give up waiting.
+type Stream struct {
 	t      *testing.T
-	events chan told // closed at the stream's end
+	events chan Told // closed at the stream's end
 	err    error     // why it ended, nil for a whole end; valid once events is closed
 	close  func()
 }
 
-// streamEvents opens a stream, which must be answered with 200.
-func (c *client) streamEvents(t *testing.T, path string, headers ...string) *stream {
+// StreamEvents opens a stream, which must be answered with 200.
+func (c *Client) StreamEvents(t *testing.T, path string, headers ...string) *Stream {
 	t.Helper()
-	response, cancel := c.open(t, path, headers...)
+	response, cancel := c.Open(t, path, headers...)
 	if response.StatusCode != http.StatusOK {
 		content, _ := io.ReadAll(response.Body)
 		t.Fatalf("GET %s: %s %s", path, response.Status, content)
 	}
-	s := &stream{t: t, events: make(chan told, 10_000)}
+	s := &Stream{t: t, events: make(chan Told, 10_000)}
 	done := make(chan struct{})
 	s.close = func() { cancel(); <-done }
 	t.Cleanup(s.close)
@@ -46,17 +46,17 @@ func (c *client) streamEvents(t *testing.T, path string, headers ...string) *str
 		defer close(done)
 		defer close(s.events)
 		defer response.Body.Close()
-		s.err = s.read(response.Body, c.http.Transport.(*conform.Transport))
+		s.err = s.read(response.Body, c.HTTP.Transport.(*conform.Transport))
 	}()
 	return s
 }
 
-// open makes a request whose answer may take as long as it takes; the test's end closes it.
-func (c *client) open(t *testing.T, path string, headers ...string) (*http.Response, context.CancelFunc) {
+// Open makes a request whose answer may take as long as it takes; the test's end closes it.
+func (c *Client) Open(t *testing.T, path string, headers ...string) (*http.Response, context.CancelFunc) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url+path, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func (c *client) open(t *testing.T, path string, headers ...string) (*http.Respo
 	for i := 0; i < len(headers); i += 2 {
 		request.Header.Set(headers[i], headers[i+1])
 	}
-	response, err := (&http.Client{Transport: c.http.Transport}).Do(request)
+	response, err := (&http.Client{Transport: c.HTTP.Transport}).Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,9 +72,9 @@ func (c *client) open(t *testing.T, path string, headers ...string) (*http.Respo
 	return response, cancel
 }
 
-func (s *stream) read(body io.Reader, contract *conform.Transport) error {
+func (s *Stream) read(body io.Reader, contract *conform.Transport) error {
 	lines := bufio.NewReader(body)
-	var event told
+	var event Told
 	for {
 		line, err := lines.ReadString('\n')
 		if errors.Is(err, io.EOF) && line == "" {
@@ -86,7 +86,7 @@ func (s *stream) read(body io.Reader, contract *conform.Transport) error {
 		field, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
 		switch field {
 		case "id":
-			if event.id, err = strconv.ParseInt(value, 10, 64); err != nil {
+			if event.ID, err = strconv.ParseInt(value, 10, 64); err != nil {
 				return err
 			}
 		case "data":
@@ -98,32 +98,32 @@ func (s *stream) read(body io.Reader, contract *conform.Transport) error {
 			}
 		case "":
 			s.events <- event
-			event = told{}
+			event = Told{}
 		}
 	}
 }
 
-// next returns the next event, and whether there is one.
-func (s *stream) next() (event told, open bool) {
+// Next returns the next event, and whether there is one.
+func (s *Stream) Next() (event Told, open bool) {
 	s.t.Helper()
 	select {
 	case event, open = <-s.events:
-	case <-time.After(patience):
-		s.t.Fatalf("nothing comes within %v", patience)
+	case <-time.After(Patience):
+		s.t.Fatalf("nothing comes within %v", Patience)
 	}
 	return event, open
 }
 
-// until returns the events up to the first one that is the last wanted, pings left out.
-func (s *stream) until(last func(told) bool) []told {
+// Until returns the events up to the first one that is the last wanted, pings left out.
+func (s *Stream) Until(last func(Told) bool) []Told {
 	s.t.Helper()
-	var seen []told
-	timeout := time.After(patience)
+	var seen []Told
+	timeout := time.After(Patience)
 	for {
 		select {
 		case event, open := <-s.events:
 			if !open {
-				s.t.Fatalf("the stream ended (%v) after %s", s.err, describe(seen))
+				s.t.Fatalf("the stream ended (%v) after %s", s.err, Describe(seen))
 			}
 			if event.Type == "ping" {
 				continue
@@ -132,16 +132,16 @@ func (s *stream) until(last func(told) bool) []told {
 				return seen
 			}
 		case <-timeout:
-			s.t.Fatalf("what is waited for did not come within %v; so far: %s", patience, describe(seen))
+			s.t.Fatalf("what is waited for did not come within %v; so far: %s", Patience, Describe(seen))
 		}
 	}
 }
 
-// rest returns the events up to the end of the stream, which must come by itself.
-func (s *stream) rest() []told {
+// Rest returns the events up to the end of the stream, which must come by itself.
+func (s *Stream) Rest() []Told {
 	s.t.Helper()
-	var seen []told
-	timeout := time.After(patience)
+	var seen []Told
+	timeout := time.After(Patience)
 	for {
 		select {
 		case event, open := <-s.events:
@@ -152,25 +152,25 @@ func (s *stream) rest() []told {
 				seen = append(seen, event)
 			}
 		case <-timeout:
-			s.t.Fatalf("the stream did not end within %v; so far: %s", patience, describe(seen))
+			s.t.Fatalf("the stream did not end within %v; so far: %s", Patience, Describe(seen))
 		}
 	}
 }
 
-// state is for until.
-func state(id, name string) func(told) bool {
-	return func(e told) bool { return e.Type == "state" && value(e.SandboxID) == id && value(e.To) == name }
+// State is for until.
+func State(id, name string) func(Told) bool {
+	return func(e Told) bool { return e.Type == "state" && Value(e.SandboxID) == id && Value(e.To) == name }
 }
 
-// describe names events by what they tell.
-func describe(events []told) string {
+// Describe names events by what they tell.
+func Describe(events []Told) string {
 	var words []string
 	for _, e := range events {
 		switch e.Type {
 		case "state":
-			words = append(words, value(e.To))
+			words = append(words, Value(e.To))
 		case "stage":
-			words = append(words, value(e.Stage))
+			words = append(words, Value(e.Stage))
 		default:
 			words = append(words, e.Type)
 		}

@@ -1,8 +1,7 @@
-package e2e_test
+package lives
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"io"
 	"os"
@@ -13,9 +12,9 @@ import (
 )
 
 // bootProgram runs the service as users do: the binary with a configuration file.
-func (s *service) bootProgram(t *testing.T) {
+func (s *Service) bootProgram(t *testing.T) {
 	t.Helper()
-	command := exec.Command(programs.build(t, "../server/cmd/sandbox-server"), "--config", s.file)
+	command := exec.Command(Build(t, "sandbox.internal/server/cmd/sandbox-server"), "--config", s.File)
 	command.Env = os.Environ()
 	for name, value := range s.env {
 		command.Env = append(command.Env, name+"="+value)
@@ -32,36 +31,36 @@ func (s *service) bootProgram(t *testing.T) {
 		s.follow(stderr, address)
 		ended <- command.Wait()
 	}()
-	s.stop = func() error {
+	s.Stop = func() error {
 		if err := command.Process.Signal(syscall.SIGTERM); err != nil {
 			return err
 		}
 		return <-ended
 	}
-	s.hup = func() error { return command.Process.Signal(syscall.SIGHUP) }
-	s.kill = func() {
+	s.HUP = func() error { return command.Process.Signal(syscall.SIGHUP) }
+	s.Kill = func() {
 		_ = command.Process.Kill() // its only error is that the process has ended
 		<-ended
-		s.stop, s.kill = nil, nil
+		s.Stop, s.Kill = nil, nil
 	}
 	select {
 	case found := <-address:
-		s.url = "http://" + found
+		s.URL = "http://" + found
 	case err := <-ended:
-		s.stop, s.kill = nil, nil
-		t.Fatalf("the service ended: %v\n%s", err, s.log.tail(20))
-	case <-time.After(patience):
-		s.kill()
-		t.Fatalf("the service does not listen\n%s", s.log.tail(20))
+		s.Stop, s.Kill = nil, nil
+		t.Fatalf("the service ended: %v\n%s", err, s.Log.Tail(20))
+	case <-time.After(Patience):
+		s.Kill()
+		t.Fatalf("the service does not listen\n%s", s.Log.Tail(20))
 	}
 }
 
 // follow keeps the log and finds the address in it.
-func (s *service) follow(stderr io.Reader, address chan<- string) {
+func (s *Service) follow(stderr io.Reader, address chan<- string) {
 	lines := bufio.NewScanner(stderr)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		_, _ = s.log.Write(append(lines.Bytes(), '\n')) // a journal takes every line
+		_, _ = s.Log.Write(append(lines.Bytes(), '\n')) // a journal takes every line
 		var line struct{ Message, Address string }
 		if json.Unmarshal(lines.Bytes(), &line) == nil && line.Address != "" {
 			select {
@@ -70,15 +69,4 @@ func (s *service) follow(stderr io.Reader, address chan<- string) {
 			}
 		}
 	}
-}
-
-// bootUntil runs the service until ctx ends, and kills it then, wherever in its start it is.
-func (s *service) bootUntil(ctx context.Context, t *testing.T) {
-	t.Helper()
-	command := exec.CommandContext(ctx, programs.build(t, "../server/cmd/sandbox-server"), "--config", s.file)
-	if err := command.Start(); err != nil {
-		t.Error(err)
-		return
-	}
-	_ = command.Wait() // killed
 }

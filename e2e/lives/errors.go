@@ -1,0 +1,374 @@
+package lives
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/openapi/serve/servetest"
+	"sandbox.internal/server/config"
+)
+
+// networkOperations are the operations that need a sidecar.
+var networkOperations = []string{
+	"getNetworkPolicy", "replaceNetworkPolicy", "mergeNetworkPolicyRules", "deleteNetworkPolicyRules", "listNetworkDecisions", "proposeNetworkPolicy",
+}
+
+// Keys of the services that know more than one.
+const (
+	userKey   = "the-key-of-a-user"
+	OtherKey  = "the-key-of-another-user"
+	ViewerKey = "the-key-of-a-viewer"
+	SlowKey   = "the-key-of-a-viewer-who-may-ask-once-a-second"
+)
+
+const whileStopping = "only in the moment between the end of the backend and the end of the connections"
+
+// unprovoked lists the answers of the contract that no backend can bring about, and why. [Backend].Unprovoked has those of one.
+var unprovoked = map[string]string{
+	"getVersion 500":          "it reads two constants",
+	"createSandbox 503":       whileStopping,
+	"listSandboxes 503":       whileStopping,
+	"getSandbox 503":          whileStopping,
+	"deleteSandbox 503":       whileStopping,
+	"pauseSandbox 503":        whileStopping,
+	"resumeSandbox 503":       whileStopping,
+	"renewExpiration 503":     whileStopping,
+	"getEndpoint 503":         whileStopping,
+	"updateMetadata 503":      whileStopping,
+	"streamEvents 503":        whileStopping,
+	"streamSandboxEvents 503": whileStopping,
+}
+
+// testErrors provokes every error of the documents' tables and every other one that the contract declares. Its subtests share two
+// sandboxes, because no refused request changes anything.
+func testErrors(t *testing.T, b Backend) {
+	s := Start(t, b, Plan{
+		Keys: []config.Key{
+			{Name: "user", SHA256: Digest(userKey), Role: config.RoleUser},
+			{Name: "other", SHA256: Digest(OtherKey), Role: config.RoleUser},
+			{Name: "viewer", SHA256: Digest(ViewerKey), Role: config.RoleViewer},
+			{Name: "slow", SHA256: Digest(SlowKey), Role: config.RoleViewer, RateLimit: &config.RateLimit{RequestsPerSecond: 1, Burst: 1}},
+		},
+	})
+	ended := s.Create(t, s.Idle())
+	running, paused := s.Running(t, s.Idle()), s.Running(t, s.Idle())
+	s.Pause(t, paused)
+	s.Delete(t, ended)
+	s.Await(t, ended, "Terminated")
+
+	t.Run("keys", func(t *testing.T) { testKeys(t, s, running) })
+	t.Run("scopes", func(t *testing.T) { testScopes(t, s) })
+	t.Run("create", func(t *testing.T) { testRefusedCreates(t, s) })
+	t.Run("renew", func(t *testing.T) { testRefusedRenewals(t, s, running) })
+	t.Run("list", func(t *testing.T) { testRefusedListings(t, s) })
+	t.Run("port", func(t *testing.T) { testRefusedPorts(t, s, running) })
+	t.Run("states", func(t *testing.T) { testConflicts(t, s, running, paused, ended) })
+	t.Run("unknown id", func(t *testing.T) { testUnknownIDs(t, s) })
+	t.Run("too large", func(t *testing.T) { testTooLarge(t, s, running) })
+	t.Run("idempotency", func(t *testing.T) { testIdempotency(t, s) })
+	t.Run("lost log", func(t *testing.T) { testLostLog(t, s) })
+	t.Run("extensions", func(t *testing.T) { testRefusedExtensions(t, s, running) })
+	t.Run("too often", func(t *testing.T) { testTooOften(t, s) })
+	if b.InternalErrors != nil {
+		t.Run("internal", func(t *testing.T) { b.InternalErrors(t, s, running, paused, ended) })
+	}
+
+	s.Resume(t, paused)
+	s.Send(t, http.MethodGet, "/health", "")
+	s.Send(t, http.MethodGet, "/v1/version", "")
+	s.Renew(t, running, time.Now().Add(time.Hour).Format(time.RFC3339))
+	s.Endpoint(t, running, DaemonPort)
+	s.Send(t, http.MethodPatch, "/v1/sandboxes/"+running+"/metadata", `{"name":"changed"}`)
+	s.Send(t, http.MethodGet, "/v1/sandboxes/"+running+"/logs", "")
+	s.StreamEvents(t, "/v1/events")
+	s.StreamEvents(t, "/v1/sandboxes/"+running+"/events")
+	CheckProvoked(t, s, false)
+}
+
+// CheckProvoked demands that every declared answer of the operations on networks, or of all others, was seen or is written down as one
+// that cannot be.
+func CheckProvoked(t *testing.T, s *Service, network bool) {
+	t.Helper()
+	concerns := func(pair string) bool { return slices.Contains(networkOperations, strings.Fields(pair)[0]) == network }
+	excused := maps.Clone(unprovoked)
+	maps.Copy(excused, s.backend.Unprovoked)
+	for _, pair := range s.Conform.Unseen() {
+		if _, listed := excused[pair]; !listed && concerns(pair) {
+			t.Errorf("the contract declares %q, and nothing here provokes it", pair)
+		}
+	}
+	for pair := range excused {
+		if concerns(pair) && slices.Contains(s.Conform.Seen(), pair) {
+			t.Errorf("%q was provoked: take it off the list", pair)
+		}
+	}
+}
+
+// Digest returns a key as it is configured.
+func Digest(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:])
+}
+
+// OperationsOn are all operations on a sandbox but those that need a sidecar.
+func OperationsOn(id string) []Operation {
+	path := "/v1/sandboxes/" + id
+	return []Operation{
+		{"getSandbox", "GET", path, ""},
+		{"deleteSandbox", "DELETE", path, ""},
+		{"pauseSandbox", "POST", path + "/pause", ""},
+		{"resumeSandbox", "POST", path + "/resume", ""},
+		{"renewExpiration", "POST", path + "/renew-expiration", Renewal(time.Now().Add(time.Hour).Format(time.RFC3339))},
+		{"getEndpoint", "GET", path + "/endpoints/80", ""},
+		{"updateMetadata", "PATCH", path + "/metadata", `{"name":"changed"}`},
+		{"getLogs", "GET", path + "/logs", ""},
+		{"streamSandboxEvents", "GET", path + "/events", ""},
+	}
+}
+
+// Renewal is the body of a renewal.
+func Renewal(expiresAt string) string { return fmt.Sprintf(`{"expiresAt":%q}`, expiresAt) }
+
+// Renew asks for another expiry, in RFC 3339.
+func (c *Client) Renew(t *testing.T, id, expiresAt string) Answer {
+	t.Helper()
+	return c.Send(t, http.MethodPost, "/v1/sandboxes/"+id+"/renew-expiration", Renewal(expiresAt))
+}
+
+func testKeys(t *testing.T, s *Service, id string) {
+	document, err := LifecycleContract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	servetest.EveryOperationNeedsKey(t, document, s.URL, "getHealth")
+	operations := append(OperationsOn(id),
+		Operation{"createSandbox", "POST", "/v1/sandboxes", "{}"},
+		Operation{"listSandboxes", "GET", "/v1/sandboxes", ""},
+		Operation{"streamEvents", "GET", "/v1/events", ""},
+		Operation{"getVersion", "GET", "/v1/version", ""})
+	for _, o := range operations {
+		WantProblem(t, s.As(t, "").Send(t, o.Method, o.Path, o.Body), 401, "UNAUTHORIZED", KeyHeader, "required")
+		WantProblem(t, s.As(t, "wrong").Send(t, o.Method, o.Path, o.Body), 401, "UNAUTHORIZED", KeyHeader, "valid")
+	}
+}
+
+func testScopes(t *testing.T, s *Service) {
+	user, other, viewer := s.As(t, userKey), s.As(t, OtherKey), s.As(t, ViewerKey)
+	id := user.Running(t, s.Idle())
+	for _, o := range OperationsOn(id) {
+		WantProblem(t, other.Send(t, o.Method, o.Path, o.Body), 403, "FORBIDDEN", "other")
+		if !slices.Contains([]string{"getSandbox", "getLogs", "streamSandboxEvents"}, o.Name) {
+			WantProblem(t, viewer.Send(t, o.Method, o.Path, o.Body), 403, "FORBIDDEN", "viewer")
+		}
+	}
+	body := Encode(t, s.Idle())
+	WantProblem(t, viewer.Send(t, http.MethodPost, "/v1/sandboxes", body), 403, "FORBIDDEN", "viewer", "create")
+	if got := IDs(user.Everything(t)); !slices.Equal(got, []string{id}) {
+		t.Errorf("the user sees %q, want only its own %q", got, id)
+	}
+	if got := other.Everything(t); len(got) != 0 {
+		t.Errorf("another user sees %v", got)
+	}
+	if got := len(viewer.Everything(t)); got != len(s.Everything(t)) || got < 2 {
+		t.Errorf("the viewer sees %d sandboxes", got)
+	}
+	viewer.Get(t, id)
+	user.Delete(t, id)
+}
+
+// testTooOften asks each operation until it is refused for that. What is let through meanwhile is refused for another reason.
+func testTooOften(t *testing.T, s *Service) {
+	AskTooOften(t, s, append(OperationsOn("11111111-2222-4333-8444-555555555555"),
+		Operation{"createSandbox", "POST", "/v1/sandboxes", "{}"},
+		Operation{"listSandboxes", "GET", "/v1/sandboxes?page=0", ""},
+		Operation{"streamEvents", "GET", "/v1/events?after=x", ""},
+		Operation{"getVersion", "GET", "/v1/version", ""}))
+}
+
+// AskTooOften asks with [SlowKey] until each operation is refused for that.
+func AskTooOften(t *testing.T, s *Service, operations []Operation) {
+	slow := s.As(t, SlowKey)
+	for _, o := range operations {
+		Eventually(t, o.Name+" is asked too often", func() bool {
+			got := slow.Send(t, o.Method, o.Path, o.Body)
+			if got.Status == http.StatusTooManyRequests {
+				WantProblem(t, got, http.StatusTooManyRequests, "RATE_LIMITED", "1 requests a second")
+			}
+			return got.Status == http.StatusTooManyRequests
+		})
+	}
+}
+
+func testRefusedListings(t *testing.T, s *Service) {
+	for query, words := range map[string][]string{
+		"page=0":                 {"page", "1"},
+		"page=-1":                {"page", "1"},
+		"page=x":                 {"page", "integer"},
+		"pageSize=0":             {"pageSize", "1"},
+		"pageSize=1001":          {"pageSize", "1000"},
+		"page=1&page=2":          {"page", "once"},
+		"state=Sleeping":         {"state", "Sleeping", "Running"},
+		"metadata=team":          {"metadata", "team", "key=value"},
+		"metadata=%3Dred":        {"metadata", "key=value"},
+		"metadata=team%3D%25zz":  {"metadata", "percent"},
+		"metadata=a%3D1%26a%3D2": {"metadata", "two different values"},
+		"metadata=%zz":           {"query", "%zz"},
+	} {
+		t.Run(query, func(t *testing.T) {
+			WantProblem(t, s.Send(t, http.MethodGet, "/v1/sandboxes?"+query, ""), 400, "INVALID_REQUEST_BODY", words...)
+		})
+	}
+}
+
+func testRefusedPorts(t *testing.T, s *Service, id string) {
+	for _, port := range []string{"0", "65536", "-1", "http"} {
+		WantProblem(t, s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/"+port, ""), 400, "INVALID_REQUEST_BODY", "port")
+	}
+}
+
+func testConflicts(t *testing.T, s *Service, running, paused, ended string) {
+	for _, c := range []struct {
+		id, state string
+		allowed   []string // operations
+	}{
+		{running, "Running", []string{"getSandbox", "deleteSandbox", "pauseSandbox", "renewExpiration", "getEndpoint", "updateMetadata"}},
+		{paused, "Paused", []string{"getSandbox", "deleteSandbox", "resumeSandbox", "renewExpiration", "getEndpoint", "updateMetadata"}},
+		{ended, "Terminated", []string{"getSandbox"}},
+	} {
+		for _, o := range OperationsOn(c.id) {
+			if !slices.Contains(append(c.allowed, "getLogs", "streamSandboxEvents"), o.Name) {
+				t.Run(o.Name+" while "+c.state, func(t *testing.T) {
+					WantProblem(t, s.Send(t, o.Method, o.Path, o.Body), 409, "CONFLICT", c.state)
+				})
+			}
+		}
+	}
+}
+
+// testLostLog has somebody else remove what runs a sandbox, and the end of its log with it.
+func testLostLog(t *testing.T, s *Service) {
+	id := s.Running(t, s.Idle())
+	s.backend.Vanish(t, s.Instance, id)
+	Eventually(t, "the sandbox is Failed", func() bool { return s.Get(t, id).Status.State == "Failed" })
+	WantProblem(t, s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/logs", ""), 409, "CONFLICT", "lost", "Failed")
+}
+
+func testRefusedExtensions(t *testing.T, s *Service, id string) {
+	path := "/v1/sandboxes/" + id
+	for query, word := range map[string]string{
+		path + "/logs?tail=-1":       "tail",
+		path + "/logs?tail=many":     "tail",
+		path + "/logs?since=today":   "since",
+		path + "/logs?follow=maybe":  "follow",
+		path + "/events?after=-1":    "after",
+		path + "/events?after=x":     "after",
+		"/v1/events?after=1.5":       "after",
+		"/v1/events?after=1&after=2": "once",
+	} {
+		WantProblem(t, s.Send(t, http.MethodGet, query, ""), 400, "INVALID_REQUEST_BODY", word)
+	}
+	for _, events := range []string{path + "/events", "/v1/events"} {
+		for _, last := range []string{"x", "-1", "1.5", "99999999999999999999"} {
+			WantProblem(t, s.Send(t, http.MethodGet, events, "", "Last-Event-ID", last), 400, "INVALID_REQUEST_BODY", "Last-Event-ID")
+		}
+	}
+	for body, word := range map[string]string{
+		`[]`:                         "object",
+		`null`:                       "body",
+		`"name"`:                     "object",
+		`{"name":1}`:                 "string",
+		`{"name":`:                   "JSON",
+		`{"":"x"}`:                   "key",
+		`{"sandbox.internal/x":"y"}`: "reserved",
+		`{"name":"` + strings.Repeat("x", 4097) + `"}`: "4096",
+		`{"` + strings.Repeat("x", 257) + `":""}`:      "256",
+	} {
+		WantProblem(t, s.Send(t, http.MethodPatch, path+"/metadata", body), 400, "INVALID_REQUEST_BODY", word)
+	}
+	WantProblem(t, s.Send(t, http.MethodPatch, path+"/metadata", `{}`, "Content-Type", "application/json"), 400, "INVALID_REQUEST_BODY", "merge-patch")
+	WantProblem(t, s.Send(t, http.MethodPatch, path+"/metadata", `{"name":"`+strings.Repeat("x", 1<<20)+`"}`), 413, "REQUEST_TOO_LARGE", "1048576")
+}
+
+func testUnknownIDs(t *testing.T, s *Service) {
+	for _, id := range []string{uuid.NewString(), "x", "%2e%2e%2fhealth"} {
+		for _, o := range OperationsOn(id) {
+			t.Run(o.Name, func(t *testing.T) {
+				WantProblem(t, s.Send(t, o.Method, o.Path, o.Body), 404, "SANDBOX_NOT_FOUND", "does not exist")
+			})
+		}
+	}
+}
+
+func testTooLarge(t *testing.T, s *Service, id string) {
+	body := `{"expiresAt":"` + strings.Repeat("x", 1<<20) + `"}`
+	for _, path := range []string{"/v1/sandboxes", "/v1/sandboxes/" + id + "/renew-expiration"} {
+		WantProblem(t, s.Send(t, http.MethodPost, path, body), 413, "REQUEST_TOO_LARGE", "body", "1048576")
+	}
+}
+
+func testIdempotency(t *testing.T, s *Service) {
+	key := uuid.NewString()
+	first := Encode(t, s.Idle())
+	var id string
+	for range 3 {
+		got, err := Decode[lifecycle.CreatedSandbox](s.Send(t, http.MethodPost, "/v1/sandboxes", first, "Idempotency-Key", key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if id != "" && got.ID != id {
+			t.Errorf("the same key and body gave %s and %s", id, got.ID)
+		}
+		id = got.ID
+	}
+	other := s.Idle()
+	other.Timeout++
+	WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", Encode(t, other), "Idempotency-Key", key), 409, "CONFLICT", "Idempotency-Key", key)
+	s.Delete(t, id)
+}
+
+func testRefusedRenewals(t *testing.T, s *Service, id string) {
+	stamp := func(d time.Duration) string { return time.Now().Add(d).UTC().Format(time.RFC3339) }
+	for name, c := range map[string]struct {
+		body  string
+		words []string
+	}{
+		"the past":           {Renewal(stamp(-time.Minute)), []string{"expiresAt", "in the future"}},
+		"before the current": {Renewal(stamp(time.Minute)), []string{"expiresAt", "later than the current expiry"}},
+		"the current":        {Renewal(s.Get(t, id).ExpiresAt.Format(time.RFC3339Nano)), []string{"expiresAt", "later than the current expiry"}},
+		"too far":            {Renewal(stamp(25 * time.Hour)), []string{"expiresAt", "86400 seconds"}},
+		"no time":            {Renewal("tomorrow"), []string{"expiresAt"}},
+		"a number":           {`{"expiresAt":1}`, []string{"expiresAt", "string"}},
+		"missing":            {`{}`, []string{"expiresAt"}},
+		"unknown field":      {`{"expiresAt":"2030-01-01T00:00:00Z","expiresat":"x"}`, []string{"expiresat"}},
+		"malformed":          {`{"expiresAt":`, []string{"body", "JSON"}},
+		"empty":              {``, []string{"body", "required"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := s.Send(t, http.MethodPost, "/v1/sandboxes/"+id+"/renew-expiration", c.body)
+			WantProblem(t, got, 400, "INVALID_REQUEST_BODY", c.words...)
+		})
+	}
+}
+
+// Body returns the JSON of a create that is right, but for the changes. A nil value takes the field away.
+func (c *Client) Body(t *testing.T, changes map[string]any) string {
+	t.Helper()
+	fields := map[string]any{}
+	if err := json.Unmarshal([]byte(Encode(t, c.Idle())), &fields); err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(fields, changes)
+	maps.DeleteFunc(fields, func(_ string, v any) bool { return v == nil })
+	return Encode(t, fields)
+}

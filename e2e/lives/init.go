@@ -1,0 +1,70 @@
+package lives
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"sandbox.internal/gen/lifecycle"
+)
+
+func testKilledEntrypoint(t *testing.T, b Backend) {
+	s := Start(t, b, Plan{})
+	id := s.Running(t, Request(s.Images.Busybox, "sh", "-c", "echo $$ > /tmp/pid; exec sleep 1000"))
+	s.Enter(t, id).Strike(t, "kill -9 $(cat /tmp/pid)")
+	status := s.Await(t, id, "Failed").Status
+	if status.Reason != "ENTRYPOINT_EXITED" {
+		t.Errorf("the reason is %s", status.Reason)
+	}
+	Contains(t, status.Message, "exit code 137")
+}
+
+func testInit(t *testing.T, b Backend) {
+	s := Start(t, b, Plan{})
+	folder := t.TempDir()
+	r := Request(s.Images.Busybox, "sh", "-c", "trap 'echo told > /host/trace; exit 0' TERM; echo ready > /host/trace; while :; do sleep 0.05; done")
+	r.Volumes = []lifecycle.Volume{{Name: "host", MountPath: "/host", Host: &lifecycle.HostSource{Path: folder}}}
+	id := s.Running(t, r)
+	inside := s.Enter(t, id)
+	trace := func() string {
+		content, _ := os.ReadFile(filepath.Join(folder, "trace")) // empty while it is not there
+		return string(content)
+	}
+
+	t.Run("reaps what others left", func(t *testing.T) {
+		// Each inner shell ends at once and leaves its sleep to the first process.
+		inside.Want(t, "for i in $(seq 50); do sh -c 'sleep 0.01 & sleep 0.01 & :'; done", "")
+		Eventually(t, "no zombie is left", func() bool {
+			return inside.Run(t, "cat /proc/[0-9]*/stat | grep -c ') Z '").Stdout == "0\n"
+		})
+	})
+	t.Run("restarts a killed daemon", func(t *testing.T) {
+		before := inside.Run(t, "echo $PPID").Stdout
+		inside.Strike(t, "kill -9 $PPID")
+		Eventually(t, "another daemon answers", func() bool {
+			response, err := inside.Client.PingWithResponse(t.Context())
+			return err == nil && response.StatusCode() == 200 && inside.Run(t, "echo $PPID").Stdout != before
+		})
+		if got := s.Get(t, id).Status; got.State != "Running" {
+			t.Errorf("the sandbox is %s (%s: %s)", got.State, got.Reason, got.Message)
+		}
+	})
+	t.Run("passes SIGTERM on", func(t *testing.T) {
+		Eventually(t, "the entrypoint has set its trap", func() bool { return trace() == "ready\n" })
+		s.Delete(t, id)
+		s.Await(t, id, "Terminated")
+		if got := trace(); got != "told\n" {
+			t.Errorf("the entrypoint's trace is %q, want that it was told", got)
+		}
+	})
+}
+
+func testStubbornEntrypointIsKilled(t *testing.T, b Backend) {
+	s := Start(t, b, Plan{})
+	id := s.Running(t, Request(s.Images.Busybox, "sh", "-c", "trap '' TERM; while :; do sleep 1; done"))
+	s.Delete(t, id)
+	s.Delete(t, id) // again, while Stopping, which takes as long as the entrypoint is given
+	if got := s.Await(t, id, "Terminated").Status; got.Reason != "USER_DELETE" {
+		t.Errorf("the reason is %s", got.Reason)
+	}
+}

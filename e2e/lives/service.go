@@ -1,0 +1,286 @@
+package lives
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/openapi"
+	"sandbox.internal/openapi/conform"
+	"sandbox.internal/server/api"
+	"sandbox.internal/server/app"
+	"sandbox.internal/server/config"
+)
+
+const (
+	// KeyHeader carries the key of a request, and AdminKey is the one that every service knows unless its plan says that it is open.
+	KeyHeader = "SERVICE-API-KEY"
+	AdminKey  = "the-key-of-the-administrator-of-these-tests"
+
+	// Patience bounds every wait for something that is expected to happen.
+	Patience = 120 * time.Second
+	// cleanup is how long the backend may take to get rid of everything. It is shorter than the minute after which services look
+	// for what they have lost, which would hide a leak.
+	cleanup = 50 * time.Second
+)
+
+var (
+	// LifecycleContract and ExecdContract load the contracts that answers are held to, once.
+	LifecycleContract = sync.OnceValues(openapi.LoadLifecycle)
+	ExecdContract     = sync.OnceValues(openapi.LoadExecd)
+)
+
+// Plan is how a service of a test differs from the usual one.
+type Plan struct {
+	Settings string            // more lines of the configuration file, sections first named here
+	Server   string            // more lines of its section [server]
+	Keys     []config.Key      // further API keys
+	Open     bool              // no key is configured
+	Program  bool              // run it as a process of its own, which can be killed
+	Env      map[string]string // environment variables
+	Folder   string            // data_dir; empty means a new one
+	Host     string            // server.host; empty means 127.0.0.1
+}
+
+// Service is a lifecycle service under test.
+type Service struct {
+	Client   // as the administrator
+	Instance string
+	Folder   string // data_dir
+	File     string // the configuration
+	Log      *Journal
+	Conform  *conform.Transport
+	backend  Backend
+	program  bool
+	env      map[string]string
+
+	// While it runs:
+	Stop func() error // gracefully
+	Kill func()       // without a warning; a program only
+	HUP  func() error // sends SIGHUP; a program only
+}
+
+// Start returns a running service. At the end of the test everything that it has made is deleted through it, and must be gone.
+func Start(t *testing.T, b Backend, p Plan) *Service {
+	t.Helper()
+	document, err := LifecycleContract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Service{
+		Instance: "e2e-" + uuid.NewString()[:8],
+		Folder:   filepath.Join(t.TempDir(), "data"),
+		File:     filepath.Join(t.TempDir(), "sandbox.toml"),
+		Log:      &Journal{},
+		backend:  b,
+		program:  p.Program,
+		env:      p.Env,
+	}
+	if p.Folder != "" {
+		s.Folder = p.Folder
+	}
+	base := &http.Transport{MaxIdleConnsPerHost: 32}
+	t.Cleanup(base.CloseIdleConnections)
+	s.Conform = conform.New(document, traced{base, t}, t)
+	s.Client = Client{Images: b.Images, HTTP: &http.Client{Transport: s.Conform, Timeout: Patience}, Key: AdminKey}
+	text := Configuration(s.Instance, s.Folder, b.Settings(t, s.Instance), p)
+	if err := os.WriteFile(s.File, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.end(t) })
+	s.Boot(t)
+	return s
+}
+
+// Configuration is the text of a configuration file. The runtime is what [Backend].Settings returns.
+func Configuration(instance, folder, runtime string, p Plan) string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "[server]\nhost = %q\nport = 0\nlog_level = \"DEBUG\"\ndata_dir = %q\ninstance = %q\n", cmp.Or(p.Host, "127.0.0.1"), folder, instance)
+	if !p.Open {
+		fmt.Fprintf(&text, "api_key = %q\n", AdminKey)
+	}
+	text.WriteString(p.Server + "\n")
+	for _, key := range p.Keys {
+		fmt.Fprintf(&text, "[[server.keys]]\nname = %q\nsha256 = %q\nrole = %q\n", key.Name, key.SHA256, key.Role)
+		if limit := key.RateLimit; limit != nil {
+			fmt.Fprintf(&text, "rate_limit = {requests_per_second = %d, burst = %d}\n", limit.RequestsPerSecond, limit.Burst)
+		}
+	}
+	text.WriteString(runtime + "\n" + p.Settings + "\n")
+	return text.String()
+}
+
+// Boot starts the service, for the first time or again on the same records.
+func (s *Service) Boot(t *testing.T) {
+	t.Helper()
+	if s.program {
+		s.bootProgram(t)
+	} else {
+		s.bootHere(t)
+	}
+	var err error
+	s.API, err = lifecycle.NewClientWithResponses(s.URL, lifecycle.WithHTTPClient(s.HTTP), lifecycle.WithRequestEditorFn(s.authorise))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *Service) bootHere(t *testing.T) {
+	t.Helper()
+	cfg, err := config.Load(s.File, s.variable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	running, err := app.New(ctx, cfg, api.Version{Version: "e2e", Commit: "none"}, zerolog.New(s.Log).With().Timestamp().Logger())
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- running.Run(ctx) }()
+	s.URL = "http://" + running.Addr()
+	s.Stop = func() error {
+		cancel()
+		return <-done
+	}
+}
+
+// variable returns an environment variable of the service: the test's own unless the plan has it.
+func (s *Service) variable(name string) string {
+	if value, ok := s.env[name]; ok {
+		return value
+	}
+	return os.Getenv(name)
+}
+
+// Halt stops the service gracefully.
+func (s *Service) Halt(t *testing.T) {
+	t.Helper()
+	stop := s.Stop
+	s.Stop = nil
+	if err := stop(); err != nil {
+		t.Errorf("the service did not stop cleanly: %v", err)
+	}
+}
+
+// end deletes every sandbox and stops the service. What is left at the backend then is a leak.
+func (s *Service) end(t *testing.T) {
+	if s.Stop != nil {
+		s.DeleteAll(t)
+	}
+	if left := s.backend.Leftovers(t, s.Instance, ""); len(left) > 0 {
+		t.Errorf("of instance %s is left: %s", s.Instance, strings.Join(left, ", "))
+		s.backend.Clear(t, s.Instance)
+	}
+	if s.Stop != nil {
+		s.Halt(t)
+	}
+	if t.Failed() {
+		t.Logf("the service's log:\n%s", s.Log.Tail(200))
+	}
+}
+
+// DeleteAll ends every sandbox and waits, for a while, until the backend has nothing left.
+func (s *Service) DeleteAll(t *testing.T) {
+	t.Helper()
+	var alive []string
+	for _, sandbox := range s.Everything(t) {
+		if !Final(sandbox.Status.State) {
+			alive = append(alive, sandbox.ID)
+		}
+	}
+	Concurrently(alive, func(id string) {
+		// 409 is a sandbox that ended by itself meanwhile.
+		if got := s.Send(t, http.MethodDelete, "/v1/sandboxes/"+id, ""); got.Status != http.StatusNoContent && got.Status != http.StatusConflict {
+			t.Errorf("DELETE %s: %s", id, got)
+		}
+	})
+	// Something may still be in the making while nothing is there.
+	over := func() bool {
+		return len(s.backend.Leftovers(t, s.Instance, "")) == 0 &&
+			!slices.ContainsFunc(s.Everything(t), func(b lifecycle.Sandbox) bool { return !Final(b.Status.State) })
+	}
+	for deadline := time.Now().Add(cleanup); !over() && time.Now().Before(deadline); {
+		time.Sleep(50 * time.Millisecond) // between two looks
+	}
+}
+
+// Gone waits until the backend holds nothing for the sandbox.
+func (s *Service) Gone(t *testing.T, id string) {
+	t.Helper()
+	Eventually(t, "nothing is left of "+id, func() bool { return len(s.backend.Leftovers(t, s.Instance, id)) == 0 })
+}
+
+// Concurrently calls do for every item at the same time.
+func Concurrently[T any](items []T, do func(T)) {
+	var all sync.WaitGroup
+	for _, item := range items {
+		all.Go(func() { do(item) })
+	}
+	all.Wait()
+}
+
+// Journal keeps what a service logs.
+type Journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write keeps a line.
+func (j *Journal) Write(line []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(line)
+}
+
+// Lines returns what was logged so far.
+func (j *Journal) Lines() []string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return strings.Split(j.text.String(), "\n")
+}
+
+// Tail returns the last lines.
+func (j *Journal) Tail(count int) string {
+	lines := j.Lines()
+	return strings.Join(lines[max(0, len(lines)-count):], "\n")
+}
+
+// With returns the lines that hold all of the words.
+func (j *Journal) With(words ...string) []string {
+	return slices.DeleteFunc(j.Lines(), func(line string) bool {
+		return slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) })
+	})
+}
+
+// traced checks what holds for every answer of the service: it has an X-Request-ID, the client's own if there was one.
+type traced struct {
+	base http.RoundTripper
+	t    *testing.T
+}
+
+func (r traced) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := r.base.RoundTrip(request)
+	if err != nil {
+		return nil, err
+	}
+	got, sent := response.Header.Get("X-Request-ID"), request.Header.Get("X-Request-ID")
+	if got == "" || sent != "" && got != sent {
+		r.t.Errorf("%s %s: X-Request-ID is %q, the request's was %q", request.Method, request.URL.Path, got, sent)
+	}
+	return response, nil
+}
