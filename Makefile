@@ -44,7 +44,7 @@ build: ## compile the programs into bin/
 	@mkdir -p bin
 	$(GOBUILD) -o bin/ ./server/cmd/... ./execd/cmd/...
 
-images: engine build ## build the images sandbox/{execd,egress,busybox,base}:dev
+images: engine build ## build the images sandbox/{execd,egress,task-executor,busybox,base}:dev
 	@scripts/images.sh
 
 engine: ## make sure that a Docker Engine answers

@@ -92,10 +92,13 @@ var theHouse = house{
 			"gen/execd", "openapi", "openapi/serve",
 			"execd/code", "execd/command", "execd/eventlog", "execd/files", "execd/metrics", "execd/proxy", "execd/terminal", "execd/watch",
 		}},
+		{packages: []string{"execd/task"}, ours: []string{"runtime/tasks", "execd/config", "execd/reap"}, libraries: []string{sysPackage, zerolog}},
+		{packages: []string{"execd/cmd/task-executor"}, ours: []string{"runtime/tasks", "execd/config", "execd/task"}, libraries: []string{sysPackage, zerolog}},
 		{packages: []string{"execd/app", "execd/cmd/execd"}, ours: []string{"gen/execd", "openapi/...", "runtime/...", "execd/..."}},
 
 		// Between the sandbox and the network.
-		{packages: []string{"execd/egress/policy", "execd/cmd/egress-init"}, libraries: noLibraries},
+		{packages: []string{"execd/egress/policy", "execd/supervisor"}, libraries: noLibraries},
+		{packages: []string{"execd/cmd/egress-init", "execd/cmd/task-executor-init"}, ours: []string{"execd/supervisor"}, libraries: noLibraries},
 		{packages: []string{"execd/egress/decisions", "execd/egress/config"}, ours: []string{"execd/egress/policy"}, libraries: noLibraries},
 		{packages: []string{"execd/egress/wall"}, ours: []string{"execd/egress/policy"}, libraries: append([]string{sysPackage}, netfilter...)},
 		{packages: []string{"execd/egress/dnsproxy"}, ours: []string{"execd/egress/policy"}, libraries: []string{dns, zerolog}},
@@ -116,6 +119,7 @@ var theHouse = house{
 		{packages: []string{"runtime/kube/v1alpha1"}, libraries: kubernetes},
 		{packages: []string{"runtime/kube/batch"}, ours: []string{"runtime/kube/v1alpha1"}},
 		{packages: []string{"runtime/kernel"}},
+		{packages: []string{"runtime/tasks"}, ours: []string{}, libraries: noLibraries},
 		{packages: []string{"runtime/kernel/kerneltest", "runtime/jupyter"}, ours: []string{"runtime/kernel"}},
 
 		// A real Kubernetes for tests, started by scripts.
@@ -154,7 +158,7 @@ var theHouse = house{
 			packages: []string{
 				"server/lifecycle", "server/host", "server/store", "server/config", "server/audit", "server/proxy", "runtime/...",
 				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/config", "execd/initd",
-				"execd/terminal", "execd/watch", "execd/probe", "execd/egress/policy", "execd/egress/wall", "execd/egress/dnsproxy",
+				"execd/terminal", "execd/watch", "execd/probe", "execd/task", "execd/supervisor", "execd/egress/policy", "execd/egress/wall", "execd/egress/dnsproxy",
 				"execd/egress/decisions", "execd/egress/guard", "execd/egress/config",
 			},
 			ours:      []string{"gen/...", "openapi/..."},

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Builds the images sandbox/NAME:dev. Usage: scripts/images.sh [execd|egress|busybox|base|code-interpreter...]; by default the first four.
+# Builds the images sandbox/NAME:dev. Usage: scripts/images.sh [execd|egress|task-executor|busybox|base|code-interpreter...]; by default the
+# first five.
 #
-# execd holds the program that is put into every sandbox, egress the sidecar that stands beside one. busybox and base are small images
+# execd holds the program that is put into every sandbox, egress the sidecar that stands beside one, task-executor what runs tasks in a pod. busybox and base are small images
 # to make sandboxes from: built from deploy/*.Dockerfile, or, where no registry can be reached, from Debian packages. code-interpreter is base with
 # Jupyter and its kernels; it takes minutes, so it is built only when asked for, as `make test` does.
 # An image that is up to date is left alone; what took long to make is kept in $SANDBOX_CACHE.
@@ -51,6 +52,14 @@ build_egress() {
 	mkdir -p "$work/egress/opt/sandbox"
 	install -m 0755 bin/egress bin/egress-init "$work/egress/opt/sandbox/"
 	pack "$work/egress" | import egress "$1" 'ENTRYPOINT ["/opt/sandbox/egress-init", "/opt/sandbox/egress"]' 'EXPOSE 18080'
+}
+
+build_task-executor() {
+	[[ -x bin/task-executor && -x bin/task-executor-init ]] || die "bin/task-executor or bin/task-executor-init is missing: make build"
+	mkdir -p "$work/task-executor/opt/sandbox"
+	install -m 0755 bin/task-executor bin/task-executor-init "$work/task-executor/opt/sandbox/"
+	pack "$work/task-executor" | import task-executor "$1" \
+		'ENTRYPOINT ["/opt/sandbox/task-executor-init", "/opt/sandbox/task-executor"]' 'EXPOSE 5758'
 }
 
 # from_registry NAME RECIPE IMAGE SECONDS: builds deploy/NAME.Dockerfile, if IMAGE is here or can be pulled in time.
@@ -168,11 +177,12 @@ build() {
 how() { declare -f "build_$1" "make_$1" from_registry from_cache pack import own_mirror; }
 
 docker version >/dev/null 2>&1 || die "no Docker Engine at $host: make engine"
-[[ $# -gt 0 ]] || set -- execd egress busybox base
+[[ $# -gt 0 ]] || set -- execd egress task-executor busybox base
 for name; do
 	case $name in
 	execd) build execd bin/execd <(declare -f build_execd pack import) ;;
 	egress) build egress bin/egress bin/egress-init <(declare -f build_egress pack import) ;;
+	task-executor) build task-executor bin/task-executor bin/task-executor-init <(declare -f build_task-executor pack import) ;;
 	busybox | base) build "$name" "deploy/$name.Dockerfile" <(how "$name") ;;
 	code-interpreter)
 		build base deploy/base.Dockerfile <(how base)
@@ -183,6 +193,6 @@ for name; do
 		build code-interpreter "$work/parts" deploy/code-interpreter.Dockerfile scripts/code-interpreter.sh \
 			runtime/jupyter/ipython_kernel_config.py "${files[@]}"
 		;;
-	*) die "no image $name: execd, egress, busybox, base and code-interpreter are there" ;;
+	*) die "no image $name: execd, egress, task-executor, busybox, base and code-interpreter are there" ;;
 	esac
 done

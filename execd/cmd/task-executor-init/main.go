@@ -1,0 +1,25 @@
+// Command task-executor-init is the first process of a task-executor's container. It keeps the container alive, and the tasks with it,
+// while the task-executor is started again after it died. Processes whose task-executor and shim have died become its children, which
+// is how the next task-executor finds them.
+//
+//	task-executor-init PROGRAM [ARGUMENT...]
+//
+// When the task-executor ends before it ever answered, task-executor-init ends with its status: what cannot work is seen at once.
+package main
+
+import (
+	"os"
+
+	"sandbox.internal/execd/supervisor"
+)
+
+func main() {
+	os.Exit(supervisor.Run(supervisor.Options{
+		Name:    "task-executor-init",
+		Program: os.Args[1:],
+		// execd/cmd/task-executor knows these names too.
+		EnvReady:    "TASK_EXECUTOR_READY_FD",
+		EnvRestarts: "TASK_EXECUTOR_RESTARTS",
+		Meanwhile:   "tasks go on",
+	}))
+}

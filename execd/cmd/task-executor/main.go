@@ -1,0 +1,130 @@
+// Command task-executor runs tasks in the main container of its pod. It is started by task-executor-init; docs/kubernetes-tasks.md tells
+// what the pod needs. `task-executor --help` shows its settings.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	base "sandbox.internal/execd/config"
+	"sandbox.internal/execd/task"
+)
+
+// What process 1 of the container tells in variables; execd/cmd/task-executor-init knows them too.
+const (
+	// envReady names the descriptor on which it waits for a byte that says that the executor works.
+	envReady = "TASK_EXECUTOR_READY_FD"
+	// envRestarts says how often the executor had to be started again.
+	envRestarts = "TASK_EXECUTOR_RESTARTS"
+)
+
+const (
+	// gcPercent is how much garbage may gather, in percent of what is in use: there is little to do, and one in every pod.
+	gcPercent = 30
+	// stopGrace is how long requests may go on once all tasks have ended.
+	stopGrace = time.Second
+)
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	if len(args) > 0 {
+		switch args[0] {
+		case task.ShimCommand:
+			return task.Shim(args[1:])
+		case task.EnterCommand:
+			return task.Enter(args[1:])
+		}
+	}
+	debug.SetGCPercent(gcPercent)
+	settings, err := parse(args, os.Getenv, os.Stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return 0
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "task-executor: %v\n", err)
+		return 2
+	}
+	logger, _, err := base.Logger(base.Settings{LogLevel: settings.logLevel}, os.Stdout)
+	if err == nil {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+		defer stop()
+		err = serve(ctx, settings, logger, readyPipe())
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "task-executor: %v\n", err)
+		return 1
+	}
+	return 0
+}
+
+// serve answers requests until ctx ends and the tasks have, too.
+func serve(ctx context.Context, s settings, logger zerolog.Logger, ready func()) error {
+	options := task.Options{StateDir: s.stateDir, MainMarker: s.mainMarker, Logger: logger}
+	if os.Getenv(envRestarts) != "" {
+		options.Init = os.Getppid()
+	}
+	executor, err := task.New(options)
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", s.addr())
+	if err != nil {
+		return err
+	}
+	if s.token == "" {
+		logger.Warn().Msg("no token is set: everybody who reaches this port, the sandbox too, may run tasks")
+	}
+	server := &http.Server{Handler: executor.Handler(s.token), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	served := make(chan struct{})
+	err = executor.Run(ctx, func() {
+		go func() {
+			defer close(served)
+			if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+				fail(err)
+			}
+		}()
+		logger.Info().Str("address", listener.Addr().String()).Str("restarts", os.Getenv(envRestarts)).Msg("the task-executor answers")
+		ready()
+	})
+	grace, cancel := context.WithTimeout(context.Background(), stopGrace)
+	defer cancel()
+	if server.Shutdown(grace) != nil {
+		_ = server.Close() // its error is about listeners, which are closed
+	}
+	<-served
+	if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+		err = errors.Join(cause, err)
+	}
+	return err
+}
+
+// readyPipe returns what tells process 1 that the executor works. No child may have the pipe, else its end would never be seen.
+func readyPipe() func() {
+	fd, err := strconv.Atoi(os.Getenv(envReady))
+	if err != nil {
+		return func() {} // not below task-executor-init
+	}
+	unix.CloseOnExec(fd)
+	return func() {
+		pipe := os.NewFile(uintptr(fd), "ready")
+		// Process 1 notices itself when nobody listens.
+		_, _ = pipe.Write([]byte{1})
+		_ = pipe.Close()
+	}
+}

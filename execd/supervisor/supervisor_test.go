@@ -1,0 +1,136 @@
+package supervisor_test
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"sandbox.internal/execd/supervisor"
+)
+
+const (
+	roleVariable = "SUPERVISOR_TEST_ROLE"
+	patience     = time.Minute
+)
+
+// TestMain also is the supervisor of the tests, so that it is a process of its own.
+func TestMain(m *testing.M) {
+	if os.Getenv(roleVariable) != "" {
+		os.Exit(supervisor.Run(supervisor.Options{
+			Name: "test-init", Program: os.Args[1:], EnvReady: "READY_FD", EnvRestarts: "RESTARTS", Meanwhile: "nothing happens",
+		}))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// start runs a supervisor over a shell script, and returns it with the lines that the script prints.
+func start(t *testing.T, script string) (*exec.Cmd, *bufio.Scanner) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	args := []string{}
+	if script != "" {
+		args = []string{"/bin/sh", "-c", script}
+	}
+	cmd := exec.CommandContext(ctx, "/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), roleVariable+"=1")
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd, bufio.NewScanner(stdout)
+}
+
+func line(t *testing.T, lines *bufio.Scanner) string {
+	t.Helper()
+	if !lines.Scan() {
+		t.Fatalf("nothing more is said: %v", lines.Err())
+	}
+	return lines.Text()
+}
+
+// ends waits for the supervisor and returns its exit status.
+func ends(t *testing.T, cmd *exec.Cmd, lines *bufio.Scanner) int {
+	t.Helper()
+	for lines.Scan() { // Wait closes the pipe
+	}
+	_ = cmd.Wait() // the status tells
+	return cmd.ProcessState.ExitCode()
+}
+
+func TestNeverReady(t *testing.T) {
+	for script, want := range map[string]int{"exit 7": 7, "kill -9 $$": 137, "": 2} {
+		cmd, lines := start(t, script)
+		if status := ends(t, cmd, lines); status != want {
+			t.Errorf("%q: status %d, want %d", script, status, want)
+		}
+	}
+}
+
+func TestStartsAgain(t *testing.T) {
+	cmd, lines := start(t, `trap 'echo told; exit 3' TERM; eval "echo >&$READY_FD; exec $READY_FD>&-"; echo "run $RESTARTS $$"; while :; do sleep 0.05; done`)
+	for run := range 3 {
+		pid, ok := strings.CutPrefix(line(t, lines), "run "+strconv.Itoa(run)+" ")
+		number, err := strconv.Atoi(pid)
+		if !ok || err != nil {
+			t.Fatalf("run %d: it says %q", run, lines.Text())
+		}
+		if run == 2 {
+			break
+		}
+		if err := syscall.Kill(number, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// To the supervisor, which passes it on.
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if said := line(t, lines); said != "told" {
+		t.Errorf("it says %q", said)
+	}
+	if status := ends(t, cmd, lines); status != 3 {
+		t.Errorf("status %d, want 3", status)
+	}
+}
+
+// TestOrphans: what the program leaves behind falls to the supervisor, which reaps it and does not end it.
+func TestOrphans(t *testing.T) {
+	cmd, lines := start(t, `echo >&3; exec 3>&-; (sh -c 'echo orphan $$; while kill -0 '$$' 2>/dev/null; do sleep 0.05; done; grep PPid /proc/$$/status; sleep 0.1' &)
+		test "$RESTARTS" = 0 && { sleep 0.2; kill -9 $$; }; exec sleep 1000`)
+	first := line(t, lines)
+	pid, err := strconv.Atoi(strings.TrimPrefix(first, "orphan "))
+	if err != nil {
+		t.Fatalf("it says %q", first)
+	}
+	for parent := ""; parent == ""; {
+		if said := line(t, lines); strings.HasPrefix(said, "PPid:") {
+			parent = strings.TrimSpace(strings.TrimPrefix(said, "PPid:"))
+			if parent != strconv.Itoa(cmd.Process.Pid) {
+				t.Errorf("the orphan's parent is %s, the supervisor is %d", parent, cmd.Process.Pid)
+			}
+		}
+	}
+	deadline := time.Now().Add(patience)
+	for syscall.Kill(pid, 0) == nil {
+		if time.Now().After(deadline) {
+			t.Fatal("the orphan is not reaped")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	ends(t, cmd, lines)
+}

@@ -1,0 +1,212 @@
+package task
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"sandbox.internal/runtime/tasks"
+)
+
+// statuses are the HTTP statuses of the codes.
+var statuses = map[string]int{
+	tasks.CodeInvalidRequest:   http.StatusBadRequest,
+	tasks.CodeUnauthorized:     http.StatusUnauthorized,
+	tasks.CodeNotFound:         http.StatusNotFound,
+	tasks.CodeMethodNotAllowed: http.StatusMethodNotAllowed,
+	tasks.CodeTaskDiffers:      http.StatusConflict,
+	tasks.CodeTaskDeleting:     http.StatusConflict,
+	tasks.CodeTooManyTasks:     http.StatusConflict,
+	tasks.CodeResetting:        http.StatusConflict,
+	tasks.CodeMainIsProcess1:   http.StatusConflict,
+	tasks.CodeBodyTooLarge:     http.StatusRequestEntityTooLarge,
+	tasks.CodeStopping:         http.StatusServiceUnavailable,
+	tasks.CodeInternal:         http.StatusInternalServerError,
+}
+
+// Handler serves the interface that package runtime/tasks describes. An empty token demands none.
+func (e *Executor) Handler(token string) http.Handler {
+	a := &api{executor: e, token: sha256.Sum256([]byte(token)), open: token == ""}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", a.methods(map[string]operation{http.MethodGet: a.health}))
+	mux.HandleFunc("/tasks", a.guarded(map[string]operation{http.MethodGet: a.list}))
+	mux.HandleFunc("/tasks/{name}", a.guarded(map[string]operation{
+		http.MethodGet: a.get, http.MethodPut: a.put, http.MethodDelete: a.delete,
+	}))
+	mux.HandleFunc("/reset", a.guarded(map[string]operation{http.MethodPost: a.reset}))
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		a.fail(w, r, refuse(tasks.CodeNotFound, "there is nothing at this path"))
+	})
+	return mux
+}
+
+type api struct {
+	executor *Executor
+	token    [sha256.Size]byte
+	open     bool
+}
+
+// operation answers with a status and a value, nil for none, or fails.
+type operation func(r *http.Request) (int, any, error)
+
+func (a *api) guarded(operations map[string]operation) http.HandlerFunc {
+	next := a.methods(operations)
+	return func(w http.ResponseWriter, r *http.Request) {
+		given := sha256.Sum256([]byte(r.Header.Get(tasks.TokenHeader)))
+		if !a.open && subtle.ConstantTimeCompare(given[:], a.token[:]) != 1 {
+			a.fail(w, r, refuse(tasks.CodeUnauthorized, "header %s: missing or wrong", tasks.TokenHeader))
+			return
+		}
+		next(w, r)
+	}
+}
+
+func (a *api) methods(operations map[string]operation) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		serve, ok := operations[r.Method]
+		if !ok {
+			a.fail(w, r, refuse(tasks.CodeMethodNotAllowed, "%s is not possible here", r.Method))
+			return
+		}
+		r.Body = http.MaxBytesReader(w, r.Body, tasks.MaxBody)
+		status, value, err := serve(r)
+		if err != nil {
+			a.fail(w, r, err)
+			return
+		}
+		a.answer(w, status, value)
+	}
+}
+
+func (a *api) answer(w http.ResponseWriter, status int, value any) {
+	if value == nil {
+		w.WriteHeader(status)
+		return
+	}
+	data, err := json.Marshal(value)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError) // cannot happen: the values are ours
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(data, '\n')) // the client has left
+}
+
+func (a *api) fail(w http.ResponseWriter, r *http.Request, err error) {
+	var refusal *tasks.Error
+	if !errors.As(err, &refusal) {
+		a.executor.Logger.Error().Err(err).Str("method", r.Method).Str("path", r.URL.Path).Msg("request failed")
+		refusal = &tasks.Error{
+			Status: http.StatusInternalServerError, Code: tasks.CodeInternal, Message: "this failed inside the task-executor; its log has the cause",
+		}
+	}
+	a.answer(w, refusal.Status, refusal)
+}
+
+func (a *api) health(*http.Request) (int, any, error) {
+	return http.StatusOK, map[string]string{"status": "ok"}, nil
+}
+
+func (a *api) list(r *http.Request) (int, any, error) {
+	wait, err := waitOf(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	since := int64(-1)
+	if value := r.URL.Query().Get("since"); value != "" {
+		if since, err = strconv.ParseInt(value, 10, 64); err != nil {
+			return 0, nil, refuse(tasks.CodeInvalidRequest, "since: must be the version of a list, got %q", value)
+		}
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		list, changed := a.executor.List()
+		if list.Version != since {
+			return http.StatusOK, list, nil
+		}
+		select {
+		case <-changed:
+		case <-timer.C:
+			return http.StatusOK, list, nil
+		case <-r.Context().Done():
+			return http.StatusOK, list, nil // to nobody
+		}
+	}
+}
+
+// waitOf reads how long a request may wait.
+func waitOf(r *http.Request) (time.Duration, error) {
+	value := r.URL.Query().Get("wait")
+	if value == "" {
+		return 0, nil
+	}
+	seconds, err := strconv.Atoi(value)
+	if err != nil || seconds < 0 {
+		return 0, refuse(tasks.CodeInvalidRequest, "wait: must be a number of seconds, 0 or more, got %q", value)
+	}
+	return min(time.Duration(min(seconds, 3600))*time.Second, tasks.MaxWait), nil
+}
+
+func (a *api) get(r *http.Request) (int, any, error) {
+	status, err := a.executor.Get(r.PathValue("name"))
+	return http.StatusOK, status, err
+}
+
+func (a *api) put(r *http.Request) (int, any, error) {
+	data, err := io.ReadAll(r.Body)
+	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+		return 0, nil, refuse(tasks.CodeBodyTooLarge, "the body is larger than %d bytes", tooLarge.Limit)
+	}
+	if err != nil {
+		return 0, nil, refuse(tasks.CodeInvalidRequest, "the body did not arrive: %v", err)
+	}
+	var task tasks.Task
+	if err := decode(data, &task); err != nil {
+		return 0, nil, refuse(tasks.CodeInvalidRequest, "the body is not a task: %v", err)
+	}
+	status, err := a.executor.Put(r.PathValue("name"), task)
+	return http.StatusOK, status, err
+}
+
+func (a *api) delete(r *http.Request) (int, any, error) {
+	wait, err := waitOf(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	name := r.PathValue("name")
+	if err := tasks.CheckName(name); err != nil {
+		return 0, nil, refuse(tasks.CodeInvalidRequest, "%v", err)
+	}
+	gone, err := a.executor.Delete(name)
+	if err != nil {
+		return 0, nil, err
+	}
+	if gone == nil {
+		return http.StatusNoContent, nil, nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-gone:
+		return http.StatusNoContent, nil, nil
+	case <-timer.C:
+	case <-r.Context().Done():
+	}
+	status, err := a.executor.Get(name)
+	if tasks.HasCode(err, tasks.CodeNotFound) {
+		return http.StatusNoContent, nil, nil
+	}
+	return http.StatusAccepted, status, err
+}
+
+func (a *api) reset(*http.Request) (int, any, error) {
+	result, err := a.executor.Reset()
+	return http.StatusOK, result, err
+}

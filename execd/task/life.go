@@ -1,0 +1,396 @@
+package task
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"reflect"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/execd/reap"
+	"sandbox.internal/runtime/tasks"
+)
+
+const (
+	// What is waited for without being told is looked for after the first pause, then in longer ones, up to the longest.
+	firstPause   = 5 * time.Millisecond
+	longestPause = 250 * time.Millisecond
+
+	// patience is how long a shim may take beyond the grace of its task before it is killed, and how long what was killed may take to end.
+	patience = 10 * time.Second
+)
+
+// live takes one task through its life: it looks at what is recorded, and does what follows from it. It returns when the task is forgotten
+// or the executor stops.
+func (e *Executor) live(t *entry) {
+	pause := firstPause
+	for {
+		snapshot, err := t.folder.load()
+		if t.damage == nil && err != nil {
+			e.mu.Lock()
+			t.damage = err
+			e.mu.Unlock()
+		}
+		e.update(t, snapshot)
+		deleting, stopping := e.asked(t)
+		switch {
+		case deleting && (snapshot.end != nil || snapshot.started == nil || t.damage != nil):
+			// A shim that has not started the task yet will not, and one that has recorded its end is about to.
+			if e.forget(t) {
+				return
+			}
+			if stopping {
+				return
+			}
+			pause = e.sleep(t, pause)
+		case t.damage != nil || snapshot.end != nil:
+			if stopping {
+				return
+			}
+			select {
+			case <-t.poke:
+			case <-e.stopping:
+			}
+		case snapshot.started != nil:
+			e.attend(t, snapshot)
+			pause = firstPause
+		case stopping:
+			return // it was never started, and the next executor will do that
+		default:
+			if e.start(t) {
+				pause = firstPause
+			} else {
+				pause = e.sleep(t, pause)
+			}
+		}
+	}
+}
+
+// asked returns what is asked for: the end of the task, the end of the executor.
+func (e *Executor) asked(t *entry) (deleting, stopping bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return t.deleting, !e.running
+}
+
+// sleep returns after the pause, or earlier if something has happened, and says how long the next pause is.
+func (e *Executor) sleep(t *entry, pause time.Duration) time.Duration {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-t.poke:
+	case <-e.stopping:
+	}
+	return min(2*pause, longestPause)
+}
+
+// judge says what the records mean.
+func (e *Executor) judge(t *entry, s snapshot) tasks.Status {
+	status := tasks.Status{Name: t.name, State: tasks.Pending, Reason: tasks.ReasonStarting}
+	if s.running != nil {
+		status.State, status.Reason, status.StartedAt = tasks.Running, "", &s.running.At
+		status.Ready = t.task.Readiness == nil || s.ready
+		if !status.Ready {
+			status.Reason, status.Message = tasks.ReasonNotReady, "its readiness has not been answered with 200 yet"
+		}
+	}
+	switch {
+	case t.damage != nil:
+		status.State, status.Ready = tasks.Unknown, false
+		status.Reason, status.Message = tasks.ReasonRecordDamaged, "what is recorded about it cannot be read: "+t.damage.Error()
+	case s.end != nil:
+		status.State, status.Ready, status.FinishedAt = tasks.Failed, false, &s.end.At
+		status.ExitCode, status.Reason, status.Message = s.end.ExitCode, s.end.Reason, s.end.Message
+		if s.end.Reason == "" {
+			status.State = tasks.Succeeded
+		}
+	}
+	return status
+}
+
+func (e *Executor) update(t *entry, s snapshot) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	status := e.judge(t, s)
+	if status.State == tasks.Pending && t.status.Reason == tasks.ReasonWaitingForMain {
+		status = t.status // until it is known to be otherwise
+	}
+	e.tell(t, status)
+}
+
+// tell changes the status of a task. The caller holds the mutex.
+func (e *Executor) tell(t *entry, status tasks.Status) {
+	if reflect.DeepEqual(status, t.status) {
+		return
+	}
+	if status.State != t.status.State {
+		e.Logger.Info().Str("task", t.name).Str("state", string(status.State)).Str("reason", status.Reason).Str("detail", status.Message).
+			Msg("task " + string(status.State))
+	}
+	t.status = status
+	e.news()
+}
+
+// forget removes a task of which nothing runs, and reports whether it could.
+func (e *Executor) forget(t *entry) bool {
+	lock, locked, err := t.folder.lock()
+	if err == nil && !locked {
+		return false
+	}
+	if err == nil {
+		err = errors.Join(t.folder.remove(), lock.Close())
+	}
+	if err != nil {
+		e.Logger.Error().Err(err).Str("task", t.name).Msg("the task is not forgotten yet")
+		return false
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.entries, t.name)
+	close(t.gone)
+	e.news()
+	e.Logger.Info().Str("task", t.name).Msg("task forgotten")
+	return true
+}
+
+// start starts the task's shim, if there is a main container, and waits until the task has been started or the shim has ended. It reports
+// whether the task has been started.
+func (e *Executor) start(t *entry) bool {
+	if _, err := findMain(e.MainMarker); err != nil {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		status := t.status
+		status.Reason, status.Message = tasks.ReasonWaitingForMain, err.Error()
+		e.tell(t, status)
+		return false
+	}
+	e.mu.Lock()
+	e.tell(t, tasks.Status{Name: t.name, State: tasks.Pending, Reason: tasks.ReasonStarting})
+	e.mu.Unlock()
+	// Its environment is empty: nothing that is ours alone shall be found there.
+	command := exec.Command(e.exe, shimArguments(t.folder, e.MainMarker)...)
+	command.Env = []string{}
+	command.Stdout, command.Stderr = os.Stdout, os.Stderr
+	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if err := command.Start(); err != nil {
+		e.Logger.Error().Err(err).Str("task", t.name).Msg("the shim does not start; it is tried again")
+		return false
+	}
+	ended := make(chan struct{})
+	e.lives.Go(func() {
+		reap.AwaitExit(command.Process.Pid)
+		_ = command.Wait() // the records tell what there is to tell
+		close(ended)
+	})
+	look := time.NewTicker(longestPause)
+	defer look.Stop()
+	for {
+		if snapshot, err := t.folder.load(); err != nil || snapshot.started != nil {
+			return err == nil
+		}
+		if deleting, stopping := e.asked(t); deleting || stopping {
+			// Nothing is to be started any more; a shim that has ended need not be told.
+			_ = command.Process.Signal(signalEnd)
+		}
+		select {
+		case <-t.poke:
+		case <-look.C:
+		case <-ended:
+			snapshot, err := t.folder.load()
+			return err == nil && snapshot.started != nil
+		}
+	}
+}
+
+// attend stays with a task that was started until it is known how it ended.
+func (e *Executor) attend(t *entry, s snapshot) {
+	pidfd, err := s.started.Shim.open()
+	if errors.Is(err, errGone) {
+		e.bury(t, s)
+		return
+	}
+	if err != nil {
+		e.Logger.Error().Err(err).Str("task", t.name).Msg("the shim cannot be watched; it is tried again")
+		e.sleep(t, longestPause)
+		return
+	}
+	ended := exited(pidfd)
+	defer func() { <-ended }()
+	defer pidfd.Close()
+	stopping := e.stopping
+	var signalled unix.Signal
+	var overdue <-chan time.Time
+	var probing *probe
+	defer func() { probing.stop() }()
+	for {
+		deleting, stopped := e.asked(t)
+		if wanted := e.signalFor(t, deleting, stopped); wanted != signalled && wanted != 0 {
+			if err := send(pidfd, wanted); err != nil {
+				e.Logger.Error().Err(err).Str("task", t.name).Msg("the shim cannot be told to end its task")
+			}
+			signalled = wanted
+			wait := patience
+			if wanted == signalEnd {
+				wait += t.task.Grace()
+			}
+			overdue = time.After(wait)
+		}
+		if probing == nil && t.task.Readiness != nil && s.running != nil && !s.ready && s.end == nil {
+			probing = startProbe(*t.task.Readiness)
+		}
+		select {
+		case <-ended:
+			return
+		case <-t.poke:
+		case <-stopping:
+			stopping = nil
+		case <-overdue:
+			e.Logger.Warn().Str("task", t.name).Msg("the shim does not end its task: it is killed, and the task with it")
+			overdue = nil
+			if err := send(pidfd, unix.SIGKILL); err != nil {
+				e.Logger.Error().Err(err).Str("task", t.name).Msg("the shim cannot be killed")
+			}
+		case <-probing.answered():
+			if err := t.folder.mark(readyFile); err != nil {
+				e.Logger.Error().Err(err).Str("task", t.name).Msg("that the task is ready is not recorded")
+			}
+			probing.stop()
+		}
+		if s, err = t.folder.load(); err != nil {
+			return
+		}
+		e.update(t, s)
+	}
+}
+
+// signalFor returns what the shim is to be told, 0 for nothing.
+func (e *Executor) signalFor(t *entry, deleting, stopping bool) unix.Signal {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case deleting && t.kill:
+		return signalKill
+	case deleting || stopping:
+		return signalEnd
+	}
+	return 0
+}
+
+// bury records the end of a task whose shim was killed, after it has made sure that nothing of it is left.
+func (e *Executor) bury(t *entry, s snapshot) {
+	lock, locked, err := t.folder.lock()
+	if err == nil && !locked {
+		err = errors.New("somebody else holds its lock")
+	}
+	if err == nil {
+		// The end may have been recorded since we looked.
+		defer lock.Close()
+		if s, err = t.folder.load(); err != nil || s.end != nil {
+			return
+		}
+		if s.running != nil {
+			err = killAndAwait(s.running.Process)
+		}
+		e.sweep()
+		code := 128 + int(unix.SIGKILL)
+		end := endRecord{
+			ExitCode: &code, Reason: tasks.ReasonExecutorLost, At: time.Now().UTC(),
+			Message: "the process that watched over it was killed, together with it or before it; it is not run again",
+		}
+		if err == nil {
+			err = write(string(t.folder), endFile, end)
+		}
+	}
+	if err != nil {
+		e.Logger.Error().Err(err).Str("task", t.name).Msg("the end of the task is not recorded yet; it is tried again")
+		e.sleep(t, longestPause)
+	}
+}
+
+// killAndAwait ends a process that is not our child.
+func killAndAwait(p process) error {
+	pidfd, err := p.open()
+	if errors.Is(err, errGone) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ended := exited(pidfd)
+	defer func() { <-ended }()
+	defer pidfd.Close()
+	if err := send(pidfd, unix.SIGKILL); err != nil {
+		return err
+	}
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case <-ended:
+		return nil
+	case <-timer.C:
+		return fmt.Errorf("process %d does not end, though it was killed", p.PID)
+	}
+}
+
+// sweep ends what shims that were killed have left behind. Such processes are children of the container's first process and run another
+// program than ours; nothing else is both.
+func (e *Executor) sweep() {
+	if e.Init == 0 {
+		return
+	}
+	own, err := os.Stat("/proc/self/exe")
+	if err != nil {
+		e.Logger.Error().Err(err).Msg("what killed shims left behind is not looked for")
+		return
+	}
+	deadline := time.Now().Add(patience)
+	for found := true; found; {
+		found = false
+		strays, err := children(e.Init)
+		if err != nil {
+			e.Logger.Error().Err(err).Msg("what killed shims left behind is not looked for")
+			return
+		}
+		for _, pid := range strays {
+			found = e.killStray(pid, own) || found
+		}
+		if found && time.Now().After(deadline) {
+			e.Logger.Error().Msg("what killed shims left behind does not end, though it was killed")
+			return
+		}
+		if found {
+			time.Sleep(firstPause)
+		}
+	}
+}
+
+// killStray kills a child of the container's first process, unless it is one of our programs, and reports whether it did.
+func (e *Executor) killStray(pid int, own os.FileInfo) bool {
+	p, err := identify(pid)
+	if err != nil {
+		return false
+	}
+	pidfd, err := p.open()
+	if err != nil {
+		return false
+	}
+	defer pidfd.Close()
+	s, err := readStat(pid)
+	if err != nil || s.zombie() || s.parent != e.Init || s.start != p.Start {
+		return false
+	}
+	// What ends loses its program before it is a zombie; a second look then finds it gone.
+	program, err := os.Stat(procPath(pid, "exe"))
+	if err == nil && os.SameFile(program, own) {
+		return false
+	}
+	if err := send(pidfd, unix.SIGKILL); err != nil {
+		e.Logger.Error().Err(err).Int("pid", pid).Msg("what a killed shim left behind cannot be killed")
+	}
+	return true
+}

@@ -1,0 +1,144 @@
+package tasks
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// maxAnswer bounds what is read of an answer: many more tasks than an executor takes.
+const maxAnswer = 16 << 20
+
+// Client talks to one task-executor. Its methods may be called from several goroutines at once. An answer other than success is an
+// *Error; any other error means that the executor was not reached, or said what cannot be understood.
+type Client struct {
+	// BaseURL is where the executor is, such as http://10.0.0.7:5758.
+	BaseURL string
+	// Token is the executor's token; empty when it has none.
+	Token string
+	// HTTP does the requests; nil means http.DefaultClient. Its timeout, if it has one, must be longer than what Wait and Delete are asked
+	// to wait for.
+	HTTP *http.Client
+}
+
+// Put makes sure that the task exists and returns its status. Repeating it is harmless. It returns CodeTaskDiffers when there is another
+// task of that name, CodeTaskDeleting while an earlier one is still ending, CodeTooManyTasks, CodeResetting and CodeInvalidRequest.
+func (c *Client) Put(ctx context.Context, name string, task Task) (Status, error) {
+	var status Status
+	_, err := c.do(ctx, http.MethodPut, taskPath(name), nil, task, &status)
+	return status, err
+}
+
+// Get returns the status of a task, or CodeNotFound.
+func (c *Client) Get(ctx context.Context, name string) (Status, error) {
+	var status Status
+	_, err := c.do(ctx, http.MethodGet, taskPath(name), nil, nil, &status)
+	return status, err
+}
+
+// List returns the status of all tasks as they are now.
+func (c *Client) List(ctx context.Context) (List, error) {
+	var list List
+	_, err := c.do(ctx, http.MethodGet, "/tasks", nil, nil, &list)
+	return list, err
+}
+
+// Wait returns the status of all tasks as soon as the list's version is another than since, or when wait, at most MaxWait, has passed.
+func (c *Client) Wait(ctx context.Context, since int64, wait time.Duration) (List, error) {
+	query := waitQuery(wait)
+	query.Set("since", strconv.FormatInt(since, 10))
+	var list List
+	_, err := c.do(ctx, http.MethodGet, "/tasks", query, nil, &list)
+	return list, err
+}
+
+// Delete ends a task and makes the executor forget it. It reports whether that is done: after wait, at most MaxWait, it may still be going
+// on, and goes on by itself. A task that does not exist is gone.
+func (c *Client) Delete(ctx context.Context, name string, wait time.Duration) (gone bool, err error) {
+	code, err := c.do(ctx, http.MethodDelete, taskPath(name), waitQuery(wait), nil, nil)
+	return err == nil && code == http.StatusNoContent, err
+}
+
+// Reset ends all tasks at once and without grace, makes the executor forget them, and kills every process of the main container, so that
+// the kubelet starts it again. It returns CodeMainIsProcess1 and CodeResetting.
+func (c *Client) Reset(ctx context.Context) (ResetResult, error) {
+	var result ResetResult
+	_, err := c.do(ctx, http.MethodPost, "/reset", nil, nil, &result)
+	return result, err
+}
+
+func taskPath(name string) string { return "/tasks/" + url.PathEscape(name) }
+
+// waitQuery rounds up, so that a short wait does not become none.
+func waitQuery(wait time.Duration) url.Values {
+	seconds := int64((min(max(wait, 0), MaxWait) + time.Second - 1) / time.Second)
+	return url.Values{"wait": {strconv.FormatInt(seconds, 10)}}
+}
+
+// do returns the HTTP status of a success.
+func (c *Client) do(ctx context.Context, method, path string, query url.Values, body, answer any) (int, error) {
+	code, err := c.exchange(ctx, method, path, query, body, answer)
+	if e := (*Error)(nil); err != nil && !errors.As(err, &e) {
+		err = fmt.Errorf("task-executor: %s %s: %w", method, path, err)
+	}
+	return code, err
+}
+
+func (c *Client) exchange(ctx context.Context, method, path string, query url.Values, body, answer any) (int, error) {
+	var content io.Reader
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return 0, err
+		}
+		content = bytes.NewReader(data)
+	}
+	target := strings.TrimSuffix(c.BaseURL, "/") + path
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	request, err := http.NewRequestWithContext(ctx, method, target, content)
+	if err != nil {
+		return 0, err
+	}
+	if body != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	if c.Token != "" {
+		request.Header.Set(TokenHeader, c.Token)
+	}
+	client := c.HTTP
+	if client == nil {
+		client = http.DefaultClient
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	if err != nil {
+		return 0, fmt.Errorf("read the answer: %w", err)
+	}
+	if response.StatusCode >= 300 {
+		refusal := &Error{Status: response.StatusCode}
+		if err := json.Unmarshal(data, refusal); err != nil || refusal.Code == "" {
+			return 0, fmt.Errorf("%s, and not from a task-executor: %s", response.Status, cut(string(data)))
+		}
+		return 0, refusal
+	}
+	if answer != nil {
+		if err := json.Unmarshal(data, answer); err != nil {
+			return 0, fmt.Errorf("understand the answer: %w", err)
+		}
+	}
+	return response.StatusCode, nil
+}
