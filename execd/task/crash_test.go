@@ -1,6 +1,7 @@
 package task_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -200,35 +201,52 @@ func TestWrongPods(t *testing.T) {
 	})
 }
 
-// TestRandomCrashes: whatever is killed whenever, an accepted task runs exactly once, and its end is known.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// TestRandomCrashes: whenever the executor is killed, an accepted task runs exactly once, and its end is known.
 func TestRandomCrashes(t *testing.T) {
 	p := start(t, podOptions{})
-	const number = 30
-	stop, stopped := make(chan struct{}), make(chan struct{})
+	const (
+		number = 30
+		kills  = 12
+	)
+	ctx, stop := context.WithCancel(t.Context())
+	killed, stopped := 0, make(chan struct{})
 	go func() {
 		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(time.Duration(rand.IntN(400)) * time.Millisecond):
+		for ctx.Err() == nil && killed < kills {
+			// Only what has answered is killed, else a slow machine would never get further.
+			if _, err := p.List(ctx); err == nil {
+				pause(ctx, time.Duration(rand.IntN(150))*time.Millisecond)
 				for _, pid := range p.processes("/task-executor") {
-					// The executor, and never process 1 of the container or a shim.
-					if line, err := cmdline(pid); err == nil && line == "/task-executor\x00" {
-						_ = syscall.Kill(pid, syscall.SIGKILL)
+					// Neither process 1 of the container nor a shim.
+					if line, err := cmdline(pid); err == nil && line == "/task-executor\x00" && syscall.Kill(pid, syscall.SIGKILL) == nil {
+						killed++
 					}
 				}
 			}
+			pause(ctx, 10*time.Millisecond)
 		}
 	}()
+	defer func() { stop(); <-stopped }()
 	for i := range number {
 		p.put(fmt.Sprintf("task-%d", i), shell(fmt.Sprintf("echo %d >> /tmp/runs; exit %d", i, i%2)))
 	}
 	for i := range number {
 		p.ends(fmt.Sprintf("task-%d", i))
 	}
-	close(stop)
+	stop()
 	<-stopped
+	if killed == 0 {
+		t.Error("nothing was killed")
+	}
 	p.answers()
 	for i := range number {
 		name := fmt.Sprintf("task-%d", i)
