@@ -26,6 +26,9 @@ type actor struct {
 	auth   *lifecycle.ImageAuth // for the first pull; never stored
 	job    context.CancelFunc   // ends the engine work that is under way; nil when there is none
 	look   bool                 // something may have happened to the container behind our back
+	// launched belongs to the work under way: the engine was asked for a container, or may have been by an earlier service. Until then
+	// there is nothing at the engine to look for and to remove, which spares it three questions for each sandbox that ends in its pull.
+	launched bool
 
 	untold     []lifecycle.Event // of changes that are visible and not durable yet
 	untoldTry  time.Time         // when they are tried again
@@ -40,8 +43,8 @@ type actor struct {
 	changed chan struct{} // closed by the next change
 }
 
-// spawn starts the actor of a record and makes the sandbox visible.
-func (h *Host) spawn(record lifecycle.Record, auth *lifecycle.ImageAuth) *actor {
+// spawn starts the actor of a record and makes the sandbox visible. A record that is not new may have a container.
+func (h *Host) spawn(record lifecycle.Record, auth *lifecycle.ImageAuth, isNew bool) *actor {
 	a := &actor{
 		host:      h,
 		id:        record.Sandbox.ID,
@@ -49,6 +52,7 @@ func (h *Host) spawn(record lifecycle.Record, auth *lifecycle.ImageAuth) *actor 
 		log:       h.Logger.With().Str("sandbox_id", record.Sandbox.ID).Logger(),
 		record:    record,
 		auth:      auth,
+		launched:  !isNew,
 		inbox:     make(chan func(), 16),
 		gone:      make(chan struct{}),
 		changed:   make(chan struct{}),

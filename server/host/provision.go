@@ -111,9 +111,12 @@ func (a *actor) tellWaiting(reason lifecycle.Reason, message string) {
 // bringUp makes the sandbox usable and returns the host's port of its execd.
 func (a *actor) bringUp(ctx context.Context, record lifecycle.Record) (port int, err error) {
 	name := containerName(a.id)
-	container, err := a.host.Engine.Inspect(ctx, name)
+	var container engine.Container
+	if a.launched {
+		container, err = a.host.Engine.Inspect(ctx, name)
+	}
 	switch {
-	case errors.Is(err, engine.ErrNotFound):
+	case !a.launched, errors.Is(err, engine.ErrNotFound):
 		err = a.launch(ctx, record)
 	case err == nil && (container.Status == engine.StatusCreated || container.Status == engine.StatusRemoving):
 		if err = a.host.Engine.Remove(ctx, name); err == nil {
@@ -149,6 +152,7 @@ func (a *actor) launch(ctx context.Context, record lifecycle.Record) error {
 			return err
 		}
 	}
+	a.launched = true
 	if record.Sidecar != nil {
 		if err := a.launchSidecar(ctx, record); err != nil {
 			return err

@@ -22,7 +22,7 @@ func (h *Host) recover(ctx context.Context) error {
 		return fmt.Errorf("list the containers: %w", err)
 	}
 	for _, record := range records {
-		h.spawn(record, nil)
+		h.spawn(record, nil, false)
 	}
 	adopted := 0
 	for _, container := range containers {
@@ -40,7 +40,7 @@ func (h *Host) recover(ctx context.Context) error {
 		if err := h.Store.Insert(ctx, record, nil, stateEvent("", record.Sandbox)); err != nil {
 			return fmt.Errorf("save sandbox %s, rebuilt from its container: %w", record.Sandbox.ID, err)
 		}
-		h.spawn(record, nil)
+		h.spawn(record, nil, false)
 		adopted++
 	}
 	for _, container := range containers {

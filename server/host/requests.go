@@ -66,7 +66,7 @@ func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycl
 	took("durable", durable.Sub(validated))
 	h.Observer.StageDone(lifecycle.StageAccepted, durable.Sub(began))
 	h.Observer.StateChanged(record.Sandbox.Status.State, record.Sandbox.Status.Reason)
-	a := h.spawn(record, spec.Auth)
+	a := h.spawn(record, spec.Auth, true)
 	h.bulletin.tell(events)
 	a.log.Info().Str("image", spec.Image).Str("owner", options.Owner).Time("expires_at", record.Sandbox.ExpiresAt).Msg("sandbox accepted")
 	return record.Sandbox, nil

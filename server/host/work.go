@@ -150,15 +150,12 @@ func (a *actor) insist(ctx context.Context, name string, call func(context.Conte
 
 // terminate is the work of Stopping.
 func (a *actor) terminate(ctx context.Context, record lifecycle.Record) func() {
-	name := containerName(a.id)
-	if err := a.host.Engine.Stop(ctx, name, stopGrace); err != nil && ctx.Err() == nil {
-		a.log.Warn().Err(err).Msg("the entrypoint was not asked to end; it is killed")
+	if a.launched {
+		if err := a.host.Engine.Stop(ctx, containerName(a.id), stopGrace); err != nil && ctx.Err() == nil {
+			a.log.Warn().Err(err).Msg("the entrypoint was not asked to end; it is killed")
+		}
 	}
-	a.keepLog(ctx)
-	err := a.insist(ctx, "remove", func(ctx context.Context) error { return a.host.Engine.Remove(ctx, name) })
-	if err == nil {
-		err = a.dropSidecar(ctx, record)
-	}
+	err := a.remove(ctx, record)
 	switch {
 	case ctx.Err() != nil:
 		return nil
@@ -174,14 +171,21 @@ func (a *actor) terminate(ctx context.Context, record lifecycle.Record) func() {
 	}
 }
 
+// remove keeps the end of the log and removes what the engine has of the sandbox.
+func (a *actor) remove(ctx context.Context, record lifecycle.Record) error {
+	if !a.launched {
+		return nil
+	}
+	a.keepLog(ctx)
+	if err := a.insist(ctx, "remove", func(ctx context.Context) error { return a.host.Engine.Remove(ctx, containerName(a.id)) }); err != nil {
+		return err
+	}
+	return a.dropSidecar(ctx, record)
+}
+
 // clean removes what a sandbox that has Failed left at the engine.
 func (a *actor) clean(ctx context.Context, record lifecycle.Record) func() {
-	a.keepLog(ctx)
-	err := a.insist(ctx, "remove", func(ctx context.Context) error { return a.host.Engine.Remove(ctx, containerName(a.id)) })
-	if err == nil {
-		err = a.dropSidecar(ctx, record)
-	}
-	if err != nil {
+	if err := a.remove(ctx, record); err != nil {
 		a.log.Error().Err(err).Msg("the container of a failed sandbox cannot be removed; trying again")
 		return nil
 	}
