@@ -40,33 +40,34 @@ func (b *bench) measureStored(ctx context.Context) error {
 
 	image := strings.TrimPrefix(registry.URL, "http://") + "/no/such:image"
 	count := b.rounds(stored, stored/10)
-	var first string
+	ids, expiries := make([]string, count), make([]time.Time, count)
 	b.progress("storing %d sandboxes", count)
 	err = concurrently(ctx, count, func(ctx context.Context, i int) error {
 		metadata := map[string]string{"number": fmt.Sprint(i)}
 		if i < tagged {
 			metadata["made-by"] = "bench"
 		}
-		var created struct{ ID string }
+		var created struct {
+			ID        string
+			ExpiresAt time.Time
+		}
 		err := s.call(ctx, http.MethodPost, "/v1/sandboxes", http.StatusAccepted, map[string]any{
 			"image": map[string]string{"uri": image}, "timeout": patience, "resourceLimits": map[string]string{"memory": "64Mi"},
 			"entrypoint": []string{"sleep", "600"}, "metadata": metadata,
 		}, &created)
-		if i == 0 {
-			first = created.ID
-		}
+		ids[i], expiries[i] = created.ID, created.ExpiresAt
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	if b.wants(rowGet) || b.wants(rowList) {
-		if err := b.measureReads(ctx, s, first); err != nil {
+		if err := b.measureReads(ctx, s, ids[0]); err != nil {
 			return err
 		}
 	}
 	if b.wants(rowExpiry) {
-		return b.measureExpiry(ctx, s, count)
+		return b.measureExpiry(ctx, s, ids, expiries)
 	}
 	return nil
 }
@@ -86,61 +87,6 @@ func endless(w http.ResponseWriter, r *http.Request) {
 		http.NewResponseController(w).Flush() // if it fails, the engine has gone
 		<-r.Context().Done()
 	}
-}
-
-// measureExpiry waits until all have expired, and takes from the records how late each ended. The floor is how late as many timers
-// of the standard library are that are due over a second.
-func (b *bench) measureExpiry(ctx context.Context, s *service, count int) error {
-	b.progress("waiting for %d sandboxes to expire", count)
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
-	defer cancel()
-	for {
-		var page struct{ Pagination struct{ TotalItems int } }
-		if err := s.call(ctx, http.MethodGet, "/v1/sandboxes?state=Terminated&pageSize=1", http.StatusOK, nil, &page); err != nil {
-			return err
-		}
-		if page.Pagination.TotalItems == count {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %d of %d sandboxes have expired", errLost, page.Pagination.TotalItems, count)
-		case <-time.After(time.Second):
-		}
-	}
-	var result pair
-	for page := 1; ; page++ {
-		var list struct {
-			Items []struct {
-				ExpiresAt time.Time
-				Status    struct{ LastTransitionAt time.Time }
-			}
-			Pagination struct{ HasNextPage bool }
-		}
-		if err := s.call(ctx, http.MethodGet, fmt.Sprintf("/v1/sandboxes?pageSize=1000&page=%d", page), http.StatusOK, nil, &list); err != nil {
-			return err
-		}
-		for _, sandbox := range list.Items {
-			late := sandbox.Status.LastTransitionAt.Sub(sandbox.ExpiresAt)
-			if late < 0 {
-				return fmt.Errorf("%w: a sandbox ended %v before its time", errLost, -late)
-			}
-			result.ours.add(float64(late) / float64(time.Millisecond))
-		}
-		if !list.Pagination.HasNextPage {
-			break
-		}
-	}
-	lateness := make(chan float64, count)
-	for i := range count {
-		due := time.Now().Add(time.Duration(i) * time.Second / time.Duration(count))
-		time.AfterFunc(time.Until(due), func() { lateness <- elapsed(due) })
-	}
-	for range count {
-		result.floor.add(<-lateness)
-	}
-	b.results[rowExpiry] = result
-	return nil
 }
 
 // measureCrowd asks for many sandboxes at once. Each must come to Running or to a Failed that says why; none may be lost or left.

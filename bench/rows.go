@@ -140,7 +140,7 @@ func rows() []row {
 			perSecond, higher, target{ratio, 0.6}},
 		{rowList, "list of 20 among 10 000, by a state and a metadata filter", "a handler that writes the same bytes, prebuilt",
 			perSecond, higher, target{ratio, 0.3}},
-		{rowExpiry, "how late each of 10 000 sandboxes ends", "how late as many timers of the standard library are",
+		{rowExpiry, "how late the end of each of 10 000 sandboxes is told", "how late as many timers of the standard library are",
 			milliseconds, lower, target{tail, 500}},
 		{rowCrowd, "200 creates at once, until each runs", "the engine's create and start, 16 at once",
 			perSecond, higher, target{ratio, 0.8}},

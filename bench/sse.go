@@ -50,22 +50,32 @@ func newEventReader(body io.Reader) *eventReader {
 	return &eventReader{in: bufio.NewReaderSize(body, readBuffer)}
 }
 
-// next returns the next event. It returns io.EOF at the end of the stream, and io.ErrUnexpectedEOF within an event.
+// next returns the next event of a command.
 func (r *eventReader) next() (event, error) {
+	data, err := r.raw()
+	if err != nil {
+		return event{}, err
+	}
+	return parseEvent(data)
+}
+
+// raw returns the data of the next event, valid until the one after it. It returns io.EOF at the end of the stream, and
+// io.ErrUnexpectedEOF within an event.
+func (r *eventReader) raw() ([]byte, error) {
 	r.data = r.data[:0]
 	fields := 0
 	for {
 		line, err := r.line()
 		if errors.Is(err, io.EOF) && (len(line) > 0 || fields > 0) {
-			return event{}, io.ErrUnexpectedEOF
+			return nil, io.ErrUnexpectedEOF
 		}
 		if err != nil {
-			return event{}, err
+			return nil, err
 		}
 		value, isData := bytes.CutPrefix(line, []byte("data:"))
 		switch {
 		case len(line) == 0 && fields > 0:
-			return parseEvent(r.data)
+			return r.data, nil
 		case isData:
 			if fields++; fields > 1 {
 				r.data = append(r.data, '\n')
