@@ -159,8 +159,8 @@ func (h *Host) reachable(ctx context.Context, id string, port int) (*lifecycle.R
 	return record, nil
 }
 
-// answers asks the container's execd until it answers, for a short while.
-func (a *actor) answers(ctx context.Context, record *lifecycle.Record, container engine.Container) (port int, err error) {
+// answers asks the container's execd until it answers, for a short while. began is when it was asked first.
+func (a *actor) answers(ctx context.Context, record *lifecycle.Record, container engine.Container, began time.Time) (port int, err error) {
 	if port = portOf(container); port == 0 {
 		return 0, errors.New("the engine has not published its port")
 	}
@@ -168,7 +168,7 @@ func (a *actor) answers(ctx context.Context, record *lifecycle.Record, container
 	if record.HostNetwork { // somebody else may have taken the port in the moment between its choice and its use
 		asked.token = record.Token
 	}
-	if err := a.host.prober.until(ctx, asked, 200*time.Millisecond); err != nil {
+	if err := a.host.prober.until(ctx, asked, began, 200*time.Millisecond); err != nil {
 		return port, err
 	}
 	return port, a.meet(ctx, record, container)

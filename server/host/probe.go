@@ -29,16 +29,25 @@ type daemon struct {
 }
 
 // until asks again and again until execd answers; after atMost it stops asking and returns why it did not. A question that is
-// under way by then is seen through: a sandbox with a hundredth of a core needs longer than that for an answer.
-func (p *prober) until(ctx context.Context, d daemon, atMost time.Duration) error {
+// under way by then is seen through: a sandbox with a hundredth of a core needs longer than that for an answer. began is when execd was
+// asked first.
+func (p *prober) until(ctx context.Context, d daemon, began time.Time, atMost time.Duration) error {
 	window, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 	for {
 		err := p.ask(ctx, d)
-		if err == nil || !sleep(window, 2*time.Millisecond) {
+		if err == nil || !sleep(window, askAgain(time.Since(began))) {
 			return err
 		}
 	}
+}
+
+// askAgain is the pause before the next question to an execd that has not answered for so long. On a quiet machine it answers after some
+// 20 ms, and asking often finds it soon. Where it takes longer the processors are busy, with starting execd among other things, and each
+// question takes from that: it costs a connection to the engine's proxy and one from there into the sandbox. So the pause is a tenth of
+// what has been waited, and delays no answer by more.
+func askAgain(waited time.Duration) time.Duration {
+	return min(max(2*time.Millisecond, waited/10), 50*time.Millisecond)
 }
 
 func (p *prober) ask(ctx context.Context, d daemon) error {

@@ -221,7 +221,7 @@ func (a *actor) image(ctx context.Context, record lifecycle.Record) (string, err
 // prove returns the host's port of execd once execd has answered there.
 func (a *actor) prove(ctx context.Context, record lifecycle.Record) (int, error) {
 	a.tell(lifecycle.ReasonContainerStarting, "waiting for execd to answer")
-	deadline := a.host.Clock().Add(readyTimeout)
+	began, deadline := time.Now(), a.host.Clock().Add(readyTimeout)
 	var lastErr error
 	for pause := time.Millisecond; a.host.Clock().Before(deadline); pause = min(pause*5/4, 100*time.Millisecond) {
 		container, err := a.found(ctx, &record)
@@ -240,7 +240,7 @@ func (a *actor) prove(ctx context.Context, record lifecycle.Record) (int, error)
 			}
 		}
 		port := 0
-		if port, lastErr = a.answers(ctx, &record, container); lastErr == nil {
+		if port, lastErr = a.answers(ctx, &record, container, began); lastErr == nil {
 			return port, nil
 		}
 		if !sleep(ctx, pause) {

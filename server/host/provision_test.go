@@ -64,9 +64,23 @@ func TestDeleteDuringPullCancelsThePull(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.awaitReason(id, lifecycle.StateTerminated, lifecycle.ReasonUserDelete) // the gate never opens: only a cancelled pull gets here
-	if n := m.engine.count(callCreate); n != 0 {
-		t.Errorf("%d containers were created", n)
+	// Nothing was made, so there is nothing to look for and to remove.
+	for _, call := range []string{callCreate, callInspect, callStop, callOpenLog, callRemove} {
+		if n := m.engine.count(call); n != 0 {
+			t.Errorf("the engine was asked %d times: %s", n, call)
+		}
 	}
+	m.awaitEmpty()
+}
+
+// What an earlier service began is not known: the engine may have a container, or make one at this moment.
+func TestRecordOfAnEarlierServiceMayHaveAContainer(t *testing.T) {
+	m := newMachine(t)
+	r := m.record("pending", lifecycle.StatePending)
+	r.Sandbox.ExpiresAt = m.clock.now().UTC().Add(-time.Second)
+	m.had(r, engine.StatusCreated)
+	m.start()
+	m.awaitReason("pending", lifecycle.StateTerminated, lifecycle.ReasonExpired)
 	m.awaitEmpty()
 }
 
