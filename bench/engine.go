@@ -112,10 +112,10 @@ func (e *engine) remove(ctx context.Context, id string) error {
 	return e.call(ctx, http.MethodDelete, "/containers/"+id+"?force=1&v=1", nil, nil)
 }
 
-// cleanTimeout bounds the removal of what a run leaves.
-const cleanTimeout = 60 * time.Second
+// cleanTimeout bounds the removal of what a run leaves, which may be some hundred containers.
+const cleanTimeout = 3 * time.Minute
 
-// clean removes every container that carries one of the labels (NAME=VALUE or NAME).
+// clean removes every container that carries one of the labels (NAME=VALUE or NAME), as many of them as it can.
 func (e *engine) clean(ctx context.Context, labels ...string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
@@ -127,12 +127,14 @@ func (e *engine) clean(ctx context.Context, labels ...string) error {
 		}
 		var found []struct{ ID string }
 		errs = append(errs, e.call(ctx, http.MethodGet, "/containers/json?all=1&filters="+url.QueryEscape(string(filters)), nil, &found))
-		for _, container := range found {
-			err := e.remove(ctx, container.ID)
-			if err != nil && !strings.Contains(err.Error(), "No such container") {
-				errs = append(errs, err)
+		failed := make([]error, len(found))
+		errs = append(errs, concurrently(ctx, len(found), func(ctx context.Context, i int) error {
+			if err := e.remove(ctx, found[i].ID); err != nil && !strings.Contains(err.Error(), "No such container") {
+				failed[i] = err
 			}
-		}
+			return nil
+		}))
+		errs = append(errs, failed...)
 	}
 	return errors.Join(errs...)
 }
