@@ -6,6 +6,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
+// PoolFinalizer keeps a Pool that is being deleted until no batch has pods of it.
+const PoolFinalizer = "sandbox.internal/pool"
+
 // Pool keeps pods ready for BatchSandboxes that name it.
 //
 // +kubebuilder:object:root=true
@@ -20,6 +23,7 @@ import (
 // +kubebuilder:printcolumn:name="POOLMIN",type=integer,priority=1,JSONPath=`.spec.capacitySpec.poolMin`
 // +kubebuilder:printcolumn:name="POOLMAX",type=integer,priority=1,JSONPath=`.spec.capacitySpec.poolMax`
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 63",message="the name of a Pool has at most 63 characters, because it is a label of its pods"
 type Pool struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
