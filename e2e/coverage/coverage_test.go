@@ -37,8 +37,6 @@ var open = map[string]string{
 	"lifecycle/configuration/kubernetes.namespace":       kubernetes,
 	"lifecycle/cluster/BatchSandbox columns":             kubernetes,
 	"lifecycle/cluster/BatchSandbox status.taskStats":    kubernetes,
-	"lifecycle/cluster/Pool capacitySpec":                kubernetes,
-	"lifecycle/cluster/Pool template":                    kubernetes,
 	"lifecycle/controller/--enable-file-log":             kubernetes,
 	"lifecycle/controller/--log-file-path":               kubernetes,
 	"lifecycle/controller/--log-max-size":                kubernetes,

@@ -1,0 +1,463 @@
+package pool
+
+import (
+	"cmp"
+	"regexp"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"sandbox.internal/runtime/kube/v1alpha1"
+)
+
+// ledger knows which pods are whose. It does no I/O. Its truth are the annotations of the BatchSandboxes, to which it adds what was
+// written and is not told by the watch yet, and what was written with an unknown outcome.
+//
+// Pods are known by name, which is never used twice, and their versions by UID.
+type ledger struct {
+	mu      sync.Mutex
+	batches map[types.UID]*record
+	holders map[types.NamespacedName]types.UID // of pods
+	orphans map[types.NamespacedName]bool      // pods that were a batch's, and are nobody's now: they must not be given
+
+	floor   string               // the version of the list of pods with which the ledger began
+	atLeast map[types.UID]string // of pods: versions older than this say nothing
+	gone    map[types.UID]bool   // pods that are being deleted; true when that has to be asked for again
+	made    map[types.NamespacedName]time.Time
+}
+
+// record is what the ledger knows of one batch.
+type record struct {
+	key      types.NamespacedName
+	uid      types.UID
+	pool     string
+	created  time.Time
+	version  string
+	pods     []string // as written
+	lacks    int
+	asked    bool      // it was refused pods, and waits
+	since    time.Time // when there was a pod for it that it has not fetched yet
+	doubt    *doubt
+	inFlight bool
+	returned map[string]bool // pods that Release has dealt with and is about to write off
+}
+
+// doubt is a write that gives pods and whose outcome is not known (yet).
+type doubt struct {
+	base string // the version that it replaces; with any other it can no longer succeed
+	pods []string
+}
+
+// wants is how many pods the batch lacks beside those that are held for it.
+func (r *record) wants() int {
+	if r.doubt != nil {
+		return max(r.lacks-len(r.doubt.pods), 0)
+	}
+	return r.lacks
+}
+
+func newLedger() *ledger {
+	return &ledger{
+		batches: make(map[types.UID]*record),
+		holders: make(map[types.NamespacedName]types.UID),
+		orphans: make(map[types.NamespacedName]bool),
+		atLeast: make(map[types.UID]string),
+		gone:    make(map[types.UID]bool),
+		made:    make(map[types.NamespacedName]time.Time),
+	}
+}
+
+// older reports whether version a is older than b. A version that is none is older than any.
+func older(a, b string) bool {
+	n, err := resourceversion.CompareResourceVersion(a, b)
+	if err != nil {
+		return a == "" && b != ""
+	}
+	return n < 0
+}
+
+// observe takes news of a batch, from wherever they come. It reports whether they change anything for its pool.
+func (l *ledger) observe(batch *v1alpha1.BatchSandbox) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.note(batch)
+}
+
+func (l *ledger) note(batch *v1alpha1.BatchSandbox) bool {
+	r := l.batches[batch.UID]
+	if r == nil {
+		r = l.add(batch)
+	} else if !older(r.version, batch.ResourceVersion) {
+		return false
+	}
+	r.version = batch.ResourceVersion
+	pods := podsOf(batch)
+	changed := false
+	for _, name := range pods {
+		key := types.NamespacedName{Namespace: r.key.Namespace, Name: name}
+		if _, held := l.holders[key]; name != "" && !held {
+			l.holders[key] = r.uid
+			delete(l.orphans, key)
+			changed = true
+		}
+	}
+	for _, name := range r.pods {
+		if name != "" && !slices.Contains(pods, name) {
+			l.free(r, name, !r.returned[name])
+			changed = true
+		}
+	}
+	r.pods = pods
+	if d := r.doubt; d != nil && !r.inFlight && d.base != r.version {
+		l.settled(r)
+		changed = true
+	}
+	lacks := lack(batch)
+	if lacks == 0 {
+		r.asked = false
+	}
+	changed = changed || lacks != r.lacks
+	r.lacks = lacks
+	return changed
+}
+
+func (l *ledger) add(batch *v1alpha1.BatchSandbox) *record {
+	r := &record{
+		key:     types.NamespacedName{Namespace: batch.Namespace, Name: batch.Name},
+		uid:     batch.UID,
+		pool:    batch.Spec.PoolRef,
+		created: batch.CreationTimestamp.Time,
+	}
+	l.batches[batch.UID] = r
+	return r
+}
+
+// settled gives up the pods of a write that has not happened, and no longer can.
+func (l *ledger) settled(r *record) {
+	pods := r.doubt.pods
+	r.doubt = nil
+	for _, name := range pods {
+		if !slices.Contains(r.pods, name) {
+			l.free(r, name, false)
+		}
+	}
+}
+
+// free takes a pod from a batch. used means that it must not be given again.
+func (l *ledger) free(r *record, name string, used bool) {
+	key := types.NamespacedName{Namespace: r.key.Namespace, Name: name}
+	if l.holders[key] != r.uid {
+		return
+	}
+	delete(l.holders, key)
+	if used {
+		l.orphans[key] = true
+	}
+}
+
+// vanished takes the news that a batch is gone for good. Pods that it has not given back are nobody's.
+func (l *ledger) vanished(uid types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := l.batches[uid]
+	if r == nil {
+		return
+	}
+	for _, name := range r.pods {
+		l.free(r, name, true)
+	}
+	if r.doubt != nil {
+		for _, name := range r.doubt.pods {
+			l.free(r, name, true)
+		}
+	}
+	delete(l.batches, uid)
+}
+
+// podDeleted forgets a pod that is gone. The slot of a batch that had it stays.
+func (l *ledger) podDeleted(pod *corev1.Pod) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	delete(l.gone, pod.UID)
+	delete(l.atLeast, pod.UID)
+	delete(l.orphans, key)
+	delete(l.made, key)
+}
+
+// reserve picks pods for a batch that asks for them, and holds them until wrote, refused or doubtful is called. It returns none while an
+// older batch lacks what there is. Pods come in the order of preference. current is false when the batch is not the latest.
+func (l *ledger) reserve(batch *v1alpha1.BatchSandbox, pods []*corev1.Pod) (names []string, current bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r := l.batches[batch.UID]; r != nil && older(batch.ResourceVersion, r.version) {
+		return nil, false
+	}
+	l.note(batch)
+	r := l.batches[batch.UID]
+	if r.doubt != nil {
+		return nil, false
+	}
+	ready := 0
+	for _, pod := range pods {
+		if l.fit(pod) {
+			ready++
+		}
+	}
+	ready -= l.before(r)
+	n := min(r.lacks, ready)
+	r.asked = r.lacks > 0
+	if n <= 0 {
+		return nil, true
+	}
+	for _, pod := range pods {
+		if len(names) == n {
+			break
+		}
+		if l.fit(pod) {
+			l.holders[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] = r.uid
+			names = append(names, pod.Name)
+		}
+	}
+	r.doubt = &doubt{base: batch.ResourceVersion, pods: names}
+	r.inFlight = true
+	return names, true
+}
+
+// before is how many pods are lacked by those that wait longer.
+func (l *ledger) before(r *record) int {
+	n := 0
+	for _, other := range l.batches {
+		if other.asked && other != r && other.pool == r.pool && other.key.Namespace == r.key.Namespace && earlier(other, r) < 0 {
+			n += other.wants()
+		}
+	}
+	return n
+}
+
+// earlier orders batches by their creation, and those of the same second by name.
+func earlier(a, b *record) int {
+	return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.key.Name, b.key.Name))
+}
+
+// fit reports whether a pod can be given: ready, nobody's, not about to go, and seen in a state that is not out of date.
+func (l *ledger) fit(pod *corev1.Pod) bool {
+	_, held := l.holders[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}]
+	return !held && l.classify(pod) == waits && podReady(pod)
+}
+
+// class is what a pod of a pool is to it.
+type class int
+
+const (
+	waits    class = iota
+	starts         // on its way, or what is known of it is out of date
+	recycles       // was used, and comes back
+	leaves         // is being deleted
+	unwanted       // must be deleted: used and nobody's, ended, or asked to go
+	stays          // belongs to a batch
+)
+
+func (l *ledger) classify(pod *corev1.Pod) class {
+	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	if _, held := l.holders[key]; held {
+		return stays
+	}
+	if pod.DeletionTimestamp != nil {
+		return leaves
+	}
+	if again, gone := l.gone[pod.UID]; gone {
+		if again {
+			return unwanted
+		}
+		return leaves
+	}
+	_, evicted := pod.Labels[v1alpha1.LabelEvict]
+	switch {
+	case l.orphans[key], evicted, pod.Status.Phase == corev1.PodFailed, pod.Status.Phase == corev1.PodSucceeded:
+		return unwanted
+	case l.outdated(pod):
+		return starts
+	case isRecycling(pod):
+		return recycles
+	case podReady(pod):
+		return waits
+	}
+	return starts
+}
+
+// outdated reports whether the cache is behind what is known of the pod.
+func (l *ledger) outdated(pod *corev1.Pod) bool {
+	if version, ok := l.atLeast[pod.UID]; ok {
+		return older(pod.ResourceVersion, version)
+	}
+	return l.floor != "" && !older(l.floor, pod.ResourceVersion)
+}
+
+// recycles reports whether a pod is nobody's and marked, and known as it is.
+func (l *ledger) recycles(pod *corev1.Pod) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.classify(pod) == recycles
+}
+
+// idle reports whether a pod is nobody's and exists.
+func (l *ledger) idle(pod *corev1.Pod) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.classify(pod)
+	return c != stays && c != leaves
+}
+
+// wrote takes the answer to a successful write to a batch.
+func (l *ledger) wrote(batch *v1alpha1.BatchSandbox) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r := l.batches[batch.UID]; r != nil {
+		r.inFlight = false
+		r.since = time.Time{}
+		l.note(batch)
+		if r.doubt != nil {
+			l.settled(r)
+		}
+		r.returned = nil
+	}
+}
+
+// doubtful takes the news that nobody knows what became of a write.
+func (l *ledger) doubtful(uid types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r := l.batches[uid]; r != nil {
+		r.inFlight = false
+	}
+}
+
+// inDoubt returns the version that a write in doubt would replace.
+func (l *ledger) inDoubt(uid types.UID) (base string, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r := l.batches[uid]; r != nil && r.doubt != nil && !r.inFlight {
+		return r.doubt.base, true
+	}
+	return "", false
+}
+
+// refused takes the news that a write certainly has not happened and never will.
+func (l *ledger) refused(uid types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r := l.batches[uid]; r != nil {
+		r.inFlight = false
+		if r.doubt != nil {
+			l.settled(r)
+		}
+	}
+}
+
+// ask notes that a batch waits for a pool, also for one that does not exist yet.
+func (l *ledger) ask(batch *v1alpha1.BatchSandbox) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.note(batch)
+	if r := l.batches[batch.UID]; r.lacks > 0 {
+		r.asked = true
+	}
+}
+
+// holds reports whether the pod belongs to the batch.
+func (l *ledger) holds(uid types.UID, key types.NamespacedName) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.holders[key] == uid
+}
+
+// returns notes which pods Release is about to write off.
+func (l *ledger) returns(uid types.UID, names map[string]bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r := l.batches[uid]; r != nil {
+		r.returned = names
+	}
+}
+
+// leave notes that a pod is about to be deleted, unless it belongs to somebody else than who asks.
+func (l *ledger) leave(pod *corev1.Pod, owner types.UID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.holders[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] != owner {
+		return false
+	}
+	l.gone[pod.UID] = false
+	return true
+}
+
+// left takes the outcome of a deletion.
+func (l *ledger) left(pod *corev1.Pod, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.gone[pod.UID]; ok {
+		l.gone[pod.UID] = err != nil
+	}
+}
+
+// written takes the version of a pod that was written.
+func (l *ledger) written(pod *corev1.Pod) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.atLeast[pod.UID] = pod.ResourceVersion
+}
+
+// expect notes that a pod is about to be made, until the watch tells of it.
+func (l *ledger) expect(key types.NamespacedName, until time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.made[key] = until
+}
+
+// unexpected takes the news that a pod was not made.
+func (l *ledger) unexpected(key types.NamespacedName) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.made, key)
+}
+
+// known returns the batches of a pool, and which of them have a write in doubt.
+func (l *ledger) known(pool types.NamespacedName) map[types.UID]types.NamespacedName {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	keys := make(map[types.UID]types.NamespacedName)
+	for uid, r := range l.batches {
+		if r.pool == pool.Name && r.key.Namespace == pool.Namespace {
+			keys[uid] = r.key
+		}
+	}
+	return keys
+}
+
+// names finds everything in a text that could be the name of a pod.
+var names = regexp.MustCompile(`[a-z0-9]([-a-z0-9.]*[a-z0-9])?`)
+
+// podsOf are the pods of a batch. Of an annotation that cannot be read, everything that could be a pod's name is one: better a pod too
+// many that nobody gets than one that two get.
+func podsOf(batch *v1alpha1.BatchSandbox) []string {
+	allocation, err := batch.Allocation()
+	if err != nil {
+		return names.FindAllString(batch.Annotations[v1alpha1.AnnotationAllocation], -1)
+	}
+	return allocation.Pods
+}
+
+// lack is how many pods a batch may still get. A number that was given back counts as served.
+func lack(batch *v1alpha1.BatchSandbox) int {
+	allocation, err := batch.Allocation()
+	_, stopped := batch.Annotations[v1alpha1.AnnotationStop]
+	if err != nil || stopped || batch.DeletionTimestamp != nil || batch.Status.Phase.Finished() {
+		return 0
+	}
+	return max(int(batch.Spec.Replicas)-len(allocation.Pods), 0)
+}

@@ -1,0 +1,263 @@
+package pool
+
+import (
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"pgregory.net/rapid"
+
+	"sandbox.internal/runtime/kube/v1alpha1"
+)
+
+// server is what an API server is to the ledger: the latest version of every batch, and writes that may arrive late.
+type server struct {
+	version int
+	batches map[string]*v1alpha1.BatchSandbox
+	late    []write
+	owners  map[string]types.UID // of pods, for ever: none may ever have two
+}
+
+type write struct {
+	batch string
+	base  string
+	pods  []string
+}
+
+func (s *server) next() string {
+	s.version++
+	return strconv.Itoa(s.version)
+}
+
+// apply writes an allocation if the base is still the latest version.
+func (s *server) apply(t *rapid.T, w write) (*v1alpha1.BatchSandbox, bool) {
+	batch := s.batches[w.batch]
+	if batch == nil || batch.ResourceVersion != w.base {
+		return nil, false
+	}
+	batch = batch.DeepCopy()
+	allocation, _ := batch.Allocation()
+	allocation.Pods = append(allocation.Pods, w.pods...)
+	batch.SetAllocation(allocation)
+	batch.ResourceVersion = s.next()
+	s.batches[w.batch] = batch
+	for _, pod := range w.pods {
+		if owner, ok := s.owners[pod]; ok && owner != batch.UID {
+			t.Fatalf("pod %s was %s's and is given to %s", pod, owner, batch.UID)
+		}
+		s.owners[pod] = batch.UID
+	}
+	return batch.DeepCopy(), true
+}
+
+// bump changes the version of a batch, as fence and settle do.
+func (s *server) bump(name string) *v1alpha1.BatchSandbox {
+	batch := s.batches[name].DeepCopy()
+	batch.ResourceVersion = s.next()
+	s.batches[name] = batch
+	return batch.DeepCopy()
+}
+
+func readyPod(name, version string) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(name), ResourceVersion: version, Labels: map[string]string{v1alpha1.LabelPool: "p"}},
+		Status:     corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+	}
+}
+
+// TestLedgerGivesNoPodTwice: batches ask, writes succeed, fail, arrive late or have an unknown outcome, the watch is late, the controller crashes
+// at any moment and begins again with a list. No pod is ever given to two batches, and in the end every batch has what it asked for.
+func TestLedgerGivesNoPodTwice(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := &server{batches: make(map[string]*v1alpha1.BatchSandbox), owners: make(map[string]types.UID)}
+		var pods []*corev1.Pod
+		for i := range 30 {
+			pods = append(pods, readyPod(fmt.Sprintf("pod%02d", i), s.next()))
+		}
+		names := make([]string, 6)
+		for i := range names {
+			names[i] = fmt.Sprintf("batch%d", i)
+			s.batches[names[i]] = &v1alpha1.BatchSandbox{
+				ObjectMeta: metav1.ObjectMeta{
+					Namespace: "n", Name: names[i], UID: types.UID(names[i]), ResourceVersion: s.next(),
+					CreationTimestamp: metav1.Unix(int64(i), 0),
+				},
+				Spec: v1alpha1.BatchSandboxSpec{PoolRef: "p", Replicas: int32(rapid.IntRange(1, 5).Draw(t, "replicas"))},
+			}
+		}
+		start := func() *ledger {
+			l := newLedger()
+			for _, name := range names {
+				batch := s.batches[name].DeepCopy()
+				if lack(batch) > 0 {
+					batch = s.bump(name)
+				}
+				l.note(batch)
+			}
+			return l
+		}
+		settle := func(l *ledger, name string) {
+			base, ok := l.inDoubt(types.UID(name))
+			if !ok {
+				return
+			}
+			live := s.batches[name].DeepCopy()
+			if live.ResourceVersion == base {
+				live = s.bump(name)
+			}
+			l.observe(live)
+			l.refused(types.UID(name))
+		}
+		ask := func(l *ledger, name string, cached *v1alpha1.BatchSandbox, outcome int) {
+			settle(l, name)
+			if lack(cached) == 0 {
+				return
+			}
+			given, current := l.reserve(cached.DeepCopy(), pods)
+			if !current || len(given) == 0 {
+				return
+			}
+			w := write{batch: name, base: cached.ResourceVersion, pods: given}
+			switch outcome {
+			case 0: // answered
+				if written, ok := s.apply(t, w); ok {
+					l.wrote(written)
+				} else {
+					l.doubtful(types.UID(name))
+					settle(l, name)
+				}
+			case 1: // done, and the answer is lost
+				s.apply(t, w)
+				l.doubtful(types.UID(name))
+			case 2: // on its way
+				s.late = append(s.late, w)
+				l.doubtful(types.UID(name))
+			case 3: // lost
+				l.doubtful(types.UID(name))
+			}
+		}
+		l := start()
+		for range rapid.IntRange(10, 80).Draw(t, "steps") {
+			name := rapid.SampledFrom(names).Draw(t, "batch")
+			switch rapid.IntRange(0, 6).Draw(t, "what") {
+			case 0, 1, 2:
+				cached := s.batches[name]
+				if rapid.Bool().Draw(t, "stale") {
+					cached = cached.DeepCopy()
+					cached.ResourceVersion = "1"
+				}
+				ask(l, name, cached, rapid.IntRange(0, 3).Draw(t, "outcome"))
+			case 3:
+				l.observe(s.batches[name].DeepCopy())
+			case 4:
+				if len(s.late) > 0 {
+					w := s.late[0]
+					s.late = s.late[1:]
+					s.apply(t, w)
+				}
+			case 5:
+				settle(l, name)
+			case 6:
+				l = start()
+			}
+		}
+		for range 2 { // what was late comes, and everybody asks in turn
+			for _, w := range s.late {
+				s.apply(t, w)
+			}
+			s.late = nil
+			for _, name := range names {
+				settle(l, name)
+				l.observe(s.batches[name].DeepCopy())
+				ask(l, name, s.batches[name], 0)
+			}
+		}
+		for _, name := range names {
+			if n := lack(s.batches[name]); n > 0 {
+				t.Fatalf("%s still lacks %d pods", name, n)
+			}
+		}
+	})
+}
+
+func batchOf(name string, second int64, replicas int32) *v1alpha1.BatchSandbox {
+	return &v1alpha1.BatchSandbox{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(name), ResourceVersion: "10", CreationTimestamp: metav1.Unix(second, 0)},
+		Spec:       v1alpha1.BatchSandboxSpec{PoolRef: "p", Replicas: replicas},
+	}
+}
+
+// TestOlderBatchesComeFirst: a batch that waits is not overtaken by one that was created later.
+func TestOlderBatchesComeFirst(t *testing.T) {
+	l := newLedger()
+	old, young := batchOf("old", 1, 3), batchOf("young", 2, 1)
+	if names, _ := l.reserve(old, nil); len(names) != 0 {
+		t.Fatalf("got %v of nothing", names)
+	}
+	pods := []*corev1.Pod{readyPod("a", "1"), readyPod("b", "2"), readyPod("c", "3")}
+	if names, _ := l.reserve(young, pods); len(names) != 0 {
+		t.Fatalf("the younger one got %v, which the older one waits for", names)
+	}
+	now := time.Now()
+	pool := types.NamespacedName{Namespace: "n", Name: "p"}
+	if due, _ := l.due(pool, 3, now, time.Second); len(due) != 1 || due[0].Name != "old" {
+		t.Fatalf("due: %v", due)
+	}
+	pods = append(pods, readyPod("d", "4"))
+	if names, _ := l.reserve(young, pods); len(names) != 1 {
+		t.Fatalf("the younger one got %v of what is left over", names)
+	}
+	if names, _ := l.reserve(old, pods); len(names) != 3 {
+		t.Fatalf("the older one got %v", names)
+	}
+}
+
+// TestPartsWait: a batch that could have a part of what it lacks is woken a little later, and one that could have all at once.
+func TestPartsWait(t *testing.T) {
+	l := newLedger()
+	l.ask(batchOf("b", 1, 3))
+	now := time.Now()
+	pool := types.NamespacedName{Namespace: "n", Name: "p"}
+	if due, again := l.due(pool, 2, now, time.Second); len(due) != 0 || again != time.Second {
+		t.Fatalf("due %v, again after %s", due, again)
+	}
+	if due, _ := l.due(pool, 3, now, time.Second); len(due) != 1 {
+		t.Fatal("all are there, and it is not woken")
+	}
+	if due, _ := l.due(pool, 2, now.Add(time.Second), time.Second); len(due) != 1 {
+		t.Fatal("it waits for ever")
+	}
+}
+
+// TestOutdatedPodsAreNotGiven: what a cache shows that is behind the list with which the ledger began, or behind an own write, is not believed.
+func TestOutdatedPodsAreNotGiven(t *testing.T) {
+	l := newLedger()
+	l.floor = "100"
+	l.atLeast["listed"] = "90"
+	for name, version := range map[string]string{"listed": "89", "gone before the list": "99"} {
+		if names, _ := l.reserve(batchOf(name, 1, 1), []*corev1.Pod{readyPod(name, version)}); len(names) != 0 {
+			t.Errorf("%s at version %s was given", name, version)
+		}
+	}
+	for name, version := range map[string]string{"listed": "90", "made after the list": "101"} {
+		if names, _ := l.reserve(batchOf("for "+name, 1, 1), []*corev1.Pod{readyPod(name, version)}); len(names) != 1 {
+			t.Errorf("%s at version %s was not given", name, version)
+		}
+		l.vanished(types.UID("for " + name))
+	}
+}
+
+// TestDamagedAnnotation: what cannot be read still keeps every pod that it names from being given to another.
+func TestDamagedAnnotation(t *testing.T) {
+	l := newLedger()
+	damaged := batchOf("damaged", 1, 2)
+	damaged.Annotations = map[string]string{v1alpha1.AnnotationAllocation: `{"pods":["p-a","p-b"`}
+	l.observe(damaged)
+	if names, _ := l.reserve(batchOf("other", 2, 3), []*corev1.Pod{readyPod("p-a", "1"), readyPod("p-b", "1"), readyPod("p-c", "1")}); len(names) != 1 || names[0] != "p-c" {
+		t.Fatalf("given: %v", names)
+	}
+}

@@ -1,0 +1,104 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sandbox.internal/runtime/kube/v1alpha1"
+)
+
+// AnnotationEpoch, on a BatchSandbox that lacked pods when a controller took over, or when it could not know whether a write had happened, names
+// that controller's run. What it says does not matter: writing it changes the batch's version, so that a write that may still be on its
+// way can no longer happen.
+const AnnotationEpoch = "sandbox.internal/epoch"
+
+// load fills the ledger from the API server, once, before anything is given or taken: by then this process is the leader. The lists are
+// quorum reads. Batches come first: what a batch no longer has in this list was marked or deleted before, and the list of pods that follows
+// shows that. Watches that have something to tell wait meanwhile.
+func (p *Pools) load(ctx context.Context) error {
+	p.loading.Lock()
+	defer p.loading.Unlock()
+	if p.loaded {
+		return nil
+	}
+	if !p.options.Lease.Held() {
+		return ErrNotLeading
+	}
+	l := p.ledger
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	var list v1alpha1.BatchSandboxList
+	if err := p.live.List(ctx, &list, client.InNamespace(p.options.Namespace)); err != nil {
+		return fmt.Errorf("list BatchSandboxes: %w", err)
+	}
+	batches := make(map[types.UID]*v1alpha1.BatchSandbox)
+	for i := range list.Items {
+		if batch := &list.Items[i]; batch.Spec.PoolRef != "" {
+			batches[batch.UID] = batch
+		}
+	}
+	if err := p.fence(ctx, batches); err != nil {
+		return err
+	}
+	var pods corev1.PodList
+	if err := p.live.List(ctx, &pods, client.InNamespace(p.options.Namespace), client.HasLabels{v1alpha1.LabelPool}); err != nil {
+		return fmt.Errorf("list pods: %w", err)
+	}
+	// What the watches have told so far may be older than these lists.
+	fresh := newLedger()
+	l.batches, l.holders, l.orphans = fresh.batches, fresh.holders, fresh.orphans
+	for _, batch := range batches {
+		l.note(batch)
+	}
+	l.floor = pods.ResourceVersion
+	for i := range pods.Items {
+		l.atLeast[pods.Items[i].UID] = pods.Items[i].ResourceVersion
+	}
+	p.loaded = true
+	return nil
+}
+
+// fence makes it impossible that a write of an earlier leader still gives pods to a batch.
+func (p *Pools) fence(ctx context.Context, batches map[types.UID]*v1alpha1.BatchSandbox) error {
+	var mu sync.Mutex
+	fenced := make(map[types.UID]*v1alpha1.BatchSandbox)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(parallel)
+	for uid, batch := range batches {
+		if lack(batch) == 0 {
+			continue
+		}
+		group.Go(func() error {
+			bumped, err := p.bump(ctx, client.ObjectKeyFromObject(batch))
+			if apierrors.IsNotFound(err) || err == nil && bumped.UID != uid {
+				bumped, err = nil, nil
+			}
+			if err != nil {
+				return fmt.Errorf("take over BatchSandbox %s: %w", batch.Name, err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			fenced[uid] = bumped
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	for uid, batch := range fenced {
+		if batch != nil {
+			batches[uid] = batch
+		} else {
+			delete(batches, uid)
+		}
+	}
+	return nil
+}

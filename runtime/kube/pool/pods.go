@@ -1,0 +1,164 @@
+package pool
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sandbox.internal/runtime/kube/v1alpha1"
+)
+
+const (
+	suffixLength = 10               // of a pod's name: long enough that no name is ever used twice
+	seenLimit    = 10 * time.Second // how long a pod that was made, or may have been, is waited for
+)
+
+// podReady reports whether a pod runs and all its containers say that they are ready.
+func podReady(pod *corev1.Pod) bool {
+	if pod.Status.Phase != corev1.PodRunning || pod.DeletionTimestamp != nil {
+		return false
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+// revisionOf is the hash of a pool's template.
+func revisionOf(pool *v1alpha1.Pool) string {
+	text, err := json.Marshal(pool.Spec.Template)
+	if err != nil {
+		panic(err) // it came as JSON
+	}
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:5])
+}
+
+// checkTemplate returns an error that names the rule that a pool's template breaks.
+func checkTemplate(pool *v1alpha1.Pool) error {
+	template := pool.Spec.Template
+	if template == nil || len(template.Spec.Containers) == 0 {
+		return errors.New("spec.template.spec.containers must have one at least")
+	}
+	if v1alpha1.UsesTasks(template) {
+		if err := v1alpha1.CheckTaskPod(template); err != nil {
+			return fmt.Errorf("spec.%w", err)
+		}
+	}
+	if r := template.Spec.RestartPolicy; pool.Spec.RecycleStrategy == v1alpha1.RecycleRestart && r != "" && r != corev1.RestartPolicyAlways {
+		return errors.New("spec.template.spec.restartPolicy must be Always with the recycleStrategy Restart")
+	}
+	return nil
+}
+
+// newPod returns a pod from the pool's template.
+func newPod(pool *v1alpha1.Pool, revision string) *corev1.Pod {
+	template := pool.Spec.Template.DeepCopy()
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   pool.Namespace,
+			Name:        pool.Name + "-" + utilrand.String(suffixLength),
+			Labels:      maps.Clone(template.Labels),
+			Annotations: template.Annotations,
+			Finalizers:  template.Finalizers,
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(pool, v1alpha1.GroupVersion.WithKind("Pool")),
+			},
+		},
+		Spec: template.Spec,
+	}
+	if pod.Labels == nil {
+		pod.Labels = make(map[string]string)
+	}
+	pod.Labels[v1alpha1.LabelManagedBy] = v1alpha1.ManagedBy
+	pod.Labels[v1alpha1.LabelPool] = pool.Name
+	pod.Labels[v1alpha1.LabelRevision] = revision
+	return pod
+}
+
+// madeFor reports whether newPod makes such names for the pool.
+func madeFor(pod, pool string) bool {
+	rest, ok := strings.CutPrefix(pod, pool+"-")
+	return ok && len(rest) == suffixLength && !strings.Contains(rest, "-")
+}
+
+// makePods creates n pods and returns how many there are certainly.
+func (p *Pools) makePods(ctx context.Context, pool *v1alpha1.Pool, revision string, n int) (int, error) {
+	done := make([]bool, n)
+	var group errgroup.Group
+	group.SetLimit(parallel)
+	for i := range n {
+		group.Go(func() error {
+			if !p.options.Lease.Held() {
+				return ErrNotLeading
+			}
+			ctx, cancel := context.WithTimeout(ctx, writeLimit)
+			defer cancel()
+			pod := newPod(pool, revision)
+			key := client.ObjectKeyFromObject(pod)
+			p.ledger.expect(key, time.Now().Add(seenLimit))
+			err := p.client.Create(ctx, pod)
+			if refusal(err) {
+				p.ledger.unexpected(key) // otherwise the pod may be there
+			}
+			done[i] = err == nil
+			return err
+		})
+	}
+	err := group.Wait()
+	made := 0
+	for _, ok := range done {
+		if ok {
+			made++
+		}
+	}
+	return made, err
+}
+
+// refusal reports whether the API server has said that a pod cannot be made: a rule or a quota.
+func refusal(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err)
+}
+
+// removePods deletes pods that are nobody's, and returns how many.
+func (p *Pools) removePods(ctx context.Context, pods []*corev1.Pod) (int, error) {
+	done := make([]bool, len(pods))
+	var group errgroup.Group
+	group.SetLimit(parallel)
+	for i, pod := range pods {
+		group.Go(func() error {
+			if !p.options.Lease.Held() {
+				return ErrNotLeading
+			}
+			if !p.ledger.leave(pod, types.UID("")) {
+				return nil // it was given meanwhile
+			}
+			done[i] = true
+			return p.delete(ctx, pod)
+		})
+	}
+	err := group.Wait()
+	removed := 0
+	for _, ok := range done {
+		if ok {
+			removed++
+		}
+	}
+	return removed, err
+}

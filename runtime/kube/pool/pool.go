@@ -1,0 +1,225 @@
+// Package pool keeps Pools filled with pods and gives these to BatchSandboxes (lifecycle document, "Cluster resources").
+//
+// What is given to whom is written in one place, the allocation annotation of the BatchSandbox; docs/kubernetes-pools.md tells how that
+// keeps a pod from being given twice.
+package pool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	utilrand "k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"sandbox.internal/runtime/kube/v1alpha1"
+)
+
+// Errors of Allocate, for errors.Is.
+var (
+	// ErrNoPool means that the Pool that the batch names does not exist, or is being deleted and gives no more.
+	ErrNoPool = errors.New("there is no such Pool")
+	// ErrInvalidPool means that the Pool's template breaks a rule, so that it makes no pods.
+	ErrInvalidPool = errors.New("the Pool cannot be used")
+	// ErrNotLeading means that another controller may have become the leader, so that this one must not write.
+	ErrNotLeading = errors.New("the lease of the leader was not renewed in time")
+)
+
+// Options are what Setup needs beside the manager. Every field may be left out.
+type Options struct {
+	// Wake asks for a batch to be reconciled, because pods have become ready for it. It must not block.
+	Wake func(namespace, name string)
+	// Namespace is the one that the manager's cache is confined to; empty means all.
+	Namespace string
+	// Lease is the lock of the manager's leader election; nil when there is no election.
+	Lease *Lease
+	// Reset restarts the containers of a pod that was used; the default asks its task-executor.
+	Reset Resetter
+	// RecycleTimeout is how long a pod may take to be ready again after it was used, before it is deleted. The default is two minutes.
+	RecycleTimeout time.Duration
+	// Metrics is where the metrics are registered; the default is the registry that the manager serves.
+	Metrics prometheus.Registerer
+}
+
+// Pools gives pods to batches and takes them back. It has nothing that it could not learn again from the API server.
+type Pools struct {
+	client  client.Client
+	live    client.Reader // reads from the API server, never from the cache
+	events  events.EventRecorder
+	options Options
+	metrics *poolMetrics
+	epoch   string // tells the work of this process from that of those before it
+
+	loading sync.Mutex
+	loaded  bool
+	ledger  *ledger
+
+	mu     sync.Mutex
+	queue  workqueue.TypedRateLimitingInterface[reconcile.Request]
+	told   map[types.NamespacedName]time.Time // when the status of a pool was written last
+	delays map[types.NamespacedName]*delay
+}
+
+const (
+	indexPool   = "pool"           // of pods, by the name of their pool
+	writeLimit  = 10 * time.Second // for one request to the API server
+	parallel    = 16               // requests to the API server at once, for one pool or batch
+	recycleTime = 2 * time.Minute
+)
+
+// Setup adds the controllers of Pools to the manager.
+func Setup(mgr ctrl.Manager, options Options) (*Pools, error) {
+	if options.Wake == nil {
+		options.Wake = func(string, string) {}
+	}
+	if options.Reset == nil {
+		options.Reset = &Executor{}
+	}
+	if options.RecycleTimeout == 0 {
+		options.RecycleTimeout = recycleTime
+	}
+	if options.Metrics == nil {
+		options.Metrics = metrics.Registry
+	}
+	counters, err := newMetrics(options.Metrics)
+	if err != nil {
+		return nil, fmt.Errorf("metrics of pools: %w", err)
+	}
+	p := &Pools{
+		client:  mgr.GetClient(),
+		live:    mgr.GetAPIReader(),
+		events:  mgr.GetEventRecorder("sandbox-controller"),
+		options: options,
+		metrics: counters,
+		epoch:   utilrand.String(10),
+		ledger:  newLedger(),
+		told:    make(map[types.NamespacedName]time.Time),
+		delays:  make(map[types.NamespacedName]*delay),
+	}
+	ctx := context.Background()
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexPool, poolsOfPod); err != nil {
+		return nil, fmt.Errorf("index of pods by pool: %w", err)
+	}
+	if err := p.listen(ctx, mgr); err != nil {
+		return nil, err
+	}
+	err = ctrl.NewControllerManagedBy(mgr).
+		Named("pool").
+		For(&v1alpha1.Pool{}).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(requestsOfPod)).
+		WatchesRawSource(source.Func(p.start)).
+		WithOptions(controller.Options{MaxConcurrentReconciles: 4, RateLimiter: backoff()}).
+		Complete(p)
+	if err != nil {
+		return nil, fmt.Errorf("controller of pools: %w", err)
+	}
+	err = ctrl.NewControllerManagedBy(mgr).
+		Named("pool-recycling").
+		For(&corev1.Pod{}, recycledPods).
+		WithOptions(controller.Options{MaxConcurrentReconciles: parallel, RateLimiter: backoff()}).
+		Complete(newRecycler(p))
+	if err != nil {
+		return nil, fmt.Errorf("controller of pods that are recycled: %w", err)
+	}
+	return p, nil
+}
+
+// backoff is how long to wait after errors. Batches wait meanwhile, so it ends where it no longer spares the API server anything.
+func backoff() workqueue.TypedRateLimiter[reconcile.Request] {
+	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, 10*time.Second)
+}
+
+// listen lets the ledger follow the watches of batches and pods.
+func (p *Pools) listen(ctx context.Context, mgr ctrl.Manager) error {
+	batches, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.BatchSandbox{})
+	if err != nil {
+		return fmt.Errorf("watch of BatchSandboxes: %w", err)
+	}
+	see := func(object any) {
+		if batch, ok := object.(*v1alpha1.BatchSandbox); ok && batch.Spec.PoolRef != "" {
+			if p.ledger.observe(batch) {
+				p.look(batch.Namespace, batch.Spec.PoolRef)
+			}
+		}
+	}
+	if _, err := batches.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    see,
+		UpdateFunc: func(_, object any) { see(object) },
+		DeleteFunc: func(object any) {
+			if batch, ok := last(object).(*v1alpha1.BatchSandbox); ok && batch.Spec.PoolRef != "" {
+				p.ledger.vanished(batch.UID)
+				p.look(batch.Namespace, batch.Spec.PoolRef)
+			}
+		},
+	}); err != nil {
+		return fmt.Errorf("watch of BatchSandboxes: %w", err)
+	}
+	pods, err := mgr.GetCache().GetInformer(ctx, &corev1.Pod{})
+	if err != nil {
+		return fmt.Errorf("watch of pods: %w", err)
+	}
+	if _, err := pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		DeleteFunc: func(object any) {
+			if pod, ok := last(object).(*corev1.Pod); ok {
+				p.ledger.podDeleted(pod)
+			}
+		},
+	}); err != nil {
+		return fmt.Errorf("watch of pods: %w", err)
+	}
+	return nil
+}
+
+// last is the object that was deleted, also when its deletion was found out only later.
+func last(object any) any {
+	if tombstone, ok := object.(cache.DeletedFinalStateUnknown); ok {
+		return tombstone.Obj
+	}
+	return object
+}
+
+// start is the source of requests that do not come from a watch.
+func (p *Pools) start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queue = queue
+	return nil
+}
+
+// look asks for a pool to be reconciled.
+func (p *Pools) look(namespace, name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.queue != nil {
+		p.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}})
+	}
+}
+
+func poolsOfPod(object client.Object) []string {
+	if name := object.GetLabels()[v1alpha1.LabelPool]; name != "" {
+		return []string{name}
+	}
+	return nil
+}
+
+func requestsOfPod(_ context.Context, object client.Object) []reconcile.Request {
+	name := object.GetLabels()[v1alpha1.LabelPool]
+	if name == "" {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: name}}}
+}
