@@ -28,7 +28,7 @@ type RateLimits struct {
 	// nil sets no limit. Requests of one caller share one count.
 	Of func(r *http.Request, principal any) (caller string, rate Rate)
 	// Refused is how often one remote address (of IPv6 its /64 network) may send a missing
-	// or wrong key. Once that is used up, every request with or without a key is refused
+	// or wrong key, or something as wrong in its place (see Server.Attempt). Once that is used up, every request with or without a key is refused
 	// until the next attempt is due, so that keys cannot be guessed any faster.
 	Refused Rate
 	// Clock tells the time; nil means time.Now.

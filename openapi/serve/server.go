@@ -177,18 +177,27 @@ func (s *Server) authenticate(r *http.Request) error {
 	if s.options.Authenticate == nil {
 		return nil
 	}
+	return s.Attempt(r, func() error {
+		principal, err := s.options.Authenticate(r)
+		if state := stateOf(r.Context()); err == nil && state != nil {
+			state.principal = principal
+		}
+		return err
+	})
+}
+
+// Attempt runs a check of something that takes the place of a key. What it refuses as
+// [Unauthorized] counts as a wrong key does (see [RateLimits]), and an address that has
+// used its attempts up is refused before the check.
+func (s *Server) Attempt(r *http.Request, check func() error) error {
 	if err := s.mayTry(r); err != nil {
 		return err
 	}
-	principal, err := s.options.Authenticate(r)
+	err := check()
 	if err != nil {
 		s.noteRefusal(r, err)
-		return err
 	}
-	if state := stateOf(r.Context()); state != nil {
-		state.principal = principal
-	}
-	return nil
+	return err
 }
 
 func (s *Server) quiet(operation string) bool { return slices.Contains(s.options.Quiet, operation) }

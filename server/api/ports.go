@@ -108,22 +108,24 @@ func (p *ports) withToken(c echo.Context, id, segment string) error {
 	if err != nil {
 		return err
 	}
-	sent := r.Header.Get(reach.TokenHeader)
-	signatures := signaturesOf(r)
-	switch {
-	case sent == "" && len(signatures) > 0:
-		if err := p.verify(r.Context(), signatures, id, port); err != nil {
-			return err
+	var holder lifecycle.Principal
+	err = p.server.Attempt(r, func() error {
+		sent, signatures := r.Header.Get(reach.TokenHeader), signaturesOf(r)
+		switch {
+		case sent == "" && len(signatures) > 0:
+			holder = signer
+			return p.verify(r.Context(), signatures, id, port)
+		case sent == "":
+			return serve.Unauthorized("header %s: is required; the endpoint of the port tells it", reach.TokenHeader)
+		case token == "" || subtle.ConstantTimeCompare([]byte(sent), []byte(token)) != 1:
+			return serve.Unauthorized("header %s: is not this sandbox's token", reach.TokenHeader)
 		}
-		return p.server.Admitted(signer, func(c echo.Context) error {
-			return p.forward(c, address, token, port, id, "/"+id+"/"+segment)
-		})(c)
-	case sent == "":
-		return serve.Unauthorized("header %s: is required; the endpoint of the port tells it", reach.TokenHeader)
-	case token == "" || subtle.ConstantTimeCompare([]byte(sent), []byte(token)) != 1:
-		return serve.Unauthorized("header %s: is not this sandbox's token", reach.TokenHeader)
+		holder = lifecycle.Principal{Name: NameOfToken}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
-	holder := lifecycle.Principal{Name: "token of the sandbox"}
 	return p.server.Admitted(holder, func(c echo.Context) error {
 		return p.forward(c, address, token, port, id, "/"+id+"/"+segment)
 	})(c)

@@ -15,8 +15,15 @@ import (
 	"sandbox.internal/server/reach"
 )
 
-// signer is who the audit log and the log name for a request that a signature lets in.
-var signer = lifecycle.Principal{Name: "signed endpoint"}
+// Names that stand in the log and in the audit log where the name of an API key does, for requests to ports that no key lets in. A key
+// must not have them.
+const (
+	NameOfSignature = "signed endpoint"
+	NameOfToken     = "token of the sandbox"
+)
+
+// signer is who sends a request that a signature lets in.
+var signer = lifecycle.Principal{Name: NameOfSignature}
 
 // keyOrSignature lets requests for a port in that carry a key, and those that carry the signature of that port. A key counts first.
 func (p *ports) keyOrSignature(byKey echo.HandlerFunc) echo.HandlerFunc {
@@ -45,7 +52,7 @@ func (p *ports) bySignature(c echo.Context, signatures []string) error {
 		return err
 	}
 	serve.LogField(ctx, "sandbox_id", id)
-	if err := p.verify(ctx, signatures, id, port); err != nil {
+	if err := p.server.Attempt(c.Request(), func() error { return p.verify(ctx, signatures, id, port) }); err != nil {
 		return err
 	}
 	sandbox, err := p.handlers.backend.Get(ctx, id)

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	gen "sandbox.internal/gen/lifecycle"
+	guard "sandbox.internal/openapi/serve"
 	"sandbox.internal/server/api"
+	"sandbox.internal/server/config"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/reach"
 )
@@ -186,4 +188,35 @@ func TestEndpointsOnTheGateway(t *testing.T) {
 func (p *portsTest) getOpen(t *testing.T, path string, headers ...string) (*http.Response, string) {
 	t.Helper()
 	return p.get(t, path, append([]string{"SERVICE-API-KEY", ""}, headers...)...)
+}
+
+// TestGuessingSignaturesIsSlow: a bad signature counts as a wrong key does, and a good one does not stand out after too many.
+func TestGuessingSignaturesIsSlow(t *testing.T) {
+	p, _ := serveSigned(t, func(o *api.Options) {
+		o.Limits = api.Limits{Refused: guard.Rate{PerSecond: 0.05, Burst: 3}, Clock: func() time.Time { return birth }}
+	})
+	endpoint := p.sign(t, 8000, "60").JSON200
+	if endpoint == nil || endpoint.Signature == nil {
+		t.Fatal("no signed endpoint")
+	}
+	good, bad := "?sandbox-signature="+url.QueryEscape(*endpoint.Signature), "?sandbox-signature=guess"
+	path := p.path("8000", "/")
+	for i, try := range []struct {
+		query string
+		want  int
+	}{{good, 200}, {bad, 401}, {good, 200}, {bad, 401}, {bad, 401}, {bad, 429}, {good, 429}} {
+		if response, body := p.getOpen(t, path+try.query); response.StatusCode != try.want {
+			t.Errorf("request %d: %d %s, want %d", i, response.StatusCode, body, try.want)
+		}
+	}
+	if got := statusOf(t, p.service, http.MethodGet, "/v1/sandboxes", "", aliceSecret); got != http.StatusTooManyRequests {
+		t.Errorf("a key after too many bad signatures: %d", got)
+	}
+}
+
+// TestReservedNames: no key can be called as requests are that come without one.
+func TestReservedNames(t *testing.T) {
+	if got, want := config.ReservedNames(), []string{api.NameOfSignature, api.NameOfToken}; !slices.Equal(got, want) {
+		t.Errorf("reserved are %q, want %q", got, want)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -33,6 +34,10 @@ type Key struct {
 	RateLimit *RateLimit `toml:"rate_limit"`
 }
 
+// ReservedNames returns what no key may be called, because the logs use these names for requests to ports that a signature or a
+// sandbox's own token lets in.
+func ReservedNames() []string { return []string{"signed endpoint", "token of the sandbox"} }
+
 // checkKeys also refuses a key that is listed twice, under whatever name:
 // which of the two roles it has would depend on the order of the file.
 func checkKeys(p *problems, keys []Key, apiKey string) {
@@ -43,11 +48,14 @@ func checkKeys(p *problems, keys []Key, apiKey string) {
 		owners[hex.EncodeToString(digest[:])] = "server.api_key"
 		names["server.api_key"] = true // its name in the log, and as an owner
 	}
+	reserved := ReservedNames()
 	for i, k := range keys {
 		path := fmt.Sprintf("server.keys[%d]", i)
 		switch {
 		case strings.TrimSpace(k.Name) == "":
 			p.add(path+".name", "is required")
+		case slices.Contains(reserved, k.Name):
+			p.add(path+".name", "must not be %q: the log and the audit log name requests to ports so that no key lets in", k.Name)
 		case names[k.Name]:
 			p.add(path+".name", "must be unique (%q is used by an earlier key)", k.Name)
 		}

@@ -243,6 +243,22 @@ sha256 = "`+strings.Repeat("0", 64)+`"
 	}
 }
 
+// Else the audit log could not tell its requests from those that come without a key.
+func TestLoadRefusesReservedNames(t *testing.T) {
+	for _, name := range config.ReservedNames() {
+		_, err := config.Load(write(t, minimal+`[server]
+[[server.keys]]
+name = "`+name+`"
+role = "user"
+sha256 = "`+strings.Repeat("0", 64)+`"
+`), home)
+		want := `sandbox.toml:6: server.keys[0].name: must not be "` + name + `": the log and the audit log name requests to ports so that no key lets in`
+		if err == nil || err.Error() != want {
+			t.Errorf("got  %v\nwant %s", err, want)
+		}
+	}
+}
+
 func TestLoadRefusesWhatIsNotTOML(t *testing.T) {
 	tests := map[string]struct{ content, want string }{
 		"key twice":     {"[server]\nport = 1\nport = 2\n", "sandbox.toml:3: server.port: is set twice (first in line 2)"},
