@@ -40,6 +40,7 @@ func groups() []group {
 		{[]string{rowGet, rowList, rowExpiry}, (*bench).measureStored},
 		{[]string{rowCrowd, rowService}, (*bench).measureCrowd},
 		{[]string{rowGatewayOne, rowGatewayMany, rowGatewayDownload, rowGatewayMemory}, (*bench).measureGateway},
+		{[]string{rowEgressDNS, rowEgressNames, rowEgressPacket, rowEgressStream, rowEgressChange, rowEgressMemory, rowEgressCPU}, (*bench).measureEgress},
 	}
 }
 

@@ -52,11 +52,19 @@ func (b *bench) measureMemory(ctx context.Context, name string, rounds int, l lo
 }
 
 func atRest(ctx context.Context, p *process) (float64, error) {
+	if err := pause(ctx, rest); err != nil {
+		return 0, err
+	}
+	return p.resident()
+}
+
+// pause waits for as long as that, or returns why the run has ended.
+func pause(ctx context.Context, length time.Duration) error {
 	select {
-	case <-time.After(rest):
-		return p.resident()
+	case <-time.After(length):
+		return nil
 	case <-ctx.Done():
-		return 0, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
 }
 

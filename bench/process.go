@@ -95,8 +95,11 @@ func (p *process) stop() {
 }
 
 // resident is the process's resident memory in MiB.
-func (p *process) resident() (float64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.command.Process.Pid))
+func (p *process) resident() (float64, error) { return residentOf(p.command.Process.Pid) }
+
+// residentOf is the resident memory of a process in MiB.
+func residentOf(pid int) (float64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, err
 	}
@@ -106,7 +109,7 @@ func (p *process) resident() (float64, error) {
 			return kib / 1024, err
 		}
 	}
-	return 0, fmt.Errorf("process %d has no VmRSS", p.command.Process.Pid)
+	return 0, fmt.Errorf("process %d has no VmRSS", pid)
 }
 
 // freeAddress returns a loopback address that nobody listens on. Somebody else may take it before it is used; the

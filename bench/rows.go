@@ -70,6 +70,7 @@ func (r row) text() string {
 const (
 	milliseconds = "ms"
 	mebibytes    = "MiB"
+	percent      = "%"
 	perSecond    = "/s"
 	mebiPerSec   = "MiB/s"
 )
@@ -101,6 +102,14 @@ const (
 	rowGatewayMany     = "gateway-16"
 	rowGatewayDownload = "gateway-download"
 	rowGatewayMemory   = "gateway-rss"
+
+	rowEgressDNS    = "egress-dns"
+	rowEgressNames  = "egress-names"
+	rowEgressPacket = "egress-packets"
+	rowEgressStream = "egress-stream"
+	rowEgressChange = "egress-change"
+	rowEgressMemory = "egress-rss"
+	rowEgressCPU    = "egress-cpu"
 )
 
 // rows lists every row, in the order of the report.
@@ -154,5 +163,19 @@ func rows() []row {
 			mebiPerSec, higher, target{ratio, 0.9}},
 		{rowGatewayMemory, "resident memory of the gateway during that download, at its highest", "a bare `httputil.ReverseProxy` during the same",
 			mebibytes, lower, target{ours, 40}},
+		{rowEgressDNS, "answer for an allowed name, through the egress sidecar, its address reachable", "the same name server asked directly",
+			milliseconds, lower, target{difference, 1}},
+		{rowEgressNames, "answers for allowed names, 64 asked at once, none lost", "the same name server asked directly",
+			perSecond, higher, target{ours, 1000}},
+		{rowEgressPacket, "round trips of 64 bytes on a connection that a policy allows", "the same from a container without a sidecar",
+			perSecond, higher, target{ratio, 0.9}},
+		{rowEgressStream, "bytes sent on a connection that a policy allows", "the same from a container without a sidecar",
+			mebiPerSec, higher, target{ratio, 0.9}},
+		{rowEgressChange, "a change of the policy until it holds, for open connections too, the slower of both directions", "GET of the policy",
+			milliseconds, lower, target{tail, 100}},
+		{rowEgressMemory, "resident memory of the sidecar (process 1 and guard), after 3000 names", "a bare net/http server, idle",
+			mebibytes, lower, target{ours, 20}},
+		{rowEgressCPU, "processor time of the sidecar, idle, of one core", "a bare net/http server, idle",
+			percent, lower, target{ours, 0.5}},
 	}
 }

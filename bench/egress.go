@@ -1,0 +1,209 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// egressImage is the sidecar (make images).
+	egressImage = "sandbox/egress:dev"
+	egressToken = "the-token-of-the-sidecar-of-the-bench"
+	egressWait  = 30 * time.Second
+)
+
+// confined is the network of a sandbox with a sidecar, and beside it that of a container without one.
+type confined struct {
+	pid       int    // of the sidecar's process 1
+	api       string // URL
+	client    *http.Client
+	inside    namespace
+	free      namespace
+	neighbour *neighbour
+}
+
+// confine starts both containers. The sidecar's policy allows the names below bench. and nothing else.
+func (b *bench) confine(ctx context.Context, e *engine) (*confined, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("only root can enter the network of a container")
+	}
+	plain, err := e.launch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	free, err := e.look(ctx, plain)
+	if err != nil {
+		return nil, err
+	}
+	near, err := newNeighbour(free.gateway)
+	if err != nil {
+		return nil, err
+	}
+	c := &confined{neighbour: near, client: &http.Client{Transport: &http.Transport{}}, free: namespaceOf(free.pid)}
+	if err := c.launch(ctx, e); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *confined) close() {
+	c.client.CloseIdleConnections()
+	c.neighbour.close()
+}
+
+// launch starts the sidecar and returns when its wall stands.
+func (c *confined) launch(ctx context.Context, e *engine) error {
+	var created struct{ ID string }
+	err := e.call(ctx, http.MethodPost, "/containers/create", map[string]any{
+		"Image":        egressImage,
+		"Labels":       map[string]string{label: "1"},
+		"Env":          []string{"EGRESS_ACCESS_TOKEN=" + egressToken, "EGRESS_UPSTREAM=" + c.neighbour.dns.String(), "EGRESS_POLICY=" + onlyNames},
+		"ExposedPorts": map[string]any{"18080/tcp": map[string]any{}},
+		"HostConfig": map[string]any{
+			"PortBindings": map[string]any{"18080/tcp": []map[string]string{{"HostIp": "127.0.0.1", "HostPort": ""}}},
+			"CapDrop":      []string{"ALL"}, "CapAdd": []string{"NET_ADMIN"},
+			"Sysctls": map[string]string{"net.ipv6.conf.all.disable_ipv6": "1"},
+		},
+	}, &created)
+	if err != nil {
+		return err
+	}
+	if err := e.call(ctx, http.MethodPost, "/containers/"+created.ID+"/start", nil, nil); err != nil {
+		return err
+	}
+	found, err := e.look(ctx, created.ID)
+	if err != nil {
+		return err
+	}
+	c.pid, c.inside, c.api = found.pid, namespaceOf(found.pid), "http://"+net.JoinHostPort("127.0.0.1", found.port)
+	for deadline := time.Now().Add(egressWait); ; time.Sleep(5 * time.Millisecond) {
+		if err = c.ask(ctx, http.MethodGet, "/healthz", "", nil); err == nil || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// located is where a container is.
+type located struct {
+	pid     int        // of its process 1
+	port    string     // on the host, of the port that it publishes
+	gateway netip.Addr // the host, on the engine's bridge
+}
+
+func (e *engine) look(ctx context.Context, id string) (located, error) {
+	var found struct {
+		State           struct{ Pid int }
+		NetworkSettings struct {
+			Ports    map[string][]struct{ HostPort string }
+			Networks map[string]struct{ Gateway string }
+		}
+	}
+	if err := e.call(ctx, http.MethodGet, "/containers/"+id+"/json", nil, &found); err != nil {
+		return located{}, err
+	}
+	at := located{pid: found.State.Pid}
+	for _, bindings := range found.NetworkSettings.Ports {
+		if len(bindings) > 0 {
+			at.port = bindings[0].HostPort
+		}
+	}
+	var err error
+	at.gateway, err = netip.ParseAddr(found.NetworkSettings.Networks["bridge"].Gateway)
+	if at.pid == 0 || at.port == "" || err != nil {
+		return at, fmt.Errorf("container %s does not run as it should: process %d, port %q, gateway: %w", id, at.pid, at.port, err)
+	}
+	return at, nil
+}
+
+// ask sends a request to the sidecar's API.
+func (c *confined) ask(ctx context.Context, method, path, body string, out any) error {
+	request, err := http.NewRequestWithContext(ctx, method, c.api+path, strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("X-EGRESS-ACCESS-TOKEN", egressToken)
+	response, err := send(c.client, request, http.StatusOK)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	if err != nil || out == nil {
+		return err
+	}
+	return json.Unmarshal(data, out)
+}
+
+// processes are the ids of process 1 of the sidecar and of the guard that it has started.
+func (c *confined) processes() ([]int, error) {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", c.pid)) // threads start processes, too
+	if err != nil {
+		return nil, err
+	}
+	pids := []int{c.pid}
+	for _, task := range tasks {
+		children, err := os.ReadFile(task)
+		if err != nil {
+			return nil, err
+		}
+		for _, field := range bytes.Fields(children) {
+			pid, err := strconv.Atoi(string(field))
+			if err != nil {
+				return nil, err
+			}
+			pids = append(pids, pid)
+		}
+	}
+	if len(pids) < 2 {
+		return nil, errors.New("the sidecar has no guard")
+	}
+	return pids, nil
+}
+
+// namespace is the network of a container.
+type namespace string
+
+func namespaceOf(pid int) namespace { return namespace(fmt.Sprintf("/proc/%d/ns/net", pid)) }
+
+// dial connects from within. The socket stays there, wherever it is used.
+func (n namespace) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	type result struct {
+		conn net.Conn
+		err  error
+	}
+	done := make(chan result, 1)
+	go func() {
+		runtime.LockOSThread() // the thread ends with the goroutine, for it cannot go back
+		file, err := os.Open(string(n))
+		if err != nil {
+			done <- result{err: err}
+			return
+		}
+		defer file.Close()
+		if err := unix.Setns(int(file.Fd()), unix.CLONE_NEWNET); err != nil {
+			done <- result{err: fmt.Errorf("enter the container's network: %w", err)}
+			return
+		}
+		conn, err := (&net.Dialer{Timeout: egressWait}).DialContext(ctx, network, address)
+		done <- result{conn, err}
+	}()
+	r := <-done
+	return r.conn, r.err
+}
