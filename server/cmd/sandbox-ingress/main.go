@@ -75,7 +75,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "sandbox-ingress: %v\n\n%s", err, usage)
 		return exitUsage
 	}
-	if err := serve(settings, zerolog.New(stderr).Level(level).With().Timestamp().Logger()); err != nil {
+	lines := ingress.NewLogWriter(stderr)
+	err = serve(settings, zerolog.New(lines).Level(level).With().Timestamp().Logger())
+	_ = lines.Close() // a log that cannot be written has no place to say so
+	if err != nil {
 		fmt.Fprintf(stderr, "sandbox-ingress: %v\n", err)
 		return exitFailure
 	}
