@@ -231,10 +231,11 @@ func TestEgress(t *testing.T) {
 		s.policy(t, http.MethodDelete, id, `["denied.test"]`)
 	})
 	t.Run("the guard dies", func(t *testing.T) {
+		const news = "the egress guard died and was started again"
+		events := s.StreamEvents(t, path+"/events")
 		s.killGuard(t, id)
-		lives.Eventually(t, "the status tells of it", func() bool {
-			return strings.Contains(s.Get(t, id).Status.Message, "the egress guard died and was started again")
-		})
+		lives.Eventually(t, "the status tells of it", func() bool { return strings.Contains(s.Get(t, id).Status.Message, news) })
+		events.Until(func(e lives.Told) bool { return strings.Contains(lives.Value(e.Message), news) })
 		gets(t, inside, "allowed.test")
 		cannot(t, inside, "denied.test")
 	})
