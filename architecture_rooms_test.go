@@ -197,7 +197,7 @@ var theHouse = house{
 		{libraries: []string{sqlite}, packages: []string{"server/store"}},
 		{libraries: []string{prometheus}, packages: []string{"server/metrics", "server/ingress", "runtime/kube/...", "e2e"}},
 		{libraries: netfilter, packages: []string{"execd/egress/wall"}},
-		{libraries: []string{dns}, packages: []string{"execd/egress/dnsproxy"}},
+		{libraries: []string{dns}, packages: []string{"execd/egress/dnsproxy", "bench"}},
 	},
 
 	names: []string{"util", "utils", "helper", "helpers", "common", "misc", "shared", "base"},
