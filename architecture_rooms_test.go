@@ -77,6 +77,7 @@ var theHouse = house{
 		{packages: []string{"server/docsui"}, ours: []string{"openapi"}},
 		{packages: []string{"server/cli"}, ours: []string{"gen/lifecycle", "gen/execd"}},
 		{packages: []string{"server/app", "server/cmd/sandbox-server"}, ours: []string{"gen/...", "openapi/...", "runtime/...", "server/..."}},
+		{packages: []string{"server/cmd/sandbox-controller"}, ours: []string{"runtime/kube/manager"}},
 		{packages: []string{"server/cmd/sandbox"}, ours: []string{"server/cli"}},
 
 		// Inside the sandbox.
@@ -119,6 +120,7 @@ var theHouse = house{
 		{packages: []string{"runtime/kube/v1alpha1"}, libraries: kubernetes},
 		{packages: []string{"runtime/kube/batch"}, ours: []string{"runtime/kube/v1alpha1"}},
 		{packages: []string{"runtime/kube/pool"}, ours: []string{"runtime/kube/v1alpha1"}},
+		{packages: []string{"runtime/kube/manager"}, ours: []string{"runtime/kube/..."}},
 		{packages: []string{"runtime/kernel"}},
 		{packages: []string{"runtime/tasks"}, ours: []string{}, libraries: noLibraries},
 		{packages: []string{"runtime/kernel/kerneltest", "runtime/jupyter"}, ours: []string{"runtime/kernel"}},

@@ -35,16 +35,6 @@ var update = flag.Bool("update", false, "write docs/coverage.md")
 var open = map[string]string{
 	"lifecycle/configuration/kubernetes.kubeconfig_path": kubernetes,
 	"lifecycle/configuration/kubernetes.namespace":       kubernetes,
-	"lifecycle/cluster/BatchSandbox columns":             kubernetes,
-	"lifecycle/cluster/BatchSandbox status.taskStats":    kubernetes,
-	"lifecycle/controller/--enable-file-log":             kubernetes,
-	"lifecycle/controller/--log-file-path":               kubernetes,
-	"lifecycle/controller/--log-max-size":                kubernetes,
-	"lifecycle/controller/--log-max-backups":             kubernetes,
-	"lifecycle/controller/--log-max-age":                 kubernetes,
-	"lifecycle/controller/--log-compress":                kubernetes,
-	"lifecycle/controller/--zap-encoder":                 kubernetes,
-	"lifecycle/controller/--zap-log-level":               kubernetes,
 }
 
 const kubernetes = "the Kubernetes runtime"

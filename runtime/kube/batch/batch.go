@@ -39,9 +39,6 @@ type Tasks interface {
 	// numbers. What changes later is told through a reconcile of the batch. pods has nil for sandboxes that have no pod yet.
 	Sync(ctx context.Context, batch *v1alpha1.BatchSandbox, pods []*corev1.Pod) ([]TaskState, error)
 
-	// Stop ends the task of a sandbox whose pod is kept.
-	Stop(ctx context.Context, batch *v1alpha1.BatchSandbox, shard int, pod *corev1.Pod) error
-
 	// Forget lets go of everything that is kept in memory for the batch.
 	Forget(namespace, name string)
 }

@@ -23,6 +23,7 @@ import (
 // +kubebuilder:printcolumn:name="PHASE",type=string,priority=1,JSONPath=`.status.phase`
 // +kubebuilder:printcolumn:name="EXPIRE",type=string,JSONPath=`.spec.expireTime`
 // +kubebuilder:printcolumn:name="AGE",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="size(self.metadata.name) <= 58 && !self.metadata.name.contains('.')",message="the name must be a DNS label of at most 58 characters, because pods are named after it"
 type BatchSandbox struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`
@@ -46,8 +47,9 @@ type BatchSandboxList struct {
 // +kubebuilder:validation:XValidation:rule="has(self.poolRef) == has(oldSelf.poolRef) && (!has(self.poolRef) || self.poolRef == oldSelf.poolRef)",message="poolRef is immutable"
 // +kubebuilder:validation:XValidation:rule="!has(self.shardPatches) || has(self.template)",message="shardPatches need a template: pods of a pool exist before the batch does"
 // +kubebuilder:validation:XValidation:rule="!has(self.shardTaskPatches) || has(self.taskTemplate)",message="shardTaskPatches need a taskTemplate"
-// +kubebuilder:validation:XValidation:rule="!has(self.shardPatches) || size(self.shardPatches) <= self.replicas",message="there are more shardPatches than replicas"
-// +kubebuilder:validation:XValidation:rule="!has(self.shardTaskPatches) || size(self.shardTaskPatches) <= self.replicas",message="there are more shardTaskPatches than replicas"
+// +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || !has(self.shardPatches) || size(self.shardPatches) <= self.replicas",message="there are more shardPatches than replicas",optionalOldSelf=true
+// +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || !has(self.shardTaskPatches) || size(self.shardTaskPatches) <= self.replicas",message="there are more shardTaskPatches than replicas",optionalOldSelf=true
+// +kubebuilder:validation:XValidation:rule="!has(self.pause) || !self.pause || !has(oldSelf.pause) || !oldSelf.pause || self.replicas == oldSelf.replicas",message="replicas cannot change while the batch is paused"
 type BatchSandboxSpec struct {
 	// Replicas is how many sandboxes there are. They are numbered from 0; a smaller number removes the last ones.
 	//
@@ -104,6 +106,13 @@ type BatchSandboxSpec struct {
 	// +optional
 	// +kubebuilder:default=Retain
 	TaskResourcePolicyWhenCompleted TaskResourcePolicy `json:"taskResourcePolicyWhenCompleted,omitempty"`
+
+	// ProvisionTimeoutSeconds is how long a batch that is Pending may take until every sandbox is usable: then those that are not end with
+	// what keeps them, or PROVISION_TIMEOUT. Without it the batch waits as long as it takes, for a node with room, for instance.
+	//
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	ProvisionTimeoutSeconds *int32 `json:"provisionTimeoutSeconds,omitempty"`
 
 	// TTLSecondsAfterFinished is how long the record of a batch that has ended (Terminated or Failed) stays readable, in seconds.
 	// Without it the batch is deleted as soon as it has expired, and one that ended otherwise stays.
@@ -185,7 +194,7 @@ type Phase string
 // The phases.
 const (
 	PhasePending    Phase = "Pending"    // not every sandbox is usable yet
-	PhaseRunning    Phase = "Running"    // every sandbox is proven usable
+	PhaseRunning    Phase = "Running"    // every sandbox was proven usable; the condition Ready tells whether all are
 	PhasePausing    Phase = "Pausing"    // being frozen
 	PhasePaused     Phase = "Paused"     // every sandbox is frozen
 	PhaseResuming   Phase = "Resuming"   // being thawed
@@ -219,6 +228,12 @@ type BatchSandboxStatus struct {
 	//
 	// +optional
 	TaskStats *TaskStats `json:"taskStats,omitempty"`
+	// Outcomes has one letter for each sandbox, by its number, so that no controller forgets an end: "-" lives; "S" ended well and "F" by
+	// an error, and its pod is given back; "s" and "f" have a task that ended so, and their pod is kept (Retain). Shorter means "-".
+	//
+	// +optional
+	// +kubebuilder:validation:MaxLength=10000
+	Outcomes string `json:"outcomes,omitempty"`
 	// Phase is where the batch stands; Reason, in upper snake case, and Message say why.
 	//
 	// +optional
@@ -250,8 +265,9 @@ type BatchSandboxStatus struct {
 
 // The types of conditions.
 const (
-	ConditionReady   = "Ready"   // every sandbox is proven usable
-	ConditionInvalid = "Invalid" // the spec cannot be had: the message says why
+	ConditionReady    = "Ready"    // every sandbox is proven usable
+	ConditionInvalid  = "Invalid"  // template, patch or pool break a rule: the message names it
+	ConditionDegraded = "Degraded" // at least one sandbox has ended by an error: reason and message are those of the first that did
 )
 
 // PhaseChange is a change of phase.

@@ -121,6 +121,11 @@ func (in *BatchSandboxSpec) DeepCopyInto(out *BatchSandboxSpec) {
 			(*in)[i].DeepCopyInto(&(*out)[i])
 		}
 	}
+	if in.ProvisionTimeoutSeconds != nil {
+		in, out := &in.ProvisionTimeoutSeconds, &out.ProvisionTimeoutSeconds
+		*out = new(int32)
+		**out = **in
+	}
 	if in.TTLSecondsAfterFinished != nil {
 		in, out := &in.TTLSecondsAfterFinished, &out.TTLSecondsAfterFinished
 		*out = new(int32)

@@ -1,0 +1,510 @@
+package batch_test
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sandbox.internal/runtime/kube/batch"
+	"sandbox.internal/runtime/kube/v1alpha1"
+)
+
+func running(n int32) func(b *v1alpha1.BatchSandbox) bool {
+	return func(b *v1alpha1.BatchSandbox) bool {
+		return b.Status.Phase == v1alpha1.PhaseRunning && b.Status.Ready == n && b.Status.Replicas == n
+	}
+}
+
+// columns returns what kubectl shows, by the names of the columns.
+func columns(p *place, args ...string) map[string]string {
+	p.Helper()
+	out, err := p.kubectl("", append([]string{"get"}, args...)...)
+	p.must(err)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if len(lines) != 2 {
+		p.Fatalf("kubectl get %q says %q", args, out)
+	}
+	names, values := strings.Fields(lines[0]), strings.Fields(lines[1])
+	if len(names) != len(values) {
+		p.Fatalf("there is a column without a value:\n%s", out)
+	}
+	shown := make(map[string]string)
+	for i, name := range names {
+		shown[name] = values[i]
+	}
+	return shown
+}
+
+func TestTemplate(t *testing.T) {
+	p := newPlace(t)
+	p.control(nil, nil)
+	b := p.batch("b", 3)
+	b.Spec.ExpireTime = ptr.To(metav1.NewTime(time.Now().Add(time.Hour)))
+	b.Spec.ShardPatches = []runtime.RawExtension{{}, {Raw: []byte(`{"spec":{"containers":[{"name":"main","env":[{"name":"N","value":"1"}]}]}}`)}}
+	b.Spec.ShardPatches[0].Raw = []byte(`{}`)
+	p.must(p.Create(t.Context(), b))
+	b = p.has("b", "running", running(3))
+	if want := "Pending Running"; history(b) != want || len(b.Status.Addresses) != 3 || b.Status.Allocated != 3 ||
+		!meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionReady) || b.Status.Reason != v1alpha1.ReasonContainerRunning {
+		t.Errorf("history %q, status %+v", history(b), b.Status)
+	}
+	for i := range 3 {
+		pod := p.pod(fmt.Sprintf("b-%d", i))
+		if !metav1.IsControlledBy(pod, b) || pod.Labels["app"] != "x" || pod.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy || pod.Annotations["a"] != "b" {
+			t.Errorf("%+v", pod.ObjectMeta)
+		}
+		if main := pod.Spec.Containers[0]; main.Image != "sandbox/busybox:dev" || len(main.Env) != i%2 {
+			t.Errorf("pod %d has %+v", i, main)
+		}
+	}
+	t.Run("row lifecycle/cluster/BatchSandbox columns", func(t *testing.T) {
+		shown := columns(p, "bsbx")
+		for column, want := range map[string]string{
+			"DESIRED": "3", "TOTAL": "3", "ALLOCATED": "3", "READY": "3", "EXPIRE": b.Spec.ExpireTime.UTC().Format(time.RFC3339),
+		} {
+			if shown[column] != want {
+				t.Errorf("%s shows %q and not %q", column, shown[column], want)
+			}
+		}
+		if shown["AGE"] == "" || len(shown) != 7 {
+			t.Errorf("the columns are %v", shown)
+		}
+	})
+	out, err := p.kubectl("", "describe", "bsbx", "b")
+	p.must(err)
+	if !strings.Contains(out, "made 3 pods, b-0 to -2") {
+		p.eventually(func() error {
+			if out, err = p.kubectl("", "describe", "bsbx", "b"); err != nil || !strings.Contains(out, "made 3 pods, b-0 to -2") {
+				return fmt.Errorf("kubectl describe says %s (%v)", out, err)
+			}
+			return nil
+		})
+	}
+
+	if _, err := p.kubectl("", "scale", "bsbx", "b", "--replicas=5"); err != nil {
+		t.Fatal(err)
+	}
+	p.has("b", "scaled up", running(5))
+	if _, err := p.kubectl("", "scale", "bsbx", "b", "--replicas=1"); err != nil {
+		t.Fatal(err)
+	}
+	p.has("b", "scaled down", running(1))
+	if pods := p.pods("b"); !slices.Equal(pods, []string{"b-0"}) {
+		t.Errorf("the pods are %q", pods)
+	}
+	p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = 3 }) // numbers come back
+	p.has("b", "scaled up again", running(3))
+	p.must(p.Delete(t.Context(), b))
+	p.isGone("b")
+}
+
+func TestExpiry(t *testing.T) {
+	p := newPlace(t)
+	p.control(nil, nil)
+	for _, name := range []string{"forgotten", "kept", "later"} {
+		b := p.batch(name, 2)
+		b.Spec.ExpireTime = ptr.To(metav1.NewTime(time.Now().Add(time.Hour)))
+		if name != "forgotten" {
+			b.Spec.TTLSecondsAfterFinished = ptr.To[int32](3600)
+		}
+		p.must(p.Create(t.Context(), b))
+	}
+	for _, name := range []string{"forgotten", "kept", "later"} {
+		p.has(name, "running", running(2))
+	}
+	soon := metav1.NewTime(time.Now().Add(3 * time.Second).Truncate(time.Second))
+	for _, name := range []string{"forgotten", "kept"} {
+		p.change(name, func(b *v1alpha1.BatchSandbox) { b.Spec.ExpireTime = &soon })
+	}
+	p.isGone("forgotten")
+	b := p.reaches("kept", v1alpha1.PhaseTerminated)
+	if !strings.HasSuffix(history(b), "Stopping Terminated") || b.Status.Reason != v1alpha1.ReasonExpired || b.Status.FinishedAt == nil || b.Status.Ready != 0 {
+		t.Errorf("history %q, status %+v", history(b), b.Status)
+	}
+	for _, change := range b.Status.History {
+		if change.Phase == v1alpha1.PhaseStopping && change.Time.Time.Before(soon.Time) {
+			t.Errorf("it expired at %s, before %s", change.Time, soon)
+		}
+	}
+	if pod := p.pod("kept-1"); pod.Status.Phase != corev1.PodFailed || pod.DeletionTimestamp != nil {
+		t.Errorf("the pod, whose log is to be read, is %s", pod.Status.Phase)
+	}
+	p.change("kept", func(b *v1alpha1.BatchSandbox) { b.Spec.TTLSecondsAfterFinished = ptr.To[int32](0) })
+	p.isGone("kept")
+
+	// What is due while no controller runs happens when one does.
+	p.stop()
+	p.change("later", func(b *v1alpha1.BatchSandbox) {
+		b.Spec.ExpireTime, b.Spec.TTLSecondsAfterFinished = ptr.To(metav1.NewTime(time.Now().Add(-time.Minute))), nil
+	})
+	p.control(nil, nil)
+	p.isGone("later")
+}
+
+func TestStop(t *testing.T) {
+	p := newPlace(t)
+	p.control(nil, nil)
+	b := p.batch("b", 1)
+	b.Spec.TTLSecondsAfterFinished = ptr.To[int32](3600)
+	p.must(p.Create(t.Context(), b))
+	p.has("b", "running", running(1))
+	p.change("b", func(b *v1alpha1.BatchSandbox) {
+		b.Annotations = map[string]string{v1alpha1.AnnotationStop: v1alpha1.ReasonUserDelete}
+	})
+	b = p.reaches("b", v1alpha1.PhaseTerminated)
+	if want := "Pending Running Stopping Terminated"; history(b) != want || b.Status.Reason != v1alpha1.ReasonUserDelete {
+		t.Errorf("history %q, reason %q", history(b), b.Status.Reason)
+	}
+}
+
+// TestEnds: what becomes of a batch whose sandboxes end by themselves.
+func TestEnds(t *testing.T) {
+	p := newPlace(t)
+	p.control(nil, nil)
+	ends := func(name string, status func(pod *corev1.Pod)) {
+		t.Helper()
+		p.eventually(func() error {
+			pod := p.pod(name)
+			status(pod)
+			return p.Status().Update(t.Context(), pod)
+		})
+	}
+	exits := func(code int32, reason, message string) func(pod *corev1.Pod) {
+		return func(pod *corev1.Pod) {
+			pod.Status.Phase, pod.Status.Conditions = corev1.PodSucceeded, nil
+			if code != 0 {
+				pod.Status.Phase = corev1.PodFailed
+			}
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
+				Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, Message: message},
+			}}}
+		}
+	}
+	for _, name := range []string{"well", "badly", "oom", "removed"} {
+		p.must(p.Create(t.Context(), p.batch(name, 1)))
+	}
+	p.must(p.Create(t.Context(), p.batch("many", 2)))
+	for _, name := range []string{"well", "badly", "oom", "removed"} {
+		p.has(name, "running", running(1))
+	}
+	p.has("many", "running", running(2))
+	ends("well-0", exits(0, "Completed", ""))
+	ends("badly-0", exits(3, "Error", "the last line\n"))
+	ends("oom-0", exits(137, "OOMKilled", ""))
+	ends("many-1", exits(3, "Error", ""))
+	p.must(p.Delete(t.Context(), p.pod("removed-0")))
+
+	b := p.reaches("well", v1alpha1.PhaseTerminated)
+	if b.Status.Reason != v1alpha1.ReasonEntrypointExited || history(b) != "Pending Running Stopping Terminated" {
+		t.Errorf("history %q, status %+v", history(b), b.Status)
+	}
+	b = p.reaches("badly", v1alpha1.PhaseFailed)
+	if b.Status.Reason != v1alpha1.ReasonEntrypointExited || !strings.Contains(b.Status.Message, "exit code 3:\nthe last line") {
+		t.Errorf("%+v", b.Status)
+	}
+	if b = p.reaches("oom", v1alpha1.PhaseFailed); b.Status.Reason != v1alpha1.ReasonOOMKilled {
+		t.Errorf("%+v", b.Status)
+	}
+	if b = p.reaches("removed", v1alpha1.PhaseFailed); b.Status.Reason != v1alpha1.ReasonRemovedExternally || len(p.pods("removed")) > 0 {
+		t.Errorf("%+v", b.Status)
+	}
+	b = p.has("many", "degraded", func(b *v1alpha1.BatchSandbox) bool {
+		return b.Status.Outcomes == "-F" && b.Status.Ready == 1 && meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionDegraded)
+	})
+	if b.Status.Phase != v1alpha1.PhaseRunning || meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionReady) {
+		t.Errorf("%+v", b.Status)
+	}
+	ends("many-0", exits(0, "Completed", ""))
+	if b = p.reaches("many", v1alpha1.PhaseFailed); !strings.Contains(b.Status.Message, "sandbox 1: container main ended with exit code 3") {
+		t.Errorf("%+v", b.Status)
+	}
+}
+
+// TestNotUsable: a batch that does not become usable says why, and gives up where waiting cannot help or has lasted too long.
+func TestNotUsable(t *testing.T) {
+	p := newPlace(t)
+	p.control(nil, nil)
+	show := func(name string, status corev1.PodStatus, bind bool) {
+		t.Helper()
+		p.eventually(func() error {
+			pod := new(corev1.Pod)
+			if err := p.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: name}, pod); err != nil {
+				return err
+			}
+			if bind && pod.Spec.NodeName == "" {
+				if err := p.SubResource("binding").Create(t.Context(), pod, &corev1.Binding{
+					ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace}, Target: corev1.ObjectReference{Kind: "Node", Name: "played"},
+				}); err != nil {
+					return err
+				}
+				p.must(p.Get(t.Context(), client.ObjectKeyFromObject(pod), pod))
+			}
+			pod.Status = status
+			return p.Status().Update(t.Context(), pod)
+		})
+	}
+	pull := func(message string) corev1.PodStatus {
+		return corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
+			Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: message},
+		}}}}
+	}
+	for _, name := range []string{"missing", "slow", "full", "patient"} {
+		b := p.batch(name, 1)
+		b.Spec.Template.Annotations = map[string]string{annotationPlay: "none"}
+		p.must(p.Create(t.Context(), b))
+	}
+	show("missing-0", pull("manifest unknown"), true)
+	show("slow-0", pull("dial tcp: i/o timeout"), true)
+	unschedulable := corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available",
+	}}}
+	show("full-0", unschedulable, false)
+	show("patient-0", unschedulable, false)
+	if b := p.reaches("missing", v1alpha1.PhaseFailed); b.Status.Reason != v1alpha1.ReasonImagePullError || !strings.Contains(b.Status.Message, "manifest unknown") {
+		t.Errorf("%+v", b.Status)
+	}
+	for name, reason := range map[string]string{"slow": v1alpha1.ReasonImagePullError, "patient": v1alpha1.ReasonResourceLimit, "full": v1alpha1.ReasonResourceLimit} {
+		p.has(name, "waiting", func(b *v1alpha1.BatchSandbox) bool {
+			return b.Status.Phase == v1alpha1.PhasePending && b.Status.Reason == reason
+		})
+	}
+	p.change("full", func(b *v1alpha1.BatchSandbox) { b.Spec.ProvisionTimeoutSeconds = ptr.To[int32](1) })
+	if b := p.reaches("full", v1alpha1.PhaseFailed); b.Status.Reason != v1alpha1.ReasonResourceLimit || !strings.Contains(b.Status.Message, "0/1 nodes") {
+		t.Errorf("%+v", b.Status)
+	}
+	p.eventually(func() error {
+		if names := slices.Concat(p.pods("missing"), p.pods("full")); len(names) > 0 {
+			return fmt.Errorf("the pods %q still try", names)
+		}
+		return nil
+	})
+}
+
+func TestInvalidTemplates(t *testing.T) {
+	p := newPlace(t)
+	p.control(nil, new(script))
+	for name, test := range map[string]struct {
+		spoil func(b *v1alpha1.BatchSandbox)
+		want  string
+	}{
+		"task": {func(b *v1alpha1.BatchSandbox) { b.Spec.TaskTemplate = &v1alpha1.TaskTemplate{Command: []string{"x"}} }, "shareProcessNamespace must be true"},
+		"volume": {func(b *v1alpha1.BatchSandbox) {
+			b.Spec.Template.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
+		}, "volumeMounts"},
+		"patch": {func(b *v1alpha1.BatchSandbox) {
+			b.Spec.ShardPatches = []runtime.RawExtension{{Raw: []byte(`{"spec":{"containers":[{"image":"x"}]}}`)}}
+		}, "spec.shardPatches[0]"},
+		"empty": {func(b *v1alpha1.BatchSandbox) { b.Spec.Template.Spec.Containers = nil }, "at least one"},
+	} {
+		b := p.batch(name, 1)
+		test.spoil(b)
+		p.must(p.Create(t.Context(), b))
+		b = p.reaches(name, v1alpha1.PhaseFailed)
+		invalid := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionInvalid)
+		if b.Status.Reason != v1alpha1.ReasonInvalidTemplate || !strings.Contains(b.Status.Message, test.want) || invalid == nil || !strings.Contains(invalid.Message, test.want) {
+			t.Errorf("%s: %+v", name, b.Status)
+		}
+		p.eventually(func() error {
+			out, err := p.kubectl("", "describe", "bsbx", name)
+			if err != nil || !strings.Contains(out, "InvalidTemplate") || !strings.Contains(out, "Warning") {
+				return fmt.Errorf("kubectl describe says %s (%v)", out, err)
+			}
+			return nil
+		})
+	}
+}
+
+// execd answers like the freezing part of one.
+type execd struct {
+	mu     sync.Mutex
+	frozen bool
+	fails  int
+}
+
+func (e *execd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case r.Header.Get(v1alpha1.HeaderExecdToken) != "secret":
+		http.Error(w, "no token", http.StatusUnauthorized)
+	case e.fails > 0:
+		e.fails--
+		http.Error(w, "not now", http.StatusInternalServerError)
+	default:
+		e.frozen = r.URL.Path == "/freeze"
+	}
+}
+
+func TestPause(t *testing.T) {
+	p := newPlace(t)
+	p.control(nil, nil)
+	const address = "127.99.44.7" // an address of this test alone
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", fmt.Sprintf("%s:%d", address, v1alpha1.PortExecd))
+	p.must(err)
+	daemon := &execd{fails: 1}
+	server := &http.Server{Handler: daemon}
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) })
+	defer serving.Wait()
+	defer server.Close()
+
+	b := p.batch("b", 1)
+	b.Spec.Template.Annotations["address"] = address
+	b.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: v1alpha1.EnvExecdToken, Value: "secret"}}
+	b.Spec.Pause = true // from the beginning: it is paused once it runs
+	p.must(p.Create(t.Context(), b))
+	b = p.reaches("b", v1alpha1.PhasePaused)
+	if want := "Pending Running Pausing Paused"; history(b) != want || !daemon.frozen {
+		t.Errorf("history %q, frozen %v", history(b), daemon.frozen)
+	}
+	p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.Pause = false })
+	b = p.reaches("b", v1alpha1.PhaseRunning)
+	if want := "Pending Running Pausing Paused Resuming Running"; history(b) != want || daemon.frozen || b.Status.Reason != v1alpha1.ReasonContainerRunning {
+		t.Errorf("history %q, frozen %v, reason %s", history(b), daemon.frozen, b.Status.Reason)
+	}
+}
+
+func TestTasks(t *testing.T) {
+	p := newPlace(t)
+	tasks := new(script)
+	p.control(nil, tasks)
+	for name, policy := range map[string]v1alpha1.TaskResourcePolicy{"retain": v1alpha1.TaskRetain, "release": v1alpha1.TaskRelease} {
+		b := p.batch(name, 4)
+		b.Spec.TaskTemplate = &v1alpha1.TaskTemplate{Command: []string{"work"}}
+		b.Spec.TaskResourcePolicyWhenCompleted = policy
+		b.Spec.Template.Spec.ShareProcessNamespace = ptr.To(true)
+		b.Spec.Template.Spec.Containers = append(b.Spec.Template.Spec.Containers, corev1.Container{
+			Name: v1alpha1.ContainerTaskExecutor, Image: "sandbox/execd:dev",
+			SecurityContext: &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"SYS_PTRACE"}}},
+		})
+		p.must(p.Create(t.Context(), b))
+	}
+	p.has("retain", "waiting for its tasks", func(b *v1alpha1.BatchSandbox) bool {
+		return b.Status.Allocated == 4 && b.Status.Ready == 0 && b.Status.TaskStats.Pending == 4
+	})
+	up := batch.TaskState{Phase: batch.TaskRunning, Ready: true}
+	well, badly := batch.TaskState{Phase: batch.TaskSucceeded}, batch.TaskState{Phase: batch.TaskFailed, Reason: "EXITED", Message: "exit code 3"}
+	tasks.say(p.namespace, "retain", up, up, up, up)
+	p.has("retain", "running", running(4))
+	tasks.say(p.namespace, "retain", up, well, badly, batch.TaskState{Phase: batch.TaskUnknown})
+	t.Run("row lifecycle/cluster/BatchSandbox status.taskStats", func(t *testing.T) {
+		b := p.has("retain", "counted", func(b *v1alpha1.BatchSandbox) bool {
+			return *b.Status.TaskStats == v1alpha1.TaskStats{Running: 1, Succeed: 1, Failed: 1, Unknown: 1}
+		})
+		if b.Status.Outcomes != "-sf" || len(p.pods("retain")) != 4 {
+			t.Errorf("outcomes %q, pods %q", b.Status.Outcomes, p.pods("retain"))
+		}
+	})
+	t.Run("row lifecycle/cluster/BatchSandbox columns: of tasks", func(t *testing.T) {
+		out, err := p.kubectl("", "get", "bsbx", "retain", "-o", "wide", "--no-headers")
+		p.must(err)
+		header, err := p.kubectl("", "get", "bsbx", "retain", "-o", "wide")
+		p.must(err)
+		// EXPIRE is empty here, so the columns are compared in order.
+		if fields := strings.Fields(out); len(fields) < 9 || !slices.Equal(fields[5:9], []string{"1", "1", "1", "1"}) {
+			t.Errorf("the line is %q", out)
+		}
+		if names := strings.Fields(header); !slices.Equal(names[5:9], []string{"TASK_RUNNING", "TASK_SUCCEED", "TASK_FAILED", "TASK_UNKNOWN"}) {
+			t.Errorf("the columns are %q", header)
+		}
+	})
+
+	// Release: a sandbox goes with its task, and the batch with the last of them.
+	p.has("release", "there", func(b *v1alpha1.BatchSandbox) bool { return b.Status.Allocated == 4 })
+	tasks.say(p.namespace, "release", up, well, well, up)
+	p.eventually(func() error {
+		if pods := p.pods("release"); !slices.Equal(pods, []string{"release-0", "release-3"}) {
+			return fmt.Errorf("the pods are %q", pods)
+		}
+		return nil
+	})
+	p.stop() // what has ended is on record: another controller neither repeats nor forgets it
+	p.control(nil, tasks)
+	tasks.say(p.namespace, "release", well, well, well, badly)
+	b := p.reaches("release", v1alpha1.PhaseFailed)
+	if *b.Status.TaskStats != (v1alpha1.TaskStats{Succeed: 3, Failed: 1}) || b.Status.Reason != v1alpha1.ReasonEntrypointExited ||
+		!strings.Contains(b.Status.Message, "sandbox 3: exit code 3") || len(p.pods("release")) > 0 {
+		t.Errorf("%+v", b.Status)
+	}
+}
+
+// TestPoolWrites: what a batch costs the API server does not follow its size.
+func TestPoolWrites(t *testing.T) {
+	p := newPlace(t)
+	pools := new(heap)
+	p.control(pools, nil)
+	cost := make(map[int32]int64)
+	for _, size := range []int32{2, 40} {
+		name := fmt.Sprintf("b%d", size)
+		pools.stock(p, name, int(size))
+		before := p.writes.Load()
+		b := p.batch(name, size)
+		b.Spec.Template, b.Spec.PoolRef = nil, "warm"
+		p.must(p.Create(t.Context(), b))
+		b = p.has(name, "running", running(size))
+		cost[size] = p.writes.Load() - before
+		if b.Status.Allocated != size || len(b.Status.Addresses) != int(size) || history(b) != "Pending Running" {
+			t.Errorf("history %q, status %+v", history(b), b.Status)
+		}
+	}
+	t.Logf("writes by size: %v", cost)
+	if cost[40] > 4 { // the allocation and the status; a conflict repeats one of them
+		t.Errorf("writes by size: %v", cost)
+	}
+
+	// Scaled down, one gone by foreign hand, ended.
+	p.change("b40", func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = 3 })
+	p.has("b40", "scaled down", running(3))
+	p.must(p.Delete(t.Context(), p.pod("warm-b40-1")))
+	b := p.has("b40", "degraded", func(b *v1alpha1.BatchSandbox) bool { return b.Status.Outcomes == "-F" })
+	p.eventually(func() error {
+		b = p.has("b40", "there", func(*v1alpha1.BatchSandbox) bool { return true })
+		if a, err := b.Allocation(); err != nil || !slices.Equal(a.Pods, []string{"warm-b40-0", "", "warm-b40-2"}) {
+			return fmt.Errorf("the allocation is %+v (%v)", a, err)
+		}
+		return nil
+	})
+	p.must(p.Delete(t.Context(), b))
+	p.isGone("b40")
+	p.must(p.Delete(t.Context(), &v1alpha1.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "b2"}}))
+	p.isGone("b2")
+	p.eventually(func() error {
+		var pods corev1.PodList
+		if err := p.List(t.Context(), &pods, client.InNamespace(p.namespace)); err != nil || len(pods.Items) > 0 {
+			return fmt.Errorf("%d pods are left (%v)", len(pods.Items), err)
+		}
+		return nil
+	})
+}
+
+func TestPoolIsMissing(t *testing.T) {
+	p := newPlace(t)
+	pools := &heap{err: batch.ErrNoPool}
+	p.control(pools, nil)
+	b := p.batch("b", 1)
+	b.Spec.Template, b.Spec.PoolRef = nil, "cold"
+	p.must(p.Create(t.Context(), b))
+	p.has("b", "waiting", func(b *v1alpha1.BatchSandbox) bool {
+		return b.Status.Reason == v1alpha1.ReasonPoolNotFound && strings.Contains(b.Status.Message, "no Pool cold")
+	})
+	pools.mu.Lock()
+	pools.err = nil
+	pools.mu.Unlock()
+	p.has("b", "waiting for pods", func(b *v1alpha1.BatchSandbox) bool { return b.Status.Reason == v1alpha1.ReasonResourceLimit })
+	p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.ProvisionTimeoutSeconds = ptr.To[int32](1) })
+	if b := p.reaches("b", v1alpha1.PhaseFailed); b.Status.Reason != v1alpha1.ReasonResourceLimit {
+		t.Errorf("%+v", b.Status)
+	}
+}

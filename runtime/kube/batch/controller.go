@@ -1,0 +1,282 @@
+package batch
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/recorder"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"sandbox.internal/runtime/kube/v1alpha1"
+)
+
+const (
+	// statusInterval is how often numbers are written that change by themselves; a change of phase is written at once.
+	statusInterval = 500 * time.Millisecond
+	// allocateInterval is how often a pool is asked for more pods that had too few: else every pod that becomes ready would cost a write.
+	allocateInterval = 200 * time.Millisecond
+	// lookAgain is when a batch that waits for something outside is looked at, even when nobody tells of a change.
+	lookAgain = 10 * time.Second
+	// maxBackoff bounds the pause between tries of what fails.
+	maxBackoff = 15 * time.Second
+
+	workers = 64
+)
+
+// Options are what a Reconciler needs besides its manager.
+type Options struct {
+	Pools   Pools
+	Tasks   Tasks
+	Waker   *Waker
+	Metrics *Metrics
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+}
+
+// Reconciler makes BatchSandboxes what their spec says. What it knows of a batch is in the API server: the spec, the status, the allocation
+// and the pods. Its memory holds only when something was last done, so that it is not done too often.
+type Reconciler struct {
+	client client.Client
+	live   client.Reader // past the cache
+	events recorder.EventRecorder
+	http   *http.Client
+	Options
+
+	mu     sync.Mutex
+	memory map[types.NamespacedName]*memory
+}
+
+// memory is what may be lost.
+type memory struct {
+	written   time.Time // the status
+	allocated time.Time // when the pool had too few pods
+}
+
+// The names of the cache's indexes.
+const (
+	indexOwner     = "sandbox.internal/owner"     // pods by the UID of their BatchSandbox
+	indexAllocated = "sandbox.internal/allocated" // BatchSandboxes by the names of pool pods that they hold
+)
+
+// Setup adds a Reconciler to a manager.
+func Setup(mgr manager.Manager, options Options) error {
+	if options.Now == nil {
+		options.Now = time.Now
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.Proxy = nil // pods are in the cluster
+	r := &Reconciler{
+		client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder(v1alpha1.ManagedBy),
+		Options: options, memory: make(map[types.NamespacedName]*memory),
+		http: &http.Client{
+			Transport:     transport,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a pod is not to be trusted
+		},
+	}
+	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
+		<-ctx.Done()
+		transport.CloseIdleConnections()
+		return nil
+	})); err != nil {
+		return err
+	}
+	indexer := mgr.GetFieldIndexer()
+	if err := indexer.IndexField(context.Background(), &corev1.Pod{}, indexOwner, ownerOf); err != nil {
+		return err
+	}
+	if err := indexer.IndexField(context.Background(), &v1alpha1.BatchSandbox{}, indexAllocated, allocatedTo); err != nil {
+		return err
+	}
+	return ctrl.NewControllerManagedBy(mgr).
+		Named("batchsandbox").
+		For(&v1alpha1.BatchSandbox{}).
+		Owns(&corev1.Pod{}).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.holderOf)).
+		WatchesRawSource(source.Func(options.Waker.start)).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: workers,
+			SkipNameValidation:      ptr.To(true), // several managers may live in one process
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, maxBackoff),
+		}).
+		Complete(r)
+}
+
+func ownerOf(object client.Object) []string {
+	if owner := metav1.GetControllerOf(object); owner != nil && owner.Kind == "BatchSandbox" {
+		return []string{string(owner.UID)}
+	}
+	return nil
+}
+
+func allocatedTo(object client.Object) []string {
+	a, err := object.(*v1alpha1.BatchSandbox).Allocation()
+	if err != nil {
+		return nil
+	}
+	names := make([]string, 0, len(a.Pods))
+	for _, name := range a.Pods {
+		if name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// holderOf returns the batch that holds a pod of a pool.
+func (r *Reconciler) holderOf(ctx context.Context, pod client.Object) []reconcile.Request {
+	if pod.GetLabels()[v1alpha1.LabelPool] == "" {
+		return nil
+	}
+	var holders v1alpha1.BatchSandboxList
+	if err := r.client.List(ctx, &holders, client.InNamespace(pod.GetNamespace()), client.MatchingFields{indexAllocated: pod.GetName()},
+		client.UnsafeDisableDeepCopy); err != nil {
+		log.FromContext(ctx).Error(err, "cannot tell whose pod this is", "pod", pod.GetName())
+		return nil
+	}
+	var requests []reconcile.Request
+	for i := range holders.Items {
+		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&holders.Items[i])})
+	}
+	return requests
+}
+
+// Reconcile looks at one batch and does what is to be done next. Whatever it does can be repeated, and it may die between any two steps.
+func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+	b := new(v1alpha1.BatchSandbox)
+	if err := r.client.Get(ctx, request.NamespacedName, b); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.forget(request.NamespacedName)
+			return reconcile.Result{}, nil
+		}
+		return reconcile.Result{}, err
+	}
+	var result reconcile.Result
+	var err error
+	switch {
+	case b.DeletionTimestamp != nil:
+		err = r.remove(ctx, b)
+	case b.Status.Phase.Finished():
+		result, err = r.retain(ctx, b)
+	default:
+		result, err = r.advance(ctx, b)
+	}
+	if apierrors.IsConflict(err) { // the cache was behind, and the event that tells us so is on its way
+		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil
+	}
+	return result, client.IgnoreNotFound(err)
+}
+
+func (r *Reconciler) remember(b *v1alpha1.BatchSandbox) *memory {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := client.ObjectKeyFromObject(b)
+	if r.memory[key] == nil {
+		r.memory[key] = new(memory)
+	}
+	return r.memory[key]
+}
+
+func (r *Reconciler) forget(key types.NamespacedName) {
+	r.mu.Lock()
+	delete(r.memory, key)
+	r.mu.Unlock()
+	r.Tasks.Forget(key.Namespace, key.Name)
+}
+
+// remove ends a batch that is being deleted, and lets go of it once it has no pods.
+func (r *Reconciler) remove(ctx context.Context, b *v1alpha1.BatchSandbox) error {
+	if !hasFinalizer(b) {
+		return nil
+	}
+	if err := r.releaseAll(ctx, b); err != nil {
+		return err
+	}
+	var pods corev1.PodList
+	if err := r.client.List(ctx, &pods, client.InNamespace(b.Namespace), client.MatchingFields{indexOwner: string(b.UID)}); err != nil {
+		return err
+	}
+	err := each(len(pods.Items), func(i int) error { return r.end(ctx, &pods.Items[i], false) })
+	if err != nil || len(pods.Items) > 0 {
+		return err // their events bring us back
+	}
+	// A pod that was made a moment ago may not be in the cache yet.
+	left, err := r.livePods(ctx, b)
+	if err != nil || len(left) > 0 {
+		return err
+	}
+	changed := b.DeepCopy()
+	changed.Finalizers = without(b.Finalizers, v1alpha1.Finalizer)
+	return client.IgnoreNotFound(r.client.Patch(ctx, changed, client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})))
+}
+
+// livePods asks the API server, not the cache, for the pods that were made from the batch's template.
+func (r *Reconciler) livePods(ctx context.Context, b *v1alpha1.BatchSandbox) ([]metav1.PartialObjectMetadata, error) {
+	if b.Spec.Template == nil {
+		return nil, nil
+	}
+	var list metav1.PartialObjectMetadataList
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
+	err := r.live.List(ctx, &list, client.InNamespace(b.Namespace), client.MatchingLabels{v1alpha1.LabelBatch: b.Name})
+	var pods []metav1.PartialObjectMetadata
+	for _, pod := range list.Items {
+		if metav1.IsControlledBy(&pod, b) {
+			pods = append(pods, pod)
+		}
+	}
+	return pods, err
+}
+
+// retain keeps the record of a batch that has ended for as long as its spec says.
+func (r *Reconciler) retain(ctx context.Context, b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
+	r.Tasks.Forget(b.Namespace, b.Name)
+	switch ttl := b.Spec.TTLSecondsAfterFinished; {
+	case ttl == nil && b.Status.Reason != v1alpha1.ReasonExpired:
+		return reconcile.Result{}, nil
+	case ttl != nil && b.Status.FinishedAt != nil:
+		if left := b.Status.FinishedAt.Add(time.Duration(*ttl) * time.Second).Sub(r.Now()); left > 0 {
+			return reconcile.Result{RequeueAfter: left}, nil
+		}
+	}
+	return reconcile.Result{}, client.IgnoreNotFound(r.client.Delete(ctx, b, client.Preconditions{UID: &b.UID}))
+}
+
+func hasFinalizer(b *v1alpha1.BatchSandbox) bool {
+	return len(without(b.Finalizers, v1alpha1.Finalizer)) != len(b.Finalizers)
+}
+
+func without(texts []string, unwanted string) []string {
+	var kept []string
+	for _, text := range texts {
+		if text != unwanted {
+			kept = append(kept, text)
+		}
+	}
+	return kept
+}
+
+// each calls do for 0 to n-1 in parallel and returns the first error.
+func each(n int, do func(i int) error) error {
+	results := make([]error, n)
+	inParallel(n, func(i int) { results[i] = do(i) })
+	for _, err := range results {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,103 @@
+package batch
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sandbox.internal/runtime/kube/v1alpha1"
+)
+
+// maxParallel is how many requests are under way at once for one batch.
+const maxParallel = 64
+
+// execdTimeout is how long an execd may take to freeze or thaw its processes before it is asked again.
+const execdTimeout = 10 * time.Second
+
+// inParallel calls do for 0 to n-1, at most maxParallel at a time.
+func inParallel(n int, do func(i int)) {
+	var wait sync.WaitGroup
+	slots := make(chan struct{}, maxParallel)
+	for i := range n {
+		slots <- struct{}{}
+		wait.Go(func() {
+			do(i)
+			<-slots
+		})
+	}
+	wait.Wait()
+}
+
+// freeze asks the execd of every pod to freeze or thaw the sandbox's processes. Both can be repeated. It returns the first error.
+func (r *Reconciler) freeze(ctx context.Context, b *v1alpha1.BatchSandbox, sandboxes []sandbox, thaw bool) error {
+	operation := "freeze"
+	if thaw {
+		operation = "thaw"
+	}
+	results := make([]error, len(sandboxes))
+	inParallel(len(sandboxes), func(i int) {
+		s := &sandboxes[i]
+		if over(outcome(&b.Status, i)) || s.ended || s.pod == nil {
+			return
+		}
+		if err := r.callExecd(ctx, b, s.pod, operation); err != nil {
+			results[i] = fmt.Errorf("sandbox %d: %w", i, err)
+		}
+	})
+	for _, err := range results {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Reconciler) callExecd(ctx context.Context, b *v1alpha1.BatchSandbox, pod *corev1.Pod, operation string) error {
+	ctx, cancel := context.WithTimeout(ctx, execdTimeout)
+	defer cancel()
+	url := "http://" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(v1alpha1.PortExecd)) + "/" + operation
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
+	if err != nil {
+		return err
+	}
+	if token := execdToken(b, pod); token != "" {
+		request.Header.Set(v1alpha1.HeaderExecdToken, token)
+	}
+	response, err := r.http.Do(request)
+	if err != nil {
+		return fmt.Errorf("execd does not answer: %w", err)
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(response.Body, 1024))
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("execd answers %s with %s: %s", operation, response.Status, strings.TrimSpace(string(text)))
+	}
+	return nil
+}
+
+// execdToken is the token of the execd in a pod: that of the task which runs it, or else of a container.
+func execdToken(b *v1alpha1.BatchSandbox, pod *corev1.Pod) string {
+	if b.Spec.TaskTemplate != nil {
+		for _, variable := range b.Spec.TaskTemplate.Env {
+			if variable.Name == v1alpha1.EnvExecdToken {
+				return variable.Value
+			}
+		}
+	}
+	for i := range pod.Spec.Containers {
+		for _, variable := range pod.Spec.Containers[i].Env {
+			if variable.Name == v1alpha1.EnvExecdToken && variable.Value != "" {
+				return variable.Value
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,145 @@
+package batch_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sandbox.internal/runtime/kube/batch"
+	"sandbox.internal/runtime/kube/v1alpha1"
+)
+
+// heap is a Pools as simple as can be, over real pods: each is given once, and deleted when it comes back. What a real Pool adds is tested
+// where it is.
+type heap struct {
+	client client.Client
+	waker  *batch.Waker
+	mu     sync.Mutex
+	free   []string
+	err    error
+}
+
+func (h *heap) Allocate(ctx context.Context, b *v1alpha1.BatchSandbox) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	a, err := b.Allocation()
+	if err != nil || h.err != nil {
+		return 0, fmt.Errorf("%w", h.err)
+	}
+	n := min(int(b.Spec.Replicas)-len(a.Pods), len(h.free))
+	if n > 0 {
+		a.Pods = append(a.Pods, h.free[:n]...)
+		changed := b.DeepCopy()
+		changed.SetAllocation(a)
+		changed.Finalizers = []string{v1alpha1.Finalizer}
+		if err := h.client.Patch(ctx, changed, client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})); err != nil {
+			return 0, err
+		}
+		h.free = h.free[n:]
+		*b = *changed
+	}
+	return int(b.Spec.Replicas) - len(a.Pods), nil
+}
+
+func (h *heap) Release(ctx context.Context, b *v1alpha1.BatchSandbox, shards []int) error {
+	a, err := b.Allocation()
+	if err != nil {
+		return err
+	}
+	for _, number := range shards {
+		pod := new(corev1.Pod)
+		pod.Namespace, pod.Name = b.Namespace, a.Pods[number]
+		if err := h.client.Delete(ctx, pod); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+		a.Pods[number] = ""
+	}
+	if len(a.Pods) > int(b.Spec.Replicas) {
+		a.Pods = a.Pods[:b.Spec.Replicas]
+	}
+	changed := b.DeepCopy()
+	changed.SetAllocation(a)
+	if err := h.client.Patch(ctx, changed, client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})); err != nil {
+		return err
+	}
+	*b = *changed
+	return nil
+}
+
+// stock puts n ready pods into the namespace and gives them to the heap.
+func (h *heap) stock(p *place, batch string, n int) {
+	p.Helper()
+	var names []string
+	for i := range n {
+		name := fmt.Sprintf("warm-%s-%d", batch, i)
+		names = append(names, name)
+		p.must(p.Create(p.Context(), warmPod(p.namespace, name)))
+	}
+	p.eventually(func() error {
+		for _, name := range names {
+			pod := new(corev1.Pod) // as the controller's cache has it: a Pool gives no others
+			if err := h.client.Get(p.Context(), client.ObjectKey{Namespace: p.namespace, Name: name}, pod); err != nil || pod.Status.PodIP == "" {
+				return fmt.Errorf("%s is not ready (%v)", name, err)
+			}
+		}
+		return nil
+	})
+	h.mu.Lock()
+	h.free = append(h.free, names...)
+	h.mu.Unlock()
+	if h.waker != nil {
+		h.waker.Wake(p.namespace, batch)
+	}
+}
+
+func warmPod(namespace, name string) *corev1.Pod {
+	pod := new(corev1.Pod)
+	pod.Namespace, pod.Name = namespace, name
+	pod.Labels = map[string]string{v1alpha1.LabelPool: "warm", v1alpha1.LabelManagedBy: v1alpha1.ManagedBy}
+	pod.Spec.Containers = []corev1.Container{{Name: "main", Image: "sandbox/busybox:dev"}}
+	return pod
+}
+
+type noTasks struct{}
+
+func (noTasks) Sync(context.Context, *v1alpha1.BatchSandbox, []*corev1.Pod) ([]batch.TaskState, error) {
+	return nil, fmt.Errorf("no test of this batch has tasks")
+}
+func (noTasks) Forget(string, string) {}
+
+// script is a Tasks that says of each sandbox's task what the test does.
+type script struct {
+	waker *batch.Waker
+	mu    sync.Mutex
+	says  map[types.NamespacedName][]batch.TaskState
+}
+
+func (s *script) Sync(_ context.Context, b *v1alpha1.BatchSandbox, pods []*corev1.Pod) ([]batch.TaskState, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	states := make([]batch.TaskState, len(pods))
+	for i := range states {
+		states[i].Phase = batch.TaskPending
+		if said := s.says[client.ObjectKeyFromObject(b)]; pods[i] != nil && i < len(said) {
+			states[i] = said[i]
+		}
+	}
+	return states, nil
+}
+
+func (s *script) Forget(string, string) {}
+
+func (s *script) say(namespace, name string, states ...batch.TaskState) {
+	s.mu.Lock()
+	if s.says == nil {
+		s.says = make(map[types.NamespacedName][]batch.TaskState)
+	}
+	s.says[types.NamespacedName{Namespace: namespace, Name: name}] = states
+	s.mu.Unlock()
+	s.waker.Wake(namespace, name)
+}

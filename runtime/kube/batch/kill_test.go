@@ -1,0 +1,172 @@
+package batch_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/ptr"
+
+	"sandbox.internal/runtime/kube/v1alpha1"
+)
+
+// The variables that make the test's program a controller, which another one kills.
+const (
+	envNamespace  = "BATCH_TEST_NAMESPACE"
+	envKubeconfig = "BATCH_TEST_KUBECONFIG"
+)
+
+// beController runs a controller until somebody kills the process. It says so on standard output when it works.
+func beController(namespace string) int {
+	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv(envKubeconfig))
+	if err == nil {
+		config.QPS = -1
+		err = runController(context.Background(), config, namespace, func() { fmt.Println("works") })
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+// life is what a batch of the test is meant to be in the end.
+type life struct {
+	replicas int32
+	expires  bool
+	deleted  bool
+	scaled   bool
+	first    map[string]string // the UIDs of its pods when all ran for the first time
+}
+
+// TestKilled ends controllers at random moments while batches are made, scaled and deleted. In the end all is as if none had died.
+func TestKilled(t *testing.T) {
+	p := newPlace(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var killing sync.WaitGroup
+	defer killing.Wait()
+	defer cancel()
+	killing.Go(func() {
+		for n := 0; ctx.Err() == nil; n++ {
+			if err := p.oneShortLife(ctx, n%2 == 0); err != nil && ctx.Err() == nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+
+	lives := make(map[string]*life)
+	for i := range 24 {
+		name := fmt.Sprintf("b%d", i)
+		l := &life{replicas: 1 + rand.Int32N(4)}
+		lives[name] = l
+		b := p.batch(name, l.replicas)
+		p.must(p.Create(t.Context(), b))
+		pause(200)
+		switch i % 4 {
+		case 1:
+			l.replicas, l.scaled = rand.Int32N(7), true
+			p.change(name, func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = l.replicas })
+			if i%8 == 1 {
+				pause(300)
+				l.replicas = rand.Int32N(7)
+				p.change(name, func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = l.replicas })
+			}
+		case 2:
+			l.expires = true
+			p.change(name, func(b *v1alpha1.BatchSandbox) {
+				b.Spec.ExpireTime = ptr.To(metav1.NewTime(time.Now().Add(2 * time.Second)))
+			})
+		case 3:
+			l.deleted = true
+			p.must(p.Delete(t.Context(), b))
+		}
+	}
+	// The undisturbed ones must keep the pods that they have got, whoever dies.
+	for name, l := range lives {
+		if !l.scaled && !l.expires && !l.deleted {
+			p.has(name, "running", running(l.replicas))
+			l.first = p.uids(name)
+		}
+	}
+	for range 3 {
+		pause(600)
+	}
+	cancel()
+	killing.Wait()
+	p.control(nil, nil)
+	for name, l := range lives {
+		if l.expires || l.deleted {
+			p.isGone(name)
+			continue
+		}
+		b := p.has(name, "running", running(l.replicas))
+		if b.Status.Outcomes != "" {
+			t.Errorf("%s has lost sandboxes: %+v", name, b.Status)
+		}
+		var want []string
+		for i := range l.replicas {
+			want = append(want, fmt.Sprintf("%s-%d", name, i))
+		}
+		if got := p.pods(name); !slices.Equal(got, want) {
+			t.Errorf("%s has the pods %q", name, got)
+		}
+		if l.first != nil && fmt.Sprint(p.uids(name)) != fmt.Sprint(l.first) {
+			t.Errorf("%s has other pods than in the beginning: %v and not %v", name, p.uids(name), l.first)
+		}
+	}
+}
+
+// pause lets a random time pass, so that a controller dies in another moment each time. Nothing is judged by it.
+func pause(milliseconds int) {
+	time.Sleep(time.Duration(rand.IntN(milliseconds)) * time.Millisecond)
+}
+
+func (p *place) uids(name string) map[string]string {
+	p.Helper()
+	uids := make(map[string]string)
+	for _, pod := range p.pods(name) {
+		uids[pod] = string(p.pod(pod).UID)
+	}
+	return uids
+}
+
+// oneShortLife runs a controller and ends it a moment after it has begun to work: a process with SIGKILL, or one within the test by its
+// context.
+func (p *place) oneShortLife(ctx context.Context, process bool) error {
+	if !process {
+		inner, cancel := context.WithCancel(ctx)
+		defer cancel()
+		return runController(inner, p.config, p.namespace, func() {
+			time.AfterFunc(time.Duration(rand.IntN(400))*time.Millisecond, cancel)
+		})
+	}
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), envNamespace+"="+p.namespace, envKubeconfig+"="+theCluster.Kubeconfig)
+	var complaints strings.Builder
+	child.Stderr = &complaints
+	out, err := child.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := child.Start(); err != nil {
+		return err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = child.Process.Kill() })
+	defer stop()
+	if n, err := out.Read(make([]byte, 16)); n == 0 && ctx.Err() == nil {
+		_ = child.Process.Kill()
+		_ = child.Wait()
+		return fmt.Errorf("the controller does not begin to work (%w): %s", err, complaints.String())
+	}
+	pause(400)
+	_ = child.Process.Kill()
+	_ = child.Wait() // killed: that is an error, and meant
+	return nil
+}

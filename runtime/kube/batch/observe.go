@@ -1,0 +1,201 @@
+package batch
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"sandbox.internal/runtime/kube/v1alpha1"
+)
+
+// sandbox is what a pod, or the lack of one, tells of one sandbox.
+type sandbox struct {
+	pod       *corev1.Pod
+	scheduled bool // the pod is on a node, or comes from a pool
+	usable    bool // its readiness probe says so, and its task, if it has one, is ready or has ended
+	address   string
+
+	ended  bool // nothing of it runs any more, or soon nothing will
+	failed bool // it ended by an error
+
+	// Why it is not usable, or how it ended. fatal is set where waiting cannot help.
+	fatal   bool
+	reason  string
+	message string
+}
+
+// observe tells what a pod shows. It knows neither the clock nor the batch's past.
+func observe(pod *corev1.Pod) sandbox {
+	s := sandbox{pod: pod, scheduled: pod.Spec.NodeName != "", address: pod.Status.PodIP}
+	switch pod.Status.Phase {
+	case corev1.PodSucceeded, corev1.PodFailed:
+		s.ended = true
+		s.failed, s.reason, s.message = ending(pod)
+		return s
+	}
+	if pod.DeletionTimestamp != nil {
+		s.ended, s.failed = true, true
+		s.reason, s.message = v1alpha1.ReasonRemovedExternally, fmt.Sprintf("pod %s is being deleted, and not by the controller", pod.Name)
+		return s
+	}
+	main := mainContainer(pod)
+	if status := containerStatus(pod.Status.ContainerStatuses, main.Name); status != nil && status.State.Terminated != nil && !restarts(pod, status.State.Terminated) {
+		s.ended = true
+		s.failed, s.reason, s.message = exit(status.Name, status.State.Terminated)
+		return s
+	}
+	if ready(pod) {
+		s.usable = true
+		s.reason = v1alpha1.ReasonContainerRunning
+		return s
+	}
+	s.reason, s.message, s.fatal = waiting(pod, main)
+	return s
+}
+
+// mainContainer is the one whose end ends the sandbox: the one that kubectl takes by default, else the first that is not the
+// task-executor's.
+func mainContainer(pod *corev1.Pod) *corev1.Container {
+	name := pod.Annotations["kubectl.kubernetes.io/default-container"]
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name == name {
+			return &pod.Spec.Containers[i]
+		}
+	}
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name != v1alpha1.ContainerTaskExecutor {
+			return &pod.Spec.Containers[i]
+		}
+	}
+	return &pod.Spec.Containers[0]
+}
+
+func containerStatus(statuses []corev1.ContainerStatus, name string) *corev1.ContainerStatus {
+	i := slices.IndexFunc(statuses, func(s corev1.ContainerStatus) bool { return s.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &statuses[i]
+}
+
+// restarts reports whether the kubelet starts a container again that ended so.
+func restarts(pod *corev1.Pod, end *corev1.ContainerStateTerminated) bool {
+	switch pod.Spec.RestartPolicy {
+	case corev1.RestartPolicyNever:
+		return false
+	case corev1.RestartPolicyOnFailure:
+		return end.ExitCode != 0
+	default:
+		return true
+	}
+}
+
+func ready(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// ending tells how a pod ended whose phase says that it did.
+func ending(pod *corev1.Pod) (failed bool, reason, message string) {
+	switch pod.Status.Reason {
+	case "DeadlineExceeded":
+		return true, v1alpha1.ReasonExpired, "the pod was active for longer than its activeDeadlineSeconds"
+	case "Evicted":
+		return true, v1alpha1.ReasonResourceLimit, "the node evicted the pod: " + pod.Status.Message
+	case "NodeLost", "NodeShutdown", "Terminated", "Preempting":
+		return true, v1alpha1.ReasonRemovedExternally, strings.TrimSpace(pod.Status.Reason + ": " + pod.Status.Message)
+	}
+	// The main container first, then whatever failed besides it.
+	names := []string{mainContainer(pod).Name}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		names = append(names, c.Name)
+	}
+	statuses := slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses)
+	for i, name := range names {
+		status := containerStatus(statuses, name)
+		if status != nil && status.State.Terminated != nil && (i == 0 || status.State.Terminated.ExitCode != 0) {
+			return exit(name, status.State.Terminated)
+		}
+	}
+	switch {
+	case pod.Status.Phase == corev1.PodSucceeded:
+		return false, v1alpha1.ReasonEntrypointExited, "all containers ended with exit code 0"
+	case strings.HasPrefix(pod.Status.Reason, "OutOf"): // the kubelet took no more: OutOfcpu, OutOfmemory, OutOfpods
+		return true, v1alpha1.ReasonResourceLimit, pod.Status.Reason + ": " + pod.Status.Message
+	}
+	return true, v1alpha1.ReasonContainerError, strings.Trim(pod.Status.Reason+": "+pod.Status.Message, ": ")
+}
+
+// exit tells how a container ended. Its message has the last lines of the log where terminationMessagePolicy asks for them.
+func exit(container string, end *corev1.ContainerStateTerminated) (failed bool, reason, message string) {
+	lines := strings.TrimSpace(end.Message)
+	switch {
+	case end.Reason == "OOMKilled":
+		return true, v1alpha1.ReasonOOMKilled, fmt.Sprintf("container %s used more memory than its limit", container)
+	case end.Reason == "StartError" || end.Reason == "ContainerCannotRun":
+		return true, v1alpha1.ReasonContainerError, fmt.Sprintf("container %s did not start: %s", container, lines)
+	}
+	message = fmt.Sprintf("container %s ended with exit code %d", container, end.ExitCode)
+	if end.Signal != 0 {
+		message = fmt.Sprintf("container %s was ended by signal %d", container, end.Signal)
+	}
+	if lines != "" {
+		message += ":\n" + lines
+	}
+	return end.ExitCode != 0, v1alpha1.ReasonEntrypointExited, message
+}
+
+// waiting tells why a pod is not usable yet, and whether it never will be.
+func waiting(pod *corev1.Pod, main *corev1.Container) (reason, message string, fatal bool) {
+	if pod.Spec.NodeName == "" {
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+				return v1alpha1.ReasonResourceLimit, "no node takes the pod: " + c.Message, false
+			}
+		}
+		return v1alpha1.ReasonProvisioning, "waits for a node", false
+	}
+	statuses := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
+	for i := range statuses {
+		status := &statuses[i]
+		if w := status.State.Waiting; w != nil {
+			switch w.Reason {
+			case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable", "SignatureValidationFailed":
+				return v1alpha1.ReasonImagePullError, fmt.Sprintf("container %s: %s", status.Name, w.Message), !passing(w)
+			case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
+				return v1alpha1.ReasonContainerError, fmt.Sprintf("container %s: %s", status.Name, w.Message), false
+			case "CrashLoopBackOff":
+				message := fmt.Sprintf("container %s ends again and again", status.Name)
+				if last := status.LastTerminationState.Terminated; last != nil {
+					_, _, how := exit(status.Name, last)
+					message += ": " + how
+				}
+				return v1alpha1.ReasonContainerError, message, false
+			}
+		}
+	}
+	if status := containerStatus(pod.Status.ContainerStatuses, main.Name); status != nil && status.State.Running != nil {
+		return v1alpha1.ReasonContainerStarting, "runs, and is not proven usable yet", false
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionTrue {
+			return v1alpha1.ReasonImagePulling, fmt.Sprintf("node %s pulls the image %s or makes the container", pod.Spec.NodeName, main.Image), false
+		}
+	}
+	return v1alpha1.ReasonContainerStarting, fmt.Sprintf("node %s makes the pod", pod.Spec.NodeName), false
+}
+
+// passing reports whether a failed pull may succeed when the kubelet tries again, going by the registry's words.
+func passing(w *corev1.ContainerStateWaiting) bool {
+	if w.Reason == "InvalidImageName" || w.Reason == "ErrImageNeverPull" {
+		return false
+	}
+	text := strings.ToLower(w.Message)
+	return slices.ContainsFunc([]string{
+		"timeout", "timed out", "deadline exceeded", "toomanyrequests", "too many requests", "429", "500 internal", "502 bad gateway",
+		"503 service", "504 gateway", "unexpected eof", "connection reset", "temporary failure", "try again", "pull qps exceeded",
+	}, func(word string) bool { return strings.Contains(text, word) })
+}

@@ -1,0 +1,213 @@
+package batch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sandbox.internal/runtime/kube/v1alpha1"
+)
+
+// podName is the name of a sandbox's own pod. It follows from the number, so that a controller that died can have made it only once.
+func podName(b *v1alpha1.BatchSandbox, number int) string {
+	return fmt.Sprintf("%s-%d", b.Name, number)
+}
+
+// build makes the pod of a sandbox from the template. Its errors name the field that breaks a rule.
+func build(b *v1alpha1.BatchSandbox, number int) (*corev1.Pod, error) {
+	template := b.Spec.Template.DeepCopy()
+	if number < len(b.Spec.ShardPatches) {
+		var err error
+		if template, err = patched(template, b.Spec.ShardPatches[number].Raw); err != nil {
+			return nil, fmt.Errorf("spec.shardPatches[%d]: %w", number, err)
+		}
+	}
+	if len(template.Spec.Containers) == 0 {
+		return nil, errors.New("spec.template.spec.containers: at least one is needed")
+	}
+	if b.Spec.TaskTemplate != nil {
+		if err := v1alpha1.CheckTaskPod(template); err != nil {
+			return nil, fmt.Errorf("spec.%w", err)
+		}
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        podName(b, number),
+			Namespace:   b.Namespace,
+			Labels:      template.Labels,
+			Annotations: template.Annotations,
+			Finalizers:  template.Finalizers,
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("BatchSandbox")),
+			},
+		},
+		Spec: template.Spec,
+	}
+	if pod.Labels == nil {
+		pod.Labels = make(map[string]string)
+	}
+	pod.Labels[v1alpha1.LabelManagedBy] = v1alpha1.ManagedBy
+	pod.Labels[v1alpha1.LabelBatch] = b.Name
+	pod.Labels[v1alpha1.LabelShard] = strconv.Itoa(number)
+	for i := range pod.Spec.Containers {
+		if c := &pod.Spec.Containers[i]; c.TerminationMessagePolicy == "" {
+			c.TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError // the last lines of its log say how it ended
+		}
+	}
+	return pod, nil
+}
+
+func patched(template *corev1.PodTemplateSpec, patch []byte) (*corev1.PodTemplateSpec, error) {
+	if len(patch) == 0 || string(patch) == "null" {
+		return template, nil
+	}
+	original, err := json.Marshal(template)
+	if err != nil {
+		return nil, err
+	}
+	merged, err := strategicpatch.StrategicMergePatch(original, patch, corev1.PodTemplateSpec{})
+	if err != nil {
+		return nil, err
+	}
+	result := new(corev1.PodTemplateSpec)
+	if err := json.Unmarshal(merged, result); err != nil {
+		return nil, err
+	}
+	return result, nil
+}
+
+// numberOf returns which sandbox a pod is that was made from the batch's template.
+func numberOf(pod metav1.Object) (int, bool) {
+	number, err := strconv.Atoi(pod.GetLabels()[v1alpha1.LabelShard])
+	return number, err == nil && number >= 0 && pod.GetName() == pod.GetLabels()[v1alpha1.LabelBatch]+"-"+strconv.Itoa(number)
+}
+
+// create makes the pods of the numbers, a few at first, so that a template which the API server refuses is not refused a thousand times.
+// It returns who has none for what reason; an error is worth another try of everything.
+func (r *Reconciler) create(ctx context.Context, b *v1alpha1.BatchSandbox, numbers []int) (made int, refused map[int]refusal, err error) {
+	refused = make(map[int]refusal)
+	for size := 1; len(numbers) > 0; size = min(2*size, maxParallel) {
+		wave := numbers[:min(size, len(numbers))]
+		numbers = numbers[len(wave):]
+		results := make([]error, len(wave))
+		inParallel(len(wave), func(i int) { results[i] = r.createOne(ctx, b, wave[i]) })
+		for i, err := range results {
+			why, again := classify(err)
+			switch {
+			case again != nil:
+				return made, refused, again
+			case why == nil:
+				made++
+				continue
+			}
+			refused[wave[i]] = *why
+			if wave[i] < len(b.Spec.ShardPatches) {
+				continue
+			}
+			// Without a patch the others are the same pod, and the answer would be.
+			rest := numbers[:0:0]
+			for _, number := range numbers {
+				if number < len(b.Spec.ShardPatches) {
+					rest = append(rest, number)
+				} else {
+					refused[number] = *why
+				}
+			}
+			numbers = rest
+		}
+	}
+	return made, refused, nil
+}
+
+// invalidTemplate is an error of build.
+type invalidTemplate struct{ error }
+
+// foreignPod is the error when a pod of the name exists that is not the batch's.
+type foreignPod struct{ error }
+
+func (r *Reconciler) createOne(ctx context.Context, b *v1alpha1.BatchSandbox, number int) error {
+	pod, err := build(b, number)
+	if err != nil {
+		return invalidTemplate{err}
+	}
+	err = r.client.Create(ctx, pod)
+	if !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	existing := new(metav1.PartialObjectMetadata)
+	existing.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+	if err := r.live.Get(ctx, client.ObjectKeyFromObject(pod), existing); err != nil {
+		return client.IgnoreNotFound(err) // gone again: its event brings us back
+	}
+	if !metav1.IsControlledBy(existing, b) {
+		return foreignPod{fmt.Errorf("a pod %s exists that is not this batch's", pod.Name)}
+	}
+	return nil // made before, and the cache does not know yet
+}
+
+// classify tells a refusal, which the status shows, from an error, which is tried again.
+func classify(err error) (*refusal, error) {
+	var invalid invalidTemplate
+	var foreign foreignPod
+	switch {
+	case err == nil:
+		return nil, nil
+	case errors.As(err, &invalid):
+		return &refusal{v1alpha1.ReasonInvalidTemplate, err.Error(), true}, nil
+	case errors.As(err, &foreign):
+		return &refusal{v1alpha1.ReasonContainerError, err.Error(), false}, nil
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+		return &refusal{v1alpha1.ReasonInvalidTemplate, "the API server refuses the pod: " + err.Error(), true}, nil
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"):
+		return &refusal{v1alpha1.ReasonResourceLimit, err.Error(), false}, nil
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "violates PodSecurity"),
+		apierrors.IsForbidden(err) && strings.Contains(err.Error(), "must be less than or equal to"): // a LimitRange
+		return &refusal{v1alpha1.ReasonInvalidTemplate, "the API server refuses the pod: " + err.Error(), true}, nil
+	}
+	return nil, err
+}
+
+// end makes sure that nothing of a pod that was made from the batch's template runs any more, soon. With keep, a pod whose containers have
+// run stays as an object, so that its log can be read: the kubelet ends its containers because its time is up.
+func (r *Reconciler) end(ctx context.Context, pod *corev1.Pod, keep bool) error {
+	if keep && pod.DeletionTimestamp == nil && hasRun(pod) {
+		if pod.Spec.ActiveDeadlineSeconds != nil && *pod.Spec.ActiveDeadlineSeconds == 1 {
+			return nil
+		}
+		changed := pod.DeepCopy()
+		second := int64(1)
+		changed.Spec.ActiveDeadlineSeconds = &second
+		return client.IgnoreNotFound(r.client.Patch(ctx, changed, client.MergeFrom(pod)))
+	}
+	if pod.DeletionTimestamp != nil {
+		return nil
+	}
+	return client.IgnoreNotFound(r.client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}))
+}
+
+// hasRun reports whether there may be a log.
+func hasRun(pod *corev1.Pod) bool {
+	if pod.Spec.NodeName == "" {
+		return false
+	}
+	for _, status := range pod.Status.ContainerStatuses {
+		if status.State.Running != nil || status.State.Terminated != nil || status.RestartCount > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// terminal reports whether nothing of a pod runs: the kubelet says so only then.
+func terminal(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
+}

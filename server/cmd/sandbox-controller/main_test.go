@@ -1,0 +1,249 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	// lumberjack's goroutine, which removes old files, lives as long as the process.
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"),
+		goleak.IgnoreTopFunction("gopkg.in/natefinch/lumberjack.v2.(*Logger).millRun"))
+}
+
+// patience is how long anything may take on a machine that does other things, too.
+const patience = time.Minute
+
+// flagged parses a command line that must be right.
+func flagged(t *testing.T, args ...string) settings {
+	t.Helper()
+	s, err := parse(args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// written logs a line at each level with the settings and returns what came to stderr.
+func written(t *testing.T, s logSettings) string {
+	t.Helper()
+	var out bytes.Buffer
+	logger, finish, err := newLogger(s, &out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer finish()
+	logger.Info("an info line", "key", "value")
+	logger.V(1).Info("a debug line")
+	logger.V(4).Info("a line of verbosity 4")
+	logger.Error(fmt.Errorf("the cause"), "an error line")
+	return out.String()
+}
+
+// fill writes megabytes into the log.
+func fill(t *testing.T, s logSettings, megabytes int) {
+	t.Helper()
+	logger, finish, err := newLogger(s, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer finish()
+	line := strings.Repeat("x", 64<<10)
+	for range megabytes * 16 {
+		logger.Info(line)
+	}
+}
+
+// eventually waits until the folder's files, besides the log itself, are as wanted.
+func eventually(t *testing.T, folder string, wanted func(names []string) bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		names, err := filepath.Glob(filepath.Join(folder, "controller-*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wanted(names) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the folder has %q", names)
+		}
+	}
+}
+
+func TestFlagsOfTheLog(t *testing.T) {
+	file := func(t *testing.T, args ...string) (logSettings, string) {
+		folder := t.TempDir()
+		s := flagged(t, append([]string{"--enable-file-log", "--log-file-path", filepath.Join(folder, "controller.log"), "--log-max-size", "1"}, args...)...)
+		return s.log, folder
+	}
+	t.Run("row lifecycle/controller/--enable-file-log", func(t *testing.T) {
+		if flagged(t).log.toFile {
+			t.Error("the file log is on by default")
+		}
+		s, _ := file(t)
+		toStderr := written(t, s)
+		if text, err := os.ReadFile(s.path); err != nil || string(text) != toStderr || toStderr == "" {
+			t.Errorf("the file has %q and stderr %q (%v)", text, toStderr, err)
+		}
+		s.toFile, s.path = false, filepath.Join(t.TempDir(), "controller.log")
+		written(t, s)
+		if _, err := os.Stat(s.path); err == nil {
+			t.Error("the file is written without --enable-file-log")
+		}
+	})
+	t.Run("row lifecycle/controller/--log-file-path", func(t *testing.T) {
+		if path := flagged(t).log.path; path != "/var/log/sandbox-controller/controller.log" {
+			t.Errorf("the default is %s", path)
+		}
+		s, folder := file(t)
+		s.path = filepath.Join(folder, "a", "b", "controller.log") // the folders are made
+		written(t, s)
+		if _, err := os.Stat(s.path); err != nil {
+			t.Error(err)
+		}
+		s.path = filepath.Join(s.path, "below-a-file")
+		if _, _, err := newLogger(s, io.Discard); err == nil || !strings.Contains(err.Error(), "--log-file-path") {
+			t.Errorf("a path that cannot be: %v", err)
+		}
+	})
+	t.Run("row lifecycle/controller/--log-max-size", func(t *testing.T) {
+		if size := flagged(t).log.maxSize; size != 100 {
+			t.Errorf("the default is %d", size)
+		}
+		s, folder := file(t, "--log-compress=false")
+		fill(t, s, 3)
+		eventually(t, folder, func(names []string) bool { return len(names) >= 2 })
+		if info, err := os.Stat(s.path); err != nil || info.Size() > 1<<20 {
+			t.Errorf("the file is greater than 1 MB: %v, %v", info, err)
+		}
+	})
+	t.Run("row lifecycle/controller/--log-max-backups", func(t *testing.T) {
+		if n := flagged(t).log.maxBackups; n != 10 {
+			t.Errorf("the default is %d", n)
+		}
+		s, folder := file(t, "--log-compress=false", "--log-max-backups", "1")
+		for _, day := range []string{"01", "02", "03"} { // older files of the same log
+			old(t, folder, "2020-01-"+day+"T00-00-00.000")
+		}
+		s.maxAge = 0
+		fill(t, s, 2)
+		eventually(t, folder, func(names []string) bool { return len(names) == 1 && !strings.Contains(names[0], "T00-00-00") })
+	})
+	t.Run("row lifecycle/controller/--log-max-age", func(t *testing.T) {
+		if days := flagged(t).log.maxAge; days != 30 {
+			t.Errorf("the default is %d", days)
+		}
+		s, folder := file(t, "--log-compress=false", "--log-max-age", "30", "--log-max-backups", "0")
+		tooOld := old(t, folder, time.Now().Add(-31*24*time.Hour).UTC().Format("2006-01-02T15-04-05.000"))
+		young := old(t, folder, time.Now().Add(-29*24*time.Hour).UTC().Format("2006-01-02T15-04-05.000"))
+		fill(t, s, 2)
+		eventually(t, folder, func(names []string) bool {
+			text := strings.Join(names, " ")
+			return !strings.Contains(text, tooOld) && strings.Contains(text, young) && len(names) >= 2
+		})
+	})
+	t.Run("row lifecycle/controller/--log-compress", func(t *testing.T) {
+		if !flagged(t).log.compress || flagged(t, "--log-compress=false").log.compress {
+			t.Error("the default is false, or the flag does nothing")
+		}
+		s, folder := file(t)
+		fill(t, s, 2)
+		eventually(t, folder, func(names []string) bool { return len(names) > 0 && strings.HasSuffix(names[0], ".log.gz") })
+	})
+	t.Run("row lifecycle/controller/--zap-encoder", func(t *testing.T) {
+		s := flagged(t)
+		if text := written(t, s.log); s.log.encoder != "" || json.Valid([]byte(strings.SplitN(text, "\n", 2)[0])) || !strings.Contains(text, "an info line") {
+			t.Errorf("by default %q, the log is %q", s.log.encoder, text)
+		}
+		var line struct{ Msg, Level, Key string }
+		text := written(t, flagged(t, "--zap-encoder", "json").log)
+		if err := json.Unmarshal([]byte(strings.SplitN(text, "\n", 2)[0]), &line); err != nil || line.Msg != "an info line" || line.Level != "info" || line.Key != "value" {
+			t.Errorf("as JSON: %v: %q", err, text)
+		}
+	})
+	t.Run("row lifecycle/controller/--zap-log-level", func(t *testing.T) {
+		lines := []string{"an error line", "an info line", "a debug line", "a line of verbosity 4"}
+		for level, want := range map[string]int{"error": 1, "": 2, "info": 2, "0": 2, "debug": 3, "1": 3, "4": 4} {
+			text := written(t, flagged(t, "--zap-log-level", level).log)
+			for i, line := range lines {
+				if strings.Contains(text, line) != (i < want) {
+					t.Errorf("level %q: %q in %q", level, line, text)
+				}
+			}
+		}
+	})
+}
+
+// old makes a file that looks like a former log, and returns its name.
+func old(t *testing.T, folder, stamp string) string {
+	t.Helper()
+	name := "controller-" + stamp + ".log"
+	if err := os.WriteFile(filepath.Join(folder, name), []byte("old\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestCommandLine(t *testing.T) {
+	s := flagged(t, "--namespace", "boxes", "--leader-elect", "--metrics-bind-address", "0", "--kubeconfig", "file")
+	if s.options.Namespace != "boxes" || !s.options.LeaderElection || s.options.MetricsAddress != "0" || s.options.HealthAddress != ":8083" || s.kubeconfig != "file" {
+		t.Errorf("%+v", s)
+	}
+	for want, args := range map[string][]string{
+		"unexpected argument":          {"x"},
+		"not defined":                  {"--port", "1"},
+		"--zap-log-level: must be":     {"--zap-log-level", "loud"},
+		"--zap-encoder: must be":       {"--zap-encoder", "xml"},
+		"--log-max-size: must be":      {"--log-max-size", "0"},
+		"--log-max-backups: must not":  {"--log-max-backups", "-1"},
+		"--log-max-age: must not":      {"--log-max-age", "-1"},
+		"--log-file-path: must not be": {"--enable-file-log", "--log-file-path", ""},
+	} {
+		var out, errs bytes.Buffer
+		if code := run(args, &out, &errs); code != exitUsage || !strings.Contains(errs.String(), want) || !strings.Contains(errs.String(), "usage:") {
+			t.Errorf("%q: exit %d: %s", args, code, errs.String())
+		}
+	}
+	var out, errs bytes.Buffer
+	if code := run([]string{"--kubeconfig", filepath.Join(t.TempDir(), "missing")}, &out, &errs); code != exitFailure || !strings.Contains(errs.String(), "--kubeconfig") {
+		t.Errorf("exit %d: %s", code, errs.String())
+	}
+	if code := run([]string{"--help"}, &out, io.Discard); code != 0 || out.String() != usage {
+		t.Errorf("help: exit %d: %s", code, out.String())
+	}
+	if code := run([]string{"version"}, &out, io.Discard); code != 0 || !strings.Contains(out.String(), "sandbox-controller ") {
+		t.Errorf("version: exit %d", code)
+	}
+}
+
+// TestEveryFlagIsDocumented compares what --help and the documentation say with the flags that there are.
+func TestEveryFlagIsDocumented(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/kubernetes-controller.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := os.ReadFile("main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile(`flags\.\w+\(&s\.[\w.]+, "([a-z-]+)"`).FindAllSubmatch(source, -1)
+	if len(names) != 14 {
+		t.Fatalf("%d flags found", len(names))
+	}
+	for _, name := range names {
+		if text := "--" + string(name[1]); !strings.Contains(usage, "  "+text+" ") || !strings.Contains(string(page), "| `"+text+"` |") {
+			t.Errorf("%s is missing in --help or in docs/kubernetes-controller.md", text)
+		}
+	}
+}
