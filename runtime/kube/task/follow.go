@@ -1,0 +1,150 @@
+package task
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"sandbox.internal/runtime/kube/batch"
+	"sandbox.internal/runtime/tasks"
+)
+
+// follower follows the task of one pod.
+type follower struct {
+	pod    types.UID
+	cancel context.CancelFunc
+
+	mu   sync.Mutex
+	last batch.TaskState
+}
+
+func (f *follower) state() batch.TaskState {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.last
+}
+
+// set reports whether the state is another one than before.
+func (f *follower) set(state batch.TaskState) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	before := f.last
+	f.last = state
+	return before.Phase != state.Phase || before.Ready != state.Ready || before.Reason != state.Reason || before.Message != state.Message
+}
+
+// errVanished is what a follower sees when an executor does not know its task any more.
+var errVanished = errors.New("the task-executor has forgotten the task: it is not run again")
+
+// follow starts following. The caller holds t.mu.
+func (t *Tasks) follow(key types.NamespacedName, name string, body tasks.Task, pod *corev1.Pod) *follower {
+	ctx, cancel := context.WithCancel(t.ctx)
+	f := &follower{pod: pod.UID, cancel: cancel, last: batch.TaskState{Phase: batch.TaskPending, Message: "waits for its task-executor"}}
+	executor := t.executor(pod)
+	t.done.Go(func() {
+		defer cancel()
+		tell := func(state batch.TaskState) {
+			if f.set(state) && ctx.Err() == nil {
+				t.wake(key.Namespace, key.Name)
+			}
+		}
+		follow(ctx, executor, name, body, tell)
+	})
+	return f
+}
+
+// follow asks an executor for the task until it has it, and then for news until the task has ended.
+func follow(ctx context.Context, executor *tasks.Client, name string, body tasks.Task, tell func(batch.TaskState)) {
+	var (
+		known    bool // the executor has the task
+		version  int64
+		answered time.Time // when it last did
+		pause    = firstPause
+	)
+	for ctx.Err() == nil {
+		var status tasks.Status
+		var err error
+		if !known {
+			status, err = put(ctx, executor, name, body)
+		} else {
+			status, version, err = news(ctx, executor, name, version)
+		}
+		var refused *tasks.Error
+		switch {
+		case err == nil:
+			known, answered, pause = true, time.Now(), firstPause
+			tell(translate(status))
+			if status.Ended() {
+				return
+			}
+			continue
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, errVanished):
+			tell(batch.TaskState{Phase: batch.TaskFailed, Reason: tasks.ReasonExecutorLost, Message: err.Error()})
+			return
+		case errors.As(err, &refused) && slices.Contains([]string{tasks.CodeInvalidRequest, tasks.CodeTaskDiffers, tasks.CodeBodyTooLarge}, refused.Code):
+			tell(batch.TaskState{Phase: batch.TaskFailed, Reason: refused.Code, Message: refused.Message})
+			return
+		case !known && refused == nil: // its container may still be starting
+			tell(batch.TaskState{Phase: batch.TaskPending, Message: "its task-executor does not answer yet"})
+		case !known:
+			tell(batch.TaskState{Phase: batch.TaskPending, Message: refused.Message})
+		case time.Since(answered) > silence:
+			tell(batch.TaskState{Phase: batch.TaskUnknown, Message: err.Error()})
+		}
+		select {
+		case <-time.After(pause):
+			pause = min(2*pause, lastPause)
+		case <-ctx.Done():
+		}
+	}
+}
+
+func put(ctx context.Context, executor *tasks.Client, name string, body tasks.Task) (tasks.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	return executor.Put(ctx, name, body)
+}
+
+// news returns the task's status when anything has changed in the pod since a version, or after a while.
+func news(ctx context.Context, executor *tasks.Client, name string, since int64) (tasks.Status, int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, waitTime+answerTime)
+	defer cancel()
+	list, err := executor.Wait(ctx, since, waitTime)
+	if err != nil {
+		return tasks.Status{}, since, err
+	}
+	for _, status := range list.Items {
+		if status.Name == name {
+			return status, list.Version, nil
+		}
+	}
+	return tasks.Status{}, since, errVanished
+}
+
+func translate(status tasks.Status) batch.TaskState {
+	state := batch.TaskState{Ready: status.Ready, Reason: status.Reason, Message: status.Message}
+	switch status.State {
+	case tasks.Running:
+		state.Phase = batch.TaskRunning
+	case tasks.Succeeded:
+		state.Phase = batch.TaskSucceeded
+	case tasks.Failed:
+		state.Phase = batch.TaskFailed
+	case tasks.Pending:
+		state.Phase = batch.TaskPending
+	default:
+		state.Phase = batch.TaskUnknown
+	}
+	if status.ExitCode != nil {
+		code := int32(*status.ExitCode)
+		state.ExitCode = &code
+	}
+	return state
+}

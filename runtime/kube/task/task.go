@@ -1,0 +1,207 @@
+// Package task runs the tasks of batches through the task-executors in their pods, and follows them.
+package task
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"sandbox.internal/runtime/kube/batch"
+	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/runtime/tasks"
+)
+
+const (
+	// waitTime is how long an executor holds a request for news.
+	waitTime = 30 * time.Second
+	// answerTime is how long any other answer may take, and one for news longer than waitTime.
+	answerTime = 10 * time.Second
+	// silence is how long an executor that has answered before may not answer until its task is Unknown.
+	silence = 5 * time.Second
+	// first and last bound the pause between tries.
+	firstPause, lastPause = 50 * time.Millisecond, 2 * time.Second
+
+	envToken = "TASK_EXECUTOR_TOKEN" // of the executor's container
+)
+
+// Tasks follows the task of each pod with a request that the executor answers when there is news. It remembers nothing that an executor
+// does not know: after a restart the same tasks are asked for again, which changes nothing.
+type Tasks struct {
+	wake   func(namespace, name string)
+	client *http.Client
+	port   int
+
+	ctx    context.Context // ends all followers
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+
+	mu      sync.Mutex
+	batches map[types.NamespacedName]*followed
+}
+
+// followed is a batch.
+type followed struct {
+	uid       types.UID
+	followers map[int]*follower // by the sandboxes' numbers
+}
+
+// New returns a Tasks that calls wake, which must not block, when the task of a batch has changed. Its Start ends it.
+func New(wake func(namespace, name string)) *Tasks {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.Proxy = nil // pods are in the cluster
+	transport.MaxIdleConnsPerHost = 2
+	t := &Tasks{
+		wake: wake, port: tasks.Port, batches: make(map[types.NamespacedName]*followed),
+		client: &http.Client{
+			Transport:     transport,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a pod is not to be trusted
+		},
+	}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	return t
+}
+
+// Start waits for the end of the context and then ends everything that goes on. It makes Tasks a part of a manager.
+func (t *Tasks) Start(ctx context.Context) error {
+	<-ctx.Done()
+	t.mu.Lock()
+	t.cancel()
+	t.mu.Unlock()
+	t.done.Wait()
+	t.client.CloseIdleConnections()
+	return nil
+}
+
+// Sync asks for the task of every pod that is there, once, and returns what is known of each. It never waits for an executor.
+func (t *Tasks) Sync(_ context.Context, b *v1alpha1.BatchSandbox, pods []*corev1.Pod) ([]batch.TaskState, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	key := types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
+	f := t.batches[key]
+	if f != nil && f.uid != b.UID {
+		f.end()
+		f = nil
+	}
+	if f == nil {
+		f = &followed{uid: b.UID, followers: make(map[int]*follower)}
+		t.batches[key] = f
+	}
+	states := make([]batch.TaskState, len(pods))
+	for number, pod := range pods {
+		old := f.followers[number]
+		if old != nil && (pod == nil || old.pod != pod.UID) {
+			old.cancel()
+			delete(f.followers, number)
+			old = nil
+		}
+		states[number] = batch.TaskState{Phase: batch.TaskPending, Message: "waits for its pod"}
+		if pod == nil || pod.Status.PodIP == "" || t.ctx.Err() != nil {
+			continue
+		}
+		if old == nil {
+			body, err := body(b, number)
+			if err != nil {
+				states[number] = batch.TaskState{Phase: batch.TaskFailed, Reason: v1alpha1.ReasonInvalidTemplate, Message: err.Error()}
+				continue
+			}
+			old = t.follow(key, fmt.Sprintf("%s-%d", b.UID, number), body, pod)
+			f.followers[number] = old
+		}
+		states[number] = old.state()
+	}
+	for _, number := range slices.Collect(maps.Keys(f.followers)) {
+		if number >= len(pods) {
+			f.followers[number].cancel()
+			delete(f.followers, number)
+		}
+	}
+	return states, nil
+}
+
+// Forget ends the following of a batch's tasks. The tasks go on until their pods are taken away.
+func (t *Tasks) Forget(namespace, name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	key := types.NamespacedName{Namespace: namespace, Name: name}
+	if f := t.batches[key]; f != nil {
+		f.end()
+		delete(t.batches, key)
+	}
+}
+
+func (f *followed) end() {
+	for _, follower := range f.followers {
+		follower.cancel()
+	}
+}
+
+// body is the task of a sandbox: the template with the sandbox's patch.
+func body(b *v1alpha1.BatchSandbox, number int) (tasks.Task, error) {
+	template := b.Spec.TaskTemplate
+	if number < len(b.Spec.ShardTaskPatches) {
+		patched, err := patched(template, b.Spec.ShardTaskPatches[number].Raw)
+		if err != nil {
+			return tasks.Task{}, fmt.Errorf("spec.shardTaskPatches[%d]: %w", number, err)
+		}
+		template = patched
+	}
+	task := tasks.Task{
+		Command: template.Command, Args: template.Args, WorkingDir: template.WorkingDir, TimeoutSeconds: template.TimeoutSeconds,
+	}
+	for _, variable := range template.Env {
+		task.Env = append(task.Env, tasks.EnvVar(variable))
+	}
+	if r := template.Readiness; r != nil {
+		task.Readiness = &tasks.Readiness{Port: int(r.Port), Path: r.Path}
+	}
+	if err := task.Validate(); err != nil {
+		return task, fmt.Errorf("the task of sandbox %d: %w", number, err)
+	}
+	return task, nil
+}
+
+func patched(template *v1alpha1.TaskTemplate, patch []byte) (*v1alpha1.TaskTemplate, error) {
+	if len(patch) == 0 || string(patch) == "null" {
+		return template, nil
+	}
+	original, err := json.Marshal(template)
+	if err != nil {
+		return nil, err
+	}
+	merged, err := jsonpatch.MergePatch(original, patch)
+	if err != nil {
+		return nil, err
+	}
+	result := new(v1alpha1.TaskTemplate)
+	return result, json.Unmarshal(merged, result)
+}
+
+// token is the token of a pod's executor, where the pod's spec has it in the open; executors whose token is in a secret are not asked.
+func token(pod *corev1.Pod) string {
+	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
+		if c.Name != v1alpha1.ContainerTaskExecutor {
+			continue
+		}
+		for _, variable := range c.Env {
+			if variable.Name == envToken {
+				return variable.Value
+			}
+		}
+	}
+	return ""
+}
+
+func (t *Tasks) executor(pod *corev1.Pod) *tasks.Client {
+	return &tasks.Client{BaseURL: "http://" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(t.port)), Token: token(pod), HTTP: t.client}
+}

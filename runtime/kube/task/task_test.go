@@ -1,0 +1,229 @@
+package task
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+
+	"sandbox.internal/runtime/kube/batch"
+	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/runtime/tasks"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long anything may take on a machine that does other things, too.
+const patience = time.Minute
+
+// executor speaks the interface of a task-executor about one task. The real one is tested in execd/task, with the client that is used here.
+type executor struct {
+	mu      sync.Mutex
+	changed chan struct{}
+	version int64
+	task    *tasks.Status
+	body    tasks.Task
+	puts    int
+	down    bool
+}
+
+func (e *executor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.down {
+		panic(http.ErrAbortHandler)
+	}
+	switch r.Method {
+	case http.MethodPut:
+		e.puts++
+		if e.task == nil {
+			_ = json.NewDecoder(r.Body).Decode(&e.body)
+			e.task = &tasks.Status{Name: r.URL.Path[len("/tasks/"):], State: tasks.Pending}
+			e.version++
+		}
+		_ = json.NewEncoder(w).Encode(e.task)
+	default:
+		since, _ := strconv.ParseInt(r.URL.Query().Get("since"), 10, 64)
+		for e.version == since && !e.down && r.Context().Err() == nil {
+			changed := e.changed
+			e.mu.Unlock()
+			select {
+			case <-changed:
+			case <-r.Context().Done():
+			}
+			e.mu.Lock()
+		}
+		if e.down {
+			panic(http.ErrAbortHandler)
+		}
+		list := tasks.List{Version: e.version}
+		if e.task != nil {
+			list.Items = append(list.Items, *e.task)
+		}
+		_ = json.NewEncoder(w).Encode(list)
+	}
+}
+
+func (e *executor) change(do func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	do()
+	e.version++
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// world is a Tasks and the executor of its only pod.
+type world struct {
+	*testing.T
+	tasks    *Tasks
+	executor *executor
+	batch    *v1alpha1.BatchSandbox
+	pod      *corev1.Pod
+	woken    chan struct{}
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{T: t, executor: &executor{changed: make(chan struct{})}, woken: make(chan struct{}, 1)}
+	server := httptest.NewServer(w.executor)
+	host, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.tasks = New(func(string, string) {
+		select {
+		case w.woken <- struct{}{}:
+		default:
+		}
+	})
+	w.tasks.port, _ = strconv.Atoi(port)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = w.tasks.Start(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+		server.CloseClientConnections()
+		server.Close()
+	})
+	w.batch = &v1alpha1.BatchSandbox{Spec: v1alpha1.BatchSandboxSpec{Replicas: 1, TaskTemplate: &v1alpha1.TaskTemplate{Command: []string{"work"}}}}
+	w.batch.Namespace, w.batch.Name, w.batch.UID = "n", "b", "00000000-0000-0000-0000-000000000001"
+	w.pod = &corev1.Pod{Status: corev1.PodStatus{PodIP: host}}
+	w.pod.UID = "p"
+	return w
+}
+
+// becomes waits for wakes until Sync says what is wanted.
+func (w *world) becomes(what string, wanted func(s batch.TaskState) bool) batch.TaskState {
+	w.Helper()
+	late := time.After(patience)
+	for {
+		states, err := w.tasks.Sync(w.Context(), w.batch, []*corev1.Pod{w.pod})
+		if err != nil {
+			w.Fatal(err)
+		}
+		if wanted(states[0]) {
+			return states[0]
+		}
+		select {
+		case <-w.woken:
+		case <-late:
+			w.Fatalf("the task is not %s: %+v", what, states[0])
+		}
+	}
+}
+
+func in(phase batch.TaskPhase) func(s batch.TaskState) bool {
+	return func(s batch.TaskState) bool { return s.Phase == phase }
+}
+
+func TestLife(t *testing.T) {
+	w := newWorld(t)
+	w.batch.Spec.ShardTaskPatches = []runtime.RawExtension{{Raw: []byte(`{"args":["a"],"timeoutSeconds":7}`)}}
+	put := func() int {
+		w.executor.mu.Lock()
+		defer w.executor.mu.Unlock()
+		return w.executor.puts
+	}
+	w.becomes("asked for", func(s batch.TaskState) bool { return s.Phase == batch.TaskPending && put() > 0 })
+	w.executor.change(func() { w.executor.task.State = tasks.Running })
+	if s := w.becomes("running", in(batch.TaskRunning)); s.Ready {
+		t.Errorf("%+v", s)
+	}
+	w.executor.change(func() { w.executor.task.Ready = true })
+	w.becomes("ready", func(s batch.TaskState) bool { return s.Ready })
+
+	// Nobody answers for a while, and then somebody does.
+	w.executor.change(func() { w.executor.down = true })
+	w.becomes("unknown", in(batch.TaskUnknown))
+	w.executor.change(func() { w.executor.down = false })
+	w.becomes("running again", in(batch.TaskRunning))
+
+	code := 3
+	w.executor.change(func() {
+		w.executor.task.State, w.executor.task.Reason, w.executor.task.ExitCode = tasks.Failed, tasks.ReasonExited, &code
+	})
+	if s := w.becomes("failed", in(batch.TaskFailed)); s.ExitCode == nil || *s.ExitCode != 3 || s.Reason != tasks.ReasonExited {
+		t.Errorf("%+v", s)
+	}
+	if n := put(); n != 1 {
+		t.Errorf("the task was asked for %d times", n)
+	}
+	if body := w.executor.body; fmt.Sprint(body.Command, body.Args, body.TimeoutSeconds) != "[work] [a] 7" {
+		t.Errorf("the task is %+v", body)
+	}
+}
+
+// TestForgotten: a task that its executor has lost is not run a second time.
+func TestForgotten(t *testing.T) {
+	w := newWorld(t)
+	w.becomes("asked for", func(batch.TaskState) bool {
+		w.executor.mu.Lock()
+		defer w.executor.mu.Unlock()
+		return w.executor.task != nil
+	})
+	w.executor.change(func() { w.executor.task.State = tasks.Running })
+	w.becomes("running", in(batch.TaskRunning))
+	w.executor.change(func() { w.executor.task = nil })
+	if s := w.becomes("lost", in(batch.TaskFailed)); s.Reason != tasks.ReasonExecutorLost || w.executor.puts != 1 {
+		t.Errorf("%+v after %d requests", s, w.executor.puts)
+	}
+}
+
+func TestWithoutAnAnswer(t *testing.T) {
+	w := newWorld(t)
+	w.pod.Status.PodIP = ""
+	w.becomes("waiting for the pod", func(s batch.TaskState) bool { return s.Phase == batch.TaskPending && s.Message == "waits for its pod" })
+	w.pod.Status.PodIP = "127.0.0.1"
+	w.executor.change(func() { w.executor.down = true })
+	w.becomes("waiting for the executor", func(s batch.TaskState) bool {
+		return s.Phase == batch.TaskPending && s.Message == "its task-executor does not answer yet"
+	})
+	w.pod.UID = "another" // a pod of the same number: it is followed from the beginning
+	w.executor.change(func() { w.executor.down = false })
+	w.becomes("asked for", func(batch.TaskState) bool {
+		w.executor.mu.Lock()
+		defer w.executor.mu.Unlock()
+		return w.executor.task != nil && w.executor.task.Name == "00000000-0000-0000-0000-000000000001-0"
+	})
+	w.tasks.Forget("n", "b")
+	if len(w.tasks.batches) != 0 {
+		t.Error("the batch is remembered")
+	}
+	w.batch.UID = types.UID("00000000-0000-0000-0000-000000000002")
+	w.batch.Spec.TaskTemplate.Command = []string{""}
+	if s := w.becomes("refused", in(batch.TaskFailed)); s.Reason != v1alpha1.ReasonInvalidTemplate {
+		t.Errorf("%+v", s)
+	}
+}
