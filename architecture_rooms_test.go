@@ -120,6 +120,7 @@ var theHouse = house{
 		{packages: []string{"runtime/kube/v1alpha1"}, libraries: kubernetes},
 		{packages: []string{"runtime/kube/batch"}, ours: []string{"runtime/kube/v1alpha1"}},
 		{packages: []string{"runtime/kube/pool"}, ours: []string{"runtime/kube/v1alpha1"}},
+		{packages: []string{"runtime/kube/task"}, ours: []string{"runtime/kube/batch", "runtime/kube/v1alpha1", "runtime/tasks"}},
 		{packages: []string{"runtime/kube/manager"}, ours: []string{"runtime/kube/..."}},
 		{packages: []string{"runtime/kernel"}},
 		{packages: []string{"runtime/tasks"}, ours: []string{}, libraries: noLibraries},

@@ -122,8 +122,12 @@ func New(options Options) (*Manager, error) {
 		return nil, err
 	}
 	waker := new(batch.Waker)
+	tasks, err := m.tasks(waker)
+	if err != nil {
+		return nil, err
+	}
 	if err := batch.Setup(mgr, batch.Options{
-		Pools: m.pools(waker), Tasks: m.tasks(waker), Waker: waker, Metrics: batch.NewMetrics(m.metrics),
+		Pools: m.pools(waker), Tasks: tasks, Waker: waker, Metrics: batch.NewMetrics(m.metrics),
 	}); err != nil {
 		return nil, fmt.Errorf("controller of BatchSandboxes: %w", err)
 	}

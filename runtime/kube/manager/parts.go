@@ -4,9 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
-
 	"sandbox.internal/runtime/kube/batch"
+	"sandbox.internal/runtime/kube/task"
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
@@ -19,19 +18,10 @@ func (noPools) Allocate(_ context.Context, b *v1alpha1.BatchSandbox) (int, error
 
 func (noPools) Release(context.Context, *v1alpha1.BatchSandbox, []int) error { return nil }
 
-// noTasks is what batches get that ask for tasks while nothing runs them.
-type noTasks struct{}
-
-func (noTasks) Sync(_ context.Context, _ *v1alpha1.BatchSandbox, pods []*corev1.Pod) ([]batch.TaskState, error) {
-	states := make([]batch.TaskState, len(pods))
-	for i := range states {
-		states[i] = batch.TaskState{Phase: batch.TaskUnknown, Message: "this controller runs no tasks"}
-	}
-	return states, nil
-}
-
-func (noTasks) Forget(string, string) {}
-
 func (m *Manager) pools(*batch.Waker) batch.Pools { return noPools{} }
 
-func (m *Manager) tasks(*batch.Waker) batch.Tasks { return noTasks{} }
+// tasks makes the part that runs tasks, which ends with the manager.
+func (m *Manager) tasks(waker *batch.Waker) (batch.Tasks, error) {
+	t := task.New(waker.Wake)
+	return t, m.Add(t)
+}
