@@ -106,6 +106,17 @@ func TestTemplate(t *testing.T) {
 	}
 	p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = 3 }) // numbers come back
 	p.has("b", "scaled up again", running(3))
+	p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = 0 })
+	p.eventually(func() error { // the status need not tell yet
+		if pods := p.pods("b"); len(pods) > 0 {
+			return fmt.Errorf("the pods are %q", pods)
+		}
+		return nil
+	})
+	p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = 2 })
+	if b = p.has("b", "scaled up at once", running(2)); b.Status.Outcomes != "" {
+		t.Errorf("%+v", b.Status)
+	}
 	p.must(p.Delete(t.Context(), b))
 	p.isGone("b")
 }

@@ -451,6 +451,11 @@ func trimmed(texts []string) []string {
 // urgent reports whether a change of the status must be written at once: everything but numbers, addresses and what is said about a phase
 // that goes on.
 func urgent(before, after *v1alpha1.BatchSandboxStatus) bool {
+	for i, address := range before.Addresses {
+		if address != "" && (i >= len(after.Addresses) || after.Addresses[i] == "") {
+			return true // the pod may go now: it must not be missed when the number is wanted again
+		}
+	}
 	return before.Phase != after.Phase || before.Outcomes != after.Outcomes || len(before.History) != len(after.History) ||
 		len(before.Conditions) != len(after.Conditions) || before.FinishedAt == nil && after.FinishedAt != nil ||
 		meta.IsStatusConditionTrue(before.Conditions, v1alpha1.ConditionReady) != meta.IsStatusConditionTrue(after.Conditions, v1alpha1.ConditionReady)
