@@ -67,7 +67,7 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	if _, err := theCluster.Kubectl(ctx, nil, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"); err != nil {
+	if _, err := theCluster.Kubectl(ctx, nil, "wait", "--for=condition=Established", "crd", "--all", "--timeout=300s"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

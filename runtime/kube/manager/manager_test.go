@@ -48,7 +48,7 @@ func run(m *testing.M) int {
 	}()
 	for _, args := range [][]string{
 		{"apply", "-f", "../config/crd"},
-		{"wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"},
+		{"wait", "--for=condition=Established", "crd", "--all", "--timeout=300s"},
 	} {
 		if _, err := theCluster.Kubectl(ctx, nil, args...); err != nil {
 			fmt.Fprintln(os.Stderr, err)
