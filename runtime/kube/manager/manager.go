@@ -20,15 +20,18 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	ctrlmanager "sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"sandbox.internal/runtime/kube/batch"
+	"sandbox.internal/runtime/kube/pool"
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
@@ -107,13 +110,22 @@ func New(options Options) (*Manager, error) {
 		lease = 15 * time.Second
 	}
 	renew, retry := lease*2/3, lease/8
-	mgr, err := ctrl.NewManager(config, ctrlmanager.Options{
+	managerOptions := ctrlmanager.Options{
 		Scheme: scheme, Cache: cacheOptions, Logger: options.Logger,
+		Controller:     ctrlconfig.Controller{SkipNameValidation: ptr.To(true)}, // several managers may live in one process
 		LeaderElection: options.LeaderElection, LeaderElectionID: LeaderElectionID, LeaderElectionNamespace: electionNamespace,
 		LeaderElectionReleaseOnCancel: true, LeaseDuration: &lease, RenewDeadline: &renew, RetryPeriod: &retry,
 		Metrics:                metricsserver.Options{BindAddress: "0"}, // we serve them ourselves, with our own registry
 		HealthProbeBindAddress: orNone(options.HealthAddress),
-	})
+	}
+	var lock *pool.Lease
+	if options.LeaderElection {
+		if lock, err = newLease(config, electionNamespace, renew); err != nil {
+			return nil, fmt.Errorf("leader election: %w", err)
+		}
+		managerOptions.LeaderElectionResourceLockInterface = lock
+	}
+	mgr, err := ctrl.NewManager(config, managerOptions)
 	if err != nil {
 		return nil, fmt.Errorf("controller manager: %w", err)
 	}
@@ -126,8 +138,12 @@ func New(options Options) (*Manager, error) {
 	if err != nil {
 		return nil, err
 	}
+	pools, err := m.pools(options, lock, waker)
+	if err != nil {
+		return nil, fmt.Errorf("controller of Pools: %w", err)
+	}
 	if err := batch.Setup(mgr, batch.Options{
-		Pools: m.pools(waker), Tasks: tasks, Waker: waker, Metrics: batch.NewMetrics(m.metrics),
+		Pools: pools, Tasks: tasks, Waker: waker, Metrics: batch.NewMetrics(m.metrics),
 	}); err != nil {
 		return nil, fmt.Errorf("controller of BatchSandboxes: %w", err)
 	}

@@ -2,26 +2,79 @@ package manager
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"os"
+	"time"
+
+	"github.com/google/uuid"
+	coordinationv1 "k8s.io/client-go/kubernetes/typed/coordination/v1"
+	corev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"sandbox.internal/runtime/kube/batch"
+	"sandbox.internal/runtime/kube/pool"
 	"sandbox.internal/runtime/kube/task"
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// noPools is what batches get that ask for a Pool while nothing keeps Pools.
-type noPools struct{}
+// pools is a Pools whose errors are those of batch.
+type pools struct{ *pool.Pools }
 
-func (noPools) Allocate(_ context.Context, b *v1alpha1.BatchSandbox) (int, error) {
-	return 0, fmt.Errorf("Pool %s: %w", b.Spec.PoolRef, batch.ErrNoPool)
+func (p pools) Allocate(ctx context.Context, b *v1alpha1.BatchSandbox) (int, error) {
+	missing, err := p.Pools.Allocate(ctx, b)
+	switch {
+	case errors.Is(err, pool.ErrNoPool):
+		err = fmt.Errorf("%w: %w", batch.ErrNoPool, err)
+	case errors.Is(err, pool.ErrInvalidPool):
+		err = fmt.Errorf("%w: %w", batch.ErrInvalidPool, err)
+	}
+	return missing, err
 }
 
-func (noPools) Release(context.Context, *v1alpha1.BatchSandbox, []int) error { return nil }
-
-func (m *Manager) pools(*batch.Waker) batch.Pools { return noPools{} }
+// pools adds the controllers of Pools.
+func (m *Manager) pools(options Options, lease *pool.Lease, waker *batch.Waker) (batch.Pools, error) {
+	p, err := pool.Setup(m.Manager, pool.Options{Wake: waker.Wake, Namespace: options.Namespace, Lease: lease, Metrics: m.metrics})
+	return pools{p}, err
+}
 
 // tasks makes the part that runs tasks, which ends with the manager.
 func (m *Manager) tasks(waker *batch.Waker) (batch.Tasks, error) {
 	t := task.New(waker.Wake)
 	return t, m.Add(t)
+}
+
+// podNamespace is the file with the namespace of the pod that the controller runs in.
+const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+
+// newLease is the lock of the election. limit is how long after a renewal this controller takes itself for the leader.
+func newLease(config *rest.Config, namespace string, limit time.Duration) (*pool.Lease, error) {
+	if namespace == "" {
+		text, err := os.ReadFile(podNamespace)
+		if err != nil {
+			return nil, errors.New("--leader-elect-namespace: is needed outside of a cluster, with --leader-elect and without --namespace")
+		}
+		namespace = string(text)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	config = rest.AddUserAgent(config, "leader-election")
+	config.Timeout = max(limit/2, time.Second) // one slow answer must not cost the lease
+	core, err := corev1.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	coordination, err := coordinationv1.NewForConfig(config)
+	if err != nil {
+		return nil, err
+	}
+	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, namespace, LeaderElectionID, core, coordination,
+		resourcelock.ResourceLockConfig{Identity: host + "_" + uuid.NewString()})
+	if err != nil {
+		return nil, err
+	}
+	return pool.NewLease(lock, limit), nil
 }
