@@ -218,7 +218,7 @@ func (r *Reconciler) allocateNow(ctx context.Context, b *v1alpha1.BatchSandbox) 
 			return 0, err
 		}
 		if err := v1alpha1.CheckTaskPod(pool.Spec.Template); err != nil {
-			return 0, fmt.Errorf("Pool %s: %w: %w", b.Spec.PoolRef, ErrInvalidPool, err)
+			return 0, fmt.Errorf("pool %s: %w: %w", b.Spec.PoolRef, ErrInvalidPool, err)
 		}
 	}
 	return r.Pools.Allocate(ctx, b)

@@ -244,3 +244,50 @@ func TestErrors(t *testing.T) {
 		t.Errorf("an empty file: %v", err)
 	}
 }
+
+// TestPool: a batch gets a pod of a Pool, and gives it back.
+func TestPool(t *testing.T) {
+	kubectl(t, "", "create", "namespace", "pools")
+	start(t, options(t, "pools"))
+	kubectl(t, `
+apiVersion: sandbox.internal/v1alpha1
+kind: Pool
+metadata: {name: warm, namespace: pools}
+spec:
+  capacitySpec: {bufferMin: 1, bufferMax: 1, poolMin: 0, poolMax: 1}
+  template: {spec: {containers: [{name: main, image: x}]}}
+---
+apiVersion: sandbox.internal/v1alpha1
+kind: BatchSandbox
+metadata: {name: b, namespace: pools}
+spec: {poolRef: warm}
+`, "apply", "-f", "-")
+	var pod string
+	eventually(t, func() error {
+		pod = strings.TrimSpace(kubectl(t, "", "-n", "pools", "get", "pods", "-o", "jsonpath={.items[*].metadata.name}"))
+		if pod == "" {
+			return fmt.Errorf("the pool makes no pod")
+		}
+		return nil
+	})
+	kubectl(t, fmt.Sprintf(`{"apiVersion":"v1","kind":"Binding","metadata":{"name":%q},"target":{"apiVersion":"v1","kind":"Node","name":"n"}}`, pod),
+		"create", "--raw", "/api/v1/namespaces/pools/pods/"+pod+"/binding", "-f", "-")
+	kubectl(t, "", "-n", "pools", "patch", "pod", pod, "--subresource=status", "--type=merge", "-p",
+		`{"status":{"phase":"Running","podIP":"10.1.2.3","podIPs":[{"ip":"10.1.2.3"}],"conditions":[{"type":"Ready","status":"True"}]}}`)
+	eventually(t, func() error {
+		out := kubectl(t, "", "-n", "pools", "get", "bsbx", "b", "-o", "jsonpath={.status.phase} {.status.addresses}")
+		if out != `Running ["10.1.2.3"]` {
+			return fmt.Errorf("the batch is %s", out)
+		}
+		return nil
+	})
+	kubectl(t, "", "-n", "pools", "delete", "bsbx", "b", "--wait=false")
+	eventually(t, func() error {
+		out := kubectl(t, "", "-n", "pools", "get", "bsbx", "-o", "name") + kubectl(t, "", "-n", "pools", "get", "pod", pod, "--ignore-not-found",
+			"-o", "jsonpath={.metadata.deletionTimestamp}")
+		if strings.Contains(out, "batchsandbox") {
+			return fmt.Errorf("there is %s", out)
+		}
+		return nil
+	})
+}
