@@ -87,11 +87,12 @@ var theHouse = house{
 		{packages: []string{"execd/terminal"}, ours: []string{"execd/reap"}},
 		{packages: []string{"execd/code"}, ours: []string{"execd/eventlog", "runtime/kernel"}},
 		{packages: []string{"execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/config", "execd/watch"}},
+		{packages: []string{"execd/freeze"}, ours: []string{}, libraries: []string{sysPackage}},
 		{packages: []string{"execd/probe"}, libraries: noLibraries},
 		{packages: []string{"execd/initd"}, ours: []string{"execd/config"}},
 		{packages: []string{"execd/api"}, ours: []string{
 			"gen/execd", "openapi", "openapi/serve",
-			"execd/code", "execd/command", "execd/eventlog", "execd/files", "execd/metrics", "execd/proxy", "execd/terminal", "execd/watch",
+			"execd/code", "execd/command", "execd/eventlog", "execd/files", "execd/freeze", "execd/metrics", "execd/proxy", "execd/terminal", "execd/watch",
 		}},
 		{packages: []string{"execd/task"}, ours: []string{"runtime/tasks", "execd/config", "execd/reap"}, libraries: []string{sysPackage, zerolog}},
 		{packages: []string{"execd/cmd/task-executor"}, ours: []string{"runtime/tasks", "execd/config", "execd/task"}, libraries: []string{sysPackage, zerolog}},
@@ -162,7 +163,7 @@ var theHouse = house{
 			packages: []string{
 				"server/lifecycle", "server/host", "server/store", "server/config", "server/audit", "server/proxy", "runtime/...",
 				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/config", "execd/initd",
-				"execd/terminal", "execd/watch", "execd/probe", "execd/task", "execd/supervisor", "execd/egress/policy", "execd/egress/wall", "execd/egress/dnsproxy",
+				"execd/freeze", "execd/terminal", "execd/watch", "execd/probe", "execd/task", "execd/supervisor", "execd/egress/policy", "execd/egress/wall", "execd/egress/dnsproxy",
 				"execd/egress/decisions", "execd/egress/guard", "execd/egress/config",
 			},
 			ours:      []string{"gen/...", "openapi/..."},

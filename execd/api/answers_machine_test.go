@@ -19,6 +19,7 @@ import (
 	"sandbox.internal/execd/api"
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/files"
+	"sandbox.internal/execd/freeze"
 	"sandbox.internal/execd/metrics"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/conform"
@@ -171,9 +172,12 @@ func tooLarge(d *daemon) []answer {
 func notAvailable(t *testing.T, transport *conform.Transport) []answer {
 	commands := command.New(command.Options{LogLimit: 1 << 20, Clock: time.Now})
 	commands.Stop(context.Background())
+	freezer, err := freeze.New(freeze.Options{})
+	must(t, err)
 	handler, err := api.New(api.Options{
 		Commands: commands,
 		Files:    files.New(files.Options{Root: t.TempDir()}),
+		Freezer:  freezer,
 		Metrics:  metrics.New(metrics.Options{ProcRoot: t.TempDir()}),
 		Logger:   zerolog.Nop(),
 	})
@@ -258,6 +262,7 @@ func successes(t *testing.T, d *daemon) {
 
 	response, err := d.client.Ping(ctx)
 	body(t, response, err)
+	empty(d.client.Thaw(ctx)) // nothing is frozen
 	empty(d.client.MakeDirectories(ctx, gen.PermissionByPath{path("a/b"): {Mode: new(gen.FileMode(750))}}))
 	empty(d.client.UploadFilesWithBody(ctx, nil, formType["Content-Type"], strings.NewReader(upload(path("a/f.txt"), "one two one"))))
 	empty(d.client.ReplaceInFiles(ctx, gen.ReplacementByPath{path("a/f.txt"): {Old: "one", New: "three"}}))

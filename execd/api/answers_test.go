@@ -46,6 +46,11 @@ var unprovoked = map[string]string{
 	"watchFiles 500":     "every error of inotify(7) has a kind",
 	"uploadFiles 404":    "needs a folder that is removed while its file arrives",
 
+	"freeze 500": "needs a process that does not stop",
+	"freeze 503": "cut off together with its connection",
+	"thaw 500":   "needs a process that may not be signalled",
+	"thaw 503":   "cut off together with its connection",
+
 	"createContext 500":   "every error of a kernel's host is a 503",
 	"runCode 500":         "every error of a kernel's host is a 503",
 	"interruptCode 500":   "every error of a kernel's host is a 503",
@@ -163,6 +168,7 @@ func TestEveryDeclaredAnswer(t *testing.T) {
 	check(watchRefusals(t, plain))
 	check(outOfDescriptors(t, transport))
 	check(atProcessLimit(t, transport))
+	check(frozen(t, transport))
 	successes(t, plain)
 	codeSuccesses(t, plain)
 	terminalSuccesses(t, plain)

@@ -17,6 +17,7 @@ import (
 	"sandbox.internal/execd/code"
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/files"
+	"sandbox.internal/execd/freeze"
 	"sandbox.internal/execd/metrics"
 	"sandbox.internal/execd/proxy"
 	"sandbox.internal/execd/terminal"
@@ -40,6 +41,7 @@ type Options struct {
 	Code      *code.Manager
 	Commands  *command.Manager
 	Files     *files.Files
+	Freezer   *freeze.Freezer
 	Metrics   *metrics.Sampler
 	Terminals *terminal.Manager
 	// Token is what requests must carry; empty lets everybody in.
@@ -70,8 +72,8 @@ func New(options Options) (*serve.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := &handlers{code: options.Code, commands: options.Commands, files: options.Files, metrics: options.Metrics,
-		terminals: options.Terminals, linger: options.Linger}
+	h := &handlers{code: options.Code, commands: options.Commands, files: options.Files, freezer: options.Freezer,
+		metrics: options.Metrics, terminals: options.Terminals, linger: options.Linger}
 	gen.RegisterHandlersWithOptions(server.Echo(), gen.NewStrictHandler(h, nil), gen.RegisterHandlersOptions{
 		OperationMiddlewares: server.OperationMiddlewares(),
 	})
@@ -110,6 +112,7 @@ type handlers struct {
 	code      *code.Manager
 	commands  *command.Manager
 	files     *files.Files
+	freezer   *freeze.Freezer
 	metrics   *metrics.Sampler
 	terminals *terminal.Manager
 	linger    time.Duration
@@ -127,6 +130,8 @@ func problem(err error) (serve.Problem, bool) {
 		return serve.Problem{Status: http.StatusNotFound, Code: "FILE_NOT_FOUND", Message: err.Error()}, true
 	case errors.Is(err, watch.ErrPermission):
 		return serve.Problem{Status: http.StatusForbidden, Code: "FORBIDDEN", Message: err.Error()}, true
+	case errors.Is(err, freeze.ErrFrozen):
+		return serve.Problem{Status: http.StatusConflict, Code: "FROZEN", Message: err.Error()}, true
 	case atProcessLimit(err):
 		return serve.Problem{Status: http.StatusServiceUnavailable, Code: "SERVICE_UNAVAILABLE",
 			Message: "the sandbox has as many processes as it may have: end some, with DELETE /command, and try again"}, true

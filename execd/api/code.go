@@ -17,6 +17,9 @@ func (h *handlers) RunCode(ctx context.Context, request gen.RunCodeRequestObject
 	if err != nil {
 		return nil, err
 	}
+	if err := h.awake(); err != nil {
+		return nil, err
+	}
 	execution, err := h.code.Execute(ctx, spec)
 	if err != nil {
 		return nil, err
@@ -44,6 +47,9 @@ func (h *handlers) StreamExecution(ctx context.Context, request gen.StreamExecut
 }
 
 func (h *handlers) InterruptCode(ctx context.Context, request gen.InterruptCodeRequestObject) (gen.InterruptCodeResponseObject, error) {
+	if err := h.awake(); err != nil {
+		return nil, err
+	}
 	if err := h.code.Interrupt(ctx, request.Params.ID); err != nil {
 		return nil, err
 	}
@@ -51,6 +57,9 @@ func (h *handlers) InterruptCode(ctx context.Context, request gen.InterruptCodeR
 }
 
 func (h *handlers) CreateContext(ctx context.Context, request gen.CreateContextRequestObject) (gen.CreateContextResponseObject, error) {
+	if err := h.awake(); err != nil {
+		return nil, err
+	}
 	created, err := h.code.CreateContext(ctx, request.Body.Language)
 	if err != nil {
 		return nil, err
@@ -77,6 +86,9 @@ func (h *handlers) GetContext(_ context.Context, request gen.GetContextRequestOb
 }
 
 func (h *handlers) DeleteContext(ctx context.Context, request gen.DeleteContextRequestObject) (gen.DeleteContextResponseObject, error) {
+	if err := h.awake(); err != nil {
+		return nil, err
+	}
 	if err := h.code.DeleteContext(ctx, request.ContextID); err != nil {
 		return nil, err
 	}
@@ -84,6 +96,9 @@ func (h *handlers) DeleteContext(ctx context.Context, request gen.DeleteContextR
 }
 
 func (h *handlers) DeleteContexts(ctx context.Context, request gen.DeleteContextsRequestObject) (gen.DeleteContextsResponseObject, error) {
+	if err := h.awake(); err != nil {
+		return nil, err
+	}
 	if err := h.code.DeleteContexts(ctx, request.Params.Language); err != nil {
 		return nil, err
 	}

@@ -20,7 +20,12 @@ func (h *handlers) RunCommand(ctx context.Context, request gen.RunCommandRequest
 	if err != nil {
 		return nil, err
 	}
+	leave, err := h.freezer.Enter()
+	if err != nil {
+		return nil, err
+	}
 	c, err := h.commands.Start(spec)
+	leave()
 	if err != nil {
 		return nil, err
 	}
@@ -90,6 +95,9 @@ func (h *handlers) GetCommandLogs(_ context.Context, request gen.GetCommandLogsR
 
 func (h *handlers) InterruptCommand(ctx context.Context, request gen.InterruptCommandRequestObject) (gen.InterruptCommandResponseObject, error) {
 	serve.LogField(ctx, "command_id", request.Params.ID)
+	if err := h.awake(); err != nil {
+		return nil, err
+	}
 	if err := h.commands.Interrupt(request.Params.ID); err != nil {
 		return nil, err
 	}

@@ -10,6 +10,11 @@ import (
 
 func (h *handlers) StartTerminal(ctx context.Context, request gen.StartTerminalRequestObject) (gen.StartTerminalResponseObject, error) {
 	r := *request.Body
+	leave, err := h.freezer.Enter()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
 	t, err := h.terminals.Start(terminal.Spec{
 		Command: value(r.Command),
 		Args:    r.Args,
@@ -43,6 +48,9 @@ func (h *handlers) GetTerminal(_ context.Context, request gen.GetTerminalRequest
 }
 
 func (h *handlers) KillTerminal(_ context.Context, request gen.KillTerminalRequestObject) (gen.KillTerminalResponseObject, error) {
+	if err := h.awake(); err != nil {
+		return nil, err
+	}
 	if err := h.terminals.Kill(request.ID); err != nil {
 		return nil, err
 	}

@@ -17,6 +17,7 @@ import (
 	"sandbox.internal/execd/api"
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/files"
+	"sandbox.internal/execd/freeze"
 	"sandbox.internal/execd/metrics"
 	"sandbox.internal/execd/terminal"
 	gen "sandbox.internal/gen/execd"
@@ -215,7 +216,10 @@ func TestTerminalBadMessages(t *testing.T) {
 func terminalRefusals(t *testing.T, d *daemon, transport *conform.Transport) []answer {
 	terminals := terminal.New(terminal.Options{Clock: time.Now})
 	terminals.Stop(context.Background())
+	freezer, err := freeze.New(freeze.Options{})
+	must(t, err)
 	handler, err := api.New(api.Options{
+		Freezer:   freezer,
 		Commands:  command.New(command.Options{Clock: time.Now}),
 		Files:     files.New(files.Options{}),
 		Metrics:   metrics.New(metrics.Options{}),

@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
+	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -16,6 +18,8 @@ import (
 	"sandbox.internal/execd/command"
 	"sandbox.internal/execd/config"
 	"sandbox.internal/execd/files"
+	"sandbox.internal/execd/freeze"
+	"sandbox.internal/execd/initd"
 	"sandbox.internal/execd/metrics"
 	"sandbox.internal/execd/terminal"
 	"sandbox.internal/openapi/serve"
@@ -41,6 +45,7 @@ type App struct {
 	code      *code.Manager
 	commands  *command.Manager
 	terminals *terminal.Manager
+	freezer   *freeze.Freezer
 	server    *serve.Server
 }
 
@@ -50,7 +55,11 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the working directory: %w", err)
 	}
-	kernels, err := kernelHost(settings, logger)
+	freezer, err := newFreezer()
+	if err != nil {
+		return nil, err
+	}
+	kernels, err := kernelHost(settings, freezer, logger)
 	if err != nil {
 		return nil, err
 	}
@@ -71,6 +80,7 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 		Code:      cells,
 		Commands:  commands,
 		Files:     files.New(files.Options{Root: dir}),
+		Freezer:   freezer,
 		Metrics:   metrics.New(metrics.Options{}),
 		Terminals: terminals,
 		Token:     settings.AccessToken,
@@ -84,7 +94,7 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 	}
 	return &App{
 		settings: settings, logger: logger, listener: listener,
-		code: cells, commands: commands, terminals: terminals, server: server,
+		code: cells, commands: commands, terminals: terminals, freezer: freezer, server: server,
 	}, nil
 }
 
@@ -98,6 +108,12 @@ func (a *App) Run(ctx context.Context) error {
 		a.logger.Warn().Msg("no access token is set: everybody who reaches this port may run commands")
 	}
 	a.logger.Info().Str("address", a.Addr()).Msg("execd listens")
+	if a.freezer.Frozen() { // by a daemon that did not live to finish it, perhaps
+		a.logger.Info().Msg("the sandbox is frozen")
+		if err := a.freezer.Freeze(ctx); err != nil {
+			a.logger.Error().Err(err).Msg("not every process of the frozen sandbox is stopped")
+		}
+	}
 	// Most of what lives is what streams wait with, and little of it becomes garbage: twice as many collections cost nothing that can be
 	// measured, and a third less memory.
 	if os.Getenv("GOGC") == "" {
@@ -135,13 +151,34 @@ func (a *App) Run(ctx context.Context) error {
 }
 
 // kernelHost returns what runs kernels: a Jupyter Server where one is configured, else execd itself.
-func kernelHost(settings config.Settings, logger zerolog.Logger) (kernel.Host, error) {
+func kernelHost(settings config.Settings, freezer *freeze.Freezer, logger zerolog.Logger) (kernel.Host, error) {
 	if settings.JupyterHost == "" {
-		return jupyter.NewDirect(jupyter.DirectOptions{Env: os.Environ(), Logger: logger}), nil
+		return jupyter.NewDirect(jupyter.DirectOptions{Env: os.Environ(), Enter: freezer.Enter, Logger: logger}), nil
 	}
 	server, err := jupyter.NewServer(jupyter.ServerOptions{URL: settings.JupyterHost, Token: settings.JupyterToken, Logger: logger})
 	if err != nil {
 		return nil, fmt.Errorf("--jupyter-host: %w", err)
 	}
 	return server, nil
+}
+
+// newFreezer returns what stops the sandbox's processes. Under an init they are the init's descendants, orphans included, and the init
+// keeps who is stopped; a daemon on its own knows only its own.
+func newFreezer() (*freeze.Freezer, error) {
+	var options freeze.Options
+	if number := os.Getenv(initd.StateVariable); number != "" {
+		fd, err := strconv.Atoi(number)
+		if err != nil {
+			return nil, fmt.Errorf("environment variable %s: must be the number of an open file, got %q", initd.StateVariable, number)
+		}
+		syscall.CloseOnExec(fd)
+		options = freeze.Options{Root: os.Getppid(), State: os.NewFile(uintptr(fd), "state")}
+	} else if os.Getpid() == 1 {
+		options.Root = 1
+	}
+	freezer, err := freeze.New(options)
+	if err != nil {
+		return nil, fmt.Errorf("environment variable %s: %w", initd.StateVariable, err)
+	}
+	return freezer, nil
 }

@@ -3,6 +3,7 @@ package initd
 import (
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -71,9 +72,14 @@ func spawnDaemon(o Options) (int, error) {
 		return 0, err
 	}
 	defer null.Close()
+	env, files := o.Env, []uintptr{null.Fd(), o.Stderr.Fd(), o.Stderr.Fd()}
+	if o.State != nil {
+		env = append(slices.Clip(env), fmt.Sprintf("%s=%d", StateVariable, len(files)))
+		files = append(files, o.State.Fd())
+	}
 	pid, err := syscall.ForkExec(o.Daemon[0], o.Daemon, &syscall.ProcAttr{
-		Env:   o.Env,
-		Files: []uintptr{null.Fd(), o.Stderr.Fd(), o.Stderr.Fd()},
+		Env:   env,
+		Files: files,
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})
 	if err != nil {

@@ -24,6 +24,19 @@ import (
 // much again and more for their ends to reach their streams.
 const stopMargin = 5 * time.Second
 
+// StateVariable names the environment variable that tells the daemon which of its open files is Options.State. A daemon that has the
+// variable is a child of its init.
+const StateVariable = "EXECD_STATE_FD"
+
+// NewState returns a file in memory, for Options.State.
+func NewState() (*os.File, error) {
+	fd, err := unix.MemfdCreate("execd-state", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make a file in memory: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "execd-state"), nil
+}
+
 // Options say what Run starts.
 type Options struct {
 	// Entrypoint is the sandbox's own command line; its first word is looked up in the PATH of Env.
@@ -34,6 +47,9 @@ type Options struct {
 	Env []string
 	// Stdin, Stdout and Stderr are handed to the entrypoint as they are.
 	Stdin, Stdout, Stderr *os.File
+	// State, if not nil, is handed to every daemon, under the number that StateVariable has: what a daemon writes into it, the next one
+	// finds.
+	State *os.File
 	// Logger reports what happens to the daemon.
 	Logger zerolog.Logger
 	// Grace is the daemon's own graceful shutdown timeout.

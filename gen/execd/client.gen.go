@@ -382,6 +382,19 @@ type ClientInterface interface {
 	// Corresponds with GET /files/watch (the `WatchFiles` operationId).
 	WatchFiles(ctx context.Context, params *WatchFilesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// Freeze Stop all processes of the sandbox
+	//
+	// Stops every process of the sandbox but the daemon and its init, with `SIGSTOP`, and
+	// answers when none of them runs. What is in memory stays there. A process that
+	// somebody else had stopped before stays stopped when the sandbox is thawed. Freezing a
+	// frozen sandbox stops what has come since.
+	//
+	// Meanwhile operations that start or need a process are 409 `FROZEN`; files,
+	// metrics, logs and streams go on. The clock goes on too, for timeouts of commands.
+	//
+	// Corresponds with POST /freeze (the `Freeze` operationId).
+	Freeze(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// GetMetrics Take a snapshot of processor and memory use
 	//
 	// Measured against the sandbox's own limits. `format=prometheus`, or an `Accept`
@@ -457,6 +470,13 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /pty/{id}/attach (the `AttachTerminal` operationId).
 	AttachTerminal(ctx context.Context, id TerminalID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// Thaw Let the processes of the sandbox go on
+	//
+	// Continues what `POST /freeze` has stopped. In a sandbox that is not frozen it does nothing.
+	//
+	// Corresponds with POST /thaw (the `Thaw` operationId).
+	Thaw(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 }
 
 // InterruptCode Interrupt the running cell of a context
@@ -1071,6 +1091,29 @@ func (c *Client) WatchFiles(ctx context.Context, params *WatchFilesParams, reqEd
 	return c.Client.Do(req)
 }
 
+// Freeze Stop all processes of the sandbox
+//
+// Stops every process of the sandbox but the daemon and its init, with `SIGSTOP`, and
+// answers when none of them runs. What is in memory stays there. A process that
+// somebody else had stopped before stays stopped when the sandbox is thawed. Freezing a
+// frozen sandbox stops what has come since.
+//
+// Meanwhile operations that start or need a process are 409 `FROZEN`; files,
+// metrics, logs and streams go on. The clock goes on too, for timeouts of commands.
+//
+// Corresponds with POST /freeze (the `Freeze` operationId).
+func (c *Client) Freeze(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewFreezeRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // GetMetrics Take a snapshot of processor and memory use
 //
 // Measured against the sandbox's own limits. `format=prometheus`, or an `Accept`
@@ -1227,6 +1270,23 @@ func (c *Client) GetTerminal(ctx context.Context, id TerminalID, reqEditors ...R
 // Corresponds with GET /pty/{id}/attach (the `AttachTerminal` operationId).
 func (c *Client) AttachTerminal(ctx context.Context, id TerminalID, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewAttachTerminalRequest(c.Server, id)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// Thaw Let the processes of the sandbox go on
+//
+// Continues what `POST /freeze` has stopped. In a sandbox that is not frozen it does nothing.
+//
+// Corresponds with POST /thaw (the `Thaw` operationId).
+func (c *Client) Thaw(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewThawRequest(c.Server)
 	if err != nil {
 		return nil, err
 	}
@@ -2446,6 +2506,33 @@ func NewWatchFilesRequest(server string, params *WatchFilesParams) (*http.Reques
 	return req, nil
 }
 
+// NewFreezeRequest constructs an http.Request for the Freeze method
+func NewFreezeRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/freeze")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewGetMetricsRequest constructs an http.Request for the GetMetrics method
 func NewGetMetricsRequest(server string, params *GetMetricsParams) (*http.Request, error) {
 	var err error
@@ -2716,6 +2803,33 @@ func NewAttachTerminalRequest(server string, id TerminalID) (*http.Request, erro
 	}
 
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewThawRequest constructs an http.Request for the Thaw method
+func NewThawRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/thaw")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -3093,6 +3207,21 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /files/watch (the `WatchFiles` operationId).
 	WatchFilesWithResponse(ctx context.Context, params *WatchFilesParams, reqEditors ...RequestEditorFn) (*WatchFilesResponse, error)
 
+	// FreezeWithResponse Stop all processes of the sandbox
+	//
+	// Stops every process of the sandbox but the daemon and its init, with `SIGSTOP`, and
+	// answers when none of them runs. What is in memory stays there. A process that
+	// somebody else had stopped before stays stopped when the sandbox is thawed. Freezing a
+	// frozen sandbox stops what has come since.
+	//
+	// Meanwhile operations that start or need a process are 409 `FROZEN`; files,
+	// metrics, logs and streams go on. The clock goes on too, for timeouts of commands.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /freeze (the `Freeze` operationId).
+	FreezeWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*FreezeResponse, error)
+
 	// GetMetricsWithResponse Take a snapshot of processor and memory use
 	//
 	// Measured against the sandbox's own limits. `format=prometheus`, or an `Accept`
@@ -3182,6 +3311,15 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /pty/{id}/attach (the `AttachTerminal` operationId).
 	AttachTerminalWithResponse(ctx context.Context, id TerminalID, reqEditors ...RequestEditorFn) (*AttachTerminalResponse, error)
+
+	// ThawWithResponse Let the processes of the sandbox go on
+	//
+	// Continues what `POST /freeze` has stopped. In a sandbox that is not frozen it does nothing.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /thaw (the `Thaw` operationId).
+	ThawWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ThawResponse, error)
 }
 
 type InterruptCodeResponse struct {
@@ -3195,6 +3333,8 @@ type InterruptCodeResponse struct {
 	JSON401 *Unauthorized
 	// JSON404 the response for an HTTP 404 `application/json` response
 	JSON404 *NotFound
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Frozen
 	// JSON500 the response for an HTTP 500 `application/json` response
 	JSON500 *RuntimeError
 	// JSON503 the response for an HTTP 503 `application/json` response
@@ -3219,6 +3359,11 @@ func (r InterruptCodeResponse) GetJSON401() *Unauthorized {
 // GetJSON404 returns the response for an HTTP 404 `application/json` response
 func (r InterruptCodeResponse) GetJSON404() *NotFound {
 	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r InterruptCodeResponse) GetJSON409() *Frozen {
+	return r.JSON409
 }
 
 // GetJSON500 returns the response for an HTTP 500 `application/json` response
@@ -3274,6 +3419,8 @@ type RunCodeResponse struct {
 	JSON401 *Unauthorized
 	// JSON404 the response for an HTTP 404 `application/json` response
 	JSON404 *NotFound
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Frozen
 	// JSON413 the response for an HTTP 413 `application/json` response
 	JSON413 *ContentTooLarge
 	// JSON500 the response for an HTTP 500 `application/json` response
@@ -3297,6 +3444,11 @@ func (r RunCodeResponse) GetJSON401() *Unauthorized {
 // GetJSON404 returns the response for an HTTP 404 `application/json` response
 func (r RunCodeResponse) GetJSON404() *NotFound {
 	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r RunCodeResponse) GetJSON409() *Frozen {
+	return r.JSON409
 }
 
 // GetJSON413 returns the response for an HTTP 413 `application/json` response
@@ -3352,6 +3504,8 @@ type CreateContextResponse struct {
 	JSON400 *BadRequest
 	// JSON401 the response for an HTTP 401 `application/json` response
 	JSON401 *Unauthorized
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Frozen
 	// JSON413 the response for an HTTP 413 `application/json` response
 	JSON413 *ContentTooLarge
 	// JSON500 the response for an HTTP 500 `application/json` response
@@ -3373,6 +3527,11 @@ func (r CreateContextResponse) GetJSON400() *BadRequest {
 // GetJSON401 returns the response for an HTTP 401 `application/json` response
 func (r CreateContextResponse) GetJSON401() *Unauthorized {
 	return r.JSON401
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r CreateContextResponse) GetJSON409() *Frozen {
+	return r.JSON409
 }
 
 // GetJSON413 returns the response for an HTTP 413 `application/json` response
@@ -3428,6 +3587,8 @@ type DeleteContextsResponse struct {
 	JSON400 *BadRequest
 	// JSON401 the response for an HTTP 401 `application/json` response
 	JSON401 *Unauthorized
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Frozen
 	// JSON500 the response for an HTTP 500 `application/json` response
 	JSON500 *RuntimeError
 	// JSON503 the response for an HTTP 503 `application/json` response
@@ -3447,6 +3608,11 @@ func (r DeleteContextsResponse) GetJSON400() *BadRequest {
 // GetJSON401 returns the response for an HTTP 401 `application/json` response
 func (r DeleteContextsResponse) GetJSON401() *Unauthorized {
 	return r.JSON401
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r DeleteContextsResponse) GetJSON409() *Frozen {
+	return r.JSON409
 }
 
 // GetJSON500 returns the response for an HTTP 500 `application/json` response
@@ -3566,6 +3732,8 @@ type DeleteContextResponse struct {
 	JSON401 *Unauthorized
 	// JSON404 the response for an HTTP 404 `application/json` response
 	JSON404 *NotFound
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Frozen
 	// JSON500 the response for an HTTP 500 `application/json` response
 	JSON500 *RuntimeError
 	// JSON503 the response for an HTTP 503 `application/json` response
@@ -3585,6 +3753,11 @@ func (r DeleteContextResponse) GetJSON401() *Unauthorized {
 // GetJSON404 returns the response for an HTTP 404 `application/json` response
 func (r DeleteContextResponse) GetJSON404() *NotFound {
 	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r DeleteContextResponse) GetJSON409() *Frozen {
+	return r.JSON409
 }
 
 // GetJSON500 returns the response for an HTTP 500 `application/json` response
@@ -3775,6 +3948,8 @@ type InterruptCommandResponse struct {
 	JSON401 *Unauthorized
 	// JSON404 the response for an HTTP 404 `application/json` response
 	JSON404 *NotFound
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Frozen
 	// JSON500 the response for an HTTP 500 `application/json` response
 	JSON500 *RuntimeError
 	// JSON503 the response for an HTTP 503 `application/json` response
@@ -3799,6 +3974,11 @@ func (r InterruptCommandResponse) GetJSON401() *Unauthorized {
 // GetJSON404 returns the response for an HTTP 404 `application/json` response
 func (r InterruptCommandResponse) GetJSON404() *NotFound {
 	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r InterruptCommandResponse) GetJSON409() *Frozen {
+	return r.JSON409
 }
 
 // GetJSON500 returns the response for an HTTP 500 `application/json` response
@@ -3854,6 +4034,8 @@ type RunCommandResponse struct {
 	JSON400 *BadRequest
 	// JSON401 the response for an HTTP 401 `application/json` response
 	JSON401 *Unauthorized
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Frozen
 	// JSON413 the response for an HTTP 413 `application/json` response
 	JSON413 *ContentTooLarge
 	// JSON500 the response for an HTTP 500 `application/json` response
@@ -3877,6 +4059,11 @@ func (r RunCommandResponse) GetJSON400() *BadRequest {
 // GetJSON401 returns the response for an HTTP 401 `application/json` response
 func (r RunCommandResponse) GetJSON401() *Unauthorized {
 	return r.JSON401
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r RunCommandResponse) GetJSON409() *Frozen {
+	return r.JSON409
 }
 
 // GetJSON413 returns the response for an HTTP 413 `application/json` response
@@ -5264,6 +5451,68 @@ func (r WatchFilesResponse) ContentType() string {
 	return ""
 }
 
+type FreezeResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Empty
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r FreezeResponse) GetJSON200() *Empty {
+	return r.JSON200
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r FreezeResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r FreezeResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r FreezeResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r FreezeResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r FreezeResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r FreezeResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r FreezeResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
 type GetMetricsResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
@@ -5493,6 +5742,8 @@ type StartTerminalResponse struct {
 	JSON400 *BadRequest
 	// JSON401 the response for an HTTP 401 `application/json` response
 	JSON401 *Unauthorized
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Frozen
 	// JSON413 the response for an HTTP 413 `application/json` response
 	JSON413 *ContentTooLarge
 	// JSON500 the response for an HTTP 500 `application/json` response
@@ -5514,6 +5765,11 @@ func (r StartTerminalResponse) GetJSON400() *BadRequest {
 // GetJSON401 returns the response for an HTTP 401 `application/json` response
 func (r StartTerminalResponse) GetJSON401() *Unauthorized {
 	return r.JSON401
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r StartTerminalResponse) GetJSON409() *Frozen {
+	return r.JSON409
 }
 
 // GetJSON413 returns the response for an HTTP 413 `application/json` response
@@ -5569,6 +5825,8 @@ type KillTerminalResponse struct {
 	JSON401 *Unauthorized
 	// JSON404 the response for an HTTP 404 `application/json` response
 	JSON404 *NotFound
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Frozen
 	// JSON500 the response for an HTTP 500 `application/json` response
 	JSON500 *RuntimeError
 	// JSON503 the response for an HTTP 503 `application/json` response
@@ -5588,6 +5846,11 @@ func (r KillTerminalResponse) GetJSON401() *Unauthorized {
 // GetJSON404 returns the response for an HTTP 404 `application/json` response
 func (r KillTerminalResponse) GetJSON404() *NotFound {
 	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r KillTerminalResponse) GetJSON409() *Frozen {
+	return r.JSON409
 }
 
 // GetJSON500 returns the response for an HTTP 500 `application/json` response
@@ -5768,6 +6031,68 @@ func (r AttachTerminalResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r AttachTerminalResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type ThawResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Empty
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ThawResponse) GetJSON200() *Empty {
+	return r.JSON200
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ThawResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ThawResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ThawResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ThawResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ThawResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ThawResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ThawResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -6292,6 +6617,27 @@ func (c *ClientWithResponses) WatchFilesWithResponse(ctx context.Context, params
 	return ParseWatchFilesResponse(rsp)
 }
 
+// FreezeWithResponse Stop all processes of the sandbox
+//
+// Stops every process of the sandbox but the daemon and its init, with `SIGSTOP`, and
+// answers when none of them runs. What is in memory stays there. A process that
+// somebody else had stopped before stays stopped when the sandbox is thawed. Freezing a
+// frozen sandbox stops what has come since.
+//
+// Meanwhile operations that start or need a process are 409 `FROZEN`; files,
+// metrics, logs and streams go on. The clock goes on too, for timeouts of commands.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /freeze (the `Freeze` operationId).
+func (c *ClientWithResponses) FreezeWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*FreezeResponse, error) {
+	rsp, err := c.Freeze(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseFreezeResponse(rsp)
+}
+
 // GetMetricsWithResponse Take a snapshot of processor and memory use
 //
 // Measured against the sandbox's own limits. `format=prometheus`, or an `Accept`
@@ -6436,6 +6782,21 @@ func (c *ClientWithResponses) AttachTerminalWithResponse(ctx context.Context, id
 	return ParseAttachTerminalResponse(rsp)
 }
 
+// ThawWithResponse Let the processes of the sandbox go on
+//
+// Continues what `POST /freeze` has stopped. In a sandbox that is not frozen it does nothing.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /thaw (the `Thaw` operationId).
+func (c *ClientWithResponses) ThawWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ThawResponse, error) {
+	rsp, err := c.Thaw(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseThawResponse(rsp)
+}
+
 // ParseInterruptCodeResponse parses an HTTP response from a InterruptCodeWithResponse call
 func ParseInterruptCodeResponse(rsp *http.Response) (*InterruptCodeResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -6477,6 +6838,13 @@ func ParseInterruptCodeResponse(rsp *http.Response) (*InterruptCodeResponse, err
 			return nil, err
 		}
 		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Frozen
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
 		var dest RuntimeError
@@ -6531,6 +6899,13 @@ func ParseRunCodeResponse(rsp *http.Response) (*RunCodeResponse, error) {
 			return nil, err
 		}
 		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Frozen
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
 		var dest ContentTooLarge
@@ -6606,6 +6981,13 @@ func ParseCreateContextResponse(rsp *http.Response) (*CreateContextResponse, err
 		}
 		response.JSON401 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Frozen
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
 		var dest ContentTooLarge
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -6666,6 +7048,13 @@ func ParseDeleteContextsResponse(rsp *http.Response) (*DeleteContextsResponse, e
 			return nil, err
 		}
 		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Frozen
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
 		var dest RuntimeError
@@ -6774,6 +7163,13 @@ func ParseDeleteContextResponse(rsp *http.Response) (*DeleteContextResponse, err
 			return nil, err
 		}
 		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Frozen
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
 		var dest RuntimeError
@@ -6944,6 +7340,13 @@ func ParseInterruptCommandResponse(rsp *http.Response) (*InterruptCommandRespons
 		}
 		response.JSON404 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Frozen
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
 		var dest RuntimeError
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -6997,6 +7400,13 @@ func ParseRunCommandResponse(rsp *http.Response) (*RunCommandResponse, error) {
 			return nil, err
 		}
 		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Frozen
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
 		var dest ContentTooLarge
@@ -8210,6 +8620,53 @@ func ParseWatchFilesResponse(rsp *http.Response) (*WatchFilesResponse, error) {
 	return response, nil
 }
 
+// ParseFreezeResponse parses an HTTP response from a FreezeWithResponse call
+func ParseFreezeResponse(rsp *http.Response) (*FreezeResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &FreezeResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Empty
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
+}
+
 // ParseGetMetricsResponse parses an HTTP response from a GetMetricsWithResponse call
 func ParseGetMetricsResponse(rsp *http.Response) (*GetMetricsResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -8405,6 +8862,13 @@ func ParseStartTerminalResponse(rsp *http.Response) (*StartTerminalResponse, err
 		}
 		response.JSON401 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Frozen
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
 		var dest ContentTooLarge
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -8465,6 +8929,13 @@ func ParseKillTerminalResponse(rsp *http.Response) (*KillTerminalResponse, error
 			return nil, err
 		}
 		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Frozen
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
 		var dest RuntimeError
@@ -8583,6 +9054,53 @@ func ParseAttachTerminalResponse(rsp *http.Response) (*AttachTerminalResponse, e
 			return nil, err
 		}
 		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	return response, nil
+}
+
+// ParseThawResponse parses an HTTP response from a ThawWithResponse call
+func ParseThawResponse(rsp *http.Response) (*ThawResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ThawResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Empty
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
 		var dest RuntimeError

@@ -899,6 +899,9 @@ type ContentTooLarge = Error
 // Forbidden Why a request was not fulfilled.
 type Forbidden = Error
 
+// Frozen Why a request was not fulfilled.
+type Frozen = Error
+
 // InsufficientStorage Why a request was not fulfilled.
 type InsufficientStorage = Error
 

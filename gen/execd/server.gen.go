@@ -93,6 +93,9 @@ type ServerInterface interface {
 	// WatchFiles Stream what happens to a file or directory
 	// (GET /files/watch)
 	WatchFiles(ctx echo.Context, params WatchFilesParams) error
+	// Freeze Stop all processes of the sandbox
+	// (POST /freeze)
+	Freeze(ctx echo.Context) error
 	// GetMetrics Take a snapshot of processor and memory use
 	// (GET /metrics)
 	GetMetrics(ctx echo.Context, params GetMetricsParams) error
@@ -117,6 +120,9 @@ type ServerInterface interface {
 	// AttachTerminal Watch a terminal and type into it
 	// (GET /pty/{id}/attach)
 	AttachTerminal(ctx echo.Context, id TerminalID) error
+	// Thaw Let the processes of the sandbox go on
+	// (POST /thaw)
+	Thaw(ctx echo.Context) error
 }
 
 // ServerInterfaceWrapper converts echo contexts to parameters.
@@ -612,6 +618,15 @@ func (w *ServerInterfaceWrapper) WatchFiles(ctx echo.Context) error {
 	return err
 }
 
+// Freeze converts echo context to params.
+func (w *ServerInterfaceWrapper) Freeze(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.Freeze(ctx)
+	return err
+}
+
 // GetMetrics converts echo context to params.
 func (w *ServerInterfaceWrapper) GetMetrics(ctx echo.Context) error {
 	var err error
@@ -714,6 +729,15 @@ func (w *ServerInterfaceWrapper) AttachTerminal(ctx echo.Context) error {
 	return err
 }
 
+// Thaw converts echo context to params.
+func (w *ServerInterfaceWrapper) Thaw(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.Thaw(ctx)
+	return err
+}
+
 // This is a simple interface which specifies echo.Route addition functions which
 // are present on both echo.Echo and echo.Group, since we want to allow using
 // either of them for path registration
@@ -794,6 +818,8 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.DELETE(options.BaseURL+"/pty/:id", wrapper.KillTerminal, options.OperationMiddlewares["killTerminal"]...)
 	router.GET(options.BaseURL+"/pty/:id", wrapper.GetTerminal, options.OperationMiddlewares["getTerminal"]...)
 	router.GET(options.BaseURL+"/pty/:id/attach", wrapper.AttachTerminal, options.OperationMiddlewares["attachTerminal"]...)
+	router.POST(options.BaseURL+"/freeze", wrapper.Freeze, options.OperationMiddlewares["freeze"]...)
+	router.POST(options.BaseURL+"/thaw", wrapper.Thaw, options.OperationMiddlewares["thaw"]...)
 
 }
 
@@ -804,6 +830,8 @@ type ConflictJSONResponse Error
 type ContentTooLargeJSONResponse Error
 
 type ForbiddenJSONResponse Error
+
+type FrozenJSONResponse Error
 
 type InsufficientStorageJSONResponse Error
 
@@ -884,6 +912,20 @@ func (response InterruptCode404JSONResponse) VisitInterruptCodeResponse(w http.R
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type InterruptCode409JSONResponse struct{ FrozenJSONResponse }
+
+func (response InterruptCode409JSONResponse) VisitInterruptCodeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(409)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -1015,6 +1057,20 @@ func (response RunCode404JSONResponse) VisitRunCodeResponse(w http.ResponseWrite
 	return err
 }
 
+type RunCode409JSONResponse struct{ FrozenJSONResponse }
+
+func (response RunCode409JSONResponse) VisitRunCodeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type RunCode413JSONResponse struct{ ContentTooLargeJSONResponse }
 
 func (response RunCode413JSONResponse) VisitRunCodeResponse(w http.ResponseWriter) error {
@@ -1107,6 +1163,20 @@ func (response CreateContext401JSONResponse) VisitCreateContextResponse(w http.R
 	return err
 }
 
+type CreateContext409JSONResponse struct{ FrozenJSONResponse }
+
+func (response CreateContext409JSONResponse) VisitCreateContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type CreateContext413JSONResponse struct{ ContentTooLargeJSONResponse }
 
 func (response CreateContext413JSONResponse) VisitCreateContextResponse(w http.ResponseWriter) error {
@@ -1195,6 +1265,20 @@ func (response DeleteContexts401JSONResponse) VisitDeleteContextsResponse(w http
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteContexts409JSONResponse struct{ FrozenJSONResponse }
+
+func (response DeleteContexts409JSONResponse) VisitDeleteContextsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(409)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -1351,6 +1435,20 @@ func (response DeleteContext404JSONResponse) VisitDeleteContextResponse(w http.R
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type DeleteContext409JSONResponse struct{ FrozenJSONResponse }
+
+func (response DeleteContext409JSONResponse) VisitDeleteContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(409)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -1647,6 +1745,20 @@ func (response InterruptCommand404JSONResponse) VisitInterruptCommandResponse(w 
 	return err
 }
 
+type InterruptCommand409JSONResponse struct{ FrozenJSONResponse }
+
+func (response InterruptCommand409JSONResponse) VisitInterruptCommandResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type InterruptCommand500JSONResponse struct{ RuntimeErrorJSONResponse }
 
 func (response InterruptCommand500JSONResponse) VisitInterruptCommandResponse(w http.ResponseWriter) error {
@@ -1774,6 +1886,20 @@ func (response RunCommand401JSONResponse) VisitRunCommandResponse(w http.Respons
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RunCommand409JSONResponse struct{ FrozenJSONResponse }
+
+func (response RunCommand409JSONResponse) VisitRunCommandResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(409)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -3719,6 +3845,69 @@ func (response WatchFiles503JSONResponse) VisitWatchFilesResponse(w http.Respons
 	return err
 }
 
+type FreezeRequestObject struct {
+}
+
+type FreezeResponseObject interface {
+	VisitFreezeResponse(w http.ResponseWriter) error
+}
+
+type Freeze200JSONResponse Empty
+
+func (response Freeze200JSONResponse) VisitFreezeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type Freeze401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response Freeze401JSONResponse) VisitFreezeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type Freeze500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response Freeze500JSONResponse) VisitFreezeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type Freeze503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response Freeze503JSONResponse) VisitFreezeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type GetMetricsRequestObject struct {
 	Params GetMetricsParams
 }
@@ -4037,6 +4226,20 @@ func (response StartTerminal401JSONResponse) VisitStartTerminalResponse(w http.R
 	return err
 }
 
+type StartTerminal409JSONResponse struct{ FrozenJSONResponse }
+
+func (response StartTerminal409JSONResponse) VisitStartTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type StartTerminal413JSONResponse struct{ ContentTooLargeJSONResponse }
 
 func (response StartTerminal413JSONResponse) VisitStartTerminalResponse(w http.ResponseWriter) error {
@@ -4125,6 +4328,20 @@ func (response KillTerminal404JSONResponse) VisitKillTerminalResponse(w http.Res
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type KillTerminal409JSONResponse struct{ FrozenJSONResponse }
+
+func (response KillTerminal409JSONResponse) VisitKillTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(409)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -4335,6 +4552,69 @@ func (response AttachTerminal503JSONResponse) VisitAttachTerminalResponse(w http
 	return err
 }
 
+type ThawRequestObject struct {
+}
+
+type ThawResponseObject interface {
+	VisitThawResponse(w http.ResponseWriter) error
+}
+
+type Thaw200JSONResponse Empty
+
+func (response Thaw200JSONResponse) VisitThawResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type Thaw401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response Thaw401JSONResponse) VisitThawResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type Thaw500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response Thaw500JSONResponse) VisitThawResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type Thaw503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response Thaw503JSONResponse) VisitThawResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
 	// InterruptCode Interrupt the running cell of a context
@@ -4412,6 +4692,9 @@ type StrictServerInterface interface {
 	// WatchFiles Stream what happens to a file or directory
 	// (GET /files/watch)
 	WatchFiles(ctx context.Context, request WatchFilesRequestObject) (WatchFilesResponseObject, error)
+	// Freeze Stop all processes of the sandbox
+	// (POST /freeze)
+	Freeze(ctx context.Context, request FreezeRequestObject) (FreezeResponseObject, error)
 	// GetMetrics Take a snapshot of processor and memory use
 	// (GET /metrics)
 	GetMetrics(ctx context.Context, request GetMetricsRequestObject) (GetMetricsResponseObject, error)
@@ -4436,6 +4719,9 @@ type StrictServerInterface interface {
 	// AttachTerminal Watch a terminal and type into it
 	// (GET /pty/{id}/attach)
 	AttachTerminal(ctx context.Context, request AttachTerminalRequestObject) (AttachTerminalResponseObject, error)
+	// Thaw Let the processes of the sandbox go on
+	// (POST /thaw)
+	Thaw(ctx context.Context, request ThawRequestObject) (ThawResponseObject, error)
 }
 
 type StrictHandlerFunc func(ctx echo.Context, request any) (any, error)
@@ -5231,6 +5517,29 @@ func (sh *strictHandler) WatchFiles(ctx echo.Context, params WatchFilesParams) e
 	return nil
 }
 
+// Freeze operation middleware
+func (sh *strictHandler) Freeze(ctx echo.Context) error {
+	var request FreezeRequestObject
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.Freeze(ctx.Request().Context(), request.(FreezeRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "Freeze")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(FreezeResponseObject); ok {
+		return validResponse.VisitFreezeResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
 // GetMetrics operation middleware
 func (sh *strictHandler) GetMetrics(ctx echo.Context, params GetMetricsParams) error {
 	var request GetMetricsRequestObject
@@ -5440,6 +5749,29 @@ func (sh *strictHandler) AttachTerminal(ctx echo.Context, id TerminalID) error {
 		return err
 	} else if validResponse, ok := response.(AttachTerminalResponseObject); ok {
 		return validResponse.VisitAttachTerminalResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// Thaw operation middleware
+func (sh *strictHandler) Thaw(ctx echo.Context) error {
+	var request ThawRequestObject
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.Thaw(ctx.Request().Context(), request.(ThawRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "Thaw")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ThawResponseObject); ok {
+		return validResponse.VisitThawResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}

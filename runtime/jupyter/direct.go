@@ -36,7 +36,9 @@ type DirectOptions struct {
 	TempDir string
 	// StartTimeout is how long a kernel has to answer after its start; zero means a minute.
 	StartTimeout time.Duration
-	Logger       zerolog.Logger
+	// Enter, if not nil, is called before each process is started and leave right afterwards. With an error nothing is started.
+	Enter  func() (leave func(), err error)
+	Logger zerolog.Logger
 }
 
 // Direct is a kernel.Host that starts kernels itself and speaks the Jupyter wire protocol with them: no Jupyter Server is needed.
@@ -114,6 +116,18 @@ func (d *Direct) Start(ctx context.Context, name string, options kernel.StartOpt
 			return nil, fmt.Errorf("%w: %s: %w", kernel.ErrStart, name, err)
 		}
 	}
+}
+
+// start starts a process, when it may.
+func (o DirectOptions) start(argv, env []string, dir string) (*process, error) {
+	if o.Enter != nil {
+		leave, err := o.Enter()
+		if err != nil {
+			return nil, err
+		}
+		defer leave()
+	}
+	return startProcess(argv, env, dir)
 }
 
 // portTaken reports whether a kernel ended because of a port that is in use, going by what kernels say.

@@ -53,7 +53,7 @@ func startKernel(ctx context.Context, spec kernelspec, options kernel.StartOptio
 	if err != nil {
 		return nil, err
 	}
-	process, err := startProcess(connection.argv(spec), spec.environ(host.Env), options.Dir)
+	process, err := host.start(connection.argv(spec), spec.environ(host.Env), options.Dir)
 	if err != nil {
 		return nil, errors.Join(err, connection.remove())
 	}

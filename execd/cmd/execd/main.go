@@ -3,6 +3,7 @@
 //	execd [flags]                      serve the execution API
 //	execd init [flags] -- entrypoint   be process 1: run the entrypoint with a daemon beside it
 //	execd sh -c command                the built-in shell, for images without one
+//	execd install folder               put a copy of the program there, for a pod's init container
 package main
 
 import (
@@ -10,8 +11,10 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"sandbox.internal/execd/app"
@@ -44,6 +47,8 @@ func run(args []string) int {
 	switch name {
 	case "init":
 		return runInit(args[1:])
+	case "install":
+		return runInstall(args[1:])
 	case "probe": // for the lifecycle service alone
 		return probe.Main(args[1:], os.Stdout, os.Stderr)
 	case "sh":
@@ -100,6 +105,10 @@ func runInit(args []string) int {
 	if err != nil {
 		return fail(err)
 	}
+	state, err := initd.NewState()
+	if err != nil {
+		logger.Warn().Err(err).Msg("a daemon that is started again will not know whether the sandbox is frozen")
+	}
 	return initd.Run(initd.Options{
 		Entrypoint: entrypoint,
 		Daemon:     append([]string{self, "serve"}, flags...),
@@ -107,9 +116,44 @@ func runInit(args []string) int {
 		Stdin:      os.Stdin,
 		Stdout:     os.Stdout,
 		Stderr:     os.Stderr,
+		State:      state,
 		Logger:     logger,
 		Grace:      settings.GracefulShutdownTimeout,
 	})
+}
+
+// runInstall copies the program into a folder that containers of the same pod share.
+func runInstall(args []string) int {
+	if len(args) != 1 {
+		fmt.Fprintln(os.Stderr, "usage: execd install FOLDER: the one argument is where to put execd")
+		return exitUsage
+	}
+	if err := install(args[0]); err != nil {
+		return fail(fmt.Errorf("install: %w", err))
+	}
+	return 0
+}
+
+func install(dir string) error {
+	self, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	defer self.Close()
+	// Under another name first: whoever finds the program finds all of it.
+	target := filepath.Join(dir, "execd")
+	draft := target + ".new"
+	copied, err := os.OpenFile(draft, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o755)
+	if err != nil {
+		return err
+	}
+	if _, err = io.Copy(copied, self); err == nil {
+		err = copied.Chmod(0o755) // whatever the umask is
+	}
+	if err = errors.Join(err, copied.Close()); err != nil {
+		return err
+	}
+	return os.Rename(draft, target)
 }
 
 // parse returns the settings, or the exit code when there is nothing more to do.
@@ -117,7 +161,8 @@ func parse(args []string) (config.Settings, int) {
 	settings, err := config.Parse(args, os.Getenv, os.Stdout)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(os.Stdout, "\nexecd init [flags] -- entrypoint [arguments]  runs as process 1, with the daemon beside the entrypoint\n")
+		fmt.Fprint(os.Stdout, "\nexecd init [flags] -- entrypoint [arguments]  runs as process 1, with the daemon beside the entrypoint\n"+
+			"execd install folder  puts a copy of the program there, for the init container of a pod\n")
 		return settings, 0
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "execd: %v\n", err)

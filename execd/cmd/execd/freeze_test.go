@@ -1,0 +1,132 @@
+package main_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	gen "sandbox.internal/gen/execd"
+)
+
+// TestFrozenAcrossDaemons: whoever kills the daemon of a frozen sandbox does not thaw it; the next daemon knows what the last one did.
+func TestFrozenAcrossDaemons(t *testing.T) {
+	t.Parallel()
+	ticks := filepath.Join(t.TempDir(), "ticks")
+	must(t, os.WriteFile(ticks, nil, 0o600))
+	// The namespace's process 1 is execd init, as in a container; /proc has to be that namespace's.
+	command := program(t, "init", "--host=127.0.0.1", "--port=0", "--graceful-shutdown-timeout=0s", "--access-token="+token, "--",
+		"/bin/sh", "-c", "while :; do echo x >>"+ticks+"; sleep 0.01; done")
+	script := "mount -t proc proc /proc && exec \"$@\""
+	command.Args = append([]string{"/bin/sh", "-c", script, "sh"}, command.Args...)
+	command.Path = "/bin/sh"
+	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Unshareflags: syscall.CLONE_NEWNS,
+		Pdeathsig: syscall.SIGKILL}
+	log := filepath.Join(command.Dir, "log")
+	output, err := os.Create(log)
+	must(t, err)
+	defer output.Close()
+	command.Stdout, command.Stderr = output, output
+	must(t, command.Start())
+	t.Cleanup(func() {
+		command.Process.Kill()
+		command.Wait()
+	})
+	addresses := func() (all []string) {
+		data, err := os.ReadFile(log)
+		must(t, err)
+		for line := range bytes.Lines(data) {
+			var entry struct{ Address string }
+			if json.Unmarshal(line, &entry) == nil && entry.Address != "" {
+				all = append(all, entry.Address)
+			}
+		}
+		return all
+	}
+	ticked := func() int {
+		data, err := os.ReadFile(ticks)
+		must(t, err)
+		return len(data)
+	}
+	wait := func(what string, done func() bool) {
+		t.Helper()
+		poll := time.NewTicker(5 * time.Millisecond)
+		defer poll.Stop()
+		for end := time.Now().Add(deadline); !done(); <-poll.C {
+			if time.Now().After(end) {
+				data, _ := os.ReadFile(log)
+				t.Fatalf("not within %v: %s\n%s", deadline, what, data)
+			}
+		}
+	}
+	transport := &http.Transport{DisableKeepAlives: true}
+	client := func(address string) *gen.Client {
+		c, err := gen.NewClient("http://"+address, gen.WithHTTPClient(&http.Client{Transport: transport}),
+			gen.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
+				r.Header.Set("X-EXECD-ACCESS-TOKEN", token)
+				return nil
+			}))
+		must(t, err)
+		return c
+	}
+
+	wait("the daemon listens", func() bool { return len(addresses()) == 1 })
+	wait("the entrypoint works", func() bool { return ticked() > 0 })
+	first := client(addresses()[0])
+	response, err := first.Freeze(t.Context())
+	body(t, response, err)
+	before := ticked()
+
+	kill(t, command.Process.Pid, "serve")
+	wait("the next daemon listens", func() bool { return len(addresses()) == 2 })
+	second := client(addresses()[1])
+	response, err = second.RunCommand(t.Context(), gen.CommandRequest{Command: "true"})
+	must(t, err)
+	response.Body.Close()
+	if response.StatusCode != http.StatusConflict {
+		t.Errorf("a command in a sandbox that the last daemon froze: status %d, want 409", response.StatusCode)
+	}
+	if after := ticked(); after != before {
+		t.Errorf("the frozen entrypoint has written %d bytes", after-before)
+	}
+	response, err = second.Thaw(t.Context())
+	body(t, response, err)
+	wait("the entrypoint goes on", func() bool { return ticked() > before })
+	response, err = second.RunCommand(t.Context(), gen.CommandRequest{Command: "ls -l /proc/self/fd; env"})
+	if said := body(t, response, err); strings.Contains(said, "execd-state") || strings.Contains(said, "EXECD_") {
+		t.Errorf("a command has the daemon's state: %s", said)
+	}
+}
+
+// kill ends the child of a process that has this word as its second argument.
+func kill(t *testing.T, parent int, word string) {
+	t.Helper()
+	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	must(t, err)
+	for _, line := range lines {
+		argv, err := os.ReadFile(line)
+		if err != nil {
+			continue // it has ended
+		}
+		words := strings.Split(string(argv), "\x00")
+		status, err := os.ReadFile(filepath.Join(filepath.Dir(line), "stat"))
+		if err != nil || len(words) < 2 || words[1] != word {
+			continue
+		}
+		fields := strings.Fields(string(status[bytes.LastIndexByte(status, ')')+1:]))
+		if fields[1] == strconv.Itoa(parent) {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(line)))
+			must(t, err)
+			must(t, syscall.Kill(pid, syscall.SIGKILL))
+			return
+		}
+	}
+	t.Fatalf("process %d has no child %q", parent, word)
+}
