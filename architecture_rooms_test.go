@@ -73,7 +73,8 @@ var theHouse = house{
 		{packages: []string{"server/reach"}, ours: []string{"openapi/serve", "server/proxy"}, libraries: noLibraries},
 		{packages: []string{"server/api"}, ours: []string{"gen/lifecycle", "openapi", "openapi/serve", "server/lifecycle", "server/proxy", "server/reach"}},
 		{packages: []string{"server/ingress"}, ours: []string{"gen/lifecycle", "openapi/serve", "server/lifecycle", "server/proxy", "server/reach"}},
-		{packages: []string{"server/cmd/sandbox-ingress"}, ours: []string{"server/ingress"}},
+		{packages: []string{"server/cluster"}, ours: []string{"runtime/kube/v1alpha1", "server/lifecycle"}},
+		{packages: []string{"server/cmd/sandbox-ingress"}, ours: []string{"server/cluster", "server/ingress"}},
 		{packages: []string{"server/docsui"}, ours: []string{"openapi"}},
 		{packages: []string{"server/cli"}, ours: []string{"gen/lifecycle", "gen/execd"}},
 		{packages: []string{"server/app", "server/cmd/sandbox-server"}, ours: []string{"gen/...", "openapi/...", "runtime/...", "server/..."}},
@@ -161,7 +162,7 @@ var theHouse = house{
 		},
 		{
 			packages: []string{
-				"server/lifecycle", "server/host", "server/store", "server/config", "server/audit", "server/proxy", "runtime/...",
+				"server/lifecycle", "server/host", "server/cluster", "server/store", "server/config", "server/audit", "server/proxy", "runtime/...",
 				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/config", "execd/initd",
 				"execd/freeze", "execd/terminal", "execd/watch", "execd/probe", "execd/task", "execd/supervisor", "execd/egress/policy", "execd/egress/wall", "execd/egress/dnsproxy",
 				"execd/egress/decisions", "execd/egress/guard", "execd/egress/config",
@@ -171,7 +172,7 @@ var theHouse = house{
 			why:       "types of the API end at the handlers",
 		},
 		{
-			packages:  []string{"server/lifecycle", "server/host", "server/store", "server/config", "server/audit", "server/metrics", "server/proxy", "server/reach", "server/api", "server/ingress", "server/cmd/sandbox-ingress", "server/cli", "server/cmd/sandbox", "bench"},
+			packages:  []string{"server/lifecycle", "server/host", "server/store", "server/config", "server/audit", "server/metrics", "server/proxy", "server/reach", "server/api", "server/ingress", "server/cli", "server/cmd/sandbox", "bench"},
 			ours:      []string{"runtime/docker"},
 			libraries: slices.Concat(docker, kubernetes),
 			why:       "adapters are wired by server/app alone",
@@ -181,6 +182,12 @@ var theHouse = house{
 			ours:      []string{"server/store"},
 			libraries: []string{sqlite},
 			why:       "the store is wired by server/app alone",
+		},
+		{
+			packages:  []string{"server/cluster", "server/cmd/sandbox-ingress"},
+			ours:      []string{"runtime/docker", "runtime/kube/batch", "server/host", "server/store"},
+			libraries: append([]string{sqlite}, docker...),
+			why:       "the backend of a cluster knows the cluster's resources alone, and the gateway follows it",
 		},
 		{
 			packages: []string{"openapi/..."},

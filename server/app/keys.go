@@ -39,11 +39,16 @@ func apiKeys(cfg config.Server) ([]api.Key, error) {
 const signingKeyName = "signing.key"
 
 // signingKeys returns the keys that sign endpoints. The folder of the records is this process's own by now.
-func signingKeys(cfg config.Server) (keys reach.Keys, err error) {
-	if cfg.SigningKey != "" {
-		keys, err = reach.LoadKeys(cfg.SigningKey)
-	} else {
-		keys, err = reach.LoadOrMakeKeys(filepath.Join(cfg.DataDir, signingKeyName))
+//
+// On a cluster a key of the process's own would be known to no other replica, so without one in the configuration nothing is signed.
+func signingKeys(cfg config.Config) (keys reach.Keys, err error) {
+	switch {
+	case cfg.Server.SigningKey != "":
+		keys, err = reach.LoadKeys(cfg.Server.SigningKey)
+	case cfg.Runtime.Type == config.RuntimeKubernetes:
+		return keys, nil
+	default:
+		keys, err = reach.LoadOrMakeKeys(filepath.Join(cfg.Server.DataDir, signingKeyName))
 	}
 	if err != nil {
 		return keys, fmt.Errorf("server.signing_key: %w", err)

@@ -54,11 +54,11 @@ func (c Config) Validate() error {
 func (c Config) check(p *problems) {
 	c.Server.check(p)
 	c.Runtime.check(p)
-	c.Docker.check(p, c.Environment)
+	c.Docker.check(p, c.Environment, c.Runtime.Type)
 	c.Egress.check(p)
 	c.Ingress.check(p, c.Runtime.Type)
 	c.Storage.check(p)
-	c.Kubernetes.check(p)
+	c.Kubernetes.check(p, c.Runtime.Type)
 }
 
 // normalise brings values to the one spelling that the rules and the rest of
@@ -73,5 +73,5 @@ func (c *Config) normalise(env func(string) string) {
 // Warnings returns settings that are allowed but that an operator should know
 // about, one sentence each. They never contain a secret.
 func (c Config) Warnings() []string {
-	return slices.Concat(c.Server.warnings(), c.Docker.warnings(), c.Egress.warnings(c.Docker.NetworkMode), c.Ingress.warnings(), c.Kubernetes.warnings(c.Runtime.Type))
+	return slices.Concat(c.Server.warnings(), c.Docker.warnings(c.Runtime.Type), c.Egress.warnings(c.Docker.NetworkMode, c.Runtime.Type), c.Ingress.warnings(), c.Kubernetes.warnings(c.Runtime.Type))
 }

@@ -69,8 +69,8 @@ func (d *Docker) normalise() {
 	}
 }
 
-func (d Docker) check(p *problems, e Environment) {
-	if d.NetworkMode == NetworkHost && !e.engineIsHere() {
+func (d Docker) check(p *problems, e Environment, runtime RuntimeType) {
+	if d.NetworkMode == NetworkHost && runtime == RuntimeDocker && !e.engineIsHere() {
 		p.add("docker.network_mode", "must be bridge when %s names another machine, whose loopback interface the service cannot reach (got %q)",
 			envDockerHost, string(d.NetworkMode))
 	} else {
@@ -88,15 +88,29 @@ func (d Docker) check(p *problems, e Environment) {
 	if d.PidsLimit < 0 {
 		p.add("docker.pids_limit", "must be 0 or more, where 0 is no limit (got %d)", d.PidsLimit)
 	}
-	checkSeccomp(p, d.SeccompProfile)
+	if runtime == RuntimeKubernetes && d.SeccompProfile != "" && d.SeccompProfile != SeccompUnconfined {
+		p.add("docker.seccomp_profile", "must be empty or %s with the kubernetes runtime: a profile would have to be on every node (got %q)", SeccompUnconfined, d.SeccompProfile)
+	} else {
+		checkSeccomp(p, d.SeccompProfile)
+	}
 	d.APITimeout.check(p, "docker.api_timeout", 1)
 	if d.HostIP != "" && !isHost(d.HostIP) {
 		p.add("docker.host_ip", "must be an IP address or a host name, without a port (got %q)", d.HostIP)
 	}
 }
 
-func (d Docker) warnings() []string {
+func (d Docker) warnings(runtime RuntimeType) []string {
 	var w []string
+	if runtime == RuntimeKubernetes {
+		// What says how a container is confined holds for pods too; the rest is about an engine.
+		if d.NetworkMode == NetworkHost {
+			w = append(w, "docker.network_mode has no effect: runtime.type is kubernetes")
+		}
+		if d.HostIP != "" {
+			w = append(w, "docker.host_ip has no effect: runtime.type is kubernetes")
+		}
+		return w
+	}
 	if d.NetworkMode == NetworkHost {
 		w = append(w, "docker.network_mode is host: a sandbox reaches everything that listens on this host, on 127.0.0.1 too, and there is one sandbox at a time")
 	}

@@ -1,14 +1,29 @@
 package config
 
-// Kubernetes is the section [kubernetes]. It is used by the kubernetes runtime alone, which is not supported yet.
+import (
+	"os"
+	"path/filepath"
+)
+
+// Kubernetes is the section [kubernetes]. It is used by the kubernetes runtime alone.
 type Kubernetes struct {
-	// KubeconfigPath is the cluster's config file.
+	// KubeconfigPath is the cluster's config file; empty means that the service runs in the cluster, as a pod's service account.
 	KubeconfigPath string `toml:"kubeconfig_path"`
-	// Namespace is where sandboxes live.
+	// Namespace is where sandboxes live; empty means that of the config file's context, or of the service's own pod.
 	Namespace string `toml:"namespace"`
 }
 
-func (k Kubernetes) check(p *problems) {
+func (k Kubernetes) check(p *problems, runtime RuntimeType) {
+	const kubeconfig = "kubernetes.kubeconfig_path"
+	switch {
+	case k.KubeconfigPath == "":
+	case !filepath.IsAbs(k.KubeconfigPath):
+		p.add(kubeconfig, "must be an absolute path (got %q)", k.KubeconfigPath)
+	case runtime == RuntimeKubernetes:
+		if _, err := os.ReadFile(k.KubeconfigPath); err != nil {
+			p.add(kubeconfig, "must be a file that the server can read: %w", err)
+		}
+	}
 	if k.Namespace != "" && !dnsLabel.MatchString(k.Namespace) {
 		p.add("kubernetes.namespace", "must be 1 to 63 lower-case letters, digits and inner hyphens (got %q)", k.Namespace)
 	}

@@ -105,7 +105,7 @@ sandbox.toml:17: server.keys[1].name: must be unique ("a" is used by an earlier 
 sandbox.toml:19: sever: unknown section; did you mean server?
 sandbox.toml:22: storage.allowed_host_paths: must be an array (got a string)
 sandbox.toml: runtime.execd_image: is required
-sandbox.toml: runtime.type: is required (docker)
+sandbox.toml: runtime.type: is required (docker or kubernetes)
 PENDING_FAILURE_TTL: must be a whole number of seconds (got "1h")`
 	if err == nil || err.Error() != want {
 		t.Fatalf("got\n%v\nwant\n%s", err, want)
@@ -167,11 +167,11 @@ func TestLoadRefuses(t *testing.T) {
 		"wildcard and uri":    {`ingress.gateway = {address = "*.example.com", route.mode = "uri"}`, `ingress.gateway.address: must be a wildcard domain when ingress.gateway.route.mode is wildcard, and only then (got "*.example.com")`},
 		"IP and wildcard":     {`ingress.gateway = {address = "192.0.2.1", route.mode = "wildcard"}`, `ingress.gateway.address: must be a wildcard domain when ingress.gateway.route.mode is wildcard, and only then (got "192.0.2.1")`},
 		"row lifecycle/configuration/ingress.gateway.route.mode: unknown": {`ingress.gateway.route.mode = "x"`, `ingress.gateway.route.mode: must be wildcard, uri or header (got "x")`},
-		"relative mount":         {`storage.allowed_host_paths = ["data"]`, `storage.allowed_host_paths[0]: must be an absolute path without ".", ".." and empty parts (got "data")`},
-		"mount that goes up":     {`storage.allowed_host_paths = ["/data/../etc"]`, `storage.allowed_host_paths[0]: must be an absolute path without ".", ".." and empty parts (got "/data/../etc")`},
-		"egress image, spaces":   {`egress.image = "a b"`, `egress.image: must be an image reference without spaces (got "a b")`},
-		"unenforced limits":      {`docker.allow_unenforced_limits = 1`, `docker.allow_unenforced_limits: must be true or false (got an integer)`},
-		"namespace":              {`kubernetes.namespace = "My_Space"`, `kubernetes.namespace: must be 1 to 63 lower-case letters, digits and inner hyphens (got "My_Space")`},
+		"relative mount":       {`storage.allowed_host_paths = ["data"]`, `storage.allowed_host_paths[0]: must be an absolute path without ".", ".." and empty parts (got "data")`},
+		"mount that goes up":   {`storage.allowed_host_paths = ["/data/../etc"]`, `storage.allowed_host_paths[0]: must be an absolute path without ".", ".." and empty parts (got "/data/../etc")`},
+		"egress image, spaces": {`egress.image = "a b"`, `egress.image: must be an image reference without spaces (got "a b")`},
+		"unenforced limits":    {`docker.allow_unenforced_limits = 1`, `docker.allow_unenforced_limits: must be true or false (got an integer)`},
+		"row lifecycle/configuration/kubernetes.namespace": {`kubernetes.namespace = "My_Space"`, `kubernetes.namespace: must be 1 to 63 lower-case letters, digits and inner hyphens (got "My_Space")`},
 		"case of a key":          {`server.Port = 1`, `server.Port: unknown key; did you mean server.port?`},
 		"nothing similar":        {`server.zzzzzzzzz = 1`, `server.zzzzzzzzz: unknown key`},
 		"quoted key":             {`server."a b.c" = 1`, `server."a b.c": unknown key`},
@@ -195,14 +195,15 @@ func TestLoadRefuses(t *testing.T) {
 
 func TestLoadRefusesRuntimes(t *testing.T) {
 	tests := map[string]struct{ content, want string }{
-		"kubernetes": {"[runtime]\ntype = \"kubernetes\"\nexecd_image = \"x\"", `sandbox.toml:2: runtime.type: is not supported yet (got "kubernetes"): leave it out`},
-		"gateway of nothing": {"[runtime]\ntype = \"kubernetes\"\nexecd_image = \"x\"\n[ingress]\nmode = \"gateway\"", `sandbox.toml:2: runtime.type: is not supported yet (got "kubernetes"): leave it out
-sandbox.toml: ingress.gateway.address: is required when ingress.mode is gateway
+		"row lifecycle/configuration/kubernetes.kubeconfig_path: missing":  {"[runtime]\ntype = \"kubernetes\"\nexecd_image = \"x\"\n[kubernetes]\nkubeconfig_path = \"/no/such/file\"", `sandbox.toml:5: kubernetes.kubeconfig_path: must be a file that the server can read: open /no/such/file: no such file or directory`},
+		"row lifecycle/configuration/kubernetes.kubeconfig_path: relative": {"[runtime]\ntype = \"kubernetes\"\nexecd_image = \"x\"\n[kubernetes]\nkubeconfig_path = \"config\"", `sandbox.toml:5: kubernetes.kubeconfig_path: must be an absolute path (got "config")`},
+		"a profile for pods": {"[runtime]\ntype = \"kubernetes\"\nexecd_image = \"x\"\n[docker]\nseccomp_profile = \"/p.json\"", `sandbox.toml:5: docker.seccomp_profile: must be empty or unconfined with the kubernetes runtime: a profile would have to be on every node (got "/p.json")`},
+		"gateway of nothing": {"[runtime]\ntype = \"kubernetes\"\nexecd_image = \"x\"\n[ingress]\nmode = \"gateway\"", `sandbox.toml: ingress.gateway.address: is required when ingress.mode is gateway
 sandbox.toml: ingress.gateway.route.mode: is required when ingress.mode is gateway`},
-		"unknown":           {"[runtime]\ntype = \"podman\"\nexecd_image = \"x\"", `sandbox.toml:2: runtime.type: must be docker (got "podman")`},
+		"unknown":           {"[runtime]\ntype = \"podman\"\nexecd_image = \"x\"", `sandbox.toml:2: runtime.type: must be docker or kubernetes (got "podman")`},
 		"image with spaces": {"[runtime]\ntype = \"docker\"\nexecd_image = \"a b\"", `sandbox.toml:3: runtime.execd_image: must be an image reference without spaces (got "a b")`},
 		"runtime no table":  {"runtime = \"docker\"", `sandbox.toml:1: runtime: must be a section (got a string)`},
-		"empty file":        {"", "sandbox.toml: runtime.execd_image: is required\nsandbox.toml: runtime.type: is required (docker)"},
+		"empty file":        {"", "sandbox.toml: runtime.execd_image: is required\nsandbox.toml: runtime.type: is required (docker or kubernetes)"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

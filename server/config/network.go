@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// Egress is the section [egress]: what sandboxes may reach. It is used in bridge mode alone.
+// Egress is the section [egress]: what sandboxes may reach. The docker runtime uses it in bridge mode alone.
 type Egress struct {
 	// Image is the reference of the egress sidecar's image; empty means that there are no sidecars.
 	Image string `toml:"image"`
 	// Upstream are the name servers that sidecars ask, as IPv4 addresses with an optional port; empty means those that the engine
-	// gives to containers.
+	// gives to containers, or the cluster to pods.
 	Upstream []string `toml:"upstream"`
 }
 
@@ -32,9 +32,9 @@ func (e Egress) check(p *problems) {
 	}
 }
 
-func (e Egress) warnings(mode NetworkMode) []string {
+func (e Egress) warnings(mode NetworkMode, runtime RuntimeType) []string {
 	switch {
-	case e.Image != "" && mode == NetworkHost:
+	case e.Image != "" && mode == NetworkHost && runtime == RuntimeDocker:
 		return []string{"egress.image has no effect: docker.network_mode is host, and network policies need bridge"}
 	case e.Image == "" && len(e.Upstream) > 0:
 		return []string{"egress.upstream has no effect without egress.image"}
@@ -47,7 +47,7 @@ type IngressMode string
 
 // The ingress modes.
 const (
-	// IngressDirect publishes a port of the host for each sandbox.
+	// IngressDirect publishes a port of the host for each sandbox; on a cluster clients reach the pod's own address.
 	IngressDirect IngressMode = "direct"
 	// IngressGateway routes through one gateway; the docker runtime does not have it.
 	IngressGateway IngressMode = "gateway"

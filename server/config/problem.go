@@ -59,12 +59,6 @@ func (p *problems) add(key, format string, args ...any) {
 	*p = append(*p, &Problem{Key: key, Err: fmt.Errorf(format, args...)})
 }
 
-// notYet refuses a documented setting that this version cannot honour: to
-// ignore it would let an operator believe in a wall that is not there.
-func (p *problems) notYet(key, got string) {
-	p.add(key, "is not supported yet (got %q): leave it out", got)
-}
-
 // locate fills in where each problem is, and puts them in the file's order.
 // Problems of absent keys come last.
 func (p problems) locate(file string, idx *index) {

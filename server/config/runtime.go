@@ -7,7 +7,7 @@ type RuntimeType string
 const (
 	// RuntimeDocker runs every sandbox as a container of one Docker Engine.
 	RuntimeDocker RuntimeType = "docker"
-	// RuntimeKubernetes runs sandboxes as pods; not supported yet.
+	// RuntimeKubernetes runs sandboxes as pods of a cluster.
 	RuntimeKubernetes RuntimeType = "kubernetes"
 )
 
@@ -21,13 +21,11 @@ type Runtime struct {
 
 func (r Runtime) check(p *problems) {
 	switch r.Type {
-	case RuntimeDocker:
-	case RuntimeKubernetes:
-		p.notYet("runtime.type", string(r.Type))
+	case RuntimeDocker, RuntimeKubernetes:
 	case "":
-		p.add("runtime.type", "is required (docker)")
+		p.add("runtime.type", "is required (docker or kubernetes)")
 	default:
-		p.add("runtime.type", "must be docker (got %q)", string(r.Type))
+		p.add("runtime.type", "must be docker or kubernetes (got %q)", string(r.Type))
 	}
 	switch {
 	case r.ExecdImage == "":

@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -22,7 +23,7 @@ type App struct {
 	logger   zerolog.Logger
 	table    *table
 	metrics  *metrics
-	service  *service // nil with static routes
+	service  *service // nil with static routes and with a source
 	proxy    *proxy.Proxy
 	handler  *serve.Server
 	listener net.Listener
@@ -55,7 +56,7 @@ func New(settings Settings, logger zerolog.Logger) (_ *App, err error) {
 		if err = a.Reload(); err != nil {
 			return nil, err
 		}
-	} else {
+	} else if settings.Service != "" {
 		if a.service, err = newService(settings.Service, settings.Key); err != nil {
 			return nil, fmt.Errorf("--service: %w", err)
 		}
@@ -111,6 +112,8 @@ func (a *App) AdminAddr() string {
 // Run serves until ctx ends. Then it takes no new connections, and what is under way may go on for the grace.
 func (a *App) Run(ctx context.Context) error {
 	defer a.close()
+	ctx, failed := context.WithCancelCause(ctx)
+	defer failed(nil)
 	// These end after the last request.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var all sync.WaitGroup
@@ -119,6 +122,14 @@ func (a *App) Run(ctx context.Context) error {
 	if a.service != nil {
 		follower := &follower{service: a.service, table: a.table, metrics: a.metrics, logger: a.logger}
 		all.Go(func() { follower.run(background) })
+	}
+	if a.settings.Source != nil {
+		all.Go(func() {
+			if err := a.settings.Source(background, &Routes{a.table, a.metrics}); err != nil {
+				a.logger.Error().Err(err).Msg("the routes cannot be followed")
+				failed(err)
+			}
+		})
 	}
 	if a.admin != nil {
 		all.Go(func() {
@@ -134,6 +145,9 @@ func (a *App) Run(ctx context.Context) error {
 		ReadHeaderTimeout: a.settings.HeaderTimeout, IdleTimeout: a.settings.IdleTimeout, MaxHeaderBytes: a.settings.HeaderBytes,
 	})
 	a.logger.Info().Msg("gateway stops")
+	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause // there is nothing to serve
+	}
 	return err
 }
 

@@ -20,8 +20,9 @@ type Settings struct {
 	// Service is the URL of the lifecycle service, whose sandboxes are served, and Key an administrator's key of it.
 	Service string
 	Key     string
-	// Routes is a file with static routes, instead of a service.
+	// Routes is a file with static routes, and Source somebody else who knows them, instead of a service.
 	Routes string
+	Source Source
 	// SigningKey is the file with the keys of signed endpoints; empty means that there are none.
 	SigningKey string
 	// Connections bounds the connections of clients, SandboxConnections the requests and connections of one sandbox, and Sandboxes
@@ -75,8 +76,14 @@ func (s *Settings) Check() error {
 	default:
 		add("--mode: must be wildcard, uri or header (got %q)", s.Mode)
 	}
-	if (s.Service == "") == (s.Routes == "") {
-		add("--service, --routes: exactly one of them is required")
+	ways := 0
+	for _, way := range []bool{s.Service != "", s.Routes != "", s.Source != nil} {
+		if way {
+			ways++
+		}
+	}
+	if ways != 1 {
+		add("--service, --kubernetes, --routes: exactly one of them is required")
 	}
 	if u, err := url.Parse(s.Service); s.Service != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		add("--service: must be an http or https URL (got %q)", s.Service)

@@ -19,7 +19,7 @@ import (
 	"sandbox.internal/server/ingress"
 )
 
-const usage = `usage: sandbox-ingress --mode MODE (--service URL | --routes FILE) [flags]
+const usage = `usage: sandbox-ingress --mode MODE (--service URL | --kubernetes | --routes FILE) [flags]
        sandbox-ingress version
 
 Takes requests to the ports of sandboxes until SIGINT or SIGTERM; then what is under way may go on for --grace, and a second
@@ -33,6 +33,9 @@ Routes:
   --domain DOMAIN       the domain of the mode wildcard
   --service URL         the lifecycle service whose sandboxes are served
   --service-key-file F  file with an administrator's key of it; default: the variable SERVICE_API_KEY
+  --kubernetes          the sandboxes of a cluster instead of a service, from its API server
+  --kubeconfig-path F   how the cluster is reached, absolute; default: as the service account of the gateway's pod
+  --kubernetes-namespace N  where its sandboxes are; default: that of the kubeconfig's context, or of the gateway's pod
   --routes FILE         static routes instead of a service
   --signing-key FILE    the service's signing keys (server.signing_key); without it no signed endpoint is accepted
 
@@ -66,7 +69,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stdout, "sandbox-ingress", version())
 		return 0
 	}
-	settings, level, err := parse(args)
+	settings, level, err := parse(args, stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprint(stdout, usage)
@@ -86,7 +89,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 }
 
 // parse reads the command line. What the values must be is the gateway's to say.
-func parse(args []string) (ingress.Settings, zerolog.Level, error) {
+func parse(args []string, stderr io.Writer) (ingress.Settings, zerolog.Level, error) {
 	s := ingress.DefaultSettings()
 	flags := flag.NewFlagSet("sandbox-ingress", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
@@ -95,6 +98,10 @@ func parse(args []string) (ingress.Settings, zerolog.Level, error) {
 	logLevel := flags.String("log-level", "info", "")
 	flags.StringVar(&s.Domain, "domain", s.Domain, "")
 	flags.StringVar(&s.Service, "service", s.Service, "")
+	var k kubernetes
+	flags.BoolVar(&k.on, "kubernetes", false, "")
+	flags.StringVar(&k.kubeconfig, "kubeconfig-path", "", "")
+	flags.StringVar(&k.namespace, "kubernetes-namespace", "", "")
 	flags.StringVar(&s.Routes, "routes", s.Routes, "")
 	flags.StringVar(&s.SigningKey, "signing-key", s.SigningKey, "")
 	flags.StringVar(&s.Listen, "listen", s.Listen, "")
@@ -123,6 +130,12 @@ func parse(args []string) (ingress.Settings, zerolog.Level, error) {
 	level, err := zerolog.ParseLevel(strings.ToLower(*logLevel))
 	if err != nil || *logLevel == "" {
 		return s, 0, fmt.Errorf("--log-level: must be debug, info, warn or error (got %q)", *logLevel)
+	}
+	switch {
+	case k.on:
+		s.Source = k.source(zerolog.New(stderr).Level(level).With().Timestamp().Logger())
+	case k.kubeconfig != "" || k.namespace != "":
+		return s, 0, errors.New("--kubeconfig-path, --kubernetes-namespace: have no meaning without --kubernetes")
 	}
 	return s, level, s.Check()
 }

@@ -20,11 +20,11 @@ func TestCommandLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	usual := []string{"--mode", "uri", "--service", "http://127.0.0.1:8080"}
-	s, level, err := parse(usual)
+	s, level, err := parse(usual, io.Discard)
 	if err != nil || s.Key != "of-the-environment" || s.Grace != 30*time.Second || level != zerolog.InfoLevel {
 		t.Errorf("%+v, %v, %v", s, level, err)
 	}
-	s, level, err = parse(append(usual, "--service-key-file", file, "--grace", "5s", "--max-sandbox-connections", "7", "--log-level", "DEBUG"))
+	s, level, err = parse(append(usual, "--service-key-file", file, "--grace", "5s", "--max-sandbox-connections", "7", "--log-level", "DEBUG"), io.Discard)
 	if err != nil || s.Key != "of-the-file" || s.Grace != 5*time.Second || s.SandboxConnections != 7 || level != zerolog.DebugLevel {
 		t.Errorf("%+v, %v, %v", s, level, err)
 	}
@@ -36,6 +36,8 @@ func TestCommandLine(t *testing.T) {
 		"not defined":             append(usual, "--port", "1"),
 		"--domain: must be":       {"--mode", "wildcard", "--service", "http://127.0.0.1:8080"},
 		"exactly one of them":     append(usual, "--routes", file),
+		"--service, --kubernetes": append(usual, "--kubernetes"),
+		"without --kubernetes":    append(usual, "--kubernetes-namespace", "x"),
 		"--max-connections: must": append(usual, "--max-connections", "0"),
 	} {
 		var out, errs bytes.Buffer
@@ -46,6 +48,10 @@ func TestCommandLine(t *testing.T) {
 	var out, errs bytes.Buffer
 	if code := run([]string{"--mode", "uri", "--routes", file + "x"}, &out, &errs); code != exitFailure || !strings.Contains(errs.String(), "--routes") {
 		t.Errorf("exit %d: %s", code, errs.String())
+	}
+	errs.Reset()
+	if code := run([]string{"--mode", "uri", "--listen", "127.0.0.1:0", "--admin", "", "--kubernetes", "--kubeconfig-path", file + "x"}, &out, &errs); code != exitFailure || !strings.Contains(errs.String(), "kubeconfig") {
+		t.Errorf("a cluster that cannot be reached: exit %d: %s", code, errs.String())
 	}
 	out.Reset()
 	if code := run([]string{"--help"}, &out, io.Discard); code != 0 || out.String() != usage {
@@ -66,7 +72,7 @@ func TestEveryFlagIsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := regexp.MustCompile(`flags\.\w+\((?:&s\.\w+, )?"([a-z-]+)"`).FindAllSubmatch(source, -1)
+	names := regexp.MustCompile(`flags\.\w+\((?:&[sk]\.\w+, )?"([a-z-]+)"`).FindAllSubmatch(source, -1)
 	if len(names) < 15 {
 		t.Fatalf("only %d flags found", len(names))
 	}

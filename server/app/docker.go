@@ -1,0 +1,142 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/runtime/docker"
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/config"
+	"sandbox.internal/server/egress"
+	"sandbox.internal/server/host"
+	"sandbox.internal/server/metrics"
+	"sandbox.internal/server/store"
+)
+
+// machine is what the docker runtime needs: the records, the claim on the instance, the engine.
+type machine struct {
+	store   *store.Store
+	claimed net.Listener
+	engine  engine.Engine
+}
+
+// prepareMachine opens them.
+func (a *App) prepareMachine(cfg config.Config, measured *metrics.Metrics) (start func(context.Context) (backend, error), err error) {
+	if a.machine.store, err = store.Open(cfg.Server.DataDir, a.logger); err != nil {
+		return nil, err
+	}
+	if a.machine.claimed, err = claim(cfg); err != nil {
+		return nil, err
+	}
+	a.machine.engine, err = docker.New(docker.Options{
+		Host:       cfg.Environment.DockerHost,
+		APITimeout: cfg.Docker.APITimeout.Duration(),
+		Logger:     a.logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	options, err := hostOptions(cfg)
+	if err != nil {
+		return nil, err
+	}
+	options.Engine, options.Store = measured.Engine(a.machine.engine), measured.Store(a.machine.store)
+	options.Observer, options.Logger = measured, a.logger
+	return func(ctx context.Context) (backend, error) {
+		started, err := host.Start(ctx, options)
+		if err != nil {
+			return nil, err
+		}
+		return started, nil
+	}, nil
+}
+
+func (m *machine) close(logger zerolog.Logger) {
+	if m.engine != nil {
+		if err := m.engine.Close(); err != nil {
+			logger.Warn().Err(err).Msg("the connection to the container engine did not close cleanly")
+		}
+	}
+	if m.claimed != nil {
+		m.claimed.Close()
+	}
+	if m.store != nil {
+		if err := m.store.Close(); err != nil {
+			logger.Error().Err(err).Msg("the store did not close cleanly")
+		}
+	}
+}
+
+func hostOptions(cfg config.Config) (host.Options, error) {
+	seccomp, err := seccompProfile(cfg.Docker.SeccompProfile)
+	if err != nil {
+		return host.Options{}, err
+	}
+	publish, reach := addresses(cfg)
+	return host.Options{
+		Clock:      time.Now,
+		Instance:   cfg.Server.Instance,
+		ExecdImage: cfg.Runtime.ExecdImage,
+		Security: engine.Security{
+			DropCapabilities: cfg.Docker.DropCapabilities,
+			NoNewPrivileges:  cfg.Docker.NoNewPrivileges,
+			AppArmorProfile:  cfg.Docker.AppArmorProfile,
+			SeccompProfile:   seccomp,
+		},
+		PIDsLimit:              cfg.Docker.PidsLimit,
+		AllowUnenforcedLimits:  cfg.Docker.AllowUnenforcedLimits,
+		EgressImage:            cfg.Egress.Image,
+		EgressUpstream:         strings.Join(cfg.Egress.Upstream, ","),
+		Guards:                 egress.New(reach),
+		HostNetwork:            cfg.Docker.NetworkMode == config.NetworkHost,
+		PublishIP:              publish,
+		EngineHost:             reach,
+		EndpointHost:           cfg.Docker.HostIP,
+		AllowedHostPaths:       cfg.Storage.AllowedHostPaths,
+		TerminatedRetention:    cfg.Server.TerminatedRetention.Duration(),
+		FailedPendingRetention: cfg.Environment.PendingFailureTTL.Duration(),
+	}, nil
+}
+
+// seccompProfile returns the profile's content, which is what the engine takes; the engine's host need not have the file.
+func seccompProfile(setting string) (string, error) {
+	if setting == "" || setting == config.SeccompUnconfined {
+		return setting, nil
+	}
+	content, err := os.ReadFile(setting)
+	if err != nil {
+		return "", fmt.Errorf("docker.seccomp_profile: %w", err)
+	}
+	return string(content), nil
+}
+
+// addresses returns the address of the engine's host that sandboxes are published on, empty for all, and where the service
+// reaches them. A service that listens on one address only does not publish its sandboxes on any other.
+func addresses(cfg config.Config) (publish, reach string) {
+	if endpoint, err := url.Parse(cfg.Environment.DockerHost); err == nil && endpoint.Scheme == "tcp" && !isLoopback(endpoint.Hostname()) {
+		return "", endpoint.Hostname()
+	}
+	if cfg.Docker.HostIP != "" { // the service runs in a container: its own addresses are not the host's
+		return "", cfg.Docker.HostIP
+	}
+	if cfg.Server.Host == "localhost" {
+		return "127.0.0.1", "127.0.0.1"
+	}
+	if ip, err := netip.ParseAddr(cfg.Server.Host); err == nil && !ip.IsUnspecified() {
+		return ip.String(), ip.String()
+	}
+	return "", "127.0.0.1"
+}
+
+func isLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}

@@ -1,0 +1,45 @@
+package app
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"sandbox.internal/server/cluster"
+	"sandbox.internal/server/config"
+	"sandbox.internal/server/egress"
+	"sandbox.internal/server/metrics"
+)
+
+// prepareCluster opens nothing: the cluster has the records, and replicas of the service share them.
+func (a *App) prepareCluster(cfg config.Config, measured *metrics.Metrics) (start func(context.Context) (backend, error)) {
+	options := clusterOptions(cfg)
+	options.Observer, options.Logger = measured, a.logger
+	return func(ctx context.Context) (backend, error) {
+		started, err := cluster.Start(ctx, options)
+		if err != nil {
+			return nil, err
+		}
+		return started, nil
+	}
+}
+
+func clusterOptions(cfg config.Config) cluster.Options {
+	return cluster.Options{
+		Clock:          time.Now,
+		Kubeconfig:     cfg.Kubernetes.KubeconfigPath,
+		Namespace:      cfg.Kubernetes.Namespace,
+		ExecdImage:     cfg.Runtime.ExecdImage,
+		EgressImage:    cfg.Egress.Image,
+		EgressUpstream: strings.Join(cfg.Egress.Upstream, ","),
+		NewGuard:       func(host string) cluster.Guard { return egress.New(host) },
+		Security: cluster.Security{
+			DropCapabilities: cfg.Docker.DropCapabilities,
+			NoNewPrivileges:  cfg.Docker.NoNewPrivileges,
+			Unconfined:       cfg.Docker.SeccompProfile == config.SeccompUnconfined,
+			AppArmorProfile:  cfg.Docker.AppArmorProfile,
+		},
+		AllowedHostPaths:    cfg.Storage.AllowedHostPaths,
+		TerminatedRetention: cfg.Server.TerminatedRetention.Duration(),
+	}
+}

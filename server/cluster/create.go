@@ -1,0 +1,221 @@
+package cluster
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/server/lifecycle"
+)
+
+// keySpace is the namespace of the ids that are derived from Idempotency-Keys (RFC 9562, version 5).
+var keySpace = uuid.NewSHA1(uuid.NameSpaceDNS, []byte("idempotency-key.sandbox.internal"))
+
+// Create implements lifecycle.Backend. With an Idempotency-Key the id follows from owner and key, so that the API server itself lets only one
+// of several creates through, whichever replicas they reach. The key holds for as long as the sandbox's record does.
+func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) (lifecycle.Sandbox, error) {
+	took := options.Took
+	if took == nil {
+		took = func(string, time.Duration) {}
+	}
+	began := c.Clock()
+	if err := spec.Validate(); err != nil {
+		return lifecycle.Sandbox{}, err
+	}
+	b, err := c.newBatch(ctx, spec, options)
+	if err != nil {
+		return lifecycle.Sandbox{}, err
+	}
+	validated := c.Clock()
+	took("validate", validated.Sub(began))
+
+	e, err := c.insert(ctx, b, spec)
+	if apierrors.IsAlreadyExists(err) && options.IdempotencyKey != "" {
+		return c.createdBefore(ctx, b.Name, spec, options)
+	}
+	if err != nil {
+		return lifecycle.Sandbox{}, err
+	}
+	durable := c.Clock()
+	took("durable", durable.Sub(validated))
+	c.Observer.StageDone(lifecycle.StageAccepted, durable.Sub(began))
+	c.Logger.Info().Str("sandbox_id", b.Name).Str("image", spec.Image).Str("owner", options.Owner).Time("expires_at", e.sandbox.ExpiresAt).Msg("sandbox accepted")
+	return e.sandbox, nil
+}
+
+// insert writes the resource, and the Secret with the registry's credentials before it, so that no pod looks for it in vain.
+func (c *Cluster) insert(ctx context.Context, b *v1alpha1.BatchSandbox, spec lifecycle.Spec) (*entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if spec.Auth != nil {
+		if err := c.addCredentials(ctx, b.Name, spec); err != nil {
+			return nil, err
+		}
+	}
+	err := c.api.Create(ctx, b)
+	switch {
+	case err == nil:
+	case apierrors.IsAlreadyExists(err):
+		return nil, err // its credentials are those that it was created with
+	default:
+		err = refused(err)
+		var known *lifecycle.Error
+		// Without a clear answer the sandbox may exist; then the sweep decides.
+		if spec.Auth != nil && errors.As(err, &known) && known.Kind != lifecycle.KindUnavailable {
+			c.dropCredentials(b.Name)
+		}
+		return nil, err
+	}
+	if spec.Auth != nil {
+		// When this fails, the sweep does it.
+		if err := c.ownCredentials(ctx, b); err != nil {
+			c.Logger.Warn().Err(err).Str("sandbox_id", b.Name).Msg("the registry credentials do not belong to their sandbox yet")
+		}
+	}
+	e, err := newEntry(b)
+	if err != nil {
+		return nil, err
+	}
+	c.table.put(e)
+	return e, nil
+}
+
+// refused turns what the API server has against a resource into what a client may be told.
+func refused(err error) error {
+	switch {
+	case apierrors.IsInvalid(err), apierrors.IsRequestEntityTooLargeError(err):
+		return lifecycle.Invalidf("the cluster does not take the sandbox: %v", err)
+	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"):
+		return lifecycle.Conflictf("the namespace's quota does not allow another sandbox: %v", err)
+	}
+	return explain(err)
+}
+
+// createdBefore returns the sandbox that an earlier request with the same key created.
+func (c *Cluster) createdBefore(ctx context.Context, id string, spec lifecycle.Spec, options lifecycle.CreateOptions) (lifecycle.Sandbox, error) {
+	e, err := c.fetch(ctx, id)
+	var known *lifecycle.Error
+	switch {
+	case errors.As(err, &known) && known.Kind == lifecycle.KindNotFound:
+		return lifecycle.Sandbox{}, lifecycle.Conflictf("Idempotency-Key: the sandbox %s that %q created is gone", id, options.IdempotencyKey)
+	case err != nil:
+		return lifecycle.Sandbox{}, err
+	case e.record.Digest != spec.Digest() || e.record.Owner != options.Owner:
+		return lifecycle.Sandbox{}, lifecycle.Conflictf("Idempotency-Key: %q was used with another request body", options.IdempotencyKey)
+	}
+	return e.sandbox, nil
+}
+
+// newBatch is the resource of a new sandbox. It returns an error of KindInvalid for what this cluster does not offer.
+func (c *Cluster) newBatch(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) (*v1alpha1.BatchSandbox, error) {
+	id := uuid.NewString()
+	digest := ""
+	if options.IdempotencyKey != "" {
+		id = uuid.NewSHA1(keySpace, []byte(options.Owner+"\x00"+options.IdempotencyKey)).String()
+		digest = spec.Digest()
+	}
+	pool, err := poolOf(spec.Extensions)
+	if err != nil {
+		return nil, err
+	}
+	now := c.Clock().UTC()
+	retention := int32(c.TerminatedRetention / time.Second)
+	b := &v1alpha1.BatchSandbox{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: id, Namespace: c.Namespace,
+			Labels:      map[string]string{labelManagedBy: managedBy},
+			Annotations: map[string]string{annotationTouched: now.Format(time.RFC3339Nano)},
+		},
+		Spec: v1alpha1.BatchSandboxSpec{Replicas: 1, TTLSecondsAfterFinished: &retention},
+	}
+	setExpiry(b, now.Add(spec.Timeout))
+	err = errors.Join(
+		annotate(b, annotationRecord, record{
+			Owner: options.Owner, Image: spec.Image, Entrypoint: spec.Entrypoint, CreatedAt: now, Extensions: spec.Extensions, Digest: digest,
+		}),
+		annotate(b, annotationMetadata, spec.Metadata),
+	)
+	if spec.NetworkPolicy != nil {
+		err = errors.Join(err, annotate(b, annotationPolicy, spec.NetworkPolicy))
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := checkSize(b); err != nil {
+		return nil, err
+	}
+	token, err := newToken()
+	if err != nil {
+		return nil, err
+	}
+	if pool != "" {
+		return b, c.fromPool(ctx, b, pool, spec, token)
+	}
+	b.Spec.Template, err = c.template(id, spec, token)
+	return b, err
+}
+
+// poolOf is the name of the pool in the extensions, empty when the sandbox gets a pod of its own.
+func poolOf(extensions []byte) (string, error) {
+	if extensions == nil {
+		return "", nil
+	}
+	var known struct {
+		PoolRef json.RawMessage `json:"poolRef"`
+	}
+	if json.Unmarshal(extensions, &known) != nil || known.PoolRef == nil {
+		return "", nil
+	}
+	var name string
+	if json.Unmarshal(known.PoolRef, &name) != nil || !isResourceName(name) {
+		return "", lifecycle.Invalidf("extensions.poolRef: must be the name of a Pool: at most 253 lower-case letters, digits, '-' and '.', got %.300s", known.PoolRef)
+	}
+	return name, nil
+}
+
+// fromPool makes the sandbox a task in a pod of a pool. What the pod is follows from the pool, so what the client asks for has to be that.
+func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name string, spec lifecycle.Spec, token string) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var pool v1alpha1.Pool
+	err := c.api.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: name}, &pool)
+	if apierrors.IsNotFound(err) {
+		return lifecycle.Invalidf("extensions.poolRef: there is no Pool %q in the namespace of the sandboxes", name)
+	}
+	if err != nil {
+		return explain(err)
+	}
+	if err := fits(&pool, spec); err != nil {
+		return err
+	}
+	b.Spec.PoolRef = name
+	b.Spec.TaskTemplate = &v1alpha1.TaskTemplate{
+		Command:   daemonCommand,
+		Args:      spec.Entrypoint,
+		Env:       []v1alpha1.EnvVar{{Name: v1alpha1.EnvExecdToken, Value: token}},
+		Readiness: &v1alpha1.TaskReadiness{Port: v1alpha1.PortExecd, Path: "/ping"},
+	}
+	for _, name := range sortedKeys(spec.Env) {
+		b.Spec.TaskTemplate.Env = append(b.Spec.TaskTemplate.Env, v1alpha1.EnvVar{Name: name, Value: spec.Env[name]})
+	}
+	return nil
+}
+
+func newToken() (string, error) {
+	token := make([]byte, 32)
+	if _, err := rand.Read(token); err != nil {
+		return "", fmt.Errorf("make a token: %w", err)
+	}
+	return hex.EncodeToString(token), nil
+}

@@ -1,0 +1,260 @@
+package cluster
+
+import (
+	"context"
+	"io"
+	"maps"
+	"reflect"
+	"sync"
+	"time"
+
+	"encoding/json"
+
+	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/server/lifecycle"
+)
+
+// An event's sequence is the version of the resource that shows it, and the event's place among those that the version shows. So it is the
+// same at every replica, as the versions are the cluster's one sequence; and sequences have gaps.
+const placeBits = 6
+
+// maxEvents is how many events a replica remembers, and dropEvents how many of the oldest go when there are more.
+const maxEvents, dropEvents = 20000, 4000
+
+// feedPage is how many events a feed hands out at once.
+const feedPage = 256
+
+// sequenceAfter is greater than the sequence of every event that versions up to this one show.
+func sequenceAfter(version uint64) int64 { return int64(version)<<placeBits | (1<<placeBits - 1) }
+
+// journal has the events that this replica has seen happen. They come from comparing each version of a resource with the one before.
+type journal struct {
+	mu      sync.Mutex
+	last    map[string]*entry // the newest version of each sandbox that was compared
+	events  []lifecycle.Event // by sequence
+	floor   int64             // events up to this sequence are unknown here
+	newest  int64             // everything up to this sequence is told
+	changed chan struct{}     // closed, and replaced, when there is more to tell
+}
+
+func newJournal() *journal {
+	return &journal{last: make(map[string]*entry), changed: make(chan struct{})}
+}
+
+// begin forgets everything and goes on from a list of what there is. What happened between the last version and the list is unknown.
+func (j *journal) begin(version uint64, listed map[string]*entry) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.last, j.events = listed, nil
+	j.floor = sequenceAfter(version)
+	j.newest = j.floor
+	j.tell()
+}
+
+// advance notes that there is nothing to tell up to a version.
+func (j *journal) advance(version uint64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.newest = max(j.newest, sequenceAfter(version))
+}
+
+// take tells what a version of a sandbox shows, and returns it.
+func (j *journal) take(e *entry, deleted bool, now time.Time) []lifecycle.Event {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	id := e.sandbox.ID
+	events := difference(j.last[id], e, deleted, now)
+	for i := range events {
+		events[i].Sequence = int64(e.version)<<placeBits | int64(i)
+		events[i].SandboxID, events[i].Owner = id, e.sandbox.Owner
+		events[i].Time = events[i].Time.UTC()
+	}
+	if j.last[id] = e; deleted {
+		delete(j.last, id)
+	}
+	j.events = append(j.events, events...)
+	if len(j.events) > maxEvents {
+		j.floor = j.events[dropEvents-1].Sequence
+		j.events = append([]lifecycle.Event(nil), j.events[dropEvents:]...)
+	}
+	j.newest = max(j.newest, sequenceAfter(e.version))
+	j.tell()
+	return events
+}
+
+func (j *journal) tell() {
+	close(j.changed)
+	j.changed = make(chan struct{})
+}
+
+// difference is what happened between two versions of a sandbox; before is nil for a new one.
+func difference(before, after *entry, deleted bool, now time.Time) (events []lifecycle.Event) {
+	add := func(event lifecycle.Event) { events = append(events, event) }
+	touched := now
+	if at, err := time.Parse(time.RFC3339Nano, after.batch.Annotations[annotationTouched]); err == nil {
+		touched = at
+	}
+	state := func(from lifecycle.State, to lifecycle.Status) {
+		add(lifecycle.Event{Type: lifecycle.EventState, Time: to.LastTransitionAt, From: from, To: to.State, Reason: to.Reason, Message: to.Message})
+	}
+	is := after.sandbox
+	if before == nil {
+		state("", is.Status)
+	} else {
+		was := before.sandbox
+		if !maps.Equal(was.Metadata, is.Metadata) {
+			add(lifecycle.Event{Type: lifecycle.EventMetadata, Time: touched, Metadata: is.Metadata})
+		}
+		if !was.ExpiresAt.Equal(is.ExpiresAt) {
+			add(lifecycle.Event{Type: lifecycle.EventRenewed, Time: touched, ExpiresAt: is.ExpiresAt})
+		}
+		if policy := policyOf(after.batch); !reflect.DeepEqual(policyOf(before.batch), policy) {
+			add(lifecycle.Event{Type: lifecycle.EventPolicy, Time: touched, NetworkPolicy: policy})
+		}
+		switch {
+		case was.Status.State != is.Status.State:
+			state(was.Status.State, is.Status)
+		case was.Status.Reason != is.Status.Reason || was.Status.Message != is.Status.Message:
+			add(lifecycle.Event{Type: lifecycle.EventProgress, Time: now, Reason: is.Status.Reason, Message: is.Status.Message})
+		}
+	}
+	events = append(events, stages(before, after)...)
+	if deleted {
+		if !is.Status.State.Final() { // somebody deleted the resource
+			state(is.Status.State, lifecycle.Status{State: lifecycle.StateTerminated, Reason: lifecycle.ReasonUserDelete,
+				Message: "the BatchSandbox was deleted", LastTransitionAt: now})
+		}
+		add(lifecycle.Event{Type: lifecycle.EventForgotten, Time: now})
+	}
+	return events
+}
+
+// stages are those that a sandbox has reached since.
+func stages(before, after *entry) (events []lifecycle.Event) {
+	var past lifecycle.Sandbox
+	if before != nil {
+		past.Stages = before.sandbox.Stages
+	}
+	for _, reached := range after.sandbox.Stages {
+		if event, fresh := past.Reach(reached.Stage, reached.At); fresh {
+			events = append(events, event)
+		}
+	}
+	return events
+}
+
+// policyOf is the network policy that was set last, nil when none was.
+func policyOf(b *v1alpha1.BatchSandbox) *lifecycle.NetworkPolicy {
+	text, ok := b.Annotations[annotationPolicy]
+	if !ok {
+		return nil
+	}
+	var policy lifecycle.NetworkPolicy
+	if json.Unmarshal([]byte(text), &policy) != nil {
+		return nil // somebody else's words
+	}
+	return &policy
+}
+
+// feed implements lifecycle.EventFeed.
+type feed struct {
+	cluster *Cluster
+	id      string  // empty means every sandbox
+	owner   *string // nil means every owner
+	cursor  int64
+	begun   bool
+	ended   bool // the sandbox's last event was told
+}
+
+// Events implements lifecycle.Backend.
+func (c *Cluster) Events(ctx context.Context, selection lifecycle.EventSelection) (lifecycle.EventFeed, error) {
+	if selection.SandboxID != "" {
+		if _, err := c.find(ctx, selection.SandboxID); err != nil {
+			return nil, err
+		}
+	}
+	c.feeds.mu.Lock()
+	floor, newest := c.feeds.floor, c.feeds.newest
+	c.feeds.mu.Unlock()
+	f := &feed{cluster: c, id: selection.SandboxID, owner: selection.Owner}
+	switch after := selection.After; {
+	case after == nil && selection.SandboxID == "":
+		f.cursor = newest
+	case after == nil, *after <= 0:
+		f.cursor = floor
+	default:
+		f.cursor = *after
+		if *after > newest { // another replica may have been ahead of this one; nobody can be ahead of the API server
+			var none v1alpha1.BatchSandboxList
+			if err := c.call(ctx, func(ctx context.Context) error { return c.api.List(ctx, &none, c.ours()...) }); err != nil {
+				return nil, err
+			}
+			if *after > sequenceAfter(versionOf(none.ResourceVersion)) {
+				f.cursor = -1 // it was never told here
+			}
+		}
+	}
+	return f, nil
+}
+
+// Close implements lifecycle.EventFeed.
+func (f *feed) Close() {}
+
+// Next implements lifecycle.EventFeed.
+func (f *feed) Next(ctx context.Context) (lifecycle.EventBatch, error) {
+	for {
+		if f.ended {
+			return lifecycle.EventBatch{}, io.EOF
+		}
+		batch, more := f.read()
+		if !f.begun || batch.Reset || len(batch.Events) > 0 {
+			f.begun = true
+			return batch, nil
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return lifecycle.EventBatch{}, ctx.Err()
+		case <-f.cluster.ctx.Done():
+			return lifecycle.EventBatch{}, stopping()
+		}
+	}
+}
+
+// read returns what there is behind the cursor, and moves the cursor.
+func (f *feed) read() (batch lifecycle.EventBatch, more <-chan struct{}) {
+	j := f.cluster.feeds
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if f.cursor < j.floor {
+		f.cursor = j.newest
+		if f.id != "" {
+			known, _ := f.cluster.table.get(f.id)
+			f.ended = known == nil // its last event may be among the unknown ones
+		}
+		return lifecycle.EventBatch{Cursor: f.cursor, Reset: true}, j.changed
+	}
+	// The events are in the order of their sequence.
+	low, high := 0, len(j.events)
+	for low < high {
+		if middle := (low + high) / 2; j.events[middle].Sequence > f.cursor {
+			high = middle
+		} else {
+			low = middle + 1
+		}
+	}
+	for _, event := range j.events[low:] {
+		if len(batch.Events) == feedPage {
+			batch.Cursor = f.cursor
+			return batch, j.changed
+		}
+		f.cursor = event.Sequence
+		if (f.id == "" || f.id == event.SandboxID) && (f.owner == nil || *f.owner == event.Owner) {
+			batch.Events = append(batch.Events, event)
+			f.ended = f.id != "" && event.Type == lifecycle.EventForgotten
+		}
+	}
+	f.cursor = max(f.cursor, j.newest)
+	batch.Cursor = f.cursor
+	return batch, j.changed
+}

@@ -1,0 +1,196 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/server/lifecycle"
+)
+
+// sidecarTokenHeader carries the token of an egress sidecar (openapi/egress.yaml).
+const sidecarTokenHeader = "X-EGRESS-ACCESS-TOKEN"
+
+// Reach tells where the service itself reaches a port of a sandbox: address is the host and port of the sandbox's execd, which passes
+// on what is asked for below /proxy/{port}, and token is what execd demands in the header X-EXECD-ACCESS-TOKEN. It waits for a Pending
+// sandbox and returns errors as Endpoint does.
+func (c *Cluster) Reach(ctx context.Context, id string, port int) (address, token string, err error) {
+	e, err := c.reachable(ctx, id, port)
+	if err != nil {
+		return "", "", err
+	}
+	if e.guardToken() != "" && port == lifecycle.SidecarPort { // a token sent this way would pass through the sandbox
+		return "", "", lifecycle.Conflictf("port %d is the egress sidecar's: use its endpoint, or the operations for the network policy", port)
+	}
+	return net.JoinHostPort(e.address(), strconv.Itoa(v1alpha1.PortExecd)), e.token(), nil
+}
+
+// Endpoint implements lifecycle.Backend: the pod's own address, which is reached inside the cluster's network.
+func (c *Cluster) Endpoint(ctx context.Context, id string, port int) (lifecycle.Endpoint, error) {
+	e, err := c.reachable(ctx, id, port)
+	if err != nil {
+		return lifecycle.Endpoint{}, err
+	}
+	if token := e.guardToken(); token != "" && port == lifecycle.SidecarPort {
+		return lifecycle.Endpoint{Host: e.address(), Port: port, Headers: map[string]string{sidecarTokenHeader: token}}, nil
+	}
+	return lifecycle.Endpoint{
+		Host: e.address(), Port: v1alpha1.PortExecd, Path: fmt.Sprintf("/proxy/%d", port),
+		Headers: map[string]string{v1alpha1.HeaderExecdToken: e.token()},
+	}, nil
+}
+
+// guarded returns a sandbox's sidecar, if it can be asked.
+func (c *Cluster) guarded(ctx context.Context, id string) (Guard, lifecycle.Sidecar, error) {
+	e, err := c.find(ctx, id)
+	if err != nil {
+		return nil, lifecycle.Sidecar{}, err
+	}
+	token := e.guardToken()
+	if token == "" {
+		return nil, lifecycle.Sidecar{}, lifecycle.Conflictf("the sandbox has no egress sidecar: when it was created, egress.image was not set, or it came from a pool")
+	}
+	if state := e.sandbox.Status.State; state != lifecycle.StateRunning && state != lifecycle.StatePaused {
+		conflict := state.Forbidden("ask the egress sidecar", lifecycle.StateRunning, lifecycle.StatePaused)
+		if state.Transient() && state != lifecycle.StateStopping {
+			conflict.RetryAfter = 1
+		}
+		return nil, lifecycle.Sidecar{}, conflict
+	}
+	return c.NewGuard(e.address()), lifecycle.Sidecar{Token: token, Port: lifecycle.SidecarPort}, nil
+}
+
+// NetworkPolicy implements lifecycle.Backend.
+func (c *Cluster) NetworkPolicy(ctx context.Context, id string) (lifecycle.NetworkPolicy, error) {
+	guard, sidecar, err := c.guarded(ctx, id)
+	if err != nil {
+		return lifecycle.NetworkPolicy{}, err
+	}
+	return guard.Policy(ctx, sidecar)
+}
+
+// ChangeNetworkPolicy implements lifecycle.Backend. The sidecar comes first: the annotation follows what is in force.
+func (c *Cluster) ChangeNetworkPolicy(ctx context.Context, id string, change lifecycle.PolicyChange) (lifecycle.NetworkPolicy, error) {
+	guard, sidecar, err := c.guarded(ctx, id)
+	if err != nil {
+		return lifecycle.NetworkPolicy{}, err
+	}
+	ctx = context.WithoutCancel(ctx) // a client that leaves must not leave the two apart
+	policy, err := guard.Change(ctx, sidecar, change)
+	if err != nil {
+		return lifecycle.NetworkPolicy{}, err
+	}
+	_, err = c.change(ctx, id, func(_ *entry, b *v1alpha1.BatchSandbox) (bool, error) {
+		before := b.Annotations[annotationPolicy]
+		err := annotate(b, annotationPolicy, policy)
+		return b.Annotations[annotationPolicy] != before, err
+	})
+	return policy, err
+}
+
+// ProposeNetworkPolicy implements lifecycle.Backend.
+func (c *Cluster) ProposeNetworkPolicy(ctx context.Context, id string) (lifecycle.NetworkPolicy, error) {
+	guard, sidecar, err := c.guarded(ctx, id)
+	if err != nil {
+		return lifecycle.NetworkPolicy{}, err
+	}
+	return guard.Propose(ctx, sidecar)
+}
+
+// NetworkDecisions implements lifecycle.Backend.
+func (c *Cluster) NetworkDecisions(ctx context.Context, id string, request lifecycle.DecisionsRequest) (io.ReadCloser, error) {
+	guard, sidecar, err := c.guarded(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return guard.Decisions(ctx, sidecar, request)
+}
+
+// Logs implements lifecycle.Backend.
+func (c *Cluster) Logs(ctx context.Context, id string, options lifecycle.LogOptions, open func() io.Writer) error {
+	e, err := c.find(ctx, id)
+	if err != nil {
+		return err
+	}
+	// What this answer waits for must not outlive the cluster.
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.ctx, cancel)()
+
+	var out io.Writer
+	pending := func(e *entry) bool { return e.sandbox.Status.State == lifecycle.StatePending }
+	if options.Follow && pending(e) {
+		out = open() // nothing is printed yet, and the client should know that it is being listened
+		e = c.await(ctx, e, lifecycle.MaxTimeout, func(e *entry) bool { return !pending(e) })
+	}
+	log, err := c.openLog(ctx, e, options)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	if out == nil {
+		out = open()
+	}
+	if _, err := io.Copy(out, log); err != nil {
+		return fmt.Errorf("log of sandbox %s: %w", id, err)
+	}
+	return nil
+}
+
+// nothing is an empty log.
+type nothing struct{}
+
+func (nothing) Read([]byte) (int, error) { return 0, io.EOF }
+func (nothing) Close() error             { return nil }
+
+func (c *Cluster) openLog(ctx context.Context, e *entry, options lifecycle.LogOptions) (io.ReadCloser, error) {
+	state := e.sandbox.Status.State
+	lost := lifecycle.Conflictf("the log is lost: the sandbox is %s, and on a cluster a log goes with its pod; the end of it is in the sandbox's message when it failed", state)
+	pod, container := podOf(e)
+	if pod == "" {
+		if state == lifecycle.StatePending {
+			return nothing{}, nil
+		}
+		return nil, lost
+	}
+	wanted := &corev1.PodLogOptions{Container: container, Follow: options.Follow}
+	if options.Tail != nil {
+		lines := int64(*options.Tail)
+		wanted.TailLines = &lines
+	}
+	if !options.Since.IsZero() {
+		wanted.SinceTime = &metav1.Time{Time: options.Since.Truncate(time.Second)}
+	}
+	log, err := c.pods.CoreV1().Pods(c.Namespace).GetLogs(pod, wanted).Stream(ctx)
+	var status *apierrors.StatusError
+	switch {
+	case err == nil:
+		return log, nil
+	case apierrors.IsNotFound(err) && state != lifecycle.StatePending:
+		return nil, lost
+	case apierrors.IsNotFound(err), apierrors.IsBadRequest(err) && errors.As(err, &status): // no pod, or no container in it, yet
+		return nothing{}, nil
+	}
+	return nil, explain(err)
+}
+
+// podOf returns the names of a sandbox's pod and of its container there; none while it has no pod.
+func podOf(e *entry) (pod, container string) {
+	if e.batch.Spec.PoolRef == "" {
+		return e.batch.Name + "-0", containerSandbox
+	}
+	allocation, err := e.batch.Allocation()
+	if err != nil || len(allocation.Pods) == 0 {
+		return "", ""
+	}
+	return allocation.Pods[0], v1alpha1.ContainerTaskExecutor
+}

@@ -1,0 +1,298 @@
+package cluster
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/server/lifecycle"
+)
+
+// The containers and volumes of a sandbox's pod. Volumes of a client have other names, with a prefix.
+const (
+	containerSandbox = "sandbox"
+	containerEgress  = "egress"
+	containerInstall = "install-execd"
+
+	volumeDaemon       = "sandbox-execd"
+	volumeClientPrefix = "v-"
+)
+
+// resourceGPU is the resource of a device plugin that resourceLimits.gpu counts.
+const resourceGPU corev1.ResourceName = "nvidia.com/gpu"
+
+// readyAttempts is how often, once a second, a container may fail its readiness or startup probe.
+const readyAttempts = 60
+
+// daemonCommand starts the daemon and behind it the entrypoint. The daemon's own log would bury the entrypoint's: only warnings go there.
+var daemonCommand = []string{lifecycle.DaemonPath + "/execd", "init", "--log-level=4", "--"}
+
+// template is the pod of a sandbox with an image of its own.
+func (c *Cluster) template(id string, spec lifecycle.Spec, token string) (*corev1.PodTemplateSpec, error) {
+	resources, err := requirements(spec.Resources)
+	if err != nil {
+		return nil, err
+	}
+	volumes, mounts, err := c.volumes(spec.Volumes)
+	if err != nil {
+		return nil, err
+	}
+	env := []corev1.EnvVar{{Name: v1alpha1.EnvExecdToken, Value: token}}
+	for _, name := range sortedKeys(spec.Env) {
+		// $(NAME) would be replaced by the kubelet.
+		env = append(env, corev1.EnvVar{Name: name, Value: literal(spec.Env[name])})
+	}
+	args := make([]string, len(spec.Entrypoint))
+	for i, arg := range spec.Entrypoint {
+		args[i] = literal(arg)
+	}
+	pod := corev1.PodSpec{
+		RestartPolicy:                corev1.RestartPolicyNever,
+		AutomountServiceAccountToken: new(bool),
+		EnableServiceLinks:           new(bool),
+		SecurityContext:              &corev1.PodSecurityContext{SeccompProfile: c.seccomp()},
+		Volumes: append([]corev1.Volume{
+			{Name: volumeDaemon, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		}, volumes...),
+		InitContainers: []corev1.Container{{
+			Name:            containerInstall,
+			Image:           c.ExecdImage,
+			Command:         []string{lifecycle.DaemonPath + "/execd", "install", "/target"},
+			VolumeMounts:    []corev1.VolumeMount{{Name: volumeDaemon, MountPath: "/target"}},
+			Resources:       fixed("100m", "64Mi"),
+			SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: new(bool), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
+		}},
+		Containers: []corev1.Container{{
+			Name:      containerSandbox,
+			Image:     spec.Image,
+			Command:   daemonCommand,
+			Args:      args,
+			Env:       env,
+			Resources: resources,
+			Ports:     []corev1.ContainerPort{{Name: "execd", ContainerPort: v1alpha1.PortExecd}},
+			ReadinessProbe: &corev1.Probe{
+				ProbeHandler:     httpGet("/ping", v1alpha1.PortExecd),
+				PeriodSeconds:    1,
+				TimeoutSeconds:   2,
+				FailureThreshold: readyAttempts,
+			},
+			VolumeMounts:    append([]corev1.VolumeMount{{Name: volumeDaemon, MountPath: lifecycle.DaemonPath, ReadOnly: true}}, mounts...),
+			SecurityContext: c.confinement(),
+		}},
+	}
+	if spec.Auth != nil {
+		pod.ImagePullSecrets = []corev1.LocalObjectReference{{Name: secretName(id)}}
+	}
+	if err := c.wallIn(&pod, spec.NetworkPolicy); err != nil {
+		return nil, err
+	}
+	return &corev1.PodTemplateSpec{Spec: pod}, nil
+}
+
+// confinement is what [docker] says about a sandbox's container, as far as Kubernetes has it.
+func (c *Cluster) confinement() *corev1.SecurityContext {
+	context := &corev1.SecurityContext{}
+	if c.Security.NoNewPrivileges {
+		context.AllowPrivilegeEscalation = new(bool)
+	}
+	if profile := c.Security.AppArmorProfile; profile != "" {
+		context.AppArmorProfile = &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost, LocalhostProfile: &profile}
+	}
+	var drop []corev1.Capability
+	for _, name := range c.Security.DropCapabilities {
+		drop = append(drop, corev1.Capability(name))
+	}
+	if len(drop) > 0 {
+		context.Capabilities = &corev1.Capabilities{Drop: drop}
+	}
+	return context
+}
+
+func (c *Cluster) seccomp() *corev1.SeccompProfile {
+	if c.Security.Unconfined {
+		return &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined}
+	}
+	return &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
+}
+
+// wallIn puts the egress sidecar into the pod. It is an init container that goes on, so its wall stands before the sandbox's own container
+// starts; and that has neither of the capabilities that could change it or forge what it goes by ("Networking rules", 4).
+func (c *Cluster) wallIn(pod *corev1.PodSpec, policy *lifecycle.NetworkPolicy) error {
+	if c.EgressImage == "" {
+		if !policy.Empty() {
+			return lifecycle.Invalidf("networkPolicy: a network policy requires egress image configuration (egress.image)")
+		}
+		return nil
+	}
+	token, err := newToken()
+	if err != nil {
+		return err
+	}
+	variables, whole, err := c.NewGuard("").Environment(lifecycle.Sidecar{Token: token, Upstream: c.EgressUpstream}, policy)
+	if err != nil {
+		return err
+	}
+	if !whole {
+		return lifecycle.Invalidf("networkPolicy: is too large for a pod; it must fit into 100 KiB of JSON")
+	}
+	var env []corev1.EnvVar
+	for _, name := range sortedKeys(variables) {
+		env = append(env, corev1.EnvVar{Name: name, Value: literal(variables[name])})
+	}
+	always := corev1.ContainerRestartPolicyAlways
+	sidecar := corev1.Container{
+		Name:          containerEgress,
+		Image:         c.EgressImage,
+		RestartPolicy: &always,
+		Env:           env,
+		Ports:         []corev1.ContainerPort{{Name: "egress", ContainerPort: lifecycle.SidecarPort}},
+		Resources:     fixed("1", "64Mi"),
+		StartupProbe: &corev1.Probe{
+			ProbeHandler:     httpGet("/healthz", lifecycle.SidecarPort),
+			PeriodSeconds:    1,
+			TimeoutSeconds:   2,
+			FailureThreshold: readyAttempts,
+		},
+		SecurityContext: &corev1.SecurityContext{
+			AllowPrivilegeEscalation: new(bool),
+			Capabilities:             &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: []corev1.Capability{"NET_ADMIN"}},
+		},
+	}
+	pod.InitContainers = append([]corev1.Container{sidecar}, pod.InitContainers...)
+	own := pod.Containers[0].SecurityContext
+	if own.Capabilities == nil {
+		own.Capabilities = &corev1.Capabilities{}
+	}
+	for _, capability := range []corev1.Capability{"NET_ADMIN", "NET_RAW"} {
+		if !slices.Contains(own.Capabilities.Drop, capability) {
+			own.Capabilities.Drop = append(own.Capabilities.Drop, capability)
+		}
+	}
+	return nil
+}
+
+func httpGet(path string, port int32) corev1.ProbeHandler {
+	return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromInt32(port)}}
+}
+
+// fixed are resources of containers that are ours.
+func fixed(cpu, memory string) corev1.ResourceRequirements {
+	list := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+	return corev1.ResourceRequirements{
+		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("16Mi")},
+		Limits:   list,
+	}
+}
+
+// requirements asks for as much as the sandbox may use at most.
+func requirements(limits lifecycle.ResourceLimits) (corev1.ResourceRequirements, error) {
+	parsed, err := limits.Parse()
+	if err != nil {
+		return corev1.ResourceRequirements{}, err
+	}
+	list := corev1.ResourceList{}
+	if parsed.NanoCPUs > 0 {
+		// The kubelet knows thousandths of a core.
+		list[corev1.ResourceCPU] = *resource.NewMilliQuantity((parsed.NanoCPUs+999_999)/1_000_000, resource.DecimalSI)
+	}
+	if parsed.MemoryBytes > 0 {
+		list[corev1.ResourceMemory] = *resource.NewQuantity(parsed.MemoryBytes, resource.BinarySI)
+	}
+	if parsed.GPUs > 0 {
+		list[resourceGPU] = *resource.NewQuantity(int64(parsed.GPUs), resource.DecimalSI)
+	}
+	if len(list) == 0 {
+		return corev1.ResourceRequirements{}, nil
+	}
+	return corev1.ResourceRequirements{Requests: list, Limits: list.DeepCopy()}, nil
+}
+
+// volumes are those that a client asks for. A host's path is compared as it is written: it lies on a node that is not chosen yet, so what
+// symbolic links make of it there cannot be known.
+func (c *Cluster) volumes(wanted []lifecycle.Volume) (volumes []corev1.Volume, mounts []corev1.VolumeMount, err error) {
+	for i, v := range wanted {
+		name := volumeName(v, i)
+		source := corev1.VolumeSource{}
+		switch {
+		case v.HostPath != "":
+			if !lifecycle.PathAllowed(v.HostPath, c.AllowedHostPaths) {
+				return nil, nil, lifecycle.Invalidf("volumes[%d].host.path: %q is not below any of storage.allowed_host_paths", i, v.HostPath)
+			}
+			kind := corev1.HostPathDirectory
+			source.HostPath = &corev1.HostPathVolumeSource{Path: v.HostPath, Type: &kind}
+		case !isResourceName(v.ClaimName):
+			return nil, nil, lifecycle.Invalidf("volumes[%d].pvc.claimName: %q must be at most 253 lower-case letters, digits, '-' and '.', as names of claims are on a cluster", i, v.ClaimName)
+		default:
+			source.PersistentVolumeClaim = &corev1.PersistentVolumeClaimVolumeSource{ClaimName: v.ClaimName, ReadOnly: v.ReadOnly}
+		}
+		volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: source})
+		mounts = append(mounts, corev1.VolumeMount{Name: name, MountPath: v.MountPath, SubPath: v.SubPath, ReadOnly: v.ReadOnly})
+	}
+	return volumes, mounts, nil
+}
+
+// volumeName is the pod's name of a client's volume: with the prefix it may be longer than a label, then its number stands for it.
+func volumeName(v lifecycle.Volume, i int) string {
+	const longest = 63
+	if name := volumeClientPrefix + v.Name; len(name) <= longest {
+		return name
+	}
+	return fmt.Sprintf("volume-%d", i)
+}
+
+// fits returns an error of KindInvalid unless the pods of a pool are what the client asks for.
+func fits(pool *v1alpha1.Pool, spec lifecycle.Spec) error {
+	template := pool.Spec.Template
+	if template == nil || !v1alpha1.UsesTasks(template) {
+		return lifecycle.Invalidf("extensions.poolRef: the pods of Pool %q run no tasks: they have no container named %s", pool.Name, v1alpha1.ContainerTaskExecutor)
+	}
+	main := slices.IndexFunc(template.Spec.Containers, func(c corev1.Container) bool { return c.Name != v1alpha1.ContainerTaskExecutor })
+	if main < 0 {
+		return lifecycle.Invalidf("extensions.poolRef: the pods of Pool %q have no container for the sandbox", pool.Name)
+	}
+	container := template.Spec.Containers[main]
+	switch {
+	case spec.Image != container.Image:
+		return lifecycle.Invalidf("image.uri: must be %q, which the pods of Pool %q run", container.Image, pool.Name)
+	case spec.Auth != nil:
+		return lifecycle.Invalidf("image.auth: has no use in Pool %q, whose pods have their image already", pool.Name)
+	case len(spec.Volumes) > 0:
+		return lifecycle.Invalidf("volumes: the pods of Pool %q exist already, so volumes cannot be added", pool.Name)
+	case !spec.NetworkPolicy.Empty():
+		return lifecycle.Invalidf("networkPolicy: the pods of Pool %q exist already, so an egress sidecar cannot be added", pool.Name)
+	}
+	wanted, err := requirements(spec.Resources)
+	if err != nil {
+		return err
+	}
+	keys := map[corev1.ResourceName]string{corev1.ResourceCPU: "cpu", corev1.ResourceMemory: "memory", resourceGPU: "gpu"}
+	for _, name := range slices.Sorted(maps.Keys(keys)) {
+		asked, isAsked := wanted.Limits[name]
+		has, isLimited := container.Resources.Limits[name]
+		if isAsked && (!isLimited || asked.Cmp(has) != 0) {
+			limit := "no limit"
+			if isLimited {
+				limit = has.String()
+			}
+			return lifecycle.Invalidf("resourceLimits.%s: the pods of Pool %q have %s; leave the key out, or ask for just that", keys[name], pool.Name, limit)
+		}
+	}
+	return nil
+}
+
+// literal keeps the kubelet from replacing $(NAME).
+func literal(text string) string { return strings.ReplaceAll(text, "$", "$$") }
+
+var resourceName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+
+// isResourceName reports whether the API server takes the text as a name (RFC 1123, subdomain).
+func isResourceName(text string) bool { return len(text) <= 253 && resourceName.MatchString(text) }
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/server/cluster"
+	"sandbox.internal/server/ingress"
+)
+
+// kubernetes is where the routes come from with --kubernetes.
+type kubernetes struct {
+	on         bool
+	kubeconfig string
+	namespace  string
+}
+
+// source follows the cluster's sandboxes.
+func (k kubernetes) source(logger zerolog.Logger) ingress.Source {
+	return func(ctx context.Context, routes *ingress.Routes) error {
+		return cluster.FollowRoutes(ctx, cluster.Options{Kubeconfig: k.kubeconfig, Namespace: k.namespace, Logger: logger}, adapter{routes})
+	}
+}
+
+// adapter is the gateway's table as the cluster fills it.
+type adapter struct{ routes *ingress.Routes }
+
+func (a adapter) Replace(all []cluster.Route) {
+	routes := make([]ingress.Route, 0, len(all))
+	for _, route := range all {
+		routes = append(routes, convert(route))
+	}
+	a.routes.Replace(routes)
+}
+
+func (a adapter) Update(route cluster.Route) { a.routes.Update(convert(route)) }
+func (a adapter) Forget(id string)           { a.routes.Forget(id) }
+
+func convert(route cluster.Route) ingress.Route {
+	converted := ingress.Route{ID: route.ID, State: route.State}
+	if route.Address != "" {
+		converted.Place = &ingress.Place{Address: route.Address, Path: "/proxy/", Token: route.Token}
+	}
+	return converted
+}
