@@ -378,7 +378,7 @@ func TestEventsAreTheSameEverywhere(t *testing.T) {
 	for _, event := range told {
 		what = append(what, strings.Trim(string(event.Type)+" "+string(event.To)+string(event.Stage), " "))
 	}
-	want := []string{"state Pending", "stage accepted", "state Running", "stage ready", "metadata", "state Stopping", "state Terminated", "forgotten"}
+	want := []string{"state Pending", "stage accepted", "stage ready", "state Running", "metadata", "state Stopping", "state Terminated", "forgotten"}
 	if !slices.Equal(what, want) {
 		t.Errorf("told are %q, want %q", what, want)
 	}

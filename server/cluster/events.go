@@ -2,13 +2,12 @@ package cluster
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"maps"
 	"reflect"
 	"sync"
 	"time"
-
-	"encoding/json"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/server/lifecycle"
@@ -100,6 +99,7 @@ func difference(before, after *entry, deleted bool, now time.Time) (events []lif
 	is := after.sandbox
 	if before == nil {
 		state("", is.Status)
+		events = append(events, stages(before, after)...)
 	} else {
 		was := before.sandbox
 		if !maps.Equal(was.Metadata, is.Metadata) {
@@ -111,14 +111,14 @@ func difference(before, after *entry, deleted bool, now time.Time) (events []lif
 		if policy := policyOf(after.batch); !reflect.DeepEqual(policyOf(before.batch), policy) {
 			add(lifecycle.Event{Type: lifecycle.EventPolicy, Time: touched, NetworkPolicy: policy})
 		}
+		events = append(events, stages(before, after)...) // the last of them is what makes the sandbox Running
 		switch {
 		case was.Status.State != is.Status.State:
 			state(was.Status.State, is.Status)
-		case was.Status.Reason != is.Status.Reason || was.Status.Message != is.Status.Message:
+		case is.Status.State == lifecycle.StatePending && was.Status.Reason != is.Status.Reason && !usual(is.Status.Reason):
 			add(lifecycle.Event{Type: lifecycle.EventProgress, Time: now, Reason: is.Status.Reason, Message: is.Status.Message})
 		}
 	}
-	events = append(events, stages(before, after)...)
 	if deleted {
 		if !is.Status.State.Final() { // somebody deleted the resource
 			state(is.Status.State, lifecycle.Status{State: lifecycle.StateTerminated, Reason: lifecycle.ReasonUserDelete,
@@ -127,6 +127,11 @@ func difference(before, after *entry, deleted bool, now time.Time) (events []lif
 		add(lifecycle.Event{Type: lifecycle.EventForgotten, Time: now})
 	}
 	return events
+}
+
+// usual reports whether every sandbox has the reason on its way to Running; others keep it from there.
+func usual(reason lifecycle.Reason) bool {
+	return reason == lifecycle.ReasonProvisioning || reason == lifecycle.ReasonImagePulling || reason == lifecycle.ReasonContainerStarting
 }
 
 // stages are those that a sandbox has reached since.
