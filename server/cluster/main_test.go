@@ -65,9 +65,29 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	if code = m.Run(); code == 0 {
-		err = goleak.Find(certificateRotation()...)
+		err = leaks()
 	}
 	return code, err
+}
+
+// leaks returns an error for goroutines that the tests have left. Connections to the API server are shared by all clients of the process; the last
+// one is idle a moment after its watch was cancelled.
+func leaks() error {
+	config, err := clientcmd.BuildConfigFromFlags("", apiServer.Kubeconfig)
+	if err != nil {
+		return err
+	}
+	shared, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return err
+	}
+	for end := time.Now().Add(patience); ; {
+		utilnet.CloseIdleConnectionsFor(shared.Transport)
+		err := goleak.Find(certificateRotation()...)
+		if err == nil || time.Now().After(end) {
+			return err
+		}
+	}
 }
 
 // certificateRotation are goroutines of client-go that look whether the client's certificate was exchanged. There is one set of them for each

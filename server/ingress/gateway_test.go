@@ -161,17 +161,17 @@ func TestRoutesAreRead(t *testing.T) {
 
 func TestSettingsAreChecked(t *testing.T) {
 	for want, change := range map[string]func(*ingress.Settings){
-		"--mode: is required":           func(s *ingress.Settings) { s.Mode = "" },
-		"--mode: must be":               func(s *ingress.Settings) { s.Mode = "x" },
-		"--domain: must be":             func(s *ingress.Settings) { s.Mode, s.Domain = ingress.ModeWildcard, "a_b.example" },
-		"--domain: has no meaning":      func(s *ingress.Settings) { s.Domain = "example.com" },
-		"--service, --routes":           func(s *ingress.Settings) { s.Routes = "f" },
-		"--service: must be":            func(s *ingress.Settings) { s.Service = "localhost:8080" },
-		"--listen":                      func(s *ingress.Settings) { s.Listen = "8081" },
-		"--admin":                       func(s *ingress.Settings) { s.Admin = "x" },
-		"--max-sandbox-connections":     func(s *ingress.Settings) { s.SandboxConnections = 0 },
-		"--header-timeout":              func(s *ingress.Settings) { s.HeaderTimeout = -time.Second },
-		"--grace: must not be negative": func(s *ingress.Settings) { s.Grace = -1 },
+		"--mode: is required":               func(s *ingress.Settings) { s.Mode = "" },
+		"--mode: must be":                   func(s *ingress.Settings) { s.Mode = "x" },
+		"--domain: must be":                 func(s *ingress.Settings) { s.Mode, s.Domain = ingress.ModeWildcard, "a_b.example" },
+		"--domain: has no meaning":          func(s *ingress.Settings) { s.Domain = "example.com" },
+		"--service, --kubernetes, --routes": func(s *ingress.Settings) { s.Routes = "f" },
+		"--service: must be":                func(s *ingress.Settings) { s.Service = "localhost:8080" },
+		"--listen":                          func(s *ingress.Settings) { s.Listen = "8081" },
+		"--admin":                           func(s *ingress.Settings) { s.Admin = "x" },
+		"--max-sandbox-connections":         func(s *ingress.Settings) { s.SandboxConnections = 0 },
+		"--header-timeout":                  func(s *ingress.Settings) { s.HeaderTimeout = -time.Second },
+		"--grace: must not be negative":     func(s *ingress.Settings) { s.Grace = -1 },
 	} {
 		s := ingress.DefaultSettings()
 		s.Mode, s.Service = ingress.ModeURI, "http://127.0.0.1:8080"
