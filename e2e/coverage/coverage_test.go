@@ -34,8 +34,6 @@ var update = flag.Bool("update", false, "write docs/coverage.md")
 // open are the rows that nothing proves yet, each with what it waits for. A row that a test names must leave this list.
 var open = map[string]string{}
 
-const kubernetes = "the Kubernetes runtime"
-
 // row is a line of one of the documents' tables.
 type row struct{ document, section, name, text string }
 
