@@ -17,6 +17,9 @@ import (
 func apiKeys(cfg config.Server) ([]api.Key, error) {
 	var keys []api.Key
 	usual := rate(cfg.RateLimit.Default())
+	if cfg.APIKeyFile != "" && cfg.APIKey == "" {
+		return nil, fmt.Errorf("server.api_key_file %q has not been read: only config.Load does", cfg.APIKeyFile)
+	}
 	if cfg.APIKey != "" {
 		keys = append(keys, api.Key{Name: "server.api_key", Digest: sha256.Sum256([]byte(cfg.APIKey)), Role: lifecycle.RoleAdmin, Rate: usual})
 	}

@@ -40,6 +40,7 @@ func Load(path string, env func(string) string) (Config, error) {
 	c.Environment.check(&inEnv)
 
 	c.normalise(env)
+	c.Server.readAPIKey(&inFile)
 	c.check(&inFile)
 	inFile.locate(path, idx)
 

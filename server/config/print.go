@@ -21,6 +21,9 @@ func Print(w io.Writer, c Config) error {
 	fmt.Fprintf(&out, "# Effective configuration of the lifecycle service.\n")
 	fmt.Fprintf(&out, "# From the environment:\n#   %s=%s\n#   %s=%d\n",
 		envDockerHost, c.Environment.DockerHost, envPendingFailureTTL, c.Environment.PendingFailureTTL)
+	if c.Server.APIKeyFile != "" {
+		c.Server.APIKey = "" // it is read from there again
+	}
 	if c.Server.APIKey != "" {
 		c.Server.APIKey = maskedSecret
 		fmt.Fprintf(&out, "# server.api_key is set but not shown: put it back before you load this file.\n")

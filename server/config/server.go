@@ -40,6 +40,8 @@ type Server struct {
 	LogLevel LogLevel `toml:"log_level"`
 	// APIKey is one admin key in plain text; empty means unset.
 	APIKey string `toml:"api_key"`
+	// APIKeyFile is the absolute path of a file that holds the key instead; [Load] reads it into APIKey. Empty means unset.
+	APIKeyFile string `toml:"api_key_file"`
 	// DataDir is the absolute folder of the records.
 	DataDir string `toml:"data_dir"`
 	// Instance tells apart two servers on one engine: a container carries the
@@ -93,6 +95,7 @@ func (s *Server) normalise(env func(string) string) {
 	if level := LogLevel(strings.ToUpper(string(s.LogLevel))); slices.Contains(logLevels(), level) {
 		s.LogLevel = level
 	}
+	s.APIKeyFile = expandHome(s.APIKeyFile, env)
 	s.DataDir = expandHome(s.DataDir, env)
 	s.AuditLog = expandHome(s.AuditLog, env)
 	s.SigningKey = expandHome(s.SigningKey, env)
@@ -135,6 +138,29 @@ func (s Server) check(p *problems) {
 		p.add("server.debug_address", "must be a loopback address with a port, such as 127.0.0.1:6060: nobody else may reach the profiler (got %q)", s.DebugAddress)
 	}
 	checkKeys(p, s.Keys, s.APIKey)
+}
+
+// readAPIKey takes the key from its file. A key that cannot be had is never the same as none.
+func (s *Server) readAPIKey(p *problems) {
+	const key = "server.api_key_file"
+	switch {
+	case s.APIKeyFile == "":
+		return
+	case s.APIKey != "":
+		p.add(key, "cannot be set together with server.api_key: leave one of them out")
+		return
+	case !filepath.IsAbs(s.APIKeyFile):
+		p.add(key, "must be the absolute path of a file, or begin with ~/ while HOME is set (got %q)", s.APIKeyFile)
+		return
+	}
+	content, err := os.ReadFile(s.APIKeyFile)
+	if err != nil {
+		p.add(key, "%w", err)
+		return
+	}
+	if s.APIKey = strings.TrimSpace(string(content)); s.APIKey == "" {
+		p.add(key, "is an empty file: write the key into it (%s)", s.APIKeyFile)
+	}
 }
 
 func (s Server) checkAPIKey(p *problems) {

@@ -1,6 +1,9 @@
 package config_test
 
 import (
+	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -57,4 +60,46 @@ func valid() config.Config {
 	c := config.Default(home)
 	c.Runtime = config.Runtime{Type: config.RuntimeDocker, ExecdImage: "e"}
 	return c
+}
+
+func TestAPIKeyFromAFile(t *testing.T) {
+	folder := t.TempDir()
+	write := func(name, content string) string {
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	const key = "0123456789abcdef0123456789abcdef"
+	good := write("api.key", key+"\n")
+	c := load(t, minimal+"[server]\napi_key_file = \""+good+"\"\n", home)
+	if c.Server.APIKey != key {
+		t.Errorf("the key is %q", c.Server.APIKey)
+	}
+
+	// What is printed holds the path and not the key, and can be loaded again.
+	var printed bytes.Buffer
+	if err := config.Print(&printed, c); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(printed.String(), key) || strings.Contains(printed.String(), "not shown") {
+		t.Errorf("printed:\n%s", printed.String())
+	}
+	if again := load(t, printed.String(), home); again.Server.APIKey != key {
+		t.Errorf("the key loaded again is %q", again.Server.APIKey)
+	}
+
+	for name, test := range map[string]struct{ settings, want string }{
+		"not there": {`api_key_file = "/nowhere/api.key"`, "sandbox.toml:5: server.api_key_file: open /nowhere/api.key: no such file"},
+		"empty":     {`api_key_file = "` + write("empty", " \n") + `"`, "sandbox.toml:5: server.api_key_file: is an empty file"},
+		"relative":  {`api_key_file = "api.key"`, "sandbox.toml:5: server.api_key_file: must be the absolute path"},
+		"both":      {`api_key_file = "` + good + `"` + "\napi_key = \"x\"", "sandbox.toml:5: server.api_key_file: cannot be set together with server.api_key"},
+		"two words": {`api_key_file = "` + write("words", "a key") + `"`, "server.api_key: must be visible ASCII characters"},
+	} {
+		_, err := config.Load(write("sandbox.toml", minimal+"[server]\n"+test.settings+"\n"), home)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, want %s", name, err, test.want)
+		}
+	}
 }
