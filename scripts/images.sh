@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Builds the images sandbox/NAME:dev. Usage: scripts/images.sh [execd|egress|task-executor|busybox|base|code-interpreter...]; by default the
-# first five.
+# Builds the images sandbox/NAME:dev. Usage: scripts/images.sh [NAME...], of execd, egress, task-executor, busybox, base, server, controller,
+# ingress and code-interpreter; by default the first five.
 #
-# execd holds the program that is put into every sandbox, egress the sidecar that stands beside one, task-executor what runs tasks in a pod. busybox and base are small images
-# to make sandboxes from: built from deploy/*.Dockerfile, or, where no registry can be reached, from Debian packages. code-interpreter is base with
+# execd holds the program that is put into every sandbox, egress the sidecar that stands beside one, task-executor what runs tasks in a
+# pod. busybox and base are small images to make sandboxes from: built from deploy/*.Dockerfile, or, where no registry can be reached, from Debian packages. code-interpreter is base with
 # Jupyter and its kernels; it takes minutes, so it is built only when asked for, as `make test` does.
+# server, controller and ingress are what deploy/helm installs.
 # An image that is up to date is left alone; what took long to make is kept in $SANDBOX_CACHE.
 set -euo pipefail
 shopt -s inherit_errexit # a failure inside $(...) counts too
@@ -61,6 +62,16 @@ build_task-executor() {
 	pack "$work/task-executor" | import task-executor "$1" \
 		'ENTRYPOINT ["/opt/sandbox/task-executor-init", "/opt/sandbox/task-executor"]' 'EXPOSE 5758'
 }
+
+# build_program NAME RECIPE CHANGE...: an image that holds bin/sandbox-NAME alone, and runs it as nobody.
+build_program() {
+	mkdir -p "$work/$1"
+	install -m 0755 "bin/sandbox-$1" "$work/$1/sandbox-$1"
+	pack "$work/$1" | import "$1" "$2" "ENTRYPOINT [\"/sandbox-$1\"]" 'USER 65532:65532' "${@:3}"
+}
+build_server() { build_program server "$1" 'EXPOSE 8080'; }
+build_controller() { build_program controller "$1" 'EXPOSE 8080 8081'; }
+build_ingress() { build_program ingress "$1" 'EXPOSE 8081 9081'; }
 
 # from_registry NAME RECIPE IMAGE SECONDS: builds deploy/NAME.Dockerfile, if IMAGE is here or can be pulled in time.
 from_registry() {
@@ -183,6 +194,10 @@ for name; do
 	execd) build execd bin/execd <(declare -f build_execd pack import) ;;
 	egress) build egress bin/egress bin/egress-init <(declare -f build_egress pack import) ;;
 	task-executor) build task-executor bin/task-executor bin/task-executor-init <(declare -f build_task-executor pack import) ;;
+	server | controller | ingress)
+		[[ -x bin/sandbox-$name ]] || die "bin/sandbox-$name is missing: make build"
+		build "$name" "bin/sandbox-$name" <(declare -f "build_$name" build_program pack import)
+		;;
 	busybox | base) build "$name" "deploy/$name.Dockerfile" <(how "$name") ;;
 	code-interpreter)
 		build base deploy/base.Dockerfile <(how base)
@@ -193,6 +208,6 @@ for name; do
 		build code-interpreter "$work/parts" deploy/code-interpreter.Dockerfile scripts/code-interpreter.sh \
 			runtime/jupyter/ipython_kernel_config.py "${files[@]}"
 		;;
-	*) die "no image $name: execd, egress, task-executor, busybox, base and code-interpreter are there" ;;
+	*) die "no image $name: execd, egress, task-executor, busybox, base, server, controller, ingress and code-interpreter are there" ;;
 	esac
 done

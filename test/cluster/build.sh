@@ -93,7 +93,14 @@ install() {
 	keep "$1" "$work/$1"
 }
 build_kwok() { install kwok "sigs.k8s.io/kwok/cmd/kwok@$kwok_version" "-X sigs.k8s.io/kwok/pkg/consts.Version=$kwok_version"; }
-build_helm() { install helm "helm.sh/helm/v3/cmd/helm@$helm_version" "-X helm.sh/helm/v3/internal/version.version=$helm_version"; }
+# A helm without a cluster takes the version of Kubernetes that it was built with.
+build_helm() {
+	local package minor=${kubernetes_version#v1.} flags="-X helm.sh/helm/v3/internal/version.version=$helm_version"
+	for package in lint/rules chartutil; do
+		flags+=" -X helm.sh/helm/v3/pkg/$package.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$package.k8sVersionMinor=${minor%%.*}"
+	done
+	install helm "helm.sh/helm/v3/cmd/helm@$helm_version" "$flags"
+}
 
 build_pause() {
 	command -v gcc >/dev/null || return 0 # without root and apt there is no node either

@@ -1,0 +1,72 @@
+{{/* What names of objects begin with: the release, and the chart where the release does not say it. */}}
+{{- define "sandbox.name" -}}
+{{- if contains .Chart.Name .Release.Name }}{{ .Release.Name }}{{ else }}{{ .Release.Name }}-{{ .Chart.Name }}{{ end }}
+{{- end }}
+
+{{- define "sandbox.namespace" -}}
+{{ .Values.sandboxes.namespace | default .Release.Namespace }}
+{{- end }}
+
+{{- define "sandbox.secret" -}}
+{{ .Values.secret.existing | default (include "sandbox.name" .) }}
+{{- end }}
+
+{{/* Labels of an object. Called with a list: the chart's scope, and the component. */}}
+{{- define "sandbox.labels" -}}
+{{- $ := index . 0 -}}
+{{ include "sandbox.selector" . }}
+app.kubernetes.io/version: {{ $.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $.Release.Service }}
+app.kubernetes.io/part-of: sandbox
+helm.sh/chart: {{ printf "%s-%s" $.Chart.Name $.Chart.Version | quote }}
+{{- end }}
+
+{{- define "sandbox.selector" -}}
+{{- $ := index . 0 -}}
+app.kubernetes.io/name: {{ printf "sandbox-%s" (index . 1) }}
+app.kubernetes.io/instance: {{ $.Release.Name }}
+{{- end }}
+
+{{/* What the pods of all components share. Called likewise, with the component's values as the third. */}}
+{{- define "sandbox.pod" -}}
+{{- $ := index . 0 -}}
+{{- $values := index . 2 -}}
+serviceAccountName: {{ include "sandbox.name" $ }}-{{ index . 1 }}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+{{- with $.Values.imagePullSecrets }}
+imagePullSecrets: {{ toYaml . | nindent 2 }}
+{{- end }}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels: {{ include "sandbox.selector" . | nindent 8 }}
+{{- with $values.nodeSelector }}
+nodeSelector: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.affinity }}
+affinity: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* What their containers share. */}}
+{{- define "sandbox.container" -}}
+{{- $ := index . 0 -}}
+{{- $values := index . 2 -}}
+image: {{ $values.image | quote }}
+imagePullPolicy: {{ $.Values.imagePullPolicy }}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+resources: {{ toYaml $values.resources | nindent 2 }}
+{{- end }}
