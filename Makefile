@@ -19,7 +19,7 @@ test: lint images ## all tests, on real parts
 
 test-cluster: images ## the tests on a real Kubernetes, which is built the first time (10 to 16 minutes)
 	@test/cluster/build.sh
-	CGO_ENABLED=1 go test -race -timeout 20m $(addsuffix /...,$(wildcard ./test/cluster ./runtime/kube ./server/cluster ./e2e/kube))
+	CGO_ENABLED=1 go test -race -timeout 20m $(addsuffix /...,$(wildcard ./test/cluster ./runtime/kube ./server/cluster ./e2e/kube ./deploy/helm))
 
 race: ## the tests of the packages given, e.g. PKG=./execd/..., with the race detector
 	go test -race $(or $(PKG),./...)

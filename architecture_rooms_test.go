@@ -130,6 +130,7 @@ var theHouse = house{
 
 		// A real Kubernetes for tests, started by scripts.
 		{packages: []string{"test/cluster"}, ours: []string{}, libraries: noLibraries},
+		{packages: []string{"deploy/helm"}, tests: true, ours: []string{"server/config", "test/cluster"}},
 
 		// The whole, seen from outside: execd only as the program that it is.
 		{packages: []string{"e2e"}, tests: true, ours: []string{

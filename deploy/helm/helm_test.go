@@ -1,0 +1,353 @@
+// Package helm_test holds the chart against a real API server: it installs, upgrades and removes it, and asks what its accounts may.
+package helm_test
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"sandbox.internal/test/cluster"
+)
+
+const chart = "sandbox"
+
+// patience is how long anything may take on a machine that does other things, too.
+const patience = 5 * time.Minute
+
+// shared is the API server of all tests. Each has namespaces and releases of its own; the resource definitions are everybody's.
+var shared *cluster.Cluster
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var err error
+	if shared, err = cluster.Start(ctx, cluster.Options{Mode: cluster.API}); err != nil {
+		fmt.Fprintf(os.Stderr, "deploy/helm: %v\n", err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if err := shared.Stop(); err != nil {
+			fmt.Fprintf(os.Stderr, "deploy/helm: %v\n", err)
+			code = 1
+		}
+		os.Exit(code)
+	}))
+}
+
+func kubectl(t *testing.T, stdin string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	out, err := shared.Kubectl(ctx, strings.NewReader(stdin), args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+func tryHelm(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	folder := t.TempDir() // what helm keeps of a person's is not the tests'
+	t.Setenv("HELM_CACHE_HOME", folder)
+	t.Setenv("HELM_CONFIG_HOME", folder)
+	t.Setenv("HELM_DATA_HOME", folder)
+	out, err := shared.Helm(ctx, args...)
+	return string(out), err
+}
+
+func helm(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := tryHelm(t, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// values are the sets that are tried: what the chart can do, between them.
+var values = map[string][]string{
+	"default": nil,
+	"everything": {
+		"--set", "sandboxes.egressImage=sandbox/egress:dev", "--set", "sandboxes.allowedHostPaths={/data,/srv/x}",
+		"--set", "gateway.mode=wildcard", "--set", "gateway.address=*.sandboxes.example.com",
+		"--set", "server.keys[0].name=ci", "--set", "server.keys[0].role=user", "--set", "server.keys[0].sha256=" + strings.Repeat("ab", 32),
+		"--set-string", "server.extraConfig=[server.rate_limit]\nrequests_per_second = 20",
+		"--set", "imagePullSecrets[0].name=registry", "--set", "server.nodeSelector.disk=fast", "--set", "controller.podAnnotations.a=b",
+		"--set", "gateway.service.type=LoadBalancer", "--set", "gateway.tolerations[0].operator=Exists",
+	},
+	"without gateway": {"--set", "gateway.enabled=false", "--set", "secret.existing=keys-of-mine", "--set", "server.replicas=1"},
+}
+
+func TestLint(t *testing.T) {
+	for name, set := range values {
+		t.Run(name, func(t *testing.T) { helm(t, append([]string{"lint", "--strict", chart}, set...)...) })
+	}
+}
+
+// TestServerAcceptsWhatIsRendered has the API server validate every field, strictly.
+func TestServerAcceptsWhatIsRendered(t *testing.T) {
+	for name, set := range values {
+		t.Run(name, func(t *testing.T) {
+			objects := helm(t, append([]string{"template", "rendered", chart, "--include-crds"}, set...)...)
+			kubectl(t, objects, "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
+		})
+	}
+	t.Run("namespace", func(t *testing.T) {
+		objects := helm(t, "template", "rendered", chart, "--show-only", "templates/namespace.yaml",
+			"--set", "sandboxes.createNamespace=true,sandboxes.namespace=boxes")
+		out := kubectl(t, objects, "apply", "--server-side", "--dry-run=server", "-o", "json", "-f", "-")
+		if !strings.Contains(out, `"pod-security.kubernetes.io/enforce": "privileged"`) {
+			t.Errorf("pods with a sidecar would not get into the namespace:\n%s", out)
+		}
+	})
+}
+
+func TestSchemaRefuses(t *testing.T) {
+	for set, want := range map[string]string{
+		"server.replica=3":                                "additional properties 'replica' not allowed",
+		"server.logLevel=loud":                            "/server/logLevel",
+		"server.replicas=-1":                              "/server/replicas",
+		"gateway.mode=host":                               "/gateway/mode",
+		"gateway.mode=wildcard":                           "/gateway/address",
+		"gateway.address=*.example.com":                   "/gateway/address",
+		"server.keys[0].name=a,server.keys[0].role=admin": "missing property 'sha256'",
+		"sandboxes.namespace=Not_A_Name":                  "/sandboxes/namespace",
+		"sandboxes.allowedHostPaths={data}":               "/sandboxes/allowedHostPaths/0",
+		"sandboxes.execdImage=":                           "/sandboxes/execdImage",
+		"controller.logEncoder=xml":                       "/controller/logEncoder",
+		"gateway.service.port=0":                          "/gateway/service/port",
+	} {
+		if _, err := tryHelm(t, "template", "refused", chart, "--set", set); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %s", set, err, want)
+		}
+	}
+}
+
+// TestDefinitionsAreInstalled shows that the chart brings the definitions that the controller's types make.
+func TestDefinitionsAreInstalled(t *testing.T) {
+	files, err := filepath.Glob("../../runtime/kube/config/crd/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no definitions: %v", err)
+	}
+	shown := helm(t, "show", "crds", chart)
+	for _, file := range files {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if body := strings.TrimSpace(strings.TrimPrefix(string(content), "---\n")); !strings.Contains(shown, body) {
+			t.Errorf("%s is not in the chart as it is", file)
+		}
+	}
+}
+
+func TestLife(t *testing.T) {
+	kubectl(t, "", "create", "namespace", "life")
+	helm(t, "install", "sandbox", chart, "--namespace", "life")
+	kubectl(t, "", "wait", "--for=condition=Established", "crd/batchsandboxes.sandbox.internal", "crd/pools.sandbox.internal", "--timeout=120s")
+
+	// The keys are made once.
+	keys := func() string {
+		return kubectl(t, "", "-n", "life", "get", "secret", "sandbox", "-o", "jsonpath={.data}")
+	}
+	before := keys()
+	var data map[string][]byte
+	if err := json.Unmarshal([]byte(before), &data); err != nil {
+		t.Fatal(err)
+	}
+	if len(data["api-key"]) < 32 || len(data["signing-key"]) < 32 {
+		t.Errorf("keys of %d and %d bytes", len(data["api-key"]), len(data["signing-key"]))
+	}
+	config := func() string {
+		return kubectl(t, "", "-n", "life", "get", "deployment", "sandbox-server", "-o", `jsonpath={.spec.template.metadata.annotations.checksum/config}`)
+	}
+	first := config()
+	helm(t, "upgrade", "sandbox", chart, "--namespace", "life", "--set", "server.logLevel=DEBUG")
+	if after := keys(); after != before {
+		t.Error("an upgrade changed the keys")
+	}
+	if config() == first {
+		t.Error("a changed configuration restarts no server")
+	}
+
+	// What is worth more than the chart outlives it.
+	helm(t, "uninstall", "sandbox", "--namespace", "life")
+	if after := keys(); after != before {
+		t.Error("the keys went with the chart")
+	}
+	kubectl(t, "", "get", "crd", "batchsandboxes.sandbox.internal")
+	if left := kubectl(t, "", "-n", "life", "get", "deployments,services,roles,rolebindings,poddisruptionbudgets,configmaps", "-l", "app.kubernetes.io/instance=sandbox", "-o", "name"); left != "" {
+		t.Errorf("left: %s", left)
+	}
+}
+
+// TestPodsAreConfined holds every Deployment against the restricted Pod Security Standard, and beyond: the API server enforces the standard
+// for pods of the namespace, and the test looks for what the standard leaves open.
+func TestPodsAreConfined(t *testing.T) {
+	kubectl(t, "", "create", "namespace", "confined")
+	kubectl(t, "", "label", "namespace", "confined", "pod-security.kubernetes.io/enforce=restricted")
+	helm(t, "install", "sandbox", chart, "--namespace", "confined")
+	var list struct{ Items []deployment }
+	if err := json.Unmarshal([]byte(kubectl(t, "", "-n", "confined", "get", "deployments", "-o", "json")), &list); err != nil {
+		t.Fatal(err)
+	}
+	var budgets struct {
+		Items []struct {
+			Spec struct{ Selector selector }
+		}
+	}
+	if err := json.Unmarshal([]byte(kubectl(t, "", "-n", "confined", "get", "poddisruptionbudgets", "-o", "json")), &budgets); err != nil {
+		t.Fatal(err)
+	}
+	if len(list.Items) != 3 {
+		t.Errorf("%d deployments, want 3", len(list.Items))
+	}
+	for _, d := range list.Items {
+		t.Run(d.Metadata.Name, func(t *testing.T) {
+			pod := map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": d.Metadata.Name, "namespace": "confined"}, "spec": d.Spec.Template.Spec}
+			content, err := json.Marshal(pod)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kubectl(t, string(content), "create", "--dry-run=server", "-f", "-")
+
+			var spec struct {
+				Containers []struct {
+					SecurityContext struct{ ReadOnlyRootFilesystem bool }
+					ReadinessProbe  map[string]any
+					LivenessProbe   map[string]any
+					Resources       struct{ Requests, Limits map[string]string }
+				}
+			}
+			if err := json.Unmarshal(d.Spec.Template.Spec, &spec); err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range spec.Containers {
+				if !c.SecurityContext.ReadOnlyRootFilesystem {
+					t.Error("the root file system can be written to")
+				}
+				if c.ReadinessProbe == nil || c.LivenessProbe == nil {
+					t.Error("a probe is missing")
+				}
+				if c.Resources.Requests["memory"] == "" || c.Resources.Limits["memory"] == "" {
+					t.Error("memory is not bounded")
+				}
+			}
+			if d.Spec.Replicas != 2 {
+				t.Errorf("%d replicas, want 2", d.Spec.Replicas)
+			}
+			covered := 0
+			for _, budget := range budgets.Items {
+				if budget.Spec.Selector.matches(d.Spec.Template.Metadata.Labels) {
+					covered++
+				}
+			}
+			if covered != 1 {
+				t.Errorf("%d disruption budgets cover its pods, want 1", covered)
+			}
+		})
+	}
+}
+
+type deployment struct {
+	Metadata struct{ Name string }
+	Spec     struct {
+		Replicas int
+		Template struct {
+			Metadata struct{ Labels map[string]string }
+			Spec     json.RawMessage
+		}
+	}
+}
+
+type selector struct{ MatchLabels map[string]string }
+
+func (s selector) matches(labels map[string]string) bool {
+	for name, value := range s.MatchLabels {
+		if labels[name] != value {
+			return false
+		}
+	}
+	return true
+}
+
+// TestAccountsMayNoMore compares what the accounts may, as the API server tells it, with written lists: nothing is missing, and nothing is
+// there that is not needed.
+func TestAccountsMayNoMore(t *testing.T) {
+	for _, namespace := range []string{"install", "boxes", "elsewhere"} {
+		kubectl(t, "", "create", "namespace", namespace)
+	}
+	helm(t, "install", "sandbox", chart, "--namespace", "install", "--set", "sandboxes.namespace=boxes")
+	for account, want := range map[string][]string{
+		"sandbox-server": {
+			"batchsandboxes.sandbox.internal [get list watch create update patch delete]",
+			"pods [get list watch]",
+			"pods/log [get]",
+			"pools.sandbox.internal [get list watch]",
+			"secrets [create patch delete]",
+		},
+		"sandbox-controller": {
+			"batchsandboxes.sandbox.internal [get list watch update patch delete]",
+			"batchsandboxes.sandbox.internal/finalizers [update]",
+			"batchsandboxes.sandbox.internal/status [get update patch]",
+			"events [create patch]",
+			"events.events.k8s.io [create patch]",
+			"leases.coordination.k8s.io [get create update]",
+			"pods [get list watch create update patch delete]",
+			"pools.sandbox.internal [get list watch update patch delete]",
+			"pools.sandbox.internal/finalizers [update]",
+			"pools.sandbox.internal/status [get update patch]",
+		},
+		"sandbox-gateway": nil,
+	} {
+		t.Run(account, func(t *testing.T) {
+			if got := allowed(t, "install", account, "boxes"); !slices.Equal(got, want) {
+				t.Errorf("where sandboxes are it may\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+			}
+			for _, namespace := range []string{"install", "elsewhere", "kube-system"} {
+				if got := allowed(t, "install", account, namespace); len(got) > 0 {
+					t.Errorf("in %s it may %s", namespace, got)
+				}
+			}
+		})
+	}
+}
+
+// allowed returns what an account may in a namespace beyond what every account may, in order: resource [verbs], and names where the right
+// is for some only.
+func allowed(t *testing.T, home, account, namespace string) []string {
+	t.Helper()
+	everybody := strings.Split(rights(t, home, "nobody-in-particular", namespace), "\n")
+	var found []string
+	for _, line := range strings.Split(rights(t, home, account, namespace), "\n") {
+		if line == "" || slices.Contains(everybody, line) {
+			continue
+		}
+		// RESOURCE [URLS] [NAMES] [VERBS]
+		resource, rest, _ := strings.Cut(line, " ")
+		rest = strings.TrimSpace(rest)
+		for _, empty := range []string{"[]", "[]"} {
+			rest = strings.TrimSpace(strings.TrimPrefix(rest, empty))
+		}
+		found = append(found, resource+" "+rest)
+	}
+	slices.Sort(found)
+	return found
+}
+
+func rights(t *testing.T, home, account, namespace string) string {
+	t.Helper()
+	return kubectl(t, "", "auth", "can-i", "--list", "--no-headers", "--namespace", namespace, "--as", "system:serviceaccount:"+home+":"+account)
+}
