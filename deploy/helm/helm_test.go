@@ -292,23 +292,23 @@ func TestAccountsMayNoMore(t *testing.T) {
 	helm(t, "install", "sandbox", chart, "--namespace", "install", "--set", "sandboxes.namespace=boxes")
 	for account, want := range map[string][]string{
 		"sandbox-server": {
-			"batchsandboxes.sandbox.internal [get list watch create update patch delete]",
-			"pods [get list watch]",
+			"batchsandboxes.sandbox.internal [get list watch create patch]",
+			"batchsandboxes.sandbox.internal/finalizers [update]",
 			"pods/log [get]",
-			"pools.sandbox.internal [get list watch]",
-			"secrets [create patch delete]",
+			"pools.sandbox.internal [get]",
+			"secrets [list create patch delete]",
 		},
 		"sandbox-controller": {
-			"batchsandboxes.sandbox.internal [get list watch update patch delete]",
+			"batchsandboxes.sandbox.internal [get list watch patch delete]",
 			"batchsandboxes.sandbox.internal/finalizers [update]",
-			"batchsandboxes.sandbox.internal/status [get update patch]",
+			"batchsandboxes.sandbox.internal/status [patch]",
 			"events [create patch]",
 			"events.events.k8s.io [create patch]",
 			"leases.coordination.k8s.io [get create update]",
-			"pods [get list watch create update patch delete]",
-			"pools.sandbox.internal [get list watch update patch delete]",
+			"pods [get list watch create patch delete]",
+			"pools.sandbox.internal [get list watch]",
 			"pools.sandbox.internal/finalizers [update]",
-			"pools.sandbox.internal/status [get update patch]",
+			"pools.sandbox.internal/status [patch]",
 		},
 		"sandbox-gateway": nil,
 	} {
