@@ -3,8 +3,9 @@
 # ingress and code-interpreter; by default the first five.
 #
 # execd holds the program that is put into every sandbox, egress the sidecar that stands beside one, task-executor what runs tasks in a
-# pod. busybox and base are small images to make sandboxes from: built from deploy/*.Dockerfile, or, where no registry can be reached, from Debian packages. code-interpreter is base with
-# Jupyter and its kernels; it takes minutes, so it is built only when asked for, as `make test` does.
+# pod. busybox and base are small images to make sandboxes from: built from deploy/*.Dockerfile, or, where no registry can be reached, from
+# Debian packages. code-interpreter is base with Jupyter and its kernels; it takes minutes, so it is built only when asked for, as
+# `make test` does.
 # server, controller and ingress are what deploy/helm installs.
 # An image that is up to date is left alone; what took long to make is kept in $SANDBOX_CACHE.
 set -euo pipefail

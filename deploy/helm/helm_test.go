@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"sandbox.internal/server/config"
 	"sandbox.internal/test/cluster"
 )
 
@@ -112,6 +113,37 @@ func TestServerAcceptsWhatIsRendered(t *testing.T) {
 			t.Errorf("pods with a sidecar would not get into the namespace:\n%s", out)
 		}
 	})
+}
+
+// TestServiceAcceptsItsConfiguration has the service's own rules look at the file that the chart writes.
+func TestServiceAcceptsItsConfiguration(t *testing.T) {
+	for name, set := range values {
+		t.Run(name, func(t *testing.T) {
+			objects := helm(t, append([]string{"template", "rendered", chart, "--show-only", "templates/server.yaml"}, set...)...)
+			file := kubectl(t, objects, "create", "--dry-run=client", "-f", "-", "-o", `jsonpath={.data.sandbox\.toml}`)
+			folder := t.TempDir()
+			key := filepath.Join(folder, "api-key")
+			if err := os.WriteFile(key, []byte(strings.Repeat("k", 48)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			file = strings.ReplaceAll(file, "/etc/sandbox/secret/api-key", key)
+			path := filepath.Join(folder, "sandbox.toml")
+			if err := os.WriteFile(path, []byte(file), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			loaded, err := config.Load(path, func(string) string { return "" })
+			if err != nil {
+				// All problems are told at once. This one goes when server/cluster is there, and these lines with it.
+				if told := strings.Split(err.Error(), "\n"); len(told) == 1 && strings.Contains(told[0], "runtime.type: is not supported yet") {
+					return
+				}
+				t.Fatalf("%v\n%s", err, file)
+			}
+			if warnings := loaded.Warnings(); len(warnings) > 0 {
+				t.Errorf("warnings: %q\n%s", warnings, file)
+			}
+		})
+	}
 }
 
 func TestSchemaRefuses(t *testing.T) {

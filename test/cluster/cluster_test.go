@@ -250,8 +250,8 @@ func TestFakeNodes(t *testing.T) {
 	kubectl(t, c, "", "rollout", "status", "deployment/many", "--timeout=240s")
 	nodes := strings.Fields(kubectl(t, c, "", "get", "pods", "-o", "jsonpath={.items[*].spec.nodeName}"))
 	slices.Sort(nodes)
-	if used := slices.Compact(slices.Clone(nodes)); len(nodes) != 100 || len(used) != 20 {
-		t.Errorf("%d pods on %d nodes, want 100 on 20", len(nodes), len(used))
+	if used := slices.Compact(slices.Clone(nodes)); len(nodes) != 100 || len(used) < 2 {
+		t.Errorf("%d pods on the nodes %q, want 100 on several", len(nodes), used)
 	}
 	stopped(t, c, seen)
 }

@@ -46,6 +46,9 @@ cgroups() {
 raise_cgroup() {
 	local hierarchy file
 	if [[ -e /sys/fs/cgroup/cgroup.controllers ]]; then
+		for hierarchy in cpu cpuset io memory pids hugetlb; do # what is not there, the kubelet tells
+			printf '+%s' "$hierarchy" 2>/dev/null >/sys/fs/cgroup/cgroup.subtree_control || true
+		done
 		mkdir "/sys/fs/cgroup/$cgroup"
 		return
 	fi
