@@ -342,7 +342,7 @@ func TestAccountsMayNoMore(t *testing.T) {
 			"pools.sandbox.internal/finalizers [update]",
 			"pools.sandbox.internal/status [patch]",
 		},
-		"sandbox-gateway": nil,
+		"sandbox-gateway": {"batchsandboxes.sandbox.internal [list watch]"},
 	} {
 		t.Run(account, func(t *testing.T) {
 			if got := allowed(t, "install", account, "boxes"); !slices.Equal(got, want) {
