@@ -57,8 +57,21 @@ pid_of() {
 	pid=$(cat "$dir/pid/$1" 2>/dev/null) && [[ -n $pid ]] && names_folder "$pid" && printf '%s' "$pid"
 }
 
-# names_folder PID: the process lives, is no zombie, and its command line names a file of the cluster.
-names_folder() { tr '\0' ' ' 2>/dev/null <"/proc/$1/cmdline" | grep -qF -- "$dir/"; }
+# names_folder PID: the process lives, is no zombie, and its command line names a file of the cluster. In the middle of an exec a process has
+# no command line for a moment.
+names_folder() {
+	local line tries
+	for ((tries = 0; tries < 100; tries++)); do
+		if gone "$1"; then return 1; fi
+		line=$(tr '\0' ' ' 2>/dev/null <"/proc/$1/cmdline") || true
+		if [[ -n $line ]]; then
+			[[ $line == *"$dir/"* ]]
+			return
+		fi
+		sleep 0.01
+	done
+	return 1
+} 2>/dev/null
 
 # launch NAME: starts the component in a session of its own. It outlives the caller and holds none of its files.
 launch() {
