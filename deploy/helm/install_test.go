@@ -1,0 +1,204 @@
+package helm_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"sandbox.internal/test/cluster"
+)
+
+// TestInstalledServiceWorks installs everything on a cluster with a node, and takes a sandbox through its life with the rights that the
+// chart gives and no others.
+func TestInstalledServiceWorks(t *testing.T) {
+	i := install(t)
+	servers := i.podsOf("server")
+	if len(servers) != 2 {
+		t.Fatalf("servers: %q", servers)
+	}
+
+	var created struct{ ID string }
+	i.call(http.MethodPost, servers[0], "/v1/sandboxes", `{"image": {"uri": "sandbox/busybox:dev"}, "timeout": 600,
+		"resourceLimits": {"cpu": "200m", "memory": "64Mi"}, "entrypoint": ["sleep", "3600"], "metadata": {"by": "helm"}}`, http.StatusAccepted, &created)
+	i.reaches(servers[1], created.ID, "Running")
+
+	// Through the gateway, which learns of it from the cluster.
+	var endpoint struct{ Headers map[string]string }
+	i.call(http.MethodGet, servers[1], "/v1/sandboxes/"+created.ID+"/endpoints/44772", "", http.StatusOK, &endpoint)
+	gateway := i.podsOf("gateway")[0]
+	i.eventually("the gateway leads to the sandbox", func() error {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+gateway+":8081/"+created.ID+"/44772/command", strings.NewReader(`{"command": "echo inside"}`))
+		if err != nil {
+			return err
+		}
+		request.Header.Set("Content-Type", "application/json")
+		for name, value := range endpoint.Headers {
+			request.Header.Set(name, value)
+		}
+		status, body, err := do(request)
+		if err == nil && (status != http.StatusOK || !strings.Contains(string(body), "inside")) {
+			err = fmt.Errorf("status %d: %s", status, body)
+		}
+		return err
+	})
+
+	// Each replica may die.
+	i.kubectl("-n", "system", "delete", "pod", "--force", "--grace-period=0", "-l", "app.kubernetes.io/name=sandbox-controller")
+	i.kubectl("-n", "system", "delete", "pod", "--force", "--grace-period=0", "--field-selector", "status.podIP="+servers[0])
+	i.call(http.MethodDelete, servers[1], "/v1/sandboxes/"+created.ID, "", http.StatusNoContent, nil)
+	i.reaches(servers[1], created.ID, "Terminated")
+	i.eventually("no pod runs any more", func() error {
+		if left := i.kubectl("-n", "boxes", "get", "pods", "--field-selector", "status.phase!=Failed,status.phase!=Succeeded", "-o", "name"); left != "" {
+			return fmt.Errorf("left: %s", left)
+		}
+		return nil
+	})
+
+	// What was refused to somebody would be in a log.
+	for _, component := range []string{"server", "controller", "gateway"} {
+		for _, line := range strings.Split(i.kubectl("-n", "system", "logs", "--tail=-1", "--prefix", "-l", "app.kubernetes.io/name=sandbox-"+component), "\n") {
+			if strings.Contains(line, "forbidden") || strings.Contains(line, "cannot list resource") {
+				t.Errorf("%s", line)
+			}
+		}
+	}
+}
+
+// installed is the chart on a cluster with a node.
+type installed struct {
+	t   *testing.T
+	c   *cluster.Cluster
+	key string
+}
+
+func install(t *testing.T) *installed {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	c, err := cluster.Start(ctx, cluster.Options{Private: true, Images: []string{
+		"sandbox/server:dev", "sandbox/controller:dev", "sandbox/ingress:dev", "sandbox/execd:dev", "sandbox/busybox:dev",
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	i := &installed{t: t, c: c}
+	t.Cleanup(func() {
+		if t.Failed() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			for _, args := range [][]string{
+				{"get", "pods,bsbx", "-A", "-o", "wide"}, {"describe", "bsbx", "-A"},
+				{"-n", "system", "logs", "--tail=40", "--prefix", "-l", "app.kubernetes.io/part-of=sandbox"},
+			} {
+				out, err := c.Kubectl(ctx, nil, args...)
+				t.Logf("%s: %v\n%s", args, err, out)
+			}
+		}
+	})
+	if _, err := c.Helm(ctx, "install", "sandbox", chart, "--namespace", "system", "--create-namespace", "--wait", "--timeout", "4m",
+		"--set", "sandboxes.namespace=boxes", "--set", "sandboxes.createNamespace=true"); err != nil {
+		t.Fatal(err)
+	}
+	i.key = string(decoded(t, i.kubectl("-n", "system", "get", "secret", "sandbox", "-o", "jsonpath={.data}"))["api-key"])
+	return i
+}
+
+func decoded(t *testing.T, data string) map[string][]byte {
+	t.Helper()
+	var entries map[string][]byte
+	if err := json.Unmarshal([]byte(data), &entries); err != nil {
+		t.Fatal(err)
+	}
+	return entries
+}
+
+func (i *installed) kubectl(args ...string) string {
+	i.t.Helper()
+	ctx, cancel := context.WithTimeout(i.t.Context(), patience)
+	defer cancel()
+	out, err := i.c.Kubectl(ctx, nil, args...)
+	if err != nil {
+		i.t.Fatal(err)
+	}
+	return string(out)
+}
+
+// podsOf returns the addresses of a component's pods.
+func (i *installed) podsOf(component string) []string {
+	i.t.Helper()
+	return strings.Fields(i.kubectl("-n", "system", "get", "pods", "-l", "app.kubernetes.io/name=sandbox-"+component,
+		"--field-selector", "status.phase=Running", "-o", "jsonpath={.items[*].status.podIP}"))
+}
+
+// call sends a request to a replica of the service.
+func (i *installed) call(method, address, path, body string, want int, into any) {
+	i.t.Helper()
+	status, answer, err := i.try(method, address, path, body)
+	if err != nil || status != want {
+		i.t.Fatalf("%s %s: %v, status %d, want %d: %s", method, path, err, status, want, answer)
+	}
+	if into != nil {
+		if err := json.Unmarshal(answer, into); err != nil {
+			i.t.Fatalf("%s %s: %v: %s", method, path, err, answer)
+		}
+	}
+}
+
+func (i *installed) try(method, address, path, body string) (int, []byte, error) {
+	request, err := http.NewRequestWithContext(i.t.Context(), method, "http://"+address+":8080"+path, bytes.NewBufferString(body))
+	if err != nil {
+		return 0, nil, err
+	}
+	request.Header.Set("SERVICE-API-KEY", i.key)
+	request.Header.Set("Content-Type", "application/json")
+	return do(request)
+}
+
+func do(request *http.Request) (int, []byte, error) {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Minute}
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	return response.StatusCode, answer, err
+}
+
+// reaches waits until a replica shows the sandbox in a state.
+func (i *installed) reaches(address, id, state string) {
+	i.t.Helper()
+	i.eventually("the sandbox is "+state, func() error {
+		status, answer, err := i.try(http.MethodGet, address, "/v1/sandboxes/"+id, "")
+		if err != nil {
+			return err
+		}
+		var shown struct{ Status struct{ State string } }
+		if err := json.Unmarshal(answer, &shown); err != nil || shown.Status.State != state {
+			return fmt.Errorf("status %d, %v: %s", status, err, answer)
+		}
+		return nil
+	})
+}
+
+func (i *installed) eventually(what string, check func() error) {
+	i.t.Helper()
+	var err error
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		if err = check(); err == nil {
+			return
+		}
+	}
+	i.t.Fatalf("%s: %v", what, err)
+}
