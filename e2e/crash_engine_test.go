@@ -59,14 +59,26 @@ func testEngineDies(t *testing.T, e *privateEngine, signal syscall.Signal, survi
 		status := s.Get(t, accepted).Status
 		return status.State == "Pending" && status.Reason == "ENGINE_UNAVAILABLE" && strings.Contains(status.Message, "waiting for the container engine")
 	})
-	s.Act(t, http.MethodPost, pausing+"/pause", http.StatusAccepted)
-	s.Delete(t, doomed)
-	expires := time.Now().Add(2 * time.Hour).UTC().Truncate(time.Second)
-	if got := s.Renew(t, running, expires.Format(time.RFC3339)); got.Status != http.StatusOK {
-		t.Errorf("renew: %s", got)
+	// An engine that is told to stop ends its containers while its API may still answer: then the service knows by now that they ended.
+	ended := func(id string) bool {
+		status := s.Get(t, id).Status
+		return !survives && status.State == "Failed" && status.Reason == "ENTRYPOINT_EXITED"
+	}
+	if !ended(pausing) {
+		s.Act(t, http.MethodPost, pausing+"/pause", http.StatusAccepted)
+	}
+	if !ended(doomed) {
+		s.Delete(t, doomed)
+	}
+	expires := s.Get(t, running).ExpiresAt
+	if !ended(running) {
+		expires = time.Now().Add(2 * time.Hour).UTC().Truncate(time.Second)
+		if got := s.Renew(t, running, expires.Format(time.RFC3339)); got.Status != http.StatusOK {
+			t.Errorf("renew: %s", got)
+		}
 	}
 	for id, state := range map[string]string{running: "Running", paused: "Paused", pausing: "Pausing", doomed: "Stopping", accepted: "Pending"} {
-		if got := s.Get(t, id).Status; got.State != state {
+		if got := s.Get(t, id).Status; got.State != state && !ended(id) {
 			t.Errorf("without an engine the sandbox is %s (%s: %s), want %s", got.State, got.Reason, got.Message, state)
 		}
 	}
@@ -76,8 +88,10 @@ func testEngineDies(t *testing.T, e *privateEngine, signal syscall.Signal, survi
 	s.Await(t, accepted, "Running")
 	s.Enter(t, accepted).Want(t, "echo usable", "usable\n")
 	s.Await(t, pulling, "Running")
-	if got := s.AwaitWithin(t, doomed, "Terminated", giveUp).Status; got.Reason != "USER_DELETE" {
-		t.Errorf("the deleted one: %s (%s)", got.Reason, got.Message)
+	if !ended(doomed) {
+		if got := s.AwaitWithin(t, doomed, "Terminated", giveUp).Status; got.Reason != "USER_DELETE" {
+			t.Errorf("the deleted one: %s (%s)", got.Reason, got.Message)
+		}
 	}
 	if survives {
 		s.Await(t, pausing, "Paused")
