@@ -215,14 +215,17 @@ type BatchSandboxStatus struct {
 	// Replicas is how many pods there are.
 	//
 	// +optional
+	// +kubebuilder:default=0
 	Replicas int32 `json:"replicas"`
 	// Allocated is how many sandboxes have a pod of their own: one that is scheduled, or one of the pool.
 	//
 	// +optional
+	// +kubebuilder:default=0
 	Allocated int32 `json:"allocated"`
 	// Ready is how many sandboxes are proven usable.
 	//
 	// +optional
+	// +kubebuilder:default=0
 	Ready int32 `json:"ready"`
 	// TaskStats counts the sandboxes by what their task does; absent without a task template.
 	//

@@ -133,18 +133,22 @@ type PoolStatus struct {
 	// Total is how many pods there are.
 	//
 	// +optional
+	// +kubebuilder:default=0
 	Total int32 `json:"total"`
 	// Allocated is how many of them belong to BatchSandboxes.
 	//
 	// +optional
+	// +kubebuilder:default=0
 	Allocated int32 `json:"allocated"`
 	// Available is how many are ready and wait.
 	//
 	// +optional
+	// +kubebuilder:default=0
 	Available int32 `json:"available"`
 	// Updated is how many are made from the present template.
 	//
 	// +optional
+	// +kubebuilder:default=0
 	Updated int32 `json:"updated"`
 	// Revision is the hash of the present template.
 	//
