@@ -41,5 +41,7 @@ func clusterOptions(cfg config.Config) cluster.Options {
 		},
 		AllowedHostPaths:    cfg.Storage.AllowedHostPaths,
 		TerminatedRetention: cfg.Server.TerminatedRetention.Duration(),
+		PendingFailureTTL:   cfg.Environment.PendingFailureTTL.Duration(),
+		ProvisionTimeout:    cfg.Kubernetes.ProvisionTimeout.Duration(),
 	}
 }

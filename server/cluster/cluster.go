@@ -80,9 +80,13 @@ type Options struct {
 	AllowedHostPaths []string
 	// TerminatedRetention is how long the record of an ended sandbox stays readable.
 	TerminatedRetention time.Duration
-	Observer            Observer // nil observes nothing
-	Clock               func() time.Time
-	Logger              zerolog.Logger
+	// PendingFailureTTL is the same for a sandbox that failed while it was Pending.
+	PendingFailureTTL time.Duration
+	// ProvisionTimeout is how long a sandbox may be Pending: then it has failed, for instance because no node has room for it.
+	ProvisionTimeout time.Duration
+	Observer         Observer // nil observes nothing
+	Clock            func() time.Time
+	Logger           zerolog.Logger
 }
 
 // Security is how a sandbox's container is confined.

@@ -139,6 +139,9 @@ func (c *Cluster) newBatch(ctx context.Context, spec lifecycle.Spec, options lif
 		},
 		Spec: v1alpha1.BatchSandboxSpec{Replicas: 1, TTLSecondsAfterFinished: &retention},
 	}
+	if timeout := int32(c.ProvisionTimeout / time.Second); timeout > 0 {
+		b.Spec.ProvisionTimeoutSeconds = &timeout
+	}
 	setExpiry(b, now.Add(spec.Timeout))
 	err = errors.Join(
 		annotate(b, annotationRecord, record{

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -48,6 +49,7 @@ func (c *Cluster) list(ctx context.Context) (version string, err error) {
 	routes := make([]Route, 0, len(listed))
 	for _, e := range listed {
 		routes = append(routes, routeOf(e))
+		c.shorten(e)
 	}
 	c.routes.Replace(routes)
 	return batches.ResourceVersion, nil
@@ -118,6 +120,34 @@ func (c *Cluster) watch(version string) (last string, err error) {
 	}
 }
 
+// shorten lets the record of a sandbox that failed while it was Pending be forgotten when PendingFailureTTL says. The resource has one
+// retention, which is that of all other ends until this one is known. Every replica may do it, and one does.
+func (c *Cluster) shorten(e *entry) {
+	ttl := int32(c.PendingFailureTTL / time.Second)
+	keeps := func(b *v1alpha1.BatchSandbox) bool {
+		return b.Spec.TTLSecondsAfterFinished != nil && *b.Spec.TTLSecondsAfterFinished == ttl
+	}
+	if !failedPending(e.batch) || keeps(e.batch) {
+		return
+	}
+	c.tasks.Go(func() {
+		_, err := c.change(c.ctx, e.sandbox.ID, func(_ *entry, b *v1alpha1.BatchSandbox) (bool, error) {
+			b.Spec.TTLSecondsAfterFinished = &ttl
+			return true, nil
+		})
+		var known *lifecycle.Error
+		if err != nil && c.ctx.Err() == nil && !(errors.As(err, &known) && known.Kind == lifecycle.KindNotFound) {
+			c.Logger.Warn().Err(err).Str("sandbox_id", e.sandbox.ID).Msg("the record of a sandbox that failed while Pending stays for longer than it should")
+		}
+	})
+}
+
+// failedPending reports whether a sandbox has failed without ever having been Running.
+func failedPending(b *v1alpha1.BatchSandbox) bool {
+	return b.Status.Phase == v1alpha1.PhaseFailed && b.DeletionTimestamp == nil &&
+		!slices.ContainsFunc(b.Status.History, func(change v1alpha1.PhaseChange) bool { return change.Phase == v1alpha1.PhaseRunning })
+}
+
 // take brings the table and the events up to one version of one sandbox.
 func (c *Cluster) take(kind watch.EventType, batch *v1alpha1.BatchSandbox) {
 	if kind == watch.Bookmark {
@@ -136,6 +166,7 @@ func (c *Cluster) take(kind watch.EventType, batch *v1alpha1.BatchSandbox) {
 	} else {
 		c.table.put(e)
 		c.routes.Update(routeOf(e))
+		c.shorten(e)
 	}
 	for _, event := range c.feeds.take(e, kind == watch.Deleted, c.Clock()) {
 		if event.Type != lifecycle.EventState {

@@ -134,6 +134,7 @@ func (s *space) replica(t *testing.T, change ...func(*cluster.Options)) *cluster
 		NewGuard:            func(host string) cluster.Guard { return egress.New(host) },
 		Security:            cluster.Security{DropCapabilities: []string{"SYS_ADMIN"}, NoNewPrivileges: true},
 		TerminatedRetention: time.Hour,
+		PendingFailureTTL:   time.Hour,
 		Clock:               time.Now,
 		Logger:              zerolog.New(logOf{t}),
 	}

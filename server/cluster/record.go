@@ -78,6 +78,9 @@ func status(b *v1alpha1.BatchSandbox, created time.Time) lifecycle.Status {
 	if n := len(b.Status.History); n > 0 {
 		s.LastTransitionAt = b.Status.History[n-1].Time.UTC()
 	}
+	if s.State == lifecycle.StateRunning && s.Message == "" {
+		s.Message = "execd answers"
+	}
 	if b.Status.Phase == "" {
 		s.State, s.Reason, s.Message = lifecycle.StatePending, lifecycle.ReasonProvisioning, "accepted"
 	}

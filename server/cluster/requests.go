@@ -121,12 +121,11 @@ func (c *Cluster) List(_ context.Context, filter lifecycle.Filter, page lifecycl
 		return lifecycle.Listing{}, err
 	}
 	listing := lifecycle.Listing{Items: []lifecycle.Sandbox{}}
-	first := (page.Number - 1) * page.Size
 	for _, e := range c.table.all() {
 		if !filter.Match(&e.sandbox) {
 			continue
 		}
-		if listing.Total >= first && len(listing.Items) < page.Size {
+		if listing.Total/page.Size == page.Number-1 {
 			listing.Items = append(listing.Items, e.sandbox)
 		}
 		listing.Total++

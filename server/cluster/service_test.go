@@ -27,7 +27,7 @@ func TestServices(t *testing.T) {
 		cfg := config.Default(func(string) string { return "" })
 		cfg.Server.Host, cfg.Server.Port, cfg.Server.DataDir = "127.0.0.1", 0, "/no/such/folder"
 		cfg.Runtime = config.Runtime{Type: config.RuntimeKubernetes, ExecdImage: "sandbox/execd:dev"}
-		cfg.Kubernetes = config.Kubernetes{KubeconfigPath: apiServer.Kubeconfig, Namespace: s.name}
+		cfg.Kubernetes.KubeconfigPath, cfg.Kubernetes.Namespace = apiServer.Kubeconfig, s.name
 		must(t, cfg.Validate())
 		service, err := app.New(t.Context(), cfg, api.Version{}, zerolog.New(logOf{t}))
 		must(t, err)

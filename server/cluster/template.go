@@ -127,7 +127,7 @@ func (c *Cluster) seccomp() *corev1.SeccompProfile {
 func (c *Cluster) wallIn(pod *corev1.PodSpec, policy *lifecycle.NetworkPolicy) error {
 	if c.EgressImage == "" {
 		if !policy.Empty() {
-			return lifecycle.Invalidf("networkPolicy: a network policy requires egress image configuration (egress.image)")
+			return lifecycle.Invalidf("networkPolicy: a network policy requires bridge mode and egress image configuration: egress.image is not set")
 		}
 		return nil
 	}

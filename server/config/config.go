@@ -36,6 +36,7 @@ func Default(env func(string) string) Config {
 		Egress:      Egress{Upstream: []string{}},
 		Ingress:     Ingress{Mode: IngressDirect},
 		Storage:     Storage{AllowedHostPaths: []string{}},
+		Kubernetes:  defaultKubernetes(),
 		Environment: defaultEnvironment(),
 	}
 }

@@ -11,7 +11,11 @@ type Kubernetes struct {
 	KubeconfigPath string `toml:"kubeconfig_path"`
 	// Namespace is where sandboxes live; empty means that of the config file's context, or of the service's own pod.
 	Namespace string `toml:"namespace"`
+	// ProvisionTimeout is how long a sandbox may be Pending before it has failed.
+	ProvisionTimeout Seconds `toml:"provision_timeout"`
 }
+
+func defaultKubernetes() Kubernetes { return Kubernetes{ProvisionTimeout: 600} }
 
 func (k Kubernetes) check(p *problems, runtime RuntimeType) {
 	const kubeconfig = "kubernetes.kubeconfig_path"
@@ -27,10 +31,11 @@ func (k Kubernetes) check(p *problems, runtime RuntimeType) {
 	if k.Namespace != "" && !dnsLabel.MatchString(k.Namespace) {
 		p.add("kubernetes.namespace", "must be 1 to 63 lower-case letters, digits and inner hyphens (got %q)", k.Namespace)
 	}
+	k.ProvisionTimeout.check(p, "kubernetes.provision_timeout", 1)
 }
 
 func (k Kubernetes) warnings(runtime RuntimeType) []string {
-	if runtime == RuntimeKubernetes || k == (Kubernetes{}) {
+	if runtime == RuntimeKubernetes || k == defaultKubernetes() {
 		return nil
 	}
 	return []string{"the section [kubernetes] has no effect: runtime.type is " + string(runtime)}
