@@ -141,6 +141,10 @@ var theHouse = house{
 			"gen/...", "openapi", "openapi/conform", "openapi/serve/servetest",
 			"server/api", "server/app", "server/config", "server/lifecycle",
 		}},
+		// The same on a cluster, which is looked at as its administrators do.
+		{packages: []string{"e2e/kube"}, tests: true, ours: []string{
+			"e2e/lives", "gen/lifecycle", "runtime/kube/manager", "runtime/kube/v1alpha1", "test/cluster",
+		}},
 		{packages: []string{"e2e/coverage"}, tests: true},
 		{packages: []string{"e2e/cells"}, tests: true, ours: []string{
 			"gen/...", "openapi", "openapi/conform", "execd/app", "execd/config", "server/api", "server/app", "server/config",
@@ -205,7 +209,7 @@ var theHouse = house{
 
 	owners: []owner{
 		{libraries: docker, packages: []string{"runtime/docker"}},
-		{libraries: kubernetes, packages: []string{"runtime/kube/...", "server/cluster"}},
+		{libraries: kubernetes, packages: []string{"runtime/kube/...", "server/cluster", "e2e/kube"}},
 		{libraries: []string{sqlite}, packages: []string{"server/store"}},
 		{libraries: []string{prometheus}, packages: []string{"server/metrics", "server/ingress", "runtime/kube/...", "e2e"}},
 		{libraries: netfilter, packages: []string{"execd/egress/wall"}},

@@ -1,0 +1,207 @@
+package kube_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sandbox.internal/e2e/lives"
+	"sandbox.internal/runtime/kube/v1alpha1"
+)
+
+// TestLives runs the table of what every backend has in common.
+func TestLives(t *testing.T) {
+	control(t)
+	lives.Run(t, onKubernetes())
+}
+
+// onKubernetes is the cluster backend. Each service has a namespace of its own, named after its instance.
+func onKubernetes() lives.Backend {
+	return lives.Backend{
+		Images:    lives.Images{Busybox: busyboxImage, Base: baseImage},
+		Settings:  settings,
+		Leftovers: leftovers,
+		Clear: func(t *testing.T, instance string) {
+			for _, list := range []client.Object{&v1alpha1.BatchSandbox{}, &corev1.Pod{}, &corev1.Secret{}} {
+				if err := admin.DeleteAllOf(context.Background(), list, client.InNamespace(instance)); err != nil {
+					t.Error(err)
+				}
+			}
+		},
+		Vanish: func(t *testing.T, instance, id string) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: instance, Name: id + "-0"}}
+			if err := admin.Delete(context.Background(), pod, client.GracePeriodSeconds(0)); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Claim:      claim,
+		Unprovoked: unprovoked(),
+		Instead: map[string]lives.Instead{
+			"EventsSurviveKills": {
+				Because: "a service keeps no events: one that starts anew tells those who resume that there was more, and what is now",
+				Test:    testEventsBeginAnewAfterKills,
+			},
+		},
+	}
+}
+
+// unprovoked are the answers that need an API server which misbehaves.
+func unprovoked() map[string]string {
+	why := map[string]string{
+		"getLogs 503": "the API server would have to be away",
+
+		"getNetworkPolicy 500":     "the sidecar would have to answer nonsense",
+		"listNetworkDecisions 500": "the sidecar would have to answer nonsense",
+		"proposeNetworkPolicy 500": "the sidecar would have to answer nonsense",
+	}
+	for _, operation := range []string{
+		"createSandbox", "deleteSandbox", "getEndpoint", "getLogs", "getSandbox", "listSandboxes", "pauseSandbox", "renewExpiration",
+		"resumeSandbox", "streamEvents", "streamSandboxEvents", "updateMetadata",
+	} {
+		why[operation+" 500"] = "the API server would have to refuse what the service's account may do"
+	}
+	return why
+}
+
+// testEventsBeginAnewAfterKills kills the service in the middle of streams and of work. Whoever resumes is told that something is
+// missing, unless nothing is; from there on, what is told leads to the state that each sandbox has.
+func testEventsBeginAnewAfterKills(t *testing.T, b lives.Backend) {
+	s := lives.Start(t, b, lives.Plan{Program: true})
+	var last int64
+	states, reset := map[string]string{}, false
+	note := func(e lives.Told) {
+		if e.ID <= last {
+			t.Errorf("event %d (%s) comes after %d", e.ID, e.Type, last)
+		}
+		last = e.ID
+		switch e.Type {
+		case "reset":
+			reset = true
+			clear(states)
+			for _, sandbox := range s.Everything(t) {
+				states[sandbox.ID] = sandbox.Status.State
+			}
+		case "state":
+			states[lives.Value(e.SandboxID)] = lives.Value(e.To)
+		}
+	}
+	for range 3 {
+		events := s.StreamEvents(t, "/v1/events?after=0", "Last-Event-ID", fmt.Sprint(last))
+		var creates sync.WaitGroup
+		for range 3 {
+			creates.Go(func() { _, _ = s.Try("POST", "/v1/sandboxes", lives.Encode(t, s.Idle())) })
+		}
+		events.Until(func(e lives.Told) bool { note(e); return e.Type == "state" }) // the storm has begun
+		s.Kill()
+		creates.Wait()
+		for _, e := range events.Rest() {
+			if e.Type != "reset" { // nobody can be asked any more
+				note(e)
+			}
+		}
+		s.Boot(t)
+	}
+	events := s.StreamEvents(t, "/v1/events", "Last-Event-ID", fmt.Sprint(last))
+	all := s.Everything(t)
+	for _, sandbox := range all {
+		s.Settled(t, sandbox.ID)
+	}
+	// The end is told by a change that comes after everything else.
+	s.Send(t, "PATCH", "/v1/sandboxes/"+all[0].ID+"/metadata", `{"mark":"1"}`)
+	events.Until(func(e lives.Told) bool { note(e); return e.Metadata["mark"] == "1" })
+	for _, sandbox := range all {
+		if got := s.Get(t, sandbox.ID).Status.State; got != states[sandbox.ID] {
+			t.Errorf("%s is %s, and was told to be %s", sandbox.ID, got, states[sandbox.ID])
+		}
+	}
+	if len(all) == 0 || !reset {
+		t.Errorf("%d sandboxes, a reset: %t; this proves nothing", len(all), reset)
+	}
+}
+
+func settings(t *testing.T, instance string) string {
+	seen("execd", "egress", "task-executor")
+	space(t, instance)
+	return fmt.Sprintf("[runtime]\ntype = \"kubernetes\"\nexecd_image = %q\n[kubernetes]\nkubeconfig_path = %q\nnamespace = %q\nprovision_timeout = 90\n",
+		execdImage, kubernetes.Kubeconfig, instance)
+}
+
+// leftovers are pods in which something may run, Secrets, and BatchSandboxes that have not ended. A pod that has ended stays with the record,
+// for its log.
+func leftovers(t *testing.T, instance, id string) []string {
+	var left []string
+	belongs := func(object client.Object, batch string) {
+		if id == "" || id == batch {
+			left = append(left, fmt.Sprintf("%T %s", object, object.GetName()))
+		}
+	}
+	var pods corev1.PodList
+	var secrets corev1.SecretList
+	var batches v1alpha1.BatchSandboxList
+	for _, list := range []client.ObjectList{&pods, &secrets, &batches} {
+		if err := admin.List(context.Background(), list, client.InNamespace(instance)); err != nil {
+			t.Error(err)
+			return nil
+		}
+	}
+	for _, pod := range pods.Items {
+		if pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		belongs(&pod, pod.Labels[v1alpha1.LabelBatch])
+	}
+	for _, secret := range secrets.Items {
+		owner := ""
+		if ref := metav1.GetControllerOfNoCopy(&secret); ref != nil {
+			owner = ref.Name
+		}
+		belongs(&secret, owner)
+	}
+	for _, batch := range batches.Items {
+		if !batch.Status.Phase.Finished() {
+			belongs(&batch, batch.Name)
+		}
+	}
+	return left
+}
+
+// claim makes a folder of the node a volume, and a claim of it.
+func claim(t *testing.T, s *lives.Service) string {
+	const name = "claim"
+	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
+	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+	volume := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: s.Instance + "-" + name, Labels: map[string]string{labelTest: ""}},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity: size, AccessModes: modes, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: t.TempDir()}},
+			ClaimRef:               &corev1.ObjectReference{Namespace: s.Instance, Name: name},
+		},
+	}
+	class := "" // this one volume, and none that somebody makes
+	wanted := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.Instance, Name: name},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: modes, StorageClassName: &class, VolumeName: volume.Name, Resources: corev1.VolumeResourceRequirements{Requests: size},
+		},
+	}
+	for _, object := range []client.Object{volume, wanted} {
+		if err := admin.Create(t.Context(), object); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			s.DeleteAll(t)
+			// A claim stays for as long as there are pods that name it, ended ones too; and a volume as long as its claim.
+			if err := admin.Delete(context.Background(), object); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return name
+}
