@@ -1,0 +1,254 @@
+package kube_test
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sandbox.internal/runtime/kube/manager"
+	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/test/cluster"
+)
+
+var largest = flag.Int("largest", 100, "the size of the largest batch of TestBatchCostsTheSameWhateverItsSize, at most 10000")
+
+// mostWrites is how often the controller may write a batch to give it pods that wait: the allocation, and the phases.
+const mostWrites = 6
+
+// TestBatchCostsTheSameWhateverItsSize gives batches of different sizes pods that wait in a Pool, and counts what the controller writes to the
+// API server. A Deployment of the same size on the same cluster, whose nodes are played, is what the times are to be compared with.
+func TestBatchCostsTheSameWhateverItsSize(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	fake, err := cluster.Start(ctx, cluster.Options{Mode: cluster.Fake, Nodes: 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := fake.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := define(ctx, fake); err != nil {
+		t.Fatal(err)
+	}
+	api, disconnect, err := connect(fake)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(disconnect)
+	config, err := access(fake)
+	if err != nil {
+		t.Fatal(err)
+	}
+	counted := &counter{}
+	config.Wrap(counted.wrap)
+	t.Cleanup(manage(t, manager.Options{Config: config}))
+
+	sizes := []int32{10, 100}
+	if *largest > 100 {
+		sizes = append(sizes, int32(*largest))
+	}
+	for _, size := range sizes {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			deployed := deploy(t, api, size)
+			pool := plainPool(size)
+			if err := api.Create(t.Context(), pool); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the pool is full", func(ctx context.Context) error {
+				err := api.Get(ctx, client.ObjectKeyFromObject(pool), pool)
+				if err == nil && pool.Status.Available != size {
+					err = fmt.Errorf("%d of %d pods are available", pool.Status.Available, size)
+				}
+				return err
+			})
+
+			counted.reset()
+			began := time.Now()
+			batch := &v1alpha1.BatchSandbox{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pool.Name},
+				Spec:       v1alpha1.BatchSandboxSpec{Replicas: size, PoolRef: pool.Name},
+			}
+			if err := api.Create(t.Context(), batch); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the batch is Running", func(ctx context.Context) error {
+				err := api.Get(ctx, client.ObjectKeyFromObject(batch), batch)
+				if err == nil && (batch.Status.Phase != v1alpha1.PhaseRunning || batch.Status.Ready != size) {
+					err = fmt.Errorf("its status is %s, %d ready", batch.Status.Phase, batch.Status.Ready)
+				}
+				return err
+			})
+			took := time.Since(began)
+			writes := counted.all()
+			t.Logf("%[1]d sandboxes of a warm pool: %[2]v, with %[3]v written; a Deployment scaled by %[1]d: %[4]v", size, took, writes, deployed)
+			if got := writes["batchsandboxes"]; got == 0 || got > mostWrites {
+				t.Errorf("the batch was written %d times, want at most %d, whatever its size", got, mostWrites)
+			}
+			if writes["pods"] > 0 {
+				t.Errorf("pods were written %d times, want none", writes["pods"])
+			}
+			distinct(t, api, batch)
+
+			for _, object := range []client.Object{batch, pool} {
+				if err := api.Delete(t.Context(), object); err != nil {
+					t.Fatal(err)
+				}
+			}
+			eventually(t, "nothing is left", func(ctx context.Context) error {
+				var pods corev1.PodList
+				var batches v1alpha1.BatchSandboxList
+				for _, list := range []client.ObjectList{&pods, &batches} {
+					if err := api.List(ctx, list, client.InNamespace("default")); err != nil {
+						return err
+					}
+					if left := names(list); len(left) > 0 {
+						return fmt.Errorf("there are %d, %s among them", len(left), left[0])
+					}
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// deploy scales a Deployment from nothing to the size and returns how long that took.
+func deploy(t *testing.T, api client.Client, size int32) time.Duration {
+	t.Helper()
+	labels := map[string]string{"app": "floor"}
+	none := int32(0)
+	deployment := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "floor"},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &none, Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: plainPod()},
+		},
+	}
+	if err := api.Create(t.Context(), deployment); err != nil {
+		t.Fatal(err)
+	}
+	ready := func(size int32) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("the Deployment has %d pods", size), func(ctx context.Context) error {
+			err := api.Get(ctx, client.ObjectKeyFromObject(deployment), deployment)
+			if got := deployment.Status; err == nil && (got.ObservedGeneration != deployment.Generation || got.ReadyReplicas != size) {
+				err = fmt.Errorf("%d of %d pods are ready", got.ReadyReplicas, size)
+			}
+			return err
+		})
+	}
+	ready(0)
+	began := time.Now()
+	before := deployment.DeepCopy()
+	deployment.Spec.Replicas = &size
+	if err := api.Patch(t.Context(), deployment, client.MergeFrom(before)); err != nil {
+		t.Fatal(err)
+	}
+	ready(size)
+	took := time.Since(began)
+	if err := api.Delete(t.Context(), deployment); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the Deployment's pods are gone", func(ctx context.Context) error {
+		var pods corev1.PodList
+		err := api.List(ctx, &pods, client.InNamespace("default"), client.MatchingLabels(labels))
+		if err == nil && len(pods.Items) > 0 {
+			err = fmt.Errorf("there are %d", len(pods.Items))
+		}
+		return err
+	})
+	return took
+}
+
+func plainPod() corev1.PodSpec {
+	at := int64(0)
+	return corev1.PodSpec{
+		TerminationGracePeriodSeconds: &at,
+		Containers:                    []corev1.Container{{Name: "main", Image: busyboxImage, Command: []string{"sleep", "1000"}}},
+	}
+}
+
+// plainPool is a Pool that neither grows nor shrinks.
+func plainPool(size int32) *v1alpha1.Pool {
+	return &v1alpha1.Pool{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("pool-%d", size)},
+		Spec: v1alpha1.PoolSpec{
+			Template:     &corev1.PodTemplateSpec{Spec: plainPod()},
+			CapacitySpec: v1alpha1.CapacitySpec{BufferMin: 0, BufferMax: size, PoolMin: size, PoolMax: size},
+		},
+	}
+}
+
+// distinct checks that a batch holds as many pods of its Pool as it wants, each of them once, and all of them there.
+func distinct(t *testing.T, api client.Client, batch *v1alpha1.BatchSandbox) {
+	t.Helper()
+	var pods corev1.PodList
+	if err := api.List(t.Context(), &pods, client.InNamespace(batch.Namespace), client.MatchingLabels{v1alpha1.LabelPool: batch.Spec.PoolRef}); err != nil {
+		t.Fatal(err)
+	}
+	var there []string
+	for _, pod := range pods.Items {
+		there = append(there, pod.Name)
+	}
+	allocation, err := batch.Allocation()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(there)
+	if held := slices.Sorted(slices.Values(allocation.Pods)); !slices.Equal(held, there) {
+		t.Errorf("the batch holds %d pods, and the pool has %d others or more: %v, %v", len(held), len(there), held, there)
+	}
+}
+
+// counter counts the requests that change something, by resource.
+type counter struct {
+	mu    sync.Mutex
+	count map[string]int
+}
+
+func (c *counter) wrap(next http.RoundTripper) http.RoundTripper { return counting{c, next} }
+
+func (c *counter) reset() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count = map[string]int{}
+}
+
+func (c *counter) all() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.count)
+}
+
+type counting struct {
+	counter *counter
+	next    http.RoundTripper
+}
+
+func (c counting) RoundTrip(request *http.Request) (*http.Response, error) {
+	if request.Method != http.MethodGet {
+		// /api/v1/namespaces/NAMESPACE/pods/NAME, /apis/GROUP/VERSION/namespaces/NAMESPACE/batchsandboxes/NAME/status
+		_, path, _ := strings.Cut(request.URL.Path, "/namespaces/")
+		if parts := strings.Split(path, "/"); len(parts) > 1 {
+			c.counter.mu.Lock()
+			if c.counter.count != nil {
+				c.counter.count[parts[1]]++
+			}
+			c.counter.mu.Unlock()
+		}
+	}
+	return c.next.RoundTrip(request)
+}
