@@ -6,13 +6,11 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	goruntime "runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
-	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
@@ -85,22 +83,11 @@ func run(m *testing.M) (code int, err error) {
 	}
 	disconnect()
 	if code == 0 && err == nil {
-		admin, disconnect = nil, nil
-		err = leaks()
-	}
-	return code, err
-}
-
-// leaks finds goroutines that the tests have left. Clients look for new certificates until the garbage collector finds that nobody uses
-// them; the libraries' logger flushes for ever.
-func leaks() (err error) {
-	for range 10 {
-		goruntime.GC()
-		if err = goleak.Find(goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1")); err == nil {
-			break
+		if left := cluster.Goroutines(patience); left != "" {
+			err = fmt.Errorf("goroutines are left:\n%s", left)
 		}
 	}
-	return err
+	return code, err
 }
 
 // overlap lets more tests run at the same time than there are processors, unless the command line says how many: most of the time

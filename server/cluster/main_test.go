@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -65,41 +64,11 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	if code = m.Run(); code == 0 {
-		err = leaks()
-	}
-	return code, err
-}
-
-// leaks returns an error for goroutines that the tests have left. Connections to the API server are shared by all clients of the process; the last
-// one is idle a moment after its watch was cancelled.
-func leaks() error {
-	config, err := clientcmd.BuildConfigFromFlags("", apiServer.Kubeconfig)
-	if err != nil {
-		return err
-	}
-	shared, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return err
-	}
-	for end := time.Now().Add(patience); ; {
-		utilnet.CloseIdleConnectionsFor(shared.Transport)
-		err := goleak.Find(certificateRotation()...)
-		if err == nil || time.Now().After(end) {
-			return err
+		if left := testcluster.Goroutines(patience); left != "" {
+			err = fmt.Errorf("goroutines are left:\n%s", left)
 		}
 	}
-}
-
-// certificateRotation are goroutines of client-go that look whether the client's certificate was exchanged. There is one set of them for each
-// kubeconfig, and they live as long as the process.
-func certificateRotation() []goleak.Option {
-	return []goleak.Option{
-		goleak.IgnoreAnyFunction("k8s.io/client-go/transport.(*dynamicClientCert).run"),
-		goleak.IgnoreAnyFunction("k8s.io/client-go/transport.(*dynamicClientCert).runWorker"),
-		goleak.IgnoreAnyFunction("k8s.io/client-go/util/workqueue.(*delayingType[...]).waitingLoop"),
-		goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.waitForWithContext"),
-		goleak.IgnoreAnyFunction("k8s.io/apimachinery/pkg/util/wait.PollImmediateUntilWithContext.poller.func1.1"),
-	}
+	return code, err
 }
 
 // space is a namespace of a test, with an administrator's client.

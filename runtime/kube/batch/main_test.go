@@ -16,7 +16,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
-	"go.uber.org/goleak"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,9 +72,8 @@ func run(m *testing.M) int {
 	}
 	code := m.Run()
 	if code == 0 {
-		// client-go keeps connections to the API server.
-		if err := goleak.Find(goleak.IgnoreAnyFunction("golang.org/x/net/http2.(*clientConnReadLoop).run")); err != nil {
-			fmt.Fprintln(os.Stderr, err)
+		if left := cluster.Goroutines(patience); left != "" {
+			fmt.Fprintln(os.Stderr, "goroutines are left:\n"+left)
 			return 1
 		}
 	}

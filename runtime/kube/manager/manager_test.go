@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"go.uber.org/goleak"
 	"k8s.io/client-go/rest"
 
 	"sandbox.internal/runtime/kube/manager"
@@ -57,10 +56,8 @@ func run(m *testing.M) int {
 	}
 	code := m.Run()
 	if code == 0 {
-		http.DefaultClient.CloseIdleConnections()
-		// client-go keeps connections to the API server.
-		if err := goleak.Find(goleak.IgnoreAnyFunction("golang.org/x/net/http2.(*clientConnReadLoop).run"), goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1")); err != nil {
-			fmt.Fprintln(os.Stderr, err)
+		if left := cluster.Goroutines(patience); left != "" {
+			fmt.Fprintln(os.Stderr, "goroutines are left:\n"+left)
 			return 1
 		}
 	}

@@ -73,7 +73,14 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	return m.Run()
+	code := m.Run()
+	if code == 0 {
+		if left := cluster.Goroutines(patience); left != "" {
+			fmt.Fprintln(os.Stderr, "goroutines are left:\n"+left)
+			return 1
+		}
+	}
+	return code
 }
 
 func prepare(ctx context.Context, c *cluster.Cluster) error {
