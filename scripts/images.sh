@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Builds the images sandbox/NAME:dev. Usage: scripts/images.sh [NAME...], of execd, egress, task-executor, busybox, base, server, controller,
-# ingress and code-interpreter; by default the first five.
+# ingress, python and code-interpreter; by default the first five.
 #
 # execd holds the program that is put into every sandbox, egress the sidecar that stands beside one, task-executor what runs tasks in a
 # pod. busybox and base are small images to make sandboxes from: built from deploy/*.Dockerfile, or, where no registry can be reached, from
 # Debian packages. code-interpreter is base with Jupyter and its kernels; it takes minutes, so it is built only when asked for, as
 # `make test` does.
-# server, controller and ingress are what deploy/helm installs.
+# server, controller and ingress are what deploy/helm installs. python is base with a kernel for Python alone.
 # An image that is up to date is left alone; what took long to make is kept in $SANDBOX_CACHE.
 set -euo pipefail
 shopt -s inherit_errexit # a failure inside $(...) counts too
@@ -157,6 +157,11 @@ own_mirror() {
 			END { if (!found) print "bookworm" }'
 }
 
+build_python() {
+	docker build --quiet --label "$label=$1" --tag sandbox/python:dev - <deploy/python.Dockerfile >"$work/build.log" 2>&1 ||
+		{ tail -n 40 "$work/build.log" >&2; die "deploy/python.Dockerfile did not build"; }
+}
+
 # build_code-interpreter gives the tag only to an image whose kernels all work.
 build_code-interpreter() {
 	local image
@@ -200,6 +205,10 @@ for name; do
 		build "$name" "bin/sandbox-$name" <(declare -f "build_$name" build_program pack import)
 		;;
 	busybox | base) build "$name" "deploy/$name.Dockerfile" <(how "$name") ;;
+	python)
+		build base deploy/base.Dockerfile <(how base)
+		build python deploy/python.Dockerfile <(docker image inspect --format '{{.Id}}' sandbox/base:dev) <(declare -f build_python)
+		;;
 	code-interpreter)
 		build base deploy/base.Dockerfile <(how base)
 		# The base image and the Go toolchain are part of it.
@@ -209,6 +218,6 @@ for name; do
 		build code-interpreter "$work/parts" deploy/code-interpreter.Dockerfile scripts/code-interpreter.sh \
 			runtime/jupyter/ipython_kernel_config.py "${files[@]}"
 		;;
-	*) die "no image $name: execd, egress, task-executor, busybox, base, server, controller, ingress and code-interpreter are there" ;;
+	*) die "no image $name: execd, egress, task-executor, busybox, base, server, controller, ingress, python and code-interpreter are there" ;;
 	esac
 done

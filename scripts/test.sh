@@ -19,7 +19,7 @@ fi
 scripts/kernels.sh
 scripts/browser.sh
 scripts/node.sh
-scripts/images.sh server controller ingress code-interpreter
+scripts/images.sh server controller ingress python code-interpreter
 test/cluster/build.sh
 
 if [[ $EUID -ne 0 ]]; then

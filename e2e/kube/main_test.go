@@ -31,6 +31,7 @@ const (
 	egressImage   = "sandbox/egress:dev"
 	execdImage    = "sandbox/execd:dev"
 	executorImage = "sandbox/task-executor:dev"
+	pythonImage   = "sandbox/python:dev"
 
 	// labelTest is on everything that these tests make outside of a namespace, and on their namespaces.
 	labelTest = "sandbox.internal/test"
@@ -64,7 +65,7 @@ func run(m *testing.M) (code int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	kubernetes, err = cluster.Start(ctx, cluster.Options{
-		Images: []string{baseImage, busyboxImage, egressImage, execdImage, executorImage},
+		Images: []string{baseImage, busyboxImage, egressImage, execdImage, executorImage, pythonImage},
 	})
 	if err != nil {
 		return 1, err

@@ -1,0 +1,8 @@
+# The base image with a Jupyter kernel for Python and nothing else: a tenth of code-interpreter.
+FROM sandbox/base:dev
+RUN apt-get update \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3-ipykernel \
+    && rm -rf /var/lib/apt/lists/*
+ENV LANG=C.UTF-8 \
+    PYDEVD_DISABLE_FILE_VALIDATION=1
+CMD ["bash"]
