@@ -295,8 +295,12 @@ func TestGateway(t *testing.T) {
 
 	s.Pause(t, id)
 	each("a paused sandbox", func(t *testing.T, g *gatewayProgram) {
-		lives.Eventually(t, "503", func() bool { return status(t, g, id) == http.StatusServiceUnavailable })
-		lives.WantProblem(t, g.port(t, id, 8000, token).Send(t, http.MethodGet, "/", nil), http.StatusServiceUnavailable, "SANDBOX_NOT_RUNNING", "Paused")
+		var answer lives.Answer
+		lives.Eventually(t, "the gateway has heard of the pause", func() bool {
+			answer = g.port(t, id, 8000, token).Send(t, http.MethodGet, "/", nil)
+			return answer.Status != http.StatusOK && !strings.Contains(answer.Body, "Pausing")
+		})
+		lives.WantProblem(t, answer, http.StatusServiceUnavailable, "SANDBOX_NOT_RUNNING", "Paused")
 	})
 	s.Resume(t, id)
 	each("a resumed sandbox", func(t *testing.T, g *gatewayProgram) {
