@@ -184,7 +184,9 @@ func TestDefinitionsAreInstalled(t *testing.T) {
 func TestLife(t *testing.T) {
 	kubectl(t, "", "create", "namespace", "life")
 	helm(t, "install", "sandbox", chart, "--namespace", "life")
-	kubectl(t, "", "wait", "--for=condition=Established", "crd/batchsandboxes.sandbox.internal", "crd/pools.sandbox.internal", "--timeout=120s")
+	if err := shared.Defined(t.Context(), "crd/batchsandboxes.sandbox.internal", "crd/pools.sandbox.internal"); err != nil {
+		t.Fatal(err)
+	}
 
 	// The keys are made once.
 	keys := func() string {

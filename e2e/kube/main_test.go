@@ -71,7 +71,7 @@ func run(m *testing.M) (code int, err error) {
 		return 1, err
 	}
 	defer func() { err = errors.Join(err, kubernetes.Stop()) }()
-	if err := define(ctx, kubernetes); err != nil {
+	if err := kubernetes.Define(ctx, definitions); err != nil {
 		return 1, err
 	}
 	var disconnect func()
@@ -102,15 +102,8 @@ func overlap() error {
 	return flag.Set("test.parallel", "8")
 }
 
-// define makes a cluster know our resources.
-func define(ctx context.Context, c *cluster.Cluster) error {
-	const definitions = "../../runtime/kube/config/crd"
-	if _, err := c.Kubectl(ctx, nil, "apply", "-f", definitions); err != nil {
-		return err
-	}
-	_, err := c.Kubectl(ctx, nil, "wait", "--for=condition=Established", "--timeout=120s", "-f", definitions)
-	return err
-}
+// definitions are those of our resources.
+const definitions = "../../runtime/kube/config/crd"
 
 // connect returns an administrator's client of a cluster, and what closes its connections.
 func connect(c *cluster.Cluster) (client.Client, func(), error) {

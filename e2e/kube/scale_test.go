@@ -38,7 +38,7 @@ func TestBatchCostsTheSameWhateverItsSize(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	if err := define(ctx, fake); err != nil {
+	if err := fake.Define(ctx, definitions); err != nil {
 		t.Fatal(err)
 	}
 	api, disconnect, err := connect(fake)

@@ -57,10 +57,7 @@ func run(m *testing.M) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
-	if _, err = apiServer.Kubectl(ctx, nil, "apply", "-f", definitions); err != nil {
-		return 1, err
-	}
-	if _, err = apiServer.Kubectl(ctx, nil, "wait", "--for=condition=Established", "--timeout=60s", "-f", definitions); err != nil {
+	if err = apiServer.Define(ctx, definitions); err != nil {
 		return 1, err
 	}
 	if code = m.Run(); code == 0 {

@@ -62,11 +62,7 @@ func run(m *testing.M) int {
 			fmt.Fprintln(os.Stderr, err)
 		}
 	}()
-	if _, err := theCluster.Kubectl(ctx, nil, "apply", "-f", "../config/crd"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	if _, err := theCluster.Kubectl(ctx, nil, "wait", "--for=condition=Established", "crd", "--all", "--timeout=300s"); err != nil {
+	if err := theCluster.Define(ctx, "../config/crd"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -45,14 +45,9 @@ func run(m *testing.M) int {
 			fmt.Fprintln(os.Stderr, err)
 		}
 	}()
-	for _, args := range [][]string{
-		{"apply", "-f", "../config/crd"},
-		{"wait", "--for=condition=Established", "crd", "--all", "--timeout=300s"},
-	} {
-		if _, err := theCluster.Kubectl(ctx, nil, args...); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
+	if err := theCluster.Define(ctx, "../config/crd"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
 	}
 	code := m.Run()
 	if code == 0 {

@@ -84,10 +84,7 @@ func run(m *testing.M) int {
 }
 
 func prepare(ctx context.Context, c *cluster.Cluster) error {
-	if _, err := c.Kubectl(ctx, nil, "apply", "-f", "../config/crd"); err != nil {
-		return err
-	}
-	if _, err := c.Kubectl(ctx, nil, "wait", "--for=condition=Established", "--timeout=60s", "crd/pools.sandbox.internal", "crd/batchsandboxes.sandbox.internal"); err != nil {
+	if err := c.Define(ctx, "../config/crd"); err != nil {
 		return err
 	}
 	var err error
