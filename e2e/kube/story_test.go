@@ -27,8 +27,8 @@ func TestStory(t *testing.T) {
 
 	inside.Want(t, "echo hello", "hello\n")
 	inside.Want(t, "python3 -c 'print(sum(range(10)))'", "45\n")
-	inside.Upload(t, "/work/program.py", "import socket\nprint(socket.gethostname())\n")
-	inside.Want(t, "python3 /work/program.py", id+"-0\n")
+	inside.Upload(t, "/srv/program.py", "import socket\nprint(socket.gethostname())\n")
+	inside.Want(t, "python3 /srv/program.py", id+"-0\n")
 	t.Run("row lifecycle/cluster/BatchSandbox columns", func(t *testing.T) {
 		table := kubectl(t, s.Instance, "", "get", "bsbx", "-o", "wide")
 		t.Logf("while it runs:\n%s", table)
