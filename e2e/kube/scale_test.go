@@ -121,10 +121,12 @@ func TestBatchCostsTheSameWhateverItsSize(t *testing.T) {
 // deploy scales a Deployment from nothing to the size and returns how long that took.
 func deploy(t *testing.T, api client.Client, size int32) time.Duration {
 	t.Helper()
-	labels := map[string]string{"app": "floor"}
+	// A name of its own: a ReplicaSet's controller remembers, for five minutes, the pods that it expects of an earlier one of the same name.
+	name := fmt.Sprintf("floor-%d", size)
+	labels := map[string]string{"app": name}
 	none := int32(0)
 	deployment := &appsv1.Deployment{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "floor"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &none, Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: plainPod()},
@@ -138,7 +140,8 @@ func deploy(t *testing.T, api client.Client, size int32) time.Duration {
 		eventually(t, fmt.Sprintf("the Deployment has %d pods", size), func(ctx context.Context) error {
 			err := api.Get(ctx, client.ObjectKeyFromObject(deployment), deployment)
 			if got := deployment.Status; err == nil && (got.ObservedGeneration != deployment.Generation || got.ReadyReplicas != size) {
-				err = fmt.Errorf("%d of %d pods are ready", got.ReadyReplicas, size)
+				err = fmt.Errorf("generation %d of %d is observed, %d of %d pods are there, %d ready; conditions: %v",
+					got.ObservedGeneration, deployment.Generation, got.Replicas, size, got.ReadyReplicas, got.Conditions)
 			}
 			return err
 		})
