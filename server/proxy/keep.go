@@ -3,40 +3,29 @@ package proxy
 import (
 	"net/http"
 	"sync"
-	"time"
 
 	"github.com/rs/zerolog"
-)
-
-const (
-	// keptPerServer and keptInAll bound the connections that a keeping proxy holds while
-	// no request needs them.
-	keptPerServer = 64
-	keptInAll     = 4096
-	// keptFor is how long a connection is held. Servers give theirs up later, so that few
-	// requests meet one that is just being closed.
-	keptFor = 30 * time.Second
 )
 
 // NewKeeping returns a proxy that uses connections again, which is for those who
 // forward many small requests. A request that cannot be repeated when its connection
 // turns out to be dead, one with a body above all, still gets a fresh one. Close it.
 func NewKeeping(logger zerolog.Logger) *Proxy {
-	kept := newTransport()
-	kept.DisableKeepAlives = false
-	kept.MaxIdleConns, kept.MaxIdleConnsPerHost, kept.IdleConnTimeout = keptInAll, keptPerServer, keptFor
-	return newProxy(logger, &keeping{kept: kept, fresh: newTransport()})
+	return newProxy(logger, &keeping{kept: newPool(), fresh: newTransport()})
 }
 
-// Close lets go of connections that no request uses.
+// Close lets go of connections that no request uses, and keeps none from then on.
 func (p *Proxy) Close() {
 	if keeping, ok := p.transport.(*keeping); ok {
-		keeping.kept.CloseIdleConnections()
+		keeping.kept.close()
 	}
 }
 
 // keeping uses connections again for requests that can be repeated.
-type keeping struct{ kept, fresh *http.Transport }
+type keeping struct {
+	kept  *pool
+	fresh *http.Transport
+}
 
 // RoundTrip implements http.RoundTripper.
 func (k *keeping) RoundTrip(r *http.Request) (*http.Response, error) {
