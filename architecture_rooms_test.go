@@ -149,8 +149,8 @@ var theHouse = house{
 		{packages: []string{"e2e/cells"}, tests: true, ours: []string{
 			"gen/...", "openapi", "openapi/conform", "execd/app", "execd/config", "server/api", "server/app", "server/config",
 		}},
-		// A kernel is the floor of execd's cells.
-		{packages: []string{"bench"}, tests: true, ours: []string{"gen/...", "runtime/kernel", "runtime/jupyter"}},
+		// A kernel is the floor of execd's cells, and a Deployment that of a Pool.
+		{packages: []string{"bench"}, tests: true, ours: []string{"gen/...", "runtime/kernel", "runtime/jupyter", "test/cluster"}},
 	},
 
 	walls: []wall{

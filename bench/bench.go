@@ -39,6 +39,7 @@ func groups() []group {
 		{[]string{rowCreate, rowAccept, rowPause}, (*bench).measureLifecycle},
 		{[]string{rowGet, rowList, rowExpiry}, (*bench).measureStored},
 		{[]string{rowCrowd, rowService}, (*bench).measureCrowd},
+		{[]string{rowPool}, (*bench).measurePool},
 		{[]string{rowGatewayOne, rowGatewayMany, rowGatewayDownload, rowGatewayMemory}, (*bench).measureGateway},
 		{[]string{rowEgressDNS, rowEgressNames, rowEgressPacket, rowEgressStream, rowEgressChange, rowEgressMemory, rowEgressCPU}, (*bench).measureEgress},
 	}

@@ -97,6 +97,7 @@ const (
 	rowExpiry      = "expiry"
 	rowCrowd       = "creates-200"
 	rowService     = "rss-service"
+	rowPool        = "pool-100"
 
 	rowGatewayOne      = "gateway-1"
 	rowGatewayMany     = "gateway-16"
@@ -155,6 +156,8 @@ func rows() []row {
 			perSecond, higher, target{ratio, 0.8}},
 		{rowService, "resident memory of the service, with these 200 running", "a bare net/http server, idle",
 			mebibytes, lower, target{ours, 150}},
+		{rowPool, "100 sandboxes of a warm Pool, as one BatchSandbox, until Running, on played nodes", "a Deployment scaled to 100 on the same nodes, until ready",
+			milliseconds, lower, target{ours, 300}},
 		{rowGatewayOne, "GET through the gateway, one client", "the same through a bare `httputil.ReverseProxy`",
 			perSecond, higher, target{ratio, 0.9}},
 		{rowGatewayMany, "GET through the gateway, 16 clients", "the same through a bare `httputil.ReverseProxy`",
