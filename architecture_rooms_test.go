@@ -87,7 +87,9 @@ var theHouse = house{
 		{packages: []string{"execd/command"}, ours: []string{"execd/eventlog", "execd/reap"}},
 		{packages: []string{"execd/terminal"}, ours: []string{"execd/reap"}},
 		{packages: []string{"execd/code"}, ours: []string{"execd/eventlog", "runtime/kernel"}},
-		{packages: []string{"execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/config", "execd/watch"}},
+		{packages: []string{"execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/watch"}},
+		{packages: []string{"execd/settings"}, ours: []string{}, libraries: noLibraries},
+		{packages: []string{"execd/config"}, ours: []string{"execd/settings"}},
 		{packages: []string{"execd/freeze"}, ours: []string{}, libraries: []string{sysPackage}},
 		{packages: []string{"execd/probe"}, libraries: noLibraries},
 		{packages: []string{"execd/initd"}, ours: []string{"execd/config"}},
@@ -96,13 +98,14 @@ var theHouse = house{
 			"execd/code", "execd/command", "execd/eventlog", "execd/files", "execd/freeze", "execd/metrics", "execd/proxy", "execd/terminal", "execd/watch",
 		}},
 		{packages: []string{"execd/task"}, ours: []string{"runtime/tasks", "execd/config", "execd/reap"}, libraries: []string{sysPackage, zerolog}},
-		{packages: []string{"execd/cmd/task-executor"}, ours: []string{"runtime/tasks", "execd/config", "execd/task"}, libraries: []string{sysPackage, zerolog}},
+		{packages: []string{"execd/cmd/task-executor"}, ours: []string{"runtime/tasks", "execd/config", "execd/settings", "execd/task"}, libraries: []string{sysPackage, zerolog}},
 		{packages: []string{"execd/app", "execd/cmd/execd"}, ours: []string{"gen/execd", "openapi/...", "runtime/...", "execd/..."}},
 
 		// Between the sandbox and the network.
 		{packages: []string{"execd/egress/policy", "execd/supervisor"}, libraries: noLibraries},
 		{packages: []string{"execd/cmd/egress-init", "execd/cmd/task-executor-init"}, ours: []string{"execd/supervisor"}, libraries: noLibraries},
-		{packages: []string{"execd/egress/decisions", "execd/egress/config"}, ours: []string{"execd/egress/policy"}, libraries: noLibraries},
+		{packages: []string{"execd/egress/decisions"}, ours: []string{"execd/egress/policy"}, libraries: noLibraries},
+		{packages: []string{"execd/egress/config"}, ours: []string{"execd/egress/policy", "execd/settings"}, libraries: noLibraries},
 		{packages: []string{"execd/egress/wall"}, ours: []string{"execd/egress/policy"}, libraries: append([]string{sysPackage}, netfilter...)},
 		{packages: []string{"execd/egress/dnsproxy"}, ours: []string{"execd/egress/policy"}, libraries: []string{dns, zerolog}},
 		{packages: []string{"execd/egress/guard"}, ours: []string{
@@ -168,7 +171,7 @@ var theHouse = house{
 		{
 			packages: []string{
 				"server/lifecycle", "server/host", "server/cluster", "server/store", "server/config", "server/audit", "server/proxy", "runtime/...",
-				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/config", "execd/initd",
+				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/settings", "execd/config", "execd/initd",
 				"execd/freeze", "execd/terminal", "execd/watch", "execd/probe", "execd/task", "execd/supervisor", "execd/egress/policy", "execd/egress/wall", "execd/egress/dnsproxy",
 				"execd/egress/decisions", "execd/egress/guard", "execd/egress/config",
 			},

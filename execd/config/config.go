@@ -4,14 +4,13 @@
 package config
 
 import (
-	"errors"
-	"flag"
-	"fmt"
 	"io"
 	"net"
 	"strconv"
 	"strings"
 	"time"
+
+	"sandbox.internal/execd/settings"
 )
 
 // envPrefix begins the name of every environment variable that belongs to execd alone.
@@ -48,44 +47,7 @@ func (s Settings) Addr() string {
 // variable counts as unset; an empty flag does not. The error names the flag or variable and the rule that it breaks.
 // For -h and --help it writes the table of settings to usage and returns flag.ErrHelp.
 func Parse(args []string, getenv func(string) string, usage io.Writer) (Settings, error) {
-	given := make(map[string]string)
-	flags := flag.NewFlagSet("execd", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	flags.Usage = func() {}
-	for _, row := range table() {
-		if row.flag == "" {
-			continue
-		}
-		flags.Func(row.flag, row.meaning, func(value string) error {
-			given[row.flag] = value
-			return nil
-		})
-	}
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		return Settings{}, errors.Join(err, writeUsage(usage))
-	case err != nil:
-		return Settings{}, fmt.Errorf("%w (--help shows every flag)", err)
-	case flags.NArg() > 0:
-		return Settings{}, fmt.Errorf("unexpected argument %q: only flags are accepted here", flags.Arg(0))
-	}
-
-	var settings Settings
-	for _, row := range table() {
-		value, source := row.fallback, "default of --"+row.flag
-		if row.env != "" {
-			if fromEnv := getenv(row.env); fromEnv != "" {
-				value, source = fromEnv, "environment variable "+row.env
-			}
-		}
-		if fromFlag, ok := given[row.flag]; ok {
-			value, source = fromFlag, "flag --"+row.flag
-		}
-		if err := row.set(&settings, value); err != nil {
-			return Settings{}, fmt.Errorf("%s: %w", source, err)
-		}
-	}
-	return settings, nil
+	return settings.Parse(table, args, getenv, usage)
 }
 
 // SandboxEnv returns the environment without the variables that belong to execd, in the same order. Processes of the

@@ -50,7 +50,7 @@ func run(args []string) int {
 		}
 	}
 	debug.SetGCPercent(gcPercent)
-	settings, err := parse(args, os.Getenv, os.Stdout)
+	given, err := parse(args, os.Getenv, os.Stdout)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		return 0
@@ -58,11 +58,11 @@ func run(args []string) int {
 		fmt.Fprintf(os.Stderr, "task-executor: %v\n", err)
 		return 2
 	}
-	logger, _, err := base.Logger(base.Settings{LogLevel: settings.logLevel}, os.Stdout)
+	logger, _, err := base.Logger(base.Settings{LogLevel: given.logLevel}, os.Stdout)
 	if err == nil {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 		defer stop()
-		err = serve(ctx, settings, logger, readyPipe())
+		err = serve(ctx, given, logger, readyPipe())
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "task-executor: %v\n", err)
@@ -72,7 +72,7 @@ func run(args []string) int {
 }
 
 // serve answers requests until ctx ends and the tasks have, too.
-func serve(ctx context.Context, s settings, logger zerolog.Logger, ready func()) error {
+func serve(ctx context.Context, s options, logger zerolog.Logger, ready func()) error {
 	options := task.Options{StateDir: s.stateDir, MainMarker: s.mainMarker, Logger: logger}
 	if os.Getenv(envRestarts) != "" {
 		options.Init = os.Getppid()

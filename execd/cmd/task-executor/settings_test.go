@@ -15,8 +15,8 @@ func env(pairs map[string]string) func(string) string {
 }
 
 func TestParsePrecedence(t *testing.T) {
-	defaults := settings{port: tasks.Port, stateDir: "/var/lib/task-executor", mainMarker: tasks.MainMarker, logLevel: 6}
-	with := func(change func(*settings)) settings {
+	defaults := options{port: tasks.Port, stateDir: "/var/lib/task-executor", mainMarker: tasks.MainMarker, logLevel: 6}
+	with := func(change func(*options)) options {
 		s := defaults
 		change(&s)
 		return s
@@ -24,15 +24,15 @@ func TestParsePrecedence(t *testing.T) {
 	for name, test := range map[string]struct {
 		args []string
 		env  map[string]string
-		want settings
+		want options
 	}{
 		"defaults": {nil, map[string]string{"TASK_EXECUTOR_PORT": ""}, defaults},
 		"variables override defaults": {nil, map[string]string{"TASK_EXECUTOR_PORT": "1", "TASK_EXECUTOR_TOKEN": "x"},
-			with(func(s *settings) { s.port, s.token = 1, "x" })},
+			with(func(s *options) { s.port, s.token = 1, "x" })},
 		"flags override variables": {[]string{"--port=2", "--token="}, map[string]string{"TASK_EXECUTOR_PORT": "1", "TASK_EXECUTOR_TOKEN": "x"},
-			with(func(s *settings) { s.port = 2 })},
+			with(func(s *options) { s.port = 2 })},
 		"the rest": {[]string{"--host=::1", "--state-dir=/x/../y", "--main-marker=A=", "--log-level=7"}, nil,
-			with(func(s *settings) { s.host, s.stateDir, s.mainMarker, s.logLevel = "::1", "/y", "A=", 7 })},
+			with(func(s *options) { s.host, s.stateDir, s.mainMarker, s.logLevel = "::1", "/y", "A=", 7 })},
 	} {
 		if got, err := parse(test.args, env(test.env), io.Discard); err != nil || got != test.want {
 			t.Errorf("%s: %+v, %v; want %+v", name, got, err, test.want)
@@ -71,9 +71,9 @@ func TestHelp(t *testing.T) {
 	if _, err := parse([]string{"--help"}, env(nil), &usage); !errors.Is(err, flag.ErrHelp) {
 		t.Fatal(err)
 	}
-	for _, row := range table() {
-		if !strings.Contains(usage.String(), "--"+row.flag+" ") || !strings.Contains(usage.String(), row.env) {
-			t.Errorf("--help does not mention --%s and %s", row.flag, row.env)
+	for _, row := range table {
+		if !strings.Contains(usage.String(), "--"+row.Flag+" ") || !strings.Contains(usage.String(), row.Env) {
+			t.Errorf("--help does not mention --%s and %s", row.Flag, row.Env)
 		}
 	}
 }

@@ -20,8 +20,6 @@
 package config
 
 import (
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -29,9 +27,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"sandbox.internal/execd/egress/policy"
+	"sandbox.internal/execd/settings"
 )
 
 // Settings are the effective settings of one sidecar.
@@ -60,79 +58,34 @@ const EnvRestarts = "EGRESS_RESTARTS"
 // Addr returns the address to listen on, in the form that net.Listen takes.
 func (s Settings) Addr() string { return net.JoinHostPort(s.Host, strconv.Itoa(s.Port)) }
 
-// setting is one row of the table: its names, its default in the notation of its flag, and how a value is checked and stored.
-type setting struct {
-	flag, env, fallback, meaning string
-	set                          func(*Settings, string) error
-}
-
-func table() []setting {
-	return []setting{
-		{"policy", "EGRESS_POLICY", "{}", "the policy at the first start, as JSON; {} allows everything", setPolicy},
-		{"access-token", "EGRESS_ACCESS_TOKEN", "", "secret of the API; empty turns authentication off", setAccessToken},
-		{"host", "EGRESS_HOST", "", "IP address of the API; empty means every interface", setHost},
-		{"port", "EGRESS_PORT", "18080", "port of the API; 0 takes any free one", setPort},
-		{"upstream", "EGRESS_UPSTREAM", "", "name servers, IP[:PORT] with commas between; unset means those of /etc/resolv.conf", setUpstream},
-		{"state-dir", "EGRESS_STATE_DIR", "/run/egress", "folder that keeps the policy while the guard is restarted", setStateDir},
-		{"log-level", "EGRESS_LOG_LEVEL", "6", "0 Emergency, 1 Alert, 2 Critical, 3 Error, 4 Warning, 5 Notice, 6 Info, 7 Debug", setLogLevel},
-	}
+// table holds every setting.
+var table = []settings.Setting[Settings]{
+	{Flag: "policy", Env: "EGRESS_POLICY", Default: "{}", Meaning: "the policy at the first start, as JSON; {} allows everything", Set: setPolicy},
+	{Flag: "access-token", Env: "EGRESS_ACCESS_TOKEN", Meaning: "secret of the API; empty turns authentication off", Set: setAccessToken},
+	{Flag: "host", Env: "EGRESS_HOST", Meaning: "IP address of the API; empty means every interface", Set: setHost},
+	{Flag: "port", Env: "EGRESS_PORT", Default: "18080", Meaning: "port of the API; 0 takes any free one", Set: setPort},
+	{
+		Flag: "upstream", Env: "EGRESS_UPSTREAM",
+		Meaning: "name servers, IP[:PORT] with commas between; unset means those of /etc/resolv.conf", Set: setUpstream,
+	},
+	{
+		Flag: "state-dir", Env: "EGRESS_STATE_DIR", Default: "/run/egress",
+		Meaning: "folder that keeps the policy while the guard is restarted", Set: setStateDir,
+	},
+	{Flag: "log-level", Env: "EGRESS_LOG_LEVEL", Default: "6", Meaning: settings.LogLevels, Set: setLogLevel},
 }
 
 // Parse computes the settings from the command line (without the program's name) and the environment. An empty variable counts as
 // unset; an empty flag does not. The error names the flag or variable and the rule that it breaks. For -h and --help it writes the
 // table of settings to usage and returns flag.ErrHelp.
 func Parse(args []string, getenv func(string) string, usage io.Writer) (Settings, error) {
-	given := make(map[string]string)
-	flags := flag.NewFlagSet("egress", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	flags.Usage = func() {}
-	for _, row := range table() {
-		flags.Func(row.flag, row.meaning, func(value string) error {
-			given[row.flag] = value
-			return nil
-		})
-	}
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		return Settings{}, errors.Join(err, writeUsage(usage))
-	case err != nil:
-		return Settings{}, fmt.Errorf("%w (--help shows every flag)", err)
-	case flags.NArg() > 0:
-		return Settings{}, fmt.Errorf("unexpected argument %q: only flags are accepted here", flags.Arg(0))
-	}
-	var settings Settings
-	for _, row := range table() {
-		value, source := row.fallback, "default of --"+row.flag
-		if fromEnv := getenv(row.env); fromEnv != "" {
-			value, source = fromEnv, "environment variable "+row.env
-		}
-		if fromFlag, ok := given[row.flag]; ok {
-			value, source = fromFlag, "flag --"+row.flag
-		}
-		if err := row.set(&settings, value); err != nil {
-			return Settings{}, fmt.Errorf("%s: %w", source, err)
-		}
+	effective, err := settings.Parse(table, args, getenv, usage)
+	if err != nil {
+		return Settings{}, err
 	}
 	// Nobody but process 1 sets it; what it does not understand, it did not set.
-	settings.Restarts, _ = strconv.Atoi(getenv(EnvRestarts))
-	return settings, nil
-}
-
-func writeUsage(w io.Writer) error {
-	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(out, "FLAG\tENVIRONMENT\tDEFAULT\tMEANING")
-	for _, row := range table() {
-		fallback := row.fallback
-		if fallback == "" {
-			fallback = "-"
-		}
-		fmt.Fprintf(out, "--%s\t%s\t%s\t%s\n", row.flag, row.env, fallback, row.meaning)
-	}
-	if err := out.Flush(); err != nil {
-		return fmt.Errorf("write usage: %w", err)
-	}
-	_, err := fmt.Fprintln(w, "\nA flag overrides its environment variable, which overrides the default.")
-	return err
+	effective.Restarts, _ = strconv.Atoi(getenv(EnvRestarts))
+	return effective, nil
 }
 
 func setPolicy(s *Settings, value string) (err error) {
@@ -140,43 +93,24 @@ func setPolicy(s *Settings, value string) (err error) {
 	return err
 }
 
-// setAccessToken keeps the value itself out of the message: errors end in logs.
-func setAccessToken(s *Settings, value string) error {
-	for _, char := range []byte(value) {
-		if char <= ' ' || char > '~' {
-			return errors.New("must be visible ASCII without spaces, because it travels in an HTTP header")
-		}
-	}
-	s.AccessToken = value
-	return nil
+func setAccessToken(s *Settings, value string) (err error) {
+	s.AccessToken, err = settings.Token(value)
+	return err
 }
 
-func setHost(s *Settings, value string) error {
-	if value != "" {
-		if _, err := netip.ParseAddr(value); err != nil {
-			return fmt.Errorf("must be an IP address, or empty for every interface, got %q", value)
-		}
-	}
-	s.Host = value
-	return nil
+func setHost(s *Settings, value string) (err error) {
+	s.Host, err = settings.Host(value)
+	return err
 }
 
 func setPort(s *Settings, value string) (err error) {
-	s.Port, err = parseInt(value, 65535)
+	s.Port, err = settings.Port(value)
 	return err
 }
 
 func setLogLevel(s *Settings, value string) (err error) {
-	s.LogLevel, err = parseInt(value, 7)
+	s.LogLevel, err = settings.LogLevel(value)
 	return err
-}
-
-func parseInt(value string, maximum int) (int, error) {
-	n, err := strconv.Atoi(value)
-	if err != nil || n < 0 || n > maximum {
-		return 0, fmt.Errorf("must be a whole number from 0 to %d, got %q", maximum, value)
-	}
-	return n, nil
 }
 
 func setUpstream(s *Settings, value string) error {
