@@ -149,7 +149,7 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 				}
 			}
 			to.restore(response.Header)
-			if length := response.ContentLength; length > 0 && length <= bufferSize {
+			if length := response.ContentLength; length >= 0 && length <= bufferSize {
 				forward.FlushInterval, to.length = 0, length
 			}
 			redirect(response.Header, r, target)
