@@ -40,7 +40,7 @@ func (k *keeping) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // bufferSize is how much of an answer is passed on at a time.
-const bufferSize = 32 << 10
+const bufferSize = 64 << 10
 
 // buffers lends out the memory through which answers pass.
 type buffers struct{ pool sync.Pool }
