@@ -41,7 +41,7 @@ func groups() []group {
 		{[]string{rowCrowd, rowService}, (*bench).measureCrowd},
 		{[]string{rowPool}, (*bench).measurePool},
 		{[]string{rowGatewayOne, rowGatewayMany, rowGatewayDownload, rowGatewayMemory}, (*bench).measureGateway},
-		{[]string{rowEgressDNS, rowEgressNames, rowEgressPacket, rowEgressStream, rowEgressChange, rowEgressMemory, rowEgressCPU}, (*bench).measureEgress},
+		{[]string{rowEgressDNS, rowEgressNames, rowEgressPacket, rowEgressStream, rowEgressChange, rowEgressChangeMany, rowEgressMemory, rowEgressCPU}, (*bench).measureEgress},
 	}
 }
 

@@ -20,6 +20,7 @@ const (
 	egressNames   = 50   // names that make one value of the latency of answers
 	egressFlood   = 3000 // names that are asked at once, by clients that each wait for their answer
 	egressAsking  = 64
+	egressKnown   = 8192 // names whose addresses the sidecar remembers
 	egressPackets = 2000 // round trips that make one value of the cost of packets
 	egressBytes   = 256 << 20
 	egressLooks   = 5 * time.Second // for how long the sidecar's processor time is counted
@@ -48,9 +49,10 @@ func (b *bench) measureEgress(ctx context.Context) (err error) {
 	}{
 		{rowEgressCPU, func(ctx context.Context) error { return b.measureEgressIdle(ctx, c, floor) }},
 		// Before thousands of names are known, whose addresses a change has to go through.
-		{rowEgressChange, func(ctx context.Context) error { return b.measureEgressChange(ctx, c) }},
+		{rowEgressChange, func(ctx context.Context) error { return b.measureEgressChange(ctx, c, rowEgressChange) }},
 		{rowEgressDNS, func(ctx context.Context) error { return b.measureEgressAnswers(ctx, c) }},
 		{rowEgressNames, func(ctx context.Context) error { return b.measureEgressFlood(ctx, c) }},
+		{rowEgressChangeMany, func(ctx context.Context) error { return b.measureEgressChangeOfMany(ctx, c) }},
 		{rowEgressMemory, func(ctx context.Context) error { return b.measureEgressMemory(ctx, c, floor) }},
 		{rowEgressPacket, func(ctx context.Context) error { return b.measureEgressPackets(ctx, c) }},
 		{rowEgressStream, func(ctx context.Context) error { return b.measureEgressStream(ctx, c) }},
@@ -170,7 +172,7 @@ func trip(conn net.Conn, packet []byte) error {
 
 // measureEgressChange takes the time from the request for a policy until it holds: until an open connection that it forbids is cut and
 // none can be opened, and, the other way round, until one can be opened again. The slower of the two counts.
-func (b *bench) measureEgressChange(ctx context.Context, c *confined) error {
+func (b *bench) measureEgressChange(ctx context.Context, c *confined, name string) error {
 	packet := make([]byte, 64)
 	change := func(ctx context.Context, policy string, holds func() bool) (float64, error) {
 		began := time.Now()
@@ -215,7 +217,17 @@ func (b *bench) measureEgressChange(ctx context.Context, c *confined) error {
 		err := c.ask(ctx, http.MethodGet, "/policy", "", nil)
 		return elapsed(began), err
 	}
-	return b.inTurns(ctx, rowEgressChange, b.rounds(100, 10), sides{ours: ours, floor: floor})
+	return b.inTurns(ctx, name, b.rounds(100, 10), sides{ours: ours, floor: floor})
+}
+
+// measureEgressChangeOfMany measures the same with as many known names as there may be.
+func (b *bench) measureEgressChangeOfMany(ctx context.Context, c *confined) error {
+	for asked := 0; asked < egressKnown; asked += egressFlood {
+		if _, err := flood(ctx, c, c.inside); err != nil {
+			return err
+		}
+	}
+	return b.measureEgressChange(ctx, c, rowEgressChangeMany)
 }
 
 func (b *bench) measureEgressPackets(ctx context.Context, c *confined) error {

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -125,20 +126,24 @@ func nameServers(settings config.Settings) ([]netip.AddrPort, error) {
 	return servers, err
 }
 
-// own tells whether an address is one of this network namespace. Interfaces may come later, so they are asked each time.
-func own(addr netip.Addr) bool {
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		return true // what is not known is not allowed
-	}
-	for _, address := range addresses {
-		if network, ok := address.(*net.IPNet); ok {
-			if ip, ok := netip.AddrFromSlice(network.IP); ok && ip.Unmap() == addr {
-				return true
-			}
+// own returns what tells whether an address is one of this network namespace. Interfaces may come later, so they are asked anew by each
+// function that is returned; once, because that takes as long as hundreds of decisions.
+func own() func(netip.Addr) bool {
+	interfaces := sync.OnceValues(net.InterfaceAddrs)
+	return func(addr netip.Addr) bool {
+		addresses, err := interfaces()
+		if err != nil {
+			return true // what is not known is not allowed
 		}
+		return slices.ContainsFunc(addresses, func(address net.Addr) bool {
+			network, ok := address.(*net.IPNet)
+			if !ok {
+				return false
+			}
+			ip, ok := netip.AddrFromSlice(network.IP)
+			return ok && ip.Unmap() == addr
+		})
 	}
-	return false
 }
 
 // Addr returns the address of the API.

@@ -2,7 +2,7 @@
 package decisions
 
 import (
-	"container/list"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,39 +51,65 @@ type Log struct {
 	clock func() time.Time
 
 	mu      sync.Mutex
-	entries map[Subject]*list.Element
-	order   *list.List // of *Decision, by ID
+	entries map[subject]*record
+	ring    record // its neighbours are the oldest and the latest, by ID
 	last    int64
+	words   []string
 	changed chan struct{} // nil while nobody waits
+}
+
+// subject and record are a Subject and a Decision in a form that takes less than half of the memory: there is a log beside every sandbox.
+// Words that are few in number are indices of Log.words.
+type subject struct {
+	target                       string
+	port, kind, protocol, action uint16
+	dryRun                       bool
+}
+
+type record struct {
+	subject
+	resolved           bool
+	reason             uint16
+	rule               string
+	names              []string
+	count, first, last int64 // the times in nanoseconds since 1970
+	id                 int64
+	previous, next     *record
 }
 
 // New returns an empty log. Ids begin with the time in microseconds, so that a client that resumes after a restart misses nothing.
 func New(clock func() time.Time) *Log {
-	return &Log{
-		clock: clock, entries: make(map[Subject]*list.Element), order: list.New(),
-		last: clock().UnixMicro(),
-	}
+	l := &Log{clock: clock, entries: make(map[subject]*record), last: clock().UnixMicro()}
+	l.ring.previous, l.ring.next = &l.ring, &l.ring
+	return l
 }
 
 // Add counts an attempt. Of the decision given, the subject, the reason, the rule, the names and whether it resolved are used.
 func (l *Log) Add(d Decision) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.clock()
-	l.last++
-	d.ID, d.First, d.Last, d.Count = l.last, now, now, 1
-	if element, ok := l.entries[d.Subject]; ok {
-		before := element.Value.(*Decision)
-		d.First, d.Count, d.Resolved = before.First, before.Count+1, d.Resolved || before.Resolved
-		*before = d
-		l.order.MoveToBack(element)
-	} else {
-		if l.order.Len() >= Limit {
-			oldest := l.order.Front()
-			delete(l.entries, l.order.Remove(oldest).(*Decision).Subject)
-		}
-		l.entries[d.Subject] = l.order.PushBack(&d)
+	now := l.clock().UnixNano()
+	s := subject{
+		target: d.Target, port: d.Port, kind: l.word(string(d.Kind)), protocol: l.word(d.Protocol), action: l.word(string(d.Action)), dryRun: d.DryRun,
 	}
+	r := l.entries[s]
+	if r == nil {
+		if len(l.entries) >= Limit {
+			oldest := l.ring.next
+			oldest.unlink()
+			delete(l.entries, oldest.subject)
+		}
+		r = &record{subject: s, first: now}
+		l.entries[s] = r
+	} else {
+		r.unlink()
+	}
+	l.last++
+	r.id, r.last, r.count = l.last, now, r.count+1
+	r.resolved = r.resolved || d.Resolved
+	r.reason, r.rule, r.names = l.word(string(d.Reason)), d.Rule, d.Names
+	r.previous, r.next = l.ring.previous, &l.ring
+	r.previous.next, r.next.previous = r, r
 	if l.changed != nil {
 		close(l.changed)
 		l.changed = nil
@@ -95,18 +121,40 @@ func (l *Log) Add(d Decision) {
 func (l *Log) After(id int64) ([]Decision, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	first := (*list.Element)(nil)
+	first := &l.ring
 	count := 0
-	for element := l.order.Back(); element != nil && element.Value.(*Decision).ID > id; element = element.Prev() {
-		first = element
+	for first.previous != &l.ring && first.previous.id > id {
+		first = first.previous
 		count++
 	}
 	all := make([]Decision, 0, count)
-	for element := first; element != nil; element = element.Next() {
-		all = append(all, *element.Value.(*Decision))
+	for r := first; r != &l.ring; r = r.next {
+		all = append(all, l.decision(r))
 	}
 	if l.changed == nil {
 		l.changed = make(chan struct{})
 	}
 	return all, l.changed
 }
+
+func (l *Log) decision(r *record) Decision {
+	return Decision{
+		Subject: Subject{
+			Kind: Kind(l.words[r.kind]), Target: r.target, Protocol: l.words[r.protocol], Port: r.port, Action: policy.Action(l.words[r.action]), DryRun: r.dryRun,
+		},
+		Reason: policy.Reason(l.words[r.reason]), Rule: r.rule, Names: r.names, Resolved: r.resolved,
+		Count: r.count, First: time.Unix(0, r.first), Last: time.Unix(0, r.last), ID: r.id,
+	}
+}
+
+// word returns the index of a word. There are few: kinds, actions, reasons, and at most 256 protocols.
+func (l *Log) word(word string) uint16 {
+	at := slices.Index(l.words, word)
+	if at < 0 {
+		at = len(l.words)
+		l.words = append(l.words, word)
+	}
+	return uint16(at)
+}
+
+func (r *record) unlink() { r.previous.next, r.next.previous = r.next, r.previous }

@@ -36,8 +36,8 @@ type Options struct {
 	Wall   Wall
 	// Store keeps the policy.
 	Store *Store
-	// Own tells whether an address is one of the sandbox itself.
-	Own    func(netip.Addr) bool
+	// Own returns what tells whether an address is one of the sandbox itself, for all decisions of one moment.
+	Own    func() func(netip.Addr) bool
 	Log    *decisions.Log
 	Logger zerolog.Logger
 	Clock  func() time.Time
@@ -104,9 +104,9 @@ func (g *Guard) change(next func(policy.Policy) (policy.Policy, error)) (policy.
 	if err := g.options.Store.Save(compiled.Policy()); err != nil {
 		return policy.Policy{}, err
 	}
-	now := g.options.Clock()
+	now, own := g.options.Clock(), g.options.Own()
 	allowed := func(addr netip.Addr, names []string) bool {
-		return compiled.Resolved(addr, g.options.Own).Allowed() && anyAllowed(compiled, names)
+		return compiled.Resolved(addr, own).Allowed() && anyAllowed(compiled, names)
 	}
 	keep := func(addr netip.Addr) bool { return allowed(addr, g.known.names(addr)) }
 	living := g.known.living(now, allowed)
@@ -141,7 +141,7 @@ func (g *Guard) Name(name string) (policy.Decision, bool) {
 
 // Resolved implements the DNS proxy's judge.
 func (g *Guard) Resolved(addr netip.Addr) policy.Decision {
-	return g.current().Resolved(addr, g.options.Own)
+	return g.current().Resolved(addr, g.options.Own())
 }
 
 // Told implements the DNS proxy's judge.

@@ -3,11 +3,13 @@ package guard_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,6 +30,13 @@ type kernel struct {
 	held    map[netip.Addr]bool
 	learned int
 	failure error
+	asked   atomic.Int32 // how often the interfaces were looked at
+}
+
+// own says that no address is the sandbox's own.
+func (k *kernel) own() func(netip.Addr) bool {
+	k.asked.Add(1)
+	return func(netip.Addr) bool { return false }
 }
 
 func (k *kernel) Learn(addresses []wall.Address) error {
@@ -102,7 +111,7 @@ func start(t *testing.T, text string) (*guard.Guard, *kernel, *clock, string) {
 	}
 	k, c := &kernel{held: make(map[netip.Addr]bool)}, &clock{now: time.Unix(1_000_000, 0)}
 	g := guard.New(guard.Options{
-		Policy: compiled, Wall: k, Store: store, Own: func(netip.Addr) bool { return false },
+		Policy: compiled, Wall: k, Store: store, Own: k.own,
 		Log: decisions.New(c.Now), Logger: zerolog.Nop(), Clock: c.Now,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -183,6 +192,23 @@ func TestAChangeKeepsTheAddressesOfAllowedNames(t *testing.T) {
 	}
 	if p, err := g.Remove([]string{"B.test"}); err != nil || len(p.Egress) != 2 {
 		t.Errorf("got %+v, %v", p, err)
+	}
+}
+
+// TestAChangeLooksAtTheInterfacesOnce, however many addresses are known: to look takes as long as hundreds of decisions.
+func TestAChangeLooksAtTheInterfacesOnce(t *testing.T) {
+	g, k, _, _ := start(t, `{}`)
+	for i := range 100 {
+		if err := learn(t, g, "a.test", fmt.Sprintf("192.0.2.%d", i), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := k.asked.Load()
+	if _, err := g.Replace(parse(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"*.test"}]}`)); err != nil {
+		t.Fatal(err)
+	}
+	if got := k.asked.Load() - before; got != 1 || len(k.holds()) != 100 {
+		t.Errorf("the interfaces were looked at %d times for %d addresses, want once for 100", got, len(k.holds()))
 	}
 }
 

@@ -74,7 +74,7 @@ func (g *Guard) Run(ctx context.Context) {
 func (g *Guard) learn(batch []request) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := g.options.Clock()
+	now, own := g.options.Clock(), g.options.Own()
 	results := make([]error, len(batch))
 	var fresh []wall.Address
 	for i, r := range batch {
@@ -86,7 +86,7 @@ func (g *Guard) learn(batch []request) {
 		}
 		for _, addr := range r.addresses {
 			until, taught := g.known.add(addr, r.name)
-			allowed := nameAllowed && g.compiled.Resolved(addr, g.options.Own).Allowed()
+			allowed := nameAllowed && g.compiled.Resolved(addr, own).Allowed()
 			if !allowed && !g.compiled.DryRun() {
 				results[i] = ErrDenied
 				break
