@@ -122,18 +122,23 @@ func (w *Wall) Close() error {
 func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, add []Address) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	learned, err := w.living(w.learned, keep)
+	learned, left, err := w.living(w.learned, keep)
 	if err != nil {
 		return err
 	}
-	inUse, err := w.living(w.inUse, keep)
+	inUse, _, err := w.living(w.inUse, keep)
 	if err != nil {
 		return err
 	}
-	// Emptied and filled again, because an element may time out between reading and deleting it.
-	w.conn.FlushSet(w.learned)
+	lacking, longer := missing(learned, add)
+	elements := merge(nil, lacking)
+	if left || longer {
+		// Emptied and filled again, because an element may time out between reading and deleting it.
+		w.conn.FlushSet(w.learned)
+		elements = merge(learned, add)
+	}
 	oldSets, oldInUse := w.stale, w.inUse
-	err = errors.Join(w.addElements(w.learned, merge(learned, add)), w.fill(compiled), w.addElements(w.inUse, inUse))
+	err = errors.Join(w.addElements(w.learned, elements), w.fill(compiled), w.addElements(w.inUse, inUse))
 	if err == nil {
 		for _, set := range oldSets {
 			w.conn.DelSet(set)
@@ -147,20 +152,38 @@ func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, add 
 	return nil
 }
 
-// living returns the elements of a set that have not timed out and that keep tells to keep.
-func (w *Wall) living(set *nftables.Set, keep func(netip.Addr) bool) ([]nftables.SetElement, error) {
+// living returns the elements of a set that have not timed out and that keep tells to keep, and whether there are others.
+func (w *Wall) living(set *nftables.Set, keep func(netip.Addr) bool) (kept []nftables.SetElement, left bool, err error) {
 	elements, err := w.conn.GetSetElements(set)
 	if err != nil {
-		return nil, fmt.Errorf("read set %s: %w", set.Name, err)
+		return nil, false, fmt.Errorf("read set %s: %w", set.Name, err)
 	}
-	kept := elements[:0]
+	kept = elements[:0]
 	for _, element := range elements {
 		addr, ok := netip.AddrFromSlice(element.Key)
 		if ok && element.Expires > 0 && keep(addr) {
 			kept = append(kept, nftables.SetElement{Key: element.Key, Timeout: element.Expires})
 		}
 	}
-	return kept, nil
+	return kept, len(kept) < len(elements), nil
+}
+
+// missing returns the addresses that elements lack, and whether one of the others has to stay for longer than its element does.
+func missing(elements []nftables.SetElement, addresses []Address) (lacking []Address, longer bool) {
+	until := make(map[netip.Addr]time.Duration, len(elements))
+	for _, element := range elements {
+		addr, _ := netip.AddrFromSlice(element.Key)
+		until[addr] = element.Timeout
+	}
+	for _, address := range addresses {
+		left, there := until[address.Addr]
+		if !there {
+			lacking = append(lacking, address)
+		}
+		// The clocks of the kernel's elements were started a little later than ours, never earlier.
+		longer = longer || there && address.For > left
+	}
+	return lacking, longer
 }
 
 // Address is an address that an allowed name resolved to, and how long it may be reached.

@@ -78,6 +78,7 @@ func holds(conn *nftables.Conn, set *nftables.Set, addr netip.Addr) (bool, error
 	return false, nil
 }
 
+func all(netip.Addr) bool  { return true }
 func none(netip.Addr) bool { return false }
 
 // TestOldRulesWriteToASetOfTheirOwn: what a packet on its way through the rules of the policy before notes after the change is nothing
@@ -135,6 +136,55 @@ func TestOldRulesWriteToASetOfTheirOwn(t *testing.T) {
 		}
 		if found, err := holds(other, w.inUse, peer); err != nil || found {
 			t.Errorf("the new rules know the address: %v, %v", found, err)
+		}
+		return nil
+	})
+}
+
+// TestAChangeKeepsAddsAndTakesAway: after each change the set of learned addresses holds what it should, for as long as it should.
+func TestAChangeKeepsAddsAndTakesAway(t *testing.T) {
+	allowing := compiled(t, `{"defaultAction": "deny", "egress": [{"action": "allow", "target": "a.test"}]}`)
+	address := func(last byte, holds time.Duration) Address {
+		return Address{Addr: netip.AddrFrom4([4]byte{192, 0, 2, last}), For: holds}
+	}
+	inNamespace(t, func() error {
+		w, err := Build(Options{DNSPort: 53, APIPort: 18080, LogGroup: 1}, allowing)
+		if err != nil {
+			return err
+		}
+		defer w.Close()
+		if err := w.Learn([]Address{address(1, time.Hour), address(2, time.Hour), address(3, time.Hour)}); err != nil {
+			return err
+		}
+		for _, step := range []struct {
+			name string
+			keep func(netip.Addr) bool
+			add  []Address
+			want map[byte]time.Duration // about how long each address is reachable
+		}{
+			{"nothing", all, nil, map[byte]time.Duration{1: time.Hour, 2: time.Hour, 3: time.Hour}},
+			{"what is there", all, []Address{address(1, time.Minute)}, map[byte]time.Duration{1: time.Hour, 2: time.Hour, 3: time.Hour}},
+			{"one more", all, []Address{address(1, time.Minute), address(4, time.Hour)}, map[byte]time.Duration{1: time.Hour, 2: time.Hour, 3: time.Hour, 4: time.Hour}},
+			{"one for longer", all, []Address{address(1, 3*time.Hour)}, map[byte]time.Duration{1: 3 * time.Hour, 2: time.Hour, 3: time.Hour, 4: time.Hour}},
+			{"two less", func(a netip.Addr) bool { return a.As4()[3] < 3 }, []Address{address(5, time.Hour)}, map[byte]time.Duration{1: 3 * time.Hour, 2: time.Hour, 5: time.Hour}},
+			{"none", none, nil, map[byte]time.Duration{}},
+		} {
+			if err := w.Apply(allowing, step.keep, step.add); err != nil {
+				return fmt.Errorf("%s: %w", step.name, err)
+			}
+			elements, err := w.conn.GetSetElements(w.learned)
+			if err != nil {
+				return err
+			}
+			if len(elements) != len(step.want) {
+				t.Errorf("%s: there are %d addresses, want %d", step.name, len(elements), len(step.want))
+			}
+			for _, element := range elements {
+				want, ok := step.want[element.Key[3]]
+				if off := want - element.Expires; !ok || off < -time.Minute || off > time.Minute {
+					t.Errorf("%s: %v stays for %v, want %v (%t)", step.name, element.Key, element.Expires, want, ok)
+				}
+			}
 		}
 		return nil
 	})
