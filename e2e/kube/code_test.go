@@ -10,9 +10,8 @@ import (
 	"sandbox.internal/gen/execd"
 )
 
-// TestCode runs cells in a Python context of a sandbox on the cluster, and sees that the context keeps its state over a pause.
-func TestCode(t *testing.T) {
-	control(t)
+// testCode runs cells in a Python context of a sandbox on the cluster, and sees that the context keeps its state over a pause.
+func testCode(t *testing.T) {
 	s := lives.Start(t, onKubernetes(), lives.Plan{})
 	r := lives.Request(pythonImage, "sleep", "infinity")
 	memory := "512Mi"

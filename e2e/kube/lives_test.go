@@ -15,10 +15,21 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// TestLives runs the table of what every backend has in common.
-func TestLives(t *testing.T) {
+// TestSandboxes runs at the same time what one controller can do at the same time: most of it waits for a node or a clock. The table of
+// lives is what every backend has in common.
+func TestSandboxes(t *testing.T) {
 	control(t)
-	lives.Run(t, onKubernetes())
+	for name, test := range map[string]func(*testing.T){
+		"Lives":         func(t *testing.T) { lives.Run(t, onKubernetes()) },
+		"Story":         testStory,
+		"Code":          testCode,
+		"NetworkPolicy": testNetworkPolicy,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t)
+		})
+	}
 }
 
 // onKubernetes is the cluster backend. Each service has a namespace of its own, named after its instance.

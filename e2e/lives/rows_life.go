@@ -128,18 +128,21 @@ func testRowsOfOperations(t *testing.T, b Backend) {
 func testRowsOfCodes(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{})
 	t.Run("row lifecycle/codes/IMAGE_PULL_ERROR", func(t *testing.T) {
+		t.Parallel()
 		id := s.Create(t, Request("127.0.0.1:1/no/such:image", "sleep", "1"))
 		if got := s.Await(t, id, "Failed").Status; got.Reason != "IMAGE_PULL_ERROR" {
 			t.Errorf("the reason is %s", got.Reason)
 		}
 	})
 	t.Run("row lifecycle/codes/RESOURCE_LIMIT_EXCEEDED", func(t *testing.T) {
+		t.Parallel()
 		id := s.Create(t, Limited(s.Idle(), "99", "64Mi"))
 		if got := s.Await(t, id, "Failed").Status; got.Reason != "RESOURCE_LIMIT_EXCEEDED" {
 			t.Errorf("the reason is %s", got.Reason)
 		}
 	})
 	t.Run("row lifecycle/codes/EXPIRED", func(t *testing.T) {
+		t.Parallel()
 		r := s.Idle()
 		r.Timeout = 60
 		id := s.Create(t, r)

@@ -163,6 +163,24 @@ func TestAnswersOnAKeptConnection(t *testing.T) {
 	}
 }
 
+// TestKeptConnectionAsHTTPWantsIt: the answer to HEAD has no body, whatever its header says, and trailers arrive.
+func TestKeptConnectionAsHTTPWantsIt(t *testing.T) {
+	front := keepingTo(t, play(t, []string{
+		"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: Sum\r\n\r\n5\r\nwhole\r\n0\r\nSum: 1\r\n\r\n",
+	}).address)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodHead, front.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if response, body := do(t, front.Server, r); response.ContentLength != 5 || body != "" {
+		t.Errorf("HEAD: length %d, body %q", response.ContentLength, body)
+	}
+	if response, body := get(t, front.Server, "/"); body != "whole" || response.Trailer.Get("Sum") != "1" {
+		t.Errorf("GET: body %q, trailers %v", body, response.Trailer)
+	}
+}
+
 // TestKeptConnectionBreaks: a request is repeated only when nothing of an answer has come, and only once.
 func TestKeptConnectionBreaks(t *testing.T) {
 	t.Run("before the answer", func(t *testing.T) {
