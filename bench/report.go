@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -39,7 +40,7 @@ type rowResults struct {
 	Better     direction    `json:"better"`
 	Ours       sideResults  `json:"ours"`
 	FloorSide  sideResults  `json:"floor_side"`
-	Ratio      float64      `json:"ratio"`
+	Ratio      *float64     `json:"ratio"` // null where the floor is nothing
 	Difference float64      `json:"difference"`
 	Target     targetResult `json:"target"`
 
@@ -76,7 +77,7 @@ func (b *bench) report(took time.Duration) report {
 			Name: row.name, What: row.what, Floor: row.floor, Unit: row.unit, Better: row.good,
 			Ours:      side(p.ours, row.good),
 			FloorSide: side(p.floor, row.good),
-			Ratio:     rounded(p.ratio(row.good)), Difference: rounded(p.difference(row.good)),
+			Ratio:     finite(rounded(p.ratio(row.good))), Difference: rounded(p.difference(row.good)),
 			Target: targetResult{Of: row.target.of, Limit: row.target.limit, Met: row.target.met(p, row.good)},
 			text:   row.text(),
 		})
@@ -90,14 +91,17 @@ func side(s sample, good direction) sideResults {
 
 // cells are the columns of the tables.
 func (r rowResults) cells() []string {
-	met := "no"
+	met, ratio := "no", "-"
 	if r.Target.Met {
 		met = "yes"
+	}
+	if r.Ratio != nil {
+		ratio = number(*r.Ratio) + "×"
 	}
 	return []string{
 		r.Name, r.Unit,
 		number(r.Ours.Median), number(r.Ours.P99), number(r.FloorSide.Median), number(r.FloorSide.P99),
-		number(r.Ratio) + "×", fmt.Sprintf("%s%%", number(100*r.Ours.Success)), r.text, met,
+		ratio, fmt.Sprintf("%s%%", number(100*r.Ours.Success)), r.text, met,
 	}
 }
 
@@ -157,6 +161,14 @@ func rounded(value float64) float64 {
 		return value
 	}
 	return short
+}
+
+// finite is nil for what is no number, as JSON has none for it.
+func finite(value float64) *float64 {
+	if math.IsInf(value, 0) || math.IsNaN(value) {
+		return nil
+	}
+	return &value
 }
 
 // number prints a figure to three digits, and large ones in full.
