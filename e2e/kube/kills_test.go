@@ -213,7 +213,12 @@ func (p *player) delete(name string) {
 			return client.IgnoreNotFound(admin.Delete(ctx, &v1alpha1.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: p.Instance, Name: name}}))
 		}
 		got, err := p.Try("DELETE", "/v1/sandboxes/"+name, "")
-		if err == nil && got.Status != 204 && got.Status != 404 {
+		switch {
+		case err != nil || got.Status == 204 || got.Status == 404:
+		case got.Status == 409: // it has ended by itself, and nothing here ends one
+			status := p.Get(p.t, name).Status
+			p.t.Fatalf("sandbox %s is %s (%s: %s), want Running", name, status.State, status.Reason, status.Message)
+		default:
 			err = fmt.Errorf("%s", got)
 		}
 		return err

@@ -10,6 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -298,15 +300,23 @@ func TestShutdownWithoutLingering(t *testing.T) {
 func TestNewConnectionsAreRefusedWhileStreamsEnd(t *testing.T) {
 	t.Parallel()
 	d := start(t, config.Settings{GracefulShutdownTimeout: 300 * time.Millisecond})
-	lines := d.stream(t, `trap 'echo stopping; sleep 0.5; exit 0' TERM; echo ready; while :; do sleep 0.05; done`)
+	refused := filepath.Join(t.TempDir(), "refused")
+	lines := d.stream(t, `trap 'echo stopping; until [ -e `+refused+` ]; do sleep 0.01; done; exit 0' TERM; echo ready; while :; do sleep 0.05; done`)
 	d.stop()
 	for lines.Scan() && !strings.Contains(lines.Text(), `"stopping"`) {
 	}
-	connection, err := net.Dial("tcp", d.address)
-	if err == nil {
+	// The command is told to end at the moment at which the daemon stops to listen.
+	for deadline := time.Now().Add(time.Minute); ; {
+		connection, err := net.Dial("tcp", d.address)
+		if err != nil {
+			break
+		}
 		connection.Close()
-		t.Error("a stopping daemon accepts connections")
+		if time.Now().After(deadline) {
+			t.Fatal("a stopping daemon accepts connections")
+		}
 	}
+	must(t, os.WriteFile(refused, nil, 0o600))
 	if event, _ := last(t, lines); event.Type != "execution_complete" {
 		t.Errorf("the stream ended with %+v", event)
 	}
