@@ -258,10 +258,11 @@ func (p *player) check() {
 	}
 }
 
-// cutShort reports whether a sandbox ended because the kubelet was killed while it started a container: containerd takes the start for failed
-// then, and the kubelet starts no container again whose pod may not restart any. It never ran, and says why.
+// cutShort reports whether a sandbox ended because the kubelet was killed while it started a container: containerd breaks the start off then
+// (StartError, "context canceled"), and the kubelet starts no container again whose pod may not restart any. It never ran, and says why.
 func cutShort(status lifecycle.SandboxStatus) bool {
-	return status.State == "Failed" && status.Reason == "CONTAINER_ERROR" && strings.Contains(status.Message, "did not start")
+	return status.State == "Failed" && status.Reason == "CONTAINER_ERROR" &&
+		strings.Contains(status.Message, "did not start") && strings.Contains(status.Message, "context canceled")
 }
 
 func (p *player) compare(batches []v1alpha1.BatchSandbox, pods []corev1.Pod) error {

@@ -131,14 +131,13 @@ func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, add 
 		return err
 	}
 	lacking, longer := missing(learned, add)
-	elements := merge(nil, lacking)
 	if left || longer {
 		// Emptied and filled again, because an element may time out between reading and deleting it.
 		w.conn.FlushSet(w.learned)
-		elements = merge(learned, add)
+		lacking = merge(learned, add)
 	}
 	oldSets, oldInUse := w.stale, w.inUse
-	err = errors.Join(w.addElements(w.learned, elements), w.fill(compiled), w.addElements(w.inUse, inUse))
+	err = errors.Join(w.addElements(w.learned, lacking), w.fill(compiled), w.addElements(w.inUse, inUse))
 	if err == nil {
 		for _, set := range oldSets {
 			w.conn.DelSet(set)
@@ -168,8 +167,8 @@ func (w *Wall) living(set *nftables.Set, keep func(netip.Addr) bool) (kept []nft
 	return kept, len(kept) < len(elements), nil
 }
 
-// missing returns the addresses that elements lack, and whether one of the others has to stay for longer than its element does.
-func missing(elements []nftables.SetElement, addresses []Address) (lacking []Address, longer bool) {
+// missing returns what elements lack of the addresses, and whether one of the others has to stay for longer than its element does.
+func missing(elements []nftables.SetElement, addresses []Address) (lacking []nftables.SetElement, longer bool) {
 	until := make(map[netip.Addr]time.Duration, len(elements))
 	for _, element := range elements {
 		addr, _ := netip.AddrFromSlice(element.Key)
@@ -178,7 +177,8 @@ func missing(elements []nftables.SetElement, addresses []Address) (lacking []Add
 	for _, address := range addresses {
 		left, there := until[address.Addr]
 		if !there {
-			lacking = append(lacking, address)
+			until[address.Addr] = address.For
+			lacking = append(lacking, nftables.SetElement{Key: address.Addr.AsSlice(), Timeout: address.For})
 		}
 		// The clocks of the kernel's elements were started a little later than ours, never earlier.
 		longer = longer || there && address.For > left
