@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/e2e/lives"
-	"sandbox.internal/gen/lifecycle"
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/test/cluster"
 )
@@ -217,9 +216,8 @@ func (p *player) delete(name string) {
 		switch {
 		case err != nil || got.Status == 204 || got.Status == 404:
 		case got.Status == 409: // it has ended by itself
-			if status := p.Get(p.t, name).Status; !cutShort(status) {
-				p.t.Fatalf("sandbox %s is %s (%s: %s), want Running", name, status.State, status.Reason, status.Message)
-			}
+			status := p.Get(p.t, name).Status
+			p.t.Fatalf("sandbox %s is %s (%s: %s), want Running", name, status.State, status.Reason, status.Message)
 		default:
 			err = fmt.Errorf("%s", got)
 		}
@@ -232,8 +230,8 @@ func (p *player) check() {
 	p.t.Helper()
 	eventually(p.t, "every batch is as it was asked for, and nothing else is there", func(ctx context.Context) error {
 		for _, id := range p.sandboxes {
-			if cutShort(p.Get(p.t, id).Status) {
-				delete(p.alive, id)
+			if status := p.Get(p.t, id).Status; status.State == "Failed" {
+				p.t.Fatalf("sandbox %s has ended by itself: %s: %s", id, status.Reason, status.Message)
 			}
 		}
 		var batches v1alpha1.BatchSandboxList
@@ -250,19 +248,10 @@ func (p *player) check() {
 		if _, lives := p.alive[id]; lives {
 			want = "Running"
 		}
-		if got := p.Get(p.t, id).Status; cutShort(got) {
-			p.t.Logf("sandbox %s: %s", id, got.Message)
-		} else if got.State != want {
+		if got := p.Get(p.t, id).Status; got.State != want {
 			p.t.Errorf("sandbox %s is %s (%s: %s), want %s", id, got.State, got.Reason, got.Message, want)
 		}
 	}
-}
-
-// cutShort reports whether a sandbox ended because the kubelet was killed while it started a container: containerd breaks the start off then
-// (StartError, "context canceled"), and the kubelet starts no container again whose pod may not restart any. It never ran, and says why.
-func cutShort(status lifecycle.SandboxStatus) bool {
-	return status.State == "Failed" && status.Reason == "CONTAINER_ERROR" &&
-		strings.Contains(status.Message, "did not start") && strings.Contains(status.Message, "context canceled")
 }
 
 func (p *player) compare(batches []v1alpha1.BatchSandbox, pods []corev1.Pod) error {

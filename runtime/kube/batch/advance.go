@@ -45,7 +45,7 @@ func (r *Reconciler) advance(ctx context.Context, b *v1alpha1.BatchSandbox) (rec
 		return reconcile.Result{}, err
 	}
 	// From here on the status is what is on record.
-	if err := r.takeAway(ctx, b, v); err != nil {
+	if err := r.takeAway(ctx, b, v, &at); err != nil {
 		return reconcile.Result{}, err
 	}
 	if at.lack != nil || b.Status.Phase == v1alpha1.PhaseStopping {
@@ -53,6 +53,11 @@ func (r *Reconciler) advance(ctx context.Context, b *v1alpha1.BatchSandbox) (rec
 	}
 	if b.Spec.ExpireTime != nil && !stopping {
 		due.at(b.Spec.ExpireTime.Time)
+	}
+	for i := range at.sandboxes {
+		if again := at.sandboxes[i].anew; again.After(now) {
+			due.at(again)
+		}
 	}
 	if deadline, ok := provisionDeadline(b); ok {
 		due.at(deadline)
@@ -166,6 +171,12 @@ func (r *Reconciler) provide(ctx context.Context, b *v1alpha1.BatchSandbox, v *v
 	return refused, err
 }
 
+// anewAt is when a pod that came to nothing is replaced: at once the first time, then after as long as the batch has been at it already, so
+// that a node which takes no pod is asked less and less often.
+func anewAt(b *v1alpha1.BatchSandbox, pod *corev1.Pod) time.Time {
+	return pod.CreationTimestamp.Add(min(pod.CreationTimestamp.Sub(b.CreationTimestamp.Time), maxBackoff))
+}
+
 // known reports whether the record has a pod of the sandbox, so that one that is missing was there and is gone.
 func known(b *v1alpha1.BatchSandbox, number int) bool {
 	return number < len(b.Status.Addresses) && b.Status.Addresses[number] != ""
@@ -250,6 +261,9 @@ func (r *Reconciler) situation(ctx context.Context, b *v1alpha1.BatchSandbox, v 
 		case pod != nil:
 			*s = observe(pod)
 			s.scheduled = s.scheduled || b.Spec.PoolRef != ""
+			if reason, message := stillborn(pod, known(b, number)); reason != "" && b.Spec.PoolRef == "" {
+				*s = sandbox{anew: anewAt(b, pod), reason: reason, message: message + "; its pod is made anew"}
+			}
 		case isRefused:
 			s.reason, s.message, s.fatal = why.reason, why.message, why.invalid
 			if at.lack == nil || why.invalid && !at.lack.invalid {
@@ -349,8 +363,9 @@ func (r *Reconciler) toggle(ctx context.Context, b *v1alpha1.BatchSandbox, at *s
 	}
 }
 
-// takeAway ends what the record says is over: sandboxes that have ended, numbers that are wanted no more, everything of a batch that stops.
-func (r *Reconciler) takeAway(ctx context.Context, b *v1alpha1.BatchSandbox, v *view) error {
+// takeAway ends what the record says is over: sandboxes that have ended, numbers that are wanted no more, everything of a batch that stops;
+// and the pods that came to nothing, so that the next step makes others.
+func (r *Reconciler) takeAway(ctx context.Context, b *v1alpha1.BatchSandbox, v *view, at *situation) error {
 	stopping := b.Status.Phase == v1alpha1.PhaseStopping
 	if stopping {
 		if err := r.releaseAll(ctx, b); err != nil {
@@ -388,7 +403,12 @@ func (r *Reconciler) takeAway(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 			}
 			return r.end(ctx, pod, record)
 		}
-		return nil
+		s := &at.sandboxes[number]
+		if s.anew.IsZero() || s.anew.After(at.now) || known(b, number) || pod.DeletionTimestamp != nil {
+			return nil
+		}
+		r.tell(b, corev1.EventTypeWarning, "PodReplaced", "%s: %s", pod.Name, s.message)
+		return r.end(ctx, pod, false)
 	})
 }
 

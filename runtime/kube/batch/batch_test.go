@@ -247,25 +247,6 @@ func TestEnds(t *testing.T) {
 func TestNotUsable(t *testing.T) {
 	p := newPlace(t)
 	p.control(nil, nil)
-	show := func(name string, status corev1.PodStatus, bind bool) {
-		t.Helper()
-		p.eventually(func() error {
-			pod := new(corev1.Pod)
-			if err := p.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: name}, pod); err != nil {
-				return err
-			}
-			if bind && pod.Spec.NodeName == "" {
-				if err := p.SubResource("binding").Create(t.Context(), pod, &corev1.Binding{
-					ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace}, Target: corev1.ObjectReference{Kind: "Node", Name: "played"},
-				}); err != nil {
-					return err
-				}
-				p.must(p.Get(t.Context(), client.ObjectKeyFromObject(pod), pod))
-			}
-			pod.Status = status
-			return p.Status().Update(t.Context(), pod)
-		})
-	}
 	pull := func(message string) corev1.PodStatus {
 		return corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
 			Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: message},
@@ -276,13 +257,13 @@ func TestNotUsable(t *testing.T) {
 		b.Spec.Template.Annotations = map[string]string{annotationPlay: "none"}
 		p.must(p.Create(t.Context(), b))
 	}
-	show("missing-0", pull("manifest unknown"), true)
-	show("slow-0", pull("dial tcp: i/o timeout"), true)
+	p.show("missing-0", pull("manifest unknown"), true)
+	p.show("slow-0", pull("dial tcp: i/o timeout"), true)
 	unschedulable := corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
 		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available",
 	}}}
-	show("full-0", unschedulable, false)
-	show("patient-0", unschedulable, false)
+	p.show("full-0", unschedulable, false)
+	p.show("patient-0", unschedulable, false)
 	if b := p.reaches("missing", v1alpha1.PhaseFailed); b.Status.Reason != v1alpha1.ReasonImagePullError || !strings.Contains(b.Status.Message, "manifest unknown") {
 		t.Errorf("%+v", b.Status)
 	}

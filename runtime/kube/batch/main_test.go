@@ -223,7 +223,7 @@ func (c *counting) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (c *counting) WrappedRoundTripper() http.RoundTripper { return c.inner }
 
-// annotationPlay on a pod says how its kubelet plays: "none" leaves it alone; otherwise it becomes ready.
+// annotationPlay on a pod says how its kubelet plays: "none" leaves it alone, "cut short" never brings it to run; otherwise it becomes ready.
 const annotationPlay = "play"
 
 // playKubelet does with the namespace's pods what scheduler and kubelet would: binds, runs and ends them.
@@ -263,6 +263,9 @@ func (p *place) playPod(ctx context.Context, pod *corev1.Pod) error {
 			address = "10.1.2.3"
 		}
 		setReady(pod, address)
+		if pod.Annotations[annotationPlay] == "cut short" {
+			pod.Status = cutShort()
+		}
 		return p.Status().Update(ctx, pod)
 	}
 	return nil
@@ -278,6 +281,27 @@ func setReady(pod *corev1.Pod, address string) {
 			Name: c.Name, Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
 		})
 	}
+}
+
+// show waits for a pod and gives it a status; with bind, it is on a node then.
+func (p *place) show(name string, status corev1.PodStatus, bind bool) {
+	p.Helper()
+	p.eventually(func() error {
+		pod := new(corev1.Pod)
+		if err := p.Get(p.Context(), client.ObjectKey{Namespace: p.namespace, Name: name}, pod); err != nil {
+			return err
+		}
+		if bind && pod.Spec.NodeName == "" {
+			if err := p.SubResource("binding").Create(p.Context(), pod, &corev1.Binding{
+				ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace}, Target: corev1.ObjectReference{Kind: "Node", Name: "played"},
+			}); err != nil {
+				return err
+			}
+			p.must(p.Get(p.Context(), client.ObjectKeyFromObject(pod), pod))
+		}
+		pod.Status = status
+		return p.Status().Update(p.Context(), pod)
+	})
 }
 
 // batch returns a BatchSandbox with a template, which the caller changes and creates.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -19,6 +20,9 @@ type sandbox struct {
 
 	ended  bool // nothing of it runs any more, or soon nothing will
 	failed bool // it ended by an error
+
+	// When it gets another pod, because its own came to nothing before the sandbox could be used (stillborn); zero where it did not.
+	anew time.Time
 
 	// Why it is not usable, or how it ended. fatal is set where waiting cannot help.
 	fatal   bool
@@ -126,7 +130,11 @@ func ending(pod *corev1.Pod) (failed bool, reason, message string) {
 	case strings.HasPrefix(pod.Status.Reason, "OutOf"): // the kubelet took no more: OutOfcpu, OutOfmemory, OutOfpods
 		return true, v1alpha1.ReasonResourceLimit, pod.Status.Reason + ": " + pod.Status.Message
 	}
-	return true, v1alpha1.ReasonContainerError, strings.Trim(pod.Status.Reason+": "+pod.Status.Message, ": ")
+	message = strings.Trim(pod.Status.Reason+": "+pod.Status.Message, ": ")
+	if message == "" {
+		message = "the pod ended before a container ran, and its node does not say why"
+	}
+	return true, v1alpha1.ReasonContainerError, message
 }
 
 // exit tells how a container ended. Its message has the last lines of the log where terminationMessagePolicy asks for them.
@@ -146,6 +154,45 @@ func exit(container string, end *corev1.ContainerStateTerminated) (failed bool, 
 		message += ":\n" + lines
 	}
 	return end.ExitCode != 0, v1alpha1.ReasonEntrypointExited, message
+}
+
+// stillborn returns why a pod came to nothing before it could be used, for a cause that lies with the node and that another pod may not
+// meet; empty when it did not. The caller says whether the record knows an address of the pod.
+//
+// A kubelet that dies breaks off the start of a container, a containerd that dies does not see how an init container ended, and nobody starts
+// them again where the restart policy is Never; a pod with such a container can never have been ready. A node may also turn a pod away after the scheduler gave it one.
+// The kubelet then wipes what the pod's status said, so that only the record can tell whether it ran before.
+func stillborn(pod *corev1.Pod, recorded bool) (reason, message string) {
+	statuses := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
+	for i, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		status := containerStatus(statuses, c.Name)
+		if status == nil || status.State.Terminated == nil || status.RestartCount > 0 || c.RestartPolicy != nil || restarts(pod, status.State.Terminated) {
+			continue
+		}
+		if end := status.State.Terminated; brokenOff(end) || i < len(pod.Spec.InitContainers) && unknown(end) {
+			_, reason, message = exit(c.Name, end)
+			return reason, message
+		}
+	}
+	begun := slices.ContainsFunc(statuses, func(s corev1.ContainerStatus) bool {
+		return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil || s.RestartCount > 0
+	})
+	if pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "DeadlineExceeded" && !begun && !recorded {
+		_, reason, message = ending(pod)
+	}
+	return reason, message
+}
+
+// brokenOff reports whether a container did not start for a cause that is not its own, going by containerd's words: what it cannot run is
+// judged by the OCI runtime, and everything else goes wrong on the way there.
+func brokenOff(end *corev1.ContainerStateTerminated) bool {
+	return end.Reason == "StartError" && (!strings.Contains(end.Message, "OCI runtime") ||
+		strings.Contains(end.Message, "context canceled") || strings.Contains(end.Message, "deadline exceeded") || strings.Contains(end.Message, "signal: killed"))
+}
+
+// unknown reports whether nobody saw how a container ended: containerd was not there then, or has lost it.
+func unknown(end *corev1.ContainerStateTerminated) bool {
+	return end.Reason == "Unknown" || end.Reason == "ContainerStatusUnknown"
 }
 
 // waiting tells why a pod is not usable yet, and whether it never will be.

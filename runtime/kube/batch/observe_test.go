@@ -95,3 +95,62 @@ func TestObserve(t *testing.T) {
 		}
 	}
 }
+
+// TestStillborn: which pods another one may do better than, going by what a kubelet reports.
+func TestStillborn(t *testing.T) {
+	ended := func(reason, message string) corev1.ContainerState {
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 128, Reason: reason, Message: message}}
+	}
+	canceled := ended("StartError", "failed to start containerd task \"0a1b\": context canceled: unknown")
+	killed := ended("StartError", "failed to create containerd task: failed to start shim: start failed: : signal: killed: unknown")
+	missing := ended("StartError", "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "+
+		"unable to start container process: exec: \"nothing\": executable file not found in $PATH: unknown")
+	runs := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
+	waits := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}
+	for name, test := range map[string]struct {
+		phase     corev1.PodPhase
+		podReason string
+		init      corev1.ContainerState
+		main      corev1.ContainerState
+		sidecar   corev1.ContainerState
+		change    func(pod *corev1.Pod)
+		recorded  bool
+		want      string // a part of the message; empty: it is not
+	}{
+		"the init container was cut short":         {phase: corev1.PodFailed, init: canceled, main: waits, want: "container init did not start"},
+		"the main container was cut short":         {phase: corev1.PodFailed, main: canceled, want: "container main did not start: failed to start"},
+		"even when its address is known":           {phase: corev1.PodFailed, main: canceled, recorded: true, want: "main"},
+		"a container beside it was cut short":      {phase: corev1.PodRunning, main: runs, sidecar: canceled, want: "container sidecar"},
+		"the kubelet starts it again":              {phase: corev1.PodRunning, main: canceled, change: func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyAlways }},
+		"the kubelet starts the sidecar again":     {phase: corev1.PodPending, init: canceled, change: func(pod *corev1.Pod) { pod.Spec.InitContainers[0].RestartPolicy = new(corev1.ContainerRestartPolicy) }},
+		"it ran before":                            {phase: corev1.PodFailed, main: canceled, change: func(pod *corev1.Pod) { pod.Status.ContainerStatuses[0].RestartCount = 1 }},
+		"no such program":                          {phase: corev1.PodFailed, main: missing},
+		"the shim was killed":                      {phase: corev1.PodFailed, main: killed, want: "signal: killed"},
+		"nobody saw the init container's end":      {phase: corev1.PodFailed, init: ended("Unknown", ""), main: waits, want: "container init"},
+		"nobody saw the main container's end":      {phase: corev1.PodFailed, main: ended("Unknown", "")},
+		"it says so itself":                        {phase: corev1.PodFailed, main: ended("Error", "context canceled")},
+		"turned away by the node":                  {phase: corev1.PodFailed, podReason: "OutOfcpu", want: "OutOfcpu"},
+		"turned away without a word":               {phase: corev1.PodFailed, want: "ended before a container ran"},
+		"evicted before it ran":                    {phase: corev1.PodFailed, podReason: "Evicted", main: waits, want: "evicted"},
+		"evicted, and nobody knows whether it ran": {phase: corev1.PodFailed, podReason: "Evicted", recorded: true},
+		"evicted after it ran":                     {phase: corev1.PodFailed, podReason: "Evicted", main: ended("Error", "")},
+		"stopped by its deadline":                  {phase: corev1.PodFailed, podReason: "DeadlineExceeded"},
+		"on its way":                               {phase: corev1.PodPending, main: waits},
+		"usable":                                   {phase: corev1.PodRunning, main: runs, sidecar: runs},
+	} {
+		pod := new(corev1.Pod)
+		pod.Spec.NodeName, pod.Spec.RestartPolicy = "n", corev1.RestartPolicyNever
+		pod.Spec.InitContainers = []corev1.Container{{Name: "init"}}
+		pod.Spec.Containers = []corev1.Container{{Name: "main"}, {Name: "sidecar"}}
+		pod.Status.Phase, pod.Status.Reason = test.phase, test.podReason
+		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", State: test.init}}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: test.main}, {Name: "sidecar", State: test.sidecar}}
+		if test.change != nil {
+			test.change(pod)
+		}
+		reason, message := stillborn(pod, test.recorded)
+		if (reason == "") != (test.want == "") || !strings.Contains(message, test.want) {
+			t.Errorf("%s: %q: %q, want %q", name, reason, message, test.want)
+		}
+	}
+}
