@@ -3,8 +3,14 @@ package kube_test
 import (
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/e2e/lives"
@@ -12,7 +18,8 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// testNetworkPolicy: the sidecar in the pod lets a sandbox reach what its policy allows and nothing else, and a change of it holds at once.
+// testNetworkPolicy: the sidecar in the pod lets a sandbox reach what its policy allows and nothing else; a change of it holds at once, and
+// after the death of the sidecar, too.
 func testNetworkPolicy(t *testing.T) {
 	s := lives.Start(t, onKubernetes(), lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
 	served := lives.Request(baseImage, "python3", "-m", "http.server", "8000")
@@ -40,6 +47,54 @@ func testNetworkPolicy(t *testing.T) {
 		t.Fatalf("change the policy: %s", got)
 	}
 	want(other, one)
+
+	if kubernetes.Folder == "" {
+		return // the processes of somebody else's nodes cannot be killed
+	}
+	killSidecar(t, s.Instance, id+"-0")
+	want(other, one) // what holds is the policy that was set last, not the one of its creation
+}
+
+// killSidecar kills all processes of a pod's egress container, and waits until the kubelet has started it again.
+func killSidecar(t *testing.T, namespace, name string) {
+	t.Helper()
+	sidecar := func() (status corev1.ContainerStatus) {
+		var pod corev1.Pod
+		if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &pod); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range pod.Status.InitContainerStatuses {
+			if s.Name == "egress" {
+				status = s
+			}
+		}
+		return status
+	}
+	_, container, _ := strings.Cut(sidecar().ContainerID, "://")
+	groups, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil || container == "" {
+		t.Fatalf("the egress container %q, %v", container, err)
+	}
+	killed := 0
+	for _, path := range groups {
+		text, err := os.ReadFile(path)
+		if err != nil || !strings.Contains(string(text), container) { // an error: it has ended
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = syscall.Kill(pid, syscall.SIGKILL) // its first process takes the others with it
+		killed++
+	}
+	if killed == 0 {
+		t.Fatalf("no process of container %s", container)
+	}
+	lives.Eventually(t, "the sidecar is started again", func() bool {
+		status := sidecar()
+		return status.RestartCount > 0 && status.Started != nil && *status.Started
+	})
 }
 
 // addressOf returns the address of a sandbox's pod.

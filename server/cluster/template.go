@@ -22,11 +22,15 @@ const (
 	containerInstall = "install-execd"
 
 	volumeDaemon       = "sandbox-execd"
+	volumeEgress       = "sandbox-egress"
 	volumeClientPrefix = "v-"
 )
 
 // resourceGPU is the resource of a device plugin that resourceLimits.gpu counts.
 const resourceGPU corev1.ResourceName = "nvidia.com/gpu"
+
+// egressState is where the egress sidecar keeps what must survive its container.
+const egressState = "/run/egress"
 
 // readyAttempts is how often, once a second, a container may fail its readiness or startup probe.
 const readyAttempts = 60
@@ -142,10 +146,13 @@ func (c *Cluster) wallIn(pod *corev1.PodSpec, policy *lifecycle.NetworkPolicy) e
 	if !whole {
 		return lifecycle.Invalidf("networkPolicy: is too large for a pod; it must fit into 100 KiB of JSON")
 	}
+	variables["EGRESS_STATE_DIR"] = egressState
 	var env []corev1.EnvVar
 	for _, name := range sortedKeys(variables) {
 		env = append(env, corev1.EnvVar{Name: name, Value: literal(variables[name])})
 	}
+	// The policy that holds outlives the container: one that is started again must not fall back to what the sandbox was created with.
+	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: volumeEgress, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 	always := corev1.ContainerRestartPolicyAlways
 	sidecar := corev1.Container{
 		Name:          containerEgress,
@@ -154,6 +161,7 @@ func (c *Cluster) wallIn(pod *corev1.PodSpec, policy *lifecycle.NetworkPolicy) e
 		Env:           env,
 		Ports:         []corev1.ContainerPort{{Name: "egress", ContainerPort: lifecycle.SidecarPort}},
 		Resources:     fixed("1", "64Mi"),
+		VolumeMounts:  []corev1.VolumeMount{{Name: volumeEgress, MountPath: egressState}},
 		StartupProbe: &corev1.Probe{
 			ProbeHandler:     httpGet("/healthz", lifecycle.SidecarPort),
 			PeriodSeconds:    1,
