@@ -267,6 +267,8 @@ func (p *player) compare(batches []v1alpha1.BatchSandbox, pods []corev1.Pod) err
 			continue // the record
 		case !wanted:
 			return fmt.Errorf("batch %s is there: %s, expires %v", batch.Name, batch.Status.Phase, batch.Spec.ExpireTime)
+		case batch.Status.Phase == v1alpha1.PhaseFailed:
+			p.t.Fatalf("batch %s has ended by itself: %s: %s", batch.Name, batch.Status.Reason, batch.Status.Message)
 		case batch.Status.Phase != v1alpha1.PhaseRunning || batch.Status.Ready != batch.Spec.Replicas:
 			return fmt.Errorf("batch %s is %s (%s), %d of %d are ready", batch.Name, batch.Status.Phase, batch.Status.Reason, batch.Status.Ready, batch.Spec.Replicas)
 		}
