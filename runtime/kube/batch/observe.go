@@ -166,10 +166,14 @@ func stillborn(pod *corev1.Pod, recorded bool) (reason, message string) {
 	statuses := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 	for i, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		status := containerStatus(statuses, c.Name)
-		if status == nil || status.State.Terminated == nil || status.RestartCount > 0 || c.RestartPolicy != nil || restarts(pod, status.State.Terminated) {
+		if status == nil || status.State.Terminated == nil || c.RestartPolicy != nil || restarts(pod, status.State.Terminated) {
 			continue
 		}
-		if end := status.State.Terminated; brokenOff(end) || i < len(pod.Spec.InitContainers) && unknown(end) {
+		isInit := i < len(pod.Spec.InitContainers)
+		if !isInit && status.LastTerminationState.Terminated != nil {
+			continue // it was made a second time, and may have run the first time
+		}
+		if end := status.State.Terminated; brokenOff(end) || isInit && unknown(end) {
 			_, reason, message = exit(c.Name, end)
 			return reason, message
 		}

@@ -117,13 +117,18 @@ func TestStillborn(t *testing.T) {
 		recorded  bool
 		want      string // a part of the message; empty: it is not
 	}{
-		"the init container was cut short":         {phase: corev1.PodFailed, init: canceled, main: waits, want: "container init did not start"},
-		"the main container was cut short":         {phase: corev1.PodFailed, main: canceled, want: "container main did not start: failed to start"},
-		"even when its address is known":           {phase: corev1.PodFailed, main: canceled, recorded: true, want: "main"},
-		"a container beside it was cut short":      {phase: corev1.PodRunning, main: runs, sidecar: canceled, want: "container sidecar"},
-		"the kubelet starts it again":              {phase: corev1.PodRunning, main: canceled, change: func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyAlways }},
-		"the kubelet starts the sidecar again":     {phase: corev1.PodPending, init: canceled, change: func(pod *corev1.Pod) { pod.Spec.InitContainers[0].RestartPolicy = new(corev1.ContainerRestartPolicy) }},
-		"it ran before":                            {phase: corev1.PodFailed, main: canceled, change: func(pod *corev1.Pod) { pod.Status.ContainerStatuses[0].RestartCount = 1 }},
+		"the init container was cut short":     {phase: corev1.PodFailed, init: canceled, main: waits, want: "container init did not start"},
+		"the main container was cut short":     {phase: corev1.PodFailed, main: canceled, want: "container main did not start: failed to start"},
+		"even when its address is known":       {phase: corev1.PodFailed, main: canceled, recorded: true, want: "main"},
+		"a container beside it was cut short":  {phase: corev1.PodRunning, main: runs, sidecar: canceled, want: "container sidecar"},
+		"the kubelet starts it again":          {phase: corev1.PodRunning, main: canceled, change: func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyAlways }},
+		"the kubelet starts the sidecar again": {phase: corev1.PodPending, init: canceled, change: func(pod *corev1.Pod) { pod.Spec.InitContainers[0].RestartPolicy = new(corev1.ContainerRestartPolicy) }},
+		"it ran before": {phase: corev1.PodFailed, main: canceled, change: func(pod *corev1.Pod) {
+			pod.Status.ContainerStatuses[0].LastTerminationState = ended("Unknown", "")
+		}},
+		"an init container that was made twice": {phase: corev1.PodFailed, init: canceled, main: waits, want: "container init", change: func(pod *corev1.Pod) {
+			pod.Status.InitContainerStatuses[0].RestartCount, pod.Status.InitContainerStatuses[0].LastTerminationState = 1, ended("Unknown", "")
+		}},
 		"no such program":                          {phase: corev1.PodFailed, main: missing},
 		"the shim was killed":                      {phase: corev1.PodFailed, main: killed, want: "signal: killed"},
 		"nobody saw the init container's end":      {phase: corev1.PodFailed, init: ended("Unknown", ""), main: waits, want: "container init"},
