@@ -32,7 +32,9 @@ const (
 // the other and at random moments. Afterwards everything is as it was asked for, and nothing else is there. The last two are left alone
 // in a cluster of KUBECONFIG.
 func TestKills(t *testing.T) {
-	s := lives.Start(t, onKubernetes(), lives.Plan{Program: true})
+	backend := onKubernetes()
+	backend.Settings = settings(patience) // kubelets that are dead, or have much to catch up with, start no pods
+	s := lives.Start(t, backend, lives.Plan{Program: true})
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	p := &player{t: t, Service: s, folder: t.TempDir(), random: rand.New(rand.NewPCG(seed, 0)), alive: map[string]*v1alpha1.BatchSandbox{}}

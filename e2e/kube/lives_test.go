@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -36,7 +37,7 @@ func TestSandboxes(t *testing.T) {
 func onKubernetes() lives.Backend {
 	return lives.Backend{
 		Images:    lives.Images{Busybox: busyboxImage, Base: baseImage},
-		Settings:  settings,
+		Settings:  settings(90 * time.Second),
 		Leftovers: leftovers,
 		Clear: func(t *testing.T, instance string) {
 			for _, list := range []client.Object{&v1alpha1.BatchSandbox{}, &corev1.Pod{}, &corev1.Secret{}} {
@@ -136,11 +137,14 @@ func testEventsBeginAnewAfterKills(t *testing.T, b lives.Backend) {
 	}
 }
 
-func settings(t *testing.T, instance string) string {
-	seen("execd", "egress", "task-executor")
-	space(t, instance)
-	return fmt.Sprintf("[runtime]\ntype = \"kubernetes\"\nexecd_image = %q\n[kubernetes]\nkubeconfig_path = %q\nnamespace = %q\nprovision_timeout = 90\n",
-		execdImage, kubernetes.Kubeconfig, instance)
+// settings chooses the cluster. The time that sandboxes have to become usable is short enough for tests to wait for its end.
+func settings(provision time.Duration) func(*testing.T, string) string {
+	return func(t *testing.T, instance string) string {
+		seen("execd", "egress", "task-executor")
+		space(t, instance)
+		return fmt.Sprintf("[runtime]\ntype = \"kubernetes\"\nexecd_image = %q\n[kubernetes]\nkubeconfig_path = %q\nnamespace = %q\nprovision_timeout = %d\n",
+			execdImage, kubernetes.Kubeconfig, instance, provision/time.Second)
+	}
 }
 
 // leftovers are pods in which something may run, Secrets, and BatchSandboxes that have not ended. A pod that has ended stays with the record,
