@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -56,6 +57,7 @@ type Wall struct {
 
 	mu         sync.Mutex
 	conn       *nftables.Conn
+	reader     *netlink.Conn // of sets
 	table      *nftables.Table
 	verdict    *nftables.Chain // of outgoing packets
 	answer     *nftables.Chain // of incoming packets that answer outgoing ones
@@ -75,13 +77,17 @@ func Build(options Options, compiled *policy.Compiled) (*Wall, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
-	w := &Wall{conn: conn, mark: newMark()}
+	reader, err := netlink.Dial(syscall.NETLINK_NETFILTER, nil)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open netlink: %w", err), conn.CloseLasting())
+	}
+	w := &Wall{conn: conn, reader: reader, mark: newMark()}
 	w.raise(options)
 	if err = w.fill(compiled); err == nil {
 		err = w.conn.Flush()
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("build the wall: %w", err), conn.CloseLasting())
+		return nil, errors.Join(fmt.Errorf("build the wall: %w", err), conn.CloseLasting(), reader.Close())
 	}
 	return w, nil
 }
@@ -114,7 +120,7 @@ func (w *Wall) Close() error {
 	if w.gate != nil {
 		err = w.gate.Close()
 	}
-	return errors.Join(err, w.conn.CloseLasting())
+	return errors.Join(err, w.conn.CloseLasting(), w.reader.Close())
 }
 
 // Apply puts a policy into force, in one step, for open connections too. Of the addresses that names resolved to those stay that
@@ -137,7 +143,7 @@ func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, add 
 		lacking = merge(learned, add)
 	}
 	oldSets, oldInUse := w.stale, w.inUse
-	err = errors.Join(w.addElements(w.learned, lacking), w.fill(compiled), w.addElements(w.inUse, inUse))
+	err = errors.Join(w.addElements(w.learned, lacking), w.fill(compiled), w.addElements(w.inUse, merge(inUse)))
 	if err == nil {
 		for _, set := range oldSets {
 			w.conn.DelSet(set)
@@ -151,37 +157,35 @@ func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, add 
 	return nil
 }
 
-// living returns the elements of a set that have not timed out and that keep tells to keep, and whether there are others.
-func (w *Wall) living(set *nftables.Set, keep func(netip.Addr) bool) (kept []nftables.SetElement, left bool, err error) {
-	elements, err := w.conn.GetSetElements(set)
+// living returns the addresses of a set that have not timed out and that keep tells to keep, and whether there are others.
+func (w *Wall) living(set *nftables.Set, keep func(netip.Addr) bool) (kept []Address, left bool, err error) {
+	all, err := w.elements(set)
 	if err != nil {
 		return nil, false, fmt.Errorf("read set %s: %w", set.Name, err)
 	}
-	kept = elements[:0]
-	for _, element := range elements {
-		addr, ok := netip.AddrFromSlice(element.Key)
-		if ok && element.Expires > 0 && keep(addr) {
-			kept = append(kept, nftables.SetElement{Key: element.Key, Timeout: element.Expires})
+	kept = all[:0]
+	for _, address := range all {
+		if address.For > 0 && keep(address.Addr) {
+			kept = append(kept, address)
 		}
 	}
-	return kept, len(kept) < len(elements), nil
+	return kept, len(kept) < len(all), nil
 }
 
-// missing returns what elements lack of the addresses, and whether one of the others has to stay for longer than its element does.
-func missing(elements []nftables.SetElement, addresses []Address) (lacking []nftables.SetElement, longer bool) {
-	until := make(map[netip.Addr]time.Duration, len(elements))
-	for _, element := range elements {
-		addr, _ := netip.AddrFromSlice(element.Key)
-		until[addr] = element.Timeout
+// missing returns what a set with these addresses lacks of others, and whether one of the others has to stay for longer than it does there.
+func missing(there, wanted []Address) (lacking []nftables.SetElement, longer bool) {
+	until := make(map[netip.Addr]time.Duration, len(there))
+	for _, address := range there {
+		until[address.Addr] = address.For
 	}
-	for _, address := range addresses {
-		left, there := until[address.Addr]
-		if !there {
+	for _, address := range wanted {
+		left, known := until[address.Addr]
+		if !known {
 			until[address.Addr] = address.For
 			lacking = append(lacking, nftables.SetElement{Key: address.Addr.AsSlice(), Timeout: address.For})
 		}
 		// The clocks of the kernel's elements were started a little later than ours, never earlier.
-		longer = longer || there && address.For > left
+		longer = longer || known && address.For > left
 	}
 	return lacking, longer
 }
@@ -207,9 +211,9 @@ func (w *Wall) Learn(addresses []Address) error {
 		}
 	}
 	// Adding an element that exists leaves its time as it is, so it is deleted first; deleting one that has timed out fails.
-	err := w.renew(merge(nil, fresh), merge(nil, known))
+	err := w.renew(merge(fresh), merge(known))
 	if errors.Is(err, syscall.ENOENT) {
-		err = w.renewEach(merge(nil, addresses), merge(nil, known))
+		err = w.renewEach(merge(addresses), merge(known))
 	}
 	if err != nil {
 		return fmt.Errorf("learn addresses: %w", err)
@@ -263,14 +267,11 @@ func (w *Wall) addElements(set *nftables.Set, elements []nftables.SetElement) er
 	return nil
 }
 
-// merge adds addresses to elements, each once, for the longer of the times.
-func merge(elements []nftables.SetElement, addresses []Address) []nftables.SetElement {
-	at := make(map[netip.Addr]int, len(elements)+len(addresses))
-	for i, element := range elements {
-		addr, _ := netip.AddrFromSlice(element.Key)
-		at[addr] = i
-	}
-	for _, address := range addresses {
+// merge makes elements of the addresses of all lists, each once, for the longer of the times.
+func merge(lists ...[]Address) []nftables.SetElement {
+	var elements []nftables.SetElement
+	at := make(map[netip.Addr]int)
+	for _, address := range slices.Concat(lists...) {
 		if i, ok := at[address.Addr]; ok {
 			elements[i].Timeout = max(elements[i].Timeout, address.For)
 			continue
