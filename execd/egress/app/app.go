@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"time"
 
@@ -92,7 +91,7 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 	}
 	opened = append(opened, packets.Close)
 	g := guard.New(guard.Options{
-		Policy: compiled, Wall: w, Store: store, Own: own, Log: decisions.New(time.Now), Logger: logger, Clock: time.Now,
+		Policy: compiled, Wall: w, Store: store, Own: newInterfaces(time.Now).own, Log: decisions.New(time.Now), Logger: logger, Clock: time.Now,
 	})
 	server, err := api.New(api.Options{
 		Guard: g, Token: settings.AccessToken, Started: time.Now(), Restarts: settings.Restarts, Logger: logger,
@@ -124,26 +123,6 @@ func nameServers(settings config.Settings) ([]netip.AddrPort, error) {
 		err = fmt.Errorf("%s names no IPv4 name server that can be asked from here: name some with --upstream", resolvConf)
 	}
 	return servers, err
-}
-
-// own returns what tells whether an address is one of this network namespace. Interfaces may come later, so they are asked anew by each
-// function that is returned; once, because that takes as long as hundreds of decisions.
-func own() func(netip.Addr) bool {
-	interfaces := sync.OnceValues(net.InterfaceAddrs)
-	return func(addr netip.Addr) bool {
-		addresses, err := interfaces()
-		if err != nil {
-			return true // what is not known is not allowed
-		}
-		return slices.ContainsFunc(addresses, func(address net.Addr) bool {
-			network, ok := address.(*net.IPNet)
-			if !ok {
-				return false
-			}
-			ip, ok := netip.AddrFromSlice(network.IP)
-			return ok && ip.Unmap() == addr
-		})
-	}
 }
 
 // Addr returns the address of the API.

@@ -47,6 +47,7 @@ type Options struct {
 type Guard struct {
 	options  Options
 	requests chan request
+	changed  chan struct{} // one element stands for any number of changes of the policy
 
 	mu       sync.Mutex // held while the policy changes or addresses are learned, so that these never cross
 	compiled *policy.Compiled
@@ -59,7 +60,7 @@ type Guard struct {
 // New returns a guard. Addresses are learned while [Guard.Run] runs.
 func New(options Options) *Guard {
 	return &Guard{
-		options: options, requests: make(chan request, maxBatch),
+		options: options, requests: make(chan request, maxBatch), changed: make(chan struct{}, 1),
 		compiled: options.Policy, now: options.Policy, known: newBook(),
 	}
 }
@@ -92,6 +93,12 @@ func (g *Guard) Remove(targets []string) (policy.Policy, error) {
 func (g *Guard) change(next func(policy.Policy) (policy.Policy, error)) (policy.Policy, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	defer func() {
+		select {
+		case g.changed <- struct{}{}:
+		default:
+		}
+	}()
 	before := g.compiled.Policy()
 	wanted, err := next(before)
 	if err != nil {

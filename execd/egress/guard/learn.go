@@ -22,7 +22,7 @@ const (
 	// clockSkew is how much later than here an address may time out in the kernel.
 	clockSkew = 5 * time.Second
 
-	// rest is how long no answer was learned before memory is given back.
+	// rest is how long no answer was learned and no policy changed before memory is given back.
 	rest = 2 * time.Second
 
 	// maxBatch is how many answers are learned in one step at most.
@@ -52,8 +52,10 @@ func (g *Guard) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-quiet.C:
-			// Once after each time of activity: what a burst of queries took is given back.
+			// Once after each time of activity: what a burst of queries or a change took is given back.
 			debug.FreeOSMemory()
+		case <-g.changed:
+			quiet.Reset(rest)
 		case first := <-g.requests:
 			batch := []request{first}
 			for more := true; more && len(batch) < maxBatch; {
@@ -165,7 +167,7 @@ func (b *book) names(addr netip.Addr) []string {
 
 // living returns the addresses that hold and are allowed.
 func (b *book) living(now time.Time, allowed func(netip.Addr, []string) bool) []wall.Address {
-	var all []wall.Address
+	all := make([]wall.Address, 0, len(b.entries))
 	for addr, e := range b.entries {
 		if e.until.After(now) && allowed(addr, e.names) {
 			all = append(all, wall.Address{Addr: addr, For: e.until.Sub(now)})
