@@ -37,6 +37,7 @@ type requestState struct {
 	// Handlers may add log fields from goroutines of their own.
 	mu     sync.Mutex
 	fields []logField
+	few    [3]logField // what fields is made of as long as there are no more
 }
 
 type logField struct {
@@ -108,6 +109,9 @@ func LogField(ctx context.Context, key string, value any) {
 	}
 	state.mu.Lock()
 	defer state.mu.Unlock()
+	if state.fields == nil {
+		state.fields = state.few[:0]
+	}
 	state.fields = append(state.fields, logField{key, value})
 }
 

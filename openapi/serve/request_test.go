@@ -139,3 +139,43 @@ func TestAccessLog(t *testing.T) {
 		}
 	}
 }
+
+// A service of one handler has all that others have, whatever method and path a request comes with.
+func TestHandleAll(t *testing.T) {
+	s := start(t, nil, setup{routes: func(server *serve.Server) {
+		server.HandleAll("doAnything", func(c echo.Context) error {
+			c.SetPath("anywhere")
+			serve.LogField(c.Request().Context(), "one", 1)
+			switch c.Request().Method {
+			case http.MethodDelete:
+				return errLost
+			case http.MethodPatch:
+				panic("oh no")
+			}
+			for _, name := range []string{"two", "three", "four"} {
+				serve.LogField(c.Request().Context(), name, name)
+			}
+			return c.String(http.StatusOK, c.Request().Method+" "+c.Request().RequestURI)
+		})
+	}})
+	for _, method := range []string{"GET", "POST", "OWN"} {
+		if got := s.request(method, "/v1/widgets/%61?b", "", "X-Request-ID: "+method); got.StatusCode != 200 || got.body != method+" /v1/widgets/%61?b" || got.Header.Get("X-Request-ID") != method {
+			t.Errorf("%s: %d %q, headers %v", method, got.StatusCode, got.body, got.Header)
+		}
+		line := s.logs.find(t, "request", "request_id", method)
+		for field, want := range map[string]any{"route": "anywhere", "operation": "doAnything", "status": 200.0, "one": 1.0, "two": "two", "three": "three", "four": "four"} {
+			if line[field] != want {
+				t.Errorf("%s: %s is %v, want %v", method, field, line[field], want)
+			}
+		}
+	}
+	for _, method := range []string{"DELETE", "PATCH"} {
+		got := s.request(method, "/", "", "X-Request-ID: "+method)
+		if code, _ := got.problem(t); got.StatusCode != 500 || code != "INTERNAL_ERROR" {
+			t.Errorf("%s: %d %s", method, got.StatusCode, got.body)
+		}
+		if line := s.logs.find(t, "request", "request_id", method); line["status"] != 500.0 || line["one"] != 1.0 {
+			t.Errorf("%s is logged as %v", method, line)
+		}
+	}
+}

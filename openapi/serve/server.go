@@ -72,6 +72,7 @@ type Options struct {
 type Server struct {
 	options    Options
 	echo       *echo.Echo
+	only       echo.HandlerFunc // nil while requests go through the router, see HandleAll
 	operations map[string]*operation
 	challenge  string
 	callers    *buckets // requests, by caller
@@ -128,10 +129,25 @@ func New(options Options) (*Server, error) {
 // Echo is the router to register handlers on.
 func (s *Server) Echo() *echo.Echo { return s.echo }
 
+// HandleAll sends every request to one handler under the name of an operation, past
+// the router, and with the middleware of this package alone. It is for a service whose
+// document has no paths and which takes many small requests: echo would look for a
+// route and put the middleware around the handler again for each of them.
+func (s *Server) HandleAll(operation string, handler echo.HandlerFunc) {
+	s.only = s.logAccess(recoverPanics(s.Named(operation, false)(handler)))
+}
+
 // ServeHTTP makes the server an [http.Handler].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	state := s.identify(w, r)
-	s.echo.ServeHTTP(w, state.request)
+	if s.only == nil {
+		s.echo.ServeHTTP(w, state.request)
+	} else {
+		c := s.echo.AcquireContext()
+		c.Reset(state.request, w)
+		_ = s.only(c) // logAccess has answered an error
+		s.echo.ReleaseContext(c)
+	}
 	if state.rest != nil {
 		s.proceed(state, w, r)
 	}

@@ -85,8 +85,7 @@ func (g *Gateway) handler(logger zerolog.Logger) (*serve.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	name := server.Named(operation, false)
-	server.Echo().Use(func(echo.HandlerFunc) echo.HandlerFunc { return name(g.serve) })
+	server.HandleAll(operation, g.serve)
 	return server, nil
 }
 
