@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"net"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -14,16 +15,28 @@ const stuckAfter = 2 * time.Minute
 type answer struct {
 	http.ResponseWriter
 	controller *http.ResponseController
-	own        http.Header // what the layers around us have set; it stands
-	shared     bool        // Target.SharedOrigin
-	taken      bool        // the connection was taken over for another protocol
+	own        []header // what the layers around us have set; it stands
+	shared     bool     // Target.SharedOrigin
+	taken      bool     // the connection was taken over for another protocol
 	// length is that of a small answer, 0 for any other. Such a one leaves in one piece when
 	// it came in one: a timer to send its parts on would cost as much as the rest of its way.
 	length, written int64
 }
 
+// header is one of an [http.Header].
+type header struct {
+	name   string
+	values []string
+}
+
 func newAnswer(w http.ResponseWriter, shared bool) *answer {
-	return &answer{ResponseWriter: w, controller: http.NewResponseController(w), own: w.Header().Clone(), shared: shared}
+	before := w.Header()
+	own := make([]header, 0, len(before))
+	for name, values := range before {
+		// Values that are added to it later are not ours.
+		own = append(own, header{name, slices.Clip(values)})
+	}
+	return &answer{ResponseWriter: w, controller: http.NewResponseController(w), own: own, shared: shared}
 }
 
 // Unwrap lets an http.ResponseController through.
@@ -32,10 +45,10 @@ func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 // restore puts back the headers of the layers around us, which an interim response
 // has emptied, and takes the same ones out of the server's.
 func (a *answer) restore(server http.Header) {
-	header := a.Header()
-	for name, values := range a.own {
-		header[name] = values
-		server.Del(name)
+	to := a.Header()
+	for _, own := range a.own {
+		to[own.name] = own.values
+		server.Del(own.name)
 	}
 }
 

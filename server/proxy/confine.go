@@ -13,9 +13,9 @@ import (
 const sandboxPolicy = "sandbox allow-scripts allow-forms allow-popups allow-downloads"
 
 // originWide are headers whose effect is on the whole origin of an answer, or on its
-// whole host, and not on the answer alone.
+// whole host, and not on the answer alone. They are in net/http's own spelling.
 var originWide = []string{
-	"Alt-Svc", "Clear-Site-Data", "NEL", "Public-Key-Pins", "Report-To", "Service-Worker-Allowed", "Strict-Transport-Security",
+	"Alt-Svc", "Clear-Site-Data", "Nel", "Public-Key-Pins", "Report-To", "Service-Worker-Allowed", "Strict-Transport-Security",
 }
 
 // confine takes out of an answer what would reach beyond the target's prefix in a
@@ -27,7 +27,7 @@ func confine(response *http.Response, r *http.Request, target Target) {
 		response.Header.Add("Content-Security-Policy", sandboxPolicy)
 	}
 	for _, name := range originWide {
-		response.Header.Del(name)
+		delete(response.Header, name)
 	}
 	cookies := response.Header["Set-Cookie"]
 	for i, cookie := range cookies {
@@ -39,7 +39,7 @@ func confine(response *http.Response, r *http.Request, target Target) {
 func confineInterim(header http.Header) {
 	header.Del("Set-Cookie")
 	for _, name := range originWide {
-		header.Del(name)
+		delete(header, name)
 	}
 }
 

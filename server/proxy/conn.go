@@ -35,6 +35,11 @@ type conn struct {
 	header   int64       // bytes that may still come before a header has to be whole; negative when anything may
 	answered bool        // something of an answer has come
 	release  func() bool // ends the watch on the request's context
+
+	// For open, made once.
+	look   func(fd uintptr) bool
+	one    [1]byte // what it reads
+	looked error   // what it got
 }
 
 func newConn(p *pool, address string, opened net.Conn) (*conn, error) {
@@ -50,6 +55,10 @@ func newConn(p *pool, address string, opened net.Conn) (*conn, error) {
 	}
 	c := &conn{pool: p, address: address, net: opened, raw: raw, w: bufio.NewWriter(opened)}
 	c.r = bufio.NewReader(c)
+	c.look = func(fd uintptr) bool {
+		_, c.looked = syscall.Read(int(fd), c.one[:])
+		return true
+	}
 	return c, nil
 }
 
@@ -76,13 +85,8 @@ func (c *conn) close() { _ = c.net.Close() } // nobody waits for anything on it
 // open looks whether the server has kept the connection, without waiting. It has no
 // reason to have sent anything.
 func (c *conn) open() bool {
-	var one [1]byte
-	var got error
-	err := c.raw.Read(func(fd uintptr) bool {
-		_, got = syscall.Read(int(fd), one[:])
-		return true
-	})
-	return err == nil && errors.Is(got, syscall.EAGAIN)
+	err := c.raw.Read(c.look)
+	return err == nil && errors.Is(c.looked, syscall.EAGAIN)
 }
 
 // roundTrip sends the request and reads the header of the answer. After an error the

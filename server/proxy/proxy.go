@@ -125,11 +125,11 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 	if err != nil {
 		return err
 	}
+	to := newAnswer(w, target.SharedOrigin)
 	// Without it net/http reads the rest of the request before it sends the first byte of
 	// the answer. A writer that cannot do it works in turns, as before.
-	_ = http.NewResponseController(w).EnableFullDuplex()
+	_ = to.controller.EnableFullDuplex()
 
-	to := newAnswer(w, target.SharedOrigin)
 	var body *requestBody
 	var failure error
 	var forward httputil.ReverseProxy
@@ -203,16 +203,16 @@ func explain(r *http.Request, body *requestBody, failure error) error {
 // rewrite makes the request that the server sees. ReverseProxy has taken the
 // hop-by-hop headers out before, and puts those of an upgrade back.
 func rewrite(pr *httputil.ProxyRequest, target Target, below *url.URL) {
-	u := *below
+	u := below // of this request alone
 	u.Scheme, u.Host, u.User = "http", target.Address, nil
 	// Opaque goes out untouched, but with two slashes in front it would be taken for a
 	// host.
-	raw := target.Path + rawPath(&u)
+	raw := target.Path + rawPath(u)
 	u.Path, u.RawPath = target.Path+u.Path, raw
 	if !strings.HasPrefix(raw, "//") {
 		u.Opaque = raw
 	}
-	pr.Out.URL = &u
+	pr.Out.URL = u
 	pr.Out.Host = target.Address
 
 	in, out := pr.In.Header, pr.Out.Header
