@@ -160,8 +160,8 @@ func exit(container string, end *corev1.ContainerStateTerminated) (failed bool, 
 // meet; empty when it did not. The caller says whether the record knows an address of the pod.
 //
 // A kubelet that dies breaks off the start of a container, a containerd that dies does not see how an init container ended, and nobody starts
-// them again where the restart policy is Never; a pod with such a container can never have been ready. A node may also turn a pod away after the scheduler gave it one.
-// The kubelet then wipes what the pod's status said, so that only the record can tell whether it ran before.
+// them again where the restart policy is Never; a pod with such a container can never have been ready. A node may also turn a pod away that
+// the scheduler gave it. The kubelet then wipes what the pod's status said, so that only the record can tell whether it ran before.
 func stillborn(pod *corev1.Pod, recorded bool) (reason, message string) {
 	statuses := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 	for i, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
