@@ -119,9 +119,8 @@ func ending(pod *corev1.Pod) (failed bool, reason, message string) {
 	}
 	statuses := slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses)
 	for i, name := range names {
-		status := containerStatus(statuses, name)
-		if status != nil && status.State.Terminated != nil && (i == 0 || status.State.Terminated.ExitCode != 0) {
-			return exit(name, status.State.Terminated)
+		if end := lastEnd(pod, containerStatus(statuses, name)); end != nil && (i == 0 || end.ExitCode != 0) {
+			return exit(name, end)
 		}
 	}
 	switch {
@@ -135,6 +134,18 @@ func ending(pod *corev1.Pod) (failed bool, reason, message string) {
 		message = "the pod ended before a container ran, and its node does not say why"
 	}
 	return true, v1alpha1.ReasonContainerError, message
+}
+
+// lastEnd returns how a container ended, nil when it did not. One that the kubelet was about to make again when the pod was found to have
+// failed still waits for that.
+func lastEnd(pod *corev1.Pod, status *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
+	switch {
+	case status == nil:
+		return nil
+	case status.State.Terminated == nil && pod.Status.Phase == corev1.PodFailed:
+		return status.LastTerminationState.Terminated
+	}
+	return status.State.Terminated
 }
 
 // exit tells how a container ended. Its message has the last lines of the log where terminationMessagePolicy asks for them.
@@ -166,14 +177,15 @@ func stillborn(pod *corev1.Pod, recorded bool) (reason, message string) {
 	statuses := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 	for i, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		status := containerStatus(statuses, c.Name)
-		if status == nil || status.State.Terminated == nil || c.RestartPolicy != nil || restarts(pod, status.State.Terminated) {
+		end := lastEnd(pod, status)
+		if end == nil || c.RestartPolicy != nil || restarts(pod, end) {
 			continue
 		}
 		isInit := i < len(pod.Spec.InitContainers)
-		if !isInit && status.LastTerminationState.Terminated != nil {
+		if last := status.LastTerminationState.Terminated; !isInit && last != nil && last != end {
 			continue // it was made a second time, and may have run the first time
 		}
-		if end := status.State.Terminated; brokenOff(end) || isInit && unknown(end) {
+		if brokenOff(end) || isInit && unknown(end) {
 			_, reason, message = exit(c.Name, end)
 			return reason, message
 		}

@@ -123,6 +123,12 @@ func TestStillborn(t *testing.T) {
 		"a container beside it was cut short":  {phase: corev1.PodRunning, main: runs, sidecar: canceled, want: "container sidecar"},
 		"the kubelet starts it again":          {phase: corev1.PodRunning, main: canceled, change: func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyAlways }},
 		"the kubelet starts the sidecar again": {phase: corev1.PodPending, init: canceled, change: func(pod *corev1.Pod) { pod.Spec.InitContainers[0].RestartPolicy = new(corev1.ContainerRestartPolicy) }},
+		"about to be made again": {phase: corev1.PodFailed, init: waits, main: waits, want: "container init did not start", change: func(pod *corev1.Pod) {
+			pod.Status.InitContainerStatuses[0].LastTerminationState = canceled
+		}},
+		"about to be made again while others run": {phase: corev1.PodRunning, main: waits, sidecar: runs, change: func(pod *corev1.Pod) {
+			pod.Status.ContainerStatuses[0].LastTerminationState = canceled
+		}},
 		"it ran before": {phase: corev1.PodFailed, main: canceled, change: func(pod *corev1.Pod) {
 			pod.Status.ContainerStatuses[0].LastTerminationState = ended("Unknown", "")
 		}},
