@@ -2,6 +2,7 @@ package kube_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -219,7 +220,7 @@ func (p *player) delete(name string) {
 		case err != nil || got.Status == 204 || got.Status == 404:
 		case got.Status == 409: // it has ended by itself
 			status := p.Get(p.t, name).Status
-			p.t.Fatalf("sandbox %s is %s (%s: %s), want Running", name, status.State, status.Reason, status.Message)
+			p.endedByItself(name, status.Reason, status.Message)
 		default:
 			err = fmt.Errorf("%s", got)
 		}
@@ -233,7 +234,7 @@ func (p *player) check() {
 	eventually(p.t, "every batch is as it was asked for, and nothing else is there", func(ctx context.Context) error {
 		for _, id := range p.sandboxes {
 			if status := p.Get(p.t, id).Status; status.State == "Failed" {
-				p.t.Fatalf("sandbox %s has ended by itself: %s: %s", id, status.Reason, status.Message)
+				p.endedByItself(id, status.Reason, status.Message)
 			}
 		}
 		var batches v1alpha1.BatchSandboxList
@@ -256,6 +257,18 @@ func (p *player) check() {
 	}
 }
 
+// endedByItself fails the test, with what the kubelet reported of the pods.
+func (p *player) endedByItself(name, reason, message string) {
+	p.t.Helper()
+	var pods corev1.PodList
+	err := admin.List(context.Background(), &pods, client.InNamespace(p.Instance), client.MatchingLabels{v1alpha1.LabelBatch: name})
+	for _, pod := range pods.Items {
+		status, _ := json.Marshal(pod.Status)
+		p.t.Logf("pod %s: %s", pod.Name, status)
+	}
+	p.t.Fatalf("%s has ended by itself: %s: %s (pods: %v)", name, reason, message, err)
+}
+
 func (p *player) compare(batches []v1alpha1.BatchSandbox, pods []corev1.Pod) error {
 	missing := map[string]bool{}
 	for name := range p.alive {
@@ -270,7 +283,7 @@ func (p *player) compare(batches []v1alpha1.BatchSandbox, pods []corev1.Pod) err
 		case !wanted:
 			return fmt.Errorf("batch %s is there: %s, expires %v", batch.Name, batch.Status.Phase, batch.Spec.ExpireTime)
 		case batch.Status.Phase == v1alpha1.PhaseFailed:
-			p.t.Fatalf("batch %s has ended by itself: %s: %s", batch.Name, batch.Status.Reason, batch.Status.Message)
+			p.endedByItself(batch.Name, batch.Status.Reason, batch.Status.Message)
 		case batch.Status.Phase != v1alpha1.PhaseRunning || batch.Status.Ready != batch.Spec.Replicas:
 			return fmt.Errorf("batch %s is %s (%s), %d of %d are ready", batch.Name, batch.Status.Phase, batch.Status.Reason, batch.Status.Ready, batch.Spec.Replicas)
 		}
