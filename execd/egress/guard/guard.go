@@ -23,8 +23,9 @@ var ErrDenied = errors.New("denied by the policy that holds now")
 
 // Wall is the packet filter.
 type Wall interface {
-	// Apply puts a policy into force and keeps or adds learned addresses, all in one step.
-	Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, add []wall.Address) error
+	// Apply puts a policy into force, in one step. The learned addresses are these and no others from then on; of those that open connections
+	// use, the ones stay that keep tells to.
+	Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, learned []wall.Address) error
 	// Learn makes addresses reachable and returns when they are.
 	Learn(addresses []wall.Address) error
 }

@@ -52,18 +52,14 @@ func (k *kernel) Learn(addresses []wall.Address) error {
 	return nil
 }
 
-func (k *kernel) Apply(_ *policy.Compiled, keep func(netip.Addr) bool, add []wall.Address) error {
+func (k *kernel) Apply(_ *policy.Compiled, _ func(netip.Addr) bool, learned []wall.Address) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.failure != nil {
 		return k.failure
 	}
-	for addr := range k.held {
-		if !keep(addr) {
-			delete(k.held, addr)
-		}
-	}
-	for _, address := range add {
+	clear(k.held)
+	for _, address := range learned {
 		k.held[address.Addr] = true
 	}
 	return nil

@@ -123,27 +123,20 @@ func (w *Wall) Close() error {
 	return errors.Join(err, w.conn.CloseLasting(), w.reader.Close())
 }
 
-// Apply puts a policy into force, in one step, for open connections too. Of the addresses that names resolved to those stay that
-// keep tells to; add are learned in the same step.
-func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, add []Address) error {
+// Apply puts a policy into force, in one step, for open connections too. The addresses that names resolved to are those of learned from then
+// on, and no others, whatever was learned before. Of those that open connections use, the ones stay that keep tells to.
+func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, learned []Address) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	learned, left, err := w.living(w.learned, keep)
+	used, err := w.living(w.inUse, keep)
 	if err != nil {
 		return err
 	}
-	inUse, _, err := w.living(w.inUse, keep)
-	if err != nil {
-		return err
-	}
-	lacking, longer := missing(learned, add)
-	if left || longer {
-		// Emptied and filled again, because an element may time out between reading and deleting it.
-		w.conn.FlushSet(w.learned)
-		lacking = merge(learned, add)
-	}
+	// Emptied and filled again without a look at it: while the kernel makes room for many elements it may leave some out when it is asked, and
+	// one that is not named would stay.
+	w.conn.FlushSet(w.learned)
 	oldSets, oldInUse := w.stale, w.inUse
-	err = errors.Join(w.addElements(w.learned, lacking), w.fill(compiled), w.addElements(w.inUse, merge(inUse)))
+	err = errors.Join(w.addElements(w.learned, merge(learned)), w.fill(compiled), w.addElements(w.inUse, merge(used)))
 	if err == nil {
 		for _, set := range oldSets {
 			w.conn.DelSet(set)
@@ -157,37 +150,13 @@ func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, add 
 	return nil
 }
 
-// living returns the addresses of a set that have not timed out and that keep tells to keep, and whether there are others.
-func (w *Wall) living(set *nftables.Set, keep func(netip.Addr) bool) (kept []Address, left bool, err error) {
+// living returns the addresses of a set that have not timed out and that keep tells to keep.
+func (w *Wall) living(set *nftables.Set, keep func(netip.Addr) bool) ([]Address, error) {
 	all, err := w.elements(set)
 	if err != nil {
-		return nil, false, fmt.Errorf("read set %s: %w", set.Name, err)
+		return nil, fmt.Errorf("read set %s: %w", set.Name, err)
 	}
-	kept = all[:0]
-	for _, address := range all {
-		if address.For > 0 && keep(address.Addr) {
-			kept = append(kept, address)
-		}
-	}
-	return kept, len(kept) < len(all), nil
-}
-
-// missing returns what a set with these addresses lacks of others, and whether one of the others has to stay for longer than it does there.
-func missing(there, wanted []Address) (lacking []nftables.SetElement, longer bool) {
-	until := make(map[netip.Addr]time.Duration, len(there))
-	for _, address := range there {
-		until[address.Addr] = address.For
-	}
-	for _, address := range wanted {
-		left, known := until[address.Addr]
-		if !known {
-			until[address.Addr] = address.For
-			lacking = append(lacking, nftables.SetElement{Key: address.Addr.AsSlice(), Timeout: address.For})
-		}
-		// The clocks of the kernel's elements were started a little later than ours, never earlier.
-		longer = longer || known && address.For > left
-	}
-	return lacking, longer
+	return slices.DeleteFunc(all, func(a Address) bool { return a.For <= 0 || !keep(a.Addr) }), nil
 }
 
 // Address is an address that an allowed name resolved to, and how long it may be reached.
@@ -267,11 +236,11 @@ func (w *Wall) addElements(set *nftables.Set, elements []nftables.SetElement) er
 	return nil
 }
 
-// merge makes elements of the addresses of all lists, each once, for the longer of the times.
-func merge(lists ...[]Address) []nftables.SetElement {
+// merge makes elements of addresses, each once, for the longest of its times.
+func merge(addresses []Address) []nftables.SetElement {
 	var elements []nftables.SetElement
 	at := make(map[netip.Addr]int)
-	for _, address := range slices.Concat(lists...) {
+	for _, address := range addresses {
 		if i, ok := at[address.Addr]; ok {
 			elements[i].Timeout = max(elements[i].Timeout, address.For)
 			continue
