@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -57,7 +56,6 @@ type Wall struct {
 
 	mu         sync.Mutex
 	conn       *nftables.Conn
-	reader     *netlink.Conn // of sets
 	table      *nftables.Table
 	verdict    *nftables.Chain // of outgoing packets
 	answer     *nftables.Chain // of incoming packets that answer outgoing ones
@@ -77,17 +75,13 @@ func Build(options Options, compiled *policy.Compiled) (*Wall, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
-	reader, err := netlink.Dial(syscall.NETLINK_NETFILTER, nil)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open netlink: %w", err), conn.CloseLasting())
-	}
-	w := &Wall{conn: conn, reader: reader, mark: newMark()}
+	w := &Wall{conn: conn, mark: newMark()}
 	w.raise(options)
 	if err = w.fill(compiled); err == nil {
 		err = w.conn.Flush()
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("build the wall: %w", err), conn.CloseLasting(), reader.Close())
+		return nil, errors.Join(fmt.Errorf("build the wall: %w", err), conn.CloseLasting())
 	}
 	return w, nil
 }
@@ -120,7 +114,7 @@ func (w *Wall) Close() error {
 	if w.gate != nil {
 		err = w.gate.Close()
 	}
-	return errors.Join(err, w.conn.CloseLasting(), w.reader.Close())
+	return errors.Join(err, w.conn.CloseLasting())
 }
 
 // Apply puts a policy into force, in one step, for open connections too. The addresses that names resolved to are those of learned from then
@@ -136,7 +130,7 @@ func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, lear
 	// one that is not named would stay.
 	w.conn.FlushSet(w.learned)
 	oldSets, oldInUse := w.stale, w.inUse
-	err = errors.Join(w.addElements(w.learned, merge(learned)), w.fill(compiled), w.addElements(w.inUse, merge(used)))
+	err = errors.Join(w.addElements(w.learned, merge(learned)), w.fill(compiled), w.addElements(w.inUse, used))
 	if err == nil {
 		for _, set := range oldSets {
 			w.conn.DelSet(set)
@@ -150,13 +144,23 @@ func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, lear
 	return nil
 }
 
-// living returns the addresses of a set that have not timed out and that keep tells to keep.
-func (w *Wall) living(set *nftables.Set, keep func(netip.Addr) bool) ([]Address, error) {
-	all, err := w.elements(set)
+// living returns the elements of a set that have not timed out and that keep tells to keep, each for as long as it is left.
+func (w *Wall) living(set *nftables.Set, keep func(netip.Addr) bool) ([]nftables.SetElement, error) {
+	elements, err := w.conn.GetSetElements(set)
 	if err != nil {
 		return nil, fmt.Errorf("read set %s: %w", set.Name, err)
 	}
-	return slices.DeleteFunc(all, func(a Address) bool { return a.For <= 0 || !keep(a.Addr) }), nil
+	kept := make(map[netip.Addr]time.Duration) // the kernel may tell of an element twice
+	for _, element := range elements {
+		if addr, ok := netip.AddrFromSlice(element.Key); ok && element.Expires > 0 && keep(addr) {
+			kept[addr] = element.Expires
+		}
+	}
+	var living []nftables.SetElement
+	for addr, left := range kept {
+		living = append(living, nftables.SetElement{Key: addr.AsSlice(), Timeout: left})
+	}
+	return living, nil
 }
 
 // Address is an address that an allowed name resolved to, and how long it may be reached.
