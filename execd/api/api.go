@@ -90,8 +90,12 @@ func New(options Options) (*serve.Server, error) {
 		ErrorBody:   writeError,
 	})
 	forward := echo.WrapHandler(ports)
-	server.Echo().Any("/proxy/:port", forward, server.Authenticated)
-	server.Echo().Any("/proxy/:port/*", forward, server.Authenticated)
+	onward := func(c echo.Context) error {
+		serve.WithoutDeadline(c.Request())
+		return forward(c)
+	}
+	server.Echo().Any("/proxy/:port", onward, server.Authenticated)
+	server.Echo().Any("/proxy/:port/*", onward, server.Authenticated)
 	// The path of execd's own port leads back to the server, which asks for the token itself where it is needed.
 	for _, port := range own {
 		self := fmt.Sprintf("/proxy/%d", port)

@@ -27,6 +27,7 @@ func (op *operation) checkBody(c echo.Context, limit int64) error {
 		return Invalid("header Content-Type: must be %s", op.accepts)
 	}
 	if !isJSON(contentType) {
+		setPace(r, pacePart)
 		watched := &watchedBody{ReadCloser: r.Body}
 		r.Body = watched
 		if state := stateOf(r.Context()); state != nil {
@@ -45,6 +46,9 @@ func (op *operation) checkBody(c echo.Context, limit int64) error {
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
 		return err
+	}
+	if late(err) {
+		return Invalid("body: did not arrive in time")
 	}
 	if err != nil {
 		return Invalid("body: ended before its announced end")

@@ -44,6 +44,10 @@ type ServeOptions struct {
 	ReadHeaderTimeout time.Duration
 	IdleTimeout       time.Duration
 	MaxHeaderBytes    int
+	// BodyTimeout bounds how long a small body may take to arrive as a whole, and the
+	// next part of any other; 0 means 25 seconds. [WithoutDeadline] lifts it. What a
+	// handler has not read of a body has 4 seconds, and then the connection is closed.
+	BodyTimeout time.Duration
 }
 
 // Serve answers on ln until ctx ends. Then it stops accepting, closes idle
@@ -62,7 +66,7 @@ func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options S
 	base, cut := context.WithCancelCause(base)
 	defer cut(errStopping)
 
-	running := newInflight(handler)
+	running := newInflight(withDeadlines(handler, cmp.Or(options.BodyTimeout, bodyTime)))
 	server := &http.Server{
 		Handler:           running,
 		ReadHeaderTimeout: cmp.Or(options.ReadHeaderTimeout, readHeaderTimeout),

@@ -151,6 +151,7 @@ func notRunning(state lifecycle.State) *lifecycle.Error {
 // forward sends the request on. Prefix is the part of the path that leads to the port.
 func (p *ports) forward(c echo.Context, address, token string, port int, id, prefix string) error {
 	name := strconv.Itoa(port)
+	serve.WithoutDeadline(c.Request())
 	r, _ := reach.TakeSignatures(c.Request())
 	err := p.proxy.Forward(c.Response(), r, proxy.Target{
 		Address: address,

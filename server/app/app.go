@@ -11,6 +11,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"github.com/rs/zerolog"
+	"golang.org/x/net/netutil"
 
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/api"
@@ -79,6 +80,7 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	if a.listener, err = net.Listen("tcp", net.JoinHostPort(cfg.Server.Host, strconv.Itoa(cfg.Server.Port))); err != nil {
 		return nil, fmt.Errorf("listen (server.host, server.port): %w", err)
 	}
+	a.listener = netutil.LimitListener(a.listener, cfg.Server.MaxConnections)
 	backend, err := start(ctx)
 	if err != nil {
 		return nil, err

@@ -44,7 +44,7 @@ var documented = map[string]any{
 
 // extensions are our own keys.
 var extensions = []string{
-	"server.api_key_file", "server.data_dir", "server.instance", "server.terminated_retention", "server.audit_log", "server.signing_key", "server.debug_address",
+	"server.api_key_file", "server.data_dir", "server.instance", "server.terminated_retention", "server.max_connections", "server.audit_log", "server.signing_key", "server.debug_address",
 	"docker.allow_unenforced_limits", "egress.upstream", "kubernetes.provision_timeout",
 	"server.keys.name", "server.keys.sha256", "server.keys.role",
 	"server.keys.rate_limit.requests_per_second", "server.keys.rate_limit.burst",

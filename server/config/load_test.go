@@ -28,6 +28,7 @@ api_key = "0123456789abcdef0123456789abcdef"
 data_dir = "~/records"
 instance = "blue-2"
 terminated_retention = 60
+max_connections = 500
 [[server.keys]]
 name = "ci"
 sha256 = "`+strings.ToUpper(digestA)+`"
@@ -50,7 +51,7 @@ allowed_host_paths = ["/data/", "/"]
 	want := config.Default(home)
 	want.Server = config.Server{
 		Host: "::1", LogLevel: config.LogLevelWarning, APIKey: "0123456789abcdef0123456789abcdef",
-		DataDir: "/home/ada/records", Instance: "blue-2", TerminatedRetention: 60,
+		DataDir: "/home/ada/records", Instance: "blue-2", TerminatedRetention: 60, MaxConnections: 500,
 		Keys: []config.Key{{Name: "ci", SHA256: digestA, Role: config.RoleViewer}},
 	}
 	want.Runtime = config.Runtime{Type: config.RuntimeDocker, ExecdImage: "registry.example/execd@sha256:abc"}
@@ -134,6 +135,7 @@ func TestLoadRefuses(t *testing.T) {
 		"home of someone else":   {`server.data_dir = "~ada/records"`, `server.data_dir: must be an absolute path, or begin with ~/ while HOME is set (got "~ada/records")`},
 		"capability":             {`docker.drop_capabilities = ["cap_net"]`, `docker.drop_capabilities[0]: must be the name of a Linux capability, or ALL (got "cap_net")`},
 		"instance":               {`server.instance = "Blue_1"`, `server.instance: must be 1 to 63 lower-case letters, digits and inner hyphens (got "Blue_1")`},
+		"no connections":         {`server.max_connections = 0`, `server.max_connections: must be between 1 and 1000000 (got 0)`},
 		"negative retention":     {`server.terminated_retention = -1`, `server.terminated_retention: must be between 0 and 315360000 seconds (got -1)`},
 		"retention overflow":     {`server.terminated_retention = 9223372036854775807`, `server.terminated_retention: must be between 0 and 315360000 seconds (got 9223372036854775807)`},
 		"nameless key":           {`server.keys = [{sha256 = "` + digestA + `", role = "user"}]`, `server.keys[0].name: is required`},

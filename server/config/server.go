@@ -49,6 +49,8 @@ type Server struct {
 	Instance string `toml:"instance"`
 	// TerminatedRetention is how long an ended sandbox's record stays readable.
 	TerminatedRetention Seconds `toml:"terminated_retention"`
+	// MaxConnections bounds the connections of clients; more wait until one ends.
+	MaxConnections int `toml:"max_connections"`
 	// RateLimit bounds how often the service may be called.
 	RateLimit RateLimits `toml:"rate_limit"`
 	// AuditLog is the absolute path of the file that records every request which
@@ -72,6 +74,7 @@ func defaultServer(env func(string) string) Server {
 		DataDir:             defaultDataDir(os.Geteuid(), env),
 		Instance:            "default",
 		TerminatedRetention: 3600,
+		MaxConnections:      10_000,
 		Keys:                []Key{},
 	}
 }
@@ -127,6 +130,9 @@ func (s Server) check(p *problems) {
 		p.add("server.instance", "must be 1 to 63 lower-case letters, digits and inner hyphens (got %q)", s.Instance)
 	}
 	s.TerminatedRetention.check(p, "server.terminated_retention", 0)
+	if s.MaxConnections < 1 || s.MaxConnections > 1_000_000 {
+		p.add("server.max_connections", "must be between 1 and 1000000 (got %d)", s.MaxConnections)
+	}
 	s.RateLimit.check(p)
 	if s.AuditLog != "" && (!filepath.IsAbs(s.AuditLog) || strings.HasSuffix(s.AuditLog, "/")) {
 		p.add("server.audit_log", "must be the absolute path of a file, or begin with ~/ while HOME is set (got %q)", s.AuditLog)

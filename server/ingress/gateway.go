@@ -32,8 +32,6 @@ var hidden = []string{"Service-Api-Key", tokenHeader, routeHeader}
 const (
 	// operation is the name of what the gateway does, in the log.
 	operation = "reachPort"
-	// refusedBody is how long a client that was refused may go on sending its body.
-	refusedBody = 5 * time.Second
 	// soon is what clients are told to wait where a state is about to change.
 	soon = time.Second
 	// askAgain is how long the place of a sandbox is believed at least.
@@ -91,14 +89,8 @@ func (g *Gateway) handler(logger zerolog.Logger) (*serve.Server, error) {
 
 // serve sends one request on.
 func (g *Gateway) serve(c echo.Context) error {
-	r := c.Request()
 	c.SetPath(string(g.mode))
-	err := g.pass(c)
-	if err != nil && !c.Response().Committed && r.Body != http.NoBody {
-		// net/http reads the rest of a refused body, and has no limit of its own for that.
-		_ = http.NewResponseController(c.Response()).SetReadDeadline(time.Now().Add(refusedBody))
-	}
-	return err
+	return g.pass(c)
 }
 
 func (g *Gateway) pass(c echo.Context) error {
@@ -210,6 +202,7 @@ func (g *Gateway) locate(ctx context.Context, s *sandbox) (*Place, error) {
 // forward sends the request on and the answer back.
 func (g *Gateway) forward(c echo.Context, r *http.Request, to Destination, s *sandbox, place *Place, pass pass) error {
 	port := strconv.Itoa(to.Port)
+	serve.WithoutDeadline(r)
 	target := proxy.Target{
 		Prefix:       to.Prefix,
 		Strip:        hidden,

@@ -1,0 +1,200 @@
+package serve_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/openapi/serve"
+)
+
+// announce connects and sends the head of a request whose body does not follow.
+func announce(t *testing.T, address, line string, headers ...string) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n", line, strings.Join(headers, "\r\n"))
+	return conn
+}
+
+// untilClosed returns what arrives until the connection is closed, which must be within limit.
+func untilClosed(t *testing.T, conn net.Conn, limit time.Duration) string {
+	t.Helper()
+	conn.SetReadDeadline(time.Now().Add(limit))
+	data, err := io.ReadAll(conn)
+	if err != nil && !strings.Contains(err.Error(), "reset") {
+		t.Errorf("not closed within %v: %v; it said %q", limit, err, data)
+	}
+	return string(data)
+}
+
+// TestBodiesThatNeverCome: connections that announce a body and send none are closed within 30 s, whatever they may do, and the service
+// answers others meanwhile.
+func TestBodiesThatNeverCome(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil, setup{})
+	const connections = 200
+	began := time.Now()
+	var open []net.Conn
+	for i := range connections {
+		line := []string{"POST /v1/widgets", "POST /v1/upload", "GET /health", "POST /nowhere"}[i%4]
+		length := []string{"Content-Length: 100", "Transfer-Encoding: chunked", "Content-Length: 100000000"}[i%3]
+		open = append(open, announce(t, s.addr, line, length, "Content-Type: application/json"))
+	}
+	withKey := announce(t, s.addr, "POST /v1/widgets", "Content-Length: 100", "Content-Type: application/json", keyHeader+": "+key)
+	for range 20 {
+		if got := s.request("GET", "/v1/widgets", ""); got.StatusCode != http.StatusNoContent {
+			t.Errorf("meanwhile the service answers %d", got.StatusCode)
+		}
+	}
+	for _, conn := range append(open, withKey) {
+		untilClosed(t, conn, 30*time.Second-time.Since(began))
+	}
+}
+
+// patient serves with short deadlines.
+func patient(t *testing.T, handler http.Handler, limit time.Duration) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() {
+		served <- serve.Serve(ctx, listener, handler, serve.ServeOptions{Logger: zerolog.Nop(), BodyTimeout: limit})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	return listener.Addr().String()
+}
+
+// contractServer is a server of the widgets whose uploads are read to their end.
+func contractServer(t *testing.T) *serve.Server {
+	t.Helper()
+	server, err := serve.New(serve.Options{Document: document(t), Authenticate: serve.HeaderSecret(keyHeader, key)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	guards := server.OperationMiddlewares()
+	server.Echo().POST("/v1/upload", func(c echo.Context) error {
+		n, err := io.Copy(io.Discard, c.Request().Body)
+		if err != nil {
+			return serve.Invalid("body: broke off")
+		}
+		return c.String(http.StatusOK, fmt.Sprint(n))
+	}, guards["uploadParts"]...)
+	server.Echo().POST("/v1/widgets", func(c echo.Context) error { return c.NoContent(http.StatusNoContent) }, guards["createWidget"]...)
+	return server
+}
+
+// TestSlowBodies: a small body has its time as a whole, and each part of an upload has it anew.
+func TestSlowBodies(t *testing.T) {
+	t.Parallel()
+	const limit = 400 * time.Millisecond
+	address := patient(t, contractServer(t), limit)
+	auth := keyHeader + ": " + key
+
+	t.Run("JSON that trickles", func(t *testing.T) {
+		conn := announce(t, address, "POST /v1/widgets", "Content-Length: 1000", "Content-Type: application/json", auth)
+		began := time.Now()
+		done := make(chan string)
+		go func() { done <- untilClosed(t, conn, time.Minute) }()
+		tick := time.NewTicker(limit / 10)
+		defer tick.Stop()
+		for {
+			select {
+			case said := <-done:
+				if !strings.HasPrefix(said, "HTTP/1.1 400 ") || !strings.Contains(said, "did not arrive in time") {
+					t.Errorf("answered %q", said)
+				}
+				if took := time.Since(began); took < limit {
+					t.Errorf("given up after %v", took)
+				}
+				return
+			case <-tick.C:
+				conn.Write([]byte(" ")) // fails when the server has closed
+			}
+		}
+	})
+	t.Run("an upload that goes on", func(t *testing.T) {
+		const parts = 12
+		conn := announce(t, address, "POST /v1/upload", fmt.Sprintf("Content-Length: %d", parts), "Content-Type: multipart/form-data", "Connection: close", auth)
+		tick := time.NewTicker(limit / 4)
+		defer tick.Stop()
+		for range parts {
+			<-tick.C
+			if _, err := conn.Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if said := untilClosed(t, conn, time.Minute); !strings.HasSuffix(said, "\r\n\r\n12") {
+			t.Errorf("answered %q", said)
+		}
+	})
+	t.Run("an upload that stops", func(t *testing.T) {
+		conn := announce(t, address, "POST /v1/upload", "Content-Length: 100", "Content-Type: multipart/form-data", auth)
+		conn.Write([]byte("x"))
+		if said := untilClosed(t, conn, time.Minute); !strings.HasPrefix(said, "HTTP/1.1 400 ") {
+			t.Errorf("answered %q", said)
+		}
+	})
+}
+
+// TestAnswersOutliveTheirBodysDeadline: once a body is here its deadline must not end the request, and one that was lifted does not count.
+func TestAnswersOutliveTheirBodysDeadline(t *testing.T) {
+	t.Parallel()
+	const limit = 150 * time.Millisecond
+	address := patient(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/lifted" {
+			serve.WithoutDeadline(r)
+		}
+		http.NewResponseController(w).EnableFullDuplex()
+		if _, err := io.ReadAll(r.Body); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return // the client sees no answer
+		case <-time.After(4 * limit): // longer than any deadline: what is tested is that none is left
+		}
+		io.WriteString(w, "done")
+	}), limit)
+	for path, wait := range map[string]time.Duration{"/at-once": 0, "/lifted": 3 * limit} {
+		conn := announce(t, address, "POST "+path, "Content-Length: 1")
+		reader := bufio.NewReader(conn)
+		for range 2 { // the second on the same connection
+			time.Sleep(wait) // the client is that slow
+			conn.Write([]byte("x"))
+			conn.SetReadDeadline(time.Now().Add(time.Minute))
+			response, err := http.ReadResponse(reader, nil)
+			if err != nil {
+				t.Fatalf("%s: %v", path, err)
+			}
+			var said bytes.Buffer
+			said.ReadFrom(response.Body)
+			if said.String() != "done" {
+				t.Errorf("%s: answered %s %q", path, response.Status, said.String())
+			}
+			fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n", path)
+		}
+	}
+}
