@@ -170,7 +170,7 @@ func TestKilledDaemon(t *testing.T) {
 		t.Error("the stream of a killed daemon ended in an orderly way")
 	}
 	eventually(t, "the daemon is back", func() bool {
-		response, err := d.client.Ping(t.Context())
+		response, err := d.client.Ping(t.Context(), nil)
 		if err != nil {
 			return false
 		}

@@ -42,7 +42,7 @@ func testInit(t *testing.T, b Backend) {
 		before := inside.Run(t, "echo $PPID").Stdout
 		inside.Strike(t, "kill -9 $PPID")
 		Eventually(t, "another daemon answers", func() bool {
-			response, err := inside.Client.PingWithResponse(t.Context())
+			response, err := inside.Client.PingWithResponse(t.Context(), nil)
 			return err == nil && response.StatusCode() == 200 && inside.Run(t, "echo $PPID").Stdout != before
 		})
 		if got := s.Get(t, id).Status; got.State != "Running" {

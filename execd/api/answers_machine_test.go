@@ -208,7 +208,7 @@ func outOfDescriptors(t *testing.T, transport *conform.Transport) []answer {
 	execd := &child{Descriptors: 32}
 	d := execd.start(t, transport)
 	// One connection of ours stays; the others take what descriptors are left.
-	response, err := d.client.Ping(t.Context())
+	response, err := d.client.Ping(t.Context(), nil)
 	body(t, response, err)
 	eventually(t, "the daemon cannot accept another connection", func() bool {
 		connection, err := net.Dial("tcp", strings.TrimPrefix(d.url, "http://"))
@@ -260,7 +260,7 @@ func successes(t *testing.T, d *daemon) {
 	}
 	ctx := t.Context()
 
-	response, err := d.client.Ping(ctx)
+	response, err := d.client.Ping(ctx, nil)
 	body(t, response, err)
 	empty(d.client.Thaw(ctx)) // nothing is frozen
 	empty(d.client.MakeDirectories(ctx, gen.PermissionByPath{path("a/b"): {Mode: new(gen.FileMode(750))}}))

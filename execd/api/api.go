@@ -73,7 +73,7 @@ func New(options Options) (*serve.Server, error) {
 		return nil, err
 	}
 	h := &handlers{code: options.Code, commands: options.Commands, files: options.Files, freezer: options.Freezer,
-		metrics: options.Metrics, terminals: options.Terminals, linger: options.Linger}
+		metrics: options.Metrics, terminals: options.Terminals, linger: options.Linger, token: options.Token}
 	gen.RegisterHandlersWithOptions(server.Echo(), gen.NewStrictHandler(h, nil), gen.RegisterHandlersOptions{
 		OperationMiddlewares: server.OperationMiddlewares(),
 	})
@@ -120,6 +120,7 @@ type handlers struct {
 	metrics   *metrics.Sampler
 	terminals *terminal.Manager
 	linger    time.Duration
+	token     string
 }
 
 // problem is the one table from the engines' errors to HTTP (execd document, "Errors").

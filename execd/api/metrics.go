@@ -10,13 +10,21 @@ import (
 	"sandbox.internal/execd/metrics"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/runtime/sandboxhttp"
 )
 
 // watchInterval is the time between two events of a metrics stream (execd document, "Health and metrics").
 const watchInterval = time.Second
 
-func (h *handlers) Ping(context.Context, gen.PingRequestObject) (gen.PingResponseObject, error) {
-	return gen.Ping200Response{}, nil
+// Ping proves to whoever challenges it that this is the daemon that holds the token.
+func (h *handlers) Ping(_ context.Context, request gen.PingRequestObject) (gen.PingResponseObject, error) {
+	var headers gen.Ping200ResponseHeaders
+	if challenge := request.Params.XEXECDCHALLENGE; challenge != nil {
+		if proof := sandboxhttp.Proof(h.token, *challenge); proof != "" {
+			headers.XEXECDPROOF = &proof
+		}
+	}
+	return gen.Ping200Response{Headers: headers}, nil
 }
 
 func (h *handlers) GetMetrics(ctx context.Context, request gen.GetMetricsRequestObject) (gen.GetMetricsResponseObject, error) {

@@ -7,8 +7,6 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
-	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -63,9 +61,9 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	listener, err := net.Listen("tcp", settings.Addr())
+	listener, err := listen(settings)
 	if err != nil {
-		return nil, fmt.Errorf("listen: %w", err)
+		return nil, err
 	}
 	commands := command.New(command.Options{
 		Dir:          dir,
@@ -150,6 +148,27 @@ func (a *App) Run(ctx context.Context) error {
 	return err
 }
 
+// listen returns the socket that init listens with, or one of its own where there is no init.
+func listen(settings config.Settings) (net.Listener, error) {
+	handed, err := initd.Handed(initd.ListenerVariable)
+	if err != nil {
+		return nil, err
+	}
+	if handed == nil {
+		listener, err := net.Listen("tcp", settings.Addr())
+		if err != nil {
+			return nil, fmt.Errorf("listen: %w", err)
+		}
+		return listener, nil
+	}
+	defer handed.Close() // the listener has a copy
+	listener, err := net.FileListener(handed)
+	if err != nil {
+		return nil, fmt.Errorf("environment variable %s: %w", initd.ListenerVariable, err)
+	}
+	return listener, nil
+}
+
 // kernelHost returns what runs kernels: a Jupyter Server where one is configured, else execd itself.
 func kernelHost(settings config.Settings, freezer *freeze.Freezer, logger zerolog.Logger) (kernel.Host, error) {
 	if settings.JupyterHost == "" {
@@ -166,13 +185,12 @@ func kernelHost(settings config.Settings, freezer *freeze.Freezer, logger zerolo
 // keeps who is stopped; a daemon on its own knows only its own.
 func newFreezer() (*freeze.Freezer, error) {
 	var options freeze.Options
-	if number := os.Getenv(initd.StateVariable); number != "" {
-		fd, err := strconv.Atoi(number)
-		if err != nil {
-			return nil, fmt.Errorf("environment variable %s: must be the number of an open file, got %q", initd.StateVariable, number)
-		}
-		syscall.CloseOnExec(fd)
-		options = freeze.Options{Root: os.Getppid(), State: os.NewFile(uintptr(fd), "state")}
+	state, err := initd.Handed(initd.StateVariable)
+	if err != nil {
+		return nil, err
+	}
+	if state != nil {
+		options = freeze.Options{Root: os.Getppid(), State: state}
 	} else if os.Getpid() == 1 {
 		options.Root = 1
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -17,13 +18,14 @@ type daemon struct {
 	started time.Time
 	backoff backoff
 	restart <-chan time.Time // fires when the next start is due; nil while none is planned
+	shield  *os.File         // ends when the daemon has shielded itself or has ended; nil when nothing waits for that
 }
 
 // startDaemon starts the daemon, or plans another attempt: the entrypoint goes on either way.
 func (i *initd) startDaemon() {
 	i.daemon.restart = nil
 	i.daemon.started = time.Now()
-	pid, err := spawnDaemon(i.Options)
+	pid, err := i.spawnDaemon()
 	if err != nil {
 		delay := i.daemon.backoff.next(0)
 		i.daemon.restart = time.After(delay)
@@ -47,6 +49,10 @@ func (i *initd) scheduleDaemon() {
 // stopDaemon ends the daemon: gracefully within Grace and a margin, then by force. Signals that arrive meanwhile have
 // nobody left to go to.
 func (i *initd) stopDaemon() {
+	if i.Listener != nil { // so that nothing connects to what will not answer
+		i.Listener.Close()
+		i.Listener = nil
+	}
 	if i.daemon.pid == 0 {
 		return
 	}
@@ -66,16 +72,37 @@ func (i *initd) stopDaemon() {
 
 // spawnDaemon starts the daemon in a session of its own, away from the terminal and from signals to the entrypoint's
 // process group. It speaks on the standard error, because the standard output belongs to the entrypoint.
-func spawnDaemon(o Options) (int, error) {
+func (i *initd) spawnDaemon() (int, error) {
+	o := i.Options
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return 0, err
 	}
 	defer null.Close()
-	env, files := o.Env, []uintptr{null.Fd(), o.Stderr.Fd(), o.Stderr.Fd()}
+	// What an image sets under these names is not what init hands over.
+	env := slices.DeleteFunc(slices.Clone(o.Env), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return name == StateVariable || name == ListenerVariable || name == ShieldedVariable
+	})
+	files := []uintptr{null.Fd(), o.Stderr.Fd(), o.Stderr.Fd()}
+	hand := func(variable string, file *os.File) {
+		env = append(env, fmt.Sprintf("%s=%d", variable, len(files)))
+		files = append(files, file.Fd())
+	}
 	if o.State != nil {
-		env = append(slices.Clip(env), fmt.Sprintf("%s=%d", StateVariable, len(files)))
-		files = append(files, o.State.Fd())
+		hand(StateVariable, o.State)
+	}
+	if o.Listener != nil {
+		hand(ListenerVariable, o.Listener)
+	}
+	if o.Shield && i.entrypoint == 0 {
+		reader, writer, err := os.Pipe()
+		if err != nil {
+			return 0, err
+		}
+		defer writer.Close()
+		i.daemon.shield = reader
+		hand(ShieldedVariable, writer)
 	}
 	pid, err := syscall.ForkExec(o.Daemon[0], o.Daemon, &syscall.ProcAttr{
 		Env:   env,
@@ -86,6 +113,17 @@ func spawnDaemon(o Options) (int, error) {
 		return 0, fmt.Errorf("start %q: %w", o.Daemon[0], err)
 	}
 	return pid, nil
+}
+
+// awaitShield waits until the daemon that was just started has shielded itself. No other process of the sandbox is there yet, so nothing
+// but its own end can keep it from that, and the pipe ends with it.
+func (i *initd) awaitShield() {
+	if i.daemon.shield == nil { // it could not be started
+		return
+	}
+	_, _ = i.daemon.shield.Read(make([]byte, 1)) // it ends without a byte
+	i.daemon.shield.Close()
+	i.daemon.shield = nil
 }
 
 func describe(status unix.WaitStatus) string {

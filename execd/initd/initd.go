@@ -28,6 +28,13 @@ const stopMargin = 5 * time.Second
 // variable is a child of its init.
 const StateVariable = "EXECD_STATE_FD"
 
+// ListenerVariable names the environment variable that tells the daemon which of its open files is Options.Listener.
+const ListenerVariable = "EXECD_LISTENER_FD"
+
+// ShieldedVariable names the environment variable that tells the daemon which of its open files it closes once no other process of the
+// sandbox can look into its memory. Init waits for that.
+const ShieldedVariable = "EXECD_SHIELDED_FD"
+
 // NewState returns a file in memory, for Options.State.
 func NewState() (*os.File, error) {
 	fd, err := unix.MemfdCreate("execd-state", unix.MFD_CLOEXEC)
@@ -50,6 +57,12 @@ type Options struct {
 	// State, if not nil, is handed to every daemon, under the number that StateVariable has: what a daemon writes into it, the next one
 	// finds.
 	State *os.File
+	// Listener, if not nil, is the daemon's socket, which listens already. Every daemon gets it, under the number that ListenerVariable
+	// has. So no other process of the sandbox can take its port: not before the first daemon runs, and not while one is started again,
+	// when connections wait for it.
+	Listener *os.File
+	// Shield makes the entrypoint wait until the first daemon has shielded itself, see ShieldedVariable, or has ended.
+	Shield bool
 	// Logger reports what happens to the daemon.
 	Logger zerolog.Logger
 	// Grace is the daemon's own graceful shutdown timeout.
@@ -71,14 +84,21 @@ func Run(o Options) int {
 		o.Logger.Warn().Err(err).Msg("orphaned processes will not be reaped")
 	}
 
-	// The entrypoint goes first: if it cannot start there is no daemon to clean up.
+	if o.Shield {
+		// The daemon goes first: the entrypoint could read the token from a daemon that does not shield itself yet.
+		i.startDaemon()
+		i.awaitShield()
+	}
 	pid, err := startEntrypoint(o, terminal)
 	if err != nil {
 		fmt.Fprintf(o.Stderr, "execd init: %v\n", err)
+		i.stopDaemon()
 		return startFailure(err)
 	}
 	i.entrypoint = pid
-	i.startDaemon()
+	if !o.Shield {
+		i.startDaemon()
+	}
 
 	// What the start left behind on the heap is not needed again; this process lives as long as the sandbox.
 	debug.FreeOSMemory()

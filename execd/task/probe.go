@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"sandbox.internal/runtime/sandboxhttp"
 	"sandbox.internal/runtime/tasks"
 )
 
@@ -50,11 +51,7 @@ func (p *probe) stop() {
 
 // ask asks tightly at first, because a sandbox waits for the answer, then less often.
 func (p *probe) ask(ctx context.Context, r tasks.Readiness) {
-	client := http.Client{
-		Timeout:       probeTimeout,
-		Transport:     &http.Transport{DisableKeepAlives: true},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	client := sandboxhttp.NewClient(sandboxhttp.Options{Timeout: probeTimeout})
 	path := r.Path
 	if path == "" {
 		path = "/"

@@ -410,10 +410,13 @@ type ClientInterface interface {
 
 	// Ping Tell whether the daemon runs
 	//
-	// Never needs the token.
+	// Never needs the token. With a challenge the answer proves that it comes from the
+	// daemon that holds the sandbox's token, without sending the token: the proof is
+	// HMAC-SHA256, with the token as the key, of `execd ping 1`, a newline and the
+	// challenge, in lower-case hexadecimal. A daemon without a token proves nothing.
 	//
 	// Corresponds with GET /ping (the `Ping` operationId).
-	Ping(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+	Ping(ctx context.Context, params *PingParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListTerminals List the terminals
 	//
@@ -1149,11 +1152,14 @@ func (c *Client) WatchMetrics(ctx context.Context, reqEditors ...RequestEditorFn
 
 // Ping Tell whether the daemon runs
 //
-// Never needs the token.
+// Never needs the token. With a challenge the answer proves that it comes from the
+// daemon that holds the sandbox's token, without sending the token: the proof is
+// HMAC-SHA256, with the token as the key, of `execd ping 1`, a newline and the
+// challenge, in lower-case hexadecimal. A daemon without a token proves nothing.
 //
 // Corresponds with GET /ping (the `Ping` operationId).
-func (c *Client) Ping(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewPingRequest(c.Server)
+func (c *Client) Ping(ctx context.Context, params *PingParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPingRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -2615,7 +2621,7 @@ func NewWatchMetricsRequest(server string) (*http.Request, error) {
 }
 
 // NewPingRequest constructs an http.Request for the Ping method
-func NewPingRequest(server string) (*http.Request, error) {
+func NewPingRequest(server string, params *PingParams) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -2636,6 +2642,21 @@ func NewPingRequest(server string) (*http.Request, error) {
 	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
 	if err != nil {
 		return nil, err
+	}
+
+	if params != nil {
+
+		if params.XEXECDCHALLENGE != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "X-EXECD-CHALLENGE", *params.XEXECDCHALLENGE, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("X-EXECD-CHALLENGE", headerParam0)
+		}
+
 	}
 
 	return req, nil
@@ -3241,12 +3262,15 @@ type ClientWithResponsesInterface interface {
 
 	// PingWithResponse Tell whether the daemon runs
 	//
-	// Never needs the token.
+	// Never needs the token. With a challenge the answer proves that it comes from the
+	// daemon that holds the sandbox's token, without sending the token: the proof is
+	// HMAC-SHA256, with the token as the key, of `execd ping 1`, a newline and the
+	// challenge, in lower-case hexadecimal. A daemon without a token proves nothing.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /ping (the `Ping` operationId).
-	PingWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*PingResponse, error)
+	PingWithResponse(ctx context.Context, params *PingParams, reqEditors ...RequestEditorFn) (*PingResponse, error)
 
 	// ListTerminalsWithResponse List the terminals
 	//
@@ -5637,9 +5661,16 @@ func (r WatchMetricsResponse) ContentType() string {
 	return ""
 }
 
+// PingResponse200Headers the declared response headers of an HTTP 200 response for Ping
+type PingResponse200Headers struct {
+	XEXECDPROOF *string
+}
+
 type PingResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *PingResponse200Headers
 }
 
 // GetBody returns the raw response body bytes
@@ -6669,13 +6700,16 @@ func (c *ClientWithResponses) WatchMetricsWithResponse(ctx context.Context, reqE
 
 // PingWithResponse Tell whether the daemon runs
 //
-// Never needs the token.
+// Never needs the token. With a challenge the answer proves that it comes from the
+// daemon that holds the sandbox's token, without sending the token: the proof is
+// HMAC-SHA256, with the token as the key, of `execd ping 1`, a newline and the
+// challenge, in lower-case hexadecimal. A daemon without a token proves nothing.
 //
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with GET /ping (the `Ping` operationId).
-func (c *ClientWithResponses) PingWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*PingResponse, error) {
-	rsp, err := c.Ping(ctx, reqEditors...)
+func (c *ClientWithResponses) PingWithResponse(ctx context.Context, params *PingParams, reqEditors ...RequestEditorFn) (*PingResponse, error) {
+	rsp, err := c.Ping(ctx, params, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -8775,6 +8809,19 @@ func ParsePingResponse(rsp *http.Response) (*PingResponse, error) {
 	response := &PingResponse{
 		Body:         bodyBytes,
 		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers PingResponse200Headers
+		if values := rsp.Header.Values("X-EXECD-PROOF"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-EXECD-PROOF", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XEXECDPROOF = &value
+		}
+		response.Headers200 = &headers
 	}
 
 	return response, nil

@@ -1037,6 +1037,13 @@ type GetMetricsParams struct {
 	Format *MetricsFormat `form:"format,omitempty" json:"format,omitempty"`
 }
 
+// PingParams defines parameters for Ping.
+type PingParams struct {
+	// XEXECDCHALLENGE A random value that was not used before: 32 to 128 lower-case hexadecimal
+	// digits. Anything else is answered without a proof.
+	XEXECDCHALLENGE *string `json:"X-EXECD-CHALLENGE,omitempty"`
+}
+
 // RunCodeJSONRequestBody defines body for RunCode for application/json ContentType.
 type RunCodeJSONRequestBody = CodeRequest
 

@@ -104,7 +104,7 @@ type ServerInterface interface {
 	WatchMetrics(ctx echo.Context) error
 	// Ping Tell whether the daemon runs
 	// (GET /ping)
-	Ping(ctx echo.Context) error
+	Ping(ctx echo.Context, params PingParams) error
 	// ListTerminals List the terminals
 	// (GET /pty)
 	ListTerminals(ctx echo.Context) error
@@ -658,8 +658,28 @@ func (w *ServerInterfaceWrapper) WatchMetrics(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) Ping(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PingParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "X-EXECD-CHALLENGE" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("X-EXECD-CHALLENGE")]; found {
+		var XEXECDCHALLENGE string
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for X-EXECD-CHALLENGE, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "X-EXECD-CHALLENGE", valueList[0], &XEXECDCHALLENGE, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter X-EXECD-CHALLENGE: %s", err))
+		}
+
+		params.XEXECDCHALLENGE = &XEXECDCHALLENGE
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.Ping(ctx)
+	err = w.Handler.Ping(ctx, params)
 	return err
 }
 
@@ -4099,16 +4119,25 @@ func (response WatchMetrics503JSONResponse) VisitWatchMetricsResponse(w http.Res
 }
 
 type PingRequestObject struct {
+	Params PingParams
 }
 
 type PingResponseObject interface {
 	VisitPingResponse(w http.ResponseWriter) error
 }
 
+type Ping200ResponseHeaders struct {
+	XEXECDPROOF *string
+}
+
 type Ping200Response struct {
+	Headers Ping200ResponseHeaders
 }
 
 func (response Ping200Response) VisitPingResponse(w http.ResponseWriter) error {
+	if response.Headers.XEXECDPROOF != nil {
+		w.Header().Set("X-EXECD-PROOF", fmt.Sprint(*response.Headers.XEXECDPROOF))
+	}
 	w.WriteHeader(200)
 	return nil
 }
@@ -5589,8 +5618,10 @@ func (sh *strictHandler) WatchMetrics(ctx echo.Context) error {
 }
 
 // Ping operation middleware
-func (sh *strictHandler) Ping(ctx echo.Context) error {
+func (sh *strictHandler) Ping(ctx echo.Context, params PingParams) error {
 	var request PingRequestObject
+
+	request.Params = params
 
 	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
 		return sh.ssi.Ping(ctx.Request().Context(), request.(PingRequestObject))

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"sandbox.internal/runtime/sandboxhttp"
 )
 
 // maxAnswer bounds what is read of an answer: many more tasks than an executor takes.
@@ -24,9 +26,14 @@ type Client struct {
 	BaseURL string
 	// Token is the executor's token; empty when it has none.
 	Token string
-	// HTTP does the requests; nil means http.DefaultClient. Its timeout, if it has one, must be longer than what Wait and Delete are asked
-	// to wait for.
+	// HTTP does the requests, see NewHTTP; nil means one that makes a connection for each request. Its timeout, if it has one, must be
+	// longer than what Wait and Delete are asked to wait for.
 	HTTP *http.Client
+}
+
+// NewHTTP returns what does a Client's requests. It keeps that many idle connections to each executor.
+func NewHTTP(idleConnections int) *http.Client {
+	return sandboxhttp.NewClient(sandboxhttp.Options{IdleConnections: idleConnections, MaxAnswer: maxAnswer})
 }
 
 // Put makes sure that the task exists and returns its status. Repeating it is harmless. It returns CodeTaskDiffers when there is another
@@ -117,27 +124,29 @@ func (c *Client) exchange(ctx context.Context, method, path string, query url.Va
 	}
 	client := c.HTTP
 	if client == nil {
-		client = http.DefaultClient
+		client = NewHTTP(0)
 	}
 	response, err := client.Do(request)
 	if err != nil {
 		return 0, err
 	}
 	defer response.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
+	data, err := io.ReadAll(response.Body)
 	if err != nil {
 		return 0, fmt.Errorf("read the answer: %w", err)
 	}
 	if response.StatusCode >= 300 {
 		refusal := &Error{Status: response.StatusCode}
 		if err := json.Unmarshal(data, refusal); err != nil || refusal.Code == "" {
-			return 0, fmt.Errorf("%s, and not from a task-executor: %s", response.Status, cut(string(data)))
+			return 0, fmt.Errorf("%s, and not from a task-executor", response.Status)
 		}
+		// The port may have been taken by the sandbox's own program.
+		refusal.Code, refusal.Message = sandboxhttp.Quote(refusal.Code), sandboxhttp.Quote(refusal.Message)
 		return 0, refusal
 	}
 	if answer != nil {
 		if err := json.Unmarshal(data, answer); err != nil {
-			return 0, fmt.Errorf("understand the answer: %w", err)
+			return 0, errors.New("the answer is not a task-executor's")
 		}
 	}
 	return response.StatusCode, nil

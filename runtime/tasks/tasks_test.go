@@ -75,8 +75,15 @@ func TestStrangers(t *testing.T) {
 	if _, err := answer(502, "<html>").List(t.Context()); err == nil || !strings.Contains(err.Error(), "not from a task-executor") {
 		t.Errorf("502: %v", err)
 	}
-	if _, err := answer(200, "<html>").List(t.Context()); err == nil || !strings.Contains(err.Error(), "understand the answer") {
+	if _, err := answer(200, "<html>").List(t.Context()); err == nil || !strings.Contains(err.Error(), "not a task-executor's") {
 		t.Errorf("200: %v", err)
+	}
+	for _, text := range []string{"<html>STOLEN", `{"version":"STOLEN"}`, `{"version":STOLEN}`} {
+		for _, status := range []int{200, 302, 502} {
+			if _, err := answer(status, text).List(t.Context()); err == nil || strings.Contains(err.Error(), "STOLEN") {
+				t.Errorf("%d %s: %v", status, text, err)
+			}
+		}
 	}
 	_, err := answer(409, `{"code":"TASK_DIFFERS","message":"m"}`).Put(t.Context(), "a", tasks.Task{})
 	if !tasks.HasCode(err, tasks.CodeTaskDiffers) || !strings.Contains(err.Error(), "m (409 TASK_DIFFERS)") {

@@ -73,7 +73,7 @@ func (l *life) findEndpoint(ctx context.Context) (string, error) {
 	if l.daemon, err = l.connection.daemon(endpoint); err != nil {
 		return "", err
 	}
-	response, err = l.daemon.Ping(ctx)
+	response, err = l.daemon.Ping(ctx, nil)
 	if err := accept(response, err, http.StatusOK); err != nil {
 		return "", fmt.Errorf("ping %s: %w", endpoint.URL, err)
 	}

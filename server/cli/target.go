@@ -10,6 +10,7 @@ import (
 
 	"sandbox.internal/gen/execd"
 	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/runtime/sandboxhttp"
 )
 
 const (
@@ -52,7 +53,8 @@ func (t *tool) connect() (*connection, error) {
 	c := &connection{
 		url:     base,
 		secured: key != "",
-		http:    &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment}},
+		// A redirection would carry the key, or a sandbox's token, to whoever it names.
+		http: sandboxhttp.NewClient(sandboxhttp.Options{EnvironmentProxy: true, IdleConnections: 2, MaxAnswer: sandboxhttp.Unbounded}),
 	}
 	headers := map[string]string{}
 	if key != "" {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	gen "sandbox.internal/gen/egress"
+	"sandbox.internal/runtime/sandboxhttp"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -30,14 +31,19 @@ const (
 
 // Client asks sidecars. It may be used by several goroutines at once.
 type Client struct {
-	host string
-	http *http.Client
+	host    string
+	http    *http.Client
+	streams *http.Client // for what is passed on while it comes
 }
 
 // New returns a client of the sidecars whose ports are published on that host.
 func New(host string) *Client {
 	// A fresh connection for every question: a port may just have been taken over from another sandbox's sidecar.
-	return &Client{host: host, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true, ResponseHeaderTimeout: patience}}}
+	return &Client{
+		host:    host,
+		http:    sandboxhttp.NewClient(sandboxhttp.Options{HeaderTimeout: patience, MaxAnswer: longestPolicy}),
+		streams: sandboxhttp.NewClient(sandboxhttp.Options{HeaderTimeout: patience, MaxAnswer: sandboxhttp.Unbounded}),
+	}
 }
 
 // Environment returns the variables that start a sidecar with that policy. A policy that no variable can hold is left out: the sidecar
@@ -65,7 +71,7 @@ func (c *Client) Environment(at lifecycle.Sidecar, policy *lifecycle.NetworkPoli
 func (c *Client) Health(ctx context.Context, at lifecycle.Sidecar) (restarts int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, healthPatience)
 	defer cancel()
-	client, err := c.of(at)
+	client, err := c.of(at, c.http)
 	if err != nil {
 		return 0, err
 	}
@@ -102,7 +108,7 @@ func (c *Client) Change(ctx context.Context, at lifecycle.Sidecar, change lifecy
 func (c *Client) policy(ctx context.Context, at lifecycle.Sidecar, ask func(context.Context, *gen.Client) (*http.Response, error)) (lifecycle.NetworkPolicy, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	client, err := c.of(at)
+	client, err := c.of(at, c.http)
 	if err != nil {
 		return lifecycle.NetworkPolicy{}, err
 	}
@@ -115,7 +121,7 @@ func (c *Client) policy(ctx context.Context, at lifecycle.Sidecar, ask func(cont
 
 // Decisions returns what was allowed and denied, as the sidecar writes it. The caller closes it.
 func (c *Client) Decisions(ctx context.Context, at lifecycle.Sidecar, request lifecycle.DecisionsRequest) (io.ReadCloser, error) {
-	client, err := c.of(at)
+	client, err := c.of(at, c.streams)
 	if err != nil {
 		return nil, err
 	}
@@ -139,12 +145,12 @@ func (c *Client) Decisions(ctx context.Context, at lifecycle.Sidecar, request li
 }
 
 // of returns the generated client for one sidecar.
-func (c *Client) of(at lifecycle.Sidecar) (*gen.Client, error) {
+func (c *Client) of(at lifecycle.Sidecar, through *http.Client) (*gen.Client, error) {
 	if at.Port == 0 {
 		return nil, unavailable(errors.New("the engine has not published its port"))
 	}
 	url := "http://" + net.JoinHostPort(c.host, strconv.Itoa(at.Port))
-	return gen.NewClient(url, gen.WithHTTPClient(c.http), gen.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
+	return gen.NewClient(url, gen.WithHTTPClient(through), gen.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
 		r.Header.Set(tokenHeader, at.Token)
 		return nil
 	}))
@@ -160,23 +166,24 @@ func answered(response *http.Response, err error) func(into any) error {
 			return refusal(response)
 		}
 		defer func() { _ = response.Body.Close() }()
-		if err := json.NewDecoder(io.LimitReader(response.Body, longestPolicy)).Decode(into); err != nil {
-			return unavailable(err)
+		if err := json.NewDecoder(response.Body).Decode(into); err != nil {
+			return unavailable(errors.New("its answer cannot be read"))
 		}
 		return nil
 	}
 }
 
-// refusal returns the error for an answer that is none of 200, and closes it.
+// refusal returns the error for an answer that is none of 200, and closes it. A sidecar is not the sandbox's own, and says which rule a
+// policy breaks; of any other answer nothing is repeated but its number.
 func refusal(response *http.Response) error {
 	defer func() { _ = response.Body.Close() }()
 	var told gen.Error
 	_ = json.NewDecoder(io.LimitReader(response.Body, 64<<10)).Decode(&told) // somebody else's body says nothing
 	switch response.StatusCode {
 	case http.StatusBadRequest, http.StatusRequestEntityTooLarge:
-		return lifecycle.Invalidf("%s", told.Message)
+		return lifecycle.Invalidf("%s", sandboxhttp.Quote(told.Message))
 	}
-	return unavailable(fmt.Errorf("it answered %s: %s", response.Status, told.Message))
+	return unavailable(fmt.Errorf("it answered %s", response.Status))
 }
 
 // unavailable is what a client is told; why is for the log.

@@ -2,17 +2,19 @@ package host_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/sandboxhttp"
+	"sandbox.internal/server/lifecycle"
 )
 
 // Names of the engine's calls, for faults and counts.
@@ -33,9 +35,10 @@ const (
 // fault runs around a call of the engine and may delay it, or make it fail.
 type fault func(ctx context.Context, name string) error
 
-// memoryEngine is an engine.Engine whose containers are entries in a map. Their published port is a real one that answers /ping.
+// memoryEngine is an engine.Engine whose containers are entries in a map. Their published port is a real one that answers /ping, and
+// proves that it holds the token of the container's record.
 type memoryEngine struct {
-	port int
+	t testing.TB
 
 	mu         sync.Mutex
 	containers map[string]*engine.Container // by name
@@ -45,6 +48,7 @@ type memoryEngine struct {
 	counts     map[string]int
 	listeners  map[chan engine.Event]bool
 	ping       http.HandlerFunc
+	ports      map[string]int // by name
 }
 
 var _ engine.Engine = (*memoryEngine)(nil)
@@ -56,24 +60,42 @@ func newMemoryEngine(t testing.TB) *memoryEngine {
 		after:      map[string]fault{},
 		counts:     map[string]int{},
 		listeners:  map[chan engine.Event]bool{},
-	}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		e.mu.Lock()
-		ping := e.ping
-		e.mu.Unlock()
-		if ping != nil {
-			ping(w, r)
-		}
-	}))
-	t.Cleanup(server.Close)
-	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if e.port, err = strconv.Atoi(port); err != nil {
-		t.Fatal(err)
+		ports:      map[string]int{},
+		t:          t,
 	}
 	return e
+}
+
+// published returns the ports of a container, which are one server's. The caller holds the lock.
+func (e *memoryEngine) published(c *engine.Container) map[int]int {
+	port, ok := e.ports[c.Name]
+	if !ok {
+		name := c.Name
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			e.mu.Lock()
+			ping := e.ping
+			var record lifecycle.Record
+			if c := e.containers[name]; c != nil {
+				_ = json.Unmarshal([]byte(c.Labels[lifecycle.LabelPrefix+"record"]), &record) // some tests have others
+			}
+			e.mu.Unlock()
+			w.Header().Set(sandboxhttp.ProofHeader, sandboxhttp.Proof(record.Token, r.Header.Get(sandboxhttp.ChallengeHeader)))
+			if ping != nil {
+				ping(w, r)
+			}
+		}))
+		e.t.Cleanup(server.Close)
+		port = server.Listener.Addr().(*net.TCPAddr).Port
+		e.ports[c.Name] = port
+	}
+	return map[int]int{44772: port, 18080: port}
+}
+
+// port returns the published port of a container.
+func (e *memoryEngine) port(name string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.ports[name]
 }
 
 // failBefore makes a call fail without effect, failAfter in spite of its effect; a nil fault heals it.
@@ -148,7 +170,7 @@ func (e *memoryEngine) put(c engine.Container) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if c.Ports == nil {
-		c.Ports = map[int]int{44772: e.port, 18080: e.port}
+		c.Ports = e.published(&c)
 	}
 	c.ID = "id-of-" + c.Name
 	e.containers[c.Name] = &c
@@ -241,7 +263,7 @@ func (e *memoryEngine) Start(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
-		c.Status, c.Ports = engine.StatusRunning, map[int]int{44772: e.port, 18080: e.port}
+		c.Status, c.Ports = engine.StatusRunning, e.published(c)
 		e.tell(engine.EventStarted, c)
 		return nil
 	})

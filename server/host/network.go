@@ -164,10 +164,7 @@ func (a *actor) answers(ctx context.Context, record *lifecycle.Record, container
 	if port = portOf(container); port == 0 {
 		return 0, errors.New("the engine has not published its port")
 	}
-	asked := daemon{host: a.host.reachHost(record), port: port}
-	if record.HostNetwork { // somebody else may have taken the port in the moment between its choice and its use
-		asked.token = record.Token
-	}
+	asked := daemon{host: a.host.reachHost(record), port: port, token: record.Token}
 	if err := a.host.prober.until(ctx, asked, began, 200*time.Millisecond); err != nil {
 		return port, err
 	}

@@ -3,6 +3,7 @@ package host_test
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/sandboxhttp"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -243,10 +245,9 @@ func answer(t *testing.T, address, port string, token func() string) {
 			}
 			_ = connection.SetDeadline(time.Now().Add(deadline))
 			request, err := http.ReadRequest(bufio.NewReader(connection))
-			if err == nil && (request.URL.Path == "/ping" || request.Header.Get("X-EXECD-ACCESS-TOKEN") == token()) {
-				_, _ = connection.Write([]byte("HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"))
-			} else {
-				_, _ = connection.Write([]byte("HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"))
+			if err == nil {
+				proof := sandboxhttp.Proof(token(), request.Header.Get(sandboxhttp.ChallengeHeader))
+				_, _ = fmt.Fprintf(connection, "HTTP/1.1 200 OK\r\n%s: %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n", sandboxhttp.ProofHeader, proof)
 			}
 			_ = connection.Close()
 		}

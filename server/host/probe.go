@@ -2,26 +2,34 @@ package host
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"strconv"
 	"time"
+
+	"sandbox.internal/runtime/sandboxhttp"
 )
+
+// errNotDaemon: what answers at the address does not hold the sandbox's token.
+var errNotDaemon = errors.New("what answers on the port of execd does not hold the sandbox's token")
+
+// foreignPatience is for how long something else may answer in place of execd before its sandbox has failed. On the host's network the
+// port may still be another sandbox's, which is on its end; execd's process 1 waits 5 s for that (execd/initd).
+const foreignPatience = 10 * time.Second
 
 // prober asks sandboxes' daemons whether they answer.
 type prober struct{ client *http.Client }
 
 func newProber() *prober {
 	// A fresh connection for every question: a port may just have been taken over from another sandbox.
-	transport := &http.Transport{DisableKeepAlives: true, Proxy: nil}
-	return &prober{client: &http.Client{Transport: transport, Timeout: 2 * time.Second}}
+	return &prober{client: sandboxhttp.NewClient(sandboxhttp.Options{Timeout: 2 * time.Second})}
 }
 
 func (p *prober) close() { p.client.CloseIdleConnections() }
 
-// daemon is where an execd is to be asked. With a token the question is one that only the execd with that token answers, and without
-// one it is whether any answers.
+// daemon is where an execd is to be asked, and the token that it holds.
 type daemon struct {
 	host  string
 	port  int
@@ -50,26 +58,29 @@ func askAgain(waited time.Duration) time.Duration {
 	return min(max(2*time.Millisecond, waited/10), 50*time.Millisecond)
 }
 
+// ask asks once, for a proof that only the holder of the token can give. The token itself is not sent: what listens may be the sandbox's
+// own program, or on the host's network another one's. It returns errNotDaemon for an answer without the proof.
 func (p *prober) ask(ctx context.Context, d daemon) error {
-	path := "/ping"
-	if d.token != "" {
-		path = "/metrics"
-	}
-	url := "http://" + net.JoinHostPort(d.host, strconv.Itoa(d.port)) + path
+	url := "http://" + net.JoinHostPort(d.host, strconv.Itoa(d.port)) + "/ping"
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return err
 	}
-	if d.token != "" {
-		request.Header.Set(tokenHeader, d.token)
-	}
+	challenge := sandboxhttp.NewChallenge()
+	request.Header.Set(sandboxhttp.ChallengeHeader, challenge)
 	response, err := p.client.Do(request)
+	if errors.Is(err, sandboxhttp.ErrNotHTTP) {
+		return errNotDaemon
+	}
 	if err != nil {
 		return err
 	}
 	defer response.Body.Close()
+	if !sandboxhttp.Proves(response.Header.Get(sandboxhttp.ProofHeader), d.token, challenge) {
+		return errNotDaemon
+	}
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s: %s", url, response.Status)
+		return fmt.Errorf("execd answers GET /ping with %d", response.StatusCode)
 	}
 	return nil
 }

@@ -223,6 +223,7 @@ func (a *actor) prove(ctx context.Context, record lifecycle.Record) (int, error)
 	a.tell(lifecycle.ReasonContainerStarting, "waiting for execd to answer")
 	began, deadline := time.Now(), a.host.Clock().Add(readyTimeout)
 	var lastErr error
+	var foreign time.Time // since when something else answers; zero when nothing does
 	for pause := time.Millisecond; a.host.Clock().Before(deadline); pause = min(pause*5/4, 100*time.Millisecond) {
 		container, err := a.found(ctx, &record)
 		if errors.Is(err, engine.ErrNotFound) || err == nil && container.Status == engine.StatusRemoving {
@@ -243,14 +244,30 @@ func (a *actor) prove(ctx context.Context, record lifecycle.Record) (int, error)
 		if port, lastErr = a.answers(ctx, &record, container, began); lastErr == nil {
 			return port, nil
 		}
+		switch now := a.host.Clock(); {
+		case !errors.Is(lastErr, errNotDaemon):
+			foreign = time.Time{}
+		case foreign.IsZero():
+			foreign = now
+		case now.Sub(foreign) >= foreignPatience:
+			return 0, replaced(lastErr)
+		}
 		if !sleep(ctx, pause) {
 			return 0, ctx.Err()
 		}
+	}
+	if errors.Is(lastErr, errNotDaemon) {
+		return 0, replaced(lastErr)
 	}
 	return 0, &provisionError{
 		reason: lifecycle.ReasonProvisionTimeout,
 		text:   fmt.Sprintf("execd did not answer within %v: %v%s", readyTimeout, lastErr, a.lastLines(ctx)),
 	}
+}
+
+func replaced(err error) error {
+	return &provisionError{reason: lifecycle.ReasonDaemonReplaced,
+		text: err.Error() + ": another program has taken the port, or runtime.execd_image is older than the service"}
 }
 
 func (h *Host) containerSpec(record lifecycle.Record, imageID, volume string) (engine.ContainerSpec, error) {

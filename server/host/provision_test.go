@@ -3,13 +3,16 @@ package host_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/sandboxhttp"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -297,5 +300,57 @@ func TestEndWhilePending(t *testing.T) {
 			m.awaitReason(id, tt.state, tt.reason)
 			m.awaitEmpty()
 		})
+	}
+}
+
+// TestAnotherAnswersForExecd: Running is proven by what only the holder of the token can say. Whoever else listens on execd's port makes
+// the sandbox Failed, is not followed anywhere, and has no word in the message.
+func TestAnotherAnswersForExecd(t *testing.T) {
+	const foreign = "STOLEN"
+	visited := make(chan string, 100)
+	inside := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		visited <- r.URL.Path
+		w.Header().Set(sandboxhttp.ProofHeader, sandboxhttp.Proof("token", r.Header.Get(sandboxhttp.ChallengeHeader)))
+	}))
+	defer inside.Close()
+	for name, answer := range map[string]func(w http.ResponseWriter, r *http.Request){
+		"200":  func(http.ResponseWriter, *http.Request) {},
+		"text": func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, foreign) },
+		"redirection": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, inside.URL+"/"+foreign, http.StatusFound)
+		},
+		"refusal": func(w http.ResponseWriter, _ *http.Request) { http.Error(w, foreign, http.StatusInternalServerError) },
+		"another token": func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set(sandboxhttp.ProofHeader, sandboxhttp.Proof(foreign, r.Header.Get(sandboxhttp.ChallengeHeader)))
+		},
+		"no HTTP": func(w http.ResponseWriter, _ *http.Request) {
+			connection, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			io.WriteString(connection, foreign+"\r\n\r\n")
+			connection.Close()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t).start()
+			m.engine.answerPing(func(w http.ResponseWriter, r *http.Request) {
+				m.clock.advance(200 * time.Millisecond)
+				w.Header().Del(sandboxhttp.ProofHeader)
+				if r.Header.Get("X-EXECD-ACCESS-TOKEN") != "" {
+					t.Error("the token was sent to whoever listens")
+				}
+				answer(w, r)
+			})
+			status := m.awaitReason(m.create(), lifecycle.StateFailed, lifecycle.ReasonDaemonReplaced)
+			if strings.Contains(status.Message, foreign) || !strings.Contains(status.Message, "does not hold the sandbox's token") {
+				t.Errorf("the message is %q", status.Message)
+			}
+			m.awaitEmpty()
+		})
+	}
+	if len(visited) > 0 {
+		t.Errorf("a redirection was followed to %s", <-visited)
 	}
 }

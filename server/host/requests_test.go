@@ -148,7 +148,7 @@ func TestEndpointWaitsUntilTheSandboxIsUsable(t *testing.T) {
 	close(answering.open)
 	select {
 	case endpoint := <-got:
-		if endpoint.Port != m.engine.port || endpoint.Path != "/proxy/8000" || endpoint.Headers["X-EXECD-ACCESS-TOKEN"] == "" {
+		if endpoint.Port != m.engine.port(container(id)) || endpoint.Path != "/proxy/8000" || endpoint.Headers["X-EXECD-ACCESS-TOKEN"] == "" {
 			t.Errorf("endpoint: %+v", endpoint)
 		}
 	case <-time.After(deadline):

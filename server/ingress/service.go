@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	gen "sandbox.internal/gen/lifecycle"
+	"sandbox.internal/runtime/sandboxhttp"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/reach"
 )
@@ -38,7 +39,8 @@ type service struct {
 }
 
 func newService(address, key string) (*service, error) {
-	s := &service{http: &http.Client{Transport: &http.Transport{ResponseHeaderTimeout: callTimeout, MaxIdleConnsPerHost: 16, IdleConnTimeout: 30 * time.Second}}}
+	// The service is trusted, but a redirection would carry the key elsewhere.
+	s := &service{http: sandboxhttp.NewClient(sandboxhttp.Options{HeaderTimeout: callTimeout, IdleConnections: 16, MaxAnswer: sandboxhttp.Unbounded})}
 	s.life, s.end = context.WithCancel(context.Background())
 	authorise := func(_ context.Context, r *http.Request) error {
 		if key != "" {

@@ -115,6 +115,7 @@ const (
 	ReasonResourceLimit     Reason = "RESOURCE_LIMIT_EXCEEDED" // the engine does not have what was asked for
 	ReasonNetworkError      Reason = "NETWORK_ERROR"           // network or port could not be set up
 	ReasonProvisionTimeout  Reason = "PROVISION_TIMEOUT"       // execd did not answer in time
+	ReasonDaemonReplaced    Reason = "EXECD_REPLACED"          // something else than its execd answers on execd's port
 	ReasonContainerError    Reason = "CONTAINER_ERROR"         // the engine refused or could not start the container
 	ReasonEngineUnavailable Reason = "ENGINE_UNAVAILABLE"      // the engine does not answer
 	ReasonRemovedExternally Reason = "REMOVED_EXTERNALLY"      // somebody else removed the container

@@ -215,7 +215,7 @@ func inside(ctx context.Context, service *lifecycle.Client, id string) error {
 	if err != nil {
 		return err
 	}
-	if err := daemon.Ping(ctx); err != nil {
+	if _, err := daemon.Ping(ctx, execd.PingParams{}); err != nil {
 		return fmt.Errorf("ping: %w", err)
 	}
 	if err := commands(ctx, daemon); err != nil {

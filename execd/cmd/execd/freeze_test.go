@@ -108,6 +108,21 @@ func TestFrozenAcrossDaemons(t *testing.T) {
 // kill ends the child of a process that has this word as its second argument.
 func kill(t *testing.T, parent int, word string) {
 	t.Helper()
+	pid := childOf(t, parent, word)
+	if pid == 0 {
+		t.Fatalf("process %d has no child %q", parent, word)
+	}
+	must(t, syscall.Kill(pid, syscall.SIGKILL))
+}
+
+func hasChild(t *testing.T, parent int, word string) bool {
+	t.Helper()
+	return childOf(t, parent, word) != 0
+}
+
+// childOf returns 0 when there is no such child.
+func childOf(t *testing.T, parent int, word string) int {
+	t.Helper()
 	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	must(t, err)
 	for _, line := range lines {
@@ -124,9 +139,8 @@ func kill(t *testing.T, parent int, word string) {
 		if fields[1] == strconv.Itoa(parent) {
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(line)))
 			must(t, err)
-			must(t, syscall.Kill(pid, syscall.SIGKILL))
-			return
+			return pid
 		}
 	}
-	t.Fatalf("process %d has no child %q", parent, word)
+	return 0
 }

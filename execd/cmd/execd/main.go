@@ -64,6 +64,9 @@ func runServe(args []string) int {
 	if code >= 0 {
 		return code
 	}
+	if err := shield(); err != nil {
+		return fail(err)
+	}
 	app.ReserveThreads(maxProcessors, spareThreads)
 	logger, closer, err := config.Logger(settings, os.Stdout)
 	if err != nil {
@@ -84,6 +87,18 @@ func runServe(args []string) int {
 	return 0
 }
 
+// shield keeps the sandbox's other processes out of this one, and reports that to an init that waits for it.
+func shield() error {
+	waits, err := initd.Handed(initd.ShieldedVariable)
+	if err != nil {
+		return err
+	}
+	if waits != nil {
+		defer waits.Close()
+	}
+	return initd.Shield()
+}
+
 func runInit(args []string) int {
 	flags, entrypoint, err := initd.SplitArgs(args)
 	if err != nil {
@@ -93,6 +108,9 @@ func runInit(args []string) int {
 	settings, code := parse(flags)
 	if code >= 0 {
 		return code
+	}
+	if err := initd.Shield(); err != nil {
+		return fail(err)
 	}
 	app.ReserveThreads(1, spareInitThreads)
 	// The standard output belongs to the entrypoint.
@@ -109,6 +127,10 @@ func runInit(args []string) int {
 	if err != nil {
 		logger.Warn().Err(err).Msg("a daemon that is started again will not know whether the sandbox is frozen")
 	}
+	listener, err := initd.NewListener(settings.Addr())
+	if err != nil {
+		return fail(err)
+	}
 	return initd.Run(initd.Options{
 		Entrypoint: entrypoint,
 		Daemon:     append([]string{self, "serve"}, flags...),
@@ -117,6 +139,8 @@ func runInit(args []string) int {
 		Stdout:     os.Stdout,
 		Stderr:     os.Stderr,
 		State:      state,
+		Listener:   listener,
+		Shield:     true,
 		Logger:     logger,
 		Grace:      settings.GracefulShutdownTimeout,
 	})

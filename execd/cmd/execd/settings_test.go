@@ -111,7 +111,7 @@ func testPort(t *testing.T) {
 func testLogLevel(t *testing.T) {
 	for level, want := range map[string]bool{"7": true, "6": false} {
 		d := serve(t, []string{"--log-level=" + level})
-		response, err := d.client.Ping(t.Context())
+		response, err := d.client.Ping(t.Context(), nil)
 		body(t, response, err)
 		d.stop(t)
 		log, err := os.ReadFile(d.log)

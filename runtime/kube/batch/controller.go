@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/runtime/sandboxhttp"
 )
 
 const (
@@ -78,19 +79,14 @@ func Setup(mgr manager.Manager, options Options) error {
 	if options.Now == nil {
 		options.Now = time.Now
 	}
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.Proxy = nil // pods are in the cluster
 	r := &Reconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder(v1alpha1.ManagedBy),
 		Options: options, memory: make(map[types.NamespacedName]*memory),
-		http: &http.Client{
-			Transport:     transport,
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a pod is not to be trusted
-		},
+		http: sandboxhttp.NewClient(sandboxhttp.Options{IdleConnections: 2}),
 	}
 	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
 		<-ctx.Done()
-		transport.CloseIdleConnections()
+		r.http.CloseIdleConnections()
 		return nil
 	})); err != nil {
 		return err

@@ -3,11 +3,9 @@ package batch
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -76,9 +74,8 @@ func (r *Reconciler) callExecd(ctx context.Context, b *v1alpha1.BatchSandbox, po
 		return fmt.Errorf("execd does not answer: %w", err)
 	}
 	defer response.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(response.Body, 1024))
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("execd answers %s with %s: %s", operation, response.Status, strings.TrimSpace(string(text)))
+		return fmt.Errorf("execd answers %s with %s", operation, response.Status)
 	}
 	return nil
 }

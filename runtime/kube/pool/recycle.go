@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -21,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/runtime/sandboxhttp"
 )
 
 // AnnotationRecycling, on a pod of a pool, says that the pod was used and must not be given before its containers have been restarted. It is
@@ -42,7 +42,7 @@ type Resetter interface {
 
 // Executor resets pods through their task-executors, which have no token: POST http://POD:5758/reset.
 type Executor struct {
-	HTTP *http.Client // nil means http.DefaultClient
+	HTTP *http.Client // nil means one that makes a connection for each request
 }
 
 // Reset asks the pod's task-executor. Any answer but 200 is an error.
@@ -57,19 +57,15 @@ func (e *Executor) Reset(ctx context.Context, pod *corev1.Pod) error {
 	}
 	caller := e.HTTP
 	if caller == nil {
-		caller = http.DefaultClient
+		caller = sandboxhttp.NewClient(sandboxhttp.Options{})
 	}
 	response, err := caller.Do(request)
 	if err != nil {
 		return err
 	}
 	defer response.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(response.Body, 1024))
-	if err != nil {
-		return fmt.Errorf("answer of the task-executor: %w", err)
-	}
 	if response.StatusCode/100 != 2 {
-		return fmt.Errorf("the task-executor answered %s: %s", response.Status, text)
+		return fmt.Errorf("the task-executor answered %s", response.Status)
 	}
 	return nil
 }

@@ -58,15 +58,9 @@ type followed struct {
 
 // New returns a Tasks that calls wake, which must not block, when the task of a batch has changed. Its Start ends it.
 func New(wake func(namespace, name string)) *Tasks {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.Proxy = nil // pods are in the cluster
-	transport.MaxIdleConnsPerHost = 2
 	t := &Tasks{
 		wake: wake, port: tasks.Port, batches: make(map[types.NamespacedName]*followed),
-		client: &http.Client{
-			Transport:     transport,
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a pod is not to be trusted
-		},
+		client: tasks.NewHTTP(2),
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	return t
