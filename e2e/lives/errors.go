@@ -296,7 +296,7 @@ func testRefusedExtensions(t *testing.T, s *Service, id string) {
 	} {
 		WantProblem(t, s.Send(t, http.MethodPatch, path+"/metadata", body), 400, "INVALID_REQUEST_BODY", word)
 	}
-	WantProblem(t, s.Send(t, http.MethodPatch, path+"/metadata", `{}`, "Content-Type", "application/json"), 400, "INVALID_REQUEST_BODY", "merge-patch")
+	WantProblem(t, s.Send(t, http.MethodPatch, path+"/metadata", `{}`, "Content-Type", "text/plain"), 400, "INVALID_REQUEST_BODY", "merge-patch")
 	WantProblem(t, s.Send(t, http.MethodPatch, path+"/metadata", `{"name":"`+strings.Repeat("x", 1<<20)+`"}`), 413, "REQUEST_TOO_LARGE", "1048576")
 }
 

@@ -204,7 +204,7 @@ type ClientInterface interface {
 
 	// UpdateMetadataWithBody Change the metadata of a sandbox
 	//
-	// Applies a JSON merge patch (RFC 7386): a value sets its key, `null` removes it, and
+	// Applies a JSON merge patch (RFC 7386), as `application/json` too: a value sets its key, `null` removes it, and
 	// keys that the patch does not name stay. The result must keep the rules that hold
 	// for metadata at creation (400 otherwise), all keys and values together at most
 	// 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).
@@ -214,9 +214,21 @@ type ClientInterface interface {
 	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/metadata (the `UpdateMetadata` operationId).
 	UpdateMetadataWithBody(ctx context.Context, sandboxID SandboxID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// UpdateMetadata Change the metadata of a sandbox
+	//
+	// Applies a JSON merge patch (RFC 7386), as `application/json` too: a value sets its key, `null` removes it, and
+	// keys that the patch does not name stay. The result must keep the rules that hold
+	// for metadata at creation (400 otherwise), all keys and values together at most
+	// 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/metadata (the `UpdateMetadata` operationId).
+	UpdateMetadata(ctx context.Context, sandboxID SandboxID, body UpdateMetadataJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// UpdateMetadataWithApplicationMergePatchPlusJSONBody Change the metadata of a sandbox
 	//
-	// Applies a JSON merge patch (RFC 7386): a value sets its key, `null` removes it, and
+	// Applies a JSON merge patch (RFC 7386), as `application/json` too: a value sets its key, `null` removes it, and
 	// keys that the patch does not name stay. The result must keep the rules that hold
 	// for metadata at creation (400 otherwise), all keys and values together at most
 	// 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).
@@ -574,7 +586,7 @@ func (c *Client) GetLogs(ctx context.Context, sandboxID SandboxID, params *GetLo
 
 // UpdateMetadataWithBody Change the metadata of a sandbox
 //
-// Applies a JSON merge patch (RFC 7386): a value sets its key, `null` removes it, and
+// Applies a JSON merge patch (RFC 7386), as `application/json` too: a value sets its key, `null` removes it, and
 // keys that the patch does not name stay. The result must keep the rules that hold
 // for metadata at creation (400 otherwise), all keys and values together at most
 // 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).
@@ -594,9 +606,31 @@ func (c *Client) UpdateMetadataWithBody(ctx context.Context, sandboxID SandboxID
 	return c.Client.Do(req)
 }
 
+// UpdateMetadata Change the metadata of a sandbox
+//
+// Applies a JSON merge patch (RFC 7386), as `application/json` too: a value sets its key, `null` removes it, and
+// keys that the patch does not name stay. The result must keep the rules that hold
+// for metadata at creation (400 otherwise), all keys and values together at most
+// 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with PATCH /v1/sandboxes/{sandboxId}/metadata (the `UpdateMetadata` operationId).
+func (c *Client) UpdateMetadata(ctx context.Context, sandboxID SandboxID, body UpdateMetadataJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewUpdateMetadataRequest(c.Server, sandboxID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // UpdateMetadataWithApplicationMergePatchPlusJSONBody Change the metadata of a sandbox
 //
-// Applies a JSON merge patch (RFC 7386): a value sets its key, `null` removes it, and
+// Applies a JSON merge patch (RFC 7386), as `application/json` too: a value sets its key, `null` removes it, and
 // keys that the patch does not name stay. The result must keep the rules that hold
 // for metadata at creation (400 otherwise), all keys and values together at most
 // 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).
@@ -1480,6 +1514,17 @@ func NewGetLogsRequest(server string, sandboxID SandboxID, params *GetLogsParams
 	return req, nil
 }
 
+// NewUpdateMetadataRequest calls the generic UpdateMetadata builder with application/json body
+func NewUpdateMetadataRequest(server string, sandboxID SandboxID, body UpdateMetadataJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewUpdateMetadataRequestWithBody(server, sandboxID, "application/json", bodyReader)
+}
+
 // NewUpdateMetadataRequestWithApplicationMergePatchPlusJSONBody calls the generic UpdateMetadata builder with application/merge-patch+json body
 func NewUpdateMetadataRequestWithApplicationMergePatchPlusJSONBody(server string, sandboxID SandboxID, body UpdateMetadataApplicationMergePatchPlusJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -2131,7 +2176,7 @@ type ClientWithResponsesInterface interface {
 
 	// UpdateMetadataWithBodyWithResponse Change the metadata of a sandbox
 	//
-	// Applies a JSON merge patch (RFC 7386): a value sets its key, `null` removes it, and
+	// Applies a JSON merge patch (RFC 7386), as `application/json` too: a value sets its key, `null` removes it, and
 	// keys that the patch does not name stay. The result must keep the rules that hold
 	// for metadata at creation (400 otherwise), all keys and values together at most
 	// 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).
@@ -2141,9 +2186,21 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/metadata (the `UpdateMetadata` operationId).
 	UpdateMetadataWithBodyWithResponse(ctx context.Context, sandboxID SandboxID, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*UpdateMetadataResponse, error)
 
+	// UpdateMetadataWithResponse Change the metadata of a sandbox
+	//
+	// Applies a JSON merge patch (RFC 7386), as `application/json` too: a value sets its key, `null` removes it, and
+	// keys that the patch does not name stay. The result must keep the rules that hold
+	// for metadata at creation (400 otherwise), all keys and values together at most
+	// 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with PATCH /v1/sandboxes/{sandboxId}/metadata (the `UpdateMetadata` operationId).
+	UpdateMetadataWithResponse(ctx context.Context, sandboxID SandboxID, body UpdateMetadataJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateMetadataResponse, error)
+
 	// UpdateMetadataWithApplicationMergePatchPlusJSONBodyWithResponse Change the metadata of a sandbox
 	//
-	// Applies a JSON merge patch (RFC 7386): a value sets its key, `null` removes it, and
+	// Applies a JSON merge patch (RFC 7386), as `application/json` too: a value sets its key, `null` removes it, and
 	// keys that the patch does not name stay. The result must keep the rules that hold
 	// for metadata at creation (400 otherwise), all keys and values together at most
 	// 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).
@@ -5372,7 +5429,7 @@ func (c *ClientWithResponses) GetLogsWithResponse(ctx context.Context, sandboxID
 
 // UpdateMetadataWithBodyWithResponse Change the metadata of a sandbox
 //
-// Applies a JSON merge patch (RFC 7386): a value sets its key, `null` removes it, and
+// Applies a JSON merge patch (RFC 7386), as `application/json` too: a value sets its key, `null` removes it, and
 // keys that the patch does not name stay. The result must keep the rules that hold
 // for metadata at creation (400 otherwise), all keys and values together at most
 // 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).
@@ -5388,9 +5445,27 @@ func (c *ClientWithResponses) UpdateMetadataWithBodyWithResponse(ctx context.Con
 	return ParseUpdateMetadataResponse(rsp)
 }
 
+// UpdateMetadataWithResponse Change the metadata of a sandbox
+//
+// Applies a JSON merge patch (RFC 7386), as `application/json` too: a value sets its key, `null` removes it, and
+// keys that the patch does not name stay. The result must keep the rules that hold
+// for metadata at creation (400 otherwise), all keys and values together at most
+// 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with PATCH /v1/sandboxes/{sandboxId}/metadata (the `UpdateMetadata` operationId).
+func (c *ClientWithResponses) UpdateMetadataWithResponse(ctx context.Context, sandboxID SandboxID, body UpdateMetadataJSONRequestBody, reqEditors ...RequestEditorFn) (*UpdateMetadataResponse, error) {
+	rsp, err := c.UpdateMetadata(ctx, sandboxID, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseUpdateMetadataResponse(rsp)
+}
+
 // UpdateMetadataWithApplicationMergePatchPlusJSONBodyWithResponse Change the metadata of a sandbox
 //
-// Applies a JSON merge patch (RFC 7386): a value sets its key, `null` removes it, and
+// Applies a JSON merge patch (RFC 7386), as `application/json` too: a value sets its key, `null` removes it, and
 // keys that the patch does not name stay. The result must keep the rules that hold
 // for metadata at creation (400 otherwise), all keys and values together at most
 // 1048576 bytes. A sandbox that has ended keeps the metadata that it had (409).

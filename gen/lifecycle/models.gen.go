@@ -661,7 +661,7 @@ type SandboxStatus struct {
 
 	// Reason A short cause for machines, such as `CONTAINER_RUNNING`, `CONTAINER_STARTING`,
 	// `IMAGE_PULL_ERROR`, `RESOURCE_LIMIT_EXCEEDED`, `NETWORK_ERROR`, `EXPIRED`,
-	// `USER_DELETE`, `ENTRYPOINT_EXITED`, `OOM_KILLED`, `PROVISION_TIMEOUT`,
+	// `USER_DELETE`, `ENTRYPOINT_EXITED`, `OOM_KILLED`, `PROVISION_TIMEOUT`, `EXECD_REPLACED`,
 	// `ENGINE_UNAVAILABLE` or `REMOVED_EXTERNALLY`. More may be added.
 	//
 	// Example: CONTAINER_RUNNING
@@ -913,6 +913,9 @@ type ResumeSandboxParams struct {
 
 // CreateSandboxJSONRequestBody defines body for CreateSandbox for application/json ContentType.
 type CreateSandboxJSONRequestBody = CreateSandboxRequest
+
+// UpdateMetadataJSONRequestBody defines body for UpdateMetadata for application/json ContentType.
+type UpdateMetadataJSONRequestBody = MetadataPatch
 
 // UpdateMetadataApplicationMergePatchPlusJSONRequestBody defines body for UpdateMetadata for application/merge-patch+json ContentType.
 type UpdateMetadataApplicationMergePatchPlusJSONRequestBody = MetadataPatch

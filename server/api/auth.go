@@ -8,10 +8,8 @@ import (
 
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/server/reach"
 )
-
-// keyHeader is the header that carries an API key (lifecycle document, "Authentication").
-const keyHeader = "SERVICE-API-KEY"
 
 // Key is an API key that is let in, known by its digest alone.
 type Key struct {
@@ -21,28 +19,35 @@ type Key struct {
 	Rate   serve.Rate // how often it may call; the zero value means as often as it likes
 }
 
-// authenticate returns who sends a request. Every key is compared, so that the time it takes tells nothing about any of them.
+// find returns the key that was presented, nil when it is none of these. Every key is compared, so that the time it takes reveals
+// nothing about any of them.
+func find(keys []Key, presented string) (found *Key) {
+	digest := sha256.Sum256([]byte(presented))
+	for i := range keys {
+		if subtle.ConstantTimeCompare(digest[:], keys[i].Digest[:]) == 1 {
+			found = &keys[i]
+		}
+	}
+	return found
+}
+
+// authenticate returns who sends a request.
 func authenticate(keys []Key) func(*http.Request) (any, error) {
 	return func(r *http.Request) (any, error) {
 		if len(keys) == 0 {
 			return lifecycle.Principal{Role: lifecycle.RoleAdmin}, nil
 		}
-		presented := r.Header.Get(keyHeader)
-		if presented == "" {
-			return nil, serve.Unauthorized("header %s: is required", keyHeader)
-		}
-		digest := sha256.Sum256([]byte(presented))
-		var principal lifecycle.Principal
-		for _, key := range keys {
-			if subtle.ConstantTimeCompare(digest[:], key.Digest[:]) == 1 {
-				principal = lifecycle.Principal{Name: key.Name, Role: key.Role}
+		presented := reach.PresentedKeys(r.Header)
+		for _, p := range presented {
+			if key := find(keys, p.Key); key != nil {
+				serve.LogField(r.Context(), "key_name", key.Name)
+				return lifecycle.Principal{Name: key.Name, Role: key.Role}, nil
 			}
 		}
-		if principal.Role == "" {
-			return nil, serve.Unauthorized("header %s: is not a valid API key", keyHeader)
+		if len(presented) == 0 {
+			return nil, serve.Unauthorized("header %s: is required", reach.KeyHeader)
 		}
-		serve.LogField(r.Context(), "key_name", principal.Name)
-		return principal, nil
+		return nil, serve.Unauthorized("header %s: is not a valid API key", presented[0].Header)
 	}
 }
 

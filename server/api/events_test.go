@@ -130,6 +130,18 @@ func TestUpdateMetadata(t *testing.T) {
 	if err != nil || r.JSON200 == nil || (*r.JSON200)["name"] != "merged" {
 		t.Fatalf("%s, %v: %s", r.Status(), err, r.Body)
 	}
+	wantPatch(t, b)
+	b.patch = nil
+	// What people type: the content type that every other request has.
+	asJSON, err := s.client.UpdateMetadataWithResponse(t.Context(), b.sandbox.ID, gen.MetadataPatch{"name": &value, "Name": nil})
+	if err != nil || asJSON.JSON200 == nil {
+		t.Fatalf("as application/json: %s, %v: %s", asJSON.Status(), err, asJSON.Body)
+	}
+	wantPatch(t, b)
+}
+
+func wantPatch(t *testing.T, b *backend) {
+	t.Helper()
 	if got, present := b.patch["Name"]; len(b.patch) != 2 || *b.patch["name"] != "x" || !present || got != nil {
 		t.Errorf("patch: %v", b.patch)
 	}

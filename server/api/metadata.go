@@ -11,7 +11,11 @@ func (h *handlers) UpdateMetadata(ctx context.Context, request gen.UpdateMetadat
 	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
 		return nil, err
 	}
-	metadata, err := h.backend.UpdateMetadata(ctx, request.SandboxID, *request.Body)
+	patch := request.ApplicationMergePatchPlusJSONBody
+	if patch == nil {
+		patch = request.JSONBody
+	}
+	metadata, err := h.backend.UpdateMetadata(ctx, request.SandboxID, *patch)
 	if err != nil {
 		return nil, err
 	}

@@ -39,6 +39,7 @@ type ports struct {
 	proxy    *proxy.Proxy
 	signing  reach.Keys
 	clock    func() time.Time
+	keys     []Key
 }
 
 // register puts the routes on the server. They are for every method there is, so they are registered as what answers when no other does.
@@ -153,12 +154,13 @@ func (p *ports) forward(c echo.Context, address, token string, port int, id, pre
 	name := strconv.Itoa(port)
 	serve.WithoutDeadline(c.Request())
 	r, _ := reach.TakeSignatures(c.Request())
+	r = reach.WithoutKeys(r, func(value string) bool { return find(p.keys, value) != nil })
 	err := p.proxy.Forward(c.Response(), r, proxy.Target{
 		Address: address,
 		Path:    "/proxy/" + name,
 		Prefix:  prefix,
 		Set:     map[string]string{reach.TokenHeader: token},
-		Strip:   []string{keyHeader},
+		Strip:   []string{reach.KeyHeader}, // in trailers
 		Names:   []string{"127.0.0.1:" + name, "localhost:" + name},
 		// People type keys into the pages of /docs, which are of this origin.
 		SharedOrigin: true,

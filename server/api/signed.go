@@ -30,7 +30,7 @@ func (p *ports) keyOrSignature(byKey echo.HandlerFunc) echo.HandlerFunc {
 	withKey := p.server.AuthenticatedAndCounted(byKey)
 	return func(c echo.Context) error {
 		signatures := signaturesOf(c.Request())
-		if len(signatures) == 0 || c.Request().Header.Get(keyHeader) != "" {
+		if len(signatures) == 0 || c.Request().Header.Get(reach.KeyHeader) != "" {
 			return withKey(c)
 		}
 		return p.bySignature(c, signatures)

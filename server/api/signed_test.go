@@ -75,6 +75,11 @@ func TestSignedEndpointNeedsNoKey(t *testing.T) {
 	if response.Header.Get("Set-Cookie") != "" || response.Header.Get("Content-Security-Policy") != "sandbox allow-scripts allow-forms allow-popups allow-downloads" {
 		t.Errorf("headers %v: no cookie may be set on the service's own origin, and pages are confined", response.Header)
 	}
+	// With a signature an Authorization is no key, but the program's own.
+	response, body = p.getOpen(t, path+"?"+query, "Authorization", "Bearer own")
+	if response.StatusCode != 200 || !strings.Contains(body, "Authorization: Bearer own") {
+		t.Errorf("%d %s", response.StatusCode, body)
+	}
 	// As the endpoint of a sandbox on the host's network.
 	response, body = p.getOpen(t, "/"+p.backend.sandbox.ID+"/8000/x?"+query)
 	if response.StatusCode != 200 || !strings.HasPrefix(body, "GET /proxy/8000/x\n") || response.Header.Get("Content-Security-Policy") == "" {

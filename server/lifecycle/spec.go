@@ -53,15 +53,27 @@ func (s *Spec) Validate() error {
 	return validateVolumes(s.Volumes)
 }
 
+// The settings of the sandbox's daemon that a client may give (execd document, "Daemon settings"). Every other name with the prefix is
+// the daemon's own, the token's above all.
+const (
+	daemonPrefix = "EXECD_"
+	envGrace     = "EXECD_API_GRACE_SHUTDOWN"
+	envLogFile   = "EXECD_LOG_FILE"
+)
+
 func validateEnv(env map[string]string) error {
 	for _, name := range sortedKeys(env) {
 		switch {
 		case name == "" || strings.ContainsAny(name, "=\x00"):
 			return Invalidf("env: %q is not a variable name: it must be non-empty and contain neither '=' nor a NUL byte", name)
-		case strings.HasPrefix(name, "EXECD_"):
-			return Invalidf("env.%s: names that begin with EXECD_ are reserved for the sandbox's daemon", name)
+		case strings.HasPrefix(name, daemonPrefix) && name != envGrace && name != envLogFile:
+			return Invalidf("env.%s: names that begin with %s are reserved for the sandbox's daemon, but for its settings %s and %s",
+				name, daemonPrefix, envGrace, envLogFile)
 		case strings.ContainsRune(env[name], 0):
 			return Invalidf("env.%s: must not contain a NUL byte", name)
+		}
+		if d, err := time.ParseDuration(env[name]); name == envGrace && env[name] != "" && (err != nil || d < 0) {
+			return Invalidf("env.%s: must be a duration such as 500ms, 2s or 1m (0s disables), not %.40q", name, env[name])
 		}
 	}
 	return nil

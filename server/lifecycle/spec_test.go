@@ -71,6 +71,9 @@ func TestSpecInvalid(t *testing.T) {
 		"NUL in env name": {func(s *lifecycle.Spec) { s.Env = map[string]string{"A\x00": "x"} }, "env: ", "NUL"},
 		"NUL in env":      {func(s *lifecycle.Spec) { s.Env = map[string]string{"A": "\x00"} }, "env.A: ", "NUL"},
 		"reserved env":    {func(s *lifecycle.Spec) { s.Env = map[string]string{"EXECD_TOKEN": "x"} }, "env.EXECD_TOKEN: ", "reserved"},
+		"token":           {func(s *lifecycle.Spec) { s.Env = map[string]string{"EXECD_ACCESS_TOKEN": "x"} }, "env.EXECD_ACCESS_TOKEN: ", "reserved"},
+		"grace":           {func(s *lifecycle.Spec) { s.Env = map[string]string{"EXECD_API_GRACE_SHUTDOWN": "3"} }, "env.EXECD_API_GRACE_SHUTDOWN: ", "duration"},
+		"negative grace":  {func(s *lifecycle.Spec) { s.Env = map[string]string{"EXECD_API_GRACE_SHUTDOWN": "-1s"} }, "env.EXECD_API_GRACE_SHUTDOWN: ", "duration"},
 		"no metadata key": {func(s *lifecycle.Spec) { s.Metadata = map[string]string{"": "x"} }, "metadata: ", "1 to 256 bytes"},
 		"long key":        {func(s *lifecycle.Spec) { s.Metadata = map[string]string{strings.Repeat("é", 129): "x"} }, "metadata: ", "1 to 256 bytes"},
 		"key not UTF-8":   {func(s *lifecycle.Spec) { s.Metadata = map[string]string{"\xff": "x"} }, "metadata: ", "UTF-8"},
@@ -86,6 +89,21 @@ func TestSpecInvalid(t *testing.T) {
 			test.change(&spec)
 			expectInvalid(t, spec.Validate(), test.field, test.rule)
 		})
+	}
+}
+
+// TestSettingsOfTheDaemon: the variables that the execd document lists are a client's to set, but for the token's.
+func TestSettingsOfTheDaemon(t *testing.T) {
+	spec := validSpec()
+	spec.Env = map[string]string{
+		"EXECD_API_GRACE_SHUTDOWN": "500ms", "EXECD_LOG_FILE": "/tmp/execd.log", "JUPYTER_HOST": "http://127.0.0.1:8888", "JUPYTER_TOKEN": "x",
+	}
+	if err := spec.Validate(); err != nil {
+		t.Error(err)
+	}
+	spec.Env = map[string]string{"EXECD_API_GRACE_SHUTDOWN": ""} // counts as unset
+	if err := spec.Validate(); err != nil {
+		t.Error(err)
 	}
 }
 
