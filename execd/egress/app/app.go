@@ -69,8 +69,11 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 	if err != nil {
 		return nil, err
 	}
-	upstream, err := nameServers(settings)
-	if err != nil {
+	upstream, err := nameServers(settings, store)
+	switch {
+	case errors.Is(err, guard.ErrDamaged):
+		logger.Error().Err(err).Msg("no name is resolved, because the name servers of before are not known")
+	case err != nil:
 		return nil, err
 	}
 	udp, tcp, err := dnsproxy.Listen(ctx)
@@ -109,20 +112,24 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 	}, nil
 }
 
-func nameServers(settings config.Settings) ([]netip.AddrPort, error) {
+// nameServers returns those of the settings, and without such those that resolv.conf named when the network was made. The sandbox shares that
+// file and can write it, so it is read once, before there is a sandbox.
+func nameServers(settings config.Settings, store *guard.Store) ([]netip.AddrPort, error) {
 	if len(settings.Upstream) > 0 {
 		return settings.Upstream, nil
 	}
-	conf, err := os.Open(resolvConf)
-	if err != nil {
-		return nil, fmt.Errorf("find name servers: %w", err)
-	}
-	defer conf.Close()
-	servers, err := dnsproxy.NameServers(conf)
-	if err == nil && len(servers) == 0 {
-		err = fmt.Errorf("%s names no IPv4 name server that can be asked from here: name some with --upstream", resolvConf)
-	}
-	return servers, err
+	return store.NameServers(func() ([]netip.AddrPort, error) {
+		conf, err := os.Open(resolvConf)
+		if err != nil {
+			return nil, fmt.Errorf("find name servers: %w", err)
+		}
+		defer conf.Close()
+		servers, err := dnsproxy.NameServers(conf)
+		if err == nil && len(servers) == 0 {
+			err = fmt.Errorf("%s names no IPv4 name server that can be asked from here: name some with --upstream", resolvConf)
+		}
+		return servers, err
+	})
 }
 
 // Addr returns the address of the API.

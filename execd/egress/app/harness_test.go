@@ -101,6 +101,14 @@ func cleanUp(t *testing.T, name string, args ...string) {
 // start puts a sidecar with a policy beside a container that sleeps.
 func start(t *testing.T, policy string) *sandbox {
 	t.Helper()
+	return launch(t, policy, func(o *outside) []string {
+		return []string{"--network", o.network, "-e", "EGRESS_UPSTREAM=" + o.dns.String()}
+	})
+}
+
+// launch is start with the options that say where the sidecar's network and its name servers are.
+func launch(t *testing.T, policy string, where func(*outside) []string) *sandbox {
+	t.Helper()
 	s := &sandbox{outside: newOutside(t), name: "egress-test-" + uuid.NewString()[:8]}
 	sidecar, built := s.name+"-s", image(t)
 	t.Cleanup(func() {
@@ -110,10 +118,10 @@ func start(t *testing.T, policy string) *sandbox {
 		}
 		cleanUp(t, "docker", "rm", "-f", "-v", s.name, sidecar)
 	})
-	command(t, "docker", "run", "-d", "--name", sidecar, "--network", s.network, "--cap-drop", "ALL", "--cap-add", "NET_ADMIN",
-		"--sysctl", "net.ipv6.conf.all.disable_ipv6=1", "-p", "127.0.0.1::18080",
-		"-e", "EGRESS_ACCESS_TOKEN="+token, "-e", "EGRESS_POLICY="+s.expand(policy),
-		"-e", "EGRESS_UPSTREAM="+s.dns.String(), built)
+	options := append([]string{"run", "-d", "--name", sidecar, "--cap-drop", "ALL", "--cap-add", "NET_ADMIN",
+		"--sysctl", "net.ipv6.conf.all.disable_ipv6=1", "-p", "127.0.0.1::18080", "--memory", "64m", "--memory-swap", "64m", "--pids-limit", "128",
+		"-e", "EGRESS_ACCESS_TOKEN=" + token, "-e", "EGRESS_POLICY=" + s.expand(policy)}, where(s.outside)...)
+	command(t, "docker", append(options, built)...)
 	command(t, "docker", "run", "-d", "--name", s.name, "--network", "container:"+sidecar, "--cap-drop", "NET_ADMIN", "--cap-drop", "NET_RAW",
 		"--security-opt", "no-new-privileges", "--init", "sandbox/base:dev", "sleep", "infinity")
 	s.address = strings.Fields(command(t, "docker", "port", sidecar, "18080"))[0]
