@@ -75,11 +75,24 @@ func setGateBit() []expr.Any {
 	}
 }
 
-// port matches the destination port of TCP and UDP.
-func port(port uint16) []expr.Any {
+// port matches the destination port of TCP and UDP, and sourcePort the other one.
+func port(port uint16) []expr.Any       { return portAt(2, port) }
+func sourcePort(port uint16) []expr.Any { return portAt(0, port) }
+
+func portAt(offset uint32, port uint16) []expr.Any {
 	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(port)},
+	}
+}
+
+// reset matches TCP segments that end a connection at once.
+func reset() []expr.Any {
+	const flags, rst = 13, 1 << 2
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: flags, Len: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{rst}, Xor: []byte{0}},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{0}},
 	}
 }
 

@@ -85,6 +85,8 @@ func (w *Wall) raiseHooks(options Options) {
 	// A redirected packet still shows the interface that it was meant for. One that was bound to an interface was not redirected.
 	w.rule(out, ipv4(expr.CmpOpEq), address(destination, netip.AddrFrom4([4]byte{127}), 8), redirected(), accept())
 	w.rule(out, ipv4(expr.CmpOpNeq), goTo("refuse"))
+	// What the kernel refuses a client of the API with. It does so only while the gate is closed or when the guard has ended.
+	w.rule(out, l4proto(unix.IPPROTO_TCP), sourcePort(options.APIPort), reset(), direction(replyDirection), accept())
 	w.rule(out, gateClosed(), goTo("closed"))
 	w.rule(out, mark(expr.CmpOpEq, own), &expr.Immediate{Register: 1, Data: native(guardConnection)},
 		&expr.Ct{Key: expr.CtKeyMARK, SourceRegister: true, Register: 1}, accept())
@@ -92,7 +94,9 @@ func (w *Wall) raiseHooks(options Options) {
 	w.rule(out, goTo(w.verdict.Name))
 
 	in := w.hook("in", nftables.ChainTypeFilter, nftables.ChainHookInput, filterAt, nftables.ChainPolicyAccept)
-	w.rule(in, l4proto(unix.IPPROTO_TCP), port(options.APIPort), gateClosed(), drop())
+	// Refused, and not dropped: a client whose first packet is lost tries again after a second, and one that had a connection to a guard that
+	// has died waits for ever.
+	w.rule(in, l4proto(unix.IPPROTO_TCP), port(options.APIPort), gateClosed(), goTo("refuse"))
 	w.rule(in, iface(expr.MetaKeyIIFNAME, "lo"), accept())
 	w.rule(in, direction(originalDirection), accept())
 	w.rule(in, ipv4(expr.CmpOpNeq), drop())

@@ -42,8 +42,8 @@ const (
 type Options struct {
 	// DNSPort is the port on the loopback that queries are redirected to.
 	DNSPort uint16
-	// APIPort is the port of the sidecar's own API. While the gate is closed nothing reaches it, so that nobody in the sandbox can
-	// answer in the sidecar's place.
+	// APIPort is the port of the sidecar's own API. While the gate is closed connections to it are refused, so that no process in the
+	// sandbox can answer in the sidecar's place.
 	APIPort uint16
 	// LogGroup is the group that [Listen] hears.
 	LogGroup uint16

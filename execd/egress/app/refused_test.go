@@ -1,0 +1,64 @@
+package app_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestTheAPIRefusesWhileTheGateIsClosed: its clients learn at once that there is no guard, and so try again without a second's pause. The
+// pause was the greater part of what a create with a sidecar cost.
+func TestTheAPIRefusesWhileTheGateIsClosed(t *testing.T) {
+	s := start(t, `{"defaultAction": "deny"}`)
+	address := net.JoinHostPort(command(t, "docker", "inspect", "-f", "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}", s.name+"-s"), "18080")
+	open, err := net.Dial("tcp4", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+
+	first, guard := s.processes(t)
+	if err := syscall.Kill(first, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(first, syscall.SIGCONT) })
+	if err := syscall.Kill(guard, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually(t, "the guard is dead", func() error {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", guard))
+		if err != nil || strings.Contains(string(data), ") Z ") {
+			return nil
+		}
+		return errors.New("it lives")
+	})
+	// The first try of a connection that is dropped is repeated after a second; many tries in less time than that cannot all be repeated ones.
+	began := time.Now()
+	for range 10 {
+		conn, err := net.DialTimeout("tcp4", address, patience)
+		if err == nil {
+			conn.Close()
+		}
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Fatalf("after %v a connection gives %v, want it refused", time.Since(began), err)
+		}
+	}
+	if err := open.SetDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = open.Write([]byte("GET /healthz HTTP/1.1\r\n")) // on a connection that has ended it may fail already
+	if n, err := io.ReadAll(open); len(n) > 0 || !errors.Is(err, syscall.ECONNRESET) && err != nil {
+		t.Errorf("a connection from before gives %q, %v, want it ended", n, err)
+	}
+	if err := syscall.Kill(first, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually(t, "the guard is back", func() error { return s.call(t, http.MethodGet, "/healthz", "", nil) })
+}
