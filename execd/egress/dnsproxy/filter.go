@@ -25,11 +25,11 @@ type kept struct {
 // filter keeps the records that belong to the question: those of its name and of the aliases that lead on from it. An alias that a
 // rule denies makes the whole answer denied, and so do addresses when none of them may be reached. IPv6 addresses are left out, for
 // the sandbox has no IPv6, and so are the hints in HTTPS records, which nobody has learned.
-func (p *Proxy) filter(name string, question dns.Question, response *dns.Msg, dryRun bool) kept {
+func (p *Proxy) filter(name string, answers []dns.RR, dryRun bool) kept {
 	result := kept{decision: policy.Decision{Action: policy.Allow}}
 	chain := []string{name}
 	for range maxChain {
-		next, ok := alias(response.Answer, chain[len(chain)-1])
+		next, ok := alias(answers, chain[len(chain)-1])
 		if !ok || slices.Contains(chain, next) {
 			break
 		}
@@ -42,7 +42,7 @@ func (p *Proxy) filter(name string, question dns.Question, response *dns.Msg, dr
 	lowest := uint32(24 * 60 * 60)
 	var last policy.Decision
 	denied := 0
-	for _, record := range response.Answer {
+	for _, record := range answers {
 		header := record.Header()
 		if !slices.Contains(chain, strings.ToLower(strings.TrimSuffix(header.Name, "."))) {
 			continue
@@ -53,6 +53,9 @@ func (p *Proxy) filter(name string, question dns.Question, response *dns.Msg, dr
 		case *dns.A:
 			addr, ok := netip.AddrFromSlice(record.A.To4())
 			if !ok {
+				continue
+			}
+			if len(result.addresses) == maxAddresses {
 				continue
 			}
 			if last = p.options.Judge.Resolved(addr); !last.Allowed() && !dryRun {
@@ -90,17 +93,11 @@ func withoutHints(values []dns.SVCBKeyValue) []dns.SVCBKeyValue {
 	})
 }
 
-// reply answers a query with what was kept. Of the other sections only the zone's SOA stays, for clients that remember that there
-// is nothing.
-func (k kept) reply(query, response *dns.Msg) *dns.Msg {
-	answer := new(dns.Msg).SetRcode(query, response.Rcode)
+// reply answers a query with what was kept and the zone's SOA.
+func (k kept) reply(query *dns.Msg, rcode int, authority []dns.RR) *dns.Msg {
+	answer := new(dns.Msg).SetRcode(query, rcode)
 	answer.RecursionAvailable = true
-	answer.Answer = k.records
-	for _, record := range response.Ns {
-		if _, ok := record.(*dns.SOA); ok {
-			answer.Ns = append(answer.Ns, record)
-		}
-	}
+	answer.Answer, answer.Ns = k.records, authority
 	if edns := query.IsEdns0(); edns != nil {
 		answer.SetEdns0(ednsSize, edns.Do())
 	}

@@ -12,25 +12,43 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/miekg/dns"
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/execd/egress/policy"
 )
 
 const (
-	// atOnce bounds the queries that wait for name servers. More are answered with SERVFAIL, so that a flood of them costs no memory.
-	atOnce = 1024
+	// atOnce bounds the queries that wait for name servers, each of which holds a socket and some KiB. More are answered with SERVFAIL.
+	atOnce = 512
 	// patience is how long a query is worked at; clients give up after five seconds and ask again.
 	patience = 5 * time.Second
-	// tcpIdle is how long a client's TCP connection may be silent.
-	tcpIdle = 10 * time.Second
+	// maxQuery is the largest query, in bytes. A connection that announces a longer one is closed.
+	maxQuery = 2048
+	// readers is how many goroutines read UDP queries. They also answer those that need no name server.
+	readers = 2
 	// receiveBuffer holds bursts of queries, in bytes.
 	receiveBuffer = 4 << 20
-	// maxQuery is the largest UDP query, in bytes. Each that is worked at has a buffer of this size.
-	maxQuery = 2048
+
+	// maxConnections bounds the clients' TCP connections; more are closed at once. maxPerConnection bounds the queries of one.
+	maxConnections   = 128
+	maxPerConnection = 128
+	// tcpIdle is how long a connection may take until a query has arrived whole, and tcpSend until an answer is taken.
+	tcpIdle = 10 * time.Second
+	tcpSend = 2 * time.Second
+	// tcpReceiveBuffer and tcpSendBuffer are what the kernel holds for one connection, in bytes. It doubles them.
+	tcpReceiveBuffer = 8 << 10
+	tcpSendBuffer    = 16 << 10
+
+	// longAtOnce bounds the answers of name servers over TCP, which may have 64 KiB, and unpackedAtOnce the answers of any kind that are taken
+	// apart: in that form they take many times their length.
+	longAtOnce     = 16
+	unpackedAtOnce = 2
+
 	// binds is how often a port is looked for that is free for UDP and TCP.
 	binds = 16
+	// maxFailures is how often in a row reading or accepting may fail, with failurePause in between.
+	maxFailures  = 100
+	failurePause = 10 * time.Millisecond
 )
 
 // Judge decides what may be asked and reached. Its methods are called by many goroutines.
@@ -56,21 +74,29 @@ type Options struct {
 	Logger zerolog.Logger
 }
 
-// Proxy listens on the loopback.
+// Proxy listens on the loopback. Whatever clients and name servers send, the memory, sockets and goroutines that it uses are bounded.
 type Proxy struct {
-	options Options
-	udp     net.PacketConn
-	tcp     net.Listener
-	slots   chan struct{}
-	work    context.Context
+	options     Options
+	udp         *net.UDPConn
+	tcp         *net.TCPListener
+	slots       chan struct{} // of queries that wait for name servers
+	connections chan struct{}
+	long        chan struct{}
+	unpacked    chan struct{}
+	working     sync.WaitGroup
 }
 
 // Listen opens a port on the loopback, the same for UDP and TCP, and serves nothing yet.
-func Listen(ctx context.Context) (net.PacketConn, net.Listener, error) {
-	config := net.ListenConfig{Control: func(_, _ string, conn syscall.RawConn) error {
+func Listen(ctx context.Context) (*net.UDPConn, *net.TCPListener, error) {
+	config := net.ListenConfig{Control: func(network, _ string, conn syscall.RawConn) error {
 		return conn.Control(func(fd uintptr) {
-			// A smaller buffer only loses queries of a burst, which clients repeat.
-			_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, receiveBufferForce, receiveBuffer)
+			// These are about bursts and memory alone: what the kernel gives instead works, too.
+			if network == "udp4" {
+				_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, receiveBufferForce, receiveBuffer)
+				return
+			}
+			_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, tcpReceiveBuffer)
+			_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUF, tcpSendBuffer)
 		})
 	}}
 	var failure error
@@ -81,7 +107,7 @@ func Listen(ctx context.Context) (net.PacketConn, net.Listener, error) {
 		}
 		tcp, err := config.Listen(ctx, "tcp4", udp.LocalAddr().String())
 		if err == nil {
-			return udp, tcp, nil
+			return udp.(*net.UDPConn), tcp.(*net.TCPListener), nil
 		}
 		failure = errors.Join(err, udp.Close())
 	}
@@ -89,113 +115,64 @@ func Listen(ctx context.Context) (net.PacketConn, net.Listener, error) {
 }
 
 // New returns a proxy on the listeners of [Listen], which it owns from now on.
-func New(udp net.PacketConn, tcp net.Listener, options Options) *Proxy {
-	return &Proxy{options: options, udp: udp, tcp: tcp, slots: make(chan struct{}, atOnce)}
+func New(udp *net.UDPConn, tcp *net.TCPListener, options Options) *Proxy {
+	return &Proxy{
+		options: options, udp: udp, tcp: tcp,
+		slots:       make(chan struct{}, atOnce),
+		connections: make(chan struct{}, maxConnections),
+		long:        make(chan struct{}, longAtOnce),
+		unpacked:    make(chan struct{}, unpackedAtOnce),
+	}
 }
 
 // Run serves until ctx ends, or returns why it cannot.
 func (p *Proxy) Run(ctx context.Context) error {
-	work, cancel := context.WithCancel(ctx)
-	defer cancel()
-	p.work = work
-	servers := []*dns.Server{
-		{PacketConn: p.udp, Handler: p, UDPSize: maxQuery},
-		{Listener: p.tcp, Handler: p, IdleTimeout: func() time.Duration { return tcpIdle }, MaxTCPQueries: -1},
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	context.AfterFunc(ctx, func() {
+		_ = p.udp.Close()
+		_ = p.tcp.Close()
+	})
+	serve := func(one func(context.Context) error) {
+		p.working.Go(func() {
+			// Any of them that fails ends the others.
+			if err := untilItFails(ctx, one); err != nil {
+				cancel(fmt.Errorf("serve DNS: %w", err))
+			}
+		})
 	}
-	failed := make(chan error, len(servers))
-	var started, serving sync.WaitGroup
-	for _, server := range servers {
-		started.Add(1)
-		server.NotifyStartedFunc = started.Done
-		serving.Go(func() { failed <- server.ActivateAndServe() })
+	for range readers {
+		buffer := make([]byte, maxQuery)
+		serve(func(ctx context.Context) error { return p.datagram(ctx, buffer) })
 	}
-	started.Wait()
-	var err error
-	select {
-	case <-ctx.Done():
-	case err = <-failed:
-		err = fmt.Errorf("serve DNS: %w", err)
+	serve(p.accept)
+	p.working.Wait()
+	if cause := context.Cause(ctx); !errors.Is(cause, ctx.Err()) {
+		return cause
 	}
-	cancel()
-	for _, server := range servers {
-		if failure := server.Shutdown(); failure != nil && err == nil {
-			p.options.Logger.Debug().Err(failure).Msg("DNS did not stop cleanly")
-		}
-	}
-	serving.Wait()
-	return err
+	return nil
 }
 
-// ServeDNS implements [dns.Handler].
-func (p *Proxy) ServeDNS(w dns.ResponseWriter, query *dns.Msg) {
-	ctx, cancel := context.WithTimeout(p.work, patience)
-	defer cancel()
-	answer := p.answer(ctx, query)
-	if _, udp := w.LocalAddr().(*net.UDPAddr); udp {
-		size := dns.MinMsgSize
-		if edns := query.IsEdns0(); edns != nil {
-			size = max(size, int(edns.UDPSize()))
+// untilItFails repeats a step until ctx ends, or until it has failed so often in a row that it will not work any more. A single failure may
+// be a shortage of what the sandbox can use up for a moment, such as memory for sockets.
+func untilItFails(ctx context.Context, step func(context.Context) error) error {
+	for failures := 0; ; {
+		err := step(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			failures = 0
+			continue
 		}
-		answer.Truncate(size)
-	}
-	answer.Compress = true
-	if err := w.WriteMsg(answer); err != nil {
-		p.options.Logger.Debug().Err(err).Msg("a DNS answer was not sent")
-	}
-}
-
-// answer decides a query and answers it.
-func (p *Proxy) answer(ctx context.Context, query *dns.Msg) *dns.Msg {
-	if query.Response || query.Opcode != dns.OpcodeQuery || len(query.Question) != 1 {
-		return refuse(query, dns.RcodeNotImplemented, "")
-	}
-	question := query.Question[0]
-	name, ok := policy.NormalName(question.Name)
-	if !ok || question.Qclass != dns.ClassINET || question.Qtype == dns.TypeAXFR || question.Qtype == dns.TypeIXFR || question.Qtype == dns.TypeANY {
-		return refuse(query, dns.RcodeRefused, "this question is not answered")
-	}
-	decision, dryRun := p.options.Judge.Name(name)
-	if !decision.Allowed() && !dryRun {
-		p.options.Judge.Told(name, decision, false, false)
-		return refuse(query, dns.RcodeNameError, "denied by the egress policy")
-	}
-	select {
-	case p.slots <- struct{}{}:
-		defer func() { <-p.slots }()
-	default:
-		return refuse(query, dns.RcodeServerFailure, "")
-	}
-	response, err := p.ask(ctx, query)
-	if err != nil {
-		p.options.Logger.Debug().Err(err).Str("name", name).Msg("the name servers do not answer")
-		p.options.Judge.Told(name, decision, !decision.Allowed(), false)
-		return refuse(query, dns.RcodeServerFailure, "")
-	}
-	kept := p.filter(name, question, response, dryRun)
-	if !kept.decision.Allowed() {
-		p.options.Judge.Told(name, kept.decision, false, true)
-		return refuse(query, dns.RcodeRefused, "denied by the egress policy")
-	}
-	if len(kept.addresses) > 0 {
-		if err := p.options.Judge.Learn(ctx, name, kept.addresses, kept.ttl); err != nil {
-			p.options.Logger.Warn().Err(err).Str("name", name).Msg("addresses are not reachable, so their name is not answered")
-			return refuse(query, dns.RcodeServerFailure, "")
+		if failures++; failures == maxFailures {
+			return err
 		}
-	}
-	p.options.Judge.Told(name, decision, dryRun && !decision.Allowed(), response.Rcode == dns.RcodeSuccess && len(response.Answer) > 0)
-	return kept.reply(query, response)
-}
-
-// refuse makes an answer without records. The reason goes along where the client understands it (RFC 8914).
-func refuse(query *dns.Msg, rcode int, reason string) *dns.Msg {
-	answer := new(dns.Msg).SetRcode(query, rcode)
-	answer.RecursionAvailable = true
-	if query.IsEdns0() != nil {
-		answer.SetEdns0(ednsSize, false)
-		if reason != "" {
-			edns := answer.IsEdns0()
-			edns.Option = append(edns.Option, &dns.EDNS0_EDE{InfoCode: dns.ExtendedErrorCodeBlocked, ExtraText: reason})
+		pause := time.NewTimer(failurePause)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
 		}
+		pause.Stop()
 	}
-	return answer
 }

@@ -1,11 +1,10 @@
 package dnsproxy
 
 import (
-	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"strings"
@@ -26,29 +25,26 @@ const (
 )
 
 // ask puts the question of a query to the name servers, one after the other, until one has an answer.
-func (p *Proxy) ask(ctx context.Context, query *dns.Msg) (*dns.Msg, error) {
+func (p *Proxy) ask(ctx context.Context, q *query, size int) (found, error) {
 	question := new(dns.Msg)
-	question.Question = query.Question
+	question.Question = q.Question
 	question.RecursionDesired = true
-	question.CheckingDisabled = query.CheckingDisabled
-	edns := query.IsEdns0()
+	question.CheckingDisabled = q.CheckingDisabled
+	edns := q.IsEdns0()
 	question.SetEdns0(ednsSize, edns != nil && edns.Do())
+	data, err := question.Pack()
+	if err != nil {
+		return found{}, fmt.Errorf("write the question: %w", err)
+	}
 	var failures error
 	for ctx.Err() == nil {
 		for _, server := range p.options.Upstream {
-			question.Id = dns.Id()
-			response, err := p.exchange(ctx, "udp", server, question)
-			if err == nil && response.Truncated {
-				response, err = p.exchange(ctx, "tcp", server, question)
-			}
-			if err == nil && (response.Rcode == dns.RcodeSuccess || response.Rcode == dns.RcodeNameError) {
-				return response, nil
-			}
+			result, err := p.fetch(ctx, server, data, q, size)
 			if err == nil {
-				err = fmt.Errorf("%s answers %s", server, dns.RcodeToString[response.Rcode])
-				if len(p.options.Upstream) == 1 {
-					return nil, err // asking again gives the same
-				}
+				return result, nil
+			}
+			if rcode := (rcodeError{}); errors.As(err, &rcode) && len(p.options.Upstream) == 1 {
+				return found{}, err // asking again gives the same
 			}
 			failures = errors.Join(failures, err)
 			if ctx.Err() != nil {
@@ -56,13 +52,13 @@ func (p *Proxy) ask(ctx context.Context, query *dns.Msg) (*dns.Msg, error) {
 			}
 		}
 		if len(p.options.Upstream) == 0 {
-			return nil, errors.New("there is no name server")
+			return found{}, errors.New("there is no name server")
 		}
 		if refused(failures) {
 			break
 		}
 	}
-	return nil, failures
+	return found{}, failures
 }
 
 // refused tells that asking the same servers once more is of no use: all of them were there.
@@ -71,25 +67,81 @@ func refused(failures error) bool {
 	return !errors.As(failures, &timeout) || !timeout.Timeout()
 }
 
-func (p *Proxy) exchange(ctx context.Context, network string, server netip.AddrPort, question *dns.Msg) (*dns.Msg, error) {
-	client := dns.Client{
-		Net:     network,
-		Timeout: oneTry,
-		Dialer:  &net.Dialer{Timeout: oneTry, Control: p.marked},
-		UDPSize: ednsSize,
-	}
-	response, _, err := client.ExchangeContext(ctx, question, server.String())
-	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", server, err)
-	}
-	if len(response.Question) != 1 || !sameQuestion(response.Question[0], question.Question[0]) {
-		return nil, fmt.Errorf("%s answers another question", server)
-	}
-	return response, nil
+// rcodeError is an answer that says that there is none.
+type rcodeError struct {
+	server netip.AddrPort
+	rcode  int
 }
 
-func sameQuestion(a, b dns.Question) bool {
-	return strings.EqualFold(a.Name, b.Name) && a.Qtype == b.Qtype && a.Qclass == b.Qclass
+func (e rcodeError) Error() string {
+	return fmt.Sprintf("%s answers %s", e.server, dns.RcodeToString[e.rcode])
+}
+
+// fetch asks one name server, and takes its answer apart.
+func (p *Proxy) fetch(ctx context.Context, server netip.AddrPort, question []byte, q *query, size int) (found, error) {
+	raw, head, err := p.exchange(ctx, "udp4", server, question)
+	if err == nil && head.bits&bitTruncated != 0 {
+		select {
+		case p.long <- struct{}{}:
+			defer func() { <-p.long }()
+		case <-ctx.Done():
+			return found{}, ctx.Err()
+		}
+		raw, head, err = p.exchange(ctx, "tcp4", server, question)
+	}
+	if err != nil {
+		return found{}, fmt.Errorf("ask %s: %w", server, err)
+	}
+	if rcode := int(head.bits & maskRcode); rcode != dns.RcodeSuccess && rcode != dns.RcodeNameError {
+		return found{}, rcodeError{server, rcode}
+	}
+	return p.sift(ctx, q, raw, head, size)
+}
+
+// exchange returns a name server's answer to the question as it came. What answers another question is passed over.
+func (p *Proxy) exchange(ctx context.Context, network string, server netip.AddrPort, question []byte) ([]byte, header, error) {
+	deadline := time.Now().Add(oneTry)
+	conn, err := (&net.Dialer{Deadline: deadline, Control: p.marked}).DialContext(ctx, network, server.String())
+	if err != nil {
+		return nil, header{}, err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	id := dns.Id()
+	data := append([]byte(nil), question...)
+	binary.BigEndian.PutUint16(data, id)
+	if err := conn.SetDeadline(deadline); err != nil {
+		return nil, header{}, err
+	}
+	var read func() ([]byte, error)
+	if network == "tcp4" {
+		err = writeMessage(conn, deadline, data)
+		read = func() ([]byte, error) { return readMessage(conn, deadline, dns.MaxMsgSize) }
+	} else {
+		_, err = conn.Write(data)
+		buffer := make([]byte, ednsSize)
+		read = func() ([]byte, error) {
+			n, err := conn.Read(buffer)
+			return buffer[:n], err
+		}
+	}
+	for err == nil && ctx.Err() == nil {
+		var raw []byte
+		if raw, err = read(); err != nil {
+			break
+		}
+		head, ok := readHeader(raw)
+		if ok && head.id == id && head.bits&bitResponse != 0 && sameQuestion(raw, head, data) {
+			return raw, head, nil
+		}
+	}
+	return nil, header{}, errors.Join(err, ctx.Err())
+}
+
+func sameQuestion(raw []byte, head header, asked []byte) bool {
+	a, _, err := readQuestion(raw)
+	b, _, failure := readQuestion(asked)
+	return err == nil && failure == nil && head.questions == 1 && strings.EqualFold(a.Name, b.Name) && a.Qtype == b.Qtype && a.Qclass == b.Qclass
 }
 
 func (p *Proxy) marked(_, _ string, conn syscall.RawConn) error {
@@ -101,33 +153,4 @@ func (p *Proxy) marked(_, _ string, conn syscall.RawConn) error {
 		failure = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_MARK, int(p.options.Mark))
 	})
 	return errors.Join(err, failure)
-}
-
-// NameServers reads the name servers of a resolv.conf that can be asked from inside a sandbox's network. Docker's own, 127.0.0.11,
-// is not among them, because it asks others with packets that nothing tells from the sandbox's; those that it would ask are, where
-// the file names them.
-func NameServers(conf io.Reader) ([]netip.AddrPort, error) {
-	var servers []netip.AddrPort
-	add := func(text string) {
-		addr, err := netip.ParseAddr(text)
-		if err == nil && addr.Unmap().Is4() && !addr.IsLoopback() {
-			servers = append(servers, netip.AddrPortFrom(addr.Unmap(), dnsPort))
-		}
-	}
-	lines := bufio.NewScanner(conf)
-	for lines.Scan() {
-		line := strings.TrimSpace(lines.Text())
-		if list, ok := strings.CutPrefix(line, "# ExtServers: ["); ok {
-			for field := range strings.FieldsSeq(strings.TrimSuffix(list, "]")) {
-				add(strings.TrimSuffix(strings.TrimPrefix(field, "host("), ")"))
-			}
-		}
-		if fields := strings.Fields(line); len(fields) >= 2 && fields[0] == "nameserver" {
-			add(fields[1])
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read the name servers: %w", err)
-	}
-	return servers, nil
 }
