@@ -25,12 +25,14 @@ const (
 	// rest is how long no answer was learned and no policy changed before memory is given back.
 	rest = 2 * time.Second
 
-	// maxBatch is how many answers are learned in one step at most.
-	maxBatch = 256
+	// maxBatch is how many answers are learned in one step at most, and maxBatchAddresses at how many addresses a step takes no more answers.
+	maxBatch          = 256
+	maxBatchAddresses = 1024
 	// maxKnown is how many addresses are remembered; those that hold for the shortest time make room.
 	maxKnown = 8192
-	// maxNames is how many names are remembered of an address, the latest last.
-	maxNames = 16
+	// maxNames is how many names are remembered of an address, the latest last, and maxNameBytes how long those of all addresses are together.
+	maxNames     = 16
+	maxNameBytes = 4 << 20
 	// shownNames is how many of them a decision shows.
 	shownNames = 4
 )
@@ -57,11 +59,11 @@ func (g *Guard) Run(ctx context.Context) {
 		case <-g.changed:
 			quiet.Reset(rest)
 		case first := <-g.requests:
-			batch := []request{first}
-			for more := true; more && len(batch) < maxBatch; {
+			batch, addresses := []request{first}, len(first.addresses)
+			for more := true; more && len(batch) < maxBatch && addresses < maxBatchAddresses; {
 				select {
 				case r := <-g.requests:
-					batch = append(batch, r)
+					batch, addresses = append(batch, r), addresses+len(r.addresses)
 				default:
 					more = false
 				}
@@ -123,7 +125,10 @@ func (g *Guard) learn(batch []request) {
 }
 
 // book remembers which names resolved to an address, and until when the address may be reached.
-type book struct{ entries map[netip.Addr]*entry }
+type book struct {
+	entries map[netip.Addr]*entry
+	bytes   int // of the names
+}
 
 type entry struct {
 	names  []string
@@ -135,18 +140,21 @@ func newBook() *book { return &book{entries: make(map[netip.Addr]*entry)} }
 
 // add notes a name of an address. It returns until when the address may be reached, and whether the wall was told.
 func (b *book) add(addr netip.Addr, name string) (time.Time, bool) {
+	b.makeRoom(addr)
 	e, ok := b.entries[addr]
 	if !ok {
-		b.makeRoom()
 		e = &entry{}
 		b.entries[addr] = e
 	}
 	if at := slices.Index(e.names, name); at >= 0 {
 		e.names = slices.Delete(e.names, at, at+1)
+		b.bytes -= len(name)
 	} else if len(e.names) >= maxNames {
+		b.bytes -= len(e.names[0])
 		e.names = slices.Delete(e.names, 0, 1)
 	}
 	e.names = append(e.names, name)
+	b.bytes += len(name)
 	return e.until, e.taught
 }
 
@@ -156,7 +164,14 @@ func (b *book) extend(addr netip.Addr, until time.Time, taught bool) {
 	}
 }
 
-func (b *book) forget(addr netip.Addr) { delete(b.entries, addr) }
+func (b *book) forget(addr netip.Addr) {
+	if e := b.entries[addr]; e != nil {
+		for _, name := range e.names {
+			b.bytes -= len(name)
+		}
+		delete(b.entries, addr)
+	}
+}
 
 func (b *book) names(addr netip.Addr) []string {
 	if e := b.entries[addr]; e != nil {
@@ -186,9 +201,11 @@ func (b *book) teach(addresses []wall.Address) {
 	}
 }
 
-// makeRoom removes a tenth of what is remembered once it is too much.
-func (b *book) makeRoom() {
-	if len(b.entries) < maxKnown {
+// makeRoom removes a tenth of what is remembered, other than of the address, once it is too much. What is forgotten stays reachable until it
+// times out, or until the policy changes.
+func (b *book) makeRoom(keep netip.Addr) {
+	_, known := b.entries[keep]
+	if (known || len(b.entries) < maxKnown) && b.bytes < maxNameBytes {
 		return
 	}
 	var ends []time.Time
@@ -198,8 +215,8 @@ func (b *book) makeRoom() {
 	slices.SortFunc(ends, time.Time.Compare)
 	limit := ends[len(ends)/10]
 	for addr, e := range b.entries {
-		if !e.until.After(limit) {
-			delete(b.entries, addr)
+		if !e.until.After(limit) && addr != keep {
+			b.forget(addr)
 		}
 	}
 }
