@@ -31,6 +31,12 @@ const (
 	// logGroup is the netfilter log group of the wall. The namespace has no other.
 	logGroup = 1
 
+	// maxHeader bounds the header of a request, in bytes: the sandbox may send one without the token.
+	maxHeader = 16 << 10
+
+	// logBurst is how many lines a second about single requests and queries are logged, because the sandbox decides how many of them there are.
+	logBurst = 20
+
 	// stopGrace is how long requests may go on once the sidecar stops.
 	stopGrace = time.Second
 )
@@ -93,11 +99,12 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 		return nil, err
 	}
 	opened = append(opened, packets.Close)
+	own := newInterfaces(time.Now).own
 	g := guard.New(guard.Options{
-		Policy: compiled, Wall: w, Store: store, Own: newInterfaces(time.Now).own, Log: decisions.New(time.Now), Logger: logger, Clock: time.Now,
+		Policy: compiled, Wall: w, Store: store, Own: own, Log: decisions.New(time.Now), Logger: logger, Clock: time.Now,
 	})
 	server, err := api.New(api.Options{
-		Guard: g, Token: settings.AccessToken, Started: time.Now(), Restarts: settings.Restarts, Logger: logger,
+		Guard: g, Token: settings.AccessToken, Started: time.Now(), Restarts: settings.Restarts, Logger: bounded(logger),
 	})
 	if err != nil {
 		return nil, err
@@ -107,9 +114,14 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 		return nil, fmt.Errorf("listen: %w", err)
 	}
 	return &App{
-		settings: settings, logger: logger, wall: w, packets: packets, guard: g, listener: listener, server: server,
-		proxy: dnsproxy.New(udp, tcp, dnsproxy.Options{Judge: g, Upstream: upstream, Mark: w.Mark(), Logger: logger}),
+		settings: settings, logger: logger, wall: w, packets: packets, guard: g, listener: newBoundedListener(listener, own), server: server,
+		proxy: dnsproxy.New(udp, tcp, dnsproxy.Options{Judge: g, Upstream: upstream, Mark: w.Mark(), Logger: bounded(logger)}),
 	}, nil
+}
+
+// bounded returns the logger for what the sandbox can cause at any rate.
+func bounded(logger zerolog.Logger) zerolog.Logger {
+	return logger.Sample(&zerolog.BurstSampler{Burst: logBurst, Period: time.Second})
 }
 
 // nameServers returns those of the settings, and without such those that resolv.conf named when the network was made. The sandbox shares that
@@ -164,7 +176,7 @@ func (a *App) Run(ctx context.Context, ready func()) error {
 		ready()
 	}
 	part(func(ctx context.Context) error {
-		return serve.Serve(ctx, a.listener, a.server, serve.ServeOptions{Logger: a.logger, Grace: stopGrace})
+		return serve.Serve(ctx, a.listener, a.server, serve.ServeOptions{Logger: bounded(a.logger), Grace: stopGrace, MaxHeaderBytes: maxHeader})
 	})
 	parts.Wait()
 	err := errors.Join(a.wall.Close(), a.packets.Close())
