@@ -23,43 +23,29 @@ const egressImage = "sandbox/egress:dev"
 // allowed.test and denied.test.
 type outside struct{ allowed, denied, dns string }
 
-// webServer answers every request with its name, and nameServer every question for a name of its table with the address there.
-const (
-	webServer = `
+// webServer answers every request with its name.
+const webServer = `
 import http.server, sys
 class Page(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200); self.end_headers(); self.wfile.write(sys.argv[1].encode())
 http.server.ThreadingHTTPServer(("", 80), Page).serve_forever()`
-	nameServer = `
-import socket, sys
-table = dict(pair.split("=") for pair in sys.argv[1:])
-sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); sock.bind(("", 53))
-while True:
-    query, peer = sock.recvfrom(4096)
-    labels, at = [], 12
-    while query[at]:
-        labels.append(query[at+1:at+1+query[at]].decode().lower()); at += 1 + query[at]
-    question, kind = query[12:at+5], query[at+2]
-    address = table.get(".".join(labels))
-    found = address and kind == 1
-    flags = b"\x81\x80" if address else b"\x81\x83"
-    answer = b"\xc0\x0c\x00\x01\x00\x01\x00\x00\x00\x05\x00\x04" + socket.inet_aton(address) if found else b""
-    sock.sendto(query[:2] + flags + b"\x00\x01" + (b"\x00\x01" if found else b"\x00\x00") + b"\x00\x00\x00\x00" + question + answer, peer)`
-)
 
 // newOutside returns a world that ends with the test.
 func newOutside(t *testing.T) outside {
 	t.Helper()
-	run := func(name string, arguments ...string) (address string) {
-		name = "e2e-" + name + "-" + uuid.NewString()[:8]
-		dockerCLI(t, append([]string{"run", "-d", "--name", name, "--memory", "64m", baseImage, "python3", "-c"}, arguments...)...)
-		t.Cleanup(func() { dockerCLI(t, "rm", "-f", "-v", name) })
-		return strings.TrimSpace(dockerCLI(t, "inspect", "-f", "{{.NetworkSettings.IPAddress}}", name))
-	}
-	o := outside{allowed: run("allowed", webServer, "allowed"), denied: run("denied", webServer, "denied")}
-	o.dns = run("dns", nameServer, "allowed.test="+o.allowed, "denied.test="+o.denied)
+	o := outside{allowed: runOutside(t, "allowed", webServer, "allowed"), denied: runOutside(t, "denied", webServer, "denied")}
+	o.dns = runOutside(t, "dns", lives.NameServer, "allowed.test="+o.allowed, "denied.test="+o.denied)
 	return o
+}
+
+// runOutside runs a program of Python in a container of its own until the test ends, and returns its address.
+func runOutside(t *testing.T, name string, arguments ...string) (address string) {
+	t.Helper()
+	name = "e2e-" + name + "-" + uuid.NewString()[:8]
+	dockerCLI(t, append([]string{"run", "-d", "--name", name, "--memory", "64m", baseImage, "python3", "-c"}, arguments...)...)
+	t.Cleanup(func() { dockerCLI(t, "rm", "-f", "-v", name) })
+	return strings.TrimSpace(dockerCLI(t, "inspect", "-f", "{{.NetworkSettings.IPAddress}}", name))
 }
 
 func egressSettings(o outside) string {
@@ -322,6 +308,25 @@ func TestEgressSurvivesTheService(t *testing.T) {
 	if left := s.containers(t); len(left) > 0 {
 		t.Errorf("left: %+v", left)
 	}
+}
+
+// TestEgressWithoutUpstream: the name servers of a sandbox are those of its network when it was made, although root in the sandbox writes
+// others into the file that it shares with the guard.
+func TestEgressWithoutUpstream(t *testing.T) {
+	t.Parallel()
+	o := newOutside(t)
+	rogue := runOutside(t, "rogue", lives.NameServer, "allowed.test="+o.denied)
+	s := start(t, lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
+	id := s.Running(t, confined("allowed.test"))
+	inside := s.Enter(t, id)
+	inside.Want(t, "echo nameserver "+rogue+" > /etc/resolv.conf && cat /etc/resolv.conf", "nameserver "+rogue+"\n")
+	s.killGuard(t, id)
+	lives.Eventually(t, "the guard is started again", func() bool { return strings.Contains(s.Get(t, id).Status.Message, "restarts so far: 1") })
+	if got := inside.Run(t, "getent ahostsv4 allowed.test"); strings.Contains(got.Stdout, o.denied) {
+		t.Errorf("the name server that root has written into resolv.conf is asked: %+v", got)
+	}
+	cannot(t, inside, "allowed.test")
+	cannot(t, inside, o.denied)
 }
 
 // TestEgressRefusals: what cannot be had is refused, as without an image.

@@ -51,12 +51,27 @@ func testNetworkPolicy(t *testing.T) {
 	if kubernetes.Folder == "" {
 		return // the processes of somebody else's nodes cannot be killed
 	}
-	killSidecar(t, s.Instance, id+"-0")
+	killSidecar(t, s.Instance, id+"-0", 1)
 	want(other, one) // what holds is the policy that was set last, not the one of its creation
+
+	// Nor are the name servers others, although root in the sandbox writes the file that they were read from.
+	rogue := addressOf(t, s, s.Running(t, lives.Request(baseImage, "python3", "-c", lives.NameServer, "allowed.test="+one)))
+	policy = `{"defaultAction": "deny", "egress": [{"action": "allow", "target": "allowed.test"}]}`
+	if got := s.Send(t, http.MethodPut, "/v1/sandboxes/"+id+"/network-policy", policy, "Content-Type", "application/json"); got.Status != http.StatusOK {
+		t.Fatalf("change the policy: %s", got)
+	}
+	inside.Want(t, "echo nameserver "+rogue+" > /etc/resolv.conf && cat /etc/resolv.conf", "nameserver "+rogue+"\n")
+	killSidecar(t, s.Instance, id+"-0", 2)
+	if got := inside.Run(t, "getent ahostsv4 allowed.test"); strings.Contains(got.Stdout, one) {
+		t.Errorf("the name server that root has written into resolv.conf is asked: %+v", got)
+	}
+	if reaches(one) {
+		t.Errorf("root has made an allowed name of %s, which the policy denies", one)
+	}
 }
 
-// killSidecar kills all processes of a pod's egress container, and waits until the kubelet has started it again.
-func killSidecar(t *testing.T, namespace, name string) {
+// killSidecar kills all processes of a pod's egress container, and waits until the kubelet has started it as often as said.
+func killSidecar(t *testing.T, namespace, name string, restarts int32) {
 	t.Helper()
 	sidecar := func() (status corev1.ContainerStatus) {
 		var pod corev1.Pod
@@ -93,7 +108,7 @@ func killSidecar(t *testing.T, namespace, name string) {
 	}
 	lives.Eventually(t, "the sidecar is started again", func() bool {
 		status := sidecar()
-		return status.RestartCount > 0 && status.Started != nil && *status.Started
+		return status.RestartCount >= restarts && status.Started != nil && *status.Started
 	})
 }
 
