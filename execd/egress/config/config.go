@@ -42,9 +42,10 @@ type Settings struct {
 	Host string
 	// Port is the TCP port of the API, 0 to 65535; with 0 the kernel chooses a free one.
 	Port int
-	// Upstream are the name servers that names are asked from; empty means those of /etc/resolv.conf.
+	// Upstream are the name servers that names are asked from; empty means those that /etc/resolv.conf names at
+	// the first start, which StateDir keeps.
 	Upstream []netip.AddrPort
-	// StateDir is the folder that keeps the policy while the guard is restarted.
+	// StateDir is the folder that keeps the policy and the name servers while the guard is restarted. The sandbox must not be able to write it.
 	StateDir string
 	// LogLevel is a syslog severity, 0 (Emergency) to 7 (Debug): messages of this severity and worse are written.
 	LogLevel int
@@ -66,11 +67,11 @@ var table = []settings.Setting[Settings]{
 	{Flag: "port", Env: "EGRESS_PORT", Default: "18080", Meaning: "port of the API; 0 takes any free one", Set: setPort},
 	{
 		Flag: "upstream", Env: "EGRESS_UPSTREAM",
-		Meaning: "name servers, IP[:PORT] with commas between; unset means those of /etc/resolv.conf", Set: setUpstream,
+		Meaning: "name servers, IP[:PORT] with commas between; unset means those of /etc/resolv.conf at the first start", Set: setUpstream,
 	},
 	{
 		Flag: "state-dir", Env: "EGRESS_STATE_DIR", Default: "/run/egress",
-		Meaning: "folder that keeps the policy while the guard is restarted", Set: setStateDir,
+		Meaning: "folder that keeps policy and name servers while the guard is restarted", Set: setStateDir,
 	},
 	{Flag: "log-level", Env: "EGRESS_LOG_LEVEL", Default: "6", Meaning: settings.LogLevels, Set: setLogLevel},
 }
