@@ -143,7 +143,8 @@ func (w *Wall) fill(compiled *policy.Compiled) error {
 	// An open connection keeps its address reachable, for itself alone.
 	touch := &expr.Dynset{SrcRegKey: 1, SetName: w.inUse.Name, SetID: w.inUse.ID, Operation: uint32(unix.NFT_DYNSET_OP_UPDATE), Timeout: inUse}
 	w.rule(w.verdict, state(expr.CtStateBitESTABLISHED), load(destination), in(w.inUse), touch, accept())
-	w.rule(w.verdict, load(destination), in(w.learned), touch, goTo(w.pass))
+	w.rule(w.verdict, load(destination), in(w.learned), touch) // apart from what follows, because a full set takes no more
+	w.rule(w.verdict, load(destination), in(w.learned), goTo(w.pass))
 	w.rule(w.verdict, goTo(deny))
 	w.rule(w.answer, load(source), in(w.inUse), accept())
 	w.rule(w.answer, load(source), in(w.learned), accept())
@@ -177,8 +178,12 @@ func (w *Wall) rangeSet(action policy.Action, ranges []policy.Range) (*nftables.
 }
 
 func (w *Wall) timedSet(name string, dynamic bool) *nftables.Set {
+	size := uint32(maxAddresses)
+	if dynamic {
+		size = maxInUse
+	}
 	set := &nftables.Set{
-		Table: w.table, Name: name, KeyType: nftables.TypeIPAddr, HasTimeout: true, Timeout: time.Minute, Dynamic: dynamic, Size: maxAddresses,
+		Table: w.table, Name: name, KeyType: nftables.TypeIPAddr, HasTimeout: true, Timeout: time.Minute, Dynamic: dynamic, Size: size,
 	}
 	// It fails for anonymous sets only.
 	_ = w.conn.AddSet(set, nil)

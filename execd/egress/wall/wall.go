@@ -36,6 +36,10 @@ const (
 
 	// maxAddresses bounds the addresses that names resolved to. More make learning fail.
 	maxAddresses = 1 << 16
+
+	// maxInUse bounds those of them that open connections use. Of a connection beyond that the address is reachable for as long as it was
+	// learned for. A change of the policy reads them all, at 500 bytes each, and the sandbox decides how many there are.
+	maxInUse = 1 << 14
 )
 
 // Options configures a [Wall].

@@ -1,0 +1,54 @@
+package wall
+
+import (
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestAFullSetOfAddressesInUseDeniesNothing: a sandbox that uses more addresses than there is room for reaches the others all the same, and
+// a change of the policy reads no more than there is room for.
+func TestAFullSetOfAddressesInUseDeniesNothing(t *testing.T) {
+	inNamespace(t, func() error {
+		if out, err := exec.CommandContext(t.Context(), "ip", "route", "add", "10.78.0.0/16", "via", peer.String()).CombinedOutput(); err != nil {
+			return fmt.Errorf("ip route: %w: %s", err, out)
+		}
+		w, err := Build(Options{DNSPort: 1, APIPort: 2, LogGroup: 1}, compiled(t, `{"defaultAction":"deny"}`))
+		if err != nil {
+			return err
+		}
+		defer w.Close()
+		if err := w.Open(); err != nil {
+			return err
+		}
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		const portion = 1024
+		for i := 0; i < maxInUse+portion; i += portion {
+			learned := make([]Address, portion)
+			for j := range learned {
+				learned[j] = Address{Addr: netip.AddrFrom4([4]byte{10, 78, byte((i + j) >> 8), byte(i + j)}), For: time.Hour}
+			}
+			if err := w.Learn(learned); err != nil {
+				return err
+			}
+			for _, address := range learned {
+				if err := unix.Sendto(fd, []byte("x"), 0, &unix.SockaddrInet4{Port: 9, Addr: address.Addr.As4()}); err != nil {
+					return fmt.Errorf("to address %d: %w", i, err)
+				}
+			}
+		}
+		used, err := w.conn.GetSetElements(w.inUse)
+		if err != nil || len(used) != maxInUse {
+			t.Errorf("%d addresses are in use (%v), want %d", len(used), err, maxInUse)
+		}
+		return w.Apply(compiled(t, `{"defaultAction":"deny"}`), all, nil)
+	})
+}
