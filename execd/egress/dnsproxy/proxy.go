@@ -127,17 +127,18 @@ func New(udp *net.UDPConn, tcp *net.TCPListener, options Options) *Proxy {
 
 // Run serves until ctx ends, or returns why it cannot.
 func (p *Proxy) Run(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	context.AfterFunc(ctx, func() {
 		_ = p.udp.Close()
 		_ = p.tcp.Close()
 	})
+	failed := make(chan error, readers+1)
 	serve := func(one func(context.Context) error) {
 		p.working.Go(func() {
-			// Any of them that fails ends the others.
+			defer cancel() // one that has ended ends the others
 			if err := untilItFails(ctx, one); err != nil {
-				cancel(fmt.Errorf("serve DNS: %w", err))
+				failed <- err
 			}
 		})
 	}
@@ -147,10 +148,12 @@ func (p *Proxy) Run(ctx context.Context) error {
 	}
 	serve(p.accept)
 	p.working.Wait()
-	if cause := context.Cause(ctx); !errors.Is(cause, ctx.Err()) {
-		return cause
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve DNS: %w", err)
+	default:
+		return nil
 	}
-	return nil
 }
 
 // untilItFails repeats a step until ctx ends, or until it has failed so often in a row that it will not work any more. A single failure may
