@@ -3,12 +3,9 @@ package app_test
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -239,23 +236,7 @@ func TestNothingPassesWithoutTheGuard(t *testing.T) {
 	conversation.more(t)
 	s.passes(t, fetch("http://$web2ip:$port2/"), "this is web2")
 
-	// Process 1 is held, so that there is no guard for as long as it takes to look.
-	first, guard := s.processes(t)
-	if err := syscall.Kill(first, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	goOn := func() error { return syscall.Kill(first, syscall.SIGCONT) }
-	t.Cleanup(func() { _ = goOn() })
-	if err := syscall.Kill(guard, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	s.eventually(t, "the guard is dead", func() error {
-		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", guard))
-		if err != nil || strings.Contains(string(data), ") Z ") {
-			return nil
-		}
-		return errors.New("it lives")
-	})
+	goOn := s.holdGuardDead(t)
 	s.fails(t, fetch("http://$web2ip:$port2/"))
 	s.fails(t, fetch("http://web1.test:$port1/"))
 	s.fails(t, "getent hosts web1.test")

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -237,6 +238,28 @@ func (s *sandbox) processes(t *testing.T) (first, guard int) {
 		}
 	}
 	return first, guard
+}
+
+// holdGuardDead kills the guard and holds process 1, so that there is no guard until what it returns is called.
+func (s *sandbox) holdGuardDead(t *testing.T) (goOn func() error) {
+	t.Helper()
+	first, guard := s.processes(t)
+	if err := unix.Kill(first, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	goOn = func() error { return unix.Kill(first, unix.SIGCONT) }
+	t.Cleanup(func() { _ = goOn() })
+	if err := unix.Kill(guard, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually(t, "the guard is dead", func() error {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", guard))
+		if err != nil || strings.Contains(string(data), ") Z ") {
+			return nil
+		}
+		return errors.New("it lives")
+	})
+	return goOn
 }
 
 // inside runs f on a thread in the sandbox's network namespace. f must not start goroutines that use the network.

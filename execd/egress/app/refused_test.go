@@ -2,12 +2,9 @@ package app_test
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"os"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -24,21 +21,7 @@ func TestTheAPIRefusesWhileTheGateIsClosed(t *testing.T) {
 	}
 	defer open.Close()
 
-	first, guard := s.processes(t)
-	if err := syscall.Kill(first, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = syscall.Kill(first, syscall.SIGCONT) })
-	if err := syscall.Kill(guard, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	s.eventually(t, "the guard is dead", func() error {
-		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", guard))
-		if err != nil || strings.Contains(string(data), ") Z ") {
-			return nil
-		}
-		return errors.New("it lives")
-	})
+	goOn := s.holdGuardDead(t)
 	// The first try of a connection that is dropped is repeated after a second; many tries in less time than that cannot all be repeated ones.
 	began := time.Now()
 	for range 10 {
@@ -57,7 +40,7 @@ func TestTheAPIRefusesWhileTheGateIsClosed(t *testing.T) {
 	if n, err := io.ReadAll(open); len(n) > 0 || !errors.Is(err, syscall.ECONNRESET) && err != nil {
 		t.Errorf("a connection from before gives %q, %v, want it ended", n, err)
 	}
-	if err := syscall.Kill(first, syscall.SIGCONT); err != nil {
+	if err := goOn(); err != nil {
 		t.Fatal(err)
 	}
 	s.eventually(t, "the guard is back", func() error { return s.call(t, http.MethodGet, "/healthz", "", nil) })

@@ -118,16 +118,7 @@ func TestAddressesOfAnAnswerAreBounded(t *testing.T) {
 	for i := range 2 * dnsproxy.MaxAddresses {
 		records = append(records, fmt.Sprintf("a.test. 60 IN A 198.51.%d.%d", i/256, i%256))
 	}
-	whole := zone(t, records...)
-	upstream := serve(t, func(w dns.ResponseWriter, query *dns.Msg) {
-		if _, udp := w.LocalAddr().(*net.UDPAddr); udp {
-			answer := new(dns.Msg).SetReply(query)
-			answer.Truncated = true
-			_ = w.WriteMsg(answer)
-			return
-		}
-		whole(w, query)
-	})
+	upstream := serve(t, overTCP(zone(t, records...)))
 	j, server := start(t, `{}`, upstream)
 	answer := ask(t, "tcp", server, "a.test.", dns.TypeA)
 	learned, _ := j.seen()

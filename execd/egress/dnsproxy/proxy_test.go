@@ -151,6 +151,19 @@ func zone(t *testing.T, records ...string) dns.HandlerFunc {
 	}
 }
 
+// overTCP gives the whole answer over TCP, and over UDP says that there is more.
+func overTCP(whole dns.HandlerFunc) dns.HandlerFunc {
+	return func(w dns.ResponseWriter, query *dns.Msg) {
+		if _, udp := w.LocalAddr().(*net.UDPAddr); udp {
+			answer := new(dns.Msg).SetReply(query)
+			answer.Truncated = true
+			_ = w.WriteMsg(answer)
+			return
+		}
+		whole(w, query)
+	}
+}
+
 func texts(records []dns.RR) []string {
 	var all []string
 	for _, record := range records {
@@ -243,16 +256,7 @@ func TestAnotherServerIsAskedAndLongAnswersComeWhole(t *testing.T) {
 	for i := range many {
 		many[i] = "a.test. 60 IN A 192.0.2." + netip.AddrFrom4([4]byte{0, 0, 0, byte(i)}).String()[6:]
 	}
-	whole := zone(t, many...)
-	upstream := serve(t, func(w dns.ResponseWriter, query *dns.Msg) {
-		if _, udp := w.LocalAddr().(*net.UDPAddr); udp {
-			answer := new(dns.Msg).SetReply(query)
-			answer.Truncated = true
-			_ = w.WriteMsg(answer)
-			return
-		}
-		whole(w, query)
-	})
+	upstream := serve(t, overTCP(zone(t, many...)))
 	_, server := start(t, `{}`, broken, upstream)
 	if answer := ask(t, "tcp", server, "a.test.", dns.TypeA); len(answer.Answer) != len(many) {
 		t.Errorf("%d answers, want %d", len(answer.Answer), len(many))
