@@ -17,7 +17,7 @@ const (
 // boundedListener closes connections beyond these numbers as soon as they come.
 type boundedListener struct {
 	net.Listener
-	own func() func(netip.Addr) bool // tells which addresses are the sandbox's
+	own func() func(netip.Addr) bool // returns what reports whether an address is the sandbox's
 
 	mu   sync.Mutex
 	all  int

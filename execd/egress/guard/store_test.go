@@ -11,7 +11,7 @@ import (
 	"sandbox.internal/execd/egress/guard"
 )
 
-// TestNameServersAreFoundOnce: whoever changes what they are found in later changes nothing.
+// TestNameServersAreFoundOnce: a later change of what they are found in has no effect.
 func TestNameServersAreFoundOnce(t *testing.T) {
 	folder := t.TempDir()
 	first, later := netip.MustParseAddrPort("192.0.2.1:53"), netip.MustParseAddrPort("192.0.2.66:53")
