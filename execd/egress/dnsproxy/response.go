@@ -55,8 +55,14 @@ func (p *Proxy) sift(ctx context.Context, q *query, raw []byte, head header, siz
 	answer := kept.reply(q.Msg, rcode, authority)
 	answer.Truncate(size)
 	answer.Compress = true
-	result.answer, err = answer.Pack()
-	return result, err
+	if result.answer, err = answer.Pack(); err != nil {
+		return found{}, fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	// A record whose data is too short is unpacked without an error and packed to something that cannot be read.
+	if err := new(dns.Msg).Unpack(result.answer); err != nil {
+		return found{}, fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	return result, nil
 }
 
 // unpack returns the records of the answer section, and of the authority section the zone's SOA, for clients that remember that there is
