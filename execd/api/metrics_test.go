@@ -3,6 +3,7 @@ package api_test
 import (
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,31 @@ func TestMetricsFormats(t *testing.T) {
 				t.Errorf("%s: %s", response.Header.Get("Content-Type"), data)
 			}
 		})
+	}
+}
+
+// TestMetricsAreThoseOfTheContract: its example has the names and explanations of the daemon's answer.
+func TestMetricsAreThoseOfTheContract(t *testing.T) {
+	t.Parallel()
+	doc, err := contract()
+	must(t, err)
+	answer := doc.Paths.Value("/metrics").Get.Responses.Status(http.StatusOK).Value
+	example, ok := answer.Content["text/plain; version=0.0.4"].Example.(string)
+	if !ok {
+		t.Fatal("the contract has no example")
+	}
+	named := func(text string) (names []string) {
+		for line := range strings.Lines(text) {
+			if !strings.HasPrefix(line, "#") {
+				line, _, _ = strings.Cut(line, " ") // the value is the machine's
+			}
+			names = append(names, strings.TrimSpace(line))
+		}
+		return names
+	}
+	response, err := start(t).client.GetMetrics(t.Context(), &gen.GetMetricsParams{Format: new(gen.MetricsFormatPrometheus)})
+	if got, want := named(string(body(t, response, err))), named(example); !slices.Equal(got, want) {
+		t.Errorf("the daemon answers %q, the contract's example is %q", got, want)
 	}
 }
 

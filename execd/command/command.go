@@ -6,10 +6,8 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -26,7 +24,7 @@ type Spec struct {
 	Dir     string            // working directory; empty means the manager's
 	Env     map[string]string // added to the manager's
 	UID     *uint32           // user to run as; nil means the daemon's own
-	GID     *uint32           // group to run as; nil means the user's
+	GID     *uint32           // group to run as; nil means the primary group of UID, or the daemon's own without a UID
 	Timeout time.Duration     // 0 means none
 }
 
@@ -96,9 +94,11 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 		content:   spec.Command,
 		timeout:   spec.Timeout,
 		startedAt: m.options.Clock(),
-		log:       eventlog.New(id, eventlog.Options{Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Clock: m.options.Clock}),
-		clock:     m.options.Clock,
-		done:      make(chan struct{}),
+		log: eventlog.New(id, eventlog.Options{
+			Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Beside: int64(len(spec.Command)), Clock: m.options.Clock,
+		}),
+		clock: m.options.Clock,
+		done:  make(chan struct{}),
 	}
 	if c.run, err = startRun(c, p, process, m.ended); err != nil {
 		return nil, startError(spec, process.Path, err)
@@ -113,12 +113,12 @@ func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 		return nil, invalidf("cwd: %q is not a directory", dir)
 	}
 	env := slices.Concat(m.env, []string{"PWD=" + dir})
-	attributes := &syscall.SysProcAttr{Setsid: true}
-	if spec.UID != nil || spec.GID != nil {
-		credential, account := identity(spec.UID, spec.GID)
-		attributes.Credential = credential
-		env = append(env, account...)
+	as, err := identify(spec.UID, spec.GID)
+	if err != nil {
+		return nil, err
 	}
+	attributes := &syscall.SysProcAttr{Setsid: true, Credential: as.credential}
+	env = append(env, as.env...)
 	for _, name := range slices.Sorted(maps.Keys(spec.Env)) {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(spec.Env[name], 0) {
 			return nil, invalidf("envs: %q: a name must be non-empty and without '=', and neither name nor value may contain a NUL byte", name)
@@ -147,29 +147,12 @@ func (m *Manager) folder(dir string) string {
 	return filepath.Join(m.options.Dir, dir)
 }
 
-// identity returns the credential for a user and group, and the environment that belongs to the user if the image knows it.
-func identity(uid, gid *uint32) (*syscall.Credential, []string) {
-	credential := &syscall.Credential{Uid: uint32(os.Getuid()), Gid: uint32(os.Getgid())}
-	var env []string
-	if uid != nil {
-		credential.Uid, credential.Gid = *uid, *uid
-		if account, err := user.LookupId(strconv.FormatUint(uint64(*uid), 10)); err == nil {
-			if group, err := strconv.ParseUint(account.Gid, 10, 32); err == nil {
-				credential.Gid = uint32(group)
-			}
-			env = []string{"HOME=" + account.HomeDir, "USER=" + account.Username, "LOGNAME=" + account.Username}
-		}
-	}
-	if gid != nil {
-		credential.Gid = *gid
-	}
-	return credential, env
-}
-
 func startError(spec Spec, shell string, err error) error {
 	switch {
 	case errors.Is(err, syscall.EPERM):
 		return invalidf("uid and gid: the daemon may not run commands as another user")
+	case errors.Is(err, syscall.EINVAL) && (spec.UID != nil || spec.GID != nil):
+		return invalidf("uid and gid: the sandbox's user namespace has no such user or group")
 	case errors.Is(err, syscall.EACCES):
 		return invalidf("cwd: the command's user may not enter it, or may not run %s", shell)
 	case errors.Is(err, syscall.E2BIG):

@@ -249,9 +249,18 @@ func TestCursorsTakeALogInAnyPortions(t *testing.T) {
 		case <-time.After(time.Millisecond):
 		}
 		lines := c.Log().Lines(cursor)
-		if _, err := lines.WriteTo(&got); err != nil {
+		var portion bytes.Buffer
+		if _, err := lines.WriteTo(&portion); err != nil {
 			t.Fatal(err)
 		}
+		complete := portion.Bytes()
+		if !ended { // what is behind the last newline comes again
+			complete = complete[:bytes.LastIndexByte(complete, '\n')+1]
+		}
+		if n := cursor + int64(bytes.Count(complete, []byte("\n"))); !ended && n != lines.Last {
+			t.Fatalf("%d lines are complete, the last one is %d", n+1, lines.Last)
+		}
+		got.Write(complete)
 		cursor = lines.Last
 	}
 	var want bytes.Buffer
@@ -326,6 +335,33 @@ func TestInterruptReachesTheWholeGroup(t *testing.T) {
 	}
 }
 
+// A command that ends itself well when it is interrupted has succeeded, in its stream and in its status.
+func TestInterruptedCommandThatSucceeds(t *testing.T) {
+	m := newManager(t)
+	for line, want := range map[string]struct {
+		last   eventlog.Type
+		code   int
+		reason string
+	}{
+		"trap 'exit 0' TERM; echo ready; while :; do sleep 0.01; done": {eventlog.TypeComplete, 0, ""},
+		"trap 'exit 5' TERM; echo ready; while :; do sleep 0.01; done": {eventlog.TypeError, 5, "the command was interrupted"},
+	} {
+		c := start(t, m, command.Spec{Command: line})
+		follow(t, c, 0, func(e event) bool { return e.Type == eventlog.TypeStdout })
+		if err := m.Interrupt(c.ID()); err != nil {
+			t.Fatal(err)
+		}
+		end := last(all(t, c))
+		exit, err := command.ParseExit([]byte(end.text))
+		if err != nil || end.Type != want.last || *exit.Code != want.code || exit.Reason != want.reason {
+			t.Errorf("%s: the stream ends with %+v (%v)", line, end, err)
+		}
+		if status := c.Status(); *status.ExitCode != want.code || status.Error != want.reason {
+			t.Errorf("%s: status %+v", line, status)
+		}
+	}
+}
+
 func TestStubbornCommandIsKilled(t *testing.T) {
 	m := newManager(t)
 	began := time.Now()
@@ -381,6 +417,17 @@ func TestStopLeavesNothingBehind(t *testing.T) {
 	}
 	if _, err := m.Start(command.Spec{Command: "true"}); !errors.Is(err, command.ErrClosed) {
 		t.Errorf("start after Stop: %v", err)
+	}
+}
+
+// Command lines can be as long as the output that is kept: they count as much for what is forgotten.
+func TestCommandLinesCountAsHeld(t *testing.T) {
+	m := newManager(t)
+	line := "true " + strings.Repeat("x", 100<<10)
+	c := start(t, m, command.Spec{Command: line})
+	wait(t, c)
+	if memory, _ := c.Log().Held(); memory < int64(len(line)) {
+		t.Errorf("a command line of %d bytes counts as %d", len(line), memory)
 	}
 }
 

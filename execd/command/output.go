@@ -35,6 +35,8 @@ type output struct {
 	since  time.Time     // when the first held byte came
 	timer  *time.Timer   // calls late; nil before something was held for the first time
 	timing bool          // the timer runs
+
+	postponed bool // it is among the poller's leftovers
 }
 
 // readResult is what came of one attempt to read.

@@ -21,9 +21,10 @@ type poller struct {
 	// noHandles is for tests: it does as if the kernel gave no descriptors of processes.
 	noHandles bool
 
-	mu      sync.Mutex
-	runs    map[int32]*run
-	numbers int32
+	mu        sync.Mutex
+	runs      map[int32]*run
+	numbers   int32
+	leftovers leftovers
 }
 
 // eventBatch is how many events are taken from the kernel at once.
@@ -110,6 +111,7 @@ func (p *poller) close() {
 	p.file.Close() // wakes the goroutine; an epoll instance has nothing to lose
 	<-p.stopped
 	p.mu.Lock()
+	p.leftovers.close()
 	runs := make([]*run, 0, len(p.runs))
 	for _, r := range p.runs {
 		runs = append(runs, r)

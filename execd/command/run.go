@@ -22,7 +22,8 @@ import (
 //
 // The end of a command is the end of its process, not of its pipes: a grandchild may keep a pipe open for ever. So when the process has
 // ended, what is in the pipes at that moment, which is all that the process itself wrote, is recorded, and the command is over. After
-// that the pipes are read on and what comes is thrown away, because a grandchild that writes to a closed pipe would be killed.
+// that the pipes are read on, slowly (see leftovers), and what comes is thrown away, because a grandchild that writes to a closed pipe
+// would be killed.
 type run struct {
 	poller *poller
 	number int32 // by which the poller knows it
@@ -50,6 +51,7 @@ const (
 	late      news = 1 << 2 // a fragment of the first output is due; shifted by one, of the second
 	exited    news = 1 << 4 // the process has ended
 	discarded news = 1 << 5 // nobody is interested any more
+	excess    news = 1 << 6 // the ended command's first output may be read again, see leftovers; shifted by one, the second
 )
 
 // reason is why a process has been told to end.
@@ -72,8 +74,8 @@ func startRun(c *Command, p *poller, prepared *exec.Cmd, ended func(*Command)) (
 	}
 	p.add(r)
 	var err error
-	if prepared.Stdout, err = r.open(0); err == nil {
-		prepared.Stderr, err = r.open(1)
+	if prepared.Stdout, err = r.open(0, prepared.SysProcAttr.Credential); err == nil {
+		prepared.Stderr, err = r.open(1, prepared.SysProcAttr.Credential)
 	}
 	if err == nil {
 		err = prepared.Start()
@@ -95,8 +97,8 @@ func startRun(c *Command, p *poller, prepared *exec.Cmd, ended func(*Command)) (
 	return r, nil
 }
 
-// open makes the pipe of an output, watches it, and returns the end to write to.
-func (r *run) open(i int) (*os.File, error) {
+// open makes the pipe of an output for a process with that credential, watches it, and returns the end to write to.
+func (r *run) open(i int, credential *syscall.Credential) (*os.File, error) {
 	o := &r.outputs[i]
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
@@ -106,10 +108,13 @@ func (r *run) open(i int) (*os.File, error) {
 	writer := os.NewFile(uintptr(ends[1]), string(o.stream))
 	err := unix.SetNonblock(o.fd, true)
 	if err == nil {
+		err = handOver(writer, credential)
+	}
+	if err == nil {
 		err = r.poller.watch(o.fd, r, readable<<i)
 	}
 	if err != nil {
-		return writer, fmt.Errorf("watch the pipe for %s: %w", o.stream, err)
+		return writer, fmt.Errorf("prepare the pipe for %s: %w", o.stream, err)
 	}
 	return writer, nil
 }
@@ -180,12 +185,23 @@ func (r *run) handle(n news, onPoller bool) (again news) {
 			r.outputs[i].due()
 		}
 		if n&(readable<<i) != 0 {
-			again |= r.read(i, onPoller)
+			if r.command == nil {
+				r.postpone(i)
+			} else {
+				again |= r.read(i, onPoller)
+			}
+		}
+		if n&(excess<<i) != 0 {
+			r.outputs[i].postponed = false
+			r.discard(i)
 		}
 	}
 	if n&exited != 0 {
 		r.finish()
-		again |= readable | readable<<1 // to see whether anybody still has them open
+		again = 0 // finish has read it
+		for i := range r.outputs {
+			r.discard(i) // to see whether another process still has it open
+		}
 	}
 	if n&discarded != 0 {
 		for i := range r.outputs {
@@ -214,6 +230,25 @@ func (r *run) read(i int, onPoller bool) (again news) {
 		o.close() // the poller has been closed
 	}
 	return 0
+}
+
+// postpone has an output of an ended command read when it is its turn.
+func (r *run) postpone(i int) {
+	if o := &r.outputs[i]; o.fd >= 0 && !o.postponed {
+		o.postponed = true
+		r.poller.postpone(leftover{r, i})
+	}
+}
+
+// discard reads an output of an ended command once, and throws away what comes.
+func (r *run) discard(i int) {
+	o := &r.outputs[i]
+	if o.fd < 0 {
+		return
+	}
+	if _, result := o.read(maxFragment); result == readEnded || r.poller.rewatch(o.fd, r, readable<<i) != nil {
+		o.close()
+	}
 }
 
 // finish sees the command to its end, after the process's.
@@ -295,7 +330,7 @@ func outcome(state *os.ProcessState, err error, stopping reason, timeout time.Du
 	case code != 0:
 		exit.Reason = fmt.Sprintf("the command ended with exit code %d", code)
 	}
-	if stopping == interrupted {
+	if stopping == interrupted && code != 0 {
 		exit.Reason = "the command was interrupted"
 	}
 	return exit

@@ -97,7 +97,7 @@ func TestLinesOfAMixedLog(t *testing.T) {
 		finish bool
 		last   int64
 		want   string
-	}{{false, 2, "two\nthree\n"}, {true, 3, "two\nthree\nopen"}} {
+	}{{false, 2, "two\nthree\nopen"}, {true, 3, "two\nthree\nopen"}} {
 		if step.finish {
 			log.Finish(eventlog.TypeComplete, nil)
 		}
@@ -155,5 +155,18 @@ func TestRetentionForgetsTheOldest(t *testing.T) {
 	}
 	if len(forgotten) != 100 || forgotten[0] != 0 || forgotten[99] != 99 {
 		t.Errorf("%d forgotten: %v", len(forgotten), forgotten)
+	}
+}
+
+func TestRetentionCountsWhatOwnersHold(t *testing.T) {
+	var retention eventlog.Retention
+	forgotten := 0
+	for range 100 {
+		log := eventlog.New("id", eventlog.Options{Limit: 1, Beside: 1 << 20, Clock: time.Now})
+		log.Finish(eventlog.TypeComplete, nil)
+		retention.Add(log, time.Now(), func() { forgotten++ })
+	}
+	if forgotten < 36 || forgotten > 40 {
+		t.Errorf("of 100 logs whose owners hold 1 MiB each, %d are forgotten; 64 MiB may be held", forgotten)
 	}
 }

@@ -7,22 +7,21 @@ import (
 
 // Lines is a part of a log's combined output, stdout and stderr in the order in which they arrived.
 type Lines struct {
-	// Last is the 0-based index of the last line that can be had; -1 when there is none.
+	// Last is the 0-based index of the last line that is complete; -1 when there is none. A last line without a newline is complete
+	// when the log has ended.
 	Last   int64
 	log    *Log
 	from   int64 // index of the first line
-	stop   int64 // newlines after which the part ends
-	all    bool  // the log has ended: a last line without a newline counts
 	finish position
 }
 
-// Lines returns the lines after the one with that 0-based index; -1 means all. Until the log has ended, a last line that has no newline yet is left out:
-// it would be cut in two.
+// Lines returns the lines after the one with that 0-based index, the unfinished last one included; -1 means all. As Last does not count an
+// unfinished line, who asks for what comes after Last gets it again, from its beginning.
 func (l *Log) Lines(after int64) *Lines {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lines := &Lines{log: l, from: min(after, l.end.lines) + 1, stop: l.end.lines, all: l.ended, finish: l.end, Last: l.end.lines - 1}
-	if lines.all && l.open {
+	lines := &Lines{log: l, from: min(after, l.end.lines) + 1, finish: l.end, Last: l.end.lines - 1}
+	if l.ended && l.open {
 		lines.Last++
 	}
 	return lines
@@ -30,7 +29,7 @@ func (l *Log) Lines(after int64) *Lines {
 
 // WriteTo implements [io.WriterTo]: it writes the lines, bytes as they were written.
 func (p *Lines) WriteTo(w io.Writer) (int64, error) {
-	if p.from > p.Last {
+	if p.from > p.finish.lines {
 		return 0, nil
 	}
 	c := cursor{log: p.log, pos: p.log.mark(func(m position) bool { return m.lines < p.from })}
@@ -63,9 +62,6 @@ func (p *Lines) cut(f frame, line int64) []byte {
 			return nil
 		}
 		payload = payload[end+1:]
-	}
-	if !p.all && line >= p.stop {
-		return nil
 	}
 	return payload
 }

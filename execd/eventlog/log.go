@@ -16,8 +16,9 @@ import (
 // The log is a sequence of frames: a header and what one read of a pipe brought, either complete lines or one fragment
 // of a line. Events and lines are counted per frame and told apart only when somebody reads, so that writing costs one copy.
 type Log struct {
-	limit int64 // bytes of output kept
-	clock func() time.Time
+	limit  int64 // bytes of output kept
+	beside int64 // bytes that the owner holds
+	clock  func() time.Time
 
 	mu      sync.Mutex
 	spool   spool
@@ -60,12 +61,14 @@ type Options struct {
 	Limit int64
 	// SpoolDir is where output goes that does not fit into memory; empty means wherever a temporary file can be made.
 	SpoolDir string
-	Clock    func() time.Time
+	// Beside is how many bytes its owner holds in memory for as long as the log is kept: they count as the log's.
+	Beside int64
+	Clock  func() time.Time
 }
 
 // New returns a log that begins with an init event, which carries the id.
 func New(id string, options Options) *Log {
-	l := &Log{limit: options.Limit, spool: spool{dir: options.SpoolDir}, marks: []position{{}}, clock: options.Clock}
+	l := &Log{limit: options.Limit, beside: options.Beside, spool: spool{dir: options.SpoolDir}, marks: []position{{}}, clock: options.Clock}
 	l.own(frame{kind: TypeInit, payload: []byte(id)})
 	return l
 }
@@ -193,11 +196,11 @@ func (l *Log) wait(offset int64) <-chan struct{} {
 	return l.more
 }
 
-// Held returns how many bytes the log holds in memory and in a file.
+// Held returns how many bytes the log and its owner hold in memory, and the log in a file.
 func (l *Log) Held() (memory, disk int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.spool.memory, l.spool.fileEnd
+	return l.spool.memory + l.beside, l.spool.fileEnd
 }
 
 // MayBlock reports whether recording may have to wait for a disk. As long as it does not, half of what fits into memory is left, which

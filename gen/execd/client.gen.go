@@ -232,6 +232,10 @@ type ClientInterface interface {
 	// written. Meant for background commands. To follow one, send the cursor of each
 	// answer with the next request.
 	//
+	// While the command runs, the answer can end with a line that has no newline yet,
+	// such as a prompt. The cursor does not count it: the next answer has it again, from
+	// its beginning.
+	//
 	// Corresponds with GET /command/{id}/logs (the `GetCommandLogs` operationId).
 	GetCommandLogs(ctx context.Context, id CommandID, params *GetCommandLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
@@ -273,6 +277,8 @@ type ClientInterface interface {
 	MakeDirectories(ctx context.Context, body MakeDirectoriesJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListDirectory List what a directory holds
+	//
+	// The answer is sent while the directory is read; one that fails on the way breaks off.
 	//
 	// Corresponds with GET /directories/list (the `ListDirectory` operationId).
 	ListDirectory(ctx context.Context, params *ListDirectoryParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -350,7 +356,8 @@ type ClientInterface interface {
 	// SearchFiles Find files by a glob, recursively
 	//
 	// A pattern with a slash is matched against the path relative to the root, a
-	// pattern without one against the base name.
+	// pattern without one against the base name. The answer is sent while the search
+	// goes on; one that fails on the way breaks off.
 	//
 	// Corresponds with GET /files/search (the `SearchFiles` operationId).
 	SearchFiles(ctx context.Context, params *SearchFilesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -358,9 +365,9 @@ type ClientInterface interface {
 	// UploadFilesWithBody Upload files
 	//
 	// One `metadata` field and one `file` field for each file, in this order; repeat
-	// the pair for several files. Missing directories are created. Each file appears
-	// at its path only when it has arrived completely, so a reader never sees half of
-	// it.
+	// the pair for several files. Each file appears at its path only when it has
+	// arrived completely, so a reader never sees half of it. Missing directories are
+	// created then; a file that is refused leaves none.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -764,6 +771,10 @@ func (c *Client) GetCommandStatus(ctx context.Context, id CommandID, reqEditors 
 // written. Meant for background commands. To follow one, send the cursor of each
 // answer with the next request.
 //
+// While the command runs, the answer can end with a line that has no newline yet,
+// such as a prompt. The cursor does not count it: the next answer has it again, from
+// its beginning.
+//
 // Corresponds with GET /command/{id}/logs (the `GetCommandLogs` operationId).
 func (c *Client) GetCommandLogs(ctx context.Context, id CommandID, params *GetCommandLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetCommandLogsRequest(c.Server, id, params)
@@ -855,6 +866,8 @@ func (c *Client) MakeDirectories(ctx context.Context, body MakeDirectoriesJSONRe
 }
 
 // ListDirectory List what a directory holds
+//
+// The answer is sent while the directory is read; one that fails on the way breaks off.
 //
 // Corresponds with GET /directories/list (the `ListDirectory` operationId).
 func (c *Client) ListDirectory(ctx context.Context, params *ListDirectoryParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1032,7 +1045,8 @@ func (c *Client) ReplaceInFiles(ctx context.Context, body ReplaceInFilesJSONRequ
 // SearchFiles Find files by a glob, recursively
 //
 // A pattern with a slash is matched against the path relative to the root, a
-// pattern without one against the base name.
+// pattern without one against the base name. The answer is sent while the search
+// goes on; one that fails on the way breaks off.
 //
 // Corresponds with GET /files/search (the `SearchFiles` operationId).
 func (c *Client) SearchFiles(ctx context.Context, params *SearchFilesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1050,9 +1064,9 @@ func (c *Client) SearchFiles(ctx context.Context, params *SearchFilesParams, req
 // UploadFilesWithBody Upload files
 //
 // One `metadata` field and one `file` field for each file, in this order; repeat
-// the pair for several files. Missing directories are created. Each file appears
-// at its path only when it has arrived completely, so a reader never sees half of
-// it.
+// the pair for several files. Each file appears at its path only when it has
+// arrived completely, so a reader never sees half of it. Missing directories are
+// created then; a file that is refused leaves none.
 //
 // Takes any type of body and a specified content type.
 //
@@ -3060,6 +3074,10 @@ type ClientWithResponsesInterface interface {
 	// written. Meant for background commands. To follow one, send the cursor of each
 	// answer with the next request.
 	//
+	// While the command runs, the answer can end with a line that has no newline yet,
+	// such as a prompt. The cursor does not count it: the next answer has it again, from
+	// its beginning.
+	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /command/{id}/logs (the `GetCommandLogs` operationId).
@@ -3107,6 +3125,8 @@ type ClientWithResponsesInterface interface {
 	MakeDirectoriesWithResponse(ctx context.Context, body MakeDirectoriesJSONRequestBody, reqEditors ...RequestEditorFn) (*MakeDirectoriesResponse, error)
 
 	// ListDirectoryWithResponse List what a directory holds
+	//
+	// The answer is sent while the directory is read; one that fails on the way breaks off.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -3192,7 +3212,8 @@ type ClientWithResponsesInterface interface {
 	// SearchFilesWithResponse Find files by a glob, recursively
 	//
 	// A pattern with a slash is matched against the path relative to the root, a
-	// pattern without one against the base name.
+	// pattern without one against the base name. The answer is sent while the search
+	// goes on; one that fails on the way breaks off.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -3202,9 +3223,9 @@ type ClientWithResponsesInterface interface {
 	// UploadFilesWithBodyWithResponse Upload files
 	//
 	// One `metadata` field and one `file` field for each file, in this order; repeat
-	// the pair for several files. Missing directories are created. Each file appears
-	// at its path only when it has arrived completely, so a reader never sees half of
-	// it.
+	// the pair for several files. Each file appears at its path only when it has
+	// arrived completely, so a reader never sees half of it. Missing directories are
+	// created then; a file that is refused leaves none.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -6372,6 +6393,10 @@ func (c *ClientWithResponses) GetCommandStatusWithResponse(ctx context.Context, 
 // written. Meant for background commands. To follow one, send the cursor of each
 // answer with the next request.
 //
+// While the command runs, the answer can end with a line that has no newline yet,
+// such as a prompt. The cursor does not count it: the next answer has it again, from
+// its beginning.
+//
 // Returns a wrapper object for the known response body format(s).
 //
 // Corresponds with GET /command/{id}/logs (the `GetCommandLogs` operationId).
@@ -6449,6 +6474,8 @@ func (c *ClientWithResponses) MakeDirectoriesWithResponse(ctx context.Context, b
 }
 
 // ListDirectoryWithResponse List what a directory holds
+//
+// The answer is sent while the directory is read; one that fails on the way breaks off.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -6594,7 +6621,8 @@ func (c *ClientWithResponses) ReplaceInFilesWithResponse(ctx context.Context, bo
 // SearchFilesWithResponse Find files by a glob, recursively
 //
 // A pattern with a slash is matched against the path relative to the root, a
-// pattern without one against the base name.
+// pattern without one against the base name. The answer is sent while the search
+// goes on; one that fails on the way breaks off.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -6610,9 +6638,9 @@ func (c *ClientWithResponses) SearchFilesWithResponse(ctx context.Context, param
 // UploadFilesWithBodyWithResponse Upload files
 //
 // One `metadata` field and one `file` field for each file, in this order; repeat
-// the pair for several files. Missing directories are created. Each file appears
-// at its path only when it has arrived completely, so a reader never sees half of
-// it.
+// the pair for several files. Each file appears at its path only when it has
+// arrived completely, so a reader never sees half of it. Missing directories are
+// created then; a file that is refused leaves none.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //

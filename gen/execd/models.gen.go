@@ -230,7 +230,9 @@ type CommandRequest struct {
 	// Example: {"GREETING":"hello"}
 	Envs Envs `json:"envs,omitempty"`
 
-	// GID The numeric group to run as. Without it, the daemon's own.
+	// GID The numeric group to run as. Without it, the primary group of `uid` (where the
+	// image does not know that user, the group with the same number); without `uid`,
+	// the daemon's own. The supplementary groups are always those of the user.
 	//
 	// Example: 1000
 	GID *int64 `json:"gid,omitempty"`
@@ -240,7 +242,8 @@ type CommandRequest struct {
 	// Example: 5000
 	Timeout *int64 `json:"timeout,omitempty"`
 
-	// UID The numeric user to run as. Without it, the daemon's own.
+	// UID The numeric user to run as. Without it, the daemon's own. Another user has the
+	// supplementary groups that the image lists for it.
 	//
 	// Example: 1000
 	UID *int64 `json:"uid,omitempty"`
@@ -253,7 +256,7 @@ type CommandStatus struct {
 	// Example: make build
 	Content string `json:"content"`
 
-	// Error Why the command failed; absent when it did not.
+	// Error Why the command failed, with a stream that ends with `error`; absent when it did not.
 	//
 	// Example: exit status 2
 	Error *string `json:"error,omitempty"`
@@ -420,7 +423,8 @@ type FileInfo struct {
 
 	// Mode Unix permissions, the octal digits of owner, group and others written as a
 	// decimal-looking number. Each digit is the sum of 4 (read), 2 (write) and
-	// 1 (execute); a fourth digit in front holds the special bits.
+	// 1 (execute); a fourth digit in front holds the special bits. 0 takes every
+	// permission away; a mode that is left out stays as it is.
 	//
 	// Example: 644
 	Mode FileMode `json:"mode"`
@@ -459,7 +463,8 @@ type FileInfos = []FileInfo
 
 // FileMode Unix permissions, the octal digits of owner, group and others written as a
 // decimal-looking number. Each digit is the sum of 4 (read), 2 (write) and
-// 1 (execute); a fourth digit in front holds the special bits.
+// 1 (execute); a fourth digit in front holds the special bits. 0 takes every
+// permission away; a mode that is left out stays as it is.
 //
 // Example: 644
 type FileMode = int
@@ -539,7 +544,8 @@ type Permission struct {
 
 	// Mode Unix permissions, the octal digits of owner, group and others written as a
 	// decimal-looking number. Each digit is the sum of 4 (read), 2 (write) and
-	// 1 (execute); a fourth digit in front holds the special bits.
+	// 1 (execute); a fourth digit in front holds the special bits. 0 takes every
+	// permission away; a mode that is left out stays as it is.
 	//
 	// Example: 644
 	Mode *FileMode `json:"mode,omitempty"`
@@ -663,8 +669,8 @@ type StreamEvent struct {
 	// - `execution_count`: the cell has begun; cells only.
 	// - `execution_complete`: the command ended with exit code 0, or the cell ended
 	//   well. The last event.
-	// - `error`: the command failed, was ended by its timeout or was interrupted; the
-	//   cell raised, was interrupted, or lost its kernel. The last event.
+	// - `error`: the command failed, was ended by its timeout or by an interrupt (an
+	//   interrupted command that exits with 0 has completed); the cell raised, was interrupted, or lost its kernel. The last event.
 	// - `ping`: nothing happened for a while; keeps the connection alive.
 	//
 	// Example: stdout
@@ -682,8 +688,8 @@ type StreamEvent struct {
 //   - `execution_count`: the cell has begun; cells only.
 //   - `execution_complete`: the command ended with exit code 0, or the cell ended
 //     well. The last event.
-//   - `error`: the command failed, was ended by its timeout or was interrupted; the
-//     cell raised, was interrupted, or lost its kernel. The last event.
+//   - `error`: the command failed, was ended by its timeout or by an interrupt (an
+//     interrupted command that exits with 0 has completed); the cell raised, was interrupted, or lost its kernel. The last event.
 //   - `ping`: nothing happened for a while; keeps the connection alive.
 //
 // Example: stdout
@@ -847,19 +853,22 @@ type UploadForm struct {
 
 // UploadMetadata Where an uploaded file goes and who may use it; the JSON in the `metadata` field.
 type UploadMetadata struct {
-	// Group The group's name or number; left out or empty, the daemon's group.
+	// Group The group's name or number. Left out or empty, that of the file which is
+	// replaced; a new file gets the daemon's group.
 	//
 	// Example: root
 	Group *string `json:"group,omitempty"`
 
 	// Mode Unix permissions, the octal digits of owner, group and others written as a
 	// decimal-looking number. Each digit is the sum of 4 (read), 2 (write) and
-	// 1 (execute); a fourth digit in front holds the special bits.
+	// 1 (execute); a fourth digit in front holds the special bits. 0 takes every
+	// permission away; a mode that is left out stays as it is.
 	//
 	// Example: 644
 	Mode *FileMode `json:"mode,omitempty"`
 
-	// Owner The owner's name or number; left out or empty, the daemon's user.
+	// Owner The owner's name or number. Left out or empty, that of the file which is
+	// replaced; a new file gets the daemon's user.
 	//
 	// Example: root
 	Owner *string `json:"owner,omitempty"`
