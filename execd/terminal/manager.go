@@ -35,8 +35,12 @@ func (e invalidError) Error() string { return string(e) }
 
 func (e invalidError) Is(target error) bool { return target == ErrInvalid }
 
-// retain is how many terminals that have ended can still be read; with their histories they hold at most 8 MiB.
-const retain = 32
+// How many terminals that have ended can still be read, and how many bytes of arguments they may have together; with their histories they
+// hold at most 16 MiB.
+const (
+	retain          = 32
+	retainArguments = 8 << 20
+)
 
 // Options configures a Manager.
 type Options struct {
@@ -56,6 +60,7 @@ type Manager struct {
 	mu        sync.Mutex
 	terminals map[string]*Terminal
 	ended     []*Terminal // oldest first
+	arguments int         // bytes of what ended was started with
 	closed    bool
 	running   sync.WaitGroup
 }
@@ -158,8 +163,20 @@ func (m *Manager) retire(t *Terminal) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ended = append(m.ended, t)
-	for len(m.ended) > retain {
-		delete(m.terminals, m.ended[0].id)
-		m.ended = m.ended[1:]
+	m.arguments += t.arguments()
+	for len(m.ended) > retain || m.arguments > retainArguments {
+		oldest := m.ended[0]
+		delete(m.terminals, oldest.id)
+		m.arguments -= oldest.arguments()
+		m.ended = slices.Delete(m.ended, 0, 1)
 	}
+}
+
+// arguments returns how many bytes the terminal was started with.
+func (t *Terminal) arguments() int {
+	bytes := 0
+	for _, word := range t.command {
+		bytes += len(word)
+	}
+	return bytes
 }

@@ -329,6 +329,32 @@ func TestEndedTerminalsAreForgotten(t *testing.T) {
 	}
 }
 
+// Arguments can be as long as the histories of many terminals: those that have ended are forgotten by bytes, too.
+func TestEndedTerminalsAreForgottenByBytes(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	long := make([]string, 12)
+	for i := range long {
+		long[i] = strings.Repeat("x", 100<<10)
+	}
+	var ids []string
+	for range 12 { // 14 MiB of arguments
+		ended := start(t, m, terminal.Spec{Command: "true", Args: long})
+		exitCode(t, ended)
+		ids = append(ids, ended.ID())
+	}
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
+	for end := time.Now().Add(patience); len(m.List()) != 6; <-poll.C {
+		if time.Now().After(end) {
+			t.Fatalf("%d terminals are remembered, want 6", len(m.List()))
+		}
+	}
+	if _, err := m.Get(ids[11]); err != nil {
+		t.Errorf("the youngest: %v", err)
+	}
+}
+
 func TestStop(t *testing.T) {
 	t.Parallel()
 	m := newManager(t)
