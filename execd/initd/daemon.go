@@ -71,7 +71,7 @@ func (i *initd) stopDaemon() {
 }
 
 // spawnDaemon starts the daemon in a session of its own, away from the terminal and from signals to the entrypoint's
-// process group. It speaks on the standard error, because the standard output belongs to the entrypoint.
+// process group. Its standard output and error are init's: without EXECD_LOG_FILE its log goes to the standard output.
 func (i *initd) spawnDaemon() (int, error) {
 	o := i.Options
 	null, err := os.Open(os.DevNull)
@@ -84,7 +84,7 @@ func (i *initd) spawnDaemon() (int, error) {
 		name, _, _ := strings.Cut(entry, "=")
 		return name == StateVariable || name == ListenerVariable || name == ShieldedVariable
 	})
-	files := []uintptr{null.Fd(), o.Stderr.Fd(), o.Stderr.Fd()}
+	files := []uintptr{null.Fd(), o.Stdout.Fd(), o.Stderr.Fd()}
 	hand := func(variable string, file *os.File) {
 		env = append(env, fmt.Sprintf("%s=%d", variable, len(files)))
 		files = append(files, file.Fd())

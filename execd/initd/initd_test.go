@@ -183,7 +183,7 @@ func TestEntrypointSeesNothingOfExecd(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	s := start(t, plan{
 		Entrypoint: shell("env; echo end; read line"),
-		Daemon:     shell(`printf %s "$EXECD_ACCESS_TOKEN" > "$1"; echo from the daemon; exec sleep 1000`, token),
+		Daemon:     shell(`printf %s "$EXECD_ACCESS_TOKEN" > "$1"; echo its errors >&2; exec sleep 1000`, token),
 		Env:        []string{"EXECD_ACCESS_TOKEN=secret", "EXECD_LOG_FILE=/dev/null", "OWN=kept"},
 	})
 	var env []string
@@ -197,7 +197,16 @@ func TestEntrypointSeesNothingOfExecd(t *testing.T) {
 		t.Errorf("the entrypoint lost its own variable:\n%s", all)
 	}
 	eventually(t, "the daemon got the token", func() bool { return content(t, token) == "secret" })
-	eventually(t, "the daemon writes to stderr", func() bool { return strings.Contains(s.errors(), "from the daemon") })
+	eventually(t, "the daemon's errors are init's", func() bool { return strings.Contains(s.errors(), "its errors") })
+}
+
+// TestTheDaemonsOutputIsInits: the daemon's log goes to the standard output unless EXECD_LOG_FILE says otherwise.
+func TestTheDaemonsOutputIsInits(t *testing.T) {
+	t.Parallel()
+	s := start(t, plan{Entrypoint: shell("exec sleep 1000"), Daemon: shell("echo its log; exec sleep 1000")})
+	if line := s.line(); line != "its log" {
+		t.Errorf("the standard output has %q; stderr: %s", line, s.errors())
+	}
 }
 
 func TestEntrypointAndDaemonLeadTheirOwnSessions(t *testing.T) {
