@@ -1,18 +1,15 @@
 package api
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"net/http"
 	"path/filepath"
 
 	"sandbox.internal/execd/files"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/serve"
-)
-
-const (
-	defaultPattern = "**"
-	defaultDepth   = 1
 )
 
 func (h *handlers) GetFilesInfo(_ context.Context, request gen.GetFilesInfoRequestObject) (gen.GetFilesInfoResponseObject, error) {
@@ -78,27 +75,50 @@ func (h *handlers) ReplaceInFiles(_ context.Context, request gen.ReplaceInFilesR
 }
 
 func (h *handlers) SearchFiles(ctx context.Context, request gen.SearchFilesRequestObject) (gen.SearchFilesResponseObject, error) {
-	pattern := value(request.Params.Pattern)
-	if pattern == "" {
-		pattern = defaultPattern
-	}
-	infos, err := h.files.Search(ctx, request.Params.Path, pattern)
-	if err != nil {
-		return nil, err
-	}
-	return gen.SearchFiles200JSONResponse(toFileInfos(infos)), nil
+	return fileInfos(func(found func(files.Info) error) error {
+		return h.files.Search(ctx, request.Params.Path, value(request.Params.Pattern), found)
+	}), nil
 }
 
 func (h *handlers) ListDirectory(ctx context.Context, request gen.ListDirectoryRequestObject) (gen.ListDirectoryResponseObject, error) {
-	depth := defaultDepth
-	if request.Params.Depth != nil {
-		depth = *request.Params.Depth
-	}
-	infos, err := h.files.List(ctx, request.Params.Path, depth)
+	return fileInfos(func(found func(files.Info) error) error {
+		return h.files.List(ctx, request.Params.Path, value(request.Params.Depth), found)
+	}), nil
+}
+
+// fileInfos is the answer with what a walk finds. It is sent while the walk goes on: there may be millions of files.
+type fileInfos func(found func(files.Info) error) error
+
+// VisitSearchFilesResponse implements the generated interface.
+func (walk fileInfos) VisitSearchFilesResponse(w http.ResponseWriter) error { return walk.serve(w) }
+
+// VisitListDirectoryResponse implements the generated interface.
+func (walk fileInfos) VisitListDirectoryResponse(w http.ResponseWriter) error { return walk.serve(w) }
+
+// serve writes the answer. What fails before the buffer is full for the first time has an answer of its own; after that the connection is cut,
+// so that the client does not take a part for the whole.
+func (walk fileInfos) serve(w http.ResponseWriter) error {
+	w.Header().Set("Content-Type", "application/json")
+	out := bufio.NewWriterSize(serve.BoundedWriter(w, 0), 32<<10)
+	separator := byte('[')
+	err := walk(func(info files.Info) error {
+		encoded, err := json.Marshal(toFileInfo(info))
+		if err != nil {
+			return err
+		}
+		out.WriteByte(separator) // bufio.Writer remembers its first error
+		separator = ','
+		_, err = out.Write(encoded)
+		return err
+	})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return gen.ListDirectory200JSONResponse(toFileInfos(infos)), nil
+	if separator == '[' {
+		out.WriteByte('[')
+	}
+	out.WriteString("]\n")
+	return out.Flush()
 }
 
 func (h *handlers) DownloadFile(ctx context.Context, request gen.DownloadFileRequestObject) (gen.DownloadFileResponseObject, error) {
@@ -129,16 +149,7 @@ func (d download) VisitDownloadFileResponse(w http.ResponseWriter) error {
 func fromPermissions(in map[string]gen.Permission) map[string]files.Permission {
 	out := make(map[string]files.Permission, len(in))
 	for path, p := range in {
-		out[path] = files.Permission{Owner: value(p.Owner), Group: value(p.Group), Mode: value(p.Mode)}
-	}
-	return out
-}
-
-// toFileInfos never returns nil: no files are an empty array to a client.
-func toFileInfos(in []files.Info) []gen.FileInfo {
-	out := make([]gen.FileInfo, len(in))
-	for i, info := range in {
-		out[i] = toFileInfo(info)
+		out[path] = files.Permission{Owner: value(p.Owner), Group: value(p.Group), Mode: p.Mode}
 	}
 	return out
 }

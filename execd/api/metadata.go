@@ -27,7 +27,7 @@ func parseMetadata(text []byte) (files.UploadMeta, error) {
 	}
 	return files.UploadMeta{
 		Path:       *path,
-		Permission: files.Permission{Owner: value(owner), Group: value(group), Mode: value(mode)},
+		Permission: files.Permission{Owner: value(owner), Group: value(group), Mode: mode},
 	}, nil
 }
 

@@ -41,7 +41,7 @@ func FuzzMetadata(f *testing.F) {
 			t.Fatalf("%q was taken, and encoding/json says %v", text, err)
 		}
 		p := meta.Permission
-		if meta.Path != other.Path || meta.Path == "" || p.Owner != value(other.Owner) || p.Group != value(other.Group) || p.Mode != value(other.Mode) {
+		if meta.Path != other.Path || meta.Path == "" || p.Owner != value(other.Owner) || p.Group != value(other.Group) || value(p.Mode) != value(other.Mode) || (p.Mode == nil) != (other.Mode == nil) {
 			t.Errorf("%q means %+v, and %+v to encoding/json", text, meta, other)
 		}
 	})

@@ -72,6 +72,60 @@ func TestUploadPairs(t *testing.T) {
 	}
 }
 
+// TestModeZero: it takes every permission away, wherever it can be given; one that is left out changes nothing.
+func TestModeZero(t *testing.T) {
+	t.Parallel()
+	d := start(t)
+	dir := t.TempDir()
+	mode := func(name string) os.FileMode {
+		t.Helper()
+		info, err := os.Stat(filepath.Join(dir, name))
+		must(t, err)
+		return info.Mode().Perm()
+	}
+	put := func(metadata string) {
+		t.Helper()
+		var data bytes.Buffer
+		form := multipart.NewWriter(&data)
+		part(t, form, "metadata", "", "", metadata)
+		part(t, form, "file", "", "", "content")
+		must(t, form.Close())
+		response, err := d.client.UploadFilesWithBody(t.Context(), nil, form.FormDataContentType(), &data)
+		body(t, response, err)
+	}
+	file, folder := filepath.Join(dir, "file"), filepath.Join(dir, "folder")
+	for _, step := range []struct {
+		name string
+		do   func()
+		of   string
+		want os.FileMode
+	}{
+		{"upload", func() { put(fmt.Sprintf(`{"path":%q,"mode":0}`, file)) }, "file", 0},
+		{"upload over it", func() { put(fmt.Sprintf(`{"path":%q}`, file)) }, "file", 0},
+		{"permissions", func() {
+			response, err := d.client.SetPermissions(t.Context(), gen.PermissionByPath{file: {Mode: new(600)}})
+			body(t, response, err)
+		}, "file", 0o600},
+		{"permissions that name no mode", func() {
+			response, err := d.client.SetPermissions(t.Context(), gen.PermissionByPath{file: {Owner: new("root")}})
+			body(t, response, err)
+		}, "file", 0o600},
+		{"permissions of 0", func() {
+			response, err := d.client.SetPermissions(t.Context(), gen.PermissionByPath{file: {Mode: new(0)}})
+			body(t, response, err)
+		}, "file", 0},
+		{"directory", func() {
+			response, err := d.client.MakeDirectories(t.Context(), gen.PermissionByPath{folder: {Mode: new(0)}})
+			body(t, response, err)
+		}, "folder", 0},
+	} {
+		step.do()
+		if got := mode(step.of); got != step.want {
+			t.Errorf("%s: mode %o, want %o", step.name, got, step.want)
+		}
+	}
+}
+
 func TestUploadDigest(t *testing.T) {
 	t.Parallel()
 	d := start(t)

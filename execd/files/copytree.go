@@ -82,12 +82,17 @@ func copyDirectory(ctx context.Context, src, dest string) error {
 	if err := os.Mkdir(dest, 0o700); err != nil {
 		return err
 	}
-	entries, err := os.ReadDir(src)
+	dir, err := os.Open(src)
 	if err != nil {
 		return err
 	}
-	for _, entry := range entries {
-		if err := copyTree(ctx, filepath.Join(src, entry.Name()), filepath.Join(dest, entry.Name())); err != nil {
+	names, err := dir.Readdirnames(-1)
+	dir.Close() // only read from; a deep tree needs no file per level
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if err := copyTree(ctx, filepath.Join(src, name), filepath.Join(dest, name)); err != nil {
 			return err
 		}
 	}

@@ -18,12 +18,12 @@ func (f *Files) MakeDirectories(wanted map[string]Permission) error {
 		return err
 	}
 	for _, step := range steps {
-		if err := checkDirectory(step.path); err != nil {
+		if _, err := checkDirectory(step.path); err != nil {
 			return err
 		}
 	}
 	for _, step := range steps {
-		if err := makeDirectory(step.path); err != nil {
+		if _, err := makeDirectory(step.path); err != nil {
 			return err
 		}
 		if err := step.attributes.apply(step.path); err != nil {
@@ -33,22 +33,22 @@ func (f *Files) MakeDirectories(wanted map[string]Permission) error {
 	return nil
 }
 
-// checkDirectory tells whether path is a directory or could become one: the first thing that exists, going up from
-// path, must be a directory.
-func checkDirectory(path string) error {
+// checkDirectory checks that path is a directory or could become one: the first thing that exists, going up from
+// path, must be a directory. It returns that.
+func checkDirectory(path string) (string, error) {
 	for {
 		info, err := os.Stat(path)
 		switch {
 		case err == nil && info.IsDir():
-			return nil
+			return path, nil
 		case err == nil:
-			return conflict(path, "exists and is not a directory")
+			return "", conflict(path, "exists and is not a directory")
 		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTDIR):
-			return classify(path, err)
+			return "", classify(path, err)
 		}
 		switch _, err := os.Readlink(path); {
 		case err == nil:
-			return conflict(path, "exists and is a symbolic link to nothing")
+			return "", conflict(path, "exists and is a symbolic link to nothing")
 		case errors.Is(err, unix.EINVAL):
 			continue // somebody made it since: look again
 		}
@@ -56,28 +56,31 @@ func checkDirectory(path string) error {
 	}
 }
 
-// makeDirectory makes a directory with its parents, or none of them.
-func makeDirectory(path string) error {
-	var missing []string // the innermost first
+// makeDirectory makes a directory with its parents, or none of them. It returns those that were missing, the innermost first.
+func makeDirectory(path string) (missing []string, err error) {
 	for parent := path; !exists(parent); parent = filepath.Dir(parent) {
 		missing = append(missing, parent)
 	}
-	err := os.MkdirAll(path, 0o755)
-	if err == nil {
-		return nil
+	if err = os.MkdirAll(path, 0o755); err == nil {
+		return missing, nil
 	}
-	for _, folder := range missing {
-		// It fails where nothing was made, and where somebody else has put something in: both are as they should be.
-		_ = unix.Rmdir(folder)
-	}
+	unmake(missing)
 	switch {
 	case errors.Is(err, unix.ENOTDIR):
-		return conflict(path, "a parent exists and is not a directory")
+		return nil, conflict(path, "a parent exists and is not a directory")
 	case errors.Is(err, fs.ErrNotExist) && len(missing) > 0 && isDirectory(filepath.Dir(missing[len(missing)-1])):
 		// What the kernel says in /proc. It is not a parent that is missing.
-		return &Error{Kind: KindPermission, Path: path, Msg: "its folder takes no new files", Err: err}
+		return nil, &Error{Kind: KindPermission, Path: path, Msg: "its folder takes no new files", Err: err}
 	}
-	return classify(path, err)
+	return nil, classify(path, err)
+}
+
+// unmake removes folders that makeDirectory has made. It fails where nothing was made, and where another process has put something in: both
+// are as they should be.
+func unmake(folders []string) {
+	for _, folder := range folders {
+		_ = unix.Rmdir(folder)
+	}
 }
 
 // exists tells whether something is at path, or whether it cannot be told.

@@ -13,19 +13,19 @@ import (
 func TestMakeDirectories(t *testing.T) {
 	f, root := newFiles(t)
 	must(t, f.MakeDirectories(map[string]files.Permission{
-		"a/b/c":    {Owner: "4242", Group: "4243", Mode: 2750},
+		"a/b/c":    {Owner: "4242", Group: "4243", Mode: new(2750)},
 		"a/b":      {},
-		"~/inside": {Mode: 700},
+		"~/inside": {Mode: new(700)},
 	}))
-	wantEqual(t, "named", describe(t, f, "a/b/c"), files.Permission{Owner: "4242", Group: "4243", Mode: 2750})
-	wantEqual(t, "parent", describe(t, f, "a"), files.Permission{Owner: "root", Group: "root", Mode: 755})
-	wantEqual(t, "in the home", describe(t, f, "home/inside"), files.Permission{Owner: "root", Group: "root", Mode: 700})
+	wantEqual(t, "named", describe(t, f, "a/b/c"), facts{Owner: "4242", Group: "4243", Mode: 2750})
+	wantEqual(t, "parent", describe(t, f, "a"), facts{Owner: "root", Group: "root", Mode: 755})
+	wantEqual(t, "in the home", describe(t, f, "home/inside"), facts{Owner: "root", Group: "root", Mode: 700})
 
 	write(t, filepath.Join(root, "a/b/c/file"), "stays")
 	must(t, f.MakeDirectories(map[string]files.Permission{"a/b/c": {}}))
-	wantEqual(t, "again, nothing asked", describe(t, f, "a/b/c"), files.Permission{Owner: "4242", Group: "4243", Mode: 2750})
-	must(t, f.MakeDirectories(map[string]files.Permission{"a/b/c": {Mode: 755}}))
-	wantEqual(t, "again, mode asked", describe(t, f, "a/b/c"), files.Permission{Owner: "4242", Group: "4243", Mode: 755})
+	wantEqual(t, "again, nothing asked", describe(t, f, "a/b/c"), facts{Owner: "4242", Group: "4243", Mode: 2750})
+	must(t, f.MakeDirectories(map[string]files.Permission{"a/b/c": {Mode: new(755)}}))
+	wantEqual(t, "again, mode asked", describe(t, f, "a/b/c"), facts{Owner: "4242", Group: "4243", Mode: 755})
 	wantEqual(t, "content", read(t, filepath.Join(root, "a/b/c/file")), "stays")
 }
 
@@ -48,7 +48,7 @@ func TestMakeDirectoriesChecksAllBeforeTheFirstChange(t *testing.T) {
 		{"a file", "file", files.Permission{}, files.KindConflict, []string{"/file", "not a directory"}},
 		{"below a file", "file/x/y", files.Permission{}, files.KindConflict, []string{"/file", "not a directory"}},
 		{"a broken link", "broken/x", files.Permission{}, files.KindConflict, []string{"/broken", "link to nothing"}},
-		{"bad mode", "x", files.Permission{Mode: 999}, files.KindInvalid, []string{"/x", "mode", "999"}},
+		{"bad mode", "x", files.Permission{Mode: new(999)}, files.KindInvalid, []string{"/x", "mode", "999"}},
 		{"unknown owner", "x", files.Permission{Owner: "no-such-user"}, files.KindInvalid, []string{"/x", "owner"}},
 		{"empty path", "", files.Permission{}, files.KindInvalid, []string{"must not be empty"}},
 	}
@@ -85,7 +85,7 @@ func TestReadOnlyAndFullDisks(t *testing.T) {
 		_, err := f.Begin(files.UploadMeta{Path: disk + "/new"})
 		for name, err := range map[string]error{
 			"mkdir":   f.MakeDirectories(map[string]files.Permission{disk + "/b": {}}),
-			"chmod":   f.SetPermissions(map[string]files.Permission{disk + "/file": {Mode: 600}}),
+			"chmod":   f.SetPermissions(map[string]files.Permission{disk + "/file": {Mode: new(600)}}),
 			"remove":  f.RemoveFiles([]string{disk + "/file"}),
 			"replace": f.Replace(map[string]files.Replacement{disk + "/file": {Old: "old", New: "new"}}),
 			"upload":  err,

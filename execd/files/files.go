@@ -41,6 +41,8 @@ type Files struct {
 	root   string
 	home   string
 	blocks sync.Pool // of *[]byte: buffers of uploads, so that many small ones do not allocate one each
+
+	walkMemory int // see the constant
 }
 
 // New returns a Files. It touches no file.
@@ -56,6 +58,8 @@ func New(opts Options) *Files {
 		root:   opts.Root,
 		home:   home,
 		blocks: sync.Pool{New: func() any { b := make([]byte, 0, blockSize); return &b }},
+
+		walkMemory: walkMemory,
 	}
 }
 

@@ -41,10 +41,10 @@ func FuzzGlob(f *testing.F) {
 	}
 	engine, root := newFiles(f)
 	makeSources(f, root)
-	everything, err := engine.Search(f.Context(), root, "")
+	everything, err := search(f.Context(), engine, root, "")
 	must(f, err)
 	f.Fuzz(func(t *testing.T, pattern string) {
-		found, err := engine.Search(t.Context(), root, pattern)
+		found, err := search(t.Context(), engine, root, pattern)
 		if err != nil {
 			wantError(t, err, files.KindInvalid, "pattern")
 			return

@@ -28,6 +28,9 @@ type MoveEntry struct {
 func (f *Files) Move(ctx context.Context, entries []MoveEntry) error {
 	plan := make(movePlan, 0, len(entries))
 	for i, entry := range entries {
+		if err := ctx.Err(); err != nil { // each is compared with all before it
+			return fmt.Errorf("entry %d of %d: stopped: %w", i+1, len(entries), err)
+		}
 		step, err := f.planMove(plan, entry)
 		if err != nil {
 			return fmt.Errorf("entry %d of %d: %w", i+1, len(entries), err)

@@ -102,12 +102,12 @@ func TestMoveBetweenFileSystems(t *testing.T) {
 	f, root := newFiles(t)
 	disk := mountTmpfs(t, "")
 	makeTree(t, root+"/tree")
-	before, err := f.List(t.Context(), "tree", 9)
+	before, err := list(t.Context(), f, "tree", 9)
 	must(t, err)
 
 	must(t, f.Move(t.Context(), []files.MoveEntry{{Src: "tree", Dest: disk + "/tree"}}))
 
-	after, err := f.List(t.Context(), disk+"/tree", 9)
+	after, err := list(t.Context(), f, disk+"/tree", 9)
 	must(t, err)
 	wantList(t, "entries", paths(after, disk), []string{"tree/fifo", "tree/sub", "tree/sub/file", "tree/sub/link"})
 	for i, info := range after {

@@ -7,10 +7,20 @@ import (
 
 // names finds the names of users and groups for one request. It remembers them, because each look-up reads
 // /etc/passwd or /etc/group again and a search can ask a hundred thousand times; it lives no longer than the
-// request, because a sandbox may add users at any time.
+// request, because a sandbox may add users at any time. Files may have any number for an owner, so it remembers maxNames of each.
 type names struct {
 	users  map[uint32]string
 	groups map[uint32]string
+}
+
+const maxNames = 4096
+
+// remember adds a name to those that are remembered, and forgets them all when they are too many.
+func remember(known map[uint32]string, id uint32, name string) {
+	if len(known) >= maxNames {
+		clear(known)
+	}
+	known[id] = name
 }
 
 func newNames() *names {
@@ -25,7 +35,7 @@ func (n *names) user(id uint32) string {
 		if u, err := user.LookupId(name); err == nil {
 			name = u.Username
 		}
-		n.users[id] = name
+		remember(n.users, id, name)
 	}
 	return name
 }
@@ -38,7 +48,7 @@ func (n *names) group(id uint32) string {
 		if g, err := user.LookupGroupId(name); err == nil {
 			name = g.Name
 		}
-		n.groups[id] = name
+		remember(n.groups, id, name)
 	}
 	return name
 }

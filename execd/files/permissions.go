@@ -13,9 +13,9 @@ import (
 type Permission struct {
 	Owner string // a name or a number; empty leaves it unchanged
 	Group string // a name or a number; empty leaves it unchanged
-	// Mode is written as octal digits in a decimal number, so 644 means 0644. Zero leaves it unchanged: clients of
-	// this interface send it for "not set".
-	Mode int
+	// Mode is written as octal digits in a decimal number, so 644 means 0644, and 0 takes every permission away. Nil leaves the mode
+	// unchanged.
+	Mode *int
 }
 
 // attributes is a Permission with every name and digit understood.
@@ -39,10 +39,10 @@ func (p Permission) attributes(path string) (attributes, error) {
 			return a, invalid(path, "group: no group %q", p.Group)
 		}
 	}
-	if p.Mode != 0 {
-		bits, err := strconv.ParseUint(strconv.Itoa(p.Mode), 8, 32)
+	if p.Mode != nil {
+		bits, err := strconv.ParseUint(strconv.Itoa(*p.Mode), 8, 32)
 		if err != nil || bits > 0o7777 {
-			return a, invalid(path, "mode: must be at most four digits of 0 to 7, got %d", p.Mode)
+			return a, invalid(path, "mode: must be at most four digits of 0 to 7, got %d", *p.Mode)
 		}
 		a.mode, a.setMode = uint32(bits), true
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -90,7 +91,7 @@ func prepareEdit(target string, r Replacement) (e edit, changed bool, err error)
 	if err := unix.Fstat(int(in.Fd()), &st); err != nil {
 		return edit{}, false, err
 	}
-	out, err := stage(target, "replace")
+	out, err := stage(target, filepath.Dir(target), "replace")
 	if err != nil {
 		return edit{}, false, err
 	}

@@ -39,13 +39,12 @@ func TestReplace(t *testing.T) {
 func TestReplaceKeepsModeOwnerAndLink(t *testing.T) {
 	f, root := newFiles(t)
 	write(t, filepath.Join(root, "dir/file"), "old")
-	want := files.Permission{Owner: "4242", Group: "4243", Mode: 6751}
-	must(t, f.SetPermissions(map[string]files.Permission{"dir/file": want}))
+	must(t, f.SetPermissions(map[string]files.Permission{"dir/file": {Owner: "4242", Group: "4243", Mode: new(6751)}}))
 	must(t, os.Symlink("dir/file", filepath.Join(root, "link")))
 
 	must(t, f.Replace(map[string]files.Replacement{"link": {Old: "old", New: "new"}}))
 	wantEqual(t, "content", read(t, filepath.Join(root, "dir/file")), "new")
-	wantEqual(t, "permission", describe(t, f, "dir/file"), want)
+	wantEqual(t, "permission", describe(t, f, "dir/file"), facts{"4242", "4243", 6751})
 	wantEqual(t, "mode of the link", describe(t, f, "link").Mode, 777)
 }
 

@@ -10,17 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// staged is new content on its way to a target: a temporary file in the target's folder, because a rename is atomic
-// only within a file system. Exactly one of commit and discard is effective; discard after commit does nothing.
+// staged is new content on its way to a target: a temporary file in the target's folder, or in the nearest folder above it that exists, because
+// a rename is atomic only within a file system. Exactly one of commit and discard is effective; discard after commit does nothing.
 type staged struct {
 	target string // absolute, no symbolic link
 	file   *os.File
 	done   bool
 }
 
-// stage makes the temporary file; purpose becomes part of its name.
-func stage(target, purpose string) (*staged, error) {
-	folder := filepath.Dir(target)
+// stage makes the temporary file in a folder; purpose becomes part of its name.
+func stage(target, folder, purpose string) (*staged, error) {
 	file, err := os.CreateTemp(folder, TempPrefix+purpose+"-*")
 	if errors.Is(err, fs.ErrNotExist) && isDirectory(folder) {
 		// What the kernel says in /proc. It is not the folder that is missing.
@@ -37,7 +36,8 @@ func isDirectory(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// commit gives the content its attributes and puts it at the target, durably.
+// commit gives the content its attributes and puts it at the target, durably. It makes the target's folder where that is missing, and removes
+// it again when the rest fails.
 func (s *staged) commit(attrs attributes) error {
 	defer s.discard()
 	if err := attrs.applyTo(s.file); err != nil {
@@ -46,11 +46,19 @@ func (s *staged) commit(attrs attributes) error {
 	if err := s.file.Sync(); err != nil {
 		return classify(s.target, err)
 	}
-	err := os.Rename(s.file.Name(), s.target)
+	made, err := makeDirectory(filepath.Dir(s.target))
+	if err != nil {
+		return err
+	}
+	err = os.Rename(s.file.Name(), s.target)
 	if errors.Is(err, unix.EBUSY) {
 		return classify(s.target, s.overwrite(attrs))
 	}
 	if err != nil {
+		unmake(made)
+		if errors.Is(err, unix.EXDEV) {
+			return conflict(s.target, "another file system was mounted above it meanwhile")
+		}
 		return classify(s.target, err)
 	}
 	s.done = true

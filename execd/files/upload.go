@@ -61,8 +61,8 @@ type Upload struct {
 	err  error
 }
 
-// Begin starts an upload: it makes missing parents and a temporary file beside the target, which is not touched
-// before Commit. A symbolic link at the path is followed, also to a file that does not exist yet. A target that is no
+// Begin starts an upload: it makes a temporary file beside the target, or where the first of its missing parents will be. Neither the target
+// nor its parents are touched before Commit. A symbolic link at the path is followed, also to a file that does not exist yet. A target that is no
 // regular file, an unknown owner or group and a bad mode or digest are KindInvalid; a parent that is no directory is
 // KindConflict.
 func (f *Files) Begin(meta UploadMeta) (*Upload, error) {
@@ -90,14 +90,11 @@ func (f *Files) Begin(meta UploadMeta) (*Upload, error) {
 	if err := keepAttributes(&attrs, target); err != nil {
 		return nil, err
 	}
-	folder := filepath.Dir(target)
-	if err := checkDirectory(folder); err != nil {
+	folder, err := checkDirectory(filepath.Dir(target))
+	if err != nil {
 		return nil, err
 	}
-	if err := makeDirectory(folder); err != nil {
-		return nil, err
-	}
-	staged, err := stage(target, "upload")
+	staged, err := stage(target, folder, "upload")
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +229,7 @@ func (u *Upload) finish() {
 }
 
 // Commit makes the content appear at its path, durably, and returns its size and digest. If anything fails, a digest
-// that differs (KindInvalid) included, no trace of the upload remains but new parent folders.
+// that differs (KindInvalid) included, no trace of the upload remains.
 func (u *Upload) Commit() (Uploaded, error) {
 	if u.ended {
 		return Uploaded{}, fmt.Errorf("%s: upload has ended already", u.path)

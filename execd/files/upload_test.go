@@ -2,6 +2,7 @@ package files_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -56,20 +57,19 @@ func TestUploadSizes(t *testing.T) {
 }
 
 func TestUploadPermissions(t *testing.T) {
-	old := files.Permission{Owner: "4242", Group: "4243", Mode: 751}
+	old := files.Permission{Owner: "4242", Group: "4243", Mode: new(751)}
 	tests := []struct {
-		name      string
-		there     bool
-		ask, want files.Permission
+		name  string
+		there bool
+		ask   files.Permission
+		want  facts
 	}{
-		{"new, nothing asked", false, files.Permission{}, files.Permission{Owner: "root", Group: "root", Mode: 644}},
-		{
-			"new, all asked", false,
-			files.Permission{Owner: "nobody", Group: "77", Mode: 4755}, files.Permission{Owner: "nobody", Group: "77", Mode: 4755},
-		},
-		{"replaced, nothing asked", true, files.Permission{}, old},
-		{"replaced, mode asked", true, files.Permission{Mode: 600}, files.Permission{Owner: "4242", Group: "4243", Mode: 600}},
-		{"replaced, group asked", true, files.Permission{Group: "root"}, files.Permission{Owner: "4242", Group: "root", Mode: 751}},
+		{"new, nothing asked", false, files.Permission{}, facts{"root", "root", 644}},
+		{"new, all asked", false, files.Permission{Owner: "nobody", Group: "77", Mode: new(4755)}, facts{"nobody", "77", 4755}},
+		{"new, no permission asked", false, files.Permission{Mode: new(0)}, facts{"root", "root", 0}},
+		{"replaced, nothing asked", true, files.Permission{}, facts{"4242", "4243", 751}},
+		{"replaced, mode asked", true, files.Permission{Mode: new(600)}, facts{"4242", "4243", 600}},
+		{"replaced, group asked", true, files.Permission{Group: "root"}, facts{"4242", "root", 751}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -123,7 +123,7 @@ func TestUploadRefuses(t *testing.T) {
 		{"a device", files.UploadMeta{Path: "/dev/null"}, files.KindInvalid, "/dev/null: is not a regular file"},
 		{"below a file", files.UploadMeta{Path: "file/x/y"}, files.KindConflict, "/file: exists and is not a directory"},
 		{"empty path", files.UploadMeta{}, files.KindInvalid, "must not be empty"},
-		{"mode", files.UploadMeta{Path: "x", Permission: files.Permission{Mode: 9}}, files.KindInvalid, "/x: mode"},
+		{"mode", files.UploadMeta{Path: "x", Permission: files.Permission{Mode: new(9)}}, files.KindInvalid, "/x: mode"},
 		{"owner", files.UploadMeta{Path: "x", Permission: files.Permission{Owner: "no-such-user"}}, files.KindInvalid, "/x: owner"},
 		{"group", files.UploadMeta{Path: "x", Permission: files.Permission{Group: "no-such-group"}}, files.KindInvalid, "/x: group"},
 		{"digest of another algorithm", files.UploadMeta{Path: "x", Digest: "sha-512=:AAAA:"}, files.KindInvalid, "digest: must contain sha-256"},
@@ -137,6 +137,53 @@ func TestUploadRefuses(t *testing.T) {
 			wantEqual(t, "file", read(t, filepath.Join(root, "file")), "old")
 			wantEqual(t, "x exists", exists(t, filepath.Join(root, "x")), false)
 			wantNoTemporary(t, root)
+		})
+	}
+}
+
+// TestUploadThatFailsLeavesNoFolder: neither while it lasts nor afterwards is there anything of the folders that it would have made.
+func TestUploadThatFailsLeavesNoFolder(t *testing.T) {
+	content := bytes.Repeat([]byte("x"), 300<<10)
+	for name, fail := range map[string]func(f *files.Files, meta files.UploadMeta) error{
+		"another digest": func(f *files.Files, meta files.UploadMeta) error {
+			meta.Digest = digestOf([]byte("other"))
+			_, err := upload(t, f, meta, content)
+			return err
+		},
+		"no room": func(f *files.Files, meta files.UploadMeta) error {
+			_, err := upload(t, f, meta, make([]byte, 2<<20))
+			return err
+		},
+		"the client left": func(f *files.Files, meta files.UploadMeta) error {
+			up, err := f.Begin(meta)
+			must(t, err)
+			_, err = up.Write(content)
+			must(t, err)
+			wantEqual(t, "the folder exists before the end", exists(t, filepath.Dir(filepath.Dir(meta.Path))), false)
+			up.Abort()
+			return context.Canceled
+		},
+		"a directory came to be at the path": func(f *files.Files, meta files.UploadMeta) error {
+			up, err := f.Begin(meta)
+			must(t, err)
+			mkdir(t, meta.Path)
+			_, err = up.Commit()
+			must(t, os.RemoveAll(filepath.Dir(filepath.Dir(meta.Path))))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, _ := newFiles(t)
+			disk := mountTmpfs(t, "size=1m")
+			if err := fail(f, files.UploadMeta{Path: filepath.Join(disk, "new/dir/file")}); err == nil {
+				t.Error("no error")
+			}
+			entries, err := os.ReadDir(disk)
+			must(t, err)
+			wantEqual(t, "entries", len(entries), 0)
+			_, err = upload(t, f, files.UploadMeta{Path: filepath.Join(disk, "new/dir/file")}, content)
+			must(t, err)
+			wantEqual(t, "the folder", describe(t, f, filepath.Join(disk, "new/dir")), facts{"root", "root", 755})
 		})
 	}
 }
@@ -194,7 +241,7 @@ func TestUploadToAFullDiskLeavesNothing(t *testing.T) {
 func TestUploadToAMountedFile(t *testing.T) {
 	f, root := newFiles(t)
 	path := mountFile(t, root, "a much longer old content")
-	_, err := upload(t, f, files.UploadMeta{Path: path, Permission: files.Permission{Mode: 640}}, []byte("new"))
+	_, err := upload(t, f, files.UploadMeta{Path: path, Permission: files.Permission{Mode: new(640)}}, []byte("new"))
 	must(t, err)
 	wantEqual(t, "content", read(t, path), "new")
 	wantEqual(t, "mode", describe(t, f, path).Mode, 640)

@@ -7,35 +7,49 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
 	"golang.org/x/sys/unix"
 )
 
-// DefaultPattern is the pattern of a search without one: everything.
-const DefaultPattern = "**"
+// What a request has that leaves it out (contract, searchFiles and listDirectory).
+const (
+	// DefaultPattern is the pattern of a search without one: everything.
+	DefaultPattern = "**"
+	// DefaultDepth is how many levels a listing goes down: the directory's own entries.
+	DefaultDepth = 1
+)
 
-// Search describes everything below root that matches a glob pattern, sorted by path: files, links and other things,
-// but no directories. In a pattern, `*` stays inside a path element, `**` spans them, and `{a,b}`, `[a-z]` and `?`
+// walkMemory bounds what one walk holds of the names in the folders that it is in, in bytes; each may hold half of what is left, and leastFolder
+// at least.
+const (
+	walkMemory  = 16 << 20
+	leastFolder = 4 << 10
+)
+
+// Search calls found for everything below root that matches a glob pattern, in the order of the paths (byte by byte): files, links and
+// other things, but no directories. In a pattern, `*` stays inside a path element, `**` spans them, and `{a,b}`, `[a-z]` and `?`
 // work as usual. It is matched against the path relative to root, and against the base name when it has no slash.
 // An empty pattern is DefaultPattern.
 //
 // Links to directories are reported and never followed, so loops end. Folders that cannot be read are left out. A
-// search from above does not enter /proc and /sys. A root that is no directory and a bad pattern are KindInvalid.
-func (f *Files) Search(ctx context.Context, root, pattern string) ([]Info, error) {
+// search from above does not enter /proc and /sys. A root that is no directory and a bad pattern are KindInvalid. An error of found ends the
+// search and is returned.
+//
+// However many files there are, the search holds about 16 MiB: a folder with more names than fit is read several times.
+func (f *Files) Search(ctx context.Context, root, pattern string, found func(Info) error) error {
 	if pattern == "" {
 		pattern = DefaultPattern
 	}
 	if !doublestar.ValidatePattern(pattern) {
-		return nil, invalid("pattern", "%q is not a valid glob", pattern)
+		return invalid("pattern", "%q is not a valid glob", pattern)
 	}
 	if strings.HasPrefix(pattern, "/") {
-		return nil, invalid("pattern", "%q must be relative to the root of the search", pattern)
+		return invalid("pattern", "%q must be relative to the root of the search", pattern)
 	}
 	baseOnly := !strings.Contains(pattern, "/")
-	return f.walk(ctx, root, walk{keep: func(rel, base string, dir bool) bool {
+	return f.walk(ctx, root, walk{found: found, keep: func(rel, base string, dir bool) bool {
 		if dir {
 			return false
 		}
@@ -46,95 +60,154 @@ func (f *Files) Search(ctx context.Context, root, pattern string) ([]Info, error
 	}})
 }
 
-// List describes everything in a directory, directories included, down to depth levels, sorted by path. Depth 0 means
-// 1: the directory's own entries. What Search says about links, unreadable folders, /proc and /sys holds here too.
-func (f *Files) List(ctx context.Context, path string, depth int) ([]Info, error) {
+// List calls found for everything in a directory, directories included, down to depth levels, in the order of the paths. Depth 0 means
+// DefaultDepth. What Search says about links, unreadable folders, /proc and /sys, errors and memory holds here too.
+func (f *Files) List(ctx context.Context, path string, depth int, found func(Info) error) error {
 	if depth < 0 {
-		return nil, invalid("depth", "must be at least 1, got %d", depth)
+		return invalid("depth", "must be at least 1, got %d", depth)
 	}
-	return f.walk(ctx, path, walk{depth: max(depth, 1), keep: func(string, string, bool) bool { return true }})
+	return f.walk(ctx, path, walk{depth: cmp.Or(depth, DefaultDepth), found: found, keep: func(string, string, bool) bool { return true }})
 }
 
 // walk is one pass over a tree.
 type walk struct {
 	keep  func(rel, base string, dir bool) bool // whether to report an entry
-	depth int                                   // levels to go down; 0 is all
+	found func(Info) error
+	depth int // levels to go down; 0 is all
 	names *names
-	found []Info
-	todo  []folder
+	room  int   // bytes that folders may still hold
+	ended error // why nothing more is wanted
 }
 
-// folder is a directory that is still to be read. Paths are kept, not open files, so a deep tree needs one file only.
+// folder is a directory on the way down. Its file is closed while a folder in it is read, so a deep tree needs one file only.
 type folder struct {
-	path   string
+	path   string // ends with a slash
 	prefix string // what comes before the names of its entries in a path relative to the root
 	level  int
+	file   *os.File // nil while it is closed
 }
 
-func (f *Files) walk(ctx context.Context, root string, w walk) ([]Info, error) {
+func (f *Files) walk(ctx context.Context, root string, w walk) error {
 	abs, err := f.resolve(root)
-	if err != nil {
-		return nil, err
-	}
-	if info, err := os.Stat(abs); err != nil {
-		return nil, classify(abs, err)
-	} else if !info.IsDir() {
-		return nil, invalid(abs, "is not a directory")
-	}
-	w.names = newNames()
-	w.found = []Info{} // never nil: it becomes a JSON array
-	w.todo = []folder{{path: abs, level: 1}}
-	for len(w.todo) > 0 {
-		next := w.todo[len(w.todo)-1]
-		w.todo = w.todo[:len(w.todo)-1]
-		if err := w.read(ctx, next); err != nil {
-			if ctx.Err() != nil {
-				return nil, fmt.Errorf("%s: stopped: %w", abs, ctx.Err())
-			}
-			if next.level == 1 {
-				return nil, classify(abs, err)
-			}
-		}
-	}
-	slices.SortFunc(w.found, func(a, b Info) int { return cmp.Compare(a.Path, b.Path) })
-	return w.found, nil
-}
-
-// read reports the entries of one folder and notes the folders in it.
-func (w *walk) read(ctx context.Context, dir folder) error {
-	flags := os.O_RDONLY | unix.O_DIRECTORY
-	if dir.level > 1 {
-		flags |= unix.O_NOFOLLOW // it may have become a link since it was seen
-	}
-	file, err := os.OpenFile(dir.path, flags, 0)
 	if err != nil {
 		return err
 	}
-	defer file.Close()
-	fd := int(file.Fd())
-	base := strings.TrimSuffix(dir.path, "/") + "/"
-	for {
-		entries, err := file.ReadDir(1024)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		for _, entry := range entries {
-			name, path := entry.Name(), base+entry.Name()
-			if w.keep(dir.prefix+name, name, entry.IsDir()) {
-				// An entry that vanished meanwhile is left out.
-				if info, err := infoAt(fd, name, path, unix.AT_SYMLINK_NOFOLLOW, w.names); err == nil {
-					w.found = append(w.found, info)
-				}
-			}
-			if entry.IsDir() && dir.level != w.depth && path != "/proc" && path != "/sys" {
-				w.todo = append(w.todo, folder{path, dir.prefix + name + "/", dir.level + 1})
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
+	if info, err := os.Stat(abs); err != nil {
+		return classify(abs, err)
+	} else if !info.IsDir() {
+		return invalid(abs, "is not a directory")
+	}
+	w.names, w.room = newNames(), f.walkMemory
+	err = w.report(ctx, &folder{path: strings.TrimSuffix(abs, "/") + "/", level: 1})
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: stopped: %w", abs, ctx.Err())
+	case w.ended != nil:
+		return w.ended
+	}
+	return classify(abs, err)
+}
+
+// report reports what is in a folder and below it. It returns why the folder cannot be read, or w.ended.
+func (w *walk) report(ctx context.Context, dir *folder) error {
+	defer dir.close()
+	for after, more := "", true; more; {
+		entries, err := w.read(ctx, dir, after, max(w.room/2, leastFolder))
 		if err != nil {
 			return err
 		}
+		w.room -= entries.size()
+		for i := range entries.len() {
+			key := entries.key(i)
+			if err := w.visit(ctx, dir, key); err != nil {
+				return err
+			}
+			after = key
+		}
+		w.room += entries.size()
+		more = entries.more
+	}
+	return nil
+}
+
+// visit reports an entry of a folder, or what is below it when the key ends with a slash.
+func (w *walk) visit(ctx context.Context, dir *folder, key string) error {
+	if w.ended = ctx.Err(); w.ended != nil {
+		return w.ended
+	}
+	path := dir.path + key
+	if strings.HasSuffix(key, "/") {
+		dir.close()
+		_ = w.report(ctx, &folder{path: path, prefix: path[len(dir.path)-len(dir.prefix):], level: dir.level + 1}) // unreadable, or gone
+		return w.ended
+	}
+	if err := dir.open(); err != nil {
+		return err
+	}
+	info, err := infoAt(int(dir.file.Fd()), key, path, unix.AT_SYMLINK_NOFOLLOW, w.names)
+	if err != nil {
+		return nil // an entry that vanished meanwhile is left out
+	}
+	w.ended = w.found(info)
+	return w.ended
+}
+
+// read returns the first keys of a folder in their order that come after a given one: the name of each entry to report, and the name with a
+// slash of each folder to go down to, so that the order of the keys is the order of the paths. They take at most limit bytes.
+func (w *walk) read(ctx context.Context, dir *folder, after string, limit int) (*keys, error) {
+	if err := dir.open(); err != nil {
+		return nil, err
+	}
+	if _, err := dir.file.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	first := &keys{limit: limit}
+	add := func(key string) {
+		if key > after {
+			first.add(key)
+		}
+	}
+	for {
+		entries, err := dir.file.ReadDir(1024)
+		if w.ended = ctx.Err(); w.ended != nil {
+			return nil, w.ended
+		}
+		for _, entry := range entries {
+			name := entry.Name()
+			if w.keep(dir.prefix+name, name, entry.IsDir()) {
+				add(name)
+			}
+			if path := dir.path + name; entry.IsDir() && dir.level != w.depth && path != "/proc" && path != "/sys" {
+				add(name + "/")
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			first.sort()
+			return first, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (d *folder) open() (err error) {
+	if d.file != nil {
+		return nil
+	}
+	flags := os.O_RDONLY | unix.O_DIRECTORY
+	path := d.path
+	if d.level > 1 {
+		flags |= unix.O_NOFOLLOW             // it may have become a link since it was seen
+		path = strings.TrimSuffix(path, "/") // with the slash a link would be followed
+	}
+	d.file, err = os.OpenFile(path, flags, 0)
+	return err
+}
+
+func (d *folder) close() {
+	if d.file != nil {
+		d.file.Close() // only read from
+		d.file = nil
 	}
 }
