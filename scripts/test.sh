@@ -25,4 +25,5 @@ test/cluster/build.sh
 if [[ $EUID -ne 0 ]]; then
 	say "some tests mount file systems and make namespaces: they need root"
 fi
+scripts/fuzz.sh
 CGO_ENABLED=1 exec go test -race -timeout 20m "$@" ./...
