@@ -5,9 +5,12 @@ import (
 	"time"
 )
 
+// maxQueued bounds the paths of the events that wait for their reader, in bytes: whatever runs in the sandbox makes them, and as long as it likes.
+const maxQueued = 8 << 20
+
 // queue holds what was not told yet.
 type queue struct {
-	limit int
+	limit int // of events
 	root  string
 	clock func() time.Time
 	ready chan struct{} // holds a token while there is something to take; closed when nothing more will come
@@ -15,6 +18,7 @@ type queue struct {
 	mu     sync.Mutex
 	events []Event
 	last   map[string]int // by path: the index of its last event
+	bytes  int            // of the events' paths
 }
 
 func newQueue(options Options) *queue {
@@ -30,8 +34,8 @@ func (q *queue) put(event Event) {
 	if i, ok := q.last[event.Path]; ok && q.events[i].Type == event.Type {
 		return
 	}
-	if len(q.events) >= q.limit {
-		q.events, q.last = nil, make(map[string]int)
+	if len(q.events) >= q.limit || q.bytes+len(event.Path) > maxQueued {
+		q.empty()
 		q.append(Event{Type: Overflow, Path: q.root, Time: event.Time})
 	}
 	q.append(event)
@@ -44,7 +48,10 @@ func (q *queue) put(event Event) {
 func (q *queue) append(event Event) {
 	q.last[event.Path] = len(q.events)
 	q.events = append(q.events, event)
+	q.bytes += len(event.Path)
 }
+
+func (q *queue) empty() { q.events, q.last, q.bytes = nil, make(map[string]int), 0 }
 
 // end says that nothing more will come.
 func (q *queue) end() { close(q.ready) }
@@ -53,6 +60,6 @@ func (q *queue) take() []Event {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	events := q.events
-	q.events, q.last = nil, make(map[string]int)
+	q.empty()
 	return events
 }

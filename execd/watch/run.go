@@ -91,9 +91,13 @@ func (w *Watch) appeared(path string) error {
 
 // forget takes the watches off a path that left and everything below it. They would tell of the old names.
 func (w *Watch) forget(path string) {
+	if _, watched := w.folders[path]; !watched {
+		return // no folder
+	}
 	for folder := range w.folders {
 		if folder == path || strings.HasPrefix(folder, path+"/") {
 			delete(w.folders, folder)
+			w.bytes -= len(folder)
 			_ = w.watcher.Remove(folder) // the kernel has done it for what was removed
 		}
 	}

@@ -24,9 +24,21 @@ var (
 	ErrNotFound   = errors.New("no such file or directory")
 	ErrPermission = errors.New("permission denied")
 	ErrInvalid    = errors.New("no path that can be followed")
-	// ErrLimit: the kernel allows no more watches, or watchers.
+	// ErrLimit: the kernel allows no more watches, or watchers, or the paths of the folders take more than maxFolders.
 	ErrLimit = errors.New("the kernel allows no more watches")
 )
+
+// maxFolders bounds the paths of the folders that one watch watches, in bytes.
+const maxFolders = 16 << 20
+
+// errFolders is the ErrLimit of a tree that is too large.
+type errFolders struct{}
+
+func (errFolders) Error() string {
+	return fmt.Sprintf("the paths of its folders take more than %d bytes: watch a part of it", maxFolders)
+}
+
+func (errFolders) Is(target error) bool { return target == ErrLimit }
 
 // Type is what an event tells.
 type Type string
@@ -70,6 +82,7 @@ type Watch struct {
 	watcher  *fsnotify.Watcher
 	file     bool                // the path is no directory
 	folders  map[string]struct{} // that are watched; run alone uses it
+	bytes    int                 // of their paths
 	failures chan error          // what went wrong with the watcher
 	stop     chan struct{}
 	stopped  chan struct{}
@@ -146,7 +159,7 @@ func (w *Watch) renew() error {
 	if w.watcher != nil {
 		w.watcher.Close()
 	}
-	w.watcher, w.folders = watcher, make(map[string]struct{})
+	w.watcher, w.folders, w.bytes = watcher, make(map[string]struct{}), 0
 	go w.hear(watcher)
 	// A file is watched by its folder, so that the watch survives when the file is replaced by another.
 	if root := w.options.Path; w.file {
@@ -175,10 +188,16 @@ func (w *Watch) hear(watcher *fsnotify.Watcher) {
 }
 
 func (w *Watch) add(folder string) error {
+	if _, watched := w.folders[folder]; !watched && w.bytes+len(folder) > maxFolders {
+		return fmt.Errorf("%s: %w", w.options.Path, errFolders{})
+	}
 	if err := w.watcher.Add(folder); err != nil {
 		return classify(folder, err)
 	}
-	w.folders[folder] = struct{}{}
+	if _, watched := w.folders[folder]; !watched {
+		w.folders[folder] = struct{}{}
+		w.bytes += len(folder)
+	}
 	return nil
 }
 
@@ -191,18 +210,12 @@ func (w *Watch) addTree(folder string, announce bool) error {
 	if !w.options.Recursive {
 		return nil
 	}
-	entries, err := os.ReadDir(folder)
+	below, err := w.look(folder, announce)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return classify(folder, err)
 	}
-	for _, entry := range entries {
-		path := filepath.Join(folder, entry.Name())
-		if announce {
-			w.queue.put(Event{Type: Create, Path: path})
-		}
-		if !entry.IsDir() {
-			continue
-		}
+	for _, name := range below {
+		path := filepath.Join(folder, name)
 		// What is gone again was told by its parent; what is closed to us tells nothing, as everything else that we may not see.
 		err := w.addTree(path, announce)
 		if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrPermission) {
@@ -212,8 +225,40 @@ func (w *Watch) addTree(folder string, announce bool) error {
 	return nil
 }
 
+// look returns the names of the folders in a folder, and tells what else it finds if asked to. There may be more than fit into memory.
+func (w *Watch) look(folder string, announce bool) (below []string, err error) {
+	dir, err := os.Open(folder)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	for room := maxFolders; ; {
+		entries, err := dir.ReadDir(256)
+		for _, entry := range entries {
+			if announce {
+				w.queue.put(Event{Type: Create, Path: filepath.Join(folder, entry.Name())})
+			}
+			if !entry.IsDir() {
+				continue
+			}
+			if room -= len(folder) + len(entry.Name()); room < 0 { // they could not all be watched
+				return below, fmt.Errorf("%s: %w", w.options.Path, errFolders{})
+			}
+			below = append(below, entry.Name())
+		}
+		if errors.Is(err, io.EOF) {
+			return below, nil
+		}
+		if err != nil {
+			return below, err
+		}
+	}
+}
+
 func classify(path string, err error) error {
 	switch {
+	case errors.Is(err, ErrLimit):
+		return err
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
 		return fmt.Errorf("%s: %w", path, ErrNotFound)
 	case errors.Is(err, fs.ErrPermission):

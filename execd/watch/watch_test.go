@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -239,5 +240,85 @@ func TestRefused(t *testing.T) {
 	_, err = watch.Open(watch.Options{Path: filepath.Join(dir, "loop"), Clock: time.Now})
 	if !errors.Is(err, watch.ErrInvalid) {
 		t.Errorf("a link to itself: %v", err)
+	}
+}
+
+// TestOverflowByBytes: events that nobody takes are bounded by their paths' bytes; what makes them is the sandbox's own code.
+func TestOverflowByBytes(t *testing.T) {
+	dir := t.TempDir()
+	deep := dir
+	for range 14 {
+		deep = filepath.Join(deep, strings.Repeat("d", 250))
+	}
+	if err := os.MkdirAll(deep, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	o := observe(t, watch.Options{Path: deep})
+	for i := range 4000 { // 14 MiB of paths
+		if err := os.WriteFile(fmt.Sprintf("%s/%04d", deep, i), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shell(t, deep, "mkdir last")
+	overflow := false
+	for end := time.Now().Add(patience); ; {
+		ctx, cancel := context.WithDeadline(t.Context(), end)
+		events, err := o.watch.Next(ctx)
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		last, kept := false, 0
+		for _, event := range events {
+			overflow = overflow || event.Type == watch.Overflow
+			last = last || strings.HasSuffix(event.Path, "/last")
+			kept += len(event.Path)
+		}
+		if kept > 8<<20 {
+			t.Errorf("%d bytes of paths were kept", kept)
+		}
+		if last {
+			break
+		}
+	}
+	if !overflow {
+		t.Error("nothing was lost, and more than 8 MiB were never kept")
+	}
+}
+
+// TestTreeThatIsTooLarge: the paths of watched folders are bounded, at the start of a watch and later.
+func TestTreeThatIsTooLarge(t *testing.T) {
+	dir := t.TempDir()
+	deep := dir
+	for range 14 {
+		deep = filepath.Join(deep, strings.Repeat("d", 250))
+	}
+	grow := func(from, to int) {
+		t.Helper()
+		for i := from; i < to; i++ {
+			if err := os.MkdirAll(fmt.Sprintf("%s/%04d", deep, i), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	grow(0, 4000) // 14 MiB of paths
+	o := observe(t, watch.Options{Path: dir, Recursive: true})
+	grow(4000, 5500)
+	for end := time.Now().Add(patience); ; {
+		ctx, cancel := context.WithDeadline(t.Context(), end)
+		events, err := o.watch.Next(ctx)
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if last := events[len(events)-1]; last.Type == watch.Failed {
+			if !strings.Contains(last.Message, "watch a part of it") {
+				t.Errorf("the watch ends with %q", last.Message)
+			}
+			break
+		}
+	}
+	if _, err := watch.Open(watch.Options{Path: dir, Recursive: true, Clock: time.Now}); !errors.Is(err, watch.ErrLimit) || !strings.Contains(err.Error(), "watch a part of it") {
+		t.Errorf("a tree that is too large from the start: %v", err)
 	}
 }
