@@ -33,6 +33,6 @@ for target in "${targets[@]}"; do
 		failed=1
 		continue
 	fi
-	say "$package $name: $(grep -Eo 'execs: [0-9]+|total: [0-9]+' "$log" | tail -n 2 | tr '\n' ' ')"
+	say "$package $name: $(sed -nE 's/.*execs: ([0-9]+).*total: ([0-9]+).*/\1 executions, a corpus of \2/p' "$log" | tail -n 1)"
 done
 exit "$failed"

@@ -56,19 +56,12 @@ func TestLeftoverThatFloodsCostsNoCore(t *testing.T) {
 func TestLeftoverThatEndsIsForgotten(t *testing.T) {
 	m := newManager(t)
 	wait(t, start(t, m, command.Spec{Command: "true"}))
-	descriptors := func() int {
-		entries, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(entries)
-	}
-	before := descriptors()
+	before := descriptors(t)
 	groups := make([]int, 40)
 	for i := range groups {
 		groups[i] = leftBehind(t, m, "exec yes >&2")
 	}
-	if now := descriptors(); now < before+len(groups) {
+	if now := descriptors(t); now < before+len(groups) {
 		t.Fatalf("%d descriptors are open, %d were: nothing was left behind", now, before)
 	}
 	for _, group := range groups {
@@ -76,7 +69,7 @@ func TestLeftoverThatEndsIsForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "their pipes are closed", func() bool { return descriptors() <= before })
+	eventually(t, "their pipes are closed", func() bool { return descriptors(t) <= before })
 }
 
 // What a leftover writes at a usual rate is taken without a delay that it could notice.

@@ -161,19 +161,12 @@ func TestEndThatRacesWithItsTimeoutIsToldOnce(t *testing.T) {
 func TestNoDescriptorIsLeft(t *testing.T) {
 	m := newManager(t)
 	wait(t, start(t, m, command.Spec{Command: "true"}))
-	descriptors := func() int {
-		entries, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return len(entries)
-	}
-	before := descriptors()
+	before := descriptors(t)
 	for range 100 {
 		if _, err := m.Start(command.Spec{Command: "true " + strings.Repeat("x", 1<<20)}); !errors.Is(err, command.ErrInvalid) {
 			t.Fatal(err)
 		}
 		wait(t, start(t, m, command.Spec{Command: "echo out; echo err >&2"}))
 	}
-	eventually(t, "no descriptor is left", func() bool { return descriptors() <= before })
+	eventually(t, "no descriptor is left", func() bool { return descriptors(t) <= before })
 }
