@@ -23,19 +23,19 @@ func liveHeap() uint64 {
 	return stats.HeapAlloc
 }
 
-// TestWalkHoldsLittle: a folder of 200 000 files with long names and thousands of owners is searched and listed in its order, and the walk holds
+// TestWalkHoldsLittle: a folder of 100 000 files with long names and thousands of owners is searched and listed in its order, and the walk holds
 // no more than its share at any moment.
 func TestWalkHoldsLittle(t *testing.T) {
 	f, _ := newFiles(t)
-	disk := mountTmpfs(t, "size=512m,nr_inodes=300000")
-	const count = 200_000
+	disk := mountTmpfs(t, "size=512m,nr_inodes=200000")
+	const count = 100_000
 	long := strings.Repeat("n", 100)
 	for i := range count {
 		// The order in which tmpfs lists them is none that a walk could use.
 		number := (i * 7919) % count
 		path := fmt.Sprintf("%s/%06d%s", disk, number, long)
 		must(t, unix.Mknod(path, unix.S_IFREG|0o644, 0))
-		must(t, os.Lchown(path, 100_000+number/40, 100_000+number/40))
+		must(t, os.Lchown(path, 100_000+number/20, 100_000+number/20))
 	}
 	for name, walk := range map[string]func(found func(files.Info) error) error{
 		"search": func(found func(files.Info) error) error { return f.Search(t.Context(), disk, "**", found) },
