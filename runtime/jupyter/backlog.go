@@ -1,25 +1,33 @@
 package jupyter
 
 import (
+	"bytes"
 	"io"
 	"sync"
 )
 
 // chunkSize is how much is taken off a channel at once.
-const chunkSize = 256 << 10
+const chunkSize = 64 << 10
 
-// backlog holds the bytes that have come from a channel and are not yet looked at. It has no limit: a kernel drops what it publishes
-// when about a thousand messages wait at its own end, so its bytes must be taken off the socket however slow the cell's reader is.
+// backlogLimit is how many bytes wait in a backlog before no more are taken off the channel.
+const backlogLimit = 32 << 20
+
+// backlog holds the bytes that have come from a channel and are not yet looked at. A kernel may drop what it publishes when about a thousand
+// messages wait at its own end, so its bytes are taken off the socket when the cell's reader is slow. Beyond backlogLimit the kernel
+// waits, or drops: ipykernel with our settings keeps what it cannot send.
 type backlog struct {
 	mu     sync.Mutex
-	filled sync.Cond
+	filled sync.Cond // there is something to read
+	room   sync.Cond // there is less than there was
 	chunks [][]byte
+	held   int // bytes in chunks
 	err    error
+	left   bool // nobody reads any more
 }
 
 func newBacklog() *backlog {
 	b := new(backlog)
-	b.filled.L = &b.mu
+	b.filled.L, b.room.L = &b.mu, &b.mu
 	return b
 }
 
@@ -29,11 +37,15 @@ func (b *backlog) fill(from io.Reader) {
 	for {
 		n, err := from.Read(buffer)
 		b.mu.Lock()
-		if n > 0 {
-			b.chunks = append(b.chunks, append([]byte(nil), buffer[:n]...))
+		if n > 0 && !b.left {
+			b.chunks = append(b.chunks, bytes.Clone(buffer[:n]))
+			b.held += n
 		}
 		b.err = err
 		b.filled.Signal()
+		for err == nil && b.held > backlogLimit && !b.left {
+			b.room.Wait()
+		}
 		b.mu.Unlock()
 		if err != nil {
 			return
@@ -52,9 +64,19 @@ func (b *backlog) Read(p []byte) (int, error) {
 		b.filled.Wait()
 	}
 	n := copy(p, b.chunks[0])
+	b.held -= n
+	b.room.Signal()
 	if b.chunks[0] = b.chunks[0][n:]; len(b.chunks[0]) == 0 {
 		b.chunks[0] = nil // for the garbage collector
 		b.chunks = b.chunks[1:]
 	}
 	return n, nil
+}
+
+// leave is called when nobody reads any more; fill then throws away what comes.
+func (b *backlog) leave() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.left, b.chunks, b.held = true, nil, 0
+	b.room.Signal()
 }

@@ -17,6 +17,7 @@ type cell struct {
 
 	reply   kernel.Reply
 	status  string        // what the reply says about how it ended
+	lost    *kernel.Error // a message was passed over
 	heard   *kernel.Error // the last error that the output channel told
 	replied bool
 	idle    bool
@@ -35,6 +36,9 @@ func (c *cell) take(m message) (done bool) {
 			c.takeReply(m.Content)
 		case typeStatus:
 			c.idle = c.idle || m.executionState() == "idle"
+		case typeLost:
+			c.lost = &kernel.Error{Name: "OutputLost"}
+			_ = json.Unmarshal(m.Content, &c.lost.Value) // our own
 		default:
 			c.takeOutput(m)
 		}
@@ -52,6 +56,8 @@ func (c *cell) conclude() {
 	case c.reply.Error != nil:
 	case c.heard != nil:
 		c.reply.Error = c.heard
+	case c.lost != nil:
+		c.reply.Error = c.lost
 	case c.status != "ok": // "aborted", or an error without a name
 		c.reply.Error = &kernel.Error{Name: "ExecutionError", Value: fmt.Sprintf("the kernel replied with status %q", c.status)}
 	}

@@ -37,7 +37,12 @@ type DirectOptions struct {
 	// StartTimeout is how long a kernel has to answer after its start; zero means a minute.
 	StartTimeout time.Duration
 	// Enter, if not nil, is called before each process is started and leave right afterwards. With an error nothing is started.
-	Enter  func() (leave func(), err error)
+	Enter func() (leave func(), err error)
+	// AwaitExit, if not nil, returns when a child process has ended, and leaves it to be waited for. Without it a thread is blocked for
+	// as long as each kernel lives.
+	AwaitExit func(pid int)
+	// Frozen, if not nil, reports whether the kernels' processes are stopped: that time does not count as theirs.
+	Frozen func() bool
 	Logger zerolog.Logger
 }
 
@@ -127,7 +132,7 @@ func (o DirectOptions) start(argv, env []string, dir string) (*process, error) {
 		}
 		defer leave()
 	}
-	return startProcess(argv, env, dir)
+	return startProcess(argv, env, dir, o.AwaitExit)
 }
 
 // portTaken reports whether a kernel ended because of a port that is in use, going by what kernels say.

@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// acknowledgeTime is how long a kernel may take to acknowledge an interrupt.
+const acknowledgeTime = time.Second
+
 // Interrupt implements [kernel.Kernel].
 func (k *directKernel) Interrupt(ctx context.Context) error {
 	running, err := k.awaitBegun(ctx)
@@ -13,10 +16,37 @@ func (k *directKernel) Interrupt(ctx context.Context) error {
 		return err
 	}
 	if k.spec.InterruptMode == interruptByMessage {
-		return k.queue(ctx, k.control, interruptRequest(k.session))
+		return k.interruptByMessage(ctx)
 	}
 	k.process.signal(syscall.SIGINT)
 	return nil
+}
+
+// interruptByMessage returns when the kernel has acknowledged the interrupt, as far as it does: a cell that is sent afterwards is not
+// meant.
+func (k *directKernel) interruptByMessage(ctx context.Context) error {
+	m := interruptRequest(k.session)
+	q := k.add(m)
+	defer k.abandon(q)
+	if err := k.queue(ctx, k.control, m); err != nil {
+		return err
+	}
+	timer := time.NewTimer(acknowledgeTime)
+	defer timer.Stop()
+	for {
+		select {
+		case m := <-q.messages:
+			if m.Channel == channelControl || m.executionState() == "idle" {
+				return nil
+			}
+		case <-timer.C:
+			return nil
+		case <-k.gone:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // Stop implements [kernel.Kernel]. It takes at most two seconds unless somebody is slow to take the last output, and it kills at

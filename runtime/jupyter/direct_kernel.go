@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
@@ -63,7 +64,7 @@ func startKernel(ctx context.Context, spec kernelspec, options kernel.StartOptio
 		broken: make(chan struct{}, 1), dead: make(chan struct{}), end: make(chan struct{}),
 	}
 	k.line = line{
-		session: newSession(), gone: k.end, death: k.deathError,
+		session: newSession(), frozen: host.Frozen, gone: k.end, death: k.deathError,
 		send: func(ctx context.Context, m message) error { return k.queue(ctx, k.shell, m) },
 	}
 	starting, cancel := context.WithCancelCause(ctx)
@@ -108,7 +109,10 @@ func (k *directKernel) connect(ctx context.Context) (err error) {
 		waiting := newBacklog()
 		(*open.socket).receiveThrough(waiting)
 		k.traffic.Go(func() { waiting.fill((*open.socket).raw) })
-		k.traffic.Go(func() { k.read(*open.socket) })
+		k.traffic.Go(func() {
+			k.read(*open.socket)
+			waiting.leave()
+		})
 	}
 	return nil
 }
@@ -161,7 +165,14 @@ func (k *directKernel) live() {
 func (k *directKernel) read(s *zmqSocket) {
 	for {
 		frames, err := s.read()
+		if oversize := (*oversizeError)(nil); errors.As(err, &oversize) {
+			k.lose(oversize)
+			continue
+		}
 		if err != nil {
+			if !errors.Is(err, io.EOF) && !closed(k.dead) {
+				k.log.Warn().Err(err).Str("channel", string(s.channel)).Msg("a channel of a kernel has broken")
+			}
 			k.breakDown()
 			return
 		}

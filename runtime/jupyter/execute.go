@@ -26,6 +26,7 @@ type line struct {
 	router
 	session string
 	send    func(context.Context, message) error // does not wait for the kernel
+	frozen  func() bool                          // the kernel's process is stopped; nil means never
 	gone    <-chan struct{}                      // closed when the kernel has ended, and no message of it follows
 	death   func() error                         // why it has ended; wraps kernel.ErrDead
 	// implementation is how the kernel names itself. Some have peculiarities.
@@ -79,38 +80,56 @@ func (l *line) Execute(ctx context.Context, code string, handle func(kernel.Outp
 
 // await follows a cell to its end.
 func (l *line) await(ctx context.Context, cell *cell, q *request) (kernel.Reply, error) {
-	var missing <-chan time.Time
-	silence := time.NewTimer(silenceWait)
-	defer silence.Stop()
+	var patience *kernel.Patience // with what is missing, once one of reply and idle has come
+	defer func() { stopPatience(patience) }()
 	for {
 		select {
 		case m := <-q.messages:
 			if cell.take(m) {
 				return cell.reply, nil
 			}
-			silence.Reset(silenceWait)
-			if cell.idle && missing == nil {
-				missing = time.After(replyTime)
+			switch {
+			case cell.idle && m.executionState() == "idle":
+				stopPatience(patience)
+				patience = kernel.NewPatience(replyTime, l.frozen)
+			case cell.replied:
+				stopPatience(patience)
+				patience = kernel.NewPatience(silenceWait, l.frozen)
 			}
-		case <-missing:
-			// ipykernel forgets to reply when an interrupt meets it on the way into the cell or out of it.
-			name := "ExecutionError"
-			if q.interrupted.Load() {
-				name = "KeyboardInterrupt"
-			}
-			return kernel.Reply{Error: &kernel.Error{Name: name, Value: "the kernel gave the cell up without a reply"}}, nil
-		case <-silence.C:
-			if cell.replied && !cell.idle && len(q.messages) == 0 {
+		case <-ticks(patience):
+			switch {
+			case !patience.Exhausted() || len(q.messages) > 0:
+			case cell.idle:
+				// ipykernel forgets to reply when an interrupt meets it on the way into the cell or out of it.
+				name := "ExecutionError"
+				if q.interrupted.Load() {
+					name = "KeyboardInterrupt"
+				}
+				return kernel.Reply{Error: &kernel.Error{Name: name, Value: "the kernel gave the cell up without a reply"}}, nil
+			default:
 				// The kernel dropped what it published. To wait on would hang, and to call it complete would be wrong.
 				cell.reply.Error = &kernel.Error{Name: "OutputLost", Value: "the kernel replied, but the end of its output was lost"}
 				return cell.reply, nil
 			}
-			silence.Reset(silenceWait)
 		case <-ctx.Done():
 			return kernel.Reply{}, ctx.Err()
 		case <-l.gone:
 			return l.rest(cell, q)
 		}
+	}
+}
+
+// ticks returns when a patience is to be asked; never when there is none.
+func ticks(p *kernel.Patience) <-chan time.Time {
+	if p == nil {
+		return nil
+	}
+	return p.C
+}
+
+func stopPatience(p *kernel.Patience) {
+	if p != nil {
+		p.Stop()
 	}
 }
 
@@ -140,16 +159,16 @@ func (l *line) awaitStragglers(ctx context.Context, cell *cell, q *request) {
 	}
 	defer l.leave(q)
 	seen := make(map[string]bool)
-	var replied bool
-	silence := time.NewTimer(stragglerTime) // a cell may have replaced what prints
-	defer silence.Stop()
+	var patience *kernel.Patience // once it has replied: a cell may have replaced what prints
+	defer func() { stopPatience(patience) }()
 	for len(seen) < 2 {
 		select {
 		case m := <-q.messages:
-			silence.Reset(stragglerTime)
+			if m.Header.Type == typeExecuteReply || patience != nil {
+				stopPatience(patience)
+				patience = kernel.NewPatience(stragglerTime, l.frozen)
+			}
 			switch m.Header.Type {
-			case typeExecuteReply:
-				replied = true
 			case typeExecuteResult, typeDisplayData, typeUpdateDisplayData:
 				cell.takeOutput(m)
 			case typeStream:
@@ -163,11 +182,10 @@ func (l *line) awaitStragglers(ctx context.Context, cell *cell, q *request) {
 				}
 				cell.takeStream(content)
 			}
-		case <-silence.C:
-			if replied {
+		case <-ticks(patience):
+			if patience.Exhausted() {
 				return
 			}
-			silence.Reset(stragglerTime)
 		case <-ctx.Done():
 			return
 		case <-l.gone:

@@ -35,6 +35,7 @@ const (
 	typeKernelInfoReply   = "kernel_info_reply"
 	typeInterruptRequest  = "interrupt_request"
 	typeShutdownRequest   = "shutdown_request"
+	typeLost              = "sandbox_lost" // our own: a message was passed over; the content says why
 )
 
 // message is a Jupyter message, in the form that a Jupyter Server's WebSocket carries.

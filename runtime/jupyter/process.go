@@ -33,8 +33,8 @@ type process struct {
 	reaped bool // its id may belong to another process by now
 }
 
-// startProcess starts a program. Both of its streams go to the tail.
-func startProcess(argv, env []string, dir string) (*process, error) {
+// startProcess starts a program. Both of its streams go to the tail. awaitExit is DirectOptions.AwaitExit.
+func startProcess(argv, env []string, dir string, awaitExit func(pid int)) (*process, error) {
 	program, err := lookProgram(argv[0], env)
 	if err != nil {
 		return nil, err
@@ -65,12 +65,15 @@ func startProcess(argv, env []string, dir string) (*process, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, errors.Join(err, read.Close())
 	}
-	go p.wait(read)
+	if awaitExit == nil {
+		awaitExit = blockUntilExit
+	}
+	go p.wait(read, awaitExit)
 	return p, nil
 }
 
 // wait reads what the process says, and takes it and what is left of its group away when it has ended.
-func (p *process) wait(output *os.File) {
+func (p *process) wait(output *os.File, awaitExit func(pid int)) {
 	defer close(p.exited)
 	copied := make(chan struct{})
 	go func() {
@@ -79,8 +82,7 @@ func (p *process) wait(output *os.File) {
 	}()
 
 	// While the process is a zombie, its group's id is not given to another.
-	for errors.Is(unix.Waitid(unix.P_PID, p.cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
-	}
+	awaitExit(p.cmd.Process.Pid)
 	p.signal(syscall.SIGKILL)
 	p.mu.Lock()
 	p.reaped = true
@@ -89,6 +91,12 @@ func (p *process) wait(output *os.File) {
 	output.SetReadDeadline(time.Now().Add(outputWait))
 	<-copied
 	output.Close()
+}
+
+// blockUntilExit returns when a child process has ended, and leaves it to be waited for.
+func blockUntilExit(pid int) {
+	for errors.Is(unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil), unix.EINTR) {
+	}
 }
 
 // signal sends a signal to the process and its children, as Jupyter does. A process that has ended gets none.

@@ -1,6 +1,7 @@
 package jupyter
 
 import (
+	"encoding/json"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -24,7 +25,7 @@ type request struct {
 }
 
 // inbox is how many messages wait for a reader; the rest waits in the backlog of its channel.
-const inbox = 1024
+const inbox = 2
 
 // add begins to listen for what is said about a message. Whoever calls it closes left.
 func (r *router) add(m message) *request {
@@ -69,6 +70,23 @@ func (r *router) route(m message) {
 		closeOnce(q.idle) // a kernel may say it twice
 		r.mu.Unlock()
 		r.retire(q)
+	}
+}
+
+// lose reports to the cell that runs that a message of the kernel was passed over. Which cell it was about is not known; a kernel works on
+// one at a time.
+func (r *router) lose(why *oversizeError) {
+	q := r.current()
+	if q == nil {
+		return
+	}
+	content, err := json.Marshal(why.Error())
+	if err != nil {
+		panic(err) // a string can be encoded
+	}
+	select {
+	case q.messages <- message{Header: header{Type: typeLost}, Parent: header{ID: q.id}, Content: content}:
+	case <-q.left:
 	}
 }
 

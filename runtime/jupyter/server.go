@@ -35,7 +35,9 @@ type ServerOptions struct {
 	// URL is the server's base, e.g. http://127.0.0.1:8888, with the path of ServerApp.base_url if it has one.
 	URL string
 	// Token is what the server demands; empty for a server without a token. It travels in a header, never in a URL.
-	Token  string
+	Token string
+	// Frozen, if not nil, reports whether the kernels' processes are stopped: that time does not count as theirs.
+	Frozen func() bool
 	Logger zerolog.Logger
 }
 
@@ -50,6 +52,7 @@ type Server struct {
 	base   *url.URL
 	token  string
 	client *http.Client
+	frozen func() bool
 	log    zerolog.Logger
 
 	mu      sync.Mutex
@@ -87,6 +90,7 @@ func NewServer(options ServerOptions) (*Server, error) {
 			// An answer that sends us elsewhere is a login page: it is reported, not followed.
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
+		frozen:  options.Frozen,
 		log:     options.Logger,
 		kernels: make(map[*serverKernel]struct{}),
 	}, nil

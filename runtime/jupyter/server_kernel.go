@@ -2,6 +2,7 @@ package jupyter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -32,7 +33,7 @@ type serverKernel struct {
 func newServerKernel(s *Server, id string) *serverKernel {
 	k := &serverKernel{server: s, id: id, removing: make(chan struct{}, 1)}
 	k.life, k.end = context.WithCancelCause(context.Background())
-	k.line = line{session: newSession(), gone: k.life.Done(), death: func() error { return context.Cause(k.life) }, send: k.post}
+	k.line = line{session: newSession(), frozen: s.frozen, gone: k.life.Done(), death: func() error { return context.Cause(k.life) }, send: k.post}
 	return k
 }
 
@@ -112,9 +113,13 @@ func (k *serverKernel) awaitAnswer(answered chan<- struct{}) {
 	}
 }
 
-// receive returns the next message; not ok means that there is none because the kernel has died.
+// receive returns the next message; not ok means that there is none, because the kernel has died or the message is too long.
 func (k *serverKernel) receive() (m message, ok bool) {
 	m, err := k.socket.receive(k.life)
+	if oversize := (*oversizeError)(nil); errors.As(err, &oversize) {
+		k.lose(oversize)
+		return message{}, false
+	}
 	if err != nil {
 		k.die("the connection to the Jupyter Server broke: %w", err)
 		return message{}, false

@@ -13,6 +13,9 @@ import (
 	"sandbox.internal/runtime/kernel"
 )
 
+// maxAnswer is how many bytes of an answer of the REST API are read.
+const maxAnswer = 4 << 20
+
 // statusError is an answer of the server that says no.
 type statusError struct {
 	status  int
@@ -75,7 +78,7 @@ func (s *Server) call(ctx context.Context, method, path string, in, out any) err
 	if out == nil {
 		return nil
 	}
-	if err := json.NewDecoder(answer.Body).Decode(out); err != nil {
+	if err := json.NewDecoder(io.LimitReader(answer.Body, maxAnswer)).Decode(out); err != nil {
 		return fmt.Errorf("%s does not answer like a Jupyter Server: %w", s.base, err)
 	}
 	return nil
@@ -86,7 +89,7 @@ func newStatusError(answer *http.Response) *statusError {
 		Message string `json:"message"`
 	}
 	// What is no JSON is a page for people.
-	_ = json.NewDecoder(io.LimitReader(answer.Body, 1<<20)).Decode(&said)
+	_ = json.NewDecoder(io.LimitReader(answer.Body, maxAnswer)).Decode(&said)
 	message, _, _ := strings.Cut(strings.TrimSpace(said.Message), "\n")
 	return &statusError{status: answer.StatusCode, message: message}
 }

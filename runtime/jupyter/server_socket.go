@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"syscall"
 
@@ -26,7 +27,7 @@ func (s *Server) dial(ctx context.Context, kernelID, session string) (webSocket,
 		}
 		return webSocket{}, err
 	}
-	conn.SetReadLimit(-1) // a picture may have any size
+	conn.SetReadLimit(-1) // receive has its own
 	return webSocket{conn}, nil
 }
 
@@ -39,10 +40,22 @@ func (s webSocket) send(ctx context.Context, m message) error {
 	return s.conn.Write(ctx, websocket.MessageText, encoded)
 }
 
+// receive returns the next message. It returns an [oversizeError] for one that has been passed over.
 func (s webSocket) receive(ctx context.Context) (message, error) {
-	kind, data, err := s.conn.Read(ctx)
+	kind, reader, err := s.conn.Reader(ctx)
 	if err != nil {
 		return message{}, err
+	}
+	data, err := io.ReadAll(io.LimitReader(reader, maxMessage+1))
+	if err != nil {
+		return message{}, err
+	}
+	if len(data) > maxMessage {
+		rest, err := io.Copy(io.Discard, reader)
+		if err != nil {
+			return message{}, err
+		}
+		return message{}, &oversizeError{uint64(len(data)) + uint64(rest)}
 	}
 	if kind == websocket.MessageBinary {
 		if data, err = jsonPart(data); err != nil {
