@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -19,6 +21,7 @@ import (
 	"sandbox.internal/execd/freeze"
 	"sandbox.internal/execd/initd"
 	"sandbox.internal/execd/metrics"
+	"sandbox.internal/execd/reap"
 	"sandbox.internal/execd/terminal"
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/runtime/jupyter"
@@ -67,13 +70,15 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 	}
 	commands := command.New(command.Options{
 		Dir:          dir,
-		Env:          os.Environ(),
+		Env:          environ(),
 		LogLimit:     settings.CommandLogLimit,
 		BuiltinShell: []string{"/proc/self/exe", "sh"},
 		Clock:        time.Now,
 	})
-	cells := code.New(code.Options{Host: kernels, Dir: dir, LogLimit: settings.CommandLogLimit, Logger: logger, Clock: time.Now})
-	terminals := terminal.New(terminal.Options{Dir: dir, Env: os.Environ(), Clock: time.Now})
+	cells := code.New(code.Options{
+		Host: kernels, Dir: dir, LogLimit: settings.CommandLogLimit, Logger: logger, Clock: time.Now, Frozen: freezer.Frozen,
+	})
+	terminals := terminal.New(terminal.Options{Dir: dir, Env: environ(), Clock: time.Now})
 	server, err := api.New(api.Options{
 		Code:      cells,
 		Commands:  commands,
@@ -172,13 +177,23 @@ func listen(settings config.Settings) (net.Listener, error) {
 // kernelHost returns what runs kernels: a Jupyter Server where one is configured, else execd itself.
 func kernelHost(settings config.Settings, freezer *freeze.Freezer, logger zerolog.Logger) (kernel.Host, error) {
 	if settings.JupyterHost == "" {
-		return jupyter.NewDirect(jupyter.DirectOptions{Env: os.Environ(), Enter: freezer.Enter, Logger: logger}), nil
+		return jupyter.NewDirect(jupyter.DirectOptions{
+			Env: environ(), Enter: freezer.Enter, AwaitExit: reap.AwaitExit, Frozen: freezer.Frozen, Logger: logger,
+		}), nil
 	}
-	server, err := jupyter.NewServer(jupyter.ServerOptions{URL: settings.JupyterHost, Token: settings.JupyterToken, Logger: logger})
+	server, err := jupyter.NewServer(jupyter.ServerOptions{
+		URL: settings.JupyterHost, Token: settings.JupyterToken, Frozen: freezer.Frozen, Logger: logger,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("--jupyter-host: %w", err)
 	}
 	return server, nil
+}
+
+// environ returns the environment of commands, terminals and kernels: this process's own without the token of a Jupyter Server. Names that
+// begin with EXECD_ are left out by whoever starts a process.
+func environ() []string {
+	return slices.DeleteFunc(os.Environ(), func(variable string) bool { return strings.HasPrefix(variable, "JUPYTER_TOKEN=") })
 }
 
 // newFreezer returns what stops the sandbox's processes. Under an init they are the init's descendants, orphans included, and the init

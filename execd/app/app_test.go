@@ -324,3 +324,58 @@ func TestNewConnectionsAreRefusedWhileStreamsEnd(t *testing.T) {
 		t.Errorf("Run returned %v", err)
 	}
 }
+
+// TestSecretsReachNoProcess: the tokens in the daemon's environment are not passed on.
+func TestSecretsReachNoProcess(t *testing.T) {
+	t.Setenv("JUPYTER_TOKEN", "a-jupyter-secret")
+	t.Setenv("EXECD_ACCESS_TOKEN", "an-execd-secret")
+	t.Setenv("OF_THE_USER", "kept")
+	d := start(t, config.Settings{})
+	response, err := d.client.RunCommand(t.Context(), gen.CommandRequest{Command: "env"})
+	must(t, err)
+	defer response.Body.Close()
+	command, err := io.ReadAll(response.Body)
+	must(t, err)
+	language := "python"
+	response, err = d.client.RunCode(t.Context(), gen.CodeRequest{Language: &language, Code: "import os; print(os.environ)"})
+	must(t, err)
+	defer response.Body.Close()
+	cell, err := io.ReadAll(response.Body)
+	must(t, err)
+	for who, said := range map[string]string{"a command": string(command), "a kernel": string(cell)} {
+		if !strings.Contains(said, "OF_THE_USER") {
+			t.Errorf("%s does not get the environment: %s", who, said)
+		}
+		if strings.Contains(said, "secret") {
+			t.Errorf("%s gets a secret: %s", who, said)
+		}
+	}
+}
+
+// TestKernelsHoldNoThread: the daemon has a fixed number of threads for what blocks; a fork bomb leaves it no others. A kernel that runs
+// must not block one.
+func TestKernelsHoldNoThread(t *testing.T) {
+	d := start(t, config.Settings{})
+	waiting := func() (threads int) {
+		states, err := filepath.Glob("/proc/self/task/*/wchan")
+		must(t, err)
+		for _, state := range states {
+			if function, err := os.ReadFile(state); err == nil && strings.HasPrefix(string(function), "do_wait") {
+				threads++
+			}
+		}
+		return threads
+	}
+	before := waiting()
+	for range 3 {
+		response, err := d.client.CreateContext(t.Context(), gen.ContextRequest{Language: "python"})
+		must(t, err)
+		response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			t.Fatalf("a context: %s", response.Status)
+		}
+	}
+	if after := waiting(); after > before {
+		t.Errorf("%d threads wait for a child, %d did before three kernels were started", after, before)
+	}
+}

@@ -30,16 +30,18 @@ type Spec struct {
 
 // Execution is a cell that waits, runs or has ended.
 type Execution struct {
-	id      string
+	id    string
+	log   *eventlog.Log
+	clock func() time.Time
+	done  chan struct{}
+
+	// What only a cell that has not ended needs; finish drops it, because an execution is kept for as long as its log.
 	code    string
-	session *session
-	log     *eventlog.Log
-	clock   func() time.Time
 	began   time.Time // when the kernel got it
 	count   int       // the cell's number
 	raised  *kernel.Error
 	finally func()
-	done    chan struct{}
+	session *session // guarded by the manager's mu
 }
 
 // ID returns the execution's id.
@@ -70,7 +72,12 @@ func (m *Manager) Execute(ctx context.Context, spec Spec) (*Execution, error) {
 		id: id, code: spec.Code, session: s, clock: m.options.Clock, done: make(chan struct{}),
 		log: eventlog.New(id, eventlog.Options{Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Clock: m.options.Clock}),
 	}
-	e.finally = func() { m.retire(e) }
+	e.finally = func() {
+		m.mu.Lock()
+		e.session = nil // its kernel has buffers
+		m.mu.Unlock()
+		m.retire(e)
+	}
 	m.mu.Lock()
 	m.executions[id] = e
 	m.mu.Unlock()
@@ -180,7 +187,9 @@ func (e *Execution) finish(count int, raised *kernel.Error) {
 	}
 	e.log.Finish(kind, detail)
 	close(e.done)
-	e.finally()
+	finally := e.finally
+	e.code, e.raised, e.finally = "", nil, nil
+	finally()
 }
 
 // ParseOutcome reads the detail of a terminal event.

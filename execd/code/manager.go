@@ -49,6 +49,10 @@ type Options struct {
 	SpoolDir string
 	Logger   zerolog.Logger
 	Clock    func() time.Time
+	// Frozen, if not nil, reports whether the kernels' processes are stopped: that time does not count as theirs.
+	Frozen func() bool
+	// SpareTime is how long a kernel is kept ready for the next cell without a context; zero means five minutes.
+	SpareTime time.Duration
 }
 
 // Manager keeps contexts and executions.
@@ -75,6 +79,9 @@ type Context struct {
 
 // New returns a manager without contexts. It starts no kernel before somebody asks for one.
 func New(options Options) *Manager {
+	if options.SpareTime == 0 {
+		options.SpareTime = spareTime
+	}
 	m := &Manager{options: options, contexts: make(map[string]*session), executions: make(map[string]*Execution)}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.spares = newSpares(m)
@@ -178,19 +185,23 @@ func (m *Manager) DeleteContexts(ctx context.Context, language string) error {
 	return nil
 }
 
-// Interrupt stops the cell that runs in a context, named by the context's id or by the execution's. Without a running cell it does
-// nothing. It returns ErrNotFound.
+// Interrupt stops a cell: the one that runs in a context, when id is the context's, or the one of an execution, which may still wait for its
+// turn and then never begins. Without such a cell, or when it has ended, it does nothing. No other cell is affected. It returns ErrNotFound.
 func (m *Manager) Interrupt(ctx context.Context, id string) error {
 	m.mu.Lock()
 	s, known := m.contexts[id]
-	if e, ok := m.executions[id]; !known && ok {
+	e := m.executions[id]
+	if !known && e != nil {
 		s, known = e.session, true
 	}
 	m.mu.Unlock()
-	if !known {
+	switch {
+	case !known:
 		return fmt.Errorf("context %q: %w", id, ErrNotFound)
+	case s == nil: // the execution has ended
+		return nil
 	}
-	return s.interrupt(ctx)
+	return s.interrupt(ctx, e)
 }
 
 // spec returns the name of the kernelspec for a language, and the language as we name it.

@@ -4,14 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"sandbox.internal/runtime/kernel"
 )
 
-// interruptPatience is how long a cell may go on after an interrupt. Some kernels cannot be interrupted; then the kernel is ended.
-const interruptPatience = 10 * time.Second
+// InterruptPatience is how long a cell may go on after an interrupt, as the contract says. Some kernels cannot be interrupted; then the
+// kernel is ended. Time in which the sandbox is frozen does not count.
+const InterruptPatience = 5 * time.Second
 
 // session is a kernel and the cells that wait for it, in order. One goroutine executes.
 type session struct {
@@ -19,6 +21,9 @@ type session struct {
 	info      Context
 	kernel    kernel.Kernel
 	throwaway bool // ends after its one cell
+
+	// handing is held while a cell is handed to the kernel, and while an interrupt is: it must not come to a later cell than it was meant for.
+	handing sync.Mutex
 
 	mu      sync.Mutex
 	queue   []*Execution
@@ -81,6 +86,8 @@ func (s *session) run() {
 }
 
 func (s *session) next() *Execution {
+	s.handing.Lock()
+	defer s.handing.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.reason != "" || len(s.queue) == 0 {
@@ -177,29 +184,51 @@ func (s *session) wait(ctx context.Context) error {
 	}
 }
 
-// interrupt stops the running cell; a kernel that goes on all the same is ended.
-func (s *session) interrupt(ctx context.Context) error {
+// interrupt stops a cell, or whichever runs when e is nil; a kernel that goes on all the same is ended.
+func (s *session) interrupt(ctx context.Context, e *Execution) error {
+	s.handing.Lock()
+	defer s.handing.Unlock()
 	s.mu.Lock()
 	running := s.current
+	waiting := slices.Index(s.queue, e)
+	if waiting >= 0 {
+		s.queue = slices.Delete(s.queue, waiting, waiting+1)
+	}
 	s.mu.Unlock()
-	if running == nil {
+	switch {
+	case waiting >= 0:
+		e.begin()
+		e.finish(0, &kernel.Error{Name: "KeyboardInterrupt", Value: "the cell was interrupted before it began"})
+		return nil
+	case running == nil, e != nil && running != e:
 		return nil
 	}
 	if err := s.kernel.Interrupt(ctx); err != nil && !errors.Is(err, kernel.ErrDead) {
 		return fmt.Errorf("%w: interrupt: %w", ErrUnavailable, err)
 	}
-	go func() {
-		timer := time.NewTimer(interruptPatience)
-		defer timer.Stop()
+	go s.awaitInterrupted(running)
+	return nil
+}
+
+// awaitInterrupted ends the kernel when it does not react to an interrupt of a cell.
+func (s *session) awaitInterrupted(running *Execution) {
+	patience := kernel.NewPatience(InterruptPatience, s.manager.options.Frozen)
+	defer patience.Stop()
+	for {
 		select {
 		case <-running.done:
+			return
 		case <-s.done:
-		case <-timer.C:
+			return
+		case <-patience.C:
+			if !patience.Exhausted() {
+				continue
+			}
 			s.mu.Lock()
 			s.deaf = s.reason == ""
 			s.mu.Unlock()
 			s.end("the kernel did not react to the interrupt and was ended; its variables are gone")
+			return
 		}
-	}()
-	return nil
+	}
 }

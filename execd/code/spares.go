@@ -4,9 +4,13 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	"sandbox.internal/runtime/kernel"
 )
+
+// spareTime is how long a spare kernel is kept after the last cell that took one.
+const spareTime = 5 * time.Minute
 
 // spares keeps a kernel ready for each language that has been used without a context: such a cell gets a kernel that nobody has used,
 // and need not wait for it to start. A language that was never asked for costs nothing.
@@ -24,6 +28,7 @@ type shelf struct {
 	ready    []kernel.Kernel
 	waiting  []chan started
 	starting int
+	expire   *time.Timer // ends what is ready; every cell sets it back
 }
 
 // started is how the start of a kernel ended.
@@ -45,6 +50,7 @@ func (s *spares) take(ctx context.Context, spec string) (kernel.Kernel, error) {
 		return nil, ErrClosed
 	}
 	shelf := s.shelf(spec)
+	shelf.expire.Reset(s.manager.options.SpareTime)
 	if k := s.living(shelf); k != nil {
 		s.restock(spec, shelf)
 		s.mu.Unlock()
@@ -81,7 +87,9 @@ func (s *spares) take(ctx context.Context, spec string) (kernel.Kernel, error) {
 // shelf returns the shelf of a spec, with mu held.
 func (s *spares) shelf(spec string) *shelf {
 	if s.shelves[spec] == nil {
-		s.shelves[spec] = new(shelf)
+		made := new(shelf)
+		made.expire = time.AfterFunc(s.manager.options.SpareTime, func() { s.expire(made) })
+		s.shelves[spec] = made
 	}
 	return s.shelves[spec]
 }
@@ -142,15 +150,34 @@ func (s *spares) put(shelf *shelf, got started) {
 	}
 }
 
+// expire ends the spares of a spec that has not been used for a while. One that is being started for nobody is ended the next time.
+func (s *spares) expire(shelf *shelf) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopped {
+		return
+	}
+	s.discard(shelf)
+	if shelf.starting > 0 {
+		shelf.expire.Reset(s.manager.options.SpareTime)
+	}
+}
+
+// discard ends the spares of a shelf in the background, with mu held.
+func (s *spares) discard(shelf *shelf) {
+	for _, k := range shelf.ready {
+		s.running.Go(func() { s.manager.stopKernel(k) })
+	}
+	shelf.ready = nil
+}
+
 // stop ends the spares. The manager's context has ended, so nothing is being started for long.
 func (s *spares) stop() {
 	s.mu.Lock()
 	s.stopped = true
 	for _, shelf := range s.shelves {
-		for _, k := range shelf.ready {
-			s.running.Go(func() { s.manager.stopKernel(k) })
-		}
-		shelf.ready = nil
+		shelf.expire.Stop()
+		s.discard(shelf)
 	}
 	s.mu.Unlock()
 	s.running.Wait()

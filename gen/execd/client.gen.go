@@ -94,7 +94,12 @@ type ClientInterface interface {
 	//
 	// The cell's stream ends with an `error` event, `KeyboardInterrupt` where the kernel
 	// calls it so. A kernel that does not react within five seconds is ended, and its
-	// context with it. Without a running cell nothing happens.
+	// context with it; time in which the sandbox is frozen does not count. Without a
+	// running cell nothing happens.
+	//
+	// With the id of an execution only that cell is interrupted. One that still waits
+	// for its turn ends with `KeyboardInterrupt` and never begins; for one that has ended
+	// nothing happens.
 	//
 	// Corresponds with DELETE /code (the `InterruptCode` operationId).
 	InterruptCode(ctx context.Context, params *InterruptCodeParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -493,7 +498,12 @@ type ClientInterface interface {
 //
 // The cell's stream ends with an `error` event, `KeyboardInterrupt` where the kernel
 // calls it so. A kernel that does not react within five seconds is ended, and its
-// context with it. Without a running cell nothing happens.
+// context with it; time in which the sandbox is frozen does not count. Without a
+// running cell nothing happens.
+//
+// With the id of an execution only that cell is interrupted. One that still waits
+// for its turn ends with `KeyboardInterrupt` and never begins; for one that has ended
+// nothing happens.
 //
 // Corresponds with DELETE /code (the `InterruptCode` operationId).
 func (c *Client) InterruptCode(ctx context.Context, params *InterruptCodeParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -2920,7 +2930,12 @@ type ClientWithResponsesInterface interface {
 	//
 	// The cell's stream ends with an `error` event, `KeyboardInterrupt` where the kernel
 	// calls it so. A kernel that does not react within five seconds is ended, and its
-	// context with it. Without a running cell nothing happens.
+	// context with it; time in which the sandbox is frozen does not count. Without a
+	// running cell nothing happens.
+	//
+	// With the id of an execution only that cell is interrupted. One that still waits
+	// for its turn ends with `KeyboardInterrupt` and never begins; for one that has ended
+	// nothing happens.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -6155,7 +6170,12 @@ func (r ThawResponse) ContentType() string {
 //
 // The cell's stream ends with an `error` event, `KeyboardInterrupt` where the kernel
 // calls it so. A kernel that does not react within five seconds is ended, and its
-// context with it. Without a running cell nothing happens.
+// context with it; time in which the sandbox is frozen does not count. Without a
+// running cell nothing happens.
+//
+// With the id of an execution only that cell is interrupted. One that still waits
+// for its turn ends with `KeyboardInterrupt` and never begins; for one that has ended
+// nothing happens.
 //
 // Returns a wrapper object for the known response body format(s).
 //
