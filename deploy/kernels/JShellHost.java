@@ -41,6 +41,7 @@ final class JShellHost {
     private final DataOutputStream out;
     private final LinkedBlockingQueue<String> cells = new LinkedBlockingQueue<>();
     private JShell shell;
+    private final Object ending = new Object(); // held while running becomes 0, and while the cell that runs is stopped
     private volatile int running; // the number of the cell that runs, 0 for none
     private volatile boolean interrupted;
 
@@ -89,11 +90,16 @@ final class JShellHost {
         interrupted = true;
         Thread stopper = new Thread(() -> {
             long killAt = System.currentTimeMillis() + KILL_AFTER_MILLIS;
-            while (running == cell) {
-                if (System.currentTimeMillis() > killAt) {
-                    Runtime.getRuntime().halt(EXIT_UNSTOPPABLE);
+            while (true) {
+                synchronized (ending) { // without it, the stop could meet the next cell
+                    if (running != cell) {
+                        return;
+                    }
+                    if (System.currentTimeMillis() > killAt) {
+                        Runtime.getRuntime().halt(EXIT_UNSTOPPABLE);
+                    }
+                    shell.stop();
                 }
-                shell.stop();
                 try {
                     Thread.sleep(STOP_EVERY_MILLIS);
                 } catch (InterruptedException impossible) {
@@ -115,7 +121,9 @@ final class JShellHost {
             } catch (RuntimeException broken) { // of JShell itself
                 fail(broken.getClass().getName(), String.valueOf(broken.getMessage()), List.of(broken.toString()));
             }
-            running = 0;
+            synchronized (ending) {
+                running = 0;
+            }
             send('d', "");
         }
     }

@@ -9,6 +9,7 @@ Standard input is empty. stdout and stderr are separate pipes: their order relat
 
 import os
 import select
+import shlex
 import signal
 import subprocess
 import threading
@@ -21,6 +22,49 @@ GRACE = 2.0  # seconds that an interrupted cell gets
 CHUNK = 64 * 1024  # bytes per read: what a pipe holds
 
 
+# What the shell does at its first prompt and after every interrupt, which abandons whatever it executes and prompts again. It never gets
+# as far as reading a command from its standard input, where an interrupt would discard what has been read of it.
+#
+# A request is a number on a pipe; the cell itself is in a memory file. Reports go through another pipe, one line each:
+#   ready N STATUS  it waits for a request; N is the last cell that it has begun, STATUS is $?
+#   begun N         N is being executed, and may be interrupted from now on
+#   done N STATUS   N has ended by itself
+# An interrupt may take away a request, or the beginning of one, which leaves a smaller number. So a number is executed only when it is
+# larger than the last, and the kernel repeats a request when it reads ready with a smaller one.
+# printf can be interrupted between two characters of its format, and leaves the first in bash's buffer for standard output, that of a
+# cell. Not so within an argument, and the newline at its end empties the buffer.
+#
+# A process that bash has forked for a command and that is interrupted before it has become that command prompts, too. It ends by SIGINT,
+# without which bash takes the interrupt for handled.
+LOOP = """
+__sandbox_status=$?
+if [[ $BASHPID -ne $$ ]]; then \\builtin exec bash -c 'kill -INT $$'; fi
+while \\builtin :; do
+  \\builtin printf %s "ready $__sandbox_cell $__sandbox_status"$'\\n' >&{reports}
+  while IFS= \\builtin read -r -u {requests} __sandbox_request; do
+    if [[ $__sandbox_request -gt $__sandbox_cell ]]; then
+      __sandbox_cell=$__sandbox_request
+      \\builtin printf %s "begun $__sandbox_cell"$'\\n' >&{reports}
+      \\builtin source {cell} </dev/null {requests}<&- {reports}>&-
+      \\builtin printf %s "done $__sandbox_cell $?"$'\\n' >&{reports}
+    fi
+  done
+  __sandbox_status=$?
+done
+"""
+
+# The value of PROMPT_COMMAND that the shell starts with. The one that stays is read-only, because a shell that is interrupted without it
+# reads its standard input, which is empty, and exits.
+START = """
+declare +x PROMPT_COMMAND
+set +o history
+unset HISTFILE MAILCHECK
+PS1= PS2= __sandbox_cell=0
+readonly PROMPT_COMMAND={loop}
+\\builtin eval "$PROMPT_COMMAND"
+"""
+
+
 def prepare_child():
     """Runs between fork and exec. The kernel ignores SIGINT between cells, and a shell that inherits that can never be interrupted."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -29,21 +73,23 @@ def prepare_child():
 class Shell:
     """One bash process.
 
-    It is interactive in name, because only then SIGINT abandons the whole cell and keeps the shell. Its standard input carries our
-    commands; the cell itself is sourced from a memory file, which turns off all that an interactive shell would print, with a standard
-    input of its own and without the pipe on which the exit status comes back.
+    It is interactive in name, because only then SIGINT abandons the whole cell and keeps the shell. LOOP says how the two talk. The cell is
+    sourced, which turns off all that an interactive shell would print, with a standard input of its own and without the two pipes.
     """
 
     def __init__(self):
-        status, self.status_end = os.pipe()
-        self.status = status
+        self.status, reports = os.pipe()
+        requests, self.requests = os.pipe()
         self.cell = os.memfd_create("cell")
+        loop = LOOP.format(reports=reports, requests=requests, cell=f"/proc/{os.getpid()}/fd/{self.cell}")
         self.process = subprocess.Popen(
             ["bash", "--norc", "--noprofile", "--noediting", "-i"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            pass_fds=[self.status_end], start_new_session=True, preexec_fn=prepare_child, bufsize=0,
+            env={**os.environ, "PROMPT_COMMAND": START.format(loop=shlex.quote(loop))},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            pass_fds=[reports, requests], start_new_session=True, preexec_fn=prepare_child, bufsize=0,
         )
-        os.close(self.status_end)
+        os.close(reports)
+        os.close(requests)
         # Whatever way this kernel ends, nothing that runs in the shell's process group outlives it.
         self.guard = subprocess.Popen(
             ["bash", "-c", 'read -r; kill -KILL -- "-$0"', str(self.process.pid)],
@@ -55,45 +101,56 @@ class Shell:
         for fd in (self.status, self.ended, *self.streams):
             os.set_blocking(fd, False)
             self.poll.register(fd, select.POLLIN)
-        self.interrupted = False
-        self.number = 0
-        self.told = b""
-        self.killer = None
-        # What bash says about the missing terminal, and its first prompt, are nobody's output.
-        self.run("set +o history; PS1= PS2=; unset HISTFILE MAILCHECK", lambda stream, data: None)
+        self.number = 0  # of the cell, in requests and reports
+        self.report = b""  # the beginning of the next one
+        self.stoppable = self.begun = self.interrupted = self.signalled = False
+        self.timers = []
+        self.ending = threading.Lock()  # held while a timer sends its signal
+        # What bash says about the missing terminal is not output of a cell.
+        self.run("", lambda stream, data: None)
 
     def run(self, code, output):
-        """Runs a cell; returns its exit status, or None when the shell ended. output(stream, bytes) is called as output comes."""
-        self.number += 1
-        self.interrupted = False
+        """Runs a cell; returns its exit status, or None when the shell ended. output(stream, bytes) is called as output comes.
+
+        interrupted says whether to stop the cell; the caller has set it to False before an interrupt could come.
+        """
+        self.signalled = False
+        status = self.execute(code, output)
+        if self.signalled and not self.has_ended():
+            # A signal that came too late for the cell takes effect before the shell begins another: this one, which does nothing.
+            self.execute("", output, stoppable=False)
+        return status
+
+    def execute(self, code, output, stoppable=True):
+        """Runs a cell, which may be preceded by the effect of a late signal for the one before."""
+        self.stoppable = stoppable
         self.write_cell(code.encode())
+        self.number += 1
+        self.request()
         status = None
         try:
-            path = f"/proc/{os.getpid()}/fd/{self.cell}"
-            self.command(f"\\builtin source {path} </dev/null {self.status_end}>&-")
-            self.command(self.report("$?"))
             while status is None and not self.has_ended():
                 for fd, _ in self.poll.poll():
                     if fd in self.streams:
                         self.forward(fd, output)
                     elif fd == self.status:
-                        status = self.read_status()
+                        status = self.read_reports()
         finally:
-            if self.killer:
-                self.killer.cancel()
-                self.killer = None
+            with self.ending:
+                self.begun = False
+            for timer in self.timers:
+                timer.cancel()
+            self.timers = []
         # All that the cell's own processes wrote is in the pipes by now.
         for fd in list(self.streams):
             while self.forward(fd, output):
                 pass
         return status
 
-    def report(self, status):
-        return f"\\builtin printf '{self.number} %s\\n' {status} >&{self.status_end}"
-
-    def command(self, line):
+    def request(self):
+        """Asks for the cell to be executed, unless a cell of this number has been begun."""
         try:
-            os.write(self.process.stdin.fileno(), line.encode() + b"\n")
+            os.write(self.requests, b"%d\n" % self.number)
         except BrokenPipeError:
             pass  # the shell has ended; has_ended tells
 
@@ -116,51 +173,76 @@ class Shell:
         output(fd_stream(fd, self.process), data)
         return True
 
-    def read_status(self):
-        """Returns the exit status of the present cell, if it has come."""
+    def read_reports(self):
+        """Takes what the shell reports; returns the exit status of the present cell, if it has come."""
         try:
             data = os.read(self.status, 4096)
         except BlockingIOError:
             return None
         if not data:
             self.poll.unregister(self.status)
-        *lines, self.told = (self.told + data).split(b"\n")
+        *lines, self.report = (self.report + data).split(b"\n")
         for line in lines:
-            number, status = line.split()
-            if int(number) == self.number:
-                return int(status)
+            kind, number, *status = line.split()
+            present = int(number) == self.number
+            if kind == b"begun" and present and self.stoppable:
+                self.begun = True
+                if self.interrupted:
+                    self.stop()
+            elif kind == b"done" and present or kind == b"ready" and present and self.begun:
+                return int(status[0])
+            elif kind == b"ready":
+                # A signal for the cell before came late. It has taken away the request, perhaps, or its number alone.
+                if present:
+                    self.number += 1
+                self.request()
         return None
 
     def has_ended(self):
         return self.process.poll() is not None
 
     def interrupt(self):
-        """Makes the present cell stop. Called by the signal handler."""
+        """Makes the present cell stop, as soon as it has begun. Called by the signal handler."""
         self.interrupted = True
-        if self.killer or self.has_ended():
-            return
-        self.killer = threading.Timer(GRACE, self.kill)
-        self.killer.daemon = True
-        self.killer.start()
-        os.killpg(self.process.pid, signal.SIGINT)
-        # Had the cell just ended, then the signal has thrown away our own next line: send it again.
-        self.command(self.report("130"))
+        if self.begun:
+            self.stop()
+
+    def stop(self):
+        """Interrupts the cell, once more after half of GRACE, because bash may take an interrupt for handled that was not, and kills the shell
+        when that does not end it."""
+        self.signalled = True
+        if not self.timers:
+            self.timers = [threading.Timer(GRACE / 2, self.signal, [signal.SIGINT]), threading.Timer(GRACE, self.signal, [signal.SIGKILL])]
+            for timer in self.timers:
+                timer.daemon = True
+                timer.start()
+        self.signal_group(signal.SIGINT)
+
+    def signal(self, number):
+        """Sends a signal unless the cell has ended. Called by a timer."""
+        with self.ending:
+            if self.begun:
+                self.signal_group(number)
+
+    def signal_group(self, number):
+        """Sends a signal to the shell and to what runs in its process group."""
+        try:
+            os.killpg(self.process.pid, number)
+        except ProcessLookupError:
+            pass
 
     def kill(self):
         """Ends the shell and all that runs in its process group."""
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        self.signal_group(signal.SIGKILL)
 
     def close(self):
         self.kill()
         self.process.wait()
         self.guard.kill()
         self.guard.wait()
-        for file in (self.guard.stdin, self.process.stdin, self.process.stdout, self.process.stderr):
+        for file in (self.guard.stdin, self.process.stdout, self.process.stderr):
             file.close()
-        for fd in (self.status, self.ended, self.cell):
+        for fd in (self.status, self.requests, self.ended, self.cell):
             os.close(fd)
 
 
@@ -200,6 +282,7 @@ class BashKernel(WrapperKernel):
         if self.shell.has_ended():  # somebody killed it between two cells
             self.new_shell()
         shell = self.shell
+        shell.interrupted = False
         with self.on_interrupt(shell.interrupt):
             status = shell.run(code, self.say)
         self.finish_output()

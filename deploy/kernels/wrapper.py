@@ -22,6 +22,8 @@ class WrapperKernel(Kernel):
         super().__init__(**arguments)
         self.silent = False
         self.decoders = {}
+        self.stop_cell = None  # what SIGINT calls
+        self.interrupted_early = False
 
     def say(self, stream, data, final=False):
         """Sends bytes as output on the stream "stdout" or "stderr". A character may be split over two calls; final ends that."""
@@ -48,14 +50,28 @@ class WrapperKernel(Kernel):
             self.send_response(self.iopub_socket, "error", error)
         return {"status": "error", "execution_count": self.execution_count, **error}
 
+    def pre_handler_hook(self):
+        """Called by ipykernel before it handles a request. It would let SIGINT raise KeyboardInterrupt at any line of its own, too, and a
+        cell that is interrupted there never gets its reply."""
+        self.interrupted_early = False
+        self.saved_sigint_handler = signal.signal(signal.SIGINT, self.take_interrupt)
+
+    def take_interrupt(self, number, frame):
+        if self.stop_cell:
+            self.stop_cell()
+        else:
+            self.interrupted_early = True
+
     @contextlib.contextmanager
     def on_interrupt(self, interrupt):
-        """While the block runs, SIGINT calls interrupt instead of raising KeyboardInterrupt at any line of ours."""
-        before = signal.signal(signal.SIGINT, lambda number, frame: interrupt())
+        """While the block runs, SIGINT calls interrupt; at its begin, too, when SIGINT came since ipykernel got the request."""
+        self.stop_cell = interrupt
         try:
+            if self.interrupted_early:
+                interrupt()
             yield
         finally:
-            signal.signal(signal.SIGINT, before)
+            self.stop_cell = None
 
 
 def main(kernel_class):

@@ -1,0 +1,93 @@
+package cells_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	gen "sandbox.internal/gen/execd"
+)
+
+// interrupts is how many signals a kernel gets in TestInterruptsAtRandomMoments.
+const interrupts = 1000
+
+// TestInterruptsAtRandomMoments: a kernel of ours (deploy/kernels) gets SIGINT again and again, whatever it does at that moment, while other
+// processes want its processor. A cell either does what it says or is interrupted; none runs a part of a command, or the output of
+// another, and what the kernel knew it still knows.
+func TestInterruptsAtRandomMoments(t *testing.T) {
+	d := sandboxDirect(t)
+	d.background(t, "timeout 300 sh -c 'while :; do :; done'")
+	for _, test := range []struct {
+		language
+		upTo int // milliseconds between two signals
+	}{{bash(), 15}, {java(), 60}} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			id := d.newContext(t, test.name)
+			d.run(t, id, test.set).good(t)
+			pid, err := strconv.Atoi(strings.TrimSpace(d.run(t, id, test.pid).good(t).text("stdout")))
+			must(t, err)
+			signals := d.background(t, fmt.Sprintf(
+				`bash -c 'for ((i = 0; i < %d; i++)); do sleep "$(printf 0.%%03d $((RANDOM %% %d)))"; kill -INT %d || exit; done'`,
+				interrupts, test.upTo, pid))
+			var slow strings.Builder
+			for i := range slowLines {
+				fmt.Fprintln(&slow, i)
+			}
+			cells := []struct{ code, stdout string }{{test.get, "42\n"}, {test.print, "to out\n"}, {test.slow, slow.String()}}
+			whole, cut := 0, 0
+			for i := 0; d.runs(t, signals); i++ {
+				cell := cells[i%len(cells)]
+				events := d.run(t, id, cell.code)
+				out, end := events.text("stdout"), events.end()
+				switch {
+				case end.Type == "execution_complete" && out == cell.stdout:
+					whole++
+				case end.Type == "error" && end.Error.Ename == "KeyboardInterrupt" && strings.HasPrefix(cell.stdout, strings.TrimSuffix(out, "\n")):
+					cut++
+				default:
+					t.Fatalf("cell %d, %s: stdout %q, stderr %q, %s", i, cell.code, out, events.text("stderr"), end.data)
+				}
+			}
+			test.remembers(t, d, id)
+			if whole == 0 || cut == 0 {
+				t.Errorf("%d cells ran to their end and %d were interrupted: the test needs both", whole, cut)
+			}
+			if got := d.command(t, "kill -0 "+strconv.Itoa(pid)+" && echo lives"); got != "lives" {
+				t.Error("the kernel is another one")
+			}
+			t.Logf("%d signals: %d cells ran to their end, %d were interrupted", interrupts, whole, cut)
+		})
+	}
+}
+
+// background starts a command beside the kernels and returns its id.
+func (d *daemon) background(t *testing.T, command string) string {
+	t.Helper()
+	background := true
+	answer, err := d.client.RunCommand(t.Context(), gen.CommandRequest{Command: command, Background: &background})
+	must(t, err)
+	response, err := gen.ParseRunCommandResponse(answer)
+	must(t, err)
+	if response.JSON200 == nil {
+		t.Fatalf("%s: %s: %s", command, response.Status(), response.Body)
+	}
+	return response.JSON200.ID
+}
+
+// runs reports whether a command has not ended. It fails when the command has ended badly.
+func (d *daemon) runs(t *testing.T, id string) bool {
+	t.Helper()
+	answer, err := d.client.GetCommandStatus(t.Context(), id)
+	must(t, err)
+	response, err := gen.ParseGetCommandStatusResponse(answer)
+	must(t, err)
+	if response.JSON200 == nil {
+		t.Fatalf("status of a command: %s: %s", response.Status(), response.Body)
+	}
+	if code := response.JSON200.ExitCode; !response.JSON200.Running && (code == nil || *code != 0) {
+		t.Fatalf("a command ended with %+v", response.JSON200)
+	}
+	return response.JSON200.Running
+}
