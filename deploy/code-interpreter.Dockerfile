@@ -2,11 +2,19 @@
 # bin/ (deno, gonb, goimports), go/ (the Go toolchain), kernels/ (deploy/kernels) and the settings that execd gives to IPython kernels, which
 # those of a Jupyter Server need as well. npm and Go modules are fetched outside.
 FROM sandbox/base:dev
-RUN apt-get update \
+# Not unpacked: documentation (a package of Java needs the folder of one manual), translations, the tests of Python packages, the tables that
+# fonttools' own builds read, and what jlink alone takes of a JDK. A build that fails leaves no image, so dpkg need not sync every file.
+# python3-munkres stands in for python3-scipy, as matplotlib's dependencies allow: scipy would bring two compilers and Boost, 560 MB.
+RUN printf 'path-exclude=%s\n' '/usr/share/doc/*' '/usr/share/man/*' '/usr/share/info/*' '/usr/share/locale/*' '/usr/share/unicode/*' \
+        '/usr/lib/jvm/*/jmods/*' '/usr/lib/python3/dist-packages/*/tests/*' >/etc/dpkg/dpkg.cfg.d/code-interpreter \
+    && echo 'path-include=/usr/share/doc/*/copyright' >>/etc/dpkg/dpkg.cfg.d/code-interpreter \
+    && mkdir -p /usr/share/man/man1 \
+    && echo force-unsafe-io >/etc/dpkg/dpkg.cfg.d/unsafe-io \
+    && apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-        git jupyter-server openjdk-17-jdk-headless procps \
+        git jupyter-server openjdk-17-jdk-headless procps python3-munkres \
         python3-ipykernel python3-jupyter-client python3-jupyter-server python3-matplotlib python3-numpy python3-pandas \
-    && rm -rf /var/lib/apt/lists/*
+    && rm -rf /etc/dpkg/dpkg.cfg.d/unsafe-io /var/cache/apt /var/lib/apt/lists/*
 COPY go /usr/local/go
 COPY bin /usr/local/bin
 COPY kernels/specs /usr/local/share/jupyter/kernels

@@ -56,4 +56,6 @@ cp -r deploy/kernels "$context/kernels"
 cp runtime/jupyter/ipython_kernel_config.py "$context/"
 cp -r "$(go env GOROOT)" "$context/go"
 chmod -R u+w "$context/go" # a toolchain in the module cache is read-only
-rm -rf "$context/go"/{.git,api,doc,test}
+# No program that uses the standard library needs its tests.
+rm -rf "$context/go"/{.git,api,doc,misc,test}
+find "$context/go/src" \( -name testdata -type d -o -name '*_test.go' \) -prune -exec rm -rf {} +
