@@ -1,11 +1,13 @@
 import java.io.ByteArrayOutputStream;
 import java.io.DataInputStream;
-import java.io.DataOutputStream;
 import java.io.EOFException;
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.OutputStream;
 import java.io.PrintStream;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Locale;
@@ -31,6 +33,7 @@ import jdk.jshell.execution.LocalExecutionControlProvider;
  * (System.exit, a crash) the kernel sees and starts another.
  */
 final class JShellHost {
+    private static final int FRAME_HEADER = 5; // bytes: the kind and the length
     private static final long STOP_EVERY_MILLIS = 100;
     private static final int EXIT_UNSTOPPABLE = 137;
     private static final long KILL_AFTER_MILLIS = 2000;
@@ -38,20 +41,16 @@ final class JShellHost {
             "java.io.*", "java.math.*", "java.net.*", "java.nio.file.*", "java.time.*", "java.util.*", "java.util.concurrent.*",
             "java.util.function.*", "java.util.regex.*", "java.util.stream.*");
 
-    private final DataOutputStream out;
+    private final FileOutputStream out = new FileOutputStream(FileDescriptor.out);
     private final LinkedBlockingQueue<String> cells = new LinkedBlockingQueue<>();
     private JShell shell;
     private final Object ending = new Object(); // held while running becomes 0, and while the cell that runs is stopped
     private volatile int running; // the number of the cell that runs, 0 for none
     private volatile boolean interrupted;
 
-    private JShellHost(OutputStream out) {
-        this.out = new DataOutputStream(out);
-    }
-
     public static void main(String[] arguments) throws IOException {
         InputStream requests = System.in;
-        JShellHost host = new JShellHost(System.out);
+        JShellHost host = new JShellHost();
         // From here on these names belong to the cells.
         System.setIn(InputStream.nullInputStream());
         System.setOut(host.new Frames('o'));
@@ -236,12 +235,16 @@ final class JShellHost {
         send(kind, bytes, 0, bytes.length);
     }
 
-    private synchronized void send(char kind, byte[] bytes, int offset, int length) {
+    /**
+     * Sends a frame by one call of native code. An interrupt stops the cell's thread wherever it is in Java code (Thread.stop), so a frame
+     * that is written in parts could be cut, and whatever follows it would be taken for the rest.
+     */
+    private void send(char kind, byte[] bytes, int offset, int length) {
+        byte[] frame = ByteBuffer.allocate(FRAME_HEADER + length).put((byte) kind).putInt(length).put(bytes, offset, length).array();
         try {
-            out.writeByte(kind);
-            out.writeInt(length);
-            out.write(bytes, offset, length);
-            out.flush();
+            synchronized (out) {
+                out.write(frame);
+            }
         } catch (IOException kernelHasEnded) {
             Runtime.getRuntime().halt(0);
         }
