@@ -123,7 +123,20 @@ final class JShellHost {
             synchronized (ending) {
                 running = 0;
             }
+            if (interrupted) {
+                dropHalfLines();
+            }
             send('d', "");
+        }
+    }
+
+    /** Replaces our streams, whose buffers may hold what a stopped thread had not finished printing: it would become output of the next cell. */
+    private void dropHalfLines() {
+        if (System.out instanceof Frames) {
+            System.setOut(new Frames('o'));
+        }
+        if (System.err instanceof Frames) {
+            System.setErr(new Frames('e'));
         }
     }
 
