@@ -564,6 +564,9 @@ type SandboxEvent struct {
 	// Example: {"name":"nightly-run","team":"research"}
 	Metadata Metadata `json:"metadata,omitempty"`
 
+	// MetadataRemoved The keys that were removed from the metadata. Absent when none was.
+	MetadataRemoved []string `json:"metadataRemoved,omitempty"`
+
 	// NetworkPolicy What the sandbox may reach. It requires bridge mode and a configured egress
 	// image. An empty policy allows everything.
 	NetworkPolicy *NetworkPolicy `json:"networkPolicy,omitempty"`
@@ -612,7 +615,8 @@ type SandboxEvent struct {
 	// - `progress`: how provisioning goes on within its stage, at most every 5 seconds; later,
 	//   what became of the guard of the egress sidecar.
 	// - `renewed`: the expiry is now `expiresAt`.
-	// - `metadata`: all of the metadata is now `metadata`.
+	// - `metadata`: the keys of `metadata` were set to its values, those of
+	//   `metadataRemoved` were removed, and all others stayed.
 	// - `networkPolicy`: the network policy is now `networkPolicy`.
 	// - `forgotten`: the record of the ended sandbox is gone. It is the sandbox's last event.
 	// - `reset`: events that were asked for are forgotten, or the id is of another

@@ -3,8 +3,12 @@ package api_test
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"reflect"
+	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -269,5 +273,40 @@ func TestEndpointHost(t *testing.T) {
 				t.Errorf("%+v, want %+v", *response.JSON200, want)
 			}
 		})
+	}
+}
+
+// A list is written as its client takes it: what the service holds of it does not grow with the metadata.
+func TestListStreams(t *testing.T) {
+	b := newBackend()
+	b.sandbox.Metadata = map[string]string{}
+	for i := range 225 {
+		b.sandbox.Metadata[strconv.Itoa(i)] = strings.Repeat("x", 4000)
+	}
+	const items = 200 // 180 MB
+	b.listing = lifecycle.Listing{Items: slices.Repeat([]lifecycle.Sandbox{b.sandbox}, items), Total: items}
+	s := serve(t, b)
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/v1/sandboxes?pageSize=1000", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := transport.RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if _, err := io.ReadFull(response.Body, make([]byte, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	runtime.GC()
+	var memory runtime.MemStats
+	if runtime.ReadMemStats(&memory); memory.HeapAlloc > 64<<20 {
+		t.Errorf("while a client reads a list of 180 MB, %d MB are in use", memory.HeapAlloc>>20)
+	}
+	rest, err := io.Copy(io.Discard, response.Body)
+	if want := int64(items) * 225 * 4000; err != nil || rest < want-1<<20 {
+		t.Errorf("the rest has %d bytes, %v", rest, err)
 	}
 }

@@ -125,7 +125,7 @@ func writeEvent(out *serve.EventStream, id int64, event any) error {
 	return nil
 }
 
-// metadataEvent shows metadata even when there is none left.
+// metadataEvent shows the keys that were set even when none was.
 type metadataEvent struct {
 	gen.SandboxEvent
 	Metadata gen.Metadata `json:"metadata"`
@@ -150,6 +150,7 @@ func toEvent(e lifecycle.Event) any {
 			event.NetworkPolicy = &policy
 		}
 	case lifecycle.EventMetadata:
+		event.MetadataRemoved = e.Removed
 		return metadataEvent{event, toMetadata(e.Metadata)}
 	}
 	if e.Reason != "" {

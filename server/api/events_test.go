@@ -52,7 +52,7 @@ func TestEventStream(t *testing.T) {
 			event(12, lifecycle.Event{Type: lifecycle.EventProgress, Reason: lifecycle.ReasonImagePulling, Message: ""}),
 			event(13, lifecycle.Event{Type: lifecycle.EventRenewed, ExpiresAt: birth.Add(time.Hour)}),
 			event(14, lifecycle.Event{Type: lifecycle.EventMetadata, Metadata: map[string]string{"name": "x"}}),
-			event(15, lifecycle.Event{Type: lifecycle.EventMetadata}),
+			event(15, lifecycle.Event{Type: lifecycle.EventMetadata, Removed: []string{"name"}}),
 			event(16, lifecycle.Event{Type: lifecycle.EventForgotten}),
 		}},
 	}
@@ -72,7 +72,7 @@ func TestEventStream(t *testing.T) {
 		`id: 12|{"message":"","reason":"IMAGE_PULLING",` + head + at + `,"type":"progress"}`,
 		`id: 13|{"expiresAt":"2026-11-21T13:00:00.123456789Z",` + head + at + `,"type":"renewed"}`,
 		`id: 14|{` + head + at + `,"type":"metadata","metadata":{"name":"x"}}`,
-		`id: 15|{` + head + at + `,"type":"metadata","metadata":{}}`,
+		`id: 15|{"metadataRemoved":["name"],` + head + at + `,"type":"metadata","metadata":{}}`,
 		`id: 16|{` + head + at + `,"type":"forgotten"}`,
 	}
 	got := strings.Split(strings.TrimSuffix(string(r.Body), "\n\n"), "\n\n")

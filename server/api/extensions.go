@@ -1,11 +1,14 @@
 package api
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
+	"io"
 	"net/http"
 
 	gen "sandbox.internal/gen/lifecycle"
+	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -39,7 +42,10 @@ func (a sandboxAnswer) VisitGetSandboxResponse(w http.ResponseWriter) error {
 	return writeJSON(w, &body)
 }
 
-// listAnswer is the answer with a page of sandboxes.
+// listBuffer is how much of a list waits for its client, in bytes.
+const listBuffer = 32 << 10
+
+// listAnswer is the answer with a page of sandboxes. It is written sandbox by sandbox: a thousand of them may have a gigabyte of metadata.
 type listAnswer struct {
 	listing lifecycle.Listing
 	page    lifecycle.Page
@@ -47,41 +53,49 @@ type listAnswer struct {
 
 // VisitListSandboxesResponse implements the generated interface.
 func (a listAnswer) VisitListSandboxesResponse(w http.ResponseWriter) error {
-	var body bytes.Buffer
-	body.WriteString(`{"items":[`)
-	for i, sandbox := range a.listing.Items {
-		if i > 0 {
-			body.WriteByte(',')
-		}
-		if err := writeSandbox(&body, sandbox); err != nil {
-			return err
-		}
-	}
 	pagination, err := json.Marshal(toPagination(a.listing.Total, a.page))
 	if err != nil {
 		return err
 	}
-	body.WriteString(`],"pagination":`)
-	body.Write(pagination)
-	body.WriteString("}\n")
-	return writeJSON(w, &body)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusOK)
+	body := bufio.NewWriterSize(serve.BoundedWriter(w, 0), listBuffer)
+	_, _ = body.WriteString(`{"items":[`)
+	for i := range a.listing.Items {
+		if i > 0 {
+			_ = body.WriteByte(',')
+		}
+		if err := writeSandbox(body, a.listing.Items[i]); err != nil {
+			return err
+		}
+	}
+	_, _ = body.WriteString(`],"pagination":`)
+	_, _ = body.Write(pagination)
+	_, _ = body.WriteString("}\n")
+	return body.Flush()
+}
+
+// jsonWriter is a [bytes.Buffer] or a [bufio.Writer].
+type jsonWriter interface {
+	io.Writer
+	io.ByteWriter
+	io.StringWriter
 }
 
 // writeSandbox writes a sandbox as JSON, and its extensions byte for byte.
-func writeSandbox(body *bytes.Buffer, sandbox lifecycle.Sandbox) error {
+func writeSandbox(body jsonWriter, sandbox lifecycle.Sandbox) error {
 	data, err := json.Marshal(toSandbox(sandbox))
 	if err != nil {
 		return err
 	}
 	if sandbox.Extensions == nil {
-		body.Write(data)
-		return nil
+		_, err := body.Write(data)
+		return err
 	}
-	body.Write(bytes.TrimSuffix(data, []byte("}"))) // there are other members: the id
-	body.WriteString(`,"extensions":`)
-	body.Write(sandbox.Extensions)
-	body.WriteByte('}')
-	return nil
+	_, _ = body.Write(bytes.TrimSuffix(data, []byte("}"))) // there are other members: the id
+	_, _ = body.WriteString(`,"extensions":`)
+	_, _ = body.Write(sandbox.Extensions)
+	return body.WriteByte('}')
 }
 
 func writeJSON(w http.ResponseWriter, body *bytes.Buffer) error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"maps"
 	"reflect"
 	"sync"
 	"time"
@@ -17,11 +16,12 @@ import (
 // same at every replica, as the versions are the cluster's one sequence; and sequences have gaps.
 const placeBits = 6
 
-// maxEvents is how many events a replica remembers, and dropEvents how many of the oldest go when there are more.
-const maxEvents, dropEvents = 20000, 4000
+// maxEvents and maxEventBytes bound the events that a replica remembers: how many, and how many bytes ([sizeOf]). When there are more, the
+// oldest fifth goes.
+const maxEvents, maxEventBytes = 20000, 32 << 20
 
-// feedPage is how many events a feed hands out at once.
-const feedPage = 256
+// feedPage and feedBytes bound what a feed hands out at once: so many events, and none once they have so many bytes.
+const feedPage, feedBytes = 256, 256 << 10
 
 // sequenceAfter is greater than the sequence of every event that versions up to this one show.
 func sequenceAfter(version uint64) int64 { return int64(version)<<placeBits | (1<<placeBits - 1) }
@@ -31,6 +31,7 @@ type journal struct {
 	mu      sync.Mutex
 	last    map[string]*entry // the newest version of each sandbox that was compared
 	events  []lifecycle.Event // by sequence
+	bytes   int               // of events
 	floor   int64             // events up to this sequence are unknown here
 	newest  int64             // everything up to this sequence is told
 	changed chan struct{}     // closed, and replaced, when there is more to tell
@@ -44,7 +45,7 @@ func newJournal() *journal {
 func (j *journal) begin(version uint64, listed map[string]*entry) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.last, j.events = listed, nil
+	j.last, j.events, j.bytes = listed, nil, 0
 	j.floor = sequenceAfter(version)
 	j.newest = j.floor
 	j.tell()
@@ -72,13 +73,43 @@ func (j *journal) take(e *entry, deleted bool, now time.Time) []lifecycle.Event 
 		delete(j.last, id)
 	}
 	j.events = append(j.events, events...)
-	if len(j.events) > maxEvents {
-		j.floor = j.events[dropEvents-1].Sequence
-		j.events = append([]lifecycle.Event(nil), j.events[dropEvents:]...)
+	for i := range events {
+		j.bytes += sizeOf(&events[i])
+	}
+	if len(j.events) > maxEvents || j.bytes > maxEventBytes {
+		j.drop()
 	}
 	j.newest = max(j.newest, sequenceAfter(e.version))
 	j.tell()
 	return events
+}
+
+// drop forgets the oldest events until there is room for a fifth of what is remembered at most.
+func (j *journal) drop() {
+	n := 0
+	for ; n < len(j.events) && (len(j.events)-n > maxEvents/5*4 || j.bytes > maxEventBytes/5*4); n++ {
+		j.floor = j.events[n].Sequence
+		j.bytes -= sizeOf(&j.events[n])
+	}
+	j.events = append([]lifecycle.Event(nil), j.events[n:]...) // a new array: the old one holds what is forgotten
+}
+
+// sizeOf is about how many bytes of memory an event takes.
+func sizeOf(event *lifecycle.Event) int {
+	const fields, entry = 512, 64 // of the event itself, and of each entry of its lists
+	size := fields + len(event.Message)
+	for key, value := range event.Metadata {
+		size += entry + len(key) + len(value)
+	}
+	for _, key := range event.Removed {
+		size += entry + len(key)
+	}
+	if event.NetworkPolicy != nil {
+		for _, rule := range event.NetworkPolicy.Egress {
+			size += entry + len(rule.Target)
+		}
+	}
+	return size
 }
 
 func (j *journal) tell() {
@@ -102,8 +133,8 @@ func difference(before, after *entry, deleted bool, now time.Time) (events []lif
 		events = append(events, stages(before, after)...)
 	} else {
 		was := before.sandbox
-		if !maps.Equal(was.Metadata, is.Metadata) {
-			add(lifecycle.Event{Type: lifecycle.EventMetadata, Time: touched, Metadata: is.Metadata})
+		if set, removed := lifecycle.DiffMetadata(was.Metadata, is.Metadata); len(set)+len(removed) > 0 {
+			add(lifecycle.Event{Type: lifecycle.EventMetadata, Time: touched, Metadata: set, Removed: removed})
 		}
 		if !was.ExpiresAt.Equal(is.ExpiresAt) {
 			add(lifecycle.Event{Type: lifecycle.EventRenewed, Time: touched, ExpiresAt: is.ExpiresAt})
@@ -248,14 +279,15 @@ func (f *feed) read() (batch lifecycle.EventBatch, more <-chan struct{}) {
 			low = middle + 1
 		}
 	}
+	bytes := 0
 	for _, event := range j.events[low:] {
-		if len(batch.Events) == feedPage {
+		if len(batch.Events) == feedPage || bytes >= feedBytes {
 			batch.Cursor = f.cursor
 			return batch, j.changed
 		}
 		f.cursor = event.Sequence
 		if (f.id == "" || f.id == event.SandboxID) && (f.owner == nil || *f.owner == event.Owner) {
-			batch.Events = append(batch.Events, event)
+			batch.Events, bytes = append(batch.Events, event), bytes+sizeOf(&event)
 			f.ended = f.id != "" && event.Type == lifecycle.EventForgotten
 		}
 	}

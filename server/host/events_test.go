@@ -322,3 +322,56 @@ func TestStagesOverARestart(t *testing.T) {
 		t.Errorf("stored: %s", got)
 	}
 }
+
+// A feed reads large events a few at a time, and an event has what changed and nothing else.
+func TestFeedOfLargeMetadata(t *testing.T) {
+	m := newMachine(t).start()
+	id := m.running()
+	feed := m.follow(lifecycle.EventSelection{SandboxID: id})
+	large := map[string]*string{}
+	for i := range 200 {
+		value := strings.Repeat("x", 4000)
+		large["key"+itoa(i)] = &value
+	}
+	change := func(patch map[string]*string) {
+		t.Helper()
+		if _, err := m.host.UpdateMetadata(t.Context(), id, patch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 5 {
+		change(large)
+		change(map[string]*string{"key0": nil, "absent": nil})
+	}
+	last := "last"
+	change(map[string]*string{"key1": &last})
+	var changes []lifecycle.Event
+	for len(changes) == 0 || changes[len(changes)-1].Metadata["key1"] != last {
+		batch, err := feed.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		bytes := 0
+		for _, e := range batch.Events {
+			for key, value := range e.Metadata {
+				bytes += len(key) + len(value)
+			}
+			if e.Type == lifecycle.EventMetadata {
+				changes = append(changes, e)
+			}
+		}
+		if bytes > 1<<20+256<<10 {
+			t.Errorf("a batch has %d bytes of metadata", bytes)
+		}
+	}
+	for i, e := range changes {
+		switch {
+		case i == 0 && len(e.Metadata) == 200 && e.Removed == nil:
+		case i == 10 && len(e.Metadata) == 1 && e.Metadata["key1"] == last && e.Removed == nil:
+		case i%2 == 1 && e.Metadata == nil && slices.Equal(e.Removed, []string{"key0"}):
+		case i > 0 && i%2 == 0 && len(e.Metadata) == 1 && len(e.Metadata["key0"]) == 4000 && e.Removed == nil:
+		default:
+			t.Errorf("change %d of %d sets %d keys and removes %q", i, len(changes), len(e.Metadata), e.Removed)
+		}
+	}
+}

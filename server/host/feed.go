@@ -3,14 +3,16 @@ package host
 import (
 	"context"
 	"io"
+	"math"
 	"slices"
 	"sync"
 
 	"sandbox.internal/server/lifecycle"
 )
 
-// feedPage is how many events a feed reads at once.
-const feedPage = 256
+// feedPage and feedBytes bound what a feed reads at once: so many events, and none once they have so many bytes. An event may have more
+// than a megabyte, because metadata and policies may.
+const feedPage, feedBytes = 256, 256 << 10
 
 // bulletin wakes those who follow events. It carries no events: feeds read them from the store, at their own pace, so that nobody who
 // writes waits for somebody who reads.
@@ -52,13 +54,13 @@ func (h *Host) Events(ctx context.Context, selection lifecycle.EventSelection) (
 		}
 	}
 	f := &feed{host: h, woken: make(chan struct{}, 1), behind: true}
-	f.query = lifecycle.EventQuery{SandboxID: selection.SandboxID, Owner: selection.Owner, Limit: feedPage}
+	f.query = lifecycle.EventQuery{SandboxID: selection.SandboxID, Owner: selection.Owner, Limit: feedPage, Bytes: feedBytes}
 	// From here on nothing is missed: what comes before the first look is found by it, what comes after wakes the feed.
 	h.bulletin.mu.Lock()
 	h.bulletin.feeds[f] = struct{}{}
 	h.bulletin.mu.Unlock()
 
-	bounds, err := h.Store.Events(ctx, lifecycle.EventQuery{})
+	bounds, err := h.Store.Events(ctx, lifecycle.EventQuery{After: math.MaxInt64})
 	if err != nil {
 		f.Close()
 		return nil, err
@@ -133,7 +135,7 @@ func (f *feed) read(ctx context.Context) (lifecycle.EventBatch, error) {
 	}
 	// What the page does not show up to its newest belongs to others.
 	f.query.After = max(f.query.After, page.Newest)
-	if f.behind = len(page.Events) == f.query.Limit; f.behind {
+	if f.behind = page.More; f.behind {
 		f.query.After = page.Events[len(page.Events)-1].Sequence
 	}
 	if n := len(page.Events); n > 0 && f.query.SandboxID != "" {

@@ -25,6 +25,7 @@ type Store interface {
 	Forget(ctx context.Context, id string, events ...lifecycle.Event) error
 
 	// Events returns what matches, and the bounds of what is kept. TrimEvents forgets what is older than notBefore or in excess of keep.
+	// The store may forget the oldest ones at any time.
 	Events(ctx context.Context, query lifecycle.EventQuery) (lifecycle.EventPage, error)
 	TrimEvents(ctx context.Context, keep int, notBefore time.Time) error
 

@@ -242,7 +242,7 @@ func (h *Host) UpdateMetadata(ctx context.Context, id string, patch map[string]*
 		record := a.record
 		record.Sandbox.Metadata = merged
 		event := a.event(lifecycle.EventMetadata)
-		event.Metadata = merged
+		event.Metadata, event.Removed = lifecycle.DiffMetadata(a.record.Sandbox.Metadata, merged)
 		return a.commit(record, event)
 	})
 	return maps.Clone(merged), err

@@ -23,8 +23,9 @@ const (
 	// firstPause and longestPause are the pauses between attempts to reconnect.
 	firstPause   = 100 * time.Millisecond
 	longestPause = 10 * time.Second
-	// longestEvent bounds an event, in bytes. Metadata is at most 1 MiB, which JSON escapes can make six times as long.
-	longestEvent = 8 << 20
+	// longestEvent bounds an event, in bytes. A change of metadata sets and removes at most 1 MiB each, which JSON escapes can make six
+	// times as long.
+	longestEvent = 16 << 20
 )
 
 // follower keeps the table as the service's events say. It is used by one goroutine.

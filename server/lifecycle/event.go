@@ -42,8 +42,9 @@ type Event struct {
 	Elapsed time.Duration `json:",omitempty"`
 	// ExpiresAt is the expiry that an EventRenewed tells.
 	ExpiresAt time.Time `json:",omitzero"`
-	// Metadata is all of the metadata after an EventMetadata.
+	// Metadata has the keys that an EventMetadata set, with their new values, and Removed those that it removed, sorted.
 	Metadata map[string]string `json:",omitempty"`
+	Removed  []string          `json:",omitempty"`
 	// NetworkPolicy is the policy in force after an EventPolicy.
 	NetworkPolicy *NetworkPolicy `json:",omitempty"`
 }
@@ -103,6 +104,7 @@ type EventQuery struct {
 	SandboxID string  // empty means those of every sandbox
 	Owner     *string // nil means those of every owner
 	Limit     int     // at most so many, the oldest
+	Bytes     int     // no more once they have so many bytes, as they are stored; 0 means no bound
 }
 
 // EventPage is what a query found, and the bounds of what there was at that moment.
@@ -110,6 +112,8 @@ type EventPage struct {
 	Events []Event // in the order of their sequence
 	// Newest is the greatest sequence ever given out. Oldest is the smallest one still kept, Newest+1 when none is.
 	Oldest, Newest int64
+	// More says that the events end at a bound of the query: others may follow them.
+	More bool
 }
 
 // EventSelection says which events a client wants to follow.

@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"maps"
 	"net/url"
+	"slices"
 	"strings"
 )
 
@@ -21,6 +22,26 @@ func MergeMetadata(metadata map[string]string, patch map[string]*string) (map[st
 		}
 	}
 	return merged, validateMetadata(merged)
+}
+
+// DiffMetadata returns what makes of one metadata another: the keys to set, with their values, and those to remove, sorted. Both are nil
+// when there are none.
+func DiffMetadata(before, after map[string]string) (set map[string]string, removed []string) {
+	for key, value := range after {
+		if old, had := before[key]; !had || old != value {
+			if set == nil {
+				set = make(map[string]string)
+			}
+			set[key] = value
+		}
+	}
+	for key := range before {
+		if _, has := after[key]; !has {
+			removed = append(removed, key)
+		}
+	}
+	slices.Sort(removed)
+	return set, removed
 }
 
 // ParseMetadataFilter reads the value of the metadata query parameter, percent-decoded once as every query parameter is: pairs of

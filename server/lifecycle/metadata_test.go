@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -115,5 +116,16 @@ func TestMergeMetadata(t *testing.T) {
 		if _, err := lifecycle.MergeMetadata(full, patch); err == nil || !strings.Contains(err.Error(), "metadata") {
 			t.Errorf("%v: %v", patch, err)
 		}
+	}
+}
+
+func TestDiffMetadata(t *testing.T) {
+	before := map[string]string{"same": "1", "changed": "1", "gone": "1", "away": "1"}
+	set, removed := lifecycle.DiffMetadata(before, map[string]string{"same": "1", "changed": "2", "new": ""})
+	if want := map[string]string{"changed": "2", "new": ""}; !maps.Equal(set, want) || !slices.Equal(removed, []string{"away", "gone"}) {
+		t.Errorf("set %v, removed %v", set, removed)
+	}
+	if set, removed := lifecycle.DiffMetadata(before, before); set != nil || removed != nil {
+		t.Errorf("of what is the same: set %v, removed %v", set, removed)
 	}
 }

@@ -11,6 +11,10 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
+// keptEventBytes bounds the events that are kept, in bytes of their JSON. What is in excess goes, from the oldest on, with the transaction
+// that brings it: no client can fill the disk with events.
+const keptEventBytes = 64 << 20
+
 // newestSQL is the greatest sequence that was ever given out.
 const newestSQL = `SELECT seq FROM sqlite_sequence WHERE name = 'events'`
 
@@ -54,29 +58,35 @@ func (s *Store) events(ctx context.Context, query lifecycle.EventQuery) (page li
 		return page, err
 	}
 	defer func() { _ = rows.Close() }()
+	bytes := 0
 	for rows.Next() {
-		event, err := scanEvent(rows)
+		event, size, err := scanEvent(rows)
 		if err != nil {
 			return page, err
 		}
-		page.Events = append(page.Events, event)
+		page.Events, bytes = append(page.Events, event), bytes+size
+		if len(page.Events) == query.Limit || query.Bytes > 0 && bytes >= query.Bytes {
+			page.More = true
+			return page, nil
+		}
 	}
 	return page, rows.Err()
 }
 
-func scanEvent(rows *sql.Rows) (event lifecycle.Event, err error) {
+// scanEvent returns an event, and its size as it is stored, in bytes.
+func scanEvent(rows *sql.Rows) (event lifecycle.Event, size int, err error) {
 	var sequence, at int64
 	var sandboxID, owner string
-	var data []byte
+	var data sql.RawBytes // until the next row
 	if err := rows.Scan(&sequence, &sandboxID, &owner, &at, &data); err != nil {
-		return event, err
+		return event, 0, err
 	}
 	if err := json.Unmarshal(data, &event); err != nil {
-		return event, fmt.Errorf("event %d is damaged: %w", sequence, err)
+		return event, 0, fmt.Errorf("event %d is damaged: %w", sequence, err)
 	}
 	event.Sequence, event.SandboxID, event.Owner = sequence, sandboxID, owner
 	event.Time = time.Unix(0, at).UTC()
-	return event, nil
+	return event, len(data), nil
 }
 
 // TrimEvents forgets events from the oldest on: those that are older than notBefore, and those in excess of the newest keep ones.
@@ -122,6 +132,12 @@ func insertEvents(stmts *statements, events []encodedEvent) error {
 		if err := execute(stmts.insertEvent, event.SandboxID, event.Owner, event.Time.UnixNano(), event.data); err != nil {
 			return fmt.Errorf("store: insert an event of sandbox %q: %w", event.SandboxID, err)
 		}
+	}
+	if len(events) == 0 {
+		return nil
+	}
+	if err := execute(stmts.boundEvents, keptEventBytes); err != nil {
+		return fmt.Errorf("store: forget events: %w", err)
 	}
 	return nil
 }

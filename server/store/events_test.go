@@ -8,6 +8,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -56,7 +57,7 @@ func TestEventRoundTrip(t *testing.T) {
 		{Type: lifecycle.EventState, From: lifecycle.StatePending, To: lifecycle.StateFailed, Reason: lifecycle.ReasonOOMKilled, Message: "<&>\n"},
 		{Type: lifecycle.EventStage, Stage: lifecycle.StagePulled, Took: 3, Elapsed: 5},
 		{Type: lifecycle.EventRenewed, ExpiresAt: birth.Add(time.Hour)},
-		{Type: lifecycle.EventMetadata, Metadata: map[string]string{"name": "x"}},
+		{Type: lifecycle.EventMetadata, Metadata: map[string]string{"name": "x"}, Removed: []string{"team"}},
 		{Type: lifecycle.EventForgotten},
 	}
 	for i := range all {
@@ -229,4 +230,86 @@ func TestLogs(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("a", nil, false)
+}
+
+// large returns an event of so many bytes, and a few more.
+func large(id string, size int) lifecycle.Event {
+	return lifecycle.Event{SandboxID: id, Type: lifecycle.EventMetadata, Time: birth, Metadata: map[string]string{"x": strings.Repeat("x", size)}}
+}
+
+// Large events push out the oldest ones with the transaction that brings them, whatever the next sweep would do.
+func TestKeptEventsAreBoundedInBytes(t *testing.T) {
+	ctx, dir := t.Context(), t.TempDir()
+	s := open(t, dir)
+	insert(t, s, record("a"))
+	const bound, size, changes = 64 << 20, 1 << 20, 80
+	for i := range changes {
+		if i == changes/2 {
+			s = reopen(t, s, dir) // the count goes on after a restart
+		}
+		if err := s.Save(ctx, record("a"), large("a", size)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bytes, most := 0, 0
+	for after, more := int64(0), true; more; {
+		found := page(t, s, lifecycle.EventQuery{After: after, Limit: 10})
+		for _, e := range found.Events {
+			bytes, after = bytes+len(e.Metadata["x"]), e.Sequence
+		}
+		most, more = int(found.Newest-found.Oldest)+1, found.More
+	}
+	if bytes > bound || bytes < bound-2*size || most != bytes/size {
+		t.Errorf("%d events of %d MiB are kept, want a little less than 64 MiB", most, bytes>>20)
+	}
+}
+
+func TestPagesAreBoundedInBytes(t *testing.T) {
+	s := open(t, t.TempDir())
+	insert(t, s, record("a"))
+	if err := s.Save(t.Context(), record("a"), large("a", 600), large("a", 600), large("a", 5000), event("a", birth)); err != nil {
+		t.Fatal(err)
+	}
+	first := page(t, s, lifecycle.EventQuery{}).Oldest
+	for _, c := range []struct {
+		after  int64
+		limit  int
+		events int
+		more   bool
+	}{
+		{first - 1, 10, 2, true}, {first + 1, 10, 1, true}, {first + 2, 10, 1, false}, {first - 1, 1, 1, true}, {first + 3, 10, 0, false},
+	} {
+		got := page(t, s, lifecycle.EventQuery{After: c.after, Limit: c.limit, Bytes: 1000})
+		if len(got.Events) != c.events || got.More != c.more {
+			t.Errorf("after %d, at most %d: %d events, more: %t; want %d, %t", c.after-first, c.limit, len(got.Events), got.More, c.events, c.more)
+		}
+	}
+}
+
+// A database of the release before has events with all of the metadata. They go, with those before them; what came later stays.
+func TestEventsOfTheReleaseBefore(t *testing.T) {
+	dir := t.TempDir()
+	s := open(t, dir)
+	insert(t, s, record("a"))
+	if err := s.Save(t.Context(), record("a"), event("a", birth), large("a", 10), event("a", birth), event("a", birth)); err != nil {
+		t.Fatal(err)
+	}
+	newest := wantGapless(t, s, 4).Newest
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	rawExec(t, dir, "ALTER TABLE events DROP COLUMN total")
+	rawExec(t, dir, "PRAGMA user_version = 2")
+	s = open(t, dir)
+	if got := wantGapless(t, s, 2); got.Newest != newest {
+		t.Errorf("the newest is %d, it was %d", got.Newest, newest)
+	}
+	if err := s.Save(t.Context(), record("a"), event("a", birth)); err != nil {
+		t.Fatal(err)
+	}
+	wantGapless(t, s, 3)
+	var kept, total int
+	if err := rawDB(t, dir).QueryRow("SELECT sum(length(event)), max(total) FROM events").Scan(&kept, &total); err != nil || kept != total {
+		t.Errorf("%d bytes are kept, and counted are %d (%v)", kept, total, err)
+	}
 }

@@ -44,6 +44,14 @@ func migrations() []string {
 			sandbox_id TEXT PRIMARY KEY NOT NULL,
 			log        BLOB NOT NULL
 		) STRICT;`,
+
+		// An event of metadata once held all of it and now holds what changed, so the former ones go, and all before them, because the
+		// sequence has no gaps. total is the bytes of an event and of all before it: how many bytes are kept is a difference.
+		`DELETE FROM events WHERE sequence <= (SELECT max(sequence) FROM events WHERE json_extract(CAST(event AS TEXT), '$.Type') = 'metadata');
+		ALTER TABLE events ADD COLUMN total INTEGER NOT NULL DEFAULT 0;
+		UPDATE events SET total = sums.total
+			FROM (SELECT sequence, sum(length(event)) OVER (ORDER BY sequence) AS total FROM events) AS sums
+			WHERE sums.sequence = events.sequence;`,
 	}
 }
 

@@ -15,7 +15,7 @@ type statements struct {
 	savepoint, release, undo *sql.Stmt
 	insert, save, forget     *sql.Stmt
 	insertKey, purgeKeys     *sql.Stmt
-	insertEvent              *sql.Stmt
+	insertEvent, boundEvents *sql.Stmt
 	newest, oldestSince      *sql.Stmt
 	trimEvents               *sql.Stmt
 	saveLog, forgetLog       *sql.Stmt
@@ -42,7 +42,10 @@ func prepareStatements(ctx context.Context, conn *sql.Conn) (*statements, error)
 			ON CONFLICT DO UPDATE SET digest = excluded.digest, sandbox_id = excluded.sandbox_id, created_at = excluded.created_at
 			WHERE created_at < ?`},
 		{&s.purgeKeys, `DELETE FROM idempotency_keys WHERE created_at < ?`},
-		{&s.insertEvent, `INSERT INTO events (sandbox_id, owner, time, event) VALUES (?, ?, ?, ?)`},
+		{&s.insertEvent, `INSERT INTO events (sandbox_id, owner, time, event, total)
+			VALUES (?1, ?2, ?3, ?4, length(?4) + coalesce((SELECT total FROM events ORDER BY sequence DESC LIMIT 1), 0))`},
+		{&s.boundEvents, `DELETE FROM events WHERE sequence < (SELECT sequence FROM events
+			WHERE total - length(event) >= (SELECT total FROM events ORDER BY sequence DESC LIMIT 1) - ?1 ORDER BY sequence LIMIT 1)`},
 		{&s.newest, newestSQL},
 		// In the order of the sequence, so that only what is about to be removed is looked at.
 		{&s.oldestSince, `SELECT sequence FROM events WHERE time >= ? ORDER BY sequence LIMIT 1`},
