@@ -1,11 +1,14 @@
 package e2e_test
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/uuid"
 
 	"sandbox.internal/e2e/lives"
 	"sandbox.internal/server/config"
@@ -45,8 +48,28 @@ func TestRowsOfConfiguration(t *testing.T) {
 		}
 	})
 	t.Run("row lifecycle/configuration/runtime.execd_image", func(t *testing.T) {
-		s := start(t, lives.Plan{})
-		s.Enter(t, s.Running(t, idle())).Want(t, "test -x /opt/sandbox/execd && echo there", "there\n")
+		// An image like no other: a sandbox gets the daemon's folder of the image that the configuration names.
+		name := "e2e-execd-" + uuid.NewString()[:8]
+		mark := filepath.Join(t.TempDir(), "mark")
+		if err := os.WriteFile(mark, []byte(name), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		dockerCLI(t, "create", "--name", name, execdImage, "none")
+		t.Cleanup(func() { dockerCLI(t, "rm", "-f", name) })
+		dockerCLI(t, "cp", mark, name+":/opt/sandbox/mark")
+		dockerCLI(t, "commit", name, name+":dev")
+		t.Cleanup(func() { dockerCLI(t, "rmi", "-f", name+":dev") })
+		backend := onDocker(openEngine(t, os.Getenv("DOCKER_HOST")))
+		backend.Settings = func(*testing.T, string) string {
+			return fmt.Sprintf("[runtime]\ntype = \"docker\"\nexecd_image = %q\n", name+":dev")
+		}
+		id := strings.TrimSpace(dockerCLI(t, "inspect", "-f", "{{.Id}}", name+":dev"))
+		t.Cleanup(func() { // the service keeps the volume that it fills for the services after it
+			volume := strings.TrimSpace(dockerCLI(t, "volume", "ls", "-q", "--filter", "label=sandbox.internal/execd-image="+id))
+			dockerCLI(t, "volume", "rm", volume)
+		})
+		s := lives.Start(t, backend, lives.Plan{})
+		s.Enter(t, s.Running(t, idle())).Want(t, "cat /opt/sandbox/mark", name)
 	})
 	t.Run("row lifecycle/configuration/docker.api_timeout", func(t *testing.T) {
 		if got := defaults.Docker.APITimeout; got != 180 {

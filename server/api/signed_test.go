@@ -162,30 +162,32 @@ func TestEndpointsOnTheGateway(t *testing.T) {
 		{api.Gateway{Mode: "uri", Address: "gw.example.com:8443"}, "", "gw.example.com:8443/" + id + "/8000", "", "http"},
 		{api.Gateway{Mode: "header", Address: "192.0.2.1"}, "", "192.0.2.1", id + "-8000", "http"},
 	} {
-		p, _ := serveSigned(t, func(o *api.Options) { o.Gateway = tc.gateway })
-		proto := func(_ context.Context, r *http.Request) error {
-			if tc.proto != "" {
-				r.Header.Set("X-Forwarded-Proto", tc.proto)
+		t.Run("row lifecycle/configuration/ingress.gateway.address: endpoints, "+tc.gateway.Mode, func(t *testing.T) {
+			p, _ := serveSigned(t, func(o *api.Options) { o.Gateway = tc.gateway })
+			proto := func(_ context.Context, r *http.Request) error {
+				if tc.proto != "" {
+					r.Header.Set("X-Forwarded-Proto", tc.proto)
+				}
+				return nil
 			}
-			return nil
-		}
-		response, err := p.client.GetEndpointWithResponse(t.Context(), id, 8000, nil, proto, with(aliceSecret))
-		if err != nil || response.JSON200 == nil {
-			t.Fatalf("%v, %s", err, response.Body)
-		}
-		plain := response.JSON200
-		if plain.Endpoint != tc.want || plain.URL != tc.wantScheme+"://"+tc.want || plain.Headers["Service-Ingress-To"] != tc.route || plain.Headers["X-EXECD-ACCESS-TOKEN"] != "token" {
-			t.Errorf("%s: %+v", tc.gateway.Mode, plain)
-		}
-		signed := p.sign(t, 8000, "60", proto).JSON200
-		if signed.URL != tc.wantScheme+"://"+tc.want+"/?sandbox-signature="+*signed.Signature || signed.Headers["X-EXECD-ACCESS-TOKEN"] != "" || signed.Headers["Service-Ingress-To"] != tc.route {
-			t.Errorf("%s: %+v", tc.gateway.Mode, signed)
-		}
-		direct := true
-		response, err = p.client.GetEndpointWithResponse(t.Context(), id, 8000, &gen.GetEndpointParams{Direct: &direct}, with(aliceSecret))
-		if err != nil || response.JSON200 == nil || !strings.HasSuffix(response.JSON200.Endpoint, ":32768/proxy/8000") {
-			t.Errorf("direct: %v, %s", err, response.Body)
-		}
+			response, err := p.client.GetEndpointWithResponse(t.Context(), id, 8000, nil, proto, with(aliceSecret))
+			if err != nil || response.JSON200 == nil {
+				t.Fatalf("%v, %s", err, response.Body)
+			}
+			plain := response.JSON200
+			if plain.Endpoint != tc.want || plain.URL != tc.wantScheme+"://"+tc.want || plain.Headers["Service-Ingress-To"] != tc.route || plain.Headers["X-EXECD-ACCESS-TOKEN"] != "token" {
+				t.Errorf("%s: %+v", tc.gateway.Mode, plain)
+			}
+			signed := p.sign(t, 8000, "60", proto).JSON200
+			if signed.URL != tc.wantScheme+"://"+tc.want+"/?sandbox-signature="+*signed.Signature || signed.Headers["X-EXECD-ACCESS-TOKEN"] != "" || signed.Headers["Service-Ingress-To"] != tc.route {
+				t.Errorf("%s: %+v", tc.gateway.Mode, signed)
+			}
+			direct := true
+			response, err = p.client.GetEndpointWithResponse(t.Context(), id, 8000, &gen.GetEndpointParams{Direct: &direct}, with(aliceSecret))
+			if err != nil || response.JSON200 == nil || !strings.HasSuffix(response.JSON200.Endpoint, ":32768/proxy/8000") {
+				t.Errorf("direct: %v, %s", err, response.Body)
+			}
+		})
 	}
 }
 
