@@ -19,7 +19,7 @@ type storm struct {
 }
 
 // TestCrash kills the service at random moments while sandboxes are created and deleted, and starts it again on the same records.
-// Every accepted sandbox must be usable, Failed with a reason, or ended by its delete; no container may be without a record.
+// Every accepted sandbox must be usable, or ended by its delete, and none Failed: the engine had no fault. No container may be without a record.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{Program: true})
@@ -109,8 +109,6 @@ func (w *storm) check(t *testing.T, s *service) {
 		switch {
 		case status.State == "Running":
 			s.Enter(t, id).Want(t, "echo usable", "usable\n")
-		case status.State == "Failed" && status.Reason != "" && status.Message != "":
-			t.Logf("%s is Failed: %s: %s", id, status.Reason, status.Message)
 		case status.State == "Terminated" && asked:
 		default:
 			t.Errorf("%s is %s (%s: %s)", id, status.State, status.Reason, status.Message)

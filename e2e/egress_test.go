@@ -2,8 +2,10 @@ package e2e_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -36,6 +38,24 @@ func newOutside(t *testing.T) outside {
 	t.Helper()
 	o := outside{allowed: runOutside(t, "allowed", webServer, "allowed"), denied: runOutside(t, "denied", webServer, "denied")}
 	o.dns = runOutside(t, "dns", lives.NameServer, "allowed.test="+o.allowed, "denied.test="+o.denied)
+	// What a sandbox reaches or not is tried once: these must be there before.
+	var dialer net.Dialer
+	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return dialer.DialContext(ctx, "udp", net.JoinHostPort(o.dns, "53"))
+	}}
+	lives.Eventually(t, "the servers outside of the sandbox answer", func() bool {
+		for name, address := range map[string]string{"allowed.test.": o.allowed, "denied.test.": o.denied} {
+			connection, err := dialer.DialContext(t.Context(), "tcp", net.JoinHostPort(address, "80"))
+			if err != nil {
+				return false
+			}
+			_ = connection.Close()
+			if found, err := resolver.LookupNetIP(t.Context(), "ip4", name); err != nil || len(found) != 1 || found[0].String() != address {
+				return false
+			}
+		}
+		return true
+	})
 	return o
 }
 
@@ -67,7 +87,9 @@ func confined(targets ...string) lifecycle.CreateSandboxRequest {
 func gets(t *testing.T, b *lives.Box, host string) {
 	t.Helper()
 	name := strings.TrimSuffix(host, ".test")
-	lives.Eventually(t, "the sandbox reaches "+host, func() bool { return b.Run(t, fetchFrom(host)).Stdout == name })
+	if got := b.Run(t, fetchFrom(host)); got.Stdout != name {
+		t.Errorf("the sandbox does not reach %s: %+v", host, got)
+	}
 }
 
 func cannot(t *testing.T, b *lives.Box, host string) {
