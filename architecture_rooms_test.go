@@ -120,7 +120,7 @@ var theHouse = house{
 
 		// Adapters to the outside world, and what they are tested with.
 		{packages: []string{"runtime/engine", "runtime/engine/enginetest/probe"}, libraries: noLibraries},
-		{packages: []string{"runtime/engine/enginetest"}, ours: []string{"runtime/engine"}},
+		{packages: []string{"runtime/engine/enginetest"}, ours: []string{"runtime/engine", "test/program"}},
 		{packages: []string{"runtime/docker"}, ours: []string{"runtime/engine"}},
 		{packages: []string{"runtime/kube/v1alpha1"}, libraries: kubernetes},
 		{packages: []string{"runtime/kube/batch"}, ours: []string{"runtime/kube/v1alpha1", "runtime/sandboxhttp"}},
@@ -134,6 +134,8 @@ var theHouse = house{
 
 		// A real Kubernetes for tests, started by scripts.
 		{packages: []string{"test/cluster"}, ours: []string{}, libraries: noLibraries},
+		// Programs of ours for tests.
+		{packages: []string{"test/program"}, ours: []string{}, libraries: noLibraries},
 		{packages: []string{"deploy/helm"}, tests: true, ours: []string{"server/config", "test/cluster"}},
 
 		// The whole, seen from outside: execd only as the program that it is.
@@ -143,7 +145,7 @@ var theHouse = house{
 		// What holds for every backend: no adapter, and of the server what it is configured with and starts.
 		{packages: []string{"e2e/lives"}, tests: true, ours: []string{
 			"gen/...", "openapi", "openapi/conform", "openapi/serve/servetest",
-			"server/api", "server/app", "server/config", "server/lifecycle",
+			"server/api", "server/app", "server/config", "server/lifecycle", "test/program",
 		}},
 		// The same on a cluster, which is looked at as its administrators do.
 		{packages: []string{"e2e/kube"}, tests: true, ours: []string{

@@ -2,11 +2,12 @@ package lives
 
 import (
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"sync"
 	"testing"
+
+	"sandbox.internal/test/program"
 )
 
 // programs are those that the tests of one run share.
@@ -33,8 +34,8 @@ func (w *workshop) build(t *testing.T, pkg string) string {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if program, ok := w.built[pkg]; ok {
-		return program
+	if file, ok := w.built[pkg]; ok {
+		return file
 	}
 	if w.folder == "" {
 		folder, err := os.MkdirTemp("", "sandbox-e2e-")
@@ -43,14 +44,11 @@ func (w *workshop) build(t *testing.T, pkg string) string {
 		}
 		w.folder, w.built = folder, map[string]string{}
 	}
-	program := filepath.Join(w.folder, path.Base(pkg))
-	command := exec.CommandContext(t.Context(), "go", "build", "-o", program, pkg)
-	command.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := command.CombinedOutput(); err != nil {
-		t.Fatalf("%s: %v\n%s", command, err, out)
+	if err := program.Build(t.Context(), w.folder, pkg); err != nil {
+		t.Fatal(err)
 	}
-	w.built[pkg] = program
-	return program
+	w.built[pkg] = filepath.Join(w.folder, path.Base(pkg))
+	return w.built[pkg]
 }
 
 func (w *workshop) remove() {

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"sandbox.internal/runtime/tasks"
+	"sandbox.internal/test/program"
 )
 
 func TestMain(m *testing.M) {
@@ -105,11 +106,8 @@ func image(t *testing.T) string {
 }
 
 func makeImage(folder string) (string, error) {
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", folder+"/",
-		"sandbox.internal/execd/cmd/task-executor", "sandbox.internal/execd/cmd/task-executor-init")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build: %w\n%s", err, out)
+	if err := program.Build(context.Background(), folder, "sandbox.internal/execd/cmd/task-executor", "sandbox.internal/execd/cmd/task-executor-init"); err != nil {
+		return "", err
 	}
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	gen "sandbox.internal/gen/execd"
+	testprogram "sandbox.internal/test/program"
 )
 
 const (
@@ -37,10 +38,8 @@ func TestMain(m *testing.M) {
 	}
 	binary = filepath.Join(dir, "execd")
 	// As it ships: static, so that it runs in any image.
-	build := exec.Command("go", "build", "-o", binary, ".")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if output, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "%s%v\n", output, err)
+	if err := testprogram.Build(context.Background(), dir, "sandbox.internal/execd/cmd/execd"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {

@@ -23,6 +23,8 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/test/program"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -60,11 +62,8 @@ func run(ctx context.Context, name string, args ...string) (string, error) {
 func image(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", folder+"/",
-		"sandbox.internal/execd/cmd/egress", "sandbox.internal/execd/cmd/egress-init")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build: %v\n%s", err, out)
+	if err := program.Build(t.Context(), folder, "sandbox.internal/execd/cmd/egress", "sandbox.internal/execd/cmd/egress-init"); err != nil {
+		t.Fatal(err)
 	}
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"io"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"runtime"
@@ -17,6 +16,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"sandbox.internal/test/program"
 )
 
 // What every image of the suite holds.
@@ -30,14 +31,11 @@ const (
 // buildProbe compiles the probe program, static, for the machine that the tests run on.
 func buildProbe(t *testing.T) []byte {
 	t.Helper()
-	file := filepath.Join(t.TempDir(), "probe")
-	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", file,
-		"sandbox.internal/runtime/engine/enginetest/probe")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build the probe: %v\n%s", err, out)
+	folder := t.TempDir()
+	if err := program.Build(t.Context(), folder, "sandbox.internal/runtime/engine/enginetest/probe"); err != nil {
+		t.Fatal(err)
 	}
-	content, err := os.ReadFile(file)
+	content, err := os.ReadFile(filepath.Join(folder, "probe"))
 	if err != nil {
 		t.Fatal(err)
 	}
