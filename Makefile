@@ -3,7 +3,7 @@ GOBUILD     = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w'
 STATICCHECK = go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-cluster race bench generate drift lint build images engine clean
+.PHONY: help run demo test test-cluster race bench gate generate drift lint build images engine clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -28,6 +28,10 @@ race: ## the tests of the packages given, e.g. PKG=./execd/..., with the race de
 bench: build images ## measure, as ratios to a floor taken in the same run
 	@scripts/kernels.sh
 	go run ./bench
+
+gate: build images ## fail when a measured ratio has become worse than its baseline
+	@scripts/kernels.sh
+	go run ./bench --gate
 
 generate: ## rebuild gen/ from openapi/
 	go generate .

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -15,10 +16,21 @@ import (
 type bench struct {
 	bin     string
 	dir     string // temporary, for everything that the run makes
-	quick   bool
-	only    []string
+	scale   size
+	only    []string // names of rows; empty is all
 	results map[string]pair
+
+	floorProgram string // path, once it is built
 }
+
+// size says how much a run measures.
+type size string
+
+const (
+	scaleFull  size = "full"
+	scaleQuick size = "quick" // fewer rounds and less data
+	scaleGate  size = "gate"  // as many rounds, fewer stored sandboxes
+)
 
 // group is a set of rows that share what they are measured with.
 type group struct {
@@ -28,38 +40,34 @@ type group struct {
 
 func groups() []group {
 	return []group{
-		{[]string{rowCommand, rowFirstByte}, (*bench).measureCommands},
-		{[]string{rowCell, rowStateless}, (*bench).measureCells},
+		{[]string{rowCommand, rowFirstByte, rowStop}, (*bench).measureCommands},
+		{[]string{rowCell, rowStateless, rowStatelessMany, rowInterrupt}, (*bench).measureCells},
 		{[]string{rowLines, rowStream}, (*bench).measureStreams},
 		{[]string{rowUpload, rowDownload}, (*bench).measureTransfers},
 		{[]string{rowSearch}, (*bench).measureSearch},
 		{[]string{rowIdle}, (*bench).measureIdle},
 		{[]string{rowStreams}, (*bench).measureOpenStreams},
 		{[]string{rowAfterUpload}, (*bench).measureAfterUpload},
-		{[]string{rowCreate, rowAccept, rowPause}, (*bench).measureLifecycle},
+		{[]string{rowCreate, rowAccept, rowDelete, rowPause, rowFirstExpiry, rowGetBusy}, (*bench).measureLifecycle},
+		{[]string{rowCreateEgress}, (*bench).measureConfinedCreate},
 		{[]string{rowGet, rowList, rowExpiry}, (*bench).measureStored},
-		{[]string{rowCrowd, rowService}, (*bench).measureCrowd},
+		{[]string{rowCrowd, rowService, rowRestart}, (*bench).measureCrowd},
 		{[]string{rowPool}, (*bench).measurePool},
 		{[]string{rowGatewayOne, rowGatewayMany, rowGatewayDownload, rowGatewayMemory}, (*bench).measureGateway},
 		{[]string{rowEgressDNS, rowEgressNames, rowEgressPacket, rowEgressStream, rowEgressChange, rowEgressChangeMany, rowEgressMemory, rowEgressCPU}, (*bench).measureEgress},
 	}
 }
 
-func newBench(bin string, quick bool, only []string) (*bench, error) {
+func newBench(bin string, scale size, only []string) (*bench, error) {
 	bin, err := filepath.Abs(bin)
 	if err != nil {
 		return nil, err
-	}
-	for _, name := range only {
-		if !slices.ContainsFunc(rows(), func(r row) bool { return strings.HasPrefix(r.name, name) }) {
-			return nil, fmt.Errorf("--only: no row begins with %q", name)
-		}
 	}
 	dir, err := os.MkdirTemp("", "sandbox-bench-")
 	if err != nil {
 		return nil, err
 	}
-	return &bench{bin: bin, dir: dir, quick: quick, only: only, results: make(map[string]pair)}, nil
+	return &bench{bin: bin, dir: dir, scale: scale, only: only, results: make(map[string]pair)}, nil
 }
 
 func (b *bench) close() {
@@ -68,13 +76,30 @@ func (b *bench) close() {
 	}
 }
 
+// beginning returns the names of the rows that begin with one of the prefixes; none without prefixes.
+func beginning(prefixes []string) ([]string, error) {
+	var names []string
+	for _, prefix := range prefixes {
+		before := len(names)
+		for _, row := range rows() {
+			if strings.HasPrefix(row.name, prefix) {
+				names = append(names, row.name)
+			}
+		}
+		if len(names) == before {
+			return nil, fmt.Errorf("--only: no row begins with %q", prefix)
+		}
+	}
+	return names, nil
+}
+
 func (b *bench) wants(name string) bool {
-	return len(b.only) == 0 || slices.ContainsFunc(b.only, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+	return len(b.only) == 0 || slices.Contains(b.only, name)
 }
 
 // rounds is the number of rounds of a row, in a full run and in a quick one.
 func (b *bench) rounds(full, quick int) int {
-	if b.quick {
+	if b.scale == scaleQuick {
 		return quick
 	}
 	return full
@@ -82,7 +107,7 @@ func (b *bench) rounds(full, quick int) int {
 
 // bytes is the size of a transfer, in bytes; a quick run moves an eighth.
 func (b *bench) bytes(full int64) int64 {
-	if b.quick {
+	if b.scale == scaleQuick {
 		return full / 8
 	}
 	return full
@@ -120,9 +145,39 @@ func (b *bench) measure(ctx context.Context) []error {
 // errLost marks an answer that came, and was wrong. It ends the run of a row: there is nothing to measure about speed.
 var errLost = errors.New("data lost")
 
-// sides measures a row once on each side. The value is in the row's unit.
+// sides measures a row once on each side. The value is in the row's unit. Where it comes from many requests, each of these is timed, too.
 type sides struct {
-	ours, floor func(context.Context) (float64, error)
+	ours, floor                 func(context.Context) (float64, error)
+	oursRequests, floorRequests *requests
+}
+
+// requests collects how long single requests of one side take, in milliseconds.
+type requests struct {
+	mutex sync.Mutex
+	took  []float64
+}
+
+// time times one request. A failed one has no time.
+func (r *requests) time(do func() error) error {
+	began := time.Now()
+	if err := do(); err != nil {
+		return err
+	}
+	r.add(elapsed(began))
+	return nil
+}
+
+func (r *requests) add(took float64) {
+	r.mutex.Lock()
+	defer r.mutex.Unlock()
+	r.took = append(r.took, took)
+}
+
+// forget drops what the round that does not count has left.
+func (r *requests) forget() {
+	if r != nil {
+		r.took = nil
+	}
 }
 
 // inTurns measures both sides of a row, in turns, after one round that does not count. Our side may fail: that lowers
@@ -141,8 +196,10 @@ func (b *bench) inTurns(ctx context.Context, name string, rounds int, s sides) e
 		if floorErr != nil {
 			return fmt.Errorf("floor of %s: %w", name, floorErr)
 		}
-		if i == 0 && err == nil {
-			continue // warm on both sides
+		if i == 0 && err == nil { // warm on both sides
+			s.oursRequests.forget()
+			s.floorRequests.forget()
+			continue
 		}
 		result.floor.add(floor)
 		if err != nil {
@@ -151,6 +208,9 @@ func (b *bench) inTurns(ctx context.Context, name string, rounds int, s sides) e
 			continue
 		}
 		result.ours.add(value)
+	}
+	if s.oursRequests != nil {
+		result.ours.requests, result.floor.requests = s.oursRequests.took, s.floorRequests.took
 	}
 	b.results[name] = result
 	return nil

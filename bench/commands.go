@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"io"
-	"os/exec"
 	"time"
 )
 
@@ -14,28 +12,31 @@ func (b *bench) measureCommands(ctx context.Context) error {
 		return err
 	}
 	defer p.stop()
-	bash, err := exec.LookPath("bash")
+	floor, err := b.startWorker(ctx)
 	if err != nil {
 		return err
 	}
+	defer floor.Stop()
 	if b.wants(rowCommand) {
 		err := b.inTurns(ctx, rowCommand, b.rounds(1000, 100), sides{
-			ours: daemon.roundTrip,
-			floor: func(context.Context) (float64, error) {
-				began := time.Now()
-				err := exec.Command(bash, "-c", "true").Run()
-				return elapsed(began), err
-			},
+			ours:  daemon.roundTrip,
+			floor: floor.one("spawn"),
 		})
 		if err != nil {
 			return err
 		}
 	}
-	if b.wants(rowFirstByte) {
-		return b.inTurns(ctx, rowFirstByte, b.rounds(500, 50), sides{
-			ours:  daemon.firstByte,
-			floor: func(ctx context.Context) (float64, error) { return firstByteOf(ctx, bash) },
-		})
+	for _, row := range []struct {
+		name    string
+		measure func(context.Context) (float64, error)
+		floor   string
+	}{{rowFirstByte, daemon.firstByte, "first-byte"}, {rowStop, daemon.stopped, "stop"}} {
+		if !b.wants(row.name) {
+			continue
+		}
+		if err := b.inTurns(ctx, row.name, b.rounds(500, 50), sides{ours: row.measure, floor: floor.one(row.floor)}); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -77,20 +78,22 @@ func (d execd) firstByte(ctx context.Context) (float64, error) {
 	return took, s.finish()
 }
 
-func firstByteOf(ctx context.Context, bash string) (float64, error) {
-	began := time.Now()
-	process := exec.CommandContext(ctx, bash, "-c", sayAndStay)
-	pipe, err := process.StdoutPipe()
+// stopped is the time from the request to interrupt a command until its stream has reported the end, in milliseconds.
+func (d execd) stopped(ctx context.Context) (float64, error) {
+	s, err := d.run(ctx, sayAndStay)
 	if err != nil {
 		return 0, err
 	}
-	if err := process.Start(); err != nil {
+	defer s.abandon()
+	if _, err := s.until(eventStdout); err != nil {
 		return 0, err
 	}
-	var first [1]byte
-	_, err = io.ReadFull(pipe, first[:])
-	took := elapsed(began)
-	process.Process.Kill()
-	process.Wait() // killed on purpose
-	return took, err
+	began := time.Now()
+	if err := d.interrupt(ctx, s.id); err != nil {
+		return 0, err
+	}
+	if _, err := s.until(eventError); err != nil {
+		return 0, err
+	}
+	return elapsed(began), s.finish()
 }

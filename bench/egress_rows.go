@@ -104,7 +104,7 @@ func resolver(ctx context.Context, c *confined, in namespace) (*dns.Conn, error)
 }
 
 func (b *bench) measureEgressAnswers(ctx context.Context, c *confined) error {
-	side := func(in namespace) func(context.Context) (float64, error) {
+	side := func(in namespace, each *requests) func(context.Context) (float64, error) {
 		return func(ctx context.Context) (float64, error) {
 			conn, err := resolver(ctx, c, in)
 			if err != nil {
@@ -113,18 +113,28 @@ func (b *bench) measureEgressAnswers(ctx context.Context, c *confined) error {
 			defer conn.Close()
 			began := time.Now()
 			for range egressNames {
-				if err := resolve(conn); err != nil {
+				if err := each.time(func() error { return resolve(conn) }); err != nil {
 					return 0, err
 				}
 			}
 			return elapsed(began) / egressNames, nil
 		}
 	}
-	return b.inTurns(ctx, rowEgressDNS, b.rounds(30, 5), sides{ours: side(c.inside), floor: side(c.free)})
+	return b.insideAndFree(ctx, rowEgressDNS, b.rounds(30, 5), c, side)
+}
+
+// insideAndFree measures the same from inside a sandbox with a sidecar and from a container without one.
+func (b *bench) insideAndFree(ctx context.Context, name string, rounds int, c *confined,
+	side func(namespace, *requests) func(context.Context) (float64, error),
+) error {
+	var took, floorTook requests
+	return b.inTurns(ctx, name, rounds, sides{
+		ours: side(c.inside, &took), floor: side(c.free, &floorTook), oursRequests: &took, floorRequests: &floorTook,
+	})
 }
 
 // flood asks for many names at once, and returns how many are answered in a second.
-func flood(ctx context.Context, c *confined, in namespace) (float64, error) {
+func flood(ctx context.Context, c *confined, in namespace, each *requests) (float64, error) {
 	conns := make(chan *dns.Conn, egressAsking)
 	for range egressAsking {
 		conn, err := resolver(ctx, c, in)
@@ -138,16 +148,15 @@ func flood(ctx context.Context, c *confined, in namespace) (float64, error) {
 	err := all(ctx, egressFlood, egressAsking, func(context.Context, int) error {
 		conn := <-conns
 		defer func() { conns <- conn }()
-		return resolve(conn)
+		return each.time(func() error { return resolve(conn) })
 	})
 	return egressFlood / time.Since(began).Seconds(), err
 }
 
 func (b *bench) measureEgressFlood(ctx context.Context, c *confined) error {
-	side := func(in namespace) func(context.Context) (float64, error) {
-		return func(ctx context.Context) (float64, error) { return flood(ctx, c, in) }
-	}
-	return b.inTurns(ctx, rowEgressNames, b.rounds(5, 2), sides{ours: side(c.inside), floor: side(c.free)})
+	return b.insideAndFree(ctx, rowEgressNames, b.rounds(5, 2), c, func(in namespace, each *requests) func(context.Context) (float64, error) {
+		return func(ctx context.Context) (float64, error) { return flood(ctx, c, in, each) }
+	})
 }
 
 // allowing is a policy that allows the neighbour, too.
@@ -223,7 +232,7 @@ func (b *bench) measureEgressChange(ctx context.Context, c *confined, name strin
 // measureEgressChangeOfMany measures the same with as many known names as there may be.
 func (b *bench) measureEgressChangeOfMany(ctx context.Context, c *confined) error {
 	for asked := 0; asked < egressKnown; asked += egressFlood {
-		if _, err := flood(ctx, c, c.inside); err != nil {
+		if _, err := flood(ctx, c, c.inside, new(requests)); err != nil {
 			return err
 		}
 	}
@@ -234,7 +243,7 @@ func (b *bench) measureEgressPackets(ctx context.Context, c *confined) error {
 	if err := c.ask(ctx, http.MethodPut, "/policy", c.allowing(), nil); err != nil {
 		return err
 	}
-	side := func(in namespace) func(context.Context) (float64, error) {
+	side := func(in namespace, each *requests) func(context.Context) (float64, error) {
 		return func(ctx context.Context) (float64, error) {
 			conn, err := in.dial(ctx, "tcp4", c.neighbour.echo.String())
 			if err != nil {
@@ -244,14 +253,14 @@ func (b *bench) measureEgressPackets(ctx context.Context, c *confined) error {
 			packet := make([]byte, 64)
 			began := time.Now()
 			for range egressPackets {
-				if err := trip(conn, packet); err != nil {
+				if err := each.time(func() error { return trip(conn, packet) }); err != nil {
 					return 0, err
 				}
 			}
 			return egressPackets / time.Since(began).Seconds(), nil
 		}
 	}
-	return b.inTurns(ctx, rowEgressPacket, b.rounds(15, 3), sides{ours: side(c.inside), floor: side(c.free)})
+	return b.insideAndFree(ctx, rowEgressPacket, b.rounds(15, 3), c, side)
 }
 
 func (b *bench) measureEgressStream(ctx context.Context, c *confined) error {
@@ -286,7 +295,7 @@ func (b *bench) measureEgressStream(ctx context.Context, c *confined) error {
 
 // measureEgressMemory reads the memory of the sidecar, both processes, after thousands of names.
 func (b *bench) measureEgressMemory(ctx context.Context, c *confined, floor *process) error {
-	if _, err := flood(ctx, c, c.inside); err != nil {
+	if _, err := flood(ctx, c, c.inside, new(requests)); err != nil {
 		return err
 	}
 	ours := func(ctx context.Context) (float64, error) {

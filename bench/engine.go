@@ -112,6 +112,40 @@ func (e *engine) remove(ctx context.Context, id string) error {
 	return e.call(ctx, http.MethodDelete, "/containers/"+id+"?force=1&v=1", nil, nil)
 }
 
+// inspectAll lists the containers with a label and asks for the state of each; there must be that many.
+func (e *engine) inspectAll(ctx context.Context, name string, count int) error {
+	found, err := e.labelled(ctx, name)
+	if err != nil {
+		return err
+	}
+	if len(found) != count {
+		return fmt.Errorf("the engine has %d containers with %s instead of %d", len(found), name, count)
+	}
+	return concurrently(ctx, count, func(ctx context.Context, i int) error {
+		var state struct{ State struct{ Running bool } }
+		err := e.call(ctx, http.MethodGet, "/containers/"+found[i]+"/json", nil, &state)
+		if err == nil && !state.State.Running {
+			err = fmt.Errorf("container %s does not run", found[i])
+		}
+		return err
+	})
+}
+
+// labelled returns the ids of the containers with a label (NAME=VALUE or NAME).
+func (e *engine) labelled(ctx context.Context, name string) ([]string, error) {
+	filters, err := json.Marshal(map[string][]string{"label": {name}})
+	if err != nil {
+		return nil, err
+	}
+	var found []struct{ ID string }
+	err = e.call(ctx, http.MethodGet, "/containers/json?all=1&filters="+url.QueryEscape(string(filters)), nil, &found)
+	ids := make([]string, len(found))
+	for i, container := range found {
+		ids[i] = container.ID
+	}
+	return ids, err
+}
+
 // cleanTimeout bounds the removal of what a run leaves, which may be some hundred containers.
 const cleanTimeout = 3 * time.Minute
 
@@ -121,15 +155,11 @@ func (e *engine) clean(ctx context.Context, labels ...string) error {
 	defer cancel()
 	var errs []error
 	for _, name := range labels {
-		filters, err := json.Marshal(map[string][]string{"label": {name}})
-		if err != nil {
-			return err
-		}
-		var found []struct{ ID string }
-		errs = append(errs, e.call(ctx, http.MethodGet, "/containers/json?all=1&filters="+url.QueryEscape(string(filters)), nil, &found))
+		found, err := e.labelled(ctx, name)
+		errs = append(errs, err)
 		failed := make([]error, len(found))
 		errs = append(errs, concurrently(ctx, len(found), func(ctx context.Context, i int) error {
-			if err := e.remove(ctx, found[i].ID); err != nil && !strings.Contains(err.Error(), "No such container") {
+			if err := e.remove(ctx, found[i]); err != nil && !strings.Contains(err.Error(), "No such container") {
 				failed[i] = err
 			}
 			return nil

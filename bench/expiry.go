@@ -2,63 +2,94 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"time"
 )
 
-// measureExpiry follows the events until every sandbox has ended, and takes how late a client hears of each: an event is told once it
+// measureExpiry follows the events until every sandbox has ended, and takes how late a client reads of each: an event is sent once it
 // is durable and the container, if there was one, is gone. The floor is how late as many timers of the standard library are that are
-// due at the same moments, so that what the machine does meanwhile hits both.
-func (b *bench) measureExpiry(ctx context.Context, s *service, ids []string, expiries []time.Time) error {
+// due at the same moments, in a process of their own, so that what the machine does meanwhile hits both.
+func (b *bench) measureExpiry(ctx context.Context, s *service, expiries map[string]time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/v1/events", nil)
+	events, err := s.follow(ctx)
 	if err != nil {
 		return err
 	}
-	request.Header.Set(keyHeader, key)
-	response, err := send(s.client, request, http.StatusOK)
+	defer events.close()
+	b.progress("waiting for %d sandboxes to expire", len(expiries))
+	worker, err := b.startWorker(ctx)
 	if err != nil {
 		return err
 	}
-	defer response.Body.Close()
-
-	b.progress("waiting for %d sandboxes to expire", len(ids))
-	lateness := make(chan float64, len(ids))
-	living := make(map[string]time.Time, len(ids))
-	for i, id := range ids {
-		due := expiries[i]
-		living[id] = due
-		time.AfterFunc(time.Until(due), func() { lateness <- elapsed(due) })
+	defer worker.Stop()
+	timers := []string{"timers"}
+	for _, due := range expiries {
+		timers = append(timers, due.Format(time.RFC3339Nano))
 	}
 	var result pair
-	for events := newEventReader(response.Body); len(living) > 0; {
-		data, err := events.raw()
-		if err != nil {
-			return fmt.Errorf("%w: the end of %d sandboxes was not told: %w", errLost, len(living), err)
+	timed := make(chan error, 1)
+	go func() {
+		lateness, err := worker.Do(timers...)
+		for _, late := range lateness {
+			result.floor.add(late)
 		}
-		var event struct{ Type, SandboxID, To string }
-		if err := json.Unmarshal(data, &event); err != nil {
-			return fmt.Errorf("event %q: %w", data, err)
-		}
-		due, lives := living[event.SandboxID]
-		if event.Type != "state" || !lives {
-			continue
-		}
-		late := elapsed(due)
-		if late < 0 {
-			return fmt.Errorf("%w: a sandbox became %s %v ms before its time", errLost, event.To, -late)
-		}
-		if event.To == "Terminated" {
-			result.ours.add(late)
-			delete(living, event.SandboxID)
-		}
+		timed <- err
+	}()
+	err = events.ended(expiries, func(late float64) error {
+		result.ours.add(late)
+		return nil
+	})
+	if err != nil {
+		return err
 	}
-	for range ids {
-		result.floor.add(<-lateness)
+	if err := <-timed; err != nil {
+		return fmt.Errorf("floor of %s: %w", rowExpiry, err)
 	}
 	b.results[rowExpiry] = result
 	return nil
+}
+
+const (
+	// shortest is the shortest life that the service grants.
+	shortest = 60 * time.Second
+	// apart is what lies between the expiries of the row of single ones: longer than the end of one takes.
+	apart = 500 * time.Millisecond
+)
+
+// measureFirstExpiry takes how late single sandboxes with a container are Terminated, which they are when it is gone; the service has
+// had nothing to do for most of a minute. The floor is the removal of a container by the engine, measured after each.
+func (b *bench) measureFirstExpiry(ctx context.Context, s *service, engine *engine) error {
+	count := b.rounds(20, 3)
+	expiries, containers := make(map[string]time.Time, count), make([]string, count)
+	for i := range containers {
+		id, expires, err := s.createFor(ctx, shortest)
+		if err != nil {
+			return err
+		}
+		expiries[id] = expires
+		if containers[i], err = engine.launch(ctx); err != nil {
+			return err
+		}
+		if err := pause(ctx, apart); err != nil {
+			return err
+		}
+	}
+	events, err := s.follow(ctx)
+	if err != nil {
+		return err
+	}
+	defer events.close()
+	var result pair
+	err = events.ended(expiries, func(late float64) error {
+		result.ours.add(late)
+		began := time.Now()
+		if err := engine.remove(ctx, containers[len(result.ours.values)-1]); err != nil {
+			return fmt.Errorf("floor: %w", err)
+		}
+		result.floor.add(elapsed(began))
+		return nil
+	})
+	b.results[rowFirstExpiry] = result
+	return err
 }

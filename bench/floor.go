@@ -3,24 +3,47 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"time"
+
+	"sandbox.internal/bench/job"
 )
 
-// startFloor starts the floor server: this program again, doing as little as can be done, in a process of its own as
-// the services are.
+// buildFloor compiles the program of the floors as our own programs are compiled, and returns its path.
+func (b *bench) buildFloor(ctx context.Context) (string, error) {
+	if b.floorProgram != "" {
+		return b.floorProgram, nil
+	}
+	program := filepath.Join(b.dir, "floor")
+	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "sandbox.internal/bench/floor")
+	command.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := command.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build bench/floor: %w: %s", err, bytes.TrimSpace(out))
+	}
+	b.floorProgram = program
+	return program, nil
+}
+
+// startFloor starts the floor server: a minimal net/http program.
 func (b *bench) startFloor(ctx context.Context) (*process, error) {
-	self, err := os.Executable()
+	dir, err := b.folder("floor")
 	if err != nil {
 		return nil, err
 	}
-	dir, err := b.folder("floor")
+	return b.startFloorAs(ctx, "serve", dir)
+}
+
+// startForward starts a bare reverse proxy in front of a server.
+func (b *bench) startForward(ctx context.Context, to string) (*process, error) {
+	return b.startFloorAs(ctx, "forward", to)
+}
+
+func (b *bench) startFloorAs(ctx context.Context, what, argument string) (*process, error) {
+	program, err := b.buildFloor(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -29,85 +52,46 @@ func (b *bench) startFloor(ctx context.Context) (*process, error) {
 		return nil, err
 	}
 	address := joined(host, port)
-	return start(ctx, dir, address, "/ping", exec.Command(self, "floor", address, dir))
-}
-
-// serveFloor is the floor server. Its handlers do the same work for a client as ours, and nothing else: no key, no
-// contract, no log.
-func serveFloor(ctx context.Context, address, dir string) error {
-	var prebuilt []byte
-	mux := http.NewServeMux()
-	mux.HandleFunc("GET /ping", func(http.ResponseWriter, *http.Request) {})
-	mux.HandleFunc("POST /upload", func(w http.ResponseWriter, r *http.Request) {
-		if err := saveUpload(r, dir); err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-		}
-	})
-	mux.HandleFunc("GET /download", func(w http.ResponseWriter, r *http.Request) {
-		http.ServeFile(w, r, r.URL.Query().Get("path"))
-	})
-	mux.HandleFunc("GET /stream", func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprint(w, "data: {}\n\n")
-		http.NewResponseController(w).Flush() // a client that is gone shows in the context
-		<-r.Context().Done()
-	})
-	mux.HandleFunc("PUT /prebuilt", func(w http.ResponseWriter, r *http.Request) {
-		var err error
-		if prebuilt, err = io.ReadAll(r.Body); err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-		}
-	})
-	mux.HandleFunc("GET /prebuilt", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		w.Write(prebuilt) // a client that is gone counts as a failure on its own side
-	})
-	server := &http.Server{Addr: address, Handler: mux, ReadHeaderTimeout: 10 * time.Second}
-	context.AfterFunc(ctx, func() { server.Close() })
-	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
-}
-
-// saveUpload writes the form's file part to a temporary file, syncs it and renames it into place.
-func saveUpload(r *http.Request, dir string) error {
-	form, err := r.MultipartReader()
-	if err != nil {
-		return err
-	}
-	for {
-		part, err := form.NextPart()
-		if err != nil {
-			return err
-		}
-		if part.FormName() != "file" {
-			continue
-		}
-		file, err := os.CreateTemp(dir, "upload-*")
-		if err != nil {
-			return err
-		}
-		defer file.Close() // synced below: closing has nothing left to report
-		if _, err := io.Copy(file, part); err != nil {
-			return err
-		}
-		if err := file.Sync(); err != nil {
-			return err
-		}
-		return os.Rename(file.Name(), filepath.Join(dir, "uploaded"))
-	}
+	return start(ctx, b.dir, address, "/ping", exec.Command(program, what, address, argument))
 }
 
 // prebuild gives the floor server the bytes that it is to answer with.
 func (p *process) prebuild(ctx context.Context, answer []byte) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPut, p.url+"/prebuilt", bytes.NewReader(answer))
+	return p.put(ctx, "/prebuilt", bytes.NewReader(answer), int64(len(answer)))
+}
+
+func (p *process) put(ctx context.Context, path string, body io.Reader, size int64) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPut, p.url+path, body)
 	if err != nil {
 		return err
 	}
+	request.ContentLength = size
 	response, err := send(p.client, request, http.StatusOK)
 	if err != nil {
 		return err
 	}
 	return drain(response)
+}
+
+// worker does jobs that are the floor of rows (see bench/floor/work.go and kernel.go).
+type worker struct{ *job.Worker }
+
+func (b *bench) startWorker(ctx context.Context) (worker, error) {
+	program, err := b.buildFloor(ctx)
+	if err != nil {
+		return worker{}, err
+	}
+	started, err := job.Start(exec.Command(program, "work"))
+	return worker{started}, err
+}
+
+// one returns the measurement of a job with one figure, for one side of a row.
+func (w worker) one(words ...string) func(context.Context) (float64, error) {
+	return func(context.Context) (float64, error) {
+		took, err := w.Do(words...)
+		if err != nil {
+			return 0, err
+		}
+		return took[0], nil
+	}
 }

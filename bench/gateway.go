@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httputil"
 	"net/url"
 	"os"
 	"os/exec"
@@ -20,24 +19,6 @@ const (
 	gatewayRequests = 1500 // short rounds, and many of them, because the speed of the machine changes from second to second
 	gatewayDownload = 1 << 30
 )
-
-// serveForward is what the gateway is compared with: a bare reverse proxy, which keeps as many connections as the gateway does.
-func serveForward(ctx context.Context, address, to string) error {
-	target, err := url.Parse(to)
-	if err != nil {
-		return err
-	}
-	forward := &httputil.ReverseProxy{
-		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		Transport: &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true},
-	}
-	server := &http.Server{Addr: address, Handler: forward, ReadHeaderTimeout: 10 * time.Second}
-	context.AfterFunc(ctx, func() { server.Close() })
-	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
-}
 
 // way leads to the floor server through somebody else.
 type way struct {
@@ -77,17 +58,7 @@ func (b *bench) ways(ctx context.Context, behind *process) (ours, floor *way, er
 		return nil, nil, err
 	}
 	gateway.url = "http://" + address
-	self, err := os.Executable()
-	if err != nil {
-		gateway.stop()
-		return nil, nil, err
-	}
-	bare, _, err := twoAddresses()
-	if err != nil {
-		gateway.stop()
-		return nil, nil, err
-	}
-	forward, err := start(ctx, dir, bare, "/ping", exec.Command(self, "forward", bare, behind.url))
+	forward, err := b.startForward(ctx, behind.url)
 	if err != nil {
 		gateway.stop()
 		return nil, nil, err
@@ -130,20 +101,26 @@ func (b *bench) measureGateway(ctx context.Context) error {
 			continue
 		}
 		count := gatewayRequests
-		side := func(w *way) func(context.Context) (float64, error) {
+		side := func(w *way, each *requests) func(context.Context) (float64, error) {
 			return func(ctx context.Context) (float64, error) {
 				began := time.Now()
 				err := all(ctx, count, atOnce, func(ctx context.Context, _ int) error {
-					response, err := w.get(ctx, "/prebuilt")
-					if err != nil {
-						return err
-					}
-					return drain(response)
+					return each.time(func() error {
+						response, err := w.get(ctx, "/prebuilt")
+						if err != nil {
+							return err
+						}
+						return drain(response)
+					})
 				})
 				return float64(count) / time.Since(began).Seconds(), err
 			}
 		}
-		if err := b.inTurns(ctx, name, b.rounds(31, 5), sides{ours: side(ours), floor: side(floor)}); err != nil {
+		var took, floorTook requests
+		err := b.inTurns(ctx, name, b.rounds(31, 5), sides{
+			ours: side(ours, &took), floor: side(floor, &floorTook), oursRequests: &took, floorRequests: &floorTook,
+		})
+		if err != nil {
 			return err
 		}
 	}

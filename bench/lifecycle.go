@@ -7,19 +7,53 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 )
 
 // measureLifecycle measures sandboxes on a real engine, one at a time.
-func (b *bench) measureLifecycle(ctx context.Context) (err error) {
+func (b *bench) measureLifecycle(ctx context.Context) error {
+	rows := []struct {
+		name    string
+		measure func(context.Context, *service, *engine) error
+	}{{rowPause, b.measurePause}, {rowFirstExpiry, b.measureFirstExpiry}, {rowGetBusy, b.measureBusyReads}}
+	return b.withService(ctx, "", func(s *service, engine *engine) error {
+		if b.wants(rowCreate) || b.wants(rowAccept) || b.wants(rowDelete) {
+			var r creation
+			if err := b.measureCreate(ctx, s, engine, &r); err != nil {
+				return err
+			}
+			b.results[rowCreate], b.results[rowAccept], b.results[rowDelete] = r.create, r.accept, r.remove
+		}
+		for _, row := range rows {
+			if !b.wants(row.name) {
+				continue
+			}
+			if err := row.measure(ctx, s, engine); err != nil {
+				return fmt.Errorf("%s: %w", row.name, err)
+			}
+		}
+		return nil
+	})
+}
+
+// measureConfinedCreate measures sandboxes that have an egress sidecar.
+func (b *bench) measureConfinedCreate(ctx context.Context) error {
+	return b.withService(ctx, fmt.Sprintf("\n[egress]\nimage = %q\n", egressImage), func(s *service, engine *engine) error {
+		var r creation
+		err := b.measureCreate(ctx, s, engine, &r)
+		b.results[rowCreateEgress] = r.create
+		return err
+	})
+}
+
+// withService starts an engine's client and a service with a piece of configuration of its own, and removes what they leave.
+func (b *bench) withService(ctx context.Context, config string, do func(*service, *engine) error) (err error) {
 	engine, err := openEngine(ctx)
 	if err != nil {
 		return err
 	}
-	s, err := b.startService(ctx)
+	s, err := b.startService(ctx, config)
 	if err != nil {
 		return err
 	}
@@ -27,14 +61,89 @@ func (b *bench) measureLifecycle(ctx context.Context) (err error) {
 		s.stop()
 		err = errors.Join(err, engine.clean(ctx, label, "sandbox.internal/instance="+s.instance))
 	}()
-	if b.wants(rowCreate) || b.wants(rowAccept) {
-		if err := b.measureCreate(ctx, s, engine); err != nil {
-			return err
+	return do(s, engine)
+}
+
+// creation is what the life of one sandbox after the other shows.
+type creation struct{ create, accept, remove pair }
+
+// measureCreate measures sandboxes from nothing to the first output, how soon the service answers that it will make them, which it does
+// when the record is safe, and how long it takes until nothing is left of them.
+func (b *bench) measureCreate(ctx context.Context, s *service, engine *engine, r *creation) error {
+	floor, err := b.startWorker(ctx)
+	if err != nil {
+		return err
+	}
+	defer floor.Stop()
+	record := filepath.Join(s.dataDir, "floor")
+	for i := range b.rounds(20, 3) + 1 {
+		var round creation
+		if err := s.lifeOfOne(ctx, &round); err != nil {
+			if errors.Is(err, errLost) || ctx.Err() != nil {
+				return err
+			}
+			b.progress("%s: round %d: %v", rowCreate, i, err)
+			round.create.ours.fail()
+			round.accept.ours.fail()
+			round.remove.ours.fail()
 		}
+		if err := engine.lifeOfOne(ctx, floor.one("append", record), &round); err != nil {
+			return fmt.Errorf("floor of %s: %w", rowCreate, err)
+		}
+		if i == 0 { // warm on both sides
+			continue
+		}
+		r.create.join(round.create)
+		r.accept.join(round.accept)
+		r.remove.join(round.remove)
 	}
-	if !b.wants(rowPause) {
-		return nil
+	return nil
+}
+
+func (s *service) lifeOfOne(ctx context.Context, round *creation) error {
+	began := time.Now()
+	id, err := s.create(ctx)
+	if err != nil {
+		return err
 	}
+	accepted := elapsed(began)
+	daemon, err := s.daemon(ctx, id)
+	if err == nil {
+		err = daemon.firstOutput(ctx)
+	}
+	created := elapsed(began)
+	began = time.Now()
+	if err := errors.Join(err, s.gone(ctx, id)); err != nil {
+		return err
+	}
+	round.accept.ours.add(accepted)
+	round.create.ours.add(created)
+	round.remove.ours.add(elapsed(began))
+	return nil
+}
+
+func (e *engine) lifeOfOne(ctx context.Context, record func(context.Context) (float64, error), round *creation) error {
+	recorded, err := record(ctx)
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	id, err := e.launch(ctx)
+	if err != nil {
+		return err
+	}
+	created := elapsed(began)
+	began = time.Now()
+	if err := e.remove(ctx, id); err != nil {
+		return err
+	}
+	round.accept.floor.add(recorded)
+	round.create.floor.add(created)
+	round.remove.floor.add(elapsed(began))
+	return nil
+}
+
+func (b *bench) measurePause(ctx context.Context, s *service, engine *engine) error {
 	id, err := s.create(ctx)
 	if err != nil {
 		return err
@@ -46,65 +155,6 @@ func (b *bench) measureLifecycle(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return b.measurePause(ctx, s, daemon, engine, id)
-}
-
-// measureCreate measures sandboxes from nothing to the first output, and how soon the service says that it will make
-// them: it says so when the record is safe.
-func (b *bench) measureCreate(ctx context.Context, s *service, engine *engine) error {
-	record, err := os.OpenFile(filepath.Join(s.dataDir, "floor"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		return err
-	}
-	defer record.Close() // synced as it is written
-	var accept pair
-	err = b.inTurns(ctx, rowCreate, b.rounds(20, 3), sides{
-		ours: func(ctx context.Context) (float64, error) {
-			began := time.Now()
-			id, err := s.create(ctx)
-			if err != nil {
-				accept.ours.fail()
-				return 0, err
-			}
-			accept.ours.add(elapsed(began))
-			daemon, err := s.daemon(ctx, id)
-			if err == nil {
-				err = daemon.firstOutput(ctx)
-			}
-			took := elapsed(began)
-			return took, errors.Join(err, s.gone(ctx, id))
-		},
-		floor: func(ctx context.Context) (float64, error) {
-			took, err := appendDurably(record)
-			if err != nil {
-				return 0, err
-			}
-			accept.floor.add(took)
-			began := time.Now()
-			id, err := engine.launch(ctx)
-			took = elapsed(began)
-			if err != nil {
-				return 0, err
-			}
-			return took, engine.remove(ctx, id)
-		},
-	})
-	b.results[rowAccept] = accept
-	return err
-}
-
-// appendDurably is the floor of a durable record: 4 KiB appended, and on the disk when it returns. In milliseconds.
-func appendDurably(file *os.File) (float64, error) {
-	var block [4 << 10]byte
-	began := time.Now()
-	if _, err := file.Write(block[:]); err != nil {
-		return 0, err
-	}
-	err := syscall.Fdatasync(int(file.Fd()))
-	return elapsed(began), err
-}
-
-func (b *bench) measurePause(ctx context.Context, s *service, daemon execd, engine *engine, id string) error {
 	container, err := engine.launch(ctx)
 	if err != nil {
 		return err
@@ -153,9 +203,11 @@ func (b *bench) measureReads(ctx context.Context, s *service, id string) error {
 			return err
 		}
 		theirs := getter{client: floor.client, url: floor.url + "/prebuilt"}
+		var took, floorTook requests
 		err = b.inTurns(ctx, name, b.rounds(15, 3), sides{
-			ours:  func(ctx context.Context) (float64, error) { return ours.rate(ctx, len(answer)) },
-			floor: func(ctx context.Context) (float64, error) { return theirs.rate(ctx, len(answer)) },
+			ours:         func(ctx context.Context) (float64, error) { return ours.rate(ctx, len(answer), &took) },
+			floor:        func(ctx context.Context) (float64, error) { return theirs.rate(ctx, len(answer), &floorTook) },
+			oursRequests: &took, floorRequests: &floorTook,
 		})
 		if err != nil {
 			return err
@@ -185,20 +237,25 @@ func (g getter) get(ctx context.Context) ([]byte, error) {
 	return io.ReadAll(response.Body)
 }
 
-// requests is how many requests make one value of a rate.
-const requests = 500
+// perRound is how many requests make one value of a rate.
+const perRound = 500
 
 // rate is the number of answers a second of one client, each of the given size.
-func (g getter) rate(ctx context.Context, size int) (float64, error) {
+func (g getter) rate(ctx context.Context, size int, each *requests) (float64, error) {
 	began := time.Now()
-	for range requests {
-		answer, err := g.get(ctx)
-		if err != nil {
+	for range perRound {
+		if err := each.time(func() error { return g.sized(ctx, size) }); err != nil {
 			return 0, err
 		}
-		if len(answer) != size {
-			return 0, fmt.Errorf("%w: an answer of %d bytes instead of %d", errLost, len(answer), size)
-		}
 	}
-	return requests / time.Since(began).Seconds(), nil
+	return perRound / time.Since(began).Seconds(), nil
+}
+
+// sized wants an answer of the given size.
+func (g getter) sized(ctx context.Context, size int) error {
+	answer, err := g.get(ctx)
+	if err == nil && len(answer) != size {
+		err = fmt.Errorf("%w: an answer of %d bytes instead of %d", errLost, len(answer), size)
+	}
+	return err
 }

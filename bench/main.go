@@ -6,11 +6,13 @@
 //	go run ./bench                    measure every row and write docs/benchmarks/
 //	go run ./bench --only command     measure only rows whose name begins with a word of the list; write nothing
 //	go run ./bench --quick            fewer rounds and less data; write nothing
-//	go run ./bench floor ADDRESS DIR  be the floor server (started by the bench itself)
-//	go run ./bench forward ADDRESS TO be a bare reverse proxy (started by the bench itself)
+//	go run ./bench --gate             measure the rows of bench/baselines.json, briefly; fail when one is worse than recorded there
+//	go run ./bench kernel DIR         be the floor of cells (started by the bench itself)
+//
+//	go run ./bench --baseline 10      measure those rows ten times and write bench/baselines.json
 //
 // The exit code is 0 when every row could be measured, whether or not it met its target: this is a measurement, not a
-// test. It is 1 when a row could not be measured or data was lost.
+// test. It is 1 when a row could not be measured or data was lost, and when a row of the gate has become worse.
 package main
 
 import (
@@ -20,6 +22,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -38,36 +41,65 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	if len(args) == 3 && args[0] == "floor" {
-		return serveFloor(ctx, args[1], args[2])
-	}
-	if len(args) == 3 && args[0] == "forward" {
-		return serveForward(ctx, args[1], args[2])
+	if len(args) == 2 && args[0] == "kernel" {
+		return workAsKernel(ctx, args[1], os.Stdin, os.Stdout)
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	only := flags.String("only", "", "comma-separated `names`; a row is measured when its name begins with one of them")
 	quick := flags.Bool("quick", false, "fewer rounds and less data, for a first look")
+	gated := flags.Bool("gate", false, "measure the rows that have a baseline, and fail when one has become worse")
+	record := flags.Int("baseline", 0, "measure the rows of the gate `times`, on a quiet machine, and write the baselines")
+	file := flags.String("baselines", filepath.Join("bench", "baselines.json"), "`file` of the baselines")
 	bin := flags.String("bin", "bin", "`folder` of the programs to measure")
-	out := flags.String("out", "docs/benchmarks", "`folder` for latest.json and latest.md; empty writes nothing. Partial and quick runs never write")
+	out := flags.String("out", "docs/benchmarks", "`folder` for what a full run writes; empty writes nothing. Partial and quick runs never write")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
-	b, err := newBench(*bin, *quick, strings.FieldsFunc(*only, func(r rune) bool { return r == ',' }))
+	if *record > 0 {
+		return writeBaselines(ctx, *bin, *file, *record)
+	}
+	size := scaleFull
+	names, err := beginning(strings.FieldsFunc(*only, func(r rune) bool { return r == ',' }))
+	if err != nil {
+		return err
+	}
+	var against baselines
+	switch {
+	case *gated:
+		if against, err = readBaselines(*file); err != nil {
+			return err
+		}
+		size, names = scaleGate, against.names()
+	case *quick:
+		size = scaleQuick
+	}
+	b, err := newBench(*bin, size, names)
 	if err != nil {
 		return err
 	}
 	defer b.close()
+	var during load
+	if during.Before, err = busyShare(ctx); err != nil {
+		return err
+	}
 	began := time.Now()
 	failures := b.measure(ctx)
-	report := b.report(time.Since(began))
+	took := time.Since(began)
+	if during.After, err = busyShare(ctx); err != nil {
+		return err
+	}
+	report := b.report(took, during)
 	fmt.Print(report.table())
 	if len(failures) > 0 {
 		return errors.Join(failures...)
 	}
-	if *out == "" || *quick || *only != "" {
+	if *gated {
+		return report.gate(against)
+	}
+	if *out == "" || size != scaleFull || *only != "" {
 		return nil
 	}
 	return report.write(*out)

@@ -62,37 +62,65 @@ func (b *bench) measurePool(ctx context.Context) (err error) {
 	}}); err != nil {
 		return err
 	}
-	round := 0
-	return b.inTurns(ctx, rowPool, b.rounds(5, 2), sides{
-		ours: func(ctx context.Context) (float64, error) {
+	put, err := openEtcd(c)
+	if err != nil {
+		return err
+	}
+	round, writes := 0, 0
+	var rival sample
+	err = b.inTurns(ctx, rowPool, b.rounds(9, 2), sides{
+		ours: func(ctx context.Context) (took float64, err error) {
 			round++
-			return k.fromPool(ctx, fmt.Sprintf("batch-%d", round))
+			took, writes, err = k.fromPool(ctx, fmt.Sprintf("batch-%d", round))
+			return took, err
 		},
-		floor: func(ctx context.Context) (float64, error) { return k.scaled(ctx, fmt.Sprintf("floor-%d", round)) },
+		floor: func(ctx context.Context) (float64, error) {
+			if round%3 == 1 { // a rival is slow, and no floor
+				took, err := k.scaled(ctx, fmt.Sprintf("rival-%d", round))
+				if err != nil {
+					return 0, err
+				}
+				rival.add(took)
+			}
+			return put.times(ctx, writes)
+		},
 	})
+	result := b.results[rowPool]
+	result.rival = rival
+	b.results[rowPool] = result
+	return err
 }
 
-// fromPool measures how long a batch of the pool's size takes until it is Running, and waits until the pool is full again.
-func (k *kubernetes) fromPool(ctx context.Context, name string) (float64, error) {
-	err := k.until(ctx, ourResources+"pools", "warm", func(o state) bool { return o.Status.Available == poolSize })
+// fromPool measures how long a batch of the pool's size takes until it is Running, counts what is written to the API server for it, and
+// waits until the pool is full again.
+func (k *kubernetes) fromPool(ctx context.Context, name string) (took float64, writes int, err error) {
+	err = k.until(ctx, ourResources+"pools", "warm", func(o state) bool { return o.Status.Available == poolSize })
 	if err != nil {
-		return 0, err
+		return 0, 0, err
+	}
+	before, err := k.writes(ctx)
+	if err != nil {
+		return 0, 0, err
 	}
 	began := time.Now()
 	err = k.create(ctx, ourResources+"batchsandboxes", object{"apiVersion": "sandbox.internal/v1alpha1", "kind": "BatchSandbox", "metadata": object{"name": name},
 		"spec": object{"replicas": poolSize, "poolRef": "warm"}})
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	err = k.until(ctx, ourResources+"batchsandboxes", name, func(o state) bool { return o.Status.Phase == "Running" && o.Status.Ready == poolSize })
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	took := elapsed(began)
+	took = elapsed(began)
+	after, err := k.writes(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
 	if err := k.call(ctx, http.MethodDelete, ourResources+"batchsandboxes/"+name, nil, nil); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return took, k.until(ctx, ourResources+"pools", "warm", func(o state) bool { return o.Status.Allocated == 0 && o.Status.Available == poolSize })
+	return took, after - before, k.until(ctx, ourResources+"pools", "warm", func(o state) bool { return o.Status.Allocated == 0 && o.Status.Available == poolSize })
 }
 
 // scaled measures how long a Deployment takes to scale from nothing to the pool's size, and waits until it is gone.

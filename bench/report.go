@@ -7,29 +7,21 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
-// report is what a run found. It names no host and no path: what a reader needs to know of the machine is its size and
-// its software.
+// report is what a run found. It names no host and no path: what a reader needs to know of the machine is its size, its software and
+// what else it was doing.
 type report struct {
 	Date    time.Time    `json:"date"`
+	Commit  string       `json:"commit"`  // of the repository, with "+changes" where files differ from it
 	Seconds int          `json:"seconds"` // of the whole run
 	Machine machine      `json:"machine"`
+	Load    load         `json:"load"`
 	Rows    []rowResults `json:"rows"`
-}
-
-type machine struct {
-	CPUs   int    `json:"cpus"`
-	Arch   string `json:"arch"`
-	Kernel string `json:"kernel"`
-	Go     string `json:"go"`
 }
 
 type rowResults struct {
@@ -40,6 +32,7 @@ type rowResults struct {
 	Better     direction    `json:"better"`
 	Ours       sideResults  `json:"ours"`
 	FloorSide  sideResults  `json:"floor_side"`
+	Rival      *rivalResult `json:"rival,omitempty"`
 	Ratio      *float64     `json:"ratio"` // null where the floor is nothing
 	Difference float64      `json:"difference"`
 	Target     targetResult `json:"target"`
@@ -50,43 +43,87 @@ type rowResults struct {
 type sideResults struct {
 	Median   float64 `json:"median"`
 	P99      float64 `json:"p99"`
+	P99Unit  string  `json:"p99_unit"` // "ms" where single requests were timed, else the row's
+	P99Of    int     `json:"p99_of"`   // how many figures it is of; of fewer than 100 it is the worst
 	Attempts int     `json:"attempts"`
 	Success  float64 `json:"success_rate"`
+	// Values are what the median is of, and Requests the single requests, in milliseconds. Of more than 1000 there are 1000 quantiles.
+	Values   []float64 `json:"values"`
+	Requests []float64 `json:"requests,omitempty"`
+}
+
+type rivalResult struct {
+	What string `json:"what"`
+	sideResults
 }
 
 type targetResult struct {
 	Of    measure `json:"of"`
 	Limit float64 `json:"limit"`
 	Met   bool    `json:"met"`
+	// Low and High are what 95% of resampled runs give for the value that is compared; InNoise is whether the limit lies between them.
+	Low     *float64 `json:"low"`
+	High    *float64 `json:"high"`
+	InNoise bool     `json:"in_noise"`
 }
 
-func (b *bench) report(took time.Duration) report {
-	var name unix.Utsname
-	unix.Uname(&name) // fails only for a bad pointer
+// keptSamples is how many figures of one kind a row keeps in the file.
+const keptSamples = 1000
+
+func (b *bench) report(took time.Duration, during load) report {
 	r := report{
-		Date:    time.Now().UTC().Truncate(time.Second),
-		Seconds: int(took.Seconds()),
-		Machine: machine{CPUs: runtime.NumCPU(), Arch: runtime.GOARCH, Kernel: unix.ByteSliceToString(name.Release[:]), Go: runtime.Version()},
+		Date: time.Now().UTC().Truncate(time.Second), Commit: commit(), Seconds: int(took.Seconds()), Machine: thisMachine(), Load: during,
 	}
 	for _, row := range rows() {
 		p := b.results[row.name]
 		if len(p.ours.values) == 0 || !b.wants(row.name) {
 			continue
 		}
-		r.Rows = append(r.Rows, rowResults{
+		low, high := p.interval(row.target, row.good)
+		result := rowResults{
 			Name: row.name, What: row.what, Floor: row.floor, Unit: row.unit, Better: row.good,
-			Ours:      side(p.ours, row.good),
-			FloorSide: side(p.floor, row.good),
+			Ours:      side(p.ours, row),
+			FloorSide: side(p.floor, row),
 			Ratio:     finite(rounded(p.ratio(row.good))), Difference: rounded(p.difference(row.good)),
-			Target: targetResult{Of: row.target.of, Limit: row.target.limit, Met: row.target.met(p, row.good)},
-			text:   row.text(),
-		})
+			Target: targetResult{
+				Of: row.target.of, Limit: row.target.limit, Met: row.target.met(p, row.good),
+				Low: finite(rounded(low)), High: finite(rounded(high)), InNoise: low <= row.target.limit && row.target.limit <= high,
+			},
+			text: row.text(),
+		}
+		if len(p.rival.values) > 0 {
+			result.Rival = &rivalResult{rivals()[row.name], side(p.rival, row)}
+		}
+		r.Rows = append(r.Rows, result)
 	}
 	return r
 }
 
-func side(s sample, good direction) sideResults {
-	return sideResults{Median: rounded(s.median()), P99: rounded(s.p99(good)), Attempts: s.attempts, Success: rounded(s.success())}
+func side(s sample, of row) sideResults {
+	result := sideResults{
+		Median: rounded(s.median()), P99: rounded(s.p99(of.good)), P99Unit: of.unit, P99Of: len(s.values),
+		Attempts: s.attempts, Success: rounded(s.success()), Values: kept(s.values), Requests: kept(s.requests),
+	}
+	if len(s.requests) > 0 {
+		result.P99Unit, result.P99Of = milliseconds, len(s.requests)
+	}
+	return result
+}
+
+func kept(values []float64) []float64 {
+	kept := make([]float64, 0, min(len(values), keptSamples))
+	for _, value := range thinned(values, keptSamples) {
+		kept = append(kept, rounded(value))
+	}
+	return kept
+}
+
+// tail is the p99 for readers, with its unit where that is not the row's.
+func (s sideResults) tail(unit string) string {
+	if s.P99Unit != unit {
+		return number(s.P99) + " " + s.P99Unit
+	}
+	return number(s.P99)
 }
 
 // cells are the columns of the tables.
@@ -95,12 +132,14 @@ func (r rowResults) cells() []string {
 	if r.Target.Met {
 		met = "yes"
 	}
+	if r.Target.InNoise {
+		met += ", within noise"
+	}
 	if r.Ratio != nil {
 		ratio = number(*r.Ratio) + "×"
 	}
 	return []string{
-		r.Name, r.Unit,
-		number(r.Ours.Median), number(r.Ours.P99), number(r.FloorSide.Median), number(r.FloorSide.P99),
+		r.Name, r.Unit, number(r.Ours.Median), r.Ours.tail(r.Unit), number(r.FloorSide.Median), r.FloorSide.tail(r.Unit),
 		ratio, fmt.Sprintf("%s%%", number(100*r.Ours.Success)), r.text, met,
 	}
 }
@@ -124,8 +163,9 @@ func (r report) table() string {
 // markdown is the report for docs/.
 func (r report) markdown() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "<!-- Written by `make bench`. Do not edit. -->\n\n# Latest run\n\n%s, %d CPUs, %s, Linux %s, %s; %d s in all. What the columns mean: [README](README.md).\n\n",
-		r.Date.Format("2006-01-02 15:04 MST"), r.Machine.CPUs, r.Machine.Arch, r.Machine.Kernel, r.Machine.Go, r.Seconds)
+	fmt.Fprintf(&text, "<!-- Written by `make bench`. Do not edit. -->\n\n# Latest run\n\n%s, commit %s, %d CPUs, %s, Linux %s, %s; %d s in all, %s. What the columns mean: [README](README.md).\n\n",
+		r.Date.Format("2006-01-02 15:04 MST"), r.Commit, r.Machine.CPUs, r.Machine.Arch, r.Machine.Kernel, r.Machine.Go, r.Seconds, r.Load)
+	fmt.Fprintf(&text, "![Each row's ratio to its floor, its target, and the ratios of earlier runs](%s)\n\n", pictureFile)
 	line := func(cells []string) { fmt.Fprintf(&text, "| %s |\n", strings.Join(cells, " | ")) }
 	line(header())
 	line(strings.Split(strings.Repeat("---,", len(header())-1)+"---", ","))
@@ -133,6 +173,11 @@ func (r report) markdown() string {
 		line(row.cells())
 	}
 	text.WriteString("\n")
+	for _, row := range r.Rows {
+		if row.Rival != nil {
+			fmt.Fprintf(&text, "Beside %s: %s takes %s %s (median of %d).\n\n", row.Name, row.Rival.What, number(row.Rival.Median), row.Unit, row.Rival.Attempts)
+		}
+	}
 	line([]string{"row", "what is measured", "its floor"})
 	line([]string{"---", "---", "---"})
 	for _, row := range r.Rows {
@@ -141,16 +186,32 @@ func (r report) markdown() string {
 	return text.String()
 }
 
-// write puts latest.json and latest.md into the folder.
+// The files of a run.
+const (
+	latestFile  = "latest.json"
+	pageFile    = "latest.md"
+	pictureFile = "ratios.svg"
+	historyFile = "history.json"
+)
+
+// write puts the run into the folder: as JSON, as a page and as a picture, and adds its ratios to those of earlier runs.
 func (r report) write(folder string) error {
-	encoded, err := json.MarshalIndent(r, "", "  ")
+	earlier, err := readHistory(filepath.Join(folder, historyFile))
 	if err != nil {
+		return err
+	}
+	history := append(earlier, r.remembered())
+	encodedHistory, historyErr := json.MarshalIndent(history, "", " ")
+	encoded, err := json.Marshal(r)
+	if err := errors.Join(err, historyErr); err != nil {
 		return err
 	}
 	return errors.Join(
 		os.MkdirAll(folder, 0o755),
-		os.WriteFile(filepath.Join(folder, "latest.json"), append(encoded, '\n'), 0o644),
-		os.WriteFile(filepath.Join(folder, "latest.md"), []byte(r.markdown()), 0o644),
+		os.WriteFile(filepath.Join(folder, latestFile), append(encoded, '\n'), 0o644),
+		os.WriteFile(filepath.Join(folder, pageFile), []byte(r.markdown()), 0o644),
+		os.WriteFile(filepath.Join(folder, historyFile), append(encodedHistory, '\n'), 0o644),
+		os.WriteFile(filepath.Join(folder, pictureFile), []byte(r.picture(earlier)), 0o644),
 	)
 }
 

@@ -1,9 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -15,7 +20,7 @@ func TestReportWithAFloorOfNothing(t *testing.T) {
 	p.floor.add(0)
 	b := &bench{results: map[string]pair{rowEgressCPU: p}}
 	folder := t.TempDir()
-	if err := b.report(0).write(folder); err != nil {
+	if err := b.report(0, load{}).write(folder); err != nil {
 		t.Fatal(err)
 	}
 	encoded, err := os.ReadFile(filepath.Join(folder, "latest.json"))
@@ -32,5 +37,108 @@ func TestReportWithAFloorOfNothing(t *testing.T) {
 	table, err := os.ReadFile(filepath.Join(folder, "latest.md"))
 	if err != nil || !strings.Contains(string(table), "| egress-cpu | % | 0.02 | 0.02 | 0 | 0 | - | 100% |") {
 		t.Errorf("%v:\n%s", err, table)
+	}
+}
+
+// TestReportOfRequests: the p99 is of single requests, whatever the unit of the row's rounds, and the file has the figures it is made of.
+func TestReportOfRequests(t *testing.T) {
+	p := pair{ours: sampleOf(0, 900, 1000), floor: sampleOf(0, 2000, 2000)}
+	for i := range 1999 {
+		p.ours.requests = append(p.ours.requests, float64(1999-i))
+		p.floor.requests = append(p.floor.requests, 1)
+	}
+	read := reported(t, rowGet, p).Rows[0]
+	if read.Ours.P99 != 1980 || read.Ours.P99Unit != milliseconds || read.Ours.P99Of != 1999 {
+		t.Errorf("p99 %v %s of %d", read.Ours.P99, read.Ours.P99Unit, read.Ours.P99Of)
+	}
+	if kept := read.Ours.Requests; len(kept) != keptSamples || kept[0] != 1 || kept[len(kept)-1] != 1999 {
+		t.Errorf("%d requests are kept, from %v to %v", len(kept), kept[0], kept[len(kept)-1])
+	}
+	if !slices.Equal(read.Ours.Values, []float64{900, 1000}) {
+		t.Errorf("values %v", read.Ours.Values)
+	}
+}
+
+// reported writes a run of one row and reads it again.
+func reported(t *testing.T, name string, p pair) report {
+	t.Helper()
+	folder := t.TempDir()
+	if err := (&bench{results: map[string]pair{name: p}}).report(0, load{}).write(folder); err != nil {
+		t.Fatal(err)
+	}
+	encoded, err := os.ReadFile(filepath.Join(folder, latestFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read report
+	if err := json.Unmarshal(encoded, &read); err != nil {
+		t.Fatal(err)
+	}
+	return read
+}
+
+func TestNoise(t *testing.T) {
+	for name, tc := range map[string]struct {
+		ours []float64
+		want bool
+	}{
+		"far below the target":  {[]float64{1, 1.01, 0.99, 1, 1, 1.01}, false},
+		"around the target":     {[]float64{1.4, 1.6, 1.45, 1.55, 1.3, 1.7}, true},
+		"far above the target":  {[]float64{4, 4.1, 3.9, 4, 4, 4.1}, false},
+		"one wild value is not": {[]float64{1, 1, 1, 1, 1, 1, 1, 1, 1, 9}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := pair{ours: sampleOf(0, tc.ours...)}
+			for range tc.ours {
+				p.floor.add(1)
+			}
+			read := reported(t, rowCommand, p).Rows[0].Target // its limit is a ratio of 1.5
+			if read.InNoise != tc.want {
+				t.Errorf("in noise %v, from %v to %v", read.InNoise, *read.Low, *read.High)
+			}
+		})
+	}
+}
+
+// TestHistory: the picture of a run shows earlier ones, but for rows that had another floor then.
+func TestHistory(t *testing.T) {
+	folder := t.TempDir()
+	for _, took := range []float64{2, 3, 4} {
+		b := &bench{results: map[string]pair{rowCommand: {ours: sampleOf(0, took), floor: sampleOf(0, 1)}}}
+		if err := b.report(0, load{}).write(folder); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runs, err := readHistory(filepath.Join(folder, historyFile))
+	if err != nil || len(runs) != 3 {
+		t.Fatalf("%d runs: %v", len(runs), err)
+	}
+	row := rowResults{Name: rowCommand, Floor: runs[0].Rows[rowCommand].Floor}
+	if got := row.earlier(runs); !slices.Equal(got, []float64{2, 3, 4}) {
+		t.Errorf("earlier ratios %v", got)
+	}
+	row.Floor = "another one"
+	if got := row.earlier(runs); len(got) != 0 {
+		t.Errorf("earlier ratios %v to another floor", got)
+	}
+	picture, err := os.ReadFile(filepath.Join(folder, pictureFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	decoder, points := xml.NewDecoder(bytes.NewReader(picture)), 0
+	for {
+		token, err := decoder.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("%v:\n%s", err, picture)
+		}
+		if element, is := token.(xml.StartElement); is && element.Name.Local == "polyline" {
+			points = len(strings.Fields(element.Attr[0].Value))
+		}
+	}
+	if points != 3 {
+		t.Errorf("the line has %d points:\n%s", points, picture)
 	}
 }

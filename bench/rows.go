@@ -98,6 +98,15 @@ const (
 	rowCrowd       = "creates-200"
 	rowService     = "rss-service"
 	rowPool        = "pool-100"
+	rowDelete      = "delete"
+	rowStop        = "stop"
+	rowInterrupt   = "interrupt"
+	rowFirstExpiry = "first-expiry"
+	rowGetBusy     = "get-busy"
+	rowRestart     = "restart-200"
+
+	rowCreateEgress  = "create-egress"
+	rowStatelessMany = "stateless-10"
 
 	rowGatewayOne      = "gateway-1"
 	rowGatewayMany     = "gateway-16"
@@ -115,6 +124,11 @@ const (
 	rowEgressCPU        = "egress-cpu"
 )
 
+// rivals are the rows that another program is measured for, too, and what it does.
+func rivals() map[string]string {
+	return map[string]string{rowPool: "a Deployment scaled to 100 on the same nodes, until ready"}
+}
+
 // rows lists every row, in the order of the report.
 func rows() []row {
 	return []row{
@@ -122,43 +136,59 @@ func rows() []row {
 			milliseconds, lower, target{ratio, 1.5}},
 		{rowFirstByte, "first byte of a command's output", "the same process read through a pipe",
 			milliseconds, lower, target{difference, 2}},
+		{rowStop, "interrupt of a command until its stream has reported the end", "SIGTERM and wait of the same process",
+			milliseconds, lower, target{difference, 2}},
 		{rowCell, "cell `1+1` in a context: POST to its completion event", "the same in a kernel spoken to directly",
 			milliseconds, lower, target{difference, 2}},
 		{rowStateless, "cell `1+1` without a context, a spare kernel at hand", "the same in a kernel spoken to directly",
 			milliseconds, lower, target{ours, 60}},
+		{rowStatelessMany, "each of ten cells `1+1` without a context, one after the other", "a kernel started and asked directly",
+			milliseconds, lower, target{ratio, 1.2}},
+		{rowInterrupt, "interrupt of a cell that runs until the next cell of the context has ended", "the same in a kernel spoken to directly",
+			milliseconds, lower, target{difference, 5}},
 		{rowLines, "lines of `seq`, one event each, compared byte by byte", "`bufio.Scanner` on the pipe",
 			perSecond, higher, target{ours, 1e6}},
 		{rowStream, "lines of 1000 bytes streamed, compared byte by byte", "reading the pipe, compared byte by byte",
 			mebiPerSec, higher, target{ours, 200}},
-		{rowUpload, "multipart upload: written, synced, renamed", "a net/http handler that does only that",
+		{rowUpload, "multipart upload: written, synced, renamed", "a raw body, written and synced by a net/http handler",
 			mebiPerSec, higher, target{ratio, 0.8}},
 		{rowDownload, "download of a file", "a net/http handler with `http.ServeFile`",
 			mebiPerSec, higher, target{ratio, 0.95}},
 		{rowSearch, "search that finds 100 000 files, answer decoded", "`filepath.WalkDir` with the facts of each file",
 			milliseconds, lower, target{ours, 1000}},
-		{rowIdle, "resident memory of execd, idle", "a bare net/http server, idle",
+		{rowIdle, "resident memory of execd, idle", "a minimal net/http program, idle",
 			mebibytes, lower, target{ours, 12}},
-		{rowStreams, "resident memory of execd, with 1000 commands running and streamed", "a bare net/http server with 1000 open responses",
+		{rowStreams, "resident memory of execd, with 1000 commands running and streamed", "a minimal net/http program with 1000 open responses",
 			mebibytes, lower, target{ours, 45}},
-		{rowAfterUpload, "resident memory of execd, after an upload", "a bare net/http server after the same upload",
+		{rowAfterUpload, "resident memory of execd, after an upload", "a minimal net/http program after a raw upload of the same size",
 			mebibytes, lower, target{ours, 25}},
 		{rowCreate, "cold create: POST to the first output of a command", "the engine's create and start, on its bridge",
 			milliseconds, lower, target{ratio, 1.1}},
 		{rowAccept, "durable accept: POST to its 202", "4 KiB appended and fdatasync, on the same disk",
 			milliseconds, lower, target{ratio, 5}},
+		{rowCreateEgress, "cold create with an egress sidecar: POST to the first output of a command", "the engine's create and start, on its bridge",
+			milliseconds, lower, target{ratio, 2.2}},
+		{rowDelete, "DELETE until nothing is left but the record", "the engine's forced removal",
+			milliseconds, lower, target{ratio, 1.2}},
 		{rowPause, "pause, and resume to the next command's output", "the engine's pause and unpause",
 			milliseconds, lower, target{ratio, 1.2}},
 		{rowGet, "GET of a sandbox", "a handler that writes the same bytes, prebuilt",
 			perSecond, higher, target{ratio, 0.6}},
 		{rowList, "list of 20 among 10 000, by a state and a metadata filter", "a handler that writes the same bytes, prebuilt",
 			perSecond, higher, target{ratio, 0.3}},
-		{rowExpiry, "how late the end of each of 10 000 sandboxes is told", "how late as many timers of the standard library are",
+		{rowExpiry, "how late the end of each of 10 000 sandboxes is reported", "how late as many timers of the standard library are",
 			milliseconds, lower, target{tail, 500}},
-		{rowCrowd, "200 creates at once, until each runs", "the engine's create and start, 16 at once",
-			perSecond, higher, target{ratio, 0.8}},
-		{rowService, "resident memory of the service, with these 200 running", "a bare net/http server, idle",
+		{rowFirstExpiry, "how late a single sandbox is Terminated, its container gone", "the engine's forced removal",
+			milliseconds, lower, target{difference, 50}},
+		{rowGetBusy, "GET of a sandbox while 50 others are created", "a handler that writes the same bytes while the engine makes 50 containers",
+			milliseconds, lower, target{tail, 50}},
+		{rowCrowd, "200 creates at once: from the first request until each runs", "the engine's create and start of as many, 16 at once",
+			milliseconds, lower, target{ratio, 1.25}},
+		{rowService, "resident memory of the service, with these 200 running", "a minimal net/http program, idle",
 			mebibytes, lower, target{ours, 150}},
-		{rowPool, "100 sandboxes of a warm Pool, as one BatchSandbox, until Running, on played nodes", "a Deployment scaled to 100 on the same nodes, until ready",
+		{rowRestart, "SIGKILL of the service with these 200: from its start until all are listed and one runs a command", "a minimal server's start, and the engine asked for the state of each",
+			milliseconds, lower, target{ours, 2000}},
+		{rowPool, "100 sandboxes of a warm Pool, as one BatchSandbox, until Running, on played nodes", "as many puts into etcd as the API server is written to for it",
 			milliseconds, lower, target{ours, 300}},
 		{rowGatewayOne, "GET through the gateway, one client", "the same through a bare `httputil.ReverseProxy`",
 			perSecond, higher, target{ratio, 0.9}},
@@ -180,9 +210,9 @@ func rows() []row {
 			milliseconds, lower, target{tail, 100}},
 		{rowEgressChangeMany, "the same while the addresses of 8192 names are known", "GET of the policy",
 			milliseconds, lower, target{tail, 100}},
-		{rowEgressMemory, "resident memory of the sidecar (process 1 and guard), after 3000 names", "a bare net/http server, idle",
+		{rowEgressMemory, "resident memory of the sidecar (process 1 and guard), after 3000 names", "a minimal net/http program, idle",
 			mebibytes, lower, target{ours, 20}},
-		{rowEgressCPU, "processor time of the sidecar, idle, of one core", "a bare net/http server, idle",
+		{rowEgressCPU, "processor time of the sidecar, idle, of one core", "a minimal net/http program, idle",
 			percent, lower, target{ours, 0.5}},
 	}
 }

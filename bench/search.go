@@ -3,14 +3,12 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
+	"strconv"
 	"time"
 )
 
@@ -26,6 +24,11 @@ func (b *bench) measureSearch(ctx context.Context) error {
 		return err
 	}
 	defer p.stop()
+	floor, err := b.startWorker(ctx)
+	if err != nil {
+		return err
+	}
+	defer floor.Stop()
 	root, err := b.folder("search")
 	if err != nil {
 		return err
@@ -60,20 +63,6 @@ func (b *bench) measureSearch(ctx context.Context) error {
 			}
 			return took, nil
 		},
-		floor: func(context.Context) (float64, error) {
-			began := time.Now()
-			found := 0
-			err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
-				if err == nil && strings.HasSuffix(path, ".txt") {
-					found++
-					_, err = entry.Info()
-				}
-				return err
-			})
-			if err == nil && found != searchFolders*searchEach {
-				err = errors.New("the floor found something else")
-			}
-			return elapsed(began), err
-		},
+		floor: floor.one("walk", root, strconv.Itoa(searchFolders*searchEach)),
 	})
 }

@@ -24,9 +24,11 @@ type service struct {
 	*process
 	instance string
 	dataDir  string
+	start    func(context.Context) (*process, error) // once more, after it has ended
 }
 
-func (b *bench) startService(ctx context.Context) (*service, error) {
+// startService starts the service with a piece of configuration behind that of every run.
+func (b *bench) startService(ctx context.Context, more string) (*service, error) {
 	dir, err := b.folder("service")
 	if err != nil {
 		return nil, err
@@ -47,12 +49,14 @@ instance = %q
 [runtime]
 type = "docker"
 execd_image = "sandbox/execd:dev"
-`, host, port, key, s.dataDir, s.instance), 0o600)
+%s`, host, port, key, s.dataDir, s.instance, more), 0o600)
 	if err != nil {
 		return nil, err
 	}
-	command := exec.Command(filepath.Join(b.bin, "sandbox-server"), "--config", config)
-	if s.process, err = start(ctx, dir, joined(host, port), "/health", command); err != nil {
+	s.start = func(ctx context.Context) (*process, error) {
+		return start(ctx, dir, joined(host, port), "/health", exec.Command(filepath.Join(b.bin, "sandbox-server"), "--config", config))
+	}
+	if s.process, err = s.start(ctx); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -90,15 +94,24 @@ func (s *service) call(ctx context.Context, method, path string, want int, in, o
 
 // create asks for a sandbox and returns its id.
 func (s *service) create(ctx context.Context) (string, error) {
-	var created struct{ ID string }
+	id, _, err := s.createFor(ctx, 10*time.Minute)
+	return id, err
+}
+
+// createFor asks for a sandbox with a life of that length, and returns its id and when it expires.
+func (s *service) createFor(ctx context.Context, life time.Duration) (string, time.Time, error) {
+	var created struct {
+		ID        string
+		ExpiresAt time.Time
+	}
 	err := s.call(ctx, http.MethodPost, "/v1/sandboxes", http.StatusAccepted, map[string]any{
 		"image":          map[string]string{"uri": baseImage},
-		"timeout":        600,
+		"timeout":        life / time.Second,
 		"resourceLimits": map[string]string{"memory": "256Mi"},
 		"entrypoint":     []string{"sleep", "600"},
 		"metadata":       map[string]string{"made-by": "bench"},
 	}, &created)
-	return created.ID, err
+	return created.ID, created.ExpiresAt, err
 }
 
 func (s *service) act(ctx context.Context, id, action string) error {
@@ -145,23 +158,29 @@ func (d execd) firstOutput(ctx context.Context) error {
 	}
 }
 
-// gone deletes a sandbox and returns when its container no longer takes the engine's time.
+// gone deletes a sandbox and returns when nothing is left of it but its record.
 func (s *service) gone(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, usableTimeout)
 	defer cancel()
-	if err := s.call(ctx, http.MethodDelete, "/v1/sandboxes/"+id, http.StatusNoContent, nil, nil); err != nil {
+	request, err := http.NewRequestWithContext(ctx, http.MethodDelete, s.url+"/v1/sandboxes/"+id, nil)
+	if err != nil {
 		return err
 	}
-	for {
-		var sandbox struct{ Status struct{ State string } }
-		err := s.call(ctx, http.MethodGet, "/v1/sandboxes/"+id, http.StatusOK, nil, &sandbox)
-		if err != nil || sandbox.Status.State == "Terminated" {
-			return err
-		}
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("sandbox %s stays %s", id, sandbox.Status.State)
-		}
+	request.Header.Set(keyHeader, key)
+	request.Header.Set("Prefer", fmt.Sprintf("wait=%d", usableTimeout/time.Second))
+	response, err := send(s.client, request, http.StatusNoContent)
+	if err != nil {
+		return err
 	}
+	if err := drain(response); err != nil {
+		return err
+	}
+	var sandbox struct{ Status status }
+	if err := s.call(ctx, http.MethodGet, "/v1/sandboxes/"+id, http.StatusOK, nil, &sandbox); err != nil {
+		return err
+	}
+	if sandbox.Status.State != "Terminated" {
+		return fmt.Errorf("sandbox %s is %s after its deletion", id, sandbox.Status.State)
+	}
+	return nil
 }

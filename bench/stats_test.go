@@ -75,10 +75,10 @@ func TestRatio(t *testing.T) {
 		good              direction
 		ratio, difference float64
 	}{
-		"times":                  {pair{sampleOf(0, 3, 3, 3), sampleOf(0, 2, 2, 2)}, lower, 1.5, 1},
-		"half of them failed":    {pair{sampleOf(3, 3, 3, 3), sampleOf(0, 2, 2, 2)}, lower, 3, 4},
-		"rates":                  {pair{sampleOf(0, 80), sampleOf(0, 100)}, higher, 0.8, -20},
-		"a fifth of them failed": {pair{sampleOf(1, 80, 80, 80, 80), sampleOf(0, 100)}, higher, 0.64, -36},
+		"times":                  {pair{ours: sampleOf(0, 3, 3, 3), floor: sampleOf(0, 2, 2, 2)}, lower, 1.5, 1},
+		"half of them failed":    {pair{ours: sampleOf(3, 3, 3, 3), floor: sampleOf(0, 2, 2, 2)}, lower, 3, 4},
+		"rates":                  {pair{ours: sampleOf(0, 80), floor: sampleOf(0, 100)}, higher, 0.8, -20},
+		"a fifth of them failed": {pair{ours: sampleOf(1, 80, 80, 80, 80), floor: sampleOf(0, 100)}, higher, 0.64, -36},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := tc.pair.ratio(tc.good); math.Abs(got-tc.ratio) > 1e-9 {
@@ -92,8 +92,8 @@ func TestRatio(t *testing.T) {
 }
 
 func TestTargetMet(t *testing.T) {
-	times := pair{sampleOf(0, 3), sampleOf(0, 2)}
-	rates := pair{sampleOf(0, 80), sampleOf(0, 100)}
+	times := pair{ours: sampleOf(0, 3), floor: sampleOf(0, 2)}
+	rates := pair{ours: sampleOf(0, 80), floor: sampleOf(0, 100)}
 	for name, tc := range map[string]struct {
 		pair   pair
 		good   direction

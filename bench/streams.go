@@ -1,15 +1,15 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os/exec"
 	"strconv"
 	"strings"
 	"time"
+
+	"sandbox.internal/bench/pattern"
 )
 
 // measureStreams measures how much output gets through. The client takes every event apart and compares every byte; it
@@ -20,6 +20,11 @@ func (b *bench) measureStreams(ctx context.Context) error {
 		return err
 	}
 	defer p.stop()
+	floor, err := b.startWorker(ctx)
+	if err != nil {
+		return err
+	}
+	defer floor.Stop()
 	if b.wants(rowLines) {
 		lines := int64(b.rounds(1_000_000, 125_000))
 		var expected []byte
@@ -29,12 +34,15 @@ func (b *bench) measureStreams(ctx context.Context) error {
 		command := fmt.Sprintf("seq %d", lines)
 		err := b.inTurns(ctx, rowLines, b.rounds(7, 2), sides{
 			ours: func(ctx context.Context) (float64, error) {
-				took, err := daemon.transfer(ctx, command, &checker{pattern: expected, size: int64(len(expected))})
+				took, err := daemon.transfer(ctx, command, &pattern.Checker{Bytes: expected, Size: int64(len(expected))})
 				return float64(lines) / took.Seconds(), err
 			},
-			floor: func(ctx context.Context) (float64, error) {
-				took, err := scan(ctx, command, lines)
-				return float64(lines) / took.Seconds(), err
+			floor: func(context.Context) (float64, error) {
+				took, err := floor.Do("scan", command, strconv.FormatInt(lines, 10))
+				if err != nil {
+					return 0, err
+				}
+				return 1000 * float64(lines) / took[0], nil
 			},
 		})
 		if err != nil {
@@ -42,18 +50,19 @@ func (b *bench) measureStreams(ctx context.Context) error {
 		}
 	}
 	if b.wants(rowStream) {
-		line := strings.Repeat("x", 999)
 		size := b.bytes(512<<20) / 1000 * 1000
-		command := fmt.Sprintf("yes %s | head -c %d", line, size)
-		expected := func() *checker { return &checker{pattern: []byte(strings.Repeat(line+"\n", 64)), size: size} }
+		command := fmt.Sprintf("yes %s | head -c %d", strings.Repeat("x", 999), size) // what pattern.Lines expects
 		return b.inTurns(ctx, rowStream, b.rounds(3, 2), sides{
 			ours: func(ctx context.Context) (float64, error) {
-				took, err := daemon.transfer(ctx, command, expected())
+				took, err := daemon.transfer(ctx, command, pattern.Lines(size))
 				return float64(size) / (1 << 20) / took.Seconds(), err
 			},
-			floor: func(ctx context.Context) (float64, error) {
-				took, err := pipe(ctx, command, expected())
-				return float64(size) / (1 << 20) / took.Seconds(), err
+			floor: func(context.Context) (float64, error) {
+				took, err := floor.Do("pipe", command, strconv.FormatInt(size, 10))
+				if err != nil {
+					return 0, err
+				}
+				return 1000 * float64(size) / (1 << 20) / took[0], nil
 			},
 		})
 	}
@@ -61,7 +70,7 @@ func (b *bench) measureStreams(ctx context.Context) error {
 }
 
 // transfer runs a command and compares all of its output. The time is from the request to the completion event.
-func (d execd) transfer(ctx context.Context, command string, expected *checker) (time.Duration, error) {
+func (d execd) transfer(ctx context.Context, command string, expected *pattern.Checker) (time.Duration, error) {
 	began := time.Now()
 	s, err := d.run(ctx, command)
 	if err != nil {
@@ -78,14 +87,14 @@ func (d execd) transfer(ctx context.Context, command string, expected *checker) 
 		}
 		switch e.kind {
 		case eventStdout:
-			if err := expected.takeEvent(e); err != nil {
+			if err := takeEvent(expected, e); err != nil {
 				return 0, err
 			}
 		case eventError:
 			return 0, errors.New("the command failed")
 		case eventComplete:
 			took := time.Since(began)
-			if err := expected.end(); err != nil {
+			if err := lost(expected.End()); err != nil {
 				return 0, err
 			}
 			return took, s.finish()
@@ -93,50 +102,22 @@ func (d execd) transfer(ctx context.Context, command string, expected *checker) 
 	}
 }
 
-// piped runs a command and lets read have its output. The time is from the start to the end of the process.
-func piped(ctx context.Context, command string, read func(io.Reader) error) (time.Duration, error) {
-	began := time.Now()
-	process := exec.CommandContext(ctx, "bash", "-c", command)
-	out, err := process.StdoutPipe()
-	if err != nil {
-		return 0, err
+var newline = []byte{'\n'}
+
+// takeEvent compares the output that an event stands for.
+func takeEvent(expected *pattern.Checker, e event) error {
+	line, whole := e.output()
+	err := expected.Take(line)
+	if err == nil && whole {
+		err = expected.Take(newline)
 	}
-	if err := process.Start(); err != nil {
-		return 0, err
-	}
-	readErr := read(out)
-	err = process.Wait()
-	return time.Since(began), errors.Join(readErr, err)
+	return lost(err)
 }
 
-func scan(ctx context.Context, command string, lines int64) (time.Duration, error) {
-	return piped(ctx, command, func(out io.Reader) error {
-		scanner := bufio.NewScanner(out)
-		var seen int64
-		for scanner.Scan() {
-			seen++
-		}
-		if seen != lines {
-			return fmt.Errorf("%d lines of %d", seen, lines)
-		}
-		return scanner.Err()
-	})
-}
-
-func pipe(ctx context.Context, command string, expected *checker) (time.Duration, error) {
-	return piped(ctx, command, func(out io.Reader) error {
-		buffer := make([]byte, 64<<10)
-		for {
-			n, err := out.Read(buffer)
-			if err := expected.take(buffer[:n]); err != nil {
-				return err
-			}
-			if errors.Is(err, io.EOF) {
-				return expected.end()
-			}
-			if err != nil {
-				return err
-			}
-		}
-	})
+// lost marks a difference between what was sent and what came.
+func lost(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", errLost, err)
 }

@@ -16,6 +16,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"sandbox.internal/bench/pattern"
 )
 
 const transferSize = 256 << 20
@@ -36,7 +38,7 @@ func newContent(size int64) content {
 	return c
 }
 
-func (c content) checker() *checker { return &checker{pattern: c.pattern, size: c.size} }
+func (c content) checker() *pattern.Checker { return &pattern.Checker{Bytes: c.pattern, Size: c.size} }
 
 // reader reads the content without holding all of it.
 func (c content) reader() io.Reader {
@@ -94,12 +96,9 @@ func (c content) uploadTo(ctx context.Context, daemon execd, path string) error 
 	return errors.Join(err, drain(response))
 }
 
+// uploadToFloor sends the same bytes as a raw body.
 func (c content) uploadToFloor(ctx context.Context, floor *process) error {
-	response, err := c.upload(ctx, floor.client, floor.url+"/upload", http.Header{}, "")
-	if err != nil {
-		return err
-	}
-	return drain(response)
+	return floor.put(ctx, "/upload", c.reader(), c.size)
 }
 
 // measureTransfers measures files going up and down, one at a time.
@@ -182,15 +181,15 @@ func (c content) save(path string) error {
 }
 
 // compare reads a download to its end and compares every byte.
-func compare(response *http.Response, expected *checker, buffer []byte) error {
+func compare(response *http.Response, expected *pattern.Checker, buffer []byte) error {
 	defer response.Body.Close()
 	for {
 		n, err := response.Body.Read(buffer)
-		if err := expected.take(buffer[:n]); err != nil {
-			return err
+		if err := expected.Take(buffer[:n]); err != nil {
+			return lost(err)
 		}
 		if errors.Is(err, io.EOF) {
-			return expected.end()
+			return lost(expected.End())
 		}
 		if err != nil {
 			return err

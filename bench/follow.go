@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// follower reads the changes of state of all sandboxes as the service sends them.
+type follower struct {
+	response *http.Response
+	events   *eventReader
+}
+
+// follow begins with what happens next.
+func (s *service) follow(ctx context.Context) (*follower, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/v1/events", nil)
+	if err != nil {
+		return nil, err
+	}
+	request.Header.Set(keyHeader, key)
+	response, err := send(s.client, request, http.StatusOK)
+	if err != nil {
+		return nil, err
+	}
+	return &follower{response, newEventReader(response.Body)}, nil
+}
+
+func (f *follower) close() { f.response.Body.Close() }
+
+// next returns the next change of state.
+func (f *follower) next() (id, to string, err error) {
+	for {
+		data, err := f.events.raw()
+		if err != nil {
+			return "", "", err
+		}
+		var event struct{ Type, SandboxID, To string }
+		if err := json.Unmarshal(data, &event); err != nil {
+			return "", "", fmt.Errorf("event %q: %w", data, err)
+		}
+		if event.Type == "state" {
+			return event.SandboxID, event.To, nil
+		}
+	}
+}
+
+// ended waits until every sandbox is Terminated, and calls late with how late each is, in milliseconds. None may end before its time.
+func (f *follower) ended(expiries map[string]time.Time, late func(float64) error) error {
+	for len(expiries) > 0 {
+		id, to, err := f.next()
+		if err != nil {
+			return fmt.Errorf("%w: the end of %d sandboxes was not reported: %w", errLost, len(expiries), err)
+		}
+		due, lives := expiries[id]
+		if !lives || to == "Running" { // the last of those that were made
+			continue
+		}
+		took := elapsed(due)
+		if took < 0 {
+			return fmt.Errorf("%w: a sandbox became %s %v ms before its time", errLost, to, -took)
+		}
+		if to != "Terminated" {
+			continue
+		}
+		delete(expiries, id)
+		if err := late(took); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+)
+
+// remembered is what is kept of a run when the next one takes its place.
+type remembered struct {
+	Date   time.Time         `json:"date"`
+	Commit string            `json:"commit"`
+	Rows   map[string]figure `json:"rows"`
+}
+
+// figure is a row of an earlier run. A row whose floor was another one then is not comparable.
+type figure struct {
+	Ratio float64 `json:"ratio"`
+	Floor string  `json:"floor"`
+}
+
+func (r report) remembered() remembered {
+	kept := remembered{Date: r.Date, Commit: r.Commit, Rows: make(map[string]figure)}
+	for _, row := range r.Rows {
+		if row.Ratio != nil {
+			kept.Rows[row.Name] = figure{*row.Ratio, row.Floor}
+		}
+	}
+	return kept
+}
+
+// readHistory returns the earlier runs, oldest first; none where there is no file.
+func readHistory(path string) ([]remembered, error) {
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var runs []remembered
+	if err := json.Unmarshal(text, &runs); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return runs, nil
+}
+
+// earlier are the comparable ratios of a row, oldest first.
+func (r rowResults) earlier(runs []remembered) []float64 {
+	var ratios []float64
+	for _, run := range runs {
+		if then, measured := run.Rows[r.Name]; measured && then.Floor == r.Floor {
+			ratios = append(ratios, then.Ratio)
+		}
+	}
+	return ratios
+}

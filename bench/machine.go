@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+type machine struct {
+	CPUs   int    `json:"cpus"`
+	Arch   string `json:"arch"`
+	Kernel string `json:"kernel"`
+	Go     string `json:"go"`
+}
+
+func thisMachine() machine {
+	var name unix.Utsname
+	unix.Uname(&name) // fails only for a bad pointer
+	return machine{CPUs: runtime.NumCPU(), Arch: runtime.GOARCH, Kernel: unix.ByteSliceToString(name.Release[:]), Go: runtime.Version()}
+}
+
+// commit is the repository's commit, with "+changes" when files differ from it; "unknown" without git.
+func commit() string {
+	head, err := exec.Command("git", "rev-parse", "--short=12", "HEAD").Output()
+	if err != nil {
+		return "unknown"
+	}
+	name := strings.TrimSpace(string(head))
+	// What a run itself writes is no change.
+	if changed, err := exec.Command("git", "status", "--porcelain", "--untracked-files=no", "--", ":!docs/benchmarks").Output(); err != nil || len(changed) > 0 {
+		name += "+changes"
+	}
+	return name
+}
+
+// load is what the machine did beside the bench: figures of a busy one are not worth much.
+type load struct {
+	// Before is the share of the processors that was busy in the second before the run, 0 to 1.
+	Before float64 `json:"busy_before"`
+	// After is the same in the second behind it.
+	After float64 `json:"busy_after"`
+}
+
+// String is the load for readers.
+func (l load) String() string {
+	return fmt.Sprintf("processors %s%% busy before and %s%% after it", number(100*l.Before), number(100*l.After))
+}
+
+// busyShare is the share of the processors that is busy during a second.
+func busyShare(ctx context.Context) (float64, error) {
+	busy, all, err := ticks()
+	if err != nil {
+		return 0, err
+	}
+	if err := pause(ctx, time.Second); err != nil {
+		return 0, err
+	}
+	busyThen, allThen, err := ticks()
+	if err != nil || allThen == all {
+		return 0, err
+	}
+	return rounded((busyThen - busy) / (allThen - all)), nil
+}
+
+// ticks are the processors' time since the boot (proc(5), /proc/stat).
+func ticks() (busy, all float64, err error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, 0, err
+	}
+	var user, nice, system, idle, iowait, irq, softirq, steal float64
+	if _, err := fmt.Sscanf(string(text), "cpu %g %g %g %g %g %g %g %g", &user, &nice, &system, &idle, &iowait, &irq, &softirq, &steal); err != nil {
+		return 0, 0, fmt.Errorf("/proc/stat: %w", err)
+	}
+	busy = user + nice + system + irq + softirq + steal
+	return busy, busy + idle + iowait, nil
+}
