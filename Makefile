@@ -3,7 +3,7 @@ GOBUILD     = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w'
 STATICCHECK = go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-cluster race bench gate generate drift lint build images engine clean
+.PHONY: help run demo test test-cluster race bare bench gate generate drift lint build images engine clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -21,6 +21,9 @@ test-cluster: images ## the tests on a real Kubernetes, which is built the first
 	@scripts/images.sh server controller ingress python
 	@test/cluster/build.sh
 	CGO_ENABLED=1 go test -race -timeout 20m $(addsuffix /...,$(wildcard ./test/cluster ./runtime/kube ./server/cluster ./e2e/kube ./deploy/helm))
+
+bare: ## both commands of the README with every cache empty, before a release (LOGS=FOLDER keeps what they print)
+	@scripts/bare.sh $(LOGS)
 
 race: ## the tests of the packages given, e.g. PKG=./execd/..., with the race detector
 	go test -race $(or $(PKG),./...)
