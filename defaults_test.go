@@ -156,7 +156,7 @@ func usage(t *testing.T, help func(io.Writer) error) map[string]string {
 func settingsOf(t *testing.T, page string) map[string]string {
 	t.Helper()
 	// What the pages say instead of an empty default.
-	words := map[string]string{"standard output": "", "every interface": "", "empty": "", "those of `/etc/resolv.conf`": ""}
+	words := map[string]string{"standard output": "", "every interface": "", "empty": "", "those of `/etc/resolv.conf` at the first start": ""}
 	rows := map[string]string{}
 	for _, cells := range tables(read(t, page), "| flag | variable | default | meaning |") {
 		value, ok := words[cells[2]]
