@@ -2,6 +2,7 @@ package kube_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -58,6 +60,11 @@ func TestBatchCostsTheSameWhateverItsSize(t *testing.T) {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			deployed := deploy(t, api, size)
 			pool := plainPool(size)
+			defer func() {
+				if t.Failed() {
+					t.Log(census(context.WithoutCancel(t.Context()), api, pool))
+				}
+			}()
 			if err := api.Create(t.Context(), pool); err != nil {
 				t.Fatal(err)
 			}
@@ -186,6 +193,45 @@ func plainPool(size int32) *v1alpha1.Pool {
 			CapacitySpec: v1alpha1.CapacitySpec{BufferMin: 0, BufferMax: size, PoolMin: size, PoolMax: size},
 		},
 	}
+}
+
+// census says where a Pool that is not full stands still: at the controller, the scheduler, the nodes or the pods.
+func census(ctx context.Context, api client.Client, pool *v1alpha1.Pool) string {
+	var nodes corev1.NodeList
+	var pods corev1.PodList
+	var events eventsv1.EventList
+	if err := errors.Join(api.List(ctx, &nodes), api.List(ctx, &events, client.InNamespace(pool.Namespace)),
+		api.List(ctx, &pods, client.InNamespace(pool.Namespace), client.MatchingLabels{v1alpha1.LabelPool: pool.Name})); err != nil {
+		return err.Error()
+	}
+	found := make(map[string]int)
+	for _, node := range nodes.Items {
+		state := "node that never reported"
+		for _, c := range node.Status.Conditions {
+			if c.Type == corev1.NodeReady {
+				state = fmt.Sprintf("node with Ready=%s and %d taints", c.Status, len(node.Spec.Taints))
+			}
+		}
+		found[state]++
+	}
+	for _, pod := range pods.Items {
+		state := "pod " + string(pod.Status.Phase)
+		for _, c := range pod.Status.Conditions {
+			if c.Type == corev1.PodReady || c.Type == corev1.PodScheduled && c.Status != corev1.ConditionTrue {
+				state += fmt.Sprintf(" %s=%s %s", c.Type, c.Status, c.Reason)
+			}
+		}
+		if pod.DeletionTimestamp != nil {
+			state += ", being deleted"
+		}
+		found[state]++
+	}
+	for _, event := range events.Items {
+		if event.Regarding.Name == pool.Name {
+			found["event "+event.Reason+": "+event.Note]++
+		}
+	}
+	return fmt.Sprintf("the Pool says %+v; there are %v", pool.Status, found)
 }
 
 // distinct checks that a batch holds as many pods of its Pool as it wants, each of them once, and all of them there.

@@ -253,6 +253,20 @@ func TestFakeNodes(t *testing.T) {
 	if used := slices.Compact(slices.Clone(nodes)); len(nodes) != 100 || len(used) < 2 {
 		t.Errorf("%d pods on the nodes %q, want 100 on several", len(nodes), used)
 	}
+
+	// However long kwok has no processor to report for its nodes on: no pod may be marked as not ready, because kwok would leave it so.
+	if err := c.Kill(limited(t), cluster.Kwok); err != nil {
+		t.Fatal(err)
+	}
+	const silence = 65 * time.Second // a controller manager waits 50 s by default
+	for end := time.Now().Add(silence); time.Now().Before(end); time.Sleep(time.Second) {
+		for _, kind := range []string{"nodes", "pods"} {
+			states := kubectl(t, c, "", "get", kind, "-o", `jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`)
+			if n := strings.Count(states, "True"); n != map[string]int{"nodes": 20, "pods": 100}[kind] {
+				t.Fatalf("without kwok, %d %s are ready: %s", n, kind, states)
+			}
+		}
+	}
 	stopped(t, c, seen)
 }
 

@@ -167,7 +167,11 @@ write_components() {
 
 	local client=(--kubeconfig "$dir/kubeconfig" --authentication-kubeconfig "$dir/kubeconfig" --authorization-kubeconfig "$dir/kubeconfig"
 		--bind-address 127.0.0.1 --leader-elect=false --kube-api-qps 200 --kube-api-burst 400)
-	component kube-controller-manager "$dir/bin/kube-controller-manager" "${client[@]}" --secure-port "$port_controller_manager" \
+	# kwok reports for a node every 50 s or so, which is when the controller manager takes a node for dead; on a busy machine later still. The
+	# pods of such a node are marked as not ready, and kwok never marks them as ready again.
+	local grace=()
+	[[ $mode != fake ]] || grace=(--node-monitor-grace-period 24h)
+	component kube-controller-manager "$dir/bin/kube-controller-manager" "${client[@]}" --secure-port "$port_controller_manager" "${grace[@]}" \
 		--flex-volume-plugin-dir "$dir/data/volume-plugins" --root-ca-file "$dir/pki/ca.crt" \
 		--service-account-private-key-file "$dir/pki/service-accounts.key"
 	component kube-scheduler "$dir/bin/kube-scheduler" "${client[@]}" --secure-port "$port_scheduler"
