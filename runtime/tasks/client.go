@@ -16,8 +16,8 @@ import (
 	"sandbox.internal/runtime/sandboxhttp"
 )
 
-// maxAnswer bounds what is read of an answer: many more tasks than an executor takes.
-const maxAnswer = 16 << 20
+// MaxAnswer bounds what is read of an answer, in bytes. The executor is in the sandbox's reach: a larger one is an error.
+const MaxAnswer = 64 << 10
 
 // Client talks to one task-executor. Its methods may be called from several goroutines at once. An answer other than success is an
 // *Error; any other error means that the executor was not reached, or said what cannot be understood.
@@ -33,7 +33,7 @@ type Client struct {
 
 // NewHTTP returns what does a Client's requests. It keeps that many idle connections to each executor.
 func NewHTTP(idleConnections int) *http.Client {
-	return sandboxhttp.NewClient(sandboxhttp.Options{IdleConnections: idleConnections, MaxAnswer: maxAnswer})
+	return sandboxhttp.NewClient(sandboxhttp.Options{IdleConnections: idleConnections, MaxAnswer: MaxAnswer})
 }
 
 // Put makes sure that the task exists and returns its status. Repeating it is harmless. It returns CodeTaskDiffers when there is another

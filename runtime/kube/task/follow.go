@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
 
+	"golang.org/x/time/rate"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -65,8 +68,9 @@ func follow(ctx context.Context, executor *tasks.Client, name string, body tasks
 		version  int64
 		answered time.Time // when it last did
 		pause    = firstPause
+		pace     = rate.NewLimiter(rate.Every(askEvery), askAtOnce)
 	)
-	for ctx.Err() == nil {
+	for pace.Wait(ctx) == nil {
 		var status tasks.Status
 		var err error
 		if !known {
@@ -89,12 +93,12 @@ func follow(ctx context.Context, executor *tasks.Client, name string, body tasks
 			tell(batch.TaskState{Phase: batch.TaskFailed, Reason: tasks.ReasonExecutorLost, Message: err.Error()})
 			return
 		case errors.As(err, &refused) && slices.Contains([]string{tasks.CodeInvalidRequest, tasks.CodeTaskDiffers, tasks.CodeBodyTooLarge}, refused.Code):
-			tell(batch.TaskState{Phase: batch.TaskFailed, Reason: refused.Code, Message: refused.Message})
+			tell(batch.TaskState{Phase: batch.TaskFailed, Reason: refused.Code, Message: text(refused.Message)})
 			return
 		case !known && refused == nil: // its container may still be starting
 			tell(batch.TaskState{Phase: batch.TaskPending, Message: "its task-executor does not answer yet"})
 		case !known:
-			tell(batch.TaskState{Phase: batch.TaskPending, Message: refused.Message})
+			tell(batch.TaskState{Phase: batch.TaskPending, Message: text(refused.Message)})
 		case time.Since(answered) > silence:
 			tell(batch.TaskState{Phase: batch.TaskUnknown, Message: err.Error()})
 		}
@@ -129,7 +133,7 @@ func news(ctx context.Context, executor *tasks.Client, name string, since int64)
 }
 
 func translate(status tasks.Status) batch.TaskState {
-	state := batch.TaskState{Ready: status.Ready, Reason: status.Reason, Message: status.Message}
+	state := batch.TaskState{Ready: status.Ready, Reason: reason(status.Reason), Message: text(status.Message)}
 	switch status.State {
 	case tasks.Running:
 		state.Phase = batch.TaskRunning
@@ -147,4 +151,31 @@ func translate(status tasks.Status) batch.TaskState {
 		state.ExitCode = &code
 	}
 	return state
+}
+
+// reason returns an executor's reason if it is in upper snake case, and else REASON_UNKNOWN: it becomes part of conditions and metrics.
+func reason(word string) string {
+	const unknown, longest = "REASON_UNKNOWN", 64
+	if len(word) > longest {
+		return unknown
+	}
+	for _, c := range word {
+		if (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '_' {
+			return unknown
+		}
+	}
+	return word
+}
+
+// text returns what is shown of an executor's message: valid UTF-8 of at most maxMessage bytes, and no control characters but new lines.
+func text(message string) string {
+	if len(message) > maxMessage {
+		message = message[:maxMessage] + "..."
+	}
+	return strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) && c != '\n' {
+			return ' '
+		}
+		return c
+	}, strings.ToValidUTF8(message, ""))
 }

@@ -32,6 +32,14 @@ const (
 	// first and last bound the pause between tries.
 	firstPause, lastPause = 50 * time.Millisecond, 2 * time.Second
 
+	// askEvery is how often an executor is asked at most, once it was asked askAtOnce times: one that always has news would otherwise keep the
+	// controller and the API server busy.
+	askEvery  = time.Second
+	askAtOnce = 8
+
+	// maxMessage bounds what is kept of an executor's message, in bytes.
+	maxMessage = 4096
+
 	envToken = "TASK_EXECUTOR_TOKEN" // of the executor's container
 )
 

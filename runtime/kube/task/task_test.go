@@ -1,6 +1,7 @@
 package task
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -36,6 +38,9 @@ type executor struct {
 	body    tasks.Task
 	puts    int
 	down    bool
+	news    bool // every answer has news
+	asked   int  // for news
+	padding int  // bytes of spaces behind every list
 }
 
 func (e *executor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -54,6 +59,11 @@ func (e *executor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		_ = json.NewEncoder(w).Encode(e.task)
 	default:
+		e.asked++
+		if e.news {
+			e.version++
+			e.task.Ready = !e.task.Ready
+		}
 		since, _ := strconv.ParseInt(r.URL.Query().Get("since"), 10, 64)
 		for e.version == since && !e.down && r.Context().Err() == nil {
 			changed := e.changed
@@ -72,6 +82,7 @@ func (e *executor) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			list.Items = append(list.Items, *e.task)
 		}
 		_ = json.NewEncoder(w).Encode(list)
+		_, _ = w.Write(bytes.Repeat([]byte(" "), e.padding))
 	}
 }
 
@@ -225,5 +236,36 @@ func TestWithoutAnAnswer(t *testing.T) {
 	w.batch.Spec.TaskTemplate.Command = []string{""}
 	if s := w.becomes("refused", in(batch.TaskFailed)); s.Reason != v1alpha1.ReasonInvalidTemplate {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestHostileExecutor: what an executor says is the sandbox's to say. It costs the controller a request a second, and a bound of bytes.
+func TestHostileExecutor(t *testing.T) {
+	w := newWorld(t)
+	w.becomes("asked for", func(batch.TaskState) bool {
+		w.executor.mu.Lock()
+		defer w.executor.mu.Unlock()
+		return w.executor.task != nil
+	})
+	began := time.Now()
+	w.executor.change(func() { w.executor.task.State, w.executor.news = tasks.Running, true })
+	asked := func() int {
+		w.executor.mu.Lock()
+		defer w.executor.mu.Unlock()
+		return w.executor.asked
+	}
+	w.becomes("asked for often", func(batch.TaskState) bool { return asked() > askAtOnce+1 })
+	if n, most := asked(), askAtOnce+2+int(time.Since(began)/askEvery); n > most {
+		t.Errorf("the executor was asked %d times in %v, want at most %d", n, time.Since(began), most)
+	}
+	w.executor.change(func() { w.executor.news, w.executor.padding = false, tasks.MaxAnswer })
+	w.becomes("unknown", in(batch.TaskUnknown))
+	w.executor.change(func() {
+		w.executor.padding, w.executor.task.State = 0, tasks.Failed
+		w.executor.task.Reason, w.executor.task.Message = "no reason", "red \x1b[31m"+strings.Repeat("x", 2*maxMessage)
+	})
+	s := w.becomes("failed", in(batch.TaskFailed))
+	if s.Reason != "REASON_UNKNOWN" || len(s.Message) > maxMessage+3 || strings.Contains(s.Message, "\x1b") {
+		t.Errorf("reason %q, message of %d bytes: %.20q", s.Reason, len(s.Message), s.Message)
 	}
 }
