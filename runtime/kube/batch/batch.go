@@ -18,6 +18,8 @@ import (
 var (
 	ErrNoPool      = errors.New("there is no such Pool")
 	ErrInvalidPool = errors.New("the Pool cannot be used")
+	// ErrTooLarge means that the BatchSandbox has no room for the record of its pods: waiting does not help.
+	ErrTooLarge = errors.New("the BatchSandbox has no room for the names of its pods")
 )
 
 // Pools gives batches pods that wait in a Pool, and takes them back. A pod is never given twice.

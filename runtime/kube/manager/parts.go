@@ -29,6 +29,8 @@ func (p pools) Allocate(ctx context.Context, b *v1alpha1.BatchSandbox) (int, err
 		err = fmt.Errorf("%w: %w", batch.ErrNoPool, err)
 	case errors.Is(err, pool.ErrInvalidPool):
 		err = fmt.Errorf("%w: %w", batch.ErrInvalidPool, err)
+	case errors.Is(err, pool.ErrTooLarge):
+		err = fmt.Errorf("%w: %w", batch.ErrTooLarge, err)
 	}
 	return missing, err
 }

@@ -3,8 +3,10 @@ package pool
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	utilrand "k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -25,7 +28,7 @@ var batchResource = schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Res
 // write to the API server: the allocation annotation and the finalizer of the batch. It changes the batch that it is given to what was
 // written, and returns how many pods are still missing. The pool makes more, and wakes the batch when there are.
 //
-// It returns ErrNoPool, ErrInvalidPool, ErrNotLeading, and an error that apierrors.IsConflict tells when the batch is not the latest.
+// It returns ErrNoPool, ErrInvalidPool, ErrTooLarge, ErrNotLeading, and an error that apierrors.IsConflict tells when the batch is not the latest.
 func (p *Pools) Allocate(ctx context.Context, batch *v1alpha1.BatchSandbox) (missing int, err error) {
 	started := time.Now()
 	if err := p.load(ctx); err != nil {
@@ -51,6 +54,10 @@ func (p *Pools) Allocate(ctx context.Context, batch *v1alpha1.BatchSandbox) (mis
 	pool, err := p.usable(ctx, batch)
 	if err != nil {
 		p.ledger.ask(batch)
+		return missing, err
+	}
+	if err := checkRoom(batch); err != nil {
+		p.ledger.passOver(batch.UID)
 		return missing, err
 	}
 	pods, err := p.podsOf(ctx, client.ObjectKeyFromObject(pool))
@@ -127,7 +134,7 @@ func (p *Pools) give(ctx context.Context, batch *v1alpha1.BatchSandbox, names []
 		p.ledger.refused(batch.UID)
 		return err
 	}
-	allocation.Pods = append(allocation.Pods, names...)
+	allocation.Pods = assign(batch, allocation.Pods, names)
 	next.SetAllocation(allocation)
 	controllerutil.AddFinalizer(next, v1alpha1.Finalizer)
 	if !p.options.Lease.Held() {
@@ -149,7 +156,66 @@ func (p *Pools) give(ctx context.Context, batch *v1alpha1.BatchSandbox, names []
 		live.DeepCopyInto(batch)
 		return nil
 	}
+	if tooLarge(err) {
+		err = fmt.Errorf("%w: %w", ErrTooLarge, err)
+	}
+	if tooLarge(err) || refusal(err) {
+		p.ledger.passOver(batch.UID) // those behind it do not wait for it
+	}
 	return fmt.Errorf("give pods of pool %s: %w", batch.Spec.PoolRef, err)
+}
+
+// assign puts names behind the pods that a batch has. Sandboxes that have ended, because they waited for too long, get none.
+func assign(batch *v1alpha1.BatchSandbox, pods, names []string) []string {
+	for len(names) > 0 {
+		if batch.Status.Ended(len(pods)) {
+			pods = append(pods, "")
+			continue
+		}
+		pods, names = append(pods, names[0]), names[1:]
+	}
+	return pods
+}
+
+// maxAnnotations is how many bytes the API server allows the annotations of an object, names and values together.
+const maxAnnotations = 256 << 10
+
+// checkRoom returns ErrTooLarge for a batch that the names of all its pods do not fit into.
+func checkRoom(batch *v1alpha1.BatchSandbox) error {
+	size := 0
+	for name, value := range batch.Annotations {
+		size += len(name) + len(value)
+	}
+	allocation, err := batch.Allocation()
+	if err != nil {
+		return err
+	}
+	whole := &v1alpha1.BatchSandbox{}
+	names := slices.Repeat([]string{strings.Repeat("x", len(batch.Spec.PoolRef)+1+suffixLength)}, lack(batch))
+	whole.SetAllocation(v1alpha1.Allocation{Pods: assign(batch, allocation.Pods, names)})
+	need := len(v1alpha1.AnnotationAllocation) + len(whole.Annotations[v1alpha1.AnnotationAllocation])
+	if present, ok := batch.Annotations[v1alpha1.AnnotationAllocation]; ok {
+		size -= len(v1alpha1.AnnotationAllocation) + len(present)
+	}
+	if size+need > maxAnnotations {
+		return fmt.Errorf("%w: the names of %d pods of Pool %s need %d bytes of the BatchSandbox's annotations; others have %d, and there are %d: ask for fewer replicas or remove annotations",
+			ErrTooLarge, batch.Spec.Replicas, batch.Spec.PoolRef, need, size, maxAnnotations)
+	}
+	return nil
+}
+
+// tooLarge reports whether the API server has refused an object because of its size.
+func tooLarge(err error) bool {
+	if apierrors.IsRequestEntityTooLargeError(err) {
+		return true
+	}
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || !apierrors.IsInvalid(err) || status.Status().Details == nil {
+		return false
+	}
+	return slices.ContainsFunc(status.Status().Details.Causes, func(cause metav1.StatusCause) bool {
+		return cause.Type == metav1.CauseType(field.ErrorTypeTooLong)
+	})
 }
 
 // patch changes an object from base to next, if base is still the latest. next becomes what was written.
@@ -205,8 +271,8 @@ func (p *Pools) read(ctx context.Context, key types.NamespacedName) (*v1alpha1.B
 
 // bump changes a batch's version, whatever that is, and returns the batch.
 func (p *Pools) bump(ctx context.Context, key types.NamespacedName) (*v1alpha1.BatchSandbox, error) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": map[string]string{
-		AnnotationEpoch: p.epoch + "-" + utilrand.String(5),
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{
+		LabelEpoch: p.epoch + "-" + utilrand.String(5),
 	}}})
 	if err != nil {
 		return nil, err

@@ -359,6 +359,15 @@ func (l *ledger) refused(uid types.UID) {
 	}
 }
 
+// passOver lets other batches of the pool be served that came after one which cannot be given pods as it is.
+func (l *ledger) passOver(uid types.UID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if r := l.batches[uid]; r != nil {
+		r.asked = false
+	}
+}
+
 // ask notes that a batch waits for a pool, also for one that does not exist yet.
 func (l *ledger) ask(batch *v1alpha1.BatchSandbox) {
 	l.mu.Lock()
@@ -452,12 +461,18 @@ func podsOf(batch *v1alpha1.BatchSandbox) []string {
 	return allocation.Pods
 }
 
-// lack is how many pods a batch may still get. A number that was given back counts as served.
+// lack is how many pods a batch may still get. A number that was given back, or that has ended without a pod, counts as served.
 func lack(batch *v1alpha1.BatchSandbox) int {
 	allocation, err := batch.Allocation()
 	_, stopped := batch.Annotations[v1alpha1.AnnotationStop]
 	if err != nil || stopped || batch.DeletionTimestamp != nil || batch.Status.Phase.Finished() {
 		return 0
 	}
-	return max(int(batch.Spec.Replicas)-len(allocation.Pods), 0)
+	n := 0
+	for number := len(allocation.Pods); number < int(batch.Spec.Replicas); number++ {
+		if !batch.Status.Ended(number) {
+			n++
+		}
+	}
+	return n
 }

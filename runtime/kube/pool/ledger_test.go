@@ -1,8 +1,10 @@
 package pool
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -259,5 +261,17 @@ func TestDamagedAnnotation(t *testing.T) {
 	l.observe(damaged)
 	if names, _ := l.reserve(batchOf("other", 2, 3), []*corev1.Pod{readyPod("p-a", "1"), readyPod("p-b", "1"), readyPod("p-c", "1")}); len(names) != 1 || names[0] != "p-c" {
 		t.Fatalf("given: %v", names)
+	}
+}
+
+// TestCheckRoom: the names of many pods alone may be more than the API server takes.
+func TestCheckRoom(t *testing.T) {
+	b := &v1alpha1.BatchSandbox{Spec: v1alpha1.BatchSandboxSpec{Replicas: 10000, PoolRef: "p"}}
+	if err := checkRoom(b); err != nil {
+		t.Errorf("10000 short names: %v", err)
+	}
+	b.Spec.PoolRef = strings.Repeat("p", 63)
+	if err := checkRoom(b); !errors.Is(err, ErrTooLarge) || !strings.Contains(err.Error(), "10000 pods") {
+		t.Errorf("10000 long names: %v", err)
 	}
 }

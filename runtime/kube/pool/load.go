@@ -14,10 +14,10 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// AnnotationEpoch, on a BatchSandbox that lacked pods when a controller took over, or when it could not know whether a write had happened, names
+// LabelEpoch, on a BatchSandbox that lacked pods when a controller took over, or when it could not know whether a write had happened, names
 // that controller's run. What it says does not matter: writing it changes the batch's version, so that a write that may still be on its
-// way can no longer happen.
-const AnnotationEpoch = "sandbox.internal/epoch"
+// way can no longer happen. It is a label because the annotations of an object, unlike its labels, may be full.
+const LabelEpoch = "sandbox.internal/epoch"
 
 // load fills the ledger from the API server, once, before anything is given or taken: by then this process is the leader. The lists are
 // quorum reads. Batches come first: what a batch no longer has in this list was marked or deleted before, and the list of pods that follows
@@ -80,6 +80,9 @@ func (p *Pools) fence(ctx context.Context, batches map[types.UID]*v1alpha1.Batch
 			bumped, err := p.bump(ctx, client.ObjectKeyFromObject(batch))
 			if apierrors.IsNotFound(err) || err == nil && bumped.UID != uid {
 				bumped, err = nil, nil
+			}
+			if apierrors.IsInvalid(err) || tooLarge(err) {
+				return nil // what refuses this label refuses the allocation of an earlier leader, too
 			}
 			if err != nil {
 				return fmt.Errorf("take over BatchSandbox %s: %w", batch.Name, err)

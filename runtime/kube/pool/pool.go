@@ -35,6 +35,8 @@ var (
 	ErrNoPool = errors.New("there is no such Pool")
 	// ErrInvalidPool means that the Pool's template breaks a rule, so that it makes no pods.
 	ErrInvalidPool = errors.New("the Pool cannot be used")
+	// ErrTooLarge means that the API server does not take the names of all pods that the batch asks for, beside what its annotations hold already.
+	ErrTooLarge = errors.New("the allocation is too large")
 	// ErrNotLeading means that another controller may have become the leader, so that this one must not write.
 	ErrNotLeading = errors.New("the lease of the leader was not renewed in time")
 )

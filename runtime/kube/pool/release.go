@@ -108,10 +108,10 @@ func (p *Pools) retireOne(ctx context.Context, batch *v1alpha1.BatchSandbox, nam
 		reason := p.cannotRestart(&pod)
 		if reason == "" {
 			err := p.mark(ctx, &pod)
-			if err == nil || !apierrors.IsNotFound(err) {
-				return err
+			if !tooLarge(err) {
+				return client.IgnoreNotFound(err)
 			}
-			return nil
+			reason = "its annotations have no room for a mark"
 		}
 		p.events.Eventf(pool, &pod, corev1.EventTypeWarning, "NotRestarted", "Recycle", "Pod %s is deleted instead of restarted: %s", pod.Name, reason)
 	}

@@ -43,6 +43,20 @@ const (
 	HeaderExecdToken = "X-EXECD-ACCESS-TOKEN"
 )
 
+// The letters of BatchSandboxStatus.Outcomes.
+const (
+	OutcomeLives       = '-'
+	OutcomeEndedWell   = 'S'
+	OutcomeEndedFailed = 'F'
+	OutcomeKeptWell    = 's'
+	OutcomeKeptFailed  = 'f'
+)
+
+// Ended reports whether the sandbox of a number has ended, so that its pod is given back and it gets no other.
+func (s *BatchSandboxStatus) Ended(number int) bool {
+	return number < len(s.Outcomes) && (s.Outcomes[number] == OutcomeEndedWell || s.Outcomes[number] == OutcomeEndedFailed)
+}
+
 // Allocation tells which pods of a pool belong to a batch. It is one annotation, written at once for all of them.
 type Allocation struct {
 	// Pods by the sandboxes' numbers. An empty name stands for a pod that was given back.
