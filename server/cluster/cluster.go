@@ -104,8 +104,6 @@ type Cluster struct {
 	pods  kubernetes.Interface
 	table *table
 	feeds *journal
-	// routes is told of every version too.
-	routes RouteTable
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -130,11 +128,12 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 	}()
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	version, err := c.list(ctx)
+	follower := &follower{api: c.api, namespace: c.Namespace, logger: c.Logger, sink: c}
+	version, err := follower.list(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the BatchSandboxes of namespace %s: %w", c.Namespace, err)
 	}
-	c.tasks.Go(func() { c.follow(version) })
+	c.tasks.Go(func() { follower.follow(c.ctx, version) })
 	c.tasks.Go(c.sweep)
 	return c, nil
 }
@@ -151,8 +150,8 @@ func connect(options Options) (*Cluster, error) {
 	if options.Observer == nil {
 		options.Observer = blind{}
 	}
-	c := &Cluster{Options: options, table: newTable(), feeds: newJournal(), routes: noRoutes{}}
-	if c.close, err = clients(config, c); err != nil {
+	c := &Cluster{Options: options, table: newTable(), feeds: newJournal()}
+	if c.api, c.pods, c.close, err = clients(config); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -185,26 +184,26 @@ func connection(kubeconfig string) (*rest.Config, string, error) {
 	return config, namespace, err
 }
 
-// clients makes the cluster's clients, and returns what closes their connections.
-func clients(config *rest.Config, c *Cluster) (func(), error) {
+// clients makes clients of the API server, and returns what closes their connections.
+func clients(config *rest.Config) (api client.WithWatch, pods kubernetes.Interface, close func(), err error) {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst = queriesPerSecond, burst
 	config.UserAgent = "sandbox-server"
 	scheme := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
 	httpClient, err := rest.HTTPClientFor(config)
 	if err != nil {
-		return nil, fmt.Errorf("reach the API server: %w", err)
+		return nil, nil, nil, fmt.Errorf("reach the API server: %w", err)
 	}
-	if c.api, err = client.NewWithWatch(config, client.Options{Scheme: scheme, HTTPClient: httpClient}); err != nil {
-		return nil, fmt.Errorf("reach the API server: %w", err)
+	if api, err = client.NewWithWatch(config, client.Options{Scheme: scheme, HTTPClient: httpClient}); err != nil {
+		return nil, nil, nil, fmt.Errorf("reach the API server: %w", err)
 	}
-	if c.pods, err = kubernetes.NewForConfigAndClient(config, httpClient); err != nil {
-		return nil, fmt.Errorf("reach the API server: %w", err)
+	if pods, err = kubernetes.NewForConfigAndClient(config, httpClient); err != nil {
+		return nil, nil, nil, fmt.Errorf("reach the API server: %w", err)
 	}
-	return func() { utilnet.CloseIdleConnectionsFor(httpClient.Transport) }, nil
+	return api, pods, func() { utilnet.CloseIdleConnectionsFor(httpClient.Transport) }, nil
 }
 
 // Count returns how many sandboxes there are in each state that any is in.

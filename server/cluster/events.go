@@ -222,7 +222,7 @@ func (c *Cluster) Events(ctx context.Context, selection lifecycle.EventSelection
 		f.cursor = *after
 		if *after > newest { // another replica may have been ahead of this one; nobody can be ahead of the API server
 			var none v1alpha1.BatchSandboxList
-			if err := c.call(ctx, func(ctx context.Context) error { return c.api.List(ctx, &none, c.ours()...) }); err != nil {
+			if err := c.call(ctx, func(ctx context.Context) error { return c.api.List(ctx, &none, ours(c.Namespace)...) }); err != nil {
 				return nil, err
 			}
 			if *after > sequenceAfter(versionOf(none.ResourceVersion)) {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rs/zerolog"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
@@ -21,54 +22,68 @@ const watchTimeout = int64(300)
 // watchSilence is how long a watch may bring nothing, bookmarks included, before its connection counts as lost.
 const watchSilence = 5*time.Minute + 30*time.Second
 
-// ours selects the BatchSandboxes that are sandboxes of the service.
-func (c *Cluster) ours() []client.ListOption {
-	return []client.ListOption{client.InNamespace(c.Namespace), client.MatchingLabels{labelManagedBy: managedBy}}
+// ours selects the BatchSandboxes of a namespace that are sandboxes of the service.
+func ours(namespace string) []client.ListOption {
+	return []client.ListOption{client.InNamespace(namespace), client.MatchingLabels{labelManagedBy: managedBy}}
 }
 
-// list makes the table hold what there is, and returns the version as of which it does. What happened before that, this replica cannot
-// tell those who follow events.
-func (c *Cluster) list(ctx context.Context) (version string, err error) {
+// reader is what following needs of the API server.
+type reader interface {
+	List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error
+	Watch(ctx context.Context, list client.ObjectList, options ...client.ListOption) (watch.Interface, error)
+}
+
+// follower reports the sandboxes of a namespace as the API server has them. It only reads: what is to be done about a sandbox is the sink's.
+type follower struct {
+	api       reader
+	namespace string
+	logger    zerolog.Logger
+	sink      sink
+}
+
+// sink takes what a follower reads, from one goroutine.
+type sink interface {
+	// replace takes all sandboxes that there are as of a version, by id.
+	replace(listed map[string]*entry, version uint64)
+	// take takes a version of one sandbox; deleted means that it is the last one.
+	take(e *entry, deleted bool)
+	// advance takes the news that nothing happened up to a version.
+	advance(version uint64)
+}
+
+// list hands over what there is, and returns the version as of which it is.
+func (f *follower) list(ctx context.Context) (version string, err error) {
 	var batches v1alpha1.BatchSandboxList
-	if err := c.api.List(ctx, &batches, c.ours()...); err != nil {
+	if err := f.api.List(ctx, &batches, ours(f.namespace)...); err != nil {
 		return "", err
 	}
 	listed := make(map[string]*entry, len(batches.Items))
 	for i := range batches.Items {
 		e, err := newEntry(&batches.Items[i])
 		if err != nil {
-			c.Logger.Warn().Err(err).Msg("a BatchSandbox with the service's label is no sandbox of it")
+			f.logger.Warn().Err(err).Msg("a BatchSandbox with the service's label is no sandbox of it")
 			continue
 		}
 		listed[e.sandbox.ID] = e
-		c.table.put(e)
 	}
-	as := versionOf(batches.ResourceVersion)
-	c.table.keep(listed, as, c.Clock())
-	c.feeds.begin(as, listed)
-	routes := make([]Route, 0, len(listed))
-	for _, e := range listed {
-		routes = append(routes, routeOf(e))
-		c.shorten(e)
-	}
-	c.routes.Replace(routes)
+	f.sink.replace(listed, versionOf(batches.ResourceVersion))
 	return batches.ResourceVersion, nil
 }
 
-// follow keeps the table as the watch says, until Close.
-func (c *Cluster) follow(version string) {
+// follow hands over what the watch says, from a version on, until ctx ends.
+func (f *follower) follow(ctx context.Context, version string) {
 	const shortest, longest = 100 * time.Millisecond, 5 * time.Second
-	for pause := shortest; c.ctx.Err() == nil; {
-		last, err := c.watch(version)
+	for pause := shortest; ctx.Err() == nil; {
+		last, err := f.watch(ctx, version)
 		if last != version {
 			version, pause = last, shortest
 		}
-		if c.ctx.Err() != nil {
+		if ctx.Err() != nil {
 			return
 		}
 		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
-			c.Logger.Warn().Msg("the watch of BatchSandboxes was away for too long; all of them are read again, and those who follow events start anew")
-			fresh, listErr := c.list(c.ctx)
+			f.logger.Warn().Msg("the watch of BatchSandboxes was away for too long; all of them are read again, and those who follow events start anew")
+			fresh, listErr := f.list(ctx)
 			if listErr == nil {
 				version = fresh
 				continue
@@ -78,18 +93,18 @@ func (c *Cluster) follow(version string) {
 		if err == nil {
 			continue // its time was up
 		}
-		c.Logger.Warn().Err(err).Dur("retry_in", pause).Msg("the watch of BatchSandboxes is lost; what is shown may be old until it is back")
-		sleep(c.ctx, pause)
+		f.logger.Warn().Err(err).Dur("retry_in", pause).Msg("the watch of BatchSandboxes is lost; what is shown may be old until it is back")
+		sleep(ctx, pause)
 		pause = min(2*pause, longest)
 	}
 }
 
 // watch follows the sandboxes from a version on, and returns the last version that it saw.
-func (c *Cluster) watch(version string) (last string, err error) {
-	ctx, cancel := context.WithCancelCause(c.ctx)
+func (f *follower) watch(ctx context.Context, version string) (last string, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	timeout := watchTimeout
-	watcher, err := c.api.Watch(ctx, &v1alpha1.BatchSandboxList{}, append(c.ours(), &client.ListOptions{
+	watcher, err := f.api.Watch(ctx, &v1alpha1.BatchSandboxList{}, append(ours(f.namespace), &client.ListOptions{
 		Raw: &metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true, TimeoutSeconds: &timeout},
 	})...)
 	if err != nil {
@@ -113,7 +128,7 @@ func (c *Cluster) watch(version string) (last string, err error) {
 				continue
 			}
 			version = batch.ResourceVersion
-			c.take(event.Type, batch)
+			f.take(event.Type, batch)
 		case <-ctx.Done():
 			return version, context.Cause(ctx)
 		}
@@ -148,27 +163,44 @@ func failedPending(b *v1alpha1.BatchSandbox) bool {
 		!slices.ContainsFunc(b.Status.History, func(change v1alpha1.PhaseChange) bool { return change.Phase == v1alpha1.PhaseRunning })
 }
 
-// take brings the table and the events up to one version of one sandbox.
-func (c *Cluster) take(kind watch.EventType, batch *v1alpha1.BatchSandbox) {
+// take hands over one version of one sandbox.
+func (f *follower) take(kind watch.EventType, batch *v1alpha1.BatchSandbox) {
 	if kind == watch.Bookmark {
-		c.feeds.advance(versionOf(batch.ResourceVersion))
+		f.sink.advance(versionOf(batch.ResourceVersion))
 		return
 	}
 	e, err := newEntry(batch)
 	if err != nil {
-		c.Logger.Warn().Err(err).Msg("a BatchSandbox with the service's label is no sandbox of it")
+		f.logger.Warn().Err(err).Msg("a BatchSandbox with the service's label is no sandbox of it")
 		return
 	}
-	// The table first: who hears of an event and asks must not be told less.
-	if kind == watch.Deleted {
-		c.table.remove(e.sandbox.ID, e.version, c.Clock())
-		c.routes.Forget(e.sandbox.ID)
-	} else {
+	f.sink.take(e, kind == watch.Deleted)
+}
+
+// replace makes the table hold what there is. What happened before that, this replica cannot tell those who follow events.
+func (c *Cluster) replace(listed map[string]*entry, version uint64) {
+	for _, e := range listed {
 		c.table.put(e)
-		c.routes.Update(routeOf(e))
+	}
+	c.table.keep(listed, version, c.Clock())
+	c.feeds.begin(version, listed)
+	for _, e := range listed {
 		c.shorten(e)
 	}
-	for _, event := range c.feeds.take(e, kind == watch.Deleted, c.Clock()) {
+}
+
+func (c *Cluster) advance(version uint64) { c.feeds.advance(version) }
+
+// take brings the table and the events up to one version of one sandbox.
+func (c *Cluster) take(e *entry, deleted bool) {
+	// The table first: who hears of an event and asks must not be told less.
+	if deleted {
+		c.table.remove(e.sandbox.ID, e.version, c.Clock())
+	} else {
+		c.table.put(e)
+		c.shorten(e)
+	}
+	for _, event := range c.feeds.take(e, deleted, c.Clock()) {
 		if event.Type != lifecycle.EventState {
 			continue
 		}

@@ -29,28 +29,30 @@ type RouteTable interface {
 // FollowRoutes keeps a gateway's table as the cluster says, until ctx ends: while the API server does not answer, it stays as it is.
 // Of the options it takes Kubeconfig, Namespace and Logger. It returns an error when they do not tell how the cluster is reached.
 func FollowRoutes(ctx context.Context, options Options, to RouteTable) error {
-	if options.Clock == nil {
-		options.Clock = time.Now
-	}
-	c, err := connect(options)
+	config, namespace, err := connection(options.Kubeconfig)
 	if err != nil {
 		return err
 	}
-	defer c.close()
-	c.routes = to
-	c.ctx, c.cancel = context.WithCancel(ctx)
-	defer c.cancel()
+	if options.Namespace != "" {
+		namespace = options.Namespace
+	}
+	api, _, disconnect, err := clients(config)
+	if err != nil {
+		return err
+	}
+	defer disconnect()
+	f := &follower{api: api, namespace: namespace, logger: options.Logger, sink: routes{to}}
 	for {
-		version, err := c.list(ctx)
+		version, err := f.list(ctx)
 		if err == nil {
-			c.Logger.Info().Str("namespace", c.Namespace).Msg("routes follow the BatchSandboxes of the cluster")
-			c.follow(version)
+			f.logger.Info().Str("namespace", namespace).Msg("routes follow the BatchSandboxes of the cluster")
+			f.follow(ctx, version)
 			return nil
 		}
 		if ctx.Err() != nil {
 			return nil
 		}
-		c.Logger.Warn().Err(err).Str("namespace", c.Namespace).Msg("the cluster's BatchSandboxes cannot be read yet")
+		f.logger.Warn().Err(err).Str("namespace", namespace).Msg("the cluster's BatchSandboxes cannot be read yet")
 		sleep(ctx, time.Second)
 	}
 }
@@ -63,9 +65,23 @@ func routeOf(e *entry) Route {
 	return route
 }
 
-// noRoutes is the table of the service itself, which needs none.
-type noRoutes struct{}
+// routes is a gateway's table as a sink. A gateway reads and does nothing else: it has neither a Cluster nor a client that writes.
+type routes struct{ table RouteTable }
 
-func (noRoutes) Replace([]Route) {}
-func (noRoutes) Update(Route)    {}
-func (noRoutes) Forget(string)   {}
+func (r routes) replace(listed map[string]*entry, _ uint64) {
+	all := make([]Route, 0, len(listed))
+	for _, e := range listed {
+		all = append(all, routeOf(e))
+	}
+	r.table.Replace(all)
+}
+
+func (r routes) take(e *entry, deleted bool) {
+	if deleted {
+		r.table.Forget(e.sandbox.ID)
+	} else {
+		r.table.Update(routeOf(e))
+	}
+}
+
+func (r routes) advance(uint64) {}
