@@ -146,6 +146,20 @@ func TestPool(t *testing.T) {
 		})
 	}
 	t.Logf("\n%s", kubectl(t, s.Instance, "", "get", "bsbx,pool", "-o", "wide"))
+
+	// One that ends by itself ends like any other.
+	for command, end := range map[string]struct{ state, says string }{"exit 3": {"Failed", "exit code 3"}, "exit 0": {"Terminated", "exit code 0"}} {
+		available(t, s.Instance, "warm", 1)
+		r := lives.Request(busyboxImage, "sh", "-c", "sleep 2; "+command)
+		r.Extensions = []byte(`{"poolRef":"warm"}`)
+		created, err := lives.Decode[lifecycle.CreatedSandbox](s.Send(t, "POST", "/v1/sandboxes", lives.Encode(t, r)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Await(t, created.ID, end.state).Status; got.Reason != "ENTRYPOINT_EXITED" || !strings.Contains(got.Message, end.says) {
+			t.Errorf("%s: %+v", command, got)
+		}
+	}
 	kubectl(t, s.Instance, "", "delete", "pool", "warm")
 }
 
@@ -168,11 +182,11 @@ spec:
           image: %[5]s
           command: [sh, -c, 'trap "exit 0" TERM; while :; do sleep 3600 & wait; done']
           env: [{name: SANDBOX_MAIN, value: "1"}]
-          resources: {requests: {memory: 256Mi}, limits: {memory: 256Mi}}
           volumeMounts: [{name: execd, mountPath: /opt/sandbox}]
         - name: task-executor
           image: %[6]s
           readinessProbe: {httpGet: {path: /healthz, port: 5758}, periodSeconds: 1}
+          resources: {requests: {memory: 16Mi}, limits: {memory: 256Mi}}
           securityContext: {runAsUser: 0, capabilities: {add: [SYS_PTRACE]}}
           volumeMounts: [{name: task-executor, mountPath: /var/lib/task-executor}]
       volumes:

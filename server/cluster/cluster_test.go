@@ -14,6 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -152,6 +153,13 @@ func TestPool(t *testing.T) {
 		{Name: "task-executor", Image: "x", SecurityContext: &corev1.SecurityContext{Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"SYS_PTRACE"}}}},
 		{Name: "main", Image: "registry.example/team/tool:1"},
 	}}}
+	limits := func(limits ...string) corev1.ResourceRequirements {
+		list := corev1.ResourceList{}
+		for i := 0; i < len(limits); i += 2 {
+			list[corev1.ResourceName(limits[i])] = resource.MustParse(limits[i+1])
+		}
+		return corev1.ResourceRequirements{Limits: list}
+	}
 	must(t, s.api.Create(t.Context(), pool))
 	spec := sampleSpec()
 	spec.Resources, spec.Extensions = nil, []byte(`{"poolRef": "warm"}`)
@@ -159,7 +167,7 @@ func TestPool(t *testing.T) {
 	b := s.batch(t, sandbox.ID)
 	task := b.Spec.TaskTemplate
 	if b.Spec.PoolRef != "warm" || b.Spec.Template != nil || task == nil || task.Command[0] != "/opt/sandbox/execd" || !slices.Equal(task.Args, spec.Entrypoint) ||
-		task.Readiness.Port != 44772 || task.Readiness.Path != "/ping" {
+		task.Readiness.Port != 44772 || task.Readiness.Path != "/ping" || b.Spec.TaskResourcePolicyWhenCompleted != v1alpha1.TaskRelease {
 		t.Fatalf("the spec is %+v, the task %+v", b.Spec, task)
 	}
 	s.play(t, sandbox.ID, v1alpha1.PhaseRunning, v1alpha1.ReasonContainerRunning, "execd answers")
@@ -180,6 +188,33 @@ func TestPool(t *testing.T) {
 		change(&changed)
 		_, err := c.Create(t.Context(), changed, lifecycle.CreateOptions{})
 		refuses(t, err, lifecycle.KindInvalid, says, "warm")
+	}
+
+	// What runs for a sandbox runs within the limits of the task-executor's container: no other limit is promised.
+	for name, tc := range map[string]struct {
+		executor, main corev1.ResourceRequirements
+		asked          lifecycle.ResourceLimits
+		says           string // empty where it is held
+	}{
+		"held":                 {limits("memory", "64Mi"), limits("memory", "64Mi"), lifecycle.ResourceLimits{"memory": "64Mi"}, ""},
+		"held-only-there":      {limits("memory", "64Mi"), limits(), lifecycle.ResourceLimits{"memory": "64Mi"}, ""},
+		"of-the-main-one-only": {limits(), limits("memory", "64Mi"), lifecycle.ResourceLimits{"memory": "64Mi"}, "resourceLimits.memory"},
+		"another-one":          {limits("memory", "1Gi"), limits("memory", "64Mi"), lifecycle.ResourceLimits{"memory": "64Mi"}, "1Gi"},
+		"declared-only":        {limits(), limits("memory", "64Mi"), nil, "cannot be held"},
+		"declared-as-less":     {limits("cpu", "2"), limits("cpu", "1"), nil, "cannot be held"},
+	} {
+		p := pool.DeepCopy()
+		p.ObjectMeta = metav1.ObjectMeta{Namespace: s.name, Name: name}
+		p.Spec.Template.Spec.Containers[0].Resources, p.Spec.Template.Spec.Containers[1].Resources = tc.executor, tc.main
+		must(t, s.api.Create(t.Context(), p))
+		asking := spec
+		asking.Resources, asking.Extensions = tc.asked, []byte(`{"poolRef": "`+name+`"}`)
+		_, err := c.Create(t.Context(), asking, lifecycle.CreateOptions{})
+		if tc.says == "" {
+			must(t, err)
+		} else {
+			refuses(t, err, lifecycle.KindInvalid, tc.says, name, "task-executor")
+		}
 	}
 }
 
@@ -483,6 +518,11 @@ func TestRoutesOfAGateway(t *testing.T) {
 	s := newSpace(t)
 	c := s.replica(t)
 	before := create(t, c, sampleSpec()).ID
+	// One whose record the service would keep for less time than the resource says: with an administrator's rights, too, a gateway only reads.
+	failed := create(t, c, sampleSpec()).ID
+	c.Close()
+	s.play(t, failed, v1alpha1.PhaseFailed, v1alpha1.ReasonImagePullError, "no such image")
+	unchanged := s.batch(t, failed).ResourceVersion
 	var table routes
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -490,6 +530,7 @@ func TestRoutesOfAGateway(t *testing.T) {
 		done <- cluster.FollowRoutes(ctx, cluster.Options{Kubeconfig: apiServer.Kubeconfig, Namespace: s.name, Logger: zerolog.New(logOf{t})}, &table)
 	}()
 	eventually(t, "the sandbox has a row", func() bool { _, ok := table.get(before); return ok })
+	c = s.replica(t, func(o *cluster.Options) { o.PendingFailureTTL = o.TerminatedRetention })
 	after := create(t, c, sampleSpec()).ID
 	s.play(t, after, v1alpha1.PhaseRunning, v1alpha1.ReasonContainerRunning, "execd answers")
 	eventually(t, "the new one has a route", func() bool {
@@ -505,6 +546,9 @@ func TestRoutesOfAGateway(t *testing.T) {
 	eventually(t, "it is forgotten", func() bool { _, ok := table.get(after); return !ok })
 	stop()
 	must(t, <-done)
+	if version := s.batch(t, failed).ResourceVersion; version != unchanged {
+		t.Error("the gateway has written to a BatchSandbox")
+	}
 	if err := cluster.FollowRoutes(t.Context(), cluster.Options{Kubeconfig: "/no/such/file"}, &table); err == nil || !strings.Contains(err.Error(), "/no/such/file") {
 		t.Errorf("without a configuration: %v", err)
 	}

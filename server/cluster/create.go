@@ -209,6 +209,7 @@ func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name s
 		Env:       []v1alpha1.EnvVar{{Name: v1alpha1.EnvExecdToken, Value: token}},
 		Readiness: &v1alpha1.TaskReadiness{Port: v1alpha1.PortExecd, Path: "/ping"},
 	}
+	b.Spec.TaskResourcePolicyWhenCompleted = v1alpha1.TaskRelease // the sandbox ends with its entrypoint
 	for _, name := range sortedKeys(spec.Env) {
 		b.Spec.TaskTemplate.Env = append(b.Spec.TaskTemplate.Env, v1alpha1.EnvVar{Name: name, Value: spec.Env[name]})
 	}

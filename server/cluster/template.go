@@ -280,16 +280,25 @@ func fits(pool *v1alpha1.Pool, spec lifecycle.Spec) error {
 	if err != nil {
 		return err
 	}
+	// What runs for the sandbox is started by the task-executor and runs within the limits of its container. Those of the sandbox's own
+	// container hold for nothing but its first process, so they must not promise less than what is held.
+	executor := v1alpha1.TaskExecutor(&template.Spec).Resources.Limits
 	keys := map[corev1.ResourceName]string{corev1.ResourceCPU: "cpu", corev1.ResourceMemory: "memory", resourceGPU: "gpu"}
 	for _, name := range slices.Sorted(maps.Keys(keys)) {
 		asked, isAsked := wanted.Limits[name]
-		has, isLimited := container.Resources.Limits[name]
-		if isAsked && (!isLimited || asked.Cmp(has) != 0) {
-			limit := "no limit"
-			if isLimited {
-				limit = has.String()
-			}
-			return lifecycle.Invalidf("resourceLimits.%s: the pods of Pool %q have %s; leave the key out, or ask for just that", keys[name], pool.Name, limit)
+		held, isHeld := executor[name]
+		declared, isDeclared := container.Resources.Limits[name]
+		limit := "no limit"
+		if isHeld {
+			limit = held.String()
+		}
+		switch {
+		case isAsked && (!isHeld || asked.Cmp(held) != 0):
+			return lifecycle.Invalidf("resourceLimits.%s: what runs in the pods of Pool %q has %s there, that of the container %s; leave the key out, or ask for just that",
+				keys[name], pool.Name, limit, v1alpha1.ContainerTaskExecutor)
+		case isDeclared && (!isHeld || declared.Cmp(held) < 0):
+			return lifecycle.Invalidf("extensions.poolRef: Pool %q limits %s to %s for the container %s, which cannot be held: sandboxes run within the limits of the container %s, which has %s",
+				pool.Name, keys[name], declared.String(), container.Name, v1alpha1.ContainerTaskExecutor, limit)
 		}
 	}
 	return nil

@@ -15,7 +15,7 @@ func CheckTaskPod(template *corev1.PodTemplateSpec) error {
 	if spec.ShareProcessNamespace == nil || !*spec.ShareProcessNamespace {
 		return errors.New("template.spec.shareProcessNamespace must be true for tasks")
 	}
-	executor := taskExecutor(spec)
+	executor := TaskExecutor(spec)
 	if executor == nil {
 		return fmt.Errorf("template.spec.containers must have one named %s for tasks", ContainerTaskExecutor)
 	}
@@ -26,10 +26,11 @@ func CheckTaskPod(template *corev1.PodTemplateSpec) error {
 }
 
 // UsesTasks reports whether a pod's template is meant for tasks: it has a container named task-executor, so that CheckTaskPod must hold.
-func UsesTasks(template *corev1.PodTemplateSpec) bool { return taskExecutor(&template.Spec) != nil }
+func UsesTasks(template *corev1.PodTemplateSpec) bool { return TaskExecutor(&template.Spec) != nil }
 
-// taskExecutor finds the container, also among the init containers, where one that restarts always is a sidecar.
-func taskExecutor(spec *corev1.PodSpec) *corev1.Container {
+// TaskExecutor returns the task-executor's container of a pod, nil when there is none. It may be an init container that restarts always,
+// which is a sidecar.
+func TaskExecutor(spec *corev1.PodSpec) *corev1.Container {
 	for i := range spec.Containers {
 		if spec.Containers[i].Name == ContainerTaskExecutor {
 			return &spec.Containers[i]
