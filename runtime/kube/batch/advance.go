@@ -38,7 +38,7 @@ func (r *Reconciler) advance(ctx context.Context, b *v1alpha1.BatchSandbox) (rec
 		return reconcile.Result{}, err
 	}
 	at.now = now
-	r.toggle(ctx, b, &at, stopping, &due)
+	r.toggle(b, &at, stopping, &due)
 
 	after := decide(b, at)
 	if err := r.write(ctx, b, after, now, &due); err != nil {
@@ -57,6 +57,11 @@ func (r *Reconciler) advance(ctx context.Context, b *v1alpha1.BatchSandbox) (rec
 	for i := range at.sandboxes {
 		if again := at.sandboxes[i].anew; again.After(now) {
 			due.at(again)
+		}
+	}
+	for _, pod := range v.pods {
+		if pod != nil && pod.DeletionTimestamp != nil && !abandoned(pod, now) {
+			due.at(abandonedAt(pod))
 		}
 	}
 	if deadline, ok := provisionDeadline(b); ok {
@@ -184,7 +189,13 @@ func known(b *v1alpha1.BatchSandbox, number int) bool {
 
 func (r *Reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *view, due *deadline) (map[int]refusal, error) {
 	refused := make(map[int]refusal)
-	if len(v.names) >= int(b.Spec.Replicas) {
+	var lacking []int
+	for number := len(v.names); number < int(b.Spec.Replicas); number++ {
+		if !b.Status.Ended(number) {
+			lacking = append(lacking, number)
+		}
+	}
+	if len(lacking) == 0 {
 		return refused, nil
 	}
 	why := refusal{v1alpha1.ReasonResourceLimit, fmt.Sprintf("Pool %s has no pod ready", b.Spec.PoolRef), false}
@@ -198,6 +209,8 @@ func (r *Reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 			why = refusal{v1alpha1.ReasonPoolNotFound, fmt.Sprintf("there is no Pool %s in namespace %s", b.Spec.PoolRef, b.Namespace), false}
 		case errors.Is(err, ErrInvalidPool):
 			why = refusal{v1alpha1.ReasonInvalidTemplate, err.Error(), true}
+		case errors.Is(err, ErrTooLarge):
+			why = refusal{v1alpha1.ReasonResourceLimit, err.Error(), true}
 		case err != nil:
 			return nil, err
 		default:
@@ -211,8 +224,10 @@ func (r *Reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 			}
 		}
 	}
-	for number := len(v.names); number < int(b.Spec.Replicas); number++ {
-		refused[number] = why
+	for _, number := range lacking {
+		if number >= len(v.names) {
+			refused[number] = why
+		}
 	}
 	return refused, nil
 }
@@ -242,7 +257,7 @@ func (r *Reconciler) situation(ctx context.Context, b *v1alpha1.BatchSandbox, v 
 	for _, pod := range v.pods {
 		if pod != nil {
 			at.existing++
-			at.stopped = at.stopped && terminal(pod)
+			at.stopped = at.stopped && (terminal(pod) || abandoned(pod, r.Now()))
 		}
 	}
 	for _, name := range v.names {
@@ -282,11 +297,11 @@ func (r *Reconciler) situation(ctx context.Context, b *v1alpha1.BatchSandbox, v 
 		}
 	}
 	if at.stopped && (stopping || r.allOver(b, &at)) {
-		left, err := r.livePods(ctx, b)
+		unseen, err := r.hasUnseen(ctx, b, func(number int) bool { return v.pod(number) != nil })
 		if err != nil {
 			return at, err
 		}
-		at.stopped = len(left) <= at.existing // the others are not in the cache yet
+		at.stopped = !unseen
 	}
 	return at, r.sync(ctx, b, v, &at, stopping)
 }
@@ -349,17 +364,36 @@ func (r *Reconciler) sync(ctx context.Context, b *v1alpha1.BatchSandbox, v *view
 	return nil
 }
 
-// toggle freezes or thaws, when the spec wants another state than there is.
-func (r *Reconciler) toggle(ctx context.Context, b *v1alpha1.BatchSandbox, at *situation, stopping bool, due *deadline) {
+// toggle freezes or thaws, when the spec wants another state than there is. It does not wait for that.
+func (r *Reconciler) toggle(b *v1alpha1.BatchSandbox, at *situation, stopping bool, due *deadline) {
 	phase := b.Status.Phase
-	freeze := b.Spec.Pause && (phase == v1alpha1.PhaseRunning || phase == v1alpha1.PhasePausing)
-	thaw := !b.Spec.Pause && (phase == v1alpha1.PhasePaused || phase == v1alpha1.PhaseResuming)
-	if stopping || !freeze && !thaw {
+	operation := ""
+	switch {
+	case stopping:
+		r.freezer.forget(client.ObjectKeyFromObject(b))
+	case b.Spec.Pause && (phase == v1alpha1.PhaseRunning || phase == v1alpha1.PhasePausing):
+		operation = "freeze"
+	case !b.Spec.Pause && (phase == v1alpha1.PhasePaused || phase == v1alpha1.PhaseResuming):
+		operation = "thaw"
+	}
+	if operation == "" {
 		return
 	}
-	at.frozen = freezing{tried: true, err: r.freeze(ctx, b, at.sandboxes, thaw)}
+	m := r.remember(b)
+	if wait := m.refused.Add(freezeInterval).Sub(at.now); wait > 0 {
+		due.in(at.now, wait)
+		return
+	}
+	var daemons []daemon
+	for number := range at.sandboxes {
+		if s := &at.sandboxes[number]; !b.Status.Ended(number) && !s.ended && s.pod != nil {
+			daemons = append(daemons, daemon{number, s.pod.Status.PodIP, execdToken(b, s.pod)})
+		}
+	}
+	at.frozen = r.freezer.do(b, operation, daemons)
 	if at.frozen.err != nil {
-		due.in(at.now, time.Second)
+		m.refused = at.now
+		due.in(at.now, freezeInterval)
 	}
 }
 

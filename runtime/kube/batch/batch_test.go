@@ -1,16 +1,19 @@
 package batch_test
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -119,6 +122,9 @@ func TestTemplate(t *testing.T) {
 	}
 	p.must(p.Delete(t.Context(), b))
 	p.isGone("b")
+	if n := p.lists.Load(); n > 0 {
+		t.Errorf("the pods of the batch were listed %d times: such a list reads every pod of the namespace", n)
+	}
 }
 
 func TestExpiry(t *testing.T) {
@@ -237,6 +243,19 @@ func TestEnds(t *testing.T) {
 	if b.Status.Phase != v1alpha1.PhaseRunning || meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionReady) {
 		t.Errorf("%+v", b.Status)
 	}
+	p.change("many", func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = 1 }) // the one that failed goes
+	b = p.has("many", "degraded no more", func(b *v1alpha1.BatchSandbox) bool {
+		return b.Status.Outcomes == "" && meta.IsStatusConditionFalse(b.Status.Conditions, v1alpha1.ConditionDegraded)
+	})
+	if b.Status.Phase != v1alpha1.PhaseRunning || !meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionReady) {
+		t.Errorf("%+v", b.Status)
+	}
+	p.change("many", func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = 2 })
+	p.has("many", "whole again", running(2))
+	ends("many-1", exits(3, "Error", ""))
+	p.has("many", "degraded again", func(b *v1alpha1.BatchSandbox) bool {
+		return meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionDegraded)
+	})
 	ends("many-0", exits(0, "Completed", ""))
 	if b = p.reaches("many", v1alpha1.PhaseFailed); !strings.Contains(b.Status.Message, "sandbox 1: container main ended with exit code 3") {
 		t.Errorf("%+v", b.Status)
@@ -366,6 +385,47 @@ func TestPause(t *testing.T) {
 	if want := "Pending Running Pausing Paused Resuming Running"; history(b) != want || daemon.frozen || b.Status.Reason != v1alpha1.ReasonContainerRunning {
 		t.Errorf("history %q, frozen %v, reason %s", history(b), daemon.frozen, b.Status.Reason)
 	}
+}
+
+// TestPauseWithoutAnAnswer: execds that hold their requests hold up no worker of the controller.
+func TestPauseWithoutAnAnswer(t *testing.T) {
+	p := newPlace(t)
+	p.control(nil, nil)
+	const address, batches = "127.99.44.8", 80 // more than there are workers
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", fmt.Sprintf("%s:%d", address, v1alpha1.PortExecd))
+	p.must(err)
+	var held atomic.Int64
+	server := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		held.Add(1)
+		<-r.Context().Done()
+		held.Add(-1)
+	})}
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) })
+	defer serving.Wait()
+	defer server.Close()
+	for i := range batches {
+		b := p.batch(fmt.Sprintf("b%d", i), 1)
+		b.Spec.Template.Annotations["address"] = address
+		p.must(p.Create(t.Context(), b))
+	}
+	for i := range batches {
+		p.has(fmt.Sprintf("b%d", i), "running", running(1))
+	}
+	for i := range batches {
+		p.change(fmt.Sprintf("b%d", i), func(b *v1alpha1.BatchSandbox) { b.Spec.Pause = true })
+	}
+	p.eventually(func() error {
+		if n := held.Load(); n < batches {
+			return fmt.Errorf("%d execds hold a request at once, and not %d", n, batches)
+		}
+		return nil
+	})
+	// The other way while that goes on: a freeze is not overtaken.
+	p.change("b0", func(b *v1alpha1.BatchSandbox) { b.Spec.Pause = false })
+	p.has("b0", "resuming", func(b *v1alpha1.BatchSandbox) bool { return b.Status.Phase == v1alpha1.PhaseResuming })
+	p.must(p.Delete(t.Context(), p.has("b1", "there", func(*v1alpha1.BatchSandbox) bool { return true })))
+	p.isGone("b1")
 }
 
 func TestTasks(t *testing.T) {
@@ -498,5 +558,53 @@ func TestPoolIsMissing(t *testing.T) {
 	p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.ProvisionTimeoutSeconds = ptr.To[int32](1) })
 	if b := p.reaches("b", v1alpha1.PhaseFailed); b.Status.Reason != v1alpha1.ReasonResourceLimit {
 		t.Errorf("%+v", b.Status)
+	}
+
+	// One that there is no room for in its own annotations says so at once.
+	pools.mu.Lock()
+	pools.err = fmt.Errorf("%w: 300000 bytes", batch.ErrTooLarge)
+	pools.mu.Unlock()
+	b = p.batch("full", 1)
+	b.Spec.Template, b.Spec.PoolRef = nil, "cold"
+	p.must(p.Create(t.Context(), b))
+	b = p.reaches("full", v1alpha1.PhaseFailed)
+	if b.Status.Reason != v1alpha1.ReasonResourceLimit || !strings.Contains(b.Status.Message, "300000 bytes") ||
+		!meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionInvalid) {
+		t.Errorf("%+v", b.Status)
+	}
+}
+
+// TestDeadNode: a sandbox whose node does not answer any more has failed, although the node never says so, and its record can be deleted.
+func TestDeadNode(t *testing.T) {
+	p := newPlace(t)
+	p.ahead = 10 * time.Minute // no node takes that long to end a pod
+	p.control(nil, nil)
+	for _, name := range []string{"lost", "stopped"} {
+		b := p.batch(name, 1)
+		b.Spec.Template.Annotations[annotationPlay] = "dead"
+		p.must(p.Create(t.Context(), b))
+		p.has(name, "running", running(1))
+		pod := p.pod(name + "-0")
+		t.Cleanup(func() { _ = p.Delete(context.WithoutCancel(t.Context()), pod, client.GracePeriodSeconds(0)) })
+	}
+	pod := p.pod("lost-0") // as the controller manager does
+	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager",
+	})
+	p.must(p.Status().Update(t.Context(), pod))
+	p.must(p.Delete(t.Context(), pod))
+	b := p.reaches("lost", v1alpha1.PhaseFailed)
+	if b.Status.Reason != v1alpha1.ReasonRemovedExternally || !strings.Contains(b.Status.Message, "its node played") {
+		t.Errorf("%+v", b.Status)
+	}
+	for _, name := range []string{"lost", "stopped"} {
+		p.must(p.Delete(t.Context(), p.has(name, "there", func(*v1alpha1.BatchSandbox) bool { return true })))
+		p.eventually(func() error {
+			err := p.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: name}, b)
+			if apierrors.IsNotFound(err) {
+				return nil
+			}
+			return fmt.Errorf("BatchSandbox %s is there: %v", name, err)
+		})
 	}
 }

@@ -2,8 +2,8 @@ package batch
 
 import (
 	"context"
-	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -31,6 +31,8 @@ const (
 	statusInterval = 500 * time.Millisecond
 	// allocateInterval is how often a pool is asked for more pods that had too few: else every pod that becomes ready would cost a write.
 	allocateInterval = 200 * time.Millisecond
+	// freezeInterval is how long after a freeze or thaw that failed the next one begins.
+	freezeInterval = time.Second
 	// lookAgain is when a batch that waits for something outside is looked at, even when nobody tells of a change.
 	lookAgain = 10 * time.Second
 	// maxBackoff bounds the pause between tries of what fails.
@@ -52,10 +54,10 @@ type Options struct {
 // Reconciler makes BatchSandboxes what their spec says. What it knows of a batch is in the API server: the spec, the status, the allocation
 // and the pods. Its memory holds only when something was last done, so that it is not done too often.
 type Reconciler struct {
-	client client.Client
-	live   client.Reader // past the cache
-	events recorder.EventRecorder
-	http   *http.Client
+	client  client.Client
+	live    client.Reader // past the cache
+	events  recorder.EventRecorder
+	freezer *freezer
 	Options
 
 	mu     sync.Mutex
@@ -66,6 +68,8 @@ type Reconciler struct {
 type memory struct {
 	written   time.Time // the status
 	allocated time.Time // when the pool had too few pods
+	refused   time.Time // when a sandbox could not be frozen or thawed
+	made      int       // the highest number of which this process has made a pod, and 1
 }
 
 // The names of the cache's indexes.
@@ -82,13 +86,9 @@ func Setup(mgr manager.Manager, options Options) error {
 	r := &Reconciler{
 		client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder(v1alpha1.ManagedBy),
 		Options: options, memory: make(map[types.NamespacedName]*memory),
-		http: sandboxhttp.NewClient(sandboxhttp.Options{IdleConnections: 2}),
+		freezer: newFreezer(sandboxhttp.NewClient(sandboxhttp.Options{IdleConnections: 2}), options.Waker.Wake),
 	}
-	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error {
-		<-ctx.Done()
-		r.http.CloseIdleConnections()
-		return nil
-	})); err != nil {
+	if err := mgr.Add(r.freezer); err != nil {
 		return err
 	}
 	indexer := mgr.GetFieldIndexer()
@@ -165,7 +165,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	var err error
 	switch {
 	case b.DeletionTimestamp != nil:
-		err = r.remove(ctx, b)
+		result, err = r.remove(ctx, b)
 	case b.Status.Phase.Finished():
 		result, err = r.retain(ctx, b)
 	default:
@@ -191,50 +191,74 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	delete(r.memory, key)
 	r.mu.Unlock()
+	r.freezer.forget(key)
 	r.Tasks.Forget(key.Namespace, key.Name)
 }
 
 // remove ends a batch that is being deleted, and lets go of it once it has no pods.
-func (r *Reconciler) remove(ctx context.Context, b *v1alpha1.BatchSandbox) error {
+func (r *Reconciler) remove(ctx context.Context, b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
+	r.freezer.forget(client.ObjectKeyFromObject(b))
 	if !hasFinalizer(b) {
-		return nil
+		return reconcile.Result{}, nil
 	}
 	if err := r.releaseAll(ctx, b); err != nil {
-		return err
+		return reconcile.Result{}, err
 	}
 	var pods corev1.PodList
 	if err := r.client.List(ctx, &pods, client.InNamespace(b.Namespace), client.MatchingFields{indexOwner: string(b.UID)}); err != nil {
-		return err
+		return reconcile.Result{}, err
 	}
-	err := each(len(pods.Items), func(i int) error { return r.end(ctx, &pods.Items[i], false) })
-	if err != nil || len(pods.Items) > 0 {
-		return err // their events bring us back
+	if err := each(len(pods.Items), func(i int) error { return r.end(ctx, &pods.Items[i], false) }); err != nil {
+		return reconcile.Result{}, err
+	}
+	var due deadline
+	now, seen := r.Now(), make(map[int]bool)
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		switch {
+		case pod.DeletionTimestamp == nil:
+			return reconcile.Result{}, nil // its event brings us back
+		case !abandoned(pod, now):
+			due.at(abandonedAt(pod))
+		}
+		if number, ok := numberOf(pod); ok {
+			seen[number] = true
+		}
+	}
+	if result := due.result(now); result.RequeueAfter > 0 {
+		return result, nil
 	}
 	// A pod that was made a moment ago may not be in the cache yet.
-	left, err := r.livePods(ctx, b)
-	if err != nil || len(left) > 0 {
-		return err
+	unseen, err := r.hasUnseen(ctx, b, func(number int) bool { return seen[number] })
+	if err != nil || unseen {
+		return reconcile.Result{}, err
 	}
 	changed := b.DeepCopy()
 	changed.Finalizers = without(b.Finalizers, v1alpha1.Finalizer)
-	return client.IgnoreNotFound(r.client.Patch(ctx, changed, client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})))
+	return reconcile.Result{}, client.IgnoreNotFound(r.client.Patch(ctx, changed, client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})))
 }
 
-// livePods asks the API server, not the cache, for the pods that were made from the batch's template.
-func (r *Reconciler) livePods(ctx context.Context, b *v1alpha1.BatchSandbox) ([]metav1.PartialObjectMetadata, error) {
+// hasUnseen reports whether the API server has a pod from the batch's template that the cache has not seen. Pods are asked for by name: a
+// list would read every pod of the namespace.
+func (r *Reconciler) hasUnseen(ctx context.Context, b *v1alpha1.BatchSandbox, seen func(number int) bool) (bool, error) {
 	if b.Spec.Template == nil {
-		return nil, nil
+		return false, nil
 	}
-	var list metav1.PartialObjectMetadataList
-	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("PodList"))
-	err := r.live.List(ctx, &list, client.InNamespace(b.Namespace), client.MatchingLabels{v1alpha1.LabelBatch: b.Name})
-	var pods []metav1.PartialObjectMetadata
-	for _, pod := range list.Items {
-		if metav1.IsControlledBy(&pod, b) {
-			pods = append(pods, pod)
+	last := max(int(b.Spec.Replicas), int(b.Status.Replicas), len(b.Status.Addresses), len(b.Status.Outcomes), r.remember(b).made)
+	var found atomic.Bool
+	err := each(last, func(number int) error {
+		if seen(number) || found.Load() {
+			return nil
 		}
-	}
-	return pods, err
+		pod := new(metav1.PartialObjectMetadata)
+		pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
+		err := r.live.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: podName(b, number)}, pod)
+		if err == nil && metav1.IsControlledBy(pod, b) {
+			found.Store(true)
+		}
+		return client.IgnoreNotFound(err)
+	})
+	return found.Load(), err
 }
 
 // retain keeps the record of a batch that has ended for as long as its spec says.

@@ -2,6 +2,7 @@ package batch
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,11 +21,11 @@ const maxMessage = 4096
 
 // The letters of BatchSandboxStatus.Outcomes.
 const (
-	lives       = '-'
-	endedWell   = 'S'
-	endedFailed = 'F'
-	keptWell    = 's'
-	keptFailed  = 'f'
+	lives       = v1alpha1.OutcomeLives
+	endedWell   = v1alpha1.OutcomeEndedWell
+	endedFailed = v1alpha1.OutcomeEndedFailed
+	keptWell    = v1alpha1.OutcomeKeptWell
+	keptFailed  = v1alpha1.OutcomeKeptFailed
 )
 
 // situation is all that a decision depends on, besides the batch itself.
@@ -160,6 +161,11 @@ func (d *decision) count() {
 	d.status.Replicas = int32(d.at.existing)
 	d.status.Outcomes = strings.TrimRight(string(letters), string(rune(lives)))
 	d.status.Addresses = trimmed(addresses)
+	// What failed may have gone with its number. What is invalid fails, so that the reason is gone with it.
+	if !strings.ContainsAny(d.status.Outcomes, "Ff") {
+		d.clear(v1alpha1.ConditionDegraded, "NoneFailed")
+		d.clear(v1alpha1.ConditionInvalid, "Valid")
+	}
 	d.status.TaskStats = nil
 	if d.batch.Spec.TaskTemplate != nil {
 		d.status.TaskStats = &tasks
@@ -416,6 +422,13 @@ func (d *decision) conditions() {
 	}
 }
 
+// clear makes a condition that was true false.
+func (d *decision) clear(kind, reason string) {
+	if meta.IsStatusConditionTrue(d.status.Conditions, kind) {
+		d.condition(kind, metav1.ConditionFalse, reason, "")
+	}
+}
+
 func (d *decision) condition(kind string, status metav1.ConditionStatus, reason, message string) {
 	meta.SetStatusCondition(&d.status.Conditions, metav1.Condition{
 		Type: kind, Status: status, Reason: conditionReason(reason), Message: message,
@@ -458,7 +471,9 @@ func urgent(before, after *v1alpha1.BatchSandboxStatus) bool {
 	}
 	return before.Phase != after.Phase || before.Outcomes != after.Outcomes || len(before.History) != len(after.History) ||
 		len(before.Conditions) != len(after.Conditions) || before.FinishedAt == nil && after.FinishedAt != nil ||
-		meta.IsStatusConditionTrue(before.Conditions, v1alpha1.ConditionReady) != meta.IsStatusConditionTrue(after.Conditions, v1alpha1.ConditionReady)
+		slices.ContainsFunc(after.Conditions, func(c metav1.Condition) bool {
+			return !meta.IsStatusConditionPresentAndEqual(before.Conditions, c.Type, c.Status)
+		})
 }
 
 // same reports whether nothing is to be written.

@@ -34,42 +34,19 @@ func inParallel(n int, do func(i int)) {
 	wait.Wait()
 }
 
-// freeze asks the execd of every pod to freeze or thaw the sandbox's processes. Both can be repeated. It returns the first error.
-func (r *Reconciler) freeze(ctx context.Context, b *v1alpha1.BatchSandbox, sandboxes []sandbox, thaw bool) error {
-	operation := "freeze"
-	if thaw {
-		operation = "thaw"
-	}
-	results := make([]error, len(sandboxes))
-	inParallel(len(sandboxes), func(i int) {
-		s := &sandboxes[i]
-		if over(outcome(&b.Status, i)) || s.ended || s.pod == nil {
-			return
-		}
-		if err := r.callExecd(ctx, b, s.pod, operation); err != nil {
-			results[i] = fmt.Errorf("sandbox %d: %w", i, err)
-		}
-	})
-	for _, err := range results {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (r *Reconciler) callExecd(ctx context.Context, b *v1alpha1.BatchSandbox, pod *corev1.Pod, operation string) error {
+// callExecd asks one execd to freeze or thaw its processes. Both can be repeated.
+func callExecd(ctx context.Context, client *http.Client, at daemon, operation string) error {
 	ctx, cancel := context.WithTimeout(ctx, execdTimeout)
 	defer cancel()
-	url := "http://" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(v1alpha1.PortExecd)) + "/" + operation
+	url := "http://" + net.JoinHostPort(at.host, strconv.Itoa(v1alpha1.PortExecd)) + "/" + operation
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, nil)
 	if err != nil {
 		return err
 	}
-	if token := execdToken(b, pod); token != "" {
-		request.Header.Set(v1alpha1.HeaderExecdToken, token)
+	if at.token != "" {
+		request.Header.Set(v1alpha1.HeaderExecdToken, at.token)
 	}
-	response, err := r.http.Do(request)
+	response, err := client.Do(request)
 	if err != nil {
 		return fmt.Errorf("execd does not answer: %w", err)
 	}

@@ -85,6 +85,8 @@ type place struct {
 	namespace string
 	stop      func() // ends the controller that runs
 	writes    atomic.Int64
+	lists     atomic.Int64  // of the pods of a batch
+	ahead     time.Duration // of the controller's clock
 }
 
 func newPlace(t *testing.T) *place {
@@ -154,7 +156,7 @@ func (p *place) control(pools batch.Pools, tasks batch.Tasks) {
 		tasks = noTasks{}
 	}
 	config := rest.CopyConfig(p.config)
-	config.Wrap(func(inner http.RoundTripper) http.RoundTripper { return &counting{inner, &p.writes} })
+	config.Wrap(func(inner http.RoundTripper) http.RoundTripper { return &counting{inner, &p.writes, &p.lists} })
 	mgr, err := ctrl.NewManager(config, manager.Options{
 		Scheme:  p.scheme,
 		Cache:   cache.Options{DefaultNamespaces: map[string]cache.Config{p.namespace: {}}},
@@ -168,7 +170,10 @@ func (p *place) control(pools batch.Pools, tasks batch.Tasks) {
 	if tasks, ok := tasks.(*script); ok {
 		tasks.waker = waker
 	}
-	p.must(batch.Setup(mgr, batch.Options{Pools: pools, Tasks: tasks, Waker: waker, Metrics: batch.NewMetrics(prometheus.NewRegistry())}))
+	p.must(batch.Setup(mgr, batch.Options{
+		Pools: pools, Tasks: tasks, Waker: waker, Metrics: batch.NewMetrics(prometheus.NewRegistry()),
+		Now: func() time.Time { return time.Now().Add(p.ahead) },
+	}))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- mgr.Start(ctx) }()
@@ -210,20 +215,24 @@ func newScheme() (*runtime.Scheme, error) {
 
 // counting counts what changes something in the cluster, events left out.
 type counting struct {
-	inner  http.RoundTripper
-	writes *atomic.Int64
+	inner         http.RoundTripper
+	writes, lists *atomic.Int64
 }
 
 func (c *counting) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.Method != http.MethodGet && !strings.Contains(r.URL.Path, "/events") {
 		c.writes.Add(1)
 	}
+	if strings.Contains(r.URL.Query().Get("labelSelector"), v1alpha1.LabelBatch) {
+		c.lists.Add(1)
+	}
 	return c.inner.RoundTrip(r)
 }
 
 func (c *counting) WrappedRoundTripper() http.RoundTripper { return c.inner }
 
-// annotationPlay on a pod says how its kubelet plays: "none" leaves it alone, "cut short" never brings it to run; otherwise it becomes ready.
+// annotationPlay on a pod says how its kubelet plays: "none" leaves it alone, "cut short" never brings it to run, "dead" brings it to run and is
+// never heard of again; otherwise it becomes ready.
 const annotationPlay = "play"
 
 // playKubelet does with the namespace's pods what scheduler and kubelet would: binds, runs and ends them.
@@ -246,6 +255,8 @@ func (p *place) playKubelet(ctx context.Context) {
 
 func (p *place) playPod(ctx context.Context, pod *corev1.Pod) error {
 	switch deadline := pod.Spec.ActiveDeadlineSeconds; {
+	case pod.Annotations[annotationPlay] == "dead" && pod.Status.Phase == corev1.PodRunning:
+		return nil
 	case pod.DeletionTimestamp != nil:
 		return p.Delete(ctx, pod, client.GracePeriodSeconds(0))
 	case deadline != nil && *deadline == 1 && pod.Status.Phase != corev1.PodFailed:

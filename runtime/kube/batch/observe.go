@@ -42,6 +42,9 @@ func observe(pod *corev1.Pod) sandbox {
 	if pod.DeletionTimestamp != nil {
 		s.ended, s.failed = true, true
 		s.reason, s.message = v1alpha1.ReasonRemovedExternally, fmt.Sprintf("pod %s is being deleted, and not by the controller", pod.Name)
+		if evictedByTaint(pod) {
+			s.message = fmt.Sprintf("pod %s is being deleted because of a taint of its node %s: the node does not answer, or takes no more pods", pod.Name, pod.Spec.NodeName)
+		}
 		return s
 	}
 	main := mainContainer(pod)

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -95,6 +97,8 @@ func numberOf(pod metav1.Object) (int, bool) {
 // It returns who has none for what reason; an error is worth another try of everything.
 func (r *Reconciler) create(ctx context.Context, b *v1alpha1.BatchSandbox, numbers []int) (made int, refused map[int]refusal, err error) {
 	refused = make(map[int]refusal)
+	m := r.remember(b)
+	m.made = max(m.made, numbers[len(numbers)-1]+1)
 	for size := 1; len(numbers) > 0; size = min(2*size, maxParallel) {
 		wave := numbers[:min(size, len(numbers))]
 		numbers = numbers[len(wave):]
@@ -205,6 +209,34 @@ func hasRun(pod *corev1.Pod) bool {
 		}
 	}
 	return false
+}
+
+// How long after its grace period a pod may still be there until its node counts as dead. One whose taint evicted the pod has been silent
+// for minutes by then.
+const (
+	silentNode  = 5 * time.Minute
+	taintedNode = 30 * time.Second
+)
+
+// abandonedAt is when the node of a pod that is being deleted has had enough time to report the end of its containers.
+func abandonedAt(pod *corev1.Pod) time.Time {
+	wait := silentNode
+	if evictedByTaint(pod) {
+		wait = taintedNode
+	}
+	return pod.DeletionTimestamp.Add(wait) // which has the grace period in it
+}
+
+// abandoned reports whether a pod is only still there because its node is dead: it is deleted as soon as the node comes back or is removed.
+func abandoned(pod *corev1.Pod, now time.Time) bool {
+	return pod.DeletionTimestamp != nil && !now.Before(abandonedAt(pod))
+}
+
+// evictedByTaint reports whether a pod is being deleted because of a taint of its node, as one that does not answer has.
+func evictedByTaint(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == "DeletionByTaintManager"
+	})
 }
 
 // terminal reports whether nothing of a pod runs: the kubelet says so only then.

@@ -44,6 +44,7 @@ func TestNonsenseExplainsItself(t *testing.T) {
 	for _, apply := range []string{
 		strings.Replace(head, "NAME", "own", 1) + "  replicas: 2\n  pause: true\n  shardPatches: [{}, {}]\n" + pod,
 		strings.Replace(head, "NAME", "pooled", 1) + "  poolRef: p\n",
+		strings.Replace(head, "NAME", "tasks", 1) + "  replicas: 2\n  taskTemplate: {command: [x], env: [{name: A, value: b}]}\n  shardTaskPatches: [{args: [a]}, {}]\n" + pod,
 		strings.Replace(head, "NAME", strings.Repeat("x", 58), 1) + pod,
 	} {
 		if _, err := p.kubectl(apply, "apply", "-f", "-"); err != nil {
@@ -55,6 +56,15 @@ func TestNonsenseExplainsItself(t *testing.T) {
 		{"own", `{"spec":{"poolRef":"p","template":null,"shardPatches":null}}`, "poolRef is immutable"},
 		{"own", `{"spec":{"replicas":1}}`, "replicas cannot change while the batch is paused"},
 		{"own", `{"spec":{"replicas":1,"pause":false}}`, ""}, // fewer than there are patches
+		{"own", `{"spec":{"template":{"metadata":{"labels":{"a":"b"}}}}}`, ""},
+		{"own", `{"spec":{"taskTemplate":{"command":["x"]}}}`, "taskTemplate is immutable"},
+		{"tasks", `{"spec":{"taskTemplate":{"command":["y"]}}}`, "taskTemplate is immutable"},
+		{"tasks", `{"spec":{"taskTemplate":null,"shardTaskPatches":null}}`, "taskTemplate is immutable"},
+		{"tasks", `{"spec":{"shardTaskPatches":[{"args":["b"]},{}]}}`, "shardTaskPatches are immutable"},
+		{"tasks", `{"spec":{"shardTaskPatches":null}}`, "shardTaskPatches are immutable"},
+		{"tasks", `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"y"}]}}}}`, "template is immutable"},
+		{"tasks", `{"spec":{"replicas":0,"expireTime":"2099-01-01T00:00:00Z"}}`, ""},
+		{"tasks", `{"spec":{"taskTemplate":{"command":["y"]},"template":{"spec":{"containers":[{"name":"main","image":"y"}]}}}}`, ""},
 	} {
 		_, err := p.kubectl("", "patch", "bsbx", test.name, "--type=merge", "-p", test.patch)
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {

@@ -50,6 +50,9 @@ type BatchSandboxList struct {
 // +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || !has(self.shardPatches) || size(self.shardPatches) <= self.replicas",message="there are more shardPatches than replicas",optionalOldSelf=true
 // +kubebuilder:validation:XValidation:rule="oldSelf.hasValue() || !has(self.shardTaskPatches) || size(self.shardTaskPatches) <= self.replicas",message="there are more shardTaskPatches than replicas",optionalOldSelf=true
 // +kubebuilder:validation:XValidation:rule="!has(self.pause) || !self.pause || !has(oldSelf.pause) || !oldSelf.pause || self.replicas == oldSelf.replicas",message="replicas cannot change while the batch is paused"
+// +kubebuilder:validation:XValidation:rule="oldSelf.replicas == 0 || has(self.taskTemplate) == has(oldSelf.taskTemplate) && (!has(self.taskTemplate) || self.taskTemplate == oldSelf.taskTemplate)",message="taskTemplate is immutable while there are replicas: their tasks run already, and no task runs twice"
+// +kubebuilder:validation:XValidation:rule="oldSelf.replicas == 0 || has(self.shardTaskPatches) == has(oldSelf.shardTaskPatches) && (!has(self.shardTaskPatches) || self.shardTaskPatches == oldSelf.shardTaskPatches)",message="shardTaskPatches are immutable while there are replicas: their tasks run already, and no task runs twice"
+// +kubebuilder:validation:XValidation:rule="oldSelf.replicas == 0 || !has(self.taskTemplate) || !has(self.template) || !has(oldSelf.template) || self.template == oldSelf.template",message="template is immutable while there are replicas with tasks"
 type BatchSandboxSpec struct {
 	// Replicas is how many sandboxes there are. They are numbered from 0; a smaller number removes the last ones.
 	//
@@ -58,7 +61,8 @@ type BatchSandboxSpec struct {
 	// +kubebuilder:validation:Maximum=10000
 	Replicas int32 `json:"replicas"`
 
-	// Template is the pod of each sandbox. A change takes effect for pods that are made from then on.
+	// Template is the pod of each sandbox. A change takes effect for pods that are made from then on; with a task template it can change only
+	// while there are no replicas.
 	//
 	// +optional
 	// +kubebuilder:validation:Schemaless
@@ -83,7 +87,7 @@ type BatchSandboxSpec struct {
 	// +optional
 	Pause bool `json:"pause,omitempty"`
 
-	// TaskTemplate is the process that runs in each sandbox, started by the pod's task-executor.
+	// TaskTemplate is the process that runs in each sandbox, started by the pod's task-executor. It can change only while there are no replicas.
 	//
 	// +optional
 	TaskTemplate *TaskTemplate `json:"taskTemplate,omitempty"`
@@ -270,7 +274,7 @@ type BatchSandboxStatus struct {
 const (
 	ConditionReady    = "Ready"    // every sandbox is proven usable
 	ConditionInvalid  = "Invalid"  // template, patch or pool break a rule: the message names it
-	ConditionDegraded = "Degraded" // at least one sandbox has ended by an error: reason and message are those of the first that did
+	ConditionDegraded = "Degraded" // at least one of the sandboxes has ended by an error: reason and message are those of the first that did
 )
 
 // PhaseChange is a change of phase.

@@ -1,0 +1,105 @@
+package batch
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/types"
+
+	"sandbox.internal/runtime/kube/v1alpha1"
+)
+
+// freezer freezes and thaws the sandboxes of batches through their execds, outside of the controller's workers: an execd is the sandbox's, and
+// may hold a request for as long as execdTimeout. A batch has one operation at a time, and another one begins only when that is done, so that
+// a freeze never comes after the thaw that follows it.
+type freezer struct {
+	client *http.Client
+	wake   func(namespace, name string)
+
+	ctx    context.Context // ends every operation
+	cancel context.CancelFunc
+	wait   sync.WaitGroup
+
+	mu         sync.Mutex
+	operations map[types.NamespacedName]*operation
+}
+
+// operation is a freeze or thaw of all sandboxes of one batch.
+type operation struct {
+	batch  types.UID
+	name   string // the last part of execd's path
+	cancel context.CancelFunc
+	done   bool
+	err    error // of the first sandbox that was not frozen or thawed
+}
+
+// daemon is where an execd is, and the token that it demands.
+type daemon struct {
+	number      int // the sandbox's
+	host, token string
+}
+
+func newFreezer(client *http.Client, wake func(namespace, name string)) *freezer {
+	f := &freezer{client: client, wake: wake, operations: make(map[types.NamespacedName]*operation)}
+	f.ctx, f.cancel = context.WithCancel(context.Background())
+	return f
+}
+
+// Start returns after ctx has ended and every operation with it. It makes the freezer a part of a manager.
+func (f *freezer) Start(ctx context.Context) error {
+	<-ctx.Done()
+	f.mu.Lock()
+	f.cancel()
+	f.mu.Unlock()
+	f.wait.Wait()
+	f.client.CloseIdleConnections()
+	return nil
+}
+
+// do returns the result of an operation once, when it is done, and begins it when none goes on. The batch is reconciled when it is done.
+func (f *freezer) do(b *v1alpha1.BatchSandbox, name string, daemons []daemon) freezing {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	key := types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
+	if o := f.operations[key]; o != nil {
+		if !o.done {
+			return freezing{} // its end wakes the batch, also for another operation
+		}
+		delete(f.operations, key)
+		if o.batch == b.UID && o.name == name {
+			return freezing{tried: true, err: o.err}
+		}
+	}
+	if f.ctx.Err() != nil {
+		return freezing{}
+	}
+	ctx, cancel := context.WithCancel(f.ctx)
+	o := &operation{batch: b.UID, name: name, cancel: cancel}
+	f.operations[key] = o
+	f.wait.Go(func() {
+		defer cancel()
+		err := each(len(daemons), func(i int) error {
+			if err := callExecd(ctx, f.client, daemons[i], name); err != nil {
+				return fmt.Errorf("sandbox %d: %w", daemons[i].number, err)
+			}
+			return nil
+		})
+		f.mu.Lock()
+		o.done, o.err = true, err
+		f.mu.Unlock()
+		f.wake(key.Namespace, key.Name)
+	})
+	return freezing{}
+}
+
+// forget ends what goes on for a batch that is frozen and thawed no more, and forgets its result.
+func (f *freezer) forget(key types.NamespacedName) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if o := f.operations[key]; o != nil {
+		o.cancel()
+		delete(f.operations, key)
+	}
+}
