@@ -1,6 +1,8 @@
 package task
 
 import (
+	"crypto/ed25519"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
@@ -8,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"sandbox.internal/runtime/tasks"
@@ -29,9 +32,22 @@ var statuses = map[string]int{
 	tasks.CodeInternal:         http.StatusInternalServerError,
 }
 
-// Handler serves the interface that package runtime/tasks describes. An empty token demands none.
-func (e *Executor) Handler(token string) http.Handler {
-	a := &api{executor: e, token: sha256.Sum256([]byte(token)), open: token == ""}
+// Access says which requests are served. The zero value serves every one.
+type Access struct {
+	// Token opens the interface; empty means that no fixed token does.
+	Token string
+	// Key is the controller's public key, whose proofs for the pod with the UID Pod open the interface (tasks.Prove); nil for none.
+	Key ed25519.PublicKey
+	Pod string
+}
+
+// Open reports whether everybody is served.
+func (a Access) Open() bool { return a.Token == "" && a.Key == nil }
+
+// Handler serves the interface that package runtime/tasks describes.
+func (e *Executor) Handler(access Access) http.Handler {
+	a := &api{executor: e, access: access, token: sha256.Sum256([]byte(access.Token))}
+	a.renew()
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", a.methods(map[string]operation{http.MethodGet: a.health}))
 	mux.HandleFunc("/tasks", a.guarded(map[string]operation{http.MethodGet: a.list}))
@@ -46,9 +62,26 @@ func (e *Executor) Handler(token string) http.Handler {
 }
 
 type api struct {
-	executor *Executor
-	token    [sha256.Size]byte
-	open     bool
+	executor  *Executor
+	access    Access
+	token     [sha256.Size]byte
+	challenge atomic.Value // string
+}
+
+// renew ends the validity of all proofs made so far.
+func (a *api) renew() { a.challenge.Store(rand.Text()) }
+
+// permits reports whether a request has the fixed token or a proof for the present challenge.
+func (a *api) permits(r *http.Request) bool {
+	if a.access.Open() {
+		return true
+	}
+	sent := r.Header.Get(tasks.TokenHeader)
+	given := sha256.Sum256([]byte(sent))
+	if a.access.Token != "" && subtle.ConstantTimeCompare(given[:], a.token[:]) == 1 {
+		return true
+	}
+	return a.access.Key != nil && tasks.Proven(a.access.Key, a.access.Pod, a.challenge.Load().(string), sent)
 }
 
 // operation answers with a status and a value, nil for none, or fails.
@@ -57,8 +90,10 @@ type operation func(r *http.Request) (int, any, error)
 func (a *api) guarded(operations map[string]operation) http.HandlerFunc {
 	next := a.methods(operations)
 	return func(w http.ResponseWriter, r *http.Request) {
-		given := sha256.Sum256([]byte(r.Header.Get(tasks.TokenHeader)))
-		if !a.open && subtle.ConstantTimeCompare(given[:], a.token[:]) != 1 {
+		if !a.permits(r) {
+			if a.access.Key != nil {
+				w.Header().Set(tasks.ChallengeHeader, a.challenge.Load().(string))
+			}
 			a.fail(w, r, refuse(tasks.CodeUnauthorized, "header %s: missing or wrong", tasks.TokenHeader))
 			return
 		}
@@ -206,7 +241,9 @@ func (a *api) delete(r *http.Request) (int, any, error) {
 	return http.StatusAccepted, status, err
 }
 
+// reset also renews the challenge: whoever used the pod until now may have seen the proof.
 func (a *api) reset(*http.Request) (int, any, error) {
+	a.renew()
 	result, err := a.executor.Reset()
 	return http.StatusOK, result, err
 }

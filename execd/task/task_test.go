@@ -114,8 +114,7 @@ func TestPut(t *testing.T) {
 		t.Errorf("a large body: %v", err)
 	}
 	for _, wrong := range []string{"", "wrong"} {
-		stranger := *p.Client
-		stranger.Token = wrong
+		stranger := tasks.Client{BaseURL: p.BaseURL, HTTP: p.HTTP, Token: wrong}
 		if _, err := stranger.List(ctx); !tasks.HasCode(err, tasks.CodeUnauthorized) {
 			t.Errorf("token %q: %v", wrong, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"sandbox.internal/runtime/sandboxhttp"
@@ -26,9 +27,13 @@ type Client struct {
 	BaseURL string
 	// Token is the executor's token; empty when it has none.
 	Token string
+	// Sign, unless nil, makes the token for a challenge of the executor (see Prove) in the place of Token.
+	Sign func(ctx context.Context, challenge string) (token string, err error)
 	// HTTP does the requests, see NewHTTP; nil means one that makes a connection for each request. Its timeout, if it has one, must be
 	// longer than what Wait and Delete are asked to wait for.
 	HTTP *http.Client
+
+	proof atomic.Pointer[string] // the token for the latest challenge
 }
 
 // NewHTTP returns what does a Client's requests. It keeps that many idle connections to each executor.
@@ -92,19 +97,35 @@ func waitQuery(wait time.Duration) url.Values {
 
 // do returns the HTTP status of a success.
 func (c *Client) do(ctx context.Context, method, path string, query url.Values, body, answer any) (int, error) {
-	code, err := c.exchange(ctx, method, path, query, body, answer)
+	code, challenge, err := c.exchange(ctx, method, path, query, body, answer)
+	if c.Sign != nil && HasCode(err, CodeUnauthorized) && challenge != "" && len(challenge) <= maxChallenge {
+		var token string
+		if token, err = c.Sign(ctx, challenge); err == nil {
+			c.proof.Store(&token)
+			code, _, err = c.exchange(ctx, method, path, query, body, answer)
+		}
+	}
 	if e := (*Error)(nil); err != nil && !errors.As(err, &e) {
 		err = fmt.Errorf("task-executor: %s %s: %w", method, path, err)
 	}
 	return code, err
 }
 
-func (c *Client) exchange(ctx context.Context, method, path string, query url.Values, body, answer any) (int, error) {
+// token is what opens the executor, as far as that is known.
+func (c *Client) token() string {
+	if proof := c.proof.Load(); proof != nil {
+		return *proof
+	}
+	return c.Token
+}
+
+// exchange sends the request once. It also returns the challenge of an executor that refuses it.
+func (c *Client) exchange(ctx context.Context, method, path string, query url.Values, body, answer any) (code int, challenge string, err error) {
 	var content io.Reader
 	if body != nil {
 		data, err := json.Marshal(body)
 		if err != nil {
-			return 0, err
+			return 0, "", err
 		}
 		content = bytes.NewReader(data)
 	}
@@ -114,13 +135,13 @@ func (c *Client) exchange(ctx context.Context, method, path string, query url.Va
 	}
 	request, err := http.NewRequestWithContext(ctx, method, target, content)
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	if body != nil {
 		request.Header.Set("Content-Type", "application/json")
 	}
-	if c.Token != "" {
-		request.Header.Set(TokenHeader, c.Token)
+	if token := c.token(); token != "" {
+		request.Header.Set(TokenHeader, token)
 	}
 	client := c.HTTP
 	if client == nil {
@@ -128,26 +149,26 @@ func (c *Client) exchange(ctx context.Context, method, path string, query url.Va
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	defer response.Body.Close()
 	data, err := io.ReadAll(response.Body)
 	if err != nil {
-		return 0, fmt.Errorf("read the answer: %w", err)
+		return 0, "", fmt.Errorf("read the answer: %w", err)
 	}
 	if response.StatusCode >= 300 {
 		refusal := &Error{Status: response.StatusCode}
 		if err := json.Unmarshal(data, refusal); err != nil || refusal.Code == "" {
-			return 0, fmt.Errorf("%s, and not from a task-executor", response.Status)
+			return 0, "", fmt.Errorf("%s, and not from a task-executor", response.Status)
 		}
 		// The port may have been taken by the sandbox's own program.
 		refusal.Code, refusal.Message = sandboxhttp.Quote(refusal.Code), sandboxhttp.Quote(refusal.Message)
-		return 0, refusal
+		return 0, response.Header.Get(ChallengeHeader), refusal
 	}
 	if answer != nil {
 		if err := json.Unmarshal(data, answer); err != nil {
-			return 0, errors.New("the answer is not a task-executor's")
+			return 0, "", errors.New("the answer is not a task-executor's")
 		}
 	}
-	return response.StatusCode, nil
+	return response.StatusCode, "", nil
 }

@@ -3,8 +3,8 @@
 //
 // # The interface
 //
-// HTTP and JSON on port 5758 of the pod, inside the cluster only. Every request but GET /healthz carries the executor's token, when it
-// has one, in the header X-Task-Executor-Token.
+// HTTP and JSON on port 5758 of the pod, inside the cluster only. Every request but GET /healthz carries a token in the header
+// X-Task-Executor-Token: the controller's proof for this pod (Prove), or the executor's own token, when it has one.
 //
 //	PUT    /tasks/{name}           a Task     200 a Status: it is there (again); 409: there is another one of that name
 //	GET    /tasks/{name}                      200 a Status; 404

@@ -73,6 +73,10 @@ func run(args []string) int {
 
 // serve answers requests until ctx ends and the tasks have, too.
 func serve(ctx context.Context, s options, logger zerolog.Logger, ready func()) error {
+	access, err := s.access()
+	if err != nil {
+		return err
+	}
 	options := task.Options{StateDir: s.stateDir, MainMarker: s.mainMarker, Logger: logger}
 	if os.Getenv(envRestarts) != "" {
 		options.Init = os.Getppid()
@@ -85,10 +89,10 @@ func serve(ctx context.Context, s options, logger zerolog.Logger, ready func()) 
 	if err != nil {
 		return err
 	}
-	if s.token == "" {
-		logger.Warn().Msg("no token is set: everybody who reaches this port, the sandbox too, may run tasks")
+	if access.Open() {
+		logger.Warn().Msg("neither a token nor the controller's key is set: everybody who reaches this port, the sandbox too, may run tasks")
 	}
-	server := &http.Server{Handler: executor.Handler(s.token), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
+	server := &http.Server{Handler: executor.Handler(access), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	served := make(chan struct{})

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -9,12 +10,15 @@ import (
 	"strings"
 
 	"sandbox.internal/execd/settings"
+	"sandbox.internal/execd/task"
 	"sandbox.internal/runtime/tasks"
 )
 
 // options are the effective settings of the executor.
 type options struct {
-	token      string // of requests; empty turns authentication off
+	token      string // of requests; empty means none
+	key        string // the controller's public key in its text form; empty means none
+	pod        string // UID of the pod
 	host       string // IP address to listen on; empty means every interface
 	port       int
 	stateDir   string
@@ -28,8 +32,13 @@ func (s options) addr() string { return net.JoinHostPort(s.host, strconv.Itoa(s.
 var table = []settings.Setting[options]{
 	{
 		Flag: "token", Env: "TASK_EXECUTOR_TOKEN",
-		Meaning: "secret of the API; empty turns authentication off; a flag can be read by all processes of the pod", Set: setToken,
+		Meaning: "secret of the API, beside the controller's proofs; a flag can be read by all processes of the pod", Set: setToken,
 	},
+	{
+		Flag: "controller-key", Env: "TASK_EXECUTOR_CONTROLLER_KEY",
+		Meaning: "public key of the controller, set by it; without this and a token everybody may use the API", Set: setKey,
+	},
+	{Flag: "pod", Env: "TASK_EXECUTOR_POD", Meaning: "UID of the pod, which the controller's proofs are for; set by it", Set: setPod},
 	{Flag: "host", Env: "TASK_EXECUTOR_HOST", Meaning: "IP address of the API; empty means every interface", Set: setHost},
 	{Flag: "port", Env: "TASK_EXECUTOR_PORT", Default: strconv.Itoa(tasks.Port), Meaning: "port of the API; 0 takes any free one", Set: setPort},
 	{
@@ -50,6 +59,35 @@ func parse(args []string, getenv func(string) string, usage io.Writer) (options,
 func setToken(s *options, value string) (err error) {
 	s.token, err = settings.Token(value)
 	return err
+}
+
+func setKey(s *options, value string) error {
+	if value != "" {
+		if _, err := tasks.ParseKey(value); err != nil {
+			return err
+		}
+	}
+	s.key = value
+	return nil
+}
+
+func setPod(s *options, value string) error {
+	s.pod = value
+	return nil
+}
+
+// access is who may use the API.
+func (s options) access() (task.Access, error) {
+	access := task.Access{Token: s.token, Pod: s.pod}
+	if s.key == "" {
+		return access, nil
+	}
+	if s.pod == "" {
+		return access, errors.New("TASK_EXECUTOR_POD: is required with TASK_EXECUTOR_CONTROLLER_KEY")
+	}
+	var err error
+	access.Key, err = tasks.ParseKey(s.key)
+	return access, err
 }
 
 func setHost(s *options, value string) (err error) {
