@@ -387,7 +387,7 @@ func (r *Reconciler) toggle(b *v1alpha1.BatchSandbox, at *situation, stopping bo
 	var daemons []daemon
 	for number := range at.sandboxes {
 		if s := &at.sandboxes[number]; !b.Status.Ended(number) && !s.ended && s.pod != nil {
-			daemons = append(daemons, daemon{number, s.pod.Status.PodIP, execdToken(b, s.pod)})
+			daemons = append(daemons, daemon{number, s.pod.Status.PodIP, r.execdToken(b, s.pod)})
 		}
 	}
 	at.frozen = r.freezer.do(b, operation, daemons)

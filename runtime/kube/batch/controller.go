@@ -47,6 +47,8 @@ type Options struct {
 	Tasks   Tasks
 	Waker   *Waker
 	Metrics *Metrics
+	// Equip changes a pod that is about to be created, so that its task-executor accepts the controller; nil changes nothing.
+	Equip func(ctx context.Context, pod *corev1.Pod) error
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
@@ -35,7 +36,7 @@ func inParallel(n int, do func(i int)) {
 }
 
 // callExecd asks one execd to freeze or thaw its processes. Both can be repeated.
-func callExecd(ctx context.Context, client *http.Client, at daemon, operation string) error {
+func callExecd(ctx context.Context, caller *http.Client, at daemon, operation string) error {
 	ctx, cancel := context.WithTimeout(ctx, execdTimeout)
 	defer cancel()
 	url := "http://" + net.JoinHostPort(at.host, strconv.Itoa(v1alpha1.PortExecd)) + "/" + operation
@@ -43,10 +44,14 @@ func callExecd(ctx context.Context, client *http.Client, at daemon, operation st
 	if err != nil {
 		return err
 	}
-	if at.token != "" {
-		request.Header.Set(v1alpha1.HeaderExecdToken, at.token)
+	token, err := at.token(ctx)
+	if err != nil {
+		return err
 	}
-	response, err := client.Do(request)
+	if token != "" {
+		request.Header.Set(v1alpha1.HeaderExecdToken, token)
+	}
+	response, err := caller.Do(request)
 	if err != nil {
 		return fmt.Errorf("execd does not answer: %w", err)
 	}
@@ -57,21 +62,43 @@ func callExecd(ctx context.Context, client *http.Client, at daemon, operation st
 	return nil
 }
 
-// execdToken is the token of the execd in a pod: that of the task which runs it, or else of a container.
-func execdToken(b *v1alpha1.BatchSandbox, pod *corev1.Pod) string {
+// execdToken returns what reads the token of the execd in a pod: that of the task which runs it, or else of a container. It may be in a Secret.
+func (r *Reconciler) execdToken(b *v1alpha1.BatchSandbox, pod *corev1.Pod) func(context.Context) (string, error) {
+	value := func(text string) func(context.Context) (string, error) {
+		return func(context.Context) (string, error) { return text, nil }
+	}
 	if b.Spec.TaskTemplate != nil {
 		for _, variable := range b.Spec.TaskTemplate.Env {
-			if variable.Name == v1alpha1.EnvExecdToken {
-				return variable.Value
+			switch {
+			case variable.Name != v1alpha1.EnvExecdToken:
+			case variable.ValueFrom != nil:
+				return r.secret(b.Namespace, variable.ValueFrom.SecretKeyRef.Name, variable.ValueFrom.SecretKeyRef.Key)
+			default:
+				return value(variable.Value)
 			}
 		}
 	}
 	for i := range pod.Spec.Containers {
 		for _, variable := range pod.Spec.Containers[i].Env {
-			if variable.Name == v1alpha1.EnvExecdToken && variable.Value != "" {
-				return variable.Value
+			switch {
+			case variable.Name != v1alpha1.EnvExecdToken:
+			case variable.ValueFrom != nil && variable.ValueFrom.SecretKeyRef != nil:
+				return r.secret(b.Namespace, variable.ValueFrom.SecretKeyRef.Name, variable.ValueFrom.SecretKeyRef.Key)
+			case variable.Value != "":
+				return value(variable.Value)
 			}
 		}
 	}
-	return ""
+	return value("")
+}
+
+// secret returns what reads an entry of a Secret.
+func (r *Reconciler) secret(namespace, name, key string) func(context.Context) (string, error) {
+	return func(ctx context.Context) (string, error) {
+		var secret corev1.Secret
+		if err := r.live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &secret); err != nil {
+			return "", fmt.Errorf("the token of execd: %w", err)
+		}
+		return string(secret.Data[key]), nil
+	}
 }

@@ -35,10 +35,11 @@ type operation struct {
 	err    error // of the first sandbox that was not frozen or thawed
 }
 
-// daemon is where an execd is, and the token that it demands.
+// daemon is where an execd is, and what reads the token that it demands: perhaps from the API server, which takes time.
 type daemon struct {
-	number      int // the sandbox's
-	host, token string
+	number int // the sandbox's
+	host   string
+	token  func(context.Context) (string, error)
 }
 
 func newFreezer(client *http.Client, wake func(namespace, name string)) *freezer {

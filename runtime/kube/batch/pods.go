@@ -60,6 +60,7 @@ func build(b *v1alpha1.BatchSandbox, number int) (*corev1.Pod, error) {
 	pod.Labels[v1alpha1.LabelManagedBy] = v1alpha1.ManagedBy
 	pod.Labels[v1alpha1.LabelBatch] = b.Name
 	pod.Labels[v1alpha1.LabelShard] = strconv.Itoa(number)
+	v1alpha1.Confine(&pod.Spec)
 	for i := range pod.Spec.Containers {
 		if c := &pod.Spec.Containers[i]; c.TerminationMessagePolicy == "" {
 			c.TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError // the last lines of its log say how it ended
@@ -142,6 +143,11 @@ func (r *Reconciler) createOne(ctx context.Context, b *v1alpha1.BatchSandbox, nu
 	pod, err := build(b, number)
 	if err != nil {
 		return invalidTemplate{err}
+	}
+	if r.Equip != nil {
+		if err := r.Equip(ctx, pod); err != nil {
+			return err
+		}
 	}
 	err = r.client.Create(ctx, pod)
 	if !apierrors.IsAlreadyExists(err) {

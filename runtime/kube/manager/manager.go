@@ -31,6 +31,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"sandbox.internal/runtime/kube/batch"
+	"sandbox.internal/runtime/kube/executor"
 	"sandbox.internal/runtime/kube/pool"
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
@@ -134,16 +135,17 @@ func New(options Options) (*Manager, error) {
 		return nil, err
 	}
 	waker := new(batch.Waker)
-	tasks, err := m.tasks(waker)
+	keys := executor.NewKeys(mgr.GetAPIReader(), mgr.GetClient())
+	tasks, err := m.tasks(waker, keys)
 	if err != nil {
 		return nil, err
 	}
-	pools, err := m.pools(options, lock, waker)
+	pools, err := m.pools(options, lock, waker, keys)
 	if err != nil {
 		return nil, fmt.Errorf("controller of Pools: %w", err)
 	}
 	if err := batch.Setup(mgr, batch.Options{
-		Pools: pools, Tasks: tasks, Waker: waker, Metrics: batch.NewMetrics(m.metrics),
+		Pools: pools, Tasks: tasks, Equip: keys.Equip, Waker: waker, Metrics: batch.NewMetrics(m.metrics),
 	}); err != nil {
 		return nil, fmt.Errorf("controller of BatchSandboxes: %w", err)
 	}

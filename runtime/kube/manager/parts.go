@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
 	"sandbox.internal/runtime/kube/batch"
+	"sandbox.internal/runtime/kube/executor"
 	"sandbox.internal/runtime/kube/pool"
 	"sandbox.internal/runtime/kube/task"
 	"sandbox.internal/runtime/kube/v1alpha1"
@@ -36,14 +37,17 @@ func (p pools) Allocate(ctx context.Context, b *v1alpha1.BatchSandbox) (int, err
 }
 
 // pools adds the controllers of Pools.
-func (m *Manager) pools(options Options, lease *pool.Lease, waker *batch.Waker) (batch.Pools, error) {
-	p, err := pool.Setup(m.Manager, pool.Options{Wake: waker.Wake, Namespace: options.Namespace, Lease: lease, Metrics: m.metrics})
+func (m *Manager) pools(options Options, lease *pool.Lease, waker *batch.Waker, keys *executor.Keys) (batch.Pools, error) {
+	p, err := pool.Setup(m.Manager, pool.Options{
+		Wake: waker.Wake, Namespace: options.Namespace, Lease: lease, Metrics: m.metrics,
+		Equip: keys.Equip, Reset: &pool.Executor{Sign: keys.Signer},
+	})
 	return pools{p}, err
 }
 
 // tasks makes the part that runs tasks, which ends with the manager.
-func (m *Manager) tasks(waker *batch.Waker) (batch.Tasks, error) {
-	t := task.New(waker.Wake)
+func (m *Manager) tasks(waker *batch.Waker, keys *executor.Keys) (batch.Tasks, error) {
+	t := task.New(waker.Wake, keys.Signer, m.GetAPIReader())
 	return t, m.Add(t)
 }
 

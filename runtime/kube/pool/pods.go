@@ -40,13 +40,16 @@ func podReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// revisionOf is the hash of a pool's template.
+// podsVersion stands for what newPod and Options.Equip add to a template: a controller that adds something else replaces the pods that wait.
+const podsVersion = 2
+
+// revisionOf is the hash of a pool's template, and of how pods are made from it.
 func revisionOf(pool *v1alpha1.Pool) string {
 	text, err := json.Marshal(pool.Spec.Template)
 	if err != nil {
 		panic(err) // it came as JSON
 	}
-	sum := sha256.Sum256(text)
+	sum := sha256.Sum256(fmt.Appendf(text, "\n%d", podsVersion))
 	return hex.EncodeToString(sum[:5])
 }
 
@@ -89,6 +92,7 @@ func newPod(pool *v1alpha1.Pool, revision string) *corev1.Pod {
 	pod.Labels[v1alpha1.LabelManagedBy] = v1alpha1.ManagedBy
 	pod.Labels[v1alpha1.LabelPool] = pool.Name
 	pod.Labels[v1alpha1.LabelRevision] = revision
+	v1alpha1.Confine(&pod.Spec)
 	return pod
 }
 
@@ -111,6 +115,9 @@ func (p *Pools) makePods(ctx context.Context, pool *v1alpha1.Pool, revision stri
 			ctx, cancel := context.WithTimeout(ctx, writeLimit)
 			defer cancel()
 			pod := newPod(pool, revision)
+			if err := p.options.Equip(ctx, pod); err != nil {
+				return err
+			}
 			key := client.ObjectKeyFromObject(pod)
 			p.ledger.expect(key, time.Now().Add(seenLimit))
 			err := p.client.Create(ctx, pod)

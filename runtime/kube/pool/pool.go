@@ -49,6 +49,8 @@ type Options struct {
 	Namespace string
 	// Lease is the lock of the manager's leader election; nil when there is no election.
 	Lease *Lease
+	// Equip changes a pod that is about to be created, so that its task-executor accepts the controller; nil changes nothing.
+	Equip func(ctx context.Context, pod *corev1.Pod) error
 	// Reset restarts the containers of a pod that was used; the default asks its task-executor.
 	Reset Resetter
 	// RecycleTimeout is how long a pod may take to be ready again after it was used, before it is deleted. The default is two minutes.
@@ -87,6 +89,9 @@ const (
 func Setup(mgr ctrl.Manager, options Options) (*Pools, error) {
 	if options.Wake == nil {
 		options.Wake = func(string, string) {}
+	}
+	if options.Equip == nil {
+		options.Equip = func(context.Context, *corev1.Pod) error { return nil }
 	}
 	if options.Reset == nil {
 		options.Reset = &Executor{}

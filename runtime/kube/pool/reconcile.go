@@ -63,7 +63,8 @@ func (p *Pools) Reconcile(ctx context.Context, request reconcile.Request) (recon
 		base := pool.DeepCopy()
 		controllerutil.RemoveFinalizer(base, v1alpha1.PoolFinalizer)
 		if err := p.patch(ctx, &pool, base); err != nil {
-			return reconcile.Result{}, fmt.Errorf("finalizer of pool %s: %w", pool.Name, err)
+			err = fmt.Errorf("finalizer of pool %s: %w", pool.Name, err)
+			return reconcile.Result{}, errors.Join(err, p.unserved(ctx, base, err))
 		}
 	}
 
@@ -271,6 +272,27 @@ func (p *Pools) tell(ctx context.Context, pool *v1alpha1.Pool, revision string, 
 	return 0, nil
 }
 
+// unserved writes into the status of a pool for which nothing could be done what the API server has against that.
+func (p *Pools) unserved(ctx context.Context, pool *v1alpha1.Pool, why error) error {
+	if !refusal(why) {
+		return nil // it is tried again
+	}
+	p.events.Eventf(pool, nil, corev1.EventTypeWarning, "NotServed", "Reconcile", "The Pool cannot be served: %s", why)
+	base := pool.DeepCopy()
+	meta.SetStatusCondition(&pool.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "NotServed", Message: why.Error(), ObservedGeneration: pool.Generation,
+	})
+	if equality.Semantic.DeepEqual(&base.Status, &pool.Status) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeLimit)
+	defer cancel()
+	if err := p.client.Status().Patch(ctx, pool, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("status of pool %s: %w", pool.Name, err)
+	}
+	return nil
+}
+
 func conditionsOf(pool *v1alpha1.Pool, v *view, working error) []metav1.Condition {
 	invalid := metav1.Condition{Type: v1alpha1.ConditionInvalid, Status: metav1.ConditionFalse, Reason: "Valid"}
 	if err := checkTemplate(pool); err != nil {
@@ -282,6 +304,8 @@ func conditionsOf(pool *v1alpha1.Pool, v *view, working error) []metav1.Conditio
 	l := limitsOf(pool.Spec)
 	least := min(l.bufferMin, max(l.poolMax-v.allocated, 0))
 	switch {
+	case refusal(working):
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, "NotServed", working.Error()
 	case v.ready < least:
 		ready.Status, ready.Reason = metav1.ConditionFalse, "BufferLow"
 		ready.Message = fmt.Sprintf("fewer pods are ready than bufferMin, %d, and poolMax ask for", l.bufferMin)

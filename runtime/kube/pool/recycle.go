@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
-	"sandbox.internal/runtime/sandboxhttp"
+	"sandbox.internal/runtime/tasks"
 )
 
 // AnnotationRecycling, on a pod of a pool, says that the pod was used and must not be given before its containers have been restarted. It is
@@ -40,34 +40,24 @@ type Resetter interface {
 	Reset(ctx context.Context, pod *corev1.Pod) error
 }
 
-// Executor resets pods through their task-executors, which have no token: POST http://POD:5758/reset.
+// Executor resets pods through their task-executors: POST http://POD:5758/reset.
 type Executor struct {
 	HTTP *http.Client // nil means one that makes a connection for each request
+	// Sign makes the proofs that open the executor of a pod; nil for none.
+	Sign func(namespace string, pod types.UID) func(ctx context.Context, challenge string) (string, error)
 }
 
-// Reset asks the pod's task-executor. Any answer but 200 is an error.
+// Reset asks the pod's task-executor. Any answer but success is an error.
 func (e *Executor) Reset(ctx context.Context, pod *corev1.Pod) error {
 	if pod.Status.PodIP == "" {
 		return fmt.Errorf("pod %s has no address", pod.Name)
 	}
-	target := "http://" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(v1alpha1.PortTaskExecutor)) + "/reset"
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, target, nil)
-	if err != nil {
-		return err
+	executor := tasks.Client{BaseURL: "http://" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(v1alpha1.PortTaskExecutor)), HTTP: e.HTTP}
+	if e.Sign != nil {
+		executor.Sign = e.Sign(pod.Namespace, pod.UID)
 	}
-	caller := e.HTTP
-	if caller == nil {
-		caller = sandboxhttp.NewClient(sandboxhttp.Options{})
-	}
-	response, err := caller.Do(request)
-	if err != nil {
-		return err
-	}
-	defer response.Body.Close()
-	if response.StatusCode/100 != 2 {
-		return fmt.Errorf("the task-executor answered %s", response.Status)
-	}
-	return nil
+	_, err := executor.Reset(ctx)
+	return err
 }
 
 // recycling is the value of the annotation.

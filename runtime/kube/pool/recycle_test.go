@@ -49,6 +49,7 @@ func TestRestart(t *testing.T) {
 			return
 		}
 		resets.Add(1)
+		fmt.Fprint(w, "{}")
 	}), RecycleTimeout: time.Hour})
 	p := makePool(t, ns, v1alpha1.CapacitySpec{BufferMin: 1, BufferMax: 1, PoolMin: 1, PoolMax: 1}, restarting)
 	settled(t, p, 1, 0, 1)
@@ -110,7 +111,10 @@ func TestRestartSurvivesACrash(t *testing.T) {
 	dying.kill()
 
 	second := makeBatch(t, ns, "second", 1)
-	start(t, ns, pool.Options{Reset: executor(t, func(http.ResponseWriter, *http.Request) { asked <- struct{}{} }), RecycleTimeout: time.Hour})
+	start(t, ns, pool.Options{Reset: executor(t, func(w http.ResponseWriter, _ *http.Request) {
+		asked <- struct{}{}
+		fmt.Fprint(w, "{}")
+	}), RecycleTimeout: time.Hour})
 	select {
 	case <-asked:
 	case <-time.After(patience):

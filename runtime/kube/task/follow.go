@@ -45,7 +45,7 @@ func (f *follower) set(state batch.TaskState) bool {
 var errVanished = errors.New("the task-executor has forgotten the task: it is not run again")
 
 // follow starts following. The caller holds t.mu.
-func (t *Tasks) follow(key types.NamespacedName, name string, body tasks.Task, pod *corev1.Pod) *follower {
+func (t *Tasks) follow(key types.NamespacedName, name string, body source, pod *corev1.Pod) *follower {
 	ctx, cancel := context.WithCancel(t.ctx)
 	f := &follower{pod: pod.UID, cancel: cancel, last: batch.TaskState{Phase: batch.TaskPending, Message: "waits for its task-executor"}}
 	executor := t.executor(pod)
@@ -62,7 +62,7 @@ func (t *Tasks) follow(key types.NamespacedName, name string, body tasks.Task, p
 }
 
 // follow asks an executor for the task until it has it, and then for news until the task has ended.
-func follow(ctx context.Context, executor *tasks.Client, name string, body tasks.Task, tell func(batch.TaskState)) {
+func follow(ctx context.Context, executor *tasks.Client, name string, body source, tell func(batch.TaskState)) {
 	var (
 		known    bool // the executor has the task
 		version  int64
@@ -74,7 +74,10 @@ func follow(ctx context.Context, executor *tasks.Client, name string, body tasks
 		var status tasks.Status
 		var err error
 		if !known {
-			status, err = put(ctx, executor, name, body)
+			var task tasks.Task
+			if task, err = body(ctx); err == nil {
+				status, err = put(ctx, executor, name, task)
+			}
 		} else {
 			status, version, err = news(ctx, executor, name, version)
 		}
@@ -95,6 +98,8 @@ func follow(ctx context.Context, executor *tasks.Client, name string, body tasks
 		case errors.As(err, &refused) && slices.Contains([]string{tasks.CodeInvalidRequest, tasks.CodeTaskDiffers, tasks.CodeBodyTooLarge}, refused.Code):
 			tell(batch.TaskState{Phase: batch.TaskFailed, Reason: refused.Code, Message: text(refused.Message)})
 			return
+		case errors.Is(err, errNoSecret):
+			tell(batch.TaskState{Phase: batch.TaskPending, Message: err.Error()})
 		case !known && refused == nil: // its container may still be starting
 			tell(batch.TaskState{Phase: batch.TaskPending, Message: "its task-executor does not answer yet"})
 		case !known:

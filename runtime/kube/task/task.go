@@ -16,6 +16,7 @@ import (
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/batch"
 	"sandbox.internal/runtime/kube/v1alpha1"
@@ -39,14 +40,14 @@ const (
 
 	// maxMessage bounds what is kept of an executor's message, in bytes.
 	maxMessage = 4096
-
-	envToken = "TASK_EXECUTOR_TOKEN" // of the executor's container
 )
 
 // Tasks follows the task of each pod with a request that the executor answers when there is news. It remembers nothing that an executor
 // does not know: after a restart the same tasks are asked for again, which changes nothing.
 type Tasks struct {
 	wake   func(namespace, name string)
+	sign   Sign
+	live   client.Reader
 	client *http.Client
 	port   int
 
@@ -62,12 +63,17 @@ type Tasks struct {
 type followed struct {
 	uid       types.UID
 	followers map[int]*follower // by the sandboxes' numbers
+	secrets   *secrets          // that its tasks name
 }
 
-// New returns a Tasks that calls wake, which must not block, when the task of a batch has changed. Its Start ends it.
-func New(wake func(namespace, name string)) *Tasks {
+// Sign returns what makes the proofs that open the executor of a pod (tasks.Client).
+type Sign func(namespace string, pod types.UID) func(ctx context.Context, challenge string) (string, error)
+
+// New returns a Tasks that calls wake, which must not block, when the task of a batch has changed. It reads the Secrets that tasks name with
+// live, which must not be a cache; sign may be nil. Its Start ends it.
+func New(wake func(namespace, name string), sign Sign, live client.Reader) *Tasks {
 	t := &Tasks{
-		wake: wake, port: tasks.Port, batches: make(map[types.NamespacedName]*followed),
+		wake: wake, sign: sign, live: live, port: tasks.Port, batches: make(map[types.NamespacedName]*followed),
 		client: tasks.NewHTTP(2),
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
@@ -96,7 +102,7 @@ func (t *Tasks) Sync(_ context.Context, b *v1alpha1.BatchSandbox, pods []*corev1
 		f = nil
 	}
 	if f == nil {
-		f = &followed{uid: b.UID, followers: make(map[int]*follower)}
+		f = &followed{uid: b.UID, followers: make(map[int]*follower), secrets: &secrets{reader: t.live, namespace: b.Namespace}}
 		t.batches[key] = f
 	}
 	states := make([]batch.TaskState, len(pods))
@@ -112,12 +118,12 @@ func (t *Tasks) Sync(_ context.Context, b *v1alpha1.BatchSandbox, pods []*corev1
 			continue
 		}
 		if old == nil {
-			body, err := body(b, number)
+			body, sources, err := body(b, number)
 			if err != nil {
 				states[number] = batch.TaskState{Phase: batch.TaskFailed, Reason: v1alpha1.ReasonInvalidTemplate, Message: err.Error()}
 				continue
 			}
-			old = t.follow(key, fmt.Sprintf("%s-%d", b.UID, number), body, pod)
+			old = t.follow(key, fmt.Sprintf("%s-%d", b.UID, number), f.secrets.fill(body, sources), pod)
 			f.followers[number] = old
 		}
 		states[number] = old.state()
@@ -148,29 +154,33 @@ func (f *followed) end() {
 	}
 }
 
-// body is the task of a sandbox: the template with the sandbox's patch.
-func body(b *v1alpha1.BatchSandbox, number int) (tasks.Task, error) {
+// body is the task of a sandbox: the template with the sandbox's patch. sources has, for each variable whose value is in a Secret, where.
+func body(b *v1alpha1.BatchSandbox, number int) (task tasks.Task, sources map[int]v1alpha1.SecretKeySelector, err error) {
 	template := b.Spec.TaskTemplate
 	if number < len(b.Spec.ShardTaskPatches) {
 		patched, err := patched(template, b.Spec.ShardTaskPatches[number].Raw)
 		if err != nil {
-			return tasks.Task{}, fmt.Errorf("spec.shardTaskPatches[%d]: %w", number, err)
+			return tasks.Task{}, nil, fmt.Errorf("spec.shardTaskPatches[%d]: %w", number, err)
 		}
 		template = patched
 	}
-	task := tasks.Task{
+	task = tasks.Task{
 		Command: template.Command, Args: template.Args, WorkingDir: template.WorkingDir, TimeoutSeconds: template.TimeoutSeconds,
 	}
-	for _, variable := range template.Env {
-		task.Env = append(task.Env, tasks.EnvVar(variable))
+	sources = make(map[int]v1alpha1.SecretKeySelector)
+	for i, variable := range template.Env {
+		task.Env = append(task.Env, tasks.EnvVar{Name: variable.Name, Value: variable.Value})
+		if from := variable.ValueFrom; from != nil {
+			sources[i] = from.SecretKeyRef
+		}
 	}
 	if r := template.Readiness; r != nil {
 		task.Readiness = &tasks.Readiness{Port: int(r.Port), Path: r.Path}
 	}
 	if err := task.Validate(); err != nil {
-		return task, fmt.Errorf("the task of sandbox %d: %w", number, err)
+		return task, nil, fmt.Errorf("the task of sandbox %d: %w", number, err)
 	}
-	return task, nil
+	return task, sources, nil
 }
 
 func patched(template *v1alpha1.TaskTemplate, patch []byte) (*v1alpha1.TaskTemplate, error) {
@@ -189,21 +199,10 @@ func patched(template *v1alpha1.TaskTemplate, patch []byte) (*v1alpha1.TaskTempl
 	return result, json.Unmarshal(merged, result)
 }
 
-// token is the token of a pod's executor, where the pod's spec has it in the open; executors whose token is in a secret are not asked.
-func token(pod *corev1.Pod) string {
-	for _, c := range slices.Concat(pod.Spec.Containers, pod.Spec.InitContainers) {
-		if c.Name != v1alpha1.ContainerTaskExecutor {
-			continue
-		}
-		for _, variable := range c.Env {
-			if variable.Name == envToken {
-				return variable.Value
-			}
-		}
-	}
-	return ""
-}
-
 func (t *Tasks) executor(pod *corev1.Pod) *tasks.Client {
-	return &tasks.Client{BaseURL: "http://" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(t.port)), Token: token(pod), HTTP: t.client}
+	executor := &tasks.Client{BaseURL: "http://" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(t.port)), HTTP: t.client}
+	if t.sign != nil {
+		executor.Sign = t.sign(pod.Namespace, pod.UID)
+	}
+	return executor
 }

@@ -117,7 +117,7 @@ func newWorld(t *testing.T) *world {
 		case w.woken <- struct{}{}:
 		default:
 		}
-	})
+	}, nil, nil)
 	w.tasks.port, _ = strconv.Atoi(port)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

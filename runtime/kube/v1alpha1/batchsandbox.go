@@ -167,6 +167,8 @@ type TaskTemplate struct {
 }
 
 // EnvVar is an environment variable.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.value) || !has(self.valueFrom)",message="value and valueFrom exclude each other"
 type EnvVar struct {
 	// Name of the variable.
 	//
@@ -176,6 +178,28 @@ type EnvVar struct {
 	//
 	// +optional
 	Value string `json:"value,omitempty"`
+	// ValueFrom says where the value is instead.
+	//
+	// +optional
+	ValueFrom *EnvVarSource `json:"valueFrom,omitempty"`
+}
+
+// EnvVarSource is where the value of a variable is.
+type EnvVarSource struct {
+	// SecretKeyRef is an entry of a Secret in the batch's namespace. It is read once, before the first task that names it is started.
+	SecretKeyRef SecretKeySelector `json:"secretKeyRef"`
+}
+
+// SecretKeySelector names an entry of a Secret.
+type SecretKeySelector struct {
+	// Name of the Secret.
+	//
+	// +kubebuilder:validation:MinLength=1
+	Name string `json:"name"`
+	// Key of the entry.
+	//
+	// +kubebuilder:validation:MinLength=1
+	Key string `json:"key"`
 }
 
 // TaskReadiness is an HTTP GET that must answer with 200.

@@ -36,6 +36,15 @@ const (
 	PortExecd             = 44772
 )
 
+// How the controller proves itself to the task-executor in a pod: it signs with the key of the namespace, which it keeps in the Secret
+// SecretExecutors, and gives the executor's container the public part and the pod's UID as variables.
+const (
+	SecretExecutors  = "sandbox-task-executors"
+	EntryExecutorKey = "key" // of that Secret: the seed of an Ed25519 key, 32 bytes
+	EnvExecutorKey   = "TASK_EXECUTOR_CONTROLLER_KEY"
+	EnvExecutorPod   = "TASK_EXECUTOR_POD"
+)
+
 // How the controller talks to the execd in a pod: its token is the variable EnvExecdToken of the task template, or else of a container of
 // the pod.
 const (

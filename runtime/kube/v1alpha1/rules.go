@@ -25,6 +25,13 @@ func CheckTaskPod(template *corev1.PodTemplateSpec) error {
 	return nil
 }
 
+// Confine gives a pod that runs foreign code no token for the API server, unless its template asks for one.
+func Confine(pod *corev1.PodSpec) {
+	if pod.AutomountServiceAccountToken == nil {
+		pod.AutomountServiceAccountToken = new(bool)
+	}
+}
+
 // UsesTasks reports whether a pod's template is meant for tasks: it has a container named task-executor, so that CheckTaskPod must hold.
 func UsesTasks(template *corev1.PodTemplateSpec) bool { return TaskExecutor(&template.Spec) != nil }
 
