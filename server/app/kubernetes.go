@@ -39,9 +39,27 @@ func clusterOptions(cfg config.Config) cluster.Options {
 			Unconfined:       cfg.Docker.SeccompProfile == config.SeccompUnconfined,
 			AppArmorProfile:  cfg.Docker.AppArmorProfile,
 		},
+		Placement:           placement(cfg.Kubernetes),
 		AllowedHostPaths:    cfg.Storage.AllowedHostPaths,
 		TerminatedRetention: cfg.Server.TerminatedRetention.Duration(),
 		PendingFailureTTL:   cfg.Environment.PendingFailureTTL.Duration(),
 		ProvisionTimeout:    cfg.Kubernetes.ProvisionTimeout.Duration(),
 	}
+}
+
+// placement is how the section [kubernetes] places pods. The section has been checked.
+func placement(k config.Kubernetes) cluster.Placement {
+	placed := cluster.Placement{
+		RuntimeClass: k.RuntimeClass, PriorityClass: k.PriorityClass, EphemeralStorage: k.EphemeralStorage, NodeSelector: make(map[string]string),
+	}
+	for _, label := range k.NodeSelector {
+		name, value, _ := strings.Cut(label, "=")
+		placed.NodeSelector[name] = value
+	}
+	for _, t := range k.Tolerations {
+		placed.Tolerations = append(placed.Tolerations, cluster.Toleration{
+			Key: t.Key, Operator: t.Operator, Value: t.Value, Effect: t.Effect, Seconds: t.TolerationSeconds,
+		})
+	}
+	return placed
 }

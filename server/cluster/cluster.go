@@ -77,6 +77,7 @@ type Options struct {
 	// NewGuard returns a client of the sidecar at an address.
 	NewGuard         func(host string) Guard
 	Security         Security
+	Placement        Placement
 	AllowedHostPaths []string
 	// TerminatedRetention is how long the record of an ended sandbox stays readable.
 	TerminatedRetention time.Duration
@@ -140,6 +141,9 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 
 // connect makes a Cluster that follows nothing yet.
 func connect(options Options) (*Cluster, error) {
+	if err := options.Placement.check(); err != nil {
+		return nil, fmt.Errorf("kubernetes.ephemeral_storage: %w", err)
+	}
 	config, namespace, err := connection(options.Kubeconfig)
 	if err != nil {
 		return nil, err

@@ -29,6 +29,10 @@ func TestCreateMakesAPodsTemplate(t *testing.T) {
 	s := newSpace(t)
 	c := s.replica(t, func(o *cluster.Options) {
 		o.EgressImage, o.EgressUpstream, o.AllowedHostPaths = "sandbox/egress:dev", "192.0.2.53", []string{"/data"}
+		o.Placement = cluster.Placement{
+			RuntimeClass: "gvisor", PriorityClass: "sandboxes", NodeSelector: map[string]string{"pool": "sandboxes"},
+			Tolerations: []cluster.Toleration{{Key: "only", Operator: "Exists"}}, EphemeralStorage: "10Gi",
+		}
 	})
 	spec := sampleSpec()
 	spec.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: "deny", Egress: []lifecycle.EgressRule{{Action: "allow", Target: "example.com"}}}
@@ -52,13 +56,33 @@ func TestCreateMakesAPodsTemplate(t *testing.T) {
 	if want := []string{"sleep", "$$(HOME)", "infinity"}; !slices.Equal(main.Args, want) {
 		t.Errorf("the arguments are %q", main.Args)
 	}
-	if got := value(main.Env, "GREETING"); got != "costs $$5 and $$(PATH)" {
+	// What is confidential goes with the sandbox, and is nowhere else.
+	var secret corev1.Secret
+	must(t, s.api.Get(t.Context(), client.ObjectKey{Namespace: s.name, Name: pod.ImagePullSecrets[0].Name}, &secret))
+	if owner := metav1.GetControllerOf(&secret); owner == nil || owner.UID != b.UID {
+		t.Errorf("the Secret's owner is %+v", owner)
+	}
+	if got := string(secret.Data[corev1.DockerConfigJsonKey]); !strings.Contains(got, `"registry.example":{"password":"hunter2-secret"`) {
+		t.Errorf("the Secret holds %s", got)
+	}
+	token, guardToken := hidden(t, &secret, main.Env, "EXECD_ACCESS_TOKEN"), hidden(t, &secret, pod.InitContainers[0].Env, "EGRESS_ACCESS_TOKEN")
+	if len(token) != 64 || len(guardToken) != 64 {
+		t.Errorf("the tokens are %q and %q", token, guardToken)
+	}
+	if got := hidden(t, &secret, main.Env, "GREETING"); got != "costs $5 and $(PATH)" {
 		t.Errorf("the variable is %q", got)
 	}
-	if got := value(main.Env, "EXECD_ACCESS_TOKEN"); len(got) != 64 {
-		t.Errorf("execd's token is %q", got)
+	out, err := apiServer.Kubectl(t.Context(), nil, "get", "batchsandbox", "-n", s.name, "-o", "yaml")
+	must(t, err)
+	for name, text := range map[string]string{"the registry's password": "hunter2", "execd's token": token, "the sidecar's token": guardToken, "a variable": "costs"} {
+		if bytes.Contains(out, []byte(text)) {
+			t.Errorf("the resource shows %s", name)
+		}
 	}
-	for name, want := range map[corev1.ResourceName]string{"cpu": "500m", "memory": "256Mi", "nvidia.com/gpu": "1"} {
+	if *pod.RuntimeClassName != "gvisor" || pod.PriorityClassName != "sandboxes" || pod.NodeSelector["pool"] != "sandboxes" || pod.Tolerations[0].Key != "only" {
+		t.Errorf("the pod is placed by %v %q %v %v", pod.RuntimeClassName, pod.PriorityClassName, pod.NodeSelector, pod.Tolerations)
+	}
+	for name, want := range map[corev1.ResourceName]string{"cpu": "500m", "memory": "256Mi", "nvidia.com/gpu": "1", "ephemeral-storage": "10Gi"} {
 		limit, request := main.Resources.Limits[name], main.Resources.Requests[name]
 		if limit.String() != want || request.String() != want {
 			t.Errorf("%s: limit %s, request %s, want %s", name, limit.String(), request.String(), want)
@@ -87,19 +111,23 @@ func TestCreateMakesAPodsTemplate(t *testing.T) {
 	if *b.Spec.TTLSecondsAfterFinished != 3600 || b.Spec.ExpireTime.Time.Before(sandbox.ExpiresAt) {
 		t.Errorf("retention %d, expiry %v before %v", *b.Spec.TTLSecondsAfterFinished, b.Spec.ExpireTime, sandbox.ExpiresAt)
 	}
-	// The credentials go with the sandbox, and are nowhere else.
-	var secret corev1.Secret
-	must(t, s.api.Get(t.Context(), client.ObjectKey{Namespace: s.name, Name: pod.ImagePullSecrets[0].Name}, &secret))
-	if owner := metav1.GetControllerOf(&secret); owner == nil || owner.UID != b.UID {
-		t.Errorf("the Secret's owner is %+v", owner)
+}
+
+// hidden returns the value of a container's variable, which is in the Secret alone.
+func hidden(t *testing.T, secret *corev1.Secret, env []corev1.EnvVar, name string) string {
+	t.Helper()
+	for _, variable := range env {
+		if variable.Name != name {
+			continue
+		}
+		if variable.Value != "" || variable.ValueFrom == nil || variable.ValueFrom.SecretKeyRef.Name != secret.Name {
+			t.Errorf("%s is %+v, want an entry of Secret %s", name, variable, secret.Name)
+			return ""
+		}
+		return string(secret.Data[variable.ValueFrom.SecretKeyRef.Key])
 	}
-	if got := string(secret.Data[corev1.DockerConfigJsonKey]); !strings.Contains(got, `"registry.example":{"password":"hunter2-secret"`) {
-		t.Errorf("the Secret holds %s", got)
-	}
-	out, err := apiServer.Kubectl(t.Context(), nil, "get", "batchsandbox", "-n", s.name, "-o", "yaml")
-	if must(t, err); bytes.Contains(out, []byte("hunter2")) {
-		t.Error("the resource shows the registry's password")
-	}
+	t.Errorf("there is no variable %s", name)
+	return ""
 }
 
 func value(env []corev1.EnvVar, name string) string {
@@ -172,8 +200,17 @@ func TestPool(t *testing.T) {
 	}
 	s.play(t, sandbox.ID, v1alpha1.PhaseRunning, v1alpha1.ReasonContainerRunning, "execd answers")
 	endpoint, err := c.Endpoint(t.Context(), sandbox.ID, 8000)
-	if must(t, err); endpoint.Headers["X-EXECD-ACCESS-TOKEN"] != task.Env[0].Value || len(task.Env[0].Value) != 64 {
+	must(t, err)
+	var secret corev1.Secret
+	from := task.Env[0].ValueFrom.SecretKeyRef
+	must(t, s.api.Get(t.Context(), client.ObjectKey{Namespace: s.name, Name: from.Name}, &secret))
+	if token := string(secret.Data[from.Key]); endpoint.Headers["X-EXECD-ACCESS-TOKEN"] != token || len(token) != 64 {
 		t.Errorf("the endpoint is %+v", endpoint)
+	}
+	for _, variable := range task.Env {
+		if variable.Value != "" || variable.ValueFrom.SecretKeyRef.Name != secret.Name {
+			t.Errorf("a variable of the task is in the resource: %+v", variable)
+		}
 	}
 	for says, change := range map[string]func(*lifecycle.Spec){
 		"image.uri":          func(s *lifecycle.Spec) { s.Image = "other" },

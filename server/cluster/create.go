@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -33,14 +34,14 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	if err := spec.Validate(); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
-	b, err := c.newBatch(ctx, spec, options)
+	b, secret, err := c.newBatch(ctx, spec, options)
 	if err != nil {
 		return lifecycle.Sandbox{}, err
 	}
 	validated := c.Clock()
 	took("validate", validated.Sub(began))
 
-	e, err := c.insert(ctx, b, spec)
+	e, err := c.insert(ctx, b, secret)
 	if apierrors.IsAlreadyExists(err) && options.IdempotencyKey != "" {
 		return c.createdBefore(ctx, b.Name, spec, options)
 	}
@@ -54,34 +55,31 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	return e.sandbox, nil
 }
 
-// insert writes the resource, and the Secret with the registry's credentials before it, so that no pod looks for it in vain.
-func (c *Cluster) insert(ctx context.Context, b *v1alpha1.BatchSandbox, spec lifecycle.Spec) (*entry, error) {
+// insert writes the resource, and its Secret before it, so that no pod looks for it in vain.
+func (c *Cluster) insert(ctx context.Context, b *v1alpha1.BatchSandbox, secret *secret) (*entry, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if spec.Auth != nil {
-		if err := c.addCredentials(ctx, b.Name, spec); err != nil {
-			return nil, err
-		}
+	if err := c.write(ctx, b.Name, secret); err != nil {
+		return nil, refused(err)
 	}
 	err := c.api.Create(ctx, b)
 	switch {
 	case err == nil:
 	case apierrors.IsAlreadyExists(err):
-		return nil, err // its credentials are those that it was created with
+		c.drop(b.Name, secret.name)
+		return nil, err
 	default:
 		err = refused(err)
 		var known *lifecycle.Error
 		// Without a clear answer the sandbox may exist; then the sweep decides.
-		if spec.Auth != nil && errors.As(err, &known) && known.Kind != lifecycle.KindUnavailable {
-			c.dropCredentials(b.Name)
+		if errors.As(err, &known) && known.Kind != lifecycle.KindUnavailable {
+			c.drop(b.Name, secret.name)
 		}
 		return nil, err
 	}
-	if spec.Auth != nil {
-		// When this fails, the sweep does it.
-		if err := c.ownCredentials(ctx, b); err != nil {
-			c.Logger.Warn().Err(err).Str("sandbox_id", b.Name).Msg("the registry credentials do not belong to their sandbox yet")
-		}
+	// When this fails, the sweep does it.
+	if err := c.own(ctx, b, secret.name); err != nil {
+		c.Logger.Warn().Err(err).Str("sandbox_id", b.Name).Msg("the Secret does not belong to its sandbox yet")
 	}
 	e, err := newEntry(b)
 	if err != nil {
@@ -117,8 +115,8 @@ func (c *Cluster) createdBefore(ctx context.Context, id string, spec lifecycle.S
 	return e.sandbox, nil
 }
 
-// newBatch is the resource of a new sandbox. It returns an error of KindInvalid for what this cluster does not offer.
-func (c *Cluster) newBatch(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) (*v1alpha1.BatchSandbox, error) {
+// newBatch is the resource of a new sandbox, and its Secret. It returns an error of KindInvalid for what this cluster does not offer.
+func (c *Cluster) newBatch(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) (*v1alpha1.BatchSandbox, *secret, error) {
 	id := uuid.NewString()
 	digest := ""
 	if options.IdempotencyKey != "" {
@@ -127,7 +125,11 @@ func (c *Cluster) newBatch(ctx context.Context, spec lifecycle.Spec, options lif
 	}
 	pool, err := poolOf(spec.Extensions)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
+	}
+	secret, err := newSecret(id)
+	if err != nil {
+		return nil, nil, err
 	}
 	now := c.Clock().UTC()
 	retention := int32(c.TerminatedRetention / time.Second)
@@ -135,7 +137,7 @@ func (c *Cluster) newBatch(ctx context.Context, spec lifecycle.Spec, options lif
 		ObjectMeta: metav1.ObjectMeta{
 			Name: id, Namespace: c.Namespace,
 			Labels:      map[string]string{labelManagedBy: managedBy},
-			Annotations: map[string]string{annotationTouched: now.Format(time.RFC3339Nano)},
+			Annotations: map[string]string{annotationTouched: now.Format(time.RFC3339Nano), annotationSecret: secret.name},
 		},
 		Spec: v1alpha1.BatchSandboxSpec{Replicas: 1, TTLSecondsAfterFinished: &retention},
 	}
@@ -153,20 +155,20 @@ func (c *Cluster) newBatch(ctx context.Context, spec lifecycle.Spec, options lif
 		err = errors.Join(err, annotate(b, annotationPolicy, spec.NetworkPolicy))
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := checkSize(b); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	token, err := newToken()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if pool != "" {
-		return b, c.fromPool(ctx, b, pool, spec, token)
+		return b, secret, c.fromPool(ctx, b, pool, spec, token, secret)
 	}
-	b.Spec.Template, err = c.template(id, spec, token)
-	return b, err
+	b.Spec.Template, err = c.template(spec, token, secret)
+	return b, secret, err
 }
 
 // poolOf is the name of the pool in the extensions, empty when the sandbox gets a pod of its own.
@@ -188,7 +190,7 @@ func poolOf(extensions []byte) (string, error) {
 }
 
 // fromPool makes the sandbox a task in a pod of a pool. What the pod is follows from the pool, so what the client asks for has to be that.
-func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name string, spec lifecycle.Spec, token string) error {
+func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name string, spec lifecycle.Spec, token string, secret *secret) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	var pool v1alpha1.Pool
@@ -206,12 +208,12 @@ func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name s
 	b.Spec.TaskTemplate = &v1alpha1.TaskTemplate{
 		Command:   daemonCommand,
 		Args:      spec.Entrypoint,
-		Env:       []v1alpha1.EnvVar{{Name: v1alpha1.EnvExecdToken, Value: token}},
+		Env:       []v1alpha1.EnvVar{secret.taskVariable(v1alpha1.EnvExecdToken, entryDaemonToken, token)},
 		Readiness: &v1alpha1.TaskReadiness{Port: v1alpha1.PortExecd, Path: "/ping"},
 	}
 	b.Spec.TaskResourcePolicyWhenCompleted = v1alpha1.TaskRelease // the sandbox ends with its entrypoint
-	for _, name := range sortedKeys(spec.Env) {
-		b.Spec.TaskTemplate.Env = append(b.Spec.TaskTemplate.Env, v1alpha1.EnvVar{Name: name, Value: spec.Env[name]})
+	for i, name := range sortedKeys(spec.Env) {
+		b.Spec.TaskTemplate.Env = append(b.Spec.TaskTemplate.Env, secret.taskVariable(name, entryVariable+strconv.Itoa(i), spec.Env[name]))
 	}
 	return nil
 }

@@ -28,10 +28,11 @@ func (c *Cluster) Reach(ctx context.Context, id string, port int) (address, toke
 	if err != nil {
 		return "", "", err
 	}
-	if e.guardToken() != "" && port == lifecycle.SidecarPort { // a token sent this way would pass through the sandbox
+	if e.guarded() && port == lifecycle.SidecarPort { // a token sent this way would pass through the sandbox
 		return "", "", lifecycle.Conflictf("port %d is the egress sidecar's: use its endpoint, or the operations for the network policy", port)
 	}
-	return net.JoinHostPort(e.address(), strconv.Itoa(v1alpha1.PortExecd)), e.token(), nil
+	token, _, err = c.tokensOf(ctx, e)
+	return net.JoinHostPort(e.address(), strconv.Itoa(v1alpha1.PortExecd)), token, err
 }
 
 // Endpoint implements lifecycle.Backend: the pod's own address, which is reached inside the cluster's network.
@@ -40,12 +41,16 @@ func (c *Cluster) Endpoint(ctx context.Context, id string, port int) (lifecycle.
 	if err != nil {
 		return lifecycle.Endpoint{}, err
 	}
-	if token := e.guardToken(); token != "" && port == lifecycle.SidecarPort {
-		return lifecycle.Endpoint{Host: e.address(), Port: port, Headers: map[string]string{sidecarTokenHeader: token}}, nil
+	daemon, guard, err := c.tokensOf(ctx, e)
+	if err != nil {
+		return lifecycle.Endpoint{}, err
+	}
+	if e.guarded() && port == lifecycle.SidecarPort {
+		return lifecycle.Endpoint{Host: e.address(), Port: port, Headers: map[string]string{sidecarTokenHeader: guard}}, nil
 	}
 	return lifecycle.Endpoint{
 		Host: e.address(), Port: v1alpha1.PortExecd, Path: fmt.Sprintf("/proxy/%d", port),
-		Headers: map[string]string{v1alpha1.HeaderExecdToken: e.token()},
+		Headers: map[string]string{v1alpha1.HeaderExecdToken: daemon},
 	}, nil
 }
 
@@ -55,8 +60,7 @@ func (c *Cluster) guarded(ctx context.Context, id string) (Guard, lifecycle.Side
 	if err != nil {
 		return nil, lifecycle.Sidecar{}, err
 	}
-	token := e.guardToken()
-	if token == "" {
+	if !e.guarded() {
 		return nil, lifecycle.Sidecar{}, lifecycle.Conflictf("the sandbox has no egress sidecar: when it was created, egress.image was not set, or it came from a pool")
 	}
 	if state := e.sandbox.Status.State; state != lifecycle.StateRunning && state != lifecycle.StatePaused {
@@ -65,6 +69,10 @@ func (c *Cluster) guarded(ctx context.Context, id string) (Guard, lifecycle.Side
 			conflict.RetryAfter = 1
 		}
 		return nil, lifecycle.Sidecar{}, conflict
+	}
+	_, token, err := c.tokensOf(ctx, e)
+	if err != nil {
+		return nil, lifecycle.Sidecar{}, err
 	}
 	return c.NewGuard(e.address()), lifecycle.Sidecar{Token: token, Port: lifecycle.SidecarPort}, nil
 }

@@ -3,6 +3,7 @@ package cluster
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -38,7 +39,7 @@ type record struct {
 
 // newEntry reads a resource. It returns an error for one that is not a sandbox of the service.
 func newEntry(b *v1alpha1.BatchSandbox) (*entry, error) {
-	e := &entry{version: versionOf(b.ResourceVersion), batch: b}
+	e := &entry{version: versionOf(b.ResourceVersion), batch: b, tokens: new(tokens)}
 	if err := json.Unmarshal([]byte(b.Annotations[annotationRecord]), &e.record); err != nil {
 		return nil, fmt.Errorf("annotation %s of BatchSandbox %s: %w", annotationRecord, b.Name, err)
 	}
@@ -159,40 +160,10 @@ func checkSize(b *v1alpha1.BatchSandbox) error {
 	return nil
 }
 
-// token is the secret of the sandbox's execd, where the controller looks for it too.
-func (e *entry) token() string {
-	if task := e.batch.Spec.TaskTemplate; task != nil {
-		for _, variable := range task.Env {
-			if variable.Name == v1alpha1.EnvExecdToken {
-				return variable.Value
-			}
-		}
-	}
-	return variableOf(e.batch, containerSandbox, v1alpha1.EnvExecdToken)
-}
-
-// guardToken is the secret of the egress sidecar, empty when there is none.
-func (e *entry) guardToken() string {
-	return variableOf(e.batch, containerEgress, "EGRESS_ACCESS_TOKEN")
-}
-
-func variableOf(b *v1alpha1.BatchSandbox, container, name string) string {
-	if b.Spec.Template == nil {
-		return ""
-	}
-	for _, list := range [][]corev1.Container{b.Spec.Template.Spec.Containers, b.Spec.Template.Spec.InitContainers} {
-		for i := range list {
-			if list[i].Name != container {
-				continue
-			}
-			for _, variable := range list[i].Env {
-				if variable.Name == name {
-					return variable.Value
-				}
-			}
-		}
-	}
-	return ""
+// guarded reports whether the sandbox has an egress sidecar.
+func (e *entry) guarded() bool {
+	return e.batch.Spec.Template != nil && slices.ContainsFunc(e.batch.Spec.Template.Spec.InitContainers,
+		func(c corev1.Container) bool { return c.Name == containerEgress })
 }
 
 // address is the pod's IP address, empty while there is none.

@@ -2,9 +2,14 @@ package cluster
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"net"
 	"strconv"
 	"time"
+
+	"github.com/rs/zerolog"
+	"k8s.io/apimachinery/pkg/types"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/server/lifecycle"
@@ -41,7 +46,7 @@ func FollowRoutes(ctx context.Context, options Options, to RouteTable) error {
 		return err
 	}
 	defer disconnect()
-	f := &follower{api: api, namespace: namespace, logger: options.Logger, sink: routes{to}}
+	f := &follower{api: api, namespace: namespace, logger: options.Logger, sink: &routes{ctx: ctx, table: to, api: api, logger: options.Logger, known: make(map[types.UID]*tokens)}}
 	for {
 		version, err := f.list(ctx)
 		if err == nil {
@@ -57,31 +62,59 @@ func FollowRoutes(ctx context.Context, options Options, to RouteTable) error {
 	}
 }
 
-func routeOf(e *entry) Route {
-	route := Route{ID: e.sandbox.ID, State: e.sandbox.Status.State, Token: e.token()}
-	if address := e.address(); address != "" {
-		route.Address = net.JoinHostPort(address, strconv.Itoa(v1alpha1.PortExecd))
+// routes is a gateway's table as a sink. A gateway reads and does nothing else: it has neither a Cluster nor a client that writes.
+type routes struct {
+	ctx    context.Context // of following
+	table  RouteTable
+	api    getter
+	logger zerolog.Logger
+	known  map[types.UID]*tokens // by the UID: an id may come back with another token
+}
+
+// routeOf is the way to a sandbox: without an address while it has none, and when its Secret cannot be read. As long as the API server does not
+// answer, routeOf waits: nothing else is learned of the cluster meanwhile.
+func (r *routes) routeOf(e *entry) Route {
+	route := Route{ID: e.sandbox.ID, State: e.sandbox.Status.State}
+	if e.address() == "" || route.State.Final() {
+		return route
 	}
+	mine := r.known[e.batch.UID]
+	if mine == nil {
+		mine = e.tokens
+		r.known[e.batch.UID] = mine
+	}
+	for {
+		var err error
+		var known *lifecycle.Error
+		if route.Token, _, err = mine.read(r.ctx, r.api, e.batch); err == nil {
+			break
+		}
+		r.logger.Warn().Err(err).Str("sandbox_id", route.ID).Msg("the token of a sandbox cannot be read")
+		if !errors.As(err, &known) || known.Kind != lifecycle.KindUnavailable || !sleep(r.ctx, time.Second) {
+			return route
+		}
+	}
+	route.Address = net.JoinHostPort(e.address(), strconv.Itoa(v1alpha1.PortExecd))
 	return route
 }
 
-// routes is a gateway's table as a sink. A gateway reads and does nothing else: it has neither a Cluster nor a client that writes.
-type routes struct{ table RouteTable }
-
-func (r routes) replace(listed map[string]*entry, _ uint64) {
-	all := make([]Route, 0, len(listed))
+func (r *routes) replace(listed map[string]*entry, _ uint64) {
+	all, live := make([]Route, 0, len(listed)), make(map[types.UID]bool, len(listed))
 	for _, e := range listed {
-		all = append(all, routeOf(e))
+		all = append(all, r.routeOf(e))
+		live[e.batch.UID] = true
 	}
+	maps.DeleteFunc(r.known, func(uid types.UID, _ *tokens) bool { return !live[uid] })
 	r.table.Replace(all)
 }
 
-func (r routes) take(e *entry, deleted bool) {
+func (r *routes) take(e *entry, deleted bool) {
 	if deleted {
+		delete(r.known, e.batch.UID)
 		r.table.Forget(e.sandbox.ID)
 	} else {
-		r.table.Update(routeOf(e))
+		r.table.Update(r.routeOf(e))
 	}
 }
 
-func (r routes) advance(uint64) {}
+func (r *routes) advance(uint64) {}

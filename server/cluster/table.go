@@ -18,6 +18,7 @@ type entry struct {
 	batch   *v1alpha1.BatchSandbox
 	record  record
 	sandbox lifecycle.Sandbox
+	tokens  *tokens // shared with the other versions
 }
 
 // table has the newest version of each sandbox that this replica knows: from its watch, and from the answers to what it wrote itself, which
@@ -58,6 +59,9 @@ func (t *table) put(e *entry) *entry {
 	}
 	if was, ok := t.gone[id]; ok && was.version >= e.version {
 		return nil
+	}
+	if known := t.entries[id]; known != nil && known.batch.UID == e.batch.UID {
+		e.tokens = known.tokens
 	}
 	delete(t.gone, id)
 	t.entries[id] = e

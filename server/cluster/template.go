@@ -5,6 +5,7 @@ import (
 	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -29,6 +30,9 @@ const (
 // resourceGPU is the resource of a device plugin that resourceLimits.gpu counts.
 const resourceGPU corev1.ResourceName = "nvidia.com/gpu"
 
+// variableGuardToken is the variable of the egress sidecar with its token.
+const variableGuardToken = "EGRESS_ACCESS_TOKEN"
+
 // egressState is where the egress sidecar keeps what must survive its container.
 const egressState = "/run/egress"
 
@@ -38,8 +42,8 @@ const readyAttempts = 60
 // daemonCommand starts the daemon and behind it the entrypoint. The daemon's own log would bury the entrypoint's: only warnings go there.
 var daemonCommand = []string{lifecycle.DaemonPath + "/execd", "init", "--log-level=4", "--"}
 
-// template is the pod of a sandbox with an image of its own.
-func (c *Cluster) template(id string, spec lifecycle.Spec, token string) (*corev1.PodTemplateSpec, error) {
+// template is the pod of a sandbox with an image of its own. What is not for every reader of the resource goes into the secret.
+func (c *Cluster) template(spec lifecycle.Spec, token string, secret *secret) (*corev1.PodTemplateSpec, error) {
 	resources, err := requirements(spec.Resources)
 	if err != nil {
 		return nil, err
@@ -48,10 +52,9 @@ func (c *Cluster) template(id string, spec lifecycle.Spec, token string) (*corev
 	if err != nil {
 		return nil, err
 	}
-	env := []corev1.EnvVar{{Name: v1alpha1.EnvExecdToken, Value: token}}
-	for _, name := range sortedKeys(spec.Env) {
-		// $(NAME) would be replaced by the kubelet.
-		env = append(env, corev1.EnvVar{Name: name, Value: literal(spec.Env[name])})
+	env := []corev1.EnvVar{secret.variable(v1alpha1.EnvExecdToken, entryDaemonToken, token)}
+	for i, name := range sortedKeys(spec.Env) {
+		env = append(env, secret.variable(name, entryVariable+strconv.Itoa(i), spec.Env[name]))
 	}
 	args := make([]string, len(spec.Entrypoint))
 	for i, arg := range spec.Entrypoint {
@@ -92,9 +95,13 @@ func (c *Cluster) template(id string, spec lifecycle.Spec, token string) (*corev
 		}},
 	}
 	if spec.Auth != nil {
-		pod.ImagePullSecrets = []corev1.LocalObjectReference{{Name: secretName(id)}}
+		if err := secret.addCredentials(spec.Image, spec.Auth); err != nil {
+			return nil, err
+		}
+		pod.ImagePullSecrets = []corev1.LocalObjectReference{{Name: secret.name}}
 	}
-	if err := c.wallIn(&pod, spec.NetworkPolicy); err != nil {
+	c.Placement.apply(&pod)
+	if err := c.wallIn(&pod, spec.NetworkPolicy, secret); err != nil {
 		return nil, err
 	}
 	return &corev1.PodTemplateSpec{Spec: pod}, nil
@@ -128,7 +135,7 @@ func (c *Cluster) seccomp() *corev1.SeccompProfile {
 
 // wallIn puts the egress sidecar into the pod. It is an init container that goes on, so its wall stands before the sandbox's own container
 // starts; and that has neither of the capabilities that could change it or forge what it goes by ("Networking rules", 4).
-func (c *Cluster) wallIn(pod *corev1.PodSpec, policy *lifecycle.NetworkPolicy) error {
+func (c *Cluster) wallIn(pod *corev1.PodSpec, policy *lifecycle.NetworkPolicy, secret *secret) error {
 	if c.EgressImage == "" {
 		if !policy.Empty() {
 			return lifecycle.Invalidf("networkPolicy: a network policy requires bridge mode and egress image configuration: egress.image is not set")
@@ -149,6 +156,11 @@ func (c *Cluster) wallIn(pod *corev1.PodSpec, policy *lifecycle.NetworkPolicy) e
 	variables["EGRESS_STATE_DIR"] = egressState
 	var env []corev1.EnvVar
 	for _, name := range sortedKeys(variables) {
+		if name == variableGuardToken {
+			env = append(env, secret.variable(name, entryGuardToken, variables[name]))
+			continue
+		}
+		// $(NAME) would be replaced by the kubelet.
 		env = append(env, corev1.EnvVar{Name: name, Value: literal(variables[name])})
 	}
 	// The policy that holds outlives the container: one that is started again must not fall back to what the sandbox was created with.

@@ -46,6 +46,9 @@ var documented = map[string]any{
 var extensions = []string{
 	"server.api_key_file", "server.data_dir", "server.instance", "server.terminated_retention", "server.max_connections", "server.audit_log", "server.signing_key", "server.debug_address",
 	"docker.allow_unenforced_limits", "egress.upstream", "kubernetes.provision_timeout",
+	"kubernetes.runtime_class", "kubernetes.priority_class", "kubernetes.node_selector", "kubernetes.ephemeral_storage",
+	"kubernetes.tolerations.key", "kubernetes.tolerations.operator", "kubernetes.tolerations.value", "kubernetes.tolerations.effect",
+	"kubernetes.tolerations.toleration_seconds",
 	"server.keys.name", "server.keys.sha256", "server.keys.role",
 	"server.keys.rate_limit.requests_per_second", "server.keys.rate_limit.burst",
 	"server.rate_limit.requests_per_second", "server.rate_limit.burst", "server.rate_limit.failed_attempts_per_minute",

@@ -1,8 +1,12 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
 )
 
 // Kubernetes is the section [kubernetes]. It is used by the kubernetes runtime alone.
@@ -13,9 +17,42 @@ type Kubernetes struct {
 	Namespace string `toml:"namespace"`
 	// ProvisionTimeout is how long a sandbox may be Pending before it has failed.
 	ProvisionTimeout Seconds `toml:"provision_timeout"`
+	// RuntimeClass and PriorityClass name such objects of the cluster; empty means its defaults.
+	RuntimeClass  string `toml:"runtime_class"`
+	PriorityClass string `toml:"priority_class"`
+	// NodeSelector are labels that a node must have, each as NAME=VALUE.
+	NodeSelector []string `toml:"node_selector"`
+	// EphemeralStorage is how much a sandbox may write on its node, as Kubernetes writes quantities; empty means no limit.
+	EphemeralStorage string `toml:"ephemeral_storage"`
+	// Tolerations let sandboxes onto nodes with taints.
+	Tolerations []Toleration `toml:"tolerations"`
 }
 
-func defaultKubernetes() Kubernetes { return Kubernetes{ProvisionTimeout: 600} }
+// Toleration is one entry of [[kubernetes.tolerations]], with the meanings of a pod's.
+type Toleration struct {
+	Key string `toml:"key"`
+	// Operator is Equal, which empty means, too, or Exists.
+	Operator string `toml:"operator"`
+	Value    string `toml:"value"`
+	// Effect is NoSchedule, PreferNoSchedule or NoExecute; empty means all of them.
+	Effect string `toml:"effect"`
+	// TolerationSeconds is how long NoExecute is tolerated; nil means for ever.
+	TolerationSeconds *int64 `toml:"toleration_seconds"`
+}
+
+func defaultKubernetes() Kubernetes {
+	return Kubernetes{ProvisionTimeout: 600, NodeSelector: []string{}, Tolerations: []Toleration{}}
+}
+
+var (
+	// objectName is the name of an object of a cluster (RFC 1123, subdomain).
+	objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+	// labelName and labelValue are the parts of a label of a cluster's object; a name may have a prefix.
+	labelName  = regexp.MustCompile(`^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
+	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$`)
+	// storageQuantity is an amount of bytes as Kubernetes writes it.
+	storageQuantity = regexp.MustCompile(`^[1-9][0-9]*([kMGTPE]|[KMGTPE]i)?$`)
+)
 
 func (k Kubernetes) check(p *problems, runtime RuntimeType) {
 	const kubeconfig = "kubernetes.kubeconfig_path"
@@ -32,10 +69,51 @@ func (k Kubernetes) check(p *problems, runtime RuntimeType) {
 		p.add("kubernetes.namespace", "must be 1 to 63 lower-case letters, digits and inner hyphens (got %q)", k.Namespace)
 	}
 	k.ProvisionTimeout.check(p, "kubernetes.provision_timeout", 1)
+	for key, name := range map[string]string{"kubernetes.runtime_class": k.RuntimeClass, "kubernetes.priority_class": k.PriorityClass} {
+		if name != "" && (len(name) > 253 || !objectName.MatchString(name)) {
+			p.add(key, "must be the name of an object: at most 253 lower-case letters, digits, '-' and '.' (got %q)", name)
+		}
+	}
+	for i, label := range k.NodeSelector {
+		name, value, ok := strings.Cut(label, "=")
+		if !ok || !labelName.MatchString(name) || !labelValue.MatchString(value) {
+			p.add(fmt.Sprintf("kubernetes.node_selector[%d]", i), "must be a label of nodes in the form NAME=VALUE (got %q)", label)
+		}
+	}
+	if k.EphemeralStorage != "" && !storageQuantity.MatchString(k.EphemeralStorage) {
+		p.add("kubernetes.ephemeral_storage", "must be a whole number of bytes with an optional suffix such as Mi or Gi (got %q)", k.EphemeralStorage)
+	}
+	for i, t := range k.Tolerations {
+		t.check(p, fmt.Sprintf("kubernetes.tolerations[%d]", i))
+	}
+}
+
+// check applies the rules that the API server has for a pod's tolerations, so that not every create fails instead of the start.
+func (t Toleration) check(p *problems, path string) {
+	if t.Key != "" && !labelName.MatchString(t.Key) {
+		p.add(path+".key", "must be the name of a taint (got %q)", t.Key)
+	}
+	if t.Operator != "" {
+		checkOneOf(p, path+".operator", t.Operator, "Equal", "Exists")
+	}
+	if t.Effect != "" {
+		checkOneOf(p, path+".effect", t.Effect, "NoSchedule", "PreferNoSchedule", "NoExecute")
+	}
+	switch {
+	case t.Operator == "Exists" && t.Value != "":
+		p.add(path+".value", "has no use with the operator Exists (got %q)", t.Value)
+	case !labelValue.MatchString(t.Value):
+		p.add(path+".value", "must be the value of a taint (got %q)", t.Value)
+	case t.Key == "" && t.Operator != "Exists":
+		p.add(path+".operator", "must be Exists without a key")
+	}
+	if t.TolerationSeconds != nil && t.Effect != "NoExecute" {
+		p.add(path+".toleration_seconds", "needs the effect NoExecute")
+	}
 }
 
 func (k Kubernetes) warnings(runtime RuntimeType) []string {
-	if runtime == RuntimeKubernetes || k == defaultKubernetes() {
+	if runtime == RuntimeKubernetes || reflect.DeepEqual(k, defaultKubernetes()) {
 		return nil
 	}
 	return []string{"the section [kubernetes] has no effect: runtime.type is " + string(runtime)}

@@ -174,10 +174,18 @@ func TestLoadRefuses(t *testing.T) {
 		"egress image, spaces": {`egress.image = "a b"`, `egress.image: must be an image reference without spaces (got "a b")`},
 		"unenforced limits":    {`docker.allow_unenforced_limits = 1`, `docker.allow_unenforced_limits: must be true or false (got an integer)`},
 		"row lifecycle/configuration/kubernetes.namespace": {`kubernetes.namespace = "My_Space"`, `kubernetes.namespace: must be 1 to 63 lower-case letters, digits and inner hyphens (got "My_Space")`},
-		"case of a key":          {`server.Port = 1`, `server.Port: unknown key; did you mean server.port?`},
-		"nothing similar":        {`server.zzzzzzzzz = 1`, `server.zzzzzzzzz: unknown key`},
-		"quoted key":             {`server."a b.c" = 1`, `server."a b.c": unknown key`},
-		"mask from config print": {`server.api_key = "********"`, `server.api_key: is the mask that stands for the key in printed settings: write the real key`},
+		"kubernetes.node_selector":                         {`kubernetes.node_selector = ["disk"]`, `kubernetes.node_selector[0]: must be a label of nodes in the form NAME=VALUE (got "disk")`},
+		"kubernetes.runtime_class":                         {`kubernetes.runtime_class = "g/visor"`, `kubernetes.runtime_class: must be the name of an object: at most 253 lower-case letters, digits, '-' and '.' (got "g/visor")`},
+		"kubernetes.priority_class":                        {`kubernetes.priority_class = "High"`, `kubernetes.priority_class: must be the name of an object: at most 253 lower-case letters, digits, '-' and '.' (got "High")`},
+		"kubernetes.ephemeral_storage":                     {`kubernetes.ephemeral_storage = "much"`, `kubernetes.ephemeral_storage: must be a whole number of bytes with an optional suffix such as Mi or Gi (got "much")`},
+		"kubernetes.tolerations: an effect":                {`kubernetes.tolerations = [{key = "a", effect = "Never"}]`, `kubernetes.tolerations[0].effect: must be NoSchedule, PreferNoSchedule or NoExecute (got "Never")`},
+		"kubernetes.tolerations: a value":                  {`kubernetes.tolerations = [{operator = "Exists", value = "x"}]`, `kubernetes.tolerations[0].value: has no use with the operator Exists (got "x")`},
+		"kubernetes.tolerations: without a key":            {`kubernetes.tolerations = [{value = "x"}]`, `kubernetes.tolerations[0].operator: must be Exists without a key`},
+		"kubernetes.tolerations: a time":                   {`kubernetes.tolerations = [{key = "a", toleration_seconds = 1}]`, `kubernetes.tolerations[0].toleration_seconds: needs the effect NoExecute`},
+		"case of a key":                                    {`server.Port = 1`, `server.Port: unknown key; did you mean server.port?`},
+		"nothing similar":                                  {`server.zzzzzzzzz = 1`, `server.zzzzzzzzz: unknown key`},
+		"quoted key":                                       {`server."a b.c" = 1`, `server."a b.c": unknown key`},
+		"mask from config print":                           {`server.api_key = "********"`, `server.api_key: is the mask that stands for the key in printed settings: write the real key`},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

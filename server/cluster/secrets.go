@@ -1,0 +1,223 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/server/lifecycle"
+)
+
+// labelSecret is on the Secret of a sandbox; its value is the sandbox's id. annotationSecret, on the sandbox, is the Secret's name.
+const (
+	labelSecret      = lifecycle.LabelPrefix + "secret-of"
+	annotationSecret = lifecycle.LabelPrefix + "secret"
+)
+
+// The entries of a sandbox's Secret, beside the registry's credentials and the variables of the client, which are numbered.
+const (
+	entryDaemonToken = "execd-token"
+	entryGuardToken  = "egress-token"
+	entryVariable    = "env-"
+)
+
+const (
+	// sweepInterval is how often Secrets are looked for that a replica left which died in the middle of a create.
+	sweepInterval = 10 * time.Minute
+	// creating is how long a create may take; only Secrets that are older than that are looked at.
+	creating = 2 * callTimeout
+)
+
+// secret is what of a sandbox only those may read who may read Secrets: tokens, the client's variables, the registry's credentials. It is
+// filled while the resource is made that names its entries, and written before that.
+type secret struct {
+	name    string
+	kind    corev1.SecretType
+	entries map[string][]byte
+}
+
+// newSecret returns an empty one. Of several requests with the same Idempotency-Key each has a Secret of its own, and that of the one that made
+// the sandbox stays.
+func newSecret(id string) (*secret, error) {
+	suffix, err := newToken()
+	if err != nil {
+		return nil, err
+	}
+	return &secret{name: "sandbox-" + id + "-" + suffix[:8], kind: corev1.SecretTypeOpaque, entries: make(map[string][]byte)}, nil
+}
+
+// add puts a value into an entry.
+func (s *secret) add(entry, value string) { s.entries[entry] = []byte(value) }
+
+// variable puts a value into an entry, and returns the variable of a container that has it.
+func (s *secret) variable(name, entry, value string) corev1.EnvVar {
+	s.add(entry, value)
+	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+		LocalObjectReference: corev1.LocalObjectReference{Name: s.name}, Key: entry,
+	}}}
+}
+
+// taskVariable is variable for a task.
+func (s *secret) taskVariable(name, entry, value string) v1alpha1.EnvVar {
+	s.add(entry, value)
+	return v1alpha1.EnvVar{Name: name, ValueFrom: &v1alpha1.EnvVarSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: s.name, Key: entry}}}
+}
+
+// addCredentials makes the Secret one that pods pull the image with.
+func (s *secret) addCredentials(image string, auth *lifecycle.ImageAuth) error {
+	config, err := json.Marshal(map[string]any{"auths": map[string]any{
+		registryOf(image): map[string]string{"username": auth.Username, "password": auth.Password},
+	}})
+	if err != nil {
+		return fmt.Errorf("encode the registry credentials: %w", err)
+	}
+	s.kind, s.entries[corev1.DockerConfigJsonKey] = corev1.SecretTypeDockerConfigJson, config
+	return nil
+}
+
+// write makes the Secret at the API server.
+func (c *Cluster) write(ctx context.Context, id string, s *secret) error {
+	immutable := true
+	return c.api.Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: s.name, Namespace: c.Namespace, Labels: map[string]string{labelManagedBy: managedBy, labelSecret: id}},
+		Type:       s.kind,
+		Immutable:  &immutable,
+		Data:       s.entries,
+	})
+}
+
+// registryOf is the host of an image's registry, as the kubelet looks for it.
+func registryOf(image string) string {
+	host, _, found := strings.Cut(image, "/")
+	if !found || !strings.ContainsAny(host, ".:") && host != "localhost" {
+		return "https://index.docker.io/v1/"
+	}
+	return host
+}
+
+// own makes a Secret go with its sandbox.
+func (c *Cluster) own(ctx context.Context, b *v1alpha1.BatchSandbox, name string) error {
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"ownerReferences": []metav1.OwnerReference{
+		*metav1.NewControllerRef(b, v1alpha1.GroupVersion.WithKind("BatchSandbox")),
+	}}})
+	if err != nil {
+		return err
+	}
+	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.Namespace}}
+	return c.api.Patch(ctx, object, client.RawPatch("application/merge-patch+json", patch))
+}
+
+// drop removes the Secret of a sandbox that does not come into being. The sweep removes what this cannot.
+func (c *Cluster) drop(id, name string) {
+	ctx, cancel := context.WithTimeout(c.ctx, callTimeout)
+	defer cancel()
+	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.Namespace}}
+	if err := c.api.Delete(ctx, object); client.IgnoreNotFound(err) != nil {
+		c.Logger.Warn().Err(err).Str("sandbox_id", id).Msg("the Secret of a sandbox that was refused is left for the sweep")
+	}
+}
+
+// sweep deals with Secrets that a replica left which died in the middle of a create, for as long as the cluster is followed.
+func (c *Cluster) sweep() {
+	for {
+		pause := sweepInterval
+		young, err := c.sweepOnce(c.ctx)
+		if err != nil && c.ctx.Err() == nil {
+			c.Logger.Warn().Err(err).Msg("Secrets of sandboxes that do not exist may be left")
+		}
+		if young {
+			pause = creating
+		}
+		if !sleep(c.ctx, pause) {
+			return
+		}
+	}
+}
+
+// sweepOnce also reports whether there are Secrets without an owner that are too young to be judged.
+func (c *Cluster) sweepOnce(ctx context.Context) (young bool, err error) {
+	// Metadata alone: what is in the Secrets is not needed here.
+	var list metav1.PartialObjectMetadataList
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
+	if err := c.api.List(ctx, &list, client.InNamespace(c.Namespace), client.HasLabels{labelSecret}); err != nil {
+		return false, err
+	}
+	for i := range list.Items {
+		found := &list.Items[i]
+		if len(found.OwnerReferences) > 0 {
+			continue
+		}
+		if c.Clock().Sub(found.CreationTimestamp.Time) < creating {
+			young = true
+			continue
+		}
+		id := found.Labels[labelSecret]
+		var batch v1alpha1.BatchSandbox
+		err := c.api.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: id}, &batch)
+		switch {
+		case apierrors.IsNotFound(err), err == nil && batch.Annotations[annotationSecret] != found.Name:
+			c.drop(id, found.Name)
+		case err != nil:
+			return young, err
+		default:
+			if err := c.own(ctx, &batch, found.Name); err != nil {
+				return young, err
+			}
+		}
+	}
+	return young, nil
+}
+
+// tokens open a sandbox's daemon and its sidecar. They never change, so all versions of a sandbox share one that is read once.
+type tokens struct {
+	mu            sync.Mutex
+	known         bool
+	daemon, guard string
+}
+
+// tokensOf returns a sandbox's tokens. The guard's is empty when there is none.
+func (c *Cluster) tokensOf(ctx context.Context, e *entry) (daemon, guard string, err error) {
+	return e.tokens.read(ctx, c.api, e.batch)
+}
+
+// getter is what reading tokens needs of the API server.
+type getter interface {
+	Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error
+}
+
+func (t *tokens) read(ctx context.Context, api getter, of *v1alpha1.BatchSandbox) (daemon, guard string, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.known {
+		return t.daemon, t.guard, nil
+	}
+	name := of.Annotations[annotationSecret]
+	if name == "" {
+		return "", "", fmt.Errorf("BatchSandbox %s names no Secret in its annotation %s", of.Name, annotationSecret)
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	var object corev1.Secret
+	if err := api.Get(ctx, client.ObjectKey{Namespace: of.Namespace, Name: name}, &object); err != nil {
+		return "", "", fmt.Errorf("the tokens of sandbox %s: %w", of.Name, explain(err))
+	}
+	// A Secret that is not this sandbox's says nothing about it: who may write a BatchSandbox may not choose which Secret is read.
+	if object.Labels[labelSecret] != of.Name {
+		return "", "", fmt.Errorf("Secret %s is not that of sandbox %s", name, of.Name)
+	}
+	if len(object.Data[entryDaemonToken]) == 0 {
+		return "", "", errors.New("Secret " + name + " has no entry " + entryDaemonToken)
+	}
+	t.daemon, t.guard, t.known = string(object.Data[entryDaemonToken]), string(object.Data[entryGuardToken]), true
+	return t.daemon, t.guard, nil
+}
