@@ -86,9 +86,15 @@ var values = map[string][]string{
 		"--set", "server.keys[0].name=ci", "--set", "server.keys[0].role=user", "--set", "server.keys[0].sha256=" + strings.Repeat("ab", 32),
 		"--set-string", "server.extraConfig=[server.rate_limit]\nrequests_per_second = 20",
 		"--set", "imagePullSecrets[0].name=registry", "--set", "server.nodeSelector.disk=fast", "--set", "controller.podAnnotations.a=b",
+		"--set", "sandboxes.runtimeClass=gvisor", "--set", "sandboxes.priorityClass=low", "--set", "sandboxes.ephemeralStorage=10Gi",
+		"--set", "sandboxes.nodeSelector.example\\.com/pool=sandboxes",
+		"--set", "sandboxes.tolerations[0].key=only", "--set", "sandboxes.tolerations[0].effect=NoExecute", "--set", "sandboxes.tolerations[0].tolerationSeconds=60",
+		"--set", "sandboxes.tolerations[1].operator=Exists",
+		"--set", "networkPolicy.denied={203.0.113.0/24,2001:db8::/32}", "--set", "networkPolicy.egress[0].to[0].ipBlock.cidr=192.0.2.7/32",
+		"--set", "networkPolicy.ingress[0].from[0].namespaceSelector.matchLabels.a=b",
 		"--set", "gateway.service.type=LoadBalancer", "--set", "gateway.tolerations[0].operator=Exists",
 	},
-	"without gateway": {"--set", "gateway.enabled=false", "--set", "secret.existing=keys-of-mine", "--set", "server.replicas=1"},
+	"without gateway": {"--set", "networkPolicy.enabled=false", "--set", "gateway.enabled=false", "--set", "secret.existing=keys-of-mine", "--set", "server.replicas=1"},
 }
 
 func TestLint(t *testing.T) {
@@ -156,11 +162,22 @@ func TestSchemaRefuses(t *testing.T) {
 		"sandboxes.execdImage=":                           "/sandboxes/execdImage",
 		"controller.logEncoder=xml":                       "/controller/logEncoder",
 		"gateway.service.port=0":                          "/gateway/service/port",
+		"networkPolicy.denied={private}":                  "/networkPolicy/denied/0",
+		"sandboxes.ephemeralStorage=much":                 "/sandboxes/ephemeralStorage",
+		"sandboxes.tolerations[0].effect=Never":           "/sandboxes/tolerations/0/effect",
 	} {
 		if _, err := tryHelm(t, "template", "refused", chart, "--set", set); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", set, err, want)
 		}
 	}
+}
+
+// TestOlderClustersAreRefused: what the resource definitions need came with Kubernetes 1.30.
+func TestOlderClustersAreRefused(t *testing.T) {
+	if _, err := tryHelm(t, "template", "old", chart, "--kube-version", "1.29.9"); err == nil || !strings.Contains(err.Error(), "incompatible with Kubernetes") {
+		t.Errorf("for Kubernetes 1.29: %v", err)
+	}
+	helm(t, "template", "new", chart, "--kube-version", "1.30.0")
 }
 
 // TestDefinitionsAreInstalled shows that the chart brings the definitions that the controller's types make.
@@ -326,7 +343,7 @@ func TestAccountsMayNoMore(t *testing.T) {
 			"batchsandboxes.sandbox.internal/finalizers [update]",
 			"pods/log [get]",
 			"pools.sandbox.internal [get]",
-			"secrets [list create patch delete]",
+			"secrets [get list create patch delete]",
 		},
 		"sandbox-controller": {
 			"batchsandboxes.sandbox.internal [get list watch patch delete]",
@@ -336,11 +353,12 @@ func TestAccountsMayNoMore(t *testing.T) {
 			"events.events.k8s.io [create patch]",
 			"leases.coordination.k8s.io [get create update]",
 			"pods [get list watch create patch delete]",
-			"pools.sandbox.internal [get list watch]",
+			"pools.sandbox.internal [get list watch patch]",
 			"pools.sandbox.internal/finalizers [update]",
 			"pools.sandbox.internal/status [patch]",
+			"secrets [get create]",
 		},
-		"sandbox-gateway": {"batchsandboxes.sandbox.internal [list watch]"},
+		"sandbox-gateway": {"batchsandboxes.sandbox.internal [list watch]", "secrets [get]"},
 	} {
 		t.Run(account, func(t *testing.T) {
 			if got := allowed(t, "install", account, "boxes"); !slices.Equal(got, want) {

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +62,9 @@ func TestInstalledServiceWorks(t *testing.T) {
 		return nil
 	})
 
+	i.servesFromTheDocumentedPool(servers[1])
+	i.separatesPods()
+
 	// What was refused to somebody would be in a log.
 	for _, component := range []string{"server", "controller", "gateway"} {
 		for _, line := range strings.Split(i.kubectl("-n", "system", "logs", "--tail=-1", "--prefix", "-l", "app.kubernetes.io/name=sandbox-"+component), "\n") {
@@ -67,6 +72,112 @@ func TestInstalledServiceWorks(t *testing.T) {
 				t.Errorf("%s", line)
 			}
 		}
+	}
+}
+
+// servesFromTheDocumentedPool applies the Pools that the documentation shows for sandboxes of the API, with images that this machine has, and takes a
+// sandbox from each.
+func (i *installed) servesFromTheDocumentedPool(server string) {
+	i.t.Helper()
+	for _, page := range []string{"kubernetes-server.md", "kubernetes.md"} {
+		pool := documentedPool(i.t, page)
+		for from, to := range map[string]string{
+			`example.com/sandbox/execd:[0-9.]+`: "sandbox/execd:dev", `example.com/sandbox/task-executor:[0-9.]+`: "sandbox/task-executor:dev",
+			`example.com/python:3|python:3.12-slim`: "sandbox/base:dev",
+			`namespace: sandboxes`:                  "namespace: boxes", `(bufferMin|poolMin): [0-9]+`: "$1: 1", `bufferMax: [0-9]+`: "bufferMax: 1",
+		} {
+			pool = regexp.MustCompile(from).ReplaceAllString(pool, to)
+		}
+		i.apply(pool)
+		var created struct{ ID string }
+		i.call(http.MethodPost, server, "/v1/sandboxes", `{"image": {"uri": "sandbox/base:dev"}, "timeout": 600, "resourceLimits": {}, "env": {"GREETING": "from-the-request"},
+			"entrypoint": ["sh", "-c", "echo $GREETING > /tmp/greeting; exec sleep 3600"], "extensions": {"poolRef": "python"}}`, http.StatusAccepted, &created)
+		i.reaches(server, created.ID, "Running")
+		pod := allocated(i.t, i.kubectl("-n", "boxes", "get", "bsbx", created.ID, "-o", `jsonpath={.metadata.annotations.sandbox\.internal/allocation}`))
+		i.eventually("the entrypoint has its variable", func() error {
+			if out := i.kubectl("-n", "boxes", "exec", pod, "-c", "main", "--", "sh", "-c", "cat /tmp/greeting || true"); out != "from-the-request\n" {
+				return fmt.Errorf("%q", out)
+			}
+			return nil
+		})
+		if shown := i.kubectl("-n", "boxes", "get", "bsbx", "-o", "yaml"); strings.Contains(shown, "from-the-request") {
+			i.t.Error("list batchsandboxes shows a variable of the sandbox")
+		}
+		i.call(http.MethodDelete, server, "/v1/sandboxes/"+created.ID, "", http.StatusNoContent, nil)
+		i.reaches(server, created.ID, "Terminated")
+		i.kubectl("-n", "boxes", "delete", "pool", "python")
+	}
+}
+
+// separatesPods: root in one pod of a Pool cannot command the task-executor of another one, with nothing and with all that it can read in its own
+// pod; and no pod has a token for the API server.
+func (i *installed) separatesPods() {
+	i.t.Helper()
+	i.apply(strings.NewReplacer("NAME", "pair", "COUNT", "2").Replace(`
+apiVersion: sandbox.internal/v1alpha1
+kind: Pool
+metadata: {name: NAME, namespace: boxes}
+spec:
+  capacitySpec: {bufferMin: COUNT, bufferMax: COUNT, poolMin: COUNT, poolMax: COUNT}
+  template:
+    spec:
+      shareProcessNamespace: true
+      containers:
+      - {name: main, image: "sandbox/base:dev", command: [sleep, infinity], env: [{name: SANDBOX_MAIN, value: "1"}]}
+      - name: task-executor
+        image: sandbox/task-executor:dev
+        readinessProbe: {httpGet: {path: /healthz, port: 5758}, periodSeconds: 1}
+        securityContext: {runAsUser: 0, capabilities: {add: [SYS_PTRACE]}}
+`))
+	var pods []string
+	i.eventually("two pods wait", func() error {
+		if i.kubectl("-n", "boxes", "get", "pool", "pair", "-o", "jsonpath={.status.available}") != "2" {
+			return errors.New("not yet")
+		}
+		pods = strings.Fields(i.kubectl("-n", "boxes", "get", "pods", "-l", "sandbox.internal/pool=pair", "-o", "jsonpath={.items[*].metadata.name}"))
+		return nil
+	})
+	inside := func(script string) string {
+		return i.kubectl("-n", "boxes", "exec", pods[0], "-c", "main", "--", "sh", "-c", script)
+	}
+	other := i.kubectl("-n", "boxes", "get", "pod", pods[1], "-o", "jsonpath={.status.podIP}")
+	attack := "curl -s -o /dev/null -w '%{http_code}' --noproxy '*' -X PUT http://" + other + `:5758/tasks/x -d '{"command": ["id"]}'`
+	if status := inside(attack); status != "401" {
+		i.t.Errorf("a neighbour's task is answered with %s", status)
+	}
+	if status := inside("curl -s -o /dev/null -w '%{http_code}' --noproxy '*' -X POST http://" + other + ":5758/reset"); status != "401" {
+		i.t.Errorf("a neighbour's reset is answered with %s", status)
+	}
+	// What root can read in its own pod: every environment that the kernel lets it read.
+	readable := inside(`for f in /proc/[0-9]*/environ; do tr '\0' '\n' < $f; done 2>/dev/null | sed -n 's/^TASK_EXECUTOR_[A-Z_]*=//p' | sort -u`)
+	for _, value := range strings.Fields(readable) {
+		if status := inside(attack + " -H 'X-Task-Executor-Token: " + value + "'"); status != "401" {
+			i.t.Errorf("with %q, read in its own pod, a neighbour's task is answered with %s", value, status)
+		}
+	}
+	if mounted := inside("ls /var/run/secrets/kubernetes.io 2>/dev/null || true"); mounted != "" {
+		i.t.Errorf("there is a token for the API server: %s", mounted)
+	}
+	i.kubectl("-n", "boxes", "delete", "pool", "pair")
+}
+
+// allocated is the only pod in an allocation.
+func allocated(t *testing.T, annotation string) string {
+	t.Helper()
+	var allocation struct{ Pods []string }
+	if err := json.Unmarshal([]byte(annotation), &allocation); err != nil || len(allocation.Pods) != 1 {
+		t.Fatalf("the allocation is %q", annotation)
+	}
+	return allocation.Pods[0]
+}
+
+// apply applies a manifest.
+func (i *installed) apply(manifest string) {
+	i.t.Helper()
+	ctx, cancel := context.WithTimeout(i.t.Context(), patience)
+	defer cancel()
+	if _, err := i.c.Kubectl(ctx, strings.NewReader(manifest), "apply", "-f", "-"); err != nil {
+		i.t.Fatalf("%v\n%s", err, manifest)
 	}
 }
 
@@ -83,6 +194,7 @@ func install(t *testing.T) *installed {
 	defer cancel()
 	c, err := cluster.Start(ctx, cluster.Options{Private: true, Images: []string{
 		"sandbox/server:dev", "sandbox/controller:dev", "sandbox/ingress:dev", "sandbox/execd:dev", "sandbox/busybox:dev",
+		"sandbox/base:dev", "sandbox/task-executor:dev",
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +210,7 @@ func install(t *testing.T) *installed {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			for _, args := range [][]string{
-				{"get", "pods,bsbx", "-A", "-o", "wide"}, {"describe", "bsbx", "-A"},
+				{"get", "pods,bsbx,pools", "-A", "-o", "wide"}, {"describe", "bsbx,pools", "-A"},
 				{"-n", "system", "logs", "--tail=40", "--prefix", "-l", "app.kubernetes.io/part-of=sandbox"},
 			} {
 				out, err := c.Kubectl(ctx, nil, args...)

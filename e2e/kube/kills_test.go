@@ -38,13 +38,14 @@ func TestKills(t *testing.T) {
 	s := lives.Start(t, backend, lives.Plan{Program: true})
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	p := &player{t: t, Service: s, folder: t.TempDir(), random: rand.New(rand.NewPCG(seed, 0)), alive: map[string]*v1alpha1.BatchSandbox{}}
+	p := &player{
+		t: t, Service: s, folder: t.TempDir(), kubeconfig: accounts(t, s.Instance).Controller,
+		random: rand.New(rand.NewPCG(seed, 0)), alive: map[string]*v1alpha1.BatchSandbox{},
+	}
 	p.startController()
 	t.Cleanup(func() {
 		p.revive()
-		// Everything goes with the namespace, while the controller runs.
-		_ = admin.Delete(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Instance}})
-		vanished(t)
+		emptied(t, s.Instance)
 		p.killController()
 	})
 	p.create(plainPoolIn(s.Instance, 4, 16))
@@ -69,6 +70,7 @@ type player struct {
 	*lives.Service
 	random     *rand.Rand
 	folder     string // of the controller's log
+	kubeconfig string // of the controller
 	controller *exec.Cmd
 	restore    func() // starts what is dead; nil when everything lives
 
@@ -88,7 +90,7 @@ func (p *player) startController() {
 		p.t.Fatal(err)
 	}
 	defer log.Close()
-	p.controller = exec.Command(program, "--kubeconfig", kubernetes.Kubeconfig, "--namespace", p.Instance,
+	p.controller = exec.Command(program, "--kubeconfig", p.kubeconfig, "--namespace", p.Instance,
 		"--metrics-bind-address", "0", "--health-probe-bind-address", "0")
 	p.controller.Stderr = log
 	if err := p.controller.Start(); err != nil {

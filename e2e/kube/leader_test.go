@@ -20,13 +20,14 @@ import (
 func TestLeaderDies(t *testing.T) {
 	const namespace = "leader"
 	var controllers []func()
+	space(t, namespace)
 	t.Cleanup(func() {
-		vanished(t) // everything goes with the namespace, while a controller runs
+		emptied(t, namespace)
 		for _, kill := range controllers {
 			kill()
 		}
 	})
-	space(t, namespace)
+	kubeconfig := accounts(t, namespace).Controller
 	folder := t.TempDir()
 	program := lives.Build(t, "sandbox.internal/server/cmd/sandbox-controller")
 	start := func(name string) (kill func()) {
@@ -35,7 +36,7 @@ func TestLeaderDies(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer log.Close()
-		controller := exec.Command(program, "--kubeconfig", kubernetes.Kubeconfig, "--namespace", namespace, "--leader-elect",
+		controller := exec.Command(program, "--kubeconfig", kubeconfig, "--namespace", namespace, "--leader-elect",
 			"--metrics-bind-address", "0", "--health-probe-bind-address", "0")
 		controller.Stderr = log
 		if err := controller.Start(); err != nil {

@@ -10,16 +10,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/e2e/lives"
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// TestSandboxes runs at the same time what one controller can do at the same time: most of it waits for a node or a clock. The table of
+// TestSandboxes runs at the same time what can be done at the same time: most of it waits for a node or a clock. The table of
 // lives is what every backend has in common.
 func TestSandboxes(t *testing.T) {
-	control(t)
 	for name, test := range map[string]func(*testing.T){
 		"Lives":         func(t *testing.T) { lives.Run(t, onKubernetes()) },
 		"Story":         testStory,
@@ -36,14 +36,21 @@ func TestSandboxes(t *testing.T) {
 // onKubernetes is the cluster backend. Each service has a namespace of its own, named after its instance.
 func onKubernetes() lives.Backend {
 	return lives.Backend{
-		Images:    lives.Images{Busybox: busyboxImage, Base: baseImage},
-		Settings:  settings(90 * time.Second),
+		Images: lives.Images{Busybox: busyboxImage, Base: baseImage},
+		Settings: func(t *testing.T, instance string) string {
+			text := settings(90*time.Second)(t, instance)
+			control(t, instance)
+			return text
+		},
 		Leftovers: leftovers,
 		Clear: func(t *testing.T, instance string) {
-			for _, list := range []client.Object{&v1alpha1.BatchSandbox{}, &corev1.Pod{}, &corev1.Secret{}} {
+			for _, list := range []client.Object{&v1alpha1.BatchSandbox{}, &corev1.Pod{}} {
 				if err := admin.DeleteAllOf(context.Background(), list, client.InNamespace(instance)); err != nil {
 					t.Error(err)
 				}
+			}
+			if err := admin.DeleteAllOf(context.Background(), &corev1.Secret{}, client.InNamespace(instance), client.HasLabels{"sandbox.internal/secret-of"}); err != nil {
+				t.Error(err)
 			}
 		},
 		Vanish: func(t *testing.T, instance, id string) {
@@ -137,18 +144,19 @@ func testEventsBeginAnewAfterKills(t *testing.T, b lives.Backend) {
 	}
 }
 
-// settings chooses the cluster. The time that sandboxes have to become usable is short enough for tests to wait for its end.
+// settings makes a namespace, in which no controller works, and chooses it with the rights that the chart gives the service. The time that sandboxes have to become usable is short enough for tests to wait for its end.
 func settings(provision time.Duration) func(*testing.T, string) string {
 	return func(t *testing.T, instance string) string {
 		seen("execd", "egress", "task-executor")
 		space(t, instance)
+		kubeconfig := accounts(t, instance).Server
 		return fmt.Sprintf("[runtime]\ntype = \"kubernetes\"\nexecd_image = %q\n[kubernetes]\nkubeconfig_path = %q\nnamespace = %q\nprovision_timeout = %d\n",
-			execdImage, kubernetes.Kubeconfig, instance, provision/time.Second)
+			execdImage, kubeconfig, instance, provision/time.Second)
 	}
 }
 
-// leftovers are pods in which something may run, Secrets, and BatchSandboxes that have not ended. A pod that has ended stays with the record,
-// for its log.
+// leftovers are pods in which something may run, Secrets without a BatchSandbox, and BatchSandboxes that have not ended. A pod that has ended
+// stays with the record, for its log, and so does the Secret.
 func leftovers(t *testing.T, instance, id string) []string {
 	var left []string
 	belongs := func(object client.Object, batch string) {
@@ -171,12 +179,19 @@ func leftovers(t *testing.T, instance, id string) []string {
 		}
 		belongs(&pod, pod.Labels[v1alpha1.LabelBatch])
 	}
+	records := make(map[types.UID]bool)
+	for _, batch := range batches.Items {
+		records[batch.UID] = true
+	}
 	for _, secret := range secrets.Items {
-		owner := ""
-		if ref := metav1.GetControllerOfNoCopy(&secret); ref != nil {
-			owner = ref.Name
+		ref := metav1.GetControllerOfNoCopy(&secret)
+		switch {
+		case secret.Name == v1alpha1.SecretExecutors: // the namespace's
+		case ref == nil:
+			belongs(&secret, "")
+		case !records[ref.UID]:
+			belongs(&secret, ref.Name)
 		}
-		belongs(&secret, owner)
 	}
 	for _, batch := range batches.Items {
 		if !batch.Status.Phase.Finished() {

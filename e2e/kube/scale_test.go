@@ -48,13 +48,17 @@ func TestBatchCostsTheSameWhateverItsSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(disconnect)
-	config, err := access(fake)
+	accounts, err := fake.Accounts(ctx, "default", t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := manager.Load(accounts.Controller)
 	if err != nil {
 		t.Fatal(err)
 	}
 	counted := &counter{}
 	config.Wrap(counted.wrap)
-	t.Cleanup(manage(t, manager.Options{Config: config}))
+	t.Cleanup(manage(t, manager.Options{Config: config, Namespace: "default"}))
 
 	for _, size := range []int32{10, 100, 1000} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {

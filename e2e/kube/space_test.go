@@ -2,6 +2,7 @@ package kube_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -17,17 +18,53 @@ import (
 
 	"sandbox.internal/runtime/kube/manager"
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/test/cluster"
 )
 
-// control runs the controller, for all namespaces, until the end of the test. It works until the test's namespaces are gone.
-func control(t *testing.T) {
+// control runs the controller of a namespace until the end of the test, as the chart installs it: under its service account.
+func control(t *testing.T, namespace string) {
 	t.Helper()
-	config, err := access(kubernetes)
+	config, err := manager.Load(accounts(t, namespace).Controller)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(manage(t, manager.Options{Config: config}))
-	t.Cleanup(func() { vanished(t) })
+	stop := manage(t, manager.Options{Config: config, Namespace: namespace})
+	t.Cleanup(func() {
+		emptied(t, namespace)
+		stop()
+	})
+}
+
+// accounts makes the chart's service accounts in a namespace. No test gives the service, the controller or the gateway any other rights.
+func accounts(t *testing.T, namespace string) cluster.Accounts {
+	t.Helper()
+	made, err := kubernetes.Accounts(t.Context(), namespace, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return made
+}
+
+// emptied deletes the BatchSandboxes and Pools of a namespace, and waits until they are gone. It is called while the controller runs: when the
+// namespace is deleted the controller's rights go with it, in any order.
+func emptied(t *testing.T, namespace string) {
+	t.Helper()
+	for _, kind := range []client.Object{&v1alpha1.BatchSandbox{}, &v1alpha1.Pool{}} {
+		if err := admin.DeleteAllOf(context.Background(), kind, client.InNamespace(namespace)); client.IgnoreNotFound(err) != nil {
+			t.Error(err)
+		}
+	}
+	eventually(t, "namespace "+namespace+" is empty", func(ctx context.Context) error {
+		for _, list := range []client.ObjectList{&v1alpha1.BatchSandboxList{}, &v1alpha1.PoolList{}} {
+			if err := admin.List(ctx, list, client.InNamespace(namespace)); err != nil {
+				return err
+			}
+			if left := names(list); len(left) > 0 {
+				return fmt.Errorf("there are %s", strings.Join(left, ", "))
+			}
+		}
+		return nil
+	})
 }
 
 // manage runs a controller until stop is called.
@@ -59,25 +96,22 @@ func space(t *testing.T, name string) {
 		if err := client.IgnoreNotFound(admin.Delete(context.Background(), namespace)); err != nil {
 			t.Error(err)
 		}
+		vanished(t, name)
 	})
 	eventually(t, "namespace "+name+" has its service account", func(ctx context.Context) error {
 		return admin.Get(ctx, client.ObjectKey{Namespace: name, Name: "default"}, &corev1.ServiceAccount{})
 	})
 }
 
-// vanished waits until no namespace and no volume of a test is left.
-func vanished(t *testing.T) {
+// vanished waits until a namespace is gone.
+func vanished(t *testing.T, name string) {
 	t.Helper()
-	eventually(t, "nothing of the test is left", func(ctx context.Context) error {
-		for _, list := range []client.ObjectList{&corev1.NamespaceList{}, &corev1.PersistentVolumeList{}} {
-			if err := admin.List(ctx, list, client.HasLabels{labelTest}); err != nil {
-				return err
-			}
-			if left := names(list); len(left) > 0 {
-				return fmt.Errorf("there are %s", strings.Join(left, ", "))
-			}
+	eventually(t, "namespace "+name+" is gone", func(ctx context.Context) error {
+		err := admin.Get(ctx, client.ObjectKey{Name: name}, &corev1.Namespace{})
+		if err == nil {
+			err = errors.New("it is there")
 		}
-		return nil
+		return client.IgnoreNotFound(err)
 	})
 }
 

@@ -95,7 +95,6 @@ func testStory(t *testing.T) {
 
 // TestPool has a sandbox served from a Pool over HTTP.
 func TestPool(t *testing.T) {
-	control(t)
 	s := lives.Start(t, onKubernetes(), lives.Plan{})
 	kubectl(t, s.Instance, taskPool("warm", 2, 4), "apply", "-f", "-")
 	available(t, s.Instance, "warm", 2)
