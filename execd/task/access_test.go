@@ -60,7 +60,9 @@ func TestAccess(t *testing.T) {
 	if status, _ := ask("GET", url+"/tasks", proof); status != http.StatusUnauthorized {
 		t.Errorf("a proof of before the reset: %d", status)
 	}
-	client := &tasks.Client{BaseURL: url, Sign: func(_ context.Context, challenge string) (string, error) { return tasks.Prove(key, mine, challenge), nil }}
+	client := &tasks.Client{BaseURL: url, Sign: func(_ context.Context, challenge string) (string, error) {
+		return tasks.Prove(key, mine, challenge), nil
+	}}
 	if _, err := client.List(t.Context()); err != nil {
 		t.Errorf("the controller, after the reset: %v", err)
 	}

@@ -3,7 +3,6 @@ package cluster
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -213,10 +212,10 @@ func (t *tokens) read(ctx context.Context, api getter, of *v1alpha1.BatchSandbox
 	}
 	// A Secret that is not this sandbox's says nothing about it: who may write a BatchSandbox may not choose which Secret is read.
 	if object.Labels[labelSecret] != of.Name {
-		return "", "", fmt.Errorf("Secret %s is not that of sandbox %s", name, of.Name)
+		return "", "", fmt.Errorf("the Secret %s is not that of sandbox %s", name, of.Name)
 	}
 	if len(object.Data[entryDaemonToken]) == 0 {
-		return "", "", errors.New("Secret " + name + " has no entry " + entryDaemonToken)
+		return "", "", fmt.Errorf("there is no entry %s in Secret %s", entryDaemonToken, name)
 	}
 	t.daemon, t.guard, t.known = string(object.Data[entryDaemonToken]), string(object.Data[entryGuardToken]), true
 	return t.daemon, t.guard, nil

@@ -67,7 +67,7 @@ func (s *secrets) value(ctx context.Context, where v1alpha1.SecretKeySelector) (
 	}
 	value, ok := entries[where.Key]
 	if !ok {
-		return "", fmt.Errorf("Secret %s has no entry %s", where.Name, where.Key)
+		return "", fmt.Errorf("there is no entry %s in Secret %s", where.Key, where.Name)
 	}
 	return string(value), nil
 }
