@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -103,7 +104,26 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 		MemoryBytes:   info.MemTotal,
 		AppArmor:      hasSecurityOption(info.SecurityOptions, "apparmor"),
 		Seccomp:       hasSecurityOption(info.SecurityOptions, "seccomp"),
+		OwnPaths:      ownPaths(e.api.DaemonHost(), info.DockerRootDir),
 	}, nil
+}
+
+// ownPaths are the sockets and folders of the engine and of what it is made of, as they lie by default, and where this engine has them.
+// Other engines of the same host count as well: whoever reaches one has the host.
+func ownPaths(daemonHost, dataRoot string) []string {
+	paths := []string{"/var/lib/docker", "/var/lib/containerd", "/var/lib/containers"}
+	for _, run := range []string{"/run", "/var/run"} {
+		for _, name := range []string{"docker.sock", "docker", "containerd", "podman", "crio", "cri-dockerd.sock"} {
+			paths = append(paths, filepath.Join(run, name))
+		}
+	}
+	if parsed, err := url.Parse(daemonHost); err == nil && parsed.Scheme == "unix" {
+		paths = append(paths, filepath.Clean(parsed.Path))
+	}
+	if filepath.IsAbs(dataRoot) {
+		paths = append(paths, filepath.Clean(dataRoot))
+	}
+	return paths
 }
 
 // hasSecurityOption looks for a kind in the engine's list, whose entries look like "name=seccomp,profile=default", and without

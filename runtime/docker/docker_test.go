@@ -66,6 +66,8 @@ func TestEngineDown(t *testing.T) {
 		"Info":         func() error { _, err := e.Info(ctx); return err },
 		"EnsureImage":  func() error { _, err := e.EnsureImage(ctx, "image", nil, nil); return err },
 		"EnsureVolume": func() error { return e.EnsureVolume(ctx, "volume", "image", "/path", nil) },
+		"MakeVolume":   func() error { _, err := e.MakeVolume(ctx, "volume", nil); return err },
+		"VolumeLabels": func() error { _, err := e.VolumeLabels(ctx, "volume"); return err },
 		"Create":       func() error { _, err := e.Create(ctx, engine.ContainerSpec{}); return err },
 		"Start":        func() error { return e.Start(ctx, "id") },
 		"Freeze":       func() error { return e.Freeze(ctx, "id") },

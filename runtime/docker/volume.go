@@ -65,6 +65,30 @@ func (e *Engine) EnsureVolume(ctx context.Context, name, imageID, path string, l
 	return nil
 }
 
+// MakeVolume implements [engine.Engine].
+func (e *Engine) MakeVolume(ctx context.Context, name string, labels map[string]string) (map[string]string, error) {
+	has, err := e.VolumeLabels(ctx, name)
+	if !errors.Is(err, engine.ErrNotFound) {
+		return has, err
+	}
+	// The engine answers with the volume that there is when another call was faster.
+	var made volume.Volume
+	err = e.call(ctx, "create volume "+name, forVolume, func(ctx context.Context) (err error) {
+		made, err = e.api.VolumeCreate(ctx, volume.CreateOptions{Name: name, Labels: labels})
+		return err
+	})
+	return made.Labels, err
+}
+
+// VolumeLabels implements [engine.Engine].
+func (e *Engine) VolumeLabels(ctx context.Context, name string) (map[string]string, error) {
+	found, err := e.inspectVolume(ctx, name)
+	if errors.Is(err, errNoVolume) {
+		return nil, fmt.Errorf("%w: volume %s", engine.ErrNotFound, name)
+	}
+	return found.Labels, err
+}
+
 // isKnownFilled is the quick way of every call but the first: one request.
 func (e *Engine) isKnownFilled(ctx context.Context, name, imageID, path string) (bool, error) {
 	found, err := e.inspectVolume(ctx, name)

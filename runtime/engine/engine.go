@@ -26,6 +26,13 @@ type Engine interface {
 	// A volume that is already filled is left alone.
 	EnsureVolume(ctx context.Context, name, imageID, path string, labels map[string]string) error
 
+	// MakeVolume makes the named volume, with these labels, unless there is one, and returns the labels that it has. Of several calls at
+	// once one makes it.
+	MakeVolume(ctx context.Context, name string, labels map[string]string) (map[string]string, error)
+
+	// VolumeLabels returns the labels of the named volume. It returns [ErrNotFound].
+	VolumeLabels(ctx context.Context, name string) (map[string]string, error)
+
 	// Create makes a container from the spec and does not start it.
 	// It returns [ErrExists] when the name is taken, [ErrImage] when the image is gone and [ErrInvalid] when the engine refuses the spec.
 	Create(ctx context.Context, spec ContainerSpec) (id string, err error)
@@ -87,6 +94,9 @@ type Info struct {
 	MemoryBytes   int64  // memory of the engine's host
 	AppArmor      bool   // profiles of AppArmor can be had
 	Seccomp       bool   // profiles of seccomp can be had
+	// OwnPaths are the paths of the engine's host that give whoever can write to them the engine: its sockets, and the folders that it and
+	// what it is made of keep their data in. Absolute and clean; not all of them need exist.
+	OwnPaths []string
 }
 
 // RegistryAuth is a user's name and password at an image registry. It is never logged and never stored.

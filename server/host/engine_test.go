@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -19,17 +20,19 @@ import (
 
 // Names of the engine's calls, for faults and counts.
 const (
-	callInfo        = "Info"
-	callEnsureImage = "EnsureImage"
-	callCreate      = "Create"
-	callStart       = "Start"
-	callFreeze      = "Freeze"
-	callThaw        = "Thaw"
-	callStop        = "Stop"
-	callRemove      = "Remove"
-	callInspect     = "Inspect"
-	callWatch       = "Watch"
-	callOpenLog     = "OpenLog"
+	callInfo         = "Info"
+	callEnsureImage  = "EnsureImage"
+	callCreate       = "Create"
+	callMakeVolume   = "MakeVolume"
+	callVolumeLabels = "VolumeLabels"
+	callStart        = "Start"
+	callFreeze       = "Freeze"
+	callThaw         = "Thaw"
+	callStop         = "Stop"
+	callRemove       = "Remove"
+	callInspect      = "Inspect"
+	callWatch        = "Watch"
+	callOpenLog      = "OpenLog"
 )
 
 // fault runs around a call of the engine and may delay it, or make it fail.
@@ -38,10 +41,13 @@ type fault func(ctx context.Context, name string) error
 // memoryEngine is an engine.Engine whose containers are entries in a map. Their published port is a real one that answers /ping, and
 // proves that it holds the token of the container's record.
 type memoryEngine struct {
-	t testing.TB
+	t   testing.TB
+	own []string // paths of its own
 
 	mu         sync.Mutex
 	containers map[string]*engine.Container // by name
+	mounts     map[string][]engine.Mount    // by the name of the container
+	volumes    map[string]map[string]string // labels, by name
 	logs       string
 	before     map[string]fault // a call that fails here does nothing
 	after      map[string]fault // a call that fails here has been carried out all the same
@@ -56,6 +62,8 @@ var _ engine.Engine = (*memoryEngine)(nil)
 func newMemoryEngine(t testing.TB) *memoryEngine {
 	e := &memoryEngine{
 		containers: map[string]*engine.Container{},
+		mounts:     map[string][]engine.Mount{},
+		volumes:    map[string]map[string]string{},
 		before:     map[string]fault{},
 		after:      map[string]fault{},
 		counts:     map[string]int{},
@@ -230,7 +238,7 @@ func (e *memoryEngine) hangUp() {
 
 func (e *memoryEngine) Info(ctx context.Context) (engine.Info, error) {
 	err := e.around(ctx, callInfo, "", func() error { return nil })
-	return engine.Info{Name: "memory", CPUs: 4, MemoryBytes: 8 << 30}, err
+	return engine.Info{Name: "memory", CPUs: 4, MemoryBytes: 8 << 30, OwnPaths: e.own}, err
 }
 
 func (e *memoryEngine) EnsureImage(ctx context.Context, ref string, _ *engine.RegistryAuth, progress func(string)) (string, error) {
@@ -244,11 +252,42 @@ func (e *memoryEngine) EnsureVolume(context.Context, string, string, string, map
 	return nil
 }
 
+func (e *memoryEngine) MakeVolume(ctx context.Context, name string, labels map[string]string) (has map[string]string, err error) {
+	err = e.around(ctx, callMakeVolume, name, func() error {
+		if e.volumes[name] == nil {
+			e.volumes[name] = maps.Clone(labels)
+		}
+		has = maps.Clone(e.volumes[name])
+		return nil
+	})
+	return has, err
+}
+
+func (e *memoryEngine) VolumeLabels(ctx context.Context, name string) (has map[string]string, err error) {
+	err = e.around(ctx, callVolumeLabels, name, func() error {
+		labels, there := e.volumes[name]
+		if !there {
+			return fmt.Errorf("%w: volume %s", engine.ErrNotFound, name)
+		}
+		has = maps.Clone(labels)
+		return nil
+	})
+	return has, err
+}
+
+// mountsOf returns the mounts that a container was created with.
+func (e *memoryEngine) mountsOf(name string) []engine.Mount {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.mounts[name]
+}
+
 func (e *memoryEngine) Create(ctx context.Context, spec engine.ContainerSpec) (string, error) {
 	err := e.around(ctx, callCreate, spec.Name, func() error {
 		if e.containers[spec.Name] != nil {
 			return fmt.Errorf("%w: %s", engine.ErrExists, spec.Name)
 		}
+		e.mounts[spec.Name] = slices.Clone(spec.Mounts)
 		e.containers[spec.Name] = &engine.Container{
 			ID: "id-of-" + spec.Name, Name: spec.Name, Labels: maps.Clone(spec.Labels), Status: engine.StatusCreated,
 		}

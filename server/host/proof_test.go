@@ -49,8 +49,10 @@ func (p *proving) called(call string) {
 }
 
 func (p *proving) Info(ctx context.Context) (engine.Info, error) {
-	_, err := p.memoryEngine.Info(ctx)
-	return p.info, err
+	real, err := p.memoryEngine.Info(ctx)
+	info := p.info
+	info.OwnPaths = real.OwnPaths
+	return info, err
 }
 
 func (p *proving) Create(ctx context.Context, spec engine.ContainerSpec) (string, error) {

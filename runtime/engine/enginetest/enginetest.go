@@ -72,6 +72,7 @@ func Run(t *testing.T, open func(t *testing.T) (engine.Engine, Janitor)) {
 			"SubPath":                     s.testSubPath,
 			"Watch":                       s.testWatch,
 			"EnsureVolume":                s.testEnsureVolume,
+			"MakeVolume":                  s.testMakeVolume,
 			"EnsureVolumeHeals":           s.testEnsureVolumeHeals,
 			"EnsureVolumeTogether":        s.testEnsureVolumeTogether,
 			"EnsureVolumeRefuses":         s.testEnsureVolumeRefuses,

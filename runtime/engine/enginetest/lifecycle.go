@@ -1,6 +1,7 @@
 package enginetest
 
 import (
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +22,14 @@ func (s *suite) testInfo(t *testing.T) {
 	}
 	if info.CgroupVersion != "1" && info.CgroupVersion != "2" {
 		t.Errorf("cgroup version %q", info.CgroupVersion)
+	}
+	for _, path := range info.OwnPaths {
+		if !filepath.IsAbs(path) || filepath.Clean(path) != path {
+			t.Errorf("its own path %q is not absolute and clean", path)
+		}
+	}
+	if len(info.OwnPaths) == 0 {
+		t.Error("it names no path of its own")
 	}
 }
 

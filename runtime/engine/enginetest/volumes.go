@@ -1,7 +1,9 @@
 package enginetest
 
 import (
+	"errors"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -38,6 +40,38 @@ func (s *suite) testEnsureVolume(t *testing.T) {
 	s.start(t, user)
 	if err := s.engine.EnsureVolume(t.Context(), volume, s.imageID, probeFolder, s.labels()); err != nil {
 		t.Errorf("EnsureVolume of a filled volume: %v", err)
+	}
+}
+
+// testMakeVolume: whoever makes a volume labels it, and everybody else learns the labels that it has.
+func (s *suite) testMakeVolume(t *testing.T) {
+	volume := s.volume(t)
+	if _, err := s.engine.VolumeLabels(t.Context(), volume); !errors.Is(err, engine.ErrNotFound) {
+		t.Errorf("labels of a volume that does not exist: %v, want ErrNotFound", err)
+	}
+	const label = "enginetest.made-by"
+	answers := make([]string, 4)
+	var callers sync.WaitGroup
+	for i := range answers {
+		callers.Go(func() {
+			labels := s.labels()
+			labels[label] = strconv.Itoa(i)
+			has, err := s.engine.MakeVolume(t.Context(), volume, labels)
+			if err != nil {
+				t.Errorf("MakeVolume: %v", err)
+			}
+			answers[i] = has[label]
+		})
+	}
+	callers.Wait()
+	has, err := s.engine.VolumeLabels(t.Context(), volume)
+	if err != nil || has[label] == "" {
+		t.Fatalf("labels %v, %v", has, err)
+	}
+	for i, answer := range answers {
+		if answer != has[label] {
+			t.Errorf("caller %d was answered label %q, and the volume has %q", i, answer, has[label])
+		}
 	}
 }
 
