@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -76,13 +77,31 @@ func LoadOrMakeKeys(path string) (Keys, error) {
 	line := append(hex.AppendEncode(nil, key), '\n')
 	// Under another name first: a crash must not leave half a key.
 	draft := path + ".new"
-	if err := os.WriteFile(draft, line, 0o600); err != nil {
-		return Keys{}, err
+	err = writeDurably(draft, line)
+	if err == nil {
+		err = os.Rename(draft, path)
 	}
-	if err := os.Rename(draft, path); err != nil {
+	if err != nil {
 		return Keys{}, errors.Join(err, os.Remove(draft))
 	}
+	folder, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return Keys{}, err
+	}
+	if err := errors.Join(folder.Sync(), folder.Close()); err != nil {
+		return Keys{}, err
+	}
 	return ParseKeys(line)
+}
+
+// writeDurably writes a file that only its owner can read. When it returns, the content would survive a loss of power.
+func writeDurably(path string, content []byte) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	return errors.Join(err, file.Sync(), file.Close())
 }
 
 // Present reports whether there is a key.
