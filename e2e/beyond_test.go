@@ -2,13 +2,18 @@ package e2e_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sandbox.internal/e2e/lives"
 	"sandbox.internal/gen/lifecycle"
@@ -155,6 +160,69 @@ func TestHostFoldersAreLookedAt(t *testing.T) {
 			lives.WantProblem(t, got, 400, "INVALID_REQUEST_BODY", append(c.words, "volumes[0]")...)
 		})
 	}
+}
+
+// TestFolderExchangedWhileStarting: somebody who can write to an allowed folder exchanges a folder in it for a link and back, all the time. Each
+// sandbox that mounts the folder gets the folder or nothing, never what the link leads to.
+func TestFolderExchangedWhileStarting(t *testing.T) {
+	t.Parallel()
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	allowed, secret := filepath.Join(root, "allowed"), filepath.Join(root, "secret")
+	folder, link := filepath.Join(allowed, "mine"), filepath.Join(allowed, "link")
+	for path, note := range map[string]string{folder: "mine", secret: "secret"} {
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(path, "note"), []byte(note), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(secret, link); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, lives.Plan{Settings: fmt.Sprintf("[storage]\nallowed_host_paths = [%q]", allowed)})
+	stop := make(chan struct{})
+	var exchanging sync.WaitGroup
+	exchanging.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(rand.N(3 * time.Millisecond)): // out of step with the requests
+				if err := unix.Renameat2(unix.AT_FDCWD, folder, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}
+	})
+	defer exchanging.Wait()
+	defer close(stop)
+	r := idle()
+	r.Volumes = []lifecycle.Volume{lives.HostVolume(folder, "/data")}
+	running := 0
+	for range 2000 {
+		got := s.Send(t, http.MethodPost, "/v1/sandboxes", lives.Encode(t, r), "Prefer", "wait=60")
+		if got.Status == http.StatusBadRequest {
+			continue // the link was there
+		}
+		created, err := lives.Decode[lifecycle.CreatedSandbox](got)
+		if err != nil {
+			t.Fatalf("%s: %v", got, err)
+		}
+		if s.Get(t, created.ID).Status.State == "Running" {
+			s.Enter(t, created.ID).Want(t, "cat /data/note", "mine")
+			running++
+		}
+		s.Delete(t, created.ID)
+		if running == 5 {
+			return
+		}
+	}
+	t.Errorf("%d sandboxes got the folder, want 5", running)
 }
 
 // TestSubPathOfAVolumeMustBeThere: the engine makes a volume that is missing, and never a folder in one.

@@ -28,7 +28,7 @@ func (h *handlers) CreateSandbox(ctx context.Context, request gen.CreateSandboxR
 	spec.Extensions = memberOf(serve.JSONBody(ctx), "extensions")
 	var timing serverTiming
 	timing.add("decode", time.Since(serve.Began(ctx)))
-	options := lifecycle.CreateOptions{Owner: principal.Name, Took: timing.add}
+	options := lifecycle.CreateOptions{Owner: principal.Name, Role: principal.Role, Took: timing.add}
 	if key := request.Params.IdempotencyKey; key != nil {
 		options.IdempotencyKey = *key
 	}

@@ -42,6 +42,8 @@ type backend interface {
 	api.Reacher
 	// Count returns how many sandboxes there are in each state that any is in.
 	Count() map[lifecycle.State]int
+	// Ready returns an error of KindUnavailable when what the service needs to change anything does not answer.
+	Ready(context.Context) error
 	Close()
 }
 
@@ -58,6 +60,9 @@ func (a *App) prepare(cfg config.Config, measured *metrics.Metrics) (start func(
 func New(ctx context.Context, cfg config.Config, version api.Version, logger zerolog.Logger) (_ *App, err error) {
 	for _, warning := range cfg.Warnings() {
 		logger.Warn().Msg(warning)
+	}
+	if exposed := cfg.Exposed(); exposed != "" {
+		logger.Log().Str("level", zerolog.LevelWarnValue).Msg(exposed) // whatever the log's level is
 	}
 	a := &App{logger: logger}
 	defer func() {
@@ -104,6 +109,7 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	if err != nil {
 		return nil, err
 	}
+	a.server.Echo().GET("/readyz", readyz(backend.Ready))
 	return a, a.addPages()
 }
 

@@ -5,43 +5,89 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net"
+	"io"
+	"io/fs"
 	"net/url"
+	"os"
 	"path/filepath"
 	"syscall"
 
 	"sandbox.internal/server/config"
 )
 
-// claim makes this process the only service of its instance on the engine, until the returned listener is closed or the process ends,
+// claim makes this process the only service of its instance on the engine, until what it returns is closed or the process ends,
 // however it ends. Two services of one instance would take each other's containers for their own.
 //
-// The claim is a socket in the kernel's abstract name space: it leaves nothing behind. It is seen within one network namespace,
-// so services on two machines, or in two containers, do not see each other's.
-func claim(cfg config.Config) (net.Listener, error) {
+// The claim is a lock on a file that every user of this machine can reach and no sandbox can: the kernel's abstract name space for
+// sockets, which leaves nothing behind, is open to a sandbox in host mode. The file stays. Services in containers of their own, or on
+// two machines, do not see each other's.
+func claim(cfg config.Config) (io.Closer, error) {
 	held := sha256.Sum256([]byte(engineAddress(cfg.Environment.DockerHost) + "\x00" + cfg.Server.Instance))
-	listener, err := net.Listen("unix", "@sandbox.internal/instance/"+hex.EncodeToString(held[:16]))
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("server.instance: another service on this machine is instance %q of the same container engine; stop it, or give one of them another name", cfg.Server.Instance)
-	}
+	path := filepath.Join(lockFolder(cfg.Server.DataDir), "sandbox-server-"+hex.EncodeToString(held[:16])+".lock")
+	file, err := openLock(path)
 	if err != nil {
 		return nil, fmt.Errorf("claim server.instance %q: %w", cfg.Server.Instance, err)
 	}
-	return listener, nil
+	err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	switch {
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		err = fmt.Errorf("server.instance: another service on this machine is instance %q of the same container engine (it holds %s); stop it, or give one of them another name",
+			cfg.Server.Instance, path)
+	case err != nil:
+		err = fmt.Errorf("claim server.instance %q: lock %s: %w", cfg.Server.Instance, path, err)
+	default:
+		return file, nil
+	}
+	return nil, errors.Join(err, file.Close())
+}
+
+// openLock opens a file to lock it, and makes it first where it does not exist. A lock needs no right to write, so the file can be any
+// user's.
+func openLock(path string) (*os.File, error) {
+	for {
+		file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+		if !errors.Is(err, fs.ErrNotExist) {
+			return file, err
+		}
+		file, err = os.OpenFile(path, os.O_RDONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		if !errors.Is(err, fs.ErrExist) {
+			return file, err
+		}
+	}
+}
+
+// lockFolder is the machine's folder for locks where every user may make one, else its folder for temporary files. The service's image
+// has neither: there the service sees only itself, and takes its own folder.
+func lockFolder(own string) string {
+	const forAll = fs.ModeSticky | 0o002
+	for _, folder := range []string{"/run/lock", "/tmp"} {
+		if info, err := os.Stat(folder); err == nil && info.IsDir() && info.Mode()&forAll == forAll {
+			return folder
+		}
+	}
+	return own
 }
 
 // engineAddress returns one name for an engine that has several: the way to a socket can lead through links.
 func engineAddress(host string) string {
-	parsed, err := url.Parse(host)
-	if host != "" && (err != nil || parsed.Scheme != "unix") {
+	path := engineSocket(host)
+	if path == "" {
 		return host
-	}
-	path := "/var/run/docker.sock" // the client's default
-	if host != "" {
-		path = parsed.Path
 	}
 	if real, err := filepath.EvalSymlinks(path); err == nil {
 		path = real
 	}
 	return "unix://" + path
+}
+
+// engineSocket is the path of the engine's socket, "" when it has none.
+func engineSocket(host string) string {
+	if host == "" {
+		return "/var/run/docker.sock" // the client's default
+	}
+	parsed, err := url.Parse(host)
+	if err != nil || parsed.Scheme != "unix" {
+		return ""
+	}
+	return parsed.Path
 }

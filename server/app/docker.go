@@ -3,7 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
-	"net"
+	"io"
 	"net/netip"
 	"net/url"
 	"os"
@@ -24,7 +24,7 @@ import (
 // machine is what the docker runtime needs: the records, the claim on the instance, the engine.
 type machine struct {
 	store   *store.Store
-	claimed net.Listener
+	claimed io.Closer
 	engine  engine.Engine
 }
 
@@ -100,7 +100,10 @@ func hostOptions(cfg config.Config) (host.Options, error) {
 		PublishIP:              publish,
 		EngineHost:             reach,
 		EndpointHost:           cfg.Docker.HostIP,
+		NoHostVolumes:          !cfg.Storage.HostVolumes,
 		AllowedHostPaths:       cfg.Storage.AllowedHostPaths,
+		OwnPaths:               cfg.OwnPaths(),
+		PinFolder:              pinFolder(cfg),
 		TerminatedRetention:    cfg.Server.TerminatedRetention.Duration(),
 		FailedPendingRetention: cfg.Environment.PendingFailureTTL.Duration(),
 	}, nil

@@ -75,9 +75,12 @@ type Options struct {
 	// commas between; empty means the pod's own.
 	EgressImage, EgressUpstream string
 	// NewGuard returns a client of the sidecar at an address.
-	NewGuard         func(host string) Guard
-	Security         Security
-	Placement        Placement
+	NewGuard  func(host string) Guard
+	Security  Security
+	Placement Placement
+	// NoHostVolumes refuses every volume from a node. AllowedHostPaths are the folders of nodes that volumes may come from; empty means any,
+	// for administrators.
+	NoHostVolumes    bool
 	AllowedHostPaths []string
 	// TerminatedRetention is how long the record of an ended sandbox stays readable.
 	TerminatedRetention time.Duration

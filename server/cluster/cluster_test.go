@@ -104,8 +104,8 @@ func TestCreateMakesAPodsTemplate(t *testing.T) {
 	if install := pod.InitContainers[1]; !slices.Equal(install.Command, []string{"/opt/sandbox/execd", "install", "/target"}) {
 		t.Errorf("execd comes by %q", install.Command)
 	}
-	if mount := main.VolumeMounts[1]; mount.MountPath != "/mnt/data" || !mount.ReadOnly || mount.SubPath != "sub" ||
-		pod.Volumes[1].HostPath.Path != "/data/x" || pod.Volumes[2].PersistentVolumeClaim.ClaimName != "my.claim" {
+	if mount := main.VolumeMounts[1]; mount.MountPath != "/mnt/data" || !mount.ReadOnly || mount.SubPath != "x/sub" ||
+		pod.Volumes[1].HostPath.Path != "/data" || pod.Volumes[2].PersistentVolumeClaim.ClaimName != "my.claim" {
 		t.Errorf("volumes %+v, mounts %+v", pod.Volumes, main.VolumeMounts)
 	}
 	if *b.Spec.TTLSecondsAfterFinished != 3600 || b.Spec.ExpireTime.Time.Before(sandbox.ExpiresAt) {
@@ -137,6 +137,29 @@ func value(env []corev1.EnvVar, name string) string {
 		}
 	}
 	return ""
+}
+
+// TestHostPathsOfNodes: whatever the list says, what a node is reached by is not mounted; without a list host paths are for
+// administrators; and with host volumes switched off for nobody.
+func TestHostPathsOfNodes(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	open := s.replica(t, func(o *cluster.Options) { o.AllowedHostPaths = nil })
+	create := func(c *cluster.Cluster, path string, role lifecycle.Role) error {
+		spec := sampleSpec()
+		spec.Volumes = []lifecycle.Volume{{Name: "x", HostPath: path, MountPath: "/x"}}
+		_, err := c.Create(t.Context(), spec, lifecycle.CreateOptions{Role: role})
+		return err
+	}
+	for _, path := range []string{"/proc", "/sys/fs", "/run", "/run/containerd/containerd.sock", "/var/run/docker.sock", "/var", "/var/lib/kubelet/pods", "/etc/kubernetes"} {
+		refuses(t, create(open, path, lifecycle.RoleAdmin), lifecycle.KindInvalid, "volumes[0].host.path", lifecycle.RuleNever)
+	}
+	refuses(t, create(open, "/srv", lifecycle.RoleUser), lifecycle.KindForbidden, "volumes[0].host", "storage.allowed_host_paths")
+	if err := create(open, "/srv", lifecycle.RoleAdmin); err != nil {
+		t.Errorf("an administrator, without a list: %v", err)
+	}
+	closed := s.replica(t, func(o *cluster.Options) { o.NoHostVolumes = true })
+	refuses(t, create(closed, "/srv", lifecycle.RoleAdmin), lifecycle.KindInvalid, "volumes[0].host.path", "storage.host_volumes")
 }
 
 func TestRefusals(t *testing.T) {

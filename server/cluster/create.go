@@ -34,6 +34,9 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	if err := spec.Validate(); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
+	if err := c.hostPaths().CheckVolumes(spec.Volumes, options.Role); err != nil {
+		return lifecycle.Sandbox{}, err
+	}
 	b, secret, err := c.newBatch(ctx, spec, options)
 	if err != nil {
 		return lifecycle.Sandbox{}, err

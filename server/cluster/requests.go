@@ -270,3 +270,8 @@ func isID(id string) bool {
 	}
 	return true
 }
+
+// Ready returns an error of KindUnavailable when the API server does not answer.
+func (c *Cluster) Ready(ctx context.Context) error {
+	return explain(c.api.List(ctx, &v1alpha1.BatchSandboxList{}, client.InNamespace(c.Namespace), client.Limit(1)))
+}

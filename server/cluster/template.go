@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"maps"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -234,19 +235,30 @@ func requirements(limits lifecycle.ResourceLimits) (corev1.ResourceRequirements,
 	return corev1.ResourceRequirements{Requests: list, Limits: list.DeepCopy()}, nil
 }
 
-// volumes are those that a client asks for. A host's path is compared as it is written: it lies on a node that is not chosen yet, so what
-// symbolic links make of it there cannot be known.
+// ownPaths of a node are what whoever can write to them has the node by, and what holds the data of its pods.
+var ownPaths = []string{
+	"/etc/kubernetes", "/run/containerd", "/run/crio", "/run/cri-dockerd.sock", "/run/docker", "/run/docker.sock", "/run/k3s", "/run/podman",
+	"/var/lib/containerd", "/var/lib/containers", "/var/lib/docker", "/var/lib/etcd", "/var/lib/kubelet", "/var/lib/rancher",
+	"/var/run/containerd", "/var/run/crio", "/var/run/cri-dockerd.sock", "/var/run/docker", "/var/run/docker.sock", "/var/run/podman",
+}
+
+// hostPaths are the rules for paths of nodes.
+func (c *Cluster) hostPaths() lifecycle.HostPaths {
+	return lifecycle.HostPaths{None: c.NoHostVolumes, Allowed: c.AllowedHostPaths, Never: ownPaths}
+}
+
+// volumes are those that a client asks for, whose host paths break no rule as they are written. They lie on a node that is not chosen yet,
+// where a sandbox that can write to one may have put a symbolic link. So only a folder that no sandbox can exchange is mounted as a host path;
+// what lies below it is a sub path, whose links the kubelet follows within that folder alone.
 func (c *Cluster) volumes(wanted []lifecycle.Volume) (volumes []corev1.Volume, mounts []corev1.VolumeMount, err error) {
 	for i, v := range wanted {
 		name := volumeName(v, i)
 		source := corev1.VolumeSource{}
 		switch {
 		case v.HostPath != "":
-			if !lifecycle.PathAllowed(v.HostPath, c.AllowedHostPaths) {
-				return nil, nil, lifecycle.Invalidf("volumes[%d].host.path: %q is not below any of storage.allowed_host_paths", i, v.HostPath)
-			}
 			kind := corev1.HostPathDirectory
-			source.HostPath = &corev1.HostPathVolumeSource{Path: v.HostPath, Type: &kind}
+			anchor, rest := c.hostPaths().Anchor(path.Join(v.HostPath, v.SubPath))
+			source.HostPath, v.SubPath = &corev1.HostPathVolumeSource{Path: anchor, Type: &kind}, rest
 		case !isResourceName(v.ClaimName):
 			return nil, nil, lifecycle.Invalidf("volumes[%d].pvc.claimName: %q must be at most 253 lower-case letters, digits, '-' and '.', as names of claims are on a cluster", i, v.ClaimName)
 		default:

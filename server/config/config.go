@@ -8,7 +8,10 @@
 // callers pass in what they have.
 package config
 
-import "slices"
+import (
+	"path/filepath"
+	"slices"
+)
 
 // Config is the complete configuration of one lifecycle service.
 type Config struct {
@@ -22,6 +25,21 @@ type Config struct {
 
 	// Environment comes from environment variables and has no place in the file.
 	Environment Environment `toml:"-"`
+	// File is where the configuration was read from, absolute; empty when it was not read from a file, or that is not known.
+	File string `toml:"-"`
+}
+
+// OwnPaths returns the files and folders of the service itself, absolute and clean: its records, keys, logs and settings.
+func (c Config) OwnPaths() []string {
+	var paths []string
+	for _, path := range []string{
+		c.File, c.Server.DataDir, c.Server.APIKeyFile, c.Server.SigningKey, c.Server.AuditLog, c.Docker.SeccompProfile, c.Kubernetes.KubeconfigPath,
+	} {
+		if filepath.IsAbs(path) {
+			paths = append(paths, filepath.Clean(path))
+		}
+	}
+	return paths
 }
 
 // Default returns the documented defaults; where the document has none but shows
@@ -35,7 +53,7 @@ func Default(env func(string) string) Config {
 		Docker:      defaultDocker(),
 		Egress:      Egress{Upstream: []string{}},
 		Ingress:     Ingress{Mode: IngressDirect},
-		Storage:     Storage{AllowedHostPaths: []string{}},
+		Storage:     Storage{HostVolumes: true, AllowedHostPaths: []string{}},
 		Kubernetes:  defaultKubernetes(),
 		Environment: defaultEnvironment(),
 	}

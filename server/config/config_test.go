@@ -3,6 +3,8 @@ package config_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"sandbox.internal/server/config"
@@ -125,15 +127,16 @@ func TestWarnings(t *testing.T) {
 		server string
 		want   []string
 	}{
-		"no key": {"", []string{"no API key is configured (server.api_key, server.keys): everyone who reaches the service controls it"}},
+		"no key, loopback":                                 {`host = "127.0.0.1"`, []string{"no API key is configured (server.api_key, server.keys): every user and program of this machine controls the service"}},
+		"no key, every address":                            {"", nil}, // Exposed has that
 		"row lifecycle/authentication/rule 4: a short key": {`api_key = "hunter2"`, []string{"server.api_key is shorter than the advised 32 characters"}},
 		"row lifecycle/authentication/rule 4: a long key":  {long, nil},
-		"host network": {network("[docker]\nnetwork_mode = \"host\""), []string{"docker.network_mode is host: a sandbox reaches everything that listens on this host, on 127.0.0.1 too, and there is one sandbox at a time"}},
-		"unenforced":   {network("[docker]\nallow_unenforced_limits = true"), []string{"docker.allow_unenforced_limits is true: the service starts even when limits of sandboxes have no effect"}},
-		"gateway":      {network("[ingress.gateway]\naddress = \"gate.example:80\"\nroute.mode = \"uri\""), []string{"the section [ingress.gateway] has no effect: ingress.mode is direct"}},
-		"wildcard":     {network("[ingress.gateway]\naddress = \"*.gate.example\"\nroute.mode = \"wildcard\""), []string{"the section [ingress.gateway] has no effect: ingress.mode is direct"}},
-		"cluster":      {network("[kubernetes]\nkubeconfig_path = \"/k\"\nnamespace = \"n\""), []string{"the section [kubernetes] has no effect: runtime.type is docker"}},
-		"only digests": {`keys = [{name = "ci", role = "user", sha256 = "` + digestA + `"}]`, nil},
+		"host network":                                     {network("[docker]\nnetwork_mode = \"host\""), []string{"docker.network_mode is host: a sandbox reaches everything that listens on this host, on 127.0.0.1 too, and there is one sandbox at a time"}},
+		"unenforced":                                       {network("[docker]\nallow_unenforced_limits = true"), []string{"docker.allow_unenforced_limits is true: the service starts even when limits of sandboxes have no effect"}},
+		"gateway":                                          {network("[ingress.gateway]\naddress = \"gate.example:80\"\nroute.mode = \"uri\""), []string{"the section [ingress.gateway] has no effect: ingress.mode is direct"}},
+		"wildcard":                                         {network("[ingress.gateway]\naddress = \"*.gate.example\"\nroute.mode = \"wildcard\""), []string{"the section [ingress.gateway] has no effect: ingress.mode is direct"}},
+		"cluster":                                          {network("[kubernetes]\nkubeconfig_path = \"/k\"\nnamespace = \"n\""), []string{"the section [kubernetes] has no effect: runtime.type is docker"}},
+		"only digests":                                     {`keys = [{name = "ci", role = "user", sha256 = "` + digestA + `"}]`, nil},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -142,5 +145,47 @@ func TestWarnings(t *testing.T) {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+func TestExposed(t *testing.T) {
+	for name, test := range map[string]struct {
+		settings string
+		words    []string // none when it is not exposed
+	}{
+		"open":           {"", []string{"0.0.0.0", "server.host", "server.api_key", "as root"}},
+		"a list":         {"[storage]\nallowed_host_paths = [\"/srv\"]", []string{"server.api_key"}},
+		"loopback":       {"[server]\nhost = \"::1\"", nil},
+		"a digest alone": {"[[server.keys]]\nname = \"ci\"\nrole = \"user\"\nsha256 = \"" + digestA + "\"", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := load(t, minimal+test.settings, home).Exposed()
+			if (got != "") != (test.words != nil) || strings.Contains(got, "as root") != slices.Contains(test.words, "as root") {
+				t.Errorf("got %q", got)
+			}
+			for _, word := range test.words {
+				if !strings.Contains(got, word) {
+					t.Errorf("%q is not in %q", word, got)
+				}
+			}
+		})
+	}
+}
+
+// TestOwnPaths: everything that the service keeps or is told in files.
+func TestOwnPaths(t *testing.T) {
+	c := valid()
+	c.File, c.Server.DataDir, c.Server.APIKeyFile, c.Server.SigningKey, c.Server.AuditLog = "/a", "/b", "/c", "/d", "/e/"
+	c.Docker.SeccompProfile, c.Kubernetes.KubeconfigPath = config.SeccompUnconfined, ""
+	if got, want := c.OwnPaths(), []string{"/a", "/b", "/d", "/c", "/e"}; !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestHostVolumesAndAList(t *testing.T) {
+	c := valid()
+	c.Storage = config.Storage{AllowedHostPaths: []string{"/srv"}}
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "storage.allowed_host_paths: must be empty while storage.host_volumes is false") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -45,7 +45,7 @@ var documented = map[string]any{
 // extensions are our own keys.
 var extensions = []string{
 	"server.api_key_file", "server.data_dir", "server.instance", "server.terminated_retention", "server.max_connections", "server.audit_log", "server.signing_key", "server.debug_address",
-	"docker.allow_unenforced_limits", "egress.upstream", "kubernetes.provision_timeout",
+	"docker.allow_unenforced_limits", "storage.host_volumes", "egress.upstream", "kubernetes.provision_timeout",
 	"kubernetes.runtime_class", "kubernetes.priority_class", "kubernetes.node_selector", "kubernetes.ephemeral_storage",
 	"kubernetes.tolerations.key", "kubernetes.tolerations.operator", "kubernetes.tolerations.value", "kubernetes.tolerations.effect",
 	"kubernetes.tolerations.toleration_seconds",
@@ -77,10 +77,13 @@ func TestDefaultsAreTheDocuments(t *testing.T) {
 	}
 }
 
+// TestInitLoadsToTheDefaults but for what keeps the service closed.
 func TestInitLoadsToTheDefaults(t *testing.T) {
 	want := config.Default(home)
 	want.Runtime = config.Runtime{Type: config.RuntimeDocker, ExecdImage: "sandbox/execd:dev"}
-	if got := load(t, string(config.Init()), home); !reflect.DeepEqual(got, want) {
+	const key = "0123456789abcdef0123456789abcdef"
+	want.Server.Host, want.Server.APIKey, want.Storage.HostVolumes = "127.0.0.1", key, false // closed
+	if got := load(t, string(config.Init(key)), home); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }
@@ -88,7 +91,7 @@ func TestInitLoadsToTheDefaults(t *testing.T) {
 func TestInitShowsEveryKey(t *testing.T) {
 	// A setting that is off has no space after its "#"; prose has one.
 	off := regexp.MustCompile(`(?m)^#([a-z\[])`)
-	shown := leaves(t, off.ReplaceAllString(string(config.Init()), "$1"))
+	shown := leaves(t, off.ReplaceAllString(string(config.Init("key")), "$1"))
 	got, want := slices.Sorted(maps.Keys(shown)), slices.Sorted(slices.Values(config.Keys()))
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
@@ -151,7 +154,7 @@ func TestPrintMasksTheKeyAndTheMaskDoesNotLoad(t *testing.T) {
 // FuzzLoad holds that no file makes Load panic, that every problem names the
 // file, and that what loads also prints and loads back.
 func FuzzLoad(f *testing.F) {
-	f.Add(string(config.Init()))
+	f.Add(string(config.Init("key")))
 	f.Add(minimal + "[[server.keys]]\nname = \"a\"\n[server.keys.x]\n[server.keys.x]\n")
 	f.Add(minimal + "[server]\nkeys = [{name = 'a', name = 'b'}]\nport = 1979-05-27")
 	f.Add("a.b.c = null\n[a]\n[[a.b]]\n\"\" = [[[1, {}], # x\n]]")

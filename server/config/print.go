@@ -39,7 +39,9 @@ func Print(w io.Writer, c Config) error {
 //go:embed example.toml
 var example string
 
-// Init returns a commented example file with every key. Loaded as it is, it
-// gives the defaults and a docker runtime with the execd image that
-// `make images` builds.
-func Init() []byte { return []byte(example) }
+// Init returns a commented example file with every key. It gives the defaults and a
+// docker runtime with the execd image that `make images` builds, but is closed: it
+// demands apiKey, listens on 127.0.0.1 and lets no path of the host be mounted.
+func Init(apiKey string) []byte {
+	return bytes.Replace([]byte(example), []byte("API_KEY"), []byte(apiKey), 1)
+}

@@ -78,6 +78,11 @@ func isLoopbackAddress(s string) bool {
 	if n, errPort := strconv.ParseUint(port, 10, 16); err != nil || errPort != nil || strconv.FormatUint(n, 10) != port {
 		return false
 	}
+	return isLoopback(host)
+}
+
+// isLoopback reports whether a host is an address that only this machine reaches.
+func isLoopback(host string) bool {
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }

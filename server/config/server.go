@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -183,10 +184,25 @@ func (s Server) checkAPIKey(p *problems) {
 // notHeaderSafe reports characters that a header value loses or cannot carry.
 func notHeaderSafe(r rune) bool { return r <= ' ' || r > '~' }
 
+func (s Server) hasKey() bool { return s.APIKey != "" || len(s.Keys) > 0 }
+
+// Exposed returns what it means that the service listens on other addresses than loopback and demands no key; "" when it does not.
+func (c Config) Exposed() string {
+	if c.Server.hasKey() || isLoopback(c.Server.Host) {
+		return ""
+	}
+	means := "everyone who reaches it can run programs on this machine, and read and end every sandbox"
+	if c.Storage.HostVolumes && len(c.Storage.AllowedHostPaths) == 0 {
+		means += "; since storage.allowed_host_paths is empty, they can also read and change files of this machine, as root"
+	}
+	return fmt.Sprintf("the service listens on %s (server.host) and demands no API key (server.api_key, server.keys): %s. "+
+		"Set a key, or listen on 127.0.0.1", c.Server.Host, means)
+}
+
 func (s Server) warnings() []string {
 	var w []string
-	if s.APIKey == "" && len(s.Keys) == 0 {
-		w = append(w, "no API key is configured (server.api_key, server.keys): everyone who reaches the service controls it")
+	if !s.hasKey() && isLoopback(s.Host) {
+		w = append(w, "no API key is configured (server.api_key, server.keys): every user and program of this machine controls the service")
 	}
 	if s.APIKey != "" && len(s.APIKey) < minAPIKeyLength {
 		w = append(w, "server.api_key is shorter than the advised 32 characters")

@@ -8,8 +8,10 @@ import (
 
 // Storage is the section [storage]: what sandboxes may mount.
 type Storage struct {
+	// HostVolumes says whether sandboxes may mount paths of the host at all.
+	HostVolumes bool `toml:"host_volumes"`
 	// AllowedHostPaths are the absolute folders that bind mounts may lie in;
-	// empty allows all.
+	// empty allows all, to administrators.
 	AllowedHostPaths []string `toml:"allowed_host_paths"`
 }
 
@@ -24,6 +26,9 @@ func (s *Storage) normalise() {
 }
 
 func (s Storage) check(p *problems) {
+	if !s.HostVolumes && len(s.AllowedHostPaths) > 0 {
+		p.add("storage.allowed_host_paths", "must be empty while storage.host_volumes is false (got %q)", s.AllowedHostPaths)
+	}
 	for i, path := range s.AllowedHostPaths {
 		if !filepath.IsAbs(path) || filepath.Clean(path) != path {
 			p.add(fmt.Sprintf("storage.allowed_host_paths[%d]", i),

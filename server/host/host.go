@@ -68,8 +68,15 @@ type Options struct {
 	EngineHost string
 	// EndpointHost is the host in endpoints; empty means the one that the client reached the service on.
 	EndpointHost string
-	// AllowedHostPaths are the folders of the host that volumes may come from; empty means any.
+	// NoHostVolumes refuses every volume from the host.
+	NoHostVolumes bool
+	// AllowedHostPaths are the folders of the host that volumes may come from; empty means any, for administrators.
 	AllowedHostPaths []string
+	// OwnPaths are the files and folders of the service itself, absolute and clean, which no volume may show.
+	OwnPaths []string
+	// PinFolder is a folder of the service's own in which host paths are pinned while a container with them is started, so that no other
+	// process can exchange them after they were checked. Empty means that the engine does not see what this process mounts.
+	PinFolder string
 	// TerminatedRetention and FailedPendingRetention are for how long the record of an ended sandbox can be read.
 	TerminatedRetention    time.Duration
 	FailedPendingRetention time.Duration
@@ -88,6 +95,8 @@ const (
 	sweepInterval = time.Minute
 	// concurrentStarts bounds how many containers are created and started at once: an engine that is asked for more answers later, not faster.
 	concurrentStarts = 16
+	// concurrentLooks bounds how many containers are inspected at once: when the engine comes back, every sandbox wants to know.
+	concurrentLooks = 16
 	// progressInterval is how often progress of one kind becomes an event, which costs a durable write; the status shows every step.
 	progressInterval = 5 * time.Second
 	// retryUntold is how often a change that could not be made durable is tried again.
@@ -104,10 +113,14 @@ type Host struct {
 	since  time.Time // when the host was started
 	prober *prober
 	starts chan struct{}
+	looks  chan struct{} // bounds the inspections that are under way
+
+	hostPaths lifecycle.HostPaths
+	pins      bool // host paths are pinned in PinFolder
 
 	registry registry
 	bulletin bulletin
-	keys     sync.Mutex // serialises creates that carry an idempotency key
+	keys     keyTurns
 	slot     sync.Mutex // serialises creates while there is one sandbox at a time
 	creating sync.RWMutex
 
@@ -125,7 +138,7 @@ var _ lifecycle.Backend = (*Host)(nil)
 // Start proves that the engine answers and enforces limits, makes execd available, takes up every sandbox of the store and of the engine where it
 // stands, and returns a host that serves. ctx bounds the start only.
 func Start(ctx context.Context, options Options) (*Host, error) {
-	h := &Host{Options: options, prober: newProber(), starts: make(chan struct{}, concurrentStarts)}
+	h := &Host{Options: options, prober: newProber(), starts: make(chan struct{}, concurrentStarts), looks: make(chan struct{}, concurrentLooks)}
 	if h.Observer == nil {
 		h.Observer = blind{}
 	}
@@ -137,6 +150,14 @@ func Start(ctx context.Context, options Options) (*Host, error) {
 	var err error
 	if h.info, err = h.Engine.Info(ctx); err != nil {
 		return nil, fmt.Errorf("ask the container engine: %w", err)
+	}
+	h.hostPaths = hostPathRules(options, h.info)
+	if h.PinFolder != "" {
+		if h.PinFolder, err = preparePins(h.PinFolder); err != nil {
+			h.Logger.Warn().Err(err).Msg("host paths cannot be pinned: whoever can write to a folder above one could exchange it while a sandbox is started")
+		} else {
+			h.pins = true
+		}
 	}
 	h.Logger.Info().Str("engine", h.info.Name).Str("version", h.info.Version).Str("cgroup", h.info.CgroupVersion).
 		Int("cpus", h.info.CPUs).Int64("memory_bytes", h.info.MemoryBytes).Msg("container engine answers")
@@ -171,10 +192,21 @@ func (h *Host) Close() {
 	h.prober.close()
 }
 
-// Ping returns an error when the engine does not answer.
-func (h *Host) Ping(ctx context.Context) error {
-	_, err := h.Engine.Info(ctx)
-	return err
+// Ready returns an error of KindUnavailable when the engine or the store does not answer.
+func (h *Host) Ready(ctx context.Context) error {
+	if _, err := h.Engine.Info(ctx); err != nil {
+		return notReady("the container engine", err)
+	}
+	// A change that changes nothing: it shows that the store can still be written to.
+	if err := h.Store.PurgeKeys(ctx, time.Unix(0, 0)); err != nil {
+		return notReady("the store", err)
+	}
+	return nil
+}
+
+func notReady(what string, err error) error {
+	unavailable := &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: what + " does not answer", RetryAfter: 1}
+	return fmt.Errorf("%w: %w", unavailable, err)
 }
 
 // daemonVolume returns the name of the volume that holds execd, and fills it first when that has not been done.

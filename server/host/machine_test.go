@@ -201,6 +201,8 @@ const (
 	callInsert = "Insert"
 	callSave   = "Save"
 	callForget = "Forget"
+
+	callPurgeKeys = "PurgeKeys"
 )
 
 var errDisk = errors.New("the disk is gone")
@@ -267,6 +269,16 @@ func (s *watchedStore) Forget(ctx context.Context, id string, events ...lifecycl
 		return err
 	}
 	return s.Store.Forget(ctx, id, events...)
+}
+
+func (s *watchedStore) PurgeKeys(ctx context.Context, notBefore time.Time) error {
+	s.mu.Lock()
+	err := s.faults[callPurgeKeys]
+	s.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return s.Store.PurgeKeys(ctx, notBefore)
 }
 
 func kindOf(err error) lifecycle.Kind {

@@ -166,6 +166,14 @@ func (a *actor) launch(ctx context.Context, record lifecycle.Record) error {
 	if err != nil {
 		return err
 	}
+	if err := a.host.ownVolumes(ctx, record); err != nil {
+		return err
+	}
+	release, err := a.host.pinAll(record, spec.Mounts)
+	if err != nil {
+		return err
+	}
+	defer release()
 	a.tell(lifecycle.ReasonContainerStarting, "the container is being started")
 	// These two calls are seen through even when the sandbox is deleted meanwhile: only then is it known what there is to remove.
 	// When the service stops they are broken off: the next start finds out what came of them.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -212,4 +213,52 @@ func TestForgettingIsRepeated(t *testing.T) {
 	m.host.Close()
 	m.start()
 	m.awaitForgotten("ended")
+}
+
+// TestInspectionsAreBounded: when the engine comes back every sandbox wants to know what became of its container, and the engine is not
+// asked for all of them at once.
+func TestInspectionsAreBounded(t *testing.T) {
+	const sandboxes, atMost = 60, 16
+	m := newMachine(t)
+	for i := range sandboxes {
+		r := m.record(fmt.Sprintf("s%02d", i), lifecycle.StateRunning)
+		m.had(r, engine.StatusRunning)
+	}
+	m.start()
+	eventually(t, func() bool { return m.engine.count(callInspect) >= sandboxes }, func() any { return m.engine.count(callInspect) })
+	var now, most, asked atomic.Int32
+	m.engine.failBefore(callInspect, func(context.Context, string) error {
+		for running := now.Add(1); ; {
+			seen := most.Load()
+			if running <= seen || most.CompareAndSwap(seen, running) {
+				break
+			}
+		}
+		time.Sleep(5 * time.Millisecond) // so that those that may overlap do
+		now.Add(-1)
+		asked.Add(1)
+		return nil
+	})
+	m.engine.hangUp()
+	eventually(t, func() bool { return asked.Load() >= sandboxes }, func() any { return asked.Load() })
+	if most.Load() > atMost {
+		t.Errorf("%d inspections at once, want at most %d", most.Load(), atMost)
+	}
+}
+
+// TestReady: the service is ready while the engine and the store answer, and says which does not.
+func TestReady(t *testing.T) {
+	m := newMachine(t).start()
+	if err := m.host.Ready(t.Context()); err != nil {
+		t.Errorf("both answer: %v", err)
+	}
+	m.store.fail(callPurgeKeys, errDisk)
+	if err := m.host.Ready(t.Context()); kindOf(err) != lifecycle.KindUnavailable || !strings.Contains(err.Error(), "the store") {
+		t.Errorf("without a store: %v", err)
+	}
+	m.store.fail(callPurgeKeys, nil)
+	m.engine.failBefore(callInfo, func(context.Context, string) error { return engine.ErrUnavailable })
+	if err := m.host.Ready(t.Context()); kindOf(err) != lifecycle.KindUnavailable || !strings.Contains(err.Error(), "engine") {
+		t.Errorf("without an engine: %v", err)
+	}
 }

@@ -31,14 +31,18 @@ func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycl
 	}
 	var key *lifecycle.IdempotencyKey
 	if options.IdempotencyKey != "" {
-		h.keys.Lock()
-		defer h.keys.Unlock()
+		// The next request with the same key waits until this one's answer is known; others do not.
+		done, err := h.keys.take(ctx, keyTurn{options.Owner, options.IdempotencyKey})
+		if err != nil {
+			return lifecycle.Sandbox{}, err
+		}
+		defer done()
 		key = &lifecycle.IdempotencyKey{Owner: options.Owner, Key: options.IdempotencyKey, Digest: spec.Digest(), CreatedAt: h.Clock().UTC()}
 		if first, found, err := h.createdBefore(ctx, *key); found || err != nil {
 			return first, err
 		}
 	}
-	if err := h.possible(spec); err != nil {
+	if err := h.possible(ctx, spec, options); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
 	if h.HostNetwork {
@@ -48,7 +52,7 @@ func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycl
 			return lifecycle.Sandbox{}, err
 		}
 	}
-	record, err := h.newRecord(spec, options.Owner)
+	record, err := h.newRecord(spec, options)
 	if err != nil {
 		return lifecycle.Sandbox{}, err
 	}
@@ -72,17 +76,12 @@ func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycl
 	return record.Sandbox, nil
 }
 
-// possible refuses what this host does not offer.
-func (h *Host) possible(spec lifecycle.Spec) error {
+// possible refuses what this host does not offer, and what it does not offer to the caller.
+func (h *Host) possible(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) error {
 	if !spec.NetworkPolicy.Empty() && (h.HostNetwork || h.EgressImage == "") {
 		return lifecycle.Invalidf("networkPolicy: a network policy requires bridge mode and egress image configuration (docker.network_mode and egress.image)")
 	}
-	for i, v := range spec.Volumes {
-		if _, err := h.mount(i, v); err != nil {
-			return err
-		}
-	}
-	return nil
+	return h.checkVolumes(ctx, spec.Volumes, options.Owner, options.Role)
 }
 
 // createdBefore returns the sandbox that an earlier request with this key created.
@@ -101,7 +100,7 @@ func (h *Host) createdBefore(ctx context.Context, key lifecycle.IdempotencyKey) 
 	return sandbox, true, nil
 }
 
-func (h *Host) newRecord(spec lifecycle.Spec, owner string) (lifecycle.Record, error) {
+func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) (lifecycle.Record, error) {
 	token, err := newToken()
 	if err != nil {
 		return lifecycle.Record{}, err
@@ -121,7 +120,7 @@ func (h *Host) newRecord(spec lifecycle.Spec, owner string) (lifecycle.Record, e
 			Entrypoint: spec.Entrypoint,
 			CreatedAt:  now,
 			ExpiresAt:  now.Add(spec.Timeout),
-			Owner:      owner,
+			Owner:      options.Owner,
 			Extensions: extensions,
 			Status: lifecycle.Status{
 				State:            lifecycle.StatePending,
@@ -131,6 +130,7 @@ func (h *Host) newRecord(spec lifecycle.Spec, owner string) (lifecycle.Record, e
 			},
 		},
 		Spec:        spec,
+		ByAdmin:     options.Role == lifecycle.RoleAdmin,
 		NeedsAuth:   spec.Auth != nil,
 		Token:       token,
 		Sidecar:     sidecar,

@@ -1,58 +1,113 @@
 package host
 
 import (
+	"context"
+	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
+	"time"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
 )
 
-// mount returns where a volume really comes from. Symbolic links are resolved before a path is compared with the allowed ones,
-// and what is mounted is the resolved path. It returns an Error of KindInvalid that names the volume.
-func (h *Host) mount(i int, v lifecycle.Volume) (engine.Mount, error) {
-	mount := engine.Mount{Target: v.MountPath, ReadOnly: v.ReadOnly, Volume: v.ClaimName}
-	if v.ClaimName != "" {
-		mount.SubPath = v.SubPath
-		return mount, nil
+const (
+	// labelOwner is on named volumes that the service made: the name of the API key that used the volume first. With labelInstance it
+	// says whose it is.
+	labelOwner = lifecycle.LabelPrefix + "owner"
+	// labelShared with the value "true" is on named volumes that every key may mount. It comes from whoever made the volume at the engine.
+	labelShared = lifecycle.LabelPrefix + "shared"
+	// labelsTimeout is how long a create waits for the engine's answer whose a named volume is.
+	labelsTimeout = 5 * time.Second
+)
+
+// checkVolumes refuses volumes that the caller may not have: what the rules forbid as it is written, then what the disk shows, then what
+// belongs to another key. While the engine does not answer, the last is left to the launch.
+func (h *Host) checkVolumes(ctx context.Context, volumes []lifecycle.Volume, owner string, role lifecycle.Role) error {
+	if err := h.hostPaths.CheckVolumes(volumes, role); err != nil {
+		return err
 	}
-	base, err := filepath.EvalSymlinks(v.HostPath)
-	if err != nil {
-		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].host.path: %q does not exist on the host", i, v.HostPath)
+	for i, v := range volumes {
+		if _, err := h.mount(i, v); err != nil {
+			return err
+		}
+		if v.ClaimName == "" || role == lifecycle.RoleAdmin {
+			continue
+		}
+		soon, cancel := context.WithTimeout(ctx, labelsTimeout)
+		labels, err := h.Engine.VolumeLabels(soon, v.ClaimName)
+		cancel()
+		switch {
+		case errors.Is(err, engine.ErrNotFound), errors.Is(err, engine.ErrUnavailable), ctx.Err() == nil && soon.Err() == context.DeadlineExceeded:
+		case err != nil:
+			return fmt.Errorf("look for volume %q: %w", v.ClaimName, err)
+		case !h.mayMount(labels, owner):
+			return notYours(i, v)
+		}
 	}
-	resolved, err := filepath.EvalSymlinks(filepath.Join(base, v.SubPath))
-	if err != nil {
-		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].subPath: %q does not exist below %q", i, v.SubPath, v.HostPath)
-	}
-	if !lifecycle.PathAllowed(resolved, []string{base}) {
-		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].subPath: %q leads out of %q", i, v.SubPath, v.HostPath)
-	}
-	if resolved == "/" {
-		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].host.path: %q is the host's root, which cannot be mounted", i, v.HostPath)
-	}
-	if !lifecycle.PathAllowed(resolved, h.AllowedHostPaths) {
-		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].host.path: %q is not below any of storage.allowed_host_paths", i, v.HostPath)
-	}
-	mount.HostPath = resolved
-	return mount, nil
+	return nil
 }
 
-// unmoved resolves the host's paths once more, after the engine has mounted them: somebody may have put a link in the place of a
-// folder between the look and the mount. Who can exchange it twice in that moment is not found out; only writers of the allowed
-// folders can try.
+// ownVolumes makes the named volumes of a sandbox that do not exist yet its owner's, and refuses those that belong to another key. It is
+// asked again here because only the engine can say which of several sandboxes was first.
+func (h *Host) ownVolumes(ctx context.Context, record lifecycle.Record) error {
+	for i, v := range record.Spec.Volumes {
+		if v.ClaimName == "" {
+			continue
+		}
+		labels, err := h.volumeOf(ctx, v, record.Sandbox.Owner)
+		switch {
+		case errors.Is(err, engine.ErrNotFound): // a folder in a volume that is not there: the engine refuses that
+		case err != nil:
+			return err
+		case !record.ByAdmin && !h.mayMount(labels, record.Sandbox.Owner):
+			return &provisionError{reason: lifecycle.ReasonContainerError, text: notYours(i, v).Error()}
+		}
+	}
+	return nil
+}
+
+func (h *Host) volumeOf(ctx context.Context, v lifecycle.Volume, owner string) (labels map[string]string, err error) {
+	if v.SubPath != "" {
+		return h.Engine.VolumeLabels(ctx, v.ClaimName)
+	}
+	return h.Engine.MakeVolume(ctx, v.ClaimName, map[string]string{labelInstance: h.Instance, labelOwner: owner})
+}
+
+// mayMount reports whether a key that is no administrator's may mount a volume with these labels. A volume without them is not the
+// service's: another program of the engine's host keeps its data there.
+func (h *Host) mayMount(labels map[string]string, owner string) bool {
+	first, owned := labels[labelOwner]
+	return labels[labelShared] == "true" || owned && first == owner && labels[labelInstance] == h.Instance
+}
+
+func notYours(i int, v lifecycle.Volume) *lifecycle.Error {
+	err := lifecycle.Invalidf("volumes[%d].pvc.claimName: volume %q belongs to another API key, or was not made by this service", i, v.ClaimName)
+	err.Kind = lifecycle.KindForbidden
+	return err
+}
+
+// unmoved resolves the host's paths once more, after the engine has mounted them, where they could not be pinned: another process may
+// have put a link in the place of a folder between the check and the mount. A link that was there for that moment only is not found.
 func (h *Host) unmoved(volumes []lifecycle.Volume, mounted []engine.Mount) error {
+	if h.pins {
+		return nil
+	}
 	for i, v := range volumes {
 		if v.HostPath == "" {
 			continue
 		}
 		again, err := h.mount(i, v)
 		if err != nil || !slices.Contains(mounted, again) {
-			return &provisionError{
-				reason: lifecycle.ReasonContainerError,
-				text:   fmt.Sprintf("volumes[%d].host.path: %q was exchanged while the sandbox was being started", i, v.HostPath),
-			}
+			return exchanged(i, v)
 		}
 	}
 	return nil
+}
+
+func exchanged(i int, v lifecycle.Volume) error {
+	return &provisionError{
+		reason: lifecycle.ReasonContainerError,
+		text:   fmt.Sprintf("volumes[%d].host.path: %q %v", i, v.HostPath, errExchanged),
+	}
 }

@@ -2,9 +2,11 @@ package host_test
 
 import (
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"sandbox.internal/server/lifecycle"
@@ -56,19 +58,306 @@ func TestExchangedFolder(t *testing.T) {
 	}
 }
 
-func TestVolumesThatAreNotAllowed(t *testing.T) {
+// asAdmin are the options of a create by an administrator's key.
+var asAdmin = lifecycle.CreateOptions{Role: lifecycle.RoleAdmin}
+
+// hostVolume is spec with one folder of the host.
+func hostVolume(path, subPath string) lifecycle.Spec {
+	wanted := spec()
+	wanted.Volumes = []lifecycle.Volume{{Name: "data", MountPath: "/data", HostPath: path, SubPath: subPath}}
+	return wanted
+}
+
+// TestNeverMounted: whatever the list says, and by whatever name it is asked for.
+func TestNeverMounted(t *testing.T) {
+	root := realTempDir(t)
+	socket, data := filepath.Join(root, "run", "engine.sock"), filepath.Join(root, "data")
+	folders(t, filepath.Join(root, "run"), filepath.Join(data, "inner"), filepath.Join(root, "links"), filepath.Join(root, "bound"), filepath.Join(root, "bound-file"))
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	links := map[string]string{"root": "/", "proc": "/proc", "socket": socket, "run": filepath.Join(root, "run"), "data": data, "up": ".."}
+	for name, target := range links {
+		if err := os.Symlink(target, filepath.Join(root, "links", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bind(t, filepath.Join(root, "run"), filepath.Join(root, "bound"))
+	nested := filepath.Join(root, "nested")
+	folders(t, filepath.Join(nested, "kernel"), filepath.Join(nested, "own"))
+	bind(t, "/proc", filepath.Join(nested, "kernel"))
+	bind(t, filepath.Join(data, "inner"), filepath.Join(nested, "own"))
+
+	for _, list := range [][]string{nil, {"/"}} {
+		m := newMachine(t)
+		m.engine.own = []string{socket}
+		m.options.OwnPaths, m.options.AllowedHostPaths = []string{data}, list
+		m.start()
+		for name, wanted := range map[string]lifecycle.Spec{
+			"/proc":                              hostVolume("/proc", ""),
+			"below /sys":                         hostVolume("/sys/fs", ""),
+			"/dev":                               hostVolume("/dev", ""),
+			"the engine's socket":                hostVolume(socket, ""),
+			"its folder":                         hostVolume(filepath.Dir(socket), ""),
+			"its folder's folder":                hostVolume(root, ""),
+			"by sub path":                        hostVolume(root, "run"),
+			"the service's data":                 hostVolume(data, ""),
+			"below the service's data":           hostVolume(filepath.Join(data, "inner"), ""),
+			"a link to the root":                 hostVolume(filepath.Join(root, "links", "root"), ""),
+			"a link to /proc":                    hostVolume(filepath.Join(root, "links", "proc"), ""),
+			"a link to the socket":               hostVolume(filepath.Join(root, "links", "socket"), ""),
+			"a link to its folder":               hostVolume(filepath.Join(root, "links", "run"), ""),
+			"a link on the way":                  hostVolume(filepath.Join(root, "links", "root", "proc", "sys"), ""),
+			"a link upwards":                     hostVolume(filepath.Join(root, "links", "up"), ""),
+			"a link to the data":                 hostVolume(filepath.Join(root, "links", "data", "inner"), ""),
+			"a second name of the folder":        hostVolume(filepath.Join(root, "bound"), ""),
+			"the socket by that name":            hostVolume(filepath.Join(root, "bound", "engine.sock"), ""),
+			"/proc is mounted below":             hostVolume(nested, ""),
+			"another mount of /proc":             hostVolume(filepath.Join(nested, "kernel", "sys"), ""),
+			"another mount of the service's own": hostVolume(filepath.Join(nested, "own"), ""),
+		} {
+			_, err := m.host.Create(t.Context(), wanted, asAdmin)
+			if kindOf(err) != lifecycle.KindInvalid || !strings.Contains(err.Error(), "volumes[0].") || !strings.Contains(err.Error(), lifecycle.RuleNever) {
+				t.Errorf("list %q, %s: %v", list, name, err)
+			}
+		}
+		if _, err := m.host.Create(t.Context(), hostVolume(filepath.Join(root, "links"), ""), asAdmin); err != nil {
+			t.Errorf("list %q, a folder beside them: %v", list, err)
+		}
+	}
+}
+
+// TestSocketsAreNotMounted: whatever listens there, its protocol is for the host's own programs.
+func TestSocketsAreNotMounted(t *testing.T) {
+	socket := filepath.Join(realTempDir(t), "other.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	_, err = newMachine(t).start().host.Create(t.Context(), hostVolume(socket, ""), asAdmin)
+	if kindOf(err) != lifecycle.KindInvalid || !strings.Contains(err.Error(), "volumes[0].host.path") {
+		t.Errorf("a socket: %v", err)
+	}
+}
+
+// TestRefusalsDoNotShowTheDisk: what lies outside the list is refused in the same words whether it exists or not, also when a link in an
+// allowed folder, which a sandbox can make, leads there.
+func TestRefusalsDoNotShowTheDisk(t *testing.T) {
+	root := realTempDir(t)
+	allowed, outside := filepath.Join(root, "allowed"), filepath.Join(root, "outside")
+	folders(t, allowed, outside)
+	m := newMachine(t)
+	m.options.AllowedHostPaths = []string{allowed}
+	m.start()
+	refusal := func(wanted lifecycle.Spec) string {
+		t.Helper()
+		_, err := m.host.Create(t.Context(), wanted, asAdmin)
+		if kindOf(err) != lifecycle.KindInvalid {
+			t.Fatalf("%+v: %v", wanted.Volumes, err)
+		}
+		return strings.ReplaceAll(strings.ReplaceAll(err.Error(), "missing", "NAME"), "outside", "NAME")
+	}
+	link := func(name, target string) string {
+		t.Helper()
+		path := filepath.Join(allowed, name)
+		if err := os.Symlink(target, path); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	missing := filepath.Join(root, "missing")
+	for name, c := range map[string][2]lifecycle.Spec{
+		"as it is written": {hostVolume(outside, ""), hostVolume(missing, "")},
+		"through a link":   {hostVolume(link("to-outside", outside), ""), hostVolume(link("to-missing", missing), "")},
+		"by a sub path":    {hostVolume(allowed, "to-outside"), hostVolume(allowed, "to-missing")},
+		"through both":     {hostVolume(allowed, "to-outside/x"), hostVolume(allowed, "to-missing/x")},
+	} {
+		if there, notThere := refusal(c[0]), refusal(c[1]); there != notThere {
+			t.Errorf("%s: %q and %q", name, there, notThere)
+		}
+	}
+}
+
+// TestPinnedFolder: what the engine mounts is what was checked, although a link takes the folder's place before the engine looks.
+func TestPinnedFolder(t *testing.T) {
+	root := realTempDir(t)
+	allowed, outside := filepath.Join(root, "allowed"), filepath.Join(root, "outside")
+	folder := filepath.Join(allowed, "mine")
+	folders(t, folder, outside)
+	for path, text := range map[string]string{filepath.Join(folder, "note"): "mine", filepath.Join(outside, "note"): "secret"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	m := newMachine(t)
+	m.options.AllowedHostPaths = []string{allowed}
+	m.options.PinFolder = filepath.Join(root, "data", "pins")
+	if err := os.Symlink(realTempDir(t), filepath.Join(root, "data")); err != nil { // as where /var leads elsewhere
+		t.Fatal(err)
+	}
+	m.start()
+	during := newGate()
+	m.engine.failBefore(callStart, during.fault)
+	sandbox, err := m.host.Create(t.Context(), hostVolume(folder, ""), asAdmin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	during.await(t)
+	if err := os.Rename(folder, folder+"-moved"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(outside, folder); err != nil {
+		t.Fatal(err)
+	}
+	mounts := m.engine.mountsOf(container(sandbox.ID))
+	given := mounts[len(mounts)-1].HostPath
+	if text, err := os.ReadFile(filepath.Join(given, "note")); err != nil || string(text) != "mine" {
+		t.Errorf("the engine was given %s, whose note is %q (%v)", given, text, err)
+	}
+	close(during.open)
+	m.await(sandbox.ID, lifecycle.StateRunning)
+	if left, err := os.ReadDir(m.options.PinFolder); err != nil || len(left) > 0 {
+		t.Errorf("pins are left: %v, %v", left, err)
+	}
+	if _, err := os.Stat(filepath.Join(folder+"-moved", "note")); err != nil {
+		t.Errorf("releasing the pin touched the folder: %v", err)
+	}
+}
+
+// TestPinsOfAKilledService are released at the next start, and nothing is removed through them; what is mounted below a pinned folder
+// stays mounted where it was.
+func TestPinsOfAKilledService(t *testing.T) {
+	root := realTempDir(t)
+	folder, pins := filepath.Join(root, "folder"), filepath.Join(root, "pins")
+	folders(t, filepath.Join(folder, "below"), filepath.Join(root, "other"), filepath.Join(pins, "left-0"))
+	note := filepath.Join(root, "other", "note")
+	if err := os.WriteFile(note, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bind(t, folder, folder) // a mount of its own, so that it can be shared, as systemd has the root
+	if err := syscall.Mount("", folder, "", syscall.MS_SHARED, ""); err != nil {
+		t.Fatal(err)
+	}
+	bind(t, filepath.Join(root, "other"), filepath.Join(folder, "below"))
+	if err := syscall.Mount(folder, filepath.Join(pins, "left-0"), "", syscall.MS_BIND|syscall.MS_REC, ""); err != nil {
+		t.Fatal(err)
+	}
+	m := newMachine(t)
+	m.options.PinFolder = pins
+	m.start()
+	if left, err := os.ReadDir(pins); err != nil || len(left) > 0 {
+		t.Errorf("pins are left: %v, %v", left, err)
+	}
+	if _, err := os.Stat(filepath.Join(folder, "below", "note")); err != nil {
+		t.Errorf("what was mounted below the folder is gone: %v", err)
+	}
+}
+
+func TestNamedVolumesHaveOwners(t *testing.T) {
+	m := newMachine(t).start()
+	m.engine.volumes["of-another-program"] = map[string]string{}
+	m.engine.volumes["of-another-instance"] = map[string]string{lifecycle.LabelPrefix + "owner": "alice", lifecycle.LabelPrefix + "instance": "other"}
+	m.engine.volumes["for-all"] = map[string]string{lifecycle.LabelPrefix + "shared": "true"}
+	create := func(owner string, role lifecycle.Role, claim string) (lifecycle.Sandbox, error) {
+		wanted := spec()
+		wanted.Volumes = []lifecycle.Volume{{Name: "data", MountPath: "/data", ClaimName: claim}}
+		return m.host.Create(t.Context(), wanted, lifecycle.CreateOptions{Owner: owner, Role: role})
+	}
+	for _, step := range []struct {
+		owner   string
+		role    lifecycle.Role
+		claim   string
+		refused bool
+	}{
+		{"alice", lifecycle.RoleUser, "work", false},
+		{"alice", lifecycle.RoleUser, "work", false},
+		{"bob", lifecycle.RoleUser, "work", true},
+		{"root", lifecycle.RoleAdmin, "work", false},
+		{"bob", lifecycle.RoleUser, "work", true}, // an administrator's use does not share it
+		{"root", lifecycle.RoleAdmin, "roots", false},
+		{"alice", lifecycle.RoleUser, "roots", true},
+		{"alice", lifecycle.RoleUser, "of-another-program", true},
+		{"alice", lifecycle.RoleUser, "of-another-instance", true},
+		{"root", lifecycle.RoleAdmin, "of-another-program", false},
+		{"bob", lifecycle.RoleUser, "for-all", false},
+	} {
+		sandbox, err := create(step.owner, step.role, step.claim)
+		if step.refused {
+			if kindOf(err) != lifecycle.KindForbidden || !strings.Contains(err.Error(), "volumes[0].pvc.claimName") {
+				t.Errorf("%+v: %v", step, err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatalf("%+v: %v", step, err)
+		}
+		m.await(sandbox.ID, lifecycle.StateRunning)
+	}
+}
+
+// TestFirstOfTwoOwners: two keys ask for a volume that does not exist. It belongs to the one whose sandbox made it; the other's fails.
+func TestFirstOfTwoOwners(t *testing.T) {
+	m := newMachine(t).start()
+	during := newGate()
+	m.engine.failBefore(callMakeVolume, during.fault)
+	ids := map[string]string{}
+	for _, owner := range []string{"alice", "bob"} {
+		wanted := spec()
+		wanted.Volumes = []lifecycle.Volume{{Name: "data", MountPath: "/data", ClaimName: "work"}}
+		sandbox, err := m.host.Create(t.Context(), wanted, lifecycle.CreateOptions{Owner: owner, Role: lifecycle.RoleUser})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[sandbox.ID] = owner
+	}
+	during.await(t)
+	close(during.open)
+	states := map[lifecycle.State]int{}
+	for id := range ids {
+		settled, err := m.host.Settle(t.Context(), id, deadline)
+		if err != nil {
+			t.Fatal(err)
+		}
+		states[settled.Status.State]++
+		if settled.Status.State == lifecycle.StateFailed && !strings.Contains(settled.Status.Message, "volumes[0].pvc.claimName") {
+			t.Errorf("it failed with %q", settled.Status.Message)
+		}
+	}
+	if states[lifecycle.StateRunning] != 1 || states[lifecycle.StateFailed] != 1 {
+		t.Errorf("%v, want one of each", states)
+	}
+}
+
+func realTempDir(t *testing.T) string {
+	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("/", filepath.Join(root, "everything")); err != nil {
-		t.Fatal(err)
+	return root
+}
+
+func folders(t *testing.T, paths ...string) {
+	t.Helper()
+	for _, path := range paths {
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
-	m := newMachine(t).start() // every path is allowed
-	wanted := spec()
-	wanted.Volumes = []lifecycle.Volume{{Name: "data", MountPath: "/data", HostPath: filepath.Join(root, "everything")}}
-	_, err = m.host.Create(context.Background(), wanted, lifecycle.CreateOptions{})
-	if kindOf(err) != lifecycle.KindInvalid || !strings.Contains(err.Error(), "volumes[0].host.path") || !strings.Contains(err.Error(), "root") {
-		t.Errorf("a link to the host's root: %v", err)
+}
+
+// bind gives a folder a second name until the test ends.
+func bind(t *testing.T, folder, name string) {
+	t.Helper()
+	if err := syscall.Mount(folder, name, "", syscall.MS_BIND, ""); err != nil {
+		t.Fatalf("these tests mount, and so need root: %v", err)
 	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(name, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
 }

@@ -198,7 +198,13 @@ func (a *actor) clean(ctx context.Context, record lifecycle.Record) func() {
 
 // inspect finds out what has become of the container, after something may have happened to it behind our back.
 func (a *actor) inspect(ctx context.Context, record lifecycle.Record) func() {
+	select {
+	case a.host.looks <- struct{}{}:
+	case <-ctx.Done():
+		return nil
+	}
 	container, err := a.found(ctx, &record)
+	<-a.host.looks
 	cutOff := (*provisionError)(nil)
 	switch {
 	case errors.As(err, &cutOff):

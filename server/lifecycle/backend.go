@@ -70,6 +70,7 @@ type Backend interface {
 // CreateOptions is what accompanies a spec.
 type CreateOptions struct {
 	Owner string // name of the API key that asks
+	Role  Role   // of that key; what is not an administrator's is decided as a user's
 	// IdempotencyKey makes a repeated request return the sandbox of the first one, for 24 hours, per owner. Empty means none.
 	IdempotencyKey string
 	// Took, if not nil, is told how long the steps of the creation took: validate, durable.

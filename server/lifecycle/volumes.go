@@ -85,22 +85,3 @@ func cleanAbsolute(p string) bool {
 func cleanRelative(p string) bool {
 	return fs.ValidPath(p) && p != "." && !strings.ContainsRune(p, 0)
 }
-
-// within reports whether p is dir or lies below it.
-func within(p, dir string) bool {
-	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
-}
-
-// PathAllowed reports whether a host path, symbolic links resolved, may be mounted. An empty list of prefixes allows every path
-// (lifecycle document, storage.allowed_host_paths).
-func PathAllowed(resolved string, prefixes []string) bool {
-	if len(prefixes) == 0 {
-		return true
-	}
-	for _, prefix := range prefixes {
-		if within(resolved, path.Clean(prefix)) {
-			return true
-		}
-	}
-	return false
-}

@@ -93,28 +93,3 @@ func TestVolumesTogether(t *testing.T) {
 		})
 	}
 }
-
-func TestPathAllowed(t *testing.T) {
-	for name, test := range map[string]struct {
-		path     string
-		prefixes []string
-		want     bool
-	}{
-		"no list":           {"/etc", nil, true},
-		"the prefix itself": {"/srv", []string{"/srv"}, true},
-		"below":             {"/srv/a/b", []string{"/srv"}, true},
-		"second prefix":     {"/data/a", []string{"/srv", "/data"}, true},
-		"slash at its end":  {"/srv/a", []string{"/srv/"}, true},
-		"root prefix":       {"/etc", []string{"/"}, true},
-		"a longer name":     {"/srv2", []string{"/srv"}, false},
-		"above":             {"/", []string{"/srv"}, false},
-		"elsewhere":         {"/etc", []string{"/srv", "/data"}, false},
-		"empty prefix":      {"/etc", []string{""}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := lifecycle.PathAllowed(test.path, test.prefixes); got != test.want {
-				t.Errorf("PathAllowed(%q, %q) = %t, want %t", test.path, test.prefixes, got, test.want)
-			}
-		})
-	}
-}

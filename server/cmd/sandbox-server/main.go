@@ -3,12 +3,15 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"sync"
 	"syscall"
 
@@ -25,7 +28,7 @@ Without a command the service runs until SIGINT or SIGTERM; a second one ends it
 where the old one was renamed. Commands:
   config check   tell whether the configuration is valid
   config print   print the effective values, secrets masked
-  config init    write a commented example to the file, unless it exists; --config - prints it
+  config init    write a commented example to the file, unless it exists, with a random API key, for 127.0.0.1; --config - prints it
   audit verify [--file FILE]... [--expect HASH]
                  prove that the audit log (the configured one, or the files given, oldest first) is as it was written, and
                  print its last hash; with --expect also that it still has the line with a hash that was kept
@@ -112,7 +115,10 @@ func load(file string) (string, config.Config, error) {
 }
 
 func serve(file string, logs io.Writer) error {
-	_, cfg, err := load(file)
+	path, cfg, err := load(file)
+	if err == nil {
+		cfg.File, err = filepath.Abs(path)
+	}
 	if err != nil {
 		return errConfig{err}
 	}
@@ -163,7 +169,11 @@ func check(file string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	for _, warning := range cfg.Warnings() {
+	warnings := cfg.Warnings()
+	if exposed := cfg.Exposed(); exposed != "" {
+		warnings = append(warnings, exposed)
+	}
+	for _, warning := range warnings {
 		fmt.Fprintf(out, "warning: %s\n", warning)
 	}
 	fmt.Fprintf(out, "%s: valid\n", path)
@@ -178,10 +188,13 @@ func print(file string, out io.Writer) error {
 	return config.Print(out, cfg)
 }
 
-// initialise never overwrites a file: it may hold the only copy of a key.
+// initialise never overwrites a file: it may hold the only copy of a key. Only its owner can read what it writes.
 func initialise(file string, out io.Writer) error {
+	key := make([]byte, 32)
+	rand.Read(key) // crypto/rand.Read never returns an error
+	example := config.Init(hex.EncodeToString(key))
 	if file == "-" {
-		_, err := out.Write(config.Init())
+		_, err := out.Write(example)
 		return err
 	}
 	file, err := config.Path(file, os.Getenv)
@@ -192,12 +205,12 @@ func initialise(file string, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("config init: %w", err)
 	}
-	if _, err := created.Write(config.Init()); err != nil {
+	if _, err := created.Write(example); err != nil {
 		return errors.Join(fmt.Errorf("config init: %w", err), created.Close(), os.Remove(file))
 	}
 	if err := created.Close(); err != nil {
 		return fmt.Errorf("config init: %w", err)
 	}
-	fmt.Fprintf(out, "wrote %s\n", file)
+	fmt.Fprintf(out, "wrote %s, with a random API key (server.api_key)\n", file)
 	return nil
 }

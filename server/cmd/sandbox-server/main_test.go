@@ -2,8 +2,10 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -40,8 +42,17 @@ func TestConfigInitIsValidAndNeverOverwrites(t *testing.T) {
 	if after, err := os.ReadFile(file); err != nil || !bytes.Equal(before, after) {
 		t.Error("a second init changed the file")
 	}
-	if code, stdout, _ := command(t, "--config", "-", "config", "init"); code != 0 || stdout != string(before) {
+	keyLine := regexp.MustCompile(`(?m)^api_key = "([0-9a-f]{64})"$`)
+	_, printed, _ := command(t, "--config", "-", "config", "init")
+	first, second := keyLine.FindSubmatch(before), keyLine.FindSubmatch([]byte(printed))
+	if first == nil || second == nil || bytes.Equal(first[1], second[1]) {
+		t.Errorf("the keys of two examples are %q and %q, want two random ones", first, second)
+	}
+	if keyLine.ReplaceAllString(printed, "") != keyLine.ReplaceAllString(string(before), "") {
 		t.Error("init to - does not print the example")
+	}
+	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode of the file: %v, %v", info.Mode(), err)
 	}
 	if code, stdout, stderr := command(t, "config", "init"); code != 0 || !strings.Contains(stdout, ".sandbox.toml") {
 		t.Errorf("init without a file does not write the default one: exit %d: %s%s", code, stdout, stderr)
@@ -104,6 +115,52 @@ func TestLogLevel(t *testing.T) {
 				t.Errorf("%s: lines of INFO %t, of WARNING %t: %s", level, info, warn, stderr)
 			}
 		})
+	}
+}
+
+// TestExposedServiceSaysSo: at every start and at every level of the log.
+func TestExposedServiceSaysSo(t *testing.T) {
+	t.Setenv("DOCKER_HOST", "unix://"+filepath.Join(t.TempDir(), "no.sock"))
+	const says = "demands no API key"
+	for name, test := range map[string]struct {
+		settings string
+		want     bool
+	}{
+		"every address":          {`host = "0.0.0.0"`, true},
+		"every IPv6 address":     {`host = "::"`, true},
+		"loopback":               {`host = "127.0.0.1"`, false},
+		"loopback by name":       {`host = "localhost"`, false},
+		"with a key":             {`host = "0.0.0.0"` + "\napi_key = \"0123456789abcdef0123456789abcdef\"", false},
+		"the document's default": {``, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := write(t, "[server]\nport = 0\ndata_dir = \""+t.TempDir()+"\"\nlog_level = \"ERROR\"\n"+test.settings+
+				"\n[runtime]\ntype = \"docker\"\nexecd_image = \"e\"\n")
+			for range 2 {
+				if _, _, stderr := command(t, "--config", file); strings.Contains(stderr, says) != test.want {
+					t.Errorf("want it said: %t\n%s", test.want, stderr)
+				}
+			}
+			if _, stdout, _ := command(t, "--config", file, "config", "check"); strings.Contains(stdout, says) != test.want {
+				t.Errorf("config check: %s", stdout)
+			}
+		})
+	}
+}
+
+// TestUnit: the unit that ships does not restart the service where that cannot help, and keeps its files to itself.
+func TestUnit(t *testing.T) {
+	unit, err := os.ReadFile("../../../deploy/systemd/sandbox-server.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		fmt.Sprintf("RestartPreventExitStatus=%d %d", exitUsage, exitConfig), "ExecReload=/bin/kill -HUP $MAINPID",
+		"StateDirectory=sandbox-server", "StateDirectoryMode=0700", "UMask=0077",
+	} {
+		if !strings.Contains(string(unit), "\n"+line+"\n") {
+			t.Errorf("the unit lacks %s", line)
+		}
 	}
 }
 

@@ -1,0 +1,117 @@
+package lifecycle
+
+import (
+	"path"
+	"strings"
+)
+
+// HostPaths says which paths of the host volumes may come from. All paths in it are absolute and clean. The zero value allows every
+// path but the file systems of the kernel.
+type HostPaths struct {
+	// None forbids every path.
+	None bool
+	// Allowed are folders that volumes may come from, with everything below; empty allows every path (lifecycle document,
+	// storage.allowed_host_paths).
+	Allowed []string
+	// Never are paths that no volume may show, whatever Allowed has: neither they nor what lies below them, nor a folder above them.
+	// The file systems of the kernel belong to them without being listed.
+	Never []string
+}
+
+// The rules of host paths as errors name them.
+const (
+	// RuleAllowed is broken by a path that is not on the list.
+	RuleAllowed = "is not below any of storage.allowed_host_paths"
+	// RuleNone is broken by every path where None is set.
+	RuleNone = "cannot be mounted: storage.host_volumes is false, so that this service mounts no paths of its host"
+	// RuleNever does not name the path that it protects: where the service keeps its data is not for its clients.
+	RuleNever = "cannot be mounted: the host's root, the kernel's file systems, the container engine's sockets and data, " +
+		"the service's own data, and folders that hold any of them never can"
+)
+
+// Broken returns the rule that the path breaks as it is written, or "" if it breaks none. It looks at no
+// disk: what symbolic links make of the path is for the caller to find out.
+func (p HostPaths) Broken(hostPath string) string {
+	if p.None {
+		return RuleNone
+	}
+	if !p.listed(hostPath) {
+		return RuleAllowed
+	}
+	for _, never := range p.never() {
+		if within(hostPath, never) || within(never, hostPath) {
+			return RuleNever
+		}
+	}
+	return ""
+}
+
+// BrokenOnTheWay is Broken for a path that is passed through while another one is resolved: a folder above an allowed or a protected path
+// breaks no rule.
+func (p HostPaths) BrokenOnTheWay(hostPath string) string {
+	for _, never := range p.never() {
+		if within(hostPath, never) {
+			return RuleNever
+		}
+	}
+	if p.listed(hostPath) {
+		return ""
+	}
+	for _, prefix := range p.Allowed {
+		if within(path.Clean(prefix), hostPath) {
+			return ""
+		}
+	}
+	return RuleAllowed
+}
+
+// Anchor returns the shortest path at or above hostPath that breaks no rule, and what leads from there to hostPath, "" for nothing.
+// hostPath itself must break none. No sandbox can exchange an anchor: the folder above it cannot be mounted.
+func (p HostPaths) Anchor(hostPath string) (anchor, rest string) {
+	for at := 1; at < len(hostPath); at++ {
+		if hostPath[at] == '/' && p.Broken(hostPath[:at]) == "" {
+			return hostPath[:at], hostPath[at+1:]
+		}
+	}
+	return hostPath, ""
+}
+
+func (p HostPaths) never() []string {
+	return append(append([]string{}, kernelPaths...), p.Never...)
+}
+
+func (p HostPaths) listed(hostPath string) bool {
+	if len(p.Allowed) == 0 {
+		return true
+	}
+	for _, prefix := range p.Allowed {
+		if within(hostPath, path.Clean(prefix)) {
+			return true
+		}
+	}
+	return false
+}
+
+// CheckVolumes returns an Error that names the first volume that a key with the role may not ask for: without a list of allowed paths,
+// volumes from the host are for administrators. The path of each volume from the host, as it is written, breaks no rule.
+func (p HostPaths) CheckVolumes(volumes []Volume, role Role) error {
+	for i, v := range volumes {
+		if v.HostPath == "" {
+			continue
+		}
+		if !p.None && len(p.Allowed) == 0 && role != RoleAdmin {
+			err := Invalidf("volumes[%d].host: storage.allowed_host_paths is empty, so that only keys with the role %s may mount paths of the host", i, RoleAdmin)
+			err.Kind = KindForbidden
+			return err
+		}
+		if rule := p.Broken(path.Join(v.HostPath, v.SubPath)); rule != "" {
+			return Invalidf("volumes[%d].host.path: %q %s", i, v.HostPath, rule)
+		}
+	}
+	return nil
+}
+
+// within reports whether p is dir or lies below it.
+func within(p, dir string) bool {
+	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
