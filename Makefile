@@ -2,6 +2,9 @@
 GOBUILD     = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w'
 STATICCHECK = go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
+# Where `make run` keeps its key and records.
+STATE = $${SANDBOX_STATE:-$${XDG_STATE_HOME:-$$HOME/.local/state}/sandbox-run}
+
 .DEFAULT_GOAL := help
 .PHONY: help run demo test test-cluster race bare bench gate generate drift lint build images engine clean
 
@@ -12,7 +15,7 @@ run: build images ## install what is missing, start the service, take a sandbox 
 	@scripts/run.sh
 
 demo: build ## take a sandbox through its life on a service that runs (URL=http://127.0.0.1:8080)
-	@bin/sandbox $(if $(URL),--url $(URL)) demo
+	@SERVICE_API_KEY=$${SERVICE_API_KEY:-$$(cat $(STATE)/api.key 2>/dev/null)} bin/sandbox $(if $(URL),--url $(URL)) demo
 
 test: lint images ## all tests, on real parts
 	@scripts/test.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Starts the lifecycle service on this machine and takes a first sandbox through its life. On a terminal the service then runs until
 # Ctrl-C; without one it stops, and the life's result is the exit code. Called by `make run`, which has built everything.
-# PORT (8080) is where it listens, on 127.0.0.1 only. Records and log are kept in $SANDBOX_STATE.
+# PORT (8080) is where it listens, on 127.0.0.1 only. Records, log and the API key, which the first run makes, are kept in $SANDBOX_STATE.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,6 +9,7 @@ port=${PORT:-8080}
 state=${SANDBOX_STATE:-${XDG_STATE_HOME:-$HOME/.local/state}/sandbox-run}
 url=http://127.0.0.1:$port
 log=$state/server.log
+key=$state/api.key
 server=
 
 say() { printf 'run: %s\n' "$*"; }
@@ -32,16 +33,26 @@ healthy() {
 }
 
 mkdir -p "$state"
+if [[ ! -s $key ]]; then
+	# Under another name first: what is interrupted must not leave half a key.
+	(umask 077 && od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$key.new" && mv "$key.new" "$key")
+fi
+SERVICE_API_KEY=$(<"$key")
+export SERVICE_API_KEY
 cat >"$state/sandbox.toml" <<TOML
 [server]
 host = "127.0.0.1"
 port = $port
+api_key_file = "$key"
 data_dir = "$state/data"
 instance = "make-run"
 
 [runtime]
 type = "docker"
 execd_image = "sandbox/execd:dev"
+
+[storage]
+host_volumes = false
 TOML
 
 bin/sandbox-server --config "$state/sandbox.toml" >"$log" 2>&1 &
@@ -68,5 +79,8 @@ if [[ ! -t 0 || ! -t 1 ]]; then
 	exit "$result"
 fi
 say "the API is at $url (log: $log); Ctrl-C stops the service"
+say "it demands the key in $key; in another terminal:"
+say "  export SERVICE_API_KEY=\$(cat $key)"
+say "  curl -H \"SERVICE-API-KEY: \$SERVICE_API_KEY\" $url/v1/sandboxes"
 trap 'exit 0' INT TERM
 wait "$server"

@@ -148,6 +148,20 @@ func TestServiceAcceptsItsConfiguration(t *testing.T) {
 	}
 }
 
+// TestChartIsClosed: it demands a key, and lets no path of a node be mounted unless a list says which.
+func TestChartIsClosed(t *testing.T) {
+	closed := helm(t, "template", "sandbox", chart)
+	for _, want := range []string{`api_key_file = "/etc/sandbox/secret/api-key"`, "[storage]\n    host_volumes = false\n"} {
+		if !strings.Contains(closed, want) {
+			t.Errorf("the configuration lacks %q", want)
+		}
+	}
+	opened := helm(t, "template", "sandbox", chart, "--set", "sandboxes.allowedHostPaths={/data}")
+	if strings.Contains(opened, "host_volumes") || !strings.Contains(opened, `allowed_host_paths = ["/data"]`) {
+		t.Error("a list of allowed paths does not have its effect")
+	}
+}
+
 func TestSchemaRefuses(t *testing.T) {
 	for set, want := range map[string]string{
 		"server.replica=3":                                "additional properties 'replica' not allowed",
