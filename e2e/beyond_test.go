@@ -215,9 +215,9 @@ func TestFolderExchangedWhileStarting(t *testing.T) {
 		}
 		if s.Get(t, created.ID).Status.State == "Running" {
 			s.Enter(t, created.ID).Want(t, "cat /data/note", "mine")
+			s.Delete(t, created.ID)
 			running++
 		}
-		s.Delete(t, created.ID)
 		if running == 5 {
 			return
 		}
