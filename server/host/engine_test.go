@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -83,7 +84,8 @@ func (e *memoryEngine) published(c *engine.Container) map[int]int {
 			e.mu.Lock()
 			ping := e.ping
 			var record lifecycle.Record
-			if c := e.containers[name]; c != nil {
+			// A sidecar publishes the port of its sandbox's daemon.
+			if c := e.containers[strings.TrimSuffix(name, "-egress")]; c != nil {
 				_ = json.Unmarshal([]byte(c.Labels[lifecycle.LabelPrefix+"record"]), &record) // some tests have others
 			}
 			e.mu.Unlock()
