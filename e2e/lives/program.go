@@ -37,6 +37,7 @@ func (s *Service) bootProgram(t *testing.T) {
 		}
 		return <-ended
 	}
+	s.PID = command.Process.Pid
 	s.HUP = func() error { return command.Process.Signal(syscall.SIGHUP) }
 	s.Kill = func() {
 		_ = command.Process.Kill() // its only error is that the process has ended

@@ -71,6 +71,7 @@ type Service struct {
 	Stop func() error // gracefully
 	Kill func()       // without a warning; a program only
 	HUP  func() error // sends SIGHUP; a program only
+	PID  int          // a program only
 }
 
 // Start returns a running service. At the end of the test everything that it has made is deleted through it, and must be gone.
