@@ -44,7 +44,7 @@ func New(settings Settings, logger zerolog.Logger) (_ *App, err error) {
 	}()
 	a.metrics = newMetrics(a.table)
 	gateway := &Gateway{
-		mode: settings.Mode, domain: settings.Domain, connections: int64(settings.SandboxConnections),
+		mode: settings.Mode, domain: settings.Domain, connections: int64(settings.SandboxConnections), key: settings.Key,
 		table: a.table, proxy: a.proxy, metrics: a.metrics, clock: time.Now,
 	}
 	if settings.SigningKey != "" {

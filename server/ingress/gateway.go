@@ -26,7 +26,7 @@ const (
 	routeHeader = "Service-Ingress-To"
 )
 
-// hidden are the headers that programs in sandboxes do not see.
+// hidden are the headers that programs in sandboxes do not see, in trailers neither.
 var hidden = []string{"Service-Api-Key", tokenHeader, routeHeader}
 
 const (
@@ -56,7 +56,8 @@ type locator interface {
 type Gateway struct {
 	mode        Mode
 	domain      string
-	connections int64 // that one sandbox may have
+	connections int64  // that one sandbox may have
+	key         string // the gateway's own of the lifecycle service; empty for none
 	signing     reach.Keys
 	table       *table
 	locator     locator
@@ -203,6 +204,8 @@ func (g *Gateway) locate(ctx context.Context, s *sandbox) (*Place, error) {
 func (g *Gateway) forward(c echo.Context, r *http.Request, to Destination, s *sandbox, place *Place, pass pass) error {
 	port := strconv.Itoa(to.Port)
 	serve.WithoutDeadline(r)
+	// Of the service's keys the gateway knows its own, which opens every sandbox.
+	r = reach.WithoutKeys(r, func(value string) bool { return g.key != "" && equal(value, g.key) })
 	target := proxy.Target{
 		Prefix:       to.Prefix,
 		Strip:        hidden,

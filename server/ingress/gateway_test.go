@@ -45,6 +45,29 @@ func TestRequestArrivesAsItWasWritten(t *testing.T) {
 	}
 }
 
+// TestServiceKeyDoesNotReachTheSandbox: the gateway's own key of the lifecycle service stays out of sandboxes in each of its three forms, and
+// what the program behind the port knows as its own keys arrives.
+func TestServiceKeyDoesNotReachTheSandbox(t *testing.T) {
+	const key = "the-key-of-an-administrator"
+	file := routes(t, http.HandlerFunc(tell), "")
+	for _, mode := range modes {
+		g := start(t, mode, func(s *ingress.Settings) { s.Routes, s.Key = file, key })
+		for _, form := range [][2]string{{"SERVICE-API-KEY", key}, {"Authorization", "Bearer " + key}, {"Authorization", "bearer  " + key}, {"X-API-Key", key}} {
+			got := g.get(t, "/", form[0], form[1])
+			if got.StatusCode != http.StatusOK || strings.Contains(got.body, key) {
+				t.Errorf("%s: %s reached the sandbox: %d %s", mode, form[0], got.StatusCode, got.body)
+			}
+		}
+		if got := g.get(t, "/", "Authorization", "Bearer own", "X-API-Key", "own"); !strings.Contains(got.body, "Bearer own") || !strings.Contains(got.body, "X-Api-Key: own") {
+			t.Errorf("%s: the program's own keys did not arrive: %s", mode, got.body)
+		}
+	}
+	// Without a key there is none to take away.
+	if got := static(t, ingress.ModeHeader, http.HandlerFunc(tell)).get(t, "/", "Authorization", "Bearer own"); !strings.Contains(got.body, "Bearer own") {
+		t.Errorf("without a key: %s", got.body)
+	}
+}
+
 func TestAnswerLeadsBackThroughTheGateway(t *testing.T) {
 	daemon := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Location", "http://127.0.0.1:8000/home?x#y")

@@ -17,7 +17,7 @@ type Settings struct {
 	// Mode says how requests name their sandbox. Domain is needed in the mode wildcard: sandboxes are hosts below it.
 	Mode   Mode
 	Domain string
-	// Service is the URL of the lifecycle service, whose sandboxes are served, and Key an administrator's key of it.
+	// Service is the URL of the lifecycle service, whose sandboxes are served, and Key an administrator's key of it, which no sandbox gets.
 	Service string
 	Key     string
 	// Routes is a file with static routes, and Source somebody else who knows them, instead of a service.
