@@ -2,11 +2,13 @@ package e2e_test
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"sandbox.internal/e2e/lives"
 	"sandbox.internal/gen/lifecycle"
@@ -23,11 +25,24 @@ func TestChangesOfLargeMetadata(t *testing.T) {
 		request.Metadata[strconv.Itoa(i)] = strings.Repeat("x", 4000)
 	}
 	id := s.Running(t, request)
+	// Each answer has all of the metadata, 180 MB in all: checking them against the contract would take the test ten times as long as the service.
+	client := http.Client{Timeout: lives.Patience}
+	t.Cleanup(client.CloseIdleConnections)
 	change := func(count int) {
 		t.Helper()
-		got := s.Send(t, http.MethodPatch, "/v1/sandboxes/"+id+"/metadata", fmt.Sprintf(`{"count":"%d"}`, count))
-		if got.Status != http.StatusOK {
-			t.Fatalf("change %d: %s", count, got)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, s.URL+"/v1/sandboxes/"+id+"/metadata", strings.NewReader(fmt.Sprintf(`{"count":"%d"}`, count)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set(lives.KeyHeader, lives.AdminKey)
+		request.Header.Set("Content-Type", "application/merge-patch+json")
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		if size, err := io.Copy(io.Discard, response.Body); err != nil || response.StatusCode != http.StatusOK || size < 900_000 {
+			t.Fatalf("change %d: %s, %d bytes, %v", count, response.Status, size, err)
 		}
 	}
 	change(0)
@@ -36,6 +51,7 @@ func TestChangesOfLargeMetadata(t *testing.T) {
 	for _, path := range []string{"/v1/events", "/v1/events?after=0", "/v1/sandboxes/" + id + "/events", "/v1/sandboxes/" + id + "/events"} {
 		readers = append(readers, s.StreamEvents(t, path))
 	}
+	began := time.Now()
 	const changes = 200
 	for i := range changes {
 		change(i + 1)
@@ -53,10 +69,10 @@ func TestChangesOfLargeMetadata(t *testing.T) {
 			}
 		}
 	}
-	if grown := s.memory(t, "VmHWM") - before; grown > 100<<20 {
-		t.Errorf("the service has grown by %d MiB, from %d", grown>>20, before>>20)
-	} else {
-		t.Logf("the service has grown by %d MiB, from %d", grown>>20, before>>20)
+	grown := s.memory(t, "VmHWM") - before
+	t.Logf("%d changes took %v; the service has grown by %d MiB, from %d", changes, time.Since(began).Round(time.Millisecond), grown>>20, before>>20)
+	if grown > 100<<20 {
+		t.Error("that is more than 100 MiB")
 	}
 }
 
