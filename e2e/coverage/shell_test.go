@@ -19,7 +19,7 @@ var (
 var given = []string{"HOME", "SERVICE_API_KEY"}
 
 // TestShellBlocks finds shell blocks of the documentation that no shell can read, and variables that nothing on their page defines before, but
-// for the pages about Kubernetes. It does not run them.
+// for the pages about Kubernetes. TestPages of e2e runs those of the pages that speak to a service.
 func TestShellBlocks(t *testing.T) {
 	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	if err != nil || len(pages) == 0 {
