@@ -22,7 +22,9 @@ import jdk.jshell.SnippetEvent;
 import jdk.jshell.SourceCodeAnalysis.Completeness;
 import jdk.jshell.SourceCodeAnalysis.CompletionInfo;
 import jdk.jshell.UnresolvedReferenceException;
-import jdk.jshell.execution.LocalExecutionControlProvider;
+import jdk.jshell.spi.ExecutionControl;
+import jdk.jshell.spi.ExecutionControlProvider;
+import jdk.jshell.spi.ExecutionEnv;
 
 /**
  * Runs cells in a JShell for java_kernel.py. Frames on standard input and output: one byte that says what it is, four bytes of length
@@ -34,19 +36,14 @@ import jdk.jshell.execution.LocalExecutionControlProvider;
  */
 final class JShellHost {
     private static final int FRAME_HEADER = 5; // bytes: the kind and the length
-    private static final long STOP_EVERY_MILLIS = 100;
-    private static final int EXIT_UNSTOPPABLE = 137;
-    private static final long KILL_AFTER_MILLIS = 2000;
     private static final List<String> IMPORTS = List.of(
             "java.io.*", "java.math.*", "java.net.*", "java.nio.file.*", "java.time.*", "java.util.*", "java.util.concurrent.*",
             "java.util.function.*", "java.util.regex.*", "java.util.stream.*");
 
     private final FileOutputStream out = new FileOutputStream(FileDescriptor.out);
     private final LinkedBlockingQueue<String> cells = new LinkedBlockingQueue<>();
+    private final CellControl control = new CellControl();
     private JShell shell;
-    private final Object ending = new Object(); // held while running becomes 0, and while the cell that runs is stopped
-    private volatile int running; // the number of the cell that runs, 0 for none
-    private volatile boolean interrupted;
 
     public static void main(String[] arguments) throws IOException {
         InputStream requests = System.in;
@@ -71,43 +68,16 @@ final class JShellHost {
     }
 
     private void serve(DataInputStream in) throws IOException {
-        for (int number = 1; ; ) {
+        while (true) {
             int kind = in.readByte();
             String text = new String(in.readNBytes(in.readInt()), StandardCharsets.UTF_8);
             if (kind == 'x') {
-                interrupted = false;
-                running = number++;
+                control.begin();
                 cells.add(text);
-            } else if (kind == 'i' && running != 0) {
-                interrupt(running);
+            } else if (kind == 'i') {
+                control.stop();
             }
         }
-    }
-
-    /** Stops the running cell. A stop that comes while the compiler works is lost, so it is repeated until the cell has ended. */
-    private void interrupt(int cell) {
-        interrupted = true;
-        Thread stopper = new Thread(() -> {
-            long killAt = System.currentTimeMillis() + KILL_AFTER_MILLIS;
-            while (true) {
-                synchronized (ending) { // without it, the stop could meet the next cell
-                    if (running != cell) {
-                        return;
-                    }
-                    if (System.currentTimeMillis() > killAt) {
-                        Runtime.getRuntime().halt(EXIT_UNSTOPPABLE);
-                    }
-                    shell.stop();
-                }
-                try {
-                    Thread.sleep(STOP_EVERY_MILLIS);
-                } catch (InterruptedException impossible) {
-                    return;
-                }
-            }
-        }, "stopper");
-        stopper.setDaemon(true);
-        stopper.start();
     }
 
     private void work() {
@@ -120,10 +90,7 @@ final class JShellHost {
             } catch (RuntimeException broken) { // of JShell itself
                 fail(broken.getClass().getName(), String.valueOf(broken.getMessage()), List.of(broken.toString()));
             }
-            synchronized (ending) {
-                running = 0;
-            }
-            if (interrupted) {
+            if (control.end()) {
                 dropHalfLines();
             }
             send('d', "");
@@ -141,7 +108,7 @@ final class JShellHost {
     }
 
     private void open() {
-        shell = JShell.builder().executionEngine(new LocalExecutionControlProvider(), Map.of()).build();
+        shell = JShell.builder().executionEngine(new Engine(control), Map.of()).build();
         for (String name : IMPORTS) {
             shell.eval("import " + name + ";");
         }
@@ -161,7 +128,7 @@ final class JShellHost {
                 if (event.causeSnippet() != null) {
                     continue; // another snippet that this one changes
                 }
-                if (interrupted) {
+                if (control.isStopped()) {
                     break;
                 }
                 if (event.status() == Snippet.Status.REJECTED) {
@@ -176,7 +143,7 @@ final class JShellHost {
                     value = event.value();
                 }
             }
-            if (interrupted) {
+            if (control.isStopped()) {
                 fail("KeyboardInterrupt", "", List.of("interrupted"));
                 return;
             }
@@ -249,8 +216,8 @@ final class JShellHost {
     }
 
     /**
-     * Sends a frame by one call of native code. An interrupt stops the cell's thread wherever it is in Java code (Thread.stop), so a frame
-     * that is written in parts could be cut, and whatever follows it would be taken for the rest.
+     * Sends a frame by one call of native code. What does not obey an interrupt is stopped wherever it is in Java code (Thread.stop), so a
+     * frame that is written in parts could be cut, and whatever follows it would be taken for the rest.
      */
     private void send(char kind, byte[] bytes, int offset, int length) {
         byte[] frame = ByteBuffer.allocate(FRAME_HEADER + length).put((byte) kind).putInt(length).put(bytes, offset, length).array();
@@ -260,6 +227,19 @@ final class JShellHost {
             }
         } catch (IOException kernelHasEnded) {
             Runtime.getRuntime().halt(0);
+        }
+    }
+
+    /** Has the snippets run by the host's control. */
+    private record Engine(CellControl control) implements ExecutionControlProvider {
+        @Override
+        public String name() {
+            return "cells";
+        }
+
+        @Override
+        public ExecutionControl generate(ExecutionEnv environment, Map<String, String> parameters) {
+            return control;
         }
     }
 

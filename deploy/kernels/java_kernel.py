@@ -1,7 +1,7 @@
 """The java kernel: cells run in a JShell (JShellHost.java), so variables, methods, classes and imports stay from cell to cell.
 
 The value of the cell's last snippet, if that is an expression, is its result. A failure to compile is an error CompileError, an exception
-an error with the exception's class name. An interrupt ends the cell with KeyboardInterrupt (JShell.stop).
+an error with the exception's class name. An interrupt ends the cell with KeyboardInterrupt (CellControl.java).
 A virtual machine that ends (System.exit, a crash, an interrupt that nothing else obeys) is replaced by a new one and what it knew is gone;
 the error is ExitCode with the number, and `System.exit(0)` is a success all the same. Standard input is empty.
 """
@@ -16,6 +16,10 @@ from tornado.ioloop import IOLoop
 from wrapper import WrapperKernel, main
 
 CHUNK = 256 * 1024  # bytes per read
+# Without the safepoints a thread in a long loop of the class library stops when the loop ends, and until then everything else in the
+# virtual machine waits for it, its end included.
+OPTIONS = ["-XX:+UseSerialGC", "-XX:+UseCountedLoopSafepoints", "-XX:LoopStripMiningIter=1000", "-Dfile.encoding=UTF-8"]
+CLASS_PATH = os.path.dirname(os.path.abspath(__file__)) + ":/usr/share/java/asm.jar"
 HEADER = struct.Struct(">cI")
 STREAMS = {b"o": "stdout", b"e": "stderr"}
 
@@ -25,7 +29,7 @@ class Host:
 
     def __init__(self):
         self.process = subprocess.Popen(
-            ["java", "-XX:+UseSerialGC", "-Dfile.encoding=UTF-8", "-cp", os.path.dirname(os.path.abspath(__file__)), "JShellHost"],
+            ["java", *OPTIONS, "-cp", CLASS_PATH, "JShellHost"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, bufsize=0,
         )
         self.fd = self.process.stdout.fileno()
