@@ -63,6 +63,27 @@ func TestInterruptsAtRandomMoments(t *testing.T) {
 	}
 }
 
+// TestJavaInterrupts: what a cell does when it is interrupted costs no variables.
+func TestJavaInterrupts(t *testing.T) {
+	d := sandboxDirect(t)
+	java := java()
+	id := d.newContext(t, java.name)
+	d.run(t, id, java.set).good(t)
+	for _, test := range []struct{ name, code string }{
+		{"catches everything", `System.out.println("on"); while (true) { try { Thread.sleep(1000); } catch (Throwable all) { } }`},
+		{"calls itself", `int f(int n) { return n == 0 ? 0 : f(n - 1) + f(n - 1); } System.out.println("on"); f(100)`},
+		{"makes its value's text", `new Object() { public String toString() { System.out.println("on"); while (true) { } } }`},
+		{"waits for its own thread", `Thread own = new Thread(() -> { while (true) { } }); own.start(); System.out.println("on"); own.join();`},
+		// The first call is long enough for the virtual machine to compile its loop.
+		{"is in the class library", `new Random().ints(100_000_000).sum(); System.out.println("on"); new Random().ints().sum()`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			interrupted(t, d, id, test.code)
+			java.remembers(t, d, id)
+		})
+	}
+}
+
 // background starts a command beside the kernels and returns its id.
 func (d *daemon) background(t *testing.T, command string) string {
 	t.Helper()
