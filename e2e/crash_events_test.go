@@ -10,6 +10,9 @@ import (
 	"sandbox.internal/e2e/lives"
 )
 
+// removed stands for a key of metadata that the last event about it removed.
+const removed = "\x00removed"
+
 // checkEvents reads the story as the events tell it: one sequence without a gap, each sandbox's states one out of the other, and at the
 // end of it what GET shows.
 func (st *story) checkEvents(t *testing.T, players []*player) {
@@ -17,7 +20,7 @@ func (st *story) checkEvents(t *testing.T, players []*player) {
 	type account struct {
 		state    string
 		expires  time.Time
-		metadata map[string]string
+		metadata map[string]string // what its events have changed
 	}
 	// Something that is told after everything else.
 	marker := uuid.NewString()
@@ -60,7 +63,13 @@ func (st *story) checkEvents(t *testing.T, players []*player) {
 		case "renewed":
 			a.expires = lives.Value(e.ExpiresAt)
 		case "metadata":
-			a.metadata = e.Metadata
+			if a.metadata == nil {
+				a.metadata = map[string]string{}
+			}
+			maps.Copy(a.metadata, e.Metadata)
+			for _, key := range e.MetadataRemoved {
+				a.metadata[key] = removed
+			}
 		}
 	}
 	listed := st.s.Everything(t)
@@ -79,8 +88,10 @@ func (st *story) checkEvents(t *testing.T, players []*player) {
 		if !a.expires.IsZero() && !a.expires.Equal(sandbox.ExpiresAt) {
 			t.Errorf("%s expires at %v, its last renewal was to %v", sandbox.ID, sandbox.ExpiresAt, a.expires)
 		}
-		if a.metadata != nil && !maps.Equal(a.metadata, sandbox.Metadata) {
-			t.Errorf("%s has the metadata %v, the last event says %v", sandbox.ID, sandbox.Metadata, a.metadata)
+		for key, value := range a.metadata {
+			if has, there := sandbox.Metadata[key]; there != (value != removed) || there && has != value {
+				t.Errorf("%s has the metadata %v, the events of its changes say %v", sandbox.ID, sandbox.Metadata, a.metadata)
+			}
 		}
 	}
 	t.Logf("%d events tell the story", len(events))

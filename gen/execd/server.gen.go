@@ -4142,6 +4142,20 @@ func (response Ping200Response) VisitPingResponse(w http.ResponseWriter) error {
 	return nil
 }
 
+type Ping400JSONResponse Error
+
+func (response Ping400JSONResponse) VisitPingResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ListTerminalsRequestObject struct {
 }
 

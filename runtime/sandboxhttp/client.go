@@ -104,7 +104,9 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		return nil, ErrNotHTTP // the text of net/http quotes what it could not read
 	}
-	response.Header.Del("Location")
+	if response.StatusCode/100 == 3 {
+		response.Header.Del("Location")
+	}
 	response.Status = strconv.Itoa(response.StatusCode)
 	if text := http.StatusText(response.StatusCode); text != "" {
 		response.Status += " " + text
