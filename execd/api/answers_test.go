@@ -85,6 +85,7 @@ type answer struct {
 	target    string // method, path and query
 	body      string
 	header    map[string]string
+	twice     string // a header that is sent two times
 	status    int
 	code      string
 	says      []string // what the message must contain: the place and the rule
@@ -99,6 +100,9 @@ func (a answer) check(t *testing.T) {
 	}
 	for name, value := range a.header {
 		request.Header.Set(name, value)
+	}
+	if a.twice != "" {
+		request.Header[http.CanonicalHeaderKey(a.twice)] = []string{"a", "b"}
 	}
 	response, err := a.on.http.Do(request)
 	must(t, err)
@@ -245,6 +249,9 @@ func invalidRequests(t *testing.T, d *daemon) []answer {
 		{on: d, operation: "runCommand", name: "content type", target: "POST /command", body: `command=ls`, status: 400,
 			header: map[string]string{"Content-Type": "application/x-www-form-urlencoded"},
 			code:   "INVALID_REQUEST_BODY", says: []string{"header Content-Type", "application/json"}},
+
+		{on: d, operation: "ping", name: "two challenges", target: "GET /ping", twice: "X-EXECD-CHALLENGE", status: 400,
+			code: "INVALID_REQUEST_BODY", says: []string{"X-EXECD-CHALLENGE"}},
 
 		bad("interruptCommand", "missing id", "DELETE /command", "", "query parameter id", "required"),
 		bad("getCommandLogs", "cursor", "GET /command/"+id+"/logs?cursor=-2", "", "query parameter cursor", "-1"),
