@@ -27,10 +27,13 @@ type Inside struct {
 	HTTP    *http.Client
 }
 
+// portsProgram is the package of the program that listens in a sandbox.
+const portsProgram = "sandbox.internal/e2e/lives/testdata/ports"
+
 // PortServer is a Running sandbox in which testdata/ports serves a port.
 func PortServer(t *testing.T, c *Client, port int) string {
 	t.Helper()
-	program := Build(t, "sandbox.internal/e2e/lives/testdata/ports")
+	program := Build(t, portsProgram)
 	folder := HostVolume(filepath.Dir(program), "/programs")
 	yes := true
 	folder.ReadOnly = &yes

@@ -8,7 +8,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -134,7 +136,8 @@ func testPortsThroughTheService(t *testing.T, b Backend) {
 }
 
 func testWhoReachesPorts(t *testing.T, b Backend) {
-	s := Start(t, b, Plan{Keys: []config.Key{
+	// The program of the port is mounted from the host, which users may do where a list allows it.
+	s := Start(t, b, Plan{Settings: "[storage]\nallowed_host_paths = [" + strconv.Quote(filepath.Dir(Build(t, portsProgram))) + "]", Keys: []config.Key{
 		{Name: "alice", SHA256: Digest("alice's key"), Role: config.RoleUser},
 		{Name: "bob", SHA256: Digest("bob's key"), Role: config.RoleUser},
 		{Name: "viewer", SHA256: Digest("viewer's key"), Role: config.RoleViewer},

@@ -196,7 +196,7 @@ func (r *run) handle(n news, onPoller bool) (again news) {
 			r.discard(i)
 		}
 	}
-	if n&exited != 0 {
+	if n&exited != 0 && r.command != nil {
 		r.finish()
 		again = 0 // finish has read it
 		for i := range r.outputs {
@@ -283,7 +283,7 @@ func (r *run) interrupt() { r.stop(interrupted) }
 func (r *run) stop(why reason) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.stopping != notStopped || r.reaped || reap.HasExited(r.pid) {
+	if r.stopping != notStopped || r.over() {
 		return
 	}
 	r.stopping = why
@@ -298,13 +298,26 @@ func (r *run) stop(why reason) {
 func (r *run) kill() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.reaped || reap.HasExited(r.pid) {
+	if r.over() {
 		return
 	}
 	if r.stopping == notStopped {
 		r.stopping = interrupted
 	}
 	r.signal(syscall.SIGKILL)
+}
+
+// over reports whether the process has ended. An end that is seen here is delivered, too: under load the news of the process's descriptor
+// has been seen to be missing, and the stream would never end. The caller holds mu.
+func (r *run) over() bool {
+	if r.reaped {
+		return true
+	}
+	ended := reap.HasExited(r.pid)
+	if ended {
+		go r.deliver(exited, false)
+	}
+	return ended
 }
 
 // signal signals the process group. The caller holds mu, and the process has not been waited for.
