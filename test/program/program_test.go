@@ -87,6 +87,9 @@ func TestNothingElseBuilds(t *testing.T) {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") {
 			return err
 		}
+		if strings.HasPrefix(path, filepath.Join(root, "bench")) {
+			return nil // a measurement has no cached result
+		}
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
 		if err != nil {
 			return err
