@@ -5,15 +5,20 @@ cd "$(dirname "$0")/.."
 
 say() { printf 'test: %s\n' "$*"; }
 
-# The race detector needs a C compiler.
-if ! command -v gcc >/dev/null; then
+# The race detector needs a C compiler; the examples of the documentation, which are run, need curl and jq.
+missing=()
+command -v gcc >/dev/null || missing+=(gcc libc6-dev)
+for tool in curl jq; do
+	command -v "$tool" >/dev/null || missing+=("$tool")
+done
+if ((${#missing[@]} > 0)); then
 	if [[ $EUID -ne 0 ]] || ! command -v apt-get >/dev/null; then
-		printf 'test: the race detector needs gcc: install it\n' >&2
+		printf 'test: missing: %s (install them)\n' "${missing[*]}" >&2
 		exit 1
 	fi
-	say "installing gcc and libc6-dev"
+	say "installing ${missing[*]}"
 	apt-get update -qq
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 gcc libc6-dev >/dev/null
+	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 "${missing[@]}" >/dev/null
 fi
 
 scripts/kernels.sh
