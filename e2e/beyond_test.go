@@ -162,7 +162,7 @@ func TestHostFoldersAreLookedAt(t *testing.T) {
 	}
 }
 
-// TestFolderExchangedWhileStarting: somebody who can write to an allowed folder exchanges a folder in it for a link and back, all the time. Each
+// TestFolderExchangedWhileStarting: a process that can write to an allowed folder exchanges a folder in it for a link and back, all the time. Each
 // sandbox that mounts the folder gets the folder or nothing, never what the link leads to.
 func TestFolderExchangedWhileStarting(t *testing.T) {
 	t.Parallel()

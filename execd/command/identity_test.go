@@ -22,7 +22,7 @@ func elsewhere(t *testing.T, attributes syscall.SysProcAttr) bool {
 		return true
 	}
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, to change users and to mount")
+		t.Fatal("needs root, to change users and to mount")
 	}
 	attributes.Cloneflags, attributes.Pdeathsig = syscall.CLONE_NEWNS, syscall.SIGKILL
 	process := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.v")
@@ -59,7 +59,7 @@ func stdout(t *testing.T, m *command.Manager, spec command.Spec) string {
 
 func TestAnotherUserMayOpenItsOutput(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("needs root, to change users")
+		t.Fatal("needs root, to change users")
 	}
 	m := newManager(t)
 	for name, spec := range map[string]command.Spec{

@@ -28,7 +28,7 @@ const stopMargin = 5 * time.Second
 // variable is a child of its init.
 const StateVariable = "EXECD_STATE_FD"
 
-// ListenerVariable names the environment variable that tells the daemon which of its open files is Options.Listener.
+// ListenerVariable names the environment variable that holds the number of the daemon's open file that is Options.Listener.
 const ListenerVariable = "EXECD_LISTENER_FD"
 
 // ShieldedVariable names the environment variable that tells the daemon which of its open files it closes once no other process of the

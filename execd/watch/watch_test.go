@@ -243,7 +243,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestOverflowByBytes: events that nobody takes are bounded by their paths' bytes; what makes them is the sandbox's own code.
+// TestOverflowByBytes: events that no reader takes are bounded by their paths' bytes; what makes them is the sandbox's own code.
 func TestOverflowByBytes(t *testing.T) {
 	dir := t.TempDir()
 	deep := dir

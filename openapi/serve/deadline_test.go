@@ -105,7 +105,7 @@ func contractServer(t *testing.T) *serve.Server {
 	return server
 }
 
-// TestSlowBodies: a small body has its time as a whole, and each part of an upload has it anew.
+// TestSlowBodies: a small body has its time as a whole, and each part of an upload has it again.
 func TestSlowBodies(t *testing.T) {
 	t.Parallel()
 	const limit = 400 * time.Millisecond

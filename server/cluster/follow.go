@@ -82,7 +82,7 @@ func (f *follower) follow(ctx context.Context, version string) {
 			return
 		}
 		if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
-			f.logger.Warn().Msg("the watch of BatchSandboxes was away for too long; all of them are read again, and those who follow events start anew")
+			f.logger.Warn().Msg("the watch of BatchSandboxes was away for too long; all of them are read again, and those who follow events start again")
 			fresh, listErr := f.list(ctx)
 			if listErr == nil {
 				version = fresh

@@ -61,7 +61,7 @@ type ImageAuth struct {
 type Record struct {
 	Sandbox Sandbox
 	Spec    Spec
-	// ByAdmin tells that an administrator's key created it.
+	// ByAdmin reports that an administrator's key created it.
 	ByAdmin bool `json:",omitempty"`
 	// NeedsAuth tells that the image was asked for with credentials, which are not stored.
 	NeedsAuth bool
