@@ -18,7 +18,8 @@ from tornado.ioloop import IOLoop
 
 from wrapper import WrapperKernel, main
 
-GRACE = 2.0  # seconds that an interrupted cell gets
+GRACE = 5.0  # seconds that an interrupted cell gets
+REPEAT = 1.0  # seconds after which it is interrupted again
 CHUNK = 64 * 1024  # bytes per read: what a pipe holds
 
 
@@ -54,9 +55,10 @@ done
 """
 
 # The value of PROMPT_COMMAND that the shell starts with. The one that stays is read-only, because a shell that is interrupted without it
-# reads its standard input, which is empty, and exits.
+# reads its standard input, which is empty, and exits. IGNOREEOF makes it prompt again instead, whatever way it came to read there.
 START = """
 declare +x PROMPT_COMMAND
+IGNOREEOF=2147483647
 set +o history
 unset HISTFILE MAILCHECK
 PS1= PS2= __sandbox_cell=0
@@ -208,11 +210,12 @@ class Shell:
             self.stop()
 
     def stop(self):
-        """Interrupts the cell, once more after half of GRACE, because bash may take an interrupt for handled that was not, and kills the shell
-        when that does not end it."""
+        """Interrupts the cell, again and again because bash may take an interrupt for handled that was not, and kills the shell when that
+        does not end it."""
         self.signalled = True
         if not self.timers:
-            self.timers = [threading.Timer(GRACE / 2, self.signal, [signal.SIGINT]), threading.Timer(GRACE, self.signal, [signal.SIGKILL])]
+            again = [threading.Timer(n * REPEAT, self.signal, [signal.SIGINT]) for n in range(1, int(GRACE / REPEAT))]
+            self.timers = [*again, threading.Timer(GRACE, self.signal, [signal.SIGKILL])]
             for timer in self.timers:
                 timer.daemon = True
                 timer.start()
@@ -290,7 +293,7 @@ class BashKernel(WrapperKernel):
         if status is None:
             status = shell.process.wait()
             status = 128 - status if status < 0 else status
-            note = ": the shell has ended, with its variables and functions; the next cell has a new one"
+            note = f": the shell has ended with status {status}; its variables and functions are gone, and the next cell has a new one"
             self.new_shell()
         if shell.interrupted and status != 0:
             return self.failed("KeyboardInterrupt", "", ["interrupted" + note])
