@@ -64,13 +64,14 @@ var theHouse = house{
 
 		// Outside the sandbox.
 		{packages: []string{"server/lifecycle"}, libraries: noLibraries},
-		{packages: []string{"server/host"}, ours: []string{"server/lifecycle", "runtime/engine", "runtime/sandboxhttp"}},
+		{packages: []string{"server/host"}, ours: []string{"server/lifecycle"}},
+		{packages: []string{"server/box"}, ours: []string{"server/lifecycle", "runtime/engine", "runtime/sandboxhttp"}},
 		{packages: []string{"server/egress"}, ours: []string{"gen/egress", "runtime/sandboxhttp", "server/lifecycle"}, libraries: noLibraries},
 		{packages: []string{"server/store"}, ours: []string{"server/lifecycle"}},
 		{packages: []string{"server/config", "server/audit"}},
 		{packages: []string{"server/metrics"}, ours: []string{"openapi/serve", "runtime/engine", "server/host", "server/lifecycle"}},
 		{packages: []string{"server/proxy"}, ours: []string{}, libraries: []string{zerolog}},
-		{packages: []string{"server/reach"}, ours: []string{"openapi/serve", "server/proxy"}, libraries: noLibraries},
+		{packages: []string{"server/reach"}, ours: []string{"openapi/serve", "server/lifecycle", "server/proxy"}, libraries: noLibraries},
 		{packages: []string{"server/api"}, ours: []string{"gen/lifecycle", "openapi", "openapi/serve", "server/lifecycle", "server/proxy", "server/reach"}},
 		{packages: []string{"server/ingress"}, ours: []string{"gen/lifecycle", "openapi/serve", "runtime/sandboxhttp", "server/lifecycle", "server/proxy", "server/reach"}},
 		{packages: []string{"server/cluster"}, ours: []string{"runtime/kube/v1alpha1", "server/lifecycle"}},

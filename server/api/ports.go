@@ -111,15 +111,15 @@ func (p *ports) withToken(c echo.Context, id, segment string) error {
 	}
 	var holder lifecycle.Principal
 	err = p.server.Attempt(r, func() error {
-		sent, signatures := r.Header.Get(reach.TokenHeader), signaturesOf(r)
+		sent, signatures := r.Header.Get(lifecycle.TokenHeader), signaturesOf(r)
 		switch {
 		case sent == "" && len(signatures) > 0:
 			holder = signer
 			return p.verify(r.Context(), signatures, id, port)
 		case sent == "":
-			return serve.Unauthorized("header %s: is required; the endpoint of the port tells it", reach.TokenHeader)
+			return serve.Unauthorized("header %s: is required; the endpoint of the port tells it", lifecycle.TokenHeader)
 		case token == "" || subtle.ConstantTimeCompare([]byte(sent), []byte(token)) != 1:
-			return serve.Unauthorized("header %s: is not this sandbox's token", reach.TokenHeader)
+			return serve.Unauthorized("header %s: is not this sandbox's token", lifecycle.TokenHeader)
 		}
 		holder = lifecycle.Principal{Name: NameOfToken}
 		return nil
@@ -159,7 +159,7 @@ func (p *ports) forward(c echo.Context, address, token string, port int, id, pre
 		Address: address,
 		Path:    "/proxy/" + name,
 		Prefix:  prefix,
-		Set:     map[string]string{reach.TokenHeader: token},
+		Set:     map[string]string{lifecycle.TokenHeader: token},
 		Strip:   []string{reach.KeyHeader}, // in trailers
 		Names:   []string{"127.0.0.1:" + name, "localhost:" + name},
 		// People type keys into the pages of /docs, which are of this origin.

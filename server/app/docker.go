@@ -14,6 +14,7 @@ import (
 
 	"sandbox.internal/runtime/docker"
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/box"
 	"sandbox.internal/server/config"
 	"sandbox.internal/server/egress"
 	"sandbox.internal/server/host"
@@ -44,14 +45,25 @@ func (a *App) prepareMachine(cfg config.Config, measured *metrics.Metrics) (star
 	if err != nil {
 		return nil, err
 	}
-	options, err := hostOptions(cfg)
+	boxes, err := boxOptions(cfg)
 	if err != nil {
 		return nil, err
 	}
-	options.Engine, options.Store = measured.Engine(a.machine.engine), measured.Store(a.machine.store)
-	options.Observer, options.Logger = measured, a.logger
+	boxes.Engine, boxes.Logger, boxes.Clock = measured.Engine(a.machine.engine), a.logger, time.Now
+	_, reach := addresses(cfg)
+	guards := egress.New(reach)
+	boxes.Guards = guards
 	return func(ctx context.Context) (backend, error) {
-		started, err := host.Start(ctx, options)
+		opened, err := box.Open(ctx, boxes)
+		if err != nil {
+			return nil, err
+		}
+		started, err := host.Start(ctx, host.Options{
+			Box: opened, Store: measured.Store(a.machine.store), Guards: guards, Logger: a.logger, Clock: time.Now, Observer: measured,
+			EndpointHost:           cfg.Docker.HostIP,
+			TerminatedRetention:    cfg.Server.TerminatedRetention.Duration(),
+			FailedPendingRetention: cfg.Environment.PendingFailureTTL.Duration(),
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -75,14 +87,13 @@ func (m *machine) close(logger zerolog.Logger) {
 	}
 }
 
-func hostOptions(cfg config.Config) (host.Options, error) {
+func boxOptions(cfg config.Config) (box.Options, error) {
 	seccomp, err := seccompProfile(cfg.Docker.SeccompProfile)
 	if err != nil {
-		return host.Options{}, err
+		return box.Options{}, err
 	}
 	publish, reach := addresses(cfg)
-	return host.Options{
-		Clock:      time.Now,
+	return box.Options{
 		Instance:   cfg.Server.Instance,
 		ExecdImage: cfg.Runtime.ExecdImage,
 		Security: engine.Security{
@@ -91,21 +102,17 @@ func hostOptions(cfg config.Config) (host.Options, error) {
 			AppArmorProfile:  cfg.Docker.AppArmorProfile,
 			SeccompProfile:   seccomp,
 		},
-		PIDsLimit:              cfg.Docker.PidsLimit,
-		AllowUnenforcedLimits:  cfg.Docker.AllowUnenforcedLimits,
-		EgressImage:            cfg.Egress.Image,
-		EgressUpstream:         strings.Join(cfg.Egress.Upstream, ","),
-		Guards:                 egress.New(reach),
-		HostNetwork:            cfg.Docker.NetworkMode == config.NetworkHost,
-		PublishIP:              publish,
-		EngineHost:             reach,
-		EndpointHost:           cfg.Docker.HostIP,
-		NoHostVolumes:          !cfg.Storage.HostVolumes,
-		AllowedHostPaths:       cfg.Storage.AllowedHostPaths,
-		OwnPaths:               cfg.OwnPaths(),
-		PinFolder:              pinFolder(cfg),
-		TerminatedRetention:    cfg.Server.TerminatedRetention.Duration(),
-		FailedPendingRetention: cfg.Environment.PendingFailureTTL.Duration(),
+		PIDsLimit:             cfg.Docker.PidsLimit,
+		AllowUnenforcedLimits: cfg.Docker.AllowUnenforcedLimits,
+		EgressImage:           cfg.Egress.Image,
+		EgressUpstream:        strings.Join(cfg.Egress.Upstream, ","),
+		HostNetwork:           cfg.Docker.NetworkMode == config.NetworkHost,
+		PublishIP:             publish,
+		EngineHost:            reach,
+		NoHostVolumes:         !cfg.Storage.HostVolumes,
+		AllowedHostPaths:      cfg.Storage.AllowedHostPaths,
+		OwnPaths:              cfg.OwnPaths(),
+		PinFolder:             pinFolder(cfg),
 	}, nil
 }
 

@@ -10,7 +10,7 @@ import (
 	"sandbox.internal/server/config"
 )
 
-// pinFolder is where host paths are pinned (host.Options), "" where the engine would not see what this process mounts.
+// pinFolder is where host paths are pinned (box.Options), "" where the engine would not see what this process mounts.
 func pinFolder(cfg config.Config) string {
 	socket := engineSocket(cfg.Environment.DockerHost)
 	if socket == "" || !cfg.Storage.HostVolumes || !sharesMounts(socket) {

@@ -2,11 +2,8 @@ package cluster
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -130,10 +127,7 @@ func (c *Cluster) newBatch(ctx context.Context, spec lifecycle.Spec, options lif
 	if err != nil {
 		return nil, nil, err
 	}
-	secret, err := newSecret(id)
-	if err != nil {
-		return nil, nil, err
-	}
+	secret := newSecret(id)
 	now := c.Clock().UTC()
 	retention := int32(c.TerminatedRetention / time.Second)
 	b := &v1alpha1.BatchSandbox{
@@ -163,10 +157,7 @@ func (c *Cluster) newBatch(ctx context.Context, spec lifecycle.Spec, options lif
 	if err := checkSize(b); err != nil {
 		return nil, nil, err
 	}
-	token, err := newToken()
-	if err != nil {
-		return nil, nil, err
-	}
+	token := lifecycle.NewToken()
 	if pool != "" {
 		return b, secret, c.fromPool(ctx, b, pool, spec, token, secret)
 	}
@@ -219,12 +210,4 @@ func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name s
 		b.Spec.TaskTemplate.Env = append(b.Spec.TaskTemplate.Env, secret.taskVariable(name, entryVariable+strconv.Itoa(i), spec.Env[name]))
 	}
 	return nil
-}
-
-func newToken() (string, error) {
-	token := make([]byte, 32)
-	if _, err := rand.Read(token); err != nil {
-		return "", fmt.Errorf("make a token: %w", err)
-	}
-	return hex.EncodeToString(token), nil
 }

@@ -47,12 +47,9 @@ type secret struct {
 
 // newSecret returns an empty one. Of several requests with the same Idempotency-Key each has a Secret of its own, and that of the one that made
 // the sandbox stays.
-func newSecret(id string) (*secret, error) {
-	suffix, err := newToken()
-	if err != nil {
-		return nil, err
-	}
-	return &secret{name: "sandbox-" + id + "-" + suffix[:8], kind: corev1.SecretTypeOpaque, entries: make(map[string][]byte)}, nil
+func newSecret(id string) *secret {
+	suffix := lifecycle.NewToken()[:8]
+	return &secret{name: "sandbox-" + id + "-" + suffix, kind: corev1.SecretTypeOpaque, entries: make(map[string][]byte)}
 }
 
 // add puts a value into an entry.

@@ -143,10 +143,7 @@ func (c *Cluster) wallIn(pod *corev1.PodSpec, policy *lifecycle.NetworkPolicy, s
 		}
 		return nil
 	}
-	token, err := newToken()
-	if err != nil {
-		return err
-	}
+	token := lifecycle.NewToken()
 	variables, whole, err := c.NewGuard("").Environment(lifecycle.Sidecar{Token: token, Upstream: c.EgressUpstream}, policy)
 	if err != nil {
 		return err

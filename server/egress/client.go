@@ -18,8 +18,6 @@ import (
 )
 
 const (
-	// tokenHeader carries the token of a sidecar.
-	tokenHeader = "X-EGRESS-ACCESS-TOKEN"
 	// patience is how long a sidecar has to answer, and healthPatience how long to say that it is there.
 	patience       = 10 * time.Second
 	healthPatience = 2 * time.Second
@@ -151,7 +149,7 @@ func (c *Client) of(at lifecycle.Sidecar, through *http.Client) (*gen.Client, er
 	}
 	url := "http://" + net.JoinHostPort(c.host, strconv.Itoa(at.Port))
 	return gen.NewClient(url, gen.WithHTTPClient(through), gen.WithRequestEditorFn(func(_ context.Context, r *http.Request) error {
-		r.Header.Set(tokenHeader, at.Token)
+		r.Header.Set(lifecycle.SidecarTokenHeader, at.Token)
 		return nil
 	}))
 }

@@ -25,9 +25,9 @@ type actor struct {
 	record lifecycle.Record
 	auth   *lifecycle.ImageAuth // for the first pull; never stored
 	job    context.CancelFunc   // ends the engine work that is under way; nil when there is none
-	look   bool                 // something may have happened to the container behind our back
-	// launched belongs to the work under way: the engine was asked for a container, or may have been by an earlier service. Until then
-	// there is nothing at the engine to look for and to remove, which spares it three questions for each sandbox that ends in its pull.
+	look   bool                 // another process may have acted on the box
+	// launched belongs to the work under way: a box was begun, or may have been by an earlier service. Until then there is nothing to
+	// look for and to remove, which saves the engine three questions for each sandbox that ends in its pull.
 	launched bool
 
 	untold     []lifecycle.Event // of changes that are visible and not durable yet
@@ -45,6 +45,9 @@ type actor struct {
 
 // spawn starts the actor of a record and makes the sandbox visible. A record that is not new may have a container.
 func (h *Host) spawn(record lifecycle.Record, auth *lifecycle.ImageAuth, isNew bool) *actor {
+	if record.Box == "" { // it is of a service before boxes had an identity
+		record.Box = record.Sandbox.ID
+	}
 	a := &actor{
 		host:      h,
 		id:        record.Sandbox.ID,
@@ -259,7 +262,7 @@ func (a *actor) show(record lifecycle.Record) {
 		// What the sandbox itself wrote, which follows the first line, is for its user: it may hold anything.
 		detail, _, _ := strings.Cut(record.Sandbox.Status.Message, "\n")
 		a.log.Info().Str("from", string(from)).Str("to", string(to)).Str("reason", string(record.Sandbox.Status.Reason)).
-			Str("detail", strings.TrimSuffix(detail, logFollows)).Msg("sandbox changed state")
+			Str("detail", strings.TrimSuffix(detail, lifecycle.LogFollows)).Msg("sandbox changed state")
 		a.host.Observer.StateChanged(to, record.Sandbox.Status.Reason)
 	}
 	a.record = record

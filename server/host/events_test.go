@@ -238,7 +238,7 @@ func TestEventsWaitForTheStore(t *testing.T) {
 func TestProgressEvents(t *testing.T) {
 	m := newMachine(t)
 	pull := newGate()
-	m.options.Engine = chattyEngine{m.options.Engine, pull}
+	m.box.Engine = chattyEngine{m.box.Engine, pull}
 	m.start()
 	id := m.create()
 	pull.await(t)

@@ -1,12 +1,7 @@
 package host
 
-import "time"
-
 // Sweep does at once what the host does every minute.
 func (h *Host) Sweep() { h.sweep() }
 
 // AskGuards does at once what the host does every few seconds. It takes and returns those that did not answer.
-func (h *Host) AskGuards(missed map[*actor]bool) map[*actor]bool { return h.askGuards(missed) }
-
-// AskAgain is the pause before the next question to an execd that does not answer yet.
-func AskAgain(waited time.Duration) time.Duration { return askAgain(waited) }
+func (h *Host) AskGuards(missed map[*actor]bool) map[*actor]bool { return h.checkGuards(missed) }

@@ -8,7 +8,6 @@ import (
 	"io"
 	"time"
 
-	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -36,11 +35,7 @@ func (h *Host) Logs(ctx context.Context, id string, options lifecycle.LogOptions
 		out = open() // nothing is printed yet, and the client should know that it is being listened
 		h.awaitStart(ctx, a)
 	}
-	wanted := engine.LogOptions{Tail: -1, Since: options.Since, Follow: options.Follow}
-	if options.Tail != nil {
-		wanted.Tail = *options.Tail
-	}
-	log, live, err := h.openLog(ctx, a, wanted)
+	log, live, err := h.openLog(ctx, a, options)
 	if err != nil {
 		return err
 	}
@@ -60,13 +55,13 @@ func (h *Host) Logs(ctx context.Context, id string, options lifecycle.LogOptions
 }
 
 // openLog returns the log of the sandbox's container, or what is kept of it, and whether the container is there.
-func (h *Host) openLog(ctx context.Context, a *actor, wanted engine.LogOptions) (log io.ReadCloser, live bool, err error) {
-	log, err = h.Engine.OpenLog(ctx, containerName(a.id), wanted)
+func (h *Host) openLog(ctx context.Context, a *actor, wanted lifecycle.LogOptions) (log io.ReadCloser, live bool, err error) {
+	log, err = h.Box.OpenLog(ctx, *a.now(), wanted)
 	switch {
-	case errors.Is(err, engine.ErrNotFound):
+	case errors.Is(err, lifecycle.ErrNoBox):
 		kept, err := h.keptLog(ctx, a, wanted.Tail)
 		return io.NopCloser(bytes.NewReader(kept)), false, err
-	case errors.Is(err, engine.ErrUnavailable):
+	case errors.Is(err, lifecycle.ErrBoxUnavailable):
 		return nil, false, &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "the container engine does not answer", RetryAfter: 1}
 	}
 	return log, err == nil, err
@@ -75,7 +70,8 @@ func (h *Host) openLog(ctx context.Context, a *actor, wanted engine.LogOptions) 
 // completeLog writes the last line of a log that was followed to its end, if it has no newline: Docker shows it to those who follow
 // only when they are lucky.
 func (h *Host) completeLog(ctx context.Context, a *actor, out io.Writer) error {
-	log, _, err := h.openLog(ctx, a, engine.LogOptions{Tail: 1})
+	last := 1
+	log, _, err := h.openLog(ctx, a, lifecycle.LogOptions{Tail: &last})
 	if err != nil {
 		return nil // it was removed just now, and nothing is known of its last line
 	}
@@ -121,7 +117,7 @@ func (h *Host) awaitStart(ctx context.Context, a *actor) {
 }
 
 // keptLog returns the end of the log of a sandbox that has no container.
-func (h *Host) keptLog(ctx context.Context, a *actor, tail int) ([]byte, error) {
+func (h *Host) keptLog(ctx context.Context, a *actor, tail *int) ([]byte, error) {
 	log, kept, err := h.Store.Log(ctx, a.id)
 	if err != nil {
 		return nil, err
@@ -131,14 +127,14 @@ func (h *Host) keptLog(ctx context.Context, a *actor, tail int) ([]byte, error) 
 	if !kept && (started || record.Port != 0) {
 		return nil, lifecycle.Conflictf("the log is lost: the sandbox is %s and its container was removed by somebody else", record.Sandbox.Status.State)
 	}
-	return lastLinesOf(log, tail), nil
+	if tail == nil {
+		return log, nil
+	}
+	return lastLinesOf(log, *tail), nil
 }
 
-// lastLinesOf returns the last lines of a text, all of them when count is negative.
+// lastLinesOf returns the last lines of a text.
 func lastLinesOf(text []byte, count int) []byte {
-	if count < 0 {
-		return text
-	}
 	at := len(text)
 	for ; count > 0 && at > 0; count-- {
 		at = bytes.LastIndexByte(text[:at-1], '\n') + 1 // the newline before a line's own
@@ -147,12 +143,13 @@ func lastLinesOf(text []byte, count int) []byte {
 }
 
 // keepLog saves the end of the log before the container is removed.
-func (a *actor) keepLog(ctx context.Context) {
+func (a *actor) keepLog(ctx context.Context, record lifecycle.Record) {
 	err := func() error {
 		ctx, cancel := context.WithTimeout(ctx, keepLogTimeout)
 		defer cancel()
-		log, err := a.host.Engine.OpenLog(ctx, containerName(a.id), engine.LogOptions{Tail: keptLogLines})
-		if errors.Is(err, engine.ErrNotFound) {
+		lines := keptLogLines
+		log, err := a.host.Box.OpenLog(ctx, record, lifecycle.LogOptions{Tail: &lines})
+		if errors.Is(err, lifecycle.ErrNoBox) {
 			return nil
 		}
 		if err != nil {

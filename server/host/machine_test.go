@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/box"
 	"sandbox.internal/server/host"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/store"
@@ -34,6 +35,7 @@ type machine struct {
 	engine  *memoryEngine
 	store   *watchedStore
 	clock   *clock
+	box     box.Options
 	options host.Options
 	host    *host.Host
 }
@@ -52,10 +54,12 @@ func newMachine(t testing.TB) *machine {
 	})
 	m := &machine{t: t, engine: newMemoryEngine(t), clock: &clock{}}
 	m.store = &watchedStore{Store: records, t: t, states: map[string]lifecycle.State{}, faults: map[string]error{}}
-	m.options = host.Options{
-		Engine: newProving(m.engine), Store: m.store, Logger: zerolog.Nop(), Clock: m.clock.now,
+	m.box = box.Options{
+		Engine: newProving(m.engine), Logger: zerolog.Nop(), Clock: m.clock.now,
 		Instance: instance, ExecdImage: "execd", EngineHost: "127.0.0.1",
-		TerminatedRetention: time.Hour, FailedPendingRetention: 2 * time.Hour,
+	}
+	m.options = host.Options{
+		Store: m.store, Logger: zerolog.Nop(), Clock: m.clock.now, TerminatedRetention: time.Hour, FailedPendingRetention: 2 * time.Hour,
 	}
 	return m
 }
@@ -63,13 +67,24 @@ func newMachine(t testing.TB) *machine {
 // start starts the host; the test's end stops it.
 func (m *machine) start() *machine {
 	m.t.Helper()
-	started, err := host.Start(m.t.Context(), m.options)
+	started, err := m.open()
 	if err != nil {
 		m.t.Fatal(err)
 	}
 	m.host = started
 	m.t.Cleanup(started.Close)
 	return m
+}
+
+// open starts the host of the machine's boxes, which the caller closes.
+func (m *machine) open() (*host.Host, error) {
+	boxes, err := box.Open(m.t.Context(), m.box)
+	if err != nil {
+		return nil, err
+	}
+	options := m.options
+	options.Box = boxes
+	return host.Start(m.t.Context(), options)
 }
 
 func spec() lifecycle.Spec {
@@ -189,11 +204,16 @@ func (m *machine) containerOf(r lifecycle.Record, status engine.Status) engine.C
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	return engine.Container{Name: container(r.Sandbox.ID), Status: status, Labels: map[string]string{
+	labels := map[string]string{
 		lifecycle.LabelPrefix + "id":       r.Sandbox.ID,
 		lifecycle.LabelPrefix + "instance": instance,
 		lifecycle.LabelPrefix + "record":   string(remembered),
-	}}
+	}
+	if r.Box == "" { // as an earlier service made them
+		return engine.Container{Name: container(r.Sandbox.ID), Status: status, Labels: labels}
+	}
+	labels[lifecycle.LabelPrefix+"box"] = r.Box
+	return engine.Container{Name: container(r.Box), Status: status, Labels: labels}
 }
 
 // Names of the store's calls.

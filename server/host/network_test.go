@@ -79,8 +79,8 @@ func flagOf(spec engine.ContainerSpec, name string) string {
 
 func newHostNetwork(t *testing.T) (*machine, *sharing) {
 	m := newMachine(t)
-	shared := newSharing(t, m.options.Engine)
-	m.options.Engine, m.options.HostNetwork, m.options.EngineHost = shared, true, "192.0.2.1"
+	shared := newSharing(t, m.box.Engine)
+	m.box.Engine, m.box.HostNetwork, m.box.EngineHost = shared, true, "192.0.2.1"
 	return m, shared
 }
 
@@ -125,7 +125,7 @@ func TestHostNetwork(t *testing.T) {
 
 	// A restarted service finds it, also when the configuration says bridge by then.
 	m.host.Close()
-	m.options.HostNetwork = false
+	m.box.HostNetwork = false
 	m.start()
 	if err := m.host.Resume(t.Context(), id); err != nil {
 		t.Fatal(err)
@@ -135,7 +135,7 @@ func TestHostNetwork(t *testing.T) {
 		t.Errorf("after a restart it is reached at %q, %v; want %q", again, err, address)
 	}
 	m.host.Close()
-	m.options.HostNetwork = true
+	m.box.HostNetwork = true
 	m.start()
 	refused()
 	if err := m.host.Delete(t.Context(), id); err != nil {
@@ -220,7 +220,7 @@ func TestHostNetworkLostRecords(t *testing.T) {
 	}
 	m.host.Close()
 	other, _ := newHostNetwork(t) // with a store of its own
-	other.options.Engine, other.engine = shared, m.engine
+	other.box.Engine, other.engine = shared, m.engine
 	other.start()
 	other.await(id, lifecycle.StateRunning)
 	if got, _, err := other.host.Reach(t.Context(), id, 80); err != nil || got != address {

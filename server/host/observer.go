@@ -30,10 +30,10 @@ func (h *Host) Count() map[lifecycle.State]int {
 	return count
 }
 
-// blind observes nothing.
-type blind struct{}
+// noObserver measures nothing.
+type noObserver struct{}
 
-func (blind) StateChanged(lifecycle.State, lifecycle.Reason) {}
-func (blind) StageDone(lifecycle.Stage, time.Duration)       {}
-func (blind) Provisioned(time.Duration)                      {}
-func (blind) Expired(time.Duration)                          {}
+func (noObserver) StateChanged(lifecycle.State, lifecycle.Reason) {}
+func (noObserver) StageDone(lifecycle.Stage, time.Duration)       {}
+func (noObserver) Provisioned(time.Duration)                      {}
+func (noObserver) Expired(time.Duration)                          {}

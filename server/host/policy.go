@@ -8,9 +8,6 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// sidecarTokenHeader carries the token of an egress sidecar (openapi/egress.yaml).
-const sidecarTokenHeader = "X-EGRESS-ACCESS-TOKEN"
-
 // guarded returns the sandbox's actor and its sidecar, if it can be asked.
 func (h *Host) guarded(id string) (*actor, lifecycle.Sidecar, error) {
 	a, err := h.registry.get(id)
@@ -95,5 +92,5 @@ func (h *Host) sidecarEndpoint(sidecar lifecycle.Sidecar) (lifecycle.Endpoint, e
 		conflict.RetryAfter = 1
 		return lifecycle.Endpoint{}, conflict
 	}
-	return lifecycle.Endpoint{Host: h.EndpointHost, Port: sidecar.Port, Headers: map[string]string{sidecarTokenHeader: sidecar.Token}}, nil
+	return lifecycle.Endpoint{Host: h.EndpointHost, Port: sidecar.Port, Headers: map[string]string{lifecycle.SidecarTokenHeader: sidecar.Token}}, nil
 }

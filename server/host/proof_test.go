@@ -13,7 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/runtime/engine"
-	"sandbox.internal/server/host"
+	"sandbox.internal/server/box"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -98,7 +98,7 @@ func TestProofOfLimits(t *testing.T) {
 	const profile = ` {"defaultAction":"SCMP_ACT_ALLOW"}`
 	for name, c := range map[string]struct {
 		said    string // one of the lines of allBite, replaced
-		options func(*host.Options)
+		options func(*box.Options)
 		engine  func(*proving)
 		words   []string // of the refusal; none when the host starts
 		warning string
@@ -110,11 +110,11 @@ func TestProofOfLimits(t *testing.T) {
 		"another quota":     {said: `{"cpu_cores":2,"no_new_privileges":true,"seccomp":2,"apparmor":""}`, words: []string{"cpu (", "a quota of 2"}},
 		"processes without a limit": {
 			said:    `{"processes_refused":false}`,
-			options: func(o *host.Options) { o.PIDsLimit = 0 },
+			options: func(o *box.Options) { o.PIDsLimit = 0 },
 		},
 		"allowed": {
 			said:    `{"memory_killed":false}`,
-			options: func(o *host.Options) { o.AllowUnenforcedLimits = true },
+			options: func(o *box.Options) { o.AllowUnenforcedLimits = true },
 			warning: "limits without effect on this container engine: memory (",
 		},
 		"the whole container is killed": {
@@ -125,44 +125,44 @@ func TestProofOfLimits(t *testing.T) {
 		"an execd too old":  {engine: func(p *proving) { p.said = "execd: unexpected argument \"probe\"\n" }, words: []string{"runtime.execd_image", "unexpected argument"}},
 		"the start refused": {engine: func(p *proving) { p.refused = fmt.Errorf("%w: no such profile", engine.ErrInvalid) }, words: []string{"no such profile", "docker.seccomp_profile"}},
 		"the start refused, allowed": {
-			options: func(o *host.Options) { o.AllowUnenforcedLimits = true },
+			options: func(o *box.Options) { o.AllowUnenforcedLimits = true },
 			engine:  func(p *proving) { p.refused = fmt.Errorf("%w: no CPU CFS scheduler", engine.ErrInvalid) },
 			warning: "refuses the container that tries limits",
 		},
 		"privileges": {
 			said:    `{"cpu_cores":0.5,"no_new_privileges":false,"seccomp":2,"apparmor":""}`,
-			options: func(o *host.Options) { o.Security.NoNewPrivileges, o.AllowUnenforcedLimits = true, true },
+			options: func(o *box.Options) { o.Security.NoNewPrivileges, o.AllowUnenforcedLimits = true, true },
 			words:   []string{"docker.no_new_privileges"},
 		},
-		"seccomp honoured": {options: func(o *host.Options) { o.Security.SeccompProfile = profile }},
+		"seccomp honoured": {options: func(o *box.Options) { o.Security.SeccompProfile = profile }},
 		"seccomp ignored": {
 			said:    `{"cpu_cores":0.5,"no_new_privileges":true,"seccomp":0,"apparmor":""}`,
-			options: func(o *host.Options) { o.Security.SeccompProfile = profile },
+			options: func(o *box.Options) { o.Security.SeccompProfile = profile },
 			words:   []string{"docker.seccomp_profile", "mode 0"},
 		},
 		"seccomp off": {
 			said:    `{"cpu_cores":0.5,"no_new_privileges":true,"seccomp":0,"apparmor":""}`,
-			options: func(o *host.Options) { o.Security.SeccompProfile = "unconfined" },
+			options: func(o *box.Options) { o.Security.SeccompProfile = "unconfined" },
 			engine:  func(p *proving) { p.info.Seccomp = false },
 		},
 		"no seccomp": {
-			options: func(o *host.Options) { o.Security.SeccompProfile = profile },
+			options: func(o *box.Options) { o.Security.SeccompProfile = profile },
 			engine:  func(p *proving) { p.info.Seccomp = false },
 			words:   []string{"docker.seccomp_profile", "no seccomp"},
 		},
-		"AppArmor honoured": {options: func(o *host.Options) { o.Security.AppArmorProfile = "docker-default" }},
+		"AppArmor honoured": {options: func(o *box.Options) { o.Security.AppArmorProfile = "docker-default" }},
 		"another AppArmor profile": {
-			options: func(o *host.Options) { o.Security.AppArmorProfile = "strict" },
+			options: func(o *box.Options) { o.Security.AppArmorProfile = "strict" },
 			words:   []string{"docker.apparmor_profile", `"strict"`, "docker-default"},
 		},
 		"no AppArmor": {
-			options: func(o *host.Options) { o.Security.AppArmorProfile = "docker-default" },
+			options: func(o *box.Options) { o.Security.AppArmorProfile = "docker-default" },
 			engine:  func(p *proving) { p.info.AppArmor = false },
 			words:   []string{"docker.apparmor_profile", "no AppArmor", "leave it empty"},
 		},
 		"AppArmor off where there is none": {
 			said:    `{"cpu_cores":0.5,"no_new_privileges":true,"seccomp":2,"apparmor":""}`,
-			options: func(o *host.Options) { o.Security.AppArmorProfile = "unconfined" },
+			options: func(o *box.Options) { o.Security.AppArmorProfile = "unconfined" },
 			engine:  func(p *proving) { p.info.AppArmor = false },
 		},
 	} {
@@ -174,11 +174,11 @@ func TestProofOfLimits(t *testing.T) {
 				c.engine(proof)
 			}
 			var log bytes.Buffer
-			m.options.Engine, m.options.Logger, m.options.PIDsLimit = proof, zerolog.New(&log), 100
+			m.box.Engine, m.box.Logger, m.box.PIDsLimit = proof, zerolog.New(&log), 100
 			if c.options != nil {
-				c.options(&m.options)
+				c.options(&m.box)
 			}
-			started, err := host.Start(t.Context(), m.options)
+			started, err := m.open()
 			if err == nil {
 				started.Close() // before the log is read
 			}
@@ -221,8 +221,8 @@ func TestProofContainer(t *testing.T) {
 	m := newMachine(t)
 	proof := newProving(m.engine)
 	var log bytes.Buffer
-	m.options.Engine, m.options.Logger = proof, zerolog.New(&log)
-	m.options.Security = engine.Security{DropCapabilities: []string{"ALL"}, NoNewPrivileges: true, AppArmorProfile: "docker-default"}
+	m.box.Engine, m.box.Logger = proof, zerolog.New(&log)
+	m.box.Security = engine.Security{DropCapabilities: []string{"ALL"}, NoNewPrivileges: true, AppArmorProfile: "docker-default"}
 	m.start().host.Close()
 	spec := proof.spec
 	if r := spec.Resources; r.NanoCPUs == 0 || r.MemoryBytes == 0 || r.PIDs == 0 || spec.Network != engine.NetworkNone || len(spec.Mounts) > 0 {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"sandbox.internal/runtime/engine"
-	"sandbox.internal/server/host"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -181,7 +180,7 @@ func TestStartFailures(t *testing.T) {
 		t.Run(tt.call, func(t *testing.T) {
 			m := newMachine(t)
 			m.engine.failBefore(tt.call, func(context.Context, string) error { return errRefused })
-			if _, err := host.Start(t.Context(), m.options); err == nil || !strings.Contains(err.Error(), tt.says) {
+			if _, err := m.open(); err == nil || !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("error %v does not say %q", err, tt.says)
 			}
 		})
@@ -190,7 +189,7 @@ func TestStartFailures(t *testing.T) {
 		m := newMachine(t)
 		m.engine.put(m.containerOf(m.record("adopted", lifecycle.StatePending), engine.StatusRunning))
 		m.store.fail(callInsert, errDisk)
-		if _, err := host.Start(t.Context(), m.options); err == nil || !strings.Contains(err.Error(), "adopted") {
+		if _, err := m.open(); err == nil || !strings.Contains(err.Error(), "adopted") {
 			t.Errorf("error: %v", err)
 		}
 		if m.engine.status(container("adopted")) != engine.StatusRunning {

@@ -17,6 +17,7 @@ import (
 type registry struct {
 	mu      sync.RWMutex
 	actors  map[string]*actor
+	boxes   map[string]*actor // by the identity of their box
 	ordered []*actor          // oldest first, ties by id descending: a listing walks it backwards
 	states  []lifecycle.State // of ordered: a filter reads these without looking at ten thousand records
 	tagged  map[tag]map[*actor]struct{}
@@ -25,11 +26,16 @@ type registry struct {
 // tag is one pair of a sandbox's metadata.
 type tag struct{ key, value string }
 
+func newRegistry() registry {
+	return registry{actors: make(map[string]*actor), boxes: make(map[string]*actor), tagged: make(map[tag]map[*actor]struct{})}
+}
+
 func (r *registry) add(a *actor) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	sandbox := &a.now().Sandbox
 	r.actors[a.id] = a
+	r.boxes[a.now().Box] = a
 	at, _ := slices.BinarySearchFunc(r.ordered, a, order)
 	r.ordered = slices.Insert(r.ordered, at, a)
 	r.states = slices.Insert(r.states, at, sandbox.Status.State)
@@ -40,6 +46,7 @@ func (r *registry) remove(a *actor) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.actors, a.id)
+	delete(r.boxes, a.now().Box)
 	if at, found := slices.BinarySearchFunc(r.ordered, a, order); found {
 		r.ordered = slices.Delete(r.ordered, at, at+1)
 		r.states = slices.Delete(r.states, at, at+1)
@@ -124,6 +131,13 @@ func (r *registry) get(id string) (*actor, error) {
 		return a, nil
 	}
 	return nil, lifecycle.NotFound(id)
+}
+
+// owner returns the actor of the sandbox that has the box; nil when there is none.
+func (r *registry) owner(box string) *actor {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.boxes[box]
 }
 
 func (r *registry) all() []*actor {

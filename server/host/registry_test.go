@@ -15,8 +15,7 @@ import (
 func TestListingsAgreeWithThePlainRule(t *testing.T) {
 	states := []lifecycle.State{lifecycle.StatePending, lifecycle.StateRunning, lifecycle.StatePaused, lifecycle.StateFailed}
 	rapid.Check(t, func(t *rapid.T) {
-		h := &Host{}
-		h.registry.actors, h.registry.tagged = map[string]*actor{}, map[tag]map[*actor]struct{}{}
+		h := &Host{registry: newRegistry()}
 		metadata := rapid.MapOfN(rapid.SampledFrom([]string{"a", "b", "c"}), rapid.SampledFrom([]string{"1", "2"}), 0, 3)
 		owner := rapid.SampledFrom([]string{"", "x", "y"})
 		var living []*actor
@@ -85,7 +84,7 @@ func TestListingsAgreeWithThePlainRule(t *testing.T) {
 }
 
 func BenchmarkListOfTwentyAmongTenThousand(b *testing.B) {
-	h := &Host{}
+	h := &Host{registry: newRegistry()}
 	h.registry.actors, h.registry.tagged = map[string]*actor{}, map[tag]map[*actor]struct{}{}
 	for i := range 10_000 {
 		a := &actor{host: h, id: fmt.Sprint(i), createdAt: time.Unix(int64(i), 0)}

@@ -2,8 +2,6 @@ package host
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"time"
@@ -42,19 +40,16 @@ func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycl
 			return first, err
 		}
 	}
-	if err := h.possible(ctx, spec, options); err != nil {
+	if err := h.Box.Admit(ctx, spec, options); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
-	if h.HostNetwork {
+	record := h.newRecord(spec, options)
+	if record.HostNetwork {
 		h.slot.Lock()
 		defer h.slot.Unlock()
 		if err := h.slotFree(); err != nil {
 			return lifecycle.Sandbox{}, err
 		}
-	}
-	record, err := h.newRecord(spec, options)
-	if err != nil {
-		return lifecycle.Sandbox{}, err
 	}
 	if key != nil {
 		key.SandboxID = record.Sandbox.ID
@@ -76,14 +71,6 @@ func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycl
 	return record.Sandbox, nil
 }
 
-// possible refuses what this host does not offer, and what it does not offer to the caller.
-func (h *Host) possible(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) error {
-	if !spec.NetworkPolicy.Empty() && (h.HostNetwork || h.EgressImage == "") {
-		return lifecycle.Invalidf("networkPolicy: a network policy requires bridge mode and egress image configuration (docker.network_mode and egress.image)")
-	}
-	return h.checkVolumes(ctx, spec.Volumes, options.Owner, options.Role)
-}
-
 // createdBefore returns the sandbox that an earlier request with this key created.
 func (h *Host) createdBefore(ctx context.Context, key lifecycle.IdempotencyKey) (lifecycle.Sandbox, bool, error) {
 	earlier, found, err := h.Store.FindKey(ctx, key.Owner, key.Key, h.Clock().Add(-lifecycle.IdempotencyWindow))
@@ -100,19 +87,11 @@ func (h *Host) createdBefore(ctx context.Context, key lifecycle.IdempotencyKey) 
 	return sandbox, true, nil
 }
 
-func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) (lifecycle.Record, error) {
-	token, err := newToken()
-	if err != nil {
-		return lifecycle.Record{}, err
-	}
-	sidecar, err := h.newSidecar()
-	if err != nil {
-		return lifecycle.Record{}, err
-	}
+func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) lifecycle.Record {
 	now := h.Clock().UTC()
 	extensions := spec.Extensions
 	spec.Extensions = nil // once is enough
-	return lifecycle.Record{
+	record := lifecycle.Record{
 		Sandbox: lifecycle.Sandbox{
 			ID:         uuid.NewString(),
 			Image:      spec.Image,
@@ -129,21 +108,13 @@ func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) (
 				LastTransitionAt: now,
 			},
 		},
-		Spec:        spec,
-		ByAdmin:     options.Role == lifecycle.RoleAdmin,
-		NeedsAuth:   spec.Auth != nil,
-		Token:       token,
-		Sidecar:     sidecar,
-		HostNetwork: h.HostNetwork,
-	}.Clone(), nil
-}
-
-func newToken() (string, error) {
-	token := make([]byte, 32)
-	if _, err := rand.Read(token); err != nil {
-		return "", fmt.Errorf("make a token: %w", err)
-	}
-	return hex.EncodeToString(token), nil
+		Spec:      spec,
+		ByAdmin:   options.Role == lifecycle.RoleAdmin,
+		NeedsAuth: spec.Auth != nil,
+		Token:     lifecycle.NewToken(),
+	}.Clone()
+	h.Box.Assign(&record)
+	return record
 }
 
 // Delete implements lifecycle.Backend.

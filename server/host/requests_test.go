@@ -93,7 +93,7 @@ func TestCreateThatCannotBeMadeDurable(t *testing.T) {
 
 func TestCreateRefuses(t *testing.T) {
 	m := newMachine(t)
-	m.options.AllowedHostPaths = []string{"/nowhere"}
+	m.box.AllowedHostPaths = []string{"/nowhere"}
 	m.start()
 	folder := t.TempDir()
 	tests := map[string]func(*lifecycle.Spec){

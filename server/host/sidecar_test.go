@@ -71,7 +71,7 @@ func sidecar(id string) string { return container(id) + "-egress" }
 
 func guarded(t *testing.T) (*machine, *guards) {
 	m, g := newMachine(t), &guards{}
-	m.options.EgressImage, m.options.Guards = "egress", g
+	m.box.EgressImage, m.box.Guards, m.options.Guards = "egress", g, g
 	return m.start(), g
 }
 
@@ -182,7 +182,7 @@ func TestPolicyIsRememberedAndTold(t *testing.T) {
 
 func TestWithoutSidecar(t *testing.T) {
 	m := newMachine(t)
-	m.options.EgressImage, m.options.Guards, m.options.HostNetwork = "egress", &guards{}, true
+	m.box.EgressImage, m.box.Guards, m.options.Guards, m.box.HostNetwork = "egress", &guards{}, &guards{}, true
 	m.start()
 	s := spec()
 	s.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: "deny"}
@@ -197,14 +197,14 @@ func TestWithoutSidecar(t *testing.T) {
 
 func TestEgressImageThatCannotBeHad(t *testing.T) {
 	m := newMachine(t)
-	m.options.EgressImage, m.options.Guards = "egress", &guards{}
+	m.box.EgressImage, m.box.Guards, m.options.Guards = "egress", &guards{}, &guards{}
 	m.engine.failBefore(callEnsureImage, func(_ context.Context, ref string) error {
 		if ref == "egress" {
 			return engine.ErrImage
 		}
 		return nil
 	})
-	if _, err := host.Start(t.Context(), m.options); err == nil || !strings.Contains(err.Error(), `egress.image "egress"`) {
+	if _, err := m.open(); err == nil || !strings.Contains(err.Error(), `egress.image "egress"`) {
 		t.Errorf("start: %v", err)
 	}
 }

@@ -31,7 +31,7 @@ func TestExchangedFolder(t *testing.T) {
 				}
 			}
 			m := newMachine(t)
-			m.options.AllowedHostPaths = []string{allowed}
+			m.box.AllowedHostPaths = []string{allowed}
 			m.start()
 			during := newGate()
 			m.engine.failBefore(c.during, during.fault)
@@ -93,7 +93,7 @@ func TestNeverMounted(t *testing.T) {
 	for _, list := range [][]string{nil, {"/"}} {
 		m := newMachine(t)
 		m.engine.own = []string{socket}
-		m.options.OwnPaths, m.options.AllowedHostPaths = []string{data}, list
+		m.box.OwnPaths, m.box.AllowedHostPaths = []string{data}, list
 		m.start()
 		for name, wanted := range map[string]lifecycle.Spec{
 			"/proc":                              hostVolume("/proc", ""),
@@ -150,7 +150,7 @@ func TestRefusalsDoNotShowTheDisk(t *testing.T) {
 	allowed, outside := filepath.Join(root, "allowed"), filepath.Join(root, "outside")
 	folders(t, allowed, outside)
 	m := newMachine(t)
-	m.options.AllowedHostPaths = []string{allowed}
+	m.box.AllowedHostPaths = []string{allowed}
 	m.start()
 	refusal := func(wanted lifecycle.Spec) string {
 		t.Helper()
@@ -193,8 +193,8 @@ func TestPinnedFolder(t *testing.T) {
 		}
 	}
 	m := newMachine(t)
-	m.options.AllowedHostPaths = []string{allowed}
-	m.options.PinFolder = filepath.Join(root, "data", "pins")
+	m.box.AllowedHostPaths = []string{allowed}
+	m.box.PinFolder = filepath.Join(root, "data", "pins")
 	if err := os.Symlink(realTempDir(t), filepath.Join(root, "data")); err != nil { // as where /var leads elsewhere
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestPinnedFolder(t *testing.T) {
 	}
 	close(during.open)
 	m.await(sandbox.ID, lifecycle.StateRunning)
-	if left, err := os.ReadDir(m.options.PinFolder); err != nil || len(left) > 0 {
+	if left, err := os.ReadDir(m.box.PinFolder); err != nil || len(left) > 0 {
 		t.Errorf("pins are left: %v, %v", left, err)
 	}
 	if _, err := os.Stat(filepath.Join(folder+"-moved", "note")); err != nil {
@@ -246,7 +246,7 @@ func TestPinsOfAKilledService(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := newMachine(t)
-	m.options.PinFolder = pins
+	m.box.PinFolder = pins
 	m.start()
 	if left, err := os.ReadDir(pins); err != nil || len(left) > 0 {
 		t.Errorf("pins are left: %v, %v", left, err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -76,29 +75,23 @@ func (a *actor) fail(reason lifecycle.Reason, message string) func() {
 
 // freeze is the work of Pausing.
 func (a *actor) freeze(ctx context.Context, record lifecycle.Record) func() {
-	return a.act(ctx, record, "pause", a.host.Engine.Freeze, func() {
+	return a.act(ctx, record, "pause", a.host.Box.Freeze, func() {
 		a.settle(lifecycle.TriggerPaused, a.record.Sandbox.Status.Reason, "frozen; its memory is retained")
 	})
 }
 
 // thaw is the work of Resuming.
 func (a *actor) thaw(ctx context.Context, record lifecycle.Record) func() {
-	return a.act(ctx, record, "resume", a.host.Engine.Thaw, func() {
+	return a.act(ctx, record, "resume", a.host.Box.Thaw, func() {
 		a.settle(lifecycle.TriggerResumed, lifecycle.ReasonContainerRunning, "resumed")
 	})
 }
 
-// act makes the engine do something to the container and returns done, or what failed. A container that is not there to be
-// acted on has a story of its own, which inspect finds out.
-func (a *actor) act(ctx context.Context, record lifecycle.Record, name string, do func(context.Context, string) error, done func()) func() {
-	err := a.insist(ctx, name, func(ctx context.Context) error {
-		err := do(ctx, containerName(a.id))
-		if missing(err) && a.lives(ctx) {
-			// The engine contradicts itself. Taken at its word it would be asked again at once, and for ever.
-			return fmt.Errorf("the container lives, yet: %v", err)
-		}
-		return err
-	})
+// act does something to the box and returns done, or what failed. For a box that is not there to be acted on, inspect finds out why.
+func (a *actor) act(
+	ctx context.Context, record lifecycle.Record, name string, do func(context.Context, lifecycle.Record) error, done func(),
+) func() {
+	err := a.retry(ctx, name, func(ctx context.Context) error { return do(ctx, record) })
 	switch {
 	case err == nil:
 		return func() {
@@ -114,18 +107,13 @@ func (a *actor) act(ctx context.Context, record lifecycle.Record, name string, d
 	return a.fail(lifecycle.ReasonContainerError, fmt.Sprintf("cannot %s: %v", name, err))
 }
 
-// missing reports whether the engine says that there is no living container to act on.
+// missing reports whether there is no living box to act on.
 func missing(err error) bool {
-	return errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrNotRunning)
+	return errors.Is(err, lifecycle.ErrNoBox) || errors.Is(err, lifecycle.ErrBoxNotAlive)
 }
 
-func (a *actor) lives(ctx context.Context) bool {
-	container, err := a.host.Engine.Inspect(ctx, containerName(a.id))
-	return err == nil && (container.Status == engine.StatusRunning || container.Status == engine.StatusFrozen)
-}
-
-// insist repeats a call to the engine until it works, the container is not there for it, ctx ends, or the engine keeps refusing.
-func (a *actor) insist(ctx context.Context, name string, call func(context.Context) error) error {
+// retry repeats a call until it works, the box is not there for it, ctx ends, or the engine keeps refusing.
+func (a *actor) retry(ctx context.Context, name string, call func(context.Context) error) error {
 	refusedSince := time.Time{}
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
 		err := call(ctx)
@@ -134,7 +122,7 @@ func (a *actor) insist(ctx context.Context, name string, call func(context.Conte
 		}
 		now := a.host.Clock()
 		switch {
-		case errors.Is(err, engine.ErrUnavailable):
+		case errors.Is(err, lifecycle.ErrBoxUnavailable):
 			refusedSince = time.Time{}
 		case refusedSince.IsZero():
 			refusedSince = now
@@ -151,7 +139,7 @@ func (a *actor) insist(ctx context.Context, name string, call func(context.Conte
 // terminate is the work of Stopping.
 func (a *actor) terminate(ctx context.Context, record lifecycle.Record) func() {
 	if a.launched {
-		if err := a.host.Engine.Stop(ctx, containerName(a.id), stopGrace); err != nil && ctx.Err() == nil {
+		if err := a.host.Box.Stop(ctx, record); err != nil && ctx.Err() == nil {
 			a.log.Warn().Err(err).Msg("the entrypoint was not asked to end; it is killed")
 		}
 	}
@@ -176,11 +164,8 @@ func (a *actor) remove(ctx context.Context, record lifecycle.Record) error {
 	if !a.launched {
 		return nil
 	}
-	a.keepLog(ctx)
-	if err := a.insist(ctx, "remove", func(ctx context.Context) error { return a.host.Engine.Remove(ctx, containerName(a.id)) }); err != nil {
-		return err
-	}
-	return a.dropSidecar(ctx, record)
+	a.keepLog(ctx, record)
+	return a.retry(ctx, "remove", func(ctx context.Context) error { return a.host.Box.Remove(ctx, record) })
 }
 
 // clean removes what a sandbox that has Failed left at the engine.
@@ -196,85 +181,63 @@ func (a *actor) clean(ctx context.Context, record lifecycle.Record) func() {
 	}
 }
 
-// inspect finds out what has become of the container, after something may have happened to it behind our back.
+// inspect finds out what has become of the box, after another process may have acted on it.
 func (a *actor) inspect(ctx context.Context, record lifecycle.Record) func() {
-	select {
-	case a.host.looks <- struct{}{}:
-	case <-ctx.Done():
-		return nil
-	}
-	container, err := a.found(ctx, &record)
-	<-a.host.looks
-	cutOff := (*provisionError)(nil)
+	box, err := a.host.Box.Inspect(ctx, record)
+	failure := (*lifecycle.BoxFailure)(nil)
 	switch {
-	case errors.As(err, &cutOff):
-		return a.fail(cutOff.reason, cutOff.text)
-	case errors.Is(err, engine.ErrNotFound), err == nil && container.Status == engine.StatusRemoving:
+	case errors.As(err, &failure):
+		return a.broken(ctx, err)
+	case errors.Is(err, lifecycle.ErrNoBox):
 		return a.fail(lifecycle.ReasonRemovedExternally, removedExternally)
 	case ctx.Err() != nil:
 		return nil
 	case err != nil:
-		// When the engine comes back everybody is told to look again, and by every sweep.
+		// Every actor inspects again when the engine comes back, and at every sweep that finds a difference.
 		a.log.Warn().Err(err).Msg("the container cannot be inspected")
 		return nil
-	case container.Status == engine.StatusExited, container.Status == engine.StatusCreated:
-		return a.ended(container, a.lastLines(ctx))
+	case box.Exit != nil:
+		return a.ended(*box.Exit)
 	}
-	if err := a.meet(ctx, &record, container); err != nil && ctx.Err() == nil {
+	if err := a.syncSidecar(ctx, &record, box.Place); err != nil && ctx.Err() == nil {
 		a.log.Warn().Err(err).Msg("the egress sidecar cannot be asked")
 	}
-	return func() { a.observe(container) }
+	return func() { a.observe(box) }
 }
 
-// observe brings the record in line with a container that lives. It takes what was done to the container as done: to freeze or thaw it
-// again would undo what somebody did meanwhile.
-func (a *actor) observe(container engine.Container) {
-	if port := portOf(container); port != 0 && port != a.record.Port {
+// observe brings the record in line with a box that is alive. A freeze or thaw by another process is recorded and not undone.
+func (a *actor) observe(box lifecycle.Box) {
+	if port := box.Place.Port; port != 0 && port != a.record.Port {
 		record := a.record
 		record.Port = port
 		a.adopt(record)
 	}
 	switch state := a.state(); {
-	case state == lifecycle.StateRunning && container.Status == engine.StatusFrozen:
+	case state == lifecycle.StateRunning && box.Status == lifecycle.BoxFrozen:
 		a.settle(lifecycle.TriggerPause, lifecycle.ReasonExternalPause, "somebody else froze the container")
 		a.settle(lifecycle.TriggerPaused, lifecycle.ReasonExternalPause, "somebody else froze the container; its memory is retained")
-	case state == lifecycle.StatePaused && container.Status == engine.StatusRunning:
+	case state == lifecycle.StatePaused && box.Status == lifecycle.BoxRunning:
 		a.settle(lifecycle.TriggerResume, lifecycle.ReasonExternalResume, "somebody else thawed the container")
 		a.settle(lifecycle.TriggerResumed, lifecycle.ReasonContainerRunning, "somebody else thawed the container")
 	}
 }
 
-// ended returns the outcome for a container that has ended by itself: exit code 0 is Terminated, anything else Failed.
-func (a *actor) ended(container engine.Container, log string) func() {
+// ended returns the outcome for an entrypoint that has ended by itself: exit code 0 is Terminated, anything else Failed.
+func (a *actor) ended(exit lifecycle.BoxExit) func() {
+	log := lifecycle.LogAfterMessage(exit.Log)
 	switch {
-	case container.OOMKilled && container.ExitCode != 0: // an engine also tells when only one of its processes was killed
+	case exit.OOMKilled && exit.Code != 0: // it is also set when only another process of the sandbox was killed
 		return a.fail(lifecycle.ReasonOOMKilled, "the kernel killed it for using more memory than its limit"+log)
-	case container.Status == engine.StatusCreated:
-		return a.fail(lifecycle.ReasonContainerError, "the container did not start: "+container.Error)
-	case container.ExitCode != 0:
-		return a.fail(lifecycle.ReasonEntrypointExited, fmt.Sprintf("the entrypoint ended with exit code %d%s", container.ExitCode, log))
+	case exit.NeverStarted:
+		return a.fail(lifecycle.ReasonContainerError, "the container did not start: "+exit.StartError)
+	case exit.Code != 0:
+		return a.fail(lifecycle.ReasonEntrypointExited, fmt.Sprintf("the entrypoint ended with exit code %d%s", exit.Code, log))
 	}
 	return func() {
 		if _, ok := lifecycle.Next(a.state(), lifecycle.TriggerExit); ok {
 			a.settle(lifecycle.TriggerExit, lifecycle.ReasonEntrypointExited, "the entrypoint ended with exit code 0")
 		}
 	}
-}
-
-// logFollows ends the first line of a message that what the sandbox wrote follows in.
-const logFollows = "; the last lines of its log:"
-
-// lastLines returns the end of the sandbox's log in the form in which messages carry it, empty when there is none.
-func (a *actor) lastLines(ctx context.Context) string {
-	return a.lastLinesOf(ctx, containerName(a.id))
-}
-
-func (a *actor) lastLinesOf(ctx context.Context, container string) string {
-	text, err := a.host.Engine.Logs(ctx, container, 20)
-	if err != nil || text == "" {
-		return ""
-	}
-	return logFollows + "\n" + text
 }
 
 // sleep waits and reports whether ctx is still alive.

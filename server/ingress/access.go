@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/reach"
 )
 
@@ -23,7 +24,7 @@ type pass struct {
 func (g *Gateway) admit(r *http.Request, found reach.Signatures, to Destination, place *Place) (pass, error) {
 	if sent := r.Header.Get(tokenHeader); sent != "" {
 		if place.Token == "" || !equal(sent, place.Token) {
-			return pass{}, serve.Unauthorized("header %s: is not this sandbox's token", reach.TokenHeader)
+			return pass{}, serve.Unauthorized("header %s: is not this sandbox's token", lifecycle.TokenHeader)
 		}
 		return pass{by: "token"}, nil
 	}
@@ -46,7 +47,7 @@ func (g *Gateway) admit(r *http.Request, found reach.Signatures, to Destination,
 		}
 	}
 	if failure == nil {
-		failure = serve.Unauthorized("header %s, or query parameter %s: is required", reach.TokenHeader, reach.SignatureName)
+		failure = serve.Unauthorized("header %s, or query parameter %s: is required", lifecycle.TokenHeader, reach.SignatureName)
 	}
 	return pass{}, failure
 }

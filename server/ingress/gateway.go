@@ -73,7 +73,7 @@ func (g *Gateway) handler(logger zerolog.Logger) (*serve.Server, error) {
 		Document: &openapi3.T{
 			OpenAPI: "3.0.3", Paths: openapi3.NewPaths(),
 			Components: &openapi3.Components{SecuritySchemes: openapi3.SecuritySchemes{"token": {
-				Value: &openapi3.SecurityScheme{Type: "apiKey", In: openapi3.ParameterInHeader, Name: reach.TokenHeader},
+				Value: &openapi3.SecurityScheme{Type: "apiKey", In: openapi3.ParameterInHeader, Name: lifecycle.TokenHeader},
 			}}},
 		},
 		Logger:       logger,

@@ -14,7 +14,6 @@ import (
 	gen "sandbox.internal/gen/lifecycle"
 	"sandbox.internal/runtime/sandboxhttp"
 	"sandbox.internal/server/lifecycle"
-	"sandbox.internal/server/reach"
 )
 
 const (
@@ -143,5 +142,5 @@ func (s *service) ask(ctx context.Context, id string) (*Place, error) {
 	if u, err := url.Parse("http://" + address); err != nil || u.Port() == "" || !ok {
 		return nil, fmt.Errorf("%w: its endpoint is %q", errNoPlace, response.JSON200.Endpoint)
 	}
-	return &Place{Address: address, Path: before, Token: response.JSON200.Headers[reach.TokenHeader]}, nil
+	return &Place{Address: address, Path: before, Token: response.JSON200.Headers[lifecycle.TokenHeader]}, nil
 }

@@ -11,3 +11,14 @@ type LogOptions struct {
 	// Follow goes on with what is printed, until the sandbox's container ends.
 	Follow bool
 }
+
+// LogFollows ends the first line of a status message that the end of the sandbox's log follows.
+const LogFollows = "; the last lines of its log:"
+
+// LogAfterMessage returns the end of a log as status messages carry it, empty when there is none.
+func LogAfterMessage(log string) string {
+	if log == "" {
+		return ""
+	}
+	return LogFollows + "\n" + log
+}

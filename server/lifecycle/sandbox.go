@@ -73,6 +73,8 @@ type Record struct {
 	HostNetwork bool
 	// Sidecar is the egress sidecar beside the sandbox; nil when there is none.
 	Sidecar *Sidecar `json:",omitempty"`
+	// Box is the identity of what the sandbox is made of at the engine. It differs from the id of the sandbox where the box was there first.
+	Box string `json:",omitempty"`
 	// Removed tells that nothing of the sandbox is left at the engine.
 	Removed bool
 	// RetainUntil is when the record of an ended sandbox is forgotten; zero while it lives.

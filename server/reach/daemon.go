@@ -10,11 +10,9 @@ import (
 	"strings"
 
 	"sandbox.internal/openapi/serve"
+	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/proxy"
 )
-
-// TokenHeader is the header that carries the token of a sandbox's daemon (execd document, "Authentication").
-const TokenHeader = "X-EXECD-ACCESS-TOKEN"
 
 // CodeNotAnswering is the code of a 502: the state says that the sandbox runs, but its daemon does not answer.
 const CodeNotAnswering = "SANDBOX_NOT_ANSWERING"
@@ -27,7 +25,7 @@ var ErrTokenRefused = errors.New("the token was refused")
 func Inspect(response *http.Response) error {
 	const longest = 4 << 10
 	switch {
-	case response.StatusCode == http.StatusUnauthorized && strings.Contains(response.Header.Get("WWW-Authenticate"), TokenHeader):
+	case response.StatusCode == http.StatusUnauthorized && strings.Contains(response.Header.Get("WWW-Authenticate"), lifecycle.TokenHeader):
 		return ErrTokenRefused
 	case response.StatusCode != http.StatusBadGateway || response.Header.Get("Content-Type") != "application/json",
 		response.ContentLength < 0 || response.ContentLength > longest:

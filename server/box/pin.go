@@ -1,4 +1,4 @@
-package host
+package box
 
 import (
 	"errors"
@@ -57,16 +57,16 @@ func sweepPins(folder string) error {
 
 // pinAll replaces the host's paths in a container's mounts by pins of them. release removes the pins. The mounts stay as they are where
 // nothing can be pinned.
-func (h *Host) pinAll(record lifecycle.Record, mounts []engine.Mount) (release func(), err error) {
+func (c *Containers) pinAll(record lifecycle.Record, mounts []engine.Mount) (release func(), err error) {
 	var pins []string
 	release = func() {
 		for _, place := range pins {
 			if err := unpin(place); err != nil {
-				h.Logger.Error().Err(err).Str("sandbox_id", record.Sandbox.ID).Msg("a pinned host path cannot be released; the next start tries again")
+				c.Logger.Error().Err(err).Str("sandbox_id", record.Sandbox.ID).Msg("a pinned host path cannot be released; the next start tries again")
 			}
 		}
 	}
-	if !h.pins {
+	if !c.pins {
 		return release, nil
 	}
 	volumes := record.Spec.Volumes
@@ -75,7 +75,7 @@ func (h *Host) pinAll(record lifecycle.Record, mounts []engine.Mount) (release f
 		if v.HostPath == "" {
 			continue
 		}
-		place := filepath.Join(h.PinFolder, record.Sandbox.ID+"-"+strconv.Itoa(i))
+		place := filepath.Join(c.PinFolder, record.Sandbox.ID+"-"+strconv.Itoa(i))
 		err := pin(asked[i].HostPath, place)
 		if err == nil {
 			pins = append(pins, place)

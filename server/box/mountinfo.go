@@ -1,4 +1,4 @@
-package host
+package box
 
 import (
 	"bufio"
@@ -31,7 +31,7 @@ var kernelFileSystems = []string{
 
 // brokenByMounts returns [lifecycle.RuleNever] for a path, with its links followed, that shows by a mount what never can be mounted: the
 // path itself or something mounted below it is a file system of the kernel, or overlaps a protected path in the same file system.
-func (h *Host) brokenByMounts(path string) (rule string, err error) {
+func (c *Containers) brokenByMounts(path string) (rule string, err error) {
 	mounts, err := mountPoints()
 	if err != nil {
 		return "", err
@@ -46,7 +46,7 @@ func (h *Host) brokenByMounts(path string) (rule string, err error) {
 		if slices.Contains(kernelFileSystems, m.kind) {
 			return lifecycle.RuleNever, nil
 		}
-		for _, never := range h.hostPaths.Never {
+		for _, never := range c.hostPaths.Never {
 			protected := coveringMount(mounts, never).narrowed(never)
 			if m.device == protected.device && overlap(m.root, protected.root) {
 				return lifecycle.RuleNever, nil

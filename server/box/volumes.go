@@ -1,4 +1,4 @@
-package host
+package box
 
 import (
 	"context"
@@ -23,25 +23,25 @@ const (
 
 // checkVolumes refuses volumes that the caller may not have: what the rules forbid as it is written, then what the disk shows, then what
 // belongs to another key. While the engine does not answer, the last is left to the launch.
-func (h *Host) checkVolumes(ctx context.Context, volumes []lifecycle.Volume, owner string, role lifecycle.Role) error {
-	if err := h.hostPaths.CheckVolumes(volumes, role); err != nil {
+func (c *Containers) checkVolumes(ctx context.Context, volumes []lifecycle.Volume, owner string, role lifecycle.Role) error {
+	if err := c.hostPaths.CheckVolumes(volumes, role); err != nil {
 		return err
 	}
 	for i, v := range volumes {
-		if _, err := h.mount(i, v); err != nil {
+		if _, err := c.mount(i, v); err != nil {
 			return err
 		}
 		if v.ClaimName == "" || role == lifecycle.RoleAdmin {
 			continue
 		}
 		soon, cancel := context.WithTimeout(ctx, labelsTimeout)
-		labels, err := h.Engine.VolumeLabels(soon, v.ClaimName)
+		labels, err := c.Engine.VolumeLabels(soon, v.ClaimName)
 		cancel()
 		switch {
 		case errors.Is(err, engine.ErrNotFound), errors.Is(err, engine.ErrUnavailable), ctx.Err() == nil && soon.Err() == context.DeadlineExceeded:
 		case err != nil:
 			return fmt.Errorf("look for volume %q: %w", v.ClaimName, err)
-		case !h.mayMount(labels, owner):
+		case !c.mayMount(labels, owner):
 			return notYours(i, v)
 		}
 	}
@@ -50,35 +50,35 @@ func (h *Host) checkVolumes(ctx context.Context, volumes []lifecycle.Volume, own
 
 // ownVolumes makes the named volumes of a sandbox that do not exist yet its owner's, and refuses those that belong to another key. It is
 // asked again here because only the engine can say which of several sandboxes was first.
-func (h *Host) ownVolumes(ctx context.Context, record lifecycle.Record) error {
+func (c *Containers) ownVolumes(ctx context.Context, record lifecycle.Record) error {
 	for i, v := range record.Spec.Volumes {
 		if v.ClaimName == "" {
 			continue
 		}
-		labels, err := h.volumeOf(ctx, v, record.Sandbox.Owner)
+		labels, err := c.volumeOf(ctx, v, record.Sandbox.Owner)
 		switch {
 		case errors.Is(err, engine.ErrNotFound): // a folder in a volume that is not there: the engine refuses that
 		case err != nil:
 			return err
-		case !record.ByAdmin && !h.mayMount(labels, record.Sandbox.Owner):
-			return &provisionError{reason: lifecycle.ReasonContainerError, text: notYours(i, v).Error()}
+		case !record.ByAdmin && !c.mayMount(labels, record.Sandbox.Owner):
+			return lifecycle.BoxFailuref(lifecycle.ReasonContainerError, "%v", notYours(i, v))
 		}
 	}
 	return nil
 }
 
-func (h *Host) volumeOf(ctx context.Context, v lifecycle.Volume, owner string) (labels map[string]string, err error) {
+func (c *Containers) volumeOf(ctx context.Context, v lifecycle.Volume, owner string) (labels map[string]string, err error) {
 	if v.SubPath != "" {
-		return h.Engine.VolumeLabels(ctx, v.ClaimName)
+		return c.Engine.VolumeLabels(ctx, v.ClaimName)
 	}
-	return h.Engine.MakeVolume(ctx, v.ClaimName, map[string]string{labelInstance: h.Instance, labelOwner: owner})
+	return c.Engine.MakeVolume(ctx, v.ClaimName, map[string]string{labelInstance: c.Instance, labelOwner: owner})
 }
 
 // mayMount reports whether a key that is no administrator's may mount a volume with these labels. A volume without them is not the
 // service's: another program of the engine's host keeps its data there.
-func (h *Host) mayMount(labels map[string]string, owner string) bool {
+func (c *Containers) mayMount(labels map[string]string, owner string) bool {
 	first, owned := labels[labelOwner]
-	return labels[labelShared] == "true" || owned && first == owner && labels[labelInstance] == h.Instance
+	return labels[labelShared] == "true" || owned && first == owner && labels[labelInstance] == c.Instance
 }
 
 func notYours(i int, v lifecycle.Volume) *lifecycle.Error {
@@ -89,15 +89,15 @@ func notYours(i int, v lifecycle.Volume) *lifecycle.Error {
 
 // unmoved resolves the host's paths once more, after the engine has mounted them, where they could not be pinned: another process may
 // have put a link in the place of a folder between the check and the mount. A link that was there for that moment only is not found.
-func (h *Host) unmoved(volumes []lifecycle.Volume, mounted []engine.Mount) error {
-	if h.pins {
+func (c *Containers) unmoved(volumes []lifecycle.Volume, mounted []engine.Mount) error {
+	if c.pins {
 		return nil
 	}
 	for i, v := range volumes {
 		if v.HostPath == "" {
 			continue
 		}
-		again, err := h.mount(i, v)
+		again, err := c.mount(i, v)
 		if err != nil || !slices.Contains(mounted, again) {
 			return exchanged(i, v)
 		}
@@ -106,8 +106,5 @@ func (h *Host) unmoved(volumes []lifecycle.Volume, mounted []engine.Mount) error
 }
 
 func exchanged(i int, v lifecycle.Volume) error {
-	return &provisionError{
-		reason: lifecycle.ReasonContainerError,
-		text:   fmt.Sprintf("volumes[%d].host.path: %q %v", i, v.HostPath, errExchanged),
-	}
+	return lifecycle.BoxFailuref(lifecycle.ReasonContainerError, "volumes[%d].host.path: %q %v", i, v.HostPath, errExchanged)
 }

@@ -1,4 +1,4 @@
-package host
+package box
 
 import (
 	"errors"
@@ -48,7 +48,7 @@ func realName(path string) string {
 // mount returns where a volume comes from, and refuses what breaks a rule. Whether a path may be looked at is decided before the disk
 // is asked about it, so that a refusal does not show what there is. What is mounted is the path with its symbolic links followed.
 // It returns an Error of KindInvalid that names the volume.
-func (h *Host) mount(i int, v lifecycle.Volume) (engine.Mount, error) {
+func (c *Containers) mount(i int, v lifecycle.Volume) (engine.Mount, error) {
 	mount := engine.Mount{Target: v.MountPath, ReadOnly: v.ReadOnly, Volume: v.ClaimName}
 	if v.ClaimName != "" {
 		mount.SubPath = v.SubPath
@@ -57,11 +57,11 @@ func (h *Host) mount(i int, v lifecycle.Volume) (engine.Mount, error) {
 	refuse := func(rule string) (engine.Mount, error) {
 		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].host.path: %q %s", i, v.HostPath, rule)
 	}
-	if rule := h.hostPaths.Broken(filepath.Join(v.HostPath, v.SubPath)); rule != "" {
+	if rule := c.hostPaths.Broken(filepath.Join(v.HostPath, v.SubPath)); rule != "" {
 		return refuse(rule)
 	}
 	var broken brokenRule
-	base, err := followLinks(v.HostPath, h.passes)
+	base, err := followLinks(v.HostPath, c.passes)
 	switch {
 	case errors.As(err, &broken):
 		return refuse(string(broken))
@@ -72,7 +72,7 @@ func (h *Host) mount(i int, v lifecycle.Volume) (engine.Mount, error) {
 		if !overlap(path, base) {
 			return errLeadsOut
 		}
-		return h.passes(path)
+		return c.passes(path)
 	})
 	switch {
 	case errors.As(err, &broken):
@@ -82,10 +82,10 @@ func (h *Host) mount(i int, v lifecycle.Volume) (engine.Mount, error) {
 	case err != nil:
 		return engine.Mount{}, lifecycle.Invalidf("volumes[%d].subPath: %q does not exist below %q, or cannot be read", i, v.SubPath, v.HostPath)
 	}
-	if rule := h.hostPaths.Broken(resolved); rule != "" {
+	if rule := c.hostPaths.Broken(resolved); rule != "" {
 		return refuse(rule)
 	}
-	if rule, err := h.brokenByMounts(resolved); err != nil || rule != "" {
+	if rule, err := c.brokenByMounts(resolved); err != nil || rule != "" {
 		if err != nil {
 			return engine.Mount{}, fmt.Errorf("volumes[%d].host.path: %w", i, err)
 		}
@@ -99,8 +99,8 @@ func (h *Host) mount(i int, v lifecycle.Volume) (engine.Mount, error) {
 }
 
 // passes returns the rule that forbids even to look at a path, as a brokenRule.
-func (h *Host) passes(path string) error {
-	if rule := h.hostPaths.BrokenOnTheWay(path); rule != "" {
+func (c *Containers) passes(path string) error {
+	if rule := c.hostPaths.BrokenOnTheWay(path); rule != "" {
 		return brokenRule(rule)
 	}
 	return nil

@@ -1,10 +1,10 @@
-package host_test
+package box_test
 
 import (
 	"testing"
 	"time"
 
-	"sandbox.internal/server/host"
+	"sandbox.internal/server/box"
 )
 
 // TestQuestionsThinOut counts the questions that an execd gets that takes long to start, by adding up the pauses between them.
@@ -20,7 +20,7 @@ func TestQuestionsThinOut(t *testing.T) {
 	} {
 		waited, questions := time.Duration(0), 1
 		for waited < tt.after {
-			waited += host.AskAgain(waited)
+			waited += box.AskAgain(waited)
 			questions++
 		}
 		if questions > tt.atMost {

@@ -1,4 +1,4 @@
-package host
+package box
 
 import (
 	"context"
@@ -46,28 +46,28 @@ type proof struct {
 
 // proveLimits runs a container with limits and the configured profiles, in which a process tries to exceed them. It returns an error
 // when a profile is not honoured, and when a limit has no effect unless that is allowed.
-func (h *Host) proveLimits(ctx context.Context) error {
-	if err := h.profilesKnown(); err != nil {
+func (c *Containers) proveLimits(ctx context.Context) error {
+	if err := c.profilesKnown(); err != nil {
 		return err
 	}
 	began := time.Now()
-	seen, err := h.probe(ctx)
-	if errors.Is(err, engine.ErrInvalid) && h.AllowUnenforcedLimits {
+	seen, err := c.probe(ctx)
+	if errors.Is(err, engine.ErrInvalid) && c.AllowUnenforcedLimits {
 		// Nothing is silent: a sandbox with the limit or the profile that the engine refuses fails with its words.
-		h.Logger.Warn().Err(err).Msg("the container engine refuses the container that tries limits; docker.allow_unenforced_limits lets the service start")
+		c.Logger.Warn().Err(err).Msg("the container engine refuses the container that tries limits; docker.allow_unenforced_limits lets the service start")
 		return nil
 	}
 	if errors.Is(err, engine.ErrInvalid) {
 		err = fmt.Errorf("%w (a profile that is not there or not valid? see docker.seccomp_profile, docker.apparmor_profile)", err)
 	}
 	if err != nil {
-		return fmt.Errorf("prove the limits in a throwaway container of runtime.execd_image %q: %w", h.ExecdImage, err)
+		return fmt.Errorf("prove the limits in a throwaway container of runtime.execd_image %q: %w", c.ExecdImage, err)
 	}
 	cpu, pids, memory := math.Abs(*seen.CPUCores-proofCPUs) < 0.01, *seen.ProcessesRefused, *seen.MemoryKilled
-	h.Logger.Info().Bool("memory", memory).Bool("cpu", cpu).Bool("pids", pids).Bool("no_new_privileges", *seen.NoNewPrivileges).
+	c.Logger.Info().Bool("memory", memory).Bool("cpu", cpu).Bool("pids", pids).Bool("no_new_privileges", *seen.NoNewPrivileges).
 		Int("seccomp_mode", *seen.Seccomp).Str("apparmor_profile", *seen.AppArmor).Dur("took_ms", time.Since(began)).
 		Msg("limits tried on a throwaway container")
-	if err := h.profilesHonoured(seen); err != nil {
+	if err := c.profilesHonoured(seen); err != nil {
 		return err
 	}
 	var without []string
@@ -77,15 +77,15 @@ func (h *Host) proveLimits(ctx context.Context) error {
 	if !cpu {
 		without = append(without, fmt.Sprintf("cpu (%g cores are allowed, and the process sees a quota of %g, where 0 is none)", proofCPUs, *seen.CPUCores))
 	}
-	if !pids && h.PIDsLimit > 0 {
+	if !pids && c.PIDsLimit > 0 {
 		without = append(without, fmt.Sprintf("pids (%d processes were started where %d are allowed)", proofProcesses, proofPIDs))
 	}
 	if len(without) == 0 {
 		return nil
 	}
 	text := "limits without effect on this container engine: " + strings.Join(without, "; ")
-	if h.AllowUnenforcedLimits {
-		h.Logger.Warn().Msg(text + "; docker.allow_unenforced_limits lets the service start")
+	if c.AllowUnenforcedLimits {
+		c.Logger.Warn().Msg(text + "; docker.allow_unenforced_limits lets the service start")
 		return nil
 	}
 	return errors.New(text + "; mend the engine's control groups, or set docker.allow_unenforced_limits = true to start without these limits")
@@ -95,61 +95,61 @@ func (h *Host) proveLimits(ctx context.Context) error {
 const unconfined = "unconfined"
 
 // profilesKnown refuses profiles that the engine would leave out without a word.
-func (h *Host) profilesKnown() error {
-	if profile := h.Security.AppArmorProfile; profile != "" && profile != unconfined && !h.info.AppArmor {
+func (c *Containers) profilesKnown() error {
+	if profile := c.Security.AppArmorProfile; profile != "" && profile != unconfined && !c.info.AppArmor {
 		return fmt.Errorf("docker.apparmor_profile: the container engine's host has no AppArmor, so the profile %q would have no effect: leave it empty", profile)
 	}
-	if profile := h.Security.SeccompProfile; profile != "" && profile != unconfined && !h.info.Seccomp {
+	if profile := c.Security.SeccompProfile; profile != "" && profile != unconfined && !c.info.Seccomp {
 		return errors.New("docker.seccomp_profile: the container engine has no seccomp, so the profile would have no effect: leave it empty")
 	}
 	return nil
 }
 
 // profilesHonoured compares the configured profiles with what the process saw.
-func (h *Host) profilesHonoured(seen proof) error {
-	if h.Security.NoNewPrivileges && !*seen.NoNewPrivileges {
+func (c *Containers) profilesHonoured(seen proof) error {
+	if c.Security.NoNewPrivileges && !*seen.NoNewPrivileges {
 		return errors.New("docker.no_new_privileges: is true, but a process in a container can get new privileges on this engine")
 	}
-	if profile := h.Security.SeccompProfile; profile != "" && profile != unconfined && *seen.Seccomp != seccompFilter {
+	if profile := c.Security.SeccompProfile; profile != "" && profile != unconfined && *seen.Seccomp != seccompFilter {
 		return fmt.Errorf("docker.seccomp_profile: no profile filters a process in a container on this engine (mode %d)", *seen.Seccomp)
 	}
 	name, _, _ := strings.Cut(*seen.AppArmor, " (") // "docker-default (enforce)"
-	if want := h.Security.AppArmorProfile; h.info.AppArmor && want != "" && name != want {
+	if want := c.Security.AppArmorProfile; c.info.AppArmor && want != "" && name != want {
 		return fmt.Errorf("docker.apparmor_profile: is %q, but a process in a container is under %q on this engine", want, *seen.AppArmor)
 	}
 	return nil
 }
 
 // probe runs the container to its end and removes it. The image is here: execd was made available from it.
-func (h *Host) probe(ctx context.Context) (seen proof, err error) {
+func (c *Containers) probe(ctx context.Context) (seen proof, err error) {
 	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()
 	spec := engine.ContainerSpec{
-		Name:       "sandbox-proof-" + h.Instance,
-		ImageID:    h.imageID,
-		Labels:     map[string]string{labelInstance: h.Instance, labelProof: "limits"},
+		Name:       "sandbox-proof-" + c.Instance,
+		ImageID:    c.imageID,
+		Labels:     map[string]string{labelInstance: c.Instance, labelProof: "limits"},
 		Entrypoint: []string{filepath.Join(lifecycle.DaemonPath, "execd"), "probe", strconv.Itoa(proofAppetite), strconv.Itoa(proofProcesses)},
 		Network:    engine.NetworkNone,
 		Resources:  engine.Resources{NanoCPUs: proofCPUs * 1e9, MemoryBytes: proofMemory, PIDs: proofPIDs},
-		Security:   h.Security,
+		Security:   c.Security,
 	}
-	if err := h.Engine.Remove(ctx, spec.Name); err != nil { // a service that was killed may have left it
+	if err := c.Engine.Remove(ctx, spec.Name); err != nil { // a service that was killed may have left it
 		return proof{}, err
 	}
-	defer func() { err = errors.Join(err, h.Engine.Remove(context.WithoutCancel(ctx), spec.Name)) }()
-	if _, err := h.Engine.Create(ctx, spec); err != nil {
+	defer func() { err = errors.Join(err, c.Engine.Remove(context.WithoutCancel(ctx), spec.Name)) }()
+	if _, err := c.Engine.Create(ctx, spec); err != nil {
 		return proof{}, err
 	}
-	if err := h.Engine.Start(ctx, spec.Name); err != nil {
+	if err := c.Engine.Start(ctx, spec.Name); err != nil {
 		return proof{}, err
 	}
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		container, err := h.Engine.Inspect(ctx, spec.Name)
+		container, err := c.Engine.Inspect(ctx, spec.Name)
 		switch {
 		case err != nil:
 			return proof{}, err
 		case container.Status == engine.StatusExited:
-			return h.judge(ctx, container)
+			return c.judge(ctx, container)
 		case !sleep(ctx, pause):
 			return proof{}, fmt.Errorf("it did not end within %v", proofTimeout)
 		}
@@ -157,8 +157,8 @@ func (h *Host) probe(ctx context.Context) (seen proof, err error) {
 }
 
 // judge reads what the container wrote.
-func (h *Host) judge(ctx context.Context, container engine.Container) (proof, error) {
-	log, err := h.Engine.Logs(ctx, container.Name, 100)
+func (c *Containers) judge(ctx context.Context, container engine.Container) (proof, error) {
+	log, err := c.Engine.Logs(ctx, container.Name, 100)
 	if err != nil {
 		return proof{}, err
 	}

@@ -1,0 +1,221 @@
+// Package box makes what sandboxes consist of on one machine: a container of an engine, with an egress sidecar beside it where one is
+// configured. It implements the Box of server/host, which decides when; this package does what is decided.
+//
+// Every operation can be repeated: after a service was killed in the middle of one, the next service calls it again with the same record,
+// and it goes on from what the engine has.
+package box
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/lifecycle"
+)
+
+// Guards asks egress sidecars. Errors that a client may be told are of type *lifecycle.Error.
+type Guards interface {
+	// Environment returns the variables that start a sidecar with the policy; whole is false when the policy does not fit and must be set
+	// afterwards with Change. Until then the sidecar lets nothing pass.
+	Environment(at lifecycle.Sidecar, policy *lifecycle.NetworkPolicy) (env map[string]string, whole bool, err error)
+	// Health returns how often the guard was started again. An error means that the wall is not known to stand.
+	Health(ctx context.Context, at lifecycle.Sidecar) (restarts int, err error)
+	Change(ctx context.Context, at lifecycle.Sidecar, change lifecycle.PolicyChange) (lifecycle.NetworkPolicy, error)
+}
+
+// Options configures a Containers.
+type Options struct {
+	Engine engine.Engine
+	Logger zerolog.Logger
+	Clock  func() time.Time
+
+	// Instance marks this service's containers, so that two services on one engine leave each other's alone.
+	Instance string
+	// ExecdImage is the image whose folder lifecycle.DaemonPath holds the daemon that every sandbox gets.
+	ExecdImage string
+	// Security is what the processes of a sandbox may do. PIDsLimit bounds their number; 0 means no limit.
+	Security  engine.Security
+	PIDsLimit int64
+	// AllowUnenforcedLimits lets Open succeed although a limit was seen to have no effect.
+	AllowUnenforcedLimits bool
+	// EgressImage is the image of the egress sidecar that every sandbox gets that has a network of its own; empty means none.
+	// EgressUpstream are the name servers that it asks.
+	EgressImage    string
+	EgressUpstream string
+	Guards         Guards
+	// HostNetwork makes sandboxes share the network of the engine's host, which must be this machine.
+	HostNetwork bool
+	// PublishIP is the host's address that sandboxes' daemons are published on; empty means all of them.
+	PublishIP string
+	// EngineHost is where the service itself reaches published ports: a name or address.
+	EngineHost string
+	// NoHostVolumes refuses every volume from the host.
+	NoHostVolumes bool
+	// AllowedHostPaths are the folders of the host that volumes may come from; empty means any, for administrators.
+	AllowedHostPaths []string
+	// OwnPaths are the files and folders of the service itself, absolute and clean, which no volume may show.
+	OwnPaths []string
+	// PinFolder is a folder of the service's own in which host paths are pinned while a container with them is started, so that no other
+	// process can exchange them after they were checked. Empty means that the engine does not see what this process mounts.
+	PinFolder string
+}
+
+const (
+	// readyTimeout is how long a started container has until its execd answers.
+	readyTimeout = 30 * time.Second
+	// stopGrace is how long an entrypoint has to end after SIGTERM.
+	stopGrace = 2 * time.Second
+	// concurrentStarts bounds how many containers are created and started at once: an engine that is asked for more answers later, not
+	// faster.
+	concurrentStarts = 16
+	// concurrentInspections bounds the inspections that are under way at once: when the engine comes back, every sandbox is inspected.
+	concurrentInspections = 16
+)
+
+// Containers makes boxes of containers.
+type Containers struct {
+	Options
+	info   engine.Info
+	prober *prober
+	starts chan struct{}
+	looks  chan struct{}
+
+	hostPaths lifecycle.HostPaths
+	pins      bool // host paths are pinned in PinFolder
+
+	volumeMu sync.Mutex
+	volume   string // the volume that holds execd, once it is known to be filled
+	imageID  string // of the image that it was filled from
+
+	// ctx ends with Close. The creation and the start of a container are broken off by nothing else.
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// Open proves that the engine answers and enforces limits, and makes execd and the egress sidecar's image available. ctx bounds the
+// opening only.
+func Open(ctx context.Context, options Options) (*Containers, error) {
+	c := &Containers{
+		Options: options, prober: newProber(),
+		starts: make(chan struct{}, concurrentStarts), looks: make(chan struct{}, concurrentInspections),
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	if err := c.prepare(ctx); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+func (c *Containers) prepare(ctx context.Context) error {
+	var err error
+	if c.info, err = c.Engine.Info(ctx); err != nil {
+		return fmt.Errorf("ask the container engine: %w", err)
+	}
+	c.hostPaths = hostPathRules(c.Options, c.info)
+	if c.PinFolder != "" {
+		if c.PinFolder, err = preparePins(c.PinFolder); err != nil {
+			c.Logger.Warn().Err(err).Msg("host paths cannot be pinned: a process that can write to a folder above one could exchange it while a sandbox is started")
+		} else {
+			c.pins = true
+		}
+	}
+	c.Logger.Info().Str("engine", c.info.Name).Str("version", c.info.Version).Str("cgroup", c.info.CgroupVersion).
+		Int("cpus", c.info.CPUs).Int64("memory_bytes", c.info.MemoryBytes).Msg("container engine answers")
+	if _, err := c.daemonVolume(ctx); err != nil {
+		return fmt.Errorf("make execd available from runtime.execd_image %q: %w", c.ExecdImage, err)
+	}
+	if c.EgressImage != "" && !c.HostNetwork {
+		if _, err := c.Engine.EnsureImage(ctx, c.EgressImage, nil, nil); err != nil {
+			return fmt.Errorf("make egress.image %q available: %w", c.EgressImage, err)
+		}
+	}
+	return c.proveLimits(ctx)
+}
+
+// Close breaks off what is under way. Containers go on running.
+func (c *Containers) Close() {
+	c.cancel()
+	c.prober.close()
+}
+
+// Ready returns an error when the engine does not answer.
+func (c *Containers) Ready(ctx context.Context) error {
+	_, err := c.Engine.Info(ctx)
+	return err
+}
+
+// Admit refuses what no box can hold, and what the caller may not have. It returns an error of type *lifecycle.Error.
+func (c *Containers) Admit(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) error {
+	if !spec.NetworkPolicy.Empty() && (c.HostNetwork || c.EgressImage == "") {
+		return lifecycle.Invalidf("networkPolicy: a network policy requires bridge mode and egress image configuration (docker.network_mode and egress.image)")
+	}
+	return c.checkVolumes(ctx, spec.Volumes, options.Owner, options.Role)
+}
+
+// Assign gives a new record the identity of its box, and what the box is made with.
+func (c *Containers) Assign(record *lifecycle.Record) {
+	record.Box = record.Sandbox.ID // operators find the container by the id of its sandbox
+	record.HostNetwork = c.HostNetwork
+	if !c.HostNetwork && c.EgressImage != "" {
+		record.Sidecar = &lifecycle.Sidecar{Image: c.EgressImage, Upstream: c.EgressUpstream, Token: lifecycle.NewToken()}
+	}
+}
+
+// Host returns the name or address at which the service reaches the ports of the record's [lifecycle.Place].
+func (c *Containers) Host(record *lifecycle.Record) string {
+	if record.HostNetwork {
+		return loopback
+	}
+	return c.EngineHost
+}
+
+// daemonVolume returns the name of the volume that holds execd, and fills it first when that has not been done.
+func (c *Containers) daemonVolume(ctx context.Context) (string, error) {
+	c.volumeMu.Lock()
+	defer c.volumeMu.Unlock()
+	if c.volume != "" {
+		return c.volume, nil
+	}
+	imageID, err := c.Engine.EnsureImage(ctx, c.ExecdImage, nil, nil)
+	if err != nil {
+		return "", err
+	}
+	name := lifecycle.DaemonVolumePrefix + shortDigest(imageID)
+	// Another service on the same engine may be filling the same volume at this moment; its containers are not ours to remove.
+	labels := map[string]string{lifecycle.LabelPrefix + "execd-image": imageID, lifecycle.LabelPrefix + "filled-by": c.Instance}
+	if err := c.Engine.EnsureVolume(ctx, name, imageID, lifecycle.DaemonPath, labels); err != nil {
+		return "", err
+	}
+	c.volume, c.imageID = name, imageID
+	return name, nil
+}
+
+// checkVolumeAgain makes the next launch fill execd's volume again: another process may have removed it.
+func (c *Containers) checkVolumeAgain() {
+	c.volumeMu.Lock()
+	defer c.volumeMu.Unlock()
+	c.volume = ""
+}
+
+func shortDigest(id string) string {
+	id = strings.TrimPrefix(id, "sha256:")
+	return id[:min(12, len(id))]
+}
+
+// sleep waits and reports whether ctx is still alive.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

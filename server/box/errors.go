@@ -1,0 +1,46 @@
+package box
+
+import (
+	"errors"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/lifecycle"
+)
+
+// translated returns an engine's error as one of lifecycle, with its text.
+func translated(err error) error {
+	for from, to := range map[error]error{
+		engine.ErrUnavailable: lifecycle.ErrBoxUnavailable,
+		engine.ErrNotFound:    lifecycle.ErrNoBox,
+		engine.ErrNotRunning:  lifecycle.ErrBoxNotAlive,
+	} {
+		if errors.Is(err, from) {
+			return boxError{kind: to, cause: err}
+		}
+	}
+	return err
+}
+
+// boxError is an engine's error of a kind that the rules of sandboxes know.
+type boxError struct{ kind, cause error }
+
+func (e boxError) Error() string   { return e.cause.Error() }
+func (e boxError) Unwrap() []error { return []error{e.kind, e.cause} }
+
+// failure returns why a launch failed, for good, in the terms of a sandbox's status.
+func failure(err error) *lifecycle.BoxFailure {
+	var known *lifecycle.BoxFailure
+	if errors.As(err, &known) {
+		return known
+	}
+	reason := lifecycle.ReasonContainerError
+	switch {
+	case errors.Is(err, engine.ErrImage):
+		reason = lifecycle.ReasonImagePullError
+	case errors.Is(err, engine.ErrNetwork):
+		reason = lifecycle.ReasonNetworkError
+	case errors.Is(err, engine.ErrNotFound):
+		reason = lifecycle.ReasonRemovedExternally
+	}
+	return &lifecycle.BoxFailure{Reason: reason, Message: err.Error()}
+}

@@ -1,0 +1,132 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/lifecycle"
+)
+
+// messageLogLines is how many of the last lines of a log a message carries.
+const messageLogLines = 20
+
+// Inspect returns the condition of a box. It returns [lifecycle.ErrNoBox], [lifecycle.ErrBoxUnavailable], and a *[lifecycle.BoxFailure]
+// for a box that is of no use any more although its container lives.
+func (c *Containers) Inspect(ctx context.Context, record lifecycle.Record) (lifecycle.Box, error) {
+	select {
+	case c.looks <- struct{}{}:
+		defer func() { <-c.looks }()
+	case <-ctx.Done():
+		return lifecycle.Box{}, ctx.Err()
+	}
+	box, err := c.inspect(ctx, &record)
+	return box, translated(err)
+}
+
+// inspect is Inspect with the engine's errors, for as many callers as there are.
+func (c *Containers) inspect(ctx context.Context, record *lifecycle.Record) (lifecycle.Box, error) {
+	name := containerName(record.Box)
+	container, err := c.Engine.Inspect(ctx, name)
+	if err != nil {
+		return lifecycle.Box{}, err
+	}
+	box := lifecycle.Box{Status: statusOf(container)}
+	switch container.Status {
+	case engine.StatusRemoving:
+		return lifecycle.Box{}, fmt.Errorf("%w: it is being removed", engine.ErrNotFound)
+	case engine.StatusCreated:
+		box.Exit = &lifecycle.BoxExit{NeverStarted: true, StartError: container.Error}
+		return box, nil
+	case engine.StatusExited:
+		box.Exit = &lifecycle.BoxExit{Code: container.ExitCode, OOMKilled: container.OOMKilled, Log: c.lastLines(ctx, name)}
+		return box, nil
+	}
+	box.Place.Port = portOf(container)
+	if record.Sidecar == nil {
+		return box, nil
+	}
+	sidecar, err := c.sidecar(ctx, record.Box)
+	if err != nil {
+		return lifecycle.Box{}, err
+	}
+	// The network is the sidecar's: it publishes the ports of both.
+	box.Place = lifecycle.Place{Port: sidecar.Ports[lifecycle.DaemonPort], SidecarPort: sidecar.Ports[lifecycle.SidecarPort]}
+	return box, nil
+}
+
+// statusOf returns a container's condition as a box's.
+func statusOf(container engine.Container) lifecycle.BoxStatus {
+	switch container.Status {
+	case engine.StatusRunning:
+		return lifecycle.BoxRunning
+	case engine.StatusFrozen:
+		return lifecycle.BoxFrozen
+	}
+	return lifecycle.BoxEnded
+}
+
+// Freeze stops the sandbox's processes from running, memory retained; Thaw lets them run again. What is frozen, or runs, already is no
+// error. They return [lifecycle.ErrNoBox] or [lifecycle.ErrBoxNotAlive] when there is nothing to act on.
+func (c *Containers) Freeze(ctx context.Context, record lifecycle.Record) error {
+	return c.act(ctx, record, c.Engine.Freeze)
+}
+
+// Thaw is described at Freeze.
+func (c *Containers) Thaw(ctx context.Context, record lifecycle.Record) error {
+	return c.act(ctx, record, c.Engine.Thaw)
+}
+
+func (c *Containers) act(ctx context.Context, record lifecycle.Record, do func(context.Context, string) error) error {
+	name := containerName(record.Box)
+	err := do(ctx, name)
+	if !errors.Is(err, engine.ErrNotFound) && !errors.Is(err, engine.ErrNotRunning) {
+		return translated(err)
+	}
+	if container, again := c.Engine.Inspect(ctx, name); again == nil && statusOf(container) != lifecycle.BoxEnded {
+		// The engine contradicts itself. Taken at its word it would be asked again at once, and for ever.
+		return fmt.Errorf("the container lives, yet: %v", err)
+	}
+	return translated(err)
+}
+
+// Stop asks the entrypoint to end, and kills it after a short grace. A box that does not run, or is gone, is no error.
+func (c *Containers) Stop(ctx context.Context, record lifecycle.Record) error {
+	return translated(c.Engine.Stop(ctx, containerName(record.Box), stopGrace))
+}
+
+// Remove removes everything of the box. What is gone is no error.
+func (c *Containers) Remove(ctx context.Context, record lifecycle.Record) error {
+	if err := c.Engine.Remove(ctx, containerName(record.Box)); err != nil {
+		return translated(err)
+	}
+	if record.Sidecar == nil {
+		return nil
+	}
+	if err := c.Engine.Remove(ctx, sidecarName(record.Box)); err != nil {
+		return fmt.Errorf("the egress sidecar: %w", translated(err))
+	}
+	return nil
+}
+
+// OpenLog returns what the entrypoint printed, standard output and error combined. Reading ends with ctx; the caller closes it. It
+// returns [lifecycle.ErrNoBox] and [lifecycle.ErrBoxUnavailable].
+func (c *Containers) OpenLog(ctx context.Context, record lifecycle.Record, options lifecycle.LogOptions) (io.ReadCloser, error) {
+	selected := engine.LogOptions{Tail: -1, Since: options.Since, Follow: options.Follow}
+	if options.Tail != nil {
+		selected.Tail = *options.Tail
+	}
+	log, err := c.Engine.OpenLog(ctx, containerName(record.Box), selected)
+	return log, translated(err)
+}
+
+// lastLines returns the end of a container's log for a message, empty when there is none.
+func (c *Containers) lastLines(ctx context.Context, container string) string {
+	text, err := c.Engine.Logs(ctx, container, messageLogLines)
+	if err != nil {
+		return ""
+	}
+	return text
+}

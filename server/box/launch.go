@@ -1,0 +1,204 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/lifecycle"
+)
+
+const removedExternally = "the container was removed by somebody else"
+
+// Launch makes the box of a record, unless an earlier launch has, and returns once the sandbox is usable: its execd has proved at the
+// returned place that it holds the record's token, and with a sidecar the wall stands. What an earlier launch left half done is removed.
+//
+// It returns [lifecycle.ErrBoxUnavailable] while the engine does not answer, a *[lifecycle.BoxFailure] for what is final, and ctx's error.
+func (c *Containers) Launch(ctx context.Context, record lifecycle.Record, launch lifecycle.Launch) (lifecycle.Place, error) {
+	l := &launching{Launch: launch, containers: c, record: record, name: containerName(record.Box)}
+	place, err := l.run(ctx)
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return place, err
+	case errors.Is(err, engine.ErrUnavailable):
+		return place, translated(err)
+	}
+	return place, failure(err)
+}
+
+// launching is one launch.
+type launching struct {
+	lifecycle.Launch
+	containers *Containers
+	record     lifecycle.Record
+	name       string // of the sandbox's container
+}
+
+func (l *launching) run(ctx context.Context) (lifecycle.Place, error) {
+	there, err := l.takeUp(ctx)
+	if err == nil && !there {
+		err = l.make(ctx)
+	}
+	if err != nil {
+		return lifecycle.Place{}, err
+	}
+	return l.prove(ctx)
+}
+
+// takeUp reports whether an earlier launch left a container that can be used. One that was never started is removed.
+func (l *launching) takeUp(ctx context.Context) (bool, error) {
+	if l.Fresh {
+		return false, nil
+	}
+	e := l.containers.Engine
+	container, err := e.Inspect(ctx, l.name)
+	switch {
+	case errors.Is(err, engine.ErrNotFound):
+		return false, nil
+	case err != nil:
+		return false, err
+	case container.Status == engine.StatusCreated, container.Status == engine.StatusRemoving:
+		return false, e.Remove(ctx, l.name)
+	case container.Status == engine.StatusFrozen:
+		return true, e.Thaw(ctx, l.name)
+	}
+	return true, nil
+}
+
+// make creates and starts the container, after its sidecar.
+func (l *launching) make(ctx context.Context) error {
+	c := l.containers
+	if err := c.fitsHost(l.record.Spec); err != nil {
+		return err
+	}
+	imageID, err := l.image(ctx)
+	if err != nil {
+		return err
+	}
+	l.Reached(lifecycle.StagePulled)
+	select {
+	case c.starts <- struct{}{}:
+		defer func() { <-c.starts }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if l.record.Sidecar != nil {
+		if err := l.makeSidecar(ctx); err != nil {
+			return err
+		}
+	}
+	volume, err := c.daemonVolume(ctx)
+	if err != nil {
+		return fmt.Errorf("make execd available: %w", err)
+	}
+	spec, err := c.containerSpec(l.record, imageID, volume)
+	if err != nil {
+		return err
+	}
+	if err := c.ownVolumes(ctx, l.record); err != nil {
+		return err
+	}
+	release, err := c.pinAll(l.record, spec.Mounts)
+	if err != nil {
+		return err
+	}
+	defer release()
+	l.Doing("the container is being started")
+	if err := l.start(spec, func() { l.Reached(lifecycle.StageCreated) }); err != nil {
+		c.checkVolumeAgain()
+		if errors.Is(err, engine.ErrInvalid) && spec.Resources.GPUs > 0 {
+			return lifecycle.BoxFailuref(lifecycle.ReasonResourceLimit, "resourceLimits.gpu: %d: %v", spec.Resources.GPUs, err)
+		}
+		return err
+	}
+	l.Reached(lifecycle.StageStarted)
+	return c.unmoved(l.record.Spec.Volumes, spec.Mounts)
+}
+
+// start creates and starts a container. The two calls are seen through even when the sandbox is deleted meanwhile: only then is it known
+// what there is to remove. When the service stops they are broken off, and the next launch finds what they have done.
+func (l *launching) start(spec engine.ContainerSpec, created func()) error {
+	c := l.containers
+	if _, err := c.Engine.Create(c.ctx, spec); err != nil && !errors.Is(err, engine.ErrExists) {
+		return err
+	}
+	created()
+	return c.Engine.Start(c.ctx, spec.Name)
+}
+
+func (l *launching) image(ctx context.Context) (string, error) {
+	var auth *engine.RegistryAuth
+	if l.Auth != nil {
+		auth = &engine.RegistryAuth{Username: l.Auth.Username, Password: l.Auth.Password}
+	}
+	imageID, err := l.containers.Engine.EnsureImage(ctx, l.record.Sandbox.Image, auth, func(progress string) {
+		l.Waiting(lifecycle.ReasonImagePulling, progress)
+	})
+	if errors.Is(err, engine.ErrImage) && l.record.NeedsAuth && auth == nil {
+		return "", fmt.Errorf("%w (the service restarted during the pull, and credentials are not stored: create the sandbox again)", err)
+	}
+	return imageID, err
+}
+
+// prove returns where the sandbox is reached, once execd has answered there.
+func (l *launching) prove(ctx context.Context) (lifecycle.Place, error) {
+	c := l.containers
+	l.Doing("waiting for execd to answer")
+	began, deadline := time.Now(), c.Clock().Add(readyTimeout)
+	var lastErr error
+	var foreign time.Time // since when something else answers; zero when nothing does
+	for pause := time.Millisecond; c.Clock().Before(deadline); pause = min(pause*5/4, 100*time.Millisecond) {
+		box, err := c.inspect(ctx, &l.record)
+		switch {
+		case errors.Is(err, engine.ErrNotFound):
+			return lifecycle.Place{}, lifecycle.BoxFailuref(lifecycle.ReasonRemovedExternally, removedExternally)
+		case err != nil:
+			return lifecycle.Place{}, err
+		case box.Status == lifecycle.BoxEnded && !box.Exit.NeverStarted:
+			return lifecycle.Place{}, &lifecycle.BoxFailure{Message: "the entrypoint ended", Exit: box.Exit}
+		case box.Status == lifecycle.BoxFrozen: // by another process: nothing answers in there
+			if err := c.Engine.Thaw(ctx, l.name); err != nil && !errors.Is(err, engine.ErrNotFound) && !errors.Is(err, engine.ErrNotRunning) {
+				return lifecycle.Place{}, err
+			}
+		}
+		if lastErr = l.answers(ctx, box.Place, began); lastErr == nil {
+			return box.Place, nil
+		}
+		switch now := c.Clock(); {
+		case !errors.Is(lastErr, errNotDaemon):
+			foreign = time.Time{}
+		case foreign.IsZero():
+			foreign = now
+		case now.Sub(foreign) >= foreignPatience:
+			return lifecycle.Place{}, replaced(lastErr)
+		}
+		if !sleep(ctx, pause) {
+			return lifecycle.Place{}, ctx.Err()
+		}
+	}
+	if errors.Is(lastErr, errNotDaemon) {
+		return lifecycle.Place{}, replaced(lastErr)
+	}
+	return lifecycle.Place{}, lifecycle.BoxFailuref(lifecycle.ReasonProvisionTimeout,
+		"execd did not answer within %v: %v%s", readyTimeout, lastErr, lifecycle.LogAfterMessage(c.lastLines(ctx, l.name)))
+}
+
+// answers asks execd at the place until it answers, for a short while. began is when it was asked first.
+func (l *launching) answers(ctx context.Context, place lifecycle.Place, began time.Time) error {
+	if place.Port == 0 {
+		return errors.New("the engine has not published its port")
+	}
+	c := l.containers
+	asked := daemon{host: c.Host(&l.record), port: place.Port, token: l.record.Token}
+	if err := c.prober.until(ctx, asked, began, 200*time.Millisecond); err != nil {
+		return err
+	}
+	return l.Ready(place)
+}
+
+func replaced(err error) error {
+	return lifecycle.BoxFailuref(lifecycle.ReasonDaemonReplaced,
+		"%v: another program has taken the port, or runtime.execd_image is older than the service", err)
+}

@@ -1,0 +1,93 @@
+package box
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/lifecycle"
+)
+
+func (c *Containers) ours() map[string]string { return map[string]string{labelInstance: c.Instance} }
+
+// List returns every box of this service that the engine has, and what is left of others.
+func (c *Containers) List(ctx context.Context) ([]lifecycle.BoxListing, error) {
+	containers, err := c.Engine.List(ctx, c.ours())
+	if err != nil {
+		return nil, translated(err)
+	}
+	var boxes []lifecycle.BoxListing
+	at := map[string]int{} // index in boxes, by identity
+	for _, container := range containers {
+		id := boxOf(container)
+		i, known := at[id]
+		if !known || id == "" {
+			i = len(boxes)
+			boxes = append(boxes, lifecycle.BoxListing{ID: id})
+			at[id] = i
+		}
+		box := &boxes[i]
+		box.Parts = append(box.Parts, container.Name)
+		if isSidecar(container) {
+			box.Sidecar = statusOf(container)
+			continue
+		}
+		box.Status, box.Record = statusOf(container), recordOf(container)
+	}
+	return boxes, nil
+}
+
+// boxOf returns the identity of the box that a container belongs to. Containers of a service before identities have their sandbox's id.
+func boxOf(container engine.Container) string {
+	return cmp.Or(container.Labels[labelBox], container.Labels[labelID])
+}
+
+// recordOf rebuilds the record of a container that is alive; nil when that is not possible.
+func recordOf(container engine.Container) *lifecycle.Record {
+	var record lifecycle.Record
+	if json.Unmarshal([]byte(container.Labels[labelRecord]), &record) != nil || record.Sandbox.ID != container.Labels[labelID] {
+		return nil
+	}
+	status := &record.Sandbox.Status
+	switch container.Status {
+	case engine.StatusRunning:
+		status.State = lifecycle.StatePending
+	case engine.StatusFrozen:
+		status.State = lifecycle.StatePaused
+	default:
+		return nil
+	}
+	status.Reason, status.Message = lifecycle.ReasonProvisioning, "rebuilt from its container: the record was lost"
+	record.Box = boxOf(container)
+	record.Port = portOf(container)
+	record.Sandbox.Stages = nil // the label has only those before the container was made
+	return &record
+}
+
+// Discard removes what List returned.
+func (c *Containers) Discard(ctx context.Context, box lifecycle.BoxListing) error {
+	var errs []error
+	for _, name := range box.Parts {
+		errs = append(errs, c.Engine.Remove(ctx, name))
+	}
+	return translated(errors.Join(errs...))
+}
+
+// Watch calls handle, one call at a time, for what happens to boxes, by their identity, until ctx ends or the engine closes the
+// connection. It calls ready once nothing will be missed.
+func (c *Containers) Watch(ctx context.Context, ready func(), handle func(id string, event lifecycle.BoxEvent)) error {
+	events := map[engine.EventType]lifecycle.BoxEvent{
+		engine.EventStarted: lifecycle.BoxEventStarted,
+		engine.EventFrozen:  lifecycle.BoxEventFrozen,
+		engine.EventThawed:  lifecycle.BoxEventThawed,
+	}
+	return c.Engine.Watch(ctx, c.ours(), ready, func(event engine.Event) {
+		what, known := events[event.Type]
+		if !known {
+			what = lifecycle.BoxEventEnded
+		}
+		handle(cmp.Or(event.Labels[labelBox], event.Labels[labelID]), what)
+	})
+}

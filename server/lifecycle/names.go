@@ -1,0 +1,22 @@
+package lifecycle
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+)
+
+const (
+	// DaemonPort is where execd listens in a sandbox that has a network of its own (execd document, default port).
+	DaemonPort = 44772
+	// TokenHeader is the header that carries the token of a sandbox's execd (execd document, "Authentication").
+	TokenHeader = "X-EXECD-ACCESS-TOKEN"
+	// SidecarTokenHeader is the header that carries the token of an egress sidecar (openapi/egress.yaml).
+	SidecarTokenHeader = "X-EGRESS-ACCESS-TOKEN"
+)
+
+// NewToken returns a secret of 256 random bits, in hexadecimal.
+func NewToken() string {
+	token := make([]byte, 32)
+	rand.Read(token) // crypto/rand.Read never returns an error
+	return hex.EncodeToString(token)
+}
