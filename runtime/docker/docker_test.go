@@ -65,7 +65,7 @@ func TestEngineDown(t *testing.T) {
 	for name, call := range map[string]func() error{
 		"Info":         func() error { _, err := e.Info(ctx); return err },
 		"EnsureImage":  func() error { _, err := e.EnsureImage(ctx, "image", nil, nil); return err },
-		"EnsureVolume": func() error { return e.EnsureVolume(ctx, "volume", "image", "/path", nil) },
+		"EnsureFolder": func() error { return e.EnsureFolder(ctx, "volume", "image", "/path", nil) },
 		"MakeVolume":   func() error { _, err := e.MakeVolume(ctx, "volume", nil); return err },
 		"VolumeLabels": func() error { _, err := e.VolumeLabels(ctx, "volume"); return err },
 		"Create":       func() error { _, err := e.Create(ctx, engine.ContainerSpec{}); return err },

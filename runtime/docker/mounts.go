@@ -31,16 +31,26 @@ func (e *Engine) mounts(ctx context.Context, wanted []engine.Mount) ([]mount.Mou
 
 func (e *Engine) mount(ctx context.Context, want engine.Mount) (mount.Mount, error) {
 	made := mount.Mount{Target: want.Target, ReadOnly: want.ReadOnly}
+	sources := 0
+	for _, source := range []string{want.HostPath, want.Volume, want.Folder} {
+		if source != "" {
+			sources++
+		}
+	}
 	switch {
-	case (want.HostPath == "") == (want.Volume == ""):
-		return made, fmt.Errorf("%w: exactly one of host path and volume must be set", engine.ErrInvalid)
-	case want.HostPath != "" && want.SubPath != "":
+	case sources != 1:
+		return made, fmt.Errorf("%w: exactly one of host path, volume and folder must be set", engine.ErrInvalid)
+	case want.Volume == "" && want.SubPath != "":
 		return made, fmt.Errorf("%w: a sub path needs a volume", engine.ErrInvalid)
 	case want.SubPath != "" && !filepath.IsLocal(want.SubPath):
 		return made, fmt.Errorf("%w: sub path %q must be relative and stay inside the volume", engine.ErrInvalid, want.SubPath)
 	case want.HostPath != "":
 		// Unlike the older "binds", a mount of type bind is refused when the path is missing, instead of making it.
 		made.Type, made.Source = mount.TypeBind, want.HostPath
+		return made, nil
+	}
+	if want.Folder != "" { // EnsureFolder keeps it in a volume
+		made.Type, made.Source, made.ReadOnly = mount.TypeVolume, want.Folder, true
 		return made, nil
 	}
 	made.Type, made.Source = mount.TypeVolume, want.Volume

@@ -1,6 +1,7 @@
 package docker
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,8 +15,11 @@ import (
 
 // containerConfig is what goes into the container, whatever host it runs on.
 func containerConfig(spec engine.ContainerSpec) (*container.Config, error) {
-	if spec.Network != engine.NetworkBridge && len(spec.Publish) > 0 {
-		return nil, fmt.Errorf("%w: publish: ports can be published on the bridge network only", engine.ErrInvalid)
+	if (spec.Network != engine.NetworkOwn || spec.Join != "") && len(spec.Publish) > 0 {
+		return nil, fmt.Errorf("%w: publish: ports can be published by a container with a network of its own only", engine.ErrInvalid)
+	}
+	if spec.Network != engine.NetworkOwn && spec.Join != "" {
+		return nil, fmt.Errorf("%w: network: %q, and the one of container %q: only one can be given", engine.ErrInvalid, spec.Network, spec.Join)
 	}
 	exposed := nat.PortSet{}
 	for _, port := range spec.Publish {
@@ -45,7 +49,7 @@ func containerConfig(spec engine.ContainerSpec) (*container.Config, error) {
 func hostConfig(spec engine.ContainerSpec) *container.HostConfig {
 	noInit := false // execd is the first process; an engine can be configured to add its own
 	host := &container.HostConfig{
-		NetworkMode:   networkMode(spec.Network),
+		NetworkMode:   networkMode(spec),
 		PortBindings:  nat.PortMap{},
 		IpcMode:       container.IPCModePrivate,
 		Init:          &noInit,
@@ -54,7 +58,7 @@ func hostConfig(spec engine.ContainerSpec) *container.HostConfig {
 		// and Logs can read it back on every engine since 18.09. Not compressed: a sandbox's rubbish is not worth the processor's time.
 		LogConfig: container.LogConfig{
 			Type:   "local",
-			Config: map[string]string{"max-size": "10m", "max-file": "2", "compress": "false"},
+			Config: map[string]string{"max-size": logSize(spec), "max-file": "2", "compress": "false"},
 		},
 		CapDrop:     spec.Security.DropCapabilities,
 		CapAdd:      spec.Security.AddCapabilities,
@@ -82,11 +86,14 @@ func hostConfig(spec engine.ContainerSpec) *container.HostConfig {
 	return host
 }
 
-func networkMode(network engine.Network) container.NetworkMode {
-	if network == engine.NetworkBridge {
+func networkMode(spec engine.ContainerSpec) container.NetworkMode {
+	switch {
+	case spec.Join != "":
+		return container.NetworkMode("container:" + spec.Join)
+	case spec.Network == engine.NetworkOwn:
 		return "bridge"
 	}
-	return container.NetworkMode(network)
+	return container.NetworkMode(spec.Network)
 }
 
 func securityOptions(security engine.Security) []string {
@@ -101,6 +108,11 @@ func securityOptions(security engine.Security) []string {
 		options = append(options, "seccomp="+security.SeccompProfile)
 	}
 	return options
+}
+
+// logSize is the size of each of the two files that the engine keeps of a container's log, in bytes.
+func logSize(spec engine.ContainerSpec) string {
+	return strconv.FormatInt(cmp.Or(spec.LogBytes, engine.DefaultLogBytes), 10)
 }
 
 func tcp(port int) nat.Port {

@@ -64,7 +64,7 @@ func TestHostConfig(t *testing.T) {
 	if len(host.CapAdd) != 1 || strings.TrimPrefix(host.CapAdd[0], "CAP_") != "NET_ADMIN" || host.Sysctls["net.ipv6.conf.all.disable_ipv6"] != "1" {
 		t.Errorf("added capabilities %q, kernel parameters %v", host.CapAdd, host.Sysctls)
 	}
-	if host.LogConfig.Type != "local" || host.LogConfig.Config["max-size"] != "10m" || host.LogConfig.Config["max-file"] != "2" {
+	if host.LogConfig.Type != "local" || host.LogConfig.Config["max-size"] != "10485760" || host.LogConfig.Config["max-file"] != "2" {
 		t.Errorf("log %+v", host.LogConfig)
 	}
 	if host.Init == nil || *host.Init || host.AutoRemove || host.Privileged || host.IpcMode != container.IPCModePrivate ||
@@ -79,18 +79,23 @@ func TestNetworks(t *testing.T) {
 	defer func() { _ = e.Close() }()
 	ctx := t.Context()
 	imageID := importEmpty(t, janitor.api)
-	for network, want := range map[engine.Network]container.NetworkMode{
-		engine.NetworkBridge: "bridge", engine.NetworkHost: "host", engine.NetworkNone: "none",
+	for _, tt := range []struct {
+		network engine.Network
+		join    string
+		want    container.NetworkMode
+	}{
+		{network: engine.NetworkOwn, want: "bridge"}, {network: engine.NetworkHost, want: "host"}, {network: engine.NetworkNone, want: "none"},
+		{join: "another", want: "container:another"},
 	} {
 		id, err := e.Create(ctx, engine.ContainerSpec{
-			Name: "docker-test-" + uuid.NewString(), ImageID: imageID, Entrypoint: []string{"/none"}, Network: network,
+			Name: "docker-test-" + uuid.NewString(), ImageID: imageID, Entrypoint: []string{"/none"}, Network: tt.network, Join: tt.join,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		found, err := janitor.api.ContainerInspect(ctx, id)
-		if err != nil || found.HostConfig.NetworkMode != want {
-			t.Errorf("%q became %q, %v; want %q", network, found.HostConfig.NetworkMode, err, want)
+		if err != nil || found.HostConfig.NetworkMode != tt.want {
+			t.Errorf("%q, %q became %q, %v; want %q", tt.network, tt.join, found.HostConfig.NetworkMode, err, tt.want)
 		}
 		if err := e.Remove(ctx, id); err != nil {
 			t.Error(err)

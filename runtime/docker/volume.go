@@ -38,13 +38,13 @@ type filledVolume struct {
 	createdAt, imageID, path string
 }
 
-// EnsureVolume implements [engine.Engine].
+// EnsureFolder implements [engine.Engine].
 //
 // Docker copies an image's files into an empty volume when it creates a container that mounts the volume over them,
 // so the files get there without running anything. A volume counts as filled when every file in it equals the
 // image's; one that a crash left half full, or that holds something else, is removed and filled anew.
 // The labels must belong to this caller alone: containers with them that an earlier run left behind are removed.
-func (e *Engine) EnsureVolume(ctx context.Context, name, imageID, path string, labels map[string]string) error {
+func (e *Engine) EnsureFolder(ctx context.Context, name, imageID, path string, labels map[string]string) error {
 	if filled, err := e.isKnownFilled(ctx, name, imageID, path); filled || err != nil {
 		return err
 	}

@@ -1,6 +1,6 @@
 // Package engine is the contract between the lifecycle service and whatever really runs a sandbox: a container engine, an OCI runtime.
 //
-// An Engine knows containers, images and volumes. It knows nothing of sandboxes, states or expiry; those rules are the caller's.
+// It is about containers, images and volumes. Sandboxes, states and expiry are the caller's.
 package engine
 
 import (
@@ -14,31 +14,47 @@ import (
 // Errors wrap one of the sentinels of this package when the cause is known, so that callers decide with errors.Is.
 // Any method may return [ErrUnavailable].
 type Engine interface {
+	Images
+	Volumes
+	Containers
+
 	// Info describes the engine and proves that it answers.
 	Info(ctx context.Context) (Info, error)
 
+	// Close releases the connection to the engine. Containers are not touched.
+	Close() error
+}
+
+// Images gets images, and folders of images.
+type Images interface {
 	// EnsureImage returns the id of the image named ref and pulls it first when the engine does not have it.
-	// Calls for the same missing image share one pull. progress, if not nil, is told in short sentences how the pull goes.
+	// Calls for the same missing image share one pull. progress, if not nil, is called with short sentences on how the pull goes.
 	// It returns [ErrImage] with the registry's own message when the image cannot be had.
 	EnsureImage(ctx context.Context, ref string, auth *RegistryAuth, progress func(string)) (imageID string, err error)
 
-	// EnsureVolume makes the named volume hold what the image holds at path and returns when it does.
-	// A volume that is already filled is left alone.
-	EnsureVolume(ctx context.Context, name, imageID, path string, labels map[string]string) error
+	// EnsureFolder makes what the image holds at path available under the name, to be mounted as [Mount].Folder, and returns when it is
+	// complete. A folder that is complete already is left alone.
+	EnsureFolder(ctx context.Context, name, imageID, path string, labels map[string]string) error
+}
 
+// Volumes keeps named volumes, which outlive containers.
+type Volumes interface {
 	// MakeVolume makes the named volume, with these labels, unless there is one, and returns the labels that it has. Of several calls at
 	// once one makes it.
 	MakeVolume(ctx context.Context, name string, labels map[string]string) (map[string]string, error)
 
 	// VolumeLabels returns the labels of the named volume. It returns [ErrNotFound].
 	VolumeLabels(ctx context.Context, name string) (map[string]string, error)
+}
 
+// Containers runs containers, named by id or by name.
+type Containers interface {
 	// Create makes a container from the spec and does not start it.
 	// It returns [ErrExists] when the name is taken, [ErrImage] when the image is gone and [ErrInvalid] when the engine refuses the spec.
 	Create(ctx context.Context, spec ContainerSpec) (id string, err error)
 
-	// Start starts a created container; one that runs already is no error. It returns [ErrNotFound], [ErrInvalid] when the engine cannot run the spec
-	// (a limit or a device it does not have) and [ErrNetwork] when the network could not be set up.
+	// Start starts a created container; one that runs already is no error. It returns [ErrNotFound], [ErrInvalid] when the engine cannot
+	// run the spec (a limit or a device it does not have) and [ErrNetwork] when the network could not be set up.
 	Start(ctx context.Context, id string) error
 
 	// Freeze stops the container's processes from running, memory retained. A frozen container is no error.
@@ -55,7 +71,7 @@ type Engine interface {
 	// Remove ends the container and removes it with its anonymous volumes. A container that is gone is no error.
 	Remove(ctx context.Context, id string) error
 
-	// Inspect returns the container, by id or by name. It returns [ErrNotFound].
+	// Inspect returns the container. It returns [ErrNotFound].
 	Inspect(ctx context.Context, id string) (Container, error)
 
 	// List returns every container, running or not, that carries all the labels, with its ID, Name, Labels, Status and Ports;
@@ -69,16 +85,13 @@ type Engine interface {
 	// it takes, and ctx bounds it; the caller closes it. With Follow it ends when the container does. It returns [ErrNotFound].
 	OpenLog(ctx context.Context, id string, options LogOptions) (io.ReadCloser, error)
 
-	// Watch calls handle, one call at a time, for what happens to containers that carry all the labels, until ctx ends or
-	// the engine hangs up. It calls ready once the subscription stands: what happens after that is not missed, and may be told twice.
-	// handle must be quick.
+	// Watch calls handle, one call at a time, for what happens to containers that carry all the labels, until ctx ends or the engine
+	// closes the connection. It calls ready once the subscription stands: what happens after that is not missed, and may be reported
+	// twice. handle must be quick.
 	Watch(ctx context.Context, labels map[string]string, ready func(), handle func(Event)) error
-
-	// Close releases the connection to the engine. Containers are not touched.
-	Close() error
 }
 
-// LogOptions selects a part of a container's log. The engine keeps a bounded part of it, and forgets the oldest first.
+// LogOptions selects a part of a container's log. The engine keeps a part of it, see [ContainerSpec].LogBytes.
 type LogOptions struct {
 	Tail   int       // how many of the last lines to begin with; negative means all
 	Since  time.Time // leaves out what was written before; zero leaves out nothing
@@ -115,9 +128,11 @@ type ContainerSpec struct {
 	// Env is added to the image's environment.
 	Env    map[string]string
 	Mounts []Mount
-	// Network is how the container is connected.
+	// Network is how the container is connected. Join names a container instead, whose network namespace this one shares: its addresses,
+	// its published ports, its name servers. That container must run when this one is started.
 	Network Network
-	// Publish lists the TCP ports of the container that the engine publishes on a free port of the host. Only with [NetworkBridge].
+	Join    string
+	// Publish lists the TCP ports of the container that the engine publishes on a free port of the host. Only with [NetworkOwn].
 	Publish []int
 	// PublishIP is the host's address that ports are published on; empty means all.
 	PublishIP string
@@ -125,6 +140,9 @@ type ContainerSpec struct {
 	Security  Security
 	// Sysctls are kernel parameters of the container's namespaces.
 	Sysctls map[string]string
+	// LogBytes is how much the engine keeps at least of what the container's processes print; it never keeps more than twice as much, and
+	// drops the oldest first. 0 means [DefaultLogBytes].
+	LogBytes int64
 }
 
 // Network is how a container is connected.
@@ -132,17 +150,16 @@ type Network string
 
 // The networks.
 const (
-	// NetworkBridge gives the container a network namespace of its own, connected to the engine's default bridge.
-	NetworkBridge Network = ""
+	// NetworkOwn gives the container a network namespace of its own, connected to the outside.
+	NetworkOwn Network = ""
 	// NetworkHost shares the network of the engine's host: its addresses, its ports, its loopback interface.
 	NetworkHost Network = "host"
 	// NetworkNone gives the container a loopback interface of its own and nothing else.
 	NetworkNone Network = "none"
 )
 
-// NetworkOf shares the network namespace of the container with that name, which must run when this one is started: its addresses, its
-// published ports, its name servers.
-func NetworkOf(container string) Network { return Network("container:" + container) }
+// DefaultLogBytes is how much of a container's log is kept by default.
+const DefaultLogBytes = 10 << 20
 
 // Resources are a container's limits; zero means no limit.
 type Resources struct {
@@ -162,8 +179,9 @@ type Security struct {
 	SeccompProfile string
 }
 
-// Mount puts a folder or a volume into a container. Exactly one of HostPath and Volume is set.
+// Mount puts a folder or a volume into a container. Exactly one of HostPath, Volume and Folder is set.
 type Mount struct {
+	Folder   string // name given to [Images].EnsureFolder; always read-only
 	HostPath string // absolute path on the engine's host; must exist
 	Volume   string // name of a volume; created when it does not exist
 	SubPath  string // folder inside the volume, relative; must exist. Only with Volume
@@ -180,7 +198,7 @@ const (
 	StatusRunning Status = "running"
 	StatusFrozen  Status = "frozen"
 	StatusExited  Status = "exited" // ended, or dead
-	// StatusRemoving is a container that somebody is removing: how it ended says nothing.
+	// StatusRemoving is a container that is being removed: how it ended says nothing.
 	StatusRemoving Status = "removing"
 )
 

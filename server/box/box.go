@@ -189,7 +189,7 @@ func (c *Containers) daemonVolume(ctx context.Context) (string, error) {
 	name := lifecycle.DaemonVolumePrefix + shortDigest(imageID)
 	// Another service on the same engine may be filling the same volume at this moment; its containers are not ours to remove.
 	labels := map[string]string{lifecycle.LabelPrefix + "execd-image": imageID, lifecycle.LabelPrefix + "filled-by": c.Instance}
-	if err := c.Engine.EnsureVolume(ctx, name, imageID, lifecycle.DaemonPath, labels); err != nil {
+	if err := c.Engine.EnsureFolder(ctx, name, imageID, lifecycle.DaemonPath, labels); err != nil {
 		return "", err
 	}
 	c.volume, c.imageID = name, imageID

@@ -28,7 +28,7 @@ func isSidecar(container engine.Container) bool { return container.Labels[labelS
 // wallIn leaves the sandbox's container no way around its sidecar: the sidecar's network, and neither of the capabilities that could
 // change it or forge what the filter goes by ("Networking rules", 4).
 func wallIn(box string, spec *engine.ContainerSpec) {
-	spec.Network = engine.NetworkOf(sidecarName(box))
+	spec.Join = sidecarName(box)
 	for _, capability := range []string{"NET_ADMIN", "NET_RAW"} {
 		if !slices.Contains(spec.Security.DropCapabilities, capability) {
 			spec.Security.DropCapabilities = slices.Concat(spec.Security.DropCapabilities, []string{capability})

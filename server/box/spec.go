@@ -52,7 +52,7 @@ func (c *Containers) fitsHost(spec lifecycle.Spec) error {
 	return nil
 }
 
-func (c *Containers) containerSpec(record lifecycle.Record, imageID, volume string) (engine.ContainerSpec, error) {
+func (c *Containers) containerSpec(record lifecycle.Record, imageID, folder string) (engine.ContainerSpec, error) {
 	limits, err := record.Spec.Resources.Parse()
 	if err != nil {
 		return engine.ContainerSpec{}, err
@@ -65,7 +65,7 @@ func (c *Containers) containerSpec(record lifecycle.Record, imageID, volume stri
 	for name, value := range record.Spec.Env {
 		env[name] = value
 	}
-	mounts := []engine.Mount{{Volume: volume, Target: lifecycle.DaemonPath, ReadOnly: true}}
+	mounts := []engine.Mount{{Folder: folder, Target: lifecycle.DaemonPath, ReadOnly: true}}
 	for i, v := range record.Spec.Volumes {
 		mount, err := c.mount(i, v)
 		if err != nil {

@@ -250,7 +250,7 @@ func (e *memoryEngine) EnsureImage(ctx context.Context, ref string, _ *engine.Re
 	return "sha256:" + ref, e.around(ctx, callEnsureImage, ref, func() error { return nil })
 }
 
-func (e *memoryEngine) EnsureVolume(context.Context, string, string, string, map[string]string) error {
+func (e *memoryEngine) EnsureFolder(context.Context, string, string, string, map[string]string) error {
 	return nil
 }
 

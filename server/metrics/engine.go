@@ -77,10 +77,10 @@ func (e *measuredEngine) EnsureImage(ctx context.Context, ref string, auth *engi
 	return id, err
 }
 
-func (e *measuredEngine) EnsureVolume(ctx context.Context, name, imageID, path string, labels map[string]string) error {
+func (e *measuredEngine) EnsureFolder(ctx context.Context, name, imageID, path string, labels map[string]string) error {
 	began := e.metrics.clock()
-	err := e.Engine.EnsureVolume(ctx, name, imageID, path, labels)
-	e.measure("ensure_volume", began, err)
+	err := e.Engine.EnsureFolder(ctx, name, imageID, path, labels)
+	e.measure("ensure_folder", began, err)
 	return err
 }
 

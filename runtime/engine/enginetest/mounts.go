@@ -49,6 +49,7 @@ func (s *suite) testMountRefuses(t *testing.T) {
 		"sub path upwards":        {Volume: volume, SubPath: "../sub", Target: "/data"},
 		"absolute sub path":       {Volume: volume, SubPath: "/folder", Target: "/data"},
 		"missing sub path":        {Volume: volume, SubPath: "missing", Target: "/data"},
+		"sub path of a folder":    {Folder: s.folder(t), SubPath: "folder", Target: "/data"},
 		"sub path of no volume":   {Volume: "enginetest-no-such-volume", SubPath: "folder", Target: "/data"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -77,8 +78,20 @@ func (s *suite) testSubPath(t *testing.T) {
 func (s *suite) filledVolume(t *testing.T) string {
 	t.Helper()
 	name := s.volume(t)
-	if err := s.engine.EnsureVolume(t.Context(), name, s.imageID, probeFolder, s.labels()); err != nil {
-		t.Fatalf("EnsureVolume: %v", err)
+	spec := s.spec("copy", probeFolder, "/data")
+	spec.Mounts = []engine.Mount{{Volume: name, Target: "/data"}}
+	if ended := s.waitStatus(t, s.start(t, spec), engine.StatusExited); ended.ExitCode != 0 {
+		t.Fatalf("filling the volume ended with exit code %d", ended.ExitCode)
+	}
+	return name
+}
+
+// folder returns the name of the image's probe folder, made available.
+func (s *suite) folder(t *testing.T) string {
+	t.Helper()
+	name := s.volume(t)
+	if err := s.engine.EnsureFolder(t.Context(), name, s.imageID, probeFolder, s.labels()); err != nil {
+		t.Fatalf("EnsureFolder: %v", err)
 	}
 	return name
 }

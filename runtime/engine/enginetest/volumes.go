@@ -10,36 +10,41 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// readNote reads the note out of a filled volume.
-func (s *suite) readNote(t *testing.T, volume string) string {
+// readNote reads the note out of a folder of the image.
+func (s *suite) readNote(t *testing.T, folder string) string {
 	t.Helper()
 	spec := s.spec("cat", "/data/link") // the link must have survived too
-	spec.Mounts = []engine.Mount{{Volume: volume, Target: "/data", ReadOnly: true}}
+	spec.Mounts = []engine.Mount{{Folder: folder, Target: "/data"}}
 	return s.output(t, spec)
 }
 
-func (s *suite) testEnsureVolume(t *testing.T) {
-	volume := s.filledVolume(t)
-	if got := s.readNote(t, volume); got != noteText {
-		t.Errorf("the volume's note is %q, want %q", got, noteText)
+func (s *suite) testEnsureFolder(t *testing.T) {
+	folder := s.folder(t)
+	if got := s.readNote(t, folder); got != noteText {
+		t.Errorf("the folder's note is %q, want %q", got, noteText)
+	}
+	change := s.spec("write", "/data/file", "text")
+	change.Mounts = []engine.Mount{{Folder: folder, Target: "/data"}}
+	if ended := s.waitStatus(t, s.start(t, change), engine.StatusExited); ended.ExitCode == 0 {
+		t.Error("the folder was written to")
 	}
 	program := s.spec()
-	program.Entrypoint = []string{"/data/probe", "print", "out:runs from the volume"}
-	program.Mounts = []engine.Mount{{Volume: volume, Target: "/data", ReadOnly: true}}
-	if got := s.output(t, program); got != "runs from the volume\n" {
-		t.Errorf("the volume's program wrote %q", got)
+	program.Entrypoint = []string{"/data/probe", "print", "out:runs from the folder"}
+	program.Mounts = []engine.Mount{{Folder: folder, Target: "/data"}}
+	if got := s.output(t, program); got != "runs from the folder\n" {
+		t.Errorf("the folder's program wrote %q", got)
 	}
 	labelled, err := s.janitor.Volumes(t.Context(), runLabel, s.run)
-	if err != nil || !slices.Contains(labelled, volume) {
-		t.Errorf("the volume does not carry its labels: %v, %v", labelled, err)
+	if err != nil || !slices.Contains(labelled, folder) {
+		t.Errorf("the folder does not carry its labels: %v, %v", labelled, err)
 	}
 
 	// In use, and filled: left alone.
 	user := s.spec("sleep")
 	user.Mounts = program.Mounts
 	s.start(t, user)
-	if err := s.engine.EnsureVolume(t.Context(), volume, s.imageID, probeFolder, s.labels()); err != nil {
-		t.Errorf("EnsureVolume of a filled volume: %v", err)
+	if err := s.engine.EnsureFolder(t.Context(), folder, s.imageID, probeFolder, s.labels()); err != nil {
+		t.Errorf("EnsureFolder of a complete folder: %v", err)
 	}
 }
 
@@ -75,8 +80,8 @@ func (s *suite) testMakeVolume(t *testing.T) {
 	}
 }
 
-// testEnsureVolumeHeals: a volume that a crash left half full is filled, also before this engine first looks at it.
-func (s *suite) testEnsureVolumeHeals(t *testing.T) {
+// testEnsureFolderHeals: a volume that a crash left half full is filled, also before this engine first looks at it.
+func (s *suite) testEnsureFolderHeals(t *testing.T) {
 	volume := s.volume(t)
 	half := s.spec("write", "/data/probe", "half a program")
 	half.Mounts = []engine.Mount{{Volume: volume, Target: "/data"}}
@@ -85,21 +90,21 @@ func (s *suite) testEnsureVolumeHeals(t *testing.T) {
 	if err := s.engine.Remove(t.Context(), half.Name); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.engine.EnsureVolume(t.Context(), volume, s.imageID, probeFolder, s.labels()); err != nil {
-		t.Fatalf("EnsureVolume: %v", err)
+	if err := s.engine.EnsureFolder(t.Context(), volume, s.imageID, probeFolder, s.labels()); err != nil {
+		t.Fatalf("EnsureFolder: %v", err)
 	}
 	if got := s.readNote(t, volume); got != noteText {
 		t.Errorf("the volume's note is %q, want %q", got, noteText)
 	}
 }
 
-func (s *suite) testEnsureVolumeTogether(t *testing.T) {
+func (s *suite) testEnsureFolderTogether(t *testing.T) {
 	volume := s.volume(t)
 	var group sync.WaitGroup
 	for range 5 {
 		group.Go(func() {
-			if err := s.engine.EnsureVolume(t.Context(), volume, s.imageID, probeFolder, s.labels()); err != nil {
-				t.Errorf("EnsureVolume: %v", err)
+			if err := s.engine.EnsureFolder(t.Context(), volume, s.imageID, probeFolder, s.labels()); err != nil {
+				t.Errorf("EnsureFolder: %v", err)
 			}
 		})
 	}
@@ -109,10 +114,10 @@ func (s *suite) testEnsureVolumeTogether(t *testing.T) {
 	}
 }
 
-func (s *suite) testEnsureVolumeRefuses(t *testing.T) {
-	err := s.engine.EnsureVolume(t.Context(), s.volume(t), s.imageID, "/no/such/folder", s.labels())
+func (s *suite) testEnsureFolderRefuses(t *testing.T) {
+	err := s.engine.EnsureFolder(t.Context(), s.volume(t), s.imageID, "/no/such/folder", s.labels())
 	wantError(t, err, engine.ErrInvalid, "/no/such/folder")
-	err = s.engine.EnsureVolume(t.Context(), s.volume(t), "sha256:"+s.run, probeFolder, s.labels())
+	err = s.engine.EnsureFolder(t.Context(), s.volume(t), "sha256:"+s.run, probeFolder, s.labels())
 	if err == nil {
 		t.Error("an image that does not exist filled a volume")
 	}

@@ -16,7 +16,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fatal("usage: probe sleep|trap|stubborn|exit|print|bytes|lines|env|cat|write|eat|fork|count|hear|interfaces|serve [argument...]")
+		fatal("usage: probe sleep|trap|stubborn|exit|print|bytes|lines|env|cat|write|copy|eat|fork|count|hear|interfaces|serve [argument...]")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -65,6 +65,8 @@ func main() {
 			check(err)
 			fmt.Print(string(content))
 		}
+	case "copy": // a folder into another one, which exists
+		check(os.CopyFS(args[1], os.DirFS(args[0])))
 	case "write":
 		check(os.WriteFile(args[0], []byte(args[1]), 0o644))
 	case "eat":
