@@ -62,7 +62,8 @@ running() {
 # serving runs a program until it listens, stops it, and returns its exit code.
 serving() {
 	local deadline=$((SECONDS + 100)) code=0
-	"$@" 2>serving.log &
+	: >serving.log # what an earlier program wrote is not this one's
+	"$@" 2>>serving.log &
 	until grep -q ' listens"' serving.log; do
 		kill -0 $! && ((SECONDS < deadline)) || { cat serving.log; return 1; }
 		sleep 0.1 # between two looks
