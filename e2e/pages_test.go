@@ -62,7 +62,8 @@ running() {
 # serving runs a program until it listens, stops it, and returns its exit code.
 serving() {
 	local deadline=$((SECONDS + 100)) code=0
-	"$@" 2>serving.log &
+	: >serving.log # what an earlier program wrote is not this one's
+	"$@" 2>>serving.log &
 	until grep -q ' listens"' serving.log; do
 		kill -0 $! && ((SECONDS < deadline)) || { cat serving.log; return 1; }
 		sleep 0.1 # between two looks
@@ -108,7 +109,7 @@ func TestPages(t *testing.T) {
 			{"jupyter-server --ServerApp", "# ", "e2e/cells starts one like this on this machine and runs every language on it"},
 			{"websocat -b", "# ", "it is in no package source of Debian; TestLives attaches to terminals"},
 		}},
-		{file: "docs/gateway.md", image: busyboxImage, expects: `"signature"`, changes: []change{
+		{file: "docs/ingress.md", image: busyboxImage, expects: `"signature"`, changes: []change{
 			{pageServer, "$SERVICE", elsewhere},
 			{pageID, "$SANDBOX", anyID},
 			{"curl -H 'X-EXECD-ACCESS-TOKEN: …' https://", "# ", "it needs a domain and TLS; TestGateway has all modes"},
@@ -125,7 +126,7 @@ func TestPages(t *testing.T) {
 			}
 			write(t, folder, "signing.key", string(key))
 			write(t, folder, "gateway.key", lives.AdminKey)
-			_, after, _ := strings.Cut(readPage(t, "docs/gateway.md"), "\n```toml\n")
+			_, after, _ := strings.Cut(readPage(t, "docs/ingress.md"), "\n```toml\n")
 			routes, _, _ := strings.Cut(after, "\n```")
 			write(t, folder, "routes.toml", routes)
 		}},

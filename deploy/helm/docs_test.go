@@ -28,15 +28,15 @@ func blocks(t *testing.T, page, language string) (found []string) {
 	return found
 }
 
-// documentedPool returns the Pool with execd and a task-executor that a page shows.
-func documentedPool(t *testing.T, page string) string {
+// documentedPool returns the Pool with execd and a task-executor that docs/kubernetes.md shows.
+func documentedPool(t *testing.T) string {
 	t.Helper()
-	for _, block := range blocks(t, page, "yaml") {
+	for _, block := range blocks(t, "kubernetes.md", "yaml") {
 		if strings.Contains(block, "kind: Pool") && strings.Contains(block, "install-execd") {
 			return block
 		}
 	}
-	t.Fatalf("docs/%s shows no Pool for sandboxes of the API", page)
+	t.Fatal("docs/kubernetes.md shows no Pool for sandboxes of the API")
 	return ""
 }
 
@@ -49,7 +49,7 @@ func TestDocumentedResources(t *testing.T) {
 	if err := shared.Define(t.Context(), "../../runtime/kube/config/crd"); err != nil {
 		t.Fatal(err)
 	}
-	pages, err := filepath.Glob("../../docs/kubernetes*.md")
+	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil || len(pages) == 0 {
 		t.Fatal("no pages", err)
 	}
@@ -71,8 +71,8 @@ func TestDocumentedResources(t *testing.T) {
 			kubectl(t, block, "-n", "sandboxes", "apply", "--dry-run=server", "--validate=strict", "-f", "-")
 		}
 	}
-	if resources < 4 {
-		t.Errorf("%d resources are shown; this proves nothing", resources)
+	if resources != 3 {
+		t.Errorf("%d resources are found, not the batch, the Pool and the batch with tasks of docs/kubernetes.md", resources)
 	}
 }
 

@@ -75,38 +75,35 @@ func TestInstalledServiceWorks(t *testing.T) {
 	}
 }
 
-// servesFromTheDocumentedPool applies the Pools that the documentation shows for sandboxes of the API, with images that this machine has, and takes a
-// sandbox from each.
+// servesFromTheDocumentedPool applies the Pool that the documentation shows for sandboxes of the API, with images that this machine has, and takes
+// a sandbox from it.
 func (i *installed) servesFromTheDocumentedPool(server string) {
 	i.t.Helper()
-	for _, page := range []string{"kubernetes-server.md", "kubernetes.md"} {
-		pool := documentedPool(i.t, page)
-		for from, to := range map[string]string{
-			`example.com/sandbox/execd:[0-9.]+`: "sandbox/execd:dev", `example.com/sandbox/task-executor:[0-9.]+`: "sandbox/task-executor:dev",
-			`example.com/python:3|python:3.12-slim`: "sandbox/base:dev",
-			`namespace: sandboxes`:                  "namespace: boxes", `(bufferMin|poolMin): [0-9]+`: "$1: 1", `bufferMax: [0-9]+`: "bufferMax: 1",
-		} {
-			pool = regexp.MustCompile(from).ReplaceAllString(pool, to)
-		}
-		i.apply(pool)
-		var created struct{ ID string }
-		i.call(http.MethodPost, server, "/v1/sandboxes", `{"image": {"uri": "sandbox/base:dev"}, "timeout": 600, "resourceLimits": {}, "env": {"GREETING": "from-the-request"},
-			"entrypoint": ["sh", "-c", "echo $GREETING > /tmp/greeting; exec sleep 3600"], "extensions": {"poolRef": "python"}}`, http.StatusAccepted, &created)
-		i.reaches(server, created.ID, "Running")
-		pod := allocated(i.t, i.kubectl("-n", "boxes", "get", "bsbx", created.ID, "-o", `jsonpath={.metadata.annotations.sandbox\.internal/allocation}`))
-		i.eventually("the entrypoint has its variable", func() error {
-			if out := i.kubectl("-n", "boxes", "exec", pod, "-c", "main", "--", "sh", "-c", "cat /tmp/greeting || true"); out != "from-the-request\n" {
-				return fmt.Errorf("%q", out)
-			}
-			return nil
-		})
-		if shown := i.kubectl("-n", "boxes", "get", "bsbx", "-o", "yaml"); strings.Contains(shown, "from-the-request") {
-			i.t.Error("list batchsandboxes shows a variable of the sandbox")
-		}
-		i.call(http.MethodDelete, server, "/v1/sandboxes/"+created.ID, "", http.StatusNoContent, nil)
-		i.reaches(server, created.ID, "Terminated")
-		i.kubectl("-n", "boxes", "delete", "pool", "python")
+	pool := documentedPool(i.t)
+	for from, to := range map[string]string{
+		`example.com/sandbox/execd:[0-9.]+`: "sandbox/execd:dev", `example.com/sandbox/task-executor:[0-9.]+`: "sandbox/task-executor:dev",
+		`python:3.12-slim`: "sandbox/base:dev", `namespace: sandboxes`: "namespace: boxes", `(bufferMin|poolMin): [0-9]+`: "$1: 1", `bufferMax: [0-9]+`: "bufferMax: 1",
+	} {
+		pool = regexp.MustCompile(from).ReplaceAllString(pool, to)
 	}
+	i.apply(pool)
+	var created struct{ ID string }
+	i.call(http.MethodPost, server, "/v1/sandboxes", `{"image": {"uri": "sandbox/base:dev"}, "timeout": 600, "resourceLimits": {}, "env": {"GREETING": "from-the-request"},
+		"entrypoint": ["sh", "-c", "echo $GREETING > /tmp/greeting; exec sleep 3600"], "extensions": {"poolRef": "python"}}`, http.StatusAccepted, &created)
+	i.reaches(server, created.ID, "Running")
+	pod := allocated(i.t, i.kubectl("-n", "boxes", "get", "bsbx", created.ID, "-o", `jsonpath={.metadata.annotations.sandbox\.internal/allocation}`))
+	i.eventually("the entrypoint has its variable", func() error {
+		if out := i.kubectl("-n", "boxes", "exec", pod, "-c", "main", "--", "sh", "-c", "cat /tmp/greeting || true"); out != "from-the-request\n" {
+			return fmt.Errorf("%q", out)
+		}
+		return nil
+	})
+	if shown := i.kubectl("-n", "boxes", "get", "bsbx", "-o", "yaml"); strings.Contains(shown, "from-the-request") {
+		i.t.Error("list batchsandboxes shows a variable of the sandbox")
+	}
+	i.call(http.MethodDelete, server, "/v1/sandboxes/"+created.ID, "", http.StatusNoContent, nil)
+	i.reaches(server, created.ID, "Terminated")
+	i.kubectl("-n", "boxes", "delete", "pool", "python")
 }
 
 // separatesPods: root in one pod of a Pool cannot command the task-executor of another one, with nothing and with all that it can read in its own

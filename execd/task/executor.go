@@ -1,5 +1,5 @@
 // Package task is the task-executor: it runs tasks in the main container of its pod, and survives its own end without losing or repeating
-// one. docs/kubernetes-tasks.md tells what that takes; package runtime/tasks is its interface.
+// one. docs/kubernetes.md describes what that takes; package runtime/tasks is its interface.
 //
 // # Who runs what
 //

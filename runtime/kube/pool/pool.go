@@ -1,7 +1,20 @@
 // Package pool keeps Pools filled with pods and gives these to BatchSandboxes (lifecycle document, "Cluster resources").
 //
-// What is given to whom is written in one place, the allocation annotation of the BatchSandbox; docs/kubernetes-pools.md tells how that
-// keeps a pod from being given twice.
+// # Why no pod is given twice
+//
+// There is one record: the annotation sandbox.internal/allocation of the BatchSandbox. Giving N pods is one write of it, which succeeds only
+// while the batch has the version that the controller has read. Nothing is written to the pods or the Pool.
+//
+// Only the leader writes it, and checks before each write that it still holds the lease. Its ledger has what the annotations say, its own
+// writes that the watch does not show yet, and its writes whose outcome is unknown. After a write whose answer is lost, the pods stay
+// reserved; the batch is read again, and if it still has the old version, that version is changed (LabelEpoch). From then on the write has
+// either succeeded or never will.
+//
+// A new leader first lists all batches, then all pods, from the API server and not from a cache, and changes the version of every batch
+// that lacks pods. So a late write of an earlier leader names a version that no batch has any more, and is refused, however late it is.
+//
+// A used pod is deleted, or marked with the annotation sandbox.internal/recycling, before the batch's record loses it; a finalizer keeps a
+// deleted batch until then. What a cache shows that is older than these writes is ignored.
 package pool
 
 import (

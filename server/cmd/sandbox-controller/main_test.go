@@ -229,7 +229,7 @@ func TestCommandLine(t *testing.T) {
 
 // TestEveryFlagIsDocumented compares what --help and the documentation say with the flags that there are.
 func TestEveryFlagIsDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/kubernetes-controller.md")
+	page, err := os.ReadFile("../../../docs/kubernetes.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -243,7 +243,7 @@ func TestEveryFlagIsDocumented(t *testing.T) {
 	}
 	for _, name := range names {
 		if text := "--" + string(name[1]); !strings.Contains(usage, "  "+text+" ") || !strings.Contains(string(page), "| `"+text+"` |") {
-			t.Errorf("%s is missing in --help or in docs/kubernetes-controller.md", text)
+			t.Errorf("%s is missing in --help or in docs/kubernetes.md", text)
 		}
 	}
 }

@@ -64,7 +64,7 @@ func TestCommandLine(t *testing.T) {
 
 // TestEveryFlagIsDocumented compares what --help and the documentation say with the flags that there are.
 func TestEveryFlagIsDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/gateway.md")
+	page, err := os.ReadFile("../../../docs/ingress.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestEveryFlagIsDocumented(t *testing.T) {
 	}
 	for _, name := range names {
 		if text := "--" + string(name[1]); !strings.Contains(usage, "  "+text+" ") || !strings.Contains(string(page), "| `"+text+"` |") {
-			t.Errorf("%s is missing in --help or in docs/gateway.md", text)
+			t.Errorf("%s is missing in --help or in docs/ingress.md", text)
 		}
 	}
 }
