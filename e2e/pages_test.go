@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -24,6 +25,9 @@ type page struct {
 	expects string // what the blocks have to print
 	changes []change
 	prepare func(t *testing.T, s *service, folder string)
+	// prove holds what the blocks left in the folder; nil where it is enough that they print what is expected.
+	prove    func(t *testing.T, folder string)
+	patience time.Duration // for all blocks; 0 is twice lives.Patience
 }
 
 // change is text of a page that cannot run in a test as it stands, and why. An empty instead leaves it out.
@@ -92,16 +96,14 @@ func TestPages(t *testing.T) {
 			{pageServer, "$SERVICE", elsewhere},
 			{"$(cat ~/.local/state/sandbox-run/api.key)", "$SERVICE_API_KEY", "make run made that file, not the test"},
 			{readmeMake, "", "these are the commands that run this test"},
-			{readmeClients, "", "TestClients generates clients, and compiles and runs them"},
-			{"bin/sandbox-server --config sandbox.toml                #", "own sandbox.toml; serving bin/sandbox-server --config sandbox.toml #", serves + ", and has data, an instance and a port of its own"},
 		}},
 		{file: "docs/lifecycle.md", plan: lives.Plan{Settings: egress}, expects: "Directory listing", changes: []change{
 			{pageServer, "$SERVICE", elsewhere},
 			{"python:3.12", baseImage, "there is no registry"},
 			{pageID, "$(running)", anyID},
-			{"# 204; → Stopping → Terminated", "; ID=$(running)", "the page goes on with a sandbox that has not ended"},
-			{`curl -sN -H "$KEY" $PORT/events `, "#", "the page's sandbox serves files; TestLives has streams through the service"},
-			{`curl -s  -H "$KEY" $PORT/upload `, "#", "the page's sandbox serves files; TestLives has bodies through the service"},
+			{"# 204, then Terminated", "; ID=$(running)", "the page goes on with a sandbox that has not ended"},
+			{"call -N $PORT/events ", "#", "the page's sandbox serves files; TestLives has streams through the service"},
+			{"call $PORT/upload ", "#", "the page's sandbox serves files; TestLives has bodies through the service"},
 		}},
 		{file: "docs/execd.md", image: "sandbox/python:dev", expects: "execution_complete", changes: []change{
 			{pageServer, "$SERVICE", elsewhere},
@@ -139,24 +141,31 @@ func TestPages(t *testing.T) {
 		}, prepare: func(t *testing.T, _ *service, _ string) {
 			t.Cleanup(func() { dockerCLI(t, "rm", "-f", "-v", sidecar+"-joined", sidecar) })
 		}},
-		{file: "docs/operations.md", plan: lives.Plan{Program: true, Server: fmt.Sprintf("debug_address = %q\naudit_log = \"AUDIT\"\n", debug)}, image: busyboxImage, expects: "OK, ", changes: []change{
-			{"127.0.0.1:6060", debug, elsewhere},
+		{file: "docs/configuration.md", expects: ` listens"`, changes: []change{
+			{"bin/sandbox-server --config sandbox.toml                 #", "own sandbox.toml; serving bin/sandbox-server --config sandbox.toml #", serves + ", and has data, an instance and a port of its own"},
+		}},
+		{file: "docs/runbook.md", image: busyboxImage, expects: `"CONTAINER_RUNNING"`, changes: []change{
+			{pageServer, "$SERVICE", elsewhere},
+			{pageID, "$SANDBOX", anyID},
+		}},
+		{file: "docs/security.md", plan: lives.Plan{Program: true, Server: "audit_log = \"AUDIT\"\n"}, expects: "OK, ", changes: []change{
 			{"9d02…", "$(tail -n 1 audit.log | jq -r .hash)", "another log has other hashes"},
 		}, prepare: rotateAudit},
+		{file: "docs/monitoring.md", plan: lives.Plan{Program: true, Server: fmt.Sprintf("debug_address = %q\n", debug)}, expects: "goroutine 1 [", changes: []change{
+			{"127.0.0.1:6060", debug, elsewhere},
+		}},
+		{file: "docs/clients.md", patience: building, changes: []change{
+			{clientPackages, "", "scripts/node.sh has installed them, from the lock file of the client that the page names"},
+		}, prepare: prepareClients, prove: proveClients},
 	} {
 		t.Run(p.file, func(t *testing.T) { t.Parallel(); p.run(t) })
 	}
 }
 
 const (
-	readmeMake = "make run    # build, start the service, take a first sandbox through its life, keep serving until Ctrl-C\n" +
-		"make test   # every test, on real parts: a real Docker Engine, a real Kubernetes, real Jupyter kernels, a real browser\n"
-	readmeClients = `for api in lifecycle execd; do
-  npx openapi-typescript@7.13.0 openapi/$api.yaml --default-non-nullable false -o $api.ts  # TypeScript
-  go run github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen@v2.8.2 \
-    -generate types,client -package $api openapi/$api.yaml > $api.go                       # Go
-done
-`
+	readmeMake = "make run    # build, start the service, take a first sandbox through its life, serve until Ctrl-C\n" +
+		"make test   # every test, on real parts: a Docker Engine, a Kubernetes, Jupyter kernels, a browser\n"
+	clientPackages = "npm install openapi-fetch@0.17.0\nnpm install --save-dev openapi-typescript@7.13.0 typescript@5.9.3\n"
 )
 
 // run starts a service and runs the blocks in a folder that has what the page takes for granted.
@@ -195,6 +204,7 @@ func (p page) run(t *testing.T) {
 	write(t, folder, "a.csv", strings.Repeat("hello;there\n", 50))
 	environment := append(os.Environ(),
 		"PATH="+strings.Join(append(programs, os.Getenv("PATH")), ":"),
+		"GOFLAGS=", "GOWORK=off", // the test's own are not for modules of others
 		"SERVICE="+s.URL, "SERVICE_API_KEY="+lives.AdminKey, "SANDBOX_CONFIG_PATH="+s.File, "PPROF_TMPDIR="+folder)
 	if p.image != "" {
 		request := lives.Request(p.image, "sleep", "10000")
@@ -204,7 +214,11 @@ func (p page) run(t *testing.T) {
 	if p.prepare != nil {
 		p.prepare(t, s, folder)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*lives.Patience)
+	patience := p.patience
+	if patience == 0 {
+		patience = 2 * lives.Patience
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	write(t, folder, "page.sh", preamble+script)
 	shell := exec.CommandContext(ctx, "bash", "page.sh")
@@ -212,6 +226,45 @@ func (p page) run(t *testing.T) {
 	output, err := shell.CombinedOutput()
 	if err != nil || !strings.Contains(string(output), p.expects) {
 		t.Errorf("%v, or there is no %q in\n%s", err, p.expects, output)
+	} else if p.prove != nil {
+		p.prove(t, folder)
+	}
+}
+
+// prepareClients makes the folder a Go module with the contracts, and with the packages that the page asks npm for.
+func prepareClients(t *testing.T, _ *service, folder string) {
+	lines := strings.Split(strings.TrimSpace(tool(t, "..", nil, "scripts/node.sh")), "\n")
+	root, err := filepath.Abs("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, target := range map[string]string{
+		"node_modules": filepath.Join(lines[len(lines)-1], "node_modules"), "openapi": filepath.Join(root, "openapi"),
+	} {
+		if err := os.Symlink(target, filepath.Join(folder, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	packages := readPage(t, "e2e/clients/typescript/package.json")
+	for _, match := range regexp.MustCompile(`([a-z-]+)@([0-9.]+)`).FindAllStringSubmatch(clientPackages, -1) {
+		if !strings.Contains(packages, fmt.Sprintf("%q: %q", match[1], match[2])) {
+			t.Errorf("docs/clients.md installs %s, and the client that it names another version", match[0])
+		}
+	}
+	write(t, folder, "go.mod", "module client\n\ngo 1.26.0\n")
+}
+
+// proveClients compiles what ogen made, and looks for an operation in what the others made. Their clients are compiled by
+// TestTypeScriptClient, and with this repository.
+func proveClients(t *testing.T, folder string) {
+	tool(t, folder, nil, "go", "build", "-trimpath", "./lifecycle", "./execd")
+	for file, operation := range map[string]string{
+		"lifecycle.ts": "listSandboxes", "execd.ts": "runCommand", "lifecycle.go": "ListSandboxes(", "execd.go": "RunCommand(",
+	} {
+		content, err := os.ReadFile(filepath.Join(folder, file))
+		if err != nil || !strings.Contains(string(content), operation) {
+			t.Errorf("%s has no %s: %v", file, operation, err)
+		}
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"sandbox.internal/openapi"
 )
 
-// The contracts as they were released last. A release replaces them (docs/clients.md, "Releasing a contract").
+// The contracts as they were released last. A release replaces them (CONTRIBUTING.md, "Release a contract").
 const released = "released"
 
 // breaks asks oasdiff whether clients of the older contract are broken by the newer one, and returns what it says. Its version is

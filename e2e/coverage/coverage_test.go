@@ -4,7 +4,7 @@
 //	t.Run("row lifecycle/configuration/server.host", func(t *testing.T) { ... })
 //	t.Run("row lifecycle/configuration/docker.pids_limit: none", func(t *testing.T) { ... })
 //
-// docs/coverage.md is generated from both: go test ./e2e/coverage -update
+// coverage.md beside this file is generated from both: go test ./e2e/coverage -update
 package coverage_test
 
 import (
@@ -26,10 +26,10 @@ import (
 
 const (
 	root = "../.."
-	page = root + "/docs/coverage.md"
+	page = "coverage.md"
 )
 
-var update = flag.Bool("update", false, "write docs/coverage.md")
+var update = flag.Bool("update", false, "write coverage.md")
 
 // open are the rows that nothing proves yet, each with what it waits for. A row that a test names must leave this list.
 var open = map[string]string{}
@@ -78,7 +78,7 @@ func comparePage(t *testing.T, want string) {
 	}
 	got, err := os.ReadFile(page)
 	if err != nil || string(got) != want {
-		t.Errorf("docs/coverage.md is not what the tests say (%v): go test ./e2e/coverage -update", err)
+		t.Errorf("e2e/coverage/coverage.md is not what the tests say (%v): go test ./e2e/coverage -update", err)
 	}
 }
 
@@ -129,7 +129,7 @@ func findProofs(t *testing.T) map[string][]string {
 			where := strings.TrimPrefix(filepath.ToSlash(path), root+"/")
 			ast.Inspect(declaration, func(node ast.Node) bool {
 				if id, found := rowIn(node); found {
-					proofs[id] = append(proofs[id], fmt.Sprintf("[%s](../%s)", name, where))
+					proofs[id] = append(proofs[id], fmt.Sprintf("[%s](%s/%s)", name, root, where))
 				}
 				return true
 			})

@@ -7,26 +7,26 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 )
 
-// TestOperationsNamesEveryReasonMetricAndCode holds the tables of the manual against the code.
-func TestOperationsNamesEveryReasonMetricAndCode(t *testing.T) {
-	manual, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	names := slices.Concat(reasons(t), metricNames(t), codes(t))
-	for _, name := range names {
-		if !strings.Contains(string(manual), "`"+name+"`") {
-			t.Errorf("docs/operations.md does not tell of %s", name)
+// TestPagesNameEveryReasonAndMetric compares the tables of two pages with the code. TestErrorCodes of e2e/coverage has the codes of errors.
+func TestPagesNameEveryReasonAndMetric(t *testing.T) {
+	for page, names := range map[string][]string{"runbook.md": reasons(t), "monitoring.md": metricNames(t)} {
+		content, err := os.ReadFile(filepath.Join("../../docs", page))
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	if len(names) < 35 {
-		t.Errorf("only %d names were found: %q", len(names), names)
+		for _, name := range names {
+			if !strings.Contains(string(content), "`"+name+"`") {
+				t.Errorf("docs/%s does not name %s", page, name)
+			}
+		}
+		if len(names) < 18 {
+			t.Errorf("only %d names were found for docs/%s: %q", len(names), page, names)
+		}
 	}
 }
 
@@ -53,32 +53,6 @@ func reasons(t *testing.T) []string {
 		return true
 	})
 	return found
-}
-
-// codes returns the codes of errors that the service names in its code, and those that follow from statuses.
-func codes(t *testing.T) []string {
-	t.Helper()
-	found := []string{"UNAUTHORIZED", "METHOD_NOT_ALLOWED", "NOT_FOUND"}
-	for _, pattern := range []string{"../api/*.go", "../../openapi/serve/*.go"} {
-		files, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, file := range files {
-			if strings.HasSuffix(file, "_test.go") {
-				continue
-			}
-			source, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, match := range regexp.MustCompile(`"([A-Z]+(?:_[A-Z]+)+)"`).FindAllStringSubmatch(string(source), -1) {
-				found = append(found, match[1])
-			}
-		}
-	}
-	// The service has no operation with ranges.
-	return slices.DeleteFunc(found, func(code string) bool { return code == "RANGE_NOT_SATISFIABLE" })
 }
 
 func metricNames(t *testing.T) []string {

@@ -24,27 +24,32 @@ const SeccompUnconfined = "unconfined"
 // Docker is the section [docker]: how the engine builds a sandbox's container.
 // The engine's address is not here but in DOCKER_HOST.
 type Docker struct {
-	// NetworkMode is how the container is connected.
+	// NetworkMode is bridge, a network for each sandbox, or host, the network of the engine's
+	// machine, on which the service must run: then there is one sandbox at a time.
 	NetworkMode NetworkMode `toml:"network_mode"`
-	// DropCapabilities are removed from the container: names as in
-	// capabilities(7), upper-case, without "CAP_"; or ALL.
+	// DropCapabilities are the capabilities(7) taken from sandboxes, with or without "CAP_", in any
+	// case; ALL takes all.
 	DropCapabilities []string `toml:"drop_capabilities"`
-	// NoNewPrivileges blocks privilege escalation, such as setuid programs.
+	// NoNewPrivileges is whether setuid programs give no privileges.
 	NoNewPrivileges bool `toml:"no_new_privileges"`
-	// AppArmorProfile is the name of a profile; empty sets none.
+	// AppArmorProfile is the name of a profile that is loaded on the engine's machine; one that is
+	// not, or an engine without AppArmor, is refused at the start. Unset: none.
 	AppArmorProfile string `toml:"apparmor_profile"`
-	// PidsLimit is the highest number of processes; 0 is no limit. (The document
-	// says null, which TOML does not have.)
+	// PidsLimit is the highest number of processes of a sandbox, 0 or more; 0 is no limit.
+	//
+	// (The document says null, which TOML does not have.)
 	PidsLimit int64 `toml:"pids_limit"`
-	// SeccompProfile is empty (the engine's default), [SeccompUnconfined] or the
-	// absolute path of a JSON profile.
+	// SeccompProfile is unconfined, or the path of a JSON profile on the service's machine, which is
+	// read once at the start. Unset: the engine's default profile.
 	SeccompProfile string `toml:"seccomp_profile"`
-	// APITimeout bounds one call of the engine's API.
+	// APITimeout is how long a call of the engine's API may take, pulls excepted, 1 to 315360000; a
+	// longer one counts as an engine that does not answer.
 	APITimeout Seconds `toml:"api_timeout"`
-	// HostIP is the host in the endpoints of sandboxes; empty takes the host that
-	// the client asked for.
+	// HostIP is the host in endpoints in bridge mode, for a service that itself runs in a container:
+	// an IP address or a host name, without a port. Unset: the host that the client asked for.
 	HostIP string `toml:"host_ip"`
-	// AllowUnenforcedLimits lets the service start although a limit on memory, CPU time or processes was seen to have no effect.
+	// AllowUnenforcedLimits is whether the service starts although a limit on memory, CPU time or
+	// processes was seen to have no effect.
 	AllowUnenforcedLimits bool `toml:"allow_unenforced_limits"`
 }
 

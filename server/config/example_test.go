@@ -98,15 +98,15 @@ func TestInitShowsEveryKey(t *testing.T) {
 	}
 }
 
-// TestOperationsNamesEveryKey: the operators' page has a row for each key and each variable.
-func TestOperationsNamesEveryKey(t *testing.T) {
-	page, err := os.ReadFile("../../docs/operations.md")
+// TestPageNamesEveryKey: docs/configuration.md has a row for each key and each variable.
+func TestPageNamesEveryKey(t *testing.T) {
+	page, err := os.ReadFile("../../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range append(config.Keys(), "SANDBOX_CONFIG_PATH", "DOCKER_HOST", "PENDING_FAILURE_TTL") {
 		if !bytes.Contains(page, []byte("\n| `"+name+"` | ")) {
-			t.Errorf("no table of docs/operations.md has a row for %s", name)
+			t.Errorf("no table of docs/configuration.md has a row for %s", name)
 		}
 	}
 }

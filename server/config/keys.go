@@ -24,11 +24,12 @@ const (
 // Key is one entry of [[server.keys]]. The file holds only the digest, so that
 // who reads the file cannot use the key.
 type Key struct {
-	// Name identifies the key in logs and as the owner of sandboxes.
+	// Name is what the key is called in logs and as the owner of sandboxes. It is unique, and none
+	// of "server.api_key" (while that is set), "signed endpoint" and "token of the sandbox".
 	Name string `toml:"name"`
-	// SHA256 is the key's digest: 64 hexadecimal digits, lower-case.
+	// SHA256 is the key's digest in 64 hexadecimal digits, unique: `printf %s "$KEY" | sha256sum`
 	SHA256 string `toml:"sha256"`
-	// Role is what the key may do.
+	// Role is what the key may do: admin (everything), user (its own sandboxes) or viewer (read).
 	Role Role `toml:"role"`
 	// RateLimit replaces [server.rate_limit] for this key; nil leaves it.
 	RateLimit *RateLimit `toml:"rate_limit"`

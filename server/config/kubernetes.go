@@ -11,18 +11,23 @@ import (
 
 // Kubernetes is the section [kubernetes]. It is used by the kubernetes runtime alone.
 type Kubernetes struct {
-	// KubeconfigPath is the cluster's config file; empty means that the service runs in the cluster, as a pod's service account.
+	// KubeconfigPath is the path of the cluster's config file. Unset: the service runs in the
+	// cluster, as its pod's service account.
 	KubeconfigPath string `toml:"kubeconfig_path"`
-	// Namespace is where sandboxes live; empty means that of the config file's context, or of the service's own pod.
+	// Namespace is where sandboxes are: 1 to 63 lower-case letters, digits and inner hyphens. Unset:
+	// that of the config file's context, or of the service's own pod.
 	Namespace string `toml:"namespace"`
-	// ProvisionTimeout is how long a sandbox may be Pending before it has failed.
+	// ProvisionTimeout is how long a sandbox may be Pending, 1 to 315360000; then it is Failed.
 	ProvisionTimeout Seconds `toml:"provision_timeout"`
-	// RuntimeClass and PriorityClass name such objects of the cluster; empty means its defaults.
-	RuntimeClass  string `toml:"runtime_class"`
+	// RuntimeClass is the name of a RuntimeClass. This key and those below are for sandboxes with an
+	// image of their own; pods of a Pool have them in the Pool's template.
+	RuntimeClass string `toml:"runtime_class"`
+	// PriorityClass is the name of a PriorityClass.
 	PriorityClass string `toml:"priority_class"`
-	// NodeSelector are labels that a node must have, each as NAME=VALUE.
+	// NodeSelector are the labels that nodes must have, each as NAME=VALUE.
 	NodeSelector []string `toml:"node_selector"`
-	// EphemeralStorage is how much a sandbox may write on its node, as Kubernetes writes quantities; empty means no limit.
+	// EphemeralStorage is how much a sandbox may write on its node before it is evicted: a number of
+	// bytes with an optional suffix such as Mi or Gi. It is requested, too. Unset: no limit.
 	EphemeralStorage string `toml:"ephemeral_storage"`
 	// Tolerations let sandboxes onto nodes with taints.
 	Tolerations []Toleration `toml:"tolerations"`
@@ -30,13 +35,15 @@ type Kubernetes struct {
 
 // Toleration is one entry of [[kubernetes.tolerations]], with the meanings of a pod's.
 type Toleration struct {
+	// Key is the key of a taint. Unset: every taint, with the operator Exists.
 	Key string `toml:"key"`
-	// Operator is Equal, which empty means, too, or Exists.
+	// Operator is Equal or Exists. Unset: Equal.
 	Operator string `toml:"operator"`
-	Value    string `toml:"value"`
-	// Effect is NoSchedule, PreferNoSchedule or NoExecute; empty means all of them.
+	// Value is the value of the taint, with Equal.
+	Value string `toml:"value"`
+	// Effect is NoSchedule, PreferNoSchedule or NoExecute. Unset: all of them.
 	Effect string `toml:"effect"`
-	// TolerationSeconds is how long NoExecute is tolerated; nil means for ever.
+	// TolerationSeconds is how long NoExecute is tolerated. Unset: for ever.
 	TolerationSeconds *int64 `toml:"toleration_seconds"`
 }
 

@@ -8,10 +8,11 @@ import (
 
 // Egress is the section [egress]: what sandboxes may reach. The docker runtime uses it in bridge mode alone.
 type Egress struct {
-	// Image is the reference of the egress sidecar's image; empty means that there are no sidecars.
+	// Image is the reference of the egress sidecar's image. With it every sandbox in bridge mode has
+	// a sidecar; without it a networkPolicy is 400.
 	Image string `toml:"image"`
-	// Upstream are the name servers that sidecars ask, as IPv4 addresses with an optional port; empty means those that the engine
-	// gives to containers, or the cluster to pods.
+	// Upstream are the name servers that sidecars ask: IPv4 addresses with an optional port. Empty:
+	// those that the engine gives to containers, or the cluster to pods.
 	Upstream []string `toml:"upstream"`
 }
 
@@ -65,20 +66,25 @@ const (
 
 // Ingress is the section [ingress]: how clients reach sandboxes.
 type Ingress struct {
-	Mode    IngressMode `toml:"mode"`
-	Gateway Gateway     `toml:"gateway"`
+	// Mode is direct or gateway, of which the docker runtime accepts direct alone.
+	Mode IngressMode `toml:"mode"`
+	// Gateway is where the gateway is.
+	Gateway Gateway `toml:"gateway"`
 }
 
 // Gateway is the section [ingress.gateway]. It is used by the gateway mode alone, which the docker runtime does not have.
 type Gateway struct {
-	// Address is a wildcard domain (*.example.com), or a host name or an IP address with an optional port.
+	// Address is a wildcard domain such as *.example.com, or a host name or an IP address with an
+	// optional port; required in the mode gateway, without effect in the other.
 	Address string `toml:"address"`
-	Route   Route  `toml:"route"`
+	// Route is how requests name a port.
+	Route Route `toml:"route"`
 }
 
 // Route is the section [ingress.gateway.route].
 type Route struct {
-	// Mode is empty when there is no gateway.
+	// Mode is wildcard (with a wildcard domain, and only then), uri or header; required in the mode
+	// gateway, without effect in the other.
 	Mode RouteMode `toml:"mode"`
 }
 

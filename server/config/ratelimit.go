@@ -2,21 +2,24 @@ package config
 
 // RateLimit is how often one caller may call the service.
 type RateLimit struct {
-	// RequestsPerSecond is the average that is allowed; 0 is no limit.
+	// RequestsPerSecond is the average of this key, instead of that in [server.rate_limit], 0 to
+	// 1000000; 0 is no limit.
 	RequestsPerSecond int `toml:"requests_per_second"`
-	// Burst is how many requests may come at once after a rest; 0 means as many as
-	// RequestsPerSecond.
+	// Burst is how many requests of this key may come at once after a rest, 0 to 1000000; 0 is as
+	// many as requests_per_second.
 	Burst int `toml:"burst"`
 }
 
 // RateLimits is the section [server.rate_limit].
 type RateLimits struct {
-	// RequestsPerSecond and Burst hold for every key that has no limit of its own. With
-	// no key configured they hold for each remote address.
+	// RequestsPerSecond is the average of each key that has no limit of its own, 0 to 1000000; 0 is
+	// no limit. With no key configured it holds for each remote address.
 	RequestsPerSecond int `toml:"requests_per_second"`
-	Burst             int `toml:"burst"`
-	// FailedAttemptsPerMinute is how many requests with a missing or wrong key one
-	// remote address may send; 0 is no limit.
+	// Burst is how many requests of one key may come at once after a rest, 0 to 1000000; 0 is as
+	// many as requests_per_second, without which it is refused.
+	Burst int `toml:"burst"`
+	// FailedAttemptsPerMinute is how many requests with a missing or wrong key one remote address
+	// may send, 0 to 1000000; 0 is no limit, as it must be behind a reverse proxy.
 	FailedAttemptsPerMinute int `toml:"failed_attempts_per_minute"`
 }
 

@@ -13,9 +13,10 @@ const (
 
 // Runtime is the section [runtime]: what sandboxes run on.
 type Runtime struct {
-	// Type is the backend.
+	// Type is what sandboxes run on: docker or kubernetes.
 	Type RuntimeType `toml:"type"`
-	// ExecdImage is the reference of the image that carries execd.
+	// ExecdImage is the reference of the image with execd, which is put into every sandbox. The
+	// Docker Engine pulls it at the start when it does not have it.
 	ExecdImage string `toml:"execd_image"`
 }
 

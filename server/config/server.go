@@ -31,39 +31,47 @@ const (
 	rootDataDir = "/var/lib/sandbox-server"
 )
 
-// Server is the section [server]: the listener, its keys and its records.
+// Server is the section [server]: the listener, its keys and its records. Empty strings are unset.
 type Server struct {
-	// Host is the bind address: an IP address or a host name.
+	// Host is the bind address: an IP address or a host name, without a port. With one address
+	// instead of all, sandboxes are published on that address only.
 	Host string `toml:"host"`
-	// Port is the listen port; 0 takes any free one.
+	// Port is the listen port, 1 to 65535; 0 takes any free port, which the log shows.
 	Port int `toml:"port"`
-	// LogLevel is the verbosity of the log.
+	// LogLevel is the least level that is logged: DEBUG, INFO, WARNING or ERROR, in any case.
 	LogLevel LogLevel `toml:"log_level"`
-	// APIKey is one admin key in plain text; empty means unset.
+	// APIKey is a key with the role admin, in plain text: visible ASCII characters. Fewer than 32
+	// cause a warning at each start.
 	APIKey string `toml:"api_key"`
-	// APIKeyFile is the absolute path of a file that holds the key instead; [Load] reads it into APIKey. Empty means unset.
+	// APIKeyFile is the path of a file that holds that key instead; white space around it is
+	// dropped. A file that is missing or empty, or a second key in server.api_key, is refused.
+	//
+	// [Load] reads the file into APIKey.
 	APIKeyFile string `toml:"api_key_file"`
-	// DataDir is the absolute folder of the records.
+	// DataDir is the folder of the records. A folder that another server uses is refused.
 	DataDir string `toml:"data_dir"`
-	// Instance tells apart two servers on one engine: a container carries the
-	// name of the instance that made it, and only that instance touches it.
+	// Instance is the name of this service at its engine: 1 to 63 lower-case letters, digits and
+	// inner hyphens. A service touches only containers of its own instance, so services that share
+	// an engine need different names.
 	Instance string `toml:"instance"`
-	// TerminatedRetention is how long an ended sandbox's record stays readable.
+	// TerminatedRetention is how long the record of an ended sandbox can be read, 0 to 315360000;
+	// then it is 404.
 	TerminatedRetention Seconds `toml:"terminated_retention"`
-	// MaxConnections bounds the connections of clients; more wait until one ends.
+	// MaxConnections is the highest number of connections of clients, 1 to 1000000; more wait until
+	// one ends.
 	MaxConnections int `toml:"max_connections"`
 	// RateLimit bounds how often the service may be called.
 	RateLimit RateLimits `toml:"rate_limit"`
-	// AuditLog is the absolute path of the file that records every request which
-	// changes something; empty means that there is none.
+	// AuditLog is the path of the file that records every request which changes something, see
+	// docs/security.md. Unset: there is none. A file that is damaged or in use is refused.
 	AuditLog string `toml:"audit_log"`
-	// SigningKey is the absolute path of the file with the keys that sign endpoints;
-	// empty means a file of the service's own in DataDir.
+	// SigningKey is the path of the file with the keys that sign endpoints, one a line, each of at
+	// least 32 characters, see docs/security.md. A path that is set must exist.
 	SigningKey string `toml:"signing_key"`
-	// DebugAddress is the loopback address and port of the profiler; empty means
-	// that there is none.
+	// DebugAddress is the address and port of the profiler: a loopback address. Unset: there is no
+	// profiler.
 	DebugAddress string `toml:"debug_address"`
-	// Keys are further API keys, known only by their digest.
+	// Keys are further API keys, of which only the digests are configured.
 	Keys []Key `toml:"keys"`
 }
 

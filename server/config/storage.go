@@ -8,10 +8,11 @@ import (
 
 // Storage is the section [storage]: what sandboxes may mount.
 type Storage struct {
-	// HostVolumes says whether sandboxes may mount paths of the host at all.
+	// HostVolumes is whether sandboxes may mount paths of the host at all.
 	HostVolumes bool `toml:"host_volumes"`
-	// AllowedHostPaths are the absolute folders that bind mounts may lie in;
-	// empty allows all, to administrators.
+	// AllowedHostPaths are the folders that mounted paths must be in: absolute, without ".", ".." and
+	// empty parts. Empty: every path, to keys with the role admin alone. Refused while
+	// storage.host_volumes is false.
 	AllowedHostPaths []string `toml:"allowed_host_paths"`
 }
 
