@@ -88,7 +88,7 @@ func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error
 	return err
 }
 
-// Remove implements [engine.Engine]. It returns when the container is gone, also when somebody else is removing it.
+// Remove implements [engine.Engine]. It returns when the container is gone, also when another client is removing it.
 func (e *Engine) Remove(ctx context.Context, id string) error {
 	op := "remove container " + id
 	err := e.call(ctx, op, forContainer, func(ctx context.Context) error {

@@ -94,7 +94,7 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 	}
 	cgroup := info.CgroupVersion
 	if cgroup == "" {
-		cgroup = "1" // engines older than API 1.41 know no other and do not say so
+		cgroup = "1" // engines older than API 1.41 support no other and do not report it
 	}
 	return engine.Info{
 		Name:          "docker",
@@ -109,7 +109,7 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 }
 
 // ownPaths are the sockets and folders of the engine and of what it is made of, as they lie by default, and where this engine has them.
-// Other engines of the same host count as well: whoever reaches one has the host.
+// Other engines of the same host count as well: access to one is access to the host.
 func ownPaths(daemonHost, dataRoot string) []string {
 	paths := []string{"/var/lib/docker", "/var/lib/containerd", "/var/lib/containers"}
 	for _, run := range []string{"/run", "/var/run"} {

@@ -33,7 +33,7 @@ var (
 )
 
 // texts are the failures that the engine reports as its own (500), though the network or the request is the cause.
-// There is nothing but the words to tell them apart; the first match counts.
+// Only their texts differ; the first match counts.
 var texts = []struct {
 	text string
 	kind error
@@ -104,7 +104,7 @@ func describe(op string, kind, err error) error {
 	return fmt.Errorf("%s: %w: %s", op, kind, strings.TrimPrefix(err.Error(), "Error response from daemon: "))
 }
 
-// unreachable tells a broken connection from an answer. An engine that dies in mid-answer shows as an end of file.
+// unreachable distinguishes a broken connection from an answer. An engine that dies in mid-answer shows as an end of file.
 func unreachable(err error) bool {
 	var network net.Error
 	return client.IsErrConnectionFailed(err) || errors.As(err, &network) ||

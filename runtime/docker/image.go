@@ -22,8 +22,8 @@ var imageIDs = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 // EnsureImage implements [engine.Engine].
 //
 // An image that the engine has is used as it is, without asking its registry and whatever auth says. A reference
-// without tag and digest means latest. A pull is shared by callers with the same credentials only, so that nobody
-// gets a missing image by somebody else's password; it goes on while one of them still waits.
+// without tag and digest means latest. A pull is shared by callers with the same credentials only, so that no caller
+// gets a missing image by the password of another; it goes on while one of them still waits.
 func (e *Engine) EnsureImage(ctx context.Context, ref string, auth *engine.RegistryAuth, progress func(string)) (string, error) {
 	if imageIDs.MatchString(ref) {
 		return e.localImage(ctx, ref)

@@ -75,8 +75,8 @@ func (e *Engine) mount(ctx context.Context, want engine.Mount) (mount.Mount, err
 
 // folderOfVolume finds a folder of a local volume on this machine, for engines that cannot mount it themselves.
 //
-// A symbolic link that leads out of the volume is refused. Between this look and the start of the container somebody
-// who can write to the volume could still put such a link there; only an engine with API 1.45 closes that gap.
+// A symbolic link that leads out of the volume is refused. Between this check and the start of the container a process
+// that can write to the volume could still put such a link there; only an engine with API 1.45 closes that gap.
 func folderOfVolume(found volume.Volume, sub string) (string, error) {
 	if found.Driver != "local" || len(found.Options) > 0 {
 		return "", fmt.Errorf("%w: a sub path of volume %s needs a Docker Engine with API %s, or a plain local volume",

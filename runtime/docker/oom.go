@@ -15,9 +15,9 @@ const (
 	oomWindow = time.Second
 )
 
-// diedOfMemory tells whether the kernel killed the container for its memory.
+// diedOfMemory reports whether the kernel killed the container for its memory.
 //
-// The engine says so in its state only when it heard of the shortage before it heard of the end; about one time in
+// The engine says so in its state only when the news of the shortage came before that of the end; about one time in
 // ten it is the other way round, and then only the engine's events have it. So a killed container with a memory
 // limit is looked up there, which for one that has just ended means to wait until nothing can follow any more.
 func (e *Engine) diedOfMemory(ctx context.Context, found container.InspectResponse) bool {

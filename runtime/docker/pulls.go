@@ -13,7 +13,7 @@ import (
 const progressEvery = 250 * time.Millisecond
 
 // pulls lets callers who want the same image share one pull. Unlike x/sync's singleflight, a caller can leave
-// without ending the pull for the others, and the pull ends when nobody waits for it any more.
+// without ending the pull for the others, and the pull ends when no caller waits for it any more.
 type pulls struct {
 	mu      sync.Mutex
 	flights map[pullKey]*flight
@@ -45,19 +45,19 @@ func newPulls() *pulls {
 }
 
 // do joins the pull of key or starts it, and returns its result. progress is called by this goroutine alone:
-// never after do returned, and a slow one holds up nobody. It may miss sentences, but not the one at which a pull that stalls stays.
+// never after do returned, and a slow one delays no other. It may miss sentences, but not the one at which a pull that stalls stays.
 func (p *pulls) do(ctx context.Context, key pullKey, progress func(string), pull pullFunc) (string, error) {
 	f := p.join(ctx, key, pull)
 	defer p.leave(key, f)
-	for told := ""; ; {
+	for last := ""; ; {
 		p.mu.Lock()
 		sentence, changed := f.sentence, f.changed
 		p.mu.Unlock()
 		var rest <-chan time.Time
-		if progress != nil && sentence != told {
+		if progress != nil && sentence != last {
 			progress(sentence)
-			told = sentence
-			changed, rest = nil, time.After(progressEvery) // what is said meanwhile is told then, if it is the last word
+			last = sentence
+			changed, rest = nil, time.After(progressEvery) // what comes meanwhile is reported then, if it is still the latest
 		}
 		select {
 		case <-f.done:
@@ -83,7 +83,7 @@ func (p *pulls) join(ctx context.Context, key pullKey, pull pullFunc) *flight {
 	p.flights[key] = f
 	p.running.Go(func() {
 		defer cancel()
-		f.id, f.err = pull(ctx, func(sentence string) { p.tell(f, sentence) })
+		f.id, f.err = pull(ctx, func(sentence string) { p.report(f, sentence) })
 		p.mu.Lock()
 		p.forget(key, f)
 		p.mu.Unlock()
@@ -92,7 +92,7 @@ func (p *pulls) join(ctx context.Context, key pullKey, pull pullFunc) *flight {
 	return f
 }
 
-func (p *pulls) tell(f *flight, sentence string) {
+func (p *pulls) report(f *flight, sentence string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	f.sentence = sentence

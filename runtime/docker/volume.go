@@ -20,7 +20,7 @@ const (
 	fillerLabel = "sandbox.internal/filler"
 	// volumeInside is where a checking container sees the volume, besides the image's own files.
 	volumeInside = "/.sandbox-volume"
-	// volumeRetry is how long to wait for somebody else who is filling the same volume.
+	// volumeRetry is how long to wait for another service that is filling the same volume.
 	volumeRetry = 100 * time.Millisecond
 	// maxFills ends the attempts with an engine that never copies all of it. More than one is needed when two
 	// servers fill the same volume at the same moment.
@@ -33,7 +33,7 @@ var (
 )
 
 // filledVolume is what a volume was proven to hold, and the volume's creation time as the engine shows it:
-// a volume that was removed and made anew, or written to at its top, is looked at again.
+// a volume that was removed and made again, or written to at its top, is checked again.
 type filledVolume struct {
 	createdAt, imageID, path string
 }
@@ -42,7 +42,7 @@ type filledVolume struct {
 //
 // Docker copies an image's files into an empty volume when it creates a container that mounts the volume over them,
 // so the files get there without running anything. A volume counts as filled when every file in it equals the
-// image's; one that a crash left half full, or that holds something else, is removed and filled anew.
+// image's; one that a crash left half full, or that holds something else, is removed and filled again.
 // The labels must belong to this caller alone: containers with them that an earlier run left behind are removed.
 func (e *Engine) EnsureFolder(ctx context.Context, name, imageID, path string, labels map[string]string) error {
 	if filled, err := e.isKnownFilled(ctx, name, imageID, path); filled || err != nil {
@@ -125,7 +125,7 @@ func (e *Engine) fillUntilEqual(ctx context.Context, name, imageID, path string,
 			e.filledMu.Unlock()
 			return nil
 		}
-		e.log.Warn().Str("volume", name).Msg("the volume does not hold what its image holds: it is filled anew")
+		e.log.Warn().Str("volume", name).Msg("the volume does not hold what its image holds: it is filled again")
 		err = e.removeVolume(ctx, name)
 		if !errors.Is(err, errVolumeInUse) {
 			if err != nil {

@@ -107,7 +107,7 @@ type Info struct {
 	MemoryBytes   int64  // memory of the engine's host
 	AppArmor      bool   // profiles of AppArmor can be had
 	Seccomp       bool   // profiles of seccomp can be had
-	// OwnPaths are the paths of the engine's host that give whoever can write to them the engine: its sockets, and the folders that it and
+	// OwnPaths are the paths of the engine's host that give control of the engine to a process that can write to them: its sockets, and the folders that it and
 	// what it is made of keep their data in. Absolute and clean; not all of them need exist.
 	OwnPaths []string
 }
@@ -202,7 +202,7 @@ const (
 	StatusRemoving Status = "removing"
 )
 
-// Container is what the engine knows of one container.
+// Container is the engine's description of one container.
 type Container struct {
 	ID        string
 	Name      string

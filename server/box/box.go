@@ -18,7 +18,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Guards asks egress sidecars. Errors that a client may be told are of type *lifecycle.Error.
+// Guards asks egress sidecars. Errors that a client may see are of type *lifecycle.Error.
 type Guards interface {
 	// Environment returns the variables that start a sidecar with the policy; whole is false when the policy does not fit and must be set
 	// afterwards with Change. Until then the sidecar lets nothing pass.

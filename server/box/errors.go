@@ -21,7 +21,7 @@ func translated(err error) error {
 	return err
 }
 
-// boxError is an engine's error of a kind that the rules of sandboxes know.
+// boxError is an engine's error of a kind that the rules of sandboxes distinguish.
 type boxError struct{ kind, cause error }
 
 func (e boxError) Error() string   { return e.cause.Error() }

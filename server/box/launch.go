@@ -10,7 +10,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-const removedExternally = "the container was removed by somebody else"
+const removedExternally = "the container was removed by another process"
 
 // Launch makes the box of a record, unless an earlier launch has, and returns once the sandbox is usable: its execd has proved at the
 // returned place that it holds the record's token, and with a sidecar the wall stands. What an earlier launch left half done is removed.

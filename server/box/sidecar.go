@@ -112,7 +112,7 @@ func (c *Containers) sidecar(ctx context.Context, box string) (engine.Container,
 	switch {
 	case errors.Is(err, engine.ErrNotFound), err == nil && container.Status == engine.StatusRemoving:
 		return container, lifecycle.BoxFailuref(lifecycle.ReasonNetworkError,
-			"the egress sidecar was removed by somebody else; the sandbox's network has ended with it")
+			"the egress sidecar was removed by another process; the sandbox's network has ended with it")
 	case err != nil:
 		return container, err
 	case container.Status == engine.StatusFrozen:

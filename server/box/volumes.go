@@ -15,7 +15,7 @@ const (
 	// labelOwner is on named volumes that the service made: the name of the API key that used the volume first. With labelInstance it
 	// says whose it is.
 	labelOwner = lifecycle.LabelPrefix + "owner"
-	// labelShared with the value "true" is on named volumes that every key may mount. It comes from whoever made the volume at the engine.
+	// labelShared with the value "true" is on named volumes that every key may mount. The operator sets it at the engine.
 	labelShared = lifecycle.LabelPrefix + "shared"
 	// labelsTimeout is how long a create waits for the engine's answer whose a named volume is.
 	labelsTimeout = 5 * time.Second

@@ -22,17 +22,17 @@ type actor struct {
 	createdAt time.Time
 	log       zerolog.Logger
 
-	record lifecycle.Record
-	auth   *lifecycle.ImageAuth // for the first pull; never stored
-	job    context.CancelFunc   // ends the engine work that is under way; nil when there is none
-	look   bool                 // another process may have acted on the box
+	record       lifecycle.Record
+	auth         *lifecycle.ImageAuth // for the first pull; never stored
+	job          context.CancelFunc   // ends the engine work that is under way; nil when there is none
+	needsInspect bool                 // another process may have acted on the box
 	// launched belongs to the work under way: a box was begun, or may have been by an earlier service. Until then there is nothing to
 	// look for and to remove, which saves the engine three questions for each sandbox that ends in its pull.
 	launched bool
 
-	untold     []lifecycle.Event // of changes that are visible and not durable yet
-	untoldTry  time.Time         // when they are tried again
-	progressed lifecycle.Status  // the last progress that became an event
+	unsaved      []lifecycle.Event // of changes that are visible and not durable yet
+	saveAgainAt  time.Time         // when they are tried again
+	lastProgress lifecycle.Status  // the last progress that became an event
 
 	// Shared:
 	inbox   chan func()
@@ -76,7 +76,7 @@ func (a *actor) run() {
 		if a.due() {
 			return
 		}
-		a.catchUp()
+		a.retrySave()
 		a.next()
 		timer.Reset(a.sleep())
 		select {
@@ -98,7 +98,7 @@ func (a *actor) do(ctx context.Context, f func() error) error {
 	select {
 	case a.inbox <- func() { result <- f() }:
 	case <-a.gone:
-		return a.absent()
+		return a.goneError()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -111,12 +111,12 @@ func (a *actor) do(ctx context.Context, f func() error) error {
 	case err := <-result: // it was the last thing that the actor did
 		return err
 	default:
-		return a.absent()
+		return a.goneError()
 	}
 }
 
 // absent is the error for an actor that has ended: the sandbox is forgotten, or the service is stopping.
-func (a *actor) absent() error {
+func (a *actor) goneError() error {
 	if a.host.ctx.Err() != nil {
 		return stopping()
 	}
@@ -136,7 +136,7 @@ func (a *actor) post(f func()) {
 	}
 }
 
-// now returns the record as everybody may see it. It must not be changed.
+// now returns the published record. It must not be changed.
 func (a *actor) now() *lifecycle.Record { return a.view.Load() }
 
 func (a *actor) changes() <-chan struct{} {
@@ -157,7 +157,7 @@ func (a *actor) publish() {
 func (a *actor) state() lifecycle.State { return a.record.Sandbox.Status.State }
 
 // moved returns the record after a transition, or an error of KindConflict when the table does not have it.
-func (a *actor) moved(trigger lifecycle.Trigger, reason lifecycle.Reason, message string) (lifecycle.Record, error) {
+func (a *actor) afterTransition(trigger lifecycle.Trigger, reason lifecycle.Reason, message string) (lifecycle.Record, error) {
 	from := a.state()
 	to, ok := lifecycle.Next(from, trigger)
 	if !ok {
@@ -178,7 +178,7 @@ func (a *actor) moved(trigger lifecycle.Trigger, reason lifecycle.Reason, messag
 
 // request makes a transition that a client asks for: it holds only once it is durable.
 func (a *actor) request(trigger lifecycle.Trigger, reason lifecycle.Reason, message string) error {
-	record, err := a.moved(trigger, reason, message)
+	record, err := a.afterTransition(trigger, reason, message)
 	if err != nil {
 		return err
 	}
@@ -186,8 +186,8 @@ func (a *actor) request(trigger lifecycle.Trigger, reason lifecycle.Reason, mess
 }
 
 // settle makes a transition that has happened already. It holds even when the store fails: a restart finds it out again.
-func (a *actor) settle(trigger lifecycle.Trigger, reason lifecycle.Reason, message string) {
-	record, err := a.moved(trigger, reason, message)
+func (a *actor) recordTransition(trigger lifecycle.Trigger, reason lifecycle.Reason, message string) {
+	record, err := a.afterTransition(trigger, reason, message)
 	if err != nil {
 		a.log.Error().Err(err).Str("state", string(a.state())).Msg("the transitions table lacks what happened")
 		return
@@ -196,10 +196,10 @@ func (a *actor) settle(trigger lifecycle.Trigger, reason lifecycle.Reason, messa
 	if trigger == lifecycle.TriggerProvisioned {
 		events = a.mark(&record, lifecycle.StageReady, record.Sandbox.Status.LastTransitionAt)
 	}
-	a.adopt(record, append(events, a.transition(record))...)
+	a.saveOrRetry(record, append(events, a.transition(record))...)
 }
 
-// transition returns the event that tells how the actor's record becomes that one.
+// transition returns the event for the change from the actor's record to that one.
 func (a *actor) transition(to lifecycle.Record) lifecycle.Event {
 	return stateEvent(a.state(), to.Sandbox)
 }
@@ -225,39 +225,39 @@ func (a *actor) commit(record lifecycle.Record, events ...lifecycle.Event) error
 		}
 		return fmt.Errorf("save sandbox %s: %w", a.id, err)
 	}
-	a.show(record)
+	a.setRecord(record)
 	return nil
 }
 
 // adopt makes a record visible that describes what has happened, durable or not.
-func (a *actor) adopt(record lifecycle.Record, events ...lifecycle.Event) {
+func (a *actor) saveOrRetry(record lifecycle.Record, events ...lifecycle.Event) {
 	if err := a.save(record, events); err != nil {
 		a.log.Error().Err(err).Msg("a change is not durable; trying again")
-		a.untold = append(a.untold, events...)
-		a.untoldTry = a.host.Clock().Add(retryUntold)
+		a.unsaved = append(a.unsaved, events...)
+		a.saveAgainAt = a.host.Clock().Add(saveInterval)
 	}
-	a.show(record)
+	a.setRecord(record)
 }
 
 // save makes a record durable with its events, and with those that the store refused before: an event is never without its state.
 func (a *actor) save(record lifecycle.Record, events []lifecycle.Event) error {
-	events = slices.Concat(a.untold, events)
+	events = slices.Concat(a.unsaved, events)
 	if err := a.host.Store.Save(a.host.ctx, record, events...); err != nil {
 		return err
 	}
-	a.untold, a.untoldTry = nil, time.Time{}
-	a.host.bulletin.tell(events)
+	a.unsaved, a.saveAgainAt = nil, time.Time{}
+	a.host.bulletin.wake(events)
 	return nil
 }
 
 // catchUp tries again to make durable what the store refused.
-func (a *actor) catchUp() {
-	if !a.untoldTry.IsZero() && !a.host.Clock().Before(a.untoldTry) {
-		a.adopt(a.record)
+func (a *actor) retrySave() {
+	if !a.saveAgainAt.IsZero() && !a.host.Clock().Before(a.saveAgainAt) {
+		a.saveOrRetry(a.record)
 	}
 }
 
-func (a *actor) show(record lifecycle.Record) {
+func (a *actor) setRecord(record lifecycle.Record) {
 	if from, to := a.state(), record.Sandbox.Status.State; from != to {
 		// What the sandbox itself wrote, which follows the first line, is for its user: it may hold anything.
 		detail, _, _ := strings.Cut(record.Sandbox.Status.Message, "\n")
@@ -269,7 +269,7 @@ func (a *actor) show(record lifecycle.Record) {
 	a.publish()
 }
 
-// progress tells how a state goes on, without leaving it. It need not be durable.
+// progress changes reason and message within a state. It need not be durable.
 func (a *actor) progress(reason lifecycle.Reason, message string) {
 	a.record.Sandbox.Status.Reason = reason
 	a.record.Sandbox.Status.Message = message
@@ -277,7 +277,7 @@ func (a *actor) progress(reason lifecycle.Reason, message string) {
 }
 
 // reach notes that provisioning has come to a stage.
-func (a *actor) reach(stage lifecycle.Stage) {
+func (a *actor) reached(stage lifecycle.Stage) {
 	at := a.host.Clock()
 	a.post(func() {
 		if a.state() != lifecycle.StatePending {
@@ -285,12 +285,12 @@ func (a *actor) reach(stage lifecycle.Stage) {
 		}
 		record := a.record
 		if events := a.mark(&record, stage, at); events != nil {
-			a.adopt(record, events...)
+			a.saveOrRetry(record, events...)
 		}
 	})
 }
 
-// mark notes a stage in a record that is about to be the actor's, and returns the event that tells it; nothing if it was reached before.
+// mark notes a stage in a record that is about to be the actor's, and returns its event; nothing if it was reached before.
 func (a *actor) mark(record *lifecycle.Record, stage lifecycle.Stage, at time.Time) []lifecycle.Event {
 	event, first := record.Sandbox.Reach(stage, at)
 	if !first {
@@ -317,10 +317,10 @@ func (a *actor) untilDue() time.Duration {
 
 // sleep returns how long the actor may sleep before it has something to do.
 func (a *actor) sleep() time.Duration {
-	if a.untoldTry.IsZero() {
+	if a.saveAgainAt.IsZero() {
 		return a.untilDue()
 	}
-	return max(0, min(a.untilDue(), a.untoldTry.Sub(a.host.Clock())))
+	return max(0, min(a.untilDue(), a.saveAgainAt.Sub(a.host.Clock())))
 }
 
 // due does what the time demands. It returns true when the sandbox is forgotten.
@@ -329,18 +329,18 @@ func (a *actor) due() bool {
 		return false
 	}
 	if a.state().Final() {
-		events := slices.Concat(a.untold, []lifecycle.Event{a.event(lifecycle.EventForgotten)})
+		events := slices.Concat(a.unsaved, []lifecycle.Event{a.event(lifecycle.EventForgotten)})
 		if err := a.host.Store.Forget(a.host.ctx, a.id, events...); err != nil {
 			a.log.Error().Err(err).Msg("the record of an ended sandbox cannot be removed; trying again")
 			a.record.RetainUntil = a.host.Clock().Add(time.Minute)
 			return false
 		}
 		a.host.registry.remove(a)
-		a.host.bulletin.tell(events)
+		a.host.bulletin.wake(events)
 		return true
 	}
-	a.settle(lifecycle.TriggerExpire, lifecycle.ReasonExpired, "its time is up")
+	a.recordTransition(lifecycle.TriggerExpire, lifecycle.ReasonExpired, "its time is up")
 	a.host.Observer.Expired(a.host.Clock().Sub(a.record.Sandbox.ExpiresAt))
-	a.abandon()
+	a.cancelJob()
 	return false
 }

@@ -7,7 +7,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Box makes what sandboxes consist of, and acts on it. The host decides when, from records alone; a Box knows no states and no expiry.
+// Box makes what sandboxes consist of, and acts on it. The host decides when, from records alone; states and expiry are not a Box's concern.
 //
 // Every method may be called from several goroutines at once, and again with the same record after a call that a crash interrupted.
 // Errors are wrapped [lifecycle.ErrBoxUnavailable], [lifecycle.ErrNoBox], [lifecycle.ErrBoxNotAlive], or a *[lifecycle.BoxFailure].

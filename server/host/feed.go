@@ -14,22 +14,21 @@ import (
 // than a megabyte, because metadata and policies may.
 const feedPage, feedBytes = 256, 256 << 10
 
-// bulletin wakes those who follow events. It carries no events: feeds read them from the store, at their own pace, so that nobody who
-// writes waits for somebody who reads.
+// bulletin wakes feeds. It carries no events: feeds read them from the store, at their own pace, so that no writer waits for a reader.
 type bulletin struct {
 	mu    sync.Mutex
 	feeds map[*feed]struct{}
 }
 
-// tell wakes the feeds that want one of the events. They are durable already.
-func (b *bulletin) tell(events []lifecycle.Event) {
+// wake wakes the feeds that want one of the events. They are durable already.
+func (b *bulletin) wake(events []lifecycle.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for f := range b.feeds {
 		if slices.ContainsFunc(events, f.wants) {
 			select {
 			case f.woken <- struct{}{}:
-			default: // it is about to look anyway
+			default: // it is going to read the store anyway
 			}
 		}
 	}
@@ -41,9 +40,9 @@ type feed struct {
 	query  lifecycle.EventQuery // After is the cursor
 	woken  chan struct{}        // holds one
 	begun  bool
-	reset  bool // the first batch has to tell that the client's events are unknown here
+	reset  bool // the first batch has to say that the client's events are unknown here
 	behind bool // there may be more to read without waiting
-	ended  bool // the last event of the sandbox was told
+	ended  bool // the last event of the sandbox was delivered
 }
 
 // Events implements lifecycle.Backend.
@@ -55,7 +54,7 @@ func (h *Host) Events(ctx context.Context, selection lifecycle.EventSelection) (
 	}
 	f := &feed{host: h, woken: make(chan struct{}, 1), behind: true}
 	f.query = lifecycle.EventQuery{SandboxID: selection.SandboxID, Owner: selection.Owner, Limit: feedPage, Bytes: feedBytes}
-	// From here on nothing is missed: what comes before the first look is found by it, what comes after wakes the feed.
+	// From here on nothing is missed: what comes before the first read is found by it, what comes after wakes the feed.
 	h.bulletin.mu.Lock()
 	h.bulletin.feeds[f] = struct{}{}
 	h.bulletin.mu.Unlock()
@@ -115,7 +114,7 @@ func (f *feed) Next(ctx context.Context) (lifecycle.EventBatch, error) {
 
 // read returns what the store has behind the cursor, and moves the cursor.
 func (f *feed) read(ctx context.Context) (lifecycle.EventBatch, error) {
-	f.behind = true // until a look has found nothing more
+	f.behind = true // until a read has found nothing more
 	if f.reset {
 		f.reset = false
 		return lifecycle.EventBatch{Cursor: f.query.After, Reset: true}, nil

@@ -11,8 +11,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Guards asks egress sidecars: what the service knows of openapi/egress.yaml. Errors that a client may be told are of type
-// *lifecycle.Error.
+// Guards asks egress sidecars (openapi/egress.yaml). Errors that a client may see are of type *lifecycle.Error.
 type Guards interface {
 	// Health returns how often the guard was started again. An error means that the wall is not known to stand.
 	Health(ctx context.Context, at lifecycle.Sidecar) (restarts int, err error)
@@ -57,10 +56,10 @@ func (a *actor) syncSidecar(ctx context.Context, record *lifecycle.Record, place
 		switch {
 		case a.state() == lifecycle.StatePending: // it becomes durable with the next state, which is news enough
 			now.Restarts, now.Silent = restarts, false
-			a.show(record)
+			a.setRecord(record)
 			return
 		case changed:
-			a.adopt(record)
+			a.saveOrRetry(record)
 		}
 		a.guardAnswered(restarts)
 	})
@@ -121,7 +120,7 @@ func (a *actor) guardMissed() {
 	if a.record.Sidecar == nil || a.record.Sidecar.Silent || !hasNetwork(a.state()) {
 		return
 	}
-	a.look = true // perhaps its container has ended
+	a.needsInspect = true // perhaps its container has ended
 	sidecar := *a.record.Sidecar
 	sidecar.Silent = true
 	a.showGuard(sidecar, lifecycle.ReasonNetworkError, "the egress guard does not answer; while it is down, nothing passes")
@@ -151,5 +150,5 @@ func (a *actor) showGuard(sidecar lifecycle.Sidecar, reason lifecycle.Reason, me
 	event := a.event(lifecycle.EventProgress)
 	event.Reason, event.Message = reason, message
 	a.log.Warn().Int("restarts", sidecar.Restarts).Msg(message)
-	a.adopt(record, event)
+	a.saveOrRetry(record, event)
 }

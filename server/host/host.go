@@ -1,7 +1,7 @@
 // Package host is the lifecycle backend for one machine: the states of sandboxes, their durability, expiry and recovery. What a sandbox is
 // made of is behind [Box], records are in one store.
 //
-// Every sandbox has an actor: one goroutine that owns its record, changes it and sees to it that reality follows. What an actor
+// Every sandbox has an actor: one goroutine that owns its record, changes it and makes the box what the record says. What an actor
 // does next depends on the record alone, so a restarted service goes on where the killed one stopped.
 package host
 
@@ -16,7 +16,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Store keeps records, and the events that tell how they came to be what they are. Insert, Save and Forget return when the record and
+// Store keeps records, and the events of their changes. Insert, Save and Forget return when the record and
 // its events would survive a power failure, and write either both or neither.
 type Store interface {
 	Load(ctx context.Context) ([]lifecycle.Record, error)
@@ -63,8 +63,8 @@ const (
 	sweepInterval = time.Minute
 	// progressInterval is how often progress of one kind becomes an event, which costs a durable write; the status shows every step.
 	progressInterval = 5 * time.Second
-	// retryUntold is how often a change that could not be made durable is tried again.
-	retryUntold = time.Second
+	// saveInterval is how often a change that could not be made durable is tried again.
+	saveInterval = time.Second
 	// keptEvents and keptEventsFor bound how many events are kept, and for how long. What is in excess goes with the next sweep.
 	keptEvents    = 100_000
 	keptEventsFor = 7 * 24 * time.Hour

@@ -32,7 +32,7 @@ func (h *Host) Logs(ctx context.Context, id string, options lifecycle.LogOptions
 
 	var out io.Writer
 	if options.Follow && a.now().Sandbox.Status.State == lifecycle.StatePending {
-		out = open() // nothing is printed yet, and the client should know that it is being listened
+		out = open() // nothing is printed yet, and the client should know that the request was accepted
 		h.awaitStart(ctx, a)
 	}
 	log, live, err := h.openLog(ctx, a, options)
@@ -73,7 +73,7 @@ func (h *Host) completeLog(ctx context.Context, a *actor, out io.Writer) error {
 	last := 1
 	log, _, err := h.openLog(ctx, a, lifecycle.LogOptions{Tail: &last})
 	if err != nil {
-		return nil // it was removed just now, and nothing is known of its last line
+		return nil // it was removed just now, with its last line
 	}
 	defer func() { _ = log.Close() }()
 	line, err := io.ReadAll(io.LimitReader(log, keptLogBytes))
@@ -125,7 +125,7 @@ func (h *Host) keptLog(ctx context.Context, a *actor, tail *int) ([]byte, error)
 	record := a.now()
 	_, started := record.Sandbox.Reached(lifecycle.StageStarted)
 	if !kept && (started || record.Port != 0) {
-		return nil, lifecycle.Conflictf("the log is lost: the sandbox is %s and its container was removed by somebody else", record.Sandbox.Status.State)
+		return nil, lifecycle.Conflictf("the log is lost: the sandbox is %s and its container was removed by another process", record.Sandbox.Status.State)
 	}
 	if tail == nil {
 		return log, nil

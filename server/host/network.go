@@ -39,7 +39,7 @@ func (a *actor) awaitSlot(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Reach tells where the service itself reaches a port of a sandbox: address is the host and port of the sandbox's execd, which passes
+// Reach returns where the service itself reaches a port of a sandbox: address is the host and port of the sandbox's execd, which passes
 // on what is asked for below /proxy/{port}, and token is what execd demands in the header X-EXECD-ACCESS-TOKEN. It waits for a Pending
 // sandbox and returns errors as Endpoint does.
 func (h *Host) Reach(ctx context.Context, id string, port int) (address, token string, err error) {

@@ -6,16 +6,16 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Observer is told what happens to sandboxes, for measurements. Its methods are called by many goroutines at once and must be quick.
+// Observer gets what happens to sandboxes, for measurements. Its methods are called by many goroutines at once and must be quick.
 type Observer interface {
 	// StateChanged is called for a new sandbox, which is Pending, and whenever one has come into another state.
 	StateChanged(to lifecycle.State, reason lifecycle.Reason)
-	// StageDone tells how long a stage of provisioning has taken, from the end of the stage before; accepted, from the call of Create
+	// StageDone is how long a stage of provisioning has taken, from the end of the stage before; accepted, from the call of Create
 	// until the record is durable. It is not called for a stage during which the service was restarted.
 	StageDone(stage lifecycle.Stage, took time.Duration)
-	// Provisioned tells how long a sandbox has taken from its acceptance to Running, unless the service was restarted in between.
+	// Provisioned is how long a sandbox has taken from its acceptance to Running, unless the service was restarted in between.
 	Provisioned(took time.Duration)
-	// Expired tells how much later than its time a sandbox was ended.
+	// Expired is how much later than its time a sandbox was ended.
 	Expired(late time.Duration)
 }
 

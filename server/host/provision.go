@@ -39,7 +39,7 @@ func (a *actor) launch(ctx context.Context, record lifecycle.Record) lifecycle.L
 		Ready: func(place lifecycle.Place) error { return a.syncSidecar(ctx, &record, place) },
 		Reached: func(stage lifecycle.Stage) {
 			a.launched = true // from here on there may be something at the engine
-			a.reach(stage)
+			a.reached(stage)
 		},
 		Doing:   func(message string) { a.doing(lifecycle.ReasonContainerStarting, message) },
 		Waiting: a.waiting,
@@ -52,7 +52,7 @@ func (a *actor) provisioned(place lifecycle.Place) {
 	}
 	a.record.Port = place.Port
 	a.auth = nil
-	a.settle(lifecycle.TriggerProvisioned, lifecycle.ReasonContainerRunning, "execd answers")
+	a.recordTransition(lifecycle.TriggerProvisioned, lifecycle.ReasonContainerRunning, "execd answers")
 	if created := a.record.Sandbox.CreatedAt; !created.Before(a.host.since) {
 		a.host.Observer.Provisioned(a.host.Clock().Sub(created))
 	}
@@ -89,12 +89,12 @@ func (a *actor) waiting(reason lifecycle.Reason, message string) {
 		}
 		a.progress(reason, message)
 		event := a.event(lifecycle.EventProgress)
-		recent := reason == a.progressed.Reason && event.Time.Sub(a.progressed.LastTransitionAt) < progressInterval
-		if recent || len(a.untold) > 0 {
+		recent := reason == a.lastProgress.Reason && event.Time.Sub(a.lastProgress.LastTransitionAt) < progressInterval
+		if recent || len(a.unsaved) > 0 {
 			return
 		}
-		a.progressed = lifecycle.Status{Reason: reason, LastTransitionAt: event.Time}
+		a.lastProgress = lifecycle.Status{Reason: reason, LastTransitionAt: event.Time}
 		event.Reason, event.Message = reason, message
-		a.adopt(a.record, event)
+		a.saveOrRetry(a.record, event)
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// recover takes up every record of the store, and every box that the store does not know.
+// recover takes up every record of the store, and every box without a record in the store.
 func (h *Host) recover(ctx context.Context) error {
 	records, err := h.Store.Load(ctx)
 	if err != nil {
@@ -48,7 +48,7 @@ func (h *Host) watch() {
 		ready := func() {
 			pause = 100 * time.Millisecond
 			for _, a := range h.registry.all() { // something may have happened before the subscription stood
-				a.mayHaveChanged()
+				a.inspectSoon()
 			}
 		}
 		err := h.Box.Watch(h.ctx, ready, func(id string, event lifecycle.BoxEvent) {
@@ -63,8 +63,8 @@ func (h *Host) watch() {
 	}
 }
 
-// mayHaveChanged makes the actor inspect its box as soon as it has nothing else to do.
-func (a *actor) mayHaveChanged() { a.post(func() { a.look = true }) }
+// inspectSoon makes the actor inspect its box as soon as it has nothing else to do.
+func (a *actor) inspectSoon() { a.post(func() { a.needsInspect = true }) }
 
 // onBoxEvent makes the actor inspect its box when the event is not the effect of what it is doing. An inspection that is under way may
 // have seen the box as it was before.
@@ -75,7 +75,7 @@ func (a *actor) onBoxEvent(event lifecycle.BoxEvent) {
 		case event == lifecycle.BoxEventFrozen && (state == lifecycle.StatePausing || state == lifecycle.StatePaused && a.job == nil):
 		case event == lifecycle.BoxEventThawed && (state == lifecycle.StateResuming || state == lifecycle.StateRunning && a.job == nil):
 		default:
-			a.look = true
+			a.needsInspect = true
 		}
 	})
 }
@@ -121,7 +121,7 @@ func (h *Host) compare(boxes []lifecycle.BoxListing) {
 		box := found[record.Box]
 		want, ok := settled[record.Sandbox.Status.State]
 		if ok && (box.Status != want || record.Sidecar != nil && box.Sidecar != lifecycle.BoxRunning) {
-			a.mayHaveChanged()
+			a.inspectSoon()
 		}
 	}
 }

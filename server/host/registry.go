@@ -12,7 +12,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// registry knows the actors, by id, in the order of their creation, and by what listings ask for. Listings are answered from it alone,
+// registry holds the actors, by id, in the order of their creation, and by what listings ask for. Listings are answered from it alone,
 // so that one of a few among many thousands costs what the few cost.
 type registry struct {
 	mu      sync.RWMutex
@@ -54,7 +54,7 @@ func (r *registry) remove(a *actor) {
 	}
 }
 
-// publish makes a record what everybody sees. Before add and after remove only Get and waiters see it.
+// publish makes a record the visible one. Before add and after remove only Get and waiters see it.
 func (r *registry) publish(a *actor, record *lifecycle.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

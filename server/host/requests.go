@@ -21,7 +21,7 @@ func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycl
 	if err := spec.Validate(); err != nil {
 		return lifecycle.Sandbox{}, err
 	}
-	// Close waits for creates, so that none begins work that nobody ends.
+	// Close waits for creates, so that none begins work after the actors have ended.
 	h.creating.RLock()
 	defer h.creating.RUnlock()
 	if h.ctx.Err() != nil {
@@ -29,7 +29,7 @@ func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycl
 	}
 	var key *lifecycle.IdempotencyKey
 	if options.IdempotencyKey != "" {
-		// The next request with the same key waits until this one's answer is known; others do not.
+		// The next request with the same key waits for this one's answer; others do not.
 		done, err := h.keys.take(ctx, keyTurn{options.Owner, options.IdempotencyKey})
 		if err != nil {
 			return lifecycle.Sandbox{}, err
@@ -66,7 +66,7 @@ func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycl
 	h.Observer.StageDone(lifecycle.StageAccepted, durable.Sub(began))
 	h.Observer.StateChanged(record.Sandbox.Status.State, record.Sandbox.Status.Reason)
 	a := h.spawn(record, spec.Auth, true)
-	h.bulletin.tell(events)
+	h.bulletin.wake(events)
 	a.log.Info().Str("image", spec.Image).Str("owner", options.Owner).Time("expires_at", record.Sandbox.ExpiresAt).Msg("sandbox accepted")
 	return record.Sandbox, nil
 }
@@ -134,7 +134,7 @@ func (h *Host) Delete(ctx context.Context, id string) error {
 		if err := a.request(lifecycle.TriggerDelete, lifecycle.ReasonUserDelete, "deleted by a client"); err != nil {
 			return err
 		}
-		a.abandon()
+		a.cancelJob()
 		return nil
 	})
 }

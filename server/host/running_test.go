@@ -236,7 +236,7 @@ func TestNewsDuringALook(t *testing.T) {
 	close(looked.open)
 	eventually(t, func() bool {
 		status := m.get(id).Status
-		return status.State == lifecycle.StateRunning && status.Message == "somebody else thawed the container"
+		return status.State == lifecycle.StateRunning && status.Message == "another process thawed the container"
 	}, func() any { return m.get(id).Status })
 	if frozen, thawed := m.engine.count(callFreeze), m.engine.count(callThaw); frozen+thawed != 0 {
 		t.Errorf("the service froze it %d times and thawed it %d times", frozen, thawed)

@@ -13,7 +13,7 @@ import (
 // An engine that does not answer at all is waited for.
 const stuckAfter = 30 * time.Second
 
-const removedExternally = "the container was removed by somebody else"
+const removedExternally = "the container was removed by another process"
 
 // next begins what the record demands, unless work is under way already. It decides from the record alone, so it is also what
 // takes a sandbox up after a restart.
@@ -32,8 +32,8 @@ func (a *actor) next() {
 		a.start(a.terminate)
 	case state.Final() && !a.record.Removed:
 		a.start(a.clean)
-	case a.look && !state.Final():
-		a.look = false
+	case a.needsInspect && !state.Final():
+		a.needsInspect = false
 		a.start(a.inspect)
 	}
 }
@@ -58,7 +58,7 @@ func (a *actor) start(work func(ctx context.Context, record lifecycle.Record) (o
 }
 
 // abandon ends the work under way, if any. Its outcome is still delivered.
-func (a *actor) abandon() {
+func (a *actor) cancelJob() {
 	if a.job != nil {
 		a.job()
 	}
@@ -68,7 +68,7 @@ func (a *actor) abandon() {
 func (a *actor) fail(reason lifecycle.Reason, message string) func() {
 	return func() {
 		if _, ok := lifecycle.Next(a.state(), lifecycle.TriggerFail); ok && a.state() != lifecycle.StateStopping {
-			a.settle(lifecycle.TriggerFail, reason, message)
+			a.recordTransition(lifecycle.TriggerFail, reason, message)
 		}
 	}
 }
@@ -76,14 +76,14 @@ func (a *actor) fail(reason lifecycle.Reason, message string) func() {
 // freeze is the work of Pausing.
 func (a *actor) freeze(ctx context.Context, record lifecycle.Record) func() {
 	return a.act(ctx, record, "pause", a.host.Box.Freeze, func() {
-		a.settle(lifecycle.TriggerPaused, a.record.Sandbox.Status.Reason, "frozen; its memory is retained")
+		a.recordTransition(lifecycle.TriggerPaused, a.record.Sandbox.Status.Reason, "frozen; its memory is retained")
 	})
 }
 
 // thaw is the work of Resuming.
 func (a *actor) thaw(ctx context.Context, record lifecycle.Record) func() {
 	return a.act(ctx, record, "resume", a.host.Box.Thaw, func() {
-		a.settle(lifecycle.TriggerResumed, lifecycle.ReasonContainerRunning, "resumed")
+		a.recordTransition(lifecycle.TriggerResumed, lifecycle.ReasonContainerRunning, "resumed")
 	})
 }
 
@@ -149,13 +149,13 @@ func (a *actor) terminate(ctx context.Context, record lifecycle.Record) func() {
 		return nil
 	case err != nil:
 		return func() {
-			a.settle(lifecycle.TriggerFail, lifecycle.ReasonContainerError, fmt.Sprintf("cannot remove the container: %v", err))
+			a.recordTransition(lifecycle.TriggerFail, lifecycle.ReasonContainerError, fmt.Sprintf("cannot remove the container: %v", err))
 		}
 	}
 	return func() {
 		a.record.Removed = true
 		status := a.record.Sandbox.Status
-		a.settle(lifecycle.TriggerTerminated, status.Reason, status.Message)
+		a.recordTransition(lifecycle.TriggerTerminated, status.Reason, status.Message)
 	}
 }
 
@@ -177,7 +177,7 @@ func (a *actor) clean(ctx context.Context, record lifecycle.Record) func() {
 	return func() {
 		record := a.record
 		record.Removed = true
-		a.adopt(record)
+		a.saveOrRetry(record)
 	}
 }
 
@@ -210,15 +210,15 @@ func (a *actor) observe(box lifecycle.Box) {
 	if port := box.Place.Port; port != 0 && port != a.record.Port {
 		record := a.record
 		record.Port = port
-		a.adopt(record)
+		a.saveOrRetry(record)
 	}
 	switch state := a.state(); {
 	case state == lifecycle.StateRunning && box.Status == lifecycle.BoxFrozen:
-		a.settle(lifecycle.TriggerPause, lifecycle.ReasonExternalPause, "somebody else froze the container")
-		a.settle(lifecycle.TriggerPaused, lifecycle.ReasonExternalPause, "somebody else froze the container; its memory is retained")
+		a.recordTransition(lifecycle.TriggerPause, lifecycle.ReasonExternalPause, "another process froze the container")
+		a.recordTransition(lifecycle.TriggerPaused, lifecycle.ReasonExternalPause, "another process froze the container; its memory is retained")
 	case state == lifecycle.StatePaused && box.Status == lifecycle.BoxRunning:
-		a.settle(lifecycle.TriggerResume, lifecycle.ReasonExternalResume, "somebody else thawed the container")
-		a.settle(lifecycle.TriggerResumed, lifecycle.ReasonContainerRunning, "somebody else thawed the container")
+		a.recordTransition(lifecycle.TriggerResume, lifecycle.ReasonExternalResume, "another process thawed the container")
+		a.recordTransition(lifecycle.TriggerResumed, lifecycle.ReasonContainerRunning, "another process thawed the container")
 	}
 }
 
@@ -235,7 +235,7 @@ func (a *actor) ended(exit lifecycle.BoxExit) func() {
 	}
 	return func() {
 		if _, ok := lifecycle.Next(a.state(), lifecycle.TriggerExit); ok {
-			a.settle(lifecycle.TriggerExit, lifecycle.ReasonEntrypointExited, "the entrypoint ended with exit code 0")
+			a.recordTransition(lifecycle.TriggerExit, lifecycle.ReasonEntrypointExited, "the entrypoint ended with exit code 0")
 		}
 	}
 }

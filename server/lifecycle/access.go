@@ -10,7 +10,7 @@ const (
 	RoleViewer Role = "viewer" // reads every sandbox, changes none
 )
 
-// Principal is who asks. The zero value is nobody and may do nothing.
+// Principal is the holder of a key. The zero value may do nothing.
 type Principal struct {
 	Name string // of the API key; empty when no key is configured
 	Role Role

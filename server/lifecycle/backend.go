@@ -8,7 +8,7 @@ import (
 
 // Backend keeps sandboxes: on one machine (server/host) or on a cluster.
 //
-// Errors that a client may be told are of type *[Error]; any other error is internal.
+// Errors that a client may see are of type *[Error]; any other error is internal.
 type Backend interface {
 	// Create accepts a sandbox. When it returns, the record is durable and provisioning goes on behind.
 	// It returns KindInvalid for a spec that breaks a rule and KindConflict for an idempotency key used with another spec.
@@ -73,7 +73,7 @@ type CreateOptions struct {
 	Role  Role   // of that key; what is not an administrator's is decided as a user's
 	// IdempotencyKey makes a repeated request return the sandbox of the first one, for 24 hours, per owner. Empty means none.
 	IdempotencyKey string
-	// Took, if not nil, is told how long the steps of the creation took: validate, durable.
+	// Took, if not nil, is called with how long the steps of the creation took: validate, durable.
 	Took func(step string, took time.Duration)
 }
 

@@ -14,7 +14,7 @@ const (
 	KindUnavailable Kind = "unavailable" // not now; the same request may work later
 )
 
-// Error is a failure that the client may be told. Every other error is internal and is shown to nobody but the log.
+// Error is a failure that the client may see. Every other error is internal and appears in the log only.
 type Error struct {
 	Kind    Kind
 	Message string // names the field and the rule

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// EventType says what an event tells.
+// EventType is what an event is about.
 type EventType string
 
 // The types of events. Readers must tolerate others.
@@ -19,7 +19,7 @@ const (
 	EventForgotten EventType = "forgotten"     // the record of the ended sandbox was removed; the sandbox's last event
 )
 
-// Event is something that happened to a sandbox. It is as durable as what it tells: a store writes both or neither.
+// Event is something that happened to a sandbox. It is as durable as the change: a store writes both or neither.
 type Event struct {
 	// Sequence is the place in the one order of all events of a service, without gaps. The store sets it, and the next two as well
 	// as this one are columns of their own there.
@@ -40,7 +40,7 @@ type Event struct {
 	Stage   Stage         `json:",omitempty"`
 	Took    time.Duration `json:",omitempty"`
 	Elapsed time.Duration `json:",omitempty"`
-	// ExpiresAt is the expiry that an EventRenewed tells.
+	// ExpiresAt is the expiry of an EventRenewed.
 	ExpiresAt time.Time `json:",omitzero"`
 	// Metadata has the keys that an EventMetadata set, with their new values, and Removed those that it removed, sorted.
 	Metadata map[string]string `json:",omitempty"`
@@ -66,7 +66,7 @@ func Stages() []Stage {
 	return []Stage{StageAccepted, StagePulled, StageCreated, StageStarted, StageReady}
 }
 
-// StageTime tells when a stage was reached.
+// StageTime is when a stage was reached.
 type StageTime struct {
 	Stage Stage
 	At    time.Time // UTC
@@ -82,7 +82,7 @@ func (s *Sandbox) Reached(stage Stage) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// Reach notes that the sandbox has reached a stage and returns the event that tells it. It returns false, and notes nothing, when
+// Reach notes that the sandbox has reached a stage and returns its event. It returns false, and notes nothing, when
 // the stage was reached before, and when the sandbox's beginning is not known because its record was rebuilt.
 func (s *Sandbox) Reach(stage Stage, at time.Time) (Event, bool) {
 	if _, before := s.Reached(stage); before || len(s.Stages) == 0 && stage != StageAccepted {
@@ -93,7 +93,7 @@ func (s *Sandbox) Reach(stage Stage, at time.Time) (Event, bool) {
 		event.Took = max(0, at.Sub(s.Stages[n-1].At))
 		event.Elapsed = max(0, at.Sub(s.Stages[0].At))
 	}
-	// A new slice: the old one may be somebody's snapshot.
+	// A new slice: another goroutine may read the old one.
 	s.Stages = append(s.Stages[:len(s.Stages):len(s.Stages)], StageTime{stage, at.UTC()})
 	return event, true
 }
@@ -126,7 +126,7 @@ type EventSelection struct {
 }
 
 // EventFeed hands out events in the order of their sequence, each one once, and follows what happens. It reads from the store at its
-// user's pace: nobody waits for it.
+// user's pace: no writer waits for it.
 type EventFeed interface {
 	// Next returns what follows. The first call returns at once; a later one waits until there is an event or ctx ends. It returns
 	// io.EOF after the last event of a sandbox.
@@ -138,9 +138,9 @@ type EventFeed interface {
 // EventBatch is a part of a feed.
 type EventBatch struct {
 	Events []Event
-	// Cursor is the sequence up to which the feed has told everything; following it goes on after that.
+	// Cursor is the sequence up to which the feed has delivered everything; following it goes on after that.
 	Cursor int64
-	// Reset tells that events which the client asked for are forgotten, or never were here: it has to look at the sandboxes themselves.
+	// Reset is true when events that the client asked for are forgotten, or never were here: it has to read the sandboxes themselves.
 	// The feed goes on behind Cursor. Such a batch has no events.
 	Reset bool
 }

@@ -25,7 +25,7 @@ type IdempotencyKey struct {
 }
 
 // Digest identifies what a client asked for: two specs have the same digest only when they ask for the same. It is the SHA-256 of the
-// spec's JSON, in hexadecimal. The password for the image's registry is left out, because the digest is stored, and whoever reads it
+// spec's JSON, in hexadecimal. The password for the image's registry is left out, because the digest is stored, and a reader of the store
 // could try passwords until one fits.
 func (s *Spec) Digest() string {
 	// The spec's JSON leaves the credentials out.

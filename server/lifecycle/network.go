@@ -103,7 +103,7 @@ type Sidecar struct {
 	Port int
 	// Restarts is how often its guard had to be started again, as far as it is known.
 	Restarts int `json:",omitempty"`
-	// Silent tells that the guard did not answer when it was asked last: nothing passes.
+	// Silent is true when the guard did not answer the last time: nothing passes.
 	Silent bool `json:",omitempty"`
 }
 

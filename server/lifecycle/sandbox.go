@@ -1,6 +1,6 @@
 // Package lifecycle is the vocabulary and the rules of sandboxes: what one is, which states it passes through, what may be asked of it.
 //
-// It does no I/O and knows no HTTP, no container engine and no database. Rules are data or pure functions that are given the time.
+// It does no I/O, and is independent of HTTP, container engines and databases. Rules are data or pure functions that are given the time.
 package lifecycle
 
 import (
@@ -35,7 +35,7 @@ type Status struct {
 	LastTransitionAt time.Time
 }
 
-// Spec is what a client asks for (lifecycle document, "Create request body"). Validate tells whether it can be had.
+// Spec is what a client asks for (lifecycle document, "Create request body"). Validate checks it.
 type Spec struct {
 	Image         string
 	Auth          *ImageAuth `json:"-"` // never stored
@@ -46,7 +46,7 @@ type Spec struct {
 	Metadata      map[string]string
 	NetworkPolicy *NetworkPolicy
 	Volumes       []Volume
-	// Extensions is a JSON object for somebody else, passed through byte for byte; nil when there is none. Not json.RawMessage: as a
+	// Extensions is a JSON object for other software, passed through byte for byte; nil when there is none. Not json.RawMessage: as a
 	// part of other JSON its bytes would be rewritten.
 	Extensions []byte `json:",omitempty"`
 }
@@ -63,19 +63,19 @@ type Record struct {
 	Spec    Spec
 	// ByAdmin reports that an administrator's key created it.
 	ByAdmin bool `json:",omitempty"`
-	// NeedsAuth tells that the image was asked for with credentials, which are not stored.
+	// NeedsAuth is true when the image was asked for with credentials, which are not stored.
 	NeedsAuth bool
 	// Token is the secret that the sandbox's execd demands.
 	Token string
 	// Port is the host's port that execd is published on, 0 before it is known.
 	Port int
-	// HostNetwork tells that the sandbox shares the host's network: Port is then execd's own, on the loopback interface.
+	// HostNetwork is true when the sandbox shares the host's network: Port is then execd's own, on the loopback interface.
 	HostNetwork bool
 	// Sidecar is the egress sidecar beside the sandbox; nil when there is none.
 	Sidecar *Sidecar `json:",omitempty"`
 	// Box is the identity of what the sandbox is made of at the engine. It differs from the id of the sandbox where the box was there first.
 	Box string `json:",omitempty"`
-	// Removed tells that nothing of the sandbox is left at the engine.
+	// Removed is true when nothing of the sandbox is left at the engine.
 	Removed bool
 	// RetainUntil is when the record of an ended sandbox is forgotten; zero while it lives.
 	RetainUntil time.Time

@@ -1,6 +1,6 @@
 package lifecycle
 
-// State is where a sandbox stands. Clients must tolerate values they do not know.
+// State is where a sandbox stands. Clients must tolerate other values.
 type State string
 
 // The states of the lifecycle document, and Resuming, which we show between Paused and Running.
@@ -55,7 +55,7 @@ type Transition struct {
 // Transitions returns the table of the lifecycle document, section "States and transitions", as data. What is not in it is refused.
 //
 // The document's row Paused → Running is two rows here, through Resuming. Rows that the document leaves open: DELETE and
-// expiry also end a sandbox that is still Pending, Pausing or Resuming (or it would leak until somebody asks again), and an
+// expiry also end a sandbox that is still Pending, Pausing or Resuming (or it would leak until the next request), and an
 // entrypoint that ends with exit code 0 ends its sandbox.
 func Transitions() []Transition {
 	table := []Transition{
@@ -105,8 +105,8 @@ const (
 	ReasonContainerRunning  Reason = "CONTAINER_RUNNING"       // usable
 	ReasonUserPause         Reason = "USER_PAUSE"              // a client asked
 	ReasonUserResume        Reason = "USER_RESUME"             // a client asked
-	ReasonExternalPause     Reason = "EXTERNAL_PAUSE"          // somebody else froze the container
-	ReasonExternalResume    Reason = "EXTERNAL_RESUME"         // somebody else thawed the container
+	ReasonExternalPause     Reason = "EXTERNAL_PAUSE"          // another process froze the container
+	ReasonExternalResume    Reason = "EXTERNAL_RESUME"         // another process thawed the container
 	ReasonUserDelete        Reason = "USER_DELETE"             // a client asked
 	ReasonExpired           Reason = "EXPIRED"                 // its time is up
 	ReasonEntrypointExited  Reason = "ENTRYPOINT_EXITED"       // message has the exit code and the last lines of its log
@@ -118,5 +118,5 @@ const (
 	ReasonDaemonReplaced    Reason = "EXECD_REPLACED"          // something else than its execd answers on execd's port
 	ReasonContainerError    Reason = "CONTAINER_ERROR"         // the engine refused or could not start the container
 	ReasonEngineUnavailable Reason = "ENGINE_UNAVAILABLE"      // the engine does not answer
-	ReasonRemovedExternally Reason = "REMOVED_EXTERNALLY"      // somebody else removed the container
+	ReasonRemovedExternally Reason = "REMOVED_EXTERNALLY"      // another process removed the container
 )
