@@ -82,6 +82,10 @@ var theHouse = house{
 		{packages: []string{"server/cmd/sandbox"}, ours: []string{"server/cli"}},
 
 		// Inside the sandbox.
+		{packages: []string{"execd/process"}, ours: []string{}, libraries: []string{sysPackage}},
+		{packages: []string{"execd/supervisor"}, ours: []string{"execd/process"}, libraries: []string{sysPackage}},
+		{packages: []string{"execd/cmd/execd-init"}, ours: []string{"execd/process", "execd/supervisor"}, libraries: noLibraries},
+		{packages: []string{"execd/cmd/egress-init", "execd/cmd/task-executor-init"}, ours: []string{"execd/supervisor"}, libraries: noLibraries},
 		{packages: []string{"execd/eventlog"}},
 		{packages: []string{"execd/reap"}},
 		{packages: []string{"execd/command"}, ours: []string{"execd/eventlog", "execd/reap"}},
@@ -92,20 +96,18 @@ var theHouse = house{
 		{packages: []string{"execd/config"}, ours: []string{"execd/settings"}},
 		{packages: []string{"execd/freeze"}, ours: []string{}, libraries: []string{sysPackage}},
 		{packages: []string{"execd/probe"}, libraries: noLibraries},
-		{packages: []string{"execd/initd"}, ours: []string{"execd/config"}},
 		{packages: []string{"execd/api"}, ours: []string{
 			"gen/execd", "openapi", "openapi/serve", "runtime/sandboxhttp",
 			"execd/code", "execd/command", "execd/eventlog", "execd/files", "execd/freeze", "execd/metrics", "execd/proxy", "execd/terminal", "execd/watch",
 		}},
-		{packages: []string{"execd/task"}, ours: []string{"runtime/sandboxhttp", "runtime/tasks", "execd/config", "execd/reap"}, libraries: []string{sysPackage, zerolog}},
-		{packages: []string{"execd/cmd/task-executor"}, ours: []string{"runtime/tasks", "execd/config", "execd/settings", "execd/task"}, libraries: []string{sysPackage, zerolog}},
+		{packages: []string{"execd/task"}, ours: []string{"runtime/sandboxhttp", "runtime/tasks", "execd/process", "execd/reap"}, libraries: []string{sysPackage, zerolog}},
+		{packages: []string{"execd/cmd/task-executor"}, ours: []string{"runtime/tasks", "execd/config", "execd/settings", "execd/supervisor", "execd/task"}, libraries: []string{zerolog}},
 		{packages: []string{"execd/app", "execd/cmd/execd"}, ours: []string{"gen/execd", "openapi/...", "runtime/...", "execd/..."}},
 
 		// Between the sandbox and the network.
-		{packages: []string{"execd/egress/policy", "execd/supervisor"}, libraries: noLibraries},
-		{packages: []string{"execd/cmd/egress-init", "execd/cmd/task-executor-init"}, ours: []string{"execd/supervisor"}, libraries: noLibraries},
+		{packages: []string{"execd/egress/policy"}, libraries: noLibraries},
 		{packages: []string{"execd/egress/decisions"}, ours: []string{"execd/egress/policy"}, libraries: noLibraries},
-		{packages: []string{"execd/egress/config"}, ours: []string{"execd/egress/policy", "execd/settings"}, libraries: noLibraries},
+		{packages: []string{"execd/egress/config"}, ours: []string{"execd/egress/policy", "execd/settings", "execd/supervisor"}, libraries: noLibraries},
 		{packages: []string{"execd/egress/wall"}, ours: []string{"execd/egress/policy"}, libraries: append([]string{sysPackage}, netfilter...)},
 		{packages: []string{"execd/egress/dnsproxy"}, ours: []string{"execd/egress/policy"}, libraries: []string{dns, zerolog}},
 		{packages: []string{"execd/egress/guard"}, ours: []string{
@@ -115,7 +117,7 @@ var theHouse = house{
 			"gen/egress", "openapi", "openapi/serve", "execd/egress/decisions", "execd/egress/guard", "execd/egress/policy",
 		}},
 		{packages: []string{"execd/egress/app", "execd/cmd/egress"}, ours: []string{
-			"gen/egress", "openapi/...", "execd/config", "execd/egress/...",
+			"gen/egress", "openapi/...", "execd/config", "execd/supervisor", "execd/egress/...",
 		}},
 
 		// Adapters to the outside world, and what they are tested with.
@@ -180,7 +182,7 @@ var theHouse = house{
 		{
 			packages: []string{
 				"server/lifecycle", "server/host", "server/cluster", "server/store", "server/config", "server/audit", "server/proxy", "runtime/...",
-				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/settings", "execd/config", "execd/initd",
+				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/settings", "execd/config", "execd/process",
 				"execd/freeze", "execd/terminal", "execd/watch", "execd/probe", "execd/task", "execd/supervisor", "execd/egress/policy", "execd/egress/wall", "execd/egress/dnsproxy",
 				"execd/egress/decisions", "execd/egress/guard", "execd/egress/config",
 			},

@@ -21,6 +21,7 @@ import (
 
 	"sandbox.internal/execd/app"
 	"sandbox.internal/execd/config"
+	"sandbox.internal/execd/process"
 	"sandbox.internal/execd/shell"
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi"
@@ -167,7 +168,7 @@ func runChild() int {
 		err = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: setup.Descriptors, Max: setup.Descriptors})
 	}
 	if err == nil && setup.Alone {
-		app.ReserveThreads(runtime.GOMAXPROCS(0), 64)
+		process.ReserveThreads(runtime.GOMAXPROCS(0), 64)
 		err = unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: 1, Max: 1})
 	}
 	if err == nil {
