@@ -57,10 +57,11 @@ var theHouse = house{
 
 		// The contracts and what is made from them.
 		{packages: []string{"gen/..."}, libraries: []string{oapiRuntime, echo}},
-		{packages: []string{"openapi"}, libraries: []string{kinOpenAPI}},
-		{packages: []string{"openapi/slim"}, libraries: []string{kinOpenAPI}},
+		{packages: []string{"openapi", "openapi/rules"}, ours: []string{}, libraries: noLibraries},
+		{packages: []string{"openapi/document"}, ours: []string{"openapi", "openapi/rules"}, libraries: []string{kinOpenAPI}},
+		{packages: []string{"openapi/slim"}, ours: []string{"openapi/document"}, libraries: []string{kinOpenAPI}},
 		{packages: []string{"openapi/conform", "openapi/serve/servetest"}, ours: []string{"openapi"}, libraries: []string{kinOpenAPI}},
-		{packages: []string{"openapi/serve"}, ours: []string{"openapi"}, libraries: []string{echo, kinOpenAPI, zerolog}},
+		{packages: []string{"openapi/serve"}, ours: []string{"openapi/rules"}, libraries: []string{echo, zerolog}},
 
 		// Outside the sandbox.
 		{packages: []string{"server/lifecycle"}, libraries: noLibraries},
@@ -71,8 +72,8 @@ var theHouse = house{
 		{packages: []string{"server/metrics"}, ours: []string{"openapi/serve", "runtime/engine", "server/host", "server/lifecycle"}},
 		{packages: []string{"server/proxy"}, ours: []string{}, libraries: []string{zerolog}},
 		{packages: []string{"server/reach"}, ours: []string{"openapi/serve", "server/proxy"}, libraries: noLibraries},
-		{packages: []string{"server/api"}, ours: []string{"gen/lifecycle", "openapi", "openapi/serve", "server/lifecycle", "server/proxy", "server/reach"}},
-		{packages: []string{"server/ingress"}, ours: []string{"gen/lifecycle", "openapi/serve", "runtime/sandboxhttp", "server/lifecycle", "server/proxy", "server/reach"}},
+		{packages: []string{"server/api"}, ours: []string{"gen/lifecycle", "openapi/rules", "openapi/serve", "server/lifecycle", "server/proxy", "server/reach"}},
+		{packages: []string{"server/ingress"}, ours: []string{"gen/lifecycle", "openapi/rules", "openapi/serve", "runtime/sandboxhttp", "server/lifecycle", "server/proxy", "server/reach"}},
 		{packages: []string{"server/cluster"}, ours: []string{"runtime/kube/v1alpha1", "server/lifecycle"}},
 		{packages: []string{"server/cmd/sandbox-ingress"}, ours: []string{"server/cluster", "server/ingress"}},
 		{packages: []string{"server/docsui"}, ours: []string{"openapi"}},
@@ -97,7 +98,7 @@ var theHouse = house{
 		{packages: []string{"execd/freeze"}, ours: []string{}, libraries: []string{sysPackage}},
 		{packages: []string{"execd/probe"}, libraries: noLibraries},
 		{packages: []string{"execd/api"}, ours: []string{
-			"gen/execd", "openapi", "openapi/serve", "runtime/sandboxhttp",
+			"gen/execd", "openapi/rules", "openapi/serve", "runtime/sandboxhttp",
 			"execd/code", "execd/command", "execd/eventlog", "execd/files", "execd/freeze", "execd/metrics", "execd/proxy", "execd/terminal", "execd/watch",
 		}},
 		{packages: []string{"execd/task"}, ours: []string{"runtime/sandboxhttp", "runtime/tasks", "execd/process", "execd/reap"}, libraries: []string{sysPackage, zerolog}},
@@ -114,7 +115,7 @@ var theHouse = house{
 			"execd/egress/decisions", "execd/egress/policy", "execd/egress/wall",
 		}, libraries: []string{zerolog}},
 		{packages: []string{"execd/egress/api"}, ours: []string{
-			"gen/egress", "openapi", "openapi/serve", "execd/egress/decisions", "execd/egress/guard", "execd/egress/policy",
+			"gen/egress", "openapi/rules", "openapi/serve", "execd/egress/decisions", "execd/egress/guard", "execd/egress/policy",
 		}},
 		{packages: []string{"execd/egress/app", "execd/cmd/egress"}, ours: []string{
 			"gen/egress", "openapi/...", "execd/config", "execd/supervisor", "execd/egress/...",
@@ -147,7 +148,7 @@ var theHouse = house{
 		}},
 		// What holds for every backend: no adapter, and of the server what it is configured with and starts.
 		{packages: []string{"e2e/lives"}, tests: true, ours: []string{
-			"gen/...", "openapi", "openapi/conform", "openapi/serve/servetest",
+			"gen/...", "openapi/conform", "openapi/document", "openapi/serve/servetest",
 			"server/api", "server/app", "server/config", "server/lifecycle", "test/program",
 		}},
 		// The same on a cluster, which is looked at as its administrators do.
@@ -156,7 +157,7 @@ var theHouse = house{
 		}},
 		{packages: []string{"e2e/coverage"}, tests: true},
 		{packages: []string{"e2e/cells"}, tests: true, ours: []string{
-			"gen/...", "openapi", "openapi/conform", "execd/app", "execd/config", "server/api", "server/app", "server/config",
+			"gen/...", "openapi/conform", "openapi/document", "execd/app", "execd/config", "server/api", "server/app", "server/config",
 		}},
 		// A kernel is the floor of execd's cells, and a Deployment that of a Pool.
 		{packages: []string{"bench"}, tests: true, ours: []string{
@@ -168,6 +169,12 @@ var theHouse = house{
 	},
 
 	walls: []wall{
+		{
+			packages:  []string{"server/...", "execd/..."},
+			ours:      []string{"openapi/document"},
+			libraries: []string{kinOpenAPI},
+			why:       "services go by openapi/rules: reading a whole contract would be most of execd's start",
+		},
 		{
 			packages:  []string{"execd/..."},
 			ours:      []string{"server/...", "gen/lifecycle", "runtime/docker"},

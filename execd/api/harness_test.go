@@ -24,15 +24,15 @@ import (
 	"sandbox.internal/execd/process"
 	"sandbox.internal/execd/shell"
 	gen "sandbox.internal/gen/execd"
-	"sandbox.internal/openapi"
 	"sandbox.internal/openapi/conform"
+	"sandbox.internal/openapi/document"
 )
 
 // deadline bounds whatever a test waits for.
 const deadline = 30 * time.Second
 
 // contract is the document that every answer is held to; nobody changes it.
-var contract = sync.OnceValues(openapi.LoadExecd)
+var contract = sync.OnceValues(document.LoadExecd)
 
 // TestMain lets the test binary stand in for execd where a test needs the daemon, or its shell, in a process of its own.
 func TestMain(m *testing.M) {
