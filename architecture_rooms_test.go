@@ -57,10 +57,11 @@ var theHouse = house{
 
 		// The contracts and what is made from them.
 		{packages: []string{"gen/..."}, libraries: []string{oapiRuntime, echo}},
-		{packages: []string{"openapi"}, libraries: []string{kinOpenAPI}},
-		{packages: []string{"openapi/slim"}, libraries: []string{kinOpenAPI}},
+		{packages: []string{"openapi", "openapi/rules"}, ours: []string{}, libraries: noLibraries},
+		{packages: []string{"openapi/document"}, ours: []string{"openapi", "openapi/rules"}, libraries: []string{kinOpenAPI}},
+		{packages: []string{"openapi/slim"}, ours: []string{"openapi/document"}, libraries: []string{kinOpenAPI}},
 		{packages: []string{"openapi/conform", "openapi/serve/servetest"}, ours: []string{"openapi"}, libraries: []string{kinOpenAPI}},
-		{packages: []string{"openapi/serve"}, ours: []string{"openapi"}, libraries: []string{echo, kinOpenAPI, zerolog}},
+		{packages: []string{"openapi/serve"}, ours: []string{"openapi/rules"}, libraries: []string{echo, zerolog}},
 
 		// Outside the sandbox.
 		{packages: []string{"server/lifecycle"}, libraries: noLibraries},
@@ -72,8 +73,8 @@ var theHouse = house{
 		{packages: []string{"server/metrics"}, ours: []string{"openapi/serve", "runtime/engine", "server/host", "server/lifecycle"}},
 		{packages: []string{"server/proxy"}, ours: []string{}, libraries: []string{zerolog}},
 		{packages: []string{"server/reach"}, ours: []string{"openapi/serve", "server/lifecycle", "server/proxy"}, libraries: noLibraries},
-		{packages: []string{"server/api"}, ours: []string{"gen/lifecycle", "openapi", "openapi/serve", "server/lifecycle", "server/proxy", "server/reach"}},
-		{packages: []string{"server/ingress"}, ours: []string{"gen/lifecycle", "openapi/serve", "runtime/sandboxhttp", "server/lifecycle", "server/proxy", "server/reach"}},
+		{packages: []string{"server/api"}, ours: []string{"gen/lifecycle", "openapi/rules", "openapi/serve", "server/lifecycle", "server/proxy", "server/reach"}},
+		{packages: []string{"server/ingress"}, ours: []string{"gen/lifecycle", "openapi/rules", "openapi/serve", "runtime/sandboxhttp", "server/lifecycle", "server/proxy", "server/reach"}},
 		{packages: []string{"server/cluster"}, ours: []string{"runtime/kube/v1alpha1", "server/lifecycle"}},
 		{packages: []string{"server/cmd/sandbox-ingress"}, ours: []string{"server/cluster", "server/ingress"}},
 		{packages: []string{"server/docsui"}, ours: []string{"openapi"}},
@@ -83,6 +84,10 @@ var theHouse = house{
 		{packages: []string{"server/cmd/sandbox"}, ours: []string{"server/cli"}},
 
 		// Inside the sandbox.
+		{packages: []string{"execd/process"}, ours: []string{}, libraries: []string{sysPackage}},
+		{packages: []string{"execd/supervisor"}, ours: []string{"execd/process"}, libraries: []string{sysPackage}},
+		{packages: []string{"execd/cmd/execd-init"}, ours: []string{"execd/process", "execd/supervisor"}, libraries: noLibraries},
+		{packages: []string{"execd/cmd/egress-init", "execd/cmd/task-executor-init"}, ours: []string{"execd/supervisor"}, libraries: noLibraries},
 		{packages: []string{"execd/eventlog"}},
 		{packages: []string{"execd/reap"}},
 		{packages: []string{"execd/command"}, ours: []string{"execd/eventlog", "execd/reap"}},
@@ -93,30 +98,28 @@ var theHouse = house{
 		{packages: []string{"execd/config"}, ours: []string{"execd/settings"}},
 		{packages: []string{"execd/freeze"}, ours: []string{}, libraries: []string{sysPackage}},
 		{packages: []string{"execd/probe"}, libraries: noLibraries},
-		{packages: []string{"execd/initd"}, ours: []string{"execd/config"}},
 		{packages: []string{"execd/api"}, ours: []string{
-			"gen/execd", "openapi", "openapi/serve", "runtime/sandboxhttp",
+			"gen/execd", "openapi/rules", "openapi/serve", "runtime/sandboxhttp",
 			"execd/code", "execd/command", "execd/eventlog", "execd/files", "execd/freeze", "execd/metrics", "execd/proxy", "execd/terminal", "execd/watch",
 		}},
-		{packages: []string{"execd/task"}, ours: []string{"runtime/sandboxhttp", "runtime/tasks", "execd/config", "execd/reap"}, libraries: []string{sysPackage, zerolog}},
-		{packages: []string{"execd/cmd/task-executor"}, ours: []string{"runtime/tasks", "execd/config", "execd/settings", "execd/task"}, libraries: []string{sysPackage, zerolog}},
+		{packages: []string{"execd/task"}, ours: []string{"runtime/sandboxhttp", "runtime/tasks", "execd/process", "execd/reap"}, libraries: []string{sysPackage, zerolog}},
+		{packages: []string{"execd/cmd/task-executor"}, ours: []string{"runtime/tasks", "execd/config", "execd/settings", "execd/supervisor", "execd/task"}, libraries: []string{zerolog}},
 		{packages: []string{"execd/app", "execd/cmd/execd"}, ours: []string{"gen/execd", "openapi/...", "runtime/...", "execd/..."}},
 
 		// Between the sandbox and the network.
-		{packages: []string{"execd/egress/policy", "execd/supervisor"}, libraries: noLibraries},
-		{packages: []string{"execd/cmd/egress-init", "execd/cmd/task-executor-init"}, ours: []string{"execd/supervisor"}, libraries: noLibraries},
+		{packages: []string{"execd/egress/policy"}, libraries: noLibraries},
 		{packages: []string{"execd/egress/decisions"}, ours: []string{"execd/egress/policy"}, libraries: noLibraries},
-		{packages: []string{"execd/egress/config"}, ours: []string{"execd/egress/policy", "execd/settings"}, libraries: noLibraries},
+		{packages: []string{"execd/egress/config"}, ours: []string{"execd/egress/policy", "execd/settings", "execd/supervisor"}, libraries: noLibraries},
 		{packages: []string{"execd/egress/wall"}, ours: []string{"execd/egress/policy"}, libraries: append([]string{sysPackage}, netfilter...)},
 		{packages: []string{"execd/egress/dnsproxy"}, ours: []string{"execd/egress/policy"}, libraries: []string{dns, zerolog}},
 		{packages: []string{"execd/egress/guard"}, ours: []string{
 			"execd/egress/decisions", "execd/egress/policy", "execd/egress/wall",
 		}, libraries: []string{zerolog}},
 		{packages: []string{"execd/egress/api"}, ours: []string{
-			"gen/egress", "openapi", "openapi/serve", "execd/egress/decisions", "execd/egress/guard", "execd/egress/policy",
+			"gen/egress", "openapi/rules", "openapi/serve", "execd/egress/decisions", "execd/egress/guard", "execd/egress/policy",
 		}},
 		{packages: []string{"execd/egress/app", "execd/cmd/egress"}, ours: []string{
-			"gen/egress", "openapi/...", "execd/config", "execd/egress/...",
+			"gen/egress", "openapi/...", "execd/config", "execd/supervisor", "execd/egress/...",
 		}},
 
 		// Adapters to the outside world, and what they are tested with.
@@ -146,7 +149,7 @@ var theHouse = house{
 		}},
 		// What holds for every backend: no adapter, and of the server what it is configured with and starts.
 		{packages: []string{"e2e/lives"}, tests: true, ours: []string{
-			"gen/...", "openapi", "openapi/conform", "openapi/serve/servetest",
+			"gen/...", "openapi/conform", "openapi/document", "openapi/serve/servetest",
 			"server/api", "server/app", "server/config", "server/lifecycle", "test/program",
 		}},
 		// The same on a cluster, which is looked at as its administrators do.
@@ -155,7 +158,7 @@ var theHouse = house{
 		}},
 		{packages: []string{"e2e/coverage"}, tests: true},
 		{packages: []string{"e2e/cells"}, tests: true, ours: []string{
-			"gen/...", "openapi", "openapi/conform", "execd/app", "execd/config", "server/api", "server/app", "server/config",
+			"gen/...", "openapi/conform", "openapi/document", "execd/app", "execd/config", "server/api", "server/app", "server/config",
 		}},
 		// A kernel is the floor of execd's cells, and a Deployment that of a Pool.
 		{packages: []string{"bench"}, tests: true, ours: []string{
@@ -167,6 +170,12 @@ var theHouse = house{
 	},
 
 	walls: []wall{
+		{
+			packages:  []string{"server/...", "execd/..."},
+			ours:      []string{"openapi/document"},
+			libraries: []string{kinOpenAPI},
+			why:       "services go by openapi/rules: reading a whole contract would be most of execd's start",
+		},
 		{
 			packages:  []string{"execd/..."},
 			ours:      []string{"server/...", "gen/lifecycle", "runtime/docker"},
@@ -181,7 +190,7 @@ var theHouse = house{
 		{
 			packages: []string{
 				"server/lifecycle", "server/host", "server/cluster", "server/store", "server/config", "server/audit", "server/proxy", "runtime/...",
-				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/settings", "execd/config", "execd/initd",
+				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/settings", "execd/config", "execd/process",
 				"execd/freeze", "execd/terminal", "execd/watch", "execd/probe", "execd/task", "execd/supervisor", "execd/egress/policy", "execd/egress/wall", "execd/egress/dnsproxy",
 				"execd/egress/decisions", "execd/egress/guard", "execd/egress/config",
 			},

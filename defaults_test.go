@@ -20,7 +20,7 @@ import (
 	execd "sandbox.internal/execd/config"
 	egress "sandbox.internal/execd/egress/config"
 	"sandbox.internal/execd/files"
-	"sandbox.internal/openapi"
+	"sandbox.internal/openapi/document"
 	"sandbox.internal/server/config"
 )
 
@@ -71,7 +71,7 @@ func testContractDefaults(t *testing.T) {
 		"lifecycle listSandboxes pageSize": constant(t, "server/api/convert.go", "defaultPageSize"),
 	}
 	for name, load := range map[string]func() (*openapi3.T, error){
-		"lifecycle": openapi.LoadLifecycle, "execd": openapi.LoadExecd, "egress": openapi.LoadEgress,
+		"lifecycle": document.LoadLifecycle, "execd": document.LoadExecd, "egress": document.LoadEgress,
 	} {
 		document, err := load()
 		if err != nil {

@@ -43,7 +43,7 @@ func TestLifeOnOneMachine(t *testing.T) {
 		}
 	}
 	inside := s.Enter(t, id)
-	inside.Want(t, "cat /proc/1/comm; tr '\\0' ' ' </proc/1/cmdline | grep -c 'sleep 1000'", "execd\n1\n")
+	inside.Want(t, "cat /proc/1/comm; tr '\\0' ' ' </proc/1/cmdline | grep -c 'sleep 1000'", "execd-init\n1\n")
 
 	s.Act(t, http.MethodPost, id+"/pause", http.StatusAccepted)
 	if got := s.Get(t, id).Status.State; got != "Paused" {

@@ -38,8 +38,9 @@ func onDocker(containers *docker.Engine) lives.Backend {
 	return lives.Backend{
 		Images: lives.Images{Busybox: busyboxImage, Base: baseImage},
 		Settings: func(*testing.T, string) string {
-			// The go command repeats the result that it remembers until a file that a test looked at has changed; the image is made of this one.
+			// The go command repeats the result that it remembers until a file that a test looked at has changed; the image is made of these.
 			_, _ = os.Stat("../bin/execd")
+			_, _ = os.Stat("../bin/execd-init")
 			return runtimeSettings()
 		},
 		Leftovers: func(t *testing.T, instance, id string) []string {

@@ -42,7 +42,9 @@ func generators(t *testing.T) []generator {
 		if config != "" {
 			read(config)
 		} else {
-			read(filepath.Join(tool, "main.go"))
+			for _, source := range []string{filepath.Join(tool, "main.go"), "openapi/document/rules.go", "openapi/rules/rules.go", "openapi/rules/check.go"} {
+				read(source)
+			}
 		}
 		read(contract)
 		all = append(all, generator{strings.Fields(command), output})

@@ -3,12 +3,12 @@ package openapi_test
 import (
 	"testing"
 
-	"sandbox.internal/openapi"
+	parsed "sandbox.internal/openapi/document"
 )
 
 // TestEveryOperationWithAKeyIsRateLimited: the limits are those of keys.
 func TestEveryOperationWithAKeyIsRateLimited(t *testing.T) {
-	doc, err := openapi.LoadLifecycle()
+	doc, err := parsed.LoadLifecycle()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 
-	"sandbox.internal/openapi"
+	parsed "sandbox.internal/openapi/document"
 )
 
 // document is what one of the documents that the project fulfils says in its tables. Lists are written as words with spaces between them.
@@ -54,15 +54,15 @@ type contract struct {
 
 func contracts(t *testing.T) []contract {
 	t.Helper()
-	lifecycle, err := openapi.LoadLifecycle()
+	lifecycle, err := parsed.LoadLifecycle()
 	if err != nil {
 		t.Fatal(err)
 	}
-	execd, err := openapi.LoadExecd()
+	execd, err := parsed.LoadExecd()
 	if err != nil {
 		t.Fatal(err)
 	}
-	egress, err := openapi.LoadEgress()
+	egress, err := parsed.LoadEgress()
 	if err != nil {
 		t.Fatal(err)
 	}

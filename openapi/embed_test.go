@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"sandbox.internal/openapi"
+	parsed "sandbox.internal/openapi/document"
 )
 
 func TestEmbeddedContractsAreTheFiles(t *testing.T) {
@@ -30,12 +31,12 @@ func TestEmbeddedContractsAreTheFiles(t *testing.T) {
 }
 
 func TestLoadedContractsAreTheCallersOwn(t *testing.T) {
-	first, err := openapi.LoadLifecycle()
+	first, err := parsed.LoadLifecycle()
 	if err != nil {
 		t.Fatal(err)
 	}
 	first.Info.Title = "changed"
-	second, err := openapi.LoadLifecycle()
+	second, err := parsed.LoadLifecycle()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,7 @@
 # Builds the images sandbox/NAME:dev. Usage: scripts/images.sh [NAME...], of execd, egress, task-executor, busybox, base, server, controller,
 # ingress, python and code-interpreter; by default the first five.
 #
-# execd holds the program that is put into every sandbox, egress the sidecar that stands beside one, task-executor what runs tasks in a
+# execd holds the programs that are put into every sandbox, egress the sidecar that stands beside one, task-executor what runs tasks in a
 # pod. busybox and base are small images to make sandboxes from: built from deploy/*.Dockerfile, or, where no registry can be reached, from
 # Debian packages. code-interpreter is base with Jupyter and its kernels; it takes minutes, so it is built only when asked for, as
 # `make test` does.
@@ -43,9 +43,9 @@ import() {
 }
 
 build_execd() {
-	[[ -x bin/execd ]] || die "bin/execd is missing: make build"
+	[[ -x bin/execd && -x bin/execd-init ]] || die "bin/execd or bin/execd-init is missing: make build"
 	mkdir -p "$work/execd/opt/sandbox"
-	install -m 0755 bin/execd "$work/execd/opt/sandbox/execd"
+	install -m 0755 bin/execd bin/execd-init "$work/execd/opt/sandbox/"
 	pack "$work/execd" | import execd "$1" 'ENTRYPOINT ["/opt/sandbox/execd"]'
 }
 
@@ -197,7 +197,7 @@ docker version >/dev/null 2>&1 || die "no Docker Engine at $host: make engine"
 [[ $# -gt 0 ]] || set -- execd egress task-executor busybox base
 for name; do
 	case $name in
-	execd) build execd bin/execd <(declare -f build_execd pack import) ;;
+	execd) build execd bin/execd bin/execd-init <(declare -f build_execd pack import) ;;
 	egress) build egress bin/egress bin/egress-init <(declare -f build_egress pack import) ;;
 	task-executor) build task-executor bin/task-executor bin/task-executor-init <(declare -f build_task-executor pack import) ;;
 	server | controller | ingress)

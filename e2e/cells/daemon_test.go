@@ -10,11 +10,11 @@ import (
 	"testing"
 
 	gen "sandbox.internal/gen/execd"
-	"sandbox.internal/openapi"
 	"sandbox.internal/openapi/conform"
+	"sandbox.internal/openapi/document"
 )
 
-var execdContract = sync.OnceValues(openapi.LoadExecd)
+var execdContract = sync.OnceValues(document.LoadExecd)
 
 // daemon is an execd, and a client of it whose every answer is held to the contract.
 type daemon struct {

@@ -88,8 +88,9 @@ func remove(t *testing.T, client *lifecycle.ClientWithResponses, id string) {
 func startService(t *testing.T) *lifecycle.ClientWithResponses {
 	t.Helper()
 	const key = "the-key-of-the-administrator-of-these-tests"
-	// The go command repeats the result that it remembers until a file that a test looked at has changed; the image is made of this one.
+	// The go command repeats the result that it remembers until a file that a test looked at has changed; the image is made of these.
 	_, _ = os.Stat("../../bin/execd")
+	_, _ = os.Stat("../../bin/execd-init")
 	folder := t.TempDir()
 	file := filepath.Join(folder, "sandbox.toml")
 	must(t, os.WriteFile(file, fmt.Appendf(nil,

@@ -147,7 +147,7 @@ func testEventsBeginAnewAfterKills(t *testing.T, b lives.Backend) {
 // settings makes a namespace, in which no controller works, and chooses it with the rights that the chart gives the service. The time that sandboxes have to become usable is short enough for tests to wait for its end.
 func settings(provision time.Duration) func(*testing.T, string) string {
 	return func(t *testing.T, instance string) string {
-		seen("execd", "egress", "task-executor")
+		seen("execd", "execd-init", "egress", "egress-init", "task-executor", "task-executor-init")
 		space(t, instance)
 		kubeconfig := accounts(t, instance).Server
 		return fmt.Sprintf("[runtime]\ntype = \"kubernetes\"\nexecd_image = %q\n[kubernetes]\nkubeconfig_path = %q\nnamespace = %q\nprovision_timeout = %d\n",

@@ -18,8 +18,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/gen/lifecycle"
-	"sandbox.internal/openapi"
 	"sandbox.internal/openapi/conform"
+	"sandbox.internal/openapi/document"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/app"
 	"sandbox.internal/server/config"
@@ -39,8 +39,8 @@ const (
 
 var (
 	// LifecycleContract and ExecdContract load the contracts that answers are held to, once.
-	LifecycleContract = sync.OnceValues(openapi.LoadLifecycle)
-	ExecdContract     = sync.OnceValues(openapi.LoadExecd)
+	LifecycleContract = sync.OnceValues(document.LoadLifecycle)
+	ExecdContract     = sync.OnceValues(document.LoadExecd)
 )
 
 // Plan is how a service of a test differs from the usual one.

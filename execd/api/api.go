@@ -23,7 +23,7 @@ import (
 	"sandbox.internal/execd/terminal"
 	"sandbox.internal/execd/watch"
 	gen "sandbox.internal/gen/execd"
-	"sandbox.internal/openapi"
+	"sandbox.internal/openapi/rules"
 	"sandbox.internal/openapi/serve"
 )
 
@@ -56,12 +56,12 @@ type Options struct {
 
 // New returns the HTTP server of execd.
 func New(options Options) (*serve.Server, error) {
-	document, err := openapi.LoadExecdSlim()
+	contract, err := rules.Execd()
 	if err != nil {
 		return nil, err
 	}
 	server, err := serve.New(serve.Options{
-		Document:     document,
+		Rules:        contract,
 		Logger:       options.Logger,
 		Authenticate: serve.HeaderSecret(tokenHeader, options.Token),
 		MaxJSONBody:  maxJSONBody,

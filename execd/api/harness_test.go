@@ -21,17 +21,18 @@ import (
 
 	"sandbox.internal/execd/app"
 	"sandbox.internal/execd/config"
+	"sandbox.internal/execd/process"
 	"sandbox.internal/execd/shell"
 	gen "sandbox.internal/gen/execd"
-	"sandbox.internal/openapi"
 	"sandbox.internal/openapi/conform"
+	"sandbox.internal/openapi/document"
 )
 
 // deadline bounds whatever a test waits for.
 const deadline = 30 * time.Second
 
 // contract is the document that every answer is held to; nobody changes it.
-var contract = sync.OnceValues(openapi.LoadExecd)
+var contract = sync.OnceValues(document.LoadExecd)
 
 // TestMain lets the test binary stand in for execd where a test needs the daemon, or its shell, in a process of its own.
 func TestMain(m *testing.M) {
@@ -167,7 +168,7 @@ func runChild() int {
 		err = syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: setup.Descriptors, Max: setup.Descriptors})
 	}
 	if err == nil && setup.Alone {
-		app.ReserveThreads(runtime.GOMAXPROCS(0), 64)
+		process.ReserveThreads(runtime.GOMAXPROCS(0), 64)
 		err = unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: 1, Max: 1})
 	}
 	if err == nil {

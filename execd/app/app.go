@@ -19,9 +19,9 @@ import (
 	"sandbox.internal/execd/config"
 	"sandbox.internal/execd/files"
 	"sandbox.internal/execd/freeze"
-	"sandbox.internal/execd/initd"
 	"sandbox.internal/execd/metrics"
 	"sandbox.internal/execd/reap"
+	"sandbox.internal/execd/supervisor"
 	"sandbox.internal/execd/terminal"
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/runtime/jupyter"
@@ -153,23 +153,23 @@ func (a *App) Run(ctx context.Context) error {
 	return err
 }
 
-// listen returns the socket that init listens with, or one of its own where there is no init.
+// listen returns the socket that execd-init listens with, or one of its own where there is none.
 func listen(settings config.Settings) (net.Listener, error) {
-	handed, err := initd.Handed(initd.ListenerVariable)
+	inherited, err := supervisor.Listener(supervisor.PrefixExecd)
 	if err != nil {
 		return nil, err
 	}
-	if handed == nil {
+	if inherited == nil {
 		listener, err := net.Listen("tcp", settings.Addr())
 		if err != nil {
 			return nil, fmt.Errorf("listen: %w", err)
 		}
 		return listener, nil
 	}
-	defer handed.Close() // the listener has a copy
-	listener, err := net.FileListener(handed)
+	defer inherited.Close() // the listener has a copy
+	listener, err := net.FileListener(inherited)
 	if err != nil {
-		return nil, fmt.Errorf("environment variable %s: %w", initd.ListenerVariable, err)
+		return nil, fmt.Errorf("environment variable %s: %w", inherited.Name(), err)
 	}
 	return listener, nil
 }
@@ -196,11 +196,11 @@ func environ() []string {
 	return slices.DeleteFunc(os.Environ(), func(variable string) bool { return strings.HasPrefix(variable, "JUPYTER_TOKEN=") })
 }
 
-// newFreezer returns what stops the sandbox's processes. Under an init they are the init's descendants, orphans included, and the init
-// keeps who is stopped; a daemon on its own knows only its own.
+// newFreezer returns what stops the sandbox's processes. Under execd-init they are its descendants, orphans included, and it keeps which
+// are stopped; a daemon on its own stops its own descendants.
 func newFreezer() (*freeze.Freezer, error) {
 	var options freeze.Options
-	state, err := initd.Handed(initd.StateVariable)
+	state, err := supervisor.State(supervisor.PrefixExecd)
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +211,7 @@ func newFreezer() (*freeze.Freezer, error) {
 	}
 	freezer, err := freeze.New(options)
 	if err != nil {
-		return nil, fmt.Errorf("environment variable %s: %w", initd.StateVariable, err)
+		return nil, fmt.Errorf("the state of the freezer: %w", err)
 	}
 	return freezer, nil
 }

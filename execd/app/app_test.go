@@ -23,7 +23,7 @@ import (
 	"sandbox.internal/execd/app"
 	"sandbox.internal/execd/config"
 	gen "sandbox.internal/gen/execd"
-	"sandbox.internal/openapi"
+	"sandbox.internal/openapi/document"
 	"sandbox.internal/openapi/serve/servetest"
 )
 
@@ -117,7 +117,7 @@ func (d *daemon) get(t *testing.T, path, token string) (int, string) {
 
 func TestEveryOperationButPingNeedsTheToken(t *testing.T) {
 	t.Parallel()
-	doc, err := openapi.LoadExecd()
+	doc, err := document.LoadExecd()
 	must(t, err)
 	d := start(t, config.Settings{AccessToken: token})
 	servetest.EveryOperationNeedsKey(t, doc, d.url, "ping")

@@ -7,14 +7,10 @@ import (
 	"io"
 	"net"
 	"strconv"
-	"strings"
 	"time"
 
 	"sandbox.internal/execd/settings"
 )
-
-// envPrefix begins the name of every environment variable that belongs to execd alone.
-const envPrefix = "EXECD_"
 
 // Settings are the effective settings of one daemon.
 type Settings struct {
@@ -48,16 +44,4 @@ func (s Settings) Addr() string {
 // For -h and --help it writes the table of settings to usage and returns flag.ErrHelp.
 func Parse(args []string, getenv func(string) string, usage io.Writer) (Settings, error) {
 	return settings.Parse(table, args, getenv, usage)
-}
-
-// SandboxEnv returns the environment without the variables that belong to execd, in the same order. Processes of the
-// sandbox's user get this one, so that neither the access token nor our settings leak into them.
-func SandboxEnv(environ []string) []string {
-	kept := make([]string, 0, len(environ))
-	for _, entry := range environ {
-		if !strings.HasPrefix(entry, envPrefix) {
-			kept = append(kept, entry)
-		}
-	}
-	return kept
 }

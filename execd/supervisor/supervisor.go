@@ -1,156 +1,205 @@
-// Package supervisor is what the first process of a sidecar's container does: it keeps the container alive, starts the sidecar's program
-// again when it dies, and reaps. It imports next to nothing, because it must not fail and there is one beside every sandbox.
+// Package supervisor is the first process of our containers. It keeps one program running: the daemon of a sandbox, the guard of an
+// egress sidecar, the executor of tasks. In a sandbox it runs the entrypoint beside it, and ends with the entrypoint's status. It forwards
+// signals, and reaps every child, orphans included. It imports next to nothing, because it must not fail and there is one in every sandbox.
+//
+// One goroutine does everything: it signals processes and reaps them, so a signal never reaches a process id that the kernel has given to
+// another process meanwhile.
 package supervisor
 
 import (
 	"errors"
 	"os"
-	"os/signal"
-	"strconv"
+	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/execd/process"
 )
 
 const (
-	longestPause = time.Second
-	// settled is how long a program lives whose end is no reason to wait before the next start.
-	settled = 10 * time.Second
-
-	prSetChildSubreaper = 36 // prctl(2)
+	exitFailure = 1
+	exitUsage   = 2
 )
 
-// Options say what Run starts.
+// What Options.Prefix is for our programs.
+const (
+	PrefixExecd        = "EXECD"
+	PrefixEgress       = "EGRESS"
+	PrefixTaskExecutor = "TASK_EXECUTOR"
+)
+
+// Options say what Run starts. Everything gets the standard output and error of this process, and its environment.
 type Options struct {
-	// Name is the name of this program, for what it says.
+	// Name is the name of this program, for its messages, which go to the standard error.
 	Name string
-	// Program is the command line of the program; its first word is a path.
+	// Program is the command line of the program that is kept running; its first word is a path. It leads a session of its own.
 	Program []string
-	// EnvReady is the variable that tells the program the descriptor to which it writes one byte when it works.
-	EnvReady string
-	// EnvRestarts is the variable that tells the program how often it had to be started again.
-	EnvRestarts string
-	// Meanwhile says what does not happen while the program is not there.
+	// Prefix begins the names of the environment variables that the program gets from Run, each the number of an open file or a count:
+	//
+	//	PREFIX_READY_FD     the program writes one byte to it once it works, and closes it; no process that it starts before may have it
+	//	PREFIX_RESTARTS     how often the program was started before
+	//	PREFIX_LISTENER_FD  Listener
+	//	PREFIX_STATE_FD     State
+	//
+	// Variables of these names that Run finds in the environment are not passed on.
+	Prefix string
+	// Listener, if not nil, is a socket that listens already. Every start of the program gets it. So no other process of the sandbox can take
+	// its port: not before the program runs, and not while it is started again, when connections wait for it.
+	Listener *os.File
+	// State, if not nil, is a file for what one run of the program leaves to the next.
+	State *os.File
+	// LongestPause bounds the pause before the program is started again. There is none at first, then 100 ms, doubling each time.
+	LongestPause time.Duration
+	// Meanwhile says what holds while the program does not run, for messages; it may be empty.
 	Meanwhile string
+
+	// Entrypoint, if not empty, is the command line that the container is for; its first word is looked up in PATH. It gets the standard
+	// input, and the environment without the variables of execd (see [process.Environment]).
+	Entrypoint []string
+	// AwaitReady starts the entrypoint only when the program works.
+	AwaitReady bool
+	// Grace is how long the program may take to stop once the entrypoint has ended.
+	Grace time.Duration
 }
 
-// Run starts the program, again and again, until it is told to end by SIGTERM, SIGINT or SIGHUP, which it passes on; it returns the
-// status for the container. When the program ends before it ever worked, Run returns its status: a sidecar that cannot work is seen at
-// once.
+// Run starts the program, again and again, and returns the status for the container.
 //
-// Processes that the program leaves behind become children of this one, which waits for them but does not end them. Run waits for all
-// children of the process: nothing else in it may wait for one.
+// With an entrypoint it returns when the entrypoint has ended and the program was stopped: the entrypoint's exit code, 128+N when signal N
+// ended it, 127 when it does not exist, 126 when it cannot be executed. Signals go to the entrypoint; one that arrives before the
+// entrypoint runs is kept and then forwarded. Without an entrypoint Run returns when the program ends after SIGTERM, SIGINT or SIGHUP, which
+// are passed on to it.
+//
+// A program that ends before it has ever worked, though that is awaited or there is no entrypoint, ends the container with its status: what
+// cannot work is seen at once.
+//
+// Run takes over the signals of this process and waits for all its children: nothing else in the process may call signal.Notify or wait
+// for a child.
 func Run(o Options) int {
 	if len(o.Program) == 0 {
 		o.say("usage: " + o.Name + " PROGRAM [ARGUMENT...]")
-		return 2
+		return exitUsage
 	}
-	s := &supervisor{Options: o, signals: make(chan os.Signal, 16), children: make(chan os.Signal, 1)}
-	signal.Notify(s.signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
-	signal.Notify(s.children, syscall.SIGCHLD)
-	defer signal.Stop(s.signals)
-	defer signal.Stop(s.children)
-	// Process 1 gets the orphans of its namespace anyway; in a namespace that containers share they come here only by asking.
-	if _, _, errno := syscall.RawSyscall(syscall.SYS_PRCTL, prSetChildSubreaper, 1, 0); errno != 0 {
-		o.say("orphaned processes will not come here: " + errno.Error())
+	sandbox := len(o.Entrypoint) > 0
+	terminal := sandbox && releaseTerminal(os.Stdin)
+	s := &supervisor{Options: o, signals: notify(sandbox)}
+	defer s.signals.stop()
+	// Process 1 gets the orphans of its namespace anyway; under another first process they come here only by asking.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		o.say("orphaned processes will not be reaped: " + err.Error())
 	}
-	everReady := false
-	pause := time.Duration(0)
-	for restarts := 0; ; restarts++ {
-		began := time.Now()
-		status, ready, stopped := s.once(restarts)
-		everReady = everReady || ready
-		if stopped || !everReady {
-			return status
+	s.program.pauses.longest = o.LongestPause
+	started := s.startProgram()
+	switch {
+	case !sandbox && !started:
+		return exitFailure
+	case sandbox:
+		if o.AwaitReady && !(started && s.awaitReady()) {
+			return s.programFailed()
 		}
-		if time.Since(began) > settled {
-			pause = 0
+		if err := s.startEntrypoint(terminal); err != nil {
+			o.say("cannot start the entrypoint \"" + o.Entrypoint[0] + "\": " + err.Error())
+			s.stopProgram()
+			return process.StartFailure(err)
 		}
-		o.say("the program has ended with status " + strconv.Itoa(status) + "; it is started again, and " + o.Meanwhile + " until then")
-		if !s.sleep(pause) {
-			return 0
-		}
-		pause = min(longestPause, 2*pause+50*time.Millisecond)
 	}
+	return s.loop()
 }
 
 type supervisor struct {
 	Options
-	signals  chan os.Signal
-	children chan os.Signal // one element stands for any number of children that ended
+	signals    signals
+	program    program
+	stopping   bool               // without an entrypoint: the program was told to end
+	entrypoint int                // process id; 0 once it was reaped
+	status     syscall.WaitStatus // of the entrypoint, once it was reaped
 }
 
-// once runs the program to its end. It returns its exit status, whether it said that it works, and whether it was told to stop.
-func (s *supervisor) once(restarts int) (status int, ready, stopped bool) {
-	reader, writer, err := os.Pipe()
-	if err != nil {
-		s.say(err.Error())
-		return 1, false, false
-	}
-	defer reader.Close()
-	pid, err := syscall.ForkExec(s.Program[0], s.Program, &syscall.ProcAttr{
-		Env:   append(os.Environ(), s.EnvReady+"=3", s.EnvRestarts+"="+strconv.Itoa(restarts)),
-		Files: []uintptr{0, 1, 2, writer.Fd()},
-	})
-	writer.Close()
-	if err != nil {
-		s.say("start " + s.Program[0] + ": " + err.Error())
-		return 1, false, false
-	}
-	works := make(chan bool, 1)
-	go func() {
-		n, _ := reader.Read(make([]byte, 1))
-		works <- n == 1
-	}()
+// loop runs until the container is to end, and returns its status.
+func (s *supervisor) loop() int {
+	sandbox := s.entrypoint != 0
 	for {
 		select {
-		case sig := <-s.signals:
-			stopped = true
-			// It has not been waited for, so the number is still its own.
-			_ = syscall.Kill(pid, sig.(syscall.Signal))
-		case <-s.children:
-			if ended, waited := reap(pid); ended {
-				return exitStatus(waited), <-works, stopped
+		case sig := <-s.signals.forward:
+			switch {
+			case sandbox:
+				s.signal(s.entrypoint, sig.(syscall.Signal))
+			case s.program.pid == 0:
+				return 0
+			default:
+				s.stopping = true
+				s.signal(s.program.pid, sig.(syscall.Signal))
 			}
+		case <-s.signals.children:
+			ended := s.reap()
+			switch {
+			case sandbox && s.entrypoint == 0:
+				s.stopProgram()
+				return process.ExitCode(s.status)
+			case ended && !sandbox && (s.stopping || !s.program.worked):
+				return process.ExitCode(s.program.status)
+			case ended:
+				s.scheduleProgram()
+			}
+		case <-s.program.restart:
+			s.startProgram()
 		}
 	}
 }
 
-// sleep reports false when this process is told to stop meanwhile.
-func (s *supervisor) sleep(pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	for {
-		select {
-		case <-timer.C:
-			return true
-		case <-s.children:
-			reap(0)
-		case <-s.signals:
-			return false
+// startEntrypoint starts the entrypoint as the leader of a new session, with the terminal as the controlling one if there is a terminal,
+// so that a shell has job control. [process.StartFailure] turns its error into an exit code.
+func (s *supervisor) startEntrypoint(terminal bool) error {
+	if s.Entrypoint[0] == "" {
+		s.say("the entrypoint is empty")
+		return syscall.ENOENT
+	}
+	env := os.Environ()
+	path, err := process.LookPath(s.Entrypoint[0], env)
+	if err != nil {
+		return err
+	}
+	s.entrypoint, err = syscall.ForkExec(path, s.Entrypoint, &syscall.ProcAttr{
+		Env:   process.Environment(env),
+		Files: []uintptr{os.Stdin.Fd(), os.Stdout.Fd(), os.Stderr.Fd()},
+		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: terminal},
+	})
+	if errors.Is(err, syscall.ENOENT) {
+		if _, missing := os.Stat(path); missing == nil {
+			s.say(path + " exists, but the interpreter or loader that it names does not")
 		}
 	}
+	return err
 }
 
-// reap waits for every child that has ended, and reports whether pid was among them.
-func reap(pid int) (ended bool, status syscall.WaitStatus) {
+// reap collects every child that has ended and reports whether the program was among them. It takes all of them before anything follows
+// from the result, because several deaths may share one SIGCHLD.
+func (s *supervisor) reap() (programEnded bool) {
 	for {
-		var one syscall.WaitStatus
-		child, err := syscall.Wait4(-1, &one, syscall.WNOHANG, nil)
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
 		switch {
 		case errors.Is(err, syscall.EINTR):
-		case err != nil || child <= 0: // no child at all, or none that has ended
-			return ended, status
-		case child == pid:
-			ended, status = true, one
+		case err != nil || pid <= 0: // no child at all, or none that has ended
+			return programEnded
+		case pid == s.entrypoint:
+			s.entrypoint, s.status = 0, status
+		case pid == s.program.pid:
+			s.programEnded(status)
+			programEnded = true
 		}
 	}
 }
 
-func exitStatus(status syscall.WaitStatus) int {
-	if status.Signaled() {
-		return 128 + int(status.Signal())
+// signal sends to a child that was not reaped yet, so the id is still its own.
+func (s *supervisor) signal(pid int, sig syscall.Signal) {
+	if err := syscall.Kill(pid, sig); err != nil {
+		s.say("signal " + unix.SignalName(sig) + " not delivered: " + err.Error())
 	}
-	return status.ExitStatus()
 }
 
-func (o Options) say(text string) { os.Stderr.WriteString(o.Name + ": " + text + "\n") }
+func (o Options) say(text string) {
+	// With its own reader gone there is no other place for a message.
+	_, _ = os.Stderr.WriteString(o.Name + ": " + strings.TrimSpace(text) + "\n")
+}

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/execd/config"
+	"sandbox.internal/execd/process"
 	"sandbox.internal/runtime/tasks"
 )
 
@@ -62,7 +62,7 @@ func enter(args []string) error {
 		return err
 	}
 	task := record.Task
-	host, err := look(process{PID: pid, Start: start})
+	host, err := look(processID{PID: pid, Start: start})
 	if err != nil {
 		return fmt.Errorf("look at the main container: %w", err)
 	}
@@ -89,7 +89,7 @@ type house struct {
 	credentials credentials
 }
 
-func look(main process) (*house, error) {
+func look(main processID) (*house, error) {
 	h := &house{}
 	dir, err := os.Open(procPath(main.PID, ""))
 	if err != nil {
@@ -224,7 +224,7 @@ func environment(base []string, own []tasks.EnvVar) []string {
 		}
 		values[name] = value
 	}
-	for _, entry := range config.SandboxEnv(base) {
+	for _, entry := range process.Environment(base) {
 		if name, value, ok := strings.Cut(entry, "="); ok && name != "" {
 			set(name, value)
 		}

@@ -313,7 +313,7 @@ func (e *Executor) bury(t *entry, s snapshot) {
 }
 
 // killAndAwait ends a process that is not our child.
-func killAndAwait(p process) error {
+func killAndAwait(p processID) error {
 	pidfd, err := p.open()
 	if errors.Is(err, errGone) {
 		return nil

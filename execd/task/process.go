@@ -15,8 +15,8 @@ import (
 // errGone: the process has ended.
 var errGone = errors.New("the process has ended")
 
-// process names a process for good. Its number alone may be another one's by now.
-type process struct {
+// processID names a process for good. Its number alone may be another one's by now.
+type processID struct {
 	PID   int    `json:"pid"`
 	Start uint64 `json:"start"` // clock ticks after boot
 }
@@ -60,13 +60,13 @@ func parseStat(data []byte) (stat, error) {
 }
 
 // identify returns the name for good of a process that runs.
-func identify(pid int) (process, error) {
+func identify(pid int) (processID, error) {
 	s, err := readStat(pid)
-	return process{PID: pid, Start: s.start}, err
+	return processID{PID: pid, Start: s.start}, err
 }
 
 // open returns a descriptor of the process, or errGone. The caller closes it.
-func (p process) open() (*os.File, error) {
+func (p processID) open() (*os.File, error) {
 	fd, err := unix.PidfdOpen(p.PID, unix.PIDFD_NONBLOCK)
 	if errors.Is(err, unix.ESRCH) {
 		return nil, errGone
@@ -159,16 +159,16 @@ func mountNamespace(pid int) (string, error) { return os.Readlink(procPath(pid, 
 // findMain returns the first process of the main container, or errNoMain: the oldest process that has the marker in its environment and
 // not our own files. The marker is demanded and nothing guessed, because a container that is just being made has processes, too, and
 // those still see the files of the node.
-func findMain(marker string) (process, error) {
+func findMain(marker string) (processID, error) {
 	own, err := mountNamespace(os.Getpid())
 	if err != nil {
-		return process{}, err
+		return processID{}, err
 	}
 	all, err := pids()
 	if err != nil {
-		return process{}, err
+		return processID{}, err
 	}
-	var found process
+	var found processID
 	for _, pid := range all {
 		namespace, err := mountNamespace(pid)
 		if err != nil || namespace == own {
@@ -182,10 +182,10 @@ func findMain(marker string) (process, error) {
 		if err != nil || !bytes.Contains(append([]byte{0}, environ...), []byte("\x00"+marker+"\x00")) {
 			continue
 		}
-		found = process{PID: pid, Start: s.start}
+		found = processID{PID: pid, Start: s.start}
 	}
 	if found.PID == 0 {
-		return process{}, fmt.Errorf("%w: no process of another container has %s in its environment", errNoMain, marker)
+		return processID{}, fmt.Errorf("%w: no process of another container has %s in its environment", errNoMain, marker)
 	}
 	return found, nil
 }
@@ -194,7 +194,7 @@ func findMain(marker string) (process, error) {
 var errNoMain = errors.New("the main container does not run")
 
 // killNamespace kills the processes of a mount namespace, adds them to killed, and reports whether there were any.
-func killNamespace(namespace string, killed map[process]bool) (found bool, err error) {
+func killNamespace(namespace string, killed map[processID]bool) (found bool, err error) {
 	all, err := pids()
 	if err != nil {
 		return false, err

@@ -46,11 +46,11 @@ type (
 		Task tasks.Task `json:"task"`
 	}
 	startedRecord struct {
-		Shim process   `json:"shim"`
+		Shim processID `json:"shim"`
 		At   time.Time `json:"at"`
 	}
 	runningRecord struct {
-		Process process   `json:"process"`
+		Process processID `json:"process"`
 		At      time.Time `json:"at"`
 	}
 	endRecord struct {

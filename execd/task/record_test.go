@@ -45,7 +45,7 @@ func TestFolder(t *testing.T) {
 	}
 	defer lock.Close()
 
-	started := startedRecord{Shim: process{PID: 7, Start: 1 << 60}, At: time.Now().UTC()}
+	started := startedRecord{Shim: processID{PID: 7, Start: 1 << 60}, At: time.Now().UTC()}
 	if err := write(string(f), startedFile, started); err != nil {
 		t.Fatal(err)
 	}

@@ -71,12 +71,12 @@ func (e *Executor) Reset() (tasks.ResetResult, error) {
 
 // killContainer kills all processes of the main container, and returns how many there were when they are gone. The runtime kills what has
 // hidden from us, as soon as the container's first process is dead.
-func killContainer(main process, deadline <-chan time.Time) (int, error) {
+func killContainer(main processID, deadline <-chan time.Time) (int, error) {
 	namespace, err := mountNamespace(main.PID)
 	if err != nil {
 		return 0, nil // it ends by itself
 	}
-	killed := make(map[process]bool)
+	killed := make(map[processID]bool)
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		found, err := killNamespace(namespace, killed)
 		if err != nil || !found {

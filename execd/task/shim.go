@@ -140,7 +140,7 @@ func (s *shim) run() error {
 }
 
 // attend runs the task's process to its end.
-func (s *shim) attend(main process, mainEnded <-chan struct{}) endRecord {
+func (s *shim) attend(main processID, mainEnded <-chan struct{}) endRecord {
 	entered, err := s.enter(main)
 	if err != nil {
 		return endRecord{Reason: tasks.ReasonStartFailed, Message: err.Error()}
@@ -183,7 +183,7 @@ func (s *shim) attend(main process, mainEnded <-chan struct{}) endRecord {
 }
 
 // enter starts the process that becomes the task's. The channel says once why it could not, or nothing.
-func (s *shim) enter(main process) (<-chan string, error) {
+func (s *shim) enter(main processID) (<-chan string, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err

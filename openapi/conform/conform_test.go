@@ -13,8 +13,8 @@ import (
 
 	"github.com/getkin/kin-openapi/openapi3"
 
-	"sandbox.internal/openapi"
 	"sandbox.internal/openapi/conform"
+	"sandbox.internal/openapi/document"
 )
 
 // recorder stands in for a test that is expected to fail.
@@ -89,41 +89,41 @@ func TestTransport(t *testing.T) {
 		answer answer
 		want   string // a part of the report; empty when the answer conforms
 	}{
-		{"a good body", openapi.LoadLifecycle, "POST", "/v1/sandboxes",
+		{"a good body", document.LoadLifecycle, "POST", "/v1/sandboxes",
 			answer{202, located, "{" + sandboxFields + "}"}, ""},
-		{"a good error", openapi.LoadLifecycle, "GET", "/v1/sandboxes/1",
+		{"a good error", document.LoadLifecycle, "GET", "/v1/sandboxes/1",
 			answer{404, asJSON, `{"code": "NOT_FOUND", "message": "no", "detail": "no"}`}, ""},
-		{"no body", openapi.LoadLifecycle, "DELETE", "/v1/sandboxes/1", answer{status: 204}, ""},
-		{"a good download", openapi.LoadExecd, "GET", "/files/download?path=a",
+		{"no body", document.LoadLifecycle, "DELETE", "/v1/sandboxes/1", answer{status: 204}, ""},
+		{"a good download", document.LoadExecd, "GET", "/files/download?path=a",
 			answer{206, octets("Content-Range", "bytes 0-2/9"), "abc"}, ""},
-		{"a good text with a version", openapi.LoadExecd, "GET", "/metrics",
+		{"a good text with a version", document.LoadExecd, "GET", "/metrics",
 			answer{200, map[string]string{"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}, "up 1\n"}, ""},
-		{"an empty object", openapi.LoadExecd, "DELETE", "/files?path=a", answer{200, asJSON, "{}"}, ""},
+		{"an empty object", document.LoadExecd, "DELETE", "/files?path=a", answer{200, asJSON, "{}"}, ""},
 
-		{"an undeclared status", openapi.LoadLifecycle, "GET", "/v1/sandboxes/1",
+		{"an undeclared status", document.LoadLifecycle, "GET", "/v1/sandboxes/1",
 			answer{418, asJSON, "{}"}, "getSandbox 418 (GET /v1/sandboxes/1): the contract does not declare this status"},
-		{"an undeclared content type", openapi.LoadLifecycle, "GET", "/health",
+		{"an undeclared content type", document.LoadLifecycle, "GET", "/health",
 			answer{200, map[string]string{"Content-Type": "text/html"}, "<p>"}, `no content of type "text/html"`},
-		{"no content type", openapi.LoadLifecycle, "GET", "/v1/sandboxes", answer{200, map[string]string{"Content-Type": ""}, ""},
+		{"no content type", document.LoadLifecycle, "GET", "/v1/sandboxes", answer{200, map[string]string{"Content-Type": ""}, ""},
 			`no content of type ""`},
-		{"a body where none is declared", openapi.LoadLifecycle, "POST", "/v1/sandboxes/1/pause",
+		{"a body where none is declared", document.LoadLifecycle, "POST", "/v1/sandboxes/1/pause",
 			answer{202, asJSON, "{}"}, "declares no body"},
-		{"a missing field", openapi.LoadLifecycle, "GET", "/health",
+		{"a missing field", document.LoadLifecycle, "GET", "/health",
 			answer{200, asJSON, "{}"}, `property "status" is missing`},
-		{"a missing header", openapi.LoadLifecycle, "POST", "/v1/sandboxes",
+		{"a missing header", document.LoadLifecycle, "POST", "/v1/sandboxes",
 			answer{202, asJSON, "{" + sandboxFields + "}"}, `response header "Location" missing`},
-		{"null for an array", openapi.LoadLifecycle, "GET", "/v1/sandboxes",
+		{"null for an array", document.LoadLifecycle, "GET", "/v1/sandboxes",
 			answer{200, asJSON, `{"items": null, ` + pagination + `}`}, "Value is not nullable"},
-		{"an undeclared field", openapi.LoadLifecycle, "GET", "/v1/sandboxes",
+		{"an undeclared field", document.LoadLifecycle, "GET", "/v1/sandboxes",
 			answer{200, asJSON, `{"items": [{"image": {"uri": "a"}, "updatedAt": "", ` + sandboxFields + `}], ` + pagination + `}`},
 			"body/items/0/updatedAt: the contract does not declare this field"},
-		{"a returned credential", openapi.LoadLifecycle, "GET", "/v1/sandboxes/1",
+		{"a returned credential", document.LoadLifecycle, "GET", "/v1/sandboxes/1",
 			answer{200, asJSON, `{"image": {"uri": "a", "auth": {"username": "u", "password": "p"}}, ` + sandboxFields + `}`},
 			"writeOnly"},
-		{"no JSON", openapi.LoadLifecycle, "GET", "/health", answer{200, asJSON, "{"}, "failed to decode response body"},
-		{"a partial download without its range", openapi.LoadExecd, "GET", "/files/download?path=a",
+		{"no JSON", document.LoadLifecycle, "GET", "/health", answer{200, asJSON, "{"}, "failed to decode response body"},
+		{"a partial download without its range", document.LoadExecd, "GET", "/files/download?path=a",
 			answer{206, octets(), "abc"}, `response header "Content-Range" missing`},
-		{"a path that the contract lacks", openapi.LoadExecd, "GET", "/nowhere",
+		{"a path that the contract lacks", document.LoadExecd, "GET", "/nowhere",
 			answer{status: 404}, "GET /nowhere is not in the contract"},
 	}
 	for _, test := range tests {
@@ -167,7 +167,7 @@ func TestTransportLeavesAStreamFlowing(t *testing.T) {
 		_, _ = io.WriteString(w, "data: last\n\n")
 	}))
 	defer server.Close()
-	client := http.Client{Transport: conform.New(load(t, openapi.LoadExecd), nil, t)}
+	client := http.Client{Transport: conform.New(load(t, document.LoadExecd), nil, t)}
 	resp, err := client.Post(server.URL+"/command", "application/json", strings.NewReader("{}"))
 	if err != nil {
 		t.Fatal(err)
@@ -190,7 +190,7 @@ func TestTransportHandsOnABrokenAnswer(t *testing.T) {
 		_, _ = io.WriteString(w, "{")
 	}))
 	defer server.Close()
-	client := http.Client{Transport: conform.New(load(t, openapi.LoadLifecycle), nil, t)}
+	client := http.Client{Transport: conform.New(load(t, document.LoadLifecycle), nil, t)}
 	resp, err := client.Get(server.URL + "/health")
 	if err == nil {
 		resp.Body.Close()
@@ -202,7 +202,7 @@ func TestTransportLetsOutsidePathsPass(t *testing.T) {
 	server := httptest.NewServer(answer{418, nil, "tea"})
 	defer server.Close()
 	var report recorder
-	client := http.Client{Transport: conform.New(load(t, openapi.LoadExecd), nil, &report, "/proxy/", "/docs")}
+	client := http.Client{Transport: conform.New(load(t, document.LoadExecd), nil, &report, "/proxy/", "/docs")}
 	get := func(path string) {
 		resp, err := client.Get(server.URL + path)
 		if err != nil {
@@ -225,7 +225,7 @@ func TestTransportLetsOutsidePathsPass(t *testing.T) {
 func TestSeen(t *testing.T) {
 	server := httptest.NewServer(answer{404, asJSON, `{"code": "NOT_FOUND", "message": "no", "detail": "no"}`})
 	defer server.Close()
-	transport := conform.New(load(t, openapi.LoadLifecycle), nil, t)
+	transport := conform.New(load(t, document.LoadLifecycle), nil, t)
 	for _, path := range []string{"/v1/sandboxes/b", "/v1/sandboxes/b/endpoints/1", "/v1/sandboxes/a"} {
 		resp, err := (&http.Client{Transport: transport}).Get(server.URL + path)
 		if err != nil {
@@ -244,7 +244,7 @@ func TestSeen(t *testing.T) {
 }
 
 func TestCheckEvent(t *testing.T) {
-	transport := conform.New(load(t, openapi.LoadExecd), nil, t)
+	transport := conform.New(load(t, document.LoadExecd), nil, t)
 	tests := []struct {
 		name, schema, data string
 		want               string // a part of the error; empty when the event is good

@@ -44,7 +44,7 @@ func BenchmarkEventStream(b *testing.B) {
 // The stack without a network: what a request costs above its handler.
 func BenchmarkGuard(b *testing.B) {
 	server, err := serve.New(serve.Options{
-		Document:     document(b),
+		Rules:        rulesOf(b, document(b)),
 		Logger:       zerolog.New(io.Discard),
 		Authenticate: serve.HeaderSecret(keyHeader, key),
 	})

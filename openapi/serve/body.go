@@ -7,24 +7,25 @@ import (
 	"io"
 	"net/http"
 
-	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/labstack/echo/v4"
+
+	"sandbox.internal/openapi/rules"
 )
 
 // checkBody validates a JSON body and leaves every other one to its handler,
 // unread: uploads are larger than memory.
-func (op *operation) checkBody(c echo.Context, limit int64) error {
-	if op.body == nil {
+func checkBody(body *rules.Body, c echo.Context, limit int64) error {
+	if body == nil {
 		return nil
 	}
 	r := c.Request()
 	if r.ContentLength == 0 {
-		return op.emptyBody()
+		return emptyBody(body)
 	}
 	contentType := r.Header.Get(echo.HeaderContentType)
-	media := op.body.Content.Get(contentType)
+	media := body.Find(contentType)
 	if media == nil {
-		return Invalid("header Content-Type: must be %s", op.accepts)
+		return Invalid("header Content-Type: must be %s", body.Accepts())
 	}
 	if !isJSON(contentType) {
 		setPace(r, pacePart)
@@ -55,15 +56,15 @@ func (op *operation) checkBody(c echo.Context, limit int64) error {
 	}
 	if len(data) == 0 {
 		r.Body, r.ContentLength = http.NoBody, 0
-		return op.emptyBody()
+		return emptyBody(body)
 	}
 	value, err := decodeJSON(data)
 	if err != nil {
 		return err
 	}
 	if media.Schema != nil {
-		if err := media.Schema.Value.VisitJSON(value, openapi3.VisitAsRequest()); err != nil {
-			return explainBody(err)
+		if broken := media.Schema.Check(value); broken != nil {
+			return explain("body", broken)
 		}
 	}
 	if state := stateOf(r.Context()); state != nil {
@@ -74,8 +75,8 @@ func (op *operation) checkBody(c echo.Context, limit int64) error {
 	return nil
 }
 
-func (op *operation) emptyBody() error {
-	if op.body.Required {
+func emptyBody(body *rules.Body) error {
+	if body.Required {
 		return Invalid("body: is required")
 	}
 	return nil

@@ -89,7 +89,7 @@ func patient(t *testing.T, handler http.Handler, limit time.Duration) string {
 // contractServer is a server of the widgets whose uploads are read to their end.
 func contractServer(t *testing.T) *serve.Server {
 	t.Helper()
-	server, err := serve.New(serve.Options{Document: document(t), Authenticate: serve.HeaderSecret(keyHeader, key)})
+	server, err := serve.New(serve.Options{Rules: rulesOf(t, document(t)), Authenticate: serve.HeaderSecret(keyHeader, key)})
 	if err != nil {
 		t.Fatal(err)
 	}

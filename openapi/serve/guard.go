@@ -1,89 +1,28 @@
 package serve
 
 import (
-	"fmt"
-	"maps"
 	"mime"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
 
-	"github.com/getkin/kin-openapi/openapi3"
-	"github.com/getkin/kin-openapi/openapi3filter"
 	"github.com/labstack/echo/v4"
+
+	"sandbox.internal/openapi/rules"
 )
-
-// operation is what the guard needs of one operation, worked out once.
-type operation struct {
-	id      string
-	open    bool
-	streams bool
-	params  []*openapi3.Parameter
-	body    *openapi3.RequestBody
-	accepts string
-}
-
-func operationsOf(doc *openapi3.T) (map[string]*operation, error) {
-	operations := make(map[string]*operation)
-	for path, item := range doc.Paths.Map() {
-		for method, declared := range item.Operations() {
-			if declared.OperationID == "" {
-				return nil, fmt.Errorf("serve: %s %s has no operationId", method, path)
-			}
-			if operations[declared.OperationID] != nil {
-				return nil, fmt.Errorf("serve: operationId %s is used twice", declared.OperationID)
-			}
-			operations[declared.OperationID] = newOperation(item, declared)
-		}
-	}
-	return operations, nil
-}
-
-func newOperation(item *openapi3.PathItem, declared *openapi3.Operation) *operation {
-	op := &operation{
-		id: declared.OperationID,
-		// Only an explicit `security: []` opens an operation: a document that forgot
-		// its global security must not open them all.
-		open:    declared.Security != nil && len(*declared.Security) == 0,
-		streams: streams(declared),
-	}
-	for _, ref := range item.Parameters {
-		if declared.Parameters.GetByInAndName(ref.Value.In, ref.Value.Name) == nil {
-			op.params = append(op.params, ref.Value)
-		}
-	}
-	for _, ref := range declared.Parameters {
-		op.params = append(op.params, ref.Value)
-	}
-	if declared.RequestBody != nil {
-		op.body = declared.RequestBody.Value
-		op.accepts = strings.Join(slices.Sorted(maps.Keys(op.body.Content)), " or ")
-	}
-	return op
-}
-
-// streams reports whether success is an event stream, which may never end.
-func streams(declared *openapi3.Operation) bool {
-	for status, ref := range declared.Responses.Map() {
-		if strings.HasPrefix(status, "2") && ref.Value.Content["text/event-stream"] != nil {
-			return true
-		}
-	}
-	return false
-}
 
 // guard lets only those requests through to the handler that carry a key, keep to
 // its rate and fulfil the contract. The key comes first: nobody without one learns about the contract or
 // makes the service read a body.
-func (s *Server) guard(op *operation) echo.MiddlewareFunc {
+func (s *Server) guard(op *rules.Operation) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			r := c.Request()
 			if state := stateOf(r.Context()); state != nil {
-				state.operation, state.quiet = op.id, s.quiet(op.id)
+				state.operation, state.quiet = op.ID, s.quiet(op.ID)
 			}
-			if !op.open {
+			if !op.Open {
 				if err := s.authenticate(r); err != nil {
 					return err
 				}
@@ -92,14 +31,14 @@ func (s *Server) guard(op *operation) echo.MiddlewareFunc {
 				}
 				s.admit(c)
 			}
-			if op.streams && r.Method == http.MethodHead {
+			if op.Streams && r.Method == http.MethodHead {
 				c.Response().Header().Set(echo.HeaderAllow, http.MethodGet)
 				return echo.ErrMethodNotAllowed
 			}
-			if err := op.checkParameters(c); err != nil {
+			if err := checkParameters(op, c); err != nil {
 				return err
 			}
-			if err := op.checkBody(c, s.options.MaxJSONBody); err != nil {
+			if err := checkBody(op.Body, c, s.options.MaxJSONBody); err != nil {
 				return err
 			}
 			return s.act(c, next)
@@ -107,40 +46,40 @@ func (s *Server) guard(op *operation) echo.MiddlewareFunc {
 	}
 }
 
-func (op *operation) checkParameters(c echo.Context) error {
+func checkParameters(op *rules.Operation, c echo.Context) error {
 	r := c.Request()
 	// URL.Query drops what it cannot decode; a filter that silently vanishes would
 	// answer a question nobody asked. An operation without parameters there ignores
 	// whatever comes.
 	query, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil && op.asksQuery() {
+	if err != nil && slices.ContainsFunc(op.Parameters, func(p *rules.Parameter) bool { return p.In == rules.InQuery }) {
 		return Invalid("query: %v", err)
 	}
 	path, err := pathParameters(c)
 	if err != nil {
 		return err
 	}
-	input := &openapi3filter.RequestValidationInput{
-		Request:     r,
-		PathParams:  path,
-		QueryParams: query,
-		// A default would be written into the URL, where the handler could not tell it
-		// from what the client sent. Services apply defaults themselves.
-		Options: &openapi3filter.Options{SkipSettingDefaults: true},
-	}
-	for _, param := range op.params {
-		if repeated(param, query, r.Header) {
+	for _, param := range op.Parameters {
+		var values []string
+		switch param.In {
+		case rules.InPath:
+			if value := path[param.Name]; value != "" {
+				values = []string{value}
+			}
+		case rules.InQuery:
+			values = query[param.Name]
+		case rules.InHeader:
+			values = r.Header.Values(param.Name)
+		}
+		// The handler would look at one of several values, and the rule at another.
+		if len(values) > 1 && param.Schema.Type != rules.TypeArray {
 			return Invalid("%s: must be given only once", placeOf(param))
 		}
-		if err := openapi3filter.ValidateParameter(r.Context(), input, param); err != nil {
-			return explainParameter(param, err)
+		if broken := param.CheckText(values); broken != nil {
+			return explain(placeOf(param), broken)
 		}
 	}
 	return nil
-}
-
-func (op *operation) asksQuery() bool {
-	return slices.ContainsFunc(op.params, func(p *openapi3.Parameter) bool { return p.In == openapi3.ParameterInQuery })
 }
 
 // pathParameters returns the decoded values. The router matches the escaped path
@@ -164,21 +103,6 @@ func pathParameters(c echo.Context) (map[string]string, error) {
 		values[name] = value
 	}
 	return values, nil
-}
-
-// repeated reports whether a parameter that takes one value was given several:
-// validation would look at one of them and the handler at another.
-func repeated(param *openapi3.Parameter, query url.Values, header http.Header) bool {
-	if param.Schema != nil && param.Schema.Value.Type.Is(openapi3.TypeArray) {
-		return false
-	}
-	switch param.In {
-	case openapi3.ParameterInQuery:
-		return len(query[param.Name]) > 1
-	case openapi3.ParameterInHeader:
-		return len(header.Values(param.Name)) > 1
-	}
-	return false
 }
 
 // isJSON reports whether a Content-Type is JSON, by name or by its +json suffix.

@@ -8,6 +8,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/labstack/echo/v4"
 
+	contract "sandbox.internal/openapi/document"
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/openapi/serve/servetest"
 )
@@ -20,32 +21,39 @@ func TestEveryOperationNeedsKey(t *testing.T) {
 func TestNewRefusesDocumentsItCannotEnforce(t *testing.T) {
 	cases := map[string]struct {
 		spoil func(*openapi3.T)
-		quiet []string
 		want  string
 	}{
 		"newer version": {spoil: func(d *openapi3.T) { d.OpenAPI = "3.1.0" }, want: "3.1.0"},
 		"no id":         {spoil: func(d *openapi3.T) { d.Paths.Find("/v1/watch").Get.OperationID = "" }, want: "GET /v1/watch has no operationId"},
 		"id used twice": {spoil: func(d *openapi3.T) { d.Paths.Find("/v1/watch").Get.OperationID = "getHealth" }, want: "getHealth is used twice"},
-		"quiet unknown": {spoil: func(*openapi3.T) {}, quiet: []string{"ping"}, want: `"ping" is not in the document`},
+		"new keyword":   {spoil: func(d *openapi3.T) { d.Components.Schemas["Widget"].Value.MinProps = 1 }, want: "minProperties is not checked"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			doc := document(t)
 			c.spoil(doc)
-			_, err := serve.New(serve.Options{Document: doc, Quiet: c.quiet})
+			_, err := contract.Rules(doc)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v, want one with %q", err, c.want)
 			}
 		})
 	}
 	if _, err := serve.New(serve.Options{}); err == nil {
-		t.Error("no document is accepted")
+		t.Error("no rules are accepted")
+	}
+	_, err := serve.New(serve.Options{Rules: rulesOf(t, document(t)), Quiet: []string{"ping"}})
+	if want := `"ping" is not in the document`; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("error %v, want one with %q", err, want)
 	}
 }
 
 // A document that forgot its global security must not open everything.
 func TestDocumentWithoutSecurityIsClosed(t *testing.T) {
-	s := start(t, nil, setup{options: func(o *serve.Options) { o.Document.Security = nil }})
+	s := start(t, nil, setup{options: func(o *serve.Options) {
+		doc := document(t)
+		doc.Security = nil
+		o.Rules = rulesOf(t, doc)
+	}})
 	if got := s.request("GET", "/v1/widgets", "", keyHeader+":"); got.StatusCode != http.StatusUnauthorized {
 		t.Errorf("status %d without a key, want 401", got.StatusCode)
 	}

@@ -17,6 +17,8 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
+	contract "sandbox.internal/openapi/document"
+	"sandbox.internal/openapi/rules"
 	"sandbox.internal/openapi/serve"
 )
 
@@ -59,6 +61,15 @@ func document(t testing.TB) *openapi3.T {
 	return doc
 }
 
+func rulesOf(t testing.TB, doc *openapi3.T) *rules.Contract {
+	t.Helper()
+	contract, err := contract.Rules(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return contract
+}
+
 // service is a running server with everything around it.
 type service struct {
 	t      testing.TB
@@ -81,7 +92,7 @@ func start(t testing.TB, h handlers, with setup) *service {
 	t.Helper()
 	logs := &logBuffer{}
 	options := serve.Options{
-		Document:     document(t),
+		Rules:        rulesOf(t, document(t)),
 		Logger:       zerolog.New(logs).Level(zerolog.DebugLevel),
 		Authenticate: serve.HeaderSecret(keyHeader, key),
 		Quiet:        []string{"getHealth"},

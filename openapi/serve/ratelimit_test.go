@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/labstack/echo/v4"
 	"github.com/rs/zerolog"
 	"pgregory.net/rapid"
 
+	"sandbox.internal/openapi/rules"
 	"sandbox.internal/openapi/serve"
 )
 
@@ -28,14 +28,14 @@ type limited struct {
 
 func newLimited(t testing.TB, rate, refused serve.Rate) *limited {
 	t.Helper()
-	return limitedBy(t, document(t), rate, refused)
+	return limitedBy(t, rulesOf(t, document(t)), rate, refused)
 }
 
-func limitedBy(t testing.TB, doc *openapi3.T, rate, refused serve.Rate) *limited {
+func limitedBy(t testing.TB, contract *rules.Contract, rate, refused serve.Rate) *limited {
 	t.Helper()
 	l := &limited{now: time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC)}
 	server, err := serve.New(serve.Options{
-		Document:     doc,
+		Rules:        contract,
 		Logger:       zerolog.Nop(),
 		Authenticate: serve.HeaderSecret(keyHeader, key),
 		RateLimits: serve.RateLimits{
@@ -96,11 +96,11 @@ func TestRateLimitAnswer(t *testing.T) {
 // TestRateLimitKeepsItsPromises holds for any pace of requests that no more pass than
 // the rate allows, and that Retry-After is true.
 func TestRateLimitKeepsItsPromises(t *testing.T) {
-	doc := document(t) // reading it takes most of the time
+	contract := rulesOf(t, document(t)) // reading it takes most of the time
 	rapid.Check(t, func(rt *rapid.T) {
 		perSecond := rapid.IntRange(1, 50).Draw(rt, "requests per second")
 		burst := rapid.IntRange(0, 20).Draw(rt, "burst")
-		l := limitedBy(t, doc, serve.Rate{PerSecond: float64(perSecond), Burst: burst}, serve.Rate{})
+		l := limitedBy(t, contract, serve.Rate{PerSecond: float64(perSecond), Burst: burst}, serve.Rate{})
 		begin, passed := l.now, 0
 		for range rapid.IntRange(1, 100).Draw(rt, "requests") {
 			l.now = l.now.Add(time.Duration(rapid.IntRange(0, 300).Draw(rt, "ms")) * time.Millisecond)

@@ -3,13 +3,13 @@ package serve
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 
-	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/labstack/echo/v4"
 	"github.com/rs/zerolog"
+
+	"sandbox.internal/openapi/rules"
 )
 
 // DefaultMaxJSONBody is the limit of a JSON request body, in bytes, where
@@ -18,9 +18,8 @@ const DefaultMaxJSONBody = 1 << 20
 
 // Options configures a [Server]. Only Document is required.
 type Options struct {
-	// Document is the service's contract, OpenAPI 3.0. Every operation has an
-	// operationId of its own.
-	Document *openapi3.T
+	// Rules are what the service's contract says about requests.
+	Rules *rules.Contract
 
 	// Logger receives one access line per request and the causes of failures.
 	Logger zerolog.Logger
@@ -73,22 +72,17 @@ type Server struct {
 	options    Options
 	echo       *echo.Echo
 	only       echo.HandlerFunc // nil while requests go through the router, see HandleAll
-	operations map[string]*operation
+	operations map[string]*rules.Operation
 	challenge  string
 	callers    *buckets // requests, by caller
 	refused    *buckets // requests with a missing or wrong key, by remote address
 }
 
-// New builds a server without routes. It fails when the document cannot be
-// enforced: no document, a version other than 3.0, or an operation without an
-// operationId of its own.
+// New builds a server without routes. It fails without rules, and when an option names
+// an operation that they do not have.
 func New(options Options) (*Server, error) {
-	doc := options.Document
-	if doc == nil {
-		return nil, errors.New("serve: no OpenAPI document")
-	}
-	if doc.IsOpenAPI31OrLater() {
-		return nil, fmt.Errorf("serve: document is OpenAPI %s, only 3.0 can be enforced", doc.OpenAPI)
+	if options.Rules == nil {
+		return nil, errors.New("serve: no rules")
 	}
 	if options.MaxJSONBody == 0 {
 		options.MaxJSONBody = DefaultMaxJSONBody
@@ -102,9 +96,9 @@ func New(options Options) (*Server, error) {
 	if options.Body == nil {
 		options.Body = defaultBody
 	}
-	operations, err := operationsOf(doc)
-	if err != nil {
-		return nil, err
+	operations := make(map[string]*rules.Operation, len(options.Rules.Operations))
+	for _, op := range options.Rules.Operations {
+		operations[op.ID] = op
 	}
 	for _, id := range slices.Concat(options.Quiet, options.Witnessed) {
 		if operations[id] == nil {
@@ -116,7 +110,7 @@ func New(options Options) (*Server, error) {
 		options:    options,
 		echo:       echo.New(),
 		operations: operations,
-		challenge:  challengeOf(doc),
+		challenge:  challengeOf(options.Rules.KeyHeader),
 		callers:    newBuckets(options.RateLimits.Clock),
 		refused:    newBuckets(options.RateLimits.Clock),
 	}
@@ -219,16 +213,10 @@ func (s *Server) Attempt(r *http.Request, check func() error) error {
 func (s *Server) quiet(operation string) bool { return slices.Contains(s.options.Quiet, operation) }
 
 // challengeOf is the value of WWW-Authenticate, which HTTP wants on every 401. It
-// names the header that the document declares for keys; "" when there is none.
-func challengeOf(doc *openapi3.T) string {
-	if doc.Components == nil {
+// names the header for keys; "" when there is none.
+func challengeOf(header string) string {
+	if header == "" {
 		return ""
 	}
-	for _, name := range slices.Sorted(maps.Keys(doc.Components.SecuritySchemes)) {
-		scheme := doc.Components.SecuritySchemes[name].Value
-		if scheme != nil && scheme.Type == "apiKey" && scheme.In == openapi3.ParameterInHeader {
-			return fmt.Sprintf("ApiKey header=%q", scheme.Name)
-		}
-	}
-	return ""
+	return fmt.Sprintf("ApiKey header=%q", header)
 }

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	gen "sandbox.internal/gen/lifecycle"
-	"sandbox.internal/openapi"
 	"sandbox.internal/openapi/conform"
+	"sandbox.internal/openapi/document"
 	"sandbox.internal/openapi/serve/servetest"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/lifecycle"
@@ -31,7 +31,7 @@ func allKeys() []api.Key {
 }
 
 func TestEveryOperationNeedsAKey(t *testing.T) {
-	document, err := openapi.LoadLifecycle()
+	document, err := document.LoadLifecycle()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestEveryOperationNeedsAKey(t *testing.T) {
 }
 
 func TestRoutesAreThoseOfTheContract(t *testing.T) {
-	document, err := openapi.LoadLifecycle()
+	document, err := document.LoadLifecycle()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	gen "sandbox.internal/gen/lifecycle"
-	"sandbox.internal/openapi"
+	"sandbox.internal/openapi/rules"
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/proxy"
@@ -50,12 +50,12 @@ type Options struct {
 
 // New returns the HTTP server of the lifecycle service.
 func New(options Options) (*serve.Server, error) {
-	document, err := openapi.LoadLifecycle()
+	contract, err := rules.Lifecycle()
 	if err != nil {
 		return nil, err
 	}
 	server, err := serve.New(serve.Options{
-		Document:     document,
+		Rules:        contract,
 		Logger:       options.Logger,
 		Authenticate: authenticate(options.Keys),
 		Problem:      problem,

@@ -17,8 +17,8 @@ import (
 	"go.uber.org/goleak"
 
 	gen "sandbox.internal/gen/lifecycle"
-	"sandbox.internal/openapi"
 	"sandbox.internal/openapi/conform"
+	"sandbox.internal/openapi/document"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/lifecycle"
 )
@@ -179,7 +179,7 @@ func (b *backend) Endpoint(context.Context, string, int) (lifecycle.Endpoint, er
 }
 
 // contract is read only once: most of the time of these tests would go into it.
-var contract = sync.OnceValues(openapi.LoadLifecycle)
+var contract = sync.OnceValues(document.LoadLifecycle)
 
 var birth = time.Date(2026, 11, 21, 12, 0, 0, 123456789, time.UTC)
 

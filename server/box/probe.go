@@ -16,7 +16,7 @@ import (
 var errNotDaemon = errors.New("what answers on the port of execd does not hold the sandbox's token")
 
 // foreignPatience is for how long something else may answer in place of execd before its sandbox has failed. On the host's network the
-// port may still be another sandbox's, which is on its end; execd's process 1 waits 5 s for that (execd/initd).
+// port may still be another sandbox's, which is on its end; execd's process 1 waits 5 s for that (execd/cmd/execd-init).
 const foreignPatience = 10 * time.Second
 
 // prober asks sandboxes' daemons whether they answer.

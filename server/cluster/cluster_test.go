@@ -50,7 +50,7 @@ func TestCreateMakesAPodsTemplate(t *testing.T) {
 	b := s.batch(t, sandbox.ID)
 	pod := b.Spec.Template.Spec
 	main := pod.Containers[0]
-	if want := []string{"/opt/sandbox/execd", "init", "--log-level=4", "--"}; !slices.Equal(main.Command, want) {
+	if want := []string{"/opt/sandbox/execd-init", "--log-level=4", "--"}; !slices.Equal(main.Command, want) {
 		t.Errorf("the command is %q", main.Command)
 	}
 	if want := []string{"sleep", "$$(HOME)", "infinity"}; !slices.Equal(main.Args, want) {
@@ -217,7 +217,7 @@ func TestPool(t *testing.T) {
 	sandbox := create(t, c, spec)
 	b := s.batch(t, sandbox.ID)
 	task := b.Spec.TaskTemplate
-	if b.Spec.PoolRef != "warm" || b.Spec.Template != nil || task == nil || task.Command[0] != "/opt/sandbox/execd" || !slices.Equal(task.Args, spec.Entrypoint) ||
+	if b.Spec.PoolRef != "warm" || b.Spec.Template != nil || task == nil || task.Command[0] != "/opt/sandbox/execd-init" || !slices.Equal(task.Args, spec.Entrypoint) ||
 		task.Readiness.Port != 44772 || task.Readiness.Path != "/ping" || b.Spec.TaskResourcePolicyWhenCompleted != v1alpha1.TaskRelease {
 		t.Fatalf("the spec is %+v, the task %+v", b.Spec, task)
 	}

@@ -41,7 +41,7 @@ const egressState = "/run/egress"
 const readyAttempts = 60
 
 // daemonCommand starts the daemon and behind it the entrypoint. The daemon's own log would bury the entrypoint's: only warnings go there.
-var daemonCommand = []string{lifecycle.DaemonPath + "/execd", "init", "--log-level=4", "--"}
+var daemonCommand = []string{lifecycle.DaemonPath + "/execd-init", "--log-level=4", "--"}
 
 // template is the pod of a sandbox with an image of its own. What is not for every reader of the resource goes into the secret.
 func (c *Cluster) template(spec lifecycle.Spec, token string, secret *secret) (*corev1.PodTemplateSpec, error) {

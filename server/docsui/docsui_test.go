@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"sandbox.internal/openapi"
+	"sandbox.internal/openapi/document"
 	"sandbox.internal/server/docsui"
 )
 
@@ -212,7 +213,7 @@ func loadForTrying(t *testing.T, path string, written *openapi3.T) *openapi3.T {
 }
 
 func TestLifecycleForTrying(t *testing.T) {
-	written, err := openapi.LoadLifecycle()
+	written, err := document.LoadLifecycle()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,11 +222,11 @@ func TestLifecycleForTrying(t *testing.T) {
 
 // TestExecdForTrying proves that only the way to the API differs from the contract.
 func TestExecdForTrying(t *testing.T) {
-	written, err := openapi.LoadExecd()
+	written, err := document.LoadExecd()
 	if err != nil {
 		t.Fatal(err)
 	}
-	lifecycle, err := openapi.LoadLifecycle()
+	lifecycle, err := document.LoadLifecycle()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,11 +9,11 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/labstack/echo/v4"
 	"github.com/rs/zerolog"
 
 	gen "sandbox.internal/gen/lifecycle"
+	"sandbox.internal/openapi/rules"
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/proxy"
@@ -69,13 +69,8 @@ type Gateway struct {
 // handler returns what serves clients: the gateway inside of the layers that the services have too.
 func (g *Gateway) handler(logger zerolog.Logger) (*serve.Server, error) {
 	server, err := serve.New(serve.Options{
-		// The gateway has no contract of its own: what is behind a port is the sandbox's. The scheme is for the header WWW-Authenticate.
-		Document: &openapi3.T{
-			OpenAPI: "3.0.3", Paths: openapi3.NewPaths(),
-			Components: &openapi3.Components{SecuritySchemes: openapi3.SecuritySchemes{"token": {
-				Value: &openapi3.SecurityScheme{Type: "apiKey", In: openapi3.ParameterInHeader, Name: lifecycle.TokenHeader},
-			}}},
-		},
+		// The gateway has no contract of its own: what is behind a port is the sandbox's.
+		Rules:        &rules.Contract{KeyHeader: lifecycle.TokenHeader},
 		Logger:       logger,
 		Body:         func(p serve.Problem) any { return gen.Error{Code: p.Code, Message: p.Message, Detail: p.Message} },
 		WarnRefusals: true,

@@ -8,17 +8,17 @@ package main
 
 import (
 	"os"
+	"time"
 
 	"sandbox.internal/execd/supervisor"
 )
 
 func main() {
 	os.Exit(supervisor.Run(supervisor.Options{
-		Name:    "egress-init",
-		Program: os.Args[1:],
-		// execd/cmd/egress and execd/egress/config know these names too.
-		EnvReady:    "EGRESS_READY_FD",
-		EnvRestarts: "EGRESS_RESTARTS",
-		Meanwhile:   "nothing passes",
+		Name:         "egress-init",
+		Program:      os.Args[1:],
+		Prefix:       supervisor.PrefixEgress,
+		LongestPause: time.Second,
+		Meanwhile:    "nothing passes",
 	}))
 }

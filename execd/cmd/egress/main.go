@@ -11,16 +11,13 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
-	"strconv"
 	"syscall"
 
 	base "sandbox.internal/execd/config"
 	"sandbox.internal/execd/egress/app"
 	"sandbox.internal/execd/egress/config"
+	"sandbox.internal/execd/supervisor"
 )
-
-// envReady names the file descriptor on which process 1 waits for a byte that says that the gate is open.
-const envReady = "EGRESS_READY_FD"
 
 // gcPercent is how much garbage may gather, in percent of what is in use: there is a sidecar beside every sandbox, and it has little
 // to do.
@@ -54,25 +51,18 @@ func run(args []string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	ready, err := supervisor.Ready(supervisor.PrefixEgress)
+	if err != nil {
+		return fail(err)
+	}
 	sidecar, err := app.New(ctx, settings, logger)
 	if err != nil {
 		return fail(err)
 	}
-	if err := sidecar.Run(ctx, tellReady); err != nil {
+	if err := sidecar.Run(ctx, ready); err != nil {
 		return fail(err)
 	}
 	return 0
-}
-
-func tellReady() {
-	fd, err := strconv.Atoi(os.Getenv(envReady))
-	if err != nil {
-		return // not below egress-init
-	}
-	pipe := os.NewFile(uintptr(fd), "ready")
-	// Process 1 notices itself when nobody listens.
-	_, _ = pipe.Write([]byte{1})
-	_ = pipe.Close()
 }
 
 func fail(err error) int {

@@ -21,8 +21,8 @@ func TestFrozenAcrossDaemons(t *testing.T) {
 	t.Parallel()
 	ticks := filepath.Join(t.TempDir(), "ticks")
 	must(t, os.WriteFile(ticks, nil, 0o600))
-	// The namespace's process 1 is execd init, as in a container; /proc has to be that namespace's.
-	command := program(t, "init", "--host=127.0.0.1", "--port=0", "--graceful-shutdown-timeout=0s", "--access-token="+token, "--",
+	// The namespace's process 1 is execd-init, as in a container; /proc has to be that namespace's.
+	command := first(t, "--host=127.0.0.1", "--port=0", "--graceful-shutdown-timeout=0s", "--access-token="+token, "--",
 		"/bin/sh", "-c", "while :; do echo x >>"+ticks+"; sleep 0.01; done")
 	script := "mount -t proc proc /proc && exec \"$@\""
 	command.Args = append([]string{"/bin/sh", "-c", script, "sh"}, command.Args...)
@@ -79,8 +79,7 @@ func TestFrozenAcrossDaemons(t *testing.T) {
 
 	wait("the daemon listens", func() bool { return len(addresses()) == 1 })
 	wait("the entrypoint works", func() bool { return ticked() > 0 })
-	first := client(addresses()[0])
-	response, err := first.Freeze(t.Context())
+	response, err := client(addresses()[0]).Freeze(t.Context())
 	body(t, response, err)
 	before := ticked()
 

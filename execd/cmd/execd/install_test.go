@@ -15,11 +15,15 @@ func TestInstall(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
-	// The copy does what the program does, and leaves nothing else behind.
+	// The copies do what the programs do, and nothing else is left behind.
 	if out, err := exec.Command(filepath.Join(dir, "execd"), "sh", "-c", "echo works").CombinedOutput(); err != nil || string(out) != "works\n" {
 		t.Errorf("the copy: %v: %s", err, out)
 	}
-	if files, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(files) != 1 {
+	command := exec.Command(filepath.Join(dir, "execd-init"), "--host=127.0.0.1", "--port=0", "--graceful-shutdown-timeout=0s", "--log-level=3", "--", "/bin/sh", "-c", "echo works")
+	if out, err := command.CombinedOutput(); err != nil || string(out) != "works\n" {
+		t.Errorf("the copy of execd-init: %v: %s", err, out)
+	}
+	if files, err := filepath.Glob(filepath.Join(dir, "*")); err != nil || len(files) != 2 {
 		t.Errorf("installed are %q (%v)", files, err)
 	}
 	for _, args := range [][]string{{"install"}, {"install", dir, dir}} {

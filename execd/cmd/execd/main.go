@@ -1,9 +1,10 @@
 // Command execd is the daemon inside each sandbox.
 //
-//	execd [flags]                      serve the execution API
-//	execd init [flags] -- entrypoint   be process 1: run the entrypoint with a daemon beside it
-//	execd sh -c command                the built-in shell, for images without one
-//	execd install folder               put a copy of the program there, for a pod's init container
+//	execd [flags]          serve the execution API
+//	execd sh -c command    the built-in shell, for images without one
+//	execd install folder   put copies of execd and execd-init there, for a pod's init container
+//
+// In a sandbox execd-init starts it.
 package main
 
 import (
@@ -19,22 +20,21 @@ import (
 
 	"sandbox.internal/execd/app"
 	"sandbox.internal/execd/config"
-	"sandbox.internal/execd/initd"
 	"sandbox.internal/execd/probe"
+	"sandbox.internal/execd/process"
 	"sandbox.internal/execd/shell"
+	"sandbox.internal/execd/supervisor"
 )
 
-// Exit codes of our own; an entrypoint's status is passed on as it is.
 const (
 	exitFailure = 1
 	exitUsage   = 2
 )
 
-// What the processes of a sandbox may use of the machine, see app.ReserveThreads.
+// What the daemon may use of the machine, see process.ReserveThreads.
 const (
-	maxProcessors    = 4  // more would need more threads, and the daemon has no use for them
-	spareThreads     = 12 // blocking calls at the same time in the daemon
-	spareInitThreads = 3  // and in init, which does one thing at a time: signals, its log, and a margin
+	maxProcessors = 4  // more would need more threads, and the daemon has no use for them
+	spareThreads  = 12 // blocking calls at the same time
 )
 
 func main() { os.Exit(run(os.Args[1:])) }
@@ -45,8 +45,6 @@ func run(args []string) int {
 		name = args[0]
 	}
 	switch name {
-	case "init":
-		return runInit(args[1:])
 	case "install":
 		return runInstall(args[1:])
 	case "probe": // for the lifecycle service alone
@@ -67,7 +65,7 @@ func runServe(args []string) int {
 	if err := shield(); err != nil {
 		return fail(err)
 	}
-	app.ReserveThreads(maxProcessors, spareThreads)
+	process.ReserveThreads(maxProcessors, spareThreads)
 	logger, closer, err := config.Logger(settings, os.Stdout)
 	if err != nil {
 		return fail(err)
@@ -87,69 +85,23 @@ func runServe(args []string) int {
 	return 0
 }
 
-// shield keeps the sandbox's other processes out of this one, and reports that to an init that waits for it.
+// shield keeps the sandbox's other processes out of this one, and reports that to execd-init, which waits for it.
 func shield() error {
-	waits, err := initd.Handed(initd.ShieldedVariable)
+	report, err := supervisor.Ready(supervisor.PrefixExecd)
 	if err != nil {
 		return err
 	}
-	if waits != nil {
-		defer waits.Close()
+	if err := process.Shield(); err != nil {
+		return err
 	}
-	return initd.Shield()
+	report()
+	return nil
 }
 
-func runInit(args []string) int {
-	flags, entrypoint, err := initd.SplitArgs(args)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return exitUsage
-	}
-	settings, code := parse(flags)
-	if code >= 0 {
-		return code
-	}
-	if err := initd.Shield(); err != nil {
-		return fail(err)
-	}
-	app.ReserveThreads(1, spareInitThreads)
-	// The standard output belongs to the entrypoint.
-	settings.LogFile = ""
-	logger, _, err := config.Logger(settings, os.Stderr)
-	if err != nil {
-		return fail(err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		return fail(err)
-	}
-	state, err := initd.NewState()
-	if err != nil {
-		logger.Warn().Err(err).Msg("a daemon that is started again will not know whether the sandbox is frozen")
-	}
-	listener, err := initd.NewListener(settings.Addr())
-	if err != nil {
-		return fail(err)
-	}
-	return initd.Run(initd.Options{
-		Entrypoint: entrypoint,
-		Daemon:     append([]string{self, "serve"}, flags...),
-		Env:        os.Environ(),
-		Stdin:      os.Stdin,
-		Stdout:     os.Stdout,
-		Stderr:     os.Stderr,
-		State:      state,
-		Listener:   listener,
-		Shield:     true,
-		Logger:     logger,
-		Grace:      settings.GracefulShutdownTimeout,
-	})
-}
-
-// runInstall copies the program into a folder that containers of the same pod share.
+// runInstall copies the programs into a folder that containers of the same pod share.
 func runInstall(args []string) int {
 	if len(args) != 1 {
-		fmt.Fprintln(os.Stderr, "usage: execd install FOLDER: the one argument is where to put execd")
+		fmt.Fprintln(os.Stderr, "usage: execd install FOLDER: the one argument is where to put execd and execd-init")
 		return exitUsage
 	}
 	if err := install(args[0]); err != nil {
@@ -159,25 +111,37 @@ func runInstall(args []string) int {
 }
 
 func install(dir string) error {
-	self, err := os.Open("/proc/self/exe")
+	self, err := os.Executable()
 	if err != nil {
 		return err
 	}
-	defer self.Close()
+	for _, name := range []string{"execd", "execd-init"} {
+		if err := copyProgram(filepath.Join(filepath.Dir(self), name), filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func copyProgram(from, to string) error {
+	source, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer source.Close()
 	// Under another name first: whoever finds the program finds all of it.
-	target := filepath.Join(dir, "execd")
-	draft := target + ".new"
+	draft := to + ".new"
 	copied, err := os.OpenFile(draft, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o755)
 	if err != nil {
 		return err
 	}
-	if _, err = io.Copy(copied, self); err == nil {
+	if _, err = io.Copy(copied, source); err == nil {
 		err = copied.Chmod(0o755) // whatever the umask is
 	}
 	if err = errors.Join(err, copied.Close()); err != nil {
 		return err
 	}
-	return os.Rename(draft, target)
+	return os.Rename(draft, to)
 }
 
 // parse returns the settings, or the exit code when there is nothing more to do.
@@ -185,8 +149,8 @@ func parse(args []string) (config.Settings, int) {
 	settings, err := config.Parse(args, os.Getenv, os.Stdout)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(os.Stdout, "\nexecd init [flags] -- entrypoint [arguments]  runs as process 1, with the daemon beside the entrypoint\n"+
-			"execd install folder  puts a copy of the program there, for the init container of a pod\n")
+		fmt.Fprint(os.Stdout, "\nexecd-init [flags] -- entrypoint [arguments]  runs as process 1, with the daemon beside the entrypoint\n"+
+			"execd install folder  puts copies of execd and execd-init there, for the init container of a pod\n")
 		return settings, 0
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "execd: %v\n", err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -27,8 +28,8 @@ const (
 	token    = "a-secret-that-nobody-may-read"
 )
 
-// binary is where TestMain puts the program.
-var binary string
+// binaries is where TestMain puts execd and execd-init.
+var binaries string
 
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "execd-test-*")
@@ -36,9 +37,9 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	binary = filepath.Join(dir, "execd")
-	// As it ships: static, so that it runs in any image.
-	if err := testprogram.Build(context.Background(), dir, "sandbox.internal/execd/cmd/execd"); err != nil {
+	binaries = dir
+	// As they ship: static, so that they run in any image.
+	if err := testprogram.Build(context.Background(), dir, "sandbox.internal/execd/cmd/execd", "sandbox.internal/execd/cmd/execd-init"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -48,10 +49,21 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// program returns the binary, ready to be run in a folder of its own and without settings of this machine's.
+// program returns execd, ready to be run in a folder of its own and without settings of this machine's.
 func program(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	command := exec.Command(binary, args...)
+	return binary(t, "execd", args...)
+}
+
+// first returns execd-init, which starts execd, in the same way.
+func first(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	return binary(t, "execd-init", args...)
+}
+
+func binary(t *testing.T, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	command := exec.Command(filepath.Join(binaries, name), args...)
 	command.Dir = t.TempDir()
 	command.Env = slices.DeleteFunc(os.Environ(), func(variable string) bool {
 		return strings.HasPrefix(variable, "EXECD_") || strings.HasPrefix(variable, "JUPYTER_")
@@ -77,13 +89,10 @@ func TestCommandLines(t *testing.T) {
 		stdout []string
 		stderr []string
 	}{
-		{"help", []string{"--help"}, "", 0, []string{"--access-token", "--graceful-shutdown-timeout", "EXECD_LOG_FILE", "44772", "execd init"}, nil},
-		{"help of init", []string{"init", "--help", "--", "true"}, "", 0, []string{"--access-token"}, nil},
+		{"help", []string{"--help"}, "", 0, []string{"--access-token", "--graceful-shutdown-timeout", "EXECD_LOG_FILE", "44772", "execd-init"}, nil},
 		{"unknown flag", []string{"--prot=1"}, "", 2, nil, []string{"execd: ", "-prot"}},
 		{"bad value", []string{"--log-level=8"}, "", 2, nil, []string{"--log-level", "0 to 7"}},
 		{"bad variable", nil, "EXECD_API_GRACE_SHUTDOWN=soon", 2, nil, []string{"EXECD_API_GRACE_SHUTDOWN", "500ms"}},
-		{"bad flag of init", []string{"init", "--port=x", "--", "true"}, "", 2, nil, []string{"--port"}},
-		{"init without an entrypoint", []string{"init"}, "", 2, nil, []string{"entrypoint"}},
 		{"argument", []string{"run"}, "", 2, nil, []string{`"run"`}},
 		{"log file that cannot be", []string{"--port=0"}, "EXECD_LOG_FILE=/dev/null/log", 1, nil, []string{"EXECD_LOG_FILE"}},
 		{"port in use", []string{"--host=127.0.0.1", "--port=" + taken.port()}, "", 1, nil, []string{"127.0.0.1:" + taken.port(), "in use"}},
@@ -96,26 +105,73 @@ func TestCommandLines(t *testing.T) {
 			if test.env != "" {
 				command.Env = append(command.Env, test.env)
 			}
-			var stdout, stderr bytes.Buffer
-			command.Stdout, command.Stderr = &stdout, &stderr
-			err := command.Run()
-			if command.ProcessState == nil {
-				t.Fatal(err)
+			ends(t, command, test.code, test.stdout, test.stderr)
+		})
+	}
+}
+
+// TestCommandLinesOfInit: the entrypoint does not run when execd-init or execd refuses its settings.
+func TestCommandLinesOfInit(t *testing.T) {
+	t.Parallel()
+	free := []string{"--host=127.0.0.1", "--port=0"}
+	tests := []struct {
+		name   string
+		args   []string
+		env    string
+		code   int
+		stdout []string
+		stderr []string
+	}{
+		{"help", append(free, "--help"), "", 0, []string{"--access-token"}, nil},
+		{"bad port", []string{"--port=x"}, "", 2, nil, []string{"--port", "0 to 65535"}},
+		{"bad host", []string{"--host", "localhost"}, "", 2, nil, []string{"--host", "IP address"}},
+		{"unknown flag", append(free, "--prot=1"), "", 2, nil, []string{"execd: ", "-prot"}},
+		{"bad value", append(free, "--log-level=8"), "", 2, nil, []string{"--log-level", "0 to 7"}},
+		{"bad variable", free, "EXECD_API_GRACE_SHUTDOWN=soon", 2, nil, []string{"EXECD_API_GRACE_SHUTDOWN", "500ms"}},
+		{"argument", append(free, "run"), "", 2, nil, []string{`"run"`}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			command := first(t, append(test.args, "--", "/bin/sh", "-c", "echo ran >ran")...)
+			if test.env != "" {
+				command.Env = append(command.Env, test.env)
 			}
-			if code := command.ProcessState.ExitCode(); code != test.code {
-				t.Errorf("exit code %d, want %d; %s%s", code, test.code, &stdout, &stderr)
-			}
-			for _, want := range test.stdout {
-				if !strings.Contains(stdout.String(), want) {
-					t.Errorf("stdout does not say %q: %s", want, &stdout)
-				}
-			}
-			for _, want := range test.stderr {
-				if !strings.Contains(stderr.String(), want) {
-					t.Errorf("stderr does not say %q: %s", want, &stderr)
-				}
+			ends(t, command, test.code, test.stdout, test.stderr)
+			if _, err := os.Stat(filepath.Join(command.Dir, "ran")); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("the entrypoint ran: %v", err)
 			}
 		})
+	}
+	t.Run("without an entrypoint", func(t *testing.T) {
+		t.Parallel()
+		for _, args := range [][]string{{}, {"--port=0"}, {"--"}, {"sleep", "1"}} {
+			ends(t, first(t, args...), 2, nil, []string{"entrypoint"})
+		}
+	})
+}
+
+// ends runs a program to its end, which is to have that exit code and those words in its output.
+func ends(t *testing.T, command *exec.Cmd, code int, inStdout, inStderr []string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	command.Stdout, command.Stderr = &stdout, &stderr
+	err := command.Run()
+	if command.ProcessState == nil {
+		t.Fatal(err)
+	}
+	if got := command.ProcessState.ExitCode(); got != code {
+		t.Errorf("exit code %d, want %d; %s%s", got, code, &stdout, &stderr)
+	}
+	for _, want := range inStdout {
+		if !strings.Contains(stdout.String(), want) {
+			t.Errorf("stdout does not say %q: %s", want, &stdout)
+		}
+	}
+	for _, want := range inStderr {
+		if !strings.Contains(stderr.String(), want) {
+			t.Errorf("stderr does not say %q: %s", want, &stderr)
+		}
 	}
 }
 

@@ -19,14 +19,14 @@ import (
 // capabilities are those of root in a container, as engines leave them by default.
 const capabilities = "+chown,+dac_override,+fsetid,+fowner,+mknod,+net_raw,+setgid,+setuid,+setfcap,+setpcap,+net_bind_service,+sys_chroot,+kill,+audit_write"
 
-// contained starts execd init as process 1 of a namespace, as root with a container's capabilities. It returns the address of the daemon.
+// contained starts execd-init as process 1 of a namespace, as root with a container's capabilities. It returns the address of the daemon.
 func contained(t *testing.T, entrypoint ...string) (address string, pid int, dir string) {
 	t.Helper()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	port := free.Addr().(*net.TCPAddr).Port
 	free.Close()
-	command := program(t, append([]string{"init", "--host=127.0.0.1", fmt.Sprintf("--port=%d", port), "--graceful-shutdown-timeout=0s", "--"}, entrypoint...)...)
+	command := first(t, append([]string{"--host=127.0.0.1", fmt.Sprintf("--port=%d", port), "--graceful-shutdown-timeout=0s", "--"}, entrypoint...)...)
 	command.Env = append(os.Environ(), "EXECD_ACCESS_TOKEN="+token, fmt.Sprintf("DAEMON_PORT=%d", port))
 	const script = `mount -t proc proc /proc && exec setpriv --bounding-set=-all,` + capabilities + ` --inh-caps=-all "$@"`
 	command.Args = append([]string{"/bin/sh", "-c", script, "sh"}, append([]string{command.Path}, command.Args[1:]...)...)
@@ -138,7 +138,7 @@ func TestPortThatIsTaken(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
 	defer taken.Close()
-	command := program(t, "init", "--host=127.0.0.1", fmt.Sprintf("--port=%d", taken.Addr().(*net.TCPAddr).Port), "--", "/bin/sh", "-c", "echo ran")
+	command := first(t, "--host=127.0.0.1", fmt.Sprintf("--port=%d", taken.Addr().(*net.TCPAddr).Port), "--", "/bin/sh", "-c", "echo ran")
 	output, err := command.CombinedOutput()
 	if err == nil || strings.Contains(string(output), "ran") || !strings.Contains(string(output), "the port of execd cannot be used") ||
 		!strings.Contains(string(output), "address already in use") {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"sandbox.internal/openapi"
+	"sandbox.internal/openapi/document"
 )
 
 // TestTokenStaysOutOfTheLog asks everything that can be asked, with the token where it belongs and everywhere that it
@@ -35,7 +35,7 @@ func TestTokenStaysOutOfTheLog(t *testing.T) {
 			must(t, err)
 		}
 	}
-	doc, err := openapi.LoadExecd()
+	doc, err := document.LoadExecd()
 	must(t, err)
 	operations := 0
 	for path, item := range doc.Paths.Map() {

@@ -9,17 +9,17 @@ package main
 
 import (
 	"os"
+	"time"
 
 	"sandbox.internal/execd/supervisor"
 )
 
 func main() {
 	os.Exit(supervisor.Run(supervisor.Options{
-		Name:    "task-executor-init",
-		Program: os.Args[1:],
-		// execd/cmd/task-executor knows these names too.
-		EnvReady:    "TASK_EXECUTOR_READY_FD",
-		EnvRestarts: "TASK_EXECUTOR_RESTARTS",
-		Meanwhile:   "tasks go on",
+		Name:         "task-executor-init",
+		Program:      os.Args[1:],
+		Prefix:       supervisor.PrefixTaskExecutor,
+		LongestPause: time.Second,
+		Meanwhile:    "tasks go on",
 	}))
 }

@@ -12,23 +12,13 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
-	"strconv"
 	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
-	"golang.org/x/sys/unix"
-
 	base "sandbox.internal/execd/config"
+	"sandbox.internal/execd/supervisor"
 	"sandbox.internal/execd/task"
-)
-
-// What process 1 of the container tells in variables; execd/cmd/task-executor-init knows them too.
-const (
-	// envReady names the descriptor on which it waits for a byte that says that the executor works.
-	envReady = "TASK_EXECUTOR_READY_FD"
-	// envRestarts says how often the executor had to be started again.
-	envRestarts = "TASK_EXECUTOR_RESTARTS"
 )
 
 const (
@@ -62,7 +52,7 @@ func run(args []string) int {
 	if err == nil {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 		defer stop()
-		err = serve(ctx, given, logger, readyPipe())
+		err = serve(ctx, given, logger)
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "task-executor: %v\n", err)
@@ -72,13 +62,18 @@ func run(args []string) int {
 }
 
 // serve answers requests until ctx ends and the tasks have, too.
-func serve(ctx context.Context, s options, logger zerolog.Logger, ready func()) error {
+func serve(ctx context.Context, s options, logger zerolog.Logger) error {
 	access, err := s.access()
 	if err != nil {
 		return err
 	}
+	ready, err := supervisor.Ready(supervisor.PrefixTaskExecutor)
+	if err != nil {
+		return err
+	}
 	options := task.Options{StateDir: s.stateDir, MainMarker: s.mainMarker, Logger: logger}
-	if os.Getenv(envRestarts) != "" {
+	restarts, supervised := supervisor.Restarts(os.Getenv, supervisor.PrefixTaskExecutor)
+	if supervised {
 		options.Init = os.Getppid()
 	}
 	executor, err := task.New(options)
@@ -103,7 +98,7 @@ func serve(ctx context.Context, s options, logger zerolog.Logger, ready func()) 
 				fail(err)
 			}
 		}()
-		logger.Info().Str("address", listener.Addr().String()).Str("restarts", os.Getenv(envRestarts)).Msg("the task-executor answers")
+		logger.Info().Str("address", listener.Addr().String()).Int("restarts", restarts).Msg("the task-executor answers")
 		ready()
 	})
 	grace, cancel := context.WithTimeout(context.Background(), stopGrace)
@@ -116,19 +111,4 @@ func serve(ctx context.Context, s options, logger zerolog.Logger, ready func()) 
 		err = errors.Join(cause, err)
 	}
 	return err
-}
-
-// readyPipe returns what tells process 1 that the executor works. No child may have the pipe, else its end would never be seen.
-func readyPipe() func() {
-	fd, err := strconv.Atoi(os.Getenv(envReady))
-	if err != nil {
-		return func() {} // not below task-executor-init
-	}
-	unix.CloseOnExec(fd)
-	return func() {
-		pipe := os.NewFile(uintptr(fd), "ready")
-		// Process 1 notices itself when nobody listens.
-		_, _ = pipe.Write([]byte{1})
-		_ = pipe.Close()
-	}
 }

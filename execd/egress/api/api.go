@@ -13,7 +13,7 @@ import (
 	"sandbox.internal/execd/egress/guard"
 	"sandbox.internal/execd/egress/policy"
 	gen "sandbox.internal/gen/egress"
-	"sandbox.internal/openapi"
+	contracts "sandbox.internal/openapi/rules"
 	"sandbox.internal/openapi/serve"
 )
 
@@ -33,12 +33,12 @@ type Options struct {
 
 // New returns the HTTP server of the sidecar.
 func New(options Options) (*serve.Server, error) {
-	document, err := openapi.LoadEgressSlim()
+	contract, err := contracts.Egress()
 	if err != nil {
 		return nil, err
 	}
 	server, err := serve.New(serve.Options{
-		Document:     document,
+		Rules:        contract,
 		Logger:       options.Logger,
 		Authenticate: serve.HeaderSecret(tokenHeader, options.Token),
 		Problem:      problem,

@@ -18,7 +18,7 @@ import (
 	"github.com/miekg/dns"
 
 	gen "sandbox.internal/gen/egress"
-	"sandbox.internal/openapi"
+	"sandbox.internal/openapi/document"
 	"sandbox.internal/openapi/serve/servetest"
 )
 
@@ -86,7 +86,7 @@ func TestDecisionsAreRecordedAndFollowed(t *testing.T) {
 		t.Errorf("a bad Last-Event-ID gave %s", response.Status)
 	}
 
-	document, err := openapi.LoadEgress()
+	document, err := document.LoadEgress()
 	if err != nil {
 		t.Fatal(err)
 	}

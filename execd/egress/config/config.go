@@ -30,6 +30,7 @@ import (
 
 	"sandbox.internal/execd/egress/policy"
 	"sandbox.internal/execd/settings"
+	"sandbox.internal/execd/supervisor"
 )
 
 // Settings are the effective settings of one sidecar.
@@ -49,12 +50,9 @@ type Settings struct {
 	StateDir string
 	// LogLevel is a syslog severity, 0 (Emergency) to 7 (Debug): messages of this severity and worse are written.
 	LogLevel int
-	// Restarts is how often the guard had to be started again; process 1 says so.
+	// Restarts is how often the guard had to be started again; process 1 reports it.
 	Restarts int
 }
-
-// EnvRestarts is the variable in which process 1 tells the guard how often it had to be started again.
-const EnvRestarts = "EGRESS_RESTARTS"
 
 // Addr returns the address to listen on, in the form that net.Listen takes.
 func (s Settings) Addr() string { return net.JoinHostPort(s.Host, strconv.Itoa(s.Port)) }
@@ -84,8 +82,7 @@ func Parse(args []string, getenv func(string) string, usage io.Writer) (Settings
 	if err != nil {
 		return Settings{}, err
 	}
-	// Nobody but process 1 sets it; what it does not understand, it did not set.
-	effective.Restarts, _ = strconv.Atoi(getenv(EnvRestarts))
+	effective.Restarts, _ = supervisor.Restarts(getenv, supervisor.PrefixEgress)
 	return effective, nil
 }
 

@@ -1,4 +1,4 @@
-package initd_test
+package supervisor_test
 
 import (
 	"os"
@@ -8,8 +8,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-
-	"sandbox.internal/execd/initd"
 )
 
 func TestExitStatusIsTheEntrypoints(t *testing.T) {
@@ -216,35 +214,5 @@ func TestEntrypointAndDaemonLeadTheirOwnSessions(t *testing.T) {
 		if p := s.child(command); p.session != p.pid {
 			t.Errorf("%q has session %d, want its own, %d", command, p.session, p.pid)
 		}
-	}
-}
-
-func TestSplitArgs(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		name, args, flags, entrypoint string
-		fails                         bool
-	}{
-		{"flags and entrypoint", "--port=1 -- sh -c x", "--port=1", "sh -c x", false},
-		{"no flags", "-- true", "", "true", false},
-		{"a second separator is the entrypoint's", "-- sh -- x", "", "sh -- x", false},
-		{"no separator", "sleep 1", "", "", true},
-		{"no entrypoint", "--port=1 --", "", "", true},
-		{"nothing", "", "", "", true},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			flags, entrypoint, err := initd.SplitArgs(strings.Fields(tt.args))
-			if (err != nil) != tt.fails {
-				t.Fatalf("error is %v", err)
-			}
-			if got := strings.Join(flags, " "); got != tt.flags {
-				t.Errorf("flags are %q, want %q", got, tt.flags)
-			}
-			if got := strings.Join(entrypoint, " "); got != tt.entrypoint {
-				t.Errorf("entrypoint is %q, want %q", got, tt.entrypoint)
-			}
-		})
 	}
 }

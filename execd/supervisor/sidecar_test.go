@@ -10,29 +10,13 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
-
-	"sandbox.internal/execd/supervisor"
 )
 
-const (
-	roleVariable = "SUPERVISOR_TEST_ROLE"
-	patience     = time.Minute
-)
+// roleVariable makes the test binary a supervisor without an entrypoint.
+const roleVariable = "SUPERVISOR_TEST_ROLE"
 
-// TestMain also is the supervisor of the tests, so that it is a process of its own.
-func TestMain(m *testing.M) {
-	if os.Getenv(roleVariable) != "" {
-		os.Exit(supervisor.Run(supervisor.Options{
-			Name: "test-init", Program: os.Args[1:], EnvReady: "READY_FD", EnvRestarts: "RESTARTS", Meanwhile: "nothing happens",
-		}))
-	}
-	goleak.VerifyTestMain(m)
-}
-
-// start runs a supervisor over a shell script, and returns it with the lines that the script prints.
-func start(t *testing.T, script string) (*exec.Cmd, *bufio.Scanner) {
+// sidecar runs a supervisor over a shell script, and returns it with the lines that the script prints.
+func sidecar(t *testing.T, script string) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
@@ -71,7 +55,7 @@ func ends(t *testing.T, cmd *exec.Cmd, lines *bufio.Scanner) int {
 
 func TestNeverReady(t *testing.T) {
 	for script, want := range map[string]int{"exit 7": 7, "kill -9 $$": 137, "": 2} {
-		cmd, lines := start(t, script)
+		cmd, lines := sidecar(t, script)
 		if status := ends(t, cmd, lines); status != want {
 			t.Errorf("%q: status %d, want %d", script, status, want)
 		}
@@ -79,7 +63,7 @@ func TestNeverReady(t *testing.T) {
 }
 
 func TestStartsAgain(t *testing.T) {
-	cmd, lines := start(t, `trap 'echo told; exit 3' TERM; eval "echo >&$READY_FD; exec $READY_FD>&-"; echo "run $RESTARTS $$"; while :; do sleep 0.05; done`)
+	cmd, lines := sidecar(t, `trap 'echo told; exit 3' TERM; eval "echo >&$TEST_READY_FD; exec $TEST_READY_FD>&-"; echo "run $TEST_RESTARTS $$"; while :; do sleep 0.05; done`)
 	for run := range 3 {
 		pid, ok := strings.CutPrefix(line(t, lines), "run "+strconv.Itoa(run)+" ")
 		number, err := strconv.Atoi(pid)
@@ -107,8 +91,8 @@ func TestStartsAgain(t *testing.T) {
 
 // TestOrphans: what the program leaves behind falls to the supervisor, which reaps it and does not end it.
 func TestOrphans(t *testing.T) {
-	cmd, lines := start(t, `echo >&3; exec 3>&-; (sh -c 'echo orphan $$; while kill -0 '$$' 2>/dev/null; do sleep 0.05; done; grep PPid /proc/$$/status; sleep 0.1' &)
-		test "$RESTARTS" = 0 && { sleep 0.2; kill -9 $$; }; exec sleep 1000`)
+	cmd, lines := sidecar(t, `echo >&3; exec 3>&-; (sh -c 'echo orphan $$; while kill -0 '$$' 2>/dev/null; do sleep 0.05; done; grep PPid /proc/$$/status; sleep 0.1' &)
+		test "$TEST_RESTARTS" = 0 && { sleep 0.2; kill -9 $$; }; exec sleep 1000`)
 	first := line(t, lines)
 	pid, err := strconv.Atoi(strings.TrimPrefix(first, "orphan "))
 	if err != nil {

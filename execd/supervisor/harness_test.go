@@ -1,4 +1,4 @@
-package initd_test
+package supervisor_test
 
 import (
 	"bufio"
@@ -16,10 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
-	"sandbox.internal/execd/initd"
+	"sandbox.internal/execd/supervisor"
 )
 
 // planVariable carries a plan to the child that plays init. Its name begins with EXECD_, so the entrypoint must not
@@ -28,10 +27,15 @@ const planVariable = "EXECD_TEST_PLAN"
 
 const patience = time.Minute
 
-// TestMain also is the init of the tests: the test binary runs itself, so that PID 1 is a real process.
+// TestMain also is the first process of the tests, a sandbox's and a sidecar's: the test binary runs itself, so that it is a real process.
 func TestMain(m *testing.M) {
 	if raw := os.Getenv(planVariable); raw != "" {
 		os.Exit(runInit(raw))
+	}
+	if os.Getenv(roleVariable) != "" {
+		os.Exit(supervisor.Run(supervisor.Options{
+			Name: "test-init", Program: os.Args[1:], Prefix: "TEST", LongestPause: time.Second, Meanwhile: "nothing happens",
+		}))
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -42,6 +46,7 @@ type plan struct {
 	Daemon     []string
 	Env        []string
 	Grace      time.Duration
+	AwaitReady bool
 }
 
 func runInit(raw string) int {
@@ -50,9 +55,8 @@ func runInit(raw string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 255
 	}
-	return initd.Run(initd.Options{
-		Entrypoint: p.Entrypoint, Daemon: p.Daemon, Env: os.Environ(), Grace: p.Grace,
-		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Logger: zerolog.New(os.Stderr),
+	return supervisor.Run(supervisor.Options{
+		Name: "test-init", Program: p.Daemon, Prefix: supervisor.PrefixExecd, Entrypoint: p.Entrypoint, Grace: p.Grace, AwaitReady: p.AwaitReady, LongestPause: 5 * time.Second,
 	})
 }
 

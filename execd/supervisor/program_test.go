@@ -1,4 +1,4 @@
-package initd_test
+package supervisor_test
 
 import (
 	"os"
@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/execd/initd"
+	"sandbox.internal/execd/supervisor"
 )
 
 func TestDaemonIsRestarted(t *testing.T) {
@@ -36,11 +36,46 @@ func TestDaemonIsRestarted(t *testing.T) {
 	}
 }
 
+func TestEntrypointWaitsForTheDaemon(t *testing.T) {
+	t.Parallel()
+	const daemon = `echo works; echo >&$EXECD_READY_FD; eval "exec $EXECD_READY_FD>&-"; exec sleep 1000`
+	s := start(t, plan{Entrypoint: shell("echo runs; exit 5"), Daemon: shell(daemon), AwaitReady: true})
+	s.expect("works")
+	s.expect("runs")
+	if got := s.wait(); got != 5 {
+		t.Errorf("exit code %d, want 5", got)
+	}
+}
+
+func TestDaemonThatNeverWorksEndsTheContainer(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		daemon []string
+		want   int
+	}{
+		"exit code":       {shell("exit 7"), 7},
+		"signal":          {shell("kill -KILL $$"), 137},
+		"no such program": {[]string{"/no/such/daemon"}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ran := filepath.Join(t.TempDir(), "ran")
+			s := start(t, plan{Entrypoint: shell(`echo >"$1"`, ran), Daemon: test.daemon, AwaitReady: true})
+			if got := s.wait(); got != test.want {
+				t.Errorf("exit code %d, want %d; stderr: %s", got, test.want, s.errors())
+			}
+			if _, err := os.Stat(ran); err == nil {
+				t.Error("the entrypoint ran")
+			}
+		})
+	}
+}
+
 func TestDaemonThatCannotStartLeavesTheEntrypointAlone(t *testing.T) {
 	t.Parallel()
 	s := start(t, plan{Entrypoint: shell("echo ready; read line; exit 8"), Daemon: []string{"/no/such/daemon"}})
 	s.expect("ready")
-	eventually(t, "two attempts in the log", func() bool { return strings.Count(s.errors(), "daemon not started") >= 2 })
+	eventually(t, "two attempts in the log", func() bool { return strings.Count(s.errors(), "program not started") >= 2 })
 	s.say("go\n")
 	if got := s.wait(); got != 8 {
 		t.Errorf("exit code %d, want 8", got)
@@ -121,12 +156,12 @@ func TestInitSurvivesTheLossOfItsLog(t *testing.T) {
 func TestBackoff(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
-	var b initd.Backoff
+	b := supervisor.NewBackoff(5 * time.Second)
 	for step, tt := range []struct{ lived, want time.Duration }{
 		{0, 0}, {0, 100 * ms}, {0, 200 * ms}, {time.Second, 400 * ms}, {0, 800 * ms}, {0, 1600 * ms}, {0, 3200 * ms},
 		{0, 5000 * ms}, {9 * time.Second, 5000 * ms}, {10 * time.Second, 0}, {0, 100 * ms},
 	} {
-		if got := initd.Next(&b, tt.lived); got != tt.want {
+		if got := supervisor.Next(b, tt.lived); got != tt.want {
 			t.Errorf("step %d: delay is %v, want %v", step, got, tt.want)
 		}
 	}

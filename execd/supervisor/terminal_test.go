@@ -1,4 +1,4 @@
-package initd_test
+package supervisor_test
 
 import (
 	"bufio"

@@ -1,0 +1,78 @@
+// Command execd-init is process 1 of a sandbox. It runs the entrypoint, keeps execd running beside it, and ends with the entrypoint's
+// status.
+//
+//	execd-init [flags of execd] -- entrypoint [arguments]
+//
+// It listens on execd's port before anything else runs, and keeps the port while execd is started again. execd is the program of that name
+// in its own folder.
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"sandbox.internal/execd/process"
+	"sandbox.internal/execd/supervisor"
+)
+
+const (
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+const (
+	// name is what this program is called in its messages.
+	name = "execd-init"
+	// spareThreads are for signals, messages, and a margin: this program does one thing at a time (see process.ReserveThreads).
+	spareThreads = 3
+	// longestPause bounds the pause before execd is started again: the sandbox's own code may kill it as often as it likes.
+	longestPause = 5 * time.Second
+)
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+func run(args []string) int {
+	flags, entrypoint, err := splitArgs(args)
+	if err != nil {
+		return fail(exitUsage, err)
+	}
+	settings, err := parse(flags)
+	if err != nil {
+		return fail(exitUsage, err)
+	}
+	if err := process.Shield(); err != nil {
+		return fail(exitFailure, err)
+	}
+	process.ReserveThreads(1, spareThreads)
+	self, err := os.Executable()
+	if err != nil {
+		return fail(exitFailure, err)
+	}
+	listener, err := listen(settings.host, settings.port)
+	if err != nil {
+		return fail(exitFailure, err)
+	}
+	state, err := supervisor.NewState()
+	if err != nil {
+		fail(exitFailure, errors.New("execd will not know after a restart whether the sandbox is frozen: "+err.Error()))
+	}
+	return supervisor.Run(supervisor.Options{
+		Name:         name,
+		Program:      append([]string{filepath.Join(filepath.Dir(self), "execd"), "serve"}, flags...),
+		Prefix:       supervisor.PrefixExecd,
+		Listener:     listener,
+		State:        state,
+		LongestPause: longestPause,
+		Entrypoint:   entrypoint,
+		// The entrypoint could read the token from an execd that has not shielded itself yet.
+		AwaitReady: true,
+		Grace:      settings.grace,
+	})
+}
+
+func fail(code int, err error) int {
+	_, _ = os.Stderr.WriteString(name + ": " + err.Error() + "\n")
+	return code
+}

@@ -1,0 +1,50 @@
+package supervisor
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// lastSignal is the highest signal number of Linux on the architectures that we build for.
+const lastSignal = syscall.Signal(64)
+
+// signals are the channels on which this process gets its signals.
+type signals struct {
+	forward  chan os.Signal
+	children chan os.Signal // one element stands for any number of children that ended
+	pipe     chan os.Signal // never read
+}
+
+// notify takes over the signals. With an entrypoint every signal that the container may get is forwarded, real-time signals included: some
+// programs are told to stop by one. Without an entrypoint it is those that end the container.
+func notify(entrypoint bool) signals {
+	s := signals{
+		forward:  make(chan os.Signal, lastSignal),
+		children: make(chan os.Signal, 1),
+		pipe:     make(chan os.Signal, 1),
+	}
+	signal.Notify(s.children, syscall.SIGCHLD)
+	// With its default action, SIGPIPE would end this process when the reader of its messages goes away; ignored, it would be ignored in
+	// every child too.
+	signal.Notify(s.pipe, syscall.SIGPIPE)
+	if !entrypoint {
+		signal.Notify(s.forward, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+		return s
+	}
+	for sig := syscall.Signal(1); sig <= lastSignal; sig++ {
+		switch sig {
+		case syscall.SIGKILL, syscall.SIGSTOP: // cannot be caught
+		case syscall.SIGCHLD, syscall.SIGPIPE, syscall.SIGURG: // about this process; the Go runtime sends SIGURG to itself
+		default:
+			signal.Notify(s.forward, sig)
+		}
+	}
+	return s
+}
+
+func (s signals) stop() {
+	signal.Stop(s.forward)
+	signal.Stop(s.children)
+	signal.Stop(s.pipe)
+}
