@@ -3,9 +3,7 @@ package command
 import (
 	"errors"
 	"fmt"
-	"os"
 	"sync"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,10 +11,11 @@ import (
 // poller watches the pipes and processes of all commands. One goroutine serves them: a thousand commands that are silent cost no
 // goroutine at all. It must never wait for anything but news, so whatever may block is done elsewhere.
 //
-// The epoll instance is itself watched by Go's own poller. So waiting holds no thread, and closing the file ends it.
+// The goroutine waits in epoll_wait and so keeps a thread. Go's own poller could watch the epoll instance instead, and did; then the end of
+// a command was missed now and then, with its process gone and its pipes at their end, on a busy machine with Linux 6.18.
 type poller struct {
-	file    *os.File
 	fd      int
+	wake    int // an event file descriptor that ends the wait
 	stopped chan struct{}
 	// noHandles is for tests: it does as if the kernel gave no descriptors of processes.
 	noHandles bool
@@ -27,25 +26,28 @@ type poller struct {
 	leftovers leftovers
 }
 
-// eventBatch is how many events are taken from the kernel at once.
-const eventBatch = 64
+const (
+	// eventBatch is how many events are taken from the kernel at once.
+	eventBatch = 64
+	// wakeNumber is in the place of a run's number in the event of poller.wake.
+	wakeNumber = -1
+)
 
 func newPoller() (*poller, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("watch commands: %w", err)
 	}
-	if err := unix.SetNonblock(fd, true); err != nil { // or Go's poller would not take it
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err == nil {
+		err = unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, wake, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: wakeNumber})
+	}
+	if err != nil {
 		unix.Close(fd)
 		return nil, fmt.Errorf("watch commands: %w", err)
 	}
-	p := &poller{file: os.NewFile(uintptr(fd), "epoll"), fd: fd, stopped: make(chan struct{}), runs: make(map[int32]*run)}
-	connection, err := p.file.SyscallConn()
-	if err != nil {
-		p.file.Close()
-		return nil, fmt.Errorf("watch commands: %w", err)
-	}
-	go p.serve(connection)
+	p := &poller{fd: fd, wake: wake, stopped: make(chan struct{}), runs: make(map[int32]*run)}
+	go p.serve()
 	return p, nil
 }
 
@@ -83,19 +85,18 @@ func watched(r *run, n news) *unix.EpollEvent {
 	return &unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: r.number, Pad: int32(n)}
 }
 
-func (p *poller) serve(connection syscall.RawConn) {
+func (p *poller) serve() {
 	defer close(p.stopped)
 	var events [eventBatch]unix.EpollEvent
 	for {
-		count, err := 0, error(nil)
-		closed := connection.Read(func(fd uintptr) bool {
-			count, err = unix.EpollWait(int(fd), events[:], 0)
-			return count != 0 && !errors.Is(err, unix.EINTR)
-		})
-		if closed != nil {
-			return
+		count, err := unix.EpollWait(p.fd, events[:], -1)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return // the instance is ours alone and open, so it does not happen
 		}
 		for _, event := range events[:max(count, 0)] {
+			if event.Fd == wakeNumber {
+				return
+			}
 			p.mu.Lock()
 			r := p.runs[event.Fd]
 			p.mu.Unlock()
@@ -108,8 +109,10 @@ func (p *poller) serve(connection syscall.RawConn) {
 
 // close stops watching, and lets go of the pipes that what commands left behind still holds.
 func (p *poller) close() {
-	p.file.Close() // wakes the goroutine; an epoll instance has nothing to lose
+	_, _ = unix.Write(p.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	<-p.stopped
+	defer unix.Close(p.wake)
+	defer unix.Close(p.fd) // after the last run, which watches its pipes here
 	p.mu.Lock()
 	p.leftovers.close()
 	runs := make([]*run, 0, len(p.runs))

@@ -34,7 +34,7 @@ const (
 // What the daemon may use of the machine, see process.ReserveThreads.
 const (
 	maxProcessors = 4  // more would need more threads, and the daemon has no use for them
-	spareThreads  = 12 // blocking calls at the same time
+	spareThreads  = 13 // blocking calls at the same time, and the wait for news of commands
 )
 
 func main() { os.Exit(run(os.Args[1:])) }
