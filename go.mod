@@ -163,5 +163,3 @@ tool (
 	github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen
 	sigs.k8s.io/controller-tools/cmd/controller-gen
 )
-
-replace github.com/santhosh-tekuri/jsonschema/v6 => ./openapi/nojsonschema
