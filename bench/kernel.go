@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -64,10 +65,11 @@ func workAsKernel(ctx context.Context, dir string, in io.Reader, out io.Writer) 
 		// From the interrupt of a cell that runs until the next one has ended.
 		"interrupt": func([]string) ([]float64, error) {
 			running, ended := make(chan struct{}), make(chan error, 1)
+			begun := sync.OnceFunc(func() { close(running) }) // a kernel may send one line in two pieces
 			go func() {
 				_, err := bare.Execute(ctx, forever, func(o kernel.Output) {
 					if o.Type == kernel.OutputStdout && o.Text != "\n" {
-						close(running)
+						begun()
 					}
 				})
 				ended <- err

@@ -43,3 +43,18 @@ func TestBoxWithAnIdentityOfItsOwn(t *testing.T) {
 		})
 	}
 }
+
+// TestSecondBoxOfASandbox: what carries a sandbox's record and is not its box is removed at the start.
+func TestSecondBoxOfASandbox(t *testing.T) {
+	m := newMachine(t)
+	r := m.record("sandbox", lifecycle.StateRunning)
+	r.Box = "box"
+	m.had(r, engine.StatusRunning)
+	r.Box = "other"
+	m.engine.put(m.containerOf(r, engine.StatusRunning))
+	m.start()
+	if names := m.engine.names(); !slices.Equal(names, []string{container("box")}) {
+		t.Errorf("containers: %v", names)
+	}
+	m.await("sandbox", lifecycle.StateRunning)
+}

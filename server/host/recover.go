@@ -26,7 +26,7 @@ func (h *Host) recover(ctx context.Context) error {
 		if h.registry.owner(box.ID) != nil {
 			continue
 		}
-		if box.Record == nil {
+		if box.Record == nil || h.registry.has(box.Record.Sandbox.ID) { // no sandbox, or one that has another box
 			h.discard(ctx, box)
 			continue
 		}

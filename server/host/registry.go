@@ -133,6 +133,12 @@ func (r *registry) get(id string) (*actor, error) {
 	return nil, lifecycle.NotFound(id)
 }
 
+// has reports whether there is such a sandbox.
+func (r *registry) has(id string) bool {
+	_, err := r.get(id)
+	return err == nil
+}
+
 // owner returns the actor of the sandbox that has the box; nil when there is none.
 func (r *registry) owner(box string) *actor {
 	r.mu.RLock()
