@@ -104,6 +104,12 @@ func TestContentType(t *testing.T) {
 			}
 		}
 	}
+	// Malformed parameters do not keep a body from being checked.
+	for _, contentType := range []string{"application/json; charset", "application/json;=", "Application/JSON; a=b; a=c"} {
+		if got := s.request("POST", "/v1/widgets", `{"unknown": 1}`, "Content-Type: "+contentType); got.StatusCode != 400 {
+			t.Errorf("%q: a body that breaks the contract gives status %d", contentType, got.StatusCode)
+		}
+	}
 	got := s.request("POST", "/v1/upload", `{}`)
 	if _, message := got.problem(t); message != "header Content-Type: must be multipart/form-data" {
 		t.Error(message)
