@@ -12,7 +12,7 @@ import select
 import shlex
 import signal
 import subprocess
-import threading
+import time
 
 from tornado.ioloop import IOLoop
 
@@ -83,6 +83,7 @@ class Shell:
         self.status, reports = os.pipe()
         requests, self.requests = os.pipe()
         self.cell = os.memfd_create("cell")
+        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         loop = LOOP.format(reports=reports, requests=requests, cell=f"/proc/{os.getpid()}/fd/{self.cell}")
         self.process = subprocess.Popen(
             ["bash", "--norc", "--noprofile", "--noediting", "-i"],
@@ -100,14 +101,14 @@ class Shell:
         self.ended = os.pidfd_open(self.process.pid)  # the pipes tell nothing: a background job may hold them open
         self.streams = {self.process.stdout.fileno(): "stdout", self.process.stderr.fileno(): "stderr"}
         self.poll = select.poll()
-        for fd in (self.status, self.ended, *self.streams):
+        for fd in (self.status, self.ended, self.wake, *self.streams):
             os.set_blocking(fd, False)
             self.poll.register(fd, select.POLLIN)
         self.number = 0  # of the cell, in requests and reports
         self.report = b""  # the beginning of the next one
-        self.stoppable = self.begun = self.interrupted = self.signalled = False
-        self.timers = []
-        self.ending = threading.Lock()  # held while a timer sends its signal
+        self.stoppable = self.begun = self.interrupted = False
+        self.again = 0  # when the cell is interrupted once more
+        self.limit = None  # when the shell is killed; None before the cell is interrupted
         # What bash says about the missing terminal is not output of a cell.
         self.run("", lambda stream, data: None)
 
@@ -116,33 +117,31 @@ class Shell:
 
         interrupted says whether to stop the cell; the caller has set it to False before an interrupt could come.
         """
-        self.signalled = False
         status = self.execute(code, output)
-        if self.signalled and not self.has_ended():
+        if self.limit is not None and not self.has_ended():
             # A signal that came too late for the cell takes effect before the shell begins another: this one, which does nothing.
             self.execute("", output, stoppable=False)
         return status
 
     def execute(self, code, output, stoppable=True):
         """Runs a cell, which may be preceded by the effect of a late signal for the one before."""
-        self.stoppable = stoppable
+        self.stoppable, self.begun = stoppable, False
+        self.limit = None
         self.write_cell(code.encode())
         self.number += 1
         self.request()
         status = None
-        try:
-            while status is None and not self.has_ended():
-                for fd, _ in self.poll.poll():
-                    if fd in self.streams:
-                        self.forward(fd, output)
-                    elif fd == self.status:
-                        status = self.read_reports()
-        finally:
-            with self.ending:
-                self.begun = False
-            for timer in self.timers:
-                timer.cancel()
-            self.timers = []
+        while status is None and not self.has_ended():
+            for fd, _ in self.poll.poll(self.patience()):
+                if fd in self.streams:
+                    self.forward(fd, output)
+                elif fd == self.status:
+                    status = self.read_reports()
+                elif fd == self.wake:
+                    os.eventfd_read(fd)
+                    self.again = 0
+            if status is None and self.begun and self.interrupted:
+                self.stop()
         # All that the cell's own processes wrote is in the pipes by now.
         for fd in list(self.streams):
             while self.forward(fd, output):
@@ -187,10 +186,8 @@ class Shell:
         for line in lines:
             kind, number, *status = line.split()
             present = int(number) == self.number
-            if kind == b"begun" and present and self.stoppable:
-                self.begun = True
-                if self.interrupted:
-                    self.stop()
+            if kind == b"begun" and present:
+                self.begun = self.stoppable
             elif kind == b"done" and present or kind == b"ready" and present and self.begun:
                 return int(status[0])
             elif kind == b"ready":
@@ -204,28 +201,29 @@ class Shell:
         return self.process.poll() is not None
 
     def interrupt(self):
-        """Makes the present cell stop, as soon as it has begun. Called by the signal handler."""
+        """Makes the present cell stop, as soon as it has begun. It is a signal handler, which another signal may interrupt at any line, so
+        it leaves the work to execute."""
         self.interrupted = True
-        if self.begun:
-            self.stop()
+        os.eventfd_write(self.wake, 1)
+
+    def patience(self):
+        """How long execute waits for the shell, in milliseconds; None for ever."""
+        if self.limit is None:
+            return None
+        return max(0, min(self.again, self.limit) - time.monotonic()) * 1000
 
     def stop(self):
         """Interrupts the cell, again and again because bash may take an interrupt for handled that was not, and kills the shell when that
         does not end it."""
-        self.signalled = True
-        if not self.timers:
-            again = [threading.Timer(n * REPEAT, self.signal, [signal.SIGINT]) for n in range(1, int(GRACE / REPEAT))]
-            self.timers = [*again, threading.Timer(GRACE, self.signal, [signal.SIGKILL])]
-            for timer in self.timers:
-                timer.daemon = True
-                timer.start()
-        self.signal_group(signal.SIGINT)
-
-    def signal(self, number):
-        """Sends a signal unless the cell has ended. Called by a timer."""
-        with self.ending:
-            if self.begun:
-                self.signal_group(number)
+        now = time.monotonic()
+        if self.limit is None:
+            self.again, self.limit = now, now + GRACE
+        if now >= self.limit:
+            self.kill()
+            self.limit = now + GRACE
+        elif now >= self.again:
+            self.signal_group(signal.SIGINT)
+            self.again = now + REPEAT
 
     def signal_group(self, number):
         """Sends a signal to the shell and to what runs in its process group."""
@@ -245,7 +243,7 @@ class Shell:
         self.guard.wait()
         for file in (self.guard.stdin, self.process.stdout, self.process.stderr):
             file.close()
-        for fd in (self.status, self.requests, self.ended, self.cell):
+        for fd in (self.status, self.requests, self.ended, self.cell, self.wake):
             os.close(fd)
 
 

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	gen "sandbox.internal/gen/execd"
 )
@@ -53,6 +54,12 @@ func TestInterruptsAtRandomMoments(t *testing.T) {
 				}
 			}
 			test.remembers(t, d, id)
+			// No interrupt comes late, not even one that the kernel of the language repeats.
+			for until := time.Now().Add(6 * time.Second); time.Now().Before(until); {
+				if out := d.run(t, id, test.slow).good(t).text("stdout"); out != slow.String() {
+					t.Fatalf("after the last signal, %s: stdout %q", test.slow, out)
+				}
+			}
 			if whole == 0 || cut == 0 {
 				t.Errorf("%d cells ran to their end and %d were interrupted: the test needs both", whole, cut)
 			}
