@@ -14,14 +14,14 @@ package sandbox
 //go:generate go tool oapi-codegen -config openapi/codegen/models.yaml -package lifecycle -o gen/lifecycle/models.gen.go openapi/lifecycle.yaml
 //go:generate go tool oapi-codegen -config openapi/codegen/server.yaml -package lifecycle -o gen/lifecycle/server.gen.go openapi/lifecycle.yaml
 //go:generate go tool oapi-codegen -config openapi/codegen/client.yaml -package lifecycle -o gen/lifecycle/client.gen.go openapi/lifecycle.yaml
-//go:generate go run ./openapi/slim -o openapi/rules/lifecycle.json openapi/lifecycle.yaml
+//go:generate go run ./openapi/slim -o openapi/rules/lifecycle.gen.go openapi/lifecycle.yaml
 //go:generate go tool oapi-codegen -config openapi/codegen/models.yaml -package execd -o gen/execd/models.gen.go openapi/execd.yaml
 //go:generate go tool oapi-codegen -config openapi/codegen/server.yaml -package execd -o gen/execd/server.gen.go openapi/execd.yaml
 //go:generate go tool oapi-codegen -config openapi/codegen/client.yaml -package execd -o gen/execd/client.gen.go openapi/execd.yaml
-//go:generate go run ./openapi/slim -o openapi/rules/execd.json openapi/execd.yaml
+//go:generate go run ./openapi/slim -o openapi/rules/execd.gen.go openapi/execd.yaml
 //go:generate go tool oapi-codegen -config openapi/codegen/models.yaml -package egress -o gen/egress/models.gen.go openapi/egress.yaml
 //go:generate go tool oapi-codegen -config openapi/codegen/server.yaml -package egress -o gen/egress/server.gen.go openapi/egress.yaml
 //go:generate go tool oapi-codegen -config openapi/codegen/client.yaml -package egress -o gen/egress/client.gen.go openapi/egress.yaml
-//go:generate go run ./openapi/slim -o openapi/rules/egress.json openapi/egress.yaml
+//go:generate go run ./openapi/slim -o openapi/rules/egress.gen.go openapi/egress.yaml
 //go:generate go tool controller-gen object paths=./runtime/kube/v1alpha1
 //go:generate go tool controller-gen crd:maxDescLen=300 paths=./runtime/kube/v1alpha1 output:crd:dir=runtime/kube/config/crd

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"path/filepath"
 	"time"
@@ -48,6 +49,72 @@ func (b *bench) measureMemory(ctx context.Context, name string, rounds int, l bu
 			}
 			return atRest(ctx, p)
 		},
+	})
+}
+
+// settled is how long after a burst the memory of execd is to be small again.
+const settled = 10 * time.Second
+
+// measureAfterBurst opens a thousand streams, ends them and uploads a file, and reads the memory some time later.
+func (b *bench) measureAfterBurst(ctx context.Context) error {
+	dir, err := b.folder("burst")
+	if err != nil {
+		return err
+	}
+	c := newContent(b.bytes(transferSize))
+	after := func(ctx context.Context, err error) (func(), error) {
+		if err != nil {
+			return nothing, err
+		}
+		return nothing, pause(ctx, settled)
+	}
+	return b.measureMemory(ctx, rowAfterBurst, b.rounds(2, 1), burden{
+		ours: func(ctx context.Context, daemon execd) (func(), error) {
+			var ids []string
+			closeAll, err := openAll(ctx, func(ctx context.Context) (*http.Response, error) {
+				s, err := daemon.run(ctx, "exec sleep 600")
+				if err != nil {
+					return nil, err
+				}
+				ids = append(ids, s.id)
+				_, err = s.until(eventInit)
+				return s.response, err
+			})
+			for _, id := range ids {
+				err = errors.Join(err, daemon.interrupt(ctx, id))
+			}
+			closeAll()
+			if err == nil {
+				err = c.uploadTo(ctx, daemon, filepath.Join(dir, "uploaded"))
+			}
+			return after(ctx, err)
+		},
+		floor: func(ctx context.Context, floor *process) (func(), error) {
+			closeAll, err := openAll(ctx, floor.stream)
+			closeAll()
+			if err == nil {
+				err = c.uploadToFloor(ctx, floor)
+			}
+			return after(ctx, err)
+		},
+	})
+}
+
+// measureStart starts servers.
+func (b *bench) measureStart(ctx context.Context) error {
+	took := func(p *process, err error) (float64, error) {
+		if err != nil {
+			return 0, err
+		}
+		defer p.stop()
+		return float64(p.took) / float64(time.Millisecond), nil
+	}
+	return b.inTurns(ctx, rowStart, b.rounds(50, 10), sides{
+		ours: func(ctx context.Context) (float64, error) {
+			p, _, err := b.startExecd(ctx)
+			return took(p, err)
+		},
+		floor: func(ctx context.Context) (float64, error) { return took(b.startFloor(ctx)) },
 	})
 }
 
@@ -107,16 +174,17 @@ func (b *bench) measureOpenStreams(ctx context.Context) error {
 				return s.response, err
 			})
 		},
-		floor: func(ctx context.Context, floor *process) (func(), error) {
-			return openAll(ctx, func(ctx context.Context) (*http.Response, error) {
-				request, err := http.NewRequestWithContext(ctx, http.MethodGet, floor.url+"/stream", nil)
-				if err != nil {
-					return nil, err
-				}
-				return send(floor.client, request, http.StatusOK)
-			})
-		},
+		floor: func(ctx context.Context, floor *process) (func(), error) { return openAll(ctx, floor.stream) },
 	})
+}
+
+// stream opens a response of the floor that goes on.
+func (p *process) stream(ctx context.Context) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/stream", nil)
+	if err != nil {
+		return nil, err
+	}
+	return send(p.client, request, http.StatusOK)
 }
 
 func openAll(ctx context.Context, open func(context.Context) (*http.Response, error)) (closeAll func(), err error) {

@@ -25,6 +25,7 @@ type process struct {
 	exited  chan struct{}
 	url     string // http://127.0.0.1:PORT
 	client  *http.Client
+	took    time.Duration // from its exec until the health path answered
 }
 
 // start starts a server and returns once GET of the health path answers 200. What the server prints goes to a file in
@@ -35,6 +36,7 @@ func start(ctx context.Context, dir, address, health string, command *exec.Cmd) 
 		return nil, err
 	}
 	command.Stdout, command.Stderr = output, output
+	began := time.Now()
 	if err := command.Start(); err != nil {
 		output.Close()
 		return nil, err
@@ -52,6 +54,7 @@ func start(ctx context.Context, dir, address, health string, command *exec.Cmd) 
 		said, _ := os.ReadFile(output.Name())
 		return nil, fmt.Errorf("%s: %w: %s", command.Path, err, bytes.TrimSpace(said))
 	}
+	p.took = time.Since(began)
 	return p, nil
 }
 
@@ -76,7 +79,7 @@ func (p *process) await(ctx context.Context, health string) error {
 			return fmt.Errorf("it ended at once")
 		case <-ctx.Done():
 			return fmt.Errorf("it does not answer: %w", err)
-		case <-time.After(2 * time.Millisecond):
+		case <-time.After(100 * time.Microsecond):
 		}
 	}
 }

@@ -86,9 +86,11 @@ const (
 	rowUpload      = "upload"
 	rowDownload    = "download"
 	rowSearch      = "search"
+	rowStart       = "start"
 	rowIdle        = "rss-idle"
 	rowStreams     = "rss-streams"
 	rowAfterUpload = "rss-upload"
+	rowAfterBurst  = "rss-after"
 	rowCreate      = "create"
 	rowAccept      = "accept"
 	rowPause       = "pause"
@@ -156,12 +158,16 @@ func rows() []row {
 			mebiPerSec, higher, target{ratio, 0.95}},
 		{rowSearch, "search that finds 100 000 files, answer decoded", "`filepath.WalkDir` with the facts of each file",
 			milliseconds, lower, target{ours, 1000}},
+		{rowStart, "start of execd: exec to its first answer", "the same of a minimal net/http program",
+			milliseconds, lower, target{ours, 6}},
 		{rowIdle, "resident memory of execd, idle", "a minimal net/http program, idle",
 			mebibytes, lower, target{ours, 12}},
 		{rowStreams, "resident memory of execd, with 1000 commands running and streamed", "a minimal net/http program with 1000 open responses",
 			mebibytes, lower, target{ours, 45}},
 		{rowAfterUpload, "resident memory of execd, after an upload", "a minimal net/http program after a raw upload of the same size",
 			mebibytes, lower, target{ours, 25}},
+		{rowAfterBurst, "resident memory of execd, 10 s after 1000 streams and an upload", "a minimal net/http program, likewise",
+			mebibytes, lower, target{ours, 16}},
 		{rowCreate, "cold create: POST to the first output of a command", "the engine's create and start, on its bridge",
 			milliseconds, lower, target{ratio, 1.1}},
 		{rowAccept, "durable accept: POST to its 202", "4 KiB appended and fdatasync, on the same disk",

@@ -56,12 +56,8 @@ type Options struct {
 
 // New returns the HTTP server of execd.
 func New(options Options) (*serve.Server, error) {
-	contract, err := rules.Execd()
-	if err != nil {
-		return nil, err
-	}
 	server, err := serve.New(serve.Options{
-		Rules:        contract,
+		Rules:        rules.Execd(),
 		Logger:       options.Logger,
 		Authenticate: serve.HeaderSecret(tokenHeader, options.Token),
 		MaxJSONBody:  maxJSONBody,

@@ -122,8 +122,6 @@ func (a *App) Run(ctx context.Context) error {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(collectAt)
 	}
-	// Loading the contract leaves garbage behind that is as large as the idle daemon; there is one in every sandbox.
-	debug.FreeOSMemory()
 	ctx, stop := context.WithCancel(ctx)
 	stopped := make(chan struct{})
 	go func() {
@@ -139,7 +137,7 @@ func (a *App) Run(ctx context.Context) error {
 		<-cells
 		<-hungUp
 	}()
-	err := serve.Serve(ctx, a.listener, a.server, serve.ServeOptions{
+	err := serve.Serve(ctx, a.listener, newTrimmer(a.server, giveBack, held), serve.ServeOptions{
 		Logger: a.logger,
 		Grace:  closeGrace + settle + a.settings.GracefulShutdownTimeout,
 	})

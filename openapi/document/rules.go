@@ -153,9 +153,23 @@ func schemaOf(declared *openapi3.Schema, above []*openapi3.Schema) (*rules.Schem
 		return nil, err
 	}
 	schema := &rules.Schema{
-		Nullable: declared.Nullable, Minimum: declared.Min, Maximum: declared.Max,
-		MinLength: int(declared.MinLength), MaxLength: limit(declared.MaxLength), Pattern: declared.Pattern,
-		MinItems: int(declared.MinItems), MaxItems: limit(declared.MaxItems), MaxProperties: limit(declared.MaxProps), Required: declared.Required,
+		Nullable: declared.Nullable, Minimum: bound(declared.Min), Maximum: bound(declared.Max),
+		MinLength: int(declared.MinLength), Pattern: declared.Pattern, MinItems: int(declared.MinItems), Required: declared.Required,
+	}
+	for name, limit := range map[string]struct {
+		declared *uint64
+		rule     *int
+	}{
+		"maxLength": {declared.MaxLength, &schema.MaxLength}, "maxItems": {declared.MaxItems, &schema.MaxItems},
+		"maxProperties": {declared.MaxProps, &schema.MaxProperties},
+	} {
+		switch {
+		case limit.declared == nil:
+		case *limit.declared == 0:
+			return nil, fmt.Errorf("%s: 0 is not checked", name)
+		default:
+			*limit.rule = int(*limit.declared)
+		}
 	}
 	if types := declared.Type.Slice(); len(types) == 1 {
 		schema.Type = types[0]
@@ -195,10 +209,7 @@ func schemaOf(declared *openapi3.Schema, above []*openapi3.Schema) (*rules.Schem
 	schema.Items = inside(declared.Items, "items")
 	schema.Others = inside(declared.AdditionalProperties.Schema, "additionalProperties")
 	for _, name := range slices.Sorted(maps.Keys(declared.Properties)) {
-		if schema.Properties == nil {
-			schema.Properties = make(map[string]*rules.Schema)
-		}
-		schema.Properties[name] = inside(declared.Properties[name], name)
+		schema.Properties = append(schema.Properties, rules.Property{Name: name, Schema: inside(declared.Properties[name], name)})
 	}
 	for _, ref := range declared.OneOf {
 		schema.OneOf = append(schema.OneOf, inside(ref, "oneOf"))
@@ -209,12 +220,11 @@ func schemaOf(declared *openapi3.Schema, above []*openapi3.Schema) (*rules.Schem
 	return schema, errors.Join(errs...)
 }
 
-func limit(declared *uint64) *int {
+func bound(declared *float64) rules.Bound {
 	if declared == nil {
-		return nil
+		return rules.Bound{}
 	}
-	value := int(*declared)
-	return &value
+	return rules.Bound{Set: true, Value: *declared}
 }
 
 // onlyChecked refuses a keyword that would be silently ignored.

@@ -33,25 +33,46 @@ const (
 
 // Schema is what a value must be. Its zero value accepts everything but null.
 type Schema struct {
-	Type          string             `json:"type,omitempty"` // "" is any
-	Format        string             `json:"format,omitempty"`
-	Nullable      bool               `json:"nullable,omitempty"`
-	Enum          []string           `json:"enum,omitempty"`
-	Minimum       *float64           `json:"minimum,omitempty"`
-	Maximum       *float64           `json:"maximum,omitempty"`
-	MinLength     int                `json:"minLength,omitempty"` // in characters
-	MaxLength     *int               `json:"maxLength,omitempty"`
-	Pattern       string             `json:"pattern,omitempty"`
-	MinItems      int                `json:"minItems,omitempty"`
-	MaxItems      *int               `json:"maxItems,omitempty"`
-	Items         *Schema            `json:"items,omitempty"`
-	MaxProperties *int               `json:"maxProperties,omitempty"`
-	Properties    map[string]*Schema `json:"properties,omitempty"`
-	Required      []string           `json:"required,omitempty"`
-	Others        *Schema            `json:"others,omitempty"` // what other properties must be; nil: anything
-	Closed        bool               `json:"closed,omitempty"` // there are no other properties
-	OneOf         []*Schema          `json:"oneOf,omitempty"`
-	AllOf         []*Schema          `json:"allOf,omitempty"`
+	Type          string // "" is any
+	Format        string
+	Nullable      bool
+	Enum          []string
+	Minimum       Bound
+	Maximum       Bound
+	MinLength     int // in characters
+	MaxLength     int // as of the other limits, 0 is none
+	Pattern       string
+	MinItems      int
+	MaxItems      int
+	Items         *Schema
+	MaxProperties int
+	Properties    []Property // sorted by name
+	Required      []string
+	Others        *Schema // what other properties must be; nil: anything
+	Closed        bool    // there are no other properties
+	OneOf         []*Schema
+	AllOf         []*Schema
+}
+
+// Bound is a limit of a number, which may be 0.
+type Bound struct {
+	Set   bool
+	Value float64
+}
+
+// Property is a property of an object.
+type Property struct {
+	Name   string
+	Schema *Schema
+}
+
+// property returns the schema of a property, nil when the object has none of that name.
+func (s *Schema) property(name string) *Schema {
+	i, found := slices.BinarySearchFunc(s.Properties, name, func(p Property, name string) int { return strings.Compare(p.Name, name) })
+	if !found {
+		return nil
+	}
+	return s.Properties[i].Schema
 }
 
 // Violation is a rule that a value breaks.
@@ -225,11 +246,11 @@ func (s *Schema) checkNumber(number json.Number) *Violation {
 			return broken("must be a valid %s", s.Format)
 		}
 	}
-	if s.Minimum != nil && value < *s.Minimum {
-		return broken("number must be at least %g", *s.Minimum)
+	if s.Minimum.Set && value < s.Minimum.Value {
+		return broken("number must be at least %g", s.Minimum.Value)
 	}
-	if s.Maximum != nil && value > *s.Maximum {
-		return broken("number must be at most %g", *s.Maximum)
+	if s.Maximum.Set && value > s.Maximum.Value {
+		return broken("number must be at most %g", s.Maximum.Value)
 	}
 	return nil
 }
@@ -242,8 +263,8 @@ func (s *Schema) checkString(value string) *Violation {
 	switch {
 	case length < s.MinLength:
 		return broken("minimum string length is %d", s.MinLength)
-	case s.MaxLength != nil && length > *s.MaxLength:
-		return broken("maximum string length is %d", *s.MaxLength)
+	case s.MaxLength > 0 && length > s.MaxLength:
+		return broken("maximum string length is %d", s.MaxLength)
 	case s.Pattern != "" && !compiled(s.Pattern).MatchString(value):
 		return broken(`string doesn't match the regular expression "%s"`, s.Pattern)
 	case s.Format == FormatDateTime && !compiled(dateTime).MatchString(value):
@@ -259,8 +280,8 @@ func (s *Schema) checkArray(value []any) *Violation {
 	switch {
 	case len(value) < s.MinItems:
 		return broken("minimum number of items is %d", s.MinItems)
-	case s.MaxItems != nil && len(value) > *s.MaxItems:
-		return broken("maximum number of items is %d", *s.MaxItems)
+	case s.MaxItems > 0 && len(value) > s.MaxItems:
+		return broken("maximum number of items is %d", s.MaxItems)
 	case s.Items == nil:
 		return nil
 	}
@@ -276,11 +297,11 @@ func (s *Schema) checkObject(value map[string]any) *Violation {
 	if violation := s.expect(TypeObject); violation != nil {
 		return violation
 	}
-	if s.MaxProperties != nil && len(value) > *s.MaxProperties {
-		return broken("there must be at most %d properties", *s.MaxProperties)
+	if s.MaxProperties > 0 && len(value) > s.MaxProperties {
+		return broken("there must be at most %d properties", s.MaxProperties)
 	}
 	for _, name := range slices.Sorted(maps.Keys(value)) {
-		schema := s.Properties[name]
+		schema := s.property(name)
 		switch {
 		case schema == nil && s.Closed:
 			return broken("unknown field").below(name)

@@ -1,32 +1,28 @@
 // Package rules says what the requests to a service must look like, and checks them. It holds what is left of a contract when everything
 // that is for readers and clients is taken away: a service needs no more, and execd starts in every sandbox.
 //
-// The rules are made from the contracts by openapi/slim, which refuses a contract that says more about requests than is checked here.
+// The rules are generated from the contracts by openapi/slim, which refuses a contract that says more about requests than is checked here.
+// They are data of the program, so that a start has nothing to read.
 package rules
 
-import (
-	_ "embed"
-	"encoding/json"
-	"fmt"
-	"strings"
-)
+import "strings"
 
 // Contract is what requests to a service must look like.
 type Contract struct {
 	// KeyHeader is the header that carries the key; "" when there is none.
-	KeyHeader  string       `json:"keyHeader,omitempty"`
-	Operations []*Operation `json:"operations"`
+	KeyHeader  string
+	Operations []*Operation
 }
 
 // Operation is one operation of a contract.
 type Operation struct {
-	ID string `json:"id"`
+	ID string
 	// Open operations need no key.
-	Open bool `json:"open,omitempty"`
+	Open bool
 	// Streams is set when success is an event stream, which may never end.
-	Streams    bool         `json:"streams,omitempty"`
-	Parameters []*Parameter `json:"parameters,omitempty"`
-	Body       *Body        `json:"body,omitempty"` // nil when none is read
+	Streams    bool
+	Parameters []*Parameter
+	Body       *Body // nil when none is read
 }
 
 // Where a parameter is.
@@ -38,23 +34,23 @@ const (
 
 // Parameter is a parameter of an operation. In the query its schema may be an array, whose items are given by repeating it.
 type Parameter struct {
-	Name     string  `json:"name"`
-	In       string  `json:"in"`
-	Required bool    `json:"required,omitempty"`
-	Schema   *Schema `json:"schema"`
+	Name     string
+	In       string
+	Required bool
+	Schema   *Schema
 }
 
 // Body is the body of a request.
 type Body struct {
-	Required bool `json:"required,omitempty"`
+	Required bool
 	// Media are the media types that are accepted, in lower case and sorted.
-	Media []Media `json:"media"`
+	Media []Media
 }
 
 // Media is a media type of a body. The schema holds for JSON alone; of another body the handler checks the parts.
 type Media struct {
-	Type   string  `json:"type"`
-	Schema *Schema `json:"schema,omitempty"` // nil: anything
+	Type   string
+	Schema *Schema // nil: anything
 }
 
 // Find returns what a Content-Type stands for, nil when it is not accepted.
@@ -78,28 +74,11 @@ func (b *Body) Accepts() string {
 	return strings.Join(names, " or ")
 }
 
-//go:embed lifecycle.json
-var lifecycle []byte
-
-//go:embed execd.json
-var execd []byte
-
-//go:embed egress.json
-var egress []byte
-
-// Lifecycle returns the rules of the lifecycle API.
-func Lifecycle() (*Contract, error) { return parse("lifecycle.json", lifecycle) }
+// Lifecycle returns the rules of the lifecycle API. They must not be changed, as those of the other services.
+func Lifecycle() *Contract { return &lifecycle }
 
 // Execd returns the rules of the API inside a sandbox.
-func Execd() (*Contract, error) { return parse("execd.json", execd) }
+func Execd() *Contract { return &execd }
 
 // Egress returns the rules of the API of the egress sidecar.
-func Egress() (*Contract, error) { return parse("egress.json", egress) }
-
-func parse(name string, data []byte) (*Contract, error) {
-	contract := &Contract{}
-	if err := json.Unmarshal(data, contract); err != nil {
-		return nil, fmt.Errorf("openapi/rules/%s: %w", name, err)
-	}
-	return contract, nil
-}
+func Egress() *Contract { return &egress }

@@ -50,12 +50,8 @@ type Options struct {
 
 // New returns the HTTP server of the lifecycle service.
 func New(options Options) (*serve.Server, error) {
-	contract, err := rules.Lifecycle()
-	if err != nil {
-		return nil, err
-	}
 	server, err := serve.New(serve.Options{
-		Rules:        contract,
+		Rules:        rules.Lifecycle(),
 		Logger:       options.Logger,
 		Authenticate: authenticate(options.Keys),
 		Problem:      problem,

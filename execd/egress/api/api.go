@@ -33,12 +33,8 @@ type Options struct {
 
 // New returns the HTTP server of the sidecar.
 func New(options Options) (*serve.Server, error) {
-	contract, err := contracts.Egress()
-	if err != nil {
-		return nil, err
-	}
 	server, err := serve.New(serve.Options{
-		Rules:        contract,
+		Rules:        contracts.Egress(),
 		Logger:       options.Logger,
 		Authenticate: serve.HeaderSecret(tokenHeader, options.Token),
 		Problem:      problem,
