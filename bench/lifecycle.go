@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -195,7 +196,7 @@ func (b *bench) measureReads(ctx context.Context, s *service, id string) error {
 			continue
 		}
 		ours := getter{client: s.client, url: s.url + paths[name], header: http.Header{keyHeader: {key}}}
-		answer, err := ours.get(ctx)
+		answer, err := ours.settled(ctx)
 		if err != nil {
 			return err
 		}
@@ -235,6 +236,21 @@ func (g getter) get(ctx context.Context) ([]byte, error) {
 	}
 	defer response.Body.Close()
 	return io.ReadAll(response.Body)
+}
+
+// settled returns the answer once each sandbox in it says how far the engine has come with its image, which is what it goes on saying.
+func (g getter) settled(ctx context.Context) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	for {
+		answer, err := g.get(ctx)
+		if err != nil || bytes.Count(answer, []byte(`"pulling `)) == bytes.Count(answer, []byte(`"state":"Pending"`)) {
+			return answer, err
+		}
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return nil, fmt.Errorf("%w: the last answer: %.500s", err, answer)
+		}
+	}
 }
 
 // perRound is how many requests make one value of a rate.
