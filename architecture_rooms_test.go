@@ -95,7 +95,8 @@ var theHouse = house{
 		{packages: []string{"execd/code"}, ours: []string{"execd/eventlog", "runtime/kernel"}},
 		{packages: []string{"execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/watch"}},
 		{packages: []string{"execd/settings"}, ours: []string{}, libraries: noLibraries},
-		{packages: []string{"execd/config"}, ours: []string{"execd/settings"}},
+		{packages: []string{"execd/config"}, ours: []string{"execd/settings"}, libraries: noLibraries},
+		{packages: []string{"execd/log"}, ours: []string{}, libraries: []string{zerolog}},
 		{packages: []string{"execd/freeze"}, ours: []string{}, libraries: []string{sysPackage}},
 		{packages: []string{"execd/probe"}, libraries: noLibraries},
 		{packages: []string{"execd/api"}, ours: []string{
@@ -103,7 +104,7 @@ var theHouse = house{
 			"execd/code", "execd/command", "execd/eventlog", "execd/files", "execd/freeze", "execd/metrics", "execd/proxy", "execd/terminal", "execd/watch",
 		}},
 		{packages: []string{"execd/task"}, ours: []string{"runtime/sandboxhttp", "runtime/tasks", "execd/process", "execd/reap"}, libraries: []string{sysPackage, zerolog}},
-		{packages: []string{"execd/cmd/task-executor"}, ours: []string{"runtime/tasks", "execd/config", "execd/settings", "execd/supervisor", "execd/task"}, libraries: []string{zerolog}},
+		{packages: []string{"execd/cmd/task-executor"}, ours: []string{"runtime/tasks", "execd/log", "execd/settings", "execd/supervisor", "execd/task"}, libraries: []string{zerolog}},
 		{packages: []string{"execd/app", "execd/cmd/execd"}, ours: []string{"gen/execd", "openapi/...", "runtime/...", "execd/..."}},
 
 		// Between the sandbox and the network.
@@ -119,7 +120,7 @@ var theHouse = house{
 			"gen/egress", "openapi/rules", "openapi/serve", "execd/egress/decisions", "execd/egress/guard", "execd/egress/policy",
 		}},
 		{packages: []string{"execd/egress/app", "execd/cmd/egress"}, ours: []string{
-			"gen/egress", "openapi/...", "execd/config", "execd/supervisor", "execd/egress/...",
+			"gen/egress", "openapi/...", "execd/log", "execd/supervisor", "execd/egress/...",
 		}},
 
 		// Adapters to the outside world, and what they are tested with.
@@ -190,7 +191,7 @@ var theHouse = house{
 		{
 			packages: []string{
 				"server/lifecycle", "server/host", "server/cluster", "server/store", "server/config", "server/audit", "server/proxy", "runtime/...",
-				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/settings", "execd/config", "execd/process",
+				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/settings", "execd/config", "execd/log", "execd/process",
 				"execd/freeze", "execd/terminal", "execd/watch", "execd/probe", "execd/task", "execd/supervisor", "execd/egress/policy", "execd/egress/wall", "execd/egress/dnsproxy",
 				"execd/egress/decisions", "execd/egress/guard", "execd/egress/config",
 			},
