@@ -109,15 +109,14 @@ var theHouse = house{
 
 		// Between the sandbox and the network.
 		{packages: []string{"execd/egress/policy"}, libraries: noLibraries},
-		{packages: []string{"execd/egress/decisions"}, ours: []string{"execd/egress/policy"}, libraries: noLibraries},
 		{packages: []string{"execd/egress/config"}, ours: []string{"execd/egress/policy", "execd/settings", "execd/supervisor"}, libraries: noLibraries},
 		{packages: []string{"execd/egress/wall"}, ours: []string{"execd/egress/policy"}, libraries: append([]string{sysPackage}, netfilter...)},
 		{packages: []string{"execd/egress/dnsproxy"}, ours: []string{"execd/egress/policy"}, libraries: []string{dns, zerolog}},
 		{packages: []string{"execd/egress/guard"}, ours: []string{
-			"execd/egress/decisions", "execd/egress/policy", "execd/egress/wall",
+			"execd/egress/policy", "execd/egress/wall",
 		}, libraries: []string{zerolog}},
 		{packages: []string{"execd/egress/api"}, ours: []string{
-			"gen/egress", "openapi/rules", "openapi/serve", "execd/egress/decisions", "execd/egress/guard", "execd/egress/policy",
+			"gen/egress", "openapi/rules", "openapi/serve", "execd/egress/guard", "execd/egress/policy",
 		}},
 		{packages: []string{"execd/egress/app", "execd/cmd/egress"}, ours: []string{
 			"gen/egress", "openapi/...", "execd/log", "execd/supervisor", "execd/egress/...",
@@ -193,7 +192,7 @@ var theHouse = house{
 				"server/lifecycle", "server/host", "server/cluster", "server/store", "server/config", "server/audit", "server/proxy", "runtime/...",
 				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/settings", "execd/config", "execd/log", "execd/process",
 				"execd/freeze", "execd/terminal", "execd/watch", "execd/probe", "execd/task", "execd/supervisor", "execd/egress/policy", "execd/egress/wall", "execd/egress/dnsproxy",
-				"execd/egress/decisions", "execd/egress/guard", "execd/egress/config",
+				"execd/egress/guard", "execd/egress/config",
 			},
 			ours:      []string{"gen/...", "openapi/..."},
 			libraries: []string{"github.com/labstack/echo"},
