@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/execd/eventlog"
-	"sandbox.internal/execd/reap"
+	"sandbox.internal/execd/process"
 )
 
 // run is the part of a command that costs something while it lasts: its process and its pipes.
@@ -313,7 +313,7 @@ func (r *run) over() bool {
 	if r.reaped {
 		return true
 	}
-	ended := reap.HasExited(r.pid)
+	ended := process.HasExited(r.pid)
 	if ended {
 		go r.deliver(exited, false)
 	}
@@ -322,7 +322,7 @@ func (r *run) over() bool {
 
 // signal signals the process group. The caller holds mu, and the process has not been waited for.
 func (r *run) signal(signal syscall.Signal) {
-	syscall.Kill(-r.pid, signal) // ESRCH: nothing is left to be signalled
+	_ = process.SignalGroup(r.pid, signal) // ESRCH: no process is left
 }
 
 // outcome tells how a process ended, without its times.
@@ -333,12 +333,11 @@ func outcome(state *os.ProcessState, err error, stopping reason, timeout time.Du
 	if state == nil {
 		return Exit{Reason: fmt.Sprintf("the command's exit status is lost: %v", err)}
 	}
-	code := state.ExitCode()
+	status := state.Sys().(syscall.WaitStatus)
+	code := process.ExitCode(status)
 	exit := Exit{Code: &code}
-	status, _ := state.Sys().(syscall.WaitStatus)
 	switch {
 	case status.Signaled():
-		code = 128 + int(status.Signal())
 		exit.Reason = fmt.Sprintf("the command was ended by signal %d (%s)", int(status.Signal()), status.Signal())
 	case code != 0:
 		exit.Reason = fmt.Sprintf("the command ended with exit code %d", code)
