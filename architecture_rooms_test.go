@@ -89,37 +89,36 @@ var theHouse = house{
 		{packages: []string{"execd/cmd/execd-init"}, ours: []string{"execd/process", "execd/supervisor"}, libraries: noLibraries},
 		{packages: []string{"execd/cmd/egress-init", "execd/cmd/task-executor-init"}, ours: []string{"execd/supervisor"}, libraries: noLibraries},
 		{packages: []string{"execd/eventlog"}},
-		{packages: []string{"execd/reap"}},
-		{packages: []string{"execd/command"}, ours: []string{"execd/eventlog", "execd/reap"}},
-		{packages: []string{"execd/terminal"}, ours: []string{"execd/reap"}},
+		{packages: []string{"execd/command"}, ours: []string{"execd/eventlog", "execd/process"}},
+		{packages: []string{"execd/terminal"}, ours: []string{"execd/process"}},
 		{packages: []string{"execd/code"}, ours: []string{"execd/eventlog", "runtime/kernel"}},
 		{packages: []string{"execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/watch"}},
 		{packages: []string{"execd/settings"}, ours: []string{}, libraries: noLibraries},
-		{packages: []string{"execd/config"}, ours: []string{"execd/settings"}},
-		{packages: []string{"execd/freeze"}, ours: []string{}, libraries: []string{sysPackage}},
+		{packages: []string{"execd/config"}, ours: []string{"execd/settings"}, libraries: noLibraries},
+		{packages: []string{"execd/log"}, ours: []string{}, libraries: []string{zerolog}},
+		{packages: []string{"execd/freeze"}, ours: []string{"execd/process"}, libraries: []string{sysPackage}},
 		{packages: []string{"execd/probe"}, libraries: noLibraries},
 		{packages: []string{"execd/api"}, ours: []string{
 			"gen/execd", "openapi/rules", "openapi/serve", "runtime/sandboxhttp",
 			"execd/code", "execd/command", "execd/eventlog", "execd/files", "execd/freeze", "execd/metrics", "execd/proxy", "execd/terminal", "execd/watch",
 		}},
-		{packages: []string{"execd/task"}, ours: []string{"runtime/sandboxhttp", "runtime/tasks", "execd/process", "execd/reap"}, libraries: []string{sysPackage, zerolog}},
-		{packages: []string{"execd/cmd/task-executor"}, ours: []string{"runtime/tasks", "execd/config", "execd/settings", "execd/supervisor", "execd/task"}, libraries: []string{zerolog}},
+		{packages: []string{"execd/task"}, ours: []string{"runtime/sandboxhttp", "runtime/tasks", "execd/process"}, libraries: []string{sysPackage, zerolog}},
+		{packages: []string{"execd/cmd/task-executor"}, ours: []string{"runtime/tasks", "execd/log", "execd/settings", "execd/supervisor", "execd/task"}, libraries: []string{zerolog}},
 		{packages: []string{"execd/app", "execd/cmd/execd"}, ours: []string{"gen/execd", "openapi/...", "runtime/...", "execd/..."}},
 
 		// Between the sandbox and the network.
 		{packages: []string{"execd/egress/policy"}, libraries: noLibraries},
-		{packages: []string{"execd/egress/decisions"}, ours: []string{"execd/egress/policy"}, libraries: noLibraries},
 		{packages: []string{"execd/egress/config"}, ours: []string{"execd/egress/policy", "execd/settings", "execd/supervisor"}, libraries: noLibraries},
 		{packages: []string{"execd/egress/wall"}, ours: []string{"execd/egress/policy"}, libraries: append([]string{sysPackage}, netfilter...)},
 		{packages: []string{"execd/egress/dnsproxy"}, ours: []string{"execd/egress/policy"}, libraries: []string{dns, zerolog}},
 		{packages: []string{"execd/egress/guard"}, ours: []string{
-			"execd/egress/decisions", "execd/egress/policy", "execd/egress/wall",
+			"execd/egress/policy", "execd/egress/wall",
 		}, libraries: []string{zerolog}},
 		{packages: []string{"execd/egress/api"}, ours: []string{
-			"gen/egress", "openapi/rules", "openapi/serve", "execd/egress/decisions", "execd/egress/guard", "execd/egress/policy",
+			"gen/egress", "openapi/rules", "openapi/serve", "execd/egress/guard", "execd/egress/policy",
 		}},
 		{packages: []string{"execd/egress/app", "execd/cmd/egress"}, ours: []string{
-			"gen/egress", "openapi/...", "execd/config", "execd/supervisor", "execd/egress/...",
+			"gen/egress", "openapi/...", "execd/log", "execd/supervisor", "execd/egress/...",
 		}},
 
 		// Adapters to the outside world, and what they are tested with.
@@ -190,9 +189,9 @@ var theHouse = house{
 		{
 			packages: []string{
 				"server/lifecycle", "server/host", "server/cluster", "server/store", "server/config", "server/audit", "server/proxy", "runtime/...",
-				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/settings", "execd/config", "execd/process",
+				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/settings", "execd/config", "execd/log", "execd/process",
 				"execd/freeze", "execd/terminal", "execd/watch", "execd/probe", "execd/task", "execd/supervisor", "execd/egress/policy", "execd/egress/wall", "execd/egress/dnsproxy",
-				"execd/egress/decisions", "execd/egress/guard", "execd/egress/config",
+				"execd/egress/guard", "execd/egress/config",
 			},
 			ours:      []string{"gen/...", "openapi/..."},
 			libraries: []string{"github.com/labstack/echo"},

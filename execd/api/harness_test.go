@@ -21,6 +21,7 @@ import (
 
 	"sandbox.internal/execd/app"
 	"sandbox.internal/execd/config"
+	"sandbox.internal/execd/log"
 	"sandbox.internal/execd/process"
 	"sandbox.internal/execd/shell"
 	gen "sandbox.internal/gen/execd"
@@ -206,7 +207,9 @@ func serveChild(args []string) error {
 	if err != nil {
 		return err
 	}
-	logger, closer, err := config.Logger(settings, os.Stdout)
+	logger, closer, err := log.New(log.Options{
+		Level: settings.LogLevel, File: settings.LogFile, Secrets: []string{settings.AccessToken, settings.JupyterToken},
+	}, os.Stdout)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,7 @@ import (
 	"sandbox.internal/execd/files"
 	"sandbox.internal/execd/freeze"
 	"sandbox.internal/execd/metrics"
-	"sandbox.internal/execd/reap"
+	"sandbox.internal/execd/process"
 	"sandbox.internal/execd/supervisor"
 	"sandbox.internal/execd/terminal"
 	"sandbox.internal/openapi/serve"
@@ -176,7 +176,7 @@ func listen(settings config.Settings) (net.Listener, error) {
 func kernelHost(settings config.Settings, freezer *freeze.Freezer, logger zerolog.Logger) (kernel.Host, error) {
 	if settings.JupyterHost == "" {
 		return jupyter.NewDirect(jupyter.DirectOptions{
-			Env: environ(), Enter: freezer.Enter, AwaitExit: reap.AwaitExit, Frozen: freezer.Frozen, Logger: logger,
+			Env: environ(), Enter: freezer.Enter, AwaitExit: process.AwaitExit, Frozen: freezer.Frozen, Logger: logger,
 		}), nil
 	}
 	server, err := jupyter.NewServer(jupyter.ServerOptions{

@@ -3,10 +3,8 @@ package command
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -16,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/process"
 )
 
 // Spec is a command to run (execd document, "Commands").
@@ -80,7 +79,7 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 	if strings.ContainsRune(spec.Command, 0) {
 		return nil, invalidf("command: must not contain a NUL byte")
 	}
-	process, err := m.prepare(spec)
+	prepared, err := m.prepare(spec)
 	if err != nil {
 		return nil, err
 	}
@@ -100,15 +99,15 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 		clock: m.options.Clock,
 		done:  make(chan struct{}),
 	}
-	if c.run, err = startRun(c, p, process, m.ended); err != nil {
-		return nil, startError(spec, process.Path, err)
+	if c.run, err = startRun(c, p, prepared, m.ended); err != nil {
+		return nil, startError(spec, prepared.Path, err)
 	}
 	return c, nil
 }
 
 // prepare builds the process: a session of its own, so that signals reach all of it and no terminal does.
 func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
-	dir := m.folder(spec.Dir)
+	dir := process.WorkingDirectory(spec.Dir, m.options.Dir, m.env)
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return nil, invalidf("cwd: %q is not a directory", dir)
 	}
@@ -118,33 +117,11 @@ func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 		return nil, err
 	}
 	attributes := &syscall.SysProcAttr{Setsid: true, Credential: as.credential}
-	env = append(env, as.env...)
-	for _, name := range slices.Sorted(maps.Keys(spec.Env)) {
-		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(spec.Env[name], 0) {
-			return nil, invalidf("envs: %q: a name must be non-empty and without '=', and neither name nor value may contain a NUL byte", name)
-		}
-		env = append(env, name+"="+spec.Env[name])
+	if env, err = process.AddVariables(append(env, as.env...), spec.Env); err != nil {
+		return nil, invalidf("envs: %v", err)
 	}
 	argv := m.shell(env, spec.Command)
 	return &exec.Cmd{Path: argv[0], Args: argv, Dir: dir, Env: env, SysProcAttr: attributes}, nil
-}
-
-// folder returns the absolute path that a request's working directory means: a leading ~/ is the home of the daemon's user, and
-// what is relative starts at the manager's folder.
-func (m *Manager) folder(dir string) string {
-	switch {
-	case dir == "~" || strings.HasPrefix(dir, "~/"):
-		home := "/"
-		for _, variable := range m.env {
-			if value, ok := strings.CutPrefix(variable, "HOME="); ok && value != "" {
-				home = value
-			}
-		}
-		return filepath.Join(home, dir[1:])
-	case filepath.IsAbs(dir):
-		return dir
-	}
-	return filepath.Join(m.options.Dir, dir)
 }
 
 func startError(spec Spec, shell string, err error) error {

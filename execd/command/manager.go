@@ -11,11 +11,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
 	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/process"
 )
 
 // Sentinels that this package's errors wrap.
@@ -69,13 +69,7 @@ type Manager struct {
 
 // New returns a manager without commands.
 func New(options Options) *Manager {
-	var env []string
-	for _, variable := range options.Env {
-		if !strings.HasPrefix(variable, "EXECD_") {
-			env = append(env, variable)
-		}
-	}
-	return &Manager{options: options, env: env, commands: make(map[string]*Command)}
+	return &Manager{options: options, env: process.Environment(options.Env), commands: make(map[string]*Command)}
 }
 
 // Start starts a command and returns without waiting for it. The command's life is bound to nothing but its timeout, Interrupt and Stop.

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"sandbox.internal/execd/eventlog"
-	"sandbox.internal/execd/reap"
+	"sandbox.internal/execd/process"
 )
 
 // run is the part of a command that costs something while it lasts: its process and its pipes.
@@ -308,11 +308,11 @@ func (r *run) kill() {
 }
 
 // over reports whether the process has ended. The caller holds mu.
-func (r *run) over() bool { return r.reaped || reap.HasExited(r.pid) }
+func (r *run) over() bool { return r.reaped || process.HasExited(r.pid) }
 
 // signal signals the process group. The caller holds mu, and the process has not been waited for.
 func (r *run) signal(signal syscall.Signal) {
-	syscall.Kill(-r.pid, signal) // ESRCH: nothing is left to be signalled
+	_ = process.SignalGroup(r.pid, signal) // ESRCH: no process is left
 }
 
 // outcome tells how a process ended, without its times.
@@ -323,12 +323,11 @@ func outcome(state *os.ProcessState, err error, stopping reason, timeout time.Du
 	if state == nil {
 		return Exit{Reason: fmt.Sprintf("the command's exit status is lost: %v", err)}
 	}
-	code := state.ExitCode()
+	status := state.Sys().(syscall.WaitStatus)
+	code := process.ExitCode(status)
 	exit := Exit{Code: &code}
-	status, _ := state.Sys().(syscall.WaitStatus)
 	switch {
 	case status.Signaled():
-		code = 128 + int(status.Signal())
 		exit.Reason = fmt.Sprintf("the command was ended by signal %d (%s)", int(status.Signal()), status.Signal())
 	case code != 0:
 		exit.Reason = fmt.Sprintf("the command ended with exit code %d", code)

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/execd/process"
 )
 
 // ErrFrozen is the error of whatever starts or needs a process while the sandbox is frozen.
@@ -46,7 +48,7 @@ type Freezer struct {
 
 	work sync.Mutex // held while processes are stopped or continued
 
-	others map[process]bool // under work: those whom somebody else stopped before we froze
+	others map[process.ID]bool // under work: those whom somebody else stopped before we froze
 
 	gate   sync.RWMutex // held for reading by those who start processes
 	frozen bool
@@ -66,7 +68,7 @@ func New(options Options) (*Freezer, error) {
 	if err != nil {
 		return nil, err
 	}
-	f.frozen, f.others = record.Frozen, make(map[process]bool)
+	f.frozen, f.others = record.Frozen, make(map[process.ID]bool)
 	for _, p := range record.Others {
 		f.others[p] = true
 	}
@@ -124,31 +126,31 @@ func (f *Freezer) stopAll(ctx context.Context, first bool) error {
 	defer cancel()
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
-	signalled := make(map[process]bool)
+	signalled := make(map[process.ID]bool)
 	for ; ; first = false {
 		found, whole, err := look(f.root, f.self)
 		if err != nil {
 			return err
 		}
 		if first {
-			f.others = make(map[process]bool)
+			f.others = make(map[process.ID]bool)
 			for _, p := range found {
 				if p.held {
-					f.others[p.process] = true
+					f.others[p.ID] = true
 				}
 			}
 		}
-		var running []process
+		var running []process.ID
 		changed := first
 		for _, p := range found {
-			if p.held || p.waits && signalled[p.process] {
+			if p.held || p.waits && signalled[p.ID] {
 				continue
 			}
-			if f.others[p.process] { // whoever stopped it has continued it, so it is like any other
-				delete(f.others, p.process)
+			if f.others[p.ID] { // whoever stopped it has continued it, so it is like any other
+				delete(f.others, p.ID)
 				changed = true
 			}
-			running = append(running, p.process)
+			running = append(running, p.ID)
 		}
 		if changed { // before anybody is signalled: a daemon that is killed in the middle must know who had been stopped before
 			if err := f.save(); err != nil {
@@ -179,7 +181,7 @@ func (f *Freezer) thaw() error {
 		return err
 	}
 	for _, p := range slices.Backward(found) {
-		if f.others[p.process] {
+		if f.others[p.ID] {
 			continue
 		}
 		if failed := unix.Kill(p.PID, unix.SIGCONT); failed != nil && !errors.Is(failed, unix.ESRCH) {
@@ -198,8 +200,8 @@ func (f *Freezer) thaw() error {
 
 // record is what is kept in the state.
 type record struct {
-	Frozen bool      `json:"frozen"`
-	Others []process `json:"others,omitempty"`
+	Frozen bool         `json:"frozen"`
+	Others []process.ID `json:"others,omitempty"`
 }
 
 // save writes the record over the last one. What an end in the middle leaves behind is one of both, with something after it at most.

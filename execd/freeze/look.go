@@ -1,25 +1,19 @@
 package freeze
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"slices"
-	"strconv"
 	"syscall"
-)
 
-// process is one process for ever: its number may be given to another, which has started later then.
-type process struct {
-	PID   int    `json:"pid"`
-	Start uint64 `json:"start"` // in clock ticks since the system's start
-}
+	"sandbox.internal/execd/process"
+)
 
 // seen is what a look finds out about a process.
 type seen struct {
-	process
+	process.ID
 	parent int
 	depth  int // of the tree that it stands in
 
@@ -32,16 +26,12 @@ type seen struct {
 // else the descendants of root; without root and self. It is whole unless a process ended meanwhile and left children whose place is
 // not known.
 func look(root, self int) (found []seen, whole bool, err error) {
-	entries, err := os.ReadDir("/proc")
+	pids, err := process.List()
 	if err != nil {
 		return nil, false, fmt.Errorf("look at the processes: %w", err)
 	}
 	all := make(map[int]*seen)
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
+	for _, pid := range pids {
 		p, err := inspect(pid)
 		if err != nil {
 			return nil, false, fmt.Errorf("look at process %d: %w", pid, err)
@@ -75,26 +65,25 @@ func look(root, self int) (found []seen, whole bool, err error) {
 
 // inspect returns nil for a process that has ended.
 func inspect(pid int) (*seen, error) {
-	dir := "/proc/" + strconv.Itoa(pid)
-	_, fields, err := stat(dir)
-	if fields == nil {
-		return nil, err
+	folder := process.Folder(pid)
+	stat, err := process.ReadStat(folder)
+	if err != nil {
+		return nil, unlessEnded(err)
 	}
-	threads, err := os.ReadDir(dir + "/task")
+	threads, err := os.ReadDir(folder + "/task")
 	if err != nil {
 		return nil, unlessEnded(err)
 	}
 	var stopped, waiting, running int
 	for _, thread := range threads {
-		state, _, err := stat(dir + "/task/" + thread.Name())
-		if err != nil {
+		stat, err := process.ReadStat(folder + "/task/" + thread.Name())
+		switch {
+		case errors.Is(err, process.ErrEnded) || err == nil && stat.Ended(): // this thread has ended, others may run
+		case err != nil:
 			return nil, err
-		}
-		switch state {
-		case 0, 'Z', 'X': // this thread has ended, others may run
-		case 'T', 't':
+		case stat.State == 'T' || stat.State == 't':
 			stopped++
-		case 'D':
+		case stat.State == 'D':
 			waiting++
 		default:
 			running++
@@ -103,33 +92,14 @@ func inspect(pid int) (*seen, error) {
 	if stopped+waiting+running == 0 {
 		return nil, nil
 	}
-	p := &seen{process: process{PID: pid}, held: waiting+running == 0, waits: waiting > 0 && running == 0}
-	p.parent, err = strconv.Atoi(string(fields[1]))
-	if err != nil {
-		return nil, err
-	}
-	p.Start, err = strconv.ParseUint(string(fields[19]), 10, 64)
-	return p, err
+	return &seen{
+		ID: process.ID{PID: pid, Start: stat.Start}, parent: stat.Parent, held: waiting+running == 0, waits: waiting > 0 && running == 0,
+	}, nil
 }
 
-// stat returns the state of a process or thread, and the fields from the state on (proc(5), /proc/pid/stat, number 3); none when it has
-// ended.
-func stat(dir string) (state byte, fields [][]byte, err error) {
-	text, err := os.ReadFile(dir + "/stat")
-	if err != nil {
-		return 0, nil, unlessEnded(err)
-	}
-	// The name before it may hold anything, brackets too.
-	fields = bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
-	if len(fields) < 20 || len(fields[0]) != 1 {
-		return 0, nil, fmt.Errorf("%s/stat is not in the form that proc(5) describes: %q", dir, text)
-	}
-	return fields[0][0], fields, nil
-}
-
-// unlessEnded drops the errors of reading about who has ended.
+// unlessEnded drops the errors of reading about what has ended.
 func unlessEnded(err error) error {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+	if errors.Is(err, process.ErrEnded) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
 		return nil
 	}
 	return err

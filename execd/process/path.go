@@ -1,7 +1,6 @@
 package process
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -9,23 +8,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What shells and container engines answer for a command that did not start.
 const (
-	codeNotExecutable = 126
-	codeNotFound      = 127
+	// defaultPath is the PATH that container engines use when the image sets none.
+	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	// usualPath is where Find looks after the PATH.
+	usualPath = "/usr/local/bin:/usr/bin:/bin"
 )
 
-// defaultPath is the PATH that container engines use when the image sets none.
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+// Path returns the PATH of an environment, or the one of container engines when it has none.
+func Path(env []string) string {
+	if path, found := Variable(env, "PATH"); found {
+		return path
+	}
+	return defaultPath
+}
 
-// LookPath finds an executable as a shell would: a name with a slash is a path relative to the working directory, any other is searched
-// for in the PATH of env, where an empty element means the working directory. Its errors are those that [StartFailure] takes.
-// exec.LookPath does not fit: it reads the PATH of this process and refuses results relative to the working directory.
+// LookPath finds the executable of a container's command line as a shell would: a name with a slash
+// is a path relative to the working directory, any other is searched for in the PATH of env, where
+// an empty element means the working directory. Its errors are those that [StartFailure] takes.
+// exec.LookPath does not fit: it reads the PATH of this process and refuses results relative to the
+// working directory.
 func LookPath(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
 	}
-	path := searchPath(env)
+	path := Path(env)
 	var denied error
 	for _, dir := range strings.Split(path, ":") {
 		candidate := filepath.Join(dir, name)
@@ -45,22 +52,43 @@ func LookPath(name string, env []string) (string, error) {
 	return "", &failure{"not found in PATH (" + path + ")", unix.ENOENT}
 }
 
-// searchPath returns the value of the last PATH in the environment, which is the one that execve's users see.
-func searchPath(env []string) string {
-	path := defaultPath
-	for _, entry := range env {
-		if value, ok := strings.CutPrefix(entry, "PATH="); ok {
-			path = value
+// Find returns the path of a program that a client names, "" when there is none: a path, which may
+// be relative to dir, or a name, which is searched for in the absolute folders of the PATH of env
+// and then in the usual ones, because a client that sets PATH may leave them out.
+func Find(name, dir string, env []string) string {
+	if strings.Contains(name, "/") {
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(dir, name)
+		}
+		return executable(name)
+	}
+	path, _ := Variable(env, "PATH")
+	for _, folder := range filepath.SplitList(path + ":" + usualPath) {
+		if !filepath.IsAbs(folder) {
+			continue
+		}
+		if found := executable(filepath.Join(folder, name)); found != "" {
+			return found
 		}
 	}
-	return path
+	return ""
 }
 
-// StartFailure returns the exit code of a shell or a container engine for a program that did not start: 127 when it does not exist, 126
-// when it cannot be executed.
-func StartFailure(err error) int {
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-		return codeNotFound
+// Shell returns the path of bash, else of sh, else "".
+func Shell(env []string) string {
+	for _, name := range []string{"bash", "sh"} {
+		if path := Find(name, "/", env); path != "" {
+			return path
+		}
 	}
-	return codeNotExecutable
+	return ""
+}
+
+// executable returns the path if there is a program at it, else "".
+func executable(path string) string {
+	info, err := os.Stat(path)
+	if err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 {
+		return ""
+	}
+	return path
 }

@@ -1,40 +1,15 @@
-// Package process is what execd's programs share about processes: what a process of the sandbox's user gets to see, where its program is
-// found, how its end is reported, and what a process of ours does to be out of reach of those. It imports next to nothing, because the
-// first process of every sandbox links it.
+// Package process holds what execd's programs do with processes: environments, the search for
+// programs, signals, ends and exit codes, identities that outlive a process number, and what keeps a
+// process of ours apart from those of the sandbox's user.
+//
+// It imports neither fmt nor os/exec: process 1 of every sandbox links it.
 package process
 
-import (
-	"strings"
-	"syscall"
+import "golang.org/x/sys/unix"
 
-	"golang.org/x/sys/unix"
-)
-
-// ownPrefix begins the name of every environment variable that belongs to execd alone.
-const ownPrefix = "EXECD_"
-
-// Environment returns the environment without the variables that belong to execd, in the same order, as a new slice. Processes of the
-// sandbox's user get this one, so that neither the access token nor execd's settings leak into them.
-func Environment(environ []string) []string {
-	kept := make([]string, 0, len(environ))
-	for _, entry := range environ {
-		if !strings.HasPrefix(entry, ownPrefix) {
-			kept = append(kept, entry)
-		}
-	}
-	return kept
-}
-
-// ExitCode returns the exit code of a process that has ended, as shells and container engines report it: 128+N after signal N.
-func ExitCode(status syscall.WaitStatus) int {
-	if status.Signaled() {
-		return 128 + int(status.Signal())
-	}
-	return status.ExitStatus()
-}
-
-// Shield keeps the memory, the environment and the open files of this process from every other process of the sandbox, root included, for
-// as long as it executes this program. CAP_SYS_PTRACE, CAP_PERFMON and CAP_SYS_ADMIN get past that; engines give none of them by default.
+// Shield keeps the memory, the environment and the open files of this process from every other
+// process of the sandbox, root included, for as long as it executes this program. CAP_SYS_PTRACE,
+// CAP_PERFMON and CAP_SYS_ADMIN get past that; engines give none of them by default.
 func Shield() error {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return &failure{"keep other processes out of this one", err}
@@ -42,7 +17,8 @@ func Shield() error {
 	return nil
 }
 
-// failure is an error as fmt.Errorf makes it of a text and its cause; fmt alone is a quarter of the first process of a sandbox.
+// failure is an error as fmt.Errorf makes it of a text and its cause; fmt alone would be a quarter of
+// process 1.
 type failure struct {
 	text  string
 	cause error

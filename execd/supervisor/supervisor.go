@@ -176,20 +176,16 @@ func (s *supervisor) startEntrypoint(terminal bool) error {
 // reap collects every child that has ended and reports whether the program was among them. It takes all of them before anything follows
 // from the result, because several deaths may share one SIGCHLD.
 func (s *supervisor) reap() (programEnded bool) {
-	for {
-		var status syscall.WaitStatus
-		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
-		switch {
-		case errors.Is(err, syscall.EINTR):
-		case err != nil || pid <= 0: // no child at all, or none that has ended
-			return programEnded
-		case pid == s.entrypoint:
+	process.Reap(func(pid int, status syscall.WaitStatus) {
+		switch pid {
+		case s.entrypoint:
 			s.entrypoint, s.status = 0, status
-		case pid == s.program.pid:
+		case s.program.pid:
 			s.programEnded(status)
 			programEnded = true
 		}
-	}
+	})
+	return programEnded
 }
 
 // signal sends to a child that was not reaped yet, so the id is still its own.

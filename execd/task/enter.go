@@ -17,17 +17,8 @@ import (
 	"sandbox.internal/runtime/tasks"
 )
 
-// Exit codes of a process that could not become the task's, as shells have them.
-const (
-	exitNotExecutable = 126
-	exitNotFound      = 127
-)
-
 // reportDescriptor is where Enter says why it failed. It is closed when the task's program takes over.
 const reportDescriptor = 3
-
-// defaultPath is where programs are looked up when the environment has no PATH, as in a shell.
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // Enter becomes the task's process: it goes to where the main container's process sees its files, takes on what that process is and may do,
 // and executes the task's program. It returns the exit code when it fails.
@@ -40,10 +31,7 @@ func Enter(args []string) int {
 	unix.CloseOnExec(reportDescriptor)
 	err := enter(args)
 	fmt.Fprint(report, err)
-	if errors.Is(err, fs.ErrNotExist) {
-		return exitNotFound
-	}
-	return exitNotExecutable
+	return process.StartFailure(err)
 }
 
 // enter returns only when it fails.
@@ -62,7 +50,7 @@ func enter(args []string) error {
 		return err
 	}
 	task := record.Task
-	host, err := look(processID{PID: pid, Start: start})
+	host, err := look(process.ID{PID: pid, Start: start})
 	if err != nil {
 		return fmt.Errorf("look at the main container: %w", err)
 	}
@@ -89,7 +77,7 @@ type house struct {
 	credentials credentials
 }
 
-func look(main processID) (*house, error) {
+func look(main process.ID) (*house, error) {
 	h := &house{}
 	dir, err := os.Open(procPath(main.PID, ""))
 	if err != nil {
@@ -101,8 +89,8 @@ func look(main processID) (*house, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s, err := parseStat(data); err != nil || s.start != main.Start {
-		return nil, errors.Join(errGone, err)
+	if s, err := process.ParseStat(data); err != nil || s.Start != main.Start {
+		return nil, errors.Join(process.ErrEnded, err)
 	}
 	if data, err = readAt(dir, "status"); err != nil {
 		return nil, err
@@ -244,14 +232,8 @@ func execute(argv, environ []string) error {
 	program := argv[0]
 	candidates := []string{program}
 	if !strings.Contains(program, "/") {
-		search := defaultPath
-		for _, entry := range environ {
-			if value, ok := strings.CutPrefix(entry, "PATH="); ok {
-				search = value
-			}
-		}
 		candidates = nil
-		for _, dir := range filepath.SplitList(search) {
+		for _, dir := range filepath.SplitList(process.Path(environ)) {
 			candidates = append(candidates, filepath.Join(dir, program))
 		}
 	}

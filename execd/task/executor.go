@@ -31,6 +31,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"sandbox.internal/execd/process"
 	"sandbox.internal/runtime/tasks"
 )
 
@@ -168,11 +169,11 @@ func (e *Executor) load() error {
 
 // checkSystem finds out at the start what would otherwise make every task fail.
 func checkSystem() error {
-	own, err := identify(os.Getpid())
+	own, err := process.Identify(os.Getpid())
 	if err != nil {
 		return err
 	}
-	pidfd, err := own.open()
+	pidfd, err := own.Open()
 	if err != nil {
 		return fmt.Errorf("descriptors of processes do not work, which need Linux 5.10 or later: %w", err)
 	}

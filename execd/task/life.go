@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/execd/reap"
+	"sandbox.internal/execd/process"
 	"sandbox.internal/runtime/tasks"
 )
 
@@ -183,7 +183,7 @@ func (e *Executor) start(t *entry) bool {
 	}
 	ended := make(chan struct{})
 	e.lives.Go(func() {
-		reap.AwaitExit(command.Process.Pid)
+		process.AwaitExit(command.Process.Pid)
 		_ = command.Wait() // the records tell what there is to tell
 		close(ended)
 	})
@@ -209,8 +209,8 @@ func (e *Executor) start(t *entry) bool {
 
 // attend stays with a task that was started until it is known how it ended.
 func (e *Executor) attend(t *entry, s snapshot) {
-	pidfd, err := s.started.Shim.open()
-	if errors.Is(err, errGone) {
+	pidfd, err := s.started.Shim.Open()
+	if errors.Is(err, process.ErrEnded) {
 		e.bury(t, s)
 		return
 	}
@@ -219,7 +219,7 @@ func (e *Executor) attend(t *entry, s snapshot) {
 		e.sleep(t, longestPause)
 		return
 	}
-	ended := exited(pidfd)
+	ended := process.Ended(pidfd)
 	defer func() { <-ended }()
 	defer pidfd.Close()
 	stopping := e.stopping
@@ -230,7 +230,7 @@ func (e *Executor) attend(t *entry, s snapshot) {
 	for {
 		deleting, stopped := e.asked(t)
 		if wanted := e.signalFor(t, deleting, stopped); wanted != signalled && wanted != 0 {
-			if err := send(pidfd, wanted); err != nil {
+			if err := process.Send(pidfd, wanted); err != nil {
 				e.Logger.Error().Err(err).Str("task", t.name).Msg("the shim cannot be told to end its task")
 			}
 			signalled = wanted
@@ -252,7 +252,7 @@ func (e *Executor) attend(t *entry, s snapshot) {
 		case <-overdue:
 			e.Logger.Warn().Str("task", t.name).Msg("the shim does not end its task: it is killed, and the task with it")
 			overdue = nil
-			if err := send(pidfd, unix.SIGKILL); err != nil {
+			if err := process.Send(pidfd, unix.SIGKILL); err != nil {
 				e.Logger.Error().Err(err).Str("task", t.name).Msg("the shim cannot be killed")
 			}
 		case <-probing.answered():
@@ -297,7 +297,7 @@ func (e *Executor) bury(t *entry, s snapshot) {
 			err = killAndAwait(s.running.Process)
 		}
 		e.sweep()
-		code := 128 + int(unix.SIGKILL)
+		code := process.SignalCode(unix.SIGKILL)
 		end := endRecord{
 			ExitCode: &code, Reason: tasks.ReasonExecutorLost, At: time.Now().UTC(),
 			Message: "the process that watched over it was killed, together with it or before it; it is not run again",
@@ -313,18 +313,18 @@ func (e *Executor) bury(t *entry, s snapshot) {
 }
 
 // killAndAwait ends a process that is not our child.
-func killAndAwait(p processID) error {
-	pidfd, err := p.open()
-	if errors.Is(err, errGone) {
+func killAndAwait(p process.ID) error {
+	pidfd, err := p.Open()
+	if errors.Is(err, process.ErrEnded) {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	ended := exited(pidfd)
+	ended := process.Ended(pidfd)
 	defer func() { <-ended }()
 	defer pidfd.Close()
-	if err := send(pidfd, unix.SIGKILL); err != nil {
+	if err := process.Send(pidfd, unix.SIGKILL); err != nil {
 		return err
 	}
 	timer := time.NewTimer(patience)
@@ -371,17 +371,17 @@ func (e *Executor) sweep() {
 
 // killStray kills a child of the container's first process, unless it is one of our programs, and reports whether it did.
 func (e *Executor) killStray(pid int, own os.FileInfo) bool {
-	p, err := identify(pid)
+	p, err := process.Identify(pid)
 	if err != nil {
 		return false
 	}
-	pidfd, err := p.open()
+	pidfd, err := p.Open()
 	if err != nil {
 		return false
 	}
 	defer pidfd.Close()
-	s, err := readStat(pid)
-	if err != nil || s.zombie() || s.parent != e.Init || s.start != p.Start {
+	s, err := process.ReadStat(process.Folder(pid))
+	if err != nil || s.Ended() || s.Parent != e.Init || s.Start != p.Start {
 		return false
 	}
 	// What ends loses its program before it is a zombie; a second look then finds it gone.
@@ -389,7 +389,7 @@ func (e *Executor) killStray(pid int, own os.FileInfo) bool {
 	if err == nil && os.SameFile(program, own) {
 		return false
 	}
-	if err := send(pidfd, unix.SIGKILL); err != nil {
+	if err := process.Send(pidfd, unix.SIGKILL); err != nil {
 		e.Logger.Error().Err(err).Int("pid", pid).Msg("what a killed shim left behind cannot be killed")
 	}
 	return true

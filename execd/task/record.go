@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandbox.internal/execd/process"
 	"sandbox.internal/runtime/tasks"
 )
 
@@ -46,12 +47,12 @@ type (
 		Task tasks.Task `json:"task"`
 	}
 	startedRecord struct {
-		Shim processID `json:"shim"`
-		At   time.Time `json:"at"`
+		Shim process.ID `json:"shim"`
+		At   time.Time  `json:"at"`
 	}
 	runningRecord struct {
-		Process processID `json:"process"`
-		At      time.Time `json:"at"`
+		Process process.ID `json:"process"`
+		At      time.Time  `json:"at"`
 	}
 	endRecord struct {
 		ExitCode *int      `json:"exitCode,omitempty"`

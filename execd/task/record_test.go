@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"sandbox.internal/execd/process"
 	"sandbox.internal/runtime/tasks"
 )
 
@@ -45,7 +46,7 @@ func TestFolder(t *testing.T) {
 	}
 	defer lock.Close()
 
-	started := startedRecord{Shim: processID{PID: 7, Start: 1 << 60}, At: time.Now().UTC()}
+	started := startedRecord{Shim: process.ID{PID: 7, Start: 1 << 60}, At: time.Now().UTC()}
 	if err := write(string(f), startedFile, started); err != nil {
 		t.Fatal(err)
 	}
@@ -116,18 +117,6 @@ func FuzzTask(f *testing.F) {
 			}
 		}
 	})
-}
-
-func TestParseStat(t *testing.T) {
-	line := "42 (a) b) S 7 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 123456 0 0\n"
-	if s, err := parseStat([]byte(line)); err != nil || s != (stat{state: 'S', parent: 7, start: 123456}) {
-		t.Errorf("%+v, %v", s, err)
-	}
-	for _, bad := range []string{"", "42", "42 (a) S 7", strings.Replace(line, "123456", "x", 1), strings.Replace(line, " 7 ", " x ", 1)} {
-		if s, err := parseStat([]byte(bad)); err == nil {
-			t.Errorf("%q is %+v", bad, s)
-		}
-	}
 }
 
 func TestParseCredentials(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"sandbox.internal/execd/process"
 	"sandbox.internal/runtime/tasks"
 )
 
@@ -71,12 +72,12 @@ func (e *Executor) Reset() (tasks.ResetResult, error) {
 
 // killContainer kills all processes of the main container, and returns how many there were when they are gone. The runtime kills what has
 // hidden from us, as soon as the container's first process is dead.
-func killContainer(main processID, deadline <-chan time.Time) (int, error) {
+func killContainer(main process.ID, deadline <-chan time.Time) (int, error) {
 	namespace, err := mountNamespace(main.PID)
 	if err != nil {
 		return 0, nil // it ends by itself
 	}
-	killed := make(map[processID]bool)
+	killed := make(map[process.ID]bool)
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
 		found, err := killNamespace(namespace, killed)
 		if err != nil || !found {

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/execd/reap"
+	"sandbox.internal/execd/process"
 	"sandbox.internal/runtime/tasks"
 )
 
@@ -108,7 +108,7 @@ func (s *shim) run() error {
 	if err != nil {
 		return err
 	}
-	mainFile, err := main.open()
+	mainFile, err := main.Open()
 	if err != nil {
 		return errors.Join(errNoMain, err)
 	}
@@ -117,7 +117,7 @@ func (s *shim) run() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become a reaper: %w", err)
 	}
-	own, err := identify(os.Getpid())
+	own, err := process.Identify(os.Getpid())
 	if err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (s *shim) run() error {
 	if err := write(string(s.folder), startedFile, startedRecord{Shim: own, At: time.Now().UTC()}); err != nil {
 		return err
 	}
-	end := s.attend(main, exited(mainFile))
+	end := s.attend(main, process.Ended(mainFile))
 	s.sweep()
 	end.At = time.Now().UTC()
 	if err := write(string(s.folder), endFile, end); err != nil {
@@ -140,7 +140,7 @@ func (s *shim) run() error {
 }
 
 // attend runs the task's process to its end.
-func (s *shim) attend(main processID, mainEnded <-chan struct{}) endRecord {
+func (s *shim) attend(main process.ID, mainEnded <-chan struct{}) endRecord {
 	entered, err := s.enter(main)
 	if err != nil {
 		return endRecord{Reason: tasks.ReasonStartFailed, Message: err.Error()}
@@ -183,7 +183,7 @@ func (s *shim) attend(main processID, mainEnded <-chan struct{}) endRecord {
 }
 
 // enter starts the process that becomes the task's. The channel says once why it could not, or nothing.
-func (s *shim) enter(main processID) (<-chan string, error) {
+func (s *shim) enter(main process.ID) (<-chan string, error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -223,7 +223,7 @@ func (s *shim) enter(main processID) (<-chan string, error) {
 // tellRunning writes down that the process runs, and returns when it is to be ended for it.
 func (s *shim) tellRunning() <-chan time.Time {
 	// A process that has ended meanwhile is not waited for yet, so it can still be named.
-	p, err := identify(s.pid)
+	p, err := process.Identify(s.pid)
 	if err == nil {
 		err = write(string(s.folder), runningFile, runningRecord{Process: p, At: time.Now().UTC()})
 	}
@@ -240,7 +240,7 @@ func (s *shim) tellRunning() <-chan time.Time {
 
 // end begins to end the task. A second reason changes nothing but the grace, which never becomes longer: without any it is killed at once.
 func (s *shim) end(cause string, grace time.Duration) {
-	if reap.HasExited(s.pid) {
+	if process.HasExited(s.pid) {
 		return // by itself
 	}
 	if s.cause == "" {
@@ -262,24 +262,19 @@ func (s *shim) kill() { s.signal(unix.SIGKILL) }
 // signal sends to the group of the task's process, which has not been waited for, so that the number is still its own. Before the process
 // leads a group of its own there is nobody else to tell.
 func (s *shim) signal(sig unix.Signal) {
-	if unix.Kill(-s.pid, sig) != nil {
+	if process.SignalGroup(s.pid, sig) != nil {
 		_ = unix.Kill(s.pid, sig)
 	}
 }
 
 // reap waits for all children that have ended, and reports whether the task's process was among them.
-func (s *shim) reap() (status unix.WaitStatus, ended bool) {
-	for {
-		var one unix.WaitStatus
-		pid, err := unix.Wait4(-1, &one, unix.WNOHANG, nil)
-		switch {
-		case errors.Is(err, unix.EINTR):
-		case err != nil || pid == 0:
-			return status, ended
-		case pid == s.pid:
+func (s *shim) reap() (status syscall.WaitStatus, ended bool) {
+	process.Reap(func(pid int, one syscall.WaitStatus) {
+		if pid == s.pid {
 			status, ended = one, true
 		}
-	}
+	})
+	return status, ended
 }
 
 // sweep ends what the task's process has left behind, as in a container that ends with its first process. Only children of ours are killed,
@@ -306,10 +301,10 @@ func (s *shim) sweep() {
 }
 
 // verdict says how the task has ended.
-func (s *shim) verdict(status unix.WaitStatus, failure string) endRecord {
-	code, how := status.ExitStatus(), fmt.Sprintf("exit code %d", status.ExitStatus())
+func (s *shim) verdict(status syscall.WaitStatus, failure string) endRecord {
+	code, how := process.ExitCode(status), fmt.Sprintf("exit code %d", status.ExitStatus())
 	if status.Signaled() {
-		code, how = 128+int(status.Signal()), "ended by "+unix.SignalName(status.Signal())
+		how = "ended by " + unix.SignalName(status.Signal())
 	}
 	switch {
 	case s.cause == tasks.ReasonTimedOut:

@@ -1,12 +1,12 @@
 package terminal
 
 import (
-	"os"
-	"strconv"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/execd/process"
 )
 
 // kill hangs the terminal up: its program, and what runs in the foreground, which a shell puts into a group of its own. What is left
@@ -20,7 +20,7 @@ func (t *Terminal) kill() {
 	t.hungUp = t.foreground()
 	for _, signal := range []syscall.Signal{syscall.SIGHUP, syscall.SIGCONT} { // who is stopped would not notice
 		if t.hungUp > 0 {
-			syscall.Kill(-t.hungUp, signal) // ESRCH: it has just ended
+			_ = process.SignalGroup(t.hungUp, signal) // ESRCH: it has just ended
 		}
 		t.signalGroup(signal)
 	}
@@ -39,18 +39,16 @@ func (t *Terminal) killNow() {
 }
 
 // signalGroup signals the program's group. The caller holds the lock, and the program has not been waited for.
-func (t *Terminal) signalGroup(signal syscall.Signal) { syscall.Kill(-t.process.Process.Pid, signal) }
+func (t *Terminal) signalGroup(signal syscall.Signal) {
+	_ = process.SignalGroup(t.process.Process.Pid, signal) // ESRCH: no process is left
+}
 
 // remaining are the processes of the group that was hung up in the foreground. They can outlive the program, and with them their
 // session, by which they are told from strangers that use the group's number again.
 func (t *Terminal) remaining() []int {
-	entries, _ := os.ReadDir("/proc") // without it nobody can be found
+	all, _ := process.List() // without /proc none can be found
 	var pids []int
-	for _, entry := range entries {
-		pid, err := strconv.Atoi(entry.Name())
-		if err != nil {
-			continue
-		}
+	for _, pid := range all {
 		session, err := unix.Getsid(pid)
 		if err != nil || session != t.process.Process.Pid {
 			continue

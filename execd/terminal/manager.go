@@ -11,9 +11,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
+
+	"sandbox.internal/execd/process"
 )
 
 // Sentinels that this package's errors wrap.
@@ -67,13 +68,7 @@ type Manager struct {
 
 // New returns a manager without terminals.
 func New(options Options) *Manager {
-	var env []string
-	for _, variable := range options.Env {
-		if !strings.HasPrefix(variable, "EXECD_") {
-			env = append(env, variable)
-		}
-	}
-	return &Manager{options: options, env: env, terminals: make(map[string]*Terminal)}
+	return &Manager{options: options, env: process.Environment(options.Env), terminals: make(map[string]*Terminal)}
 }
 
 // Start starts a terminal. Its life is bound to nothing but its program, Kill and Stop: viewers come and go.

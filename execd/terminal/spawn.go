@@ -3,7 +3,6 @@ package terminal
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +13,8 @@ import (
 	"github.com/creack/pty"
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/execd/process"
 )
 
 // The size of a terminal that names none.
@@ -36,7 +37,7 @@ type Spec struct {
 }
 
 func (m *Manager) start(spec Spec) (*Terminal, error) {
-	process, err := m.prepare(spec)
+	program, err := m.prepare(spec)
 	if err != nil {
 		return nil, err
 	}
@@ -47,20 +48,20 @@ func (m *Manager) start(spec Spec) (*Terminal, error) {
 		spec.Cols = defaultCols
 	}
 	createdAt := m.options.Clock()
-	master, err := pty.StartWithSize(process, &pty.Winsize{Rows: spec.Rows, Cols: spec.Cols})
+	master, err := pty.StartWithSize(program, &pty.Winsize{Rows: spec.Rows, Cols: spec.Cols})
 	if err != nil {
-		return nil, startError(process.Path, err)
+		return nil, startError(program.Path, err)
 	}
 	if master, err = pollable(master); err != nil {
-		process.Process.Kill()
-		process.Wait()
+		program.Process.Kill()
+		program.Wait()
 		return nil, err
 	}
 	return &Terminal{
 		id:        uuid.NewString(),
-		command:   process.Args,
+		command:   program.Args,
 		createdAt: createdAt,
-		process:   process,
+		process:   program,
 		master:    master,
 		typing:    make(chan struct{}, 1),
 		over:      make(chan struct{}),
@@ -85,16 +86,13 @@ func pollable(master *os.File) (*os.File, error) {
 }
 
 func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
-	dir := m.folder(spec.Dir)
+	dir := process.WorkingDirectory(spec.Dir, m.options.Dir, m.env)
 	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 		return nil, invalidf("cwd: %q is not a directory", dir)
 	}
-	env := slices.Concat(m.env, []string{termType, "PWD=" + dir})
-	for _, name := range slices.Sorted(maps.Keys(spec.Env)) {
-		if name == "" || strings.ContainsAny(name, "=\x00") || strings.ContainsRune(spec.Env[name], 0) {
-			return nil, invalidf("envs: %q: a name must be non-empty and without '=', and neither name nor value may contain a NUL byte", name)
-		}
-		env = append(env, name+"="+spec.Env[name])
+	env, err := process.AddVariables(slices.Concat(m.env, []string{termType, "PWD=" + dir}), spec.Env)
+	if err != nil {
+		return nil, invalidf("envs: %v", err)
 	}
 	for i, arg := range spec.Args {
 		if strings.ContainsRune(arg, 0) {
@@ -104,74 +102,20 @@ func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 	path, name := "", spec.Command
 	switch {
 	case name != "":
-		path = find(name, dir, env)
+		path = process.Find(name, dir, env)
 	case len(spec.Args) > 0:
 		return nil, invalidf("args: need a command")
 	default:
 		// Not a login shell: its profile would replace the PATH that the image sets.
-		for _, name = range []string{"bash", "sh"} {
-			if path = find(name, dir, env); path != "" {
-				break
-			}
+		path, name = process.Shell(env), "sh"
+		if path != "" {
+			name = filepath.Base(path)
 		}
 	}
 	if path == "" {
 		return nil, invalidf("command: %q is not an executable file or the name of one", name)
 	}
 	return &exec.Cmd{Path: path, Args: append([]string{name}, spec.Args...), Dir: dir, Env: env}, nil
-}
-
-// folder returns the absolute path that a request's working directory means: a leading ~/ is the home of the daemon's user, and
-// what is relative starts at the manager's folder.
-func (m *Manager) folder(dir string) string {
-	switch {
-	case dir == "~" || strings.HasPrefix(dir, "~/"):
-		home := variable(m.env, "HOME")
-		if home == "" {
-			home = "/"
-		}
-		return filepath.Join(home, dir[1:])
-	case filepath.IsAbs(dir):
-		return dir
-	}
-	return filepath.Join(m.options.Dir, dir)
-}
-
-// find returns the path of a program: a path as it is, a name from the PATH of env or where programs usually are.
-func find(name, dir string, env []string) string {
-	if strings.Contains(name, "/") {
-		if !filepath.IsAbs(name) {
-			name = filepath.Join(dir, name)
-		}
-		return executable(name)
-	}
-	for _, folder := range filepath.SplitList(variable(env, "PATH") + ":/usr/local/bin:/usr/bin:/bin") {
-		if !filepath.IsAbs(folder) {
-			continue
-		}
-		if path := executable(filepath.Join(folder, name)); path != "" {
-			return path
-		}
-	}
-	return ""
-}
-
-// executable returns the path if there is a program at it.
-func executable(path string) string {
-	if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
-		return path
-	}
-	return ""
-}
-
-// variable returns a variable's value in an environment; the last one counts.
-func variable(env []string, name string) string {
-	for _, entry := range slices.Backward(env) {
-		if value, ok := strings.CutPrefix(entry, name+"="); ok {
-			return value
-		}
-	}
-	return ""
 }
 
 func startError(path string, err error) error {

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"sandbox.internal/execd/reap"
+	"sandbox.internal/execd/process"
 )
 
 const (
@@ -150,7 +150,7 @@ func (t *Terminal) run() {
 		defer close(pumped)
 		t.pump()
 	}()
-	reap.AwaitExit(t.process.Process.Pid)
+	process.AwaitExit(t.process.Process.Pid)
 	t.mu.Lock()
 	t.reaped = true
 	if t.killing != nil {
@@ -192,9 +192,6 @@ func exitCode(state *os.ProcessState) *int {
 	if state == nil {
 		return nil // somebody else has waited for it: nobody knows the code
 	}
-	code := state.ExitCode()
-	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
-		code = 128 + int(status.Signal())
-	}
+	code := process.ExitCode(state.Sys().(syscall.WaitStatus))
 	return &code
 }

@@ -286,8 +286,10 @@ func gone(pid int) bool {
 
 func TestBackgroundDoesNotHoldTheEnd(t *testing.T) {
 	t.Parallel()
-	release := filepath.Join(t.TempDir(), "release")
-	running := start(t, newManager(t), sh(`(trap '' HUP; until test -e `+release+`; do sleep 0.05; done; echo late) & echo last`))
+	folder := t.TempDir()
+	release := filepath.Join(folder, "release")
+	// The background ends with the folder, too, which the test may remove before the background sees the file.
+	running := start(t, newManager(t), sh(`(trap '' HUP; while test -d `+folder+` && ! test -e `+release+`; do sleep 0.05; done; echo late) & echo last`))
 	s := attach(t, running)
 	s.end() // while the background still waits
 	if err := os.WriteFile(release, nil, 0o600); err != nil {

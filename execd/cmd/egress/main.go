@@ -13,9 +13,9 @@ import (
 	"runtime/debug"
 	"syscall"
 
-	base "sandbox.internal/execd/config"
 	"sandbox.internal/execd/egress/app"
 	"sandbox.internal/execd/egress/config"
+	"sandbox.internal/execd/log"
 	"sandbox.internal/execd/supervisor"
 )
 
@@ -45,7 +45,7 @@ func run(args []string) int {
 		fmt.Fprintf(os.Stderr, "egress: %v\n", err)
 		return 2
 	}
-	logger, _, err := base.Logger(base.Settings{LogLevel: settings.LogLevel}, os.Stdout)
+	logger, _, err := log.New(log.Options{Level: settings.LogLevel}, os.Stdout)
 	if err != nil {
 		return fail(err)
 	}

@@ -20,6 +20,7 @@ import (
 
 	"sandbox.internal/execd/app"
 	"sandbox.internal/execd/config"
+	"sandbox.internal/execd/log"
 	"sandbox.internal/execd/probe"
 	"sandbox.internal/execd/process"
 	"sandbox.internal/execd/shell"
@@ -66,7 +67,9 @@ func runServe(args []string) int {
 		return fail(err)
 	}
 	process.ReserveThreads(maxProcessors, spareThreads)
-	logger, closer, err := config.Logger(settings, os.Stdout)
+	logger, closer, err := log.New(log.Options{
+		Level: settings.LogLevel, File: settings.LogFile, Secrets: []string{settings.AccessToken, settings.JupyterToken},
+	}, os.Stdout)
 	if err != nil {
 		return fail(err)
 	}

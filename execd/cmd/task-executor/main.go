@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	base "sandbox.internal/execd/config"
+	"sandbox.internal/execd/log"
 	"sandbox.internal/execd/supervisor"
 	"sandbox.internal/execd/task"
 )
@@ -48,7 +48,7 @@ func run(args []string) int {
 		fmt.Fprintf(os.Stderr, "task-executor: %v\n", err)
 		return 2
 	}
-	logger, _, err := base.Logger(base.Settings{LogLevel: given.logLevel}, os.Stdout)
+	logger, _, err := log.New(log.Options{Level: given.logLevel}, os.Stdout)
 	if err == nil {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 		defer stop()

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"sandbox.internal/execd/egress/decisions"
+	"sandbox.internal/execd/egress/guard"
 	gen "sandbox.internal/gen/egress"
 	"sandbox.internal/openapi/serve"
 )
@@ -53,7 +53,7 @@ func wantsStream(r *http.Request) bool {
 // decisionStream is the answer that follows the decisions until the client leaves.
 type decisionStream struct {
 	ctx   context.Context
-	log   *decisions.Log
+	log   *guard.DecisionLog
 	after int64
 }
 
@@ -104,7 +104,7 @@ func (s decisionStream) pause() bool {
 	return false
 }
 
-func toAPI(d decisions.Decision) gen.Decision {
+func toAPI(d guard.Decision) gen.Decision {
 	out := gen.Decision{
 		Kind: gen.DecisionKind(d.Kind), Target: d.Target, Action: gen.NetworkAction(d.Action), Reason: gen.DecisionReason(d.Reason),
 		Names: d.Names, Count: d.Count, FirstSeen: d.First.UTC(), LastSeen: d.Last.UTC(),
@@ -115,7 +115,7 @@ func toAPI(d decisions.Decision) gen.Decision {
 	if d.DryRun {
 		out.DryRun = &d.DryRun
 	}
-	if d.Kind == decisions.Address {
+	if d.Kind == guard.KindAddress {
 		out.Protocol = &d.Protocol
 		if d.Port != 0 {
 			port := int(d.Port)

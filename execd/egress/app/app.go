@@ -17,7 +17,6 @@ import (
 
 	"sandbox.internal/execd/egress/api"
 	"sandbox.internal/execd/egress/config"
-	"sandbox.internal/execd/egress/decisions"
 	"sandbox.internal/execd/egress/dnsproxy"
 	"sandbox.internal/execd/egress/guard"
 	"sandbox.internal/execd/egress/policy"
@@ -101,7 +100,7 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 	opened = append(opened, packets.Close)
 	own := newInterfaces(time.Now).own
 	g := guard.New(guard.Options{
-		Policy: compiled, Wall: w, Store: store, Own: own, Log: decisions.New(time.Now), Logger: logger, Clock: time.Now,
+		Policy: compiled, Wall: w, Store: store, Own: own, Logger: logger, Clock: time.Now,
 	})
 	server, err := api.New(api.Options{
 		Guard: g, Token: settings.AccessToken, Started: time.Now(), Restarts: settings.Restarts, Logger: bounded(logger),

@@ -13,7 +13,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"sandbox.internal/execd/egress/decisions"
 	"sandbox.internal/execd/egress/policy"
 	"sandbox.internal/execd/egress/wall"
 )
@@ -39,7 +38,6 @@ type Options struct {
 	Store *Store
 	// Own returns what tells whether an address is one of the sandbox itself, for all decisions of one moment.
 	Own    func() func(netip.Addr) bool
-	Log    *decisions.Log
 	Logger zerolog.Logger
 	Clock  func() time.Time
 }
@@ -47,6 +45,7 @@ type Options struct {
 // Guard is safe for concurrent use.
 type Guard struct {
 	options  Options
+	log      *DecisionLog
 	requests chan request
 	changed  chan struct{} // one element stands for any number of changes of the policy
 
@@ -61,7 +60,7 @@ type Guard struct {
 // New returns a guard. Addresses are learned while [Guard.Run] runs.
 func New(options Options) *Guard {
 	return &Guard{
-		options: options, requests: make(chan request, maxBatch), changed: make(chan struct{}, 1),
+		options: options, log: newDecisionLog(options.Clock), requests: make(chan request, maxBatch), changed: make(chan struct{}, 1),
 		compiled: options.Policy, now: options.Policy, known: newBook(),
 	}
 }
@@ -154,8 +153,8 @@ func (g *Guard) Resolved(addr netip.Addr) policy.Decision {
 
 // Told implements the DNS proxy's judge.
 func (g *Guard) Told(name string, d policy.Decision, dryRun, resolved bool) {
-	g.options.Log.Add(decisions.Decision{
-		Subject: decisions.Subject{Kind: decisions.Name, Target: name, Action: d.Action, DryRun: dryRun},
+	g.log.Add(Decision{
+		Subject: Subject{Kind: KindName, Target: name, Action: d.Action, DryRun: dryRun},
 		Reason:  d.Reason, Rule: d.Rule, Resolved: resolved,
 	})
 }
@@ -172,9 +171,9 @@ func (g *Guard) Packet(packet wall.Packet) {
 	case packet.Action == policy.Allow && compiled.Default() == policy.Deny:
 		d = policy.Decision{Reason: policy.ByName}
 	}
-	g.options.Log.Add(decisions.Decision{
-		Subject: decisions.Subject{
-			Kind: decisions.Address, Target: packet.Addr.String(), Protocol: protocolName(packet.Protocol), Port: packet.Port,
+	g.log.Add(Decision{
+		Subject: Subject{
+			Kind: KindAddress, Target: packet.Addr.String(), Protocol: protocolName(packet.Protocol), Port: packet.Port,
 			Action: packet.Action, DryRun: packet.DryRun,
 		},
 		Reason: d.Reason, Rule: d.Rule, Names: names,
@@ -194,7 +193,7 @@ func protocolName(number uint8) string {
 }
 
 // Decisions returns the record of what was decided.
-func (g *Guard) Decisions() *decisions.Log { return g.options.Log }
+func (g *Guard) Decisions() *DecisionLog { return g.log }
 
 // Learn implements the DNS proxy's judge.
 func (g *Guard) Learn(ctx context.Context, name string, addresses []netip.Addr, ttl time.Duration) error {

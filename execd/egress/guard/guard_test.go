@@ -16,7 +16,6 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
-	"sandbox.internal/execd/egress/decisions"
 	"sandbox.internal/execd/egress/guard"
 	"sandbox.internal/execd/egress/policy"
 	"sandbox.internal/execd/egress/wall"
@@ -108,7 +107,7 @@ func start(t *testing.T, text string) (*guard.Guard, *kernel, *clock, string) {
 	k, c := &kernel{held: make(map[netip.Addr]bool)}, &clock{now: time.Unix(1_000_000, 0)}
 	g := guard.New(guard.Options{
 		Policy: compiled, Wall: k, Store: store, Own: k.own,
-		Log: decisions.New(c.Now), Logger: zerolog.Nop(), Clock: c.Now,
+		Logger: zerolog.Nop(), Clock: c.Now,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

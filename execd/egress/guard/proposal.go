@@ -3,7 +3,6 @@ package guard
 import (
 	"slices"
 
-	"sandbox.internal/execd/egress/decisions"
 	"sandbox.internal/execd/egress/policy"
 )
 
@@ -11,7 +10,7 @@ import (
 // addresses that none of these names explains. Rules that deny stay, at the front, and what they deny is not proposed.
 func (g *Guard) Proposal() policy.Policy {
 	compiled := g.current()
-	seen, _ := g.options.Log.After(0)
+	seen, _ := g.log.After(0)
 	proposal := policy.Policy{DefaultAction: policy.Deny, Egress: []policy.Rule{}}
 	for _, rule := range compiled.Policy().Egress {
 		if rule.Action == policy.Deny {
@@ -22,7 +21,7 @@ func (g *Guard) Proposal() policy.Policy {
 	for _, d := range seen {
 		passed := d.Action == policy.Allow || d.DryRun
 		byRule := d.Action == policy.Deny && d.Reason == policy.ByRule
-		if d.Kind == decisions.Name && passed && !byRule && d.Resolved && !slices.Contains(names, d.Target) {
+		if d.Kind == KindName && passed && !byRule && d.Resolved && !slices.Contains(names, d.Target) {
 			names = append(names, d.Target)
 		}
 	}
@@ -30,7 +29,7 @@ func (g *Guard) Proposal() policy.Policy {
 		passed := d.Action == policy.Allow || d.DryRun
 		byRule := d.Action == policy.Deny && d.Reason == policy.ByRule
 		explained := slices.ContainsFunc(d.Names, func(name string) bool { return slices.Contains(names, name) })
-		if d.Kind == decisions.Address && passed && !byRule && !explained && !slices.Contains(addresses, d.Target) {
+		if d.Kind == KindAddress && passed && !byRule && !explained && !slices.Contains(addresses, d.Target) {
 			addresses = append(addresses, d.Target)
 		}
 	}

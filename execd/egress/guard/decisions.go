@@ -1,5 +1,4 @@
-// Package decisions keeps what was allowed and denied: for each name and address one entry with a count, in bounded memory.
-package decisions
+package guard
 
 import (
 	"slices"
@@ -9,16 +8,16 @@ import (
 	"sandbox.internal/execd/egress/policy"
 )
 
-// Limit is how many decisions are kept. Those not seen for the longest time make room.
-const Limit = 4096
+// decisionLimit is how many decisions are kept. Those not seen for the longest time make room.
+const decisionLimit = 4096
 
 // Kind says what was decided.
 type Kind string
 
 // The kinds.
 const (
-	Name    Kind = "name"
-	Address Kind = "address"
+	KindName    Kind = "name"
+	KindAddress Kind = "address"
 )
 
 // Subject is what makes two decisions the same.
@@ -46,8 +45,9 @@ type Decision struct {
 	ID int64
 }
 
-// Log holds decisions. It is safe for concurrent use.
-type Log struct {
+// DecisionLog holds what was allowed and denied: for each name and address one entry with a count,
+// in bounded memory. It is safe for concurrent use.
+type DecisionLog struct {
 	clock func() time.Time
 
 	mu      sync.Mutex
@@ -59,7 +59,7 @@ type Log struct {
 }
 
 // subject and record are a Subject and a Decision in a form that takes less than half of the memory: there is a log beside every sandbox.
-// Words that are few in number are indices of Log.words.
+// Words that are few in number are indices of DecisionLog.words.
 type subject struct {
 	target                       string
 	port, kind, protocol, action uint16
@@ -77,15 +77,15 @@ type record struct {
 	previous, next     *record
 }
 
-// New returns an empty log. Ids begin with the time in microseconds, so that a client that resumes after a restart misses nothing.
-func New(clock func() time.Time) *Log {
-	l := &Log{clock: clock, entries: make(map[subject]*record), last: clock().UnixMicro()}
+// newDecisionLog returns an empty log. Ids begin with the time in microseconds, so that a client that resumes after a restart misses nothing.
+func newDecisionLog(clock func() time.Time) *DecisionLog {
+	l := &DecisionLog{clock: clock, entries: make(map[subject]*record), last: clock().UnixMicro()}
 	l.ring.previous, l.ring.next = &l.ring, &l.ring
 	return l
 }
 
 // Add counts an attempt. Of the decision given, the subject, the reason, the rule, the names and whether it resolved are used.
-func (l *Log) Add(d Decision) {
+func (l *DecisionLog) Add(d Decision) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.clock().UnixNano()
@@ -94,7 +94,7 @@ func (l *Log) Add(d Decision) {
 	}
 	r := l.entries[s]
 	if r == nil {
-		if len(l.entries) >= Limit {
+		if len(l.entries) >= decisionLimit {
 			oldest := l.ring.next
 			oldest.unlink()
 			delete(l.entries, oldest.subject)
@@ -118,7 +118,7 @@ func (l *Log) Add(d Decision) {
 
 // After returns the decisions that changed after the one with the id, in the order of their last change, and a channel that is
 // closed when there are more.
-func (l *Log) After(id int64) ([]Decision, <-chan struct{}) {
+func (l *DecisionLog) After(id int64) ([]Decision, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	first := &l.ring
@@ -137,7 +137,7 @@ func (l *Log) After(id int64) ([]Decision, <-chan struct{}) {
 	return all, l.changed
 }
 
-func (l *Log) decision(r *record) Decision {
+func (l *DecisionLog) decision(r *record) Decision {
 	return Decision{
 		Subject: Subject{
 			Kind: Kind(l.words[r.kind]), Target: r.target, Protocol: l.words[r.protocol], Port: r.port, Action: policy.Action(l.words[r.action]), DryRun: r.dryRun,
@@ -148,7 +148,7 @@ func (l *Log) decision(r *record) Decision {
 }
 
 // word returns the index of a word. There are few: kinds, actions, reasons, and at most 256 protocols.
-func (l *Log) word(word string) uint16 {
+func (l *DecisionLog) word(word string) uint16 {
 	at := slices.Index(l.words, word)
 	if at < 0 {
 		at = len(l.words)

@@ -1,4 +1,4 @@
-package config
+package log
 
 import (
 	"bytes"
@@ -15,11 +15,11 @@ const minSecret = 4
 // redacted stands in the log where a secret was.
 const redacted = "[redacted]"
 
-// withoutSecrets returns a writer of log lines that keeps the tokens out of them. Nothing of ours logs a token, but
+// withoutSecrets returns a writer of log lines that keeps the secrets out of them. Nothing of ours logs a token, but
 // clients put them where they do not belong: into a path, a request id, the name of a command.
-func withoutSecrets(out io.Writer, s Settings) io.Writer {
+func withoutSecrets(out io.Writer, secrets []string) io.Writer {
 	var forms [][]byte
-	for _, secret := range []string{s.AccessToken, s.JupyterToken} {
+	for _, secret := range secrets {
 		if len(secret) < minSecret {
 			continue
 		}

@@ -1,25 +1,25 @@
-package decisions_test
+package guard_test
 
 import (
 	"fmt"
 	"testing"
 	"time"
 
-	"sandbox.internal/execd/egress/decisions"
+	"sandbox.internal/execd/egress/guard"
 )
 
-func name(target string) decisions.Decision {
-	return decisions.Decision{Subject: decisions.Subject{Kind: decisions.Name, Target: target}}
+func decisionAbout(target string) guard.Decision {
+	return guard.Decision{Subject: guard.Subject{Kind: guard.KindName, Target: target}}
 }
 
 func TestTheSameIsCounted(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
-	log := decisions.New(func() time.Time { return now })
-	log.Add(name("a"))
-	log.Add(name("b"))
+	log := guard.NewDecisionLog(func() time.Time { return now })
+	log.Add(decisionAbout("a"))
+	log.Add(decisionAbout("b"))
 	_, more := log.After(0)
 	now = now.Add(time.Minute)
-	log.Add(name("a"))
+	log.Add(decisionAbout("a"))
 	select {
 	case <-more:
 	default:
@@ -37,22 +37,22 @@ func TestTheSameIsCounted(t *testing.T) {
 	}
 	// Ids of a log that starts later are larger.
 	now = now.Add(time.Minute)
-	next := decisions.New(func() time.Time { return now })
-	next.Add(name("c"))
+	next := guard.NewDecisionLog(func() time.Time { return now })
+	next.Add(decisionAbout("c"))
 	if fresh, _ := next.After(all[1].ID); len(fresh) != 1 {
 		t.Errorf("got %+v", fresh)
 	}
 }
 
 func TestTheOldestMakeRoom(t *testing.T) {
-	log := decisions.New(time.Now)
-	for i := range decisions.Limit {
-		log.Add(name(fmt.Sprint(i)))
+	log := guard.NewDecisionLog(time.Now)
+	for i := range guard.DecisionLimit {
+		log.Add(decisionAbout(fmt.Sprint(i)))
 	}
-	log.Add(name("0")) // seen again
-	log.Add(name("new"))
+	log.Add(decisionAbout("0")) // seen again
+	log.Add(decisionAbout("new"))
 	all, _ := log.After(0)
-	if len(all) != decisions.Limit || all[0].Target != "2" || all[len(all)-2].Target != "0" || all[len(all)-2].Count != 2 {
+	if len(all) != guard.DecisionLimit || all[0].Target != "2" || all[len(all)-2].Target != "0" || all[len(all)-2].Count != 2 {
 		t.Errorf("%d decisions, the first is %+v, the last but one %+v", len(all), all[0], all[len(all)-2])
 	}
 }

@@ -1,4 +1,5 @@
-package config
+// Package log opens the logs of execd's programs.
+package log
 
 import (
 	"fmt"
@@ -13,22 +14,32 @@ import (
 // timeLayout is RFC 3339 with milliseconds.
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
-// Logger opens the log: one JSON object per line, with the time in UTC, to the log file or, when there is none, to
-// stdout. The file is appended to; it and missing folders above it are created for the daemon's user alone. The tokens
-// among the settings never get into it. The caller closes the returned closer after the last message.
-func Logger(s Settings, stdout io.Writer) (zerolog.Logger, io.Closer, error) {
+// Options say what is logged and where.
+type Options struct {
+	// Level is a syslog severity, 0 (Emergency) to 7 (Debug): messages of this severity and worse are written.
+	Level int
+	// File is the path of the log; empty means the standard output.
+	File string
+	// Secrets never get into the log; those of less than four characters are not looked for.
+	Secrets []string
+}
+
+// New opens the log: one JSON object per line, with the time in UTC, to the file or, when there is none, to stdout. The file is appended
+// to; it and missing folders above it are created for the program's user alone. The caller closes the returned closer after the last
+// message.
+func New(o Options, stdout io.Writer) (zerolog.Logger, io.Closer, error) {
 	out, closer := stdout, io.NopCloser(nil)
-	if s.LogFile != "" {
-		file, err := openLog(s.LogFile)
+	if o.File != "" {
+		file, err := openFile(o.File)
 		if err != nil {
 			return zerolog.Nop(), nil, fmt.Errorf("log file (EXECD_LOG_FILE): %w", err)
 		}
 		out, closer = file, file
 	}
-	return zerolog.New(withoutSecrets(out, s)).Level(level(s.LogLevel)).Hook(zerolog.HookFunc(stamp)), closer, nil
+	return zerolog.New(withoutSecrets(out, o.Secrets)).Level(level(o.Level)).Hook(zerolog.HookFunc(stamp)), closer, nil
 }
 
-func openLog(path string) (*os.File, error) {
+func openFile(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
@@ -36,7 +47,7 @@ func openLog(path string) (*os.File, error) {
 }
 
 // stamp adds the time. zerolog's own timestamp takes its format from a variable shared by the whole program, which a
-// package must not change behind the back of others.
+// package must not change for others.
 func stamp(event *zerolog.Event, _ zerolog.Level, _ string) {
 	event.Str(zerolog.TimestampFieldName, time.Now().UTC().Format(timeLayout))
 }

@@ -1,4 +1,4 @@
-package config_test
+package log_test
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/execd/config"
+	"sandbox.internal/execd/log"
 )
 
 func TestLoggerLevels(t *testing.T) {
@@ -36,7 +36,7 @@ func TestLoggerLevels(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var out bytes.Buffer
-			logger, closer, err := config.Logger(config.Settings{LogLevel: tt.level}, &out)
+			logger, closer, err := log.New(log.Options{Level: tt.level}, &out)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -68,7 +68,7 @@ func TestLoggerFile(t *testing.T) {
 	var stdout bytes.Buffer
 	before := time.Now()
 	for _, message := range []string{"first", "second"} {
-		logger, closer, err := config.Logger(config.Settings{LogLevel: 6, LogFile: path}, &stdout)
+		logger, closer, err := log.New(log.Options{Level: 6, File: path}, &stdout)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,7 +113,7 @@ func TestLoggerKeepsTokensOut(t *testing.T) {
 	t.Parallel()
 	for _, token := range []string{"a-token", `with"quotes\and&more%/`, "four"} {
 		var out bytes.Buffer
-		logger, _, err := config.Logger(config.Settings{LogLevel: 7, AccessToken: token, JupyterToken: "jupyter-" + token}, &out)
+		logger, _, err := log.New(log.Options{Level: 7, Secrets: []string{token, "jupyter-" + token}}, &out)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +137,7 @@ func TestLoggerKeepsTokensOut(t *testing.T) {
 
 func TestLoggerNamesTheVariable(t *testing.T) {
 	t.Parallel()
-	_, _, err := config.Logger(config.Settings{LogFile: t.TempDir()}, &bytes.Buffer{})
+	_, _, err := log.New(log.Options{File: t.TempDir()}, &bytes.Buffer{})
 	if err == nil || !strings.Contains(err.Error(), "EXECD_LOG_FILE") {
 		t.Errorf("error is %v, want one that names EXECD_LOG_FILE", err)
 	}

@@ -1,0 +1,6 @@
+package guard
+
+// What tests use of this package's own.
+const DecisionLimit = decisionLimit
+
+var NewDecisionLog = newDecisionLog
