@@ -20,6 +20,7 @@ import (
 
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/server/cluster"
+	"sandbox.internal/server/cluster/view"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -542,19 +543,19 @@ func TestEventsOfOneSandboxEnd(t *testing.T) {
 // routes is a gateway's table.
 type routes struct {
 	mu  sync.Mutex
-	all map[string]cluster.Route
+	all map[string]view.Route
 }
 
-func (r *routes) Replace(all []cluster.Route) {
+func (r *routes) Replace(all []view.Route) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.all = make(map[string]cluster.Route)
+	r.all = make(map[string]view.Route)
 	for _, route := range all {
 		r.all[route.ID] = route
 	}
 }
 
-func (r *routes) Update(route cluster.Route) {
+func (r *routes) Update(route view.Route) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all[route.ID] = route
@@ -566,7 +567,7 @@ func (r *routes) Forget(id string) {
 	delete(r.all, id)
 }
 
-func (r *routes) get(id string) (cluster.Route, bool) {
+func (r *routes) get(id string) (view.Route, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	route, ok := r.all[id]
@@ -587,7 +588,7 @@ func TestRoutesOfAGateway(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- cluster.FollowRoutes(ctx, cluster.Options{Kubeconfig: apiServer.Kubeconfig, Namespace: s.name, Logger: zerolog.New(logOf{t})}, &table)
+		done <- view.FollowRoutes(ctx, view.RouteOptions{Kubeconfig: apiServer.Kubeconfig, Namespace: s.name, Logger: zerolog.New(logOf{t})}, &table)
 	}()
 	eventually(t, "the sandbox has a row", func() bool { _, ok := table.get(before); return ok })
 	c = s.replica(t, func(o *cluster.Options) { o.PendingFailureTTL = o.TerminatedRetention })
@@ -609,7 +610,7 @@ func TestRoutesOfAGateway(t *testing.T) {
 	if version := s.batch(t, failed).ResourceVersion; version != unchanged {
 		t.Error("the gateway has written to a BatchSandbox")
 	}
-	if err := cluster.FollowRoutes(t.Context(), cluster.Options{Kubeconfig: "/no/such/file"}, &table); err == nil || !strings.Contains(err.Error(), "/no/such/file") {
+	if err := view.FollowRoutes(t.Context(), view.RouteOptions{Kubeconfig: "/no/such/file"}, &table); err == nil || !strings.Contains(err.Error(), "/no/such/file") {
 		t.Errorf("without a configuration: %v", err)
 	}
 }
