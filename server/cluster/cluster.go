@@ -22,10 +22,10 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// settleTimeout is how long Pause and Resume wait for the controller, endpointTimeout how long Endpoint waits for a Pending sandbox.
+// settleTimeout is how long Pause and Resume wait for the controller, locateTimeout how long Locate waits for a Pending sandbox.
 const (
-	settleTimeout   = time.Second
-	endpointTimeout = 30 * time.Second
+	settleTimeout = time.Second
+	locateTimeout = 30 * time.Second
 )
 
 // Guard asks the egress sidecar of one sandbox: what the service uses of openapi/egress.yaml. Errors that a client may read are of

@@ -18,40 +18,27 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// sidecarTokenHeader carries the token of an egress sidecar (openapi/egress.yaml).
-const sidecarTokenHeader = "X-EGRESS-ACCESS-TOKEN"
-
-// Reach tells where the service itself reaches a port of a sandbox: address is the host and port of the sandbox's execd, which passes
-// on what is asked for below /proxy/{port}, and token is what execd demands in the header X-EXECD-ACCESS-TOKEN. It waits for a Pending
-// sandbox and returns errors as Endpoint does.
-func (c *Cluster) Reach(ctx context.Context, id string, port int) (address, token string, err error) {
+// Locate implements lifecycle.Backend: the pod's own address, which is reached inside the cluster's network.
+func (c *Cluster) Locate(ctx context.Context, id string, port int) (lifecycle.Location, error) {
 	e, err := c.reachable(ctx, id, port)
 	if err != nil {
-		return "", "", err
+		return lifecycle.Location{}, err
 	}
-	if e.HasSidecar() && port == lifecycle.SidecarPort { // a token sent this way would pass through the sandbox
-		return "", "", lifecycle.Conflictf("port %d is the egress sidecar's: use its endpoint, or the operations for the network policy", port)
-	}
-	token, _, err = c.view.Tokens(ctx, e)
-	return net.JoinHostPort(e.Address(), strconv.Itoa(v1alpha1.PortExecd)), token, err
-}
-
-// Endpoint implements lifecycle.Backend: the pod's own address, which is reached inside the cluster's network.
-func (c *Cluster) Endpoint(ctx context.Context, id string, port int) (lifecycle.Endpoint, error) {
-	e, err := c.reachable(ctx, id, port)
+	execd, sidecar, err := c.view.Tokens(ctx, e)
 	if err != nil {
-		return lifecycle.Endpoint{}, err
-	}
-	daemon, guard, err := c.view.Tokens(ctx, e)
-	if err != nil {
-		return lifecycle.Endpoint{}, err
+		return lifecycle.Location{}, err
 	}
 	if e.HasSidecar() && port == lifecycle.SidecarPort {
-		return lifecycle.Endpoint{Host: e.Address(), Port: port, Headers: map[string]string{sidecarTokenHeader: guard}}, nil
+		return lifecycle.Location{Endpoint: lifecycle.Endpoint{
+			Host: e.Address(), Port: port, Headers: map[string]string{lifecycle.SidecarTokenHeader: sidecar},
+		}}, nil
 	}
-	return lifecycle.Endpoint{
-		Host: e.Address(), Port: v1alpha1.PortExecd, Path: fmt.Sprintf("/proxy/%d", port),
-		Headers: map[string]string{v1alpha1.HeaderExecdToken: daemon},
+	return lifecycle.Location{
+		Endpoint: lifecycle.Endpoint{
+			Host: e.Address(), Port: v1alpha1.PortExecd, Path: fmt.Sprintf("/proxy/%d", port), Headers: map[string]string{lifecycle.TokenHeader: execd},
+		},
+		Daemon: net.JoinHostPort(e.Address(), strconv.Itoa(v1alpha1.PortExecd)),
+		Token:  execd,
 	}, nil
 }
 

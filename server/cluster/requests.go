@@ -202,7 +202,7 @@ func (c *Cluster) reachable(ctx context.Context, id string, port int) (*view.Ent
 	if err != nil {
 		return nil, err
 	}
-	e = c.view.Await(ctx, e, endpointTimeout, func(e *view.Entry) bool { return e.Sandbox.Status.State != lifecycle.StatePending })
+	e = c.view.Await(ctx, e, locateTimeout, func(e *view.Entry) bool { return e.Sandbox.Status.State != lifecycle.StatePending })
 	switch state := e.Sandbox.Status.State; {
 	case state.Final(), state == lifecycle.StateStopping:
 		return nil, lifecycle.Conflictf("the sandbox is %s and has no endpoint", state)
