@@ -75,8 +75,9 @@ var theHouse = house{
 		{packages: []string{"server/reach"}, ours: []string{"openapi/serve", "server/lifecycle", "server/proxy"}, libraries: noLibraries},
 		{packages: []string{"server/api"}, ours: []string{"gen/lifecycle", "openapi/rules", "openapi/serve", "server/lifecycle", "server/proxy", "server/reach"}},
 		{packages: []string{"server/ingress"}, ours: []string{"gen/lifecycle", "openapi/rules", "openapi/serve", "runtime/sandboxhttp", "server/lifecycle", "server/proxy", "server/reach"}},
-		{packages: []string{"server/cluster"}, ours: []string{"runtime/kube/v1alpha1", "server/lifecycle"}},
-		{packages: []string{"server/cmd/sandbox-ingress"}, ours: []string{"server/cluster", "server/ingress"}},
+		{packages: []string{"server/cluster/view"}, ours: []string{"runtime/kube/v1alpha1", "server/lifecycle"}},
+		{packages: []string{"server/cluster"}, ours: []string{"runtime/kube/v1alpha1", "server/cluster/view", "server/lifecycle"}},
+		{packages: []string{"server/cmd/sandbox-ingress"}, ours: []string{"server/cluster/view", "server/ingress"}},
 		{packages: []string{"server/docsui"}, ours: []string{"openapi"}},
 		{packages: []string{"server/cli"}, ours: []string{"gen/lifecycle", "gen/execd", "runtime/sandboxhttp"}},
 		{packages: []string{"server/app", "server/cmd/sandbox-server"}, ours: []string{"gen/...", "openapi/...", "runtime/...", "server/..."}},
@@ -188,7 +189,7 @@ var theHouse = house{
 		},
 		{
 			packages: []string{
-				"server/lifecycle", "server/host", "server/cluster", "server/store", "server/config", "server/audit", "server/proxy", "runtime/...",
+				"server/lifecycle", "server/host", "server/cluster/...", "server/store", "server/config", "server/audit", "server/proxy", "runtime/...",
 				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/settings", "execd/config", "execd/log", "execd/process",
 				"execd/freeze", "execd/terminal", "execd/watch", "execd/probe", "execd/task", "execd/supervisor", "execd/egress/policy", "execd/egress/wall", "execd/egress/dnsproxy",
 				"execd/egress/guard", "execd/egress/config",
@@ -210,10 +211,15 @@ var theHouse = house{
 			why:       "the store is wired by server/app alone",
 		},
 		{
-			packages:  []string{"server/cluster", "server/cmd/sandbox-ingress"},
+			packages:  []string{"server/cluster/...", "server/cmd/sandbox-ingress"},
 			ours:      []string{"runtime/docker", "runtime/kube/batch", "server/host", "server/store"},
 			libraries: append([]string{sqlite}, docker...),
-			why:       "the backend of a cluster knows the cluster's resources alone, and the gateway follows it",
+			why:       "the backend of a cluster uses the cluster's resources alone, and the gateway follows them",
+		},
+		{
+			packages: []string{"server/cluster/view", "server/cmd/sandbox-ingress"},
+			ours:     []string{"server/cluster"},
+			why:      "the read model and the gateway only read",
 		},
 		{
 			packages: []string{"openapi/..."},
@@ -230,7 +236,7 @@ var theHouse = house{
 
 	owners: []owner{
 		{libraries: docker, packages: []string{"runtime/docker"}},
-		{libraries: kubernetes, packages: []string{"runtime/kube/...", "server/cluster", "e2e/kube"}},
+		{libraries: kubernetes, packages: []string{"runtime/kube/...", "server/cluster/...", "e2e/kube"}},
 		{libraries: []string{sqlite}, packages: []string{"server/store"}},
 		{libraries: []string{prometheus}, packages: []string{"server/metrics", "server/ingress", "runtime/kube/...", "e2e"}},
 		{libraries: netfilter, packages: []string{"execd/egress/wall"}},

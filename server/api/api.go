@@ -24,11 +24,9 @@ type Version struct {
 	Commit  string
 }
 
-// Options configures the API. Backend and Reacher are required.
+// Options configures the API. Backend is required.
 type Options struct {
 	Backend lifecycle.Backend
-	// Reacher tells where requests for the ports of sandboxes are sent on to.
-	Reacher Reacher
 	// Keys are the API keys that are let in. Without any, everybody is an administrator.
 	Keys []Key
 	// Limits bounds how often the service may be called.
@@ -75,7 +73,7 @@ func New(options Options) (*serve.Server, error) {
 	gen.RegisterHandlersWithOptions(server.Echo(), gen.NewStrictHandler(h, nil), gen.RegisterHandlersOptions{
 		OperationMiddlewares: server.OperationMiddlewares(),
 	})
-	forwarder := &ports{server: server, handlers: h, reacher: options.Reacher, proxy: proxy.New(options.Logger), signing: options.Signing, clock: clock, keys: options.Keys}
+	forwarder := &ports{server: server, handlers: h, proxy: proxy.New(options.Logger), signing: options.Signing, clock: clock, keys: options.Keys}
 	forwarder.register()
 	if options.Metrics != nil {
 		server.Echo().GET("/metrics", echo.WrapHandler(options.Metrics), server.Named("getMetrics", true), server.Authenticated)

@@ -129,13 +129,13 @@ func (h *handlers) GetEndpoint(ctx context.Context, request gen.GetEndpointReque
 	if err != nil {
 		return nil, err
 	}
-	endpoint, err := h.backend.Endpoint(ctx, request.SandboxID, request.Port)
+	location, err := h.backend.Locate(ctx, request.SandboxID, request.Port)
 	if err != nil {
 		return nil, err
 	}
 	r := serve.Request(ctx)
 	if expires != nil {
-		answer, err := h.signedEndpoint(r, sandbox, request.Port, endpoint, *expires)
+		answer, err := h.signedEndpoint(r, sandbox, request.Port, location.Endpoint, *expires)
 		if err != nil {
 			return nil, err
 		}
@@ -143,9 +143,9 @@ func (h *handlers) GetEndpoint(ctx context.Context, request gen.GetEndpointReque
 	}
 	answer, ok := h.gateway.endpoint(r, sandbox.ID, request.Port)
 	if !ok || direct {
-		answer = at("http", addressOf(endpoint, r.Host)+endpoint.Path)
+		answer = at("http", addressOf(location.Endpoint, r.Host)+location.Endpoint.Path)
 	}
-	maps.Copy(answer.Headers, endpoint.Headers)
+	maps.Copy(answer.Headers, location.Endpoint.Headers)
 	return gen.GetEndpoint200JSONResponse{Body: answer}, nil
 }
 

@@ -35,6 +35,7 @@ type backend struct {
 	listing  lifecycle.Listing
 	endpoint lifecycle.Endpoint
 	renewed  time.Time
+	box      *box // where execd is; nil where nothing is forwarded
 	sandbox  lifecycle.Sandbox
 	err      error
 
@@ -174,8 +175,12 @@ func (b *backend) NetworkDecisions(_ context.Context, _ string, request lifecycl
 // decisionOfTests is a decision as a sidecar writes it.
 const decisionOfTests = `{"kind":"name","target":"pypi.org","action":"allow","reason":"rule","rule":"pypi.org","count":3,"firstSeen":"2026-01-02T15:04:05Z","lastSeen":"2026-01-02T15:04:09Z"}`
 
-func (b *backend) Endpoint(context.Context, string, int) (lifecycle.Endpoint, error) {
-	return b.endpoint, b.err
+func (b *backend) Locate(context.Context, string, int) (lifecycle.Location, error) {
+	if b.box == nil {
+		return lifecycle.Location{Endpoint: b.endpoint}, b.err
+	}
+	address, token := b.box.locate()
+	return lifecycle.Location{Endpoint: b.endpoint, Daemon: address, Token: token}, b.err
 }
 
 // contract is read only once: most of the time of these tests would go into it.

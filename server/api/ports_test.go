@@ -42,11 +42,11 @@ func newBox(t *testing.T, handler http.HandlerFunc) *box {
 	return &box{address: server.Listener.Addr().String()}
 }
 
-func (b *box) Reach(_ context.Context, _ string, port int) (address, token string, err error) {
+func (b *box) locate() (address, token string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked++
-	return b.address, boxToken, nil
+	return b.address, boxToken
 }
 
 // portsTest is a service in front of a Running sandbox of alice's.
@@ -59,8 +59,8 @@ type portsTest struct {
 func servePorts(t *testing.T, handler http.HandlerFunc, change func(*api.Options)) *portsTest {
 	t.Helper()
 	p := &portsTest{backend: newBackend(), box: newBox(t, handler)}
-	p.backend.sandbox.Status.State = lifecycle.StateRunning
-	options := api.Options{Backend: p.backend, Reacher: p.box, Keys: allKeys()}
+	p.backend.sandbox.Status.State, p.backend.box = lifecycle.StateRunning, p.box
+	options := api.Options{Backend: p.backend, Keys: allKeys()}
 	if change != nil {
 		change(&options)
 	}
@@ -172,6 +172,16 @@ func TestPortOfASandboxThatIsNotRunning(t *testing.T) {
 	if p.box.asked > 0 {
 		t.Error("the sandbox was looked for")
 	}
+}
+
+// TestSidecarsPortIsNotForwarded: the sidecar's token would pass through the sandbox.
+func TestSidecarsPortIsNotForwarded(t *testing.T) {
+	p := servePorts(t, tell, nil)
+	p.backend.box = nil // so the location has no execd
+	response, body := p.get(t, p.path("18080", "/"))
+	wantError(t, response, body, http.StatusConflict, "CONFLICT", "port 18080", "egress sidecar")
+	response, body = p.get(t, "/"+p.backend.sandbox.ID+"/18080/", "X-EXECD-ACCESS-TOKEN", boxToken)
+	wantError(t, response, body, http.StatusConflict, "CONFLICT", "port 18080", "egress sidecar")
 }
 
 func TestPortRefusals(t *testing.T) {

@@ -62,8 +62,8 @@ func TestRoles(t *testing.T) {
 	}
 	b := newBackend()
 	b.sandbox.Status.State = lifecycle.StateRunning
-	box := newBox(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(299) })
-	s := serveWith(t, api.Options{Backend: b, Reacher: box, Keys: allKeys()})
+	b.box = newBox(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(299) })
+	s := serveWith(t, api.Options{Backend: b, Keys: allKeys()})
 
 	requests := map[string]string{} // method and path, by the name of the row
 	for path, item := range document.Paths.Map() {
@@ -106,7 +106,8 @@ func TestRoles(t *testing.T) {
 func TestEveryoneIsAdminWithoutKeys(t *testing.T) {
 	b := newBackend()
 	b.sandbox.Status.State = lifecycle.StateRunning
-	s := serveWith(t, api.Options{Backend: b, Reacher: newBox(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(299) })})
+	b.box = newBox(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(299) })
+	s := serveWith(t, api.Options{Backend: b})
 	for _, secret := range []string{"", "anything"} {
 		for request, want := range map[string]int{
 			"GET /v1/sandboxes": 200, "DELETE /v1/sandboxes/" + b.sandbox.ID: 204, "GET /v1/sandboxes/" + b.sandbox.ID + "/proxy/8000": 299,

@@ -1,83 +1,15 @@
 package api
 
 import (
-	"context"
 	"net"
 	"net/http"
 	"strconv"
 	"strings"
 
-	"github.com/labstack/echo/v4"
-
 	gen "sandbox.internal/gen/lifecycle"
-	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/reach"
 )
-
-// Names that stand in the log and in the audit log where the name of an API key does, for requests to ports that no key lets in. A key
-// must not have them.
-const (
-	NameOfSignature = "signed endpoint"
-	NameOfToken     = "token of the sandbox"
-)
-
-// signer is who sends a request that a signature lets in.
-var signer = lifecycle.Principal{Name: NameOfSignature}
-
-// keyOrSignature lets requests for a port in that carry a key, and those that carry the signature of that port. A key counts first.
-func (p *ports) keyOrSignature(byKey echo.HandlerFunc) echo.HandlerFunc {
-	withKey := p.server.AuthenticatedAndCounted(byKey)
-	return func(c echo.Context) error {
-		signatures := signaturesOf(c.Request())
-		if len(signatures) == 0 || c.Request().Header.Get(reach.KeyHeader) != "" {
-			return withKey(c)
-		}
-		return p.bySignature(c, signatures)
-	}
-}
-
-// signaturesOf returns the signatures in the query. Cookies are not looked at: all sandboxes share the service's origin, so a cookie
-// would be sent along with what a page of another one asks for.
-func signaturesOf(r *http.Request) []string {
-	_, found := reach.TakeSignatures(r)
-	return found.Query
-}
-
-// bySignature serves /v1/sandboxes/{sandboxId}/proxy/{port}/... for whoever has the signed endpoint.
-func (p *ports) bySignature(c echo.Context, signatures []string) error {
-	ctx, id, segment := c.Request().Context(), c.Param("sandboxId"), c.Param("port")
-	port, err := parsePort(segment)
-	if err != nil {
-		return err
-	}
-	serve.LogField(ctx, "sandbox_id", id)
-	if err := p.server.Attempt(c.Request(), func() error { return p.verify(ctx, signatures, id, port) }); err != nil {
-		return err
-	}
-	sandbox, err := p.handlers.backend.Get(ctx, id)
-	if err != nil {
-		return err
-	}
-	address, token, err := p.find(ctx, sandbox, port)
-	if err != nil {
-		return err
-	}
-	return p.server.Admitted(signer, func(c echo.Context) error {
-		return p.forward(c, address, token, port, id, "/v1/sandboxes/"+id+"/proxy/"+segment)
-	})(c)
-}
-
-// verify returns nil when one of the signatures is good for the port.
-func (p *ports) verify(ctx context.Context, signatures []string, id string, port int) (err error) {
-	for _, signature := range signatures {
-		if _, err = p.signing.Verify(signature, id, port, p.clock()); err == nil {
-			serve.LogField(ctx, "key_name", signer.Name)
-			return nil
-		}
-	}
-	return serve.Unauthorized("query parameter %s: %v", reach.SignatureName, err)
-}
 
 // signedEndpoint is the answer with an endpoint that needs no key until a time.
 func (h *handlers) signedEndpoint(r *http.Request, sandbox lifecycle.Sandbox, port int, endpoint lifecycle.Endpoint, expires string) (gen.Endpoint, error) {

@@ -39,7 +39,6 @@ type App struct {
 // backend keeps sandboxes: on one machine or on a cluster.
 type backend interface {
 	lifecycle.Backend
-	api.Reacher
 	// Count returns how many sandboxes there are in each state that any is in.
 	Count() map[lifecycle.State]int
 	// Ready returns an error of KindUnavailable when what the service needs to change anything does not answer.
@@ -101,8 +100,8 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 		return nil, err
 	}
 	a.server, err = api.New(api.Options{
-		Backend: backend, Reacher: backend,
-		Keys: keys, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: logger,
+		Backend: backend,
+		Keys:    keys, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: logger,
 		Gateway: gateway(cfg.Ingress), Signing: signing,
 		Metrics: measured.Handler(), Observer: measured, Witness: a.witness(measured.AuditFailed),
 	})

@@ -1,50 +1,34 @@
-// Package cluster keeps sandboxes on a Kubernetes cluster: each is a BatchSandbox of one replica, which the sandbox-controller makes real.
+// Package cluster keeps sandboxes on a Kubernetes cluster: each is a BatchSandbox of one replica, whose pod the sandbox-controller makes.
 //
-// It is thin and keeps nothing: the resources are the only record. Any number of replicas of the service may work on the same ones, and
-// any of them may die at any time. What a replica shows comes from its watch, and what it has written itself it shows at once.
+// The resources are the only record. Any number of replicas of the service may work on the same ones, and any of them may die at any
+// time. What a replica answers comes from its read model (package view); this package makes the resources and changes them.
 package cluster
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"net"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/server/cluster/view"
 	"sandbox.internal/server/lifecycle"
 )
 
+// settleTimeout is how long Pause and Resume wait for the controller, locateTimeout how long Locate waits for a Pending sandbox.
 const (
-	// settleTimeout is how long Pause and Resume wait for the controller, endpointTimeout how long Endpoint waits for a Pending sandbox.
-	settleTimeout   = time.Second
-	endpointTimeout = 30 * time.Second
-	// callTimeout bounds a call of the API server.
-	callTimeout = 15 * time.Second
-	// startTimeout is how long the API server has to answer at the start.
-	startTimeout = 30 * time.Second
+	settleTimeout = time.Second
+	locateTimeout = 30 * time.Second
 )
 
-// Requests to the API server are limited by the server itself (API priority and fairness); these bounds of the client are out of the way.
-const (
-	queriesPerSecond = 1000
-	burst            = 2000
-)
-
-// Guard asks the egress sidecar of one sandbox: what the service knows of openapi/egress.yaml. Errors that a client may be told are of
+// Guard asks the egress sidecar of one sandbox: what the service uses of openapi/egress.yaml. Errors that a client may read are of
 // type *lifecycle.Error.
 type Guard interface {
 	// Environment returns the variables that start a sidecar with the policy; whole is false when they cannot hold it.
@@ -55,8 +39,8 @@ type Guard interface {
 	Decisions(ctx context.Context, at lifecycle.Sidecar, request lifecycle.DecisionsRequest) (io.ReadCloser, error)
 }
 
-// Observer is told what happens to sandboxes, for measurements. Its methods must be quick. Every replica of the service tells of every
-// sandbox of the cluster.
+// Observer measures what happens to sandboxes. Its methods must be quick. Every replica of the service calls them for every sandbox of the
+// cluster.
 type Observer interface {
 	StateChanged(to lifecycle.State, reason lifecycle.Reason)
 	StageDone(stage lifecycle.Stage, took time.Duration)
@@ -101,162 +85,128 @@ type Security struct {
 	AppArmorProfile  string // a profile that is loaded on every node; empty means the runtime's default
 }
 
-// Cluster is a lifecycle.Backend over the BatchSandboxes of a namespace.
+// Cluster is a lifecycle.Backend over the BatchSandboxes of a namespace. What it answers comes from its view; it writes to the API server.
 type Cluster struct {
 	Options
-	api   client.WithWatch
-	pods  kubernetes.Interface
-	table *table
-	feeds *journal
+	view       *view.View
+	connection *view.Connection
+	api        client.Client
+	pods       kubernetes.Interface
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	tasks  sync.WaitGroup
-	close  func()
 }
 
 var _ lifecycle.Backend = (*Cluster)(nil)
 
 // Start connects to the cluster, reads the sandboxes that there are, and follows them until Close. It returns an error when the API
-// server does not answer, does not know the resources, or does not let the service read them.
-func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
+// server does not answer, does not have the resources, or does not let the service read them.
+func Start(ctx context.Context, options Options) (*Cluster, error) {
 	c, err := connect(options)
 	if err != nil {
 		return nil, err
 	}
-	c.ctx, c.cancel = context.WithCancel(context.Background())
-	defer func() {
-		if err != nil {
-			c.Close()
-		}
-	}()
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	follower := &follower{api: c.api, namespace: c.Namespace, logger: c.Logger, sink: c}
-	version, err := follower.list(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("read the BatchSandboxes of namespace %s: %w", c.Namespace, err)
+	if err := c.view.Start(ctx); err != nil {
+		c.Close()
+		return nil, err
 	}
-	c.tasks.Go(func() { follower.follow(c.ctx, version) })
 	c.tasks.Go(c.sweep)
 	return c, nil
 }
 
-// connect makes a Cluster that follows nothing yet.
+// connect makes a Cluster whose view is empty.
 func connect(options Options) (*Cluster, error) {
 	if err := options.Placement.check(); err != nil {
 		return nil, fmt.Errorf("kubernetes.ephemeral_storage: %w", err)
 	}
-	config, namespace, err := connection(options.Kubeconfig)
+	connection, err := view.Connect(options.Kubeconfig, options.Namespace)
 	if err != nil {
 		return nil, err
 	}
-	if options.Namespace == "" {
-		options.Namespace = namespace
+	pods, err := kubernetes.NewForConfigAndClient(connection.Config, connection.HTTP)
+	if err != nil {
+		return nil, fmt.Errorf("reach the API server: %w", err)
 	}
+	options.Namespace = connection.Namespace
 	if options.Observer == nil {
-		options.Observer = blind{}
+		options.Observer = noObserver{}
 	}
-	c := &Cluster{Options: options, table: newTable(), feeds: newJournal()}
-	if c.api, c.pods, c.close, err = clients(config); err != nil {
-		return nil, err
-	}
+	c := &Cluster{Options: options, connection: connection, api: connection.API, pods: pods}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.view = view.New(view.Options{
+		API: connection.API, Namespace: c.Namespace, Changed: c.changed, Clock: c.Clock, Logger: c.Logger,
+	})
 	return c, nil
 }
 
 // Close stops following. Sandboxes go on.
 func (c *Cluster) Close() {
 	c.cancel()
+	c.view.Close() // it starts tasks
 	c.tasks.Wait()
-	c.close()
+	c.connection.Close()
 }
 
-// connection reads how the API server is reached, and the namespace that goes with it.
-func connection(kubeconfig string) (*rest.Config, string, error) {
-	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
-		&clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}, &clientcmd.ConfigOverrides{})
-	if kubeconfig == "" {
-		config, err := rest.InClusterConfig()
-		if err != nil {
-			return nil, "", fmt.Errorf("kubernetes.kubeconfig_path is not set, and the service does not run in a cluster: %w", err)
+// changed measures what the view shows, and does what is due for a sandbox.
+func (c *Cluster) changed(e *view.Entry, events []lifecycle.Event, deleted bool) {
+	if !deleted {
+		c.shorten(e)
+	}
+	for _, event := range events {
+		if event.Type != lifecycle.EventState {
+			continue
 		}
-		namespace, _, err := loader.Namespace()
-		return config, namespace, err
+		c.Observer.StateChanged(event.To, event.Reason)
+		if event.To == lifecycle.StateRunning && event.From == lifecycle.StatePending {
+			c.Observer.Provisioned(event.Time.Sub(e.Sandbox.CreatedAt))
+		}
 	}
-	config, err := loader.ClientConfig()
-	if err != nil {
-		return nil, "", fmt.Errorf("kubernetes.kubeconfig_path: %w", err)
-	}
-	namespace, _, err := loader.Namespace()
-	return config, namespace, err
 }
 
-// clients makes clients of the API server, and returns what closes their connections.
-func clients(config *rest.Config) (api client.WithWatch, pods kubernetes.Interface, close func(), err error) {
-	config = rest.CopyConfig(config)
-	config.QPS, config.Burst = queriesPerSecond, burst
-	config.UserAgent = "sandbox-server"
-	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
-		return nil, nil, nil, err
+// shorten makes the record of a sandbox that failed while it was Pending be forgotten when PendingFailureTTL says. The resource has one
+// retention, which is that of all other ends until this one is known. Every replica may do it, and one does.
+func (c *Cluster) shorten(e *view.Entry) {
+	ttl := int32(c.PendingFailureTTL / time.Second)
+	keeps := func(b *v1alpha1.BatchSandbox) bool {
+		return b.Spec.TTLSecondsAfterFinished != nil && *b.Spec.TTLSecondsAfterFinished == ttl
 	}
-	httpClient, err := rest.HTTPClientFor(config)
-	if err != nil {
-		return nil, nil, nil, fmt.Errorf("reach the API server: %w", err)
+	if !failedPending(e.Batch) || keeps(e.Batch) {
+		return
 	}
-	if api, err = client.NewWithWatch(config, client.Options{Scheme: scheme, HTTPClient: httpClient}); err != nil {
-		return nil, nil, nil, fmt.Errorf("reach the API server: %w", err)
-	}
-	if pods, err = kubernetes.NewForConfigAndClient(config, httpClient); err != nil {
-		return nil, nil, nil, fmt.Errorf("reach the API server: %w", err)
-	}
-	return api, pods, func() { utilnet.CloseIdleConnectionsFor(httpClient.Transport) }, nil
+	c.tasks.Go(func() {
+		_, err := c.change(c.ctx, e.Sandbox.ID, func(_ *view.Entry, b *v1alpha1.BatchSandbox) (bool, error) {
+			b.Spec.TTLSecondsAfterFinished = &ttl
+			return true, nil
+		})
+		var known *lifecycle.Error
+		if err != nil && c.ctx.Err() == nil && !(errors.As(err, &known) && known.Kind == lifecycle.KindNotFound) {
+			c.Logger.Warn().Err(err).Str("sandbox_id", e.Sandbox.ID).Msg("the record of a sandbox that failed while Pending stays for longer than it should")
+		}
+	})
+}
+
+// failedPending reports whether a sandbox has failed without ever having been Running.
+func failedPending(b *v1alpha1.BatchSandbox) bool {
+	return b.Status.Phase == v1alpha1.PhaseFailed && b.DeletionTimestamp == nil &&
+		!slices.ContainsFunc(b.Status.History, func(change v1alpha1.PhaseChange) bool { return change.Phase == v1alpha1.PhaseRunning })
 }
 
 // Count returns how many sandboxes there are in each state that any is in.
 func (c *Cluster) Count() map[lifecycle.State]int {
 	count := make(map[lifecycle.State]int)
-	for _, e := range c.table.all() {
-		count[e.sandbox.Status.State]++
+	for _, e := range c.view.All() {
+		count[e.Sandbox.Status.State]++
 	}
 	return count
 }
 
-// explain turns an error of the API server into what a client may be told, where it may be told anything.
-func explain(err error) error {
-	var network net.Error
-	var certificate *tls.CertificateVerificationError
-	switch {
-	case err == nil:
-		return nil
-	case apierrors.IsServerTimeout(err), apierrors.IsTimeout(err), apierrors.IsTooManyRequests(err), apierrors.IsServiceUnavailable(err),
-		apierrors.IsInternalError(err), errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && !errors.As(err, &certificate):
-		known := &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "the cluster's API server does not answer", RetryAfter: 1}
-		return &silence{known, err}
-	}
-	return fmt.Errorf("the cluster's API server: %w", err)
-}
+// noObserver measures nothing.
+type noObserver struct{}
 
-// silence is an Error of KindUnavailable with its cause, which is for the log.
-type silence struct {
-	known *lifecycle.Error
-	why   error
-}
-
-func (s *silence) Error() string   { return s.known.Message + ": " + s.why.Error() }
-func (s *silence) Unwrap() []error { return []error{s.known, s.why} }
-
-// stopping is the answer to those who wait while the service stops.
-func stopping() error {
-	return &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "the service is stopping", RetryAfter: 1}
-}
-
-// blind observes nothing.
-type blind struct{}
-
-func (blind) StateChanged(lifecycle.State, lifecycle.Reason) {}
-func (blind) StageDone(lifecycle.Stage, time.Duration)       {}
-func (blind) Provisioned(time.Duration)                      {}
+func (noObserver) StateChanged(lifecycle.State, lifecycle.Reason) {}
+func (noObserver) StageDone(lifecycle.Stage, time.Duration)       {}
+func (noObserver) Provisioned(time.Duration)                      {}
 
 // sleep returns false when ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {

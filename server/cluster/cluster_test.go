@@ -20,6 +20,7 @@ import (
 
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/server/cluster"
+	"sandbox.internal/server/cluster/view"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -222,8 +223,9 @@ func TestPool(t *testing.T) {
 		t.Fatalf("the spec is %+v, the task %+v", b.Spec, task)
 	}
 	s.play(t, sandbox.ID, v1alpha1.PhaseRunning, v1alpha1.ReasonContainerRunning, "execd answers")
-	endpoint, err := c.Endpoint(t.Context(), sandbox.ID, 8000)
+	location, err := c.Locate(t.Context(), sandbox.ID, 8000)
 	must(t, err)
+	endpoint := location.Endpoint
 	var secret corev1.Secret
 	from := task.Env[0].ValueFrom.SecretKeyRef
 	must(t, s.api.Get(t.Context(), client.ObjectKey{Namespace: s.name, Name: from.Name}, &secret))
@@ -290,7 +292,7 @@ func TestLife(t *testing.T) {
 	refuses(t, c.Pause(t.Context(), id), lifecycle.KindConflict, "Pending", "Running")
 	waited := make(chan error, 1)
 	go func() {
-		_, err := other.Endpoint(t.Context(), id, 80)
+		_, err := other.Locate(t.Context(), id, 80)
 		waited <- err
 	}()
 	s.play(t, id, v1alpha1.PhaseRunning, v1alpha1.ReasonContainerRunning, "execd answers")
@@ -299,13 +301,13 @@ func TestLife(t *testing.T) {
 	if _, ok := sandbox.Reached(lifecycle.StageReady); !ok || sandbox.Status.Reason != lifecycle.ReasonContainerRunning {
 		t.Errorf("running, it is %+v", sandbox)
 	}
-	endpoint, err := c.Endpoint(t.Context(), id, 8000)
+	location, err := c.Locate(t.Context(), id, 8000)
+	endpoint := location.Endpoint
 	if must(t, err); endpoint.Host != "192.0.2.7" || endpoint.Port != 44772 || endpoint.Path != "/proxy/8000" {
 		t.Errorf("the endpoint is %+v", endpoint)
 	}
-	address, token, err := c.Reach(t.Context(), id, 8000)
-	if must(t, err); address != "192.0.2.7:44772" || token == "" || token != endpoint.Headers["X-EXECD-ACCESS-TOKEN"] {
-		t.Errorf("reached at %q with %q", address, token)
+	if location.Daemon != "192.0.2.7:44772" || location.Token == "" || location.Token != endpoint.Headers["X-EXECD-ACCESS-TOKEN"] {
+		t.Errorf("reached at %q with %q", location.Daemon, location.Token)
 	}
 	refuses(t, c.Resume(t.Context(), id), lifecycle.KindConflict, "Running", "Paused")
 
@@ -313,6 +315,10 @@ func TestLife(t *testing.T) {
 	must(t, other.Pause(t.Context(), id))
 	if got, _ := other.Get(t.Context(), id); got.Status.State != lifecycle.StatePausing || !s.batch(t, id).Spec.Pause {
 		t.Errorf("after the pause it is %+v", got.Status)
+	}
+	// What the read model drops of a resource, a change does not take away.
+	if template := s.batch(t, id).Spec.Template; template == nil || len(template.Spec.Containers) != 1 || template.Spec.Containers[0].Image != sampleSpec().Image {
+		t.Errorf("after the pause its pod is %+v", template)
 	}
 	s.play(t, id, v1alpha1.PhasePaused, v1alpha1.ReasonUserPause, "frozen")
 	awaitState(t, c, id, lifecycle.StatePaused)
@@ -358,7 +364,7 @@ func TestLife(t *testing.T) {
 	}
 	refuses(t, c.Delete(t.Context(), id), lifecycle.KindConflict, "Terminated")
 	refuses(t, c.Logs(t.Context(), id, lifecycle.LogOptions{}, nil), lifecycle.KindConflict, "lost")
-	_, err = c.Endpoint(t.Context(), id, 80)
+	_, err = c.Locate(t.Context(), id, 80)
 	refuses(t, err, lifecycle.KindConflict, "Terminated")
 	must(t, s.api.Delete(t.Context(), s.batch(t, id))) // its retention is over
 	eventually(t, "it is forgotten", func() bool {
@@ -542,19 +548,19 @@ func TestEventsOfOneSandboxEnd(t *testing.T) {
 // routes is a gateway's table.
 type routes struct {
 	mu  sync.Mutex
-	all map[string]cluster.Route
+	all map[string]view.Route
 }
 
-func (r *routes) Replace(all []cluster.Route) {
+func (r *routes) Replace(all []view.Route) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.all = make(map[string]cluster.Route)
+	r.all = make(map[string]view.Route)
 	for _, route := range all {
 		r.all[route.ID] = route
 	}
 }
 
-func (r *routes) Update(route cluster.Route) {
+func (r *routes) Update(route view.Route) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all[route.ID] = route
@@ -566,7 +572,7 @@ func (r *routes) Forget(id string) {
 	delete(r.all, id)
 }
 
-func (r *routes) get(id string) (cluster.Route, bool) {
+func (r *routes) get(id string) (view.Route, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	route, ok := r.all[id]
@@ -587,7 +593,7 @@ func TestRoutesOfAGateway(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- cluster.FollowRoutes(ctx, cluster.Options{Kubeconfig: apiServer.Kubeconfig, Namespace: s.name, Logger: zerolog.New(logOf{t})}, &table)
+		done <- view.FollowRoutes(ctx, view.RouteOptions{Kubeconfig: apiServer.Kubeconfig, Namespace: s.name, Logger: zerolog.New(logOf{t})}, &table)
 	}()
 	eventually(t, "the sandbox has a row", func() bool { _, ok := table.get(before); return ok })
 	c = s.replica(t, func(o *cluster.Options) { o.PendingFailureTTL = o.TerminatedRetention })
@@ -597,9 +603,9 @@ func TestRoutesOfAGateway(t *testing.T) {
 		route, _ := table.get(after)
 		return route.State == lifecycle.StateRunning && route.Address == "192.0.2.7:44772"
 	})
-	if _, token, err := c.Reach(t.Context(), after, 80); err != nil {
+	if location, err := c.Locate(t.Context(), after, 80); err != nil {
 		t.Error(err)
-	} else if route, _ := table.get(after); route.Token != token {
+	} else if route, _ := table.get(after); route.Token != location.Token {
 		t.Error("the route has another token than the service")
 	}
 	must(t, s.api.Delete(t.Context(), s.batch(t, after)))
@@ -609,7 +615,7 @@ func TestRoutesOfAGateway(t *testing.T) {
 	if version := s.batch(t, failed).ResourceVersion; version != unchanged {
 		t.Error("the gateway has written to a BatchSandbox")
 	}
-	if err := cluster.FollowRoutes(t.Context(), cluster.Options{Kubeconfig: "/no/such/file"}, &table); err == nil || !strings.Contains(err.Error(), "/no/such/file") {
+	if err := view.FollowRoutes(t.Context(), view.RouteOptions{Kubeconfig: "/no/such/file"}, &table); err == nil || !strings.Contains(err.Error(), "/no/such/file") {
 		t.Errorf("without a configuration: %v", err)
 	}
 }

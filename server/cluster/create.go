@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/server/cluster/view"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -51,13 +52,13 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	durable := c.Clock()
 	took("durable", durable.Sub(validated))
 	c.Observer.StageDone(lifecycle.StageAccepted, durable.Sub(began))
-	c.Logger.Info().Str("sandbox_id", b.Name).Str("image", spec.Image).Str("owner", options.Owner).Time("expires_at", e.sandbox.ExpiresAt).Msg("sandbox accepted")
-	return e.sandbox, nil
+	c.Logger.Info().Str("sandbox_id", b.Name).Str("image", spec.Image).Str("owner", options.Owner).Time("expires_at", e.Sandbox.ExpiresAt).Msg("sandbox accepted")
+	return e.Sandbox, nil
 }
 
 // insert writes the resource, and its Secret before it, so that no pod looks for it in vain.
-func (c *Cluster) insert(ctx context.Context, b *v1alpha1.BatchSandbox, secret *secret) (*entry, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+func (c *Cluster) insert(ctx context.Context, b *v1alpha1.BatchSandbox, secret *secret) (*view.Entry, error) {
+	ctx, cancel := context.WithTimeout(ctx, view.CallTimeout)
 	defer cancel()
 	if err := c.write(ctx, b.Name, secret); err != nil {
 		return nil, refused(err)
@@ -81,12 +82,12 @@ func (c *Cluster) insert(ctx context.Context, b *v1alpha1.BatchSandbox, secret *
 	if err := c.own(ctx, b, secret.name); err != nil {
 		c.Logger.Warn().Err(err).Str("sandbox_id", b.Name).Msg("the Secret does not belong to its sandbox yet")
 	}
-	e, err := newEntry(b)
+	e, err := view.NewEntry(b)
 	if err != nil {
 		return nil, err
 	}
-	c.table.put(e)
-	return e, nil
+	c.view.Put(e)
+	return e, nil // as it was created, whatever has become of it meanwhile
 }
 
 // refused turns what the API server has against a resource into what a client may be told.
@@ -97,22 +98,22 @@ func refused(err error) error {
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"):
 		return lifecycle.Conflictf("the namespace's quota does not allow another sandbox: %v", err)
 	}
-	return explain(err)
+	return view.Explain(err)
 }
 
 // createdBefore returns the sandbox that an earlier request with the same key created.
 func (c *Cluster) createdBefore(ctx context.Context, id string, spec lifecycle.Spec, options lifecycle.CreateOptions) (lifecycle.Sandbox, error) {
-	e, err := c.fetch(ctx, id)
+	e, err := c.view.Fetch(ctx, id)
 	var known *lifecycle.Error
 	switch {
 	case errors.As(err, &known) && known.Kind == lifecycle.KindNotFound:
 		return lifecycle.Sandbox{}, lifecycle.Conflictf("Idempotency-Key: the sandbox %s that %q created is gone", id, options.IdempotencyKey)
 	case err != nil:
 		return lifecycle.Sandbox{}, err
-	case e.record.Digest != spec.Digest() || e.record.Owner != options.Owner:
+	case e.Record.Digest != spec.Digest() || e.Record.Owner != options.Owner:
 		return lifecycle.Sandbox{}, lifecycle.Conflictf("Idempotency-Key: %q was used with another request body", options.IdempotencyKey)
 	}
-	return e.sandbox, nil
+	return e.Sandbox, nil
 }
 
 // newBatch is the resource of a new sandbox, and its Secret. It returns an error of KindInvalid for what this cluster does not offer.
@@ -133,23 +134,23 @@ func (c *Cluster) newBatch(ctx context.Context, spec lifecycle.Spec, options lif
 	b := &v1alpha1.BatchSandbox{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: id, Namespace: c.Namespace,
-			Labels:      map[string]string{labelManagedBy: managedBy},
-			Annotations: map[string]string{annotationTouched: now.Format(time.RFC3339Nano), annotationSecret: secret.name},
+			Labels:      map[string]string{view.LabelManagedBy: view.ManagedBy},
+			Annotations: map[string]string{view.AnnotationTouched: now.Format(time.RFC3339Nano), view.AnnotationSecret: secret.name},
 		},
 		Spec: v1alpha1.BatchSandboxSpec{Replicas: 1, TTLSecondsAfterFinished: &retention},
 	}
 	if timeout := int32(c.ProvisionTimeout / time.Second); timeout > 0 {
 		b.Spec.ProvisionTimeoutSeconds = &timeout
 	}
-	setExpiry(b, now.Add(spec.Timeout))
+	view.SetExpiry(b, now.Add(spec.Timeout))
 	err = errors.Join(
-		annotate(b, annotationRecord, record{
+		view.Annotate(b, view.AnnotationRecord, view.Record{
 			Owner: options.Owner, Image: spec.Image, Entrypoint: spec.Entrypoint, CreatedAt: now, Extensions: spec.Extensions, Digest: digest,
 		}),
-		annotate(b, annotationMetadata, spec.Metadata),
+		view.Annotate(b, view.AnnotationMetadata, spec.Metadata),
 	)
 	if spec.NetworkPolicy != nil {
-		err = errors.Join(err, annotate(b, annotationPolicy, spec.NetworkPolicy))
+		err = errors.Join(err, view.Annotate(b, view.AnnotationPolicy, spec.NetworkPolicy))
 	}
 	if err != nil {
 		return nil, nil, err
@@ -185,7 +186,7 @@ func poolOf(extensions []byte) (string, error) {
 
 // fromPool makes the sandbox a task in a pod of a pool. What the pod is follows from the pool, so what the client asks for has to be that.
 func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name string, spec lifecycle.Spec, token string, secret *secret) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, view.CallTimeout)
 	defer cancel()
 	var pool v1alpha1.Pool
 	err := c.api.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: name}, &pool)
@@ -193,7 +194,7 @@ func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name s
 		return lifecycle.Invalidf("extensions.poolRef: there is no Pool %q in the namespace of the sandboxes", name)
 	}
 	if err != nil {
-		return explain(err)
+		return view.Explain(err)
 	}
 	if err := fits(&pool, spec); err != nil {
 		return err
@@ -202,7 +203,7 @@ func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name s
 	b.Spec.TaskTemplate = &v1alpha1.TaskTemplate{
 		Command:   daemonCommand,
 		Args:      spec.Entrypoint,
-		Env:       []v1alpha1.EnvVar{secret.taskVariable(v1alpha1.EnvExecdToken, entryDaemonToken, token)},
+		Env:       []v1alpha1.EnvVar{secret.taskVariable(v1alpha1.EnvExecdToken, view.EntryExecdToken, token)},
 		Readiness: &v1alpha1.TaskReadiness{Port: v1alpha1.PortExecd, Path: "/ping"},
 	}
 	b.Spec.TaskResourcePolicyWhenCompleted = v1alpha1.TaskRelease // the sandbox ends with its entrypoint

@@ -14,67 +14,55 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/server/cluster/view"
 	"sandbox.internal/server/lifecycle"
 )
 
-// sidecarTokenHeader carries the token of an egress sidecar (openapi/egress.yaml).
-const sidecarTokenHeader = "X-EGRESS-ACCESS-TOKEN"
-
-// Reach tells where the service itself reaches a port of a sandbox: address is the host and port of the sandbox's execd, which passes
-// on what is asked for below /proxy/{port}, and token is what execd demands in the header X-EXECD-ACCESS-TOKEN. It waits for a Pending
-// sandbox and returns errors as Endpoint does.
-func (c *Cluster) Reach(ctx context.Context, id string, port int) (address, token string, err error) {
+// Locate implements lifecycle.Backend: the pod's own address, which is reached inside the cluster's network.
+func (c *Cluster) Locate(ctx context.Context, id string, port int) (lifecycle.Location, error) {
 	e, err := c.reachable(ctx, id, port)
 	if err != nil {
-		return "", "", err
+		return lifecycle.Location{}, err
 	}
-	if e.guarded() && port == lifecycle.SidecarPort { // a token sent this way would pass through the sandbox
-		return "", "", lifecycle.Conflictf("port %d is the egress sidecar's: use its endpoint, or the operations for the network policy", port)
-	}
-	token, _, err = c.tokensOf(ctx, e)
-	return net.JoinHostPort(e.address(), strconv.Itoa(v1alpha1.PortExecd)), token, err
-}
-
-// Endpoint implements lifecycle.Backend: the pod's own address, which is reached inside the cluster's network.
-func (c *Cluster) Endpoint(ctx context.Context, id string, port int) (lifecycle.Endpoint, error) {
-	e, err := c.reachable(ctx, id, port)
+	execd, sidecar, err := c.view.Tokens(ctx, e)
 	if err != nil {
-		return lifecycle.Endpoint{}, err
+		return lifecycle.Location{}, err
 	}
-	daemon, guard, err := c.tokensOf(ctx, e)
-	if err != nil {
-		return lifecycle.Endpoint{}, err
+	if e.HasSidecar() && port == lifecycle.SidecarPort {
+		return lifecycle.Location{Endpoint: lifecycle.Endpoint{
+			Host: e.Address(), Port: port, Headers: map[string]string{lifecycle.SidecarTokenHeader: sidecar},
+		}}, nil
 	}
-	if e.guarded() && port == lifecycle.SidecarPort {
-		return lifecycle.Endpoint{Host: e.address(), Port: port, Headers: map[string]string{sidecarTokenHeader: guard}}, nil
-	}
-	return lifecycle.Endpoint{
-		Host: e.address(), Port: v1alpha1.PortExecd, Path: fmt.Sprintf("/proxy/%d", port),
-		Headers: map[string]string{v1alpha1.HeaderExecdToken: daemon},
+	return lifecycle.Location{
+		Endpoint: lifecycle.Endpoint{
+			Host: e.Address(), Port: v1alpha1.PortExecd, Path: fmt.Sprintf("/proxy/%d", port), Headers: map[string]string{lifecycle.TokenHeader: execd},
+		},
+		Daemon: net.JoinHostPort(e.Address(), strconv.Itoa(v1alpha1.PortExecd)),
+		Token:  execd,
 	}, nil
 }
 
 // guarded returns a sandbox's sidecar, if it can be asked.
 func (c *Cluster) guarded(ctx context.Context, id string) (Guard, lifecycle.Sidecar, error) {
-	e, err := c.find(ctx, id)
+	e, err := c.view.Find(ctx, id)
 	if err != nil {
 		return nil, lifecycle.Sidecar{}, err
 	}
-	if !e.guarded() {
+	if !e.HasSidecar() {
 		return nil, lifecycle.Sidecar{}, lifecycle.Conflictf("the sandbox has no egress sidecar: when it was created, egress.image was not set, or it came from a pool")
 	}
-	if state := e.sandbox.Status.State; state != lifecycle.StateRunning && state != lifecycle.StatePaused {
+	if state := e.Sandbox.Status.State; state != lifecycle.StateRunning && state != lifecycle.StatePaused {
 		conflict := state.Forbidden("ask the egress sidecar", lifecycle.StateRunning, lifecycle.StatePaused)
 		if state.Transient() && state != lifecycle.StateStopping {
 			conflict.RetryAfter = 1
 		}
 		return nil, lifecycle.Sidecar{}, conflict
 	}
-	_, token, err := c.tokensOf(ctx, e)
+	_, token, err := c.view.Tokens(ctx, e)
 	if err != nil {
 		return nil, lifecycle.Sidecar{}, err
 	}
-	return c.NewGuard(e.address()), lifecycle.Sidecar{Token: token, Port: lifecycle.SidecarPort}, nil
+	return c.NewGuard(e.Address()), lifecycle.Sidecar{Token: token, Port: lifecycle.SidecarPort}, nil
 }
 
 // NetworkPolicy implements lifecycle.Backend.
@@ -97,10 +85,10 @@ func (c *Cluster) ChangeNetworkPolicy(ctx context.Context, id string, change lif
 	if err != nil {
 		return lifecycle.NetworkPolicy{}, err
 	}
-	_, err = c.change(ctx, id, func(_ *entry, b *v1alpha1.BatchSandbox) (bool, error) {
-		before := b.Annotations[annotationPolicy]
-		err := annotate(b, annotationPolicy, policy)
-		return b.Annotations[annotationPolicy] != before, err
+	_, err = c.change(ctx, id, func(_ *view.Entry, b *v1alpha1.BatchSandbox) (bool, error) {
+		before := b.Annotations[view.AnnotationPolicy]
+		err := view.Annotate(b, view.AnnotationPolicy, policy)
+		return b.Annotations[view.AnnotationPolicy] != before, err
 	})
 	return policy, err
 }
@@ -125,7 +113,7 @@ func (c *Cluster) NetworkDecisions(ctx context.Context, id string, request lifec
 
 // Logs implements lifecycle.Backend.
 func (c *Cluster) Logs(ctx context.Context, id string, options lifecycle.LogOptions, open func() io.Writer) error {
-	e, err := c.find(ctx, id)
+	e, err := c.view.Find(ctx, id)
 	if err != nil {
 		return err
 	}
@@ -135,10 +123,10 @@ func (c *Cluster) Logs(ctx context.Context, id string, options lifecycle.LogOpti
 	defer context.AfterFunc(c.ctx, cancel)()
 
 	var out io.Writer
-	pending := func(e *entry) bool { return e.sandbox.Status.State == lifecycle.StatePending }
+	pending := func(e *view.Entry) bool { return e.Sandbox.Status.State == lifecycle.StatePending }
 	if options.Follow && pending(e) {
 		out = open() // nothing is printed yet, and the client should know that it is being listened
-		e = c.await(ctx, e, lifecycle.MaxTimeout, func(e *entry) bool { return !pending(e) })
+		e = c.view.Await(ctx, e, lifecycle.MaxTimeout, func(e *view.Entry) bool { return !pending(e) })
 	}
 	log, err := c.openLog(ctx, e, options)
 	if err != nil {
@@ -160,8 +148,8 @@ type nothing struct{}
 func (nothing) Read([]byte) (int, error) { return 0, io.EOF }
 func (nothing) Close() error             { return nil }
 
-func (c *Cluster) openLog(ctx context.Context, e *entry, options lifecycle.LogOptions) (io.ReadCloser, error) {
-	state := e.sandbox.Status.State
+func (c *Cluster) openLog(ctx context.Context, e *view.Entry, options lifecycle.LogOptions) (io.ReadCloser, error) {
+	state := e.Sandbox.Status.State
 	lost := lifecycle.Conflictf("the log is lost: the sandbox is %s, and on a cluster a log goes with its pod; the end of it is in the sandbox's message when it failed", state)
 	pod, container := podOf(e)
 	if pod == "" {
@@ -188,15 +176,15 @@ func (c *Cluster) openLog(ctx context.Context, e *entry, options lifecycle.LogOp
 	case apierrors.IsNotFound(err), apierrors.IsBadRequest(err) && errors.As(err, &status): // no pod, or no container in it, yet
 		return nothing{}, nil
 	}
-	return nil, explain(err)
+	return nil, view.Explain(err)
 }
 
 // podOf returns the names of a sandbox's pod and of its container there; none while it has no pod.
-func podOf(e *entry) (pod, container string) {
-	if e.batch.Spec.PoolRef == "" {
-		return e.batch.Name + "-0", containerSandbox
+func podOf(e *view.Entry) (pod, container string) {
+	if e.Batch.Spec.PoolRef == "" {
+		return e.Batch.Name + "-0", containerSandbox
 	}
-	allocation, err := e.batch.Allocation()
+	allocation, err := e.Batch.Allocation()
 	if err != nil || len(allocation.Pods) == 0 {
 		return "", ""
 	}

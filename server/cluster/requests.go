@@ -9,110 +9,81 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/server/cluster/view"
 	"sandbox.internal/server/lifecycle"
 )
 
-// maxConflicts is how often a change is tried again that somebody else was faster than.
+// maxConflicts is how often a change is tried again because the resource has changed meanwhile.
 const maxConflicts = 20
 
-// call makes a call of the API server that is bounded, and explains its error.
-func (c *Cluster) call(ctx context.Context, do func(ctx context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	return explain(do(ctx))
-}
-
-// fetch asks the API server for a sandbox.
-func (c *Cluster) fetch(ctx context.Context, id string) (*entry, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	var batch v1alpha1.BatchSandbox
-	err := c.api.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: id}, &batch)
-	if apierrors.IsNotFound(err) || err == nil && batch.Labels[labelManagedBy] != managedBy {
-		return nil, lifecycle.NotFound(id)
-	}
-	if err != nil {
-		return nil, explain(err)
-	}
-	return c.learn(&batch)
-}
-
-// learn takes up what the API server answered, and returns the newest that is known.
-func (c *Cluster) learn(batch *v1alpha1.BatchSandbox) (*entry, error) {
-	e, err := newEntry(batch)
-	if err != nil {
-		return nil, err
-	}
-	if e = c.table.put(e); e == nil {
-		return nil, lifecycle.NotFound(batch.Name)
-	}
-	return e, nil
-}
-
-// find returns a sandbox. One that is not known here may have been created at another replica a moment ago, so the API server is asked
-// before it counts as missing.
-func (c *Cluster) find(ctx context.Context, id string) (*entry, error) {
-	if !isID(id) {
-		return nil, lifecycle.NotFound(id)
-	}
-	if e, _ := c.table.get(id); e != nil {
-		return e, nil
-	}
-	return c.fetch(ctx, id)
-}
-
 // change changes a sandbox's resource, on the newest version that is known or else on what the API server has: edit is called again when
-// somebody else was faster. It returns errors of edit as they are, and without a write when edit reports that there is nothing to do.
-func (c *Cluster) change(ctx context.Context, id string, edit func(e *entry, b *v1alpha1.BatchSandbox) (write bool, err error)) (*entry, error) {
-	e, err := c.find(ctx, id)
+// the resource has changed meanwhile. It returns errors of edit as they are, and without a write when edit reports that there is nothing to do.
+func (c *Cluster) change(ctx context.Context, id string, edit func(e *view.Entry, b *v1alpha1.BatchSandbox) (write bool, err error)) (*view.Entry, error) {
+	e, err := c.view.Find(ctx, id)
 	for attempt := 0; ; attempt++ {
 		if err != nil {
 			return nil, err
 		}
-		b := e.batch.DeepCopy()
+		b := e.Batch.DeepCopy()
 		if b.Annotations == nil {
 			b.Annotations = make(map[string]string)
 		}
 		write, refused := edit(e, b)
 		if refused != nil && attempt == 0 {
-			// What is known here may be old: only the API server's word refuses a client.
-			e, err = c.fetch(ctx, id)
+			// What is known here may be old: only what the API server has refuses a client.
+			e, err = c.view.Fetch(ctx, id)
 			continue
 		}
 		if refused != nil || !write {
 			return e, refused
 		}
-		b.Annotations[annotationTouched] = c.Clock().UTC().Format(time.RFC3339Nano)
+		b.Annotations[view.AnnotationTouched] = c.Clock().UTC().Format(time.RFC3339Nano)
 		if err := checkSize(b); err != nil {
 			return nil, err
 		}
-		err = c.patch(ctx, b, e.batch)
+		err = c.patch(ctx, b, e.Batch)
 		switch {
 		case err == nil:
-			return c.learn(b)
+			return c.view.Learn(b)
 		case apierrors.IsNotFound(err):
 			return nil, lifecycle.NotFound(id)
 		case !apierrors.IsConflict(err) || attempt == maxConflicts:
-			return nil, explain(err)
+			return nil, view.Explain(err)
 		}
-		e, err = c.fetch(ctx, id)
+		e, err = c.view.Fetch(ctx, id)
 	}
+}
+
+// maxAnnotations is what the API server allows all annotations of an object, and a margin for the controller's own.
+const maxAnnotations = 256<<10 - 16<<10
+
+// checkSize refuses what the API server would not take.
+func checkSize(b *v1alpha1.BatchSandbox) error {
+	total := 0
+	for name, value := range b.Annotations {
+		total += len(name) + len(value)
+	}
+	if total > maxAnnotations {
+		return lifecycle.Invalidf("metadata, extensions, entrypoint and networkPolicy: on a cluster they must have at most %d bytes together as JSON, and have %d",
+			maxAnnotations, total)
+	}
+	return nil
 }
 
 // patch sends the difference, which the API server refuses when the resource has another version by now.
 func (c *Cluster) patch(ctx context.Context, b, before *v1alpha1.BatchSandbox) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, view.CallTimeout)
 	defer cancel()
 	return c.api.Patch(ctx, b, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
 // Get implements lifecycle.Backend.
 func (c *Cluster) Get(ctx context.Context, id string) (lifecycle.Sandbox, error) {
-	e, err := c.find(ctx, id)
+	e, err := c.view.Find(ctx, id)
 	if err != nil {
 		return lifecycle.Sandbox{}, err
 	}
-	return e.sandbox, nil
+	return e.Sandbox, nil
 }
 
 // List implements lifecycle.Backend.
@@ -121,12 +92,12 @@ func (c *Cluster) List(_ context.Context, filter lifecycle.Filter, page lifecycl
 		return lifecycle.Listing{}, err
 	}
 	listing := lifecycle.Listing{Items: []lifecycle.Sandbox{}}
-	for _, e := range c.table.all() {
-		if !filter.Match(&e.sandbox) {
+	for _, e := range c.view.All() {
+		if !filter.Match(&e.Sandbox) {
 			continue
 		}
 		if listing.Total/page.Size == page.Number-1 {
-			listing.Items = append(listing.Items, e.sandbox)
+			listing.Items = append(listing.Items, e.Sandbox)
 		}
 		listing.Total++
 	}
@@ -135,15 +106,15 @@ func (c *Cluster) List(_ context.Context, filter lifecycle.Filter, page lifecycl
 
 // Delete implements lifecycle.Backend.
 func (c *Cluster) Delete(ctx context.Context, id string) error {
-	_, err := c.change(ctx, id, func(e *entry, b *v1alpha1.BatchSandbox) (bool, error) {
-		switch state := e.sandbox.Status.State; {
+	_, err := c.change(ctx, id, func(e *view.Entry, b *v1alpha1.BatchSandbox) (bool, error) {
+		switch state := e.Sandbox.Status.State; {
 		case state == lifecycle.StateStopping:
 			return false, nil
 		case state.Final():
 			return false, lifecycle.Conflictf("cannot delete: the sandbox is %s already; its record is kept for %v after its end", state, c.TerminatedRetention)
 		}
 		b.Annotations[v1alpha1.AnnotationStop] = string(lifecycle.ReasonUserDelete)
-		b.Annotations[annotationAsked] = c.Clock().UTC().Format(time.RFC3339Nano)
+		b.Annotations[view.AnnotationAsked] = c.Clock().UTC().Format(time.RFC3339Nano)
 		return true, nil
 	})
 	return err
@@ -160,32 +131,32 @@ func (c *Cluster) Resume(ctx context.Context, id string) error {
 }
 
 func (c *Cluster) toggle(ctx context.Context, id, action string, from lifecycle.State, pause bool) error {
-	e, err := c.change(ctx, id, func(e *entry, b *v1alpha1.BatchSandbox) (bool, error) {
-		if state := e.sandbox.Status.State; state != from {
+	e, err := c.change(ctx, id, func(e *view.Entry, b *v1alpha1.BatchSandbox) (bool, error) {
+		if state := e.Sandbox.Status.State; state != from {
 			return false, state.Forbidden(action, from)
 		}
 		b.Spec.Pause = pause
-		b.Annotations[annotationAsked] = c.Clock().UTC().Format(time.RFC3339Nano)
+		b.Annotations[view.AnnotationAsked] = c.Clock().UTC().Format(time.RFC3339Nano)
 		return true, nil
 	})
 	if err != nil {
 		return err
 	}
-	c.await(ctx, e, settleTimeout, func(e *entry) bool { return !e.sandbox.Status.State.Transient() })
+	c.view.Await(ctx, e, settleTimeout, func(e *view.Entry) bool { return !e.Sandbox.Status.State.Transient() })
 	return nil
 }
 
 // Renew implements lifecycle.Backend.
 func (c *Cluster) Renew(ctx context.Context, id string, expiresAt time.Time) (time.Time, error) {
 	expiresAt = expiresAt.UTC()
-	_, err := c.change(ctx, id, func(e *entry, b *v1alpha1.BatchSandbox) (bool, error) {
-		if state := e.sandbox.Status.State; state.Final() || state == lifecycle.StateStopping {
+	_, err := c.change(ctx, id, func(e *view.Entry, b *v1alpha1.BatchSandbox) (bool, error) {
+		if state := e.Sandbox.Status.State; state.Final() || state == lifecycle.StateStopping {
 			return false, state.Forbidden("renew", lifecycle.StatePending, lifecycle.StateRunning, lifecycle.StatePausing, lifecycle.StatePaused, lifecycle.StateResuming)
 		}
-		if err := lifecycle.CheckRenewal(c.Clock(), e.sandbox.ExpiresAt, expiresAt); err != nil {
+		if err := lifecycle.CheckRenewal(c.Clock(), e.Sandbox.ExpiresAt, expiresAt); err != nil {
 			return false, err
 		}
-		setExpiry(b, expiresAt)
+		view.SetExpiry(b, expiresAt)
 		return true, nil
 	})
 	return expiresAt, err
@@ -193,20 +164,20 @@ func (c *Cluster) Renew(ctx context.Context, id string, expiresAt time.Time) (ti
 
 // UpdateMetadata implements lifecycle.Backend.
 func (c *Cluster) UpdateMetadata(ctx context.Context, id string, patch map[string]*string) (map[string]string, error) {
-	e, err := c.change(ctx, id, func(e *entry, b *v1alpha1.BatchSandbox) (bool, error) {
-		if state := e.sandbox.Status.State; state.Final() {
+	e, err := c.change(ctx, id, func(e *view.Entry, b *v1alpha1.BatchSandbox) (bool, error) {
+		if state := e.Sandbox.Status.State; state.Final() {
 			return false, lifecycle.Conflictf("cannot change the metadata: the sandbox is %s", state)
 		}
-		merged, err := lifecycle.MergeMetadata(e.sandbox.Metadata, patch)
-		if err != nil || maps.Equal(merged, e.sandbox.Metadata) {
+		merged, err := lifecycle.MergeMetadata(e.Sandbox.Metadata, patch)
+		if err != nil || maps.Equal(merged, e.Sandbox.Metadata) {
 			return false, err
 		}
-		return true, annotate(b, annotationMetadata, merged)
+		return true, view.Annotate(b, view.AnnotationMetadata, merged)
 	})
 	if err != nil {
 		return nil, err
 	}
-	merged := maps.Clone(e.sandbox.Metadata)
+	merged := maps.Clone(e.Sandbox.Metadata)
 	if merged == nil {
 		merged = map[string]string{}
 	}
@@ -215,35 +186,27 @@ func (c *Cluster) UpdateMetadata(ctx context.Context, id string, patch map[strin
 
 // Settle implements lifecycle.Backend.
 func (c *Cluster) Settle(ctx context.Context, id string, atMost time.Duration) (lifecycle.Sandbox, error) {
-	e, err := c.find(ctx, id)
+	e, err := c.view.Find(ctx, id)
 	if err != nil {
 		return lifecycle.Sandbox{}, err
 	}
-	return c.await(ctx, e, atMost, func(e *entry) bool { return !e.sandbox.Status.State.Transient() }).sandbox, nil
-}
-
-// await is table.await that ends with the cluster, too.
-func (c *Cluster) await(ctx context.Context, e *entry, atMost time.Duration, done func(*entry) bool) *entry {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(c.ctx, cancel)()
-	return c.table.await(ctx, e, atMost, done)
+	return c.view.Await(ctx, e, atMost, func(e *view.Entry) bool { return !e.Sandbox.Status.State.Transient() }).Sandbox, nil
 }
 
 // reachable returns a sandbox whose execd can be asked. It waits for a Pending one.
-func (c *Cluster) reachable(ctx context.Context, id string, port int) (*entry, error) {
+func (c *Cluster) reachable(ctx context.Context, id string, port int) (*view.Entry, error) {
 	if err := lifecycle.CheckPort(port); err != nil {
 		return nil, err
 	}
-	e, err := c.find(ctx, id)
+	e, err := c.view.Find(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	e = c.await(ctx, e, endpointTimeout, func(e *entry) bool { return e.sandbox.Status.State != lifecycle.StatePending })
-	switch state := e.sandbox.Status.State; {
+	e = c.view.Await(ctx, e, locateTimeout, func(e *view.Entry) bool { return e.Sandbox.Status.State != lifecycle.StatePending })
+	switch state := e.Sandbox.Status.State; {
 	case state.Final(), state == lifecycle.StateStopping:
 		return nil, lifecycle.Conflictf("the sandbox is %s and has no endpoint", state)
-	case state == lifecycle.StatePending, e.address() == "":
+	case state == lifecycle.StatePending, e.Address() == "":
 		conflict := lifecycle.Conflictf("the sandbox is %s and does not answer yet; ask again", state)
 		conflict.RetryAfter = 1
 		return nil, conflict
@@ -251,27 +214,12 @@ func (c *Cluster) reachable(ctx context.Context, id string, port int) (*entry, e
 	return e, nil
 }
 
-// isID reports whether the text has the form of our ids. Anything else would be asked of the API server as the name of a resource.
-func isID(id string) bool {
-	if len(id) != 36 {
-		return false
-	}
-	for i, char := range []byte(id) {
-		switch i {
-		case 8, 13, 18, 23:
-			if char != '-' {
-				return false
-			}
-		default:
-			if (char < '0' || char > '9') && (char < 'a' || char > 'f') {
-				return false
-			}
-		}
-	}
-	return true
-}
-
 // Ready returns an error of KindUnavailable when the API server does not answer.
 func (c *Cluster) Ready(ctx context.Context) error {
-	return explain(c.api.List(ctx, &v1alpha1.BatchSandboxList{}, client.InNamespace(c.Namespace), client.Limit(1)))
+	return view.Explain(c.api.List(ctx, &v1alpha1.BatchSandboxList{}, client.InNamespace(c.Namespace), client.Limit(1)))
+}
+
+// Events implements lifecycle.Backend.
+func (c *Cluster) Events(ctx context.Context, selection lifecycle.EventSelection) (lifecycle.EventFeed, error) {
+	return c.view.Events(ctx, selection)
 }

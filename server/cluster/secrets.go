@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,27 +13,18 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/server/cluster/view"
 	"sandbox.internal/server/lifecycle"
 )
 
-// labelSecret is on the Secret of a sandbox; its value is the sandbox's id. annotationSecret, on the sandbox, is the Secret's name.
-const (
-	labelSecret      = lifecycle.LabelPrefix + "secret-of"
-	annotationSecret = lifecycle.LabelPrefix + "secret"
-)
-
-// The entries of a sandbox's Secret, beside the registry's credentials and the variables of the client, which are numbered.
-const (
-	entryDaemonToken = "execd-token"
-	entryGuardToken  = "egress-token"
-	entryVariable    = "env-"
-)
+// entryVariable begins the names of the entries with the client's variables, which are numbered.
+const entryVariable = "env-"
 
 const (
 	// sweepInterval is how often Secrets are looked for that a replica left which died in the middle of a create.
 	sweepInterval = 10 * time.Minute
 	// creating is how long a create may take; only Secrets that are older than that are looked at.
-	creating = 2 * callTimeout
+	creating = 2 * view.CallTimeout
 )
 
 // secret is what of a sandbox only those may read who may read Secrets: tokens, the client's variables, the registry's credentials. It is
@@ -85,7 +75,7 @@ func (s *secret) addCredentials(image string, auth *lifecycle.ImageAuth) error {
 func (c *Cluster) write(ctx context.Context, id string, s *secret) error {
 	immutable := true
 	return c.api.Create(ctx, &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: s.name, Namespace: c.Namespace, Labels: map[string]string{labelManagedBy: managedBy, labelSecret: id}},
+		ObjectMeta: metav1.ObjectMeta{Name: s.name, Namespace: c.Namespace, Labels: map[string]string{view.LabelManagedBy: view.ManagedBy, view.LabelSecret: id}},
 		Type:       s.kind,
 		Immutable:  &immutable,
 		Data:       s.entries,
@@ -115,7 +105,7 @@ func (c *Cluster) own(ctx context.Context, b *v1alpha1.BatchSandbox, name string
 
 // drop removes the Secret of a sandbox that does not come into being. The sweep removes what this cannot.
 func (c *Cluster) drop(id, name string) {
-	ctx, cancel := context.WithTimeout(c.ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(c.ctx, view.CallTimeout)
 	defer cancel()
 	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.Namespace}}
 	if err := c.api.Delete(ctx, object); client.IgnoreNotFound(err) != nil {
@@ -145,7 +135,7 @@ func (c *Cluster) sweepOnce(ctx context.Context) (young bool, err error) {
 	// Metadata alone: what is in the Secrets is not needed here.
 	var list metav1.PartialObjectMetadataList
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
-	if err := c.api.List(ctx, &list, client.InNamespace(c.Namespace), client.HasLabels{labelSecret}); err != nil {
+	if err := c.api.List(ctx, &list, client.InNamespace(c.Namespace), client.HasLabels{view.LabelSecret}); err != nil {
 		return false, err
 	}
 	for i := range list.Items {
@@ -157,11 +147,11 @@ func (c *Cluster) sweepOnce(ctx context.Context) (young bool, err error) {
 			young = true
 			continue
 		}
-		id := found.Labels[labelSecret]
+		id := found.Labels[view.LabelSecret]
 		var batch v1alpha1.BatchSandbox
 		err := c.api.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: id}, &batch)
 		switch {
-		case apierrors.IsNotFound(err), err == nil && batch.Annotations[annotationSecret] != found.Name:
+		case apierrors.IsNotFound(err), err == nil && batch.Annotations[view.AnnotationSecret] != found.Name:
 			c.drop(id, found.Name)
 		case err != nil:
 			return young, err
@@ -172,48 +162,4 @@ func (c *Cluster) sweepOnce(ctx context.Context) (young bool, err error) {
 		}
 	}
 	return young, nil
-}
-
-// tokens open a sandbox's daemon and its sidecar. They never change, so all versions of a sandbox share one that is read once.
-type tokens struct {
-	mu            sync.Mutex
-	known         bool
-	daemon, guard string
-}
-
-// tokensOf returns a sandbox's tokens. The guard's is empty when there is none.
-func (c *Cluster) tokensOf(ctx context.Context, e *entry) (daemon, guard string, err error) {
-	return e.tokens.read(ctx, c.api, e.batch)
-}
-
-// getter is what reading tokens needs of the API server.
-type getter interface {
-	Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error
-}
-
-func (t *tokens) read(ctx context.Context, api getter, of *v1alpha1.BatchSandbox) (daemon, guard string, err error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.known {
-		return t.daemon, t.guard, nil
-	}
-	name := of.Annotations[annotationSecret]
-	if name == "" {
-		return "", "", fmt.Errorf("BatchSandbox %s names no Secret in its annotation %s", of.Name, annotationSecret)
-	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	var object corev1.Secret
-	if err := api.Get(ctx, client.ObjectKey{Namespace: of.Namespace, Name: name}, &object); err != nil {
-		return "", "", fmt.Errorf("the tokens of sandbox %s: %w", of.Name, explain(err))
-	}
-	// A Secret that is not this sandbox's says nothing about it: who may write a BatchSandbox may not choose which Secret is read.
-	if object.Labels[labelSecret] != of.Name {
-		return "", "", fmt.Errorf("the Secret %s is not that of sandbox %s", name, of.Name)
-	}
-	if len(object.Data[entryDaemonToken]) == 0 {
-		return "", "", fmt.Errorf("there is no entry %s in Secret %s", entryDaemonToken, name)
-	}
-	t.daemon, t.guard, t.known = string(object.Data[entryDaemonToken]), string(object.Data[entryGuardToken]), true
-	return t.daemon, t.guard, nil
 }

@@ -14,13 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/server/cluster/view"
 	"sandbox.internal/server/lifecycle"
 )
 
 // The containers and volumes of a sandbox's pod. Volumes of a client have other names, with a prefix.
 const (
 	containerSandbox = "sandbox"
-	containerEgress  = "egress"
 	containerInstall = "install-execd"
 
 	volumeDaemon       = "sandbox-execd"
@@ -53,7 +53,7 @@ func (c *Cluster) template(spec lifecycle.Spec, token string, secret *secret) (*
 	if err != nil {
 		return nil, err
 	}
-	env := []corev1.EnvVar{secret.variable(v1alpha1.EnvExecdToken, entryDaemonToken, token)}
+	env := []corev1.EnvVar{secret.variable(v1alpha1.EnvExecdToken, view.EntryExecdToken, token)}
 	for i, name := range sortedKeys(spec.Env) {
 		env = append(env, secret.variable(name, entryVariable+strconv.Itoa(i), spec.Env[name]))
 	}
@@ -155,7 +155,7 @@ func (c *Cluster) wallIn(pod *corev1.PodSpec, policy *lifecycle.NetworkPolicy, s
 	var env []corev1.EnvVar
 	for _, name := range sortedKeys(variables) {
 		if name == variableGuardToken {
-			env = append(env, secret.variable(name, entryGuardToken, variables[name]))
+			env = append(env, secret.variable(name, view.EntrySidecarToken, variables[name]))
 			continue
 		}
 		// $(NAME) would be replaced by the kubelet.
@@ -165,7 +165,7 @@ func (c *Cluster) wallIn(pod *corev1.PodSpec, policy *lifecycle.NetworkPolicy, s
 	pod.Volumes = append(pod.Volumes, corev1.Volume{Name: volumeEgress, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
 	always := corev1.ContainerRestartPolicyAlways
 	sidecar := corev1.Container{
-		Name:          containerEgress,
+		Name:          view.ContainerSidecar,
 		Image:         c.EgressImage,
 		RestartPolicy: &always,
 		Env:           env,

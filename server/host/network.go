@@ -39,34 +39,26 @@ func (a *actor) awaitSlot(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// Reach returns where the service itself reaches a port of a sandbox: address is the host and port of the sandbox's execd, which passes
-// on what is asked for below /proxy/{port}, and token is what execd demands in the header X-EXECD-ACCESS-TOKEN. It waits for a Pending
-// sandbox and returns errors as Endpoint does.
-func (h *Host) Reach(ctx context.Context, id string, port int) (address, token string, err error) {
+// Locate implements lifecycle.Backend.
+func (h *Host) Locate(ctx context.Context, id string, port int) (lifecycle.Location, error) {
 	record, err := h.reachable(ctx, id, port)
 	if err != nil {
-		return "", "", err
-	}
-	if record.Sidecar != nil && port == lifecycle.SidecarPort { // a token sent this way would pass through the sandbox
-		return "", "", lifecycle.Conflictf("port %d is the egress sidecar's: use its endpoint, or the operations for the network policy", port)
-	}
-	return net.JoinHostPort(h.Box.Host(record), strconv.Itoa(record.Port)), record.Token, nil
-}
-
-// Endpoint implements lifecycle.Backend.
-func (h *Host) Endpoint(ctx context.Context, id string, port int) (lifecycle.Endpoint, error) {
-	record, err := h.reachable(ctx, id, port)
-	if err != nil {
-		return lifecycle.Endpoint{}, err
+		return lifecycle.Location{}, err
 	}
 	if record.Sidecar != nil && port == lifecycle.SidecarPort {
-		return h.sidecarEndpoint(*record.Sidecar)
+		endpoint, err := h.sidecarEndpoint(*record.Sidecar)
+		return lifecycle.Location{Endpoint: endpoint}, err
 	}
-	headers := map[string]string{lifecycle.TokenHeader: record.Token}
-	if record.HostNetwork { // the service passes requests on, because execd listens on the loopback interface only
-		return lifecycle.Endpoint{Path: fmt.Sprintf("/%s/%d", id, port), Headers: headers}, nil
+	location := lifecycle.Location{
+		Endpoint: lifecycle.Endpoint{Host: h.EndpointHost, Port: record.Port, Path: fmt.Sprintf("/proxy/%d", port)},
+		Daemon:   net.JoinHostPort(h.Box.Host(record), strconv.Itoa(record.Port)),
+		Token:    record.Token,
 	}
-	return lifecycle.Endpoint{Host: h.EndpointHost, Port: record.Port, Path: fmt.Sprintf("/proxy/%d", port), Headers: headers}, nil
+	if record.HostNetwork { // the service forwards requests, because execd listens on the loopback interface only
+		location.Endpoint = lifecycle.Endpoint{Path: fmt.Sprintf("/%s/%d", id, port)}
+	}
+	location.Endpoint.Headers = map[string]string{lifecycle.TokenHeader: record.Token}
+	return location, nil
 }
 
 // reachable returns the record of a sandbox whose execd can be asked. It waits for a Pending one.

@@ -96,15 +96,15 @@ func TestHostNetwork(t *testing.T) {
 	if port < 20000 || port > 32767 {
 		t.Errorf("execd's port %d is one that the kernel gives to outgoing connections", port)
 	}
-	endpoint, err := m.host.Endpoint(t.Context(), id, 8000)
+	location, err := m.host.Locate(t.Context(), id, 8000)
+	endpoint := location.Endpoint
 	if err != nil || endpoint.Host != "" || endpoint.Port != 0 || endpoint.Path != "/"+id+"/8000" || endpoint.Headers["X-EXECD-ACCESS-TOKEN"] == "" {
 		t.Errorf("endpoint %+v, %v", endpoint, err)
 	}
-	address, token, err := m.host.Reach(t.Context(), id, 8000)
-	if err != nil || address != "127.0.0.1:"+strconv.Itoa(port) || token != endpoint.Headers["X-EXECD-ACCESS-TOKEN"] {
-		t.Errorf("reached at %q with token %q, %v", address, token, err)
+	if location.Daemon != "127.0.0.1:"+strconv.Itoa(port) || location.Token != endpoint.Headers["X-EXECD-ACCESS-TOKEN"] {
+		t.Errorf("reached at %q with token %q", location.Daemon, location.Token)
 	}
-	if _, _, err := m.host.Reach(t.Context(), id, 0); kindOf(err) != lifecycle.KindInvalid {
+	if _, err := m.host.Locate(t.Context(), id, 0); kindOf(err) != lifecycle.KindInvalid {
 		t.Errorf("port 0: %v", err)
 	}
 
@@ -131,8 +131,8 @@ func TestHostNetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.await(id, lifecycle.StateRunning)
-	if again, _, err := m.host.Reach(t.Context(), id, 8000); err != nil || again != address {
-		t.Errorf("after a restart it is reached at %q, %v; want %q", again, err, address)
+	if again, err := m.host.Locate(t.Context(), id, 8000); err != nil || again.Daemon != location.Daemon {
+		t.Errorf("after a restart it is reached at %q, %v; want %q", again.Daemon, err, location.Daemon)
 	}
 	m.host.Close()
 	m.box.HostNetwork = true
@@ -214,7 +214,7 @@ func TestHostNetworkLostRecords(t *testing.T) {
 	m, shared := newHostNetwork(t)
 	m.start()
 	id := m.running()
-	address, _, err := m.host.Reach(t.Context(), id, 80)
+	location, err := m.host.Locate(t.Context(), id, 80)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,8 +223,8 @@ func TestHostNetworkLostRecords(t *testing.T) {
 	other.box.Engine, other.engine = shared, m.engine
 	other.start()
 	other.await(id, lifecycle.StateRunning)
-	if got, _, err := other.host.Reach(t.Context(), id, 80); err != nil || got != address {
-		t.Errorf("reached at %q, %v; want %q", got, err, address)
+	if got, err := other.host.Locate(t.Context(), id, 80); err != nil || got.Daemon != location.Daemon {
+		t.Errorf("reached at %q, %v; want %q", got.Daemon, err, location.Daemon)
 	}
 }
 

@@ -69,7 +69,7 @@ func TestRandomLives(t *testing.T) {
 		case 8:
 			soon, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
 			defer cancel()
-			return errorOf(m.host.Endpoint(soon, id, 80))
+			return errorOf(m.host.Locate(soon, id, 80))
 		case 9:
 			m.engine.happen(container(id), engine.EventFrozen, func(c *engine.Container) {
 				if c.Status == engine.StatusRunning {

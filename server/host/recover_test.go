@@ -83,7 +83,7 @@ func TestRestartGoesOn(t *testing.T) {
 	})
 	pending := m.create()
 	pull.await(t)
-	endpoint, err := m.host.Endpoint(t.Context(), running, 80)
+	before, err := m.host.Locate(t.Context(), running, 80)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,8 +97,8 @@ func TestRestartGoesOn(t *testing.T) {
 	if m.get(running).Status.State != lifecycle.StateRunning || m.get(paused).Status.State != lifecycle.StatePaused {
 		t.Errorf("states after the restart: %s, %s", m.get(running).Status.State, m.get(paused).Status.State)
 	}
-	again, err := m.host.Endpoint(t.Context(), running, 80)
-	if err != nil || again.Port != endpoint.Port || again.Headers["X-EXECD-ACCESS-TOKEN"] != endpoint.Headers["X-EXECD-ACCESS-TOKEN"] {
+	after, err := m.host.Locate(t.Context(), running, 80)
+	if again, endpoint := after.Endpoint, before.Endpoint; err != nil || again.Port != endpoint.Port || again.Headers["X-EXECD-ACCESS-TOKEN"] != endpoint.Headers["X-EXECD-ACCESS-TOKEN"] {
 		t.Errorf("endpoint after the restart: %+v, %v; before: %+v", again, err, endpoint)
 	}
 }
@@ -158,7 +158,7 @@ func TestLostDatabase(t *testing.T) {
 	if m.engine.status(foreign.Name) != engine.StatusRunning {
 		t.Error("the container of another service was touched")
 	}
-	if _, err := m.host.Endpoint(t.Context(), "frozen", 80); err != nil {
+	if _, err := m.host.Locate(t.Context(), "frozen", 80); err != nil {
 		t.Errorf("endpoint of an adopted sandbox: %v", err)
 	}
 	records, err := m.store.Load(t.Context())

@@ -127,16 +127,16 @@ func TestEndpointWaitsUntilTheSandboxIsUsable(t *testing.T) {
 
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := m.host.Endpoint(short, id, 80); kindOf(err) != lifecycle.KindConflict {
+	if _, err := m.host.Locate(short, id, 80); kindOf(err) != lifecycle.KindConflict {
 		t.Errorf("a client that does not wait: %v", err)
 	}
 	got := make(chan lifecycle.Endpoint, 1)
 	go func() {
-		endpoint, err := m.host.Endpoint(context.Background(), id, 8000)
+		location, err := m.host.Locate(context.Background(), id, 8000)
 		if err != nil {
 			t.Error(err)
 		}
-		got <- endpoint
+		got <- location.Endpoint
 	}()
 	close(starting.open)
 	answering.await(t)
@@ -169,7 +169,7 @@ func TestEndpointOfASandboxThatFails(t *testing.T) {
 	id := m.create()
 	pull.await(t)
 	failed := make(chan error, 1)
-	go func() { failed <- errorOf(m.host.Endpoint(context.Background(), id, 80)) }()
+	go func() { failed <- errorOf(m.host.Locate(context.Background(), id, 80)) }()
 	close(pull.open)
 	select {
 	case err := <-failed:
@@ -180,7 +180,7 @@ func TestEndpointOfASandboxThatFails(t *testing.T) {
 		t.Fatal("still waiting for the port of a Failed sandbox")
 	}
 	for _, port := range []int{0, -1, 65536} {
-		if _, err := m.host.Endpoint(t.Context(), id, port); kindOf(err) != lifecycle.KindInvalid {
+		if _, err := m.host.Locate(t.Context(), id, port); kindOf(err) != lifecycle.KindInvalid {
 			t.Errorf("port %d: %v", port, err)
 		}
 	}

@@ -327,7 +327,7 @@ func TestRequestsOfTheEnded(t *testing.T) {
 		"pause":    func(id string) error { return m.host.Pause(ctx, id) },
 		"resume":   func(id string) error { return m.host.Resume(ctx, id) },
 		"delete":   func(id string) error { return m.host.Delete(ctx, id) },
-		"endpoint": func(id string) error { return errorOf(m.host.Endpoint(ctx, id, 80)) },
+		"endpoint": func(id string) error { return errorOf(m.host.Locate(ctx, id, 80)) },
 	} {
 		if err := request("ended"); kindOf(err) != lifecycle.KindConflict || !strings.Contains(err.Error(), "Terminated") {
 			t.Errorf("%s: %v", name, err)

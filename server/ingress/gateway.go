@@ -115,7 +115,7 @@ func (g *Gateway) pass(c echo.Context) error {
 		g.metrics.refused("access")
 		return err
 	}
-	serve.LogField(ctx, "access", pass.by)
+	serve.LogField(ctx, "access", string(pass.By))
 	if found.inFlight.Add(1) > g.connections {
 		found.inFlight.Add(-1)
 		return g.refuse("connections", http.StatusTooManyRequests, codeConnections, soon,
@@ -196,11 +196,11 @@ func (g *Gateway) locate(ctx context.Context, s *sandbox) (*Place, error) {
 }
 
 // forward sends the request on and the answer back.
-func (g *Gateway) forward(c echo.Context, r *http.Request, to Destination, s *sandbox, place *Place, pass pass) error {
+func (g *Gateway) forward(c echo.Context, r *http.Request, to Destination, s *sandbox, place *Place, pass reach.Pass) error {
 	port := strconv.Itoa(to.Port)
 	serve.WithoutDeadline(r)
 	// Of the service's keys the gateway knows its own, which opens every sandbox.
-	r = reach.WithoutKeys(r, func(value string) bool { return g.key != "" && equal(value, g.key) })
+	r = reach.WithoutKeys(r, func(value string) bool { return g.key != "" && reach.Equal(value, g.key) })
 	target := proxy.Target{
 		Prefix:       to.Prefix,
 		Strip:        hidden,
@@ -220,8 +220,8 @@ func (g *Gateway) forward(c echo.Context, r *http.Request, to Destination, s *sa
 				return err
 			}
 		}
-		if g.mode == ModeWildcard && pass.query != "" {
-			response.Header.Add("Set-Cookie", pass.cookie(r, g.clock()).String())
+		if g.mode == ModeWildcard && pass.By == reach.BySignature {
+			response.Header.Add("Set-Cookie", cookieOf(pass, r, g.clock()).String())
 		}
 		return nil
 	}

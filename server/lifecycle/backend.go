@@ -61,10 +61,10 @@ type Backend interface {
 	// The caller closes it; ctx bounds the reading. Errors are as for NetworkPolicy.
 	NetworkDecisions(ctx context.Context, id string, request DecisionsRequest) (io.ReadCloser, error)
 
-	// Endpoint returns how to reach a port of the sandbox. While the sandbox is Pending it waits, at most 30 s, until it is usable:
+	// Locate returns where a port of the sandbox is. While the sandbox is Pending it waits, at most 30 s, until it is usable:
 	// clients use the endpoint at once and do not try twice.
 	// It returns KindNotFound, KindInvalid for a port outside 1..65535, and KindConflict for a sandbox that has no endpoint (yet).
-	Endpoint(ctx context.Context, id string, port int) (Endpoint, error)
+	Locate(ctx context.Context, id string, port int) (Location, error)
 }
 
 // CreateOptions is what accompanies a spec.
@@ -120,7 +120,18 @@ type Listing struct {
 	Total int
 }
 
-// Endpoint is how to reach a port of a sandbox.
+// Location is where a port of a sandbox is.
+type Location struct {
+	// Endpoint is how clients reach the port.
+	Endpoint Endpoint
+	// Daemon is the host and port of the sandbox's execd, as the service itself reaches it. Execd forwards what is asked for below
+	// /proxy/{port} to the port. It is empty for the egress sidecar's port: a token sent through execd would pass through the sandbox.
+	Daemon string
+	// Token is what execd demands in the header X-EXECD-ACCESS-TOKEN.
+	Token string
+}
+
+// Endpoint is how clients reach a port of a sandbox.
 type Endpoint struct {
 	Host    string            // empty means the host that the client reached the service on
 	Port    int               // of that host; 0 means the service itself, host and port, as the client reached it

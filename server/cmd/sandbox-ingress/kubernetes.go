@@ -5,7 +5,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"sandbox.internal/server/cluster"
+	"sandbox.internal/server/cluster/view"
 	"sandbox.internal/server/ingress"
 )
 
@@ -19,14 +19,14 @@ type kubernetes struct {
 // source follows the cluster's sandboxes.
 func (k kubernetes) source(logger zerolog.Logger) ingress.Source {
 	return func(ctx context.Context, routes *ingress.Routes) error {
-		return cluster.FollowRoutes(ctx, cluster.Options{Kubeconfig: k.kubeconfig, Namespace: k.namespace, Logger: logger}, adapter{routes})
+		return view.FollowRoutes(ctx, view.RouteOptions{Kubeconfig: k.kubeconfig, Namespace: k.namespace, Logger: logger}, adapter{routes})
 	}
 }
 
 // adapter is the gateway's table as the cluster fills it.
 type adapter struct{ routes *ingress.Routes }
 
-func (a adapter) Replace(all []cluster.Route) {
+func (a adapter) Replace(all []view.Route) {
 	routes := make([]ingress.Route, 0, len(all))
 	for _, route := range all {
 		routes = append(routes, convert(route))
@@ -34,10 +34,10 @@ func (a adapter) Replace(all []cluster.Route) {
 	a.routes.Replace(routes)
 }
 
-func (a adapter) Update(route cluster.Route) { a.routes.Update(convert(route)) }
-func (a adapter) Forget(id string)           { a.routes.Forget(id) }
+func (a adapter) Update(route view.Route) { a.routes.Update(convert(route)) }
+func (a adapter) Forget(id string)        { a.routes.Forget(id) }
 
-func convert(route cluster.Route) ingress.Route {
+func convert(route view.Route) ingress.Route {
 	converted := ingress.Route{ID: route.ID, State: route.State}
 	if route.Address != "" {
 		converted.Place = &ingress.Place{Address: route.Address, Path: "/proxy/", Token: route.Token}

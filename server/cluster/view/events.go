@@ -1,4 +1,4 @@
-package cluster
+package view
 
 import (
 	"context"
@@ -29,44 +29,44 @@ func sequenceAfter(version uint64) int64 { return int64(version)<<placeBits | (1
 // journal has the events that this replica has seen happen. They come from comparing each version of a resource with the one before.
 type journal struct {
 	mu      sync.Mutex
-	last    map[string]*entry // the newest version of each sandbox that was compared
+	last    map[string]*Entry // the newest version of each sandbox that was compared
 	events  []lifecycle.Event // by sequence
 	bytes   int               // of events
 	floor   int64             // events up to this sequence are unknown here
-	newest  int64             // everything up to this sequence is told
-	changed chan struct{}     // closed, and replaced, when there is more to tell
+	newest  int64             // every event up to this sequence is here, or was
+	changed chan struct{}     // closed, and replaced, at every change
 }
 
 func newJournal() *journal {
-	return &journal{last: make(map[string]*entry), changed: make(chan struct{})}
+	return &journal{last: make(map[string]*Entry), changed: make(chan struct{})}
 }
 
 // begin forgets everything and goes on from a list of what there is. What happened between the last version and the list is unknown.
-func (j *journal) begin(version uint64, listed map[string]*entry) {
+func (j *journal) begin(version uint64, listed map[string]*Entry) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.last, j.events, j.bytes = listed, nil, 0
 	j.floor = sequenceAfter(version)
 	j.newest = j.floor
-	j.tell()
+	j.notify()
 }
 
-// advance notes that there is nothing to tell up to a version.
+// advance records that there are no more events up to a version.
 func (j *journal) advance(version uint64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.newest = max(j.newest, sequenceAfter(version))
 }
 
-// take tells what a version of a sandbox shows, and returns it.
-func (j *journal) take(e *entry, deleted bool, now time.Time) []lifecycle.Event {
+// take adds the events that a version of a sandbox shows, and returns them.
+func (j *journal) take(e *Entry, deleted bool, now time.Time) []lifecycle.Event {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	id := e.sandbox.ID
+	id := e.Sandbox.ID
 	events := difference(j.last[id], e, deleted, now)
 	for i := range events {
-		events[i].Sequence = int64(e.version)<<placeBits | int64(i)
-		events[i].SandboxID, events[i].Owner = id, e.sandbox.Owner
+		events[i].Sequence = int64(e.Version)<<placeBits | int64(i)
+		events[i].SandboxID, events[i].Owner = id, e.Sandbox.Owner
 		events[i].Time = events[i].Time.UTC()
 	}
 	if j.last[id] = e; deleted {
@@ -79,8 +79,8 @@ func (j *journal) take(e *entry, deleted bool, now time.Time) []lifecycle.Event 
 	if len(j.events) > maxEvents || j.bytes > maxEventBytes {
 		j.drop()
 	}
-	j.newest = max(j.newest, sequenceAfter(e.version))
-	j.tell()
+	j.newest = max(j.newest, sequenceAfter(e.Version))
+	j.notify()
 	return events
 }
 
@@ -112,34 +112,34 @@ func sizeOf(event *lifecycle.Event) int {
 	return size
 }
 
-func (j *journal) tell() {
+func (j *journal) notify() {
 	close(j.changed)
 	j.changed = make(chan struct{})
 }
 
 // difference is what happened between two versions of a sandbox; before is nil for a new one.
-func difference(before, after *entry, deleted bool, now time.Time) (events []lifecycle.Event) {
+func difference(before, after *Entry, deleted bool, now time.Time) (events []lifecycle.Event) {
 	add := func(event lifecycle.Event) { events = append(events, event) }
 	touched := now
-	if at, err := time.Parse(time.RFC3339Nano, after.batch.Annotations[annotationTouched]); err == nil {
+	if at, err := time.Parse(time.RFC3339Nano, after.Batch.Annotations[AnnotationTouched]); err == nil {
 		touched = at
 	}
 	state := func(from lifecycle.State, to lifecycle.Status) {
 		add(lifecycle.Event{Type: lifecycle.EventState, Time: to.LastTransitionAt, From: from, To: to.State, Reason: to.Reason, Message: to.Message})
 	}
-	is := after.sandbox
+	is := after.Sandbox
 	if before == nil {
 		state("", is.Status)
 		events = append(events, stages(before, after)...)
 	} else {
-		was := before.sandbox
+		was := before.Sandbox
 		if set, removed := lifecycle.DiffMetadata(was.Metadata, is.Metadata); len(set)+len(removed) > 0 {
 			add(lifecycle.Event{Type: lifecycle.EventMetadata, Time: touched, Metadata: set, Removed: removed})
 		}
 		if !was.ExpiresAt.Equal(is.ExpiresAt) {
 			add(lifecycle.Event{Type: lifecycle.EventRenewed, Time: touched, ExpiresAt: is.ExpiresAt})
 		}
-		if policy := policyOf(after.batch); !reflect.DeepEqual(policyOf(before.batch), policy) {
+		if policy := policyOf(after.Batch); !reflect.DeepEqual(policyOf(before.Batch), policy) {
 			add(lifecycle.Event{Type: lifecycle.EventPolicy, Time: touched, NetworkPolicy: policy})
 		}
 		events = append(events, stages(before, after)...) // the last of them is what makes the sandbox Running
@@ -151,7 +151,7 @@ func difference(before, after *entry, deleted bool, now time.Time) (events []lif
 		}
 	}
 	if deleted {
-		if !is.Status.State.Final() { // somebody deleted the resource
+		if !is.Status.State.Final() { // the resource was deleted by another client of the API server
 			state(is.Status.State, lifecycle.Status{State: lifecycle.StateTerminated, Reason: lifecycle.ReasonUserDelete,
 				Message: "the BatchSandbox was deleted", LastTransitionAt: now})
 		}
@@ -166,12 +166,12 @@ func usual(reason lifecycle.Reason) bool {
 }
 
 // stages are those that a sandbox has reached since.
-func stages(before, after *entry) (events []lifecycle.Event) {
+func stages(before, after *Entry) (events []lifecycle.Event) {
 	var past lifecycle.Sandbox
 	if before != nil {
-		past.Stages = before.sandbox.Stages
+		past.Stages = before.Sandbox.Stages
 	}
-	for _, reached := range after.sandbox.Stages {
+	for _, reached := range after.Sandbox.Stages {
 		if event, fresh := past.Reach(reached.Stage, reached.At); fresh {
 			events = append(events, event)
 		}
@@ -181,38 +181,38 @@ func stages(before, after *entry) (events []lifecycle.Event) {
 
 // policyOf is the network policy that was set last, nil when none was.
 func policyOf(b *v1alpha1.BatchSandbox) *lifecycle.NetworkPolicy {
-	text, ok := b.Annotations[annotationPolicy]
+	text, ok := b.Annotations[AnnotationPolicy]
 	if !ok {
 		return nil
 	}
 	var policy lifecycle.NetworkPolicy
 	if json.Unmarshal([]byte(text), &policy) != nil {
-		return nil // somebody else's words
+		return nil // written by another program
 	}
 	return &policy
 }
 
 // feed implements lifecycle.EventFeed.
 type feed struct {
-	cluster *Cluster
-	id      string  // empty means every sandbox
-	owner   *string // nil means every owner
-	cursor  int64
-	begun   bool
-	ended   bool // the sandbox's last event was told
+	view   *View
+	id     string  // empty means every sandbox
+	owner  *string // nil means every owner
+	cursor int64
+	begun  bool
+	ended  bool // the sandbox's last event was handed out
 }
 
 // Events implements lifecycle.Backend.
-func (c *Cluster) Events(ctx context.Context, selection lifecycle.EventSelection) (lifecycle.EventFeed, error) {
+func (v *View) Events(ctx context.Context, selection lifecycle.EventSelection) (lifecycle.EventFeed, error) {
 	if selection.SandboxID != "" {
-		if _, err := c.find(ctx, selection.SandboxID); err != nil {
+		if _, err := v.Find(ctx, selection.SandboxID); err != nil {
 			return nil, err
 		}
 	}
-	c.feeds.mu.Lock()
-	floor, newest := c.feeds.floor, c.feeds.newest
-	c.feeds.mu.Unlock()
-	f := &feed{cluster: c, id: selection.SandboxID, owner: selection.Owner}
+	v.feeds.mu.Lock()
+	floor, newest := v.feeds.floor, v.feeds.newest
+	v.feeds.mu.Unlock()
+	f := &feed{view: v, id: selection.SandboxID, owner: selection.Owner}
 	switch after := selection.After; {
 	case after == nil && selection.SandboxID == "":
 		f.cursor = newest
@@ -220,13 +220,13 @@ func (c *Cluster) Events(ctx context.Context, selection lifecycle.EventSelection
 		f.cursor = floor
 	default:
 		f.cursor = *after
-		if *after > newest { // another replica may have been ahead of this one; nobody can be ahead of the API server
-			var none v1alpha1.BatchSandboxList
-			if err := c.call(ctx, func(ctx context.Context) error { return c.api.List(ctx, &none, ours(c.Namespace)...) }); err != nil {
+		if *after > newest { // another replica may have been ahead of this one; none is ahead of the API server
+			latest, err := v.latest(ctx)
+			if err != nil {
 				return nil, err
 			}
-			if *after > sequenceAfter(versionOf(none.ResourceVersion)) {
-				f.cursor = -1 // it was never told here
+			if *after > sequenceAfter(latest) {
+				f.cursor = -1 // no replica has handed it out
 			}
 		}
 	}
@@ -251,7 +251,7 @@ func (f *feed) Next(ctx context.Context) (lifecycle.EventBatch, error) {
 		case <-more:
 		case <-ctx.Done():
 			return lifecycle.EventBatch{}, ctx.Err()
-		case <-f.cluster.ctx.Done():
+		case <-f.view.ctx.Done():
 			return lifecycle.EventBatch{}, stopping()
 		}
 	}
@@ -259,13 +259,13 @@ func (f *feed) Next(ctx context.Context) (lifecycle.EventBatch, error) {
 
 // read returns what there is behind the cursor, and moves the cursor.
 func (f *feed) read() (batch lifecycle.EventBatch, more <-chan struct{}) {
-	j := f.cluster.feeds
+	j := f.view.feeds
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if f.cursor < j.floor {
 		f.cursor = j.newest
 		if f.id != "" {
-			known, _ := f.cluster.table.get(f.id)
+			known, _ := f.view.table.get(f.id)
 			f.ended = known == nil // its last event may be among the unknown ones
 		}
 		return lifecycle.EventBatch{Cursor: f.cursor, Reset: true}, j.changed
@@ -294,4 +294,9 @@ func (f *feed) read() (batch lifecycle.EventBatch, more <-chan struct{}) {
 	f.cursor = max(f.cursor, j.newest)
 	batch.Cursor = f.cursor
 	return batch, j.changed
+}
+
+// stopping is the error of a feed that ends because the service stops.
+func stopping() error {
+	return &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "the service is stopping", RetryAfter: 1}
 }

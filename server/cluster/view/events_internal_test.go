@@ -1,4 +1,4 @@
-package cluster
+package view
 
 import (
 	"strings"
@@ -12,9 +12,9 @@ import (
 // TestJournalIsBoundedInBytes: what a replica remembers of large changes, and what a feed hands out at once.
 func TestJournalIsBoundedInBytes(t *testing.T) {
 	j := newJournal()
-	j.begin(1, map[string]*entry{})
-	version := func(number uint64, metadata map[string]string) *entry {
-		return &entry{version: number, batch: &v1alpha1.BatchSandbox{}, sandbox: lifecycle.Sandbox{ID: "a", Metadata: metadata}}
+	j.begin(1, map[string]*Entry{})
+	version := func(number uint64, metadata map[string]string) *Entry {
+		return &Entry{Version: number, Batch: &v1alpha1.BatchSandbox{}, Sandbox: lifecycle.Sandbox{ID: "a", Metadata: metadata}}
 	}
 	const size, changes = 100 << 10, 500
 	unchanged := strings.Repeat("x", size)
@@ -36,7 +36,7 @@ func TestJournalIsBoundedInBytes(t *testing.T) {
 	if first := j.events[0].Sequence; j.floor != first-1<<placeBits {
 		t.Errorf("the events begin at %d, and unknown is what is up to %d", first, j.floor)
 	}
-	f := &feed{cluster: &Cluster{feeds: j, table: newTable()}, cursor: j.floor}
+	f := &feed{view: &View{feeds: j, table: newTable()}, cursor: j.floor}
 	for told := 0; told < len(j.events); {
 		batch, _ := f.read()
 		if n := len(batch.Events); batch.Reset || n == 0 || n > feedBytes/size+1 {
@@ -51,7 +51,7 @@ func TestJournalIsBoundedInBytes(t *testing.T) {
 	if n := len(j.events); n > maxEvents || n < maxEvents/5*4 {
 		t.Errorf("%d small events are kept", n)
 	}
-	j.begin(1_000_000, map[string]*entry{})
+	j.begin(1_000_000, map[string]*Entry{})
 	if j.bytes != 0 || len(j.events) != 0 {
 		t.Errorf("after a new beginning %d bytes are counted", j.bytes)
 	}
