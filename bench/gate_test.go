@@ -49,3 +49,11 @@ func TestGate(t *testing.T) {
 		t.Errorf("no cell: %v", err)
 	}
 }
+
+// TestBaselines: the file that is committed can be read, and its rows exist.
+func TestBaselines(t *testing.T) {
+	read, err := readBaselines("baselines.json")
+	if err != nil || len(read.Rows) == 0 {
+		t.Errorf("%d rows: %v", len(read.Rows), err)
+	}
+}

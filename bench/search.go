@@ -33,7 +33,12 @@ func (b *bench) measureSearch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for i := range searchFolders {
+	folders := searchFolders
+	if b.scale != scaleFull {
+		folders /= 5
+	}
+	files := folders * searchEach
+	for i := range folders {
 		folder := filepath.Join(root, fmt.Sprint("folder-", i))
 		if err := os.Mkdir(folder, 0o755); err != nil {
 			return err
@@ -58,11 +63,11 @@ func (b *bench) measureSearch(ctx context.Context) error {
 				return 0, err
 			}
 			took := elapsed(began)
-			if len(found) != searchFolders*searchEach {
+			if len(found) != files {
 				return 0, fmt.Errorf("%w: %d files were found", errLost, len(found))
 			}
 			return took, nil
 		},
-		floor: floor.one("walk", root, strconv.Itoa(searchFolders*searchEach)),
+		floor: floor.one("walk", root, strconv.Itoa(files)),
 	})
 }

@@ -30,6 +30,7 @@ test/cluster/build.sh
 if [[ $EUID -ne 0 ]]; then
 	say "some tests mount file systems and make namespaces: they need root"
 fi
+go run ./bench --gate # first, while nothing else runs
 scripts/fuzz.sh
 # `make lint` has vetted the packages, and a test needs no symbols for a debugger, which take long to link.
 CGO_ENABLED=1 exec go test -race -vet=off -ldflags=-w -timeout 20m "$@" ./...
