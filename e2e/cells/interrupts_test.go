@@ -13,16 +13,17 @@ import (
 // interrupts is how many signals a kernel gets in TestInterruptsAtRandomMoments.
 const interrupts = 1000
 
-// TestInterruptsAtRandomMoments: a kernel of ours (deploy/kernels) gets SIGINT again and again, whatever it does at that moment, while other
-// processes want its processor. A cell either does what it says or is interrupted; none runs a part of a command, or the output of
-// another, and what the kernel knew it still knows.
+// TestInterruptsAtRandomMoments: a kernel of ours (deploy/kernels), or ipykernel as execd configures
+// it, gets SIGINT again and again, whatever it does at that moment, while other processes compete for
+// its processor. A cell runs to its end or is interrupted; none runs a part of a command or has the
+// output of another, and variables are kept.
 func TestInterruptsAtRandomMoments(t *testing.T) {
 	d := sandboxDirect(t)
 	d.background(t, "timeout 300 sh -c 'while :; do :; done'")
 	for _, test := range []struct {
 		language
 		upTo int // milliseconds between two signals
-	}{{bash(), 15}, {java(), 60}} {
+	}{{bash(), 15}, {java(), 60}, {python(), 30}} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			id := d.newContext(t, test.name)

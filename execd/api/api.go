@@ -137,7 +137,7 @@ func problem(err error) (serve.Problem, bool) {
 		return serve.Problem{Status: http.StatusServiceUnavailable, Code: "SERVICE_UNAVAILABLE",
 			Message: "the sandbox has as many processes as it may have: end some, with DELETE /command, and try again"}, true
 	case errors.Is(err, command.ErrClosed), errors.Is(err, code.ErrClosed), errors.Is(err, code.ErrUnavailable),
-		errors.Is(err, terminal.ErrClosed), errors.Is(err, watch.ErrLimit):
+		errors.Is(err, code.ErrFull), errors.Is(err, terminal.ErrClosed), errors.Is(err, watch.ErrLimit):
 		return serve.Problem{Status: http.StatusServiceUnavailable, Code: "SERVICE_UNAVAILABLE", Message: err.Error()}, true
 	}
 	switch files.KindOf(err) {

@@ -77,13 +77,9 @@ func (s *follower) write(ctx context.Context, out *serve.EventStream) error {
 			s.stay(ctx)
 			return nil
 		}
-		more := s.reader.Wait()
-		if more == nil {
-			continue
-		}
 		ping.Reset(pingInterval)
 		select {
-		case <-more:
+		case <-s.reader.Wait():
 		case now := <-ping.C:
 			out.Data(appendPing(nil, now.UnixMilli()))
 		case <-ctx.Done():

@@ -1,6 +1,7 @@
 package code_test
 
 import (
+	"errors"
 	"runtime"
 	"strings"
 	"sync/atomic"
@@ -144,4 +145,34 @@ func TestSparesExpire(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestQueueIsBounded: a context holds so many waiting cells, and so much code of them, and no more.
+func TestQueueIsBounded(t *testing.T) {
+	m := newManager(t, &fakeHost{})
+	for name, test := range map[string]struct {
+		cell  string
+		holds int
+	}{
+		"cells": {"say a", 1000},
+		"bytes": {"say " + strings.Repeat("a", 16<<20-4), 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			id := newContext(t, m, "python")
+			running := execute(t, m, code.Spec{Code: "wait", ContextID: id})
+			started(t, running)
+			for range test.holds {
+				execute(t, m, code.Spec{Code: test.cell, ContextID: id})
+			}
+			_, err := m.Execute(t.Context(), code.Spec{Code: test.cell, ContextID: id})
+			if !errors.Is(err, code.ErrFull) || !strings.Contains(err.Error(), id) {
+				t.Errorf("one more: %v", err)
+			}
+			if err := m.Interrupt(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+			wait(t, running)
+			wait(t, execute(t, m, code.Spec{Code: "number", Language: "python"}))
+		})
+	}
 }

@@ -61,7 +61,7 @@ type Outcome struct {
 }
 
 // Execute queues a cell and returns without waiting for it. ctx bounds the start of a kernel for a cell without a context.
-// It returns ErrInvalid, ErrNotFound for the context, ErrUnavailable and ErrClosed.
+// It returns ErrInvalid, ErrNotFound for the context, ErrFull, ErrUnavailable and ErrClosed.
 func (m *Manager) Execute(ctx context.Context, spec Spec) (*Execution, error) {
 	s, err := m.sessionFor(ctx, spec)
 	if err != nil {

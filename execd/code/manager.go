@@ -28,6 +28,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrUnavailable: kernels cannot be had now; the message says why.
 	ErrUnavailable = errors.New("no kernel to be had")
+	// ErrFull: as many cells wait in the context as may.
+	ErrFull = errors.New("1000 cells or 64 MiB of code wait in it; try again when one has ended")
 	// ErrClosed: the manager no longer executes.
 	ErrClosed = errors.New("the daemon is shutting down")
 )

@@ -42,12 +42,25 @@ func newSession(m *Manager, info Context, k kernel.Kernel, throwaway bool) *sess
 	}
 }
 
-// enqueue adds a cell. It returns ErrNotFound when the session has ended meanwhile.
+// What waits in a context, which is not the cell that runs, is bounded: all of it is in memory.
+const (
+	maxQueuedCells = 1000
+	maxQueuedBytes = 64 << 20 // of code
+)
+
+// enqueue adds a cell. It returns ErrNotFound when the session has ended meanwhile, and ErrFull.
 func (s *session) enqueue(e *Execution) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.reason != "" {
 		return fmt.Errorf("context %q: %w", s.info.ID, ErrNotFound)
+	}
+	size := len(e.code)
+	for _, queued := range s.queue {
+		size += len(queued.code)
+	}
+	if len(s.queue) >= maxQueuedCells || len(s.queue) > 0 && size > maxQueuedBytes {
+		return fmt.Errorf("context %q: %w", s.info.ID, ErrFull)
 	}
 	s.queue = append(s.queue, e)
 	select {

@@ -134,6 +134,22 @@ func gone(pid int) bool {
 }
 
 // descriptors is how many files this process has open.
+// pipes returns how many ends of pipes this process has open.
+func pipes(t *testing.T) (count int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		// That of the listing itself is closed by now.
+		if target, _ := os.Readlink("/proc/self/fd/" + entry.Name()); strings.HasPrefix(target, "pipe:") {
+			count++
+		}
+	}
+	return count
+}
+
 func descriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")

@@ -56,20 +56,20 @@ func TestLeftoverThatFloodsCostsNoCore(t *testing.T) {
 func TestLeftoverThatEndsIsForgotten(t *testing.T) {
 	m := newManager(t)
 	wait(t, start(t, m, command.Spec{Command: "true"}))
-	before := descriptors(t)
+	before := pipes(t)
 	groups := make([]int, 40)
 	for i := range groups {
 		groups[i] = leftBehind(t, m, "exec yes >&2")
 	}
-	if now := descriptors(t); now < before+len(groups) {
-		t.Fatalf("%d descriptors are open, %d were: nothing was left behind", now, before)
+	if now := pipes(t); now < before+len(groups) {
+		t.Fatalf("%d pipes are open, %d were: nothing was left behind", now, before)
 	}
 	for _, group := range groups {
 		if err := syscall.Kill(-group, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "their pipes are closed", func() bool { return descriptors(t) <= before })
+	eventually(t, "their pipes are closed", func() bool { return pipes(t) <= before })
 }
 
 // What a leftover writes at a usual rate is taken without a delay that it could notice.

@@ -11,8 +11,7 @@ import (
 // poller watches the pipes and processes of all commands. One goroutine serves them: a thousand commands that are silent cost no
 // goroutine at all. It must never wait for anything but news, so whatever may block is done elsewhere.
 //
-// The goroutine waits in epoll_wait and so keeps a thread. Go's own poller could watch the epoll instance instead, and did; then the end of
-// a command was missed now and then, with its process gone and its pipes at their end, on a busy machine with Linux 6.18.
+// The goroutine waits in epoll_wait and so keeps a thread.
 type poller struct {
 	fd      int
 	wake    int // an event file descriptor that ends the wait

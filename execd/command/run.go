@@ -196,7 +196,7 @@ func (r *run) handle(n news, onPoller bool) (again news) {
 			r.discard(i)
 		}
 	}
-	if n&exited != 0 && r.command != nil {
+	if n&exited != 0 {
 		r.finish()
 		again = 0 // finish has read it
 		for i := range r.outputs {
@@ -307,18 +307,8 @@ func (r *run) kill() {
 	r.signal(syscall.SIGKILL)
 }
 
-// over reports whether the process has ended. An end that is seen here is delivered, too: under load the news of the process's descriptor
-// has been seen to be missing, and the stream would never end. The caller holds mu.
-func (r *run) over() bool {
-	if r.reaped {
-		return true
-	}
-	ended := reap.HasExited(r.pid)
-	if ended {
-		go r.deliver(exited, false)
-	}
-	return ended
-}
+// over reports whether the process has ended. The caller holds mu.
+func (r *run) over() bool { return r.reaped || reap.HasExited(r.pid) }
 
 // signal signals the process group. The caller holds mu, and the process has not been waited for.
 func (r *run) signal(signal syscall.Signal) {

@@ -129,9 +129,7 @@ func TestReadersOfAnotherMomentSeeTheSame(t *testing.T) {
 				events = append(events, fmt.Sprint(e.ID, e.Type, string(e.Text)))
 				continue
 			}
-			if more := early.Wait(); more != nil {
-				<-more
-			}
+			<-early.Wait()
 		}
 	}()
 	for i := range 20_000 {
@@ -168,5 +166,28 @@ func TestRetentionCountsWhatOwnersHold(t *testing.T) {
 	}
 	if forgotten < 36 || forgotten > 40 {
 		t.Errorf("of 100 logs whose owners hold 1 MiB each, %d are forgotten; 64 MiB may be held", forgotten)
+	}
+}
+
+// TestWaitForWhatIsThere: what was recorded between Next and Wait needs no waiting.
+func TestWaitForWhatIsThere(t *testing.T) {
+	log := eventlog.New("id", eventlog.Options{Limit: 1 << 20, Clock: time.Now})
+	r, err := log.Reader(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok, err := r.Next(); ok || err != nil {
+		t.Fatalf("there is an event after the first: %v, %v", ok, err)
+	}
+	select {
+	case <-r.Wait():
+		t.Fatal("nothing was recorded, and Wait has returned")
+	default:
+	}
+	log.Finish(eventlog.TypeComplete, nil)
+	select {
+	case <-r.Wait():
+	default:
+		t.Error("Wait goes on although the log has ended")
 	}
 }

@@ -183,12 +183,19 @@ func parseHeader(header []byte) (f frame, size int) {
 	return f, int(binary.LittleEndian.Uint32(header[4:]))
 }
 
-// wait returns a channel that is closed as soon as the log holds more than offset bytes, and nil when it does already.
+// closed is for readers that need not wait. It is not nil, from which a select statement would never receive.
+var closed = func() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// wait returns a channel that is closed once the log holds more than offset bytes.
 func (l *Log) wait(offset int64) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.end.offset > offset {
-		return nil
+		return closed
 	}
 	if l.more == nil {
 		l.more = make(chan struct{})

@@ -158,10 +158,10 @@ func (r *Reader) split() Event {
 	return event
 }
 
-// Wait returns a channel that is closed as soon as there may be more to read; nil means that there is more at once.
+// Wait returns a channel that is closed as soon as there may be more to read, which may be before the call.
 func (r *Reader) Wait() <-chan struct{} {
 	if r.left > 0 || r.ended {
-		return nil
+		return closed
 	}
 	return r.cursor.log.wait(r.cursor.pos.offset)
 }

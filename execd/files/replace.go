@@ -27,6 +27,7 @@ type Replacement struct {
 // file is KindNotFound, anything but a regular file and an empty Old are KindInvalid.
 func (f *Files) Replace(wanted map[string]Replacement) error {
 	targets := make([]string, 0, len(wanted))
+	seen := make(map[string]bool, len(wanted))
 	keys := slices.Sorted(maps.Keys(wanted))
 	for _, path := range keys {
 		abs, err := f.resolve(path)
@@ -40,7 +41,7 @@ func (f *Files) Replace(wanted map[string]Replacement) error {
 		if err != nil {
 			return classify(abs, err)
 		}
-		if slices.Contains(targets, target) {
+		if seen[target] {
 			return invalid(abs, "names the same file as another path of the request")
 		}
 		if info, err := os.Stat(target); err != nil {
@@ -48,7 +49,7 @@ func (f *Files) Replace(wanted map[string]Replacement) error {
 		} else if !info.Mode().IsRegular() {
 			return invalid(abs, "is not a regular file")
 		}
-		targets = append(targets, target)
+		targets, seen[target] = append(targets, target), true
 	}
 
 	var edits []edit

@@ -243,49 +243,6 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestOverflowByBytes: events that no reader takes are bounded by their paths' bytes; what makes them is the sandbox's own code.
-func TestOverflowByBytes(t *testing.T) {
-	dir := t.TempDir()
-	deep := dir
-	for range 14 {
-		deep = filepath.Join(deep, strings.Repeat("d", 250))
-	}
-	if err := os.MkdirAll(deep, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	o := observe(t, watch.Options{Path: deep})
-	for i := range 4000 { // 14 MiB of paths
-		if err := os.WriteFile(fmt.Sprintf("%s/%04d", deep, i), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	shell(t, deep, "mkdir last")
-	overflow := false
-	for end := time.Now().Add(patience); ; {
-		ctx, cancel := context.WithDeadline(t.Context(), end)
-		events, err := o.watch.Next(ctx)
-		cancel()
-		if err != nil {
-			t.Fatal(err)
-		}
-		last, kept := false, 0
-		for _, event := range events {
-			overflow = overflow || event.Type == watch.Overflow
-			last = last || strings.HasSuffix(event.Path, "/last")
-			kept += len(event.Path)
-		}
-		if kept > 8<<20 {
-			t.Errorf("%d bytes of paths were kept", kept)
-		}
-		if last {
-			break
-		}
-	}
-	if !overflow {
-		t.Error("nothing was lost, and more than 8 MiB were never kept")
-	}
-}
-
 // TestTreeThatIsTooLarge: the paths of watched folders are bounded, at the start of a watch and later.
 func TestTreeThatIsTooLarge(t *testing.T) {
 	dir := t.TempDir()

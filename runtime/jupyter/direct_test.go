@@ -127,17 +127,19 @@ func TestDirectSweepsUnusedFolders(t *testing.T) {
 
 func TestDirectInterruptReachesACellThatHasJustBegun(t *testing.T) {
 	k := startPython(t, newDirect(t, jupyter.DirectOptions{}))
-	for range 5 {
-		reply, err := k.Execute(t.Context(), "import time\nwhile True: time.sleep(1)",
+	for i := range 50 {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		reply, err := k.Execute(ctx, "import time\nwhile True: time.sleep(1)",
 			func(o kernel.Output) {
 				if o.Type == kernel.OutputCount {
-					if err := k.Interrupt(t.Context()); err != nil {
+					if err := k.Interrupt(ctx); err != nil {
 						t.Error(err)
 					}
 				}
 			})
 		if err != nil || reply.Error == nil || reply.Error.Name != "KeyboardInterrupt" {
-			t.Errorf("reply: %+v, %v", reply.Error, err)
+			t.Fatalf("cell %d: %+v, %v", i, reply.Error, err)
 		}
 	}
 	if err := k.Interrupt(t.Context()); err != nil { // nothing runs

@@ -9,13 +9,17 @@ import codecs
 import fcntl
 import os
 import select
+import signal
 import struct
 import termios
 import threading
+import types
 
 import zmq
+from IPython.core.interactiveshell import InteractiveShell
 from ipykernel.iostream import OutStream
 from ipykernel.kernelapp import IPKernelApp
+from ipykernel.kernelbase import Kernel
 
 c = get_config()  # noqa: F821  IPython provides it
 
@@ -102,9 +106,58 @@ def keep_what_children_print():
     OutStream.__init__, OutStream.write, OutStream.flush, OutStream._watch_pipe_fd = __init__, draining_write, draining_flush, watch
 
 
+def interrupt_only_cells():
+    """An interrupt that comes before the first line of a cell, or after its last, raises KeyboardInterrupt in ipykernel itself, which then
+    never replies to the request. Here the former raises it at the first line, and the latter does nothing, nor does one that comes while the
+    traceback of another is made.
+    """
+    cell = types.SimpleNamespace(interruptible=False, interrupted=False, hooked=False)
+    run_code, run_cell, showtraceback = InteractiveShell.run_code, InteractiveShell.run_cell, InteractiveShell.showtraceback
+
+    def interrupt(number, frame):
+        if cell.interruptible:
+            signal.default_int_handler(number, frame)
+        cell.interrupted = True
+
+    def pre_handler_hook(self):
+        cell.interruptible = cell.interrupted = False
+        self.saved_sigint_handler = signal.signal(signal.SIGINT, interrupt)
+
+    async def interruptible_run_code(self, *args, **kwargs):
+        __tracebackhide__ = "__ipython_bottom__"  # as in run_code: the traceback of a cell begins below
+        try:
+            cell.interruptible = True
+            if cell.interrupted:
+                cell.interrupted = False
+                signal.raise_signal(signal.SIGINT)
+            return await run_code(self, *args, **kwargs)
+        finally:
+            cell.interruptible = cell.hooked
+
+    def interruptible_run_cell(self, *args, **kwargs):
+        # The hooks that follow a cell, which draw its plots, may be interrupted, too. A cell may run another.
+        outer, cell.hooked = cell.hooked, True
+        try:
+            return run_cell(self, *args, **kwargs)
+        finally:
+            cell.interruptible = cell.hooked = outer
+
+    def whole_showtraceback(self, *args, **kwargs):
+        before, cell.interruptible = cell.interruptible, False
+        try:
+            return showtraceback(self, *args, **kwargs)
+        finally:
+            cell.interruptible = before
+
+    Kernel.pre_handler_hook = pre_handler_hook
+    InteractiveShell.run_code, InteractiveShell.run_cell = interruptible_run_code, interruptible_run_cell
+    InteractiveShell.showtraceback = whole_showtraceback
+
+
 if not hasattr(OutStream, "sandbox"):
     OutStream.sandbox = True
     OutStream.flush_interval = FLUSH_INTERVAL
     lift_output_limit()
+    interrupt_only_cells()
     if hasattr(OutStream, "_watch_pipe_fd"):
         keep_what_children_print()
