@@ -13,7 +13,11 @@ func made(lines ...string) map[string]listed {
 	graph := make(map[string]listed)
 	for _, line := range lines {
 		name, imports, _ := strings.Cut(strings.ReplaceAll(line, "~", module+"/"), ":")
-		graph[name] = listed{ImportPath: name, Name: path.Base(name), Imports: strings.Fields(imports)}
+		graph[name] = listed{
+			ImportPath: name,
+			Name:       path.Base(name),
+			Imports:    strings.Fields(imports),
+		}
 	}
 	for _, name := range []string{"net/http", "context"} {
 		graph[name] = listed{ImportPath: name, Name: path.Base(name), Standard: true}
@@ -25,9 +29,9 @@ func made(lines ...string) map[string]listed {
 func TestArchitectureCheckFinds(t *testing.T) {
 	for name, tc := range map[string]struct {
 		graph map[string]listed
-		want  []string // the start of each violation; none means that all is well
+		want  []string // the start of each violation; none if there is no violation
 	}{
-		"a house in order": {
+		"no violation": {
 			graph: made(
 				"~server/lifecycle: context",
 				"~runtime/engine: context",
@@ -42,15 +46,15 @@ func TestArchitectureCheckFinds(t *testing.T) {
 				"~execd/api: ~gen/execd ~execd/proxy",
 			),
 		},
-		"an import that the room does not have": {
+		"an import that the rule does not permit": {
 			graph: made("~server/host: ~server/config", "~server/config:"),
 			want:  []string{"server/host: imports server/config; of ours it may import server/lifecycle"},
 		},
-		"a room without imports": {
+		"a rule without imports": {
 			graph: made("~server/lifecycle: ~runtime/engine", "~runtime/engine:"),
 			want:  []string{"server/lifecycle: imports runtime/engine; of ours it may import nothing"},
 		},
-		"a library where only the standard library belongs": {
+		"a library where only the standard library is permitted": {
 			graph: made("~server/lifecycle: context github.com/google/uuid", "github.com/google/uuid:"),
 			want:  []string{"server/lifecycle: imports github.com/google/uuid; besides the standard library it may import nothing"},
 		},
@@ -58,11 +62,11 @@ func TestArchitectureCheckFinds(t *testing.T) {
 			graph: made("~gen/lifecycle: github.com/labstack/echo/v4 github.com/rs/zerolog"),
 			want:  []string{"gen/lifecycle: imports github.com/rs/zerolog; besides the standard library it may import github.com/oapi-codegen/runtime, "},
 		},
-		"a library that has an owner": {
+		"a library that only another package may import": {
 			graph: made("~server/app: github.com/docker/docker/client", "github.com/docker/docker/client:"),
 			want:  []string{"server/app: imports github.com/docker/docker/client, which only runtime/docker may import"},
 		},
-		"a wall crossed through a library": {
+		"a forbidden link through a library": {
 			graph: made("~execd/files: example.com/archive", "example.com/archive: github.com/docker/docker/pkg", "github.com/docker/docker/pkg:"),
 			want: []string{"execd/files: links github.com/docker/docker/pkg (sandbox.internal/execd/files -> example.com/archive -> github.com/docker/docker/pkg): " +
 				"execd is the half inside"},
@@ -75,22 +79,22 @@ func TestArchitectureCheckFinds(t *testing.T) {
 			graph: made("~server/app: ~execd/config", "~execd/config:"),
 			want:  []string{"server/app: links sandbox.internal/execd/config", "server/app: imports execd/config"},
 		},
-		"a name alike is no part of the tree": {
+		"a similar name is not below the tree": {
 			graph: made("~server/config: github.com/dockerish/x k8s.iox/y"),
 		},
-		"a package without a room": {
+		"a package without a rule": {
 			graph: made("~server/billing:"),
-			want:  []string{"server/billing: has no room: add one to theHouse.rooms in architecture_rooms_test.go"},
+			want:  []string{"server/billing: has no rule: add one to projectRules.packages in architecture_packages_test.go"},
 		},
-		"a package below a room": {
+		"a package below one with a rule": {
 			graph: made("~server/host/pool:"),
-			want:  []string{"server/host/pool: has no room"},
+			want:  []string{"server/host/pool: has no rule"},
 		},
 		"a package without a topic": {
 			graph: made("~gen/util:"),
 			want:  []string{`gen/util: a package named "util"`},
 		},
-		"a test of the whole that reaches inside": {
+		"an end-to-end test that imports execd": {
 			graph: map[string]listed{module + "/e2e": {
 				ImportPath: module + "/e2e", Name: "e2e",
 				TestImports:  []string{module + "/gen/execd"},
@@ -106,18 +110,24 @@ func TestArchitectureCheckFinds(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got := theHouse.violations(tc.graph)
+			got := projectRules.violations(tc.graph)
 			if !slices.EqualFunc(got, tc.want, strings.HasPrefix) {
-				t.Fatalf("violations\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(tc.want, "\n\t"))
+				t.Fatalf(
+					"violations\n\t%s\nwant\n\t%s",
+					strings.Join(got, "\n\t"),
+					strings.Join(tc.want, "\n\t"),
+				)
 			}
 		})
 	}
 }
 
-func TestArchitectureCheckFindsTwoRooms(t *testing.T) {
-	twice := house{rooms: []room{{packages: []string{"gen/..."}}, {packages: []string{"gen/execd"}}}}
+func TestArchitectureCheckFindsTwoRules(t *testing.T) {
+	twice := importRules{
+		packages: []packageRule{{packages: []string{"gen/..."}}, {packages: []string{"gen/execd"}}},
+	}
 	got := twice.violations(made("~gen/execd:"))
-	if len(got) != 1 || !strings.HasPrefix(got[0], "gen/execd: has 2 rooms") {
+	if len(got) != 1 || !strings.HasPrefix(got[0], "gen/execd: has 2 rules") {
 		t.Fatalf("violations %q", got)
 	}
 }

@@ -19,7 +19,7 @@ import (
 // module is the path of this module, which tables leave out in front of our packages.
 const module = "sandbox.internal"
 
-// listed is what `go list -json` tells of a package.
+// listed is what `go list -json` prints of a package.
 type listed struct {
 	ImportPath   string
 	Name         string
@@ -29,11 +29,11 @@ type listed struct {
 	XTestImports []string
 }
 
-// TestArchitecture holds the imports of this repository against the tables of
-// architecture_rooms_test.go.
+// TestArchitecture compares the imports of this repository with the rules of
+// architecture_packages_test.go.
 func TestArchitecture(t *testing.T) {
 	watchSources(t)
-	for _, violation := range theHouse.violations(list(t)) {
+	for _, violation := range projectRules.violations(list(t)) {
 		t.Error(violation)
 	}
 }
@@ -63,12 +63,13 @@ func list(t *testing.T) map[string]listed {
 }
 
 // watchSources opens every folder with sources. The go command remembers a passed test
-// until a file that the test opened has changed; it does not know what a child process
+// until a file that the test opened has changed. It does not record what a child process
 // read, and would repeat the old result for a new import.
 func watchSources(t *testing.T) {
 	t.Helper()
 	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
-		if err == nil && entry.IsDir() && name != "." && (strings.HasPrefix(entry.Name(), ".") || name == "bin") {
+		if err == nil && entry.IsDir() && name != "." &&
+			(strings.HasPrefix(entry.Name(), ".") || name == "bin") {
 			return fs.SkipDir
 		}
 		return err
@@ -78,9 +79,8 @@ func watchSources(t *testing.T) {
 	}
 }
 
-// violations reports every breach of the house's rules in a graph of packages, in the
-// order of their paths.
-func (h house) violations(graph map[string]listed) []string {
+// violations reports every breach of the rules in a graph of packages, in the order of their paths.
+func (r importRules) violations(graph map[string]listed) []string {
 	var found []string
 	report := func(p, format string, args ...any) {
 		found = append(found, p+": "+fmt.Sprintf(format, args...))
@@ -92,21 +92,33 @@ func (h house) violations(graph map[string]listed) []string {
 		}
 		node := graph[importPath]
 		for _, name := range []string{path.Base(p), node.Name} {
-			if slices.Contains(h.names, name) {
-				report(p, "a package named %q says nothing about its topic: name it after what it does", name)
+			if slices.Contains(r.names, name) {
+				report(
+					p,
+					"a package named %q has a name without a topic: name it after what it does",
+					name,
+				)
 				break
 			}
 		}
-		h.checkOwners(p, node, report)
-		h.checkWalls(p, graph, report)
+		r.checkLibraries(p, node, report)
+		r.checkForbidden(p, graph, report)
 
-		switch rooms := h.roomsOf(p); len(rooms) {
+		switch rules := r.rulesOf(p); len(rules) {
 		case 0:
-			report(p, "has no room: add one to theHouse.rooms in architecture_rooms_test.go, with the packages that it may import, and to the table of docs/architecture.md")
+			report(
+				p,
+				"has no rule: add one to projectRules.packages in architecture_packages_test.go, "+
+					"with the packages that it may import, and a row to the table of docs/architecture.md",
+			)
 		case 1:
-			checkRoom(p, rooms[0], node, graph, report)
+			checkImports(p, rules[0], node, graph, report)
 		default:
-			report(p, "has %d rooms in theHouse.rooms of architecture_rooms_test.go: leave one", len(rooms))
+			report(
+				p,
+				"has %d rules in projectRules.packages of architecture_packages_test.go: leave one",
+				len(rules),
+			)
 		}
 	}
 	return found
@@ -114,8 +126,8 @@ func (h house) violations(graph map[string]listed) []string {
 
 type reporter func(p, format string, args ...any)
 
-// checkRoom holds the direct imports of a package against its room.
-func checkRoom(p string, r room, node listed, graph map[string]listed, report reporter) {
+// checkImports compares the direct imports of a package with its rule.
+func checkImports(p string, r packageRule, node listed, graph map[string]listed, report reporter) {
 	imports := node.Imports
 	if r.tests {
 		imports = slices.Concat(imports, node.TestImports, node.XTestImports)
@@ -128,43 +140,59 @@ func checkRoom(p string, r room, node listed, graph map[string]listed, report re
 		case ours && !matchesAny(r.ours, name):
 			report(p, "imports %s; of ours it may import %s", name, orNothing(r.ours))
 		case !ours && r.libraries != nil && isLibrary(imported, graph) && !belowAny(r.libraries, imported):
-			report(p, "imports %s; besides the standard library it may import %s", imported, orNothing(r.libraries))
+			report(
+				p,
+				"imports %s; besides the standard library it may import %s",
+				imported,
+				orNothing(r.libraries),
+			)
 		}
 	}
 }
 
-// checkOwners finds libraries that are imported outside of the packages they belong to.
-func (h house) checkOwners(p string, node listed, report reporter) {
-	for _, o := range h.owners {
-		if matchesAny(o.packages, p) {
+// checkLibraries finds libraries that a package imports without permission.
+func (r importRules) checkLibraries(p string, node listed, report reporter) {
+	for _, rule := range r.libraries {
+		if matchesAny(rule.packages, p) {
 			continue
 		}
 		for _, imported := range node.Imports {
-			if belowAny(o.libraries, imported) {
-				report(p, "imports %s, which only %s may import", imported, strings.Join(o.packages, " and "))
+			if belowAny(rule.libraries, imported) {
+				report(
+					p,
+					"imports %s, which only %s may import",
+					imported,
+					strings.Join(rule.packages, " and "),
+				)
 			}
 		}
 	}
 }
 
-// checkWalls finds what a package must not link, over however many others.
-func (h house) checkWalls(p string, graph map[string]listed, report reporter) {
-	for _, w := range h.walls {
-		if !matchesAny(w.packages, p) {
+// checkForbidden finds what a package must not link, directly or through others.
+func (r importRules) checkForbidden(p string, graph map[string]listed, report reporter) {
+	for _, rule := range r.forbidden {
+		if !matchesAny(rule.packages, p) {
 			continue
 		}
 		chain := shortestChain(graph, path.Join(module, p), func(linked string) bool {
 			name, ours := own(linked)
-			return ours && matchesAny(w.ours, name) || !ours && belowAny(w.libraries, linked)
+			return ours && matchesAny(rule.ours, name) || !ours && belowAny(rule.libraries, linked)
 		})
 		if chain != nil {
-			report(p, "links %s (%s): %s", chain[len(chain)-1], strings.Join(chain, " -> "), w.why)
+			report(
+				p,
+				"links %s (%s): %s",
+				chain[len(chain)-1],
+				strings.Join(chain, " -> "),
+				rule.why,
+			)
 		}
 	}
 }
 
-// shortestChain is the shortest way from a package over its imports to one that is
-// unwanted, nil when there is none.
+// shortestChain returns the shortest chain of imports from a package to one that is unwanted, nil
+// when there is none.
 func shortestChain(graph map[string]listed, from string, unwanted func(string) bool) []string {
 	cameFrom := map[string]string{from: ""}
 	for queue := []string{from}; len(queue) > 0; queue = queue[1:] {
@@ -187,17 +215,17 @@ func shortestChain(graph map[string]listed, from string, unwanted func(string) b
 	return nil
 }
 
-func (h house) roomsOf(p string) []room {
-	var rooms []room
-	for _, r := range h.rooms {
-		if matchesAny(r.packages, p) {
-			rooms = append(rooms, r)
+func (r importRules) rulesOf(p string) []packageRule {
+	var rules []packageRule
+	for _, rule := range r.packages {
+		if matchesAny(rule.packages, p) {
+			rules = append(rules, rule)
 		}
 	}
-	return rooms
+	return rules
 }
 
-// own tells whether a package is ours, and its path below the module; "." is the root.
+// own reports whether a package is ours, and returns its path below the module; "." is the root.
 func own(importPath string) (string, bool) {
 	if importPath == module {
 		return ".", true
@@ -205,8 +233,8 @@ func own(importPath string) (string, bool) {
 	return strings.CutPrefix(importPath, module+"/")
 }
 
-// isLibrary tells a library from the standard library. What `go list` did not list is
-// imported by tests alone, and a library when its first element has a dot.
+// isLibrary reports whether a package is outside of the standard library. What `go list` did not
+// list is imported by tests alone, and a library when its first element has a dot.
 func isLibrary(importPath string, graph map[string]listed) bool {
 	if p, ok := graph[importPath]; ok {
 		return !p.Standard
@@ -215,7 +243,7 @@ func isLibrary(importPath string, graph map[string]listed) bool {
 	return strings.Contains(first, ".")
 }
 
-// matchesAny takes patterns as the go command does: "a" is one package, "a/..." is that
+// matchesAny reads patterns as the go command does: "a" is one package, "a/..." is that
 // package and all below it.
 func matchesAny(patterns []string, p string) bool {
 	return slices.ContainsFunc(patterns, func(pattern string) bool {
@@ -227,7 +255,10 @@ func matchesAny(patterns []string, p string) bool {
 }
 
 func belowAny(trees []string, p string) bool {
-	return slices.ContainsFunc(trees, func(tree string) bool { return p == tree || strings.HasPrefix(p, tree+"/") })
+	return slices.ContainsFunc(
+		trees,
+		func(tree string) bool { return p == tree || strings.HasPrefix(p, tree+"/") },
+	)
 }
 
 func orNothing(names []string) string {

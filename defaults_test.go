@@ -24,29 +24,46 @@ import (
 	"sandbox.internal/server/config"
 )
 
-// TestDocumentedDefaults compares every default that is documented with the code's: of the contracts, of the documents that the project
-// implements, and of the pages in docs/.
+// TestDocumentedDefaults compares every default that is documented with the code's: of the
+// contracts, of the documents that the project implements, and of the pages in docs/.
 func TestDocumentedDefaults(t *testing.T) {
 	t.Run("contracts", testContractDefaults)
 	t.Run("execd", func(t *testing.T) {
-		code := usage(t, func(out io.Writer) error { _, err := execd.Parse([]string{"--help"}, none, out); return err })
+		code := usage(
+			t,
+			func(out io.Writer) error { _, err := execd.Parse([]string{"--help"}, none, out); return err },
+		)
 		page := settingsOf(t, "docs/execd.md")
 		compareDefaults(t, "docs/execd.md", page, code)
-		// The execution document's table "Daemon settings"; of the two defaults that it has for the grace, the flag table's.
+		// The execution document's table "Daemon settings"; of the two defaults that it has for the
+		// grace, the flag table's.
 		for name, want := range map[string]string{
 			"--jupyter-host JUPYTER_HOST": "", "--jupyter-token JUPYTER_TOKEN": "", "--port ": "44772", "--log-level ": "6",
 			"--access-token EXECD_ACCESS_TOKEN": "", "--graceful-shutdown-timeout EXECD_API_GRACE_SHUTDOWN": "3s", " EXECD_LOG_FILE": "",
 		} {
 			if got, ok := code[name]; !ok || got != want {
-				t.Errorf("%s: the document's default is %q, the code's %q (there: %v)", name, want, got, ok)
+				t.Errorf(
+					"%s: the document's default is %q, the code's %q (there: %v)",
+					name,
+					want,
+					got,
+					ok,
+				)
 			}
 		}
-		if page[" EXECD_LOG_FILE"] != "" || !strings.Contains(read(t, "docs/execd.md"), "| | `EXECD_LOG_FILE` | standard output |") {
+		if page[" EXECD_LOG_FILE"] != "" ||
+			!strings.Contains(
+				read(t, "docs/execd.md"),
+				"| | `EXECD_LOG_FILE` | standard output |",
+			) {
 			t.Error("docs/execd.md does not say where the log goes without EXECD_LOG_FILE")
 		}
 	})
 	t.Run("egress", func(t *testing.T) {
-		code := usage(t, func(out io.Writer) error { _, err := egress.Parse([]string{"--help"}, none, out); return err })
+		code := usage(
+			t,
+			func(out io.Writer) error { _, err := egress.Parse([]string{"--help"}, none, out); return err },
+		)
 		compareDefaults(t, "docs/network.md", settingsOf(t, "docs/network.md"), code)
 	})
 	t.Run("service", testServiceDefaults)
@@ -63,7 +80,8 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// testContractDefaults: what the code does for a value that is left out. A boolean's zero value is its default.
+// testContractDefaults: what the code does for a value that is left out. A boolean's zero value is
+// its default.
 func testContractDefaults(t *testing.T) {
 	code := map[string]any{
 		"execd searchFiles pattern": files.DefaultPattern, "execd listDirectory depth": files.DefaultDepth, "execd MetricsFormat": "json",
@@ -94,13 +112,15 @@ func testContractDefaults(t *testing.T) {
 	}
 }
 
-// contractDefaults returns the defaults of parameters, by operation and name, and of schemas and their properties.
+// contractDefaults returns the defaults of parameters, by operation and name, and of schemas and
+// their properties.
 func contractDefaults(document *openapi3.T) map[string]any {
 	found := map[string]any{}
 	for _, item := range document.Paths.Map() {
 		for _, operation := range item.Operations() {
 			for _, parameter := range operation.Parameters {
-				if schema := parameter.Value.Schema; schema.Ref == "" && schema.Value.Default != nil {
+				if schema := parameter.Value.Schema; schema.Ref == "" &&
+					schema.Value.Default != nil {
 					found[operation.OperationID+" "+parameter.Value.Name] = schema.Value.Default
 				}
 			}
@@ -122,7 +142,8 @@ func contractDefaults(document *openapi3.T) map[string]any {
 // constant returns the value of a constant of a package that tests of other packages cannot see.
 func constant(t *testing.T, file, name string) string {
 	t.Helper()
-	match := regexp.MustCompile(`(?m)^\s*(?:const )?` + name + `\s*=\s*(\S+)$`).FindStringSubmatch(read(t, file))
+	match := regexp.MustCompile(`(?m)^\s*(?:const )?` + name + `\s*=\s*(\S+)$`).
+		FindStringSubmatch(read(t, file))
 	if match == nil {
 		t.Fatalf("%s has no constant %s", file, name)
 	}
@@ -156,7 +177,12 @@ func usage(t *testing.T, help func(io.Writer) error) map[string]string {
 func settingsOf(t *testing.T, page string) map[string]string {
 	t.Helper()
 	// What the pages say instead of an empty default.
-	words := map[string]string{"standard output": "", "every interface": "", "empty": "", "those of `/etc/resolv.conf` at the first start": ""}
+	words := map[string]string{
+		"standard output": "",
+		"every interface": "",
+		"empty":           "",
+		"those of `/etc/resolv.conf` at the first start": "",
+	}
 	rows := map[string]string{}
 	for _, cells := range tables(read(t, page), "| flag | variable | default | meaning |") {
 		value, ok := words[cells[2]]
@@ -182,7 +208,10 @@ func tables(page, header string) [][]string {
 		case inside && !strings.HasPrefix(line, "|---"):
 			cells := strings.Split(strings.ReplaceAll(strings.Trim(line, "|"), `\|`, "\x00"), "|")
 			if strings.HasPrefix(line, "| |") {
-				cells = strings.Split(strings.ReplaceAll(strings.TrimSuffix(line[1:], "|"), `\|`, "\x00"), "|")
+				cells = strings.Split(
+					strings.ReplaceAll(strings.TrimSuffix(line[1:], "|"), `\|`, "\x00"),
+					"|",
+				)
 			}
 			for i := range cells {
 				cells[i] = strings.TrimSpace(cells[i])
@@ -201,7 +230,14 @@ func compareDefaults(t *testing.T, page string, documented, code map[string]stri
 	for _, name := range slices.Sorted(maps.Keys(documented)) {
 		got, ok := code[name]
 		if !ok || got != documented[name] {
-			t.Errorf("%s: %s: the default is documented as %q, the code's is %q (there: %v)", page, name, documented[name], got, ok)
+			t.Errorf(
+				"%s: %s: the default is documented as %q, the code's is %q (there: %v)",
+				page,
+				name,
+				documented[name],
+				got,
+				ok,
+			)
 		}
 	}
 	for name := range code {
@@ -211,8 +247,8 @@ func compareDefaults(t *testing.T, page string, documented, code map[string]stri
 	}
 }
 
-// testServiceDefaults compares docs/configuration.md with the configuration of a file that sets nothing. What the lifecycle document has as defaults
-// is held by the tests of server/config.
+// testServiceDefaults compares docs/configuration.md with the configuration of a file that sets
+// nothing. What the lifecycle document has as defaults is checked by the tests of server/config.
 func testServiceDefaults(t *testing.T) {
 	page := read(t, "docs/configuration.md")
 	home := func(name string) string { return map[string]string{"HOME": "/home/ada"}[name] }
@@ -234,14 +270,22 @@ func testServiceDefaults(t *testing.T) {
 	rows := 0
 	for _, cells := range tables(page, "| key | type | default | rule |") {
 		key, documented := strings.Trim(cells[0], "`"), cells[2]
-		if strings.HasPrefix(key, "server.keys.") || strings.HasPrefix(key, "kubernetes.tolerations.") {
+		if strings.HasPrefix(key, "server.keys.") ||
+			strings.HasPrefix(key, "kubernetes.tolerations.") {
 			continue // a default of each entry, of which there is none
 		}
 		rows++
 		if want := documentedValue(t, key, documented); !reflect.DeepEqual(code[key], want) {
 			// Where the default depends on something, the page names each value.
-			if text, ok := code[key].(string); !ok || text == "" || !strings.Contains(documented, "`"+strings.Replace(text, "/home/ada", "~", 1)+"`") {
-				t.Errorf("%s: the default is documented as %s (%#v), the code's is %#v", key, documented, want, code[key])
+			if text, ok := code[key].(string); !ok || text == "" ||
+				!strings.Contains(documented, "`"+strings.Replace(text, "/home/ada", "~", 1)+"`") {
+				t.Errorf(
+					"%s: the default is documented as %s (%#v), the code's is %#v",
+					key,
+					documented,
+					want,
+					code[key],
+				)
 			}
 		}
 	}
@@ -249,13 +293,23 @@ func testServiceDefaults(t *testing.T) {
 		t.Errorf("only %d keys were found", rows)
 	}
 	environment := map[string]string{
-		"SANDBOX_CONFIG_PATH": strings.Replace(path, "/home/ada", "~", 1), "DOCKER_HOST": defaults.Environment.DockerHost,
+		"SANDBOX_CONFIG_PATH": strings.Replace(
+			path,
+			"/home/ada",
+			"~",
+			1,
+		), "DOCKER_HOST": defaults.Environment.DockerHost,
 		"PENDING_FAILURE_TTL": fmt.Sprint(defaults.Environment.PendingFailureTTL),
 	}
 	for _, cells := range tables(page, "| variable | default | rule |") {
 		name := strings.Trim(cells[0], "`")
 		if got := strings.Trim(cells[1], "`"); got != environment[name] {
-			t.Errorf("%s: the default is documented as %q, the code's is %q", name, got, environment[name])
+			t.Errorf(
+				"%s: the default is documented as %q, the code's is %q",
+				name,
+				got,
+				environment[name],
+			)
 		}
 		delete(environment, name)
 	}
@@ -264,7 +318,8 @@ func testServiceDefaults(t *testing.T) {
 	}
 }
 
-// documentedValue reads the cell of a default: a TOML value, a list of words, or what stands for nothing.
+// documentedValue reads the cell of a default: a TOML value, a list of words, or what stands for
+// nothing.
 func documentedValue(t *testing.T, key, cell string) any {
 	t.Helper()
 	if cell == "unset" || cell == "required" || key == "server.signing_key" {

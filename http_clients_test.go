@@ -16,20 +16,29 @@ import (
 // httpConstructor is the one package that makes HTTP clients.
 const httpConstructor = "runtime/sandboxhttp"
 
-// httpExceptions are packages that use net/http's clients by themselves, and why that is right. Programs that only tests and the bench
-// run are not asked.
+// httpExceptions are packages that use net/http's clients by themselves, and why that is right.
+// Programs that only tests and the bench run are not checked.
 var httpExceptions = map[string]string{
 	httpConstructor:   "it is the constructor",
-	"server/proxy":    "passes answers on to the client that asked, as they are, and follows none",
+	"server/proxy":    "passes answers on to the client that asked, as they are, and follows no redirection",
 	"execd/proxy":     "the same, inside the sandbox",
-	"runtime/jupyter": "inside the sandbox: execd asks the Jupyter Server that its operator names, and follows nothing",
+	"runtime/jupyter": "inside the sandbox: execd calls the Jupyter Server of its flags and follows no redirection",
 }
 
 // httpPrograms are not part of the product.
-var httpPrograms = []string{"bench/...", "e2e/...", "gen/...", "openapi/conform", "openapi/serve/servetest", "runtime/kernel/kerneltest", "runtime/engine/enginetest/...", "test/..."}
+var httpPrograms = []string{
+	"bench/...",
+	"e2e/...",
+	"gen/...",
+	"openapi/conform",
+	"openapi/serve/servetest",
+	"runtime/kernel/kerneltest",
+	"runtime/engine/enginetest/...",
+	"test/...",
+}
 
-// TestHTTPClients: whoever talks to a sandbox, a pod or a sidecar does so with a client that follows no redirection and reads no more
-// than a bound. So no other client of net/http is made anywhere.
+// TestHTTPClients: requests to a sandbox, a pod or a sidecar are sent by a client that follows no
+// redirection and reads a bounded number of bytes. So no other client of net/http is made anywhere.
 func TestHTTPClients(t *testing.T) {
 	found := make(map[string]bool)
 	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
@@ -62,12 +71,15 @@ func TestHTTPClients(t *testing.T) {
 	}
 	for folder := range httpExceptions {
 		if !found[folder] {
-			t.Errorf("%s is an exception and makes no client: take it out of httpExceptions", folder)
+			t.Errorf(
+				"%s is an exception and makes no client: remove it from httpExceptions",
+				folder,
+			)
 		}
 	}
 }
 
-// TestHTTPClientsAreFound is the proof that TestHTTPClients can fail.
+// TestHTTPClientsAreFound proves that TestHTTPClients can fail.
 func TestHTTPClientsAreFound(t *testing.T) {
 	const head = "package p\nimport (\n\"net/http\"\nh \"net/http\"\n\"net/http/httputil\"\ngen \"sandbox.internal/gen/execd\"\n)\n"
 	for source, want := range map[string]int{
@@ -91,7 +103,12 @@ func TestHTTPClientsAreFound(t *testing.T) {
 		`var c, _ = gen.NewClient("", gen.WithHTTPClient(x))`: 0,
 		`var e http.Handler`:                                  0,
 	} {
-		file, err := parser.ParseFile(token.NewFileSet(), "p.go", head+source, parser.SkipObjectResolution)
+		file, err := parser.ParseFile(
+			token.NewFileSet(),
+			"p.go",
+			head+source,
+			parser.SkipObjectResolution,
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,8 +118,9 @@ func TestHTTPClientsAreFound(t *testing.T) {
 	}
 }
 
-// httpClientsIn returns the places in a file that make or use a client which is not the constructor's: a value of the type Client or
-// Transport, the default ones and what uses them, a reverse proxy, and generated clients that are not given one.
+// httpClientsIn returns the places in a file that make or use a client which is not the
+// constructor's: a value of the type Client or Transport, the default ones and what uses them, a
+// reverse proxy, and generated clients that are not given one.
 func httpClientsIn(file *ast.File) []string {
 	imports := make(map[string]string) // by the name in this file
 	for _, spec := range file.Imports {

@@ -22,8 +22,8 @@ var (
 	named = regexp.MustCompile(`\bdocs/[A-Za-z0-9_/-]+\.md\b`)
 )
 
-// TestLinks: every relative link of a page leads to a file, and its fragment to a heading there. Every page below docs/ that any other file
-// names exists, too.
+// TestLinks: every relative link of a page refers to a file, and its fragment to a heading of that
+// file. Every page below docs/ that another file names exists.
 func TestLinks(t *testing.T) {
 	links, names := 0, 0
 	for _, file := range textFiles(t) {
@@ -43,7 +43,7 @@ func TestLinks(t *testing.T) {
 			}
 			links++
 			if err := resolve(t, file, match[1]); err != nil {
-				t.Errorf("%s: the link %s leads nowhere: %v", file, match[1], err)
+				t.Errorf("%s: the link %s is broken: %v", file, match[1], err)
 			}
 		}
 	}
@@ -52,7 +52,7 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// resolve returns an error that says why a link of a page leads nowhere.
+// resolve returns an error for a link of a page to a missing file or heading.
 func resolve(t *testing.T, page, target string) error {
 	t.Helper()
 	path, fragment, hasFragment := strings.Cut(target, "#")
@@ -91,7 +91,10 @@ func anchorsOf(page string) (anchors []string) {
 
 func TestAnchors(t *testing.T) {
 	const page = "# The `a_b` of [C](c.md): d, e-f\n```sh\n# a comment\n```\n## Twice\n### Twice \n"
-	if got, want := anchorsOf(page), []string{"the-a_b-of-c-d-e-f", "twice", "twice-1"}; !slices.Equal(got, want) {
+	if got, want := anchorsOf(page), []string{"the-a_b-of-c-d-e-f", "twice", "twice-1"}; !slices.Equal(
+		got,
+		want,
+	) {
 		t.Errorf("%q, not %q", got, want)
 	}
 	for _, target := range []string{"missing.md", "README.md#no-such-heading", "#no-such-heading", "go.mod#module"} {
@@ -114,7 +117,18 @@ func textFiles(t *testing.T) (files []string) {
 			}
 			return nil
 		}
-		kinds := []string{".md", ".go", ".sh", ".yaml", ".yml", ".tpl", ".txt", ".toml", ".service", ".Dockerfile"}
+		kinds := []string{
+			".md",
+			".go",
+			".sh",
+			".yaml",
+			".yml",
+			".tpl",
+			".txt",
+			".toml",
+			".service",
+			".Dockerfile",
+		}
 		if slices.Contains(kinds, filepath.Ext(path)) || entry.Name() == "Makefile" {
 			files = append(files, path)
 		}

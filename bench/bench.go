@@ -50,13 +50,16 @@ func groups() []group {
 		{[]string{rowStreams}, (*bench).measureOpenStreams},
 		{[]string{rowAfterUpload}, (*bench).measureAfterUpload},
 		{[]string{rowAfterBurst}, (*bench).measureAfterBurst},
-		{[]string{rowCreate, rowAccept, rowDelete, rowPause, rowFirstExpiry, rowGetBusy}, (*bench).measureLifecycle},
+		{[]string{rowCreate, rowAccept, rowDelete, rowPause, rowFirstExpiry, rowGetBusy},
+			(*bench).measureLifecycle},
 		{[]string{rowCreateEgress}, (*bench).measureConfinedCreate},
 		{[]string{rowGet, rowList, rowExpiry}, (*bench).measureStored},
 		{[]string{rowCrowd, rowService, rowRestart}, (*bench).measureCrowd},
 		{[]string{rowPool}, (*bench).measurePool},
-		{[]string{rowGatewayOne, rowGatewayMany, rowGatewayDownload, rowGatewayMemory}, (*bench).measureGateway},
-		{[]string{rowEgressDNS, rowEgressNames, rowEgressPacket, rowEgressStream, rowEgressChange, rowEgressChangeMany, rowEgressMemory, rowEgressCPU}, (*bench).measureEgress},
+		{[]string{rowGatewayOne, rowGatewayMany, rowGatewayDownload, rowGatewayMemory},
+			(*bench).measureGateway},
+		{[]string{rowEgressDNS, rowEgressNames, rowEgressPacket, rowEgressStream, rowEgressChange,
+			rowEgressChangeMany, rowEgressMemory, rowEgressCPU}, (*bench).measureEgress},
 	}
 }
 
@@ -78,7 +81,8 @@ func (b *bench) close() {
 	}
 }
 
-// beginning returns the names of the rows that begin with one of the prefixes; none without prefixes.
+// beginning returns the names of the rows that begin with one of the prefixes; none without
+// prefixes.
 func beginning(prefixes []string) ([]string, error) {
 	var names []string
 	for _, prefix := range prefixes {
@@ -126,7 +130,8 @@ func (b *bench) progress(format string, args ...any) {
 func (b *bench) measure(ctx context.Context) []error {
 	var failures []error
 	for _, g := range groups() {
-		wanted := slices.DeleteFunc(slices.Clone(g.rows), func(name string) bool { return !b.wants(name) })
+		wanted := slices.DeleteFunc(slices.Clone(g.rows),
+			func(name string) bool { return !b.wants(name) })
 		if len(wanted) == 0 {
 			continue
 		}
@@ -144,10 +149,12 @@ func (b *bench) measure(ctx context.Context) []error {
 	return failures
 }
 
-// errLost marks an answer that came, and was wrong. It ends the run of a row: there is nothing to measure about speed.
+// errLost marks an answer that came, and was wrong. It ends the run of a row: there is nothing to
+// measure about speed.
 var errLost = errors.New("data lost")
 
-// sides measures a row once on each side. The value is in the row's unit. Where it comes from many requests, each of these is timed, too.
+// sides measures a row once on each side. The value is in the row's unit. Where it comes from many
+// requests, each of these is timed, too.
 type sides struct {
 	ours, floor                 func(context.Context) (float64, error)
 	oursRequests, floorRequests *requests
@@ -175,15 +182,15 @@ func (r *requests) add(took float64) {
 	r.took = append(r.took, took)
 }
 
-// forget drops what the round that does not count has left.
-func (r *requests) forget() {
+// reset drops the results of the round that does not count.
+func (r *requests) reset() {
 	if r != nil {
 		r.took = nil
 	}
 }
 
-// inTurns measures both sides of a row, in turns, after one round that does not count. Our side may fail: that lowers
-// its success rate. The floor may not, and nothing may be lost.
+// inTurns measures both sides of a row, in turns, after one round that does not count. Our side may
+// fail: that lowers its success rate. The floor may not, and nothing may be lost.
 func (b *bench) inTurns(ctx context.Context, name string, rounds int, s sides) error {
 	var result pair
 	for i := range rounds + 1 {
@@ -199,8 +206,8 @@ func (b *bench) inTurns(ctx context.Context, name string, rounds int, s sides) e
 			return fmt.Errorf("floor of %s: %w", name, floorErr)
 		}
 		if i == 0 && err == nil { // warm on both sides
-			s.oursRequests.forget()
-			s.floorRequests.forget()
+			s.oursRequests.reset()
+			s.floorRequests.reset()
 			continue
 		}
 		result.floor.add(floor)
@@ -219,7 +226,10 @@ func (b *bench) inTurns(ctx context.Context, name string, rounds int, s sides) e
 }
 
 // elapsed is the time since began in milliseconds.
-func elapsed(began time.Time) float64 { return float64(time.Since(began)) / float64(time.Millisecond) }
+func elapsed(began time.Time) float64 {
+	return float64(time.Since(began)) / float64(
+		time.Millisecond)
+}
 
 // speed is size bytes over the time since began, in MiB/s.
 func speed(size int64, began time.Time) float64 {

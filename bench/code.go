@@ -10,11 +10,12 @@ import (
 	"time"
 )
 
-// spareTime is how long execd gets, between two cells without a context, to start the next spare kernel. It does not count.
+// spareTime is how long execd gets, between two cells without a context, to start the next spare
+// kernel. It does not count.
 const spareTime = 3 * time.Second
 
-// measureCells measures what execd adds to a kernel: HTTP, the queue, the log and the stream. The floor is a kernel of the same kind,
-// spoken to with the same adapter by a process of its own.
+// measureCells measures what execd adds to a kernel: HTTP, the queue, the log and the stream. The
+// floor is a kernel of the same kind, spoken to with the same adapter by a process of its own.
 func (b *bench) measureCells(ctx context.Context) error {
 	p, daemon, err := b.startExecd(ctx)
 	if err != nil {
@@ -36,27 +37,31 @@ func (b *bench) measureCells(ctx context.Context) error {
 	}
 	if b.wants(rowCell) {
 		cell := map[string]any{"code": "1+1", "context": map[string]string{"id": id}}
-		if err := b.inTurns(ctx, rowCell, b.rounds(500, 50), sides{ours: daemon.cell(cell), floor: floor.one("cell")}); err != nil {
+		if err := b.inTurns(ctx, rowCell, b.rounds(500, 50),
+			sides{ours: daemon.cell(cell), floor: floor.one("cell")}); err != nil {
 			return err
 		}
 	}
 	if b.wants(rowInterrupt) {
-		if err := b.inTurns(ctx, rowInterrupt, b.rounds(100, 20), sides{ours: daemon.interrupted(id), floor: floor.one("interrupt")}); err != nil {
+		if err := b.inTurns(ctx, rowInterrupt, b.rounds(100, 20),
+			sides{ours: daemon.interrupted(id), floor: floor.one("interrupt")}); err != nil {
 			return err
 		}
 	}
 	stateless := daemon.cell(map[string]any{"code": "1+1", "language": "python"})
 	if b.wants(rowStateless) {
-		err := b.inTurns(ctx, rowStateless, b.rounds(30, 5), sides{floor: floor.one("cell"), ours: func(ctx context.Context) (float64, error) {
-			took, err := stateless(ctx)
-			return took, errors.Join(err, pause(ctx, spareTime))
-		}})
+		err := b.inTurns(ctx, rowStateless, b.rounds(30, 5),
+			sides{floor: floor.one("cell"), ours: func(ctx context.Context) (float64, error) {
+				took, err := stateless(ctx)
+				return took, errors.Join(err, pause(ctx, spareTime))
+			}})
 		if err != nil {
 			return err
 		}
 	}
 	if b.wants(rowStatelessMany) {
-		return b.inTurns(ctx, rowStatelessMany, b.rounds(5, 1), oneAfterTheOther(10, stateless, floor.one("fresh")))
+		return b.inTurns(ctx, rowStatelessMany, b.rounds(5, 1),
+			oneAfterTheOther(10, stateless, floor.one("fresh")))
 	}
 	return nil
 }
@@ -78,10 +83,12 @@ func oneAfterTheOther(count int, ours, floor func(context.Context) (float64, err
 			return sum / float64(count), nil
 		}
 	}
-	return sides{ours: side(ours, &took), floor: side(floor, &floorTook), oursRequests: &took, floorRequests: &floorTook}
+	return sides{ours: side(ours, &took), floor: side(floor, &floorTook), oursRequests: &took,
+		floorRequests: &floorTook}
 }
 
-// interrupted measures from the request to interrupt a cell that runs until the next cell of the context has ended, in milliseconds.
+// interrupted measures from the request to interrupt a cell that runs until the next cell of the
+// context has ended, in milliseconds.
 func (d execd) interrupted(id string) func(context.Context) (float64, error) {
 	in := map[string]string{"id": id}
 	next := d.cell(map[string]any{"code": "1+1", "context": in})
@@ -112,7 +119,8 @@ func (d execd) interrupted(id string) func(context.Context) (float64, error) {
 
 // newContext creates a Python context and returns its id.
 func (d execd) newContext(ctx context.Context) (string, error) {
-	response, err := d.call(ctx, http.MethodPost, "/code/context", "application/json", bytes.NewReader([]byte(`{"language":"python"}`)))
+	response, err := d.call(ctx, http.MethodPost, "/code/context", "application/json",
+		bytes.NewReader([]byte(`{"language":"python"}`)))
 	if err != nil {
 		return "", err
 	}

@@ -34,7 +34,8 @@ func (b *bench) measureCommands(ctx context.Context) error {
 		if !b.wants(row.name) {
 			continue
 		}
-		if err := b.inTurns(ctx, row.name, b.rounds(500, 50), sides{ours: row.measure, floor: floor.one(row.floor)}); err != nil {
+		if err := b.inTurns(ctx, row.name, b.rounds(500, 50),
+			sides{ours: row.measure, floor: floor.one(row.floor)}); err != nil {
 			return err
 		}
 	}
@@ -57,7 +58,8 @@ func (d execd) roundTrip(ctx context.Context) (float64, error) {
 	return took, s.finish()
 }
 
-// sayAndStay prints at once and then goes on running, so that the end of the process cannot be what delivers the output.
+// sayAndStay prints at once and then goes on running, so that the end of the process cannot be what
+// delivers the output.
 const sayAndStay = "echo x; exec sleep 60"
 
 func (d execd) firstByte(ctx context.Context) (float64, error) {
@@ -78,7 +80,8 @@ func (d execd) firstByte(ctx context.Context) (float64, error) {
 	return took, s.finish()
 }
 
-// stopped is the time from the request to interrupt a command until its stream has reported the end, in milliseconds.
+// stopped is the time from the request to interrupt a command until its stream has reported the
+// end, in milliseconds.
 func (d execd) stopped(ctx context.Context) (float64, error) {
 	s, err := d.run(ctx, sayAndStay)
 	if err != nil {

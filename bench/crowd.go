@@ -20,8 +20,9 @@ const (
 	besides = 50
 )
 
-// measureCrowd asks for many sandboxes at once, reads the service's memory when they run, and kills it then. Each sandbox must come to
-// Running or to a Failed that says why; none may be lost or left.
+// measureCrowd asks for many sandboxes at once, reads the service's memory when they run, and kills
+// it then. Each sandbox must come to Running or to a Failed that says why; none may be lost or
+// left.
 func (b *bench) measureCrowd(ctx context.Context) error {
 	return b.withService(ctx, "", func(s *service, engine *engine) error {
 		count := b.rounds(crowd, 20)
@@ -49,7 +50,11 @@ func (b *bench) measureCrowd(ctx context.Context) error {
 					return fmt.Errorf("%s: %w", rowRestart, err)
 				}
 			}
-			if err := concurrently(ctx, count, func(ctx context.Context, i int) error { return s.ended(ctx, made.ids[i]) }); err != nil {
+			if err := concurrently(ctx, count,
+				func(ctx context.Context,
+					i int) error {
+					return s.ended(ctx, made.ids[i])
+				}); err != nil {
 				return err
 			}
 		}
@@ -58,8 +63,9 @@ func (b *bench) measureCrowd(ctx context.Context) error {
 	})
 }
 
-// launchMany has the engine make containers, as many as there will be of ours, because the more an engine has, the longer the next one
-// takes. It returns after how many milliseconds each has started.
+// launchMany has the engine make containers, as many as there will be of ours, because the more an
+// engine has, the longer the next one takes. It returns after how many milliseconds each has
+// started.
 func (e *engine) launchMany(ctx context.Context, count int) ([]float64, error) {
 	took, began := make([]float64, count), time.Now()
 	err := concurrently(ctx, count, func(ctx context.Context, i int) error {
@@ -98,7 +104,8 @@ func (b *bench) createMany(ctx context.Context, s *service, count int) (made, er
 	for len(m.running)+len(failed) < count {
 		id, to, err := events.next()
 		if err != nil {
-			return made{}, fmt.Errorf("%w: %d sandboxes neither run nor failed: %w", errLost, count-len(m.running)-len(failed), err)
+			return made{}, fmt.Errorf("%w: %d sandboxes neither run nor failed: %w", errLost,
+				count-len(m.running)-len(failed), err)
 		}
 		switch to {
 		case "Running":
@@ -122,8 +129,10 @@ func (b *bench) createMany(ctx context.Context, s *service, count int) (made, er
 		}
 		b.progress("%s: Failed: %s: %s", rowCrowd, status.Reason, status.Message)
 	}
-	if known := slices.Concat(m.running, failed); !slices.Equal(slices.Sorted(slices.Values(known)), slices.Sorted(slices.Values(m.ids))) {
-		return made{}, fmt.Errorf("%w: the events are about other sandboxes than the answers", errLost)
+	if known := slices.Concat(m.running, failed); !slices.Equal(slices.Sorted(slices.Values(known)),
+		slices.Sorted(slices.Values(m.ids))) {
+		return made{}, fmt.Errorf("%w: the events are about other sandboxes than the answers",
+			errLost)
 	}
 	return m, nil
 }
@@ -145,8 +154,9 @@ func (b *bench) residentBoth(ctx context.Context, s *service) (pair, error) {
 	return memory, err
 }
 
-// restarts kills the service and starts it again: until it lists every sandbox as Running, and a command has run in one of them. The
-// floor is what nothing can do without: a server's start, and the engine asked for its containers and for the state of each.
+// restarts kills the service and starts it again: until it lists every sandbox as Running, and a
+// command has run in one of them. The floor is what nothing can do without: a server's start, and
+// the engine asked for its containers and for the state of each.
 func (b *bench) restarts(ctx context.Context, s *service, engine *engine, m made) (pair, error) {
 	ours := func(ctx context.Context) (float64, error) {
 		s.command.Process.Signal(syscall.SIGKILL) // it lives: it has just answered
@@ -185,14 +195,16 @@ func (b *bench) restarts(ctx context.Context, s *service, engine *engine, m made
 func (s *service) allRun(ctx context.Context, count int) error {
 	for deadline := time.Now().Add(usableTimeout); ; {
 		var running struct{ Pagination struct{ TotalItems int } }
-		if err := s.call(ctx, http.MethodGet, "/v1/sandboxes?state=Running&pageSize=1", http.StatusOK, nil, &running); err != nil {
+		if err := s.call(ctx, http.MethodGet, "/v1/sandboxes?state=Running&pageSize=1",
+			http.StatusOK, nil, &running); err != nil {
 			return err
 		}
 		if running.Pagination.TotalItems == count {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%w: %d sandboxes run of %d", errLost, running.Pagination.TotalItems, count)
+			return fmt.Errorf("%w: %d sandboxes run of %d", errLost, running.Pagination.TotalItems,
+				count)
 		}
 		if err := pause(ctx, retryPause); err != nil {
 			return err
@@ -217,8 +229,8 @@ func (s *service) ended(ctx context.Context, id string) error {
 	return s.gone(ctx, id)
 }
 
-// measureBusyReads reads one sandbox again and again while others are made. The floor reads the same bytes from a minimal server while
-// the engine makes as many containers.
+// measureBusyReads reads one sandbox again and again while others are made. The floor reads the
+// same bytes from a minimal server while the engine makes as many containers.
 func (b *bench) measureBusyReads(ctx context.Context, s *service, engine *engine) error {
 	id, err := s.create(ctx)
 	if err != nil {
@@ -232,7 +244,8 @@ func (b *bench) measureBusyReads(ctx context.Context, s *service, engine *engine
 		return err
 	}
 	defer floor.stop()
-	ours := getter{client: s.client, url: s.url + "/v1/sandboxes/" + id, header: http.Header{keyHeader: {key}}}
+	ours := getter{client: s.client, url: s.url + "/v1/sandboxes/" + id,
+		header: http.Header{keyHeader: {key}}}
 	answer, err := ours.get(ctx)
 	if err != nil {
 		return err
@@ -253,7 +266,8 @@ func (b *bench) measureBusyReads(ctx context.Context, s *service, engine *engine
 			return err
 		}
 		result.ours.values = append(result.ours.values, took...)
-		if err := concurrently(ctx, count, func(ctx context.Context, i int) error { return s.ended(ctx, m.ids[i]) }); err != nil {
+		if err := concurrently(ctx, count,
+			func(ctx context.Context, i int) error { return s.ended(ctx, m.ids[i]) }); err != nil {
 			return err
 		}
 		took, err = readWhile(ctx, theirs, len(answer), func(ctx context.Context) error {
@@ -274,7 +288,8 @@ func (b *bench) measureBusyReads(ctx context.Context, s *service, engine *engine
 const readEvery = 5 * time.Millisecond
 
 // readWhile reads until the work is done and returns how long each answer took, in milliseconds.
-func readWhile(ctx context.Context, from getter, size int, work func(context.Context) error) ([]float64, error) {
+func readWhile(ctx context.Context, from getter, size int,
+	work func(context.Context) error) ([]float64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var group sync.WaitGroup

@@ -27,7 +27,8 @@ const (
 	egressWait  = 30 * time.Second
 )
 
-// confined is the network of a sandbox with a sidecar, and beside it that of a container without one.
+// confined is the network of a sandbox with a sidecar, and beside it that of a container without
+// one.
 type confined struct {
 	pid       int    // of the sidecar's process 1
 	api       string // URL
@@ -37,7 +38,8 @@ type confined struct {
 	neighbour *neighbour
 }
 
-// confine starts both containers. The sidecar's policy allows the names below bench. and nothing else.
+// confine starts both containers. The sidecar's policy allows the names below bench. and nothing
+// else.
 func (b *bench) confine(ctx context.Context, e *engine) (*confined, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("only root can enter the network of a container")
@@ -54,7 +56,8 @@ func (b *bench) confine(ctx context.Context, e *engine) (*confined, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &confined{neighbour: near, client: &http.Client{Transport: &http.Transport{}}, free: namespaceOf(free.pid)}
+	c := &confined{neighbour: near, client: &http.Client{Transport: &http.Transport{}},
+		free: namespaceOf(free.pid)}
 	if err := c.launch(ctx, e); err != nil {
 		c.close()
 		return nil, err
@@ -71,29 +74,34 @@ func (c *confined) close() {
 func (c *confined) launch(ctx context.Context, e *engine) error {
 	var created struct{ ID string }
 	err := e.call(ctx, http.MethodPost, "/containers/create", map[string]any{
-		"Image":        egressImage,
-		"Labels":       map[string]string{label: "1"},
-		"Env":          []string{"EGRESS_ACCESS_TOKEN=" + egressToken, "EGRESS_UPSTREAM=" + c.neighbour.dns.String(), "EGRESS_POLICY=" + onlyNames},
+		"Image":  egressImage,
+		"Labels": map[string]string{label: "1"},
+		"Env": []string{"EGRESS_ACCESS_TOKEN=" + egressToken,
+			"EGRESS_UPSTREAM=" + c.neighbour.dns.String(), "EGRESS_POLICY=" + onlyNames},
 		"ExposedPorts": map[string]any{"18080/tcp": map[string]any{}},
 		"HostConfig": map[string]any{
-			"PortBindings": map[string]any{"18080/tcp": []map[string]string{{"HostIp": "127.0.0.1", "HostPort": ""}}},
-			"CapDrop":      []string{"ALL"}, "CapAdd": []string{"NET_ADMIN"},
+			"PortBindings": map[string]any{"18080/tcp": []map[string]string{{"HostIp": "127.0.0.1",
+				"HostPort": ""}}},
+			"CapDrop": []string{"ALL"}, "CapAdd": []string{"NET_ADMIN"},
 			"Sysctls": map[string]string{"net.ipv6.conf.all.disable_ipv6": "1"},
 		},
 	}, &created)
 	if err != nil {
 		return err
 	}
-	if err := e.call(ctx, http.MethodPost, "/containers/"+created.ID+"/start", nil, nil); err != nil {
+	if err := e.call(ctx, http.MethodPost, "/containers/"+created.ID+"/start", nil,
+		nil); err != nil {
 		return err
 	}
 	found, err := e.look(ctx, created.ID)
 	if err != nil {
 		return err
 	}
-	c.pid, c.inside, c.api = found.pid, namespaceOf(found.pid), "http://"+net.JoinHostPort("127.0.0.1", found.port)
+	c.pid, c.inside, c.api = found.pid, namespaceOf(found.pid),
+		"http://"+net.JoinHostPort("127.0.0.1", found.port)
 	for deadline := time.Now().Add(egressWait); ; time.Sleep(5 * time.Millisecond) {
-		if err = c.ask(ctx, http.MethodGet, "/healthz", "", nil); err == nil || time.Now().After(deadline) {
+		if err = c.ask(ctx, http.MethodGet, "/healthz", "", nil); err == nil ||
+			time.Now().After(deadline) {
 			return err
 		}
 	}
@@ -126,7 +134,9 @@ func (e *engine) look(ctx context.Context, id string) (located, error) {
 	var err error
 	at.gateway, err = netip.ParseAddr(found.NetworkSettings.Networks["bridge"].Gateway)
 	if at.pid == 0 || at.port == "" || err != nil {
-		return at, fmt.Errorf("container %s does not run as it should: process %d, port %q, gateway: %w", id, at.pid, at.port, err)
+		return at,
+			fmt.Errorf("container %s does not run as it should: process %d, port %q, gateway: %w",
+				id, at.pid, at.port, err)
 	}
 	return at, nil
 }
@@ -153,7 +163,8 @@ func (c *confined) ask(ctx context.Context, method, path, body string, out any) 
 
 // processes are the ids of process 1 of the sidecar and of the guard that it has started.
 func (c *confined) processes() ([]int, error) {
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", c.pid)) // threads start processes, too
+	// threads start processes, too
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", c.pid))
 	if err != nil {
 		return nil, err
 	}

@@ -20,13 +20,14 @@ const (
 	egressNames   = 50   // names that make one value of the latency of answers
 	egressFlood   = 3000 // names that are asked at once, by clients that each wait for their answer
 	egressAsking  = 64
-	egressKnown   = 8192 // names whose addresses the sidecar remembers
+	egressKnown   = 8192 // names whose addresses the sidecar keeps
 	egressPackets = 2000 // round trips that make one value of the cost of packets
 	egressBytes   = 256 << 20
 	egressLooks   = 5 * time.Second // for how long the sidecar's processor time is counted
 )
 
-// measureEgress measures what the sidecar costs a sandbox, against a container of the same engine without one.
+// measureEgress measures what the sidecar costs a sandbox, against a container of the same engine
+// without one.
 func (b *bench) measureEgress(ctx context.Context) (err error) {
 	e, err := openEngine(ctx)
 	if err != nil {
@@ -47,14 +48,24 @@ func (b *bench) measureEgress(ctx context.Context) (err error) {
 		name    string
 		measure func(context.Context) error
 	}{
-		{rowEgressCPU, func(ctx context.Context) error { return b.measureEgressIdle(ctx, c, floor) }},
+		{rowEgressCPU, func(ctx context.Context) error {
+			return b.measureEgressIdle(ctx, c,
+				floor)
+		}},
 		// Before thousands of names are known, whose addresses a change has to go through.
-		{rowEgressChange, func(ctx context.Context) error { return b.measureEgressChange(ctx, c, rowEgressChange) }},
+		{rowEgressChange,
+			func(ctx context.Context) error {
+				return b.measureEgressChange(ctx, c,
+					rowEgressChange)
+			}},
 		{rowEgressDNS, func(ctx context.Context) error { return b.measureEgressAnswers(ctx, c) }},
 		{rowEgressNames, func(ctx context.Context) error { return b.measureEgressFlood(ctx, c) }},
-		{rowEgressChangeMany, func(ctx context.Context) error { return b.measureEgressChangeOfMany(ctx, c) }},
-		{rowEgressMemory, func(ctx context.Context) error { return b.measureEgressMemory(ctx, c, floor) }},
-		{rowEgressPacket, func(ctx context.Context) error { return b.measureEgressPackets(ctx, c) }},
+		{rowEgressChangeMany,
+			func(ctx context.Context) error { return b.measureEgressChangeOfMany(ctx, c) }},
+		{rowEgressMemory,
+			func(ctx context.Context) error { return b.measureEgressMemory(ctx, c, floor) }},
+		{rowEgressPacket,
+			func(ctx context.Context) error { return b.measureEgressPackets(ctx, c) }},
 		{rowEgressStream, func(ctx context.Context) error { return b.measureEgressStream(ctx, c) }},
 	} {
 		if !b.wants(part.name) {
@@ -90,7 +101,8 @@ func resolve(conn *dns.Conn) error {
 	return fmt.Errorf("%w: n%d.bench has the answer %v", errLost, number, reply)
 }
 
-// resolver is a client of the name server inside a network. What it sends is meant for the real server, and the sidecar answers it.
+// resolver is a client of the name server inside a network. What it sends is meant for the real
+// server, and the sidecar answers it.
 func resolver(ctx context.Context, c *confined, in namespace) (*dns.Conn, error) {
 	to := c.neighbour.dns.String()
 	if in == c.inside {
@@ -123,13 +135,15 @@ func (b *bench) measureEgressAnswers(ctx context.Context, c *confined) error {
 	return b.insideAndFree(ctx, rowEgressDNS, b.rounds(30, 5), c, side)
 }
 
-// insideAndFree measures the same from inside a sandbox with a sidecar and from a container without one.
+// insideAndFree measures the same from inside a sandbox with a sidecar and from a container without
+// one.
 func (b *bench) insideAndFree(ctx context.Context, name string, rounds int, c *confined,
 	side func(namespace, *requests) func(context.Context) (float64, error),
 ) error {
 	var took, floorTook requests
 	return b.inTurns(ctx, name, rounds, sides{
-		ours: side(c.inside, &took), floor: side(c.free, &floorTook), oursRequests: &took, floorRequests: &floorTook,
+		ours: side(c.inside, &took), floor: side(c.free, &floorTook), oursRequests: &took,
+		floorRequests: &floorTook,
 	})
 }
 
@@ -154,14 +168,16 @@ func flood(ctx context.Context, c *confined, in namespace, each *requests) (floa
 }
 
 func (b *bench) measureEgressFlood(ctx context.Context, c *confined) error {
-	return b.insideAndFree(ctx, rowEgressNames, b.rounds(5, 2), c, func(in namespace, each *requests) func(context.Context) (float64, error) {
-		return func(ctx context.Context) (float64, error) { return flood(ctx, c, in, each) }
-	})
+	return b.insideAndFree(ctx, rowEgressNames, b.rounds(5, 2), c,
+		func(in namespace, each *requests) func(context.Context) (float64, error) {
+			return func(ctx context.Context) (float64, error) { return flood(ctx, c, in, each) }
+		})
 }
 
 // allowing is a policy that allows the neighbour, too.
 func (c *confined) allowing() string {
-	return strings.Replace(onlyNames, `[`, fmt.Sprintf(`[{"action":"allow","target":%q},`, c.neighbour.echo.Addr()), 1)
+	return strings.Replace(onlyNames, `[`,
+		fmt.Sprintf(`[{"action":"allow","target":%q},`, c.neighbour.echo.Addr()), 1)
 }
 
 // trip sends a packet over a connection and waits until it is back.
@@ -179,8 +195,9 @@ func trip(conn net.Conn, packet []byte) error {
 	return nil
 }
 
-// measureEgressChange takes the time from the request for a policy until it holds: until an open connection that it forbids is cut and
-// none can be opened, and, the other way round, until one can be opened again. The slower of the two counts.
+// measureEgressChange takes the time from the request for a policy until it holds: until an open
+// connection that it forbids is cut and none can be opened, and, the other way round, until one can
+// be opened again. The slower of the two counts.
 func (b *bench) measureEgressChange(ctx context.Context, c *confined, name string) error {
 	packet := make([]byte, 64)
 	change := func(ctx context.Context, policy string, holds func() bool) (float64, error) {
@@ -290,7 +307,8 @@ func (b *bench) measureEgressStream(ctx context.Context, c *confined) error {
 			return speed(size, began), nil
 		}
 	}
-	return b.inTurns(ctx, rowEgressStream, b.rounds(9, 3), sides{ours: side(c.inside), floor: side(c.free)})
+	return b.inTurns(ctx, rowEgressStream, b.rounds(9, 3),
+		sides{ours: side(c.inside), floor: side(c.free)})
 }
 
 // measureEgressMemory reads the memory of the sidecar, both processes, after thousands of names.
@@ -316,10 +334,13 @@ func (b *bench) measureEgressMemory(ctx context.Context, c *confined, floor *pro
 		}
 		return sum, nil
 	}
-	return b.inTurns(ctx, rowEgressMemory, b.rounds(5, 2), sides{ours: ours, floor: func(ctx context.Context) (float64, error) { return atRest(ctx, floor) }})
+	return b.inTurns(ctx, rowEgressMemory, b.rounds(5, 2),
+		sides{ours: ours,
+			floor: func(ctx context.Context) (float64, error) { return atRest(ctx, floor) }})
 }
 
-// measureEgressIdle counts the processor time that the sidecar takes while nothing happens, in percent of a core.
+// measureEgressIdle counts the processor time that the sidecar takes while nothing happens, in
+// percent of a core.
 func (b *bench) measureEgressIdle(ctx context.Context, c *confined, floor *process) error {
 	share := func(ctx context.Context, pids ...int) (float64, error) {
 		before, err := busy(pids)
@@ -340,7 +361,12 @@ func (b *bench) measureEgressIdle(ctx context.Context, c *confined, floor *proce
 		}
 		return share(ctx, pids...)
 	}
-	return b.inTurns(ctx, rowEgressCPU, b.rounds(3, 1), sides{ours: ours, floor: func(ctx context.Context) (float64, error) { return share(ctx, floor.command.Process.Pid) }})
+	return b.inTurns(ctx, rowEgressCPU, b.rounds(3, 1),
+		sides{ours: ours,
+			floor: func(ctx context.Context) (float64,
+				error) {
+				return share(ctx, floor.command.Process.Pid)
+			}})
 }
 
 // busy is the processor time that all threads of the processes have taken.

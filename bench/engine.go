@@ -15,13 +15,15 @@ import (
 	"time"
 )
 
-// engine is the container engine's API, spoken plainly over its socket: the floor of what a sandbox costs.
+// engine is the container engine's API, spoken plainly over its socket: the floor of what a sandbox
+// costs.
 type engine struct {
 	url    string
 	client *http.Client
 }
 
-// baseImage is what the sandboxes of the bench, and the containers beside them, are made of (make images).
+// baseImage is what the sandboxes of the bench, and the containers beside them, are made of (make
+// images).
 const baseImage = "sandbox/base:dev"
 
 // label marks the containers of the bench.
@@ -81,8 +83,8 @@ func (e *engine) call(ctx context.Context, method, path string, in, out any) err
 	return json.Unmarshal(answer, out)
 }
 
-// launch creates and starts a container on the engine's bridge, and returns its id. It publishes one port, because a
-// sandbox that can be reached needs one.
+// launch creates and starts a container on the engine's bridge, and returns its id. It publishes
+// one port, because a sandbox that can be reached needs one.
 func (e *engine) launch(ctx context.Context) (string, error) {
 	var created struct{ ID string }
 	err := e.call(ctx, http.MethodPost, "/containers/create", map[string]any{
@@ -91,7 +93,8 @@ func (e *engine) launch(ctx context.Context) (string, error) {
 		"Labels":       map[string]string{label: "1"},
 		"ExposedPorts": map[string]any{"44772/tcp": map[string]any{}},
 		"HostConfig": map[string]any{
-			"PortBindings": map[string]any{"44772/tcp": []map[string]string{{"HostIp": "127.0.0.1", "HostPort": ""}}},
+			"PortBindings": map[string]any{"44772/tcp": []map[string]string{{"HostIp": "127.0.0.1",
+				"HostPort": ""}}},
 		},
 	}, &created)
 	if err != nil {
@@ -100,7 +103,7 @@ func (e *engine) launch(ctx context.Context) (string, error) {
 	return created.ID, e.call(ctx, http.MethodPost, "/containers/"+created.ID+"/start", nil, nil)
 }
 
-// freeze pauses a container and lets it go on.
+// freeze pauses a container and resumes it.
 func (e *engine) freeze(ctx context.Context, id string) error {
 	if err := e.call(ctx, http.MethodPost, "/containers/"+id+"/pause", nil, nil); err != nil {
 		return err
@@ -112,14 +115,16 @@ func (e *engine) remove(ctx context.Context, id string) error {
 	return e.call(ctx, http.MethodDelete, "/containers/"+id+"?force=1&v=1", nil, nil)
 }
 
-// inspectAll lists the containers with a label and asks for the state of each; there must be that many.
+// inspectAll lists the containers with a label and asks for the state of each; there must be that
+// many.
 func (e *engine) inspectAll(ctx context.Context, name string, count int) error {
 	found, err := e.labelled(ctx, name)
 	if err != nil {
 		return err
 	}
 	if len(found) != count {
-		return fmt.Errorf("the engine has %d containers with %s instead of %d", len(found), name, count)
+		return fmt.Errorf("the engine has %d containers with %s instead of %d", len(found), name,
+			count)
 	}
 	return concurrently(ctx, count, func(ctx context.Context, i int) error {
 		var state struct{ State struct{ Running bool } }
@@ -138,7 +143,8 @@ func (e *engine) labelled(ctx context.Context, name string) ([]string, error) {
 		return nil, err
 	}
 	var found []struct{ ID string }
-	err = e.call(ctx, http.MethodGet, "/containers/json?all=1&filters="+url.QueryEscape(string(filters)), nil, &found)
+	err = e.call(ctx, http.MethodGet,
+		"/containers/json?all=1&filters="+url.QueryEscape(string(filters)), nil, &found)
 	ids := make([]string, len(found))
 	for i, container := range found {
 		ids[i] = container.ID
@@ -149,7 +155,8 @@ func (e *engine) labelled(ctx context.Context, name string) ([]string, error) {
 // cleanTimeout bounds the removal of what a run leaves, which may be some hundred containers.
 const cleanTimeout = 3 * time.Minute
 
-// clean removes every container that carries one of the labels (NAME=VALUE or NAME), as many of them as it can.
+// clean removes every container that carries one of the labels (NAME=VALUE or NAME), as many of
+// them as it can.
 func (e *engine) clean(ctx context.Context, labels ...string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanTimeout)
 	defer cancel()
@@ -159,7 +166,8 @@ func (e *engine) clean(ctx context.Context, labels ...string) error {
 		errs = append(errs, err)
 		failed := make([]error, len(found))
 		errs = append(errs, concurrently(ctx, len(found), func(ctx context.Context, i int) error {
-			if err := e.remove(ctx, found[i]); err != nil && !strings.Contains(err.Error(), "No such container") {
+			if err := e.remove(ctx, found[i]); err != nil &&
+				!strings.Contains(err.Error(), "No such container") {
 				failed[i] = err
 			}
 			return nil

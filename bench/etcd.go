@@ -18,7 +18,8 @@ import (
 	"sandbox.internal/test/cluster"
 )
 
-// etcd is the store behind the API server of a cluster, spoken to directly: what a write costs at least.
+// etcd is the store behind the API server of a cluster, spoken to directly: what a write costs at
+// least.
 type etcd struct {
 	url    string
 	client *http.Client
@@ -35,7 +36,8 @@ func openEtcd(c *cluster.Cluster) (etcd, error) {
 	for line := range strings.Lines(string(settings)) {
 		for word := range strings.FieldsSeq(line) {
 			if port, found := strings.CutPrefix(word, "port_etcd="); found {
-				return etcd{"http://" + joined("127.0.0.1", atoi(port)), &http.Client{Transport: &http.Transport{}}}, nil
+				return etcd{"http://" + joined("127.0.0.1", atoi(port)),
+					&http.Client{Transport: &http.Transport{}}}, nil
 			}
 		}
 	}
@@ -48,16 +50,20 @@ func atoi(text string) int {
 	return number
 }
 
-// times puts a value as often as that, one after the other, and returns what it took in milliseconds.
+// times puts a value as often as that, one after the other, and returns what it took in
+// milliseconds.
 func (e etcd) times(ctx context.Context, count int) (float64, error) {
 	value := base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("x"), putSize))
-	body, err := json.Marshal(map[string]string{"key": base64.StdEncoding.EncodeToString([]byte("/bench")), "value": value})
+	body, err := json.Marshal(
+		map[string]string{"key": base64.StdEncoding.EncodeToString([]byte("/bench")),
+			"value": value})
 	if err != nil {
 		return 0, err
 	}
 	began := time.Now()
 	for range count {
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url+"/v3/kv/put", bytes.NewReader(body))
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.url+"/v3/kv/put",
+			bytes.NewReader(body))
 		if err != nil {
 			return 0, err
 		}
@@ -82,8 +88,10 @@ func (k *kubernetes) writes(ctx context.Context) (int, error) {
 	sum, lines := 0.0, bufio.NewReader(response.Body)
 	for {
 		line, err := lines.ReadString('\n')
-		if name, labels, found := strings.Cut(line, "{"); found && name == "apiserver_request_total" && isWrite(labels) {
-			value, err := strconv.ParseFloat(line[strings.LastIndexByte(strings.TrimSpace(line), ' ')+1:len(line)-1], 64)
+		if name, labels, found := strings.Cut(line, "{"); found &&
+			name == "apiserver_request_total" && isWrite(labels) {
+			value, err := strconv.ParseFloat(line[strings.LastIndexByte(strings.TrimSpace(line),
+				' ')+1:len(line)-1], 64)
 			if err != nil {
 				return 0, err
 			}
@@ -99,7 +107,8 @@ func (k *kubernetes) writes(ctx context.Context) (int, error) {
 }
 
 func isWrite(labels string) bool {
-	return has(labels, "resource", "batchsandboxes", "pools", "pods") && has(labels, "verb", "POST", "PUT", "PATCH", "APPLY", "DELETE")
+	return has(labels, "resource", "batchsandboxes", "pools", "pods") &&
+		has(labels, "verb", "POST", "PUT", "PATCH", "APPLY", "DELETE")
 }
 
 func has(labels, name string, values ...string) bool {

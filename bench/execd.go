@@ -19,7 +19,8 @@ const (
 	token       = "a-token-of-the-bench"
 )
 
-// execd is where a daemon is, and how to be let in: one that the bench started, or one in a sandbox.
+// execd is the address and the credential of a daemon: one that the bench started, or one in a
+// sandbox.
 type execd struct {
 	url     string
 	headers http.Header
@@ -36,9 +37,11 @@ func (b *bench) startExecd(ctx context.Context) (*process, execd, error) {
 	if err != nil {
 		return nil, execd{}, err
 	}
-	command := exec.Command(filepath.Join(b.bin, "execd"), "--host", host, "--port", strconv.Itoa(port), "--graceful-shutdown-timeout", "0s")
+	command := exec.Command(filepath.Join(b.bin, "execd"), "--host", host, "--port",
+		strconv.Itoa(port), "--graceful-shutdown-timeout", "0s")
 	command.Dir = dir
-	command.Env = append(os.Environ(), "EXECD_ACCESS_TOKEN="+token, "EXECD_LOG_FILE="+filepath.Join(dir, "execd.log"), "TMPDIR="+dir)
+	command.Env = append(os.Environ(), "EXECD_ACCESS_TOKEN="+token,
+		"EXECD_LOG_FILE="+filepath.Join(dir, "execd.log"), "TMPDIR="+dir)
 	p, err := start(ctx, dir, joined(host, port), "/ping", command)
 	if err != nil {
 		return nil, execd{}, err
@@ -47,7 +50,8 @@ func (b *bench) startExecd(ctx context.Context) (*process, execd, error) {
 }
 
 // call sends a request and returns the response when its status is 200.
-func (d execd) call(ctx context.Context, method, path, contentType string, body io.Reader) (*http.Response, error) {
+func (d execd) call(ctx context.Context, method, path, contentType string,
+	body io.Reader) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, method, d.url+path, body)
 	if err != nil {
 		return nil, err
@@ -61,7 +65,8 @@ func (d execd) call(ctx context.Context, method, path, contentType string, body 
 	return send(d.client, request, http.StatusOK)
 }
 
-// send sends a request and returns the response when it has the wanted status, and what the service said otherwise.
+// send sends a request and returns the response when it has the wanted status, and what the service
+// said otherwise.
 func send(client *http.Client, request *http.Request, want int) (*http.Response, error) {
 	response, err := client.Do(request)
 	if err != nil {
@@ -70,7 +75,8 @@ func send(client *http.Client, request *http.Request, want int) (*http.Response,
 	if response.StatusCode != want {
 		defer response.Body.Close()
 		said, _ := io.ReadAll(io.LimitReader(response.Body, 4<<10))
-		return nil, fmt.Errorf("%s %s: %s: %s", request.Method, request.URL.Path, response.Status, bytes.TrimSpace(said))
+		return nil, fmt.Errorf("%s %s: %s: %s", request.Method, request.URL.Path, response.Status,
+			bytes.TrimSpace(said))
 	}
 	return response, nil
 }
@@ -97,7 +103,8 @@ func (d execd) post(ctx context.Context, path string, request any) (*stream, err
 	if err != nil {
 		return nil, err
 	}
-	return &stream{eventReader: newEventReader(response.Body), id: response.Header.Get("X-Command-ID"), response: response}, nil
+	return &stream{eventReader: newEventReader(response.Body),
+		id: response.Header.Get("X-Command-ID"), response: response}, nil
 }
 
 // until reads on to the first event of the type. A stream that ends before is an error.
@@ -111,7 +118,8 @@ func (s *stream) until(kind string) (event, error) {
 			return e, nil
 		}
 		if e.kind == eventError || e.kind == eventComplete {
-			return event{}, fmt.Errorf("the command ended with the event %s instead of %s", e.kind, kind)
+			return event{}, fmt.Errorf("the command ended with the event %s instead of %s", e.kind,
+				kind)
 		}
 	}
 }

@@ -6,10 +6,12 @@ import (
 	"time"
 )
 
-// measureExpiry follows the events until every sandbox has ended, and takes how late a client reads of each: an event is sent once it
-// is durable and the container, if there was one, is gone. The floor is how late as many timers of the standard library are that are
-// due at the same moments, in a process of their own, so that what the machine does meanwhile hits both.
-func (b *bench) measureExpiry(ctx context.Context, s *service, expiries map[string]time.Time) error {
+// measureExpiry follows the events until every sandbox has ended, and takes how late a client reads
+// of each: an event is sent once it is durable and the container, if there was one, is gone. The
+// floor is how late as many timers of the standard library are that are due at the same moments, in
+// a process of their own, so that what the machine does meanwhile hits both.
+func (b *bench) measureExpiry(ctx context.Context, s *service,
+	expiries map[string]time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	events, err := s.follow(ctx)
@@ -53,12 +55,14 @@ func (b *bench) measureExpiry(ctx context.Context, s *service, expiries map[stri
 const (
 	// shortest is the shortest life that the service grants.
 	shortest = 60 * time.Second
-	// apart is what lies between the expiries of the row of single ones: longer than the end of one takes.
+	// apart is what lies between the expiries of the row of single ones: longer than the end of one
+	// takes.
 	apart = 500 * time.Millisecond
 )
 
-// measureFirstExpiry takes how late single sandboxes with a container are Terminated, which they are when it is gone; the service has
-// had nothing to do for most of a minute. The floor is the removal of a container by the engine, measured after each.
+// measureFirstExpiry takes how late single sandboxes with a container are Terminated, which they
+// are when it is gone; the service has had nothing to do for most of a minute. The floor is the
+// removal of a container by the engine, measured after each.
 func (b *bench) measureFirstExpiry(ctx context.Context, s *service, engine *engine) error {
 	count := b.rounds(20, 3)
 	expiries, containers := make(map[string]time.Time, count), make([]string, count)

@@ -13,13 +13,15 @@ import (
 	"sandbox.internal/bench/job"
 )
 
-// buildFloor compiles the program of the floors as our own programs are compiled, and returns its path.
+// buildFloor compiles the program of the floors as our own programs are compiled, and returns its
+// path.
 func (b *bench) buildFloor(ctx context.Context) (string, error) {
 	if b.floorProgram != "" {
 		return b.floorProgram, nil
 	}
 	program := filepath.Join(b.dir, "floor")
-	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "sandbox.internal/bench/floor")
+	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o",
+		program, "sandbox.internal/bench/floor")
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := command.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build bench/floor: %w: %s", err, bytes.TrimSpace(out))

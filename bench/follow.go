@@ -47,12 +47,14 @@ func (f *follower) next() (id, to string, err error) {
 	}
 }
 
-// ended waits until every sandbox is Terminated, and calls late with how late each is, in milliseconds. None may end before its time.
+// ended waits until every sandbox is Terminated, and calls late with how late each is, in
+// milliseconds. None may end before its time.
 func (f *follower) ended(expiries map[string]time.Time, late func(float64) error) error {
 	for len(expiries) > 0 {
 		id, to, err := f.next()
 		if err != nil {
-			return fmt.Errorf("%w: the end of %d sandboxes was not reported: %w", errLost, len(expiries), err)
+			return fmt.Errorf("%w: the end of %d sandboxes was not reported: %w", errLost,
+				len(expiries), err)
 		}
 		due, lives := expiries[id]
 		if !lives || to == "Running" { // the last of those that were made

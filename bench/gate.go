@@ -11,7 +11,8 @@ import (
 	"strings"
 )
 
-// baselines are the ratios that a change may not make worse: those that come out alike from run to run.
+// baselines are the ratios that a change may not make worse: those that come out alike from run to
+// run.
 type baselines struct {
 	// Runs is how often they were measured, on a quiet machine.
 	Runs int                 `json:"runs"`
@@ -21,15 +22,19 @@ type baselines struct {
 type baseline struct {
 	Ratio float64 `json:"ratio"` // median of the runs
 	Noise float64 `json:"noise"` // standard deviation of the runs, relative to the ratio
-	Worst float64 `json:"worst"` // what fails: the ratio and six times its noise, at least a quarter
+	// what fails: the ratio and six times its noise, at least a quarter
+	Worst float64 `json:"worst"`
 }
 
-// gateRows are the rows that may get a baseline: each takes seconds, and its floor does the same kind of work.
+// gateRows are the rows that may get a baseline: each takes seconds, and its floor does the same
+// kind of work.
 func gateRows() []string {
-	return []string{rowCommand, rowFirstByte, rowStop, rowCell, rowLines, rowUpload, rowSearch, rowCreate, rowDelete, rowPause, rowGet, rowList}
+	return []string{rowCommand, rowFirstByte, rowStop, rowCell, rowLines, rowUpload, rowSearch,
+		rowCreate, rowDelete, rowPause, rowGet, rowList}
 }
 
-// least is the allowance of a row however steady it is: another machine's ratios are a little different.
+// least is the allowance of a row however steady it is: another machine's ratios are a little
+// different.
 const (
 	leastAllowance = 0.25
 	deviations     = 6
@@ -78,7 +83,8 @@ func readBaselines(path string) (baselines, error) {
 	return read, nil
 }
 
-// gate compares the rows that were measured with their baselines. The error names each that is worse.
+// gate compares the rows that were measured with their baselines. The error names each that is
+// worse.
 func (r report) gate(against baselines) error {
 	var worse []error
 	measured := make(map[string]bool)
@@ -89,7 +95,9 @@ func (r report) gate(against baselines) error {
 		}
 		measured[row.Name] = true
 		if !base.holds(*row.Ratio, row.Better) {
-			worse = append(worse, fmt.Errorf("%s: ratio %s; its baseline is %s and fails beyond %s", row.Name, number(*row.Ratio), number(base.Ratio), number(base.Worst)))
+			worse = append(worse,
+				fmt.Errorf("%s: ratio %s; its baseline is %s and fails beyond %s", row.Name,
+					number(*row.Ratio), number(base.Ratio), number(base.Worst)))
 		}
 	}
 	for name := range against.Rows {

@@ -31,7 +31,8 @@ func TestBaseline(t *testing.T) {
 
 // TestGate: a row that has become worse fails it, and so does one that was not measured.
 func TestGate(t *testing.T) {
-	against := baselines{Rows: map[string]baseline{rowCommand: newBaseline([]float64{1.4, 1.4}, lower), rowCell: newBaseline([]float64{1.2, 1.2}, lower)}}
+	against := baselines{Rows: map[string]baseline{rowCommand: newBaseline([]float64{1.4, 1.4},
+		lower), rowCell: newBaseline([]float64{1.2, 1.2}, lower)}}
 	run := func(command float64, rows ...string) error {
 		b := &bench{results: map[string]pair{}}
 		for _, name := range rows {
@@ -42,10 +43,14 @@ func TestGate(t *testing.T) {
 	if err := run(1.3, rowCommand, rowCell); err != nil {
 		t.Errorf("as good as before: %v", err)
 	}
-	if err := run(1.6, rowCommand, rowCell); err == nil || !strings.Contains(err.Error(), "cell: ratio 1.6; its baseline is 1.2 and fails beyond 1.5") || strings.Contains(err.Error(), "command") {
+	if err := run(1.6, rowCommand, rowCell); err == nil ||
+		!strings.Contains(err.Error(),
+			"cell: ratio 1.6; its baseline is 1.2 and fails beyond 1.5") ||
+		strings.Contains(err.Error(), "command") {
 		t.Errorf("a worse cell: %v", err)
 	}
-	if err := run(1.3, rowCommand); err == nil || !strings.Contains(err.Error(), "cell: not measured") {
+	if err := run(1.3, rowCommand); err == nil ||
+		!strings.Contains(err.Error(), "cell: not measured") {
 		t.Errorf("no cell: %v", err)
 	}
 }

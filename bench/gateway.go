@@ -14,13 +14,15 @@ import (
 )
 
 const (
-	gatewayBox      = "bench"
-	gatewayToken    = "the-token-of-the-bench"
-	gatewayRequests = 1500 // short rounds, and many of them, because the speed of the machine changes from second to second
+	gatewayBox   = "bench"
+	gatewayToken = "the-token-of-the-bench"
+	// short rounds, and many of them, because the speed of the machine changes from second to
+	// second
+	gatewayRequests = 1500
 	gatewayDownload = 1 << 30
 )
 
-// way leads to the floor server through somebody else.
+// way leads to the floor server through another proxy.
 type way struct {
 	*process
 	base    string // the URL before the path
@@ -44,7 +46,9 @@ func (b *bench) ways(ctx context.Context, behind *process) (ours, floor *way, er
 	}
 	port := behind.url[strings.LastIndexByte(behind.url, ':')+1:]
 	routes := filepath.Join(dir, "routes.toml")
-	if err := os.WriteFile(routes, fmt.Appendf(nil, "[[routes]]\nsandbox = %q\nhost = \"127.0.0.1\"\ntoken = %q\n", gatewayBox, gatewayToken), 0o600); err != nil {
+	if err := os.WriteFile(routes,
+		fmt.Appendf(nil, "[[routes]]\nsandbox = %q\nhost = \"127.0.0.1\"\ntoken = %q\n", gatewayBox,
+			gatewayToken), 0o600); err != nil {
 		return nil, nil, err
 	}
 	prefix, headers := "/"+gatewayBox+"/"+port, http.Header{"X-Execd-Access-Token": {gatewayToken}}
@@ -52,7 +56,8 @@ func (b *bench) ways(ctx context.Context, behind *process) (ours, floor *way, er
 	if err != nil {
 		return nil, nil, err
 	}
-	command := exec.Command(filepath.Join(b.bin, "sandbox-ingress"), "--mode", "uri", "--routes", routes, "--listen", address, "--admin", admin)
+	command := exec.Command(filepath.Join(b.bin, "sandbox-ingress"), "--mode", "uri", "--routes",
+		routes, "--listen", address, "--admin", admin)
 	gateway, err := start(ctx, dir, admin, "/healthz", command)
 	if err != nil {
 		return nil, nil, err
@@ -66,7 +71,8 @@ func (b *bench) ways(ctx context.Context, behind *process) (ours, floor *way, er
 	for _, p := range []*process{gateway, forward} {
 		p.client.Transport.(*http.Transport).MaxIdleConnsPerHost = clients
 	}
-	return &way{gateway, gateway.url + prefix, headers}, &way{forward, forward.url, http.Header{}}, nil
+	return &way{gateway, gateway.url + prefix, headers}, &way{forward, forward.url, http.Header{}},
+		nil
 }
 
 func twoAddresses() (first, second string, err error) {
@@ -87,7 +93,8 @@ func (b *bench) measureGateway(ctx context.Context) error {
 		return err
 	}
 	defer behind.stop()
-	if err := behind.prebuild(ctx, []byte(`{"status":"a small answer, as most of them are"}`)); err != nil {
+	if err := behind.prebuild(ctx,
+		[]byte(`{"status":"a small answer, as most of them are"}`)); err != nil {
 		return err
 	}
 	ours, floor, err := b.ways(ctx, behind)
@@ -118,7 +125,8 @@ func (b *bench) measureGateway(ctx context.Context) error {
 		}
 		var took, floorTook requests
 		err := b.inTurns(ctx, name, b.rounds(31, 5), sides{
-			ours: side(ours, &took), floor: side(floor, &floorTook), oursRequests: &took, floorRequests: &floorTook,
+			ours: side(ours, &took), floor: side(floor, &floorTook), oursRequests: &took,
+			floorRequests: &floorTook,
 		})
 		if err != nil {
 			return err
@@ -130,7 +138,8 @@ func (b *bench) measureGateway(ctx context.Context) error {
 	return b.measureGatewayDownload(ctx, ours, floor)
 }
 
-// measureGatewayDownload downloads the same bytes both ways, compares each of them, and looks at the memory meanwhile.
+// measureGatewayDownload downloads the same bytes both ways, compares each of them, and reads
+// the memory meanwhile.
 func (b *bench) measureGatewayDownload(ctx context.Context, ours, floor *way) error {
 	dir, err := b.folder("gateway-download")
 	if err != nil {
@@ -157,7 +166,8 @@ func (b *bench) measureGatewayDownload(ctx context.Context, ours, floor *way) er
 				return speed(c.size, began), err
 			}
 		}
-		if err := b.inTurns(ctx, rowGatewayDownload, b.rounds(7, 3), sides{ours: side(ours), floor: side(floor)}); err != nil {
+		if err := b.inTurns(ctx, rowGatewayDownload, b.rounds(7, 3),
+			sides{ours: side(ours), floor: side(floor)}); err != nil {
 			return err
 		}
 	}
@@ -171,7 +181,8 @@ func (b *bench) measureGatewayDownload(ctx context.Context, ours, floor *way) er
 			return w.highest(done)
 		}
 	}
-	return b.inTurns(ctx, rowGatewayMemory, b.rounds(3, 1), sides{ours: side(ours), floor: side(floor)})
+	return b.inTurns(ctx, rowGatewayMemory, b.rounds(3, 1),
+		sides{ours: side(ours), floor: side(floor)})
 }
 
 // highest is the largest resident memory of the process until done brings something.

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// remembered is what is kept of a run when the next one takes its place.
-type remembered struct {
+// summary is what is kept of a run when the next one replaces it.
+type summary struct {
 	Date   time.Time         `json:"date"`
 	Commit string            `json:"commit"`
 	Rows   map[string]figure `json:"rows"`
@@ -22,8 +22,8 @@ type figure struct {
 	Floor string  `json:"floor"`
 }
 
-func (r report) remembered() remembered {
-	kept := remembered{Date: r.Date, Commit: r.Commit, Rows: make(map[string]figure)}
+func (r report) summary() summary {
+	kept := summary{Date: r.Date, Commit: r.Commit, Rows: make(map[string]figure)}
 	for _, row := range r.Rows {
 		if row.Ratio != nil {
 			kept.Rows[row.Name] = figure{*row.Ratio, row.Floor}
@@ -33,7 +33,7 @@ func (r report) remembered() remembered {
 }
 
 // readHistory returns the earlier runs, oldest first; none where there is no file.
-func readHistory(path string) ([]remembered, error) {
+func readHistory(path string) ([]summary, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -41,7 +41,7 @@ func readHistory(path string) ([]remembered, error) {
 	if err != nil {
 		return nil, err
 	}
-	var runs []remembered
+	var runs []summary
 	if err := json.Unmarshal(text, &runs); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -49,7 +49,7 @@ func readHistory(path string) ([]remembered, error) {
 }
 
 // earlier are the comparable ratios of a row, oldest first.
-func (r rowResults) earlier(runs []remembered) []float64 {
+func (r rowResults) earlier(runs []summary) []float64 {
 	var ratios []float64
 	for _, run := range runs {
 		if then, measured := run.Rows[r.Name]; measured && then.Floor == r.Floor {

@@ -16,7 +16,7 @@ import (
 	"sandbox.internal/runtime/kernel"
 )
 
-// startKernel starts the floor of cells: this program again, which speaks to a Python kernel without anything in between.
+// startKernel starts the floor of cells: this program again, which uses a Python kernel directly.
 func (b *bench) startKernel(dir string) (worker, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -31,9 +31,13 @@ const forever = "print('x', flush=True)\nwhile True: pass"
 
 // workAsKernel does the jobs cell, interrupt and fresh.
 func workAsKernel(ctx context.Context, dir string, in io.Reader, out io.Writer) error {
-	host := jupyter.NewDirect(jupyter.DirectOptions{Env: os.Environ(), TempDir: dir, Logger: zerolog.Nop()})
+	host := jupyter.NewDirect(jupyter.DirectOptions{Env: os.Environ(), TempDir: dir,
+		Logger: zerolog.Nop()})
 	defer host.Close()
-	launch := func() (kernel.Kernel, error) { return host.Start(ctx, "python3", kernel.StartOptions{Dir: dir}) }
+	launch := func() (kernel.Kernel,
+		error) {
+		return host.Start(ctx, "python3", kernel.StartOptions{Dir: dir})
+	}
 	bare, err := launch()
 	if err != nil {
 		return fmt.Errorf("a Python kernel (scripts/kernels.sh installs it): %w", err)
@@ -65,7 +69,8 @@ func workAsKernel(ctx context.Context, dir string, in io.Reader, out io.Writer) 
 		// From the interrupt of a cell that runs until the next one has ended.
 		"interrupt": func([]string) ([]float64, error) {
 			running, ended := make(chan struct{}), make(chan error, 1)
-			begun := sync.OnceFunc(func() { close(running) }) // a kernel may send one line in two pieces
+			// a kernel may send one line in two pieces
+			begun := sync.OnceFunc(func() { close(running) })
 			go func() {
 				_, err := bare.Execute(ctx, forever, func(o kernel.Output) {
 					if o.Type == kernel.OutputStdout && o.Text != "\n" {
@@ -77,7 +82,8 @@ func workAsKernel(ctx context.Context, dir string, in io.Reader, out io.Writer) 
 			select {
 			case <-running:
 			case err := <-ended:
-				return nil, fmt.Errorf("the cell that runs until it is interrupted has ended: %w", err)
+				return nil, fmt.Errorf("the cell that runs until it is interrupted has ended: %w",
+					err)
 			}
 			began := time.Now()
 			if err := bare.Interrupt(ctx); err != nil {

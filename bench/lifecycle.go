@@ -17,14 +17,16 @@ func (b *bench) measureLifecycle(ctx context.Context) error {
 	rows := []struct {
 		name    string
 		measure func(context.Context, *service, *engine) error
-	}{{rowPause, b.measurePause}, {rowFirstExpiry, b.measureFirstExpiry}, {rowGetBusy, b.measureBusyReads}}
+	}{{rowPause, b.measurePause}, {rowFirstExpiry, b.measureFirstExpiry},
+		{rowGetBusy, b.measureBusyReads}}
 	return b.withService(ctx, "", func(s *service, engine *engine) error {
 		if b.wants(rowCreate) || b.wants(rowAccept) || b.wants(rowDelete) {
 			var r creation
 			if err := b.measureCreate(ctx, s, engine, &r); err != nil {
 				return err
 			}
-			b.results[rowCreate], b.results[rowAccept], b.results[rowDelete] = r.create, r.accept, r.remove
+			b.results[rowCreate], b.results[rowAccept], b.results[rowDelete] = r.create, r.accept,
+				r.remove
 		}
 		for _, row := range rows {
 			if !b.wants(row.name) {
@@ -40,16 +42,19 @@ func (b *bench) measureLifecycle(ctx context.Context) error {
 
 // measureConfinedCreate measures sandboxes that have an egress sidecar.
 func (b *bench) measureConfinedCreate(ctx context.Context) error {
-	return b.withService(ctx, fmt.Sprintf("\n[egress]\nimage = %q\n", egressImage), func(s *service, engine *engine) error {
-		var r creation
-		err := b.measureCreate(ctx, s, engine, &r)
-		b.results[rowCreateEgress] = r.create
-		return err
-	})
+	return b.withService(ctx, fmt.Sprintf("\n[egress]\nimage = %q\n", egressImage),
+		func(s *service, engine *engine) error {
+			var r creation
+			err := b.measureCreate(ctx, s, engine, &r)
+			b.results[rowCreateEgress] = r.create
+			return err
+		})
 }
 
-// withService starts an engine's client and a service with a piece of configuration of its own, and removes what they leave.
-func (b *bench) withService(ctx context.Context, config string, do func(*service, *engine) error) (err error) {
+// withService starts an engine's client and a service with a piece of configuration of its own, and
+// removes what they leave.
+func (b *bench) withService(ctx context.Context, config string,
+	do func(*service, *engine) error) (err error) {
 	engine, err := openEngine(ctx)
 	if err != nil {
 		return err
@@ -68,8 +73,9 @@ func (b *bench) withService(ctx context.Context, config string, do func(*service
 // creation is what the life of one sandbox after the other shows.
 type creation struct{ create, accept, remove pair }
 
-// measureCreate measures sandboxes from nothing to the first output, how soon the service answers that it will make them, which it does
-// when the record is safe, and how long it takes until nothing is left of them.
+// measureCreate measures sandboxes from nothing to the first output, how soon the service answers
+// that it will make them, which it does when the record is safe, and how long it takes until
+// nothing is left of them.
 func (b *bench) measureCreate(ctx context.Context, s *service, engine *engine, r *creation) error {
 	floor, err := b.startWorker(ctx)
 	if err != nil {
@@ -123,7 +129,8 @@ func (s *service) lifeOfOne(ctx context.Context, round *creation) error {
 	return nil
 }
 
-func (e *engine) lifeOfOne(ctx context.Context, record func(context.Context) (float64, error), round *creation) error {
+func (e *engine) lifeOfOne(ctx context.Context, record func(context.Context) (float64, error),
+	round *creation) error {
 	recorded, err := record(ctx)
 	if err != nil {
 		return err
@@ -188,14 +195,16 @@ func (b *bench) measureReads(ctx context.Context, s *service, id string) error {
 	}
 	defer floor.stop()
 	paths := map[string]string{
-		rowGet:  "/v1/sandboxes/" + id,
-		rowList: "/v1/sandboxes?state=Pending&pageSize=20&metadata=" + url.QueryEscape("made-by=bench"),
+		rowGet: "/v1/sandboxes/" + id,
+		rowList: "/v1/sandboxes?state=Pending&pageSize=20&metadata=" +
+			url.QueryEscape("made-by=bench"),
 	}
 	for _, name := range []string{rowGet, rowList} {
 		if !b.wants(name) {
 			continue
 		}
-		ours := getter{client: s.client, url: s.url + paths[name], header: http.Header{keyHeader: {key}}}
+		ours := getter{client: s.client, url: s.url + paths[name],
+			header: http.Header{keyHeader: {key}}}
 		answer, err := ours.settled(ctx)
 		if err != nil {
 			return err
@@ -206,8 +215,14 @@ func (b *bench) measureReads(ctx context.Context, s *service, id string) error {
 		theirs := getter{client: floor.client, url: floor.url + "/prebuilt"}
 		var took, floorTook requests
 		err = b.inTurns(ctx, name, b.rounds(15, 3), sides{
-			ours:         func(ctx context.Context) (float64, error) { return ours.rate(ctx, len(answer), &took) },
-			floor:        func(ctx context.Context) (float64, error) { return theirs.rate(ctx, len(answer), &floorTook) },
+			ours: func(ctx context.Context) (float64,
+				error) {
+				return ours.rate(ctx, len(answer), &took)
+			},
+			floor: func(ctx context.Context) (float64,
+				error) {
+				return theirs.rate(ctx, len(answer), &floorTook)
+			},
 			oursRequests: &took, floorRequests: &floorTook,
 		})
 		if err != nil {
@@ -238,13 +253,16 @@ func (g getter) get(ctx context.Context) ([]byte, error) {
 	return io.ReadAll(response.Body)
 }
 
-// settled returns the answer once each sandbox in it says how far the engine has come with its image, which is what it goes on saying.
+// settled returns the answer once each sandbox in it says how far the engine has come with its
+// image, which is what it goes on saying.
 func (g getter) settled(ctx context.Context) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	for {
 		answer, err := g.get(ctx)
-		if err != nil || bytes.Count(answer, []byte(`"pulling `)) == bytes.Count(answer, []byte(`"state":"Pending"`)) {
+		if err != nil ||
+			bytes.Count(answer, []byte(`"pulling `)) == bytes.Count(answer,
+				[]byte(`"state":"Pending"`)) {
 			return answer, err
 		}
 		if err := pause(ctx, 50*time.Millisecond); err != nil {
@@ -267,7 +285,7 @@ func (g getter) rate(ctx context.Context, size int, each *requests) (float64, er
 	return perRound / time.Since(began).Seconds(), nil
 }
 
-// sized wants an answer of the given size.
+// sized expects an answer of the given size.
 func (g getter) sized(ctx context.Context, size int) error {
 	answer, err := g.get(ctx)
 	if err == nil && len(answer) != size {

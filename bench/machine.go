@@ -22,10 +22,12 @@ type machine struct {
 func thisMachine() machine {
 	var name unix.Utsname
 	unix.Uname(&name) // fails only for a bad pointer
-	return machine{CPUs: runtime.NumCPU(), Arch: runtime.GOARCH, Kernel: unix.ByteSliceToString(name.Release[:]), Go: runtime.Version()}
+	return machine{CPUs: runtime.NumCPU(), Arch: runtime.GOARCH,
+		Kernel: unix.ByteSliceToString(name.Release[:]), Go: runtime.Version()}
 }
 
-// commit is the repository's commit, with "+changes" when files differ from it; "unknown" without git.
+// commit is the repository's commit, with "+changes" when files differ from it; "unknown" without
+// git.
 func commit() string {
 	head, err := exec.Command("git", "rev-parse", "--short=12", "HEAD").Output()
 	if err != nil {
@@ -33,7 +35,8 @@ func commit() string {
 	}
 	name := strings.TrimSpace(string(head))
 	// What a run itself writes is no change.
-	if changed, err := exec.Command("git", "status", "--porcelain", "--untracked-files=no", "--", ":!docs/benchmarks").Output(); err != nil || len(changed) > 0 {
+	if changed, err := exec.Command("git", "status", "--porcelain", "--untracked-files=no", "--",
+		":!docs/benchmarks").Output(); err != nil || len(changed) > 0 {
 		name += "+changes"
 	}
 	return name
@@ -49,7 +52,8 @@ type load struct {
 
 // String is the load for readers.
 func (l load) String() string {
-	return fmt.Sprintf("processors %s%% busy before and %s%% after it", number(100*l.Before), number(100*l.After))
+	return fmt.Sprintf("processors %s%% busy before and %s%% after it", number(100*l.Before),
+		number(100*l.After))
 }
 
 // busyShare is the share of the processors that is busy during a second.
@@ -75,7 +79,8 @@ func ticks() (busy, all float64, err error) {
 		return 0, 0, err
 	}
 	var user, nice, system, idle, iowait, irq, softirq, steal float64
-	if _, err := fmt.Sscanf(string(text), "cpu %g %g %g %g %g %g %g %g", &user, &nice, &system, &idle, &iowait, &irq, &softirq, &steal); err != nil {
+	if _, err := fmt.Sscanf(string(text), "cpu %g %g %g %g %g %g %g %g", &user, &nice, &system,
+		&idle, &iowait, &irq, &softirq, &steal); err != nil {
 		return 0, 0, fmt.Errorf("/proc/stat: %w", err)
 	}
 	busy = user + nice + system + irq + softirq + steal

@@ -1,7 +1,7 @@
-// Command bench measures the programs in bin/ from outside, over HTTP, as their users would, and sets every figure
-// against a floor: the same work done by the least that could do it, on the same machine, in the same run, in turns.
-// An absolute figure says as much about the machine as about the program; a ratio to such a floor says how much of the
-// cost is ours.
+// Command bench measures the programs in bin/ from outside, over HTTP, as their users would, and
+// sets every figure against a floor: the same work done by the least that could do it, on the same
+// machine, in the same run, in turns. An absolute figure says as much about the machine as about
+// the program; a ratio to such a floor says how much of the cost is ours.
 //
 //	go run ./bench                    measure every row and write docs/benchmarks/
 //	go run ./bench --only command     measure only rows whose name begins with a word of the list; write nothing
@@ -11,8 +11,9 @@
 //
 //	go run ./bench --baseline 10      measure those rows ten times and write bench/baselines.json
 //
-// The exit code is 0 when every row could be measured, whether or not it met its target: this is a measurement, not a
-// test. It is 1 when a row could not be measured or data was lost, and when a row of the gate has become worse.
+// The exit code is 0 when every row could be measured, whether or not it met its target: this is a
+// measurement, not a test. It is 1 when a row could not be measured or data was lost, and when a
+// row of the gate has become worse.
 package main
 
 import (
@@ -45,13 +46,18 @@ func run(ctx context.Context, args []string) error {
 		return workAsKernel(ctx, args[1], os.Stdin, os.Stdout)
 	}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	only := flags.String("only", "", "comma-separated `names`; a row is measured when its name begins with one of them")
+	only := flags.String("only", "",
+		"comma-separated `names`; a row is measured when its name begins with one of them")
 	quick := flags.Bool("quick", false, "fewer rounds and less data, for a first look")
-	gated := flags.Bool("gate", false, "measure the rows that have a baseline, and fail when one has become worse")
-	record := flags.Int("baseline", 0, "measure the rows of the gate `times`, on a quiet machine, and write the baselines")
-	file := flags.String("baselines", filepath.Join("bench", "baselines.json"), "`file` of the baselines")
+	gated := flags.Bool("gate", false,
+		"measure the rows that have a baseline, and fail when one has become worse")
+	record := flags.Int("baseline", 0,
+		"measure the rows of the gate `times`, on a quiet machine, and write the baselines")
+	file := flags.String("baselines", filepath.Join("bench", "baselines.json"),
+		"`file` of the baselines")
 	bin := flags.String("bin", "bin", "`folder` of the programs to measure")
-	out := flags.String("out", "docs/benchmarks", "`folder` for what a full run writes; empty writes nothing. Partial and quick runs never write")
+	out := flags.String("out", "docs/benchmarks",
+		"`folder` for what a full run writes; empty writes nothing. Partial and quick runs never write")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

@@ -21,8 +21,9 @@ const (
 	clients = 16
 )
 
-// measureStored measures reading among many records, and how late many sandboxes end. They need no containers for that: their image
-// comes from a registry that never answers, so they are Pending, which ends by expiry like any other state.
+// measureStored measures reading among many records, and how late many sandboxes end. They need no
+// containers for that: their image comes from a registry that never answers, so they are Pending,
+// which ends by expiry like any other state.
 func (b *bench) measureStored(ctx context.Context) error {
 	registry := httptest.NewServer(http.HandlerFunc(endless))
 	defer registry.Close()
@@ -51,8 +52,9 @@ func (b *bench) measureStored(ctx context.Context) error {
 			ExpiresAt time.Time
 		}
 		err := s.call(ctx, http.MethodPost, "/v1/sandboxes", http.StatusAccepted, map[string]any{
-			"image": map[string]string{"uri": image}, "timeout": patience, "resourceLimits": map[string]string{"memory": "64Mi"},
-			"entrypoint": []string{"sleep", "600"}, "metadata": metadata,
+			"image": map[string]string{"uri": image}, "timeout": patience,
+			"resourceLimits": map[string]string{"memory": "64Mi"},
+			"entrypoint":     []string{"sleep", "600"}, "metadata": metadata,
 		}, &created)
 		mutex.Lock()
 		defer mutex.Unlock()

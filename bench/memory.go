@@ -55,7 +55,8 @@ func (b *bench) measureMemory(ctx context.Context, name string, rounds int, l bu
 // settled is how long after a burst the memory of execd is to be small again.
 const settled = 10 * time.Second
 
-// measureAfterBurst opens a thousand streams, ends them and uploads a file, and reads the memory some time later.
+// measureAfterBurst opens a thousand streams, ends them and uploads a file, and reads the memory
+// some time later.
 func (b *bench) measureAfterBurst(ctx context.Context) error {
 	dir, err := b.folder("burst")
 	if err != nil {
@@ -160,8 +161,9 @@ func (b *bench) measureAfterUpload(ctx context.Context) error {
 	})
 }
 
-// measureOpenStreams opens a thousand streams. On our side each belongs to a command of its own that is running, which
-// costs the daemon a process to watch, two pipes and a log beside the connection.
+// measureOpenStreams opens a thousand streams. On our side each belongs to a command of its own
+// that is running, which costs the daemon a process to watch, two pipes and a log beside the
+// connection.
 func (b *bench) measureOpenStreams(ctx context.Context) error {
 	return b.measureMemory(ctx, rowStreams, b.rounds(2, 1), burden{
 		ours: func(ctx context.Context, daemon execd) (func(), error) {
@@ -174,7 +176,10 @@ func (b *bench) measureOpenStreams(ctx context.Context) error {
 				return s.response, err
 			})
 		},
-		floor: func(ctx context.Context, floor *process) (func(), error) { return openAll(ctx, floor.stream) },
+		floor: func(ctx context.Context, floor *process) (func(),
+			error) {
+			return openAll(ctx, floor.stream)
+		},
 	})
 }
 
@@ -187,7 +192,8 @@ func (p *process) stream(ctx context.Context) (*http.Response, error) {
 	return send(p.client, request, http.StatusOK)
 }
 
-func openAll(ctx context.Context, open func(context.Context) (*http.Response, error)) (closeAll func(), err error) {
+func openAll(ctx context.Context,
+	open func(context.Context) (*http.Response, error)) (closeAll func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	for range openStreams {
 		if _, err := open(ctx); err != nil {

@@ -13,7 +13,8 @@ import (
 
 // neighbour is what sandboxes of the bench reach: servers on the engine's bridge.
 type neighbour struct {
-	dns   netip.AddrPort // answers every name below bench.: n1.bench. has the address 10.99.0.1, and so on
+	// answers every name below bench.: n1.bench. has the address 10.99.0.1, and so on
+	dns   netip.AddrPort
 	echo  netip.AddrPort // TCP: sends back what it gets
 	sink  netip.AddrPort // TCP: reads to the end, and sends one byte then
 	close func()
@@ -38,7 +39,8 @@ func newNeighbour(on netip.Addr) (*neighbour, error) {
 	for _, s := range []struct {
 		at    *netip.AddrPort
 		serve func(net.Conn)
-	}{{&n.echo, func(c net.Conn) { io.Copy(c, c) }}, {&n.sink, drainAll}} { // clients that leave end it
+	}{{&n.echo, func(c net.Conn) { io.Copy(c, c) }}, {&n.sink, drainAll}} {
+		// clients that leave end it
 		listener, err := net.Listen("tcp4", netip.AddrPortFrom(on, 0).String())
 		if err != nil {
 			n.close()
@@ -85,11 +87,13 @@ func answer(w dns.ResponseWriter, query *dns.Msg) {
 	reply := new(dns.Msg).SetReply(query)
 	name := query.Question[0].Name
 	var number uint32
-	for _, digit := range strings.TrimSuffix(strings.TrimPrefix(strings.ToLower(name), "n"), ".bench.") {
+	for _, digit := range strings.TrimSuffix(strings.TrimPrefix(strings.ToLower(name), "n"),
+		".bench.") {
 		number = number*10 + uint32(digit-'0')
 	}
 	if query.Question[0].Qtype == dns.TypeA {
-		reply.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: addressOf(number)}}
+		reply.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA,
+			Class: dns.ClassINET, Ttl: 60}, A: addressOf(number)}}
 	}
-	w.WriteMsg(reply) // whoever asked notices when it is missing
+	w.WriteMsg(reply) // the client notices when it is missing
 }

@@ -30,8 +30,9 @@ const (
 	pods         = "/api/v1/namespaces/default/pods"
 )
 
-// measurePool measures how soon a batch has its pods from a warm Pool, on nodes that are played: what the controller and the API server
-// need for it, without the nodes that would do the same for both sides.
+// measurePool measures how soon a batch has its pods from a warm Pool, on nodes that are played:
+// what the controller and the API server need for it, without the nodes that would do the same for
+// both sides.
 func (b *bench) measurePool(ctx context.Context) (err error) {
 	c, err := cluster.Start(ctx, cluster.Options{Mode: cluster.Fake, Nodes: poolNodes})
 	if err != nil {
@@ -50,16 +51,21 @@ func (b *bench) measurePool(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	controller, err := start(ctx, b.dir, health, "/readyz", exec.Command(filepath.Join(b.bin, "sandbox-controller"),
-		"--kubeconfig", c.Kubeconfig, "--health-probe-bind-address", health, "--metrics-bind-address", "0"))
+	controller, err := start(ctx, b.dir, health, "/readyz",
+		exec.Command(filepath.Join(b.bin, "sandbox-controller"),
+			"--kubeconfig", c.Kubeconfig, "--health-probe-bind-address", health,
+			"--metrics-bind-address", "0"))
 	if err != nil {
 		return err
 	}
 	defer controller.stop()
-	if err := k.create(ctx, ourResources+"pools", object{"apiVersion": "sandbox.internal/v1alpha1", "kind": "Pool", "metadata": object{"name": "warm"}, "spec": object{
-		"template":     object{"spec": idlePod()},
-		"capacitySpec": object{"bufferMin": 0, "bufferMax": poolSize, "poolMin": poolSize, "poolMax": poolSize},
-	}}); err != nil {
+	if err := k.create(ctx, ourResources+"pools",
+		object{"apiVersion": "sandbox.internal/v1alpha1", "kind": "Pool",
+			"metadata": object{"name": "warm"}, "spec": object{
+				"template": object{"spec": idlePod()},
+				"capacitySpec": object{"bufferMin": 0, "bufferMax": poolSize, "poolMin": poolSize,
+					"poolMax": poolSize},
+			}}); err != nil {
 		return err
 	}
 	put, err := openEtcd(c)
@@ -91,10 +97,12 @@ func (b *bench) measurePool(ctx context.Context) (err error) {
 	return err
 }
 
-// fromPool measures how long a batch of the pool's size takes until it is Running, counts what is written to the API server for it, and
-// waits until the pool is full again.
-func (k *kubernetes) fromPool(ctx context.Context, name string) (took float64, writes int, err error) {
-	err = k.until(ctx, ourResources+"pools", "warm", func(o state) bool { return o.Status.Available == poolSize })
+// fromPool measures how long a batch of the pool's size takes until it is Running, counts what is
+// written to the API server for it, and waits until the pool is full again.
+func (k *kubernetes) fromPool(ctx context.Context,
+	name string) (took float64, writes int, err error) {
+	err = k.until(ctx, ourResources+"pools", "warm",
+		func(o state) bool { return o.Status.Available == poolSize })
 	if err != nil {
 		return 0, 0, err
 	}
@@ -103,12 +111,15 @@ func (k *kubernetes) fromPool(ctx context.Context, name string) (took float64, w
 		return 0, 0, err
 	}
 	began := time.Now()
-	err = k.create(ctx, ourResources+"batchsandboxes", object{"apiVersion": "sandbox.internal/v1alpha1", "kind": "BatchSandbox", "metadata": object{"name": name},
-		"spec": object{"replicas": poolSize, "poolRef": "warm"}})
+	err = k.create(ctx, ourResources+"batchsandboxes",
+		object{"apiVersion": "sandbox.internal/v1alpha1", "kind": "BatchSandbox",
+			"metadata": object{"name": name},
+			"spec":     object{"replicas": poolSize, "poolRef": "warm"}})
 	if err != nil {
 		return 0, 0, err
 	}
-	err = k.until(ctx, ourResources+"batchsandboxes", name, func(o state) bool { return o.Status.Phase == "Running" && o.Status.Ready == poolSize })
+	err = k.until(ctx, ourResources+"batchsandboxes", name,
+		func(o state) bool { return o.Status.Phase == "Running" && o.Status.Ready == poolSize })
 	if err != nil {
 		return 0, 0, err
 	}
@@ -117,29 +128,39 @@ func (k *kubernetes) fromPool(ctx context.Context, name string) (took float64, w
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := k.call(ctx, http.MethodDelete, ourResources+"batchsandboxes/"+name, nil, nil); err != nil {
+	if err := k.call(ctx, http.MethodDelete, ourResources+"batchsandboxes/"+name, nil,
+		nil); err != nil {
 		return 0, 0, err
 	}
-	return took, after - before, k.until(ctx, ourResources+"pools", "warm", func(o state) bool { return o.Status.Allocated == 0 && o.Status.Available == poolSize })
+	return took, after - before,
+		k.until(ctx, ourResources+"pools", "warm",
+			func(o state) bool { return o.Status.Allocated == 0 && o.Status.Available == poolSize })
 }
 
-// scaled measures how long a Deployment takes to scale from nothing to the pool's size, and waits until it is gone.
+// scaled measures how long a Deployment takes to scale from nothing to the pool's size, and waits
+// until it is gone.
 func (k *kubernetes) scaled(ctx context.Context, name string) (float64, error) {
 	labels := object{"app": name}
-	err := k.create(ctx, deployments, object{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object{"name": name}, "spec": object{
-		"replicas": 0, "selector": object{"matchLabels": labels}, "template": object{"metadata": object{"labels": labels}, "spec": idlePod()},
-	}})
+	err := k.create(ctx, deployments,
+		object{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": object{"name": name},
+			"spec": object{
+				"replicas": 0, "selector": object{"matchLabels": labels},
+				"template": object{"metadata": object{"labels": labels}, "spec": idlePod()},
+			}})
 	if err != nil {
 		return 0, err
 	}
-	if err := k.until(ctx, deployments, name, func(o state) bool { return o.Status.ObservedGeneration == o.Metadata.Generation }); err != nil {
+	if err := k.until(ctx, deployments, name,
+		func(o state) bool { return o.Status.ObservedGeneration == o.Metadata.Generation }); err != nil {
 		return 0, err
 	}
 	began := time.Now()
-	if err := k.call(ctx, http.MethodPatch, deployments+"/"+name, object{"spec": object{"replicas": poolSize}}, nil); err != nil {
+	if err := k.call(ctx, http.MethodPatch, deployments+"/"+name,
+		object{"spec": object{"replicas": poolSize}}, nil); err != nil {
 		return 0, err
 	}
-	if err := k.until(ctx, deployments, name, func(o state) bool { return o.Status.ReadyReplicas == poolSize }); err != nil {
+	if err := k.until(ctx, deployments, name,
+		func(o state) bool { return o.Status.ReadyReplicas == poolSize }); err != nil {
 		return 0, err
 	}
 	took := elapsed(began)
@@ -158,7 +179,8 @@ func (k *kubernetes) gone(ctx context.Context, label string) error {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("after %s there are %d pods with %s", poolWait, len(found.Items), label)
+			return fmt.Errorf("after %s there are %d pods with %s", poolWait, len(found.Items),
+				label)
 		}
 		if err := pause(ctx, 50*time.Millisecond); err != nil {
 			return err
@@ -170,7 +192,9 @@ func (k *kubernetes) gone(ctx context.Context, label string) error {
 type object = map[string]any
 
 func idlePod() object {
-	return object{"terminationGracePeriodSeconds": 0, "containers": []object{{"name": "main", "image": baseImage, "command": []string{"sleep", "inf"}}}}
+	return object{"terminationGracePeriodSeconds": 0,
+		"containers": []object{{"name": "main", "image": baseImage,
+			"command": []string{"sleep", "inf"}}}}
 }
 
 // state is what the bench reads of a resource.
@@ -191,7 +215,8 @@ type kubernetes struct {
 
 // openKubernetes reads from the cluster's configuration how an administrator reaches it.
 func openKubernetes(ctx context.Context, c *cluster.Cluster) (*kubernetes, error) {
-	said, err := c.Command(ctx, "kubectl", "--kubeconfig", c.Kubeconfig, "config", "view", "--raw", "--output", "json").Output()
+	said, err := c.Command(ctx, "kubectl", "--kubeconfig", c.Kubeconfig, "config", "view", "--raw",
+		"--output", "json").Output()
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +251,8 @@ func openKubernetes(ctx context.Context, c *cluster.Cluster) (*kubernetes, error
 		return nil, err
 	}
 	return &kubernetes{config.Clusters[0].Cluster.Server, &http.Client{Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{user}}, ForceAttemptHTTP2: true,
+		TLSClientConfig:   &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{user}},
+		ForceAttemptHTTP2: true,
 	}}}, nil
 }
 
@@ -247,7 +273,8 @@ func (k *kubernetes) call(ctx context.Context, method, path string, in, out any)
 	return json.NewDecoder(response.Body).Decode(out)
 }
 
-func (k *kubernetes) send(ctx context.Context, method, path string, in any) (*http.Response, error) {
+func (k *kubernetes) send(ctx context.Context, method, path string,
+	in any) (*http.Response, error) {
 	var body io.Reader
 	if in != nil {
 		encoded, err := json.Marshal(in)
@@ -271,16 +298,19 @@ func (k *kubernetes) send(ctx context.Context, method, path string, in any) (*ht
 	if response.StatusCode >= http.StatusBadRequest {
 		defer response.Body.Close()
 		said, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
-		return nil, fmt.Errorf("%s %s: %s: %s", method, path, response.Status, strings.TrimSpace(string(said)))
+		return nil, fmt.Errorf("%s %s: %s: %s", method, path, response.Status,
+			strings.TrimSpace(string(said)))
 	}
 	return response, nil
 }
 
 // until watches a resource until the condition holds.
-func (k *kubernetes) until(ctx context.Context, path, name string, condition func(state) bool) error {
+func (k *kubernetes) until(ctx context.Context, path, name string,
+	condition func(state) bool) error {
 	ctx, cancel := context.WithTimeout(ctx, poolWait)
 	defer cancel()
-	response, err := k.send(ctx, http.MethodGet, path+"?watch=true&fieldSelector=metadata.name="+name, nil)
+	response, err := k.send(ctx, http.MethodGet,
+		path+"?watch=true&fieldSelector=metadata.name="+name, nil)
 	if err != nil {
 		return err
 	}

@@ -28,8 +28,8 @@ type process struct {
 	took    time.Duration // from its exec until the health path answered
 }
 
-// start starts a server and returns once GET of the health path answers 200. What the server prints goes to a file in
-// dir, as it would in production, and into the error when it does not come up.
+// start starts a server and returns once GET of the health path answers 200. What the server prints
+// goes to a file in dir, as it would in production, and into the error when it does not come up.
 func start(ctx context.Context, dir, address, health string, command *exec.Cmd) (*process, error) {
 	output, err := os.CreateTemp(dir, "output-*")
 	if err != nil {
@@ -43,7 +43,8 @@ func start(ctx context.Context, dir, address, health string, command *exec.Cmd) 
 	}
 	p := &process{
 		command: command, output: output, exited: make(chan struct{}), url: "http://" + address,
-		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4, ReadBufferSize: 64 << 10, WriteBufferSize: 64 << 10, DisableCompression: true}},
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4,
+			ReadBufferSize: 64 << 10, WriteBufferSize: 64 << 10, DisableCompression: true}},
 	}
 	go func() {
 		command.Wait() // how it ended shows in its output
@@ -115,8 +116,8 @@ func residentOf(pid int) (float64, error) {
 	return 0, fmt.Errorf("process %d has no VmRSS", pid)
 }
 
-// freeAddress returns a loopback address that nobody listens on. Somebody else may take it before it is used; the
-// server then ends at once and says why.
+// freeAddress returns a loopback address that nothing listens on. Another process may take it
+// before it is used; the server then ends at once and says why.
 func freeAddress() (host string, port int, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

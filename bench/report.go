@@ -13,11 +13,12 @@ import (
 	"time"
 )
 
-// report is what a run found. It names no host and no path: what a reader needs to know of the machine is its size, its software and
-// what else it was doing.
+// report is what a run found. It names no host and no path: of the machine it has its size, its
+// software and what else it was doing.
 type report struct {
-	Date    time.Time    `json:"date"`
-	Commit  string       `json:"commit"`  // of the repository, with "+changes" where files differ from it
+	Date time.Time `json:"date"`
+	// of the repository, with "+changes" where files differ from it
+	Commit  string       `json:"commit"`
 	Seconds int          `json:"seconds"` // of the whole run
 	Machine machine      `json:"machine"`
 	Load    load         `json:"load"`
@@ -41,13 +42,15 @@ type rowResults struct {
 }
 
 type sideResults struct {
-	Median   float64 `json:"median"`
-	P99      float64 `json:"p99"`
-	P99Unit  string  `json:"p99_unit"` // "ms" where single requests were timed, else the row's
-	P99Of    int     `json:"p99_of"`   // how many figures it is of; of fewer than 100 it is the worst
+	Median  float64 `json:"median"`
+	P99     float64 `json:"p99"`
+	P99Unit string  `json:"p99_unit"` // "ms" where single requests were timed, else the row's
+	// how many figures it is of; of fewer than 100 it is the worst
+	P99Of    int     `json:"p99_of"`
 	Attempts int     `json:"attempts"`
 	Success  float64 `json:"success_rate"`
-	// Values are what the median is of, and Requests the single requests, in milliseconds. Of more than 1000 there are 1000 quantiles.
+	// Values are what the median is of, and Requests the single requests, in milliseconds. Of more
+	// than 1000 there are 1000 quantiles.
 	Values   []float64 `json:"values"`
 	Requests []float64 `json:"requests,omitempty"`
 }
@@ -61,7 +64,8 @@ type targetResult struct {
 	Of    measure `json:"of"`
 	Limit float64 `json:"limit"`
 	Met   bool    `json:"met"`
-	// Low and High are what 95% of resampled runs give for the value that is compared; InNoise is whether the limit lies between them.
+	// Low and High are what 95% of resampled runs give for the value that is compared; InNoise is
+	// whether the limit lies between them.
 	Low     *float64 `json:"low"`
 	High    *float64 `json:"high"`
 	InNoise bool     `json:"in_noise"`
@@ -72,7 +76,8 @@ const keptSamples = 1000
 
 func (b *bench) report(took time.Duration, during load) report {
 	r := report{
-		Date: time.Now().UTC().Truncate(time.Second), Commit: commit(), Seconds: int(took.Seconds()), Machine: thisMachine(), Load: during,
+		Date: time.Now().UTC().Truncate(time.Second), Commit: commit(),
+		Seconds: int(took.Seconds()), Machine: thisMachine(), Load: during,
 	}
 	for _, row := range rows() {
 		p := b.results[row.name]
@@ -82,12 +87,14 @@ func (b *bench) report(took time.Duration, during load) report {
 		low, high := p.interval(row.target, row.good)
 		result := rowResults{
 			Name: row.name, What: row.what, Floor: row.floor, Unit: row.unit, Better: row.good,
-			Ours:      side(p.ours, row),
-			FloorSide: side(p.floor, row),
-			Ratio:     finite(rounded(p.ratio(row.good))), Difference: rounded(p.difference(row.good)),
+			Ours:       side(p.ours, row),
+			FloorSide:  side(p.floor, row),
+			Ratio:      finite(rounded(p.ratio(row.good))),
+			Difference: rounded(p.difference(row.good)),
 			Target: targetResult{
 				Of: row.target.of, Limit: row.target.limit, Met: row.target.met(p, row.good),
-				Low: finite(rounded(low)), High: finite(rounded(high)), InNoise: low <= row.target.limit && row.target.limit <= high,
+				Low: finite(rounded(low)), High: finite(rounded(high)),
+				InNoise: low <= row.target.limit && row.target.limit <= high,
 			},
 			text: row.text(),
 		}
@@ -101,8 +108,10 @@ func (b *bench) report(took time.Duration, during load) report {
 
 func side(s sample, of row) sideResults {
 	result := sideResults{
-		Median: rounded(s.median()), P99: rounded(s.p99(of.good)), P99Unit: of.unit, P99Of: len(s.values),
-		Attempts: s.attempts, Success: rounded(s.success()), Values: kept(s.values), Requests: kept(s.requests),
+		Median: rounded(s.median()), P99: rounded(s.p99(of.good)), P99Unit: of.unit,
+		P99Of:    len(s.values),
+		Attempts: s.attempts, Success: rounded(s.success()), Values: kept(s.values),
+		Requests: kept(s.requests),
 	}
 	if len(s.requests) > 0 {
 		result.P99Unit, result.P99Of = milliseconds, len(s.requests)
@@ -139,13 +148,15 @@ func (r rowResults) cells() []string {
 		ratio = number(*r.Ratio) + "×"
 	}
 	return []string{
-		r.Name, r.Unit, number(r.Ours.Median), r.Ours.tail(r.Unit), number(r.FloorSide.Median), r.FloorSide.tail(r.Unit),
+		r.Name, r.Unit, number(r.Ours.Median), r.Ours.tail(r.Unit), number(r.FloorSide.Median),
+		r.FloorSide.tail(r.Unit),
 		ratio, fmt.Sprintf("%s%%", number(100*r.Ours.Success)), r.text, met,
 	}
 }
 
 func header() []string {
-	return []string{"row", "unit", "ours", "p99", "floor", "p99", "ratio", "success", "target", "met"}
+	return []string{"row", "unit", "ours", "p99", "floor", "p99", "ratio", "success", "target",
+		"met"}
 }
 
 // table is the report for a terminal.
@@ -163,9 +174,13 @@ func (r report) table() string {
 // markdown is the report for docs/.
 func (r report) markdown() string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "<!-- Written by `make bench`. Do not edit. -->\n\n# Latest run\n\n%s, commit %s, %d CPUs, %s, Linux %s, %s; %d s in all, %s. What the columns mean: [README](README.md).\n\n",
-		r.Date.Format("2006-01-02 15:04 MST"), r.Commit, r.Machine.CPUs, r.Machine.Arch, r.Machine.Kernel, r.Machine.Go, r.Seconds, r.Load)
-	fmt.Fprintf(&text, "![Each row's ratio to its floor, its target, and the ratios of earlier runs](%s)\n\n", pictureFile)
+	fmt.Fprintf(&text,
+		"<!-- Written by `make bench`. Do not edit. -->\n\n# Latest run\n\n%s, commit %s, %d CPUs, %s, Linux %s, %s; %d s in all, %s. What the columns mean: [README](README.md).\n\n",
+		r.Date.Format("2006-01-02 15:04 MST"), r.Commit, r.Machine.CPUs, r.Machine.Arch,
+		r.Machine.Kernel, r.Machine.Go, r.Seconds, r.Load)
+	fmt.Fprintf(&text,
+		"![Each row's ratio to its floor, its target, and the ratios of earlier runs](%s)\n\n",
+		pictureFile)
 	line := func(cells []string) { fmt.Fprintf(&text, "| %s |\n", strings.Join(cells, " | ")) }
 	line(header())
 	line(strings.Split(strings.Repeat("---,", len(header())-1)+"---", ","))
@@ -175,7 +190,8 @@ func (r report) markdown() string {
 	text.WriteString("\n")
 	for _, row := range r.Rows {
 		if row.Rival != nil {
-			fmt.Fprintf(&text, "Beside %s: %s takes %s %s (median of %d).\n\n", row.Name, row.Rival.What, number(row.Rival.Median), row.Unit, row.Rival.Attempts)
+			fmt.Fprintf(&text, "Beside %s: %s takes %s %s (median of %d).\n\n", row.Name,
+				row.Rival.What, number(row.Rival.Median), row.Unit, row.Rival.Attempts)
 		}
 	}
 	line([]string{"row", "what is measured", "its floor"})
@@ -194,13 +210,14 @@ const (
 	historyFile = "history.json"
 )
 
-// write puts the run into the folder: as JSON, as a page and as a picture, and adds its ratios to those of earlier runs.
+// write puts the run into the folder: as JSON, as a page and as a picture, and adds its ratios to
+// those of earlier runs.
 func (r report) write(folder string) error {
 	earlier, err := readHistory(filepath.Join(folder, historyFile))
 	if err != nil {
 		return err
 	}
-	history := append(earlier, r.remembered())
+	history := append(earlier, r.summary())
 	encodedHistory, historyErr := json.MarshalIndent(history, "", " ")
 	encoded, err := json.Marshal(r)
 	if err := errors.Join(err, historyErr); err != nil {

@@ -13,7 +13,8 @@ import (
 	"testing"
 )
 
-// TestReportWithAFloorOfNothing: a server that uses no processor time at all is a floor without a ratio.
+// TestReportWithAFloorOfNothing: a server that uses no processor time at all is a floor without a
+// ratio.
 func TestReportWithAFloorOfNothing(t *testing.T) {
 	var p pair
 	p.ours.add(0.02)
@@ -31,16 +32,19 @@ func TestReportWithAFloorOfNothing(t *testing.T) {
 	if err := json.Unmarshal(encoded, &read); err != nil {
 		t.Fatal(err)
 	}
-	if len(read.Rows) != 1 || read.Rows[0].Ratio != nil || read.Rows[0].Ours.Median != 0.02 || !read.Rows[0].Target.Met {
+	if len(read.Rows) != 1 || read.Rows[0].Ratio != nil || read.Rows[0].Ours.Median != 0.02 ||
+		!read.Rows[0].Target.Met {
 		t.Errorf("%s", encoded)
 	}
 	table, err := os.ReadFile(filepath.Join(folder, "latest.md"))
-	if err != nil || !strings.Contains(string(table), "| egress-cpu | % | 0.02 | 0.02 | 0 | 0 | - | 100% |") {
+	if err != nil ||
+		!strings.Contains(string(table), "| egress-cpu | % | 0.02 | 0.02 | 0 | 0 | - | 100% |") {
 		t.Errorf("%v:\n%s", err, table)
 	}
 }
 
-// TestReportOfRequests: the p99 is of single requests, whatever the unit of the row's rounds, and the file has the figures it is made of.
+// TestReportOfRequests: the p99 is of single requests, whatever the unit of the row's rounds, and
+// the file has the figures it is made of.
 func TestReportOfRequests(t *testing.T) {
 	p := pair{ours: sampleOf(0, 900, 1000), floor: sampleOf(0, 2000, 2000)}
 	for i := range 1999 {
@@ -51,7 +55,8 @@ func TestReportOfRequests(t *testing.T) {
 	if read.Ours.P99 != 1980 || read.Ours.P99Unit != milliseconds || read.Ours.P99Of != 1999 {
 		t.Errorf("p99 %v %s of %d", read.Ours.P99, read.Ours.P99Unit, read.Ours.P99Of)
 	}
-	if kept := read.Ours.Requests; len(kept) != keptSamples || kept[0] != 1 || kept[len(kept)-1] != 1999 {
+	if kept := read.Ours.Requests; len(kept) != keptSamples || kept[0] != 1 ||
+		kept[len(kept)-1] != 1999 {
 		t.Errorf("%d requests are kept, from %v to %v", len(kept), kept[0], kept[len(kept)-1])
 	}
 	if !slices.Equal(read.Ours.Values, []float64{900, 1000}) {
@@ -63,7 +68,8 @@ func TestReportOfRequests(t *testing.T) {
 func reported(t *testing.T, name string, p pair) report {
 	t.Helper()
 	folder := t.TempDir()
-	if err := (&bench{results: map[string]pair{name: p}}).report(0, load{}).write(folder); err != nil {
+	if err := (&bench{results: map[string]pair{name: p}}).report(0,
+		load{}).write(folder); err != nil {
 		t.Fatal(err)
 	}
 	encoded, err := os.ReadFile(filepath.Join(folder, latestFile))
@@ -104,7 +110,8 @@ func TestNoise(t *testing.T) {
 func TestHistory(t *testing.T) {
 	folder := t.TempDir()
 	for _, took := range []float64{2, 3, 4} {
-		b := &bench{results: map[string]pair{rowCommand: {ours: sampleOf(0, took), floor: sampleOf(0, 1)}}}
+		b := &bench{results: map[string]pair{rowCommand: {ours: sampleOf(0, took),
+			floor: sampleOf(0, 1)}}}
 		if err := b.report(0, load{}).write(folder); err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,8 @@ const (
 	searchEach    = 1000 // files in each of them
 )
 
-// measureSearch measures a search that finds every file of a large tree, which the kernel has in its memory.
+// measureSearch measures a search that finds every file of a large tree, which the kernel has in
+// its memory.
 func (b *bench) measureSearch(ctx context.Context) error {
 	p, daemon, err := b.startExecd(ctx)
 	if err != nil {
@@ -44,12 +45,14 @@ func (b *bench) measureSearch(ctx context.Context) error {
 			return err
 		}
 		for j := range searchEach {
-			if err := os.WriteFile(filepath.Join(folder, fmt.Sprint("file-", j, ".txt")), nil, 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(folder, fmt.Sprint("file-", j, ".txt")), nil,
+				0o644); err != nil {
 				return err
 			}
 		}
 	}
-	target := "/files/search?pattern=" + url.QueryEscape("**/*.txt") + "&path=" + url.QueryEscape(root)
+	target := "/files/search?pattern=" + url.QueryEscape("**/*.txt") + "&path=" +
+		url.QueryEscape(root)
 	return b.inTurns(ctx, rowSearch, b.rounds(9, 3), sides{
 		ours: func(ctx context.Context) (float64, error) {
 			began := time.Now()

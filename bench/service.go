@@ -19,7 +19,8 @@ const (
 	key       = "a-key-of-the-bench-that-is-long-enough"
 )
 
-// service is the lifecycle service, started by the bench with a configuration, records and a name of its own.
+// service is the lifecycle service, started by the bench with a configuration, records and a name
+// of its own.
 type service struct {
 	*process
 	instance string
@@ -37,7 +38,8 @@ func (b *bench) startService(ctx context.Context, more string) (*service, error)
 	if err != nil {
 		return nil, err
 	}
-	s := &service{instance: fmt.Sprintf("bench-%d", os.Getpid()), dataDir: filepath.Join(dir, "data")}
+	s := &service{instance: fmt.Sprintf("bench-%d", os.Getpid()),
+		dataDir: filepath.Join(dir, "data")}
 	config := filepath.Join(dir, "config.toml")
 	err = os.WriteFile(config, fmt.Appendf(nil, `[server]
 host = %q
@@ -54,7 +56,8 @@ execd_image = "sandbox/execd:dev"
 		return nil, err
 	}
 	s.start = func(ctx context.Context) (*process, error) {
-		return start(ctx, dir, joined(host, port), "/health", exec.Command(filepath.Join(b.bin, "sandbox-server"), "--config", config))
+		return start(ctx, dir, joined(host, port), "/health",
+			exec.Command(filepath.Join(b.bin, "sandbox-server"), "--config", config))
 	}
 	if s.process, err = s.start(ctx); err != nil {
 		return nil, err
@@ -62,7 +65,7 @@ execd_image = "sandbox/execd:dev"
 	return s, nil
 }
 
-// call sends a request, wants the status, and decodes the answer into out unless that is nil.
+// call sends a request, expects the status, and decodes the answer into out unless that is nil.
 func (s *service) call(ctx context.Context, method, path string, want int, in, out any) error {
 	var body io.Reader
 	if in != nil {
@@ -115,17 +118,19 @@ func (s *service) createFor(ctx context.Context, life time.Duration) (string, ti
 }
 
 func (s *service) act(ctx context.Context, id, action string) error {
-	return s.call(ctx, http.MethodPost, "/v1/sandboxes/"+id+"/"+action, http.StatusAccepted, nil, nil)
+	return s.call(ctx, http.MethodPost, "/v1/sandboxes/"+id+"/"+action, http.StatusAccepted, nil,
+		nil)
 }
 
-// daemon returns the sandbox's daemon. The service answers as soon as the port is known, which may be a moment before
-// the daemon listens.
+// daemon returns the sandbox's daemon. The service answers as soon as the port is known, which may
+// be a moment before the daemon listens.
 func (s *service) daemon(ctx context.Context, id string) (execd, error) {
 	var endpoint struct {
 		URL     string
 		Headers map[string]string
 	}
-	if err := s.call(ctx, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/44772", http.StatusOK, nil, &endpoint); err != nil {
+	if err := s.call(ctx, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/44772", http.StatusOK,
+		nil, &endpoint); err != nil {
 		return execd{}, err
 	}
 	headers := make(http.Header)
@@ -140,7 +145,8 @@ const (
 	retryPause    = time.Millisecond
 )
 
-// firstOutput returns when a command in the sandbox has printed, asking again while nobody answers.
+// firstOutput returns when a command in the sandbox has printed, asking again while there is no
+// answer.
 func (d execd) firstOutput(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, usableTimeout)
 	defer cancel()
@@ -162,7 +168,8 @@ func (d execd) firstOutput(ctx context.Context) error {
 func (s *service) gone(ctx context.Context, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, usableTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodDelete, s.url+"/v1/sandboxes/"+id, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodDelete, s.url+"/v1/sandboxes/"+id,
+		nil)
 	if err != nil {
 		return err
 	}
@@ -176,7 +183,8 @@ func (s *service) gone(ctx context.Context, id string) error {
 		return err
 	}
 	var sandbox struct{ Status status }
-	if err := s.call(ctx, http.MethodGet, "/v1/sandboxes/"+id, http.StatusOK, nil, &sandbox); err != nil {
+	if err := s.call(ctx, http.MethodGet, "/v1/sandboxes/"+id, http.StatusOK, nil,
+		&sandbox); err != nil {
 		return err
 	}
 	if sandbox.Status.State != "Terminated" {

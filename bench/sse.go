@@ -9,7 +9,7 @@ import (
 	"io"
 )
 
-// The events that the bench looks at (execd document, "Events").
+// The events that the bench reads (execd document, "Events").
 const (
 	eventInit     = "init"
 	eventStdout   = "stdout"
@@ -24,7 +24,8 @@ type event struct {
 	partial bool   // text is a fragment of a line: no newline follows it
 }
 
-// output is the bytes of the process that the event stands for: its line and, unless it is a fragment, the newline.
+// output is the bytes of the process that the event stands for: its line and, unless it is a
+// fragment, the newline.
 func (e event) output() (line []byte, newline bool) {
 	if e.partial {
 		return e.text, false
@@ -35,8 +36,9 @@ func (e event) output() (line []byte, newline bool) {
 	return e.text, true
 }
 
-// eventReader reads server-sent events. It shares the machine with the server that is measured, so it must cost little:
-// the usual event is taken apart without a JSON parser, and whatever looks different goes through one.
+// eventReader reads server-sent events. It shares the machine with the server that is measured, so
+// it must cost little: the usual event is taken apart without a JSON parser, and whatever looks
+// different goes through one.
 type eventReader struct {
 	in   *bufio.Reader
 	long []byte // a line that does not fit into the buffer
@@ -59,8 +61,8 @@ func (r *eventReader) next() (event, error) {
 	return parseEvent(data)
 }
 
-// raw returns the data of the next event, valid until the one after it. It returns io.EOF at the end of the stream, and
-// io.ErrUnexpectedEOF within an event.
+// raw returns the data of the next event, valid until the one after it. It returns io.EOF at the
+// end of the stream, and io.ErrUnexpectedEOF within an event.
 func (r *eventReader) raw() ([]byte, error) {
 	r.data = r.data[:0]
 	fields := 0
@@ -85,7 +87,8 @@ func (r *eventReader) raw() ([]byte, error) {
 	}
 }
 
-// line returns the next line without its end. Together with an error it returns what came before it.
+// line returns the next line without its end. Together with an error it returns what came before
+// it.
 func (r *eventReader) line() ([]byte, error) {
 	line, err := r.in.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) {

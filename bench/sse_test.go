@@ -15,18 +15,23 @@ func TestEventReader(t *testing.T) {
 		kind   string
 		output string // what the process wrote
 	}{
-		"a line":               {"id: 3\ndata: {\"type\":\"stdout\",\"timestamp\":1700000000000,\"text\":\"hello\"}\n\n", "stdout", "hello\n"},
-		"no space, CR and LF":  {"data:{\"type\":\"stdout\",\"timestamp\":1,\"text\":\"hello\"}\r\n\r\n", "stdout", "hello\n"},
-		"escapes":              {`data: {"type":"stdout","timestamp":1,"text":"a\"b\\n\u00e9"}` + "\n\n", "stdout", "a\"b\\né\n"},
-		"another order":        {`data: {"text":"x","type":"stdout"}` + "\n\n", "stdout", "x\n"},
-		"more fields":          {`data: {"type":"stdout","timestamp":1,"text":"x","more":"y"}` + "\n\n", "stdout", "x\n"},
-		"an empty line":        {`data: {"type":"stdout","timestamp":1,"text":"\n"}` + "\n\n", "stdout", "\n"},
+		"a line":              {"id: 3\ndata: {\"type\":\"stdout\",\"timestamp\":1700000000000,\"text\":\"hello\"}\n\n", "stdout", "hello\n"},
+		"no space, CR and LF": {"data:{\"type\":\"stdout\",\"timestamp\":1,\"text\":\"hello\"}\r\n\r\n", "stdout", "hello\n"},
+		"escapes": {`data: {"type":"stdout","timestamp":1,"text":"a\"b\\n\u00e9"}` +
+			"\n\n", "stdout", "a\"b\\né\n"},
+		"another order": {`data: {"text":"x","type":"stdout"}` + "\n\n", "stdout", "x\n"},
+		"more fields": {`data: {"type":"stdout","timestamp":1,"text":"x","more":"y"}` +
+			"\n\n", "stdout", "x\n"},
+		"an empty line": {`data: {"type":"stdout","timestamp":1,"text":"\n"}` + "\n\n",
+			"stdout", "\n"},
 		"a fragment":           {`data: {"type":"stdout","timestamp":1,"text":"$ ","partial":true}` + "\n\n", "stdout", "$ "},
 		"bytes that are not U": {`data: {"type":"stdout","timestamp":1,"text":"\ufffd","raw":"/w=="}` + "\n\n", "stdout", "\xff\n"},
 		"the end":              {`data: {"type":"execution_complete","timestamp":1,"execution_time":2,"exit_code":0}` + "\n\n", "execution_complete", "\n"},
 		"a comment before":     {": still here\n\nevent: x\ndata: {\"type\":\"stdout\",\"timestamp\":1,\"text\":\"x\"}\n\n", "stdout", "x\n"},
-		"two data lines":       {"data: {\"type\":\"stdout\",\ndata: \"text\":\"x\"}\n\n", "stdout", "x\n"},
-		"longer than a buffer": {`data: {"type":"stdout","timestamp":1,"text":"` + long + `"}` + "\n\n", "stdout", long + "\n"},
+		"two data lines": {"data: {\"type\":\"stdout\",\ndata: \"text\":\"x\"}\n\n", "stdout",
+			"x\n"},
+		"longer than a buffer": {`data: {"type":"stdout","timestamp":1,"text":"` + long + `"}` +
+			"\n\n", "stdout", long + "\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newEventReader(iotest.HalfReader(strings.NewReader(tc.stream)))
@@ -55,7 +60,8 @@ func TestEventReaderCutShort(t *testing.T) {
 		"before the blank line": `data: {"type":"stdout","timestamp":1,"text":"x"}` + "\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			if _, err := newEventReader(strings.NewReader(stream)).next(); !errors.Is(err, io.ErrUnexpectedEOF) {
+			if _, err := newEventReader(strings.NewReader(stream)).next(); !errors.Is(err,
+				io.ErrUnexpectedEOF) {
 				t.Fatalf("error %v, want io.ErrUnexpectedEOF", err)
 			}
 		})

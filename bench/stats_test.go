@@ -75,10 +75,14 @@ func TestRatio(t *testing.T) {
 		good              direction
 		ratio, difference float64
 	}{
-		"times":                  {pair{ours: sampleOf(0, 3, 3, 3), floor: sampleOf(0, 2, 2, 2)}, lower, 1.5, 1},
-		"half of them failed":    {pair{ours: sampleOf(3, 3, 3, 3), floor: sampleOf(0, 2, 2, 2)}, lower, 3, 4},
-		"rates":                  {pair{ours: sampleOf(0, 80), floor: sampleOf(0, 100)}, higher, 0.8, -20},
-		"a fifth of them failed": {pair{ours: sampleOf(1, 80, 80, 80, 80), floor: sampleOf(0, 100)}, higher, 0.64, -36},
+		"times": {pair{ours: sampleOf(0, 3, 3, 3), floor: sampleOf(0, 2, 2, 2)},
+			lower, 1.5, 1},
+		"half of them failed": {pair{ours: sampleOf(3, 3, 3, 3), floor: sampleOf(0, 2, 2, 2)},
+			lower, 3, 4},
+		"rates": {pair{ours: sampleOf(0, 80), floor: sampleOf(0, 100)}, higher,
+			0.8, -20},
+		"a fifth of them failed": {pair{ours: sampleOf(1, 80, 80, 80, 80), floor: sampleOf(0, 100)},
+			higher, 0.64, -36},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := tc.pair.ratio(tc.good); math.Abs(got-tc.ratio) > 1e-9 {

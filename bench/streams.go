@@ -12,8 +12,9 @@ import (
 	"sandbox.internal/bench/pattern"
 )
 
-// measureStreams measures how much output gets through. The client takes every event apart and compares every byte; it
-// runs on the same cores as the server, so part of the figure is the client's.
+// measureStreams measures how much output gets through. The client takes every event apart and
+// compares every byte; it runs on the same cores as the server, so part of the figure is the
+// client's.
 func (b *bench) measureStreams(ctx context.Context) error {
 	p, daemon, err := b.startExecd(ctx)
 	if err != nil {
@@ -34,7 +35,8 @@ func (b *bench) measureStreams(ctx context.Context) error {
 		command := fmt.Sprintf("seq %d", lines)
 		err := b.inTurns(ctx, rowLines, b.rounds(7, 2), sides{
 			ours: func(ctx context.Context) (float64, error) {
-				took, err := daemon.transfer(ctx, command, &pattern.Checker{Bytes: expected, Size: int64(len(expected))})
+				took, err := daemon.transfer(ctx, command,
+					&pattern.Checker{Bytes: expected, Size: int64(len(expected))})
 				return float64(lines) / took.Seconds(), err
 			},
 			floor: func(context.Context) (float64, error) {
@@ -51,7 +53,8 @@ func (b *bench) measureStreams(ctx context.Context) error {
 	}
 	if b.wants(rowStream) {
 		size := b.bytes(512<<20) / 1000 * 1000
-		command := fmt.Sprintf("yes %s | head -c %d", strings.Repeat("x", 999), size) // what pattern.Lines expects
+		// what pattern.Lines expects
+		command := fmt.Sprintf("yes %s | head -c %d", strings.Repeat("x", 999), size)
 		return b.inTurns(ctx, rowStream, b.rounds(3, 2), sides{
 			ours: func(ctx context.Context) (float64, error) {
 				took, err := daemon.transfer(ctx, command, pattern.Lines(size))
@@ -69,8 +72,10 @@ func (b *bench) measureStreams(ctx context.Context) error {
 	return nil
 }
 
-// transfer runs a command and compares all of its output. The time is from the request to the completion event.
-func (d execd) transfer(ctx context.Context, command string, expected *pattern.Checker) (time.Duration, error) {
+// transfer runs a command and compares all of its output. The time is from the request to the
+// completion event.
+func (d execd) transfer(ctx context.Context, command string,
+	expected *pattern.Checker) (time.Duration, error) {
 	began := time.Now()
 	s, err := d.run(ctx, command)
 	if err != nil {

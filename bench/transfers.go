@@ -22,7 +22,8 @@ import (
 
 const transferSize = 256 << 20
 
-// content is the file that is moved: a random MiB, over and over, so that nothing on the way can make it smaller.
+// content is the file that is moved: a random MiB, over and over, so that nothing on the way can
+// make it smaller.
 type content struct {
 	pattern []byte
 	size    int64
@@ -38,7 +39,10 @@ func newContent(size int64) content {
 	return c
 }
 
-func (c content) checker() *pattern.Checker { return &pattern.Checker{Bytes: c.pattern, Size: c.size} }
+func (c content) checker() *pattern.Checker {
+	return &pattern.Checker{Bytes: c.pattern,
+		Size: c.size}
+}
 
 // reader reads the content without holding all of it.
 func (c content) reader() io.Reader {
@@ -69,7 +73,8 @@ func (c content) form(path string) (body io.Reader, contentType string, length i
 }
 
 // upload sends the content as a form and returns the response.
-func (c content) upload(ctx context.Context, client *http.Client, address string, headers http.Header, path string) (*http.Response, error) {
+func (c content) upload(ctx context.Context, client *http.Client, address string,
+	headers http.Header, path string) (*http.Response, error) {
 	body, contentType, length, err := c.form(path)
 	if err != nil {
 		return nil, err
@@ -157,7 +162,8 @@ func (b *bench) measureTransfers(ctx context.Context) error {
 		},
 		floor: func(ctx context.Context) (float64, error) {
 			began := time.Now()
-			request, err := http.NewRequestWithContext(ctx, http.MethodGet, floor.url+"/download"+query, nil)
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet,
+				floor.url+"/download"+query, nil)
 			if err != nil {
 				return 0, err
 			}

@@ -64,7 +64,9 @@ func outcomes(lines []audited) []string {
 	var found []string
 	for _, line := range lines {
 		if line.Kind == "outcome" || line.Kind == "refused" {
-			found = append(found, strings.Join([]string{line.Kind, line.Operation, line.KeyName, line.SandboxID, http.StatusText(line.Status), line.Code}, " "))
+			found = append(found,
+				strings.Join([]string{line.Kind, line.Operation, line.KeyName, line.SandboxID,
+					http.StatusText(line.Status), line.Code}, " "))
 		}
 	}
 	return found
@@ -77,7 +79,8 @@ func verifyProgram(t *testing.T, files ...string) string {
 	for _, file := range files {
 		args = append(args, "--file", file)
 	}
-	out, err := exec.CommandContext(t.Context(), lives.Build(t, "sandbox.internal/server/cmd/sandbox-server"), args...).CombinedOutput()
+	out, err := exec.CommandContext(t.Context(),
+		lives.Build(t, "sandbox.internal/server/cmd/sandbox-server"), args...).CombinedOutput()
 	if err != nil {
 		t.Errorf("audit verify: %v\n%s", err, out)
 	}
@@ -88,10 +91,11 @@ func verifyProgram(t *testing.T, files ...string) string {
 func TestAuditLogOfALife(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit", "audit.log")
-	s := start(t, lives.Plan{Program: true, Server: "audit_log = \"" + path + "\"", Keys: []config.Key{
-		{Name: "ada", SHA256: lives.Digest("the-key-of-ada"), Role: config.RoleUser},
-		{Name: "eve", SHA256: lives.Digest("the-key-of-eve"), Role: config.RoleViewer},
-	}})
+	s := start(t, lives.Plan{Program: true, Server: "audit_log = \"" + path + "\"",
+		Keys: []config.Key{
+			{Name: "ada", SHA256: lives.Digest("the-key-of-ada"), Role: config.RoleUser},
+			{Name: "eve", SHA256: lives.Digest("the-key-of-eve"), Role: config.RoleViewer},
+		}})
 	ada, eve := s.As(t, "the-key-of-ada"), s.As(t, "the-key-of-eve")
 	id := ada.Running(t, idle())
 	ada.Endpoint(t, id, 80)
@@ -99,7 +103,7 @@ func TestAuditLogOfALife(t *testing.T) {
 	eve.Act(t, http.MethodDelete, id, http.StatusForbidden)
 	eve.Act(t, http.MethodGet, id, http.StatusOK)
 	s.Send(t, http.MethodPost, "/v1/sandboxes", `{}`)
-	s.As(t, "nobody's").Act(t, http.MethodDelete, id, http.StatusUnauthorized)
+	s.As(t, "unknown key").Act(t, http.MethodDelete, id, http.StatusUnauthorized)
 
 	old := path + ".1"
 	if err := os.Rename(path, old); err != nil {
@@ -133,15 +137,17 @@ func TestAuditLogOfALife(t *testing.T) {
 		if line.Kind == "intent" {
 			intents[line.Seq] = line
 		}
-		if line.Kind == "outcome" && (intents[line.Intent].RequestID != line.RequestID || line.RequestID == "" || line.Remote != "127.0.0.1" || line.Role == "") {
+		if line.Kind == "outcome" &&
+			(intents[line.Intent].RequestID != line.RequestID || line.RequestID == "" ||
+				line.Remote != "127.0.0.1" || line.Role == "") {
 			t.Errorf("outcome %+v of intention %+v", line, intents[line.Intent])
 		}
 	}
 	lives.Contains(t, verifyProgram(t, old, path), old+": OK", path+": OK")
 }
 
-// TestAuditAfterKill kills the service while it is asked to create and delete. What was done must be in the log, though its outcome
-// may not be.
+// TestAuditAfterKill kills the service while it is asked to create and delete. What was done must
+// be in the log, though its outcome may not be.
 func TestAuditAfterKill(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "audit.log")
@@ -149,12 +155,16 @@ func TestAuditAfterKill(t *testing.T) {
 	for range 3 {
 		var requests sync.WaitGroup
 		for range 5 {
-			requests.Go(func() { _, _ = s.Try(http.MethodPost, "/v1/sandboxes", lives.Encode(t, idle())) })
+			requests.Go(func() {
+				_,
+					_ = s.Try(http.MethodPost, "/v1/sandboxes", lives.Encode(t, idle()))
+			})
 		}
 		for _, sandbox := range s.Everything(t) {
 			requests.Go(func() { _, _ = s.Try(http.MethodDelete, "/v1/sandboxes/"+sandbox.ID, "") })
 		}
-		time.Sleep(time.Duration(rand.Int64N(int64(40 * time.Millisecond)))) // the moment of the crash, not a wait for something
+		// the moment of the crash, not a wait for something
+		time.Sleep(time.Duration(rand.Int64N(int64(40 * time.Millisecond))))
 		s.Kill()
 		requests.Wait()
 		s.Boot(t)
@@ -171,14 +181,15 @@ func TestAuditAfterKill(t *testing.T) {
 	}
 	sandboxes := s.Everything(t)
 	if created < len(sandboxes) {
-		t.Errorf("%d sandboxes were created, the log knows of %d", len(sandboxes), created)
+		t.Errorf("%d sandboxes were created, the log has %d", len(sandboxes), created)
 	}
 	for _, sandbox := range sandboxes {
 		if sandbox.Status.Reason == "USER_DELETE" && !deleted[sandbox.ID] {
-			t.Errorf("%s was deleted, and the log does not know it", sandbox.ID)
+			t.Errorf("%s was deleted, and the log has no line of it", sandbox.ID)
 		}
 	}
-	t.Logf("%d sandboxes, %d intentions to create, %d to delete; %s", len(sandboxes), created, len(deleted), verifyProgram(t, path))
+	t.Logf("%d sandboxes, %d intentions to create, %d to delete; %s", len(sandboxes), created,
+		len(deleted), verifyProgram(t, path))
 	s.DeleteAll(t)
 	for _, sandbox := range s.Everything(t) {
 		if !lives.Final(s.Get(t, sandbox.ID).Status.State) {
@@ -187,7 +198,8 @@ func TestAuditAfterKill(t *testing.T) {
 	}
 }
 
-// TestAuditOnAFullDisk: what cannot be recorded is not done; reads go on; once there is room, so does everything else.
+// TestAuditOnAFullDisk: what cannot be recorded is not done; reads go on; once there is space, so
+// does everything else.
 func TestAuditOnAFullDisk(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -220,8 +232,10 @@ func TestAuditOnAFullDisk(t *testing.T) {
 	})
 	lives.WantProblem(t, got, 500, "INTERNAL_ERROR")
 	before := len(s.Everything(t))
-	lives.WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", lives.Encode(t, idle())), 500, "INTERNAL_ERROR")
-	lives.WantProblem(t, s.Send(t, http.MethodDelete, "/v1/sandboxes/"+id, ""), 500, "INTERNAL_ERROR")
+	lives.WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", lives.Encode(t, idle())), 500,
+		"INTERNAL_ERROR")
+	lives.WantProblem(t, s.Send(t, http.MethodDelete, "/v1/sandboxes/"+id, ""), 500,
+		"INTERNAL_ERROR")
 	if state := s.Get(t, id).Status.State; state != "Running" {
 		t.Errorf("the sandbox is %s", state)
 	}
@@ -229,7 +243,7 @@ func TestAuditOnAFullDisk(t *testing.T) {
 		t.Errorf("%d sandboxes, %d before", after, before)
 	}
 	if len(s.Log.With("no space left on device", `"level":"error"`)) == 0 {
-		t.Error("the log does not tell the cause")
+		t.Error("the log does not have the cause")
 	}
 	if got := s.scrape(t)["sandbox_audit_write_errors_total"]; got < 3 {
 		t.Errorf("sandbox_audit_write_errors_total is %v", got)
@@ -249,21 +263,24 @@ func TestDebugListener(t *testing.T) {
 	s := start(t, lives.Plan{Program: true, Server: `debug_address = "127.0.0.1:0"`})
 	lines := s.Log.With(`"debug":"127.0.0.1:`)
 	if len(lines) != 1 {
-		t.Fatalf("lines that tell the address: %q", lines)
+		t.Fatalf("lines with the address: %q", lines)
 	}
 	var line struct{ Debug string }
 	if err := json.Unmarshal([]byte(lines[0]), &line); err != nil {
 		t.Fatal(err)
 	}
 	for _, profile := range []string{"", "goroutine?debug=1", "heap", "cmdline"} {
-		if got := lives.Fetch(t, "http://"+line.Debug+"/debug/pprof/"+profile); got.Status != http.StatusOK {
+		if got := lives.Fetch(t,
+			"http://"+line.Debug+"/debug/pprof/"+profile); got.Status != http.StatusOK {
 			t.Errorf("%q: %d", profile, got.Status)
 		}
 	}
-	if got := lives.Fetch(t, s.URL+"/debug/pprof/", lives.KeyHeader, lives.AdminKey); got.Status != http.StatusNotFound {
+	if got := lives.Fetch(t, s.URL+"/debug/pprof/", lives.KeyHeader,
+		lives.AdminKey); got.Status != http.StatusNotFound {
 		t.Errorf("on the main listener: %d", got.Status)
 	}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+line.Debug+"/debug/pprof/heap", nil)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		"http://"+line.Debug+"/debug/pprof/heap", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

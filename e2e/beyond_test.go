@@ -19,14 +19,17 @@ import (
 	"sandbox.internal/gen/lifecycle"
 )
 
-// The tests of this file are about what one machine and its engine promise beyond the table of e2e/lives.
+// The tests of this file are about what one machine and its engine promise beyond the table of
+// e2e/lives.
 
-// TestLifeOnOneMachine: what is over when an answer comes, where endpoints lead, and what creations are told to consist of.
+// TestLifeOnOneMachine: what is over when an answer comes, where endpoints lead, and which stages a
+// creation reports.
 func TestLifeOnOneMachine(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{Server: "terminated_retention = 1"})
 	got := s.Send(t, http.MethodPost, "/v1/sandboxes", s.Body(t, nil), "Prefer", "wait=60")
-	for _, metric := range []string{"decode", "validate", "durable", "pulled", "created", "started", "ready"} {
+	for _, metric := range []string{"decode", "validate", "durable", "pulled", "created", "started",
+		"ready"} {
 		if !strings.Contains(got.Header.Get("Server-Timing"), metric+";dur=") {
 			t.Errorf("Server-Timing lacks %s: %q", metric, got.Header.Get("Server-Timing"))
 		}
@@ -38,12 +41,14 @@ func TestLifeOnOneMachine(t *testing.T) {
 	id := created.ID
 	events := s.StreamEvents(t, "/v1/sandboxes/"+id+"/events")
 	for _, port := range []int{lives.DaemonPort, 8000} {
-		if endpoint := s.Endpoint(t, id, port); !strings.HasSuffix(endpoint.Endpoint, "/proxy/"+strconv.Itoa(port)) {
+		if endpoint := s.Endpoint(t, id, port); !strings.HasSuffix(endpoint.Endpoint,
+			"/proxy/"+strconv.Itoa(port)) {
 			t.Errorf("port %d: endpoint %q", port, endpoint.Endpoint)
 		}
 	}
 	inside := s.Enter(t, id)
-	inside.Want(t, "cat /proc/1/comm; tr '\\0' ' ' </proc/1/cmdline | grep -c 'sleep 1000'", "execd-init\n1\n")
+	inside.Want(t, "cat /proc/1/comm; tr '\\0' ' ' </proc/1/cmdline | grep -c 'sleep 1000'",
+		"execd-init\n1\n")
 
 	s.Act(t, http.MethodPost, id+"/pause", http.StatusAccepted)
 	if got := s.Get(t, id).Status.State; got != "Paused" {
@@ -56,7 +61,7 @@ func TestLifeOnOneMachine(t *testing.T) {
 	s.Act(t, http.MethodDelete, id, http.StatusNoContent)
 	ended := events.Until(lives.State(id, "Terminated"))
 	if left := s.containers(t); len(left) > 0 {
-		t.Errorf("it is told to be Terminated, and there is %v", left)
+		t.Errorf("its event says Terminated, and there is %v", left)
 	}
 	const want = "Pending accepted pulled created started ready Running Pausing Paused Resuming Running Stopping Terminated forgotten"
 	if got := lives.Describe(append(ended, events.Rest()...)); got != want {
@@ -64,7 +69,8 @@ func TestLifeOnOneMachine(t *testing.T) {
 	}
 }
 
-// TestListOnOneMachine: creations are listed in their order, however quickly they follow each other.
+// TestListOnOneMachine: creations are listed in their order, however quickly they follow each
+// other.
 func TestListOnOneMachine(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
@@ -82,10 +88,12 @@ func TestMessageOfAFailure(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
 	id := s.Create(t, lives.Request(busyboxImage, "no-such-program"))
-	lives.Contains(t, s.Await(t, id, "Failed").Status.Message, "exit code 127", "last lines of its log", `"no-such-program"`)
+	lives.Contains(t, s.Await(t, id, "Failed").Status.Message, "exit code 127",
+		"last lines of its log", `"no-such-program"`)
 }
 
-// TestEventsOfAnotherDatabase asks for events that are forgotten, and for those of a database that is lost.
+// TestEventsOfAnotherDatabase requests events that are no longer kept, and those of a lost
+// database.
 func TestEventsOfAnotherDatabase(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
@@ -95,7 +103,8 @@ func TestEventsOfAnotherDatabase(t *testing.T) {
 		if events[0].Type != "reset" || events[0].ID == 0 {
 			t.Errorf("%s after 1 begins with %+v", path, events[0])
 		}
-		if slices.ContainsFunc(events[1:], func(e lives.Told) bool { return e.Type == "reset" }) {
+		if slices.ContainsFunc(events[1:],
+			func(e lives.StreamEvent) bool { return e.Type == "reset" }) {
 			t.Errorf("%s after 1: %s", path, lives.Describe(events))
 		}
 	}
@@ -108,14 +117,18 @@ func TestEventsOfAnotherDatabase(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Boot(t)
-	after := s.StreamEvents(t, "/v1/sandboxes/"+id+"/events", "Last-Event-ID", strconv.FormatInt(last, 10))
-	if seen := after.Until(lives.State(id, "Running")); seen[0].Type != "reset" || seen[1].ID <= last {
-		t.Errorf("after the loss of the database, events after %d: %s, the second is %d", last, lives.Describe(seen), seen[1].ID)
+	after := s.StreamEvents(t, "/v1/sandboxes/"+id+"/events", "Last-Event-ID",
+		strconv.FormatInt(last, 10))
+	if seen := after.Until(lives.State(id, "Running")); seen[0].Type != "reset" ||
+		seen[1].ID <= last {
+		t.Errorf("after the loss of the database, events after %d: %s, the second is %d", last,
+			lives.Describe(seen), seen[1].ID)
 	}
 }
 
-// TestHostFoldersAreLookedAt: the service sees the folders that sandboxes are given, and follows links.
-func TestHostFoldersAreLookedAt(t *testing.T) {
+// TestHostFoldersAreChecked: the service checks the folders that sandboxes mount, and follows
+// links.
+func TestHostFoldersAreChecked(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -127,15 +140,18 @@ func TestHostFoldersAreLookedAt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for link, target := range map[string]string{"out": secret, "in": filepath.Join(allowed, "sub")} {
+	for link, target := range map[string]string{"out": secret,
+		"in": filepath.Join(allowed, "sub")} {
 		if err := os.Symlink(target, filepath.Join(allowed, link)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(allowed, "sub", "note"), []byte("from the host\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(allowed, "sub", "note"), []byte("from the host\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
-	s := start(t, lives.Plan{Settings: fmt.Sprintf("[storage]\nallowed_host_paths = [%q]", allowed)})
+	s := start(t, lives.Plan{Settings: fmt.Sprintf("[storage]\nallowed_host_paths = [%q]",
+		allowed)})
 	t.Run("a link that stays inside", func(t *testing.T) {
 		r := idle()
 		r.Volumes = []lifecycle.Volume{lives.HostVolume(filepath.Join(allowed, "in"), "/linked")}
@@ -147,9 +163,11 @@ func TestHostFoldersAreLookedAt(t *testing.T) {
 		subPath *string
 		words   []string
 	}{
-		"a link to the outside":   {filepath.Join(allowed, "out"), nil, []string{"host.path", "storage.allowed_host_paths"}},
-		"a sub path that is one":  {allowed, &out, []string{"subPath", "leads out"}},
-		"does not exist":          {filepath.Join(allowed, "missing"), nil, []string{"host.path", "does not exist"}},
+		"a link to the outside": {filepath.Join(allowed, "out"), nil,
+			[]string{"host.path", "storage.allowed_host_paths"}},
+		"a sub path that is one": {allowed, &out, []string{"subPath", "leads out"}},
+		"does not exist": {filepath.Join(allowed, "missing"), nil,
+			[]string{"host.path", "does not exist"}},
 		"sub path does not exist": {allowed, &missing, []string{"subPath", "does not exist"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -162,8 +180,9 @@ func TestHostFoldersAreLookedAt(t *testing.T) {
 	}
 }
 
-// TestFolderExchangedWhileStarting: a process that can write to an allowed folder exchanges a folder in it for a link and back, all the time. Each
-// sandbox that mounts the folder gets the folder or nothing, never what the link leads to.
+// TestFolderExchangedWhileStarting: a process that can write to an allowed folder exchanges a
+// folder in it for a link and back, all the time. Each sandbox that mounts the folder gets the
+// folder or nothing, never what the link leads to.
 func TestFolderExchangedWhileStarting(t *testing.T) {
 	t.Parallel()
 	root, err := filepath.EvalSymlinks(t.TempDir())
@@ -183,7 +202,8 @@ func TestFolderExchangedWhileStarting(t *testing.T) {
 	if err := os.Symlink(secret, link); err != nil {
 		t.Fatal(err)
 	}
-	s := start(t, lives.Plan{Settings: fmt.Sprintf("[storage]\nallowed_host_paths = [%q]", allowed)})
+	s := start(t, lives.Plan{Settings: fmt.Sprintf("[storage]\nallowed_host_paths = [%q]",
+		allowed)})
 	stop := make(chan struct{})
 	var exchanging sync.WaitGroup
 	exchanging.Go(func() {
@@ -192,7 +212,8 @@ func TestFolderExchangedWhileStarting(t *testing.T) {
 			case <-stop:
 				return
 			case <-time.After(rand.N(3 * time.Millisecond)): // out of step with the requests
-				if err := unix.Renameat2(unix.AT_FDCWD, folder, unix.AT_FDCWD, link, unix.RENAME_EXCHANGE); err != nil {
+				if err := unix.Renameat2(unix.AT_FDCWD, folder, unix.AT_FDCWD, link,
+					unix.RENAME_EXCHANGE); err != nil {
 					t.Error(err)
 					return
 				}
@@ -225,17 +246,20 @@ func TestFolderExchangedWhileStarting(t *testing.T) {
 	t.Errorf("%d sandboxes got the folder, want 5", running)
 }
 
-// TestSubPathOfAVolumeMustBeThere: the engine makes a volume that is missing, and never a folder in one.
+// TestSubPathOfAVolumeMustBeThere: the engine makes a volume that is missing, and never a folder in
+// one.
 func TestSubPathOfAVolumeMustBeThere(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
 	missing := "missing"
 	r := idle()
 	claim := onDocker(s.engine).Claim(t, s.Service)
-	r.Volumes = []lifecycle.Volume{{Name: "data", MountPath: "/data", Pvc: &lifecycle.ClaimSource{ClaimName: claim}}}
+	r.Volumes = []lifecycle.Volume{{Name: "data", MountPath: "/data",
+		Pvc: &lifecycle.ClaimSource{ClaimName: claim}}}
 	s.Running(t, r)
 	r.Volumes[0].SubPath = &missing
 	lives.Contains(t, s.Await(t, s.Create(t, r), "Failed").Status.Message, "sub path", "missing")
 	r.Volumes[0].Pvc.ClaimName = s.Instance + "-no-such-volume"
-	lives.Contains(t, s.Await(t, s.Create(t, r), "Failed").Status.Message, "sub path", "does not exist")
+	lives.Contains(t, s.Await(t, s.Create(t, r), "Failed").Status.Message, "sub path",
+		"does not exist")
 }

@@ -20,7 +20,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// rendering is how long a page may take until it shows what a test waits for. Browsers are slow on a busy machine.
+// rendering is how long a page may take until it shows what a test waits for. Browsers are slow on
+// a busy machine.
 const rendering = 2 * time.Minute
 
 // tab is a page of a real browser, and what happened in it.
@@ -34,12 +35,15 @@ type tab struct {
 	requests []*network.Request
 }
 
-// browse opens a tab in a browser of its own, which has nothing from before and is gone after the test.
+// browse opens a tab in a browser of its own, which has nothing from before and is gone after the
+// test.
 func browse(t *testing.T, home string) *tab {
 	t.Helper()
 	flags := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(browserPath(t)), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(t.TempDir()),
-		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-dev-shm-usage", true),
+		chromedp.ExecPath(browserPath(t)), chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.UserDataDir(t.TempDir()),
+		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true),
+		chromedp.Flag("disable-dev-shm-usage", true),
 		chromedp.WindowSize(1280, 1000), chromedp.WSURLReadTimeout(rendering),
 	)
 	allocated, release := chromedp.NewExecAllocator(t.Context(), flags...)
@@ -47,7 +51,8 @@ func browse(t *testing.T, home string) *tab {
 	ctx, closeTab := chromedp.NewContext(allocated, chromedp.WithListener(b.notice))
 	b.ctx = ctx
 	t.Cleanup(func() {
-		// The browser has to be gone before its folder is removed. One that crashed is gone already.
+		// The browser has to be gone before its folder is removed. One that crashed is gone
+		// already.
 		_ = chromedp.Cancel(ctx)
 		closeTab()
 		release()
@@ -56,7 +61,8 @@ func browse(t *testing.T, home string) *tab {
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatalf("start the browser: %v", err)
 	}
-	b.do(t, "open a tab", command(network.Enable, network.EnableParams{}), command(log.Enable, cdp.Empty{}))
+	b.do(t, "open a tab", command(network.Enable, network.EnableParams{}),
+		command(log.Enable, cdp.Empty{}))
 	return b
 }
 
@@ -74,17 +80,22 @@ func browserPath(t *testing.T) string {
 func (b *tab) notice(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	trouble := func(format string, args ...any) { b.troubles = append(b.troubles, fmt.Sprintf(format, args...)) }
+	trouble := func(format string, args ...any) {
+		b.troubles = append(b.troubles,
+			fmt.Sprintf(format, args...))
+	}
 	switch event := event.(type) {
 	case *network.EventRequestWillBeSent:
 		b.requests = append(b.requests, event.Request)
-		if at, err := url.Parse(event.Request.URL); err != nil || at.Host != "" && "http://"+at.Host != b.home {
+		if at, err := url.Parse(event.Request.URL); err != nil || at.Host != "" &&
+			"http://"+at.Host != b.home {
 			trouble("a request to another origin: %s", event.Request.URL)
 		}
 	case *runtime.EventExceptionThrown:
 		trouble("an exception: %s", exceptionText(event.ExceptionDetails))
 	case *runtime.EventConsoleAPICalled:
-		if event.Type == runtime.ConsoleAPICalledTypeError || event.Type == runtime.ConsoleAPICalledTypeAssert {
+		if event.Type == runtime.ConsoleAPICalledTypeError ||
+			event.Type == runtime.ConsoleAPICalledTypeAssert {
 			for _, argument := range event.Args {
 				trouble("console: %s %s", argument.Value, argument.Description)
 			}
@@ -98,7 +109,7 @@ func (b *tab) notice(event any) {
 	}
 }
 
-// take returns the troubles so far and forgets them.
+// take returns the errors so far and clears them.
 func (b *tab) take() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -107,8 +118,9 @@ func (b *tab) take() []string {
 	return taken
 }
 
-// interrupted reports whether the browser has broken requests off since it was asked last, and forgets what troubles came of it. It
-// does so whenever a network interface comes or goes, and every container of every other test has one.
+// interrupted reports whether the browser has broken requests off since the last call, and clears
+// the errors of that. It does so whenever a network interface comes or goes, and every container of
+// every other test has one.
 func (b *tab) interrupted() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -168,13 +180,17 @@ func evaluate[T any](t *testing.T, b *tab, expression string) T {
 // until waits until an expression is true in the page.
 func (b *tab) until(t *testing.T, expression string) {
 	t.Helper()
-	act(t, b, "until "+expression, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(rendering), chromedp.WithPollingInterval(100*time.Millisecond)))
+	act(t, b, "until "+expression,
+		chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(rendering),
+			chromedp.WithPollingInterval(100*time.Millisecond)))
 }
 
-// shows waits until an expression is true in the page, or returns false when what leads there was interrupted.
+// shows waits until an expression is true in the page, or returns false when what leads there was
+// interrupted.
 func (b *tab) shows(t *testing.T, expression string) bool {
 	t.Helper()
-	for end := time.Now().Add(rendering); ; time.Sleep(100 * time.Millisecond) { // between two looks
+	for end := time.Now().Add(rendering); ; time.Sleep(100 * time.Millisecond) {
+		// between two looks
 		switch {
 		case evaluate[bool](t, b, expression):
 			return true
@@ -190,16 +206,18 @@ func (b *tab) shows(t *testing.T, expression string) bool {
 // click clicks the one element of a CSS selector, as soon as it is visible.
 func (b *tab) click(t *testing.T, selector string) {
 	t.Helper()
-	b.do(t, "click "+selector, chromedp.ScrollIntoView(chromedp.CSS(selector)), chromedp.Click(chromedp.CSS(selector), chromedp.NodeVisible))
+	b.do(t, "click "+selector, chromedp.ScrollIntoView(chromedp.CSS(selector)),
+		chromedp.Click(chromedp.CSS(selector), chromedp.NodeVisible))
 }
 
 // enter puts a text into an input field in the way in which a user does.
 func (b *tab) enter(t *testing.T, selector, text string) {
 	t.Helper()
-	b.do(t, "type into "+selector, chromedp.WaitVisible(chromedp.CSS(selector)), chromedp.SendKeys(chromedp.CSS(selector), text))
+	b.do(t, "type into "+selector, chromedp.WaitVisible(chromedp.CSS(selector)),
+		chromedp.SendKeys(chromedp.CSS(selector), text))
 }
 
-// picture keeps what the page looks like, for people; `go test -artifacts` tells where.
+// picture keeps a screenshot of the page; `go test -artifacts` says where.
 func (b *tab) picture(t *testing.T, name string) {
 	t.Helper()
 	image, err := chromedp.Run(b.ctx, chromedp.CaptureScreenshot())
@@ -215,7 +233,8 @@ func (b *tab) picture(t *testing.T, name string) {
 // stored returns what the page has written where it would outlive it: storages and cookies.
 func (b *tab) stored(t *testing.T) string {
 	t.Helper()
-	return evaluate[string](t, b, `JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])`)
+	return evaluate[string](t, b,
+		`JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])`)
 }
 
 // headersOf returns the headers of a request by their names in lower case.

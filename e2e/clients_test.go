@@ -12,11 +12,12 @@ import (
 	"sandbox.internal/e2e/lives"
 )
 
-// building is how long a generator or a compiler may take that has nothing in its caches, on a busy machine.
+// building is how long a generator or a compiler may take that has nothing in its caches, on a busy
+// machine.
 const building = 10 * time.Minute
 
-// TestTypeScriptClient generates a TypeScript client of both contracts, compiles it with every strictness that there is, and takes a
-// sandbox through its life with it.
+// TestTypeScriptClient generates a TypeScript client of both contracts, compiles it with every
+// strictness that there is, and takes a sandbox through its life with it.
 func TestTypeScriptClient(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
@@ -27,26 +28,28 @@ func TestTypeScriptClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"lifecycle", "execd"} {
-		tool(t, folder, nil, "node_modules/.bin/openapi-typescript", contractFile(t, name), "--default-non-nullable", "false", "-o", "gen/"+name+".ts")
+		tool(t, folder, nil, "node_modules/.bin/openapi-typescript", contractFile(t, name),
+			"--default-non-nullable", "false", "-o", "gen/"+name+".ts")
 	}
 	tool(t, folder, nil, "node_modules/.bin/tsc")
 	t.Log(tool(t, folder, s.variables(), "node", "built/main.js", busyboxImage))
 }
 
-// TestOgenClient does the same in Go with ogen: a second opinion on what the contracts say, beside the generator that the service is
-// made with.
+// TestOgenClient does the same in Go with ogen: a second opinion on what the contracts say, beside
+// the generator that the service is made with.
 func TestOgenClient(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
 	folder := copyOf(t, "clients/ogen")
 	for _, name := range []string{"lifecycle", "execd"} {
-		tool(t, folder, nil, "go", "tool", "ogen", "--clean", "--package", name, "--target", name, contractFile(t, name))
+		tool(t, folder, nil, "go", "tool", "ogen", "--clean", "--package", name, "--target", name,
+			contractFile(t, name))
 	}
-	// Trimmed paths let the build cache serve whatever temporary folder this is.
+	// Trimmed paths make the build cache valid for every temporary folder.
 	t.Log(tool(t, folder, s.variables(), "go", "run", "-trimpath", ".", busyboxImage))
 }
 
-// variables tell a client where the service is.
+// variables have the service's address for a client.
 func (s *service) variables() []string {
 	return []string{"SERVICE_URL=" + s.URL, "SERVICE_API_KEY=" + lives.AdminKey}
 }
@@ -83,7 +86,8 @@ func tool(t *testing.T, folder string, environment []string, name string, args .
 	}
 	command := exec.CommandContext(ctx, name, args...)
 	// The test's own flags are not for modules of others.
-	command.Dir, command.Env = folder, append(append(os.Environ(), "GOFLAGS=", "GOWORK=off"), environment...)
+	command.Dir, command.Env = folder,
+		append(append(os.Environ(), "GOFLAGS=", "GOWORK=off"), environment...)
 	command.WaitDelay = time.Minute
 	out, err := command.CombinedOutput()
 	if err != nil {

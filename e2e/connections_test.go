@@ -14,8 +14,8 @@ import (
 	"sandbox.internal/e2e/lives"
 )
 
-// TestConnectionsThatSendNoBody: 200 connections without a key that announce a body and send none are closed within 30 s, and the service
-// answers others meanwhile.
+// TestConnectionsThatSendNoBody: 200 connections without a key that announce a body and send none
+// are closed within 30 s, and the service answers others meanwhile.
 func TestConnectionsThatSendNoBody(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
@@ -24,7 +24,8 @@ func TestConnectionsThatSendNoBody(t *testing.T) {
 	var open []net.Conn
 	for range 200 {
 		conn := dial(t, host)
-		fmt.Fprint(conn, "POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n")
+		fmt.Fprint(conn,
+			"POST /v1/sandboxes HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n")
 		open = append(open, conn)
 	}
 	if got := s.Send(t, http.MethodGet, "/v1/sandboxes", ""); got.Status != http.StatusOK {

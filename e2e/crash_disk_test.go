@@ -14,8 +14,8 @@ import (
 	"sandbox.internal/e2e/lives"
 )
 
-// TestDiskFull fills the disk under the records: what changes something is refused and not done, what only reads goes on, and once
-// there is room everything works again.
+// TestDiskFull fills the disk under the records: what changes something is refused and not done,
+// what only reads goes on, and once there is space everything works again.
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	disk := t.TempDir()
@@ -34,10 +34,11 @@ func TestDiskFull(t *testing.T) {
 
 	free := fill(t, filepath.Join(disk, "filler"))
 	later := func(by time.Duration) string { return time.Now().Add(by).UTC().Format(time.RFC3339) }
-	// A write-ahead log may still have room; every renewal takes some.
+	// A write-ahead log may still have space; every renewal takes some.
 	full := false
 	for i := 0; i < 3000 && !full; i++ {
-		full = s.Renew(t, one, later(time.Hour+time.Duration(i)*time.Second)).Status == http.StatusInternalServerError
+		full = s.Renew(t, one,
+			later(time.Hour+time.Duration(i)*time.Second)).Status == http.StatusInternalServerError
 	}
 	if !full {
 		t.Fatal("the disk does not get full")
@@ -49,15 +50,17 @@ func TestDiskFull(t *testing.T) {
 		"create": {http.MethodPost, "", lives.Encode(t, idle())},
 		"pause":  {http.MethodPost, "/" + one + "/pause", ""},
 		"resume": {http.MethodPost, "/" + paused + "/resume", ""},
-		"renew":  {http.MethodPost, "/" + one + "/renew-expiration", lives.Renewal(later(20 * time.Hour))},
+		"renew": {http.MethodPost, "/" + one + "/renew-expiration",
+			lives.Renewal(later(20 * time.Hour))},
 		"delete": {http.MethodDelete, "/" + one, ""},
 	} {
 		got := s.Send(t, c.method, "/v1/sandboxes"+c.path, c.body)
-		if lives.WantProblem(t, got, 500, "INTERNAL_ERROR"); strings.Contains(got.Body, "disk") || strings.Contains(got.Body, "database") || strings.Contains(got.Body, disk) {
+		if lives.WantProblem(t, got, 500, "INTERNAL_ERROR"); strings.Contains(got.Body, "disk") ||
+			strings.Contains(got.Body, "database") || strings.Contains(got.Body, disk) {
 			t.Errorf("%s: the answer shows the cause: %s", name, got)
 		}
 		request := got.Header.Get("X-Request-ID")
-		lives.Eventually(t, "the log tells why "+name+" failed", func() bool {
+		lives.Eventually(t, "the log says why "+name+" failed", func() bool {
 			return len(s.Log.With(request, "full")) > 0 || len(s.Log.With(request, "no space")) > 0
 		})
 	}
@@ -81,11 +84,13 @@ func TestDiskFull(t *testing.T) {
 		t.Errorf("there are %d containers, there were %d", got, containers)
 	}
 	for _, container := range s.containers(t) {
-		if want := map[string]string{one: "running", paused: "frozen", doomed: "running"}; want[container.Labels["sandbox.internal/id"]] != string(container.Status) {
+		if want := map[string]string{one: "running", paused: "frozen",
+			doomed: "running"}; want[container.Labels["sandbox.internal/id"]] != string(
+			container.Status) {
 			t.Errorf("container %s is %s", container.Name, container.Status)
 		}
 	}
-	// What happens by itself is told although it cannot be kept.
+	// What happens by itself is reported although it cannot be stored.
 	if err := s.engine.Remove(t.Context(), "sandbox-"+doomed); err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +121,7 @@ func TestDiskFull(t *testing.T) {
 	s.Await(t, one, "Terminated")
 }
 
-// fill takes all of the disk's room and returns what gives it back.
+// fill uses up the disk's space and returns a function that frees it.
 func fill(t *testing.T, path string) (free func()) {
 	t.Helper()
 	file, err := os.Create(path)

@@ -12,9 +12,10 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// TestEngineDies kills the engine under a service with sandboxes in every state, asks for everything while it is dead, and starts it
-// again. Containers survive that or not: both must be told as it is.
-func TestEngineDies(t *testing.T) {
+// TestEngineKilled kills the engine under a service with sandboxes in every state, makes every
+// request while it is down, and starts it again. Containers survive that or not: the states must be
+// those of the containers.
+func TestEngineKilled(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		args     []string
@@ -29,37 +30,42 @@ func TestEngineDies(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			e := startEngine(t, c.args...)
-			testEngineDies(t, e, c.signal, c.survives)
+			testEngineKilled(t, e, c.signal, c.survives)
 		})
 	}
 }
 
-func testEngineDies(t *testing.T, e *privateEngine, signal syscall.Signal, survives bool) {
+func testEngineKilled(t *testing.T, e *privateEngine, signal syscall.Signal, survives bool) {
 	s := start(t, lives.Plan{Host: e.published, Env: map[string]string{"DOCKER_HOST": e.host()}})
 	images, open := startSlowRegistry(t, "")
-	slow := lives.Request(images.pushOnly(t, "engine/scratch", lives.Build(t, "sandbox.internal/e2e/testdata/forever")), "/forever")
+	slow := lives.Request(images.pushOnly(t, "engine/scratch",
+		lives.Build(t, "sandbox.internal/e2e/testdata/forever")), "/forever")
 
-	running, paused, pausing, doomed := s.Running(t, idle()), s.Running(t, idle()), s.Running(t, idle()), s.Running(t, idle())
+	running, paused, pausing, doomed := s.Running(t, idle()), s.Running(t, idle()),
+		s.Running(t, idle()), s.Running(t, idle())
 	s.Enter(t, running).Want(t, "echo kept > /tmp/note", "")
 	s.Pause(t, paused)
 	pulling := s.Create(t, slow)
-	lives.Eventually(t, "the pull has begun", func() bool { blobs, _ := images.fetches(); return blobs > 0 })
+	lives.Eventually(t, "the pull has begun",
+		func() bool { blobs, _ := images.fetches(); return blobs > 0 })
 	var starting []string
-	for range 3 { // somewhere in their start when the engine dies
+	for range 3 { // somewhere in their start when the engine is killed
 		starting = append(starting, s.Create(t, idle()))
 	}
 	e.end(t, signal)
 	if e.listens() {
-		t.Fatal("the engine is not dead")
+		t.Fatal("the engine still runs")
 	}
 
 	// Everything is accepted and waits.
 	accepted := s.Create(t, idle())
 	lives.Eventually(t, "the new sandbox waits for the engine", func() bool {
 		status := s.Get(t, accepted).Status
-		return status.State == "Pending" && status.Reason == "ENGINE_UNAVAILABLE" && strings.Contains(status.Message, "waiting for the container engine")
+		return status.State == "Pending" && status.Reason == "ENGINE_UNAVAILABLE" &&
+			strings.Contains(status.Message, "waiting for the container engine")
 	})
-	// An engine that is told to stop ends its containers while its API may still answer: then the service knows by now that they ended.
+	// An engine that gets SIGTERM ends its containers while its API may still answer: then the
+	// service has already recorded that they ended.
 	ended := func(id string) bool {
 		status := s.Get(t, id).Status
 		return !survives && status.State == "Failed" && status.Reason == "ENTRYPOINT_EXITED"
@@ -77,9 +83,11 @@ func testEngineDies(t *testing.T, e *privateEngine, signal syscall.Signal, survi
 			t.Errorf("renew: %s", got)
 		}
 	}
-	for id, state := range map[string]string{running: "Running", paused: "Paused", pausing: "Pausing", doomed: "Stopping", accepted: "Pending"} {
+	for id, state := range map[string]string{running: "Running", paused: "Paused",
+		pausing: "Pausing", doomed: "Stopping", accepted: "Pending"} {
 		if got := s.Get(t, id).Status; got.State != state && !ended(id) {
-			t.Errorf("without an engine the sandbox is %s (%s: %s), want %s", got.State, got.Reason, got.Message, state)
+			t.Errorf("without an engine the sandbox is %s (%s: %s), want %s", got.State, got.Reason,
+				got.Message, state)
 		}
 	}
 
@@ -89,7 +97,8 @@ func testEngineDies(t *testing.T, e *privateEngine, signal syscall.Signal, survi
 	s.Enter(t, accepted).Want(t, "echo usable", "usable\n")
 	s.Await(t, pulling, "Running")
 	if !ended(doomed) {
-		if got := s.AwaitWithin(t, doomed, "Terminated", giveUp).Status; got.Reason != "USER_DELETE" {
+		if got := s.AwaitWithin(t, doomed, "Terminated",
+			giveUp).Status; got.Reason != "USER_DELETE" {
 			t.Errorf("the deleted one: %s (%s)", got.Reason, got.Message)
 		}
 	}
@@ -101,7 +110,8 @@ func testEngineDies(t *testing.T, e *privateEngine, signal syscall.Signal, survi
 	} else {
 		for _, id := range []string{running, paused, pausing} {
 			status := s.AwaitWithin(t, id, "Failed", giveUp).Status
-			if status.Reason != "ENTRYPOINT_EXITED" || !strings.Contains(status.Message, "exit code") {
+			if status.Reason != "ENTRYPOINT_EXITED" ||
+				!strings.Contains(status.Message, "exit code") {
 				t.Errorf("a sandbox that the engine ended: %s: %s", status.Reason, status.Message)
 			}
 			t.Logf("%s: %s", status.Reason, status.Message)
@@ -112,10 +122,13 @@ func testEngineDies(t *testing.T, e *privateEngine, signal syscall.Signal, survi
 	}
 	for _, id := range starting {
 		status := s.Settled(t, id)
-		if status.State != "Running" && !slices.Contains([]string{"ENTRYPOINT_EXITED"}, status.Reason) {
-			t.Errorf("one that was being started is %s: %s: %s", status.State, status.Reason, status.Message)
+		if status.State != "Running" &&
+			!slices.Contains([]string{"ENTRYPOINT_EXITED"}, status.Reason) {
+			t.Errorf("one that was being started is %s: %s: %s", status.State, status.Reason,
+				status.Message)
 		}
-		t.Logf("one that was being started is %s: %s: %s", status.State, status.Reason, status.Message)
+		t.Logf("one that was being started is %s: %s: %s", status.State, status.Reason,
+			status.Message)
 	}
 	checkTruth(t, s)
 	checkNoContainerWithoutRecord(t, s)
@@ -124,10 +137,12 @@ func testEngineDies(t *testing.T, e *privateEngine, signal syscall.Signal, survi
 	if left := e.docker(t, nil, "ps", "--all", "--quiet"); left != "" {
 		t.Errorf("containers are left: %q", left)
 	}
-	if volumes := strings.Fields(e.docker(t, nil, "volume", "ls", "--quiet")); len(volumes) != 1 || !strings.HasPrefix(volumes[0], "sandbox-execd-") {
+	if volumes := strings.Fields(e.docker(t, nil, "volume", "ls", "--quiet")); len(volumes) != 1 ||
+		!strings.HasPrefix(volumes[0], "sandbox-execd-") {
 		t.Errorf("the volumes are %q, want the one with execd", volumes)
 	}
-	if networks := strings.Fields(e.docker(t, nil, "network", "ls", "--format", "{{.Name}}")); len(networks) != 3 {
+	if networks := strings.Fields(e.docker(t, nil, "network", "ls", "--format",
+		"{{.Name}}")); len(networks) != 3 {
 		t.Errorf("the networks are %q, want the engine's own three", networks)
 	}
 }
@@ -138,8 +153,10 @@ func checkTruth(t *testing.T, s *service) {
 	want := map[engine.Status]string{engine.StatusRunning: "Running", engine.StatusFrozen: "Paused"}
 	for _, container := range s.containers(t) {
 		id := container.Labels["sandbox.internal/id"]
-		if got := s.Get(t, id).Status; !lives.Final(got.State) && got.State != want[container.Status] {
-			t.Errorf("%s is %s (%s), its container is %s", id, got.State, got.Message, container.Status)
+		if got := s.Get(t, id).Status; !lives.Final(got.State) &&
+			got.State != want[container.Status] {
+			t.Errorf("%s is %s (%s), its container is %s", id, got.State, got.Message,
+				container.Status)
 		}
 	}
 }

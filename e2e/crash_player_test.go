@@ -44,10 +44,12 @@ func (st *story) cast(t *testing.T, number uint64, image string, timeout int) *p
 	if image == "" {
 		image = busyboxImage
 	}
-	return &player{st: st, t: t, random: rand.New(rand.NewPCG(st.seed, number)), image: image, timeout: timeout, lives: 3}
+	return &player{st: st, t: t, random: rand.New(rand.NewPCG(st.seed, number)), image: image,
+		timeout: timeout, lives: 3}
 }
 
-// begin creates a sandbox. A create that is not answered is repeated with its key, as careful clients do.
+// begin creates a sandbox. A create that is not answered is repeated with its key, as careful
+// clients do.
 func (p *player) begin() {
 	p.lives--
 	p.name, p.key = uuid.NewString(), uuid.NewString()
@@ -78,19 +80,21 @@ func (p *player) begin() {
 
 // insist repeats a request until it is answered.
 func (p *player) insist(method, path, body string, headers ...string) lives.Answer {
-	for deadline := time.Now().Add(giveUp); ; time.Sleep(20 * time.Millisecond) { // between two attempts
+	for deadline := time.Now().Add(giveUp); ; time.Sleep(20 * time.Millisecond) {
+		// between two attempts
 		got, answered := p.st.try(method, path, body, headers...)
 		if answered {
 			return got
 		}
 		if time.Now().After(deadline) {
-			p.t.Errorf("%s %s: nobody answers", method, path)
+			p.t.Errorf("%s %s: no answer", method, path)
 			return lives.Answer{}
 		}
 	}
 }
 
-// play does one thing after the other until the story is over or there is nothing left to play with.
+// play does one thing after the other until the story is over or there is nothing left to play
+// with.
 func (p *player) play() {
 	if p.id == "" {
 		p.begin()
@@ -125,9 +129,10 @@ func (p *player) play() {
 	}
 }
 
-// act asks for a change. It returns whether it was acknowledged; refused is what a sandbox that has not settled may answer. What an
-// unanswered request came to is for the caller to find out.
-func (p *player) act(method, path, body string, want int) (got lives.Answer, acknowledged, answered bool) {
+// act asks for a change. It returns whether it was acknowledged; refused is what a sandbox that has
+// not settled may answer. What an unanswered request came to is for the caller to find out.
+func (p *player) act(method, path, body string,
+	want int) (got lives.Answer, acknowledged, answered bool) {
 	got, answered = p.st.try(method, "/v1/sandboxes/"+p.id+path, body)
 	switch {
 	case !answered:
@@ -138,7 +143,8 @@ func (p *player) act(method, path, body string, want int) (got lives.Answer, ack
 	case got.Status == http.StatusConflict && !p.settled:
 		return got, false, true
 	}
-	p.t.Errorf("%s %s%s of a sandbox that must be %s: %s, want %d", method, p.id, path, p.state, got, want)
+	p.t.Errorf("%s %s%s of a sandbox that must be %s: %s, want %d", method, p.id, path, p.state,
+		got, want)
 	return got, false, true
 }
 
@@ -161,7 +167,8 @@ func (p *player) renew(by time.Duration) {
 	if !at.After(p.expires) {
 		return
 	}
-	got, acknowledged, answered := p.act(http.MethodPost, "/renew-expiration", lives.Renewal(at.Format(time.RFC3339)), http.StatusOK)
+	got, acknowledged, answered := p.act(http.MethodPost, "/renew-expiration",
+		lives.Renewal(at.Format(time.RFC3339)), http.StatusOK)
 	switch {
 	case acknowledged:
 		p.expires = at
@@ -177,7 +184,8 @@ func (p *player) renew(by time.Duration) {
 
 func (p *player) patch() {
 	value := uuid.NewString()
-	_, acknowledged, answered := p.act(http.MethodPatch, "/metadata", `{"note": "`+value+`"}`, http.StatusOK)
+	_, acknowledged, answered := p.act(http.MethodPatch, "/metadata", `{"note": "`+value+`"}`,
+		http.StatusOK)
 	if acknowledged || !answered && p.see().Metadata["note"] == value {
 		p.metadata["note"] = value
 	}
@@ -185,7 +193,8 @@ func (p *player) patch() {
 }
 
 func (p *player) delete() {
-	if _, acknowledged, answered := p.act(http.MethodDelete, "", "", http.StatusNoContent); acknowledged {
+	if _, acknowledged, answered := p.act(http.MethodDelete, "", "",
+		http.StatusNoContent); acknowledged {
 		p.end("Terminated", "USER_DELETE")
 	} else if !answered {
 		switch p.see().Status.State {
@@ -246,7 +255,8 @@ func (p *player) last() lifecycle.SandboxStatus { return p.see().Status }
 
 // settle polls until the service has nothing left to do for the sandbox.
 func (p *player) settle() lifecycle.Sandbox {
-	for deadline := time.Now().Add(giveUp); ; time.Sleep(20 * time.Millisecond) { // between two looks
+	for deadline := time.Now().Add(giveUp); ; time.Sleep(20 * time.Millisecond) {
+		// between two looks
 		sandbox := p.see()
 		switch state := sandbox.Status.State; {
 		case state == "Running", state == "Paused", lives.Final(state):
@@ -263,7 +273,8 @@ func (p *player) look() bool {
 	seen := p.settle()
 	p.compare(seen)
 	if seen.Status.State != p.state {
-		p.t.Errorf("%s is %s (%s: %s), must be %s", p.id, seen.Status.State, seen.Status.Reason, seen.Status.Message, p.state)
+		p.t.Errorf("%s is %s (%s: %s), must be %s", p.id, seen.Status.State, seen.Status.Reason,
+			seen.Status.Message, p.state)
 		p.end(seen.Status.State, seen.Status.Reason)
 		return false
 	}
@@ -282,14 +293,17 @@ func (p *player) resolve(either, or string) {
 
 // await polls until the service has found out what happened to the container.
 func (p *player) await() {
-	for deadline := time.Now().Add(giveUp); ; time.Sleep(20 * time.Millisecond) { // between two looks
+	for deadline := time.Now().Add(giveUp); ; time.Sleep(20 * time.Millisecond) {
+		// between two looks
 		status := p.see().Status
-		if status.State == p.state && (len(p.reasons) == 0 || slices.Contains(p.reasons, status.Reason)) {
+		if status.State == p.state &&
+			(len(p.reasons) == 0 || slices.Contains(p.reasons, status.Reason)) {
 			p.settled = true
 			return
 		}
 		if time.Now().After(deadline) {
-			p.t.Errorf("%s is %s (%s: %s), must become %s %v", p.id, status.State, status.Reason, status.Message, p.state, p.reasons)
+			p.t.Errorf("%s is %s (%s: %s), must become %s %v", p.id, status.State, status.Reason,
+				status.Message, p.state, p.reasons)
 			return
 		}
 	}
@@ -305,8 +319,8 @@ func (p *player) compare(seen lifecycle.Sandbox) {
 	}
 }
 
-// remember makes the player expect what the labels of its sandbox's container say.
-func (p *player) remember() {
+// expectLabels makes the player expect what the labels of its sandbox's container say.
+func (p *player) expectLabels() {
 	container, err := p.st.s.engine.Inspect(context.Background(), "sandbox-"+p.id)
 	if err != nil {
 		p.t.Errorf("the container of %s, which is %s: %v", p.id, p.state, err)
@@ -318,7 +332,8 @@ func (p *player) remember() {
 			Metadata  map[string]string
 		}
 	}
-	if err := json.Unmarshal([]byte(container.Labels["sandbox.internal/record"]), &record); err != nil {
+	if err := json.Unmarshal([]byte(container.Labels["sandbox.internal/record"]),
+		&record); err != nil {
 		p.t.Errorf("the label of %s: %v", p.id, err)
 	}
 	p.expires, p.metadata = record.Sandbox.ExpiresAt, record.Sandbox.Metadata

@@ -15,23 +15,27 @@ import (
 	"sandbox.internal/e2e/lives"
 )
 
-// giveUp is after how long a test gives up on something that must happen, however busy the machine is.
+// giveUp is how long a test waits for something that must happen, however busy the machine is.
 const giveUp = 3 * time.Minute
 
-// TestCrashStory lets clients do everything that can be done to sandboxes, while the service is killed again and again and somebody
-// else meddles with the containers. Each client knows what it was promised, and compares.
+// TestCrashStory has clients make every kind of request, while the service is killed again and
+// again and another program changes the containers. Each client records the answers that it got,
+// and compares.
 func TestCrashStory(t *testing.T) {
 	t.Parallel()
-	story := tell(t)
+	story := newStory(t)
 	s := story.s
 	ticking := story.cast(t, 1, "", 60) // expires
 	renewed := story.cast(t, 2, "", 60) // would, if an acknowledged renewal were lost
 	slow, open := startSlowRegistry(t, "")
 	password := uuid.NewString()
 	guarded, openGuarded := startSlowRegistry(t, password)
-	arriving := story.cast(t, 3, slow.push(t, "story/scratch", lives.Build(t, "sandbox.internal/e2e/testdata/forever")), 600)
+	arriving := story.cast(t, 3,
+		slow.push(t, "story/scratch", lives.Build(t, "sandbox.internal/e2e/testdata/forever")), 600)
 	revoked := story.cast(t, 4, arriving.image, 600)
-	lost := story.cast(t, 5, guarded.push(t, "story/private", lives.Build(t, "sandbox.internal/e2e/testdata/forever")), 600)
+	lost := story.cast(t, 5,
+		guarded.push(t, "story/private", lives.Build(t, "sandbox.internal/e2e/testdata/forever")),
+		600)
 	lost.auth = password
 	lives.Concurrently([]*player{ticking, renewed, arriving, revoked, lost}, (*player).begin)
 	renewed.renew(10 * time.Minute)
@@ -48,7 +52,8 @@ func TestCrashStory(t *testing.T) {
 		pause(story.random, 3*time.Second)
 		story.kill()
 		if round%2 == 1 { // in the middle of a recovery too
-			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(story.random.Int64N(int64(time.Second))))
+			ctx, cancel := context.WithTimeout(t.Context(),
+				time.Duration(story.random.Int64N(int64(time.Second))))
 			s.bootUntil(ctx, t)
 			cancel()
 		}
@@ -87,18 +92,21 @@ type story struct {
 	counts struct{ asked, unanswered, meddled atomic.Int64 }
 }
 
-// tell begins a story. E2E_SEED in the environment repeats one, as far as the machine's own chance allows.
-func tell(t *testing.T) *story {
+// newStory begins a story. E2E_SEED in the environment repeats one, as far as the machine's own
+// chance allows.
+func newStory(t *testing.T) *story {
 	t.Helper()
 	seed, err := strconv.ParseUint(os.Getenv("E2E_SEED"), 10, 64)
 	if err != nil {
 		seed = rand.Uint64()
 	}
 	t.Logf("E2E_SEED=%d", seed)
-	st := &story{s: start(t, lives.Plan{Program: true}), seed: seed, random: rand.New(rand.NewPCG(seed, 0)), over: make(chan struct{})}
+	st := &story{s: start(t, lives.Plan{Program: true}), seed: seed,
+		random: rand.New(rand.NewPCG(seed, 0)), over: make(chan struct{})}
 	st.connect()
 	t.Cleanup(func() {
-		t.Logf("%d requests, %d of them unanswered, %d blows from outside", st.counts.asked.Load(), st.counts.unanswered.Load(), st.counts.meddled.Load())
+		t.Logf("%d requests, %d of them unanswered, %d blows from outside", st.counts.asked.Load(),
+			st.counts.unanswered.Load(), st.counts.meddled.Load())
 	})
 	return st
 }
@@ -121,7 +129,7 @@ func pause(random *rand.Rand, atMost time.Duration) {
 	time.Sleep(time.Duration(random.Int64N(int64(atMost))))
 }
 
-// try makes a request once, of whatever service there is. It returns false when nobody answered.
+// try makes a request once, to the current service. It returns false when there was no answer.
 func (st *story) try(method, path, body string, headers ...string) (lives.Answer, bool) {
 	st.counts.asked.Add(1)
 	got, err := st.line.Load().Try(method, path, body, headers...)
@@ -131,7 +139,8 @@ func (st *story) try(method, path, body string, headers ...string) (lives.Answer
 	return got, err == nil
 }
 
-// checkBooks compares what the service lists with what the players had, and with what the engine has.
+// checkBooks compares what the service lists with what the players had, and with what the engine
+// has.
 func (st *story) checkBooks(t *testing.T, players []*player) {
 	t.Helper()
 	known := map[string]bool{}
@@ -144,7 +153,7 @@ func (st *story) checkBooks(t *testing.T, players []*player) {
 	listed := st.s.Everything(t)
 	for _, sandbox := range listed {
 		if !known[sandbox.ID] {
-			t.Errorf("nobody asked for %s (%v)", sandbox.ID, sandbox.Metadata)
+			t.Errorf("no client created %s (%v)", sandbox.ID, sandbox.Metadata)
 		}
 	}
 	if len(listed) != len(known) {
@@ -154,30 +163,32 @@ func (st *story) checkBooks(t *testing.T, players []*player) {
 	t.Logf("%d sandboxes were created", len(known))
 }
 
-// loseDatabase deletes the database between two lives of the service. What lives at the engine is taken up as it was created; what has
-// ended is forgotten.
+// loseDatabase deletes the database between two lives of the service. What lives at the engine is
+// taken up as it was created; what has ended is removed.
 func (st *story) loseDatabase(t *testing.T, players []*player) {
 	t.Helper()
-	alive := 0
+	running := 0
 	for _, p := range players {
 		if p.gone {
 			continue
 		}
-		alive++
-		p.remember() // renewals and patches since then are in the database alone
+		running++
+		p.expectLabels() // renewals and patches since then are in the database alone
 	}
 	st.kill()
 	if err := os.RemoveAll(st.s.Folder); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(st.random.Int64N(int64(2*time.Second))))
+	ctx, cancel := context.WithTimeout(t.Context(),
+		time.Duration(st.random.Int64N(int64(2*time.Second))))
 	st.s.bootUntil(ctx, t)
 	cancel()
 	st.boot(t)
 	for _, p := range players {
 		switch {
 		case p.gone:
-			if got := st.s.Send(t, http.MethodGet, "/v1/sandboxes/"+p.id, ""); got.Status != http.StatusNotFound {
+			if got := st.s.Send(t, http.MethodGet, "/v1/sandboxes/"+p.id,
+				""); got.Status != http.StatusNotFound {
 				t.Errorf("%s had ended and is found in labels: %s", p.id, got)
 			}
 		case p.timeout == 60 && p.expires.Equal(p.original): // which is past by now
@@ -189,9 +200,9 @@ func (st *story) loseDatabase(t *testing.T, players []*player) {
 			}
 		}
 	}
-	if len(st.s.Everything(t)) != alive {
-		t.Errorf("%d sandboxes are listed, %d were alive", len(st.s.Everything(t)), alive)
+	if len(st.s.Everything(t)) != running {
+		t.Errorf("%d sandboxes are listed, %d were running", len(st.s.Everything(t)), running)
 	}
 	checkNoContainerWithoutRecord(t, st.s)
-	t.Logf("%d sandboxes were rebuilt from labels", alive)
+	t.Logf("%d sandboxes were rebuilt from labels", running)
 }

@@ -18,8 +18,9 @@ type storm struct {
 	deleting map[string]bool // asked to be deleted; true: answered 204
 }
 
-// TestCrash kills the service at random moments while sandboxes are created and deleted, and starts it again on the same records.
-// Every accepted sandbox must be usable, or ended by its delete, and none Failed: the engine had no fault. No container may be without a record.
+// TestCrash kills the service at random moments while sandboxes are created and deleted, and starts
+// it again on the same records. Every accepted sandbox must be usable, or ended by its delete, and
+// none Failed: the engine had no fault. No container may be without a record.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{Program: true})
@@ -27,7 +28,8 @@ func TestCrash(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	all := &storm{deleting: map[string]bool{}}
-	// The first limit lets the kill hit creates that are being accepted, the others the work that goes on behind.
+	// With the first limit the kill hits creates that are being accepted, the others the work that
+	// goes on behind.
 	for _, limit := range []time.Duration{30 * time.Millisecond, time.Second, 4 * time.Second} {
 		after := time.Duration(random.Int64N(int64(limit)))
 		victims := all.victims(random, 10)
@@ -83,7 +85,7 @@ func (w *storm) delete(t *testing.T, c *lives.Client, id string) {
 	}
 }
 
-// victims picks sandboxes that nobody has asked to be deleted yet.
+// victims picks sandboxes that no client has deleted yet.
 func (w *storm) victims(random *rand.Rand, count int) []string {
 	var picked []string
 	for _, i := range random.Perm(len(w.accepted)) {
@@ -122,12 +124,12 @@ func checkNoContainerWithoutRecord(t *testing.T, s *service) {
 		s.Settled(t, sandbox.ID)
 	}
 	lives.Eventually(t, "every container belongs to a sandbox that lives", func() bool {
-		alive := map[string]bool{}
+		running := map[string]bool{}
 		for _, sandbox := range s.Everything(t) {
-			alive[sandbox.ID] = !lives.Final(sandbox.Status.State)
+			running[sandbox.ID] = !lives.Final(sandbox.Status.State)
 		}
 		for _, container := range s.containers(t) {
-			if !alive[container.Labels["sandbox.internal/id"]] {
+			if !running[container.Labels["sandbox.internal/id"]] {
 				return false
 			}
 		}

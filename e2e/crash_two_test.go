@@ -7,7 +7,8 @@ import (
 	"sandbox.internal/e2e/lives"
 )
 
-// TestTwoServersOnOneEngine has one service lose its database and take up its sandboxes from labels, beside another one at work.
+// TestTwoServersOnOneEngine has one service lose its database and take up its sandboxes from
+// labels, beside another one at work.
 func TestTwoServersOnOneEngine(t *testing.T) {
 	t.Parallel()
 	quiet, crashing := start(t, lives.Plan{}), start(t, lives.Plan{Program: true})
@@ -32,7 +33,7 @@ func TestTwoServersOnOneEngine(t *testing.T) {
 		crashing.Boot(t)
 		crashing.Await(t, own, "Running")
 		if got := lives.IDs(crashing.Everything(t)); len(got) != 1 || got[0] != own {
-			t.Errorf("the one without a database knows %v, its own is %s", got, own)
+			t.Errorf("the one without a database has %v, its own is %s", got, own)
 		}
 		quiet.Await(t, passing, "Running")
 		quiet.Delete(t, passing)
@@ -47,12 +48,14 @@ func TestTwoServersOnOneEngine(t *testing.T) {
 	}
 	for _, container := range quiet.containers(t) {
 		if before[container.ID] != string(container.Status) {
-			t.Errorf("container %s is %s, it was %q", container.Name, container.Status, before[container.ID])
+			t.Errorf("container %s is %s, it was %q", container.Name, container.Status,
+				before[container.ID])
 		}
 	}
 }
 
-// TestSecondServerIsRefused starts a service on what belongs to one that runs: its records, and its name at the engine.
+// TestSecondServerIsRefused starts a service on what belongs to one that runs: its records, and its
+// name at the engine.
 func TestSecondServerIsRefused(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{Program: true})
@@ -61,8 +64,10 @@ func TestSecondServerIsRefused(t *testing.T) {
 		instance, folder string
 		says             []string
 	}{
-		"same records":  {s.Instance + "-2", s.Folder, []string{s.Folder, "in use by another process"}},
-		"same instance": {s.Instance, t.TempDir(), []string{"server.instance", s.Instance, "another service on this machine"}},
+		"same records": {s.Instance + "-2", s.Folder,
+			[]string{s.Folder, "in use by another process"}},
+		"same instance": {s.Instance, t.TempDir(),
+			[]string{"server.instance", s.Instance, "another service on this machine"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := refused(t, c.instance, c.folder, "")

@@ -15,7 +15,8 @@ func TestDemo(t *testing.T) {
 		return map[string]string{"SANDBOX_URL": s.URL, "SERVICE_API_KEY": lives.AdminKey}[name]
 	}
 	var stdout, stderr bytes.Buffer
-	if code := cli.Run(t.Context(), []string{"demo"}, environment, &stdout, &stderr); code != cli.ExitOK {
+	if code := cli.Run(t.Context(), []string{"demo"}, environment, &stdout,
+		&stderr); code != cli.ExitOK {
 		t.Errorf("exit code %d\n%s\n%s", code, &stdout, &stderr)
 	}
 	for _, sandbox := range s.Everything(t) {

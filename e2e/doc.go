@@ -1,11 +1,13 @@
-// Package e2e holds the tests of the whole: the lifecycle service over HTTP, as its clients see it, on a real Docker Engine with the
-// real execd in every sandbox. Whatever a test asks, the answer is held to the contract.
+// Package e2e holds the tests of the whole: the lifecycle service over HTTP, as its clients see it,
+// on a real Docker Engine with the real execd in every sandbox. Whatever a test asks, the answer is
+// held to the contract.
 //
-// What a client may rely on whatever runs the sandboxes is in package lives, which TestLives runs on Docker. The tests here are about
-// the engine, about what the service promises beyond that when it has one, and about what needs no backend twice: generated clients,
-// pages in a browser, the audit log.
+// What a client may rely on whatever runs the sandboxes is in package lives, which TestLives runs
+// on Docker. The tests here are about the engine, about what the service promises beyond that when
+// it has one, and about what needs no backend twice: generated clients, pages in a browser, the
+// audit log.
 //
-// The engine and the images must be there (make images). Every test has a service with an instance name of its own, and fails when
-// it leaves a container behind. Some need more of the machine: they run as root, mount a small disk, and start engines of their
-// own (dockerd and ip in the PATH).
+// The engine and the images must be there (make images). Every test has a service with an instance
+// name of its own, and fails when it leaves a container behind. Some need more of the machine: they
+// run as root, mount a small disk, and start engines of their own (dockerd and ip in the PATH).
 package e2e

@@ -21,19 +21,21 @@ import (
 	"sandbox.internal/runtime/docker"
 )
 
-// privateEngine is a Docker Engine of a test's own, which can be killed. It shares nothing with the one of the other tests: it has its
-// own bridge, folders and socket, leaves the host's packet filter alone, and all of it is gone at the end of the test.
+// privateEngine is a Docker Engine of a test's own, which can be killed. It shares nothing with the
+// one of the other tests: it has its own bridge, folders and socket, leaves the host's packet
+// filter alone, and all of it is gone at the end of the test.
 type privateEngine struct {
 	folder string
 	bridge string
 	subnet string // the bridge's address and prefix
-	// published is the address that services on this engine have to publish on: every engine counts ports from the same one on, so
-	// another one could take those of containers that survive this one's death.
+	// published is the address that services on this engine have to publish on: every engine counts
+	// ports from the same one on, so another one could take those of containers that survive this
+	// one's death.
 	published string
 	args      []string
 	log       lives.Journal
 
-	process *exec.Cmd // nil while it is dead
+	process *exec.Cmd // nil while it is not running
 	ended   chan struct{}
 }
 
@@ -43,17 +45,19 @@ var privateEngines atomic.Int32
 func startEngine(t *testing.T, args ...string) *privateEngine {
 	t.Helper()
 	number := int(privateEngines.Add(1))
-	// The socket's path must be short. The folder is not the test's own, which would be removed before the engine has ended.
+	// The socket's path must be short. The folder is not the test's own, which would be removed
+	// before the engine has ended.
 	folder, err := os.MkdirTemp("", "sbx-engine-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := &privateEngine{
-		folder:    folder,
-		bridge:    fmt.Sprintf("sbx%d-%d", os.Getpid(), number), // at most 15 bytes
-		subnet:    fmt.Sprintf("10.%d.%d.1/24", 200+os.Getpid()%50, (os.Getpid()/50+number)%250),
-		published: fmt.Sprintf("127.%d.%d.%d", 200+os.Getpid()%50, (os.Getpid()/50)%250, 10+number%200),
-		args:      args,
+		folder: folder,
+		bridge: fmt.Sprintf("sbx%d-%d", os.Getpid(), number), // at most 15 bytes
+		subnet: fmt.Sprintf("10.%d.%d.1/24", 200+os.Getpid()%50, (os.Getpid()/50+number)%250),
+		published: fmt.Sprintf("127.%d.%d.%d", 200+os.Getpid()%50, (os.Getpid()/50)%250,
+			10+number%200),
+		args: args,
 	}
 	t.Cleanup(func() { e.destroy(t) })
 	e.ip(t, "link", "add", e.bridge, "type", "bridge")
@@ -73,19 +77,24 @@ func (e *privateEngine) ip(t *testing.T, args ...string) {
 
 func (e *privateEngine) host() string { return "unix://" + filepath.Join(e.folder, "s") }
 
-// boot starts the engine, for the first time or again on the same folders, and returns when it answers.
+// boot starts the engine, for the first time or again on the same folders, and returns when it
+// answers.
 func (e *privateEngine) boot(t *testing.T) {
 	t.Helper()
 	args := append([]string{
-		"--host", e.host(), "--data-root", filepath.Join(e.folder, "data"), "--exec-root", filepath.Join(e.folder, "exec"),
-		"--pidfile", filepath.Join(e.folder, "pid"), "--config-file", filepath.Join(e.folder, "none.json"),
-		"--bridge", e.bridge, "--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false",
+		"--host", e.host(), "--data-root", filepath.Join(e.folder, "data"), "--exec-root",
+		filepath.Join(e.folder, "exec"),
+		"--pidfile", filepath.Join(e.folder, "pid"), "--config-file",
+		filepath.Join(e.folder, "none.json"),
+		"--bridge", e.bridge, "--iptables=false", "--ip6tables=false", "--ip-forward=false",
+		"--ip-masq=false",
 		"--containerd-namespace", e.bridge, "--containerd-plugins-namespace", e.bridge + "-plugins",
 	}, e.args...)
 	if err := os.WriteFile(filepath.Join(e.folder, "none.json"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Of one that was killed. The engine would wait for these processes, whose numbers may be somebody else's by now.
+	// Of one that was killed. The engine would wait for these processes, whose numbers may be
+	// reused by now.
 	for _, stale := range []string{"pid", "exec/containerd/containerd.pid"} {
 		_ = os.Remove(filepath.Join(e.folder, stale))
 	}
@@ -116,14 +125,16 @@ func (e *privateEngine) boot(t *testing.T) {
 	})
 }
 
-// end ends the engine by a signal and returns when its process is gone, and the containerd that it brought along.
+// end ends the engine by a signal and returns when its process is gone, and the containerd that it
+// brought along.
 func (e *privateEngine) end(t *testing.T, signal syscall.Signal) {
 	t.Helper()
 	_ = e.process.Process.Signal(signal) // its only error is that the process has ended
 	<-e.ended
 	e.process = nil
 	daemon := filepath.Join(e.folder, "exec/containerd/containerd.toml")
-	lives.Eventually(t, "the engine's containerd has ended", func() bool { return len(processesWith(t, daemon)) == 0 })
+	lives.Eventually(t, "the engine's containerd has ended",
+		func() bool { return len(processesWith(t, daemon)) == 0 })
 }
 
 // docker runs Docker's tool against this engine.
@@ -166,11 +177,13 @@ func (e *privateEngine) destroy(t *testing.T) {
 		}
 		e.end(t, syscall.SIGTERM)
 	}
-	// What outlives an engine that was killed: the shims of its containers, and with them the containers.
+	// What outlives an engine that was killed: the shims of its containers, and with them the
+	// containers.
 	for _, pid := range processesWith(t, e.folder) {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // may have ended meanwhile
 	}
-	lives.Eventually(t, "no process of the engine is left", func() bool { return len(processesWith(t, e.folder)) == 0 })
+	lives.Eventually(t, "no process of the engine is left",
+		func() bool { return len(processesWith(t, e.folder)) == 0 })
 	for _, mount := range mountsUnder(t, e.folder) {
 		if err := syscall.Unmount(mount, syscall.MNT_DETACH); err != nil {
 			t.Errorf("unmount %s: %v", mount, err)
@@ -193,7 +206,8 @@ func processesWith(t *testing.T, folder string) []int {
 	for _, file := range files {
 		var pid int
 		content, err := os.ReadFile(file)
-		if _, scan := fmt.Sscanf(file, "/proc/%d/cmdline", &pid); err == nil && scan == nil && bytes.Contains(content, []byte(folder)) && pid != os.Getpid() {
+		if _, scan := fmt.Sscanf(file, "/proc/%d/cmdline", &pid); err == nil && scan == nil &&
+			bytes.Contains(content, []byte(folder)) && pid != os.Getpid() {
 			found = append(found, pid)
 		}
 	}
@@ -209,14 +223,16 @@ func mountsUnder(t *testing.T, folder string) []string {
 	}
 	var found []string
 	for line := range strings.Lines(string(content)) {
-		if fields := strings.Fields(line); len(fields) > 4 && strings.HasPrefix(fields[4], folder+"/") {
+		if fields := strings.Fields(line); len(fields) > 4 &&
+			strings.HasPrefix(fields[4], folder+"/") {
 			found = append([]string{fields[4]}, found...)
 		}
 	}
 	return found
 }
 
-// listens reports whether the engine's socket takes connections; a test uses it to be sure that the outage is one.
+// listens reports whether the engine's socket takes connections; a test uses it to be sure that the
+// outage is one.
 func (e *privateEngine) listens() bool {
 	connection, err := net.DialTimeout("unix", filepath.Join(e.folder, "s"), time.Second)
 	if err != nil {

@@ -24,8 +24,8 @@ func described(document *openapi3.T) map[string]string {
 	return operations
 }
 
-// TestDocsInABrowser opens every page in a real browser: each operation of the contract is shown, the console has no error, and no
-// request leaves the service.
+// TestDocsInABrowser opens every page in a real browser: each operation of the contract is shown,
+// the console has no error, and no request leaves the service.
 func TestDocsInABrowser(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
@@ -51,14 +51,18 @@ func TestDocsInABrowser(t *testing.T) {
 		t.Run(strings.ReplaceAll(page.path, "/", ""), func(t *testing.T) {
 			b.open(t, page.path)
 			for id, tag := range described(page.document) {
-				b.until(t, fmt.Sprintf("document.querySelector(%q) !== null", fmt.Sprintf(page.element, tag, id)))
+				b.until(t, fmt.Sprintf("document.querySelector(%q) !== null",
+					fmt.Sprintf(page.element, tag, id)))
 			}
-			b.until(t, fmt.Sprintf("document.body.innerText.includes(%q)", page.document.Info.Title))
+			b.until(t, fmt.Sprintf("document.body.innerText.includes(%q)",
+				page.document.Info.Title))
 			b.picture(t, "page")
 			for _, trouble := range b.take() {
 				t.Error(trouble)
 			}
-			if got := evaluate[string](t, b, "document.querySelector('.bar a[aria-current]').innerText"); !strings.Contains(page.document.Info.Title, got[:5]) {
+			if got := evaluate[string](t, b,
+				"document.querySelector('.bar a[aria-current]').innerText"); !strings.Contains(
+				page.document.Info.Title, got[:5]) {
 				t.Errorf("the bar says %q on the page of %q", got, page.document.Info.Title)
 			}
 		})
@@ -70,11 +74,13 @@ func (b *tab) open(t *testing.T, path string) {
 	t.Helper()
 	for shown := false; !shown; {
 		b.do(t, "open "+path, chromedp.Navigate(b.home+path))
-		shown = b.shows(t, "document.readyState === 'complete' && document.querySelector('[id^=operations-], [id*=\"/operation/\"]') !== null")
+		shown = b.shows(t,
+			"document.readyState === 'complete' && document.querySelector('[id^=operations-], [id*=\"/operation/\"]') !== null")
 	}
 }
 
-// TestTryItOut uses Swagger UI as a person does: without the key 401, with it 200, and the key is kept nowhere.
+// TestTryItOut uses Swagger UI as a person does: without the key 401, with it 200, and the key is
+// kept nowhere.
 func TestTryItOut(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
@@ -92,9 +98,12 @@ func TestTryItOut(t *testing.T) {
 		t.Errorf("with the key: %d", got)
 	}
 	b.picture(t, "answer")
-	body := evaluate[string](t, b, fmt.Sprintf("document.querySelector('%s .live-responses-table .microlight, %s .live-responses-table code').innerText", list, list))
+	body := evaluate[string](t, b,
+		fmt.Sprintf(
+			"document.querySelector('%s .live-responses-table .microlight, %s .live-responses-table code').innerText", list, list))
 	var answer struct{ Items []struct{ ID string } }
-	if err := json.Unmarshal([]byte(body), &answer); err != nil || len(answer.Items) != 1 || answer.Items[0].ID != id {
+	if err := json.Unmarshal([]byte(body), &answer); err != nil || len(answer.Items) != 1 ||
+		answer.Items[0].ID != id {
 		t.Errorf("the page shows %q (%v), not the list with %s", body, err, id)
 	}
 	if got := b.stored(t); got != `[{},{},""]` || strings.Contains(got, lives.AdminKey) {
@@ -106,13 +115,15 @@ func TestTryItOut(t *testing.T) {
 		t.Errorf("after the page was loaded again: %d", got)
 	}
 	// Chromium itself reports the two refused requests.
-	troubles := slices.DeleteFunc(b.take(), func(trouble string) bool { return strings.Contains(trouble, "401 (Unauthorized)") })
+	troubles := slices.DeleteFunc(b.take(),
+		func(trouble string) bool { return strings.Contains(trouble, "401 (Unauthorized)") })
 	for _, trouble := range troubles {
 		t.Error(trouble)
 	}
 }
 
-// TestTryExecd sends a request into a sandbox: the page knows the way through the service, and needs the sandbox's id and the key.
+// TestTryExecd sends a request into a sandbox: the page sends it through the service, and needs the
+// sandbox's id and the key.
 func TestTryExecd(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
@@ -122,7 +133,8 @@ func TestTryExecd(t *testing.T) {
 	const metrics = "#operations-Metrics-getMetrics"
 	b.open(t, "/docs/execd")
 	b.until(t, "document.querySelector('.servers input') !== null")
-	evaluate[chromedp.Void](t, b, "document.querySelector('.servers input').select()") // what is typed replaces what is selected
+	// what is typed replaces what is selected
+	evaluate[chromedp.Void](t, b, "document.querySelector('.servers input').select()")
 	b.enter(t, ".servers input", id)
 	b.authorise(t, lives.AdminKey)
 	b.picture(t, "servers")
@@ -161,9 +173,11 @@ func (b *tab) authorise(t *testing.T, key string) {
 // execute presses the button of an open operation and returns the status that the page then shows.
 func (b *tab) execute(t *testing.T, operation string) int {
 	t.Helper()
-	status := fmt.Sprintf("document.querySelector('%s .live-responses-table tbody .response-col_status')", operation)
+	status := fmt.Sprintf(
+		"document.querySelector('%s .live-responses-table tbody .response-col_status')", operation)
 	for answered := false; !answered; {
-		if evaluate[bool](t, b, fmt.Sprintf("document.querySelector('%s .btn-clear') !== null", operation)) {
+		if evaluate[bool](t, b,
+			fmt.Sprintf("document.querySelector('%s .btn-clear') !== null", operation)) {
 			b.click(t, operation+" .btn-clear")
 			b.until(t, status+" === null")
 		}

@@ -21,8 +21,8 @@ import (
 // egressImage is the sidecar; scripts/images.sh builds it.
 const egressImage = "sandbox/egress:dev"
 
-// outside is the world of these tests: two web servers on the engine's default network, and name servers that know them as
-// allowed.test and denied.test.
+// outside is the world of these tests: two web servers on the engine's default network, and name
+// servers that have them as allowed.test and denied.test.
 type outside struct{ allowed, denied, dns string }
 
 // webServer answers every request with its name.
@@ -36,21 +36,27 @@ http.server.ThreadingHTTPServer(("", 80), Page).serve_forever()`
 // newOutside returns a world that ends with the test.
 func newOutside(t *testing.T) outside {
 	t.Helper()
-	o := outside{allowed: runOutside(t, "allowed", webServer, "allowed"), denied: runOutside(t, "denied", webServer, "denied")}
-	o.dns = runOutside(t, "dns", lives.NameServer, "allowed.test="+o.allowed, "denied.test="+o.denied)
+	o := outside{allowed: runOutside(t, "allowed", webServer, "allowed"),
+		denied: runOutside(t, "denied", webServer, "denied")}
+	o.dns = runOutside(t, "dns", lives.NameServer, "allowed.test="+o.allowed,
+		"denied.test="+o.denied)
 	// What a sandbox reaches or not is tried once: these must be there before.
 	var dialer net.Dialer
-	resolver := net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return dialer.DialContext(ctx, "udp", net.JoinHostPort(o.dns, "53"))
-	}}
+	resolver := net.Resolver{PreferGo: true,
+		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "udp", net.JoinHostPort(o.dns, "53"))
+		}}
 	lives.Eventually(t, "the servers outside of the sandbox answer", func() bool {
-		for name, address := range map[string]string{"allowed.test.": o.allowed, "denied.test.": o.denied} {
-			connection, err := dialer.DialContext(t.Context(), "tcp", net.JoinHostPort(address, "80"))
+		for name, address := range map[string]string{"allowed.test.": o.allowed,
+			"denied.test.": o.denied} {
+			connection, err := dialer.DialContext(t.Context(), "tcp",
+				net.JoinHostPort(address, "80"))
 			if err != nil {
 				return false
 			}
 			_ = connection.Close()
-			if found, err := resolver.LookupNetIP(t.Context(), "ip4", name); err != nil || len(found) != 1 || found[0].String() != address {
+			if found, err := resolver.LookupNetIP(t.Context(), "ip4", name); err != nil ||
+				len(found) != 1 || found[0].String() != address {
 				return false
 			}
 		}
@@ -59,11 +65,13 @@ func newOutside(t *testing.T) outside {
 	return o
 }
 
-// runOutside runs a program of Python in a container of its own until the test ends, and returns its address.
+// runOutside runs a program of Python in a container of its own until the test ends, and returns
+// its address.
 func runOutside(t *testing.T, name string, arguments ...string) (address string) {
 	t.Helper()
 	name = "e2e-" + name + "-" + uuid.NewString()[:8]
-	dockerCLI(t, append([]string{"run", "-d", "--name", name, "--memory", "64m", baseImage, "python3", "-c"}, arguments...)...)
+	dockerCLI(t, append([]string{"run", "-d", "--name", name, "--memory", "64m", baseImage,
+		"python3", "-c"}, arguments...)...)
 	t.Cleanup(func() { dockerCLI(t, "rm", "-f", "-v", name) })
 	return strings.TrimSpace(dockerCLI(t, "inspect", "-f", "{{.NetworkSettings.IPAddress}}", name))
 }
@@ -78,7 +86,8 @@ func confined(targets ...string) lifecycle.CreateSandboxRequest {
 	deny := lifecycle.NetworkActionDeny
 	r.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: &deny}
 	for _, target := range targets {
-		r.NetworkPolicy.Egress = append(r.NetworkPolicy.Egress, lifecycle.EgressRule{Action: lifecycle.NetworkActionAllow, Target: target})
+		r.NetworkPolicy.Egress = append(r.NetworkPolicy.Egress,
+			lifecycle.EgressRule{Action: lifecycle.NetworkActionAllow, Target: target})
 	}
 	return r
 }
@@ -105,7 +114,8 @@ func fetchFrom(host string) string {
 
 func (s *service) policy(t *testing.T, method, id, body string) lifecycle.NetworkPolicy {
 	t.Helper()
-	got := s.Send(t, method, "/v1/sandboxes/"+id+"/network-policy", body, "Content-Type", "application/json")
+	got := s.Send(t, method, "/v1/sandboxes/"+id+"/network-policy", body, "Content-Type",
+		"application/json")
 	if got.Status != http.StatusOK {
 		t.Fatalf("%s network-policy %s: %s", method, body, got)
 	}
@@ -120,7 +130,8 @@ func (s *service) policy(t *testing.T, method, id, body string) lifecycle.Networ
 func (s *service) sidecarOf(t *testing.T, id string) engine.Container {
 	t.Helper()
 	for _, container := range s.containers(t) {
-		if container.Labels["sandbox.internal/id"] == id && container.Labels["sandbox.internal/sidecar"] != "" {
+		if container.Labels["sandbox.internal/id"] == id &&
+			container.Labels["sandbox.internal/sidecar"] != "" {
 			return container
 		}
 	}
@@ -136,7 +147,8 @@ func (s *service) killGuard(t *testing.T, id string) {
 
 func (s *service) signalGuard(t *testing.T, id, signal string) {
 	t.Helper()
-	dockerCLI(t, "run", "--rm", "--network", "none", "--pid", "container:"+s.sidecarOf(t, id).ID, busyboxImage, "sh", "-c", "kill -"+signal+" $(pidof egress)")
+	dockerCLI(t, "run", "--rm", "--network", "none", "--pid", "container:"+s.sidecarOf(t, id).ID,
+		busyboxImage, "sh", "-c", "kill -"+signal+" $(pidof egress)")
 }
 
 // TestEgress: the whole way from networkPolicy to packets, with the real sidecar.
@@ -163,22 +175,28 @@ func TestEgress(t *testing.T) {
 		if bounding == 0 || bounding&(netAdmin|netRaw) != 0 || effective&(netAdmin|netRaw) != 0 {
 			t.Errorf("capabilities of the sandbox: effective %x, bounding %x", effective, bounding)
 		}
-		caps := dockerCLI(t, "inspect", "-f", "{{.HostConfig.CapAdd}} {{.HostConfig.CapDrop}}", s.sidecarOf(t, id).ID)
+		caps := dockerCLI(t, "inspect", "-f", "{{.HostConfig.CapAdd}} {{.HostConfig.CapDrop}}",
+			s.sidecarOf(t, id).ID)
 		if !strings.Contains(strings.ReplaceAll(caps, "CAP_", ""), "[NET_ADMIN] [ALL]") {
 			t.Errorf("capabilities of the sidecar: %s", caps)
 		}
-		inside.Want(t, "cat /proc/sys/net/ipv6/conf/all/disable_ipv6 /proc/sys/net/ipv6/conf/eth0/disable_ipv6", "1\n1\n")
+		inside.Want(t,
+			"cat /proc/sys/net/ipv6/conf/all/disable_ipv6 /proc/sys/net/ipv6/conf/eth0/disable_ipv6", "1\n1\n")
 		if got := inside.Run(t, "cat /proc/net/if_inet6"); got.Stdout != "" {
 			t.Errorf("the sandbox has an IPv6 address: %s", got.Stdout)
 		}
 	})
 	t.Run("changes", func(t *testing.T) {
-		if got := s.policy(t, http.MethodGet, id, ""); lives.Value(got.DefaultAction) != "deny" || len(got.Egress) != 1 {
+		if got := s.policy(t, http.MethodGet, id, ""); lives.Value(got.DefaultAction) != "deny" ||
+			len(got.Egress) != 1 {
 			t.Errorf("policy: %+v", got)
 		}
 		events := s.StreamEvents(t, path+"/events")
 		s.policy(t, http.MethodPatch, id, `[{"action":"allow","target":"denied.test"}]`)
-		events.Until(func(e lives.Told) bool { return e.Type == "networkPolicy" && len(e.NetworkPolicy.Egress) == 2 })
+		events.Until(func(e lives.StreamEvent) bool {
+			return e.Type == "networkPolicy" &&
+				len(e.NetworkPolicy.Egress) == 2
+		})
 		gets(t, inside, "denied.test")
 		if got := s.policy(t, http.MethodDelete, id, `["denied.test"]`); len(got.Egress) != 1 {
 			t.Errorf("policy after DELETE: %+v", got)
@@ -187,16 +205,21 @@ func TestEgress(t *testing.T) {
 		gets(t, inside, "allowed.test")
 		s.policy(t, http.MethodPut, id, `{}`)
 		gets(t, inside, "denied.test")
-		lives.WantProblem(t, s.Send(t, http.MethodPut, path+"/network-policy", `{"egress":[{"action":"deny","target":"no target"}]}`),
+		lives.WantProblem(t,
+			s.Send(t, http.MethodPut, path+"/network-policy",
+				`{"egress":[{"action":"deny","target":"no target"}]}`),
 			http.StatusBadRequest, "INVALID_REQUEST_BODY", "egress[0].target")
-		s.policy(t, http.MethodPut, id, `{"defaultAction":"deny","egress":[{"action":"allow","target":"allowed.test"}]}`)
+		s.policy(t, http.MethodPut, id,
+			`{"defaultAction":"deny","egress":[{"action":"allow","target":"allowed.test"}]}`)
 	})
 	t.Run("decisions", func(t *testing.T) {
 		cannot(t, inside, "denied.test")
 		lives.Eventually(t, "the refusal is among the decisions", func() bool {
-			return strings.Contains(s.Send(t, http.MethodGet, path+"/network-decisions", "").Body, `"target":"denied.test"`)
+			return strings.Contains(s.Send(t, http.MethodGet, path+"/network-decisions", "").Body,
+				`"target":"denied.test"`)
 		})
-		if got := s.Send(t, http.MethodGet, path+"/network-decisions/proposal", ""); got.Status != http.StatusOK || !strings.Contains(got.Body, "allowed.test") {
+		if got := s.Send(t, http.MethodGet, path+"/network-decisions/proposal",
+			""); got.Status != http.StatusOK || !strings.Contains(got.Body, "allowed.test") {
 			t.Errorf("proposal: %s", got)
 		}
 	})
@@ -207,7 +230,8 @@ func TestEgress(t *testing.T) {
 		await := func(text string) {
 			t.Helper()
 			for lines.Scan() {
-				if strings.HasPrefix(lines.Text(), "data: ") && strings.Contains(lines.Text(), text) {
+				if strings.HasPrefix(lines.Text(), "data: ") &&
+					strings.Contains(lines.Text(), text) {
 					return
 				}
 			}
@@ -220,7 +244,8 @@ func TestEgress(t *testing.T) {
 	t.Run("endpoint of the sidecar", func(t *testing.T) {
 		endpoint := s.Endpoint(t, id, 18080)
 		token := endpoint.Headers["X-EGRESS-ACCESS-TOKEN"]
-		if got := lives.Fetch(t, endpoint.URL+"/policy", "X-EGRESS-ACCESS-TOKEN", token); token == "" || got.Status != http.StatusOK {
+		if got := lives.Fetch(t, endpoint.URL+"/policy", "X-EGRESS-ACCESS-TOKEN",
+			token); token == "" || got.Status != http.StatusOK {
 			t.Errorf("GET %s/policy: %s", endpoint.URL, got)
 		}
 		if got := lives.Fetch(t, endpoint.URL+"/policy"); got.Status != http.StatusUnauthorized {
@@ -229,7 +254,9 @@ func TestEgress(t *testing.T) {
 		if strings.Contains(s.Log.Tail(10000), token) {
 			t.Error("the log shows the token")
 		}
-		lives.WantProblem(t, lives.Fetch(t, s.URL+path+"/proxy/18080/policy", lives.KeyHeader, lives.AdminKey), http.StatusConflict, "CONFLICT", "egress sidecar")
+		lives.WantProblem(t,
+			lives.Fetch(t, s.URL+path+"/proxy/18080/policy", lives.KeyHeader, lives.AdminKey),
+			http.StatusConflict, "CONFLICT", "egress sidecar")
 	})
 	t.Run("pause", func(t *testing.T) {
 		s.Pause(t, id)
@@ -238,12 +265,16 @@ func TestEgress(t *testing.T) {
 		gets(t, inside, "denied.test")
 		s.policy(t, http.MethodDelete, id, `["denied.test"]`)
 	})
-	t.Run("the guard dies", func(t *testing.T) {
+	t.Run("the guard is killed", func(t *testing.T) {
 		const news = "the egress guard died and was started again"
 		events := s.StreamEvents(t, path+"/events")
 		s.killGuard(t, id)
-		lives.Eventually(t, "the status tells of it", func() bool { return strings.Contains(s.Get(t, id).Status.Message, news) })
-		events.Until(func(e lives.Told) bool { return strings.Contains(lives.Value(e.Message), news) })
+		lives.Eventually(t, "the status says so",
+			func() bool { return strings.Contains(s.Get(t, id).Status.Message, news) })
+		events.Until(func(e lives.StreamEvent) bool {
+			return strings.Contains(
+				lives.Value(e.Message), news)
+		})
 		gets(t, inside, "allowed.test")
 		cannot(t, inside, "denied.test")
 	})
@@ -272,13 +303,15 @@ func TestEgress(t *testing.T) {
 				t.Errorf("container %s is left", container.Name)
 			}
 		}
-		lives.WantProblem(t, s.Send(t, http.MethodGet, path+"/network-policy", ""), http.StatusConflict, "CONFLICT", "Terminated")
+		lives.WantProblem(t, s.Send(t, http.MethodGet, path+"/network-policy", ""),
+			http.StatusConflict, "CONFLICT", "Terminated")
 	})
-	t.Run("the sidecar dies", func(t *testing.T) {
+	t.Run("the sidecar is killed", func(t *testing.T) {
 		id := s.Running(t, confined("allowed.test"))
 		dockerCLI(t, "kill", s.sidecarOf(t, id).ID)
 		status := s.Await(t, id, "Failed").Status
-		if status.Reason != "NETWORK_ERROR" || !strings.Contains(status.Message, "the egress sidecar ended") {
+		if status.Reason != "NETWORK_ERROR" ||
+			!strings.Contains(status.Message, "the egress sidecar ended") {
 			t.Errorf("status: %+v", status)
 		}
 		lives.Eventually(t, "nothing of it is left", func() bool {
@@ -292,20 +325,23 @@ func TestEgress(t *testing.T) {
 	})
 }
 
-// TestEgressSurvivesTheService: a service that is killed, and one that loses its database, find sidecars and policies again.
+// TestEgressSurvivesTheService: a service that is killed, and one that loses its database, find
+// sidecars and policies again.
 func TestEgressSurvivesTheService(t *testing.T) {
 	t.Parallel()
 	o := newOutside(t)
 	s := start(t, lives.Plan{Program: true, Settings: egressSettings(o)})
 	id := s.Running(t, confined("allowed.test"))
-	s.policy(t, http.MethodPut, id, `{"defaultAction":"deny","egress":[{"action":"allow","target":"denied.test"}]}`)
+	s.policy(t, http.MethodPut, id,
+		`{"defaultAction":"deny","egress":[{"action":"allow","target":"denied.test"}]}`)
 	check := func(t *testing.T) {
 		t.Helper()
 		s.Await(t, id, "Running")
 		inside := s.Enter(t, id)
 		gets(t, inside, "denied.test")
 		cannot(t, inside, "allowed.test")
-		if got := s.policy(t, http.MethodGet, id, ""); len(got.Egress) != 1 || got.Egress[0].Target != "denied.test" {
+		if got := s.policy(t, http.MethodGet, id, ""); len(got.Egress) != 1 ||
+			got.Egress[0].Target != "denied.test" {
 			t.Errorf("policy: %+v", got)
 		}
 	}
@@ -332,8 +368,8 @@ func TestEgressSurvivesTheService(t *testing.T) {
 	}
 }
 
-// TestEgressWithoutUpstream: the name servers of a sandbox are those of its network when it was made, although root in the sandbox writes
-// others into the file that it shares with the guard.
+// TestEgressWithoutUpstream: the name servers of a sandbox are those of its network when it was
+// made, although root in the sandbox writes others into the file that it shares with the guard.
 func TestEgressWithoutUpstream(t *testing.T) {
 	t.Parallel()
 	o := newOutside(t)
@@ -341,10 +377,13 @@ func TestEgressWithoutUpstream(t *testing.T) {
 	s := start(t, lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
 	id := s.Running(t, confined("allowed.test"))
 	inside := s.Enter(t, id)
-	inside.Want(t, "echo nameserver "+rogue+" > /etc/resolv.conf && cat /etc/resolv.conf", "nameserver "+rogue+"\n")
+	inside.Want(t, "echo nameserver "+rogue+" > /etc/resolv.conf && cat /etc/resolv.conf",
+		"nameserver "+rogue+"\n")
 	s.killGuard(t, id)
-	lives.Eventually(t, "the guard is started again", func() bool { return strings.Contains(s.Get(t, id).Status.Message, "restarts so far: 1") })
-	if got := inside.Run(t, "getent ahostsv4 allowed.test"); strings.Contains(got.Stdout, o.denied) {
+	lives.Eventually(t, "the guard is started again",
+		func() bool { return strings.Contains(s.Get(t, id).Status.Message, "restarts so far: 1") })
+	if got := inside.Run(t, "getent ahostsv4 allowed.test"); strings.Contains(got.Stdout,
+		o.denied) {
 		t.Errorf("the name server that root has written into resolv.conf is asked: %+v", got)
 	}
 	cannot(t, inside, "allowed.test")
@@ -356,16 +395,21 @@ func TestEgressRefusals(t *testing.T) {
 	t.Parallel()
 	plain := start(t, lives.Plan{})
 	id := plain.Running(t, idle())
-	for method, body := range map[string]string{"GET": "", "PUT": "{}", "PATCH": `[{"action":"deny","target":"a.example"}]`, "DELETE": `["a.example"]`} {
-		lives.WantProblem(t, plain.Send(t, method, "/v1/sandboxes/"+id+"/network-policy", body, "Content-Type", "application/json"), http.StatusConflict, "CONFLICT", "has no egress sidecar")
+	for method, body := range map[string]string{"GET": "", "PUT": "{}",
+		"PATCH": `[{"action":"deny","target":"a.example"}]`, "DELETE": `["a.example"]`} {
+		lives.WantProblem(t,
+			plain.Send(t, method, "/v1/sandboxes/"+id+"/network-policy", body, "Content-Type",
+				"application/json"), http.StatusConflict, "CONFLICT", "has no egress sidecar")
 	}
 	for _, path := range []string{"/network-decisions", "/network-decisions/proposal"} {
-		lives.WantProblem(t, plain.Send(t, http.MethodGet, "/v1/sandboxes/"+id+path, ""), http.StatusConflict, "CONFLICT", "has no egress sidecar")
+		lives.WantProblem(t, plain.Send(t, http.MethodGet, "/v1/sandboxes/"+id+path, ""),
+			http.StatusConflict, "CONFLICT", "has no egress sidecar")
 	}
 	s := start(t, lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q", egressImage)})
 	body, err := json.Marshal(confined("*.*.example"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	lives.WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", string(body)), http.StatusBadRequest, "INVALID_REQUEST_BODY", "networkPolicy.egress[0].target")
+	lives.WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", string(body)),
+		http.StatusBadRequest, "INVALID_REQUEST_BODY", "networkPolicy.egress[0].target")
 }

@@ -44,7 +44,7 @@ func (d drawn) request(base string) (*http.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Opaque is sent as it is; a parsed path would be written anew.
+	// Opaque is sent as it is; a parsed path would be encoded again.
 	request.URL.Opaque = request.URL.Path + d.target
 	request.Header = d.header.Clone()
 	return request, nil
@@ -57,7 +57,8 @@ type documented struct {
 	parameters   []*openapi3.Parameter
 }
 
-// inOrder are the operations of a contract. Those that end something come last, so that the others have something to work on.
+// inOrder are the operations of a contract. Those that end something come last, so that the others
+// have something to work on.
 func inOrder(document *openapi3.T) []documented {
 	var all []documented
 	for path, item := range document.Paths.Map() {
@@ -81,13 +82,16 @@ func inOrder(document *openapi3.T) []documented {
 	return all
 }
 
-// draw makes a request to an operation. Half of them are meant to be good; the others are spoilt somewhere.
+// draw makes a request to an operation. Half of them are meant to be good; the others are spoilt
+// somewhere.
 func (w *world) draw(t *rapid.T, d documented, key http.Header) drawn {
 	good := rapid.Bool().Draw(t, "good")
 	r := drawn{method: d.method, target: d.path, header: http.Header{}}
 	query := w.parameters(t, d, &r, good)
 	if !good && rapid.IntRange(0, 4).Draw(t, "odd query") == 0 {
-		query = append(query, rapid.SampledFrom([]string{"%zz", "&&&", "=", "a", "%00=1", "a;b", url.QueryEscape(oddString(t, "parameter")) + "=1"}).Draw(t, "query"))
+		query = append(query,
+			rapid.SampledFrom([]string{"%zz", "&&&", "=", "a", "%00=1", "a;b",
+				url.QueryEscape(oddString(t, "parameter")) + "=1"}).Draw(t, "query"))
 	}
 	if len(query) > 0 {
 		r.target += "?" + strings.Join(query, "&")
@@ -104,7 +108,7 @@ func (w *world) draw(t *rapid.T, d documented, key http.Header) drawn {
 	}
 	if body := d.operation.RequestBody; body != nil {
 		w.body(t, body.Value, &r, good)
-	} else if !good && rapid.Bool().Draw(t, "a body that nobody wants") {
+	} else if !good && rapid.Bool().Draw(t, "an unexpected body") {
 		r.body = oddString(t, "body")
 	}
 	return r
@@ -114,7 +118,8 @@ func (w *world) draw(t *rapid.T, d documented, key http.Header) drawn {
 func (w *world) parameters(t *rapid.T, d documented, r *drawn, good bool) (query []string) {
 	for _, p := range d.parameters {
 		required := p.Required || p.In == openapi3.ParameterInPath
-		if !good && p.In != openapi3.ParameterInPath && rapid.IntRange(0, 5).Draw(t, "toggle "+p.Name) == 0 {
+		if !good && p.In != openapi3.ParameterInPath &&
+			rapid.IntRange(0, 5).Draw(t, "toggle "+p.Name) == 0 {
 			required = !required
 		}
 		if !required && rapid.Bool().Draw(t, "without "+p.Name) {
@@ -137,7 +142,8 @@ func (w *world) parameters(t *rapid.T, d documented, r *drawn, good bool) (query
 	return query
 }
 
-// values draws what is given for one parameter: mostly one value, for arrays and sometimes by mistake several.
+// values draws what is given for one parameter: mostly one value, for arrays and sometimes by
+// mistake several.
 func (w *world) values(t *rapid.T, p *openapi3.Parameter, good bool) []string {
 	drawOne := func() any {
 		if !good && rapid.IntRange(0, 2).Draw(t, "odd "+p.Name) == 0 {
@@ -146,7 +152,8 @@ func (w *world) values(t *rapid.T, p *openapi3.Parameter, good bool) []string {
 		return w.valid(t, p.Schema.Value, p.Name)
 	}
 	values := []any{drawOne()}
-	if !good && p.In != openapi3.ParameterInPath && rapid.IntRange(0, 5).Draw(t, "repeat "+p.Name) == 0 {
+	if !good && p.In != openapi3.ParameterInPath &&
+		rapid.IntRange(0, 5).Draw(t, "repeat "+p.Name) == 0 {
 		values = append(values, drawOne())
 	}
 	var texts []string
@@ -179,7 +186,9 @@ func sendable(value string) string {
 func (w *world) spoilHeader(t *rapid.T, r *drawn) {
 	switch rapid.IntRange(0, 9).Draw(t, "header") {
 	case 0:
-		r.header.Set("Accept", rapid.SampledFrom([]string{"text/plain", "text/event-stream", "application/xml", "*/*;q=0", ",", "text/html, image/*"}).Draw(t, "Accept"))
+		r.header.Set("Accept",
+			rapid.SampledFrom([]string{"text/plain", "text/event-stream", "application/xml",
+				"*/*;q=0", ",", "text/html, image/*"}).Draw(t, "Accept"))
 	case 1:
 		r.header.Set("X-Request-ID", sendable(oddString(t, "X-Request-ID")))
 	case 2:
@@ -212,8 +221,10 @@ func (w *world) body(t *rapid.T, body *openapi3.RequestBody, r *drawn, good bool
 	}
 	if !good && rapid.IntRange(0, 5).Draw(t, "odd content type") == 0 {
 		contentType = rapid.SampledFrom([]string{
-			"", "text/plain", "application/json; charset=latin1", "APPLICATION/JSON", "application/json;", "application/merge-patch+json", "a", "/", "multipart/form-data",
-			"multipart/form-data; boundary=", "application/x-www-form-urlencoded", "application/json, application/json", "*/*",
+			"", "text/plain", "application/json; charset=latin1", "APPLICATION/JSON",
+			"application/json;", "application/merge-patch+json", "a", "/", "multipart/form-data",
+			"multipart/form-data; boundary=", "application/x-www-form-urlencoded",
+			"application/json, application/json", "*/*",
 		}).Draw(t, "Content-Type")
 	}
 	if contentType != "" {
@@ -221,7 +232,8 @@ func (w *world) body(t *rapid.T, body *openapi3.RequestBody, r *drawn, good bool
 	}
 }
 
-// form draws a form with files. Fields come in pairs of what the schema has, as JSON where the world knows a schema of that name.
+// form draws a form with files. Fields come in pairs of what the schema has, as JSON where the
+// world has a schema of that name.
 func (w *world) form(t *rapid.T, schema *openapi3.Schema, good bool) (body, contentType string) {
 	var out bytes.Buffer
 	writer := multipart.NewWriter(&out)
@@ -230,13 +242,16 @@ func (w *world) form(t *rapid.T, schema *openapi3.Schema, good bool) (body, cont
 	}
 	names := []string{"metadata", "file"}
 	if !good {
-		names = rapid.SliceOfN(rapid.SampledFrom([]string{"metadata", "file", "other", ""}), 0, 5).Draw(t, "fields")
+		names = rapid.SliceOfN(rapid.SampledFrom([]string{"metadata", "file", "other", ""}), 0,
+			5).Draw(t, "fields")
 	}
 	for _, name := range names {
-		header := textproto.MIMEHeader{"Content-Disposition": {fmt.Sprintf(`form-data; name="%s"`, name)}}
+		header := textproto.MIMEHeader{"Content-Disposition": {fmt.Sprintf(`form-data; name="%s"`,
+			name)}}
 		content := rapid.String().Draw(t, "content")
 		if name == "metadata" {
-			metadata := any(members{{"path", w.string(t, schema.Properties["metadata"].Value, "path")}, {"mode", token("640")}})
+			metadata := any(members{{"path",
+				w.string(t, schema.Properties["metadata"].Value, "path")}, {"mode", token("640")}})
 			if !good {
 				metadata = spoil(t, metadata)
 			}

@@ -24,7 +24,8 @@ import (
 )
 
 const (
-	// hang is when a request counts as one that is never answered. The longest that the contracts allow is a minute.
+	// hang is when a request counts as one that is never answered. The longest that the contracts
+	// allow is a minute.
 	hang = 3 * time.Minute
 	// glimpse is how long a stream is looked at. Nothing is expected within it.
 	glimpse = 30 * time.Millisecond
@@ -32,7 +33,8 @@ const (
 	fuzzed = 12
 )
 
-// steady makes the cases the same in every run, unless the command line asks for others: -rapid.seed, -rapid.checks.
+// steady makes the cases the same in every run, unless the command line asks for others:
+// -rapid.seed, -rapid.checks.
 func steady() error {
 	chosen := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { chosen[f.Name] = true })
@@ -56,7 +58,7 @@ type fuzzer struct {
 	client   *http.Client
 	key      http.Header
 	world    *world
-	alive    string // a path that answers 200 as long as the service lives
+	health   string // a path that answers 200 as long as the service runs
 
 	// expected are answers of 5xx that are right, by operation and status, with the reason.
 	expected map[string]string
@@ -65,8 +67,9 @@ type fuzzer struct {
 	seen map[string]int // by operation and status
 }
 
-// TestFuzzLifecycle sends requests that are derived from the contract to the lifecycle service on a real engine: none is answered with a
-// status or a body that the contract does not have, or with an internal error, or never.
+// TestFuzzLifecycle sends requests that are derived from the contract to the lifecycle service on a
+// real engine: none is answered with a status or a body that the contract does not have, or with an
+// internal error, or never.
 func TestFuzzLifecycle(t *testing.T) {
 	t.Parallel()
 	document, err := lives.LifecycleContract()
@@ -89,9 +92,10 @@ func TestFuzzLifecycle(t *testing.T) {
 		dockerCLI(t, "volume", "rm", claim)
 	})
 	f := newFuzzer(t, s.URL, document, http.Header{lives.KeyHeader: {lives.AdminKey}})
-	f.alive = "/health"
-	// A port of nobody: pulls fail at once, and reach no registry.
-	nowhere := []string{"127.0.0.1:1/none:a", "127.0.0.1:1/none@sha256:" + strings.Repeat("0", 64), "127.0.0.1:1/none", "UPPER", "a b", ":", "a:b:c", "@"}
+	f.health = "/health"
+	// Nothing listens on that port: pulls fail at once, and reach no registry.
+	nowhere := []string{"127.0.0.1:1/none:a", "127.0.0.1:1/none@sha256:" + strings.Repeat("0", 64),
+		"127.0.0.1:1/none", "UPPER", "a b", ":", "a:b:c", "@"}
 	f.world = &world{texts: map[string][]string{
 		"sandboxId":  {running, running, paused, ended, "00000000-0000-4000-8000-000000000000"},
 		"uri":        nowhere,
@@ -117,7 +121,8 @@ func TestFuzzLifecycle(t *testing.T) {
 	})
 }
 
-// TestFuzzExecd does the same to the daemon of a real sandbox, which may do to itself what it likes.
+// TestFuzzExecd does the same to the daemon of a real sandbox, which may do to itself what it
+// likes.
 func TestFuzzExecd(t *testing.T) {
 	t.Parallel()
 	document, err := lives.ExecdContract()
@@ -127,30 +132,43 @@ func TestFuzzExecd(t *testing.T) {
 	s := start(t, lives.Plan{})
 	id := s.Running(t, lives.Request(baseImage, "sleep", "100000"))
 	inside := s.Enter(t, id)
-	inside.Want(t, "mkdir -p /tmp/fuzz/d/e && cd /tmp/fuzz && echo one > a && echo two > 'b c' && ln -s a link && ln -s loop loop && mkfifo fifo", "")
+	inside.Want(t,
+		"mkdir -p /tmp/fuzz/d/e && cd /tmp/fuzz && echo one > a && echo two > 'b c' && ln -s a link && ln -s loop loop && mkfifo fifo", "")
 	endpoint := s.Endpoint(t, id, lives.DaemonPort)
 	key := http.Header{}
 	for name, value := range endpoint.Headers {
 		key.Set(name, value)
 	}
 	f := newFuzzer(t, endpoint.URL, document, key)
-	f.alive = "/ping"
+	f.health = "/ping"
 	for _, operation := range []string{"createContext", "runCode"} {
-		f.expected[operation+" 503"] = "the image has no kernel, and a service that has none cannot run code"
+		f.expected[operation+
+			" 503"] = "the image has no kernel, and a service that has none cannot run code"
 	}
-	commands := []string{background(t, inside, "sleep 100000"), background(t, inside, "echo done; exit 3")}
+	commands := []string{background(t, inside, "sleep 100000"),
+		background(t, inside, "echo done; exit 3")}
 	paths := []string{
-		"/tmp/fuzz/a", "/tmp/fuzz/b c", "/tmp/fuzz/link", "/tmp/fuzz/loop", "/tmp/fuzz/fifo", "/tmp/fuzz", "/tmp/fuzz/d", "/tmp/fuzz/d/e", "/tmp/fuzz/new",
-		"/tmp/fuzz/new/deeper/file", "/tmp/fuzz/a/below", "tmp/fuzz/../fuzz/a", "/dev/zero", "/proc/self/mem", "/proc/1/root", "/sys/kernel",
+		"/tmp/fuzz/a", "/tmp/fuzz/b c", "/tmp/fuzz/link", "/tmp/fuzz/loop", "/tmp/fuzz/fifo",
+		"/tmp/fuzz", "/tmp/fuzz/d", "/tmp/fuzz/d/e", "/tmp/fuzz/new",
+		"/tmp/fuzz/new/deeper/file", "/tmp/fuzz/a/below", "tmp/fuzz/../fuzz/a", "/dev/zero",
+		"/proc/self/mem", "/proc/1/root", "/sys/kernel",
 		"/opt/sandbox/execd", "~/x", "/tmp/fuzz/\xff",
 	}
 	f.world = &world{texts: map[string][]string{
-		"id": slices.Concat(commands, []string{"no-such-id"}), "context_id": {"no-such-id"}, "path": paths, "src": paths, "dest": paths, "body": paths, "body key": paths,
-		"cwd": {"/tmp", "/tmp/fuzz", "/none", "/etc/passwd", ""}, "command": {"true", "echo hello", "exit 3", "sleep 0.01", "printf '\\377'", "cat", "kill $$", "bash"},
-		"code": {"1+1"}, "language": {"python", "bash", "klingon"}, "pattern": {"*", "**", "**/*", "[", "{a,b}", "a?c", "../*"},
-		"Range": {"bytes=0-1", "bytes=1-", "bytes=-1", "bytes=5-1", "bytes=0-1,2-3", "lines=1-2"}, "Last-Event-ID": {"0", "1", "99999"},
-		"owner": {"root", "nobody", "0", "65534", "nobody-of-that-name", "-1"}, "group": {"root", "0", "nogroup", "none-of-that-name"},
-		"old": {"one", "two", "o"}, "new": {"", "three"}, "envs key": {"A", "A=B", "", "EXECD_X", "PATH"},
+		"id": slices.Concat(commands, []string{"no-such-id"}), "context_id": {"no-such-id"},
+		"path": paths, "src": paths, "dest": paths, "body": paths, "body key": paths,
+		"cwd": {"/tmp", "/tmp/fuzz", "/none", "/etc/passwd", ""},
+		"command": {"true", "echo hello", "exit 3", "sleep 0.01", "printf '\\377'", "cat",
+			"kill $$", "bash"},
+		"code": {"1+1"}, "language": {"python", "bash", "klingon"},
+		"pattern": {"*", "**", "**/*", "[", "{a,b}", "a?c", "../*"},
+		"Range": {"bytes=0-1", "bytes=1-", "bytes=-1", "bytes=5-1", "bytes=0-1,2-3",
+			"lines=1-2"},
+		"Last-Event-ID": {"0", "1", "99999"},
+		"owner":         {"root", "nobody", "0", "65534", "nobody-of-that-name", "-1"},
+		"group":         {"root", "0", "nogroup", "none-of-that-name"},
+		"old":           {"one", "two", "o"}, "new": {"", "three"},
+		"envs key": {"A", "A=B", "", "EXECD_X", "PATH"},
 	}}
 	f.run(t, func(string) {})
 	inside.Want(t, "echo still here", "still here\n")
@@ -160,7 +178,8 @@ func TestFuzzExecd(t *testing.T) {
 func background(t *testing.T, b *lives.Box, command string) string {
 	t.Helper()
 	yes := true
-	response, err := b.Client.RunCommandWithResponse(t.Context(), execd.CommandRequest{Command: command, Background: &yes})
+	response, err := b.Client.RunCommandWithResponse(t.Context(),
+		execd.CommandRequest{Command: command, Background: &yes})
 	if err != nil || response.JSON200 == nil {
 		t.Fatalf("%q in the background: %v, %s", command, err, response.Body)
 	}
@@ -171,8 +190,10 @@ func newFuzzer(t *testing.T, base string, document *openapi3.T, key http.Header)
 	transport := &http.Transport{MaxIdleConnsPerHost: 4}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &fuzzer{
-		base: base, document: document, key: key, expected: map[string]string{}, seen: map[string]int{},
-		client: &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
+		base: base, document: document, key: key, expected: map[string]string{},
+		seen: map[string]int{},
+		client: &http.Client{Transport: transport,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
 	}
 }
 
@@ -184,13 +205,13 @@ func (f *fuzzer) run(t *testing.T, before func(operation string)) {
 				before(d.operation.OperationID)
 				f.try(r, d, f.world.draw(r, d, f.key))
 			})
-			response, err := f.client.Get(f.base + f.alive)
+			response, err := f.client.Get(f.base + f.health)
 			if err != nil {
 				t.Fatalf("the service is gone: %v", err)
 			}
 			response.Body.Close()
 			if response.StatusCode != http.StatusOK {
-				t.Fatalf("%s: %s", f.alive, response.Status)
+				t.Fatalf("%s: %s", f.health, response.Status)
 			}
 		})
 	}
@@ -220,14 +241,17 @@ func (f *fuzzer) try(t *rapid.T, d documented, r drawn) {
 	if err != nil {
 		t.Fatalf("%s: the answer broke off: %v\n%s", pair, err, r)
 	}
-	if strings.HasPrefix(response.Header.Get("Content-Type"), "text/event-stream") && mismatch == nil {
+	if strings.HasPrefix(response.Header.Get("Content-Type"), "text/event-stream") &&
+		mismatch == nil {
 		mismatch = f.look(d, response)
 	}
 	if mismatch != nil {
 		t.Fatalf("%s: %v\n%s", pair, mismatch, r)
 	}
-	if _, right := f.expected[pair]; response.StatusCode >= http.StatusInternalServerError && !right {
-		body, _ := io.ReadAll(io.LimitReader(response.Body, 1<<20)) // JSON, which was read completely before
+	if _, right := f.expected[pair]; response.StatusCode >= http.StatusInternalServerError &&
+		!right {
+		// JSON, which was read completely before
+		body, _ := io.ReadAll(io.LimitReader(response.Body, 1<<20))
 		t.Fatalf("%s: %s\n%s", pair, body, r)
 	}
 	// What is no JSON may have no end: a log that is followed, say.
@@ -235,7 +259,8 @@ func (f *fuzzer) try(t *rapid.T, d documented, r drawn) {
 
 // look reads a stream for a moment and checks the events that come.
 func (f *fuzzer) look(d documented, response *http.Response) error {
-	schema, _ := d.operation.Responses.Status(response.StatusCode).Value.Content["text/event-stream"].Extensions["x-event-schema"].(string)
+	schema, _ := d.operation.Responses.Status(
+		response.StatusCode).Value.Content["text/event-stream"].Extensions["x-event-schema"].(string)
 	enough := time.AfterFunc(glimpse, func() { response.Body.Close() })
 	defer enough.Stop()
 	checker := conform.New(f.document, nil, discard{})

@@ -27,7 +27,8 @@ type member struct {
 	value any
 }
 
-// text writes a value as JSON. Strings are written byte for byte, also where they are not valid UTF-8.
+// text writes a value as JSON. Strings are written byte for byte, also where they are not valid
+// UTF-8.
 func text(value any) string {
 	switch value := value.(type) {
 	case token:
@@ -74,17 +75,24 @@ func quote(s string) string {
 
 // odd are strings that programs stumble over.
 var odd = []string{
-	"", " ", "\t", "\n", "\x00", "a\x00b", "é", "e\u0301", "\U0001F600", "\u202Egnp.exe", "\uFEFF", "\u2028", "\xff\xfe", "a\xc3", "\xed\xa0\x80",
-	"null", "true", "0", "-1", "1e999", "NaN", "undefined", "[]", "{}", "%00", "%zz", "%2e%2e%2f", "%", "..", "../../etc/passwd", "~", "~nobody/x",
-	"/", "//", "/.", "C:\\", "a/../../b", "$(id)", "`id`", "; true", "' OR '1'='1", "<script>", "\r\nX-Injected: 1", "*", "[", "[a-", "{a,", "**/**/**/**",
-	"&", "=", "a=b&a=c", "+", ";", "\"", "\\", "bytes=0-0,1-1", "bytes=-", "bytes=9223372036854775808-", "W/\"x\"", "sha-256=:x:",
-	strings.Repeat("a", 300), strings.Repeat("é", 3000), strings.Repeat("../", 400), strings.Repeat("a/", 2500),
+	"", " ", "\t", "\n", "\x00", "a\x00b", "é", "e\u0301", "\U0001F600", "\u202Egnp.exe", "\uFEFF",
+	"\u2028", "\xff\xfe", "a\xc3", "\xed\xa0\x80",
+	"null", "true", "0", "-1", "1e999", "NaN", "undefined", "[]", "{}", "%00", "%zz", "%2e%2e%2f",
+	"%", "..", "../../etc/passwd", "~", "~nobody/x",
+	"/", "//", "/.", "C:\\", "a/../../b", "$(id)", "`id`", "; true", "' OR '1'='1", "<script>",
+	"\r\nX-Injected: 1", "*", "[", "[a-", "{a,", "**/**/**/**",
+	"&", "=", "a=b&a=c", "+", ";", "\"", "\\", "bytes=0-0,1-1", "bytes=-",
+	"bytes=9223372036854775808-", "W/\"x\"", "sha-256=:x:",
+	strings.Repeat("a", 300), strings.Repeat("é", 3000), strings.Repeat("../", 400),
+	strings.Repeat("a/", 2500),
 }
 
 // numbers are numbers as JSON, around the places where representations end.
 var numbers = []token{
-	"0", "-0", "1", "-1", "0.5", "-0.5", "1e0", "1E400", "-1e400", "1e-400", "2147483647", "2147483648", "-2147483649", "4294967296", "9007199254740993",
-	"9223372036854775807", "9223372036854775808", "-9223372036854775809", "18446744073709551616", "123456789012345678901234567890", "0.1e1", "1.0",
+	"0", "-0", "1", "-1", "0.5", "-0.5", "1e0", "1E400", "-1e400", "1e-400", "2147483647",
+	"2147483648", "-2147483649", "4294967296", "9007199254740993",
+	"9223372036854775807", "9223372036854775808", "-9223372036854775809", "18446744073709551616",
+	"123456789012345678901234567890", "0.1e1", "1.0",
 	"99999999999999999999999999999999999999999999999999", "59", "86401",
 }
 
@@ -95,12 +103,14 @@ func oddString(t *rapid.T, label string) string {
 	return rapid.String().Draw(t, label)
 }
 
-// world is what a generator knows about the service under test: values for names that a schema cannot tell.
+// world is what a generator has about the service under test: values for names that a schema does
+// not describe.
 type world struct {
 	texts map[string][]string // by the name of a parameter or property
 }
 
-// valid draws a value that a schema allows, as far as the schema tells. The name is that of the parameter or property.
+// valid draws a value that a schema allows, as far as the schema says. The name is that of the
+// parameter or property.
 func (w *world) valid(t *rapid.T, schema *openapi3.Schema, name string) any {
 	switch {
 	case schema.Nullable && rapid.IntRange(0, 3).Draw(t, name+" is null") == 0:
@@ -108,7 +118,9 @@ func (w *world) valid(t *rapid.T, schema *openapi3.Schema, name string) any {
 	case len(schema.Enum) > 0:
 		return rapid.SampledFrom(schema.Enum).Draw(t, name)
 	case len(schema.OneOf)+len(schema.AnyOf) > 0:
-		return w.valid(t, rapid.SampledFrom(slices.Concat(schema.OneOf, schema.AnyOf)).Draw(t, name+" variant").Value, name)
+		return w.valid(t,
+			rapid.SampledFrom(slices.Concat(schema.OneOf, schema.AnyOf)).Draw(t,
+				name+" variant").Value, name)
 	case len(schema.AllOf) > 0:
 		var all members
 		for _, part := range schema.AllOf {
@@ -125,7 +137,8 @@ func (w *world) valid(t *rapid.T, schema *openapi3.Schema, name string) any {
 		return rapid.Float64Range(0, 1000).Draw(t, name)
 	case schema.Type.Is("array"):
 		items := []any{}
-		for range rapid.IntRange(int(schema.MinItems), int(schema.MinItems)+2).Draw(t, name+" length") {
+		for range rapid.IntRange(int(schema.MinItems), int(schema.MinItems)+2).Draw(t,
+			name+" length") {
 			items = append(items, w.valid(t, schema.Items.Value, name))
 		}
 		return items
@@ -153,13 +166,16 @@ func integer(t *rapid.T, schema *openapi3.Schema, name string) int64 {
 func (w *world) object(t *rapid.T, schema *openapi3.Schema, name string) members {
 	fields := members{}
 	for _, property := range slices.Sorted(maps.Keys(schema.Properties)) {
-		if slices.Contains(schema.Required, property) || rapid.IntRange(0, 3).Draw(t, "has "+property) == 0 {
-			fields = append(fields, member{property, w.valid(t, schema.Properties[property].Value, property)})
+		if slices.Contains(schema.Required, property) ||
+			rapid.IntRange(0, 3).Draw(t, "has "+property) == 0 {
+			fields = append(fields,
+				member{property, w.valid(t, schema.Properties[property].Value, property)})
 		}
 	}
 	if extra := schema.AdditionalProperties.Schema; extra != nil {
 		for i := range rapid.IntRange(0, 3).Draw(t, name+" entries") {
-			key := rapid.SampledFrom(append(w.texts[name+" key"], "a", "b-c", "D_E", "x.y/z", odd[i])).Draw(t, name+" key")
+			key := rapid.SampledFrom(append(w.texts[name+" key"], "a", "b-c", "D_E", "x.y/z",
+				odd[i])).Draw(t, name+" key")
 			fields = append(fields, member{key, w.valid(t, extra.Value, name+" value")})
 		}
 	}
@@ -167,20 +183,24 @@ func (w *world) object(t *rapid.T, schema *openapi3.Schema, name string) members
 }
 
 // samples are strings for patterns, of which a generator finds none by chance.
-var samples = []string{"100m", "0.5", "1", "2", "128Mi", "256Mi", "1Gi", "512M", "0", "00001m", "9999999999999999", "0.000001", "1Ti"}
+var samples = []string{"100m", "0.5", "1", "2", "128Mi", "256Mi", "1Gi", "512M", "0", "00001m",
+	"9999999999999999", "0.000001", "1Ti"}
 
 func (w *world) string(t *rapid.T, schema *openapi3.Schema, name string) string {
-	if known := w.texts[name]; len(known) > 0 && rapid.IntRange(0, 3).Draw(t, name+" is known") > 0 {
+	if known := w.texts[name]; len(known) > 0 &&
+		rapid.IntRange(0, 3).Draw(t, name+" is known") > 0 {
 		return rapid.SampledFrom(known).Draw(t, name)
 	}
 	if schema.Format == "date-time" {
 		from := rapid.Int64Range(-100_000, 200_000).Draw(t, name+" in seconds")
-		zone := rapid.SampledFrom([]*time.Location{time.UTC, time.FixedZone("", 5*3600+1800)}).Draw(t, name+" zone")
+		zone := rapid.SampledFrom([]*time.Location{time.UTC,
+			time.FixedZone("", 5*3600+1800)}).Draw(t, name+" zone")
 		return time.Now().Add(time.Duration(from) * time.Second).In(zone).Format(time.RFC3339Nano)
 	}
 	if schema.Pattern != "" {
 		pattern := regexp.MustCompile(schema.Pattern)
-		fitting := slices.DeleteFunc(slices.Clone(samples), func(s string) bool { return !pattern.MatchString(s) })
+		fitting := slices.DeleteFunc(slices.Clone(samples),
+			func(s string) bool { return !pattern.MatchString(s) })
 		if example, ok := schema.Example.(string); ok {
 			fitting = append(fitting, example)
 		}
@@ -188,7 +208,8 @@ func (w *world) string(t *rapid.T, schema *openapi3.Schema, name string) string 
 			return rapid.SampledFrom(fitting).Draw(t, name)
 		}
 	}
-	if example, ok := schema.Example.(string); ok && rapid.Bool().Draw(t, name+" as in the example") {
+	if example, ok := schema.Example.(string); ok &&
+		rapid.Bool().Draw(t, name+" as in the example") {
 		return example
 	}
 	longest := 40
@@ -267,14 +288,18 @@ func spoilText(t *rapid.T, body string) string {
 	case 3:
 		return ""
 	case 4:
-		return rapid.SampledFrom([]string{" ", "null", "0", "[]", "{}", `""`, "{", "{\"a\"", "\xff", "nul", "{'a':1}", "<a/>", "a=b"}).Draw(t, "instead")
+		return rapid.SampledFrom([]string{" ", "null", "0", "[]", "{}", `""`, "{", "{\"a\"", "\xff",
+			"nul", "{'a':1}", "<a/>", "a=b"}).Draw(t, "instead")
 	case 5:
-		return `{"a":"` + strings.Repeat("x", rapid.SampledFrom([]int{1 << 20, 9 << 20}).Draw(t, "size")) + `"}`
+		return `{"a":"` + strings.Repeat("x",
+			rapid.SampledFrom([]int{1 << 20, 9 << 20}).Draw(t, "size")) + `"}`
 	case 6:
 		return strings.Repeat(`{"a":`, 20000) + "1" + strings.Repeat("}", 20000)
 	case 7:
 		at := rapid.IntRange(0, len(body)).Draw(t, "at")
-		return body[:at] + rapid.SampledFrom([]string{"\x00", "\xff", "\"", "\\", "}", "\n"}).Draw(t, "inserted") + body[at:]
+		return body[:at] +
+			rapid.SampledFrom([]string{"\x00", "\xff", "\"", "\\", "}", "\n"}).Draw(t,
+				"inserted") + body[at:]
 	}
 	return body
 }

@@ -28,8 +28,9 @@ import (
 type imageRegistry struct {
 	http.Handler
 	password string
-	gate     <-chan struct{} // until it is closed blobs come slowly, and never to their end; nil: they come at once
-	host     string
+	// until it is closed blobs come slowly, and never to their end; nil: they come at once
+	gate <-chan struct{}
+	host string
 
 	mu      sync.Mutex
 	fetched map[string]int // how often each blob was asked for by those who may have it
@@ -50,7 +51,8 @@ func startRegistry(t *testing.T, password string, gate <-chan struct{}) *imageRe
 	return r
 }
 
-// startSlowRegistry returns a registry whose blobs do not come to their end until open is called, or the test ends.
+// startSlowRegistry returns a registry whose blobs do not come to their end until open is called,
+// or the test ends.
 func startSlowRegistry(t *testing.T, password string) (r *imageRegistry, open func()) {
 	t.Helper()
 	gate := make(chan struct{})
@@ -60,9 +62,10 @@ func startSlowRegistry(t *testing.T, password string) (r *imageRegistry, open fu
 	return r, open
 }
 
-// serve is the registry as an engine sees it.
+// serve is the registry's API for an engine.
 func (r *imageRegistry) serve(w http.ResponseWriter, request *http.Request) {
-	if user, password, _ := request.BasicAuth(); r.password != "" && (user != registryUser || password != r.password) {
+	if user, password, _ := request.BasicAuth(); r.password != "" &&
+		(user != registryUser || password != r.password) {
 		w.Header().Set("WWW-Authenticate", `Basic realm="e2e"`)
 		w.WriteHeader(http.StatusUnauthorized)
 		return
@@ -72,7 +75,8 @@ func (r *imageRegistry) serve(w http.ResponseWriter, request *http.Request) {
 		r.fetched[path.Base(request.URL.Path)]++
 		r.mu.Unlock()
 		if r.gate != nil {
-			w = &dripping{ResponseWriter: w, registry: r, gate: r.gate, left: request.Context().Done()}
+			w = &dripping{ResponseWriter: w, registry: r, gate: r.gate,
+				left: request.Context().Done()}
 		}
 	}
 	r.ServeHTTP(w, request)
@@ -97,7 +101,8 @@ func (r *imageRegistry) leavers() int {
 	return r.left
 }
 
-// dripping is a slow connection: half of what is written passes at once, then some drops, and the rest once the gate opens.
+// dripping is a slow connection: half of what is written passes at once, then some drops, and the
+// rest once the gate opens.
 type dripping struct {
 	http.ResponseWriter
 	registry *imageRegistry
@@ -120,7 +125,8 @@ func (d *dripping) Write(content []byte) (n int, err error) {
 		}
 	}()
 	for err == nil {
-		_ = http.NewResponseController(d.ResponseWriter).Flush() // what is not flushed now comes later
+		// what is not flushed now comes later
+		_ = http.NewResponseController(d.ResponseWriter).Flush()
 		select {
 		case <-d.gate:
 			more, err := d.ResponseWriter.Write(content[n:])
@@ -138,8 +144,8 @@ func (d *dripping) Write(content []byte) (n int, err error) {
 	return n, err
 }
 
-// push puts an image with a single file into the registry and returns its reference. No two images are equal. At the end of the test
-// it is removed from the engine.
+// push puts an image with a single file into the registry and returns its reference. No two images
+// are equal. At the end of the test it is removed from the engine.
 func (r *imageRegistry) push(t *testing.T, name, program string) string {
 	t.Helper()
 	reference := r.pushOnly(t, name, program)
@@ -173,7 +179,10 @@ func (r *imageRegistry) pushOnly(t *testing.T, name, program string) string {
 	if err := writer.Close(); err != nil {
 		t.Fatal(err)
 	}
-	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(archive.Bytes())), nil })
+	layer, err := tarball.LayerFromOpener(func() (io.ReadCloser,
+		error) {
+		return io.NopCloser(bytes.NewReader(archive.Bytes())), nil
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

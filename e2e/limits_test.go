@@ -38,7 +38,8 @@ const (
 // wantLimit reads a file of the sandbox's own control group, of version 1 or 2.
 func wantLimit(t *testing.T, inside *lives.Box, v1, v2, want string) {
 	t.Helper()
-	got := inside.Run(t, fmt.Sprintf("cat /sys/fs/cgroup/%s 2>/dev/null || cat /sys/fs/cgroup/%s", v1, v2))
+	got := inside.Run(t,
+		fmt.Sprintf("cat /sys/fs/cgroup/%s 2>/dev/null || cat /sys/fs/cgroup/%s", v1, v2))
 	if strings.TrimSpace(got.Stdout) != want {
 		t.Errorf("%s (or %s) is %q (%s), want %s", v1, v2, got.Stdout, got.Stderr, want)
 	}
@@ -81,7 +82,7 @@ func wantCapabilities(t *testing.T, inside *lives.Box, kept, dropped []int) {
 	}
 }
 
-// TestDockerKeys looks at each key of [docker] from inside a sandbox on the real engine.
+// TestDockerKeys checks each key of [docker] from inside a sandbox on the real engine.
 func TestDockerKeys(t *testing.T) {
 	t.Parallel()
 	noMkdir := filepath.Join(t.TempDir(), "profile.json")
@@ -95,7 +96,8 @@ func TestDockerKeys(t *testing.T) {
 	}{
 		"defaults": {"", func(t *testing.T, inside *lives.Box) {
 			wantCapabilities(t, inside, []int{capChown, capKill},
-				[]int{capAuditWrite, capMknod, capNetAdmin, capNetRaw, capSysAdmin, capSysModule, capSysPtrace, capSysTime, capTTYConfig})
+				[]int{capAuditWrite, capMknod, capNetAdmin, capNetRaw, capSysAdmin, capSysModule,
+					capSysPtrace, capSysTime, capTTYConfig})
 			wantStatus(t, inside, "NoNewPrivs", "1")
 			wantStatus(t, inside, "Seccomp", "2") // the engine's default profile
 			wantLimit(t, inside, "pids/pids.max", "pids.max", "512")
@@ -103,24 +105,39 @@ func TestDockerKeys(t *testing.T) {
 			wantLimit(t, inside, "memory/memory.limit_in_bytes", "memory.max", "134217728")
 		}},
 		"row lifecycle/configuration/docker.drop_capabilities: in another spelling": {`drop_capabilities = ["CAP_CHOWN", "net_raw"]`, func(t *testing.T, inside *lives.Box) {
-			wantCapabilities(t, inside, []int{capKill, capMknod, capAuditWrite}, []int{capChown, capNetRaw})
+			wantCapabilities(t, inside, []int{capKill, capMknod, capAuditWrite},
+				[]int{capChown, capNetRaw})
 		}},
-		"row lifecycle/configuration/docker.drop_capabilities: ALL": {`drop_capabilities = ["ALL"]`, func(t *testing.T, inside *lives.Box) {
-			wantStatus(t, inside, "CapBnd", "0000000000000000")
-		}},
-		"row lifecycle/configuration/docker.drop_capabilities: none": {`drop_capabilities = []`, func(t *testing.T, inside *lives.Box) {
-			wantCapabilities(t, inside, []int{capChown, capNetRaw, capMknod}, []int{capSysAdmin, capNetAdmin}) // the engine's own default
-		}},
+		"row lifecycle/configuration/docker.drop_capabilities: ALL": {`drop_capabilities = ["ALL"]`,
+			func(t *testing.T, inside *lives.Box) {
+				wantStatus(t, inside, "CapBnd", "0000000000000000")
+			}},
+		"row lifecycle/configuration/docker.drop_capabilities: none": {`drop_capabilities = []`,
+			func(t *testing.T, inside *lives.Box) {
+				// the engine's own default
+				wantCapabilities(t, inside, []int{capChown, capNetRaw, capMknod},
+					[]int{capSysAdmin, capNetAdmin})
+			}},
 		"row lifecycle/configuration/docker.no_new_privileges: false":    {`no_new_privileges = false`, func(t *testing.T, inside *lives.Box) { wantStatus(t, inside, "NoNewPrivs", "0") }},
 		"row lifecycle/configuration/docker.seccomp_profile: unconfined": {`seccomp_profile = "unconfined"`, func(t *testing.T, inside *lives.Box) { wantStatus(t, inside, "Seccomp", "0") }},
-		"row lifecycle/configuration/docker.seccomp_profile: a file": {fmt.Sprintf("seccomp_profile = %q", noMkdir), func(t *testing.T, inside *lives.Box) {
+		"row lifecycle/configuration/docker.seccomp_profile: a file": {fmt.Sprintf(
+			"seccomp_profile = %q", noMkdir), func(t *testing.T, inside *lives.Box) {
 			wantStatus(t, inside, "Seccomp", "2")
-			if got := inside.Run(t, "mkdir /tmp/refused"); got.Code == 0 || !strings.Contains(got.Stderr, "Operation not permitted") {
+			if got := inside.Run(t, "mkdir /tmp/refused"); got.Code == 0 ||
+				!strings.Contains(got.Stderr, "Operation not permitted") {
 				t.Errorf("a system call that the profile refuses: %+v", got)
 			}
 		}},
-		"row lifecycle/configuration/docker.pids_limit: 60":   {`pids_limit = 60`, func(t *testing.T, inside *lives.Box) { wantLimit(t, inside, "pids/pids.max", "pids.max", "60") }},
-		"row lifecycle/configuration/docker.pids_limit: none": {`pids_limit = 0`, func(t *testing.T, inside *lives.Box) { wantLimit(t, inside, "pids/pids.max", "pids.max", "max") }},
+		"row lifecycle/configuration/docker.pids_limit: 60": {`pids_limit = 60`,
+			func(t *testing.T,
+				inside *lives.Box) {
+				wantLimit(t, inside, "pids/pids.max", "pids.max", "60")
+			}},
+		"row lifecycle/configuration/docker.pids_limit: none": {`pids_limit = 0`,
+			func(t *testing.T,
+				inside *lives.Box) {
+				wantLimit(t, inside, "pids/pids.max", "pids.max", "max")
+			}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -137,13 +154,18 @@ func TestPIDsLimitEndsAForkBomb(t *testing.T) {
 	for _, network := range []string{"bridge", "host"} {
 		t.Run(network, func(t *testing.T) {
 			t.Parallel()
-			s := start(t, lives.Plan{Settings: fmt.Sprintf("[docker]\npids_limit = 60\nnetwork_mode = %q", network)})
+			s := start(t,
+				lives.Plan{Settings: fmt.Sprintf("[docker]\npids_limit = 60\nnetwork_mode = %q",
+					network)})
 			// The bomb waits until the sandbox runs: a daemon at the limit could not even answer.
-			id := s.Running(t, lives.Request(busyboxImage, "sh", "-c", "until [ -e /tmp/now ]; do sleep 0.1; done; for i in $(seq 200); do sleep 1000 & done"))
+			id := s.Running(t,
+				lives.Request(busyboxImage, "sh", "-c",
+					"until [ -e /tmp/now ]; do sleep 0.1; done; for i in $(seq 200); do sleep 1000 & done"))
 			_, endpoint := s.sharedOrPublished(t, id)
 			lives.EnterAt(t, endpoint).Strike(t, "touch /tmp/now")
 			// The shell says that it cannot fork; a Go program that is refused a thread says that.
-			if got := s.Await(t, id, "Failed").Status.Message; !strings.Contains(got, "fork") && !strings.Contains(got, "thread") {
+			if got := s.Await(t, id, "Failed").Status.Message; !strings.Contains(got, "fork") &&
+				!strings.Contains(got, "thread") {
 				t.Errorf("the message is %q", got)
 			}
 		})
@@ -156,7 +178,8 @@ func refusedStart(t *testing.T, settings string) error {
 	return refused(t, "e2e-"+uuid.NewString()[:8], filepath.Join(t.TempDir(), "data"), settings)
 }
 
-// refused starts a service of that instance name and data_dir, which must not start, and returns why it did not.
+// refused starts a service of that instance name and data_dir, which must not start, and returns
+// why it did not.
 func refused(t *testing.T, instance, folder, settings string) error {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "sandbox.toml")
@@ -190,14 +213,18 @@ func TestProfileThatTheEngineCannotHonour(t *testing.T) {
 	}
 	t.Run("seccomp", func(t *testing.T) {
 		profile := filepath.Join(t.TempDir(), "profile.json")
-		if err := os.WriteFile(profile, []byte(`{"defaultAction":"SCMP_ACT_NONSENSE"}`), 0o600); err != nil {
+		if err := os.WriteFile(profile, []byte(`{"defaultAction":"SCMP_ACT_NONSENSE"}`),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
-		wants(t, refusedStart(t, fmt.Sprintf("[docker]\nseccomp_profile = %q", profile)), "docker.seccomp_profile", "NONSENSE")
+		wants(t, refusedStart(t, fmt.Sprintf("[docker]\nseccomp_profile = %q", profile)),
+			"docker.seccomp_profile", "NONSENSE")
 	})
 	t.Run("row lifecycle/configuration/docker.apparmor_profile: not there", func(t *testing.T) {
-		// Where the engine has AppArmor the profile's name is what is wrong; where it has not, any name is.
-		wants(t, refusedStart(t, "[docker]\napparmor_profile = \"no-such-profile\""), "docker.apparmor_profile")
+		// Where the engine has AppArmor the profile's name is what is wrong; where it has not, any
+		// name is.
+		wants(t, refusedStart(t, "[docker]\napparmor_profile = \"no-such-profile\""),
+			"docker.apparmor_profile")
 	})
 	t.Run("row lifecycle/configuration/ingress.mode: gateway", func(t *testing.T) {
 		wants(t, refusedStart(t, "[ingress]\nmode = \"gateway\""), "ingress.mode", "direct")
@@ -216,10 +243,12 @@ func TestProofOfLimits(t *testing.T) {
 		Memory, CPU, PIDs bool
 		Took              float64 `json:"took_ms"`
 	}
-	if err := json.Unmarshal([]byte(lines[0]), &line); err != nil || !line.Memory || !line.CPU || !line.PIDs || line.Took == 0 {
+	if err := json.Unmarshal([]byte(lines[0]), &line); err != nil || !line.Memory || !line.CPU ||
+		!line.PIDs || line.Took == 0 {
 		t.Errorf("the log says %s (%v)", lines[0], err)
 	}
-	proof := map[string]string{"sandbox.internal/instance": s.Instance, "sandbox.internal/proof": "limits"}
+	proof := map[string]string{"sandbox.internal/instance": s.Instance,
+		"sandbox.internal/proof": "limits"}
 	left := func() []engine.Container {
 		list, err := s.engine.List(t.Context(), proof)
 		if err != nil {

@@ -38,7 +38,8 @@ func onDocker(containers *docker.Engine) lives.Backend {
 	return lives.Backend{
 		Images: lives.Images{Busybox: busyboxImage, Base: baseImage},
 		Settings: func(*testing.T, string) string {
-			// The go command repeats the result that it remembers until a file that a test looked at has changed; the image is made of these.
+			// The go command repeats its cached result until a file that a test opened has changed;
+			// the image is made of these.
 			_, _ = os.Stat("../bin/execd")
 			_, _ = os.Stat("../bin/execd-init")
 			return runtimeSettings()
@@ -46,7 +47,8 @@ func onDocker(containers *docker.Engine) lives.Backend {
 		Leftovers: func(t *testing.T, instance, id string) []string {
 			var names []string
 			for _, container := range list(t, instance, id) {
-				names = append(names, fmt.Sprintf("container %s (%s)", container.Name, container.Status))
+				names = append(names,
+					fmt.Sprintf("container %s (%s)", container.Name, container.Status))
 			}
 			return names
 		},
@@ -57,7 +59,7 @@ func onDocker(containers *docker.Engine) lives.Backend {
 				}
 			}
 		},
-		Vanish: func(t *testing.T, _, id string) {
+		Destroy: func(t *testing.T, _, id string) {
 			if err := containers.Remove(context.Background(), "sandbox-"+id); err != nil {
 				t.Fatal(err)
 			}
@@ -86,7 +88,8 @@ func onDocker(containers *docker.Engine) lives.Backend {
 			"EventsSurviveKills": {
 				Because: "here the ids of events have no gaps",
 				Test: func(t *testing.T, b lives.Backend) {
-					lives.EventsSurviveKills(t, b, func(last, next int64) bool { return next == last+1 })
+					lives.EventsSurviveKills(t, b,
+						func(last, next int64) bool { return next == last+1 })
 				},
 			},
 		},

@@ -25,7 +25,8 @@ const (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := prepare(); err != nil {
-		fmt.Fprintf(os.Stderr, "e2e: %v\ne2e: these tests need a Docker Engine and the images of this repository; run: make images\n", err)
+		fmt.Fprintf(os.Stderr,
+			"e2e: %v\ne2e: these tests need a Docker Engine and the images of this repository; run: make images\n", err)
 		os.Exit(1)
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
@@ -54,8 +55,8 @@ func prepare() error {
 	return nil
 }
 
-// overlap lets more tests run at the same time than there are processors, unless the command line says how many: most of the time
-// they wait for the engine or for a clock.
+// overlap runs more tests at the same time than there are processors, unless the command line
+// says how many: most of the time they wait for the engine or for a clock.
 func overlap() error {
 	chosen := false
 	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })

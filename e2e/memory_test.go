@@ -14,8 +14,9 @@ import (
 	"sandbox.internal/gen/lifecycle"
 )
 
-// TestChangesOfLargeMetadata changes one key of metadata that has 0.9 MB, two hundred times, while four clients read the events. What the
-// service needs for that is bounded by what changes, and every reader gets every change.
+// TestChangesOfLargeMetadata changes one key of metadata that has 0.9 MB, two hundred times, while
+// four clients read the events. What the service needs for that is bounded by what changes, and
+// every reader gets every change.
 func TestChangesOfLargeMetadata(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{Program: true})
@@ -25,12 +26,15 @@ func TestChangesOfLargeMetadata(t *testing.T) {
 		request.Metadata[strconv.Itoa(i)] = strings.Repeat("x", 4000)
 	}
 	id := s.Running(t, request)
-	// Each answer has all of the metadata, 180 MB in all: checking them against the contract would take the test ten times as long as the service.
+	// Each answer has all of the metadata, 180 MB in all: checking them against the contract would
+	// take the test ten times as long as the service.
 	client := http.Client{Timeout: lives.Patience}
 	t.Cleanup(client.CloseIdleConnections)
 	change := func(count int) {
 		t.Helper()
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, s.URL+"/v1/sandboxes/"+id+"/metadata", strings.NewReader(fmt.Sprintf(`{"count":"%d"}`, count)))
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPatch,
+			s.URL+"/v1/sandboxes/"+id+"/metadata",
+			strings.NewReader(fmt.Sprintf(`{"count":"%d"}`, count)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -41,14 +45,16 @@ func TestChangesOfLargeMetadata(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer response.Body.Close()
-		if size, err := io.Copy(io.Discard, response.Body); err != nil || response.StatusCode != http.StatusOK || size < 900_000 {
+		if size, err := io.Copy(io.Discard, response.Body); err != nil ||
+			response.StatusCode != http.StatusOK || size < 900_000 {
 			t.Fatalf("change %d: %s, %d bytes, %v", count, response.Status, size, err)
 		}
 	}
 	change(0)
 	before := s.memory(t, "VmRSS")
 	var readers []*lives.Stream
-	for _, path := range []string{"/v1/events", "/v1/events?after=0", "/v1/sandboxes/" + id + "/events", "/v1/sandboxes/" + id + "/events"} {
+	for _, path := range []string{"/v1/events", "/v1/events?after=0",
+		"/v1/sandboxes/" + id + "/events", "/v1/sandboxes/" + id + "/events"} {
 		readers = append(readers, s.StreamEvents(t, path))
 	}
 	began := time.Now()
@@ -58,19 +64,26 @@ func TestChangesOfLargeMetadata(t *testing.T) {
 	}
 	for i, reader := range readers {
 		next := 0
-		for _, e := range reader.Until(func(e lives.Told) bool { return e.Metadata["count"] == strconv.Itoa(changes) }) {
+		for _, e := range reader.Until(
+			func(e lives.StreamEvent) bool {
+				return e.Metadata["count"] == strconv.Itoa(
+					changes)
+			}) {
 			if e.Type != "metadata" {
 				continue
 			}
-			if count, _ := strconv.Atoi(e.Metadata["count"]); next != 0 && count != next || len(e.Metadata) != 1 {
-				t.Fatalf("reader %d: an event with %d keys and the count %d, expected was %d", i, len(e.Metadata), count, next)
+			if count, _ := strconv.Atoi(e.Metadata["count"]); next != 0 && count != next ||
+				len(e.Metadata) != 1 {
+				t.Fatalf("reader %d: an event with %d keys and the count %d, expected was %d", i,
+					len(e.Metadata), count, next)
 			} else {
 				next = count + 1
 			}
 		}
 	}
 	grown := s.memory(t, "VmHWM") - before
-	t.Logf("%d changes took %v; the service has grown by %d MiB, from %d", changes, time.Since(began).Round(time.Millisecond), grown>>20, before>>20)
+	t.Logf("%d changes took %v; the service has grown by %d MiB, from %d", changes,
+		time.Since(began).Round(time.Millisecond), grown>>20, before>>20)
 	if grown > 100<<20 {
 		t.Error("that is more than 100 MiB")
 	}

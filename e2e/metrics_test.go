@@ -19,7 +19,8 @@ type scraped map[string]float64
 func (s *service) scrape(t *testing.T) scraped {
 	t.Helper()
 	got := lives.Fetch(t, s.URL+"/metrics", lives.KeyHeader, lives.AdminKey)
-	if got.Status != http.StatusOK || !strings.HasPrefix(got.Header.Get("Content-Type"), "text/plain") {
+	if got.Status != http.StatusOK ||
+		!strings.HasPrefix(got.Header.Get("Content-Type"), "text/plain") {
 		t.Fatalf("GET /metrics: %d %s", got.Status, got.Header)
 	}
 	problems, err := promlint.New(strings.NewReader(got.Body)).Lint()
@@ -47,10 +48,13 @@ func (s *service) scrape(t *testing.T) scraped {
 // TestMetricsOfALife scrapes the service after sandboxes have lived and failed.
 func TestMetricsOfALife(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Keys: []config.Key{{Name: "scraper", SHA256: lives.Digest("the-key-of-the-scraper"), Role: config.RoleViewer}}})
+	s := start(t, lives.Plan{Keys: []config.Key{{Name: "scraper",
+		SHA256: lives.Digest("the-key-of-the-scraper"), Role: config.RoleViewer}}})
 	before := s.scrape(t) // the service proves at its start what the engine can do
 	images := startRegistry(t, "a-password", nil)
-	missing := s.Create(t, lives.Request(images.push(t, "private/scratch", lives.Build(t, "sandbox.internal/e2e/testdata/forever")), "/forever"))
+	missing := s.Create(t,
+		lives.Request(images.push(t, "private/scratch",
+			lives.Build(t, "sandbox.internal/e2e/testdata/forever")), "/forever"))
 	s.Await(t, missing, "Failed")
 	id := s.Running(t, idle())
 	s.Endpoint(t, id, 80)
@@ -106,7 +110,8 @@ func TestMetricsOfALife(t *testing.T) {
 		{after, `sandbox_store_write_duration_seconds_count{write="insert"}`, 2},
 		{after, `sandbox_store_write_errors_total{write="save"}`, 0},
 		{after, `sandbox_expiry_lateness_seconds_count`, 0},
-		{after, `sandbox_build_info{commit="none",go_version="` + goVersion() + `",version="e2e"}`, 1},
+		{after, `sandbox_build_info{commit="none",go_version="` + goVersion() + `",version="e2e"}`,
+			1},
 	} {
 		if got, ok := sample.of[sample.name]; !ok || got != sample.want {
 			t.Errorf("%s is %v (%t), want %v", sample.name, got, ok, sample.want)
@@ -142,13 +147,14 @@ func TestMetricsOfALife(t *testing.T) {
 		}
 	}
 	// So do the other paths.
-	if got := lives.Fetch(t, s.URL+"/v1/sandboxes", "Authorization", "Bearer "+lives.AdminKey); got.Status != http.StatusOK {
+	if got := lives.Fetch(t, s.URL+"/v1/sandboxes", "Authorization",
+		"Bearer "+lives.AdminKey); got.Status != http.StatusOK {
 		t.Errorf("GET /v1/sandboxes with a bearer: %d", got.Status)
 	}
 }
 
-// TestLogsHoldNoSecret drives whatever carries a secret, at the level that logs most, and looks for it in everything that operators
-// keep: the log, the audit log and the metrics.
+// TestLogsHoldNoSecret drives whatever carries a secret, at the level that logs most, and looks for
+// it in everything that operators keep: the log, the audit log and the metrics.
 func TestLogsHoldNoSecret(t *testing.T) {
 	t.Parallel()
 	audit := t.TempDir() + "/audit.log"
@@ -159,11 +165,13 @@ func TestLogsHoldNoSecret(t *testing.T) {
 		return secrets[what]
 	}
 	images := startRegistry(t, secret("the registry's password"), nil)
-	image := images.push(t, "private/secrets", lives.Build(t, "sandbox.internal/e2e/testdata/forever"))
+	image := images.push(t, "private/secrets",
+		lives.Build(t, "sandbox.internal/e2e/testdata/forever"))
 
 	// Pulls that fail and one that works.
 	r := lives.Request(image, "/forever")
-	r.Image.Auth = &lifecycle.ImageAuth{Username: registryUser, Password: secret("a wrong password")}
+	r.Image.Auth = &lifecycle.ImageAuth{Username: registryUser,
+		Password: secret("a wrong password")}
 	s.Await(t, s.Create(t, r), "Failed")
 	r.Image.Auth.Password = secrets["the registry's password"]
 	r.Env = map[string]string{"TOKEN": secret("a variable of the environment")}
@@ -172,25 +180,33 @@ func TestLogsHoldNoSecret(t *testing.T) {
 	for _, value := range s.Endpoint(t, id, 80).Headers {
 		secrets["the token of the sandbox"] = value
 	}
-	// An entrypoint that prints its environment and dies: the message is the user's, the log is the operator's.
+	// An entrypoint that prints its environment and exits with an error: the message is the user's,
+	// the log is the operator's.
 	loud := lives.Request(busyboxImage, "sh", "-c", "env; exit 3")
 	loud.Env = map[string]string{"PASSWORD": secret("a variable that was printed")}
-	died := s.Create(t, loud)
-	s.Await(t, died, "Failed")
-	lives.Contains(t, s.Get(t, died).Status.Message, secrets["a variable that was printed"])
+	failed := s.Create(t, loud)
+	s.Await(t, failed, "Failed")
+	lives.Contains(t, s.Get(t, failed).Status.Message, secrets["a variable that was printed"])
 
 	// Requests that are refused, and secrets where they do not belong.
-	stranger := s.As(t, secret("a wrong key"))
-	stranger.Act(t, http.MethodGet, id, http.StatusUnauthorized)
-	stranger.Act(t, http.MethodDelete, id, http.StatusUnauthorized)
+	unauthorized := s.As(t, secret("a wrong key"))
+	unauthorized.Act(t, http.MethodGet, id, http.StatusUnauthorized)
+	unauthorized.Act(t, http.MethodDelete, id, http.StatusUnauthorized)
 	lives.Fetch(t, s.URL+"/metrics", "Authorization", "Bearer "+secret("a wrong bearer"))
-	for _, path := range []string{"/health?key=", "/v1/sandboxes?page=0&api_key=", "/v1/sandboxes?pageSize=", "/v1/sandboxes/" + id + "?token=", "/v1/nothing/", "/metrics?key="} {
-		lives.Fetch(t, s.URL+path+secret("a secret in "+strings.NewReplacer("/", "-", "?", "-", "&", "-").Replace(path)), lives.KeyHeader, lives.AdminKey)
+	for _, path := range []string{"/health?key=", "/v1/sandboxes?page=0&api_key=",
+		"/v1/sandboxes?pageSize=", "/v1/sandboxes/" + id + "?token=", "/v1/nothing/",
+		"/metrics?key="} {
+		lives.Fetch(t, s.URL+path+
+			secret("a secret in "+strings.NewReplacer("/", "-", "?", "-", "&", "-").Replace(path)),
+			lives.KeyHeader, lives.AdminKey)
 	}
 	for _, body := range []string{
-		`{"password": "` + secret("an unknown field") + `"}`, `{"timeout": "` + secret("a value of the wrong type") + `"}`, `{"image": ` + secret("no JSON"),
+		`{"password": "` + secret("an unknown field") + `"}`,
+		`{"timeout": "` + secret("a value of the wrong type") + `"}`,
+		`{"image": ` + secret("no JSON"),
 	} {
-		if got := s.Send(t, http.MethodPost, "/v1/sandboxes", body); got.Status != http.StatusBadRequest {
+		if got := s.Send(t, http.MethodPost, "/v1/sandboxes",
+			body); got.Status != http.StatusBadRequest {
 			t.Errorf("%s: %s", body, got)
 		}
 	}
@@ -203,7 +219,8 @@ func TestLogsHoldNoSecret(t *testing.T) {
 		if secret == "" {
 			t.Errorf("%s is empty: this proves nothing", what)
 		}
-		for where, text := range map[string]string{"log": s.Log.Tail(1 << 20), "audit log": content(t, audit), "metrics": metrics} {
+		for where, text := range map[string]string{"log": s.Log.Tail(1 << 20),
+			"audit log": content(t, audit), "metrics": metrics} {
 			for line := range strings.Lines(text) {
 				if strings.Contains(line, secret) {
 					t.Errorf("%s is in the %s: %s", what, where, line)
@@ -213,9 +230,13 @@ func TestLogsHoldNoSecret(t *testing.T) {
 	}
 	// What there must be instead.
 	for _, words := range [][]string{
-		{`"operation":"createSandbox"`, `"status":202`, `"sandbox_id":"` + id, `"key_name":"server.api_key"`, `"request_id":`, `"route":"/v1/sandboxes"`, `"duration_ms":`},
-		{`"operation":"deleteSandbox"`, `"status":401`, `"level":"warn"`, `"route":"/v1/sandboxes/:sandboxId"`},
-		{`"sandbox changed state"`, `"reason":"ENTRYPOINT_EXITED"`, died, `"detail":"the entrypoint ended with exit code 3"`},
+		{`"operation":"createSandbox"`, `"status":202`, `"sandbox_id":"` + id,
+			`"key_name":"server.api_key"`, `"request_id":`, `"route":"/v1/sandboxes"`,
+			`"duration_ms":`},
+		{`"operation":"deleteSandbox"`, `"status":401`, `"level":"warn"`,
+			`"route":"/v1/sandboxes/:sandboxId"`},
+		{`"sandbox changed state"`, `"reason":"ENTRYPOINT_EXITED"`, failed,
+			`"detail":"the entrypoint ended with exit code 3"`},
 	} {
 		if len(s.Log.With(words...)) == 0 {
 			t.Errorf("no line of the log has %q", words)

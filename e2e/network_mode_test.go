@@ -13,9 +13,10 @@ import (
 	"sandbox.internal/gen/lifecycle"
 )
 
-// sharedEndpoint is where a sandbox on the host's network has its execd. The service passes requests on to it; here it is asked
-// without the service.
-func (s *service) sharedEndpoint(t *testing.T, id string) (port string, endpoint lifecycle.Endpoint) {
+// sharedEndpoint is where a sandbox on the host's network has its execd. The service passes
+// requests on to it; here it is asked without the service.
+func (s *service) sharedEndpoint(t *testing.T,
+	id string) (port string, endpoint lifecycle.Endpoint) {
 	t.Helper()
 	for _, container := range s.containers(t) {
 		if container.Labels["sandbox.internal/id"] == id {
@@ -31,7 +32,8 @@ func (s *service) sharedEndpoint(t *testing.T, id string) (port string, endpoint
 }
 
 // sharedOrPublished is where a sandbox of any kind of network has its execd.
-func (s *service) sharedOrPublished(t *testing.T, id string) (port string, endpoint lifecycle.Endpoint) {
+func (s *service) sharedOrPublished(t *testing.T,
+	id string) (port string, endpoint lifecycle.Endpoint) {
 	t.Helper()
 	endpoint = s.Endpoint(t, id, lives.DaemonPort)
 	if strings.Contains(endpoint.Endpoint, "/proxy/") {
@@ -43,13 +45,16 @@ func (s *service) sharedOrPublished(t *testing.T, id string) (port string, endpo
 // TestNetworkModeHost: rule 1 of "Networking rules".
 func TestNetworkModeHost(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Program: true, Settings: "[docker]\nnetwork_mode = \"host\"\npids_limit = 60"})
+	s := start(t, lives.Plan{Program: true,
+		Settings: "[docker]\nnetwork_mode = \"host\"\npids_limit = 60"})
 	first := idle()
 	memory := "192Mi"
 	first.ResourceLimits.Memory = &memory
-	created := s.Send(t, http.MethodPost, "/v1/sandboxes", lives.Encode(t, first), "Idempotency-Key", "first")
+	created := s.Send(t, http.MethodPost, "/v1/sandboxes", lives.Encode(t, first),
+		"Idempotency-Key", "first")
 	var sandbox lifecycle.CreatedSandbox
-	if err := json.Unmarshal([]byte(created.Body), &sandbox); err != nil || created.Status != http.StatusAccepted {
+	if err := json.Unmarshal([]byte(created.Body), &sandbox); err != nil ||
+		created.Status != http.StatusAccepted {
 		t.Fatalf("create: %s (%v)", created, err)
 	}
 	id := sandbox.ID
@@ -60,7 +65,8 @@ func TestNetworkModeHost(t *testing.T) {
 	t.Run("row lifecycle/networking/rule 1: the endpoint", func(t *testing.T) {
 		for _, port := range []int{lives.DaemonPort, 8000} {
 			got, want := s.Endpoint(t, id, port), fmt.Sprintf("%s/%s/%d", s.URL, id, port)
-			if got.URL != want || "http://"+got.Endpoint != want || got.Headers["X-EXECD-ACCESS-TOKEN"] == "" {
+			if got.URL != want || "http://"+got.Endpoint != want ||
+				got.Headers["X-EXECD-ACCESS-TOKEN"] == "" {
 				t.Errorf("port %d: %+v, want %s", port, got, want)
 			}
 		}
@@ -78,8 +84,9 @@ func TestNetworkModeHost(t *testing.T) {
 			}
 		}
 	})
-	t.Run("execd wants its token", func(t *testing.T) {
-		if got := lives.Fetch(t, "http://127.0.0.1:"+port+"/metrics"); got.Status != http.StatusUnauthorized {
+	t.Run("execd requires its token", func(t *testing.T) {
+		if got := lives.Fetch(t,
+			"http://127.0.0.1:"+port+"/metrics"); got.Status != http.StatusUnauthorized {
 			t.Errorf("without a token: %s", got)
 		}
 	})
@@ -87,10 +94,14 @@ func TestNetworkModeHost(t *testing.T) {
 		wantLimit(t, inside, "memory/memory.limit_in_bytes", "memory.max", "201326592")
 		wantLimit(t, inside, "pids/pids.max", "pids.max", "60")
 	})
-	second := func() lives.Answer { return s.Send(t, http.MethodPost, "/v1/sandboxes", lives.Encode(t, idle())) }
+	second := func() lives.Answer {
+		return s.Send(t, http.MethodPost, "/v1/sandboxes",
+			lives.Encode(t, idle()))
+	}
 	t.Run("row lifecycle/networking/rule 1: one sandbox at a time", func(t *testing.T) {
 		lives.WantProblem(t, second(), http.StatusConflict, "CONFLICT", "one sandbox at a time", id)
-		again := s.Send(t, http.MethodPost, "/v1/sandboxes", lives.Encode(t, first), "Idempotency-Key", "first")
+		again := s.Send(t, http.MethodPost, "/v1/sandboxes", lives.Encode(t, first),
+			"Idempotency-Key", "first")
 		if again.Status != http.StatusAccepted || !strings.Contains(again.Body, id) {
 			t.Errorf("the same request again: %s", again)
 		}
@@ -111,7 +122,7 @@ func TestNetworkModeHost(t *testing.T) {
 			lives.WantProblem(t, second(), http.StatusConflict, "CONFLICT", "one sandbox at a time")
 		}
 	})
-	t.Run("deletion lets the next one in", func(t *testing.T) {
+	t.Run("after a deletion the next one is accepted", func(t *testing.T) {
 		s.Delete(t, id)
 		s.Await(t, id, "Terminated")
 		next := s.Running(t, idle())
@@ -119,8 +130,10 @@ func TestNetworkModeHost(t *testing.T) {
 		lives.EnterAt(t, endpoint).Want(t, "echo next", "next\n")
 	})
 	t.Run("row lifecycle/networking/rule 3: host mode", func(t *testing.T) {
-		got := s.Send(t, http.MethodPost, "/v1/sandboxes", s.Body(t, map[string]any{"networkPolicy": map[string]any{"defaultAction": "deny"}}))
-		lives.WantProblem(t, got, http.StatusBadRequest, "INVALID_REQUEST_BODY", "a network policy requires bridge mode and egress image configuration")
+		got := s.Send(t, http.MethodPost, "/v1/sandboxes",
+			s.Body(t, map[string]any{"networkPolicy": map[string]any{"defaultAction": "deny"}}))
+		lives.WantProblem(t, got, http.StatusBadRequest, "INVALID_REQUEST_BODY",
+			"a network policy requires bridge mode and egress image configuration")
 	})
 }
 
@@ -143,21 +156,25 @@ func TestNetworkModeHostOnTwoServices(t *testing.T) {
 func TestNetworkModeBridge(t *testing.T) {
 	t.Parallel()
 	// 127.0.0.2 is this machine, and an address that no client has asked for.
-	s := start(t, lives.Plan{Settings: "[docker]\nnetwork_mode = \"bridge\"\nhost_ip = \"127.0.0.2\""})
+	s := start(t,
+		lives.Plan{Settings: "[docker]\nnetwork_mode = \"bridge\"\nhost_ip = \"127.0.0.2\""})
 	t.Run("row lifecycle/networking/rule 2", func(t *testing.T) { testSamePortTwice(t, s) })
 }
 
 func testSamePortTwice(t *testing.T, s *service) {
 	texts := []string{"one", "two"}
 	lives.Concurrently(texts, func(text string) {
-		script := fmt.Sprintf("echo %s > /srv/index.html; cd /srv; exec python3 -m http.server 8000", text)
+		script := fmt.Sprintf(
+			"echo %s > /srv/index.html; cd /srv; exec python3 -m http.server 8000", text)
 		id := s.Running(t, lives.Request(baseImage, "sh", "-c", script))
 		endpoint := s.Endpoint(t, id, 8000)
-		if !strings.HasPrefix(endpoint.Endpoint, "127.0.0.2:") || !strings.HasSuffix(endpoint.Endpoint, "/proxy/8000") {
+		if !strings.HasPrefix(endpoint.Endpoint, "127.0.0.2:") ||
+			!strings.HasSuffix(endpoint.Endpoint, "/proxy/8000") {
 			t.Errorf("the endpoint is %s", endpoint.Endpoint)
 		}
 		lives.Eventually(t, "the server inside answers", func() bool {
-			got := lives.Fetch(t, endpoint.URL+"/index.html", "X-EXECD-ACCESS-TOKEN", endpoint.Headers["X-EXECD-ACCESS-TOKEN"])
+			got := lives.Fetch(t, endpoint.URL+"/index.html", "X-EXECD-ACCESS-TOKEN",
+				endpoint.Headers["X-EXECD-ACCESS-TOKEN"])
 			if got.Status == http.StatusOK && got.Body != text+"\n" {
 				t.Errorf("port 8000 of sandbox %s says %q", text, got.Body)
 			}
@@ -167,7 +184,7 @@ func testSamePortTwice(t *testing.T, s *service) {
 	})
 }
 
-// sayOnce tells a text to the first who connects to the address.
+// sayOnce sends a text to the first client that connects to the address.
 func sayOnce(t *testing.T, text string) (address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -195,7 +212,8 @@ func otherAddresses(t *testing.T) []string {
 	}
 	var others []string
 	for _, address := range all {
-		if network, ok := address.(*net.IPNet); ok && network.IP.To4() != nil && !network.IP.IsLoopback() {
+		if network, ok := address.(*net.IPNet); ok && network.IP.To4() != nil &&
+			!network.IP.IsLoopback() {
 			others = append(others, network.IP.String())
 		}
 	}

@@ -25,12 +25,14 @@ type page struct {
 	expects string // what the blocks have to print
 	changes []change
 	prepare func(t *testing.T, s *service, folder string)
-	// prove holds what the blocks left in the folder; nil where it is enough that they print what is expected.
+	// prove holds what the blocks left in the folder; nil where it is enough that they print what
+	// is expected.
 	prove    func(t *testing.T, folder string)
 	patience time.Duration // for all blocks; 0 is twice lives.Patience
 }
 
-// change is text of a page that cannot run in a test as it stands, and why. An empty instead leaves it out.
+// change is text of a page that cannot run in a test as it stands, and why. An empty instead leaves
+// it out.
 type change struct{ text, instead, because string }
 
 const (
@@ -41,8 +43,9 @@ const (
 	serves     = "it serves until a signal comes, which it gets when it listens, and has to end with 0"
 )
 
-// preamble is in front of a page's blocks. A request that is refused ends the page. A stream that does not end by itself (curl -N) is read for
-// longer than it may be silent, and has to bring something.
+// preamble is in front of a page's blocks. A request that is refused ends the page. A stream that
+// does not end by itself (curl -N) is read for longer than it may be silent, and has to bring
+// something.
 const preamble = `set -e -o pipefail
 curl() {
 	local output status=0
@@ -85,7 +88,8 @@ own() {
 set -v
 `
 
-// TestPages runs the shell blocks of the documentation against a service with real sandboxes: those of a page in their order, in one shell.
+// TestPages runs the shell blocks of the documentation against a service with real sandboxes: those
+// of a page in their order, in one shell.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	debug := freeAddress(t)
@@ -94,33 +98,44 @@ func TestPages(t *testing.T) {
 	for _, p := range []page{
 		{file: "README.md", expects: `"execution_complete"`, changes: []change{
 			{pageServer, "$SERVICE", elsewhere},
-			{"$(cat ~/.local/state/sandbox-run/api.key)", "$SERVICE_API_KEY", "make run made that file, not the test"},
+			{"$(cat ~/.local/state/sandbox-run/api.key)", "$SERVICE_API_KEY",
+				"make run made that file, not the test"},
 			{readmeMake, "", "these are the commands that run this test"},
 		}},
-		{file: "docs/lifecycle.md", plan: lives.Plan{Settings: egress}, expects: "Directory listing", changes: []change{
-			{pageServer, "$SERVICE", elsewhere},
-			{"python:3.12", baseImage, "there is no registry"},
-			{pageID, "$(running)", anyID},
-			{"# 204, then Terminated", "; ID=$(running)", "the page goes on with a sandbox that has not ended"},
-			{"call -N $PORT/events ", "#", "the page's sandbox serves files; TestLives has streams through the service"},
-			{"call $PORT/upload ", "#", "the page's sandbox serves files; TestLives has bodies through the service"},
-		}},
-		{file: "docs/execd.md", image: "sandbox/python:dev", expects: "execution_complete", changes: []change{
-			{pageServer, "$SERVICE", elsewhere},
-			{pageID, "$SANDBOX", anyID},
-			{"jupyter-server --ServerApp", "# ", "e2e/cells starts one like this on this machine and runs every language on it"},
-			{"websocat -b", "# ", "it is in no package source of Debian; TestLives attaches to terminals"},
-		}},
+		{file: "docs/lifecycle.md", plan: lives.Plan{Settings: egress},
+			expects: "Directory listing", changes: []change{
+				{pageServer, "$SERVICE", elsewhere},
+				{"python:3.12", baseImage, "there is no registry"},
+				{pageID, "$(running)", anyID},
+				{"# 204, then Terminated", "; ID=$(running)",
+					"the page goes on with a sandbox that has not ended"},
+				{"call -N $PORT/events ", "#",
+					"the page's sandbox serves files; TestLives has streams through the service"},
+				{"call $PORT/upload ", "#",
+					"the page's sandbox serves files; TestLives has bodies through the service"},
+			}},
+		{file: "docs/execd.md", image: "sandbox/python:dev", expects: "execution_complete",
+			changes: []change{
+				{pageServer, "$SERVICE", elsewhere},
+				{pageID, "$SANDBOX", anyID},
+				{"jupyter-server --ServerApp", "# ",
+					"e2e/cells starts one like this on this machine and runs every language on it"},
+				{"websocat -b", "# ",
+					"it is in no package source of Debian; TestLives attaches to terminals"},
+			}},
 		{file: "docs/ingress.md", image: busyboxImage, expects: `"signature"`, changes: []change{
 			{pageServer, "$SERVICE", elsewhere},
 			{pageID, "$SANDBOX", anyID},
-			{"curl -H 'X-EXECD-ACCESS-TOKEN: …' https://", "# ", "it needs a domain and TLS; TestGateway has all modes"},
+			{"curl -H 'X-EXECD-ACCESS-TOKEN: …' https://", "# ",
+				"it needs a domain and TLS; TestIngress has all modes"},
 			{"export SERVICE_API_KEY=…", "#", "the key is that of the service under test"},
-			{"/var/lib/sandbox-server/signing.key", "signing.key", "it is where the service under test keeps it"},
+			{"/var/lib/sandbox-server/signing.key", "signing.key",
+				"it is where the service under test keeps it"},
 			{"/etc/sandbox/", "", "it is where the service under test keeps it"},
 			{"https://sandboxes-api.example.com", "$SERVICE", elsewhere},
 			{"127.0.0.1:8081", "127.0.0.1:0", "the port may be taken"},
-			{"bin/sandbox-ingress", "serving bin/sandbox-ingress --listen 127.0.0.1:0 --admin 127.0.0.1:0", serves},
+			{"bin/sandbox-ingress",
+				"serving bin/sandbox-ingress --listen 127.0.0.1:0 --admin 127.0.0.1:0", serves},
 		}, prepare: func(t *testing.T, s *service, folder string) {
 			key, err := os.ReadFile(filepath.Join(s.Folder, "signing.key"))
 			if err != nil {
@@ -132,30 +147,42 @@ func TestPages(t *testing.T) {
 			routes, _, _ := strings.Cut(after, "\n```")
 			write(t, folder, "routes.toml", routes)
 		}},
-		{file: "docs/network.md", plan: lives.Plan{Settings: egress}, image: busyboxImage, expects: `"defaultAction"`, changes: []change{
-			{pageServer, "$SERVICE", elsewhere},
-			{pageID, "$SANDBOX", anyID},
-			{"--name S ", "--name " + sidecar + " ", "names are the engine's, which other tests use"},
-			{"container:S ", "container:" + sidecar + " ", "names are the engine's, which other tests use"},
-			{"IMAGE\n", "--name " + sidecar + "-joined " + busyboxImage + " true\n", "it stands for an image"},
-		}, prepare: func(t *testing.T, _ *service, _ string) {
-			t.Cleanup(func() { dockerCLI(t, "rm", "-f", "-v", sidecar+"-joined", sidecar) })
-		}},
+		{file: "docs/network.md", plan: lives.Plan{Settings: egress}, image: busyboxImage,
+			expects: `"defaultAction"`, changes: []change{
+				{pageServer, "$SERVICE", elsewhere},
+				{pageID, "$SANDBOX", anyID},
+				{"--name S ", "--name " + sidecar + " ",
+					"names are the engine's, which other tests use"},
+				{"container:S ", "container:" + sidecar + " ",
+					"names are the engine's, which other tests use"},
+				{"IMAGE\n", "--name " + sidecar + "-joined " + busyboxImage + " true\n",
+					"it stands for an image"},
+			}, prepare: func(t *testing.T, _ *service, _ string) {
+				t.Cleanup(func() { dockerCLI(t, "rm", "-f", "-v", sidecar+"-joined", sidecar) })
+			}},
 		{file: "docs/configuration.md", expects: ` listens"`, changes: []change{
-			{"bin/sandbox-server --config sandbox.toml                 #", "own sandbox.toml; serving bin/sandbox-server --config sandbox.toml #", serves + ", and has data, an instance and a port of its own"},
+			{"bin/sandbox-server --config sandbox.toml                 #",
+				"own sandbox.toml; serving bin/sandbox-server --config sandbox.toml #",
+				serves + ", and has data, an instance and a port of its own"},
 		}},
-		{file: "docs/runbook.md", image: busyboxImage, expects: `"CONTAINER_RUNNING"`, changes: []change{
-			{pageServer, "$SERVICE", elsewhere},
-			{pageID, "$SANDBOX", anyID},
-		}},
-		{file: "docs/security.md", plan: lives.Plan{Program: true, Server: "audit_log = \"AUDIT\"\n"}, expects: "OK, ", changes: []change{
-			{"9d02…", "$(tail -n 1 audit.log | jq -r .hash)", "another log has other hashes"},
-		}, prepare: rotateAudit},
-		{file: "docs/monitoring.md", plan: lives.Plan{Program: true, Server: fmt.Sprintf("debug_address = %q\n", debug)}, expects: "goroutine 1 [", changes: []change{
-			{"127.0.0.1:6060", debug, elsewhere},
-		}},
+		{file: "docs/runbook.md", image: busyboxImage, expects: `"CONTAINER_RUNNING"`,
+			changes: []change{
+				{pageServer, "$SERVICE", elsewhere},
+				{pageID, "$SANDBOX", anyID},
+			}},
+		{file: "docs/security.md",
+			plan: lives.Plan{Program: true, Server: "audit_log = \"AUDIT\"\n"}, expects: "OK, ",
+			changes: []change{
+				{"9d02…", "$(tail -n 1 audit.log | jq -r .hash)", "another log has other hashes"},
+			}, prepare: rotateAudit},
+		{file: "docs/monitoring.md",
+			plan:    lives.Plan{Program: true, Server: fmt.Sprintf("debug_address = %q\n", debug)},
+			expects: "goroutine 1 [", changes: []change{
+				{"127.0.0.1:6060", debug, elsewhere},
+			}},
 		{file: "docs/clients.md", patience: building, changes: []change{
-			{clientPackages, "", "scripts/node.sh has installed them, from the lock file of the client that the page names"},
+			{clientPackages, "",
+				"scripts/node.sh has installed them, from the lock file of the client that the page names"},
 		}, prepare: prepareClients, prove: proveClients},
 	} {
 		t.Run(p.file, func(t *testing.T) { t.Parallel(); p.run(t) })
@@ -195,7 +222,8 @@ func (p page) run(t *testing.T) {
 		}
 		program := lives.Build(t, "sandbox.internal/server/cmd/"+name)
 		programs = append(programs, filepath.Dir(program))
-		if err := os.Symlink(filepath.Dir(program), filepath.Join(folder, "bin")); err != nil && !os.IsExist(err) {
+		if err := os.Symlink(filepath.Dir(program), filepath.Join(folder, "bin")); err != nil &&
+			!os.IsExist(err) {
 			t.Fatal(err)
 		}
 	}
@@ -205,7 +233,8 @@ func (p page) run(t *testing.T) {
 	environment := append(os.Environ(),
 		"PATH="+strings.Join(append(programs, os.Getenv("PATH")), ":"),
 		"GOFLAGS=", "GOWORK=off", // the test's own are not for modules of others
-		"SERVICE="+s.URL, "SERVICE_API_KEY="+lives.AdminKey, "SANDBOX_CONFIG_PATH="+s.File, "PPROF_TMPDIR="+folder)
+		"SERVICE="+s.URL, "SERVICE_API_KEY="+lives.AdminKey, "SANDBOX_CONFIG_PATH="+s.File,
+		"PPROF_TMPDIR="+folder)
 	if p.image != "" {
 		request := lives.Request(p.image, "sleep", "10000")
 		request.Timeout = 7200
@@ -231,7 +260,8 @@ func (p page) run(t *testing.T) {
 	}
 }
 
-// prepareClients makes the folder a Go module with the contracts, and with the packages that the page asks npm for.
+// prepareClients makes the folder a Go module with the contracts, and with the packages that the
+// page asks npm for.
 func prepareClients(t *testing.T, _ *service, folder string) {
 	lines := strings.Split(strings.TrimSpace(tool(t, "..", nil, "scripts/node.sh")), "\n")
 	root, err := filepath.Abs("..")
@@ -239,27 +269,32 @@ func prepareClients(t *testing.T, _ *service, folder string) {
 		t.Fatal(err)
 	}
 	for name, target := range map[string]string{
-		"node_modules": filepath.Join(lines[len(lines)-1], "node_modules"), "openapi": filepath.Join(root, "openapi"),
+		"node_modules": filepath.Join(lines[len(lines)-1], "node_modules"),
+		"openapi":      filepath.Join(root, "openapi"),
 	} {
 		if err := os.Symlink(target, filepath.Join(folder, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	packages := readPage(t, "e2e/clients/typescript/package.json")
-	for _, match := range regexp.MustCompile(`([a-z-]+)@([0-9.]+)`).FindAllStringSubmatch(clientPackages, -1) {
+	for _, match := range regexp.MustCompile(`([a-z-]+)@([0-9.]+)`).FindAllStringSubmatch(
+		clientPackages, -1) {
 		if !strings.Contains(packages, fmt.Sprintf("%q: %q", match[1], match[2])) {
-			t.Errorf("docs/clients.md installs %s, and the client that it names another version", match[0])
+			t.Errorf("docs/clients.md installs %s, and the client that it names another version",
+				match[0])
 		}
 	}
 	write(t, folder, "go.mod", "module client\n\ngo 1.26.0\n")
 }
 
-// proveClients compiles what ogen made, and looks for an operation in what the others made. Their clients are compiled by
-// TestTypeScriptClient, and with this repository.
+// proveClients compiles what ogen made, and looks for an operation in what the others made. Their
+// clients are compiled by TestTypeScriptClient, and with this repository.
 func proveClients(t *testing.T, folder string) {
-	tool(t, folder, nil, "go", "install", "-trimpath", "./lifecycle", "./execd") // of packages it only compiles
+	// of packages it only compiles
+	tool(t, folder, nil, "go", "install", "-trimpath", "./lifecycle", "./execd")
 	for file, operation := range map[string]string{
-		"lifecycle.ts": "listSandboxes", "execd.ts": "runCommand", "lifecycle.go": "ListSandboxes(", "execd.go": "RunCommand(",
+		"lifecycle.ts": "listSandboxes", "execd.ts": "runCommand", "lifecycle.go": "ListSandboxes(",
+		"execd.go": "RunCommand(",
 	} {
 		content, err := os.ReadFile(filepath.Join(folder, file))
 		if err != nil || !strings.Contains(string(content), operation) {
@@ -277,7 +312,8 @@ func rotateAudit(t *testing.T, s *service, folder string) {
 	if err := s.HUP(); err != nil {
 		t.Fatal(err)
 	}
-	lives.Eventually(t, "there is another audit log", func() bool { _, err := os.Stat(file); return err == nil })
+	lives.Eventually(t, "there is another audit log",
+		func() bool { _, err := os.Stat(file); return err == nil })
 	s.Running(t, idle())
 }
 

@@ -25,7 +25,8 @@ func dockerCLI(t *testing.T, args ...string) string {
 	if host := os.Getenv("DOCKER_HOST"); host != "" {
 		args = append([]string{"--host", host}, args...)
 	}
-	out, err := exec.CommandContext(context.WithoutCancel(t.Context()), "docker", args...).CombinedOutput()
+	out, err := exec.CommandContext(context.WithoutCancel(t.Context()), "docker",
+		args...).CombinedOutput()
 	if err != nil {
 		t.Errorf("docker %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
@@ -39,14 +40,15 @@ func private(image, password string) lifecycle.CreateSandboxRequest {
 	return r
 }
 
-// TestScratchImageInAPrivateRegistry runs a sandbox from an image that holds one static program and nothing else, and looks for the
-// password everywhere.
+// TestScratchImageInAPrivateRegistry runs a sandbox from an image that holds one static program and
+// nothing else, and looks for the password everywhere.
 func TestScratchImageInAPrivateRegistry(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{Program: true})
 	password := "secret-" + uuid.NewString()
 	images, open := startSlowRegistry(t, password)
-	image := images.push(t, "private/scratch", lives.Build(t, "sandbox.internal/e2e/testdata/forever"))
+	image := images.push(t, "private/scratch",
+		lives.Build(t, "sandbox.internal/e2e/testdata/forever"))
 	noTrace := func(when string) {
 		t.Helper()
 		for _, line := range s.Log.With(password) {
@@ -61,7 +63,8 @@ func TestScratchImageInAPrivateRegistry(t *testing.T) {
 		if s.Stop == nil {
 			return
 		}
-		if got := s.Send(t, http.MethodGet, "/v1/sandboxes", ""); strings.Contains(got.Body, password) {
+		if got := s.Send(t, http.MethodGet, "/v1/sandboxes", ""); strings.Contains(got.Body,
+			password) {
 			t.Errorf("%s the list shows the password", when)
 		}
 	}
@@ -73,7 +76,8 @@ func TestScratchImageInAPrivateRegistry(t *testing.T) {
 		`{"username": {"` + registryUser + `": "` + password + `"}}`,
 		`"` + password + `"`,
 	} {
-		body := `{"image": {"uri": "` + image + `", "auth": ` + auth + `}, "timeout": 60, "resourceLimits": {}, "entrypoint": ["/forever"]}`
+		body := `{"image": {"uri": "` + image + `", "auth": ` + auth +
+			`}, "timeout": 60, "resourceLimits": {}, "entrypoint": ["/forever"]}`
 		got := s.Send(t, http.MethodPost, "/v1/sandboxes", body)
 		if got.Status != http.StatusBadRequest || strings.Contains(got.Body, password) {
 			t.Errorf("auth %s: %s", auth, got)
@@ -82,7 +86,8 @@ func TestScratchImageInAPrivateRegistry(t *testing.T) {
 
 	// One with the password pulls; the others are refused, and do not get the image by its pull.
 	first := s.Create(t, private(image, password))
-	lives.Eventually(t, "the pull has begun", func() bool { blobs, _ := images.fetches(); return blobs > 0 })
+	lives.Eventually(t, "the pull has begun",
+		func() bool { blobs, _ := images.fetches(); return blobs > 0 })
 	refused := s.Await(t, s.Create(t, lives.Request(image, "/forever")), "Failed").Status
 	if refused.Reason != "IMAGE_PULL_ERROR" {
 		t.Errorf("without a password the reason is %s", refused.Reason)
@@ -102,9 +107,10 @@ func TestScratchImageInAPrivateRegistry(t *testing.T) {
 	if strings.Contains(got.Body, "auth") {
 		t.Errorf("GET shows the credentials: %s", got.Body)
 	}
-	s.Enter(t, first).Want(t, "for word in commands without a shell; do echo $word; done", "commands\nwithout\na\nshell\n")
+	s.Enter(t, first).Want(t, "for word in commands without a shell; do echo $word; done",
+		"commands\nwithout\na\nshell\n")
 
-	// An image that the engine has is used as it is, whoever asks.
+	// An image that the engine has is used as it is, for every client.
 	s.Running(t, lives.Request(image, "/forever"))
 
 	s.Delete(t, first)
@@ -141,13 +147,16 @@ func TestImagePullError(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
 	public := startRegistry(t, "", nil)
-	image := public.push(t, "public/scratch", lives.Build(t, "sandbox.internal/e2e/testdata/forever"))
+	image := public.push(t, "public/scratch",
+		lives.Build(t, "sandbox.internal/e2e/testdata/forever"))
 	for name, c := range map[string]struct {
 		image string
 		says  string
 	}{
-		"unknown tag":        {strings.TrimSuffix(image, ":latest") + ":no-such-tag", "manifest unknown"},
-		"unknown digest":     {strings.TrimSuffix(image, ":latest") + "@sha256:" + strings.Repeat("0", 64), "manifest unknown"},
+		"unknown tag": {strings.TrimSuffix(image, ":latest") + ":no-such-tag",
+			"manifest unknown"},
+		"unknown digest": {strings.TrimSuffix(image,
+			":latest") + "@sha256:" + strings.Repeat("0", 64), "manifest unknown"},
 		"unknown repository": {public.host + "/no/such:image", "unknown"},
 		"unknown host":       {"no-such-host.invalid/image:1", "no such host"},
 	} {
@@ -164,7 +173,7 @@ func TestImagePullError(t *testing.T) {
 	s.Running(t, lives.Request(image, "/forever"))
 }
 
-// TestPullProgress looks at a sandbox while its image comes slowly.
+// TestPullProgress reads a sandbox while its image arrives slowly.
 func TestPullProgress(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
@@ -172,19 +181,22 @@ func TestPullProgress(t *testing.T) {
 	image := images.push(t, "slow/scratch", lives.Build(t, "sandbox.internal/e2e/testdata/forever"))
 	id := s.Create(t, lives.Request(image, "/forever"))
 
-	amount := regexp.MustCompile(`^pulling .*slow/scratch:latest: 0 of 1 layers, [1-9][0-9.]*[kM]B of [1-9][0-9.]*MB$`)
-	told := map[string]bool{}
+	amount := regexp.MustCompile(
+		`^pulling .*slow/scratch:latest: 0 of 1 layers, [1-9][0-9.]*[kM]B of [1-9][0-9.]*MB$`)
+	messages := map[string]bool{}
 	defer func() {
 		if t.Failed() {
-			t.Logf("told was %q, and at the end %+v", slices.Sorted(maps.Keys(told)), s.Get(t, id).Status)
+			t.Logf("the messages were %q, and at the end %+v", slices.Sorted(maps.Keys(messages)),
+				s.Get(t, id).Status)
 		}
 	}()
-	lives.Eventually(t, "the message tells how much has come, and more later", func() bool {
+	lives.Eventually(t, "the message says how much has arrived, and more later", func() bool {
 		status := s.Get(t, id).Status
-		if status.State == "Pending" && status.Reason == "IMAGE_PULLING" && amount.MatchString(status.Message) {
-			told[status.Message] = true
+		if status.State == "Pending" && status.Reason == "IMAGE_PULLING" &&
+			amount.MatchString(status.Message) {
+			messages[status.Message] = true
 		}
-		return len(told) > 1
+		return len(messages) > 1
 	})
 	got := s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/80", "")
 	lives.WantProblem(t, got, 409, "CONFLICT", "Pending", "does not answer yet")
@@ -195,20 +207,24 @@ func TestPullProgress(t *testing.T) {
 	s.Await(t, id, "Running")
 }
 
-// TestPullOnce creates ten sandboxes of one missing image and deletes some of them, the first among them, while it comes.
+// TestPullOnce creates ten sandboxes of one missing image and deletes some of them, the first among
+// them, while it comes.
 func TestPullOnce(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
 	images, open := startSlowRegistry(t, "")
-	r := lives.Request(images.push(t, "once/scratch", lives.Build(t, "sandbox.internal/e2e/testdata/forever")), "/forever")
+	r := lives.Request(images.push(t, "once/scratch",
+		lives.Build(t, "sandbox.internal/e2e/testdata/forever")), "/forever")
 	first := s.Create(t, r)
-	lives.Eventually(t, "the pull has begun", func() bool { blobs, _ := images.fetches(); return blobs > 0 })
+	lives.Eventually(t, "the pull has begun",
+		func() bool { blobs, _ := images.fetches(); return blobs > 0 })
 	var others []string
 	for range 9 {
 		others = append(others, s.Create(t, r))
 	}
 	for _, id := range others {
-		lives.Eventually(t, id+" waits for the image", func() bool { return s.Get(t, id).Status.Reason == "IMAGE_PULLING" })
+		lives.Eventually(t, id+" waits for the image",
+			func() bool { return s.Get(t, id).Status.Reason == "IMAGE_PULLING" })
 	}
 	for _, id := range []string{first, others[0], others[8]} {
 		s.Delete(t, id)
@@ -220,7 +236,8 @@ func TestPullOnce(t *testing.T) {
 	for _, id := range others[1:8] {
 		s.Await(t, id, "Running")
 	}
-	if blobs, repeated := images.fetches(); blobs != 2 || repeated != 0 { // its configuration and its layer
+	if blobs, repeated := images.fetches(); blobs != 2 || repeated != 0 {
+		// its configuration and its layer
 		t.Errorf("%d blobs were fetched, %d of them more than once; want 2 and 0", blobs, repeated)
 	}
 	if left := images.leavers(); left != 0 {
@@ -228,19 +245,23 @@ func TestPullOnce(t *testing.T) {
 	}
 }
 
-// TestPullAbandoned deletes everybody who waits for an image; the pull ends, and a later create begins a new one.
+// TestPullAbandoned deletes everybody who waits for an image; the pull ends, and a later create
+// begins a new one.
 func TestPullAbandoned(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
 	images, open := startSlowRegistry(t, "")
-	r := lives.Request(images.push(t, "abandoned/scratch", lives.Build(t, "sandbox.internal/e2e/testdata/forever")), "/forever")
+	r := lives.Request(images.push(t, "abandoned/scratch",
+		lives.Build(t, "sandbox.internal/e2e/testdata/forever")), "/forever")
 	waiting := []string{s.Create(t, r), s.Create(t, r)}
-	lives.Eventually(t, "the layer comes", func() bool { blobs, _ := images.fetches(); return blobs > 0 })
+	lives.Eventually(t, "the layer comes",
+		func() bool { blobs, _ := images.fetches(); return blobs > 0 })
 	for _, id := range waiting {
 		s.Delete(t, id)
 		s.Await(t, id, "Terminated")
 	}
-	lives.Eventually(t, "the engine has given up the pull", func() bool { return images.leavers() > 0 })
+	lives.Eventually(t, "the engine has given up the pull",
+		func() bool { return images.leavers() > 0 })
 	later := s.Create(t, r)
 	open()
 	s.Await(t, later, "Running")

@@ -7,7 +7,8 @@ import (
 	"sandbox.internal/gen/lifecycle"
 )
 
-// TestResourcesThatTheHostDoesNotHave fail clearly, and are not ignored. No machine has so many GPUs.
+// TestResourcesThatTheHostDoesNotHave fail clearly, and are not ignored. No machine has so many
+// GPUs.
 func TestResourcesThatTheHostDoesNotHave(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})

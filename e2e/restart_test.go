@@ -6,11 +6,14 @@ import (
 	"sandbox.internal/e2e/lives"
 )
 
-// TestRestartSeesWhatHappened has sandboxes end, and one wake up, while the service is not there.
-func TestRestartSeesWhatHappened(t *testing.T) {
+// TestRestartRecordsWhatHappened has sandboxes end, and one be thawed, while the service is not
+// running.
+func TestRestartRecordsWhatHappened(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
-	exits := s.Running(t, lives.Request(busyboxImage, "sh", "-c", "until [ -e /tmp/end ]; do sleep 0.05; done; exit 5"))
+	exits := s.Running(t,
+		lives.Request(busyboxImage, "sh", "-c",
+			"until [ -e /tmp/end ]; do sleep 0.05; done; exit 5"))
 	inside := s.Enter(t, exits)
 	removed, thawed := s.Running(t, idle()), s.Running(t, idle())
 	s.Pause(t, thawed)

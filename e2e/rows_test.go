@@ -14,7 +14,8 @@ import (
 	"sandbox.internal/server/config"
 )
 
-// TestRowsOfConfiguration follows the document's table row by row, as the tests of e2e/lives/rows*.go do with the others.
+// TestRowsOfConfiguration follows the document's table row by row, as the tests of
+// e2e/lives/rows*.go do with the others.
 func TestRowsOfConfiguration(t *testing.T) {
 	t.Parallel()
 	defaults := config.Default(os.Getenv)
@@ -34,21 +35,26 @@ func TestRowsOfConfiguration(t *testing.T) {
 	})
 	t.Run("row lifecycle/configuration/server.api_key", func(t *testing.T) {
 		s := start(t, lives.Plan{})
-		lives.WantProblem(t, s.As(t, "").Send(t, http.MethodGet, "/v1/sandboxes", ""), 401, "UNAUTHORIZED", lives.KeyHeader)
+		lives.WantProblem(t, s.As(t, "").Send(t, http.MethodGet, "/v1/sandboxes", ""), 401,
+			"UNAUTHORIZED", lives.KeyHeader)
 	})
 	t.Run("row lifecycle/configuration/runtime.type", func(t *testing.T) {
-		for _, settings := range []string{"[runtime]\nexecd_image = \"x\"\n", "[runtime]\ntype = \"podman\"\nexecd_image = \"x\"\n"} {
+		for _, settings := range []string{"[runtime]\nexecd_image = \"x\"\n",
+			"[runtime]\ntype = \"podman\"\nexecd_image = \"x\"\n"} {
 			file := filepath.Join(t.TempDir(), "sandbox.toml")
 			if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := config.Load(file, os.Getenv); err == nil || !strings.Contains(err.Error(), "runtime.type") || !strings.Contains(err.Error(), "docker") {
+			if _, err := config.Load(file, os.Getenv); err == nil ||
+				!strings.Contains(err.Error(), "runtime.type") ||
+				!strings.Contains(err.Error(), "docker") {
 				t.Errorf("%q: %v", settings, err)
 			}
 		}
 	})
 	t.Run("row lifecycle/configuration/runtime.execd_image", func(t *testing.T) {
-		// An image like no other: a sandbox gets the daemon's folder of the image that the configuration names.
+		// An image like no other: a sandbox gets the daemon's folder of the image that the
+		// configuration names.
 		name := "e2e-execd-" + uuid.NewString()[:8]
 		mark := filepath.Join(t.TempDir(), "mark")
 		if err := os.WriteFile(mark, []byte(name), 0o644); err != nil {
@@ -65,7 +71,8 @@ func TestRowsOfConfiguration(t *testing.T) {
 		}
 		id := strings.TrimSpace(dockerCLI(t, "inspect", "-f", "{{.Id}}", name+":dev"))
 		t.Cleanup(func() { // the service keeps the volume that it fills for the services after it
-			volume := strings.TrimSpace(dockerCLI(t, "volume", "ls", "-q", "--filter", "label=sandbox.internal/execd-image="+id))
+			volume := strings.TrimSpace(dockerCLI(t, "volume", "ls", "-q", "--filter",
+				"label=sandbox.internal/execd-image="+id))
 			dockerCLI(t, "volume", "rm", volume)
 		})
 		s := lives.Start(t, backend, lives.Plan{})
@@ -82,13 +89,14 @@ func TestRowsOfConfiguration(t *testing.T) {
 		}
 		err := refusedStart(t, "[docker]\nnetwork_mode = \"overlay\"")
 		if err == nil {
-			t.Fatal("a third mode is let in")
+			t.Fatal("a third mode is accepted")
 		}
 		lives.Contains(t, err.Error(), "docker.network_mode", "bridge", "host")
 	})
 	t.Run("row lifecycle/configuration/docker.host_ip", func(t *testing.T) {
 		s := start(t, lives.Plan{Settings: "[docker]\nhost_ip = \"127.0.0.2\""})
-		if got := s.Endpoint(t, s.Running(t, idle()), lives.DaemonPort).Endpoint; !strings.HasPrefix(got, "127.0.0.2:") {
+		if got := s.Endpoint(t, s.Running(t, idle()),
+			lives.DaemonPort).Endpoint; !strings.HasPrefix(got, "127.0.0.2:") {
 			t.Errorf("the endpoint is %s", got)
 		}
 	})

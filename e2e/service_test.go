@@ -20,7 +20,8 @@ type service struct {
 	engine *docker.Engine
 }
 
-// start returns a running service. At the end of the test everything that it has made is deleted through it, and must be gone.
+// start returns a running service. At the end of the test everything that it has made is deleted
+// through it, and must be gone.
 func start(t *testing.T, p lives.Plan) *service {
 	t.Helper()
 	host, other := p.Env["DOCKER_HOST"]
@@ -62,7 +63,8 @@ func idle() lifecycle.CreateSandboxRequest { return lives.Request(busyboxImage, 
 // bootUntil runs the service until ctx ends, and kills it then, wherever in its start it is.
 func (s *service) bootUntil(ctx context.Context, t *testing.T) {
 	t.Helper()
-	command := exec.CommandContext(ctx, lives.Build(t, "sandbox.internal/server/cmd/sandbox-server"), "--config", s.File)
+	command := exec.CommandContext(ctx,
+		lives.Build(t, "sandbox.internal/server/cmd/sandbox-server"), "--config", s.File)
 	if err := command.Start(); err != nil {
 		if ctx.Err() == nil { // else the end came before the start
 			t.Error(err)

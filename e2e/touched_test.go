@@ -6,7 +6,7 @@ import (
 	"sandbox.internal/e2e/lives"
 )
 
-func TestContainerTouchedBySomebodyElse(t *testing.T) {
+func TestContainerChangedByAnotherProgram(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
 	t.Run("paused and resumed", func(t *testing.T) {

@@ -1,5 +1,6 @@
-// Command floor does what the bench compares us with: the same work, done by the least that could do it, in a process of its own. It is
-// built of the standard library alone, so that what it weighs is what a small net/http program weighs.
+// Command floor does what the bench compares us with: the same work, done by the least that could
+// do it, in a process of its own. It is built of the standard library alone, so that what it weighs
+// is what a small net/http program weighs.
 //
 //	floor serve ADDRESS DIR   the handlers below; what is uploaded goes to DIR
 //	floor forward ADDRESS URL a bare httputil.ReverseProxy

@@ -21,20 +21,29 @@ import (
 // jobs are what this program measures in itself.
 func jobs() map[string]job.Job {
 	return map[string]job.Job{
-		"spawn":      func([]string) ([]float64, error) { return timed(func() error { return bash("true").Run() }) },
+		"spawn": func([]string) ([]float64,
+			error) {
+			return timed(func() error { return bash("true").Run() })
+		},
 		"first-byte": func([]string) ([]float64, error) { return firstByte() },
 		"stop":       func([]string) ([]float64, error) { return stopped() },
 		"append":     func(words []string) ([]float64, error) { return appended(words[0]) },
 		"walk":       func(words []string) ([]float64, error) { return walked(words[0], words[1]) },
-		"scan":       func(words []string) ([]float64, error) { return scanned(words[0], words[1]) },
-		"pipe":       func(words []string) ([]float64, error) { return piped(words[0], words[1]) },
-		"timers":     lateness,
+		"scan": func(words []string) ([]float64,
+			error) {
+			return scanned(words[0], words[1])
+		},
+		"pipe":   func(words []string) ([]float64, error) { return piped(words[0], words[1]) },
+		"timers": lateness,
 	}
 }
 
 func bash(script string) *exec.Cmd { return exec.Command("bash", "-c", script) }
 
-func since(began time.Time) float64 { return float64(time.Since(began)) / float64(time.Millisecond) }
+func since(began time.Time) float64 {
+	return float64(time.Since(began)) / float64(
+		time.Millisecond)
+}
 
 func timed(do func() error) ([]float64, error) {
 	began := time.Now()
@@ -83,7 +92,8 @@ func stopped() ([]float64, error) {
 	})
 }
 
-// appended is the least that makes a record durable: 4 KiB appended, and on the disk when it returns.
+// appended is the least that makes a record durable: 4 KiB appended, and on the disk when it
+// returns.
 func appended(path string) ([]float64, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -117,7 +127,7 @@ func walked(root, count string) ([]float64, error) {
 	return took, err
 }
 
-// output runs a script and lets read have what it prints, from its start to its end.
+// output runs a script and passes its whole output to read.
 func output(script string, read func(io.Reader) error) ([]float64, error) {
 	process := bash(script)
 	out, err := process.StdoutPipe()

@@ -1,5 +1,5 @@
-// Package job lets the bench have things measured in a process of its own: a floor that is no server. Jobs and their figures are lines of
-// JSON on the standard streams of that process.
+// Package job measures things in a process of its own for the bench: a floor that is no
+// server. Jobs and their figures are lines of JSON on the standard streams of that process.
 package job
 
 import (
@@ -92,7 +92,8 @@ func (w *Worker) Do(words ...string) ([]float64, error) {
 	}
 	if !w.answers.Scan() {
 		w.Stop() // what it printed is complete then
-		return nil, errors.Join(fmt.Errorf("%s ended during %s: %s", w.command.Path, words[0], bytes.TrimSpace(w.stderr.Bytes())), w.answers.Err())
+		return nil, errors.Join(fmt.Errorf("%s ended during %s: %s", w.command.Path, words[0],
+			bytes.TrimSpace(w.stderr.Bytes())), w.answers.Err())
 	}
 	var r reply
 	if err := json.Unmarshal(w.answers.Bytes(), &r); err != nil {

@@ -1,5 +1,6 @@
-// Package pattern compares what arrives with what was sent: a pattern, over and over, up to a size. It is as exact as a digest and far
-// cheaper, and it says where the first difference is. The bench and its floors use it alike, so that both pay the same for it.
+// Package pattern compares what arrives with what was sent: a pattern, over and over, up to a size.
+// It is as exact as a digest and far cheaper, and it says where the first difference is. The bench
+// and its floors use it alike, so that both pay the same for it.
 package pattern
 
 import (

@@ -10,7 +10,8 @@ import (
 	"sandbox.internal/gen/execd"
 )
 
-// testCode runs cells in a Python context of a sandbox on the cluster, and sees that the context keeps its state over a pause.
+// testCode runs cells in a Python context of a sandbox on the cluster, and checks that the context
+// keeps its state over a pause.
 func testCode(t *testing.T) {
 	s := lives.Start(t, onKubernetes(), lives.Plan{})
 	r := lives.Request(pythonImage, "sleep", "infinity")
@@ -19,7 +20,8 @@ func testCode(t *testing.T) {
 	id := s.Running(t, r)
 	box := s.Enter(t, id)
 
-	made, err := box.Client.CreateContextWithResponse(t.Context(), execd.ContextRequest{Language: "python"})
+	made, err := box.Client.CreateContextWithResponse(t.Context(),
+		execd.ContextRequest{Language: "python"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,12 +29,14 @@ func testCode(t *testing.T) {
 		t.Fatalf("a context: %s %s", made.Status(), made.Body)
 	}
 	context := &execd.ContextChoice{ID: &made.JSON200.ID}
-	if got := cell(t, box, execd.CodeRequest{Code: "answer = 6 * 7\nprint('set')", Context: context}); got != "set" {
+	if got := cell(t, box,
+		execd.CodeRequest{Code: "answer = 6 * 7\nprint('set')", Context: context}); got != "set" {
 		t.Errorf("the first cell printed %q", got)
 	}
 	s.Pause(t, id)
 	s.Resume(t, id)
-	if got := cell(t, box, execd.CodeRequest{Code: "print(answer)", Context: context}); got != "42" {
+	if got := cell(t, box,
+		execd.CodeRequest{Code: "print(answer)", Context: context}); got != "42" {
 		t.Errorf("after a pause the context's variable is %q", got)
 	}
 }

@@ -29,18 +29,20 @@ const (
 	most       = 10  // batches at a time
 )
 
-// TestKills creates and deletes batches and sandboxes while the controller, the service, the kubelet and the API server are killed, one after
-// the other and at random moments. Afterwards everything is as it was asked for, and nothing else is there. The last two are left alone
-// in a cluster of KUBECONFIG.
+// TestKills creates and deletes batches and sandboxes while the controller, the service, the
+// kubelet and the API server are killed, one after the other and at random moments. Afterwards
+// everything is as it was asked for, and nothing else is there. The last two are left alone in a
+// cluster of KUBECONFIG.
 func TestKills(t *testing.T) {
 	backend := onKubernetes()
-	backend.Settings = settings(patience) // kubelets that are dead, or have much to catch up with, start no pods
+	// kubelets that are not running, or are behind, start no pods
+	backend.Settings = settings(patience)
 	s := lives.Start(t, backend, lives.Plan{Program: true})
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	p := &player{
 		t: t, Service: s, folder: t.TempDir(), kubeconfig: accounts(t, s.Instance).Controller,
-		random: rand.New(rand.NewPCG(seed, 0)), alive: map[string]*v1alpha1.BatchSandbox{},
+		random: rand.New(rand.NewPCG(seed, 0)), expected: map[string]*v1alpha1.BatchSandbox{},
 	}
 	p.startController()
 	t.Cleanup(func() {
@@ -60,11 +62,12 @@ func TestKills(t *testing.T) {
 		p.operate(n)
 	}
 	p.revive()
-	t.Logf("%d made, %d of them over HTTP, %d deleted; killed: %v", p.made, len(p.sandboxes), p.deleted, p.kills)
+	t.Logf("%d made, %d of them over HTTP, %d deleted; killed: %v", p.made, len(p.sandboxes),
+		p.deleted, p.kills)
 	p.check()
 }
 
-// player does things to a cluster and knows what must come of them.
+// player makes changes in a cluster and records their expected results.
 type player struct {
 	t *testing.T
 	*lives.Service
@@ -72,9 +75,9 @@ type player struct {
 	folder     string // of the controller's log
 	kubeconfig string // of the controller
 	controller *exec.Cmd
-	restore    func() // starts what is dead; nil when everything lives
+	restore    func() // starts what was killed; nil when everything runs
 
-	alive     map[string]*v1alpha1.BatchSandbox // what must be there in the end
+	expected  map[string]*v1alpha1.BatchSandbox // what must be there in the end
 	expiring  []*v1alpha1.BatchSandbox          // what must not, for its time is up
 	sandboxes []string                          // of the service, the deleted ones among them
 
@@ -85,7 +88,8 @@ type player struct {
 func (p *player) startController() {
 	p.t.Helper()
 	program := lives.Build(p.t, "sandbox.internal/server/cmd/sandbox-controller")
-	log, err := os.OpenFile(filepath.Join(p.folder, "controller.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	log, err := os.OpenFile(filepath.Join(p.folder, "controller.log"),
+		os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -103,7 +107,7 @@ func (p *player) killController() {
 	_ = p.controller.Wait()         // killed
 }
 
-// revive starts what is dead.
+// revive starts what was killed.
 func (p *player) revive() {
 	if p.restore != nil {
 		p.restore()
@@ -111,7 +115,8 @@ func (p *player) revive() {
 	}
 }
 
-// kill kills one of the four. The controller and the kubelet stay dead until restore; without the others nothing can be asked for.
+// kill kills one of the four. The controller and the kubelet stay down until restore; without the
+// others no request is answered.
 func (p *player) kill(turn int) {
 	if p.kills == nil {
 		p.kills = map[string]int{}
@@ -154,9 +159,9 @@ func (p *player) kill(turn int) {
 // operate creates or deletes something.
 func (p *player) operate(n int) {
 	p.t.Helper()
-	if len(p.alive) >= most || len(p.alive) > 0 && p.random.IntN(5) < 2 {
-		names := make([]string, 0, len(p.alive))
-		for name := range p.alive {
+	if len(p.expected) >= most || len(p.expected) > 0 && p.random.IntN(5) < 2 {
+		names := make([]string, 0, len(p.expected))
+		for name := range p.expected {
 			names = append(names, name)
 		}
 		slices.Sort(names)
@@ -167,7 +172,8 @@ func (p *player) operate(n int) {
 	if p.random.IntN(4) == 0 {
 		var id string
 		eventually(p.t, "the service creates a sandbox", func(context.Context) error {
-			got, err := p.Try("POST", "/v1/sandboxes", lives.Encode(p.t, p.Idle()), "Idempotency-Key", fmt.Sprint("operation ", n))
+			got, err := p.Try("POST", "/v1/sandboxes", lives.Encode(p.t, p.Idle()),
+				"Idempotency-Key", fmt.Sprint("operation ", n))
 			if err != nil {
 				return err
 			}
@@ -176,7 +182,7 @@ func (p *player) operate(n int) {
 			return err
 		})
 		p.sandboxes = append(p.sandboxes, id)
-		p.alive[id] = nil
+		p.expected[id] = nil
 		return
 	}
 	batch := &v1alpha1.BatchSandbox{
@@ -189,10 +195,11 @@ func (p *player) operate(n int) {
 		batch.Spec.Template = &corev1.PodTemplateSpec{Spec: plainPod()}
 	}
 	if p.random.IntN(5) == 0 {
-		batch.Spec.ExpireTime = &metav1.Time{Time: time.Now().Add(time.Duration(5+p.random.IntN(20)) * time.Second)}
+		batch.Spec.ExpireTime = &metav1.Time{Time: time.Now().Add(
+			time.Duration(5+p.random.IntN(20)) * time.Second)}
 		p.expiring = append(p.expiring, batch)
 	} else {
-		p.alive[batch.Name] = batch
+		p.expected[batch.Name] = batch
 	}
 	p.create(batch)
 }
@@ -210,12 +217,14 @@ func (p *player) create(object client.Object) {
 
 func (p *player) delete(name string) {
 	p.t.Helper()
-	batch := p.alive[name]
-	delete(p.alive, name)
+	batch := p.expected[name]
+	delete(p.expected, name)
 	p.deleted++
 	eventually(p.t, name+" is deleted", func(ctx context.Context) error {
 		if batch != nil {
-			return client.IgnoreNotFound(admin.Delete(ctx, &v1alpha1.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: p.Instance, Name: name}}))
+			return client.IgnoreNotFound(admin.Delete(ctx,
+				&v1alpha1.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: p.Instance,
+					Name: name}}))
 		}
 		got, err := p.Try("DELETE", "/v1/sandboxes/"+name, "")
 		switch {
@@ -233,28 +242,30 @@ func (p *player) delete(name string) {
 // check waits until everything is as it was asked for, and nothing else is there.
 func (p *player) check() {
 	p.t.Helper()
-	eventually(p.t, "every batch is as it was asked for, and nothing else is there", func(ctx context.Context) error {
-		for _, id := range p.sandboxes {
-			if status := p.Get(p.t, id).Status; status.State == "Failed" {
-				p.endedByItself(id, status.Reason, status.Message)
+	eventually(p.t, "every batch is as it was asked for, and nothing else is there",
+		func(ctx context.Context) error {
+			for _, id := range p.sandboxes {
+				if status := p.Get(p.t, id).Status; status.State == "Failed" {
+					p.endedByItself(id, status.Reason, status.Message)
+				}
 			}
-		}
-		var batches v1alpha1.BatchSandboxList
-		var pods corev1.PodList
-		for _, list := range []client.ObjectList{&batches, &pods} {
-			if err := admin.List(ctx, list, client.InNamespace(p.Instance)); err != nil {
-				return err
+			var batches v1alpha1.BatchSandboxList
+			var pods corev1.PodList
+			for _, list := range []client.ObjectList{&batches, &pods} {
+				if err := admin.List(ctx, list, client.InNamespace(p.Instance)); err != nil {
+					return err
+				}
 			}
-		}
-		return p.compare(batches.Items, pods.Items)
-	})
+			return p.compare(batches.Items, pods.Items)
+		})
 	for _, id := range p.sandboxes {
 		want := "Terminated"
-		if _, lives := p.alive[id]; lives {
+		if _, lives := p.expected[id]; lives {
 			want = "Running"
 		}
 		if got := p.Get(p.t, id).Status; got.State != want {
-			p.t.Errorf("sandbox %s is %s (%s: %s), want %s", id, got.State, got.Reason, got.Message, want)
+			p.t.Errorf("sandbox %s is %s (%s: %s), want %s", id, got.State, got.Reason, got.Message,
+				want)
 		}
 	}
 }
@@ -263,7 +274,8 @@ func (p *player) check() {
 func (p *player) endedByItself(name, reason, message string) {
 	p.t.Helper()
 	var pods corev1.PodList
-	err := admin.List(context.Background(), &pods, client.InNamespace(p.Instance), client.MatchingLabels{v1alpha1.LabelBatch: name})
+	err := admin.List(context.Background(), &pods, client.InNamespace(p.Instance),
+		client.MatchingLabels{v1alpha1.LabelBatch: name})
 	for _, pod := range pods.Items {
 		status, _ := json.Marshal(pod.Status)
 		p.t.Logf("pod %s: %s", pod.Name, status)
@@ -273,21 +285,24 @@ func (p *player) endedByItself(name, reason, message string) {
 
 func (p *player) compare(batches []v1alpha1.BatchSandbox, pods []corev1.Pod) error {
 	missing := map[string]bool{}
-	for name := range p.alive {
+	for name := range p.expected {
 		missing[name] = true
 	}
 	holder := map[string]string{} // of each pod that belongs to a batch
 	for _, batch := range batches {
-		_, wanted := p.alive[batch.Name]
+		_, wanted := p.expected[batch.Name]
 		switch {
 		case !wanted && slices.Contains(p.sandboxes, batch.Name) && batch.Status.Phase.Finished():
 			continue // the record
 		case !wanted:
-			return fmt.Errorf("batch %s is there: %s, expires %v", batch.Name, batch.Status.Phase, batch.Spec.ExpireTime)
+			return fmt.Errorf("batch %s is there: %s, expires %v", batch.Name, batch.Status.Phase,
+				batch.Spec.ExpireTime)
 		case batch.Status.Phase == v1alpha1.PhaseFailed:
 			p.endedByItself(batch.Name, batch.Status.Reason, batch.Status.Message)
-		case batch.Status.Phase != v1alpha1.PhaseRunning || batch.Status.Ready != batch.Spec.Replicas:
-			return fmt.Errorf("batch %s is %s (%s), %d of %d are ready", batch.Name, batch.Status.Phase, batch.Status.Reason, batch.Status.Ready, batch.Spec.Replicas)
+		case batch.Status.Phase != v1alpha1.PhaseRunning ||
+			batch.Status.Ready != batch.Spec.Replicas:
+			return fmt.Errorf("batch %s is %s (%s), %d of %d are ready", batch.Name,
+				batch.Status.Phase, batch.Status.Reason, batch.Status.Ready, batch.Spec.Replicas)
 		}
 		delete(missing, batch.Name)
 		held := []string{}
@@ -303,7 +318,8 @@ func (p *player) compare(batches []v1alpha1.BatchSandbox, pods []corev1.Pod) err
 			}
 		}
 		if len(held) != int(batch.Spec.Replicas) {
-			return fmt.Errorf("batch %s holds %v, want %d pods", batch.Name, held, batch.Spec.Replicas)
+			return fmt.Errorf("batch %s holds %v, want %d pods", batch.Name, held,
+				batch.Spec.Replicas)
 		}
 		for _, pod := range held {
 			if other, given := holder[pod]; given {
@@ -317,7 +333,8 @@ func (p *player) compare(batches []v1alpha1.BatchSandbox, pods []corev1.Pod) err
 	}
 	for _, pod := range pods {
 		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
-		if holder[pod.Name] == "" && pod.Labels[v1alpha1.LabelPool] == "" && !(ended && slices.Contains(p.sandboxes, strings.TrimSuffix(pod.Name, "-0"))) {
+		if holder[pod.Name] == "" && pod.Labels[v1alpha1.LabelPool] == "" &&
+			!(ended && slices.Contains(p.sandboxes, strings.TrimSuffix(pod.Name, "-0"))) {
 			return fmt.Errorf("pod %s is an orphan (%s)", pod.Name, pod.Status.Phase)
 		}
 		delete(holder, pod.Name)
@@ -332,6 +349,7 @@ func (p *player) compare(batches []v1alpha1.BatchSandbox, pods []corev1.Pod) err
 func plainPoolIn(namespace string, buffer, most int32) *v1alpha1.Pool {
 	pool := plainPool(buffer)
 	pool.Namespace, pool.Name = namespace, "plain"
-	pool.Spec.CapacitySpec = v1alpha1.CapacitySpec{BufferMin: buffer, BufferMax: buffer, PoolMin: buffer, PoolMax: most}
+	pool.Spec.CapacitySpec = v1alpha1.CapacitySpec{BufferMin: buffer, BufferMax: buffer,
+		PoolMin: buffer, PoolMax: most}
 	return pool
 }

@@ -16,8 +16,9 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// TestLeaderDies: of two controllers one works; when it is killed, the other one goes on with the same Pool and gives no pod twice.
-func TestLeaderDies(t *testing.T) {
+// TestLeaderKilled: of two controllers one works; when it is killed, the other one goes on with the
+// same Pool and gives no pod twice.
+func TestLeaderKilled(t *testing.T) {
 	const namespace = "leader"
 	var controllers []func()
 	space(t, namespace)
@@ -36,7 +37,8 @@ func TestLeaderDies(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer log.Close()
-		controller := exec.Command(program, "--kubeconfig", kubeconfig, "--namespace", namespace, "--leader-elect",
+		controller := exec.Command(program, "--kubeconfig", kubeconfig, "--namespace", namespace,
+			"--leader-elect",
 			"--metrics-bind-address", "0", "--health-probe-bind-address", "0")
 		controller.Stderr = log
 		if err := controller.Start(); err != nil {

@@ -17,8 +17,8 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// TestSandboxes runs at the same time what can be done at the same time: most of it waits for a node or a clock. The table of
-// lives is what every backend has in common.
+// TestSandboxes runs at the same time what can be done at the same time: most of it waits for a
+// node or a clock. The table of lives is what every backend has in common.
 func TestSandboxes(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"Lives":         func(t *testing.T) { lives.Run(t, onKubernetes()) },
@@ -33,7 +33,8 @@ func TestSandboxes(t *testing.T) {
 	}
 }
 
-// onKubernetes is the cluster backend. Each service has a namespace of its own, named after its instance.
+// onKubernetes is the cluster backend. Each service has a namespace of its own, named after its
+// instance.
 func onKubernetes() lives.Backend {
 	return lives.Backend{
 		Images: lives.Images{Busybox: busyboxImage, Base: baseImage},
@@ -45,17 +46,21 @@ func onKubernetes() lives.Backend {
 		Leftovers: leftovers,
 		Clear: func(t *testing.T, instance string) {
 			for _, list := range []client.Object{&v1alpha1.BatchSandbox{}, &corev1.Pod{}} {
-				if err := admin.DeleteAllOf(context.Background(), list, client.InNamespace(instance)); err != nil {
+				if err := admin.DeleteAllOf(context.Background(), list,
+					client.InNamespace(instance)); err != nil {
 					t.Error(err)
 				}
 			}
-			if err := admin.DeleteAllOf(context.Background(), &corev1.Secret{}, client.InNamespace(instance), client.HasLabels{"sandbox.internal/secret-of"}); err != nil {
+			if err := admin.DeleteAllOf(context.Background(), &corev1.Secret{},
+				client.InNamespace(instance),
+				client.HasLabels{"sandbox.internal/secret-of"}); err != nil {
 				t.Error(err)
 			}
 		},
-		Vanish: func(t *testing.T, instance, id string) {
+		Destroy: func(t *testing.T, instance, id string) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: instance, Name: id + "-0"}}
-			if err := admin.Delete(context.Background(), pod, client.GracePeriodSeconds(0)); err != nil {
+			if err := admin.Delete(context.Background(), pod,
+				client.GracePeriodSeconds(0)); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -63,8 +68,8 @@ func onKubernetes() lives.Backend {
 		Unprovoked: unprovoked(),
 		Instead: map[string]lives.Instead{
 			"EventsSurviveKills": {
-				Because: "a service keeps no events: one that starts anew tells those who resume that there was more, and what is now",
-				Test:    testEventsBeginAnewAfterKills,
+				Because: "a service keeps no events: after a restart a client that resumes gets reset and the current states",
+				Test:    testEventsRestartAfterKills,
 			},
 		},
 	}
@@ -80,21 +85,24 @@ func unprovoked() map[string]string {
 		"proposeNetworkPolicy 500": "the sidecar would have to answer nonsense",
 	}
 	for _, operation := range []string{
-		"createSandbox", "deleteSandbox", "getEndpoint", "getLogs", "getSandbox", "listSandboxes", "pauseSandbox", "renewExpiration",
+		"createSandbox", "deleteSandbox", "getEndpoint", "getLogs", "getSandbox", "listSandboxes",
+		"pauseSandbox", "renewExpiration",
 		"resumeSandbox", "streamEvents", "streamSandboxEvents", "updateMetadata",
 	} {
-		why[operation+" 500"] = "the API server would have to refuse what the service's account may do"
+		why[operation+
+			" 500"] = "the API server would have to refuse what the service's account may do"
 	}
 	return why
 }
 
-// testEventsBeginAnewAfterKills kills the service in the middle of streams and of work. Whoever resumes is told that something is
-// missing, unless nothing is; from there on, what is told leads to the state that each sandbox has.
-func testEventsBeginAnewAfterKills(t *testing.T, b lives.Backend) {
+// testEventsRestartAfterKills kills the service in the middle of streams and of work. A client
+// that resumes gets reset if events are missing; from there on, the events lead to the state that
+// each sandbox has.
+func testEventsRestartAfterKills(t *testing.T, b lives.Backend) {
 	s := lives.Start(t, b, lives.Plan{Program: true})
 	var last int64
 	states, reset := map[string]string{}, false
-	note := func(e lives.Told) {
+	note := func(e lives.StreamEvent) {
 		if e.ID <= last {
 			t.Errorf("event %d (%s) comes after %d", e.ID, e.Type, last)
 		}
@@ -116,11 +124,12 @@ func testEventsBeginAnewAfterKills(t *testing.T, b lives.Backend) {
 		for range 3 {
 			creates.Go(func() { _, _ = s.Try("POST", "/v1/sandboxes", lives.Encode(t, s.Idle())) })
 		}
-		events.Until(func(e lives.Told) bool { note(e); return e.Type == "state" }) // the storm has begun
+		// events have begun
+		events.Until(func(e lives.StreamEvent) bool { note(e); return e.Type == "state" })
 		s.Kill()
 		creates.Wait()
 		for _, e := range events.Rest() {
-			if e.Type != "reset" { // nobody can be asked any more
+			if e.Type != "reset" { // it is unknown now
 				note(e)
 			}
 		}
@@ -131,12 +140,12 @@ func testEventsBeginAnewAfterKills(t *testing.T, b lives.Backend) {
 	for _, sandbox := range all {
 		s.Settled(t, sandbox.ID)
 	}
-	// The end is told by a change that comes after everything else.
+	// The end is marked by a change that comes after everything else.
 	s.Send(t, "PATCH", "/v1/sandboxes/"+all[0].ID+"/metadata", `{"mark":"1"}`)
-	events.Until(func(e lives.Told) bool { note(e); return e.Metadata["mark"] == "1" })
+	events.Until(func(e lives.StreamEvent) bool { note(e); return e.Metadata["mark"] == "1" })
 	for _, sandbox := range all {
 		if got := s.Get(t, sandbox.ID).Status.State; got != states[sandbox.ID] {
-			t.Errorf("%s is %s, and was told to be %s", sandbox.ID, got, states[sandbox.ID])
+			t.Errorf("%s is %s, and its last event says %s", sandbox.ID, got, states[sandbox.ID])
 		}
 	}
 	if len(all) == 0 || !reset {
@@ -144,19 +153,23 @@ func testEventsBeginAnewAfterKills(t *testing.T, b lives.Backend) {
 	}
 }
 
-// settings makes a namespace, in which no controller works, and chooses it with the rights that the chart gives the service. The time that sandboxes have to become usable is short enough for tests to wait for its end.
+// settings makes a namespace, in which no controller works, and chooses it with the rights that the
+// chart gives the service. The time that sandboxes have to become usable is short enough for tests
+// to wait for its end.
 func settings(provision time.Duration) func(*testing.T, string) string {
 	return func(t *testing.T, instance string) string {
 		seen("execd", "execd-init", "egress", "egress-init", "task-executor", "task-executor-init")
 		space(t, instance)
 		kubeconfig := accounts(t, instance).Server
-		return fmt.Sprintf("[runtime]\ntype = \"kubernetes\"\nexecd_image = %q\n[kubernetes]\nkubeconfig_path = %q\nnamespace = %q\nprovision_timeout = %d\n",
+		return fmt.Sprintf(
+			"[runtime]\ntype = \"kubernetes\"\nexecd_image = %q\n[kubernetes]\nkubeconfig_path = %q\nnamespace = %q\nprovision_timeout = %d\n",
 			execdImage, kubeconfig, instance, provision/time.Second)
 	}
 }
 
-// leftovers are pods in which something may run, Secrets without a BatchSandbox, and BatchSandboxes that have not ended. A pod that has ended
-// stays with the record, for its log, and so does the Secret.
+// leftovers are pods in which something may run, Secrets without a BatchSandbox, and BatchSandboxes
+// that have not ended. A pod that has ended stays with the record, for its log, and so does the
+// Secret.
 func leftovers(t *testing.T, instance, id string) []string {
 	var left []string
 	belongs := func(object client.Object, batch string) {
@@ -207,18 +220,22 @@ func claim(t *testing.T, s *lives.Service) string {
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
 	volume := &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: s.Instance + "-" + name, Labels: map[string]string{labelTest: ""}},
+		ObjectMeta: metav1.ObjectMeta{Name: s.Instance + "-" + name,
+			Labels: map[string]string{labelTest: ""}},
 		Spec: corev1.PersistentVolumeSpec{
-			Capacity: size, AccessModes: modes, PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: t.TempDir()}},
-			ClaimRef:               &corev1.ObjectReference{Namespace: s.Instance, Name: name},
+			Capacity: size, AccessModes: modes,
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+			PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: t.TempDir()}},
+			ClaimRef: &corev1.ObjectReference{Namespace: s.Instance,
+				Name: name},
 		},
 	}
-	class := "" // this one volume, and none that somebody makes
+	class := "" // this one volume, and none of a provisioner
 	wanted := &corev1.PersistentVolumeClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Instance, Name: name},
 		Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: modes, StorageClassName: &class, VolumeName: volume.Name, Resources: corev1.VolumeResourceRequirements{Requests: size},
+			AccessModes: modes, StorageClassName: &class, VolumeName: volume.Name,
+			Resources: corev1.VolumeResourceRequirements{Requests: size},
 		},
 	}
 	for _, object := range []client.Object{volume, wanted} {
@@ -227,7 +244,8 @@ func claim(t *testing.T, s *lives.Service) string {
 		}
 		t.Cleanup(func() {
 			s.DeleteAll(t)
-			// A claim stays for as long as there are pods that name it, ended ones too; and a volume as long as its claim.
+			// A claim stays for as long as there are pods that name it, ended ones too; and a
+			// volume as long as its claim.
 			if err := admin.Delete(context.Background(), object); err != nil {
 				t.Error(err)
 			}

@@ -33,10 +33,12 @@ const (
 	executorImage = "sandbox/task-executor:dev"
 	pythonImage   = "sandbox/python:dev"
 
-	// labelTest is on everything that these tests make outside of a namespace, and on their namespaces.
+	// labelTest is on everything that these tests make outside of a namespace, and on their
+	// namespaces.
 	labelTest = "sandbox.internal/test"
 
-	// patience bounds every wait for something that is expected to happen. A node starts few pods at a time on a busy machine.
+	// patience bounds every wait for something that is expected to happen. A node starts few pods
+	// at a time on a busy machine.
 	patience = 5 * time.Minute
 )
 
@@ -65,7 +67,8 @@ func run(m *testing.M) (code int, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute)
 	defer cancel()
 	kubernetes, err = cluster.Start(ctx, cluster.Options{
-		Images: []string{baseImage, busyboxImage, egressImage, execdImage, executorImage, pythonImage},
+		Images: []string{baseImage, busyboxImage, egressImage, execdImage, executorImage,
+			pythonImage},
 	})
 	if err != nil {
 		return 1, err
@@ -91,8 +94,8 @@ func run(m *testing.M) (code int, err error) {
 	return code, err
 }
 
-// overlap lets more tests run at the same time than there are processors, unless the command line says how many: most of the time
-// they wait for the node or for a clock.
+// overlap runs more tests at the same time than there are processors, unless the command line
+// says how many: most of the time they wait for the node or for a clock.
 func overlap() error {
 	chosen := false
 	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
@@ -112,7 +115,8 @@ func connect(c *cluster.Cluster) (client.Client, func(), error) {
 		return nil, nil, err
 	}
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme),
+		v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, nil, err
 	}
 	transport, err := rest.HTTPClientFor(config)
@@ -139,14 +143,16 @@ func nothingLeft() error {
 	defer cancel()
 	ours := client.HasLabels{labelTest}
 	var left []string
-	for _, list := range []client.ObjectList{&corev1.NamespaceList{}, &corev1.PersistentVolumeList{}} {
+	for _, list := range []client.ObjectList{&corev1.NamespaceList{},
+		&corev1.PersistentVolumeList{}} {
 		if err := admin.List(ctx, list, ours); err != nil {
 			return err
 		}
 		left = append(left, names(list)...)
 	}
 	var pods corev1.PodList
-	if err := admin.List(ctx, &pods, client.MatchingLabels{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy}); err != nil {
+	if err := admin.List(ctx, &pods,
+		client.MatchingLabels{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy}); err != nil {
 		return err
 	}
 	// A cluster of KUBECONFIG may have sandboxes of its own.

@@ -18,20 +18,23 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// testNetworkPolicy: the sidecar in the pod lets a sandbox reach what its policy allows and nothing else; a change of it holds at once, and
-// after the death of the sidecar, too.
+// testNetworkPolicy: through the sidecar in the pod a sandbox reaches what its policy allows and
+// nothing else; a change of it holds at once, and after the death of the sidecar, too.
 func testNetworkPolicy(t *testing.T) {
-	s := lives.Start(t, onKubernetes(), lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
+	s := lives.Start(t, onKubernetes(),
+		lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
 	served := lives.Request(baseImage, "python3", "-m", "http.server", "8000")
 	one, other := addressOf(t, s, s.Running(t, served)), addressOf(t, s, s.Running(t, served))
 
 	deny := lifecycle.NetworkActionDeny
 	r := lives.Request(baseImage, "sleep", "infinity")
-	r.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: &deny, Egress: []lifecycle.EgressRule{{Action: lifecycle.NetworkActionAllow, Target: one}}}
+	r.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: &deny,
+		Egress: []lifecycle.EgressRule{{Action: lifecycle.NetworkActionAllow, Target: one}}}
 	id := s.Running(t, r)
 	inside := s.Enter(t, id)
 	reaches := func(address string) bool {
-		return inside.Run(t, "curl --silent --noproxy '*' --output /dev/null --connect-timeout 10 --max-time 20 http://"+address+":8000/").Code == 0
+		return inside.Run(t,
+			"curl --silent --noproxy '*' --output /dev/null --connect-timeout 10 --max-time 20 http://"+address+":8000/").Code == 0
 	}
 	want := func(allowed, denied string) {
 		t.Helper()
@@ -42,25 +45,32 @@ func testNetworkPolicy(t *testing.T) {
 	}
 	want(one, other)
 
-	policy := fmt.Sprintf(`{"defaultAction": "deny", "egress": [{"action": "allow", "target": %q}]}`, other)
-	if got := s.Send(t, http.MethodPut, "/v1/sandboxes/"+id+"/network-policy", policy, "Content-Type", "application/json"); got.Status != http.StatusOK {
+	policy := fmt.Sprintf(
+		`{"defaultAction": "deny", "egress": [{"action": "allow", "target": %q}]}`, other)
+	if got := s.Send(t, http.MethodPut, "/v1/sandboxes/"+id+"/network-policy", policy,
+		"Content-Type", "application/json"); got.Status != http.StatusOK {
 		t.Fatalf("change the policy: %s", got)
 	}
 	want(other, one)
 
 	if kubernetes.Folder == "" {
-		return // the processes of somebody else's nodes cannot be killed
+		return // the processes of other nodes cannot be killed
 	}
 	killSidecar(t, s.Instance, id+"-0", 1)
 	want(other, one) // what holds is the policy that was set last, not the one of its creation
 
-	// Nor are the name servers others, although root in the sandbox writes the file that they were read from.
-	rogue := addressOf(t, s, s.Running(t, lives.Request(baseImage, "python3", "-c", lives.NameServer, "allowed.test="+one)))
+	// Nor are the name servers others, although root in the sandbox writes the file that they were
+	// read from.
+	rogue := addressOf(t, s,
+		s.Running(t, lives.Request(baseImage, "python3", "-c", lives.NameServer,
+			"allowed.test="+one)))
 	policy = `{"defaultAction": "deny", "egress": [{"action": "allow", "target": "allowed.test"}]}`
-	if got := s.Send(t, http.MethodPut, "/v1/sandboxes/"+id+"/network-policy", policy, "Content-Type", "application/json"); got.Status != http.StatusOK {
+	if got := s.Send(t, http.MethodPut, "/v1/sandboxes/"+id+"/network-policy", policy,
+		"Content-Type", "application/json"); got.Status != http.StatusOK {
 		t.Fatalf("change the policy: %s", got)
 	}
-	inside.Want(t, "echo nameserver "+rogue+" > /etc/resolv.conf && cat /etc/resolv.conf", "nameserver "+rogue+"\n")
+	inside.Want(t, "echo nameserver "+rogue+" > /etc/resolv.conf && cat /etc/resolv.conf",
+		"nameserver "+rogue+"\n")
 	killSidecar(t, s.Instance, id+"-0", 2)
 	if got := inside.Run(t, "getent ahostsv4 allowed.test"); strings.Contains(got.Stdout, one) {
 		t.Errorf("the name server that root has written into resolv.conf is asked: %+v", got)
@@ -70,12 +80,14 @@ func testNetworkPolicy(t *testing.T) {
 	}
 }
 
-// killSidecar kills all processes of a pod's egress container, and waits until the kubelet has started it as often as said.
+// killSidecar kills all processes of a pod's egress container, and waits until the kubelet has
+// started it as often as said.
 func killSidecar(t *testing.T, namespace, name string, restarts int32) {
 	t.Helper()
 	sidecar := func() (status corev1.ContainerStatus) {
 		var pod corev1.Pod
-		if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &pod); err != nil {
+		if err := admin.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name},
+			&pod); err != nil {
 			t.Fatal(err)
 		}
 		for _, s := range pod.Status.InitContainerStatuses {
@@ -116,7 +128,8 @@ func killSidecar(t *testing.T, namespace, name string, restarts int32) {
 func addressOf(t *testing.T, s *lives.Service, id string) string {
 	t.Helper()
 	var batch v1alpha1.BatchSandbox
-	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.Instance, Name: id}, &batch); err != nil {
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.Instance, Name: id},
+		&batch); err != nil {
 		t.Fatal(err)
 	}
 	if len(batch.Status.Addresses) != 1 || batch.Status.Addresses[0] == "" {

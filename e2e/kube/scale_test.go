@@ -23,11 +23,13 @@ import (
 	"sandbox.internal/test/cluster"
 )
 
-// mostWrites is how often the controller may write a batch to give it pods that wait: the allocation, and the phases.
+// mostWrites is how often the controller may write a batch to give it pods that wait: the
+// allocation, and the phases.
 const mostWrites = 6
 
-// TestBatchCostsTheSameWhateverItsSize gives batches of different sizes pods that wait in a Pool, and counts what the controller writes to the
-// API server. A Deployment of the same size on the same cluster, whose nodes are played, is what the times are to be compared with.
+// TestBatchCostsTheSameWhateverItsSize gives batches of different sizes pods that wait in a Pool,
+// and counts what the controller writes to the API server. A Deployment of the same size on the
+// same cluster, whose nodes are played, is what the times are to be compared with.
 func TestBatchCostsTheSameWhateverItsSize(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
@@ -91,16 +93,20 @@ func TestBatchCostsTheSameWhateverItsSize(t *testing.T) {
 			}
 			eventually(t, "the batch is Running", func(ctx context.Context) error {
 				err := api.Get(ctx, client.ObjectKeyFromObject(batch), batch)
-				if err == nil && (batch.Status.Phase != v1alpha1.PhaseRunning || batch.Status.Ready != size) {
-					err = fmt.Errorf("its status is %s, %d ready", batch.Status.Phase, batch.Status.Ready)
+				if err == nil &&
+					(batch.Status.Phase != v1alpha1.PhaseRunning || batch.Status.Ready != size) {
+					err = fmt.Errorf("its status is %s, %d ready", batch.Status.Phase,
+						batch.Status.Ready)
 				}
 				return err
 			})
 			took := time.Since(began)
 			writes := counted.all()
-			t.Logf("%[1]d sandboxes of a warm pool: %[2]v, with %[3]v written; a Deployment scaled by %[1]d: %[4]v", size, took, writes, deployed)
+			t.Logf(
+				"%[1]d sandboxes of a warm pool: %[2]v, with %[3]v written; a Deployment scaled by %[1]d: %[4]v", size, took, writes, deployed)
 			if got := writes["batchsandboxes"]; got == 0 || got > mostWrites {
-				t.Errorf("the batch was written %d times, want at most %d, whatever its size", got, mostWrites)
+				t.Errorf("the batch was written %d times, want at most %d, whatever its size", got,
+					mostWrites)
 			}
 			if writes["pods"] > 0 {
 				t.Errorf("pods were written %d times, want none", writes["pods"])
@@ -132,7 +138,8 @@ func TestBatchCostsTheSameWhateverItsSize(t *testing.T) {
 // deploy scales a Deployment from nothing to the size and returns how long that took.
 func deploy(t *testing.T, api client.Client, size int32) time.Duration {
 	t.Helper()
-	// A name of its own: a ReplicaSet's controller remembers, for five minutes, the pods that it expects of an earlier one of the same name.
+	// A name of its own: a ReplicaSet's controller keeps, for five minutes, the pods that it
+	// expects of an earlier one of the same name.
 	name := fmt.Sprintf("floor-%d", size)
 	labels := map[string]string{"app": name}
 	none := int32(0)
@@ -140,7 +147,8 @@ func deploy(t *testing.T, api client.Client, size int32) time.Duration {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &none, Selector: &metav1.LabelSelector{MatchLabels: labels},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: plainPod()},
+			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: plainPod()},
 		},
 	}
 	if err := api.Create(t.Context(), deployment); err != nil {
@@ -148,14 +156,18 @@ func deploy(t *testing.T, api client.Client, size int32) time.Duration {
 	}
 	ready := func(size int32) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("the Deployment has %d pods", size), func(ctx context.Context) error {
-			err := api.Get(ctx, client.ObjectKeyFromObject(deployment), deployment)
-			if got := deployment.Status; err == nil && (got.ObservedGeneration != deployment.Generation || got.ReadyReplicas != size) {
-				err = fmt.Errorf("generation %d of %d is observed, %d of %d pods are there, %d ready; conditions: %v",
-					got.ObservedGeneration, deployment.Generation, got.Replicas, size, got.ReadyReplicas, got.Conditions)
-			}
-			return err
-		})
+		eventually(t, fmt.Sprintf("the Deployment has %d pods", size),
+			func(ctx context.Context) error {
+				err := api.Get(ctx, client.ObjectKeyFromObject(deployment), deployment)
+				if got := deployment.Status; err == nil &&
+					(got.ObservedGeneration != deployment.Generation || got.ReadyReplicas != size) {
+					err = fmt.Errorf(
+						"generation %d of %d is observed, %d of %d pods are there, %d ready; conditions: %v",
+						got.ObservedGeneration, deployment.Generation, got.Replicas, size,
+						got.ReadyReplicas, got.Conditions)
+				}
+				return err
+			})
 	}
 	ready(0)
 	began := time.Now()
@@ -184,7 +196,8 @@ func plainPod() corev1.PodSpec {
 	at := int64(0)
 	return corev1.PodSpec{
 		TerminationGracePeriodSeconds: &at,
-		Containers:                    []corev1.Container{{Name: "main", Image: busyboxImage, Command: []string{"sleep", "1000"}}},
+		Containers: []corev1.Container{{Name: "main", Image: busyboxImage,
+			Command: []string{"sleep", "1000"}}},
 	}
 }
 
@@ -193,19 +206,23 @@ func plainPool(size int32) *v1alpha1.Pool {
 	return &v1alpha1.Pool{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("pool-%d", size)},
 		Spec: v1alpha1.PoolSpec{
-			Template:     &corev1.PodTemplateSpec{Spec: plainPod()},
-			CapacitySpec: v1alpha1.CapacitySpec{BufferMin: 0, BufferMax: size, PoolMin: size, PoolMax: size},
+			Template: &corev1.PodTemplateSpec{Spec: plainPod()},
+			CapacitySpec: v1alpha1.CapacitySpec{BufferMin: 0, BufferMax: size, PoolMin: size,
+				PoolMax: size},
 		},
 	}
 }
 
-// census says where a Pool that is not full stands still: at the controller, the scheduler, the nodes or the pods.
+// census says where a Pool that is not full stands still: at the controller, the scheduler, the
+// nodes or the pods.
 func census(ctx context.Context, api client.Client, pool *v1alpha1.Pool) string {
 	var nodes corev1.NodeList
 	var pods corev1.PodList
 	var events eventsv1.EventList
-	if err := errors.Join(api.List(ctx, &nodes), api.List(ctx, &events, client.InNamespace(pool.Namespace)),
-		api.List(ctx, &pods, client.InNamespace(pool.Namespace), client.MatchingLabels{v1alpha1.LabelPool: pool.Name})); err != nil {
+	if err := errors.Join(api.List(ctx, &nodes),
+		api.List(ctx, &events, client.InNamespace(pool.Namespace)),
+		api.List(ctx, &pods, client.InNamespace(pool.Namespace),
+			client.MatchingLabels{v1alpha1.LabelPool: pool.Name})); err != nil {
 		return err.Error()
 	}
 	found := make(map[string]int)
@@ -213,7 +230,8 @@ func census(ctx context.Context, api client.Client, pool *v1alpha1.Pool) string 
 		state := "node that never reported"
 		for _, c := range node.Status.Conditions {
 			if c.Type == corev1.NodeReady {
-				state = fmt.Sprintf("node with Ready=%s and %d taints", c.Status, len(node.Spec.Taints))
+				state = fmt.Sprintf("node with Ready=%s and %d taints", c.Status,
+					len(node.Spec.Taints))
 			}
 		}
 		found[state]++
@@ -221,7 +239,8 @@ func census(ctx context.Context, api client.Client, pool *v1alpha1.Pool) string 
 	for _, pod := range pods.Items {
 		state := "pod " + string(pod.Status.Phase)
 		for _, c := range pod.Status.Conditions {
-			if c.Type == corev1.PodReady || c.Type == corev1.PodScheduled && c.Status != corev1.ConditionTrue {
+			if c.Type == corev1.PodReady || c.Type == corev1.PodScheduled &&
+				c.Status != corev1.ConditionTrue {
 				state += fmt.Sprintf(" %s=%s %s", c.Type, c.Status, c.Reason)
 			}
 		}
@@ -238,11 +257,13 @@ func census(ctx context.Context, api client.Client, pool *v1alpha1.Pool) string 
 	return fmt.Sprintf("the Pool says %+v; there are %v", pool.Status, found)
 }
 
-// distinct checks that a batch holds as many pods of its Pool as it wants, each of them once, and all of them there.
+// distinct checks that a batch holds as many pods of its Pool as its spec says, each of them once,
+// and all of them there.
 func distinct(t *testing.T, api client.Client, batch *v1alpha1.BatchSandbox) {
 	t.Helper()
 	var pods corev1.PodList
-	if err := api.List(t.Context(), &pods, client.InNamespace(batch.Namespace), client.MatchingLabels{v1alpha1.LabelPool: batch.Spec.PoolRef}); err != nil {
+	if err := api.List(t.Context(), &pods, client.InNamespace(batch.Namespace),
+		client.MatchingLabels{v1alpha1.LabelPool: batch.Spec.PoolRef}); err != nil {
 		t.Fatal(err)
 	}
 	var there []string
@@ -255,7 +276,8 @@ func distinct(t *testing.T, api client.Client, batch *v1alpha1.BatchSandbox) {
 	}
 	slices.Sort(there)
 	if held := slices.Sorted(slices.Values(allocation.Pods)); !slices.Equal(held, there) {
-		t.Errorf("the batch holds %d pods, and the pool has %d others or more: %v, %v", len(held), len(there), held, there)
+		t.Errorf("the batch holds %d pods, and the pool has %d others or more: %v, %v", len(held),
+			len(there), held, there)
 	}
 }
 
@@ -286,7 +308,8 @@ type counting struct {
 
 func (c counting) RoundTrip(request *http.Request) (*http.Response, error) {
 	if request.Method != http.MethodGet {
-		// /api/v1/namespaces/NAMESPACE/pods/NAME, /apis/GROUP/VERSION/namespaces/NAMESPACE/batchsandboxes/NAME/status
+		// /api/v1/namespaces/NAMESPACE/pods/NAME,
+		// /apis/GROUP/VERSION/namespaces/NAMESPACE/batchsandboxes/NAME/status
 		_, path, _ := strings.Cut(request.URL.Path, "/namespaces/")
 		if parts := strings.Split(path, "/"); len(parts) > 1 {
 			c.counter.mu.Lock()

@@ -21,7 +21,8 @@ import (
 	"sandbox.internal/test/cluster"
 )
 
-// control runs the controller of a namespace until the end of the test, as the chart installs it: under its service account.
+// control runs the controller of a namespace until the end of the test, as the chart installs it:
+// under its service account.
 func control(t *testing.T, namespace string) {
 	t.Helper()
 	config, err := manager.Load(accounts(t, namespace).Controller)
@@ -35,7 +36,8 @@ func control(t *testing.T, namespace string) {
 	})
 }
 
-// accounts makes the chart's service accounts in a namespace. No test gives the service, the controller or the gateway any other rights.
+// accounts makes the chart's service accounts in a namespace. No test gives the service, the
+// controller or the ingress any other rights.
 func accounts(t *testing.T, namespace string) cluster.Accounts {
 	t.Helper()
 	made, err := kubernetes.Accounts(t.Context(), namespace, t.TempDir())
@@ -45,17 +47,20 @@ func accounts(t *testing.T, namespace string) cluster.Accounts {
 	return made
 }
 
-// emptied deletes the BatchSandboxes and Pools of a namespace, and waits until they are gone. It is called while the controller runs: when the
-// namespace is deleted the controller's rights go with it, in any order.
+// emptied deletes the BatchSandboxes and Pools of a namespace, and waits until they are gone. It is
+// called while the controller runs: when the namespace is deleted the controller's rights go with
+// it, in any order.
 func emptied(t *testing.T, namespace string) {
 	t.Helper()
 	for _, kind := range []client.Object{&v1alpha1.BatchSandbox{}, &v1alpha1.Pool{}} {
-		if err := admin.DeleteAllOf(context.Background(), kind, client.InNamespace(namespace)); client.IgnoreNotFound(err) != nil {
+		if err := admin.DeleteAllOf(context.Background(), kind,
+			client.InNamespace(namespace)); client.IgnoreNotFound(err) != nil {
 			t.Error(err)
 		}
 	}
 	eventually(t, "namespace "+namespace+" is empty", func(ctx context.Context) error {
-		for _, list := range []client.ObjectList{&v1alpha1.BatchSandboxList{}, &v1alpha1.PoolList{}} {
+		for _, list := range []client.ObjectList{&v1alpha1.BatchSandboxList{},
+			&v1alpha1.PoolList{}} {
 			if err := admin.List(ctx, list, client.InNamespace(namespace)); err != nil {
 				return err
 			}
@@ -88,7 +93,8 @@ func manage(t *testing.T, options manager.Options) (stop func()) {
 // space makes a namespace, which is deleted at the end of the test with everything in it.
 func space(t *testing.T, name string) {
 	t.Helper()
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{labelTest: ""}}}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name,
+		Labels: map[string]string{labelTest: ""}}}
 	if err := admin.Create(t.Context(), namespace); err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +105,8 @@ func space(t *testing.T, name string) {
 		vanished(t, name)
 	})
 	eventually(t, "namespace "+name+" has its service account", func(ctx context.Context) error {
-		return admin.Get(ctx, client.ObjectKey{Namespace: name, Name: "default"}, &corev1.ServiceAccount{})
+		return admin.Get(ctx, client.ObjectKey{Namespace: name, Name: "default"},
+			&corev1.ServiceAccount{})
 	})
 }
 
@@ -147,14 +154,16 @@ func names(list client.ObjectList) []string {
 // kubectl runs kubectl in a namespace and returns what it prints.
 func kubectl(t *testing.T, namespace, stdin string, args ...string) string {
 	t.Helper()
-	out, err := kubernetes.Kubectl(t.Context(), strings.NewReader(stdin), append([]string{"--namespace", namespace}, args...)...)
+	out, err := kubernetes.Kubectl(t.Context(), strings.NewReader(stdin),
+		append([]string{"--namespace", namespace}, args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return string(out)
 }
 
-// seen makes the go command repeat the result that it remembers when a program has changed that an image is made of.
+// seen makes the go command discard its cached result when a program has changed that an image is
+// made of.
 func seen(programs ...string) {
 	for _, name := range programs {
 		_, _ = os.Stat("../../bin/" + name)
@@ -165,7 +174,8 @@ func seen(programs ...string) {
 func podsOf(t *testing.T, namespace, pool string) []string {
 	t.Helper()
 	var pods corev1.PodList
-	if err := admin.List(context.Background(), &pods, client.InNamespace(namespace), client.MatchingLabels{v1alpha1.LabelPool: pool}); err != nil {
+	if err := admin.List(context.Background(), &pods, client.InNamespace(namespace),
+		client.MatchingLabels{v1alpha1.LabelPool: pool}); err != nil {
 		t.Fatal(err)
 	}
 	var all []string

@@ -15,10 +15,12 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// testStory is the life of a sandbox from its creation over HTTP to its expiry, seen by a client and by somebody with kubectl.
+// testStory follows a sandbox from its creation over HTTP to its expiry, through the API and
+// through kubectl.
 func testStory(t *testing.T) {
 	s := lives.Start(t, onKubernetes(), lives.Plan{})
-	r := lives.Request(baseImage, "sh", "-c", "count=0; while :; do count=$((count + 1)); echo $count > /tmp/count; sleep 0.1; done")
+	r := lives.Request(baseImage, "sh", "-c",
+		"count=0; while :; do count=$((count + 1)); echo $count > /tmp/count; sleep 0.1; done")
 	r.Timeout = 60
 	id := s.Create(t, r)
 	box := s.Await(t, id, "Running")
@@ -31,7 +33,9 @@ func testStory(t *testing.T) {
 	t.Run("row lifecycle/cluster/BatchSandbox columns", func(t *testing.T) {
 		table := kubectl(t, s.Instance, "", "get", "bsbx", "-o", "wide")
 		t.Logf("while it runs:\n%s", table)
-		wantColumns(t, table, map[string]string{"NAME": id, "DESIRED": "1", "TOTAL": "1", "ALLOCATED": "1", "READY": "1", "PHASE": "Running"})
+		wantColumns(t, table,
+			map[string]string{"NAME": id, "DESIRED": "1", "TOTAL": "1", "ALLOCATED": "1",
+				"READY": "1", "PHASE": "Running"})
 	})
 
 	t.Run("pause keeps memory", func(t *testing.T) {
@@ -39,11 +43,13 @@ func testStory(t *testing.T) {
 		table := kubectl(t, s.Instance, "", "get", "bsbx", "-o", "wide")
 		wantColumns(t, table, map[string]string{"NAME": id, "ALLOCATED": "1", "PHASE": "Paused"})
 		count := func() string {
-			return kubectl(t, s.Instance, "", "exec", id+"-0", "-c", "sandbox", "--", "cat", "/tmp/count")
+			return kubectl(t, s.Instance, "", "exec", id+"-0", "-c", "sandbox", "--", "cat",
+				"/tmp/count")
 		}
 		before := count()
 		// Between the two looks the loop would have counted on, many times.
-		again := kubectl(t, s.Instance, "", "exec", id+"-0", "-c", "sandbox", "--", "sh", "-c", "sleep 2; cat /tmp/count")
+		again := kubectl(t, s.Instance, "", "exec", id+"-0", "-c", "sandbox", "--", "sh", "-c",
+			"sleep 2; cat /tmp/count")
 		if before != again {
 			t.Errorf("a paused sandbox counts from %q to %q", before, again)
 		}
@@ -53,7 +59,7 @@ func testStory(t *testing.T) {
 			fmt.Sscan(before, &paused)
 			fmt.Sscan(count(), &now)
 			if now < paused && now > 0 {
-				t.Fatalf("the count was %d and is %d: the process began anew", paused, now)
+				t.Fatalf("the count was %d and is %d: the process was restarted", paused, now)
 			}
 			return now > paused
 		})
@@ -70,14 +76,16 @@ func testStory(t *testing.T) {
 	if renewed.Status != 200 || !s.Get(t, id).ExpiresAt.Equal(later) {
 		t.Fatalf("renew: %s", renewed)
 	}
-	wantColumns(t, kubectl(t, s.Instance, "", "get", "bsbx"), map[string]string{"EXPIRE": later.UTC().Format(time.RFC3339)})
+	wantColumns(t, kubectl(t, s.Instance, "", "get", "bsbx"),
+		map[string]string{"EXPIRE": later.UTC().Format(time.RFC3339)})
 
 	ended := s.AwaitWithin(t, id, "Terminated", time.Until(later)+lives.Patience)
 	if ended.Status.Reason != "EXPIRED" {
 		t.Errorf("it ended with %s (%s)", ended.Status.Reason, ended.Status.Message)
 	}
 	var batch v1alpha1.BatchSandbox
-	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.Instance, Name: id}, &batch); err != nil {
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.Instance, Name: id},
+		&batch); err != nil {
 		t.Fatal(err)
 	}
 	var phases []string
@@ -102,7 +110,8 @@ func TestPool(t *testing.T) {
 		table := kubectl(t, s.Instance, "", "get", "pool", "-o", "wide")
 		t.Logf("the pool is warm:\n%s", table)
 		wantColumns(t, table, map[string]string{
-			"NAME": "warm", "TOTAL": "2", "ALLOCATED": "0", "AVAILABLE": "2", "BUFFERMIN": "2", "BUFFERMAX": "2", "POOLMIN": "2", "POOLMAX": "4",
+			"NAME": "warm", "TOTAL": "2", "ALLOCATED": "0", "AVAILABLE": "2", "BUFFERMIN": "2",
+			"BUFFERMAX": "2", "POOLMIN": "2", "POOLMAX": "4",
 		})
 	})
 
@@ -125,10 +134,13 @@ func TestPool(t *testing.T) {
 			return inside.Run(t, "cat /tmp/greeting").Stdout == "from the request\n"
 		})
 		table := kubectl(t, s.Instance, "", "get", "bsbx", created.ID, "-o", "wide")
-		wantColumns(t, table, map[string]string{"NAME": created.ID, "ALLOCATED": "1", "READY": "1", "TASK_RUNNING": "1", "TASK_FAILED": "0"})
+		wantColumns(t, table,
+			map[string]string{"NAME": created.ID, "ALLOCATED": "1", "READY": "1",
+				"TASK_RUNNING": "1", "TASK_FAILED": "0"})
 		t.Logf("\n%s", table)
 		var batch v1alpha1.BatchSandbox
-		if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.Instance, Name: created.ID}, &batch); err != nil {
+		if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.Instance, Name: created.ID},
+			&batch); err != nil {
 			t.Fatal(err)
 		}
 		allocation, err := batch.Allocation()
@@ -147,22 +159,28 @@ func TestPool(t *testing.T) {
 	t.Logf("\n%s", kubectl(t, s.Instance, "", "get", "bsbx,pool", "-o", "wide"))
 
 	// One that ends by itself ends like any other.
-	for command, end := range map[string]struct{ state, says string }{"exit 3": {"Failed", "exit code 3"}, "exit 0": {"Terminated", "exit code 0"}} {
+	for command, end := range map[string]struct {
+		state,
+		says string
+	}{"exit 3": {"Failed", "exit code 3"}, "exit 0": {"Terminated", "exit code 0"}} {
 		available(t, s.Instance, "warm", 1)
 		r := lives.Request(busyboxImage, "sh", "-c", "sleep 2; "+command)
 		r.Extensions = []byte(`{"poolRef":"warm"}`)
-		created, err := lives.Decode[lifecycle.CreatedSandbox](s.Send(t, "POST", "/v1/sandboxes", lives.Encode(t, r)))
+		created, err := lives.Decode[lifecycle.CreatedSandbox](s.Send(t, "POST", "/v1/sandboxes",
+			lives.Encode(t, r)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := s.Await(t, created.ID, end.state).Status; got.Reason != "ENTRYPOINT_EXITED" || !strings.Contains(got.Message, end.says) {
+		if got := s.Await(t, created.ID, end.state).Status; got.Reason != "ENTRYPOINT_EXITED" ||
+			!strings.Contains(got.Message, end.says) {
 			t.Errorf("%s: %+v", command, got)
 		}
 	}
 	kubectl(t, s.Instance, "", "delete", "pool", "warm")
 }
 
-// taskPool is a Pool for sandboxes of the service: execd is in the pods, and a task-executor starts it.
+// taskPool is a Pool for sandboxes of the service: execd is in the pods, and a task-executor starts
+// it.
 func taskPool(name string, buffer, most int) string {
 	return fmt.Sprintf(`
 apiVersion: sandbox.internal/v1alpha1
@@ -199,7 +217,8 @@ func available(t *testing.T, namespace, name string, count int32) {
 	t.Helper()
 	eventually(t, fmt.Sprintf("Pool %s has %d pods", name, count), func(ctx context.Context) error {
 		var pool v1alpha1.Pool
-		if err := admin.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &pool); err != nil {
+		if err := admin.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name},
+			&pool); err != nil {
 			return err
 		}
 		if pool.Status.Available < count {

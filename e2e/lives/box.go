@@ -60,7 +60,7 @@ func EnterAt(t *testing.T, endpoint lifecycle.Endpoint) *Box {
 	t.Cleanup(base.CloseIdleConnections)
 	b := &Box{conform: conform.New(document, behind{base, endpoint}, t)}
 	b.HTTP = &http.Client{Transport: b.conform, Timeout: Patience}
-	// The contract knows its paths from the root; what is before them comes with the transport.
+	// The contract has its paths from the root; what is before them comes with the transport.
 	b.Client, err = execd.NewClientWithResponses("http://sandbox", execd.WithHTTPClient(b.HTTP))
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +138,8 @@ func textOf(event execd.StreamEvent) string {
 func (b *Box) Want(t *testing.T, command, stdout string) {
 	t.Helper()
 	if got := b.Run(t, command); got.Code != 0 || got.Stdout != stdout {
-		t.Errorf("%q: exit code %d, stdout %q, stderr %q; want 0 and %q", command, got.Code, got.Stdout, got.Stderr, stdout)
+		t.Errorf("%q: exit code %d, stdout %q, stderr %q; want 0 and %q", command, got.Code,
+			got.Stdout, got.Stderr, stdout)
 	}
 }
 
@@ -155,7 +156,8 @@ func Value[T any](p *T) T {
 func (b *Box) Strike(t *testing.T, command string) {
 	t.Helper()
 	background := true
-	response, err := b.Client.RunCommand(t.Context(), execd.CommandRequest{Command: command, Background: &background})
+	response, err := b.Client.RunCommand(t.Context(),
+		execd.CommandRequest{Command: command, Background: &background})
 	if err != nil {
 		return
 	}
@@ -184,7 +186,8 @@ func (b *Box) Upload(t *testing.T, path, content string) {
 	if err := form.Close(); err != nil {
 		t.Error(err)
 	}
-	response, err := b.Client.UploadFilesWithBodyWithResponse(t.Context(), nil, form.FormDataContentType(), &body)
+	response, err := b.Client.UploadFilesWithBodyWithResponse(t.Context(), nil,
+		form.FormDataContentType(), &body)
 	if err != nil || response.StatusCode() != http.StatusOK {
 		t.Errorf("an upload: %v, %v", response, err)
 	}

@@ -14,7 +14,7 @@ import (
 	"sandbox.internal/gen/lifecycle"
 )
 
-// Client speaks to a service with one key.
+// Client sends requests to a service with one key.
 type Client struct {
 	URL    string
 	Key    string
@@ -35,7 +35,8 @@ func (c *Client) As(t *testing.T, key string) *Client {
 	t.Helper()
 	other := &Client{URL: c.URL, Key: key, Images: c.Images, HTTP: c.HTTP}
 	var err error
-	other.API, err = lifecycle.NewClientWithResponses(c.URL, lifecycle.WithHTTPClient(c.HTTP), lifecycle.WithRequestEditorFn(other.authorise))
+	other.API, err = lifecycle.NewClientWithResponses(c.URL, lifecycle.WithHTTPClient(c.HTTP),
+		lifecycle.WithRequestEditorFn(other.authorise))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +87,8 @@ func (c *Client) Try(method, path, body string, headers ...string) (Answer, erro
 	return Answer{response.StatusCode, response.Header, string(content)}, err
 }
 
-// WantProblem checks an error: the decided body and nothing else, and a message that holds all of the words.
+// WantProblem checks an error: the decided body and nothing else, and a message that holds all of
+// the words.
 func WantProblem(t *testing.T, got Answer, status int, code string, words ...string) {
 	t.Helper()
 	var body map[string]string
@@ -167,29 +169,34 @@ func (c *Client) Await(t *testing.T, id, state string) lifecycle.Sandbox {
 }
 
 // AwaitWithin is [Client.Await] with a limit of its own.
-func (c *Client) AwaitWithin(t *testing.T, id, state string, limit time.Duration) lifecycle.Sandbox {
+func (c *Client) AwaitWithin(t *testing.T, id, state string,
+	limit time.Duration) lifecycle.Sandbox {
 	t.Helper()
-	for deadline := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) { // between two looks
+	for deadline := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
+		// between two looks
 		sandbox := c.Get(t, id)
 		switch got := sandbox.Status; {
 		case got.State == state:
 			return sandbox
 		case Final(got.State):
-			t.Fatalf("sandbox %s is %s (%s: %s), want %s", id, got.State, got.Reason, got.Message, state)
+			t.Fatalf("sandbox %s is %s (%s: %s), want %s", id, got.State, got.Reason, got.Message,
+				state)
 		case time.Now().After(deadline):
-			t.Fatalf("sandbox %s is still %s (%s: %s) after %v, want %s", id, got.State, got.Reason, got.Message, limit, state)
+			t.Fatalf("sandbox %s is still %s (%s: %s) after %v, want %s", id, got.State, got.Reason,
+				got.Message, limit, state)
 		}
 	}
 }
 
-// Final tells whether a sandbox in that state has ended.
+// Final reports whether a sandbox in that state has ended.
 func Final(state string) bool { return state == "Terminated" || state == "Failed" }
 
-// Everything lists all sandboxes that the key sees.
+// Everything lists all sandboxes that the key may read.
 func (c *Client) Everything(t *testing.T) []lifecycle.Sandbox {
 	t.Helper()
 	size := 1000
-	response, err := c.API.ListSandboxesWithResponse(context.WithoutCancel(t.Context()), &lifecycle.ListSandboxesParams{PageSize: &size})
+	response, err := c.API.ListSandboxesWithResponse(context.WithoutCancel(t.Context()),
+		&lifecycle.ListSandboxesParams{PageSize: &size})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +290,8 @@ func Contains(t *testing.T, text string, words ...string) {
 func Fetch(t *testing.T, url string, headers ...string) Answer {
 	t.Helper()
 	base := &http.Transport{DisableKeepAlives: true}
-	got, err := (&Client{HTTP: &http.Client{Transport: base, Timeout: Patience}}).Try(http.MethodGet, url, "", headers...)
+	got, err := (&Client{HTTP: &http.Client{Transport: base,
+		Timeout: Patience}}).Try(http.MethodGet, url, "", headers...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -293,7 +301,8 @@ func Fetch(t *testing.T, url string, headers ...string) Answer {
 // Eventually polls until holds returns true.
 func Eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(Patience); !holds(); time.Sleep(20 * time.Millisecond) { // between two looks
+	for deadline := time.Now().Add(Patience); !holds(); time.Sleep(20 * time.Millisecond) {
+		// between two looks
 		if time.Now().After(deadline) {
 			t.Fatalf("after %v it does not hold that %s", Patience, what)
 		}

@@ -21,10 +21,11 @@ import (
 
 // networkOperations are the operations that need a sidecar.
 var networkOperations = []string{
-	"getNetworkPolicy", "replaceNetworkPolicy", "mergeNetworkPolicyRules", "deleteNetworkPolicyRules", "listNetworkDecisions", "proposeNetworkPolicy",
+	"getNetworkPolicy", "replaceNetworkPolicy", "mergeNetworkPolicyRules",
+	"deleteNetworkPolicyRules", "listNetworkDecisions", "proposeNetworkPolicy",
 }
 
-// Keys of the services that know more than one.
+// Keys of the services that have more than one.
 const (
 	userKey   = "the-key-of-a-user"
 	OtherKey  = "the-key-of-another-user"
@@ -34,7 +35,8 @@ const (
 
 const whileStopping = "only in the moment between the end of the backend and the end of the connections"
 
-// unprovoked lists the answers of the contract that no backend can bring about, and why. [Backend].Unprovoked has those of one.
+// unprovoked lists the answers of the contract that no backend can bring about, and why.
+// [Backend].Unprovoked has those of one.
 var unprovoked = map[string]string{
 	"getVersion 500":          "it reads two constants",
 	"createSandbox 503":       whileStopping,
@@ -50,15 +52,16 @@ var unprovoked = map[string]string{
 	"streamSandboxEvents 503": whileStopping,
 }
 
-// testErrors provokes every error of the documents' tables and every other one that the contract declares. Its subtests share two
-// sandboxes, because no refused request changes anything.
+// testErrors provokes every error of the documents' tables and every other one that the contract
+// declares. Its subtests share two sandboxes, because no refused request changes anything.
 func testErrors(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{
 		Keys: []config.Key{
 			{Name: "user", SHA256: Digest(userKey), Role: config.RoleUser},
 			{Name: "other", SHA256: Digest(OtherKey), Role: config.RoleUser},
 			{Name: "viewer", SHA256: Digest(ViewerKey), Role: config.RoleViewer},
-			{Name: "slow", SHA256: Digest(SlowKey), Role: config.RoleViewer, RateLimit: &config.RateLimit{RequestsPerSecond: 1, Burst: 1}},
+			{Name: "slow", SHA256: Digest(SlowKey), Role: config.RoleViewer,
+				RateLimit: &config.RateLimit{RequestsPerSecond: 1, Burst: 1}},
 		},
 	})
 	ended := s.Create(t, s.Idle())
@@ -96,11 +99,14 @@ func testErrors(t *testing.T, b Backend) {
 	CheckProvoked(t, s, false)
 }
 
-// CheckProvoked demands that every declared answer of the operations on networks, or of all others, was seen or is written down as one
-// that cannot be.
+// CheckProvoked demands that every declared answer of the operations on networks, or of all others,
+// was seen or is written down as one that cannot be.
 func CheckProvoked(t *testing.T, s *Service, network bool) {
 	t.Helper()
-	concerns := func(pair string) bool { return slices.Contains(networkOperations, strings.Fields(pair)[0]) == network }
+	concerns := func(pair string) bool {
+		return slices.Contains(networkOperations,
+			strings.Fields(pair)[0]) == network
+	}
 	excused := maps.Clone(unprovoked)
 	maps.Copy(excused, s.backend.Unprovoked)
 	for _, pair := range s.Conform.Unseen() {
@@ -129,7 +135,8 @@ func OperationsOn(id string) []Operation {
 		{"deleteSandbox", "DELETE", path, ""},
 		{"pauseSandbox", "POST", path + "/pause", ""},
 		{"resumeSandbox", "POST", path + "/resume", ""},
-		{"renewExpiration", "POST", path + "/renew-expiration", Renewal(time.Now().Add(time.Hour).Format(time.RFC3339))},
+		{"renewExpiration", "POST", path + "/renew-expiration",
+			Renewal(time.Now().Add(time.Hour).Format(time.RFC3339))},
 		{"getEndpoint", "GET", path + "/endpoints/80", ""},
 		{"updateMetadata", "PATCH", path + "/metadata", `{"name":"changed"}`},
 		{"getLogs", "GET", path + "/logs", ""},
@@ -158,8 +165,10 @@ func testKeys(t *testing.T, s *Service, id string) {
 		Operation{"streamEvents", "GET", "/v1/events", ""},
 		Operation{"getVersion", "GET", "/v1/version", ""})
 	for _, o := range operations {
-		WantProblem(t, s.As(t, "").Send(t, o.Method, o.Path, o.Body), 401, "UNAUTHORIZED", KeyHeader, "required")
-		WantProblem(t, s.As(t, "wrong").Send(t, o.Method, o.Path, o.Body), 401, "UNAUTHORIZED", KeyHeader, "valid")
+		WantProblem(t, s.As(t, "").Send(t, o.Method, o.Path, o.Body), 401, "UNAUTHORIZED",
+			KeyHeader, "required")
+		WantProblem(t, s.As(t, "wrong").Send(t, o.Method, o.Path, o.Body), 401, "UNAUTHORIZED",
+			KeyHeader, "valid")
 	}
 }
 
@@ -173,21 +182,23 @@ func testScopes(t *testing.T, s *Service) {
 		}
 	}
 	body := Encode(t, s.Idle())
-	WantProblem(t, viewer.Send(t, http.MethodPost, "/v1/sandboxes", body), 403, "FORBIDDEN", "viewer", "create")
+	WantProblem(t, viewer.Send(t, http.MethodPost, "/v1/sandboxes", body), 403, "FORBIDDEN",
+		"viewer", "create")
 	if got := IDs(user.Everything(t)); !slices.Equal(got, []string{id}) {
-		t.Errorf("the user sees %q, want only its own %q", got, id)
+		t.Errorf("the user gets %q, want only its own %q", got, id)
 	}
 	if got := other.Everything(t); len(got) != 0 {
-		t.Errorf("another user sees %v", got)
+		t.Errorf("another user gets %v", got)
 	}
 	if got := len(viewer.Everything(t)); got != len(s.Everything(t)) || got < 2 {
-		t.Errorf("the viewer sees %d sandboxes", got)
+		t.Errorf("the viewer gets %d sandboxes", got)
 	}
 	viewer.Get(t, id)
 	user.Delete(t, id)
 }
 
-// testTooOften asks each operation until it is refused for that. What is let through meanwhile is refused for another reason.
+// testTooOften asks each operation until it is refused for that. What is accepted meanwhile is
+// refused for another reason.
 func testTooOften(t *testing.T, s *Service) {
 	AskTooOften(t, s, append(OperationsOn("11111111-2222-4333-8444-555555555555"),
 		Operation{"createSandbox", "POST", "/v1/sandboxes", "{}"},
@@ -203,7 +214,8 @@ func AskTooOften(t *testing.T, s *Service, operations []Operation) {
 		Eventually(t, o.Name+" is asked too often", func() bool {
 			got := slow.Send(t, o.Method, o.Path, o.Body)
 			if got.Status == http.StatusTooManyRequests {
-				WantProblem(t, got, http.StatusTooManyRequests, "RATE_LIMITED", "1 requests a second")
+				WantProblem(t, got, http.StatusTooManyRequests, "RATE_LIMITED",
+					"1 requests a second")
 			}
 			return got.Status == http.StatusTooManyRequests
 		})
@@ -226,14 +238,16 @@ func testRefusedListings(t *testing.T, s *Service) {
 		"metadata=%zz":           {"query", "%zz"},
 	} {
 		t.Run(query, func(t *testing.T) {
-			WantProblem(t, s.Send(t, http.MethodGet, "/v1/sandboxes?"+query, ""), 400, "INVALID_REQUEST_BODY", words...)
+			WantProblem(t, s.Send(t, http.MethodGet, "/v1/sandboxes?"+query, ""), 400,
+				"INVALID_REQUEST_BODY", words...)
 		})
 	}
 }
 
 func testRefusedPorts(t *testing.T, s *Service, id string) {
 	for _, port := range []string{"0", "65536", "-1", "http"} {
-		WantProblem(t, s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/"+port, ""), 400, "INVALID_REQUEST_BODY", "port")
+		WantProblem(t, s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/"+port, ""), 400,
+			"INVALID_REQUEST_BODY", "port")
 	}
 }
 
@@ -242,8 +256,12 @@ func testConflicts(t *testing.T, s *Service, running, paused, ended string) {
 		id, state string
 		allowed   []string // operations
 	}{
-		{running, "Running", []string{"getSandbox", "deleteSandbox", "pauseSandbox", "renewExpiration", "getEndpoint", "updateMetadata"}},
-		{paused, "Paused", []string{"getSandbox", "deleteSandbox", "resumeSandbox", "renewExpiration", "getEndpoint", "updateMetadata"}},
+		{running, "Running",
+			[]string{"getSandbox", "deleteSandbox", "pauseSandbox", "renewExpiration",
+				"getEndpoint", "updateMetadata"}},
+		{paused, "Paused",
+			[]string{"getSandbox", "deleteSandbox", "resumeSandbox", "renewExpiration",
+				"getEndpoint", "updateMetadata"}},
 		{ended, "Terminated", []string{"getSandbox"}},
 	} {
 		for _, o := range OperationsOn(c.id) {
@@ -256,12 +274,14 @@ func testConflicts(t *testing.T, s *Service, running, paused, ended string) {
 	}
 }
 
-// testLostLog has somebody else remove what runs a sandbox, and the end of its log with it.
+// testLostLog removes what runs a sandbox past the service, and the end of its log with it.
 func testLostLog(t *testing.T, s *Service) {
 	id := s.Running(t, s.Idle())
-	s.backend.Vanish(t, s.Instance, id)
-	Eventually(t, "the sandbox is Failed", func() bool { return s.Get(t, id).Status.State == "Failed" })
-	WantProblem(t, s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/logs", ""), 409, "CONFLICT", "lost", "Failed")
+	s.backend.Destroy(t, s.Instance, id)
+	Eventually(t, "the sandbox is Failed",
+		func() bool { return s.Get(t, id).Status.State == "Failed" })
+	WantProblem(t, s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/logs", ""), 409, "CONFLICT",
+		"lost", "Failed")
 }
 
 func testRefusedExtensions(t *testing.T, s *Service, id string) {
@@ -280,7 +300,8 @@ func testRefusedExtensions(t *testing.T, s *Service, id string) {
 	}
 	for _, events := range []string{path + "/events", "/v1/events"} {
 		for _, last := range []string{"x", "-1", "1.5", "99999999999999999999"} {
-			WantProblem(t, s.Send(t, http.MethodGet, events, "", "Last-Event-ID", last), 400, "INVALID_REQUEST_BODY", "Last-Event-ID")
+			WantProblem(t, s.Send(t, http.MethodGet, events, "", "Last-Event-ID", last), 400,
+				"INVALID_REQUEST_BODY", "Last-Event-ID")
 		}
 	}
 	for body, word := range map[string]string{
@@ -294,17 +315,21 @@ func testRefusedExtensions(t *testing.T, s *Service, id string) {
 		`{"name":"` + strings.Repeat("x", 4097) + `"}`: "4096",
 		`{"` + strings.Repeat("x", 257) + `":""}`:      "256",
 	} {
-		WantProblem(t, s.Send(t, http.MethodPatch, path+"/metadata", body), 400, "INVALID_REQUEST_BODY", word)
+		WantProblem(t, s.Send(t, http.MethodPatch, path+"/metadata", body), 400,
+			"INVALID_REQUEST_BODY", word)
 	}
-	WantProblem(t, s.Send(t, http.MethodPatch, path+"/metadata", `{}`, "Content-Type", "text/plain"), 400, "INVALID_REQUEST_BODY", "merge-patch")
-	WantProblem(t, s.Send(t, http.MethodPatch, path+"/metadata", `{"name":"`+strings.Repeat("x", 1<<20)+`"}`), 413, "REQUEST_TOO_LARGE", "1048576")
+	WantProblem(t, s.Send(t, http.MethodPatch, path+"/metadata", `{}`, "Content-Type",
+		"text/plain"), 400, "INVALID_REQUEST_BODY", "merge-patch")
+	WantProblem(t, s.Send(t, http.MethodPatch, path+"/metadata",
+		`{"name":"`+strings.Repeat("x", 1<<20)+`"}`), 413, "REQUEST_TOO_LARGE", "1048576")
 }
 
 func testUnknownIDs(t *testing.T, s *Service) {
 	for _, id := range []string{uuid.NewString(), "x", "%2e%2e%2fhealth"} {
 		for _, o := range OperationsOn(id) {
 			t.Run(o.Name, func(t *testing.T) {
-				WantProblem(t, s.Send(t, o.Method, o.Path, o.Body), 404, "SANDBOX_NOT_FOUND", "does not exist")
+				WantProblem(t, s.Send(t, o.Method, o.Path, o.Body), 404, "SANDBOX_NOT_FOUND",
+					"does not exist")
 			})
 		}
 	}
@@ -313,7 +338,8 @@ func testUnknownIDs(t *testing.T, s *Service) {
 func testTooLarge(t *testing.T, s *Service, id string) {
 	body := `{"expiresAt":"` + strings.Repeat("x", 1<<20) + `"}`
 	for _, path := range []string{"/v1/sandboxes", "/v1/sandboxes/" + id + "/renew-expiration"} {
-		WantProblem(t, s.Send(t, http.MethodPost, path, body), 413, "REQUEST_TOO_LARGE", "body", "1048576")
+		WantProblem(t, s.Send(t, http.MethodPost, path, body), 413, "REQUEST_TOO_LARGE", "body",
+			"1048576")
 	}
 }
 
@@ -322,7 +348,8 @@ func testIdempotency(t *testing.T, s *Service) {
 	first := Encode(t, s.Idle())
 	var id string
 	for range 3 {
-		got, err := Decode[lifecycle.CreatedSandbox](s.Send(t, http.MethodPost, "/v1/sandboxes", first, "Idempotency-Key", key))
+		got, err := Decode[lifecycle.CreatedSandbox](s.Send(t, http.MethodPost, "/v1/sandboxes",
+			first, "Idempotency-Key", key))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -333,7 +360,8 @@ func testIdempotency(t *testing.T, s *Service) {
 	}
 	other := s.Idle()
 	other.Timeout++
-	WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", Encode(t, other), "Idempotency-Key", key), 409, "CONFLICT", "Idempotency-Key", key)
+	WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", Encode(t, other), "Idempotency-Key",
+		key), 409, "CONFLICT", "Idempotency-Key", key)
 	s.Delete(t, id)
 }
 
@@ -343,16 +371,21 @@ func testRefusedRenewals(t *testing.T, s *Service, id string) {
 		body  string
 		words []string
 	}{
-		"the past":           {Renewal(stamp(-time.Minute)), []string{"expiresAt", "in the future"}},
-		"before the current": {Renewal(stamp(time.Minute)), []string{"expiresAt", "later than the current expiry"}},
-		"the current":        {Renewal(s.Get(t, id).ExpiresAt.Format(time.RFC3339Nano)), []string{"expiresAt", "later than the current expiry"}},
-		"too far":            {Renewal(stamp(25 * time.Hour)), []string{"expiresAt", "86400 seconds"}},
-		"no time":            {Renewal("tomorrow"), []string{"expiresAt"}},
-		"a number":           {`{"expiresAt":1}`, []string{"expiresAt", "string"}},
-		"missing":            {`{}`, []string{"expiresAt"}},
-		"unknown field":      {`{"expiresAt":"2030-01-01T00:00:00Z","expiresat":"x"}`, []string{"expiresat"}},
-		"malformed":          {`{"expiresAt":`, []string{"body", "JSON"}},
-		"empty":              {``, []string{"body", "required"}},
+		"the past": {Renewal(stamp(-time.Minute)),
+			[]string{"expiresAt", "in the future"}},
+		"before the current": {Renewal(stamp(time.Minute)),
+			[]string{"expiresAt", "later than the current expiry"}},
+		"the current": {Renewal(s.Get(t, id).ExpiresAt.Format(time.RFC3339Nano)),
+			[]string{"expiresAt", "later than the current expiry"}},
+		"too far": {Renewal(stamp(25 * time.Hour)),
+			[]string{"expiresAt", "86400 seconds"}},
+		"no time":  {Renewal("tomorrow"), []string{"expiresAt"}},
+		"a number": {`{"expiresAt":1}`, []string{"expiresAt", "string"}},
+		"missing":  {`{}`, []string{"expiresAt"}},
+		"unknown field": {`{"expiresAt":"2030-01-01T00:00:00Z","expiresat":"x"}`,
+			[]string{"expiresat"}},
+		"malformed": {`{"expiresAt":`, []string{"body", "JSON"}},
+		"empty":     {``, []string{"body", "required"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := s.Send(t, http.MethodPost, "/v1/sandboxes/"+id+"/renew-expiration", c.body)
@@ -361,7 +394,8 @@ func testRefusedRenewals(t *testing.T, s *Service, id string) {
 	}
 }
 
-// Body returns the JSON of a create that is right, but for the changes. A nil value takes the field away.
+// Body returns the JSON of a create that is right, but for the changes. A nil value takes the field
+// away.
 func (c *Client) Body(t *testing.T, changes map[string]any) string {
 	t.Helper()
 	fields := map[string]any{}

@@ -14,19 +14,32 @@ func testFailures(t *testing.T, b Backend) {
 		state, reason string
 		words         []string // of the message
 	}{
-		"unknown image":        {Request("127.0.0.1:1/no/such:image", "sleep", "1"), "Failed", "IMAGE_PULL_ERROR", []string{"127.0.0.1:1", "connection refused"}},
-		"no image reference":   {Request("UPPER/case", "sleep", "1"), "Failed", "IMAGE_PULL_ERROR", []string{"UPPER/case"}},
-		"entrypoint not found": {Request(s.Images.Busybox, "no-such-program"), "Failed", "ENTRYPOINT_EXITED", []string{"exit code 127", `"no-such-program"`, "not found in PATH"}},
+		"unknown image": {Request("127.0.0.1:1/no/such:image", "sleep", "1"), "Failed",
+			"IMAGE_PULL_ERROR", []string{"127.0.0.1:1", "connection refused"}},
+		"no image reference": {Request("UPPER/case", "sleep", "1"), "Failed", "IMAGE_PULL_ERROR",
+			[]string{"UPPER/case"}},
+		"entrypoint not found": {Request(s.Images.Busybox, "no-such-program"), "Failed",
+			"ENTRYPOINT_EXITED",
+			[]string{"exit code 127", `"no-such-program"`, "not found in PATH"}},
 		"entrypoint no program": {
-			Request(s.Images.Busybox, "/etc/passwd"), "Failed", "ENTRYPOINT_EXITED", []string{"exit code 126", "permission denied"},
+			Request(s.Images.Busybox, "/etc/passwd"), "Failed", "ENTRYPOINT_EXITED",
+			[]string{"exit code 126", "permission denied"},
 		},
-		"exit 0":          {Request(s.Images.Busybox, "true"), "Terminated", "ENTRYPOINT_EXITED", []string{"exit code 0"}},
-		"exit 0 later":    {Request(s.Images.Busybox, "sleep", "1"), "Terminated", "ENTRYPOINT_EXITED", []string{"exit code 0"}},
-		"exit 3":          {Request(s.Images.Busybox, "sh", "-c", "echo the last words; exit 3"), "Failed", "ENTRYPOINT_EXITED", []string{"exit code 3", "the last words"}},
-		"exit 4 later":    {Request(s.Images.Busybox, "sh", "-c", "sleep 1; echo farewell >&2; exit 4"), "Failed", "ENTRYPOINT_EXITED", []string{"exit code 4", "farewell"}},
-		"out of memory":   {Limited(Request(s.Images.Base, "python3", "-c", "x = bytearray(512 << 20)"), "1", "64Mi"), "Failed", "OOM_KILLED", []string{"memory"}},
-		"too many cpus":   {Limited(s.Idle(), "99", "64Mi"), "Failed", "RESOURCE_LIMIT_EXCEEDED", []string{"cpu"}},
-		"too much memory": {Limited(s.Idle(), "1", "900Ti"), "Failed", "RESOURCE_LIMIT_EXCEEDED", []string{"memory"}},
+		"exit 0": {Request(s.Images.Busybox, "true"), "Terminated", "ENTRYPOINT_EXITED",
+			[]string{"exit code 0"}},
+		"exit 0 later": {Request(s.Images.Busybox, "sleep", "1"), "Terminated",
+			"ENTRYPOINT_EXITED", []string{"exit code 0"}},
+		"exit 3": {Request(s.Images.Busybox, "sh", "-c", "echo the last words; exit 3"),
+			"Failed", "ENTRYPOINT_EXITED", []string{"exit code 3", "the last words"}},
+		"exit 4 later": {Request(s.Images.Busybox, "sh", "-c",
+			"sleep 1; echo farewell >&2; exit 4"), "Failed", "ENTRYPOINT_EXITED",
+			[]string{"exit code 4", "farewell"}},
+		"out of memory": {Limited(Request(s.Images.Base, "python3", "-c",
+			"x = bytearray(512 << 20)"), "1", "64Mi"), "Failed", "OOM_KILLED", []string{"memory"}},
+		"too many cpus": {Limited(s.Idle(), "99", "64Mi"), "Failed", "RESOURCE_LIMIT_EXCEEDED",
+			[]string{"cpu"}},
+		"too much memory": {Limited(s.Idle(), "1", "900Ti"), "Failed", "RESOURCE_LIMIT_EXCEEDED",
+			[]string{"memory"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -36,7 +49,8 @@ func testFailures(t *testing.T, b Backend) {
 				t.Errorf("the reason is %s (%s), want %s", status.Reason, status.Message, c.reason)
 			}
 			Contains(t, status.Message, c.words...)
-			WantProblem(t, s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/80", ""), 409, "CONFLICT", c.state)
+			WantProblem(t, s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/80", ""), 409,
+				"CONFLICT", c.state)
 		})
 	}
 }
@@ -60,25 +74,26 @@ func testOutOfMemoryCommandLeavesTheSandboxRunning(t *testing.T, b Backend) {
 	}
 }
 
-// testRemovedBySomebodyElse: a sandbox whose engine has lost it has failed, and says why.
-func testRemovedBySomebodyElse(t *testing.T, b Backend) {
+// testRemovedByAnotherProgram: a sandbox whose engine has lost it has failed, and says why.
+func testRemovedByAnotherProgram(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{})
 	running, paused := s.Running(t, s.Idle()), s.Running(t, s.Idle())
 	s.Pause(t, paused)
 	for _, id := range []string{running, paused} {
-		b.Vanish(t, s.Instance, id)
+		b.Destroy(t, s.Instance, id)
 		if got := s.Await(t, id, "Failed").Status; got.Reason != "REMOVED_EXTERNALLY" {
 			t.Errorf("the reason is %s (%s)", got.Reason, got.Message)
 		}
 	}
 }
 
-// testFailedRecordIsForgotten: the retention of sandboxes that failed while Pending is a matter of its own.
+// testFailedRecordIsForgotten: the retention of sandboxes that failed while Pending is a matter of
+// its own.
 func testFailedRecordIsForgotten(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{Env: map[string]string{"PENDING_FAILURE_TTL": "1"}})
 	t.Run("row lifecycle/environment/PENDING_FAILURE_TTL", func(t *testing.T) {
 		id := s.Create(t, Request("127.0.0.1:1/no/such:image", "sleep", "1000"))
-		Eventually(t, "the record of a sandbox that failed while Pending is forgotten", func() bool {
+		Eventually(t, "the record of a sandbox that failed while Pending is removed", func() bool {
 			return s.Send(t, http.MethodGet, "/v1/sandboxes/"+id, "").Status == http.StatusNotFound
 		})
 	})

@@ -26,7 +26,8 @@ func (c *Client) FollowLog(t *testing.T, path string) *LogReader {
 	if response.StatusCode != http.StatusOK {
 		t.Fatalf("GET %s: %s", path, response.Status)
 	}
-	r := &LogReader{t: t, body: response.Body, more: make(chan []byte, 1000), done: make(chan struct{})}
+	r := &LogReader{t: t, body: response.Body, more: make(chan []byte, 1000),
+		done: make(chan struct{})}
 	t.Cleanup(func() { cancel(); <-r.done })
 	go func() {
 		defer close(r.done)

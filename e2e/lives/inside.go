@@ -45,23 +45,26 @@ func PortServer(t *testing.T, c *Client, port int) string {
 // Inside returns a port of a sandbox, seen through the service.
 func (c *Client) Inside(t *testing.T, id string, port int) *Inside {
 	t.Helper()
-	return c.Below(t, fmt.Sprintf("/v1/sandboxes/%s/proxy/%d", id, port), map[string]string{KeyHeader: c.Key})
+	return c.Below(t, fmt.Sprintf("/v1/sandboxes/%s/proxy/%d", id, port),
+		map[string]string{KeyHeader: c.Key})
 }
 
-// Below returns what the service, or whatever else the client speaks to, serves below a path.
+// Below returns what the service, or another server of the client, serves below a path.
 func (c *Client) Below(t *testing.T, prefix string, headers map[string]string) *Inside {
 	t.Helper()
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
 	p := &Inside{Host: strings.TrimPrefix(c.URL, "http://"), Prefix: prefix, Headers: headers}
-	p.HTTP = &http.Client{Transport: base, Timeout: Patience, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse
-	}}
+	p.HTTP = &http.Client{Transport: base, Timeout: Patience,
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse
+		}}
 	return p
 }
 
 // Open sends a request and returns the answer with its body unread.
-func (p *Inside) Open(ctx context.Context, t *testing.T, method, path string, body io.Reader, headers ...string) *http.Response {
+func (p *Inside) Open(ctx context.Context, t *testing.T, method, path string, body io.Reader,
+	headers ...string) *http.Response {
 	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, method, "http://"+p.Host+p.Prefix+path, body)
 	if err != nil {
@@ -97,7 +100,7 @@ func (p *Inside) Send(t *testing.T, method, path string, body io.Reader, headers
 func (p *Inside) Ready(t *testing.T) {
 	t.Helper()
 	Eventually(t, "the program in the sandbox listens", func() bool {
-		return p.Send(t, http.MethodGet, "/tell/ready", nil).Status == http.StatusOK
+		return p.Send(t, http.MethodGet, "/echo/ready", nil).Status == http.StatusOK
 	})
 }
 
@@ -113,7 +116,8 @@ func (p *Inside) Dial(t *testing.T, headers ...string) *websocket.Conn {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)
 	defer cancel()
-	conn, _, err := websocket.Dial(ctx, "ws://"+p.Host+p.Prefix+"/websocket", &websocket.DialOptions{HTTPHeader: header, HTTPClient: p.HTTP})
+	conn, _, err := websocket.Dial(ctx, "ws://"+p.Host+p.Prefix+"/websocket",
+		&websocket.DialOptions{HTTPHeader: header, HTTPClient: p.HTTP})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +126,8 @@ func (p *Inside) Dial(t *testing.T, headers ...string) *websocket.Conn {
 	return conn
 }
 
-// ExecdThroughTheService is the inside of a sandbox, held to execd's contract, with nothing but the service's key.
+// ExecdThroughTheService is the inside of a sandbox, held to execd's contract, with nothing but the
+// service's key.
 func ExecdThroughTheService(t *testing.T, p *Inside) *Box {
 	t.Helper()
 	document, err := ExecdContract()
@@ -132,7 +137,8 @@ func ExecdThroughTheService(t *testing.T, p *Inside) *Box {
 	endpoint := lifecycle.Endpoint{Endpoint: p.Host + p.Prefix, Headers: p.Headers}
 	b := &Box{conform: conform.New(document, behind{p.HTTP.Transport, endpoint}, t)}
 	b.HTTP = &http.Client{Transport: b.conform, Timeout: Patience}
-	if b.Client, err = execd.NewClientWithResponses("http://sandbox", execd.WithHTTPClient(b.HTTP)); err != nil {
+	if b.Client, err = execd.NewClientWithResponses("http://sandbox",
+		execd.WithHTTPClient(b.HTTP)); err != nil {
 		t.Fatal(err)
 	}
 	return b

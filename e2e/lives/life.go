@@ -35,13 +35,17 @@ func testLife(t *testing.T, b Backend) {
 	if err := json.Unmarshal(created.Body, &fields); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := slices.Sorted(maps.Keys(fields)), []string{"createdAt", "entrypoint", "expiresAt", "id", "metadata", "status"}; !slices.Equal(got, want) {
+	if got, want := slices.Sorted(maps.Keys(fields)),
+		[]string{"createdAt", "entrypoint", "expiresAt", "id", "metadata",
+			"status"}; !slices.Equal(got, want) {
 		t.Errorf("the create response has the fields %q, want %q", got, want)
 	}
-	if box.Status.State != "Pending" || box.Metadata["name"] != "a life" || !slices.Equal(box.Entrypoint, r.Entrypoint) {
+	if box.Status.State != "Pending" || box.Metadata["name"] != "a life" ||
+		!slices.Equal(box.Entrypoint, r.Entrypoint) {
 		t.Errorf("created %+v", box)
 	}
-	if got := box.ExpiresAt.Sub(box.CreatedAt); got != 600*time.Second || box.CreatedAt.Before(before.Add(-time.Second)) {
+	if got := box.ExpiresAt.Sub(box.CreatedAt); got != 600*time.Second ||
+		box.CreatedAt.Before(before.Add(-time.Second)) {
 		t.Errorf("created at %v, expires %v later", box.CreatedAt, got)
 	}
 
@@ -49,10 +53,12 @@ func testLife(t *testing.T, b Backend) {
 	early := s.Endpoint(t, id, DaemonPort)
 	running := s.Await(t, id, "Running")
 	watched.Await(t, "Running")
-	if running.Status.Reason != "CONTAINER_RUNNING" || running.Image.URI != s.Images.Base || running.Metadata["name"] != "a life" {
+	if running.Status.Reason != "CONTAINER_RUNNING" || running.Image.URI != s.Images.Base ||
+		running.Metadata["name"] != "a life" {
 		t.Errorf("running: %+v", running)
 	}
-	if late := s.Endpoint(t, id, DaemonPort); late.URL != early.URL || !maps.Equal(late.Headers, early.Headers) {
+	if late := s.Endpoint(t, id, DaemonPort); late.URL != early.URL ||
+		!maps.Equal(late.Headers, early.Headers) {
 		t.Errorf("the endpoint was %v right after the 202 and is %v now", early, late)
 	}
 	inside := s.Enter(t, id)
@@ -64,11 +70,13 @@ func testLife(t *testing.T, b Backend) {
 	inside.Want(t, "echo again", "again\n")
 
 	later := time.Now().Add(2 * time.Hour).UTC().Truncate(time.Second)
-	renewed, err := s.API.RenewExpirationWithResponse(t.Context(), id, lifecycle.RenewRequest{ExpiresAt: later})
+	renewed, err := s.API.RenewExpirationWithResponse(t.Context(), id,
+		lifecycle.RenewRequest{ExpiresAt: later})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if renewed.JSON200 == nil || !renewed.JSON200.ExpiresAt.Equal(later) || !s.Get(t, id).ExpiresAt.Equal(later) {
+	if renewed.JSON200 == nil || !renewed.JSON200.ExpiresAt.Equal(later) ||
+		!s.Get(t, id).ExpiresAt.Equal(later) {
 		t.Errorf("renewed: %s: %s", renewed.Status(), renewed.Body)
 	}
 
@@ -99,7 +107,8 @@ func testEndpointOfAnotherPort(t *testing.T, b Backend) {
 		for _, sent := range []struct {
 			token string
 			want  int
-		}{{token, http.StatusOK}, {"", http.StatusUnauthorized}, {token + "x", http.StatusUnauthorized}} {
+		}{{token, http.StatusOK}, {"", http.StatusUnauthorized},
+			{token + "x", http.StatusUnauthorized}} {
 			Eventually(t, "the server inside answers", func() bool {
 				got := Fetch(t, endpoint.URL+path, "X-EXECD-ACCESS-TOKEN", sent.token)
 				if got.Status == http.StatusBadGateway { // python3 does not listen yet

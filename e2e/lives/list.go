@@ -74,10 +74,12 @@ func testList(t *testing.T, b Backend) {
 		})
 	}
 	for query, want := range map[string]lifecycle.Pagination{
-		"":                            {Page: 1, PageSize: 20, TotalItems: 5, TotalPages: 1},
-		"pageSize=5":                  {Page: 1, PageSize: 5, TotalItems: 5, TotalPages: 1},
-		"pageSize=2":                  {Page: 1, PageSize: 2, TotalItems: 5, TotalPages: 3, HasNextPage: true},
-		"pageSize=2&page=2":           {Page: 2, PageSize: 2, TotalItems: 5, TotalPages: 3, HasNextPage: true},
+		"":           {Page: 1, PageSize: 20, TotalItems: 5, TotalPages: 1},
+		"pageSize=5": {Page: 1, PageSize: 5, TotalItems: 5, TotalPages: 1},
+		"pageSize=2": {Page: 1, PageSize: 2, TotalItems: 5, TotalPages: 3,
+			HasNextPage: true},
+		"pageSize=2&page=2": {Page: 2, PageSize: 2, TotalItems: 5, TotalPages: 3,
+			HasNextPage: true},
 		"pageSize=2&page=3":           {Page: 3, PageSize: 2, TotalItems: 5, TotalPages: 3},
 		"pageSize=2&page=7":           {Page: 7, PageSize: 2, TotalItems: 5, TotalPages: 3},
 		"pageSize=1000&state=Running": {Page: 1, PageSize: 1000, TotalItems: 3, TotalPages: 1},
@@ -91,7 +93,8 @@ func testList(t *testing.T, b Backend) {
 	}
 }
 
-// newestFirst returns ids in the order of a list. Those created in one moment, which may be as long as a second, are ordered by their ids.
+// newestFirst returns ids in the order of a list. Those created in one moment, which may be as long
+// as a second, are ordered by their ids.
 func newestFirst(sandboxes ...lifecycle.Sandbox) []string {
 	slices.SortFunc(sandboxes, func(a, b lifecycle.Sandbox) int {
 		return cmp.Or(b.CreatedAt.Compare(a.CreatedAt), strings.Compare(a.ID, b.ID))

@@ -1,11 +1,14 @@
-// Package lives holds one table of tests about the lives of sandboxes: what a client of the lifecycle service may rely on, whatever
-// runs the sandboxes. Each backend runs the same table ([Run]) against its own real engine, and says what takes the place of a row that
-// it cannot keep, or keeps more strictly.
+// Package lives holds one table of tests about the lives of sandboxes: what a client of the
+// lifecycle service may rely on, whatever runs the sandboxes. Each backend runs the same table
+// ([Run]) against its own real engine, and says what takes the place of a row that it cannot keep,
+// or keeps more strictly.
 //
-// The tests speak HTTP to a real service, and every answer is held to the contract. What they are written with (services, clients, the
-// inside of a sandbox, streams of events) is there for the tests of each backend about itself too.
+// The tests send HTTP requests to a real service, and every answer is checked against the contract.
+// What they are written with (services, clients, the inside of a sandbox, streams of events) is
+// there for the tests of each backend about itself too.
 //
-// Sandboxes must reach files of the machine that the tests run on (volumes[].host.path), and the tests the sandboxes' endpoints.
+// Sandboxes must reach files of the machine that the tests run on (volumes[].host.path), and the
+// tests the sandboxes' endpoints.
 package lives
 
 import (
@@ -13,35 +16,40 @@ import (
 	"testing"
 )
 
-// Backend is what runs the sandboxes of the services under test. Functions may be called from several goroutines, and after the
-// test's context has ended.
+// Backend is what runs the sandboxes of the services under test. Functions may be called from
+// several goroutines, and after the test's context has ended.
 type Backend struct {
-	// Settings returns the sections of a configuration file that choose the backend, [runtime] among them, for a service of that
-	// instance name. A service is alone with its sandboxes: what other instances have does not concern it.
+	// Settings returns the sections of a configuration file that choose the backend, [runtime]
+	// among them, for a service of that instance name. A service is alone with its sandboxes: what
+	// other instances have does not concern it.
 	Settings func(t *testing.T, instance string) string
 
 	// Images are names that the backend finds without a registry.
 	Images Images
 
-	// Leftovers names what the backend still holds for one of an instance's sandboxes, or for all of them if id is empty. What a record
-	// that the API still shows is kept in is not among it.
+	// Leftovers names what the backend still holds for one of an instance's sandboxes, or for all
+	// of them if id is empty. What a record that the API still shows is kept in is not among it.
 	Leftovers func(t *testing.T, instance, id string) []string
 
-	// Clear removes what Leftovers names for an instance, so that a test that fails leaves nothing to the others.
+	// Clear removes what Leftovers names for an instance, so that a test that fails leaves nothing
+	// to the others.
 	Clear func(t *testing.T, instance string)
 
-	// Vanish removes what runs one of an instance's sandboxes, as somebody else does who has the backend's own tools.
-	Vanish func(t *testing.T, instance, id string)
+	// Destroy removes what runs one of an instance's sandboxes, as another user of the backend's
+	// own tools does.
+	Destroy func(t *testing.T, instance, id string)
 
-	// Claim returns the name of a claim (volumes[].pvc.claimName) for sandboxes of the service, several at a time. It has it removed at
-	// the end of the test, once they have ended.
+	// Claim returns the name of a claim (volumes[].pvc.claimName) for sandboxes of the service,
+	// several at a time. It has it removed at the end of the test, once they have ended.
 	Claim func(t *testing.T, s *Service) string
 
-	// InternalErrors provokes answers with status 500 and proves that they show no cause. Afterwards the service works again, and the
-	// sandboxes are in the states that they are named after. It may be nil when Unprovoked says so.
+	// InternalErrors provokes answers with status 500 and proves that they show no cause.
+	// Afterwards the service works again, and the sandboxes are in the states that they are named
+	// after. It may be nil when Unprovoked says so.
 	InternalErrors func(t *testing.T, s *Service, running, paused, ended string)
 
-	// Unprovoked are the answers of the contract, as "operation status", that cannot be brought about with this backend, and why.
+	// Unprovoked are the answers of the contract, as "operation status", that cannot be brought
+	// about with this backend, and why.
 	Unprovoked map[string]string
 
 	// Instead are the tests that take the place of the table's, by their names.
@@ -84,20 +92,20 @@ var table = []row{
 	{"EventsReset", testEventsReset},
 	{"EventsHaveScopes", testEventsHaveScopes},
 	{"EventsSurviveKills", testEventsSurviveKills},
-	{"SlowReaderHoldsNobodyUp", testSlowReaderHoldsNobodyUp},
+	{"SlowReaderHoldsNobodyUp", testSlowReaderDelaysNoOther},
 
 	{"Logs", testLogs},
 	{"Failures", testFailures},
 	{"FailedRecordIsForgotten", testFailedRecordIsForgotten},
 	{"OutOfMemoryCommandLeavesTheSandboxRunning", testOutOfMemoryCommandLeavesTheSandboxRunning},
-	{"RemovedBySomebodyElse", testRemovedBySomebodyElse},
+	{"RemovedBySomebodyElse", testRemovedByAnotherProgram},
 	{"KilledEntrypoint", testKilledEntrypoint},
 	{"Init", testInit},
 	{"StubbornEntrypointIsKilled", testStubbornEntrypointIsKilled},
 	{"FilesThroughExecd", testFilesThroughExecd},
 
 	{"PortsThroughTheService", testPortsThroughTheService},
-	{"WhoReachesPorts", testWhoReachesPorts},
+	{"WhoReachesPorts", testAccessToPorts},
 	{"HostVolumes", testHostVolumes},
 	{"SharedVolume", testSharedVolume},
 
@@ -115,8 +123,8 @@ var table = []row{
 	{"RowsOfNetworkPolicies", testRowsOfNetworkPolicies},
 }
 
-// Run runs the table against a backend, its tests at the same time as far as -parallel lets it. The caller calls [RemoveBuilt] at the
-// end of its TestMain.
+// Run runs the table against a backend, its tests at the same time as far as -parallel permits. The
+// caller calls [RemoveBuilt] at the end of its TestMain.
 func Run(t *testing.T, b Backend) {
 	if err := b.check(); err != nil {
 		t.Fatal(err)
@@ -142,7 +150,8 @@ func (b Backend) check() error {
 	}
 	for name, instead := range b.Instead {
 		if !known[name] || instead.Because == "" || instead.Test == nil {
-			return fmt.Errorf("lives: Instead[%q]: the table has %t, because %q, a test %t", name, known[name], instead.Because, instead.Test != nil)
+			return fmt.Errorf("lives: Instead[%q]: the table has %t, because %q, a test %t", name,
+				known[name], instead.Because, instead.Test != nil)
 		}
 	}
 	return nil

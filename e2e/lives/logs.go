@@ -7,7 +7,7 @@ import (
 
 func testLogs(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{Program: true})
-	// Bytes that are no text, both streams, a last line without its newline, and more when it is told to.
+	// Bytes that are no text, both streams, a last line without its newline, and more on request.
 	const first = "one\n\xff\x00\x01\x1b[31mred\ntwo\n"
 	script := `printf 'one\n\377\000\001\033[31mred\n'; sleep 1; echo two >&2; until [ -e /tmp/go ]; do sleep 0.1; done; echo three; printf end; until [ -e /tmp/stop ]; do sleep 0.1; done; exit 3`
 	id := s.Create(t, Request(s.Images.Busybox, "sh", "-c", script))
@@ -15,7 +15,8 @@ func testLogs(t *testing.T, b Backend) {
 	logs := func(query string) string {
 		t.Helper()
 		got := s.Send(t, http.MethodGet, path+query, "")
-		if got.Status != http.StatusOK || got.Header.Get("Content-Type") != "text/plain; charset=utf-8" {
+		if got.Status != http.StatusOK ||
+			got.Header.Get("Content-Type") != "text/plain; charset=utf-8" {
 			t.Fatalf("GET %s: %s %v", path+query, got, got.Header)
 		}
 		return got.Body
@@ -24,8 +25,10 @@ func testLogs(t *testing.T, b Backend) {
 	s.Await(t, id, "Running")
 	Eventually(t, "the first lines are there", func() bool { return logs("") == first })
 	for query, want := range map[string]string{
-		"?tail=1": "two\n", "?tail=2": "\xff\x00\x01\x1b[31mred\ntwo\n", "?tail=100": first, "?tail=0": "",
-		"?since=2000-01-01T00:00:00Z": first, "?since=2999-01-01T00:00:00Z": "", "?follow=false&tail=1": "two\n",
+		"?tail=1": "two\n", "?tail=2": "\xff\x00\x01\x1b[31mred\ntwo\n", "?tail=100": first,
+		"?tail=0":                     "",
+		"?since=2000-01-01T00:00:00Z": first, "?since=2999-01-01T00:00:00Z": "",
+		"?follow=false&tail=1": "two\n",
 	} {
 		if got := logs(query); got != want {
 			t.Errorf("%s: %q, want %q", query, got, want)
@@ -41,7 +44,7 @@ func testLogs(t *testing.T, b Backend) {
 	inside.Want(t, "touch /tmp/go", "")
 	Eventually(t, "the third line is there", func() bool { return logs("") == first+"three\n" })
 
-	// A log that is followed when the service dies can be asked for again.
+	// A log that is followed when the service is killed can be requested again.
 	whole.Until("three\n")
 	later.Until("three\n")
 	s.Kill()

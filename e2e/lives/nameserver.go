@@ -1,7 +1,7 @@
 package lives
 
-// NameServer is a program of Python that answers every question for a name of its table with the address there. The table is its arguments,
-// each NAME=ADDRESS.
+// NameServer is a program of Python that answers every question for a name of its table with the
+// address there. The table is its arguments, each NAME=ADDRESS.
 const NameServer = `
 import socket, sys
 table = dict(pair.split("=") for pair in sys.argv[1:])

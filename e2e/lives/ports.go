@@ -28,10 +28,12 @@ func testPortsThroughTheService(t *testing.T, b Backend) {
 	p.Ready(t)
 
 	t.Run("a request as it was written", func(t *testing.T) {
-		got := p.Send(t, http.MethodPatch, "/tell/a%2Fb?x=%31", strings.NewReader("body"), "X-EXECD-ACCESS-TOKEN", "of the client", "X-Own", "1")
+		got := p.Send(t, http.MethodPatch, "/echo/a%2Fb?x=%31", strings.NewReader("body"),
+			"X-EXECD-ACCESS-TOKEN", "of the client", "X-Own", "1")
 		lines := strings.Split(strings.ReplaceAll(got.Body, "\r", ""), "\n")
 		for _, want := range []string{
-			"PATCH /tell/a%2Fb?x=%31", "Host: 127.0.0.1:8000", "X-Own: 1", "X-Forwarded-Host: " + p.Host,
+			"PATCH /echo/a%2Fb?x=%31", "Host: 127.0.0.1:8000", "X-Own: 1",
+			"X-Forwarded-Host: " + p.Host,
 			"X-Forwarded-Prefix: " + p.Prefix, "X-Request-Id: " + got.Header.Get("X-Request-ID"),
 		} {
 			if !slices.Contains(lines, want) {
@@ -49,10 +51,12 @@ func testPortsThroughTheService(t *testing.T, b Backend) {
 	})
 	t.Run("redirection and cookie", func(t *testing.T) {
 		got := p.Send(t, http.MethodGet, "/login", nil)
-		if got.Status != http.StatusSeeOther || got.Header.Get("Location") != p.Prefix+"/tell/home" {
+		if got.Status != http.StatusSeeOther ||
+			got.Header.Get("Location") != p.Prefix+"/echo/home" {
 			t.Errorf("%s, Location %q", got, got.Header.Get("Location"))
 		}
-		if cookie := got.Header.Get("Set-Cookie"); cookie != "session=1; Path="+p.Prefix || got.Header.Get("Clear-Site-Data") != "" {
+		if cookie := got.Header.Get("Set-Cookie"); cookie != "session=1; Path="+p.Prefix ||
+			got.Header.Get("Clear-Site-Data") != "" {
 			t.Errorf("cookie %q, headers %v", cookie, got.Header)
 		}
 	})
@@ -60,14 +64,16 @@ func testPortsThroughTheService(t *testing.T, b Backend) {
 	t.Run("upload", func(t *testing.T) {
 		const size = 64 << 20
 		got := p.Send(t, http.MethodPost, "/digest", io.LimitReader(&Counting{}, size))
-		if want := fmt.Sprintf("%d %s <nil>", size, DigestOf(t, io.LimitReader(&Counting{}, size))); got.Body != want {
+		if want := fmt.Sprintf("%d %s <nil>", size,
+			DigestOf(t, io.LimitReader(&Counting{}, size))); got.Body != want {
 			t.Errorf("the sandbox got %s, want %s", got, want)
 		}
 	})
 	t.Run("download", func(t *testing.T) {
 		const size = 64 << 20
 		response := p.Open(t.Context(), t, http.MethodGet, fmt.Sprintf("/bytes?size=%d", size), nil)
-		if got, want := DigestOf(t, response.Body), DigestOf(t, io.LimitReader(&Counting{}, size)); got != want {
+		if got, want := DigestOf(t, response.Body),
+			DigestOf(t, io.LimitReader(&Counting{}, size)); got != want {
 			t.Errorf("got bytes with digest %s, want %s", got, want)
 		}
 	})
@@ -76,13 +82,16 @@ func testPortsThroughTheService(t *testing.T, b Backend) {
 		defer base.CloseIdleConnections()
 		waiting := *p
 		waiting.HTTP = &http.Client{Transport: base, Timeout: Patience}
-		got := waiting.Send(t, http.MethodPost, "/digest", strings.NewReader("hello"), "Expect", "100-continue")
-		if want := fmt.Sprintf("5 %s <nil>", DigestOf(t, strings.NewReader("hello"))); got.Body != want {
+		got := waiting.Send(t, http.MethodPost, "/digest", strings.NewReader("hello"), "Expect",
+			"100-continue")
+		if want := fmt.Sprintf("5 %s <nil>",
+			DigestOf(t, strings.NewReader("hello"))); got.Body != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	})
 	t.Run("WebSocket", func(t *testing.T) { Messages(t, p.Dial(t)) })
-	t.Run("WebSocket of a page of the same origin", func(t *testing.T) { Messages(t, p.Dial(t, "Origin", "http://"+p.Host)) })
+	t.Run("WebSocket of a page of the same origin",
+		func(t *testing.T) { Messages(t, p.Dial(t, "Origin", "http://"+p.Host)) })
 	t.Run("a protocol with half-closed connections", func(t *testing.T) { HalfClosed(t, p) })
 	t.Run("a client that leaves", func(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
@@ -93,21 +102,24 @@ func testPortsThroughTheService(t *testing.T, b Backend) {
 			t.Errorf("%s", got)
 		}
 	})
-	t.Run("nobody listens", func(t *testing.T) {
-		WantProblem(t, s.Inside(t, id, 8001).Send(t, http.MethodGet, "/", nil), http.StatusBadGateway, "PORT_NOT_LISTENING", "port 8001")
+	t.Run("nothing listens", func(t *testing.T) {
+		WantProblem(t, s.Inside(t, id, 8001).Send(t, http.MethodGet, "/", nil),
+			http.StatusBadGateway, "PORT_NOT_LISTENING", "port 8001")
 	})
 	t.Run("execd itself", func(t *testing.T) {
 		ExecdThroughTheService(t, s.Inside(t, id, DaemonPort)).Want(t, "echo $((6 * 7))", "42\n")
-		nested := s.Inside(t, id, DaemonPort).Send(t, http.MethodGet, "/proxy/8000/tell/x", nil)
-		if want := "X-Forwarded-Prefix: " + s.Inside(t, id, DaemonPort).Prefix + "/proxy/8000"; !strings.Contains(nested.Body, want) {
+		nested := s.Inside(t, id, DaemonPort).Send(t, http.MethodGet, "/proxy/8000/echo/x", nil)
+		if want := "X-Forwarded-Prefix: " + s.Inside(t, id,
+			DaemonPort).Prefix + "/proxy/8000"; !strings.Contains(nested.Body, want) {
 			t.Errorf("no %q in %s", want, nested)
 		}
 	})
 	t.Run("a sandbox that does not run", func(t *testing.T) {
 		s.Pause(t, id)
-		WantProblem(t, p.Send(t, http.MethodGet, "/tell/x", nil), http.StatusConflict, "CONFLICT", "Paused", "Running")
+		WantProblem(t, p.Send(t, http.MethodGet, "/echo/x", nil), http.StatusConflict, "CONFLICT",
+			"Paused", "Running")
 		s.Resume(t, id)
-		if got := p.Send(t, http.MethodGet, "/tell/again", nil); got.Status != http.StatusOK {
+		if got := p.Send(t, http.MethodGet, "/echo/again", nil); got.Status != http.StatusOK {
 			t.Errorf("after resume: %s", got)
 		}
 	})
@@ -126,7 +138,8 @@ func testPortsThroughTheService(t *testing.T, b Backend) {
 	t.Run("a sandbox that is gone", func(t *testing.T) {
 		s.Delete(t, id)
 		s.Await(t, id, "Terminated")
-		WantProblem(t, s.Inside(t, id, 8000).Send(t, http.MethodGet, "/", nil), http.StatusConflict, "CONFLICT", "Terminated")
+		WantProblem(t, s.Inside(t, id, 8000).Send(t, http.MethodGet, "/", nil), http.StatusConflict,
+			"CONFLICT", "Terminated")
 	})
 	for _, secret := range []string{AdminKey, token} {
 		if lines := s.Log.With(secret); len(lines) > 0 {
@@ -135,32 +148,41 @@ func testPortsThroughTheService(t *testing.T, b Backend) {
 	}
 }
 
-func testWhoReachesPorts(t *testing.T, b Backend) {
+func testAccessToPorts(t *testing.T, b Backend) {
 	// The program of the port is mounted from the host, which users may do where a list allows it.
-	s := Start(t, b, Plan{Settings: "[storage]\nallowed_host_paths = [" + strconv.Quote(filepath.Dir(Build(t, portsProgram))) + "]", Keys: []config.Key{
-		{Name: "alice", SHA256: Digest("alice's key"), Role: config.RoleUser},
-		{Name: "bob", SHA256: Digest("bob's key"), Role: config.RoleUser},
-		{Name: "viewer", SHA256: Digest("viewer's key"), Role: config.RoleViewer},
-	}})
+	s := Start(t, b,
+		Plan{Settings: "[storage]\nallowed_host_paths = [" +
+			strconv.Quote(filepath.Dir(Build(t, portsProgram))) + "]", Keys: []config.Key{
+			{Name: "alice", SHA256: Digest("alice's key"), Role: config.RoleUser},
+			{Name: "bob", SHA256: Digest("bob's key"), Role: config.RoleUser},
+			{Name: "viewer", SHA256: Digest("viewer's key"), Role: config.RoleViewer},
+		}})
 	alice := s.As(t, "alice's key")
 	id := PortServer(t, alice, 8000)
 	alice.Inside(t, id, 8000).Ready(t)
-	for key, want := range map[string]int{AdminKey: 200, "alice's key": 200, "bob's key": 403, "viewer's key": 403, "wrong": 401, "": 401} {
-		if got := s.As(t, key).Inside(t, id, 8000).Send(t, http.MethodGet, "/tell/x", nil); got.Status != want {
+	for key, want := range map[string]int{AdminKey: 200, "alice's key": 200, "bob's key": 403,
+		"viewer's key": 403, "wrong": 401, "": 401} {
+		if got := s.As(t, key).Inside(t, id, 8000).Send(t, http.MethodGet, "/echo/x",
+			nil); got.Status != want {
 			t.Errorf("with key %q: %s, want %d", key, got, want)
 		}
 	}
-	WantProblem(t, s.Inside(t, "11111111-2222-4333-8444-555555555555", 8000).Send(t, http.MethodGet, "/", nil), 404, "SANDBOX_NOT_FOUND")
-	WantProblem(t, s.Inside(t, id, 65536).Send(t, http.MethodGet, "/", nil), 400, "INVALID_REQUEST_BODY", "port")
+	WantProblem(t, s.Inside(t, "11111111-2222-4333-8444-555555555555", 8000).Send(t, http.MethodGet,
+		"/", nil), 404, "SANDBOX_NOT_FOUND")
+	WantProblem(t, s.Inside(t, id, 65536).Send(t, http.MethodGet, "/", nil), 400,
+		"INVALID_REQUEST_BODY", "port")
 }
 
 func testRateLimits(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{Keys: []config.Key{
-		{Name: "slow", SHA256: Digest("slow"), Role: config.RoleUser, RateLimit: &config.RateLimit{RequestsPerSecond: 1, Burst: 2}},
+		{Name: "slow", SHA256: Digest("slow"), Role: config.RoleUser,
+			RateLimit: &config.RateLimit{RequestsPerSecond: 1, Burst: 2}},
 	}})
 	slow := s.As(t, "slow")
-	answers := make(chan Answer, 100) // at once, so that a slow machine does not keep them below the limit
-	Concurrently(make([]struct{}, cap(answers)), func(struct{}) { answers <- slow.Send(t, http.MethodGet, "/v1/sandboxes", "") })
+	// at once, so that a slow machine does not keep them below the limit
+	answers := make(chan Answer, 100)
+	Concurrently(make([]struct{}, cap(answers)),
+		func(struct{}) { answers <- slow.Send(t, http.MethodGet, "/v1/sandboxes", "") })
 	close(answers)
 	refused := 0
 	for got := range answers {
@@ -168,7 +190,8 @@ func testRateLimits(t *testing.T, b Backend) {
 			continue
 		}
 		refused++
-		WantProblem(t, got, http.StatusTooManyRequests, "RATE_LIMITED", "1 requests a second", "2 at once")
+		WantProblem(t, got, http.StatusTooManyRequests, "RATE_LIMITED", "1 requests a second",
+			"2 at once")
 		if after := got.Header.Get("Retry-After"); after != "1" {
 			t.Errorf("Retry-After %q", after)
 		}
@@ -194,7 +217,8 @@ func EventsInStep(t *testing.T, p *Inside) {
 	}
 	events := bufio.NewReader(response.Body)
 	for i := range 3 {
-		if event, err := events.ReadString('\n'); err != nil || event != fmt.Sprintf("data: %d\n", i) {
+		if event, err := events.ReadString('\n'); err != nil ||
+			event != fmt.Sprintf("data: %d\n", i) {
 			t.Fatalf("event %q, %v", event, err)
 		}
 		if _, err := events.ReadString('\n'); err != nil {
@@ -235,7 +259,8 @@ func HalfClosed(t *testing.T, p *Inside) {
 	if err := conn.SetDeadline(time.Now().Add(Patience)); err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintf(conn, "GET %s/own HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: own\r\n", p.Prefix, p.Host)
+	fmt.Fprintf(conn, "GET %s/own HTTP/1.1\r\nHost: %s\r\nConnection: Upgrade\r\nUpgrade: own\r\n",
+		p.Prefix, p.Host)
 	for name, value := range p.Headers {
 		fmt.Fprintf(conn, "%s: %s\r\n", name, value)
 	}

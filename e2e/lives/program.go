@@ -14,7 +14,8 @@ import (
 // bootProgram runs the service as users do: the binary with a configuration file.
 func (s *Service) bootProgram(t *testing.T) {
 	t.Helper()
-	command := exec.Command(Build(t, "sandbox.internal/server/cmd/sandbox-server"), "--config", s.File)
+	command := exec.Command(Build(t, "sandbox.internal/server/cmd/sandbox-server"), "--config",
+		s.File)
 	command.Env = os.Environ()
 	for name, value := range s.env {
 		command.Env = append(command.Env, name+"="+value)

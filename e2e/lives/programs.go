@@ -20,8 +20,8 @@ type workshop struct {
 	built  map[string]string
 }
 
-// Build returns the path of a program, given the import path of its package. It is a static binary, built once however often it is
-// asked for. [RemoveBuilt] removes it.
+// Build returns the path of a program, given the import path of its package. It is a static binary,
+// built once however often it is asked for. [RemoveBuilt] removes it.
 func Build(t *testing.T, pkg string) string {
 	t.Helper()
 	return programs.build(t, pkg)

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// testRequestIDs is about what is outside of the contract; inside of it every answer of every test is checked.
+// testRequestIDs is about what is outside of the contract; inside of it every answer of every test
+// is checked.
 func testRequestIDs(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{})
 	for _, c := range []struct {
@@ -18,12 +19,15 @@ func testRequestIDs(t *testing.T, b Backend) {
 		{"an error of the contract", "/v1/sandboxes/x", http.StatusUnauthorized, "UNAUTHORIZED"},
 		{"no route", "/v1/nothing", http.StatusNotFound, "NOT_FOUND"},
 		{"not even a version", "/nothing", http.StatusNotFound, "NOT_FOUND"},
-		{"another method", "/v1/sandboxes/x/pause", http.StatusMethodNotAllowed, "METHOD_NOT_ALLOWED"},
+		{"another method", "/v1/sandboxes/x/pause", http.StatusMethodNotAllowed,
+			"METHOD_NOT_ALLOWED"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for _, id := range []string{"mine", strings.Repeat("x", 128)} {
-				if got := Fetch(t, s.URL+c.path, "X-Request-ID", id); got.Status != c.status || got.Header.Get("X-Request-ID") != id {
-					t.Errorf("X-Request-ID %q came back as %q with status %d, want %d", id, got.Header.Get("X-Request-ID"), got.Status, c.status)
+				if got := Fetch(t, s.URL+c.path, "X-Request-ID", id); got.Status != c.status ||
+					got.Header.Get("X-Request-ID") != id {
+					t.Errorf("X-Request-ID %q came back as %q with status %d, want %d", id,
+						got.Header.Get("X-Request-ID"), got.Status, c.status)
 				}
 			}
 			for _, id := range []string{"", "with a space", strings.Repeat("x", 129), "ü"} {
@@ -42,9 +46,10 @@ func testRequestIDs(t *testing.T, b Backend) {
 func testServiceWithoutAKeyIsOpen(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{Open: true})
 	for _, key := range []string{"", "whatever"} {
-		nobody := s.As(t, key)
-		nobody.Everything(t)
-		WantProblem(t, nobody.Send(t, http.MethodGet, "/v1/sandboxes/x", ""), 404, "SANDBOX_NOT_FOUND")
+		client := s.As(t, key)
+		client.Everything(t)
+		WantProblem(t, client.Send(t, http.MethodGet, "/v1/sandboxes/x", ""), 404,
+			"SANDBOX_NOT_FOUND")
 	}
 	if len(s.Log.With(`"level":"warn"`, "server.api_key")) == 0 {
 		t.Errorf("no warning says that the service is open:\n%s", s.Log.Tail(20))

@@ -20,9 +20,11 @@ func testRestartKeepsSandboxes(t *testing.T, b Backend) {
 
 	check := func(t *testing.T) {
 		t.Helper()
-		for id, want := range map[string]string{running: "Running", paused: "Paused", ended: "Terminated"} {
+		for id, want := range map[string]string{running: "Running", paused: "Paused",
+			ended: "Terminated"} {
 			if got := s.Get(t, id).Status; got.State != want {
-				t.Errorf("the sandbox that was %s is %s (%s: %s)", want, got.State, got.Reason, got.Message)
+				t.Errorf("the sandbox that was %s is %s (%s: %s)", want, got.State, got.Reason,
+					got.Message)
 			}
 		}
 		if got := s.Get(t, running).ExpiresAt; !got.Equal(expiresAt) {
@@ -63,7 +65,8 @@ func testLossOfTheFolder(t *testing.T, b Backend) {
 	s.Await(t, paused, "Paused")
 	for id, old := range before {
 		got := s.Get(t, id)
-		if got.Metadata["name"] != "not lost" || got.Image != old.Image || !got.CreatedAt.Equal(old.CreatedAt) || !got.ExpiresAt.Equal(old.ExpiresAt) {
+		if got.Metadata["name"] != "not lost" || got.Image != old.Image ||
+			!got.CreatedAt.Equal(old.CreatedAt) || !got.ExpiresAt.Equal(old.ExpiresAt) {
 			t.Errorf("rebuilt %+v, it was %+v", got, old)
 		}
 	}

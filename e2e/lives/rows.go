@@ -15,10 +15,11 @@ import (
 	"sandbox.internal/server/config"
 )
 
-// The tests of this and the other rows_*.go files follow the document's tables row by row; e2e/coverage holds their names against
-// the document. Each shows what its row promises; what can go wrong is tested elsewhere.
+// The tests of this and the other rows_*.go files follow the document's tables row by row;
+// e2e/coverage holds their names against the document. Each shows what its row promises; what can
+// go wrong is tested elsewhere.
 
-// object is a JSON object whose fields a test looks at one by one.
+// object is a JSON object whose fields a test checks one by one.
 type object map[string]any
 
 func objectOf(t *testing.T, a Answer) object {
@@ -67,14 +68,16 @@ func (c *Client) fetch(t *testing.T, path string) object {
 
 func (c *Client) refuse(t *testing.T, change map[string]any, words ...string) {
 	t.Helper()
-	WantProblem(t, c.Send(t, http.MethodPost, "/v1/sandboxes", c.Body(t, change)), 400, "INVALID_REQUEST_BODY", words...)
+	WantProblem(t, c.Send(t, http.MethodPost, "/v1/sandboxes", c.Body(t, change)), 400,
+		"INVALID_REQUEST_BODY", words...)
 }
 
 type fields = map[string]any
 
 func testRowsOfSandboxes(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{})
-	created := objectOf(t, s.accept(t, fields{"metadata": fields{"name": "a label", "team": "red"}}))
+	created := objectOf(t,
+		s.accept(t, fields{"metadata": fields{"name": "a label", "team": "red"}}))
 	id := created.text(t, "id")
 	s.Await(t, id, "Running")
 	got := s.fetch(t, "/v1/sandboxes/"+id)
@@ -88,7 +91,7 @@ func testRowsOfSandboxes(t *testing.T, b Backend) {
 		if image, _ := got["image"].(map[string]any); image["uri"] != s.Images.Busybox {
 			t.Errorf("image is %v", got["image"])
 		}
-		if _, told := created["image"]; told {
+		if _, present := created["image"]; present {
 			t.Error("the answer to the creation has an image")
 		}
 	})
@@ -108,7 +111,8 @@ func testRowsOfSandboxes(t *testing.T, b Backend) {
 		}
 	})
 	t.Run("row lifecycle/sandbox/expiresAt", func(t *testing.T) {
-		if lives := got.time(t, "expiresAt").Sub(got.time(t, "createdAt")); lives != 600*time.Second {
+		if lives := got.time(t,
+			"expiresAt").Sub(got.time(t, "createdAt")); lives != 600*time.Second {
 			t.Errorf("it lives for %v", lives)
 		}
 	})
@@ -118,7 +122,7 @@ func testRowsOfSandboxes(t *testing.T, b Backend) {
 		}
 	})
 	t.Run("row lifecycle/sandbox/updatedAt", func(t *testing.T) {
-		if _, told := created["updatedAt"]; told {
+		if _, present := created["updatedAt"]; present {
 			t.Error("the answer to the creation has an updatedAt")
 		}
 	})
@@ -138,7 +142,8 @@ func testRowsOfSandboxes(t *testing.T, b Backend) {
 		}
 	})
 	t.Run("row lifecycle/status/lastTransitionAt", func(t *testing.T) {
-		if at := object(status).time(t, "lastTransitionAt"); at.Before(got.time(t, "createdAt").Add(-time.Second)) {
+		if at := object(status).time(t,
+			"lastTransitionAt"); at.Before(got.time(t, "createdAt").Add(-time.Second)) {
 			t.Errorf("the last transition was at %v, the creation at %v", at, got["createdAt"])
 		}
 	})
@@ -156,7 +161,8 @@ func testRowsOfCreation(t *testing.T, b Backend) {
 
 	t.Run("row lifecycle/create/image", func(t *testing.T) {
 		s.refuse(t, fields{"image": nil}, "image", "required")
-		s.refuse(t, fields{"image": fields{"uri": "a", "auth": fields{"username": "u"}}}, "image/auth/password", "required")
+		s.refuse(t, fields{"image": fields{"uri": "a", "auth": fields{"username": "u"}}},
+			"image/auth/password", "required")
 	})
 	t.Run("row lifecycle/create/timeout", func(t *testing.T) {
 		for _, timeout := range []any{nil, 59, 86401} {
@@ -164,7 +170,9 @@ func testRowsOfCreation(t *testing.T, b Backend) {
 		}
 		for _, timeout := range []int{60, 86400} {
 			got := objectOf(t, s.accept(t, fields{"timeout": timeout}))
-			if lives := got.time(t, "expiresAt").Sub(got.time(t, "createdAt")); lives != time.Duration(timeout)*time.Second {
+			if lives := got.time(t,
+				"expiresAt").Sub(got.time(t,
+				"createdAt")); lives != time.Duration(timeout)*time.Second {
 				t.Errorf("with timeout %d it lives for %v", timeout, lives)
 			}
 		}
@@ -176,9 +184,11 @@ func testRowsOfCreation(t *testing.T, b Backend) {
 	t.Run("row lifecycle/create/entrypoint", func(t *testing.T) {
 		s.refuse(t, fields{"entrypoint": nil}, "entrypoint", "required")
 		s.refuse(t, fields{"entrypoint": []string{}}, "entrypoint")
-		inside.Want(t, `for p in /proc/[0-9]*/cmdline; do tr '\0' ' ' <$p; echo; done 2>/dev/null | grep -cx 'sleep 1000 '`, "1\n")
+		inside.Want(t,
+			`for p in /proc/[0-9]*/cmdline; do tr '\0' ' ' <$p; echo; done 2>/dev/null | grep -cx 'sleep 1000 '`, "1\n")
 	})
-	t.Run("row lifecycle/create/env", func(t *testing.T) { inside.Want(t, "echo $COLOUR", "red\n") })
+	t.Run("row lifecycle/create/env",
+		func(t *testing.T) { inside.Want(t, "echo $COLOUR", "red\n") })
 	t.Run("row lifecycle/create/metadata", func(t *testing.T) {
 		s.refuse(t, fields{"metadata": fields{"team": 1}}, "metadata/team", "string")
 		got := objectOf(t, s.accept(t, fields{"metadata": fields{"team": "red"}}))
@@ -187,7 +197,8 @@ func testRowsOfCreation(t *testing.T, b Backend) {
 		}
 	})
 	t.Run("row lifecycle/create/extensions", func(t *testing.T) {
-		if got := s.Send(t, http.MethodGet, "/v1/sandboxes/"+id, ""); !strings.Contains(got.Body, `{"example.key": [1.0, "two"]}`) &&
+		if got := s.Send(t, http.MethodGet, "/v1/sandboxes/"+id, ""); !strings.Contains(got.Body,
+			`{"example.key": [1.0, "two"]}`) &&
 			!strings.Contains(got.Body, `{"example.key":[1.0,"two"]}`) {
 			t.Errorf("the extensions came back otherwise: %s", got)
 		}
@@ -199,7 +210,8 @@ func testRowsOfCreation(t *testing.T, b Backend) {
 		}
 	})
 	t.Run("row lifecycle/resourceLimits/memory", func(t *testing.T) {
-		s.refuse(t, fields{"resourceLimits": fields{"memory": "512"}}, "resourceLimits.memory", "512Mi")
+		s.refuse(t, fields{"resourceLimits": fields{"memory": "512"}}, "resourceLimits.memory",
+			"512Mi")
 		if got := s.enterMetrics(t, inside)["mem_total_mib"]; got != 128.0 {
 			t.Errorf("with 128Mi the sandbox has %v MiB", got)
 		}
@@ -208,8 +220,10 @@ func testRowsOfCreation(t *testing.T, b Backend) {
 		s.refuse(t, fields{"resourceLimits": fields{"gpu": "some"}}, "resourceLimits/gpu")
 		// What happens where there is none: a clear end, not a sandbox without what was asked for.
 		id := objectOf(t, s.accept(t, fields{"resourceLimits": fields{"gpu": "1"}})).text(t, "id")
-		if got := s.Await(t, id, "Failed").Status; !strings.Contains(strings.ToLower(got.Message), "gpu") {
-			t.Errorf("a sandbox with a GPU on a machine without ended with %s: %s", got.Reason, got.Message)
+		if got := s.Await(t, id, "Failed").Status; !strings.Contains(strings.ToLower(got.Message),
+			"gpu") {
+			t.Errorf("a sandbox with a GPU on a machine without ended with %s: %s", got.Reason,
+				got.Message)
 		}
 	})
 	t.Run("row lifecycle/versioning/rule 1", func(t *testing.T) {
@@ -241,8 +255,10 @@ func (s *Service) enterMetrics(t *testing.T, inside *Box) object {
 
 func testRowsOfListing(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{})
-	red := objectOf(t, s.accept(t, fields{"metadata": fields{"team": "red & co", "n": "1"}})).text(t, "id")
-	blue := objectOf(t, s.accept(t, fields{"metadata": fields{"team": "blue", "n": "1"}})).text(t, "id")
+	red := objectOf(t,
+		s.accept(t, fields{"metadata": fields{"team": "red & co", "n": "1"}})).text(t, "id")
+	blue := objectOf(t, s.accept(t, fields{"metadata": fields{"team": "blue", "n": "1"}})).text(t,
+		"id")
 	s.Await(t, red, "Running")
 	s.Await(t, blue, "Running")
 	s.Pause(t, blue)
@@ -260,7 +276,8 @@ func testRowsOfListing(t *testing.T, b Backend) {
 	})
 	t.Run("row lifecycle/list/pagination", func(t *testing.T) {
 		got, _ := s.fetch(t, "/v1/sandboxes?pageSize=1")["pagination"].(map[string]any)
-		for field, want := range map[string]any{"page": 1.0, "pageSize": 1.0, "totalItems": 2.0, "totalPages": 2.0, "hasNextPage": true} {
+		for field, want := range map[string]any{"page": 1.0, "pageSize": 1.0, "totalItems": 2.0,
+			"totalPages": 2.0, "hasNextPage": true} {
 			if got[field] != want {
 				t.Errorf("%s is %v, want %v", field, got[field], want)
 			}
@@ -276,13 +293,15 @@ func testRowsOfListing(t *testing.T, b Backend) {
 	t.Run("row lifecycle/query/page", func(t *testing.T) {
 		want(t, "page=1&pageSize=1", newest[0])
 		want(t, "page=2&pageSize=1", newest[1])
-		WantProblem(t, s.Send(t, http.MethodGet, "/v1/sandboxes?page=0", ""), 400, "INVALID_REQUEST_BODY", "page", "1")
+		WantProblem(t, s.Send(t, http.MethodGet, "/v1/sandboxes?page=0", ""), 400,
+			"INVALID_REQUEST_BODY", "page", "1")
 		if got := s.page(t, "").Pagination.Page; got != 1 {
 			t.Errorf("the default is %d", got)
 		}
 	})
 	t.Run("row lifecycle/query/pageSize", func(t *testing.T) {
-		WantProblem(t, s.Send(t, http.MethodGet, "/v1/sandboxes?pageSize=0", ""), 400, "INVALID_REQUEST_BODY", "pageSize", "1")
+		WantProblem(t, s.Send(t, http.MethodGet, "/v1/sandboxes?pageSize=0", ""), 400,
+			"INVALID_REQUEST_BODY", "pageSize", "1")
 		if got := s.page(t, "").Pagination.PageSize; got != 20 {
 			t.Errorf("the default is %d", got)
 		}
@@ -298,7 +317,7 @@ func testRowsOfAuthentication(t *testing.T, b Backend) {
 		{Name: "user", SHA256: Digest(userKey), Role: config.RoleUser},
 		{Name: "other", SHA256: Digest(OtherKey), Role: config.RoleUser},
 	}})
-	nobody := s.As(t, "")
+	anonymous := s.As(t, "")
 	t.Run("row lifecycle/authentication/rule 1", func(t *testing.T) {
 		if got := s.Send(t, http.MethodGet, "/v1/sandboxes", ""); got.Status != http.StatusOK {
 			t.Errorf("with the key: %s", got)
@@ -310,17 +329,21 @@ func testRowsOfAuthentication(t *testing.T, b Backend) {
 				t.Errorf("%s without a key: %d", path, got.Status)
 			}
 		}
-		if got := Start(t, b, Plan{Open: true}).As(t, "").Send(t, http.MethodGet, "/v1/sandboxes", ""); got.Status != http.StatusOK {
+		if got := Start(t, b, Plan{Open: true}).As(t, "").Send(t, http.MethodGet, "/v1/sandboxes",
+			""); got.Status != http.StatusOK {
 			t.Errorf("where no key is configured: %s", got)
 		}
 	})
 	t.Run("row lifecycle/authentication/rule 3", func(t *testing.T) {
-		WantProblem(t, nobody.Send(t, http.MethodGet, "/v1/sandboxes", ""), 401, "UNAUTHORIZED", KeyHeader)
-		WantProblem(t, s.As(t, "wrong").Send(t, http.MethodGet, "/v1/sandboxes", ""), 401, "UNAUTHORIZED", KeyHeader)
+		WantProblem(t, anonymous.Send(t, http.MethodGet, "/v1/sandboxes", ""), 401, "UNAUTHORIZED",
+			KeyHeader)
+		WantProblem(t, s.As(t, "wrong").Send(t, http.MethodGet, "/v1/sandboxes", ""), 401,
+			"UNAUTHORIZED", KeyHeader)
 	})
 	t.Run("row lifecycle/authentication/rule 5", func(t *testing.T) {
 		id := s.As(t, userKey).Create(t, s.Idle())
-		WantProblem(t, s.As(t, OtherKey).Send(t, http.MethodGet, "/v1/sandboxes/"+id, ""), 403, "FORBIDDEN")
+		WantProblem(t, s.As(t, OtherKey).Send(t, http.MethodGet, "/v1/sandboxes/"+id, ""), 403,
+			"FORBIDDEN")
 	})
 }
 
@@ -342,8 +365,10 @@ func testRowsOfVolumes(t *testing.T, b Backend) {
 	claim := b.Claim(t, s)
 	mounted := objectOf(t, s.accept(t, fields{"volumes": []any{
 		fields{"name": "plain", "mountPath": "/plain", "host": fields{"path": allowed}},
-		fields{"name": "fixed", "mountPath": "/fixed", "readOnly": true, "host": fields{"path": allowed}},
-		fields{"name": "part", "mountPath": "/part", "subPath": "below", "host": fields{"path": allowed}},
+		fields{"name": "fixed", "mountPath": "/fixed", "readOnly": true,
+			"host": fields{"path": allowed}},
+		fields{"name": "part", "mountPath": "/part", "subPath": "below",
+			"host": fields{"path": allowed}},
 		fields{"name": "claimed", "mountPath": "/claimed", "pvc": fields{"claimName": claim}},
 	}}))
 	s.Await(t, mounted.text(t, "id"), "Running")
@@ -352,13 +377,16 @@ func testRowsOfVolumes(t *testing.T, b Backend) {
 		t.Helper()
 		s.refuse(t, fields{"volumes": []any{volume}}, words...)
 	}
-	t.Run("row lifecycle/create/volumes", func(t *testing.T) { inside.Want(t, "ls -d /plain /claimed", "/claimed\n/plain\n") })
+	t.Run("row lifecycle/create/volumes",
+		func(t *testing.T) { inside.Want(t, "ls -d /plain /claimed", "/claimed\n/plain\n") })
 	t.Run("row lifecycle/volumes/name", func(t *testing.T) {
-		refuse(t, fields{"name": "Not a name", "mountPath": "/a", "host": fields{"path": allowed}}, "volumes[0].name")
+		refuse(t, fields{"name": "Not a name", "mountPath": "/a", "host": fields{"path": allowed}},
+			"volumes[0].name")
 	})
 	t.Run("row lifecycle/volumes/mountPath", func(t *testing.T) {
 		inside.Want(t, "cat /plain/note", "on the host\n")
-		refuse(t, fields{"name": "a", "mountPath": "a", "host": fields{"path": allowed}}, "volumes[0].mountPath", "absolute")
+		refuse(t, fields{"name": "a", "mountPath": "a", "host": fields{"path": allowed}},
+			"volumes[0].mountPath", "absolute")
 	})
 	t.Run("row lifecycle/volumes/readOnly", func(t *testing.T) {
 		if got := inside.Run(t, "echo x > /fixed/new"); got.Code == 0 {
@@ -366,13 +394,24 @@ func testRowsOfVolumes(t *testing.T, b Backend) {
 		}
 		inside.Want(t, "echo x > /plain/new && cat /fixed/new", "x\n")
 	})
-	t.Run("row lifecycle/volumes/subPath", func(t *testing.T) { inside.Want(t, "cat /part/note", "below\n") })
-	t.Run("row lifecycle/volumes/host", func(t *testing.T) { inside.Want(t, "cat /fixed/note", "on the host\n") })
-	t.Run("row lifecycle/volumes/pvc", func(t *testing.T) { inside.Want(t, "echo kept > /claimed/note && cat /claimed/note", "kept\n") })
+	t.Run("row lifecycle/volumes/subPath",
+		func(t *testing.T) { inside.Want(t, "cat /part/note", "below\n") })
+	t.Run("row lifecycle/volumes/host",
+		func(t *testing.T) { inside.Want(t, "cat /fixed/note", "on the host\n") })
+	t.Run("row lifecycle/volumes/pvc",
+		func(t *testing.T) {
+			inside.Want(t, "echo kept > /claimed/note && cat /claimed/note",
+				"kept\n")
+		})
 	outside := fields{"name": "a", "mountPath": "/a", "host": fields{"path": root}}
-	t.Run("row lifecycle/volumes/allowed", func(t *testing.T) { refuse(t, outside, "volumes[0].host.path", "storage.allowed_host_paths") })
+	t.Run("row lifecycle/volumes/allowed",
+		func(t *testing.T) {
+			refuse(t, outside, "volumes[0].host.path",
+				"storage.allowed_host_paths")
+		})
 	t.Run("row lifecycle/configuration/storage.allowed_host_paths", func(t *testing.T) {
-		if got := Start(t, b, Plan{}).accept(t, fields{"volumes": []any{outside}}); got.Status != http.StatusAccepted {
+		if got := Start(t, b, Plan{}).accept(t,
+			fields{"volumes": []any{outside}}); got.Status != http.StatusAccepted {
 			t.Errorf("with an empty list: %s", got)
 		}
 	})
@@ -381,7 +420,8 @@ func testRowsOfVolumes(t *testing.T, b Backend) {
 func testRowsOfNetworkPolicies(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{})
 	t.Run("row lifecycle/create/networkPolicy", func(t *testing.T) {
-		s.refuse(t, fields{"networkPolicy": fields{"defaultAction": "deny"}}, "a network policy requires bridge mode and egress image configuration")
+		s.refuse(t, fields{"networkPolicy": fields{"defaultAction": "deny"}},
+			"a network policy requires bridge mode and egress image configuration")
 	})
 	t.Run("row lifecycle/networkPolicy/empty", func(t *testing.T) {
 		for _, change := range []fields{nil, {"networkPolicy": fields{}}} {

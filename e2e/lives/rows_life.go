@@ -19,10 +19,13 @@ func testRowsOfLives(t *testing.T, b Backend) {
 		}
 	})
 	watched = s.Watch(t, id)
-	t.Run("row lifecycle/transitions/Pending to Running", func(t *testing.T) { s.Await(t, id, "Running") })
+	t.Run("row lifecycle/transitions/Pending to Running",
+		func(t *testing.T) { s.Await(t, id, "Running") })
 	watched.Await(t, "Running")
-	t.Run("row lifecycle/transitions/Running to Pausing", func(t *testing.T) { s.Act(t, http.MethodPost, id+"/pause", http.StatusAccepted) })
-	t.Run("row lifecycle/transitions/Pausing to Paused", func(t *testing.T) { s.Await(t, id, "Paused") })
+	t.Run("row lifecycle/transitions/Running to Pausing",
+		func(t *testing.T) { s.Act(t, http.MethodPost, id+"/pause", http.StatusAccepted) })
+	t.Run("row lifecycle/transitions/Pausing to Paused",
+		func(t *testing.T) { s.Await(t, id, "Paused") })
 	watched.Await(t, "Paused")
 	t.Run("row lifecycle/transitions/Paused to Running", func(t *testing.T) {
 		s.Act(t, http.MethodPost, id+"/resume", http.StatusAccepted)
@@ -34,9 +37,12 @@ func testRowsOfLives(t *testing.T, b Backend) {
 			t.Errorf("after the DELETE the state is %s", got)
 		}
 	})
-	t.Run("row lifecycle/transitions/Stopping to Terminated", func(t *testing.T) { s.Await(t, id, "Terminated") })
+	t.Run("row lifecycle/transitions/Stopping to Terminated",
+		func(t *testing.T) { s.Await(t, id, "Terminated") })
 	t.Run("row lifecycle/transitions/to Failed", func(t *testing.T) {
-		failing := s.Running(t, Request(s.Images.Busybox, "sh", "-c", "until [ -e /tmp/now ]; do sleep 0.1; done; exit 3"))
+		failing := s.Running(t,
+			Request(s.Images.Busybox, "sh", "-c",
+				"until [ -e /tmp/now ]; do sleep 0.1; done; exit 3"))
 		s.Enter(t, failing).Strike(t, "touch /tmp/now")
 		s.Await(t, failing, "Failed")
 	})
@@ -62,7 +68,8 @@ func testRowsOfOperations(t *testing.T, b Backend) {
 	}
 	var path string
 	t.Run("row lifecycle/operations/GET /health", func(t *testing.T) {
-		if got := objectOf(t, s.As(t, "").Send(t, http.MethodGet, "/health", "")); got.text(t, "status") != "healthy" {
+		if got := objectOf(t, s.As(t, "").Send(t, http.MethodGet, "/health", "")); got.text(t,
+			"status") != "healthy" {
 			t.Errorf("the answer is %v", got)
 		}
 	})
@@ -74,32 +81,41 @@ func testRowsOfOperations(t *testing.T, b Backend) {
 		}
 	})
 	t.Run("row lifecycle/operations/X-Request-ID", func(t *testing.T) {
-		if got := s.Send(t, http.MethodGet, missing, "", "X-Request-ID", "of-mine"); got.Header.Get("X-Request-ID") != "of-mine" {
+		if got := s.Send(t, http.MethodGet, missing, "", "X-Request-ID",
+			"of-mine"); got.Header.Get("X-Request-ID") != "of-mine" {
 			t.Errorf("it is %q", got.Header.Get("X-Request-ID"))
 		}
 	})
-	t.Run("row lifecycle/operations/GET /v1/sandboxes", func(t *testing.T) { want(t, "GET", "/v1/sandboxes", "", 200) })
+	t.Run("row lifecycle/operations/GET /v1/sandboxes",
+		func(t *testing.T) { want(t, "GET", "/v1/sandboxes", "", 200) })
 	t.Run("row lifecycle/operations/GET /v1/sandboxes/{sandboxId}", func(t *testing.T) {
 		want(t, "GET", path, "", 200)
 		unknown(t, "GET", "", "")
 	})
-	t.Run("row lifecycle/operations/GET /v1/sandboxes/{sandboxId}/endpoints/{port}", func(t *testing.T) {
-		got := objectOf(t, want(t, "GET", path+"/endpoints/8080", "", 200))
-		if got.text(t, "endpoint") == "" {
-			t.Errorf("the endpoint is %v", got)
-		}
-		unknown(t, "GET", "/endpoints/8080", "")
-	})
-	t.Run("row lifecycle/operations/POST /v1/sandboxes/{sandboxId}/renew-expiration", func(t *testing.T) {
-		got := objectOf(t, want(t, "POST", path+"/renew-expiration", Renewal(time.Now().Add(time.Hour).UTC().Format(time.RFC3339)), 200))
-		if len(got) != 1 {
-			t.Errorf("the answer is %v, want expiresAt alone", got)
-		}
-		unknown(t, "POST", "/renew-expiration", Renewal(time.Now().Add(time.Hour).UTC().Format(time.RFC3339)))
-	})
+	t.Run("row lifecycle/operations/GET /v1/sandboxes/{sandboxId}/endpoints/{port}",
+		func(t *testing.T) {
+			got := objectOf(t, want(t, "GET", path+"/endpoints/8080", "", 200))
+			if got.text(t, "endpoint") == "" {
+				t.Errorf("the endpoint is %v", got)
+			}
+			unknown(t, "GET", "/endpoints/8080", "")
+		})
+	t.Run("row lifecycle/operations/POST /v1/sandboxes/{sandboxId}/renew-expiration",
+		func(t *testing.T) {
+			got := objectOf(t,
+				want(t, "POST", path+"/renew-expiration",
+					Renewal(time.Now().Add(time.Hour).UTC().Format(time.RFC3339)), 200))
+			if len(got) != 1 {
+				t.Errorf("the answer is %v, want expiresAt alone", got)
+			}
+			unknown(t, "POST", "/renew-expiration",
+				Renewal(time.Now().Add(time.Hour).UTC().Format(time.RFC3339)))
+		})
 	t.Run("row lifecycle/renew/expiresAt", func(t *testing.T) {
-		for _, at := range []time.Duration{-time.Hour, time.Minute} { // past, and before the expiry that is set
-			WantProblem(t, s.Send(t, "POST", path+"/renew-expiration", Renewal(time.Now().Add(at).UTC().Format(time.RFC3339))),
+		for _, at := range []time.Duration{-time.Hour, time.Minute} {
+			// past, and before the expiry that is set
+			WantProblem(t, s.Send(t, "POST", path+"/renew-expiration",
+				Renewal(time.Now().Add(at).UTC().Format(time.RFC3339))),
 				400, "INVALID_REQUEST_BODY", "expiresAt")
 		}
 	})
@@ -146,16 +162,19 @@ func testRowsOfCodes(t *testing.T, b Backend) {
 		r := s.Idle()
 		r.Timeout = 60
 		id := s.Create(t, r)
-		if got := s.AwaitWithin(t, id, "Terminated", time.Duration(r.Timeout)*time.Second+Patience).Status; got.Reason != "EXPIRED" {
+		if got := s.AwaitWithin(t, id, "Terminated",
+			time.Duration(r.Timeout)*time.Second+Patience).Status; got.Reason != "EXPIRED" {
 			t.Errorf("the reason is %s", got.Reason)
 		}
 		s.Gone(t, id)
 	})
 	t.Run("row lifecycle/codes/INVALID_REQUEST_BODY", func(t *testing.T) {
-		WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", `{`), 400, "INVALID_REQUEST_BODY")
+		WantProblem(t, s.Send(t, http.MethodPost, "/v1/sandboxes", `{`), 400,
+			"INVALID_REQUEST_BODY")
 	})
 	t.Run("row lifecycle/codes/detail", func(t *testing.T) {
-		got := s.Send(t, http.MethodPost, "/v1/sandboxes", s.Body(t, fields{"entrypoint": []string{}}))
+		got := s.Send(t, http.MethodPost, "/v1/sandboxes",
+			s.Body(t, fields{"entrypoint": []string{}}))
 		if got.Status != 400 || got.Body == "" {
 			t.Fatal(got)
 		}

@@ -26,14 +26,15 @@ import (
 )
 
 const (
-	// KeyHeader carries the key of a request, and AdminKey is the one that every service knows unless its plan says that it is open.
+	// KeyHeader carries the key of a request, and AdminKey is the one that every service accepts
+	// unless its plan says that it is open.
 	KeyHeader = "SERVICE-API-KEY"
 	AdminKey  = "the-key-of-the-administrator-of-these-tests"
 
 	// Patience bounds every wait for something that is expected to happen.
 	Patience = 120 * time.Second
-	// cleanup is how long the backend may take to get rid of everything. It is shorter than the minute after which services look
-	// for what they have lost, which would hide a leak.
+	// cleanup is how long the backend may take to get rid of everything. It is shorter than the
+	// minute after which services look for what they have lost, which would hide a leak.
 	cleanup = 50 * time.Second
 )
 
@@ -74,7 +75,8 @@ type Service struct {
 	PID  int          // a program only
 }
 
-// Start returns a running service. At the end of the test everything that it has made is deleted through it, and must be gone.
+// Start returns a running service. At the end of the test everything that it has made is deleted
+// through it, and must be gone.
 func Start(t *testing.T, b Backend, p Plan) *Service {
 	t.Helper()
 	document, err := LifecycleContract()
@@ -96,7 +98,8 @@ func Start(t *testing.T, b Backend, p Plan) *Service {
 	base := &http.Transport{MaxIdleConnsPerHost: 32}
 	t.Cleanup(base.CloseIdleConnections)
 	s.Conform = conform.New(document, traced{base, t}, t)
-	s.Client = Client{Images: b.Images, HTTP: &http.Client{Transport: s.Conform, Timeout: Patience}, Key: AdminKey}
+	s.Client = Client{Images: b.Images, HTTP: &http.Client{Transport: s.Conform, Timeout: Patience},
+		Key: AdminKey}
 	text := Configuration(s.Instance, s.Folder, b.Settings(t, s.Instance), p)
 	if err := os.WriteFile(s.File, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -106,18 +109,23 @@ func Start(t *testing.T, b Backend, p Plan) *Service {
 	return s
 }
 
-// Configuration is the text of a configuration file. The runtime is what [Backend].Settings returns.
+// Configuration is the text of a configuration file. The runtime is what [Backend].Settings
+// returns.
 func Configuration(instance, folder, runtime string, p Plan) string {
 	var text strings.Builder
-	fmt.Fprintf(&text, "[server]\nhost = %q\nport = 0\nlog_level = \"DEBUG\"\ndata_dir = %q\ninstance = %q\n", cmp.Or(p.Host, "127.0.0.1"), folder, instance)
+	fmt.Fprintf(&text,
+		"[server]\nhost = %q\nport = 0\nlog_level = \"DEBUG\"\ndata_dir = %q\ninstance = %q\n",
+		cmp.Or(p.Host, "127.0.0.1"), folder, instance)
 	if !p.Open {
 		fmt.Fprintf(&text, "api_key = %q\n", AdminKey)
 	}
 	text.WriteString(p.Server + "\n")
 	for _, key := range p.Keys {
-		fmt.Fprintf(&text, "[[server.keys]]\nname = %q\nsha256 = %q\nrole = %q\n", key.Name, key.SHA256, key.Role)
+		fmt.Fprintf(&text, "[[server.keys]]\nname = %q\nsha256 = %q\nrole = %q\n", key.Name,
+			key.SHA256, key.Role)
 		if limit := key.RateLimit; limit != nil {
-			fmt.Fprintf(&text, "rate_limit = {requests_per_second = %d, burst = %d}\n", limit.RequestsPerSecond, limit.Burst)
+			fmt.Fprintf(&text, "rate_limit = {requests_per_second = %d, burst = %d}\n",
+				limit.RequestsPerSecond, limit.Burst)
 		}
 	}
 	text.WriteString(runtime + "\n" + p.Settings + "\n")
@@ -133,7 +141,8 @@ func (s *Service) Boot(t *testing.T) {
 		s.bootHere(t)
 	}
 	var err error
-	s.API, err = lifecycle.NewClientWithResponses(s.URL, lifecycle.WithHTTPClient(s.HTTP), lifecycle.WithRequestEditorFn(s.authorise))
+	s.API, err = lifecycle.NewClientWithResponses(s.URL, lifecycle.WithHTTPClient(s.HTTP),
+		lifecycle.WithRequestEditorFn(s.authorise))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +155,8 @@ func (s *Service) bootHere(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	running, err := app.New(ctx, cfg, api.Version{Version: "e2e", Commit: "none"}, zerolog.New(s.Log).With().Timestamp().Logger())
+	running, err := app.New(ctx, cfg, api.Version{Version: "e2e", Commit: "none"},
+		zerolog.New(s.Log).With().Timestamp().Logger())
 	if err != nil {
 		cancel()
 		t.Fatal(err)
@@ -198,22 +208,24 @@ func (s *Service) end(t *testing.T) {
 // DeleteAll ends every sandbox and waits, for a while, until the backend has nothing left.
 func (s *Service) DeleteAll(t *testing.T) {
 	t.Helper()
-	var alive []string
+	var running []string
 	for _, sandbox := range s.Everything(t) {
 		if !Final(sandbox.Status.State) {
-			alive = append(alive, sandbox.ID)
+			running = append(running, sandbox.ID)
 		}
 	}
-	Concurrently(alive, func(id string) {
+	Concurrently(running, func(id string) {
 		// 409 is a sandbox that ended by itself meanwhile.
-		if got := s.Send(t, http.MethodDelete, "/v1/sandboxes/"+id, ""); got.Status != http.StatusNoContent && got.Status != http.StatusConflict {
+		if got := s.Send(t, http.MethodDelete, "/v1/sandboxes/"+id,
+			""); got.Status != http.StatusNoContent && got.Status != http.StatusConflict {
 			t.Errorf("DELETE %s: %s", id, got)
 		}
 	})
 	// Something may still be in the making while nothing is there.
 	over := func() bool {
 		return len(s.backend.Leftovers(t, s.Instance, "")) == 0 &&
-			!slices.ContainsFunc(s.Everything(t), func(b lifecycle.Sandbox) bool { return !Final(b.Status.State) })
+			!slices.ContainsFunc(s.Everything(t),
+				func(b lifecycle.Sandbox) bool { return !Final(b.Status.State) })
 	}
 	for deadline := time.Now().Add(cleanup); !over() && time.Now().Before(deadline); {
 		time.Sleep(50 * time.Millisecond) // between two looks
@@ -223,7 +235,8 @@ func (s *Service) DeleteAll(t *testing.T) {
 // Gone waits until the backend holds nothing for the sandbox.
 func (s *Service) Gone(t *testing.T, id string) {
 	t.Helper()
-	Eventually(t, "nothing is left of "+id, func() bool { return len(s.backend.Leftovers(t, s.Instance, id)) == 0 })
+	Eventually(t, "nothing is left of "+id,
+		func() bool { return len(s.backend.Leftovers(t, s.Instance, id)) == 0 })
 }
 
 // Concurrently calls do for every item at the same time.
@@ -264,11 +277,13 @@ func (j *Journal) Tail(count int) string {
 // With returns the lines that hold all of the words.
 func (j *Journal) With(words ...string) []string {
 	return slices.DeleteFunc(j.Lines(), func(line string) bool {
-		return slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(line, word) })
+		return slices.ContainsFunc(words,
+			func(word string) bool { return !strings.Contains(line, word) })
 	})
 }
 
-// traced checks what holds for every answer of the service: it has an X-Request-ID, the client's own if there was one.
+// traced checks what holds for every answer of the service: it has an X-Request-ID, the client's
+// own if there was one.
 type traced struct {
 	base http.RoundTripper
 	t    *testing.T
@@ -281,7 +296,8 @@ func (r traced) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	got, sent := response.Header.Get("X-Request-ID"), request.Header.Get("X-Request-ID")
 	if got == "" || sent != "" && got != sent {
-		r.t.Errorf("%s %s: X-Request-ID is %q, the request's was %q", request.Method, request.URL.Path, got, sent)
+		r.t.Errorf("%s %s: X-Request-ID is %q, the request's was %q", request.Method,
+			request.URL.Path, got, sent)
 	}
 	return response, nil
 }

@@ -16,8 +16,8 @@ import (
 	"sandbox.internal/openapi/conform"
 )
 
-// Told is one event of a stream.
-type Told struct {
+// StreamEvent is one event of a stream.
+type StreamEvent struct {
 	ID int64
 	lifecycle.SandboxEvent
 }
@@ -25,8 +25,8 @@ type Told struct {
 // Stream follows events. It reads in a goroutine of its own, so that a test can give up waiting.
 type Stream struct {
 	t      *testing.T
-	events chan Told // closed at the stream's end
-	err    error     // why it ended, nil for a whole end; valid once events is closed
+	events chan StreamEvent // closed at the stream's end
+	err    error            // why it ended, nil for a whole end; valid once events is closed
 	close  func()
 }
 
@@ -38,7 +38,7 @@ func (c *Client) StreamEvents(t *testing.T, path string, headers ...string) *Str
 		content, _ := io.ReadAll(response.Body)
 		t.Fatalf("GET %s: %s %s", path, response.Status, content)
 	}
-	s := &Stream{t: t, events: make(chan Told, 10_000)}
+	s := &Stream{t: t, events: make(chan StreamEvent, 10_000)}
 	done := make(chan struct{})
 	s.close = func() { cancel(); <-done }
 	t.Cleanup(s.close)
@@ -52,7 +52,8 @@ func (c *Client) StreamEvents(t *testing.T, path string, headers ...string) *Str
 }
 
 // Open makes a request whose answer may take as long as it takes; the test's end closes it.
-func (c *Client) Open(t *testing.T, path string, headers ...string) (*http.Response, context.CancelFunc) {
+func (c *Client) Open(t *testing.T, path string,
+	headers ...string) (*http.Response, context.CancelFunc) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
@@ -74,7 +75,7 @@ func (c *Client) Open(t *testing.T, path string, headers ...string) (*http.Respo
 
 func (s *Stream) read(body io.Reader, contract *conform.Transport) error {
 	lines := bufio.NewReader(body)
-	var event Told
+	var event StreamEvent
 	for {
 		line, err := lines.ReadString('\n')
 		if errors.Is(err, io.EOF) && line == "" {
@@ -98,13 +99,13 @@ func (s *Stream) read(body io.Reader, contract *conform.Transport) error {
 			}
 		case "":
 			s.events <- event
-			event = Told{}
+			event = StreamEvent{}
 		}
 	}
 }
 
 // Next returns the next event, and whether there is one.
-func (s *Stream) Next() (event Told, open bool) {
+func (s *Stream) Next() (event StreamEvent, open bool) {
 	s.t.Helper()
 	select {
 	case event, open = <-s.events:
@@ -115,9 +116,9 @@ func (s *Stream) Next() (event Told, open bool) {
 }
 
 // Until returns the events up to the first one that is the last wanted, pings left out.
-func (s *Stream) Until(last func(Told) bool) []Told {
+func (s *Stream) Until(last func(StreamEvent) bool) []StreamEvent {
 	s.t.Helper()
-	var seen []Told
+	var seen []StreamEvent
 	timeout := time.After(Patience)
 	for {
 		select {
@@ -132,15 +133,16 @@ func (s *Stream) Until(last func(Told) bool) []Told {
 				return seen
 			}
 		case <-timeout:
-			s.t.Fatalf("what is waited for did not come within %v; so far: %s", Patience, Describe(seen))
+			s.t.Fatalf("what is waited for did not come within %v; so far: %s", Patience,
+				Describe(seen))
 		}
 	}
 }
 
 // Rest returns the events up to the end of the stream, which must come by itself.
-func (s *Stream) Rest() []Told {
+func (s *Stream) Rest() []StreamEvent {
 	s.t.Helper()
-	var seen []Told
+	var seen []StreamEvent
 	timeout := time.After(Patience)
 	for {
 		select {
@@ -158,12 +160,15 @@ func (s *Stream) Rest() []Told {
 }
 
 // State is for until.
-func State(id, name string) func(Told) bool {
-	return func(e Told) bool { return e.Type == "state" && Value(e.SandboxID) == id && Value(e.To) == name }
+func State(id, name string) func(StreamEvent) bool {
+	return func(e StreamEvent) bool {
+		return e.Type == "state" && Value(e.SandboxID) == id &&
+			Value(e.To) == name
+	}
 }
 
-// Describe names events by what they tell.
-func Describe(events []Told) string {
+// Describe names events by their content.
+func Describe(events []StreamEvent) string {
 	var words []string
 	for _, e := range events {
 		switch e.Type {

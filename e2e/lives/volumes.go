@@ -12,7 +12,8 @@ import (
 
 // HostVolume is a folder of this machine at a place in the sandbox.
 func HostVolume(path, mountPath string) lifecycle.Volume {
-	return lifecycle.Volume{Name: "v" + filepath.Base(mountPath), MountPath: mountPath, Host: &lifecycle.HostSource{Path: path}}
+	return lifecycle.Volume{Name: "v" + filepath.Base(mountPath), MountPath: mountPath,
+		Host: &lifecycle.HostSource{Path: path}}
 }
 
 func testHostVolumes(t *testing.T, b Backend) {
@@ -26,7 +27,8 @@ func testHostVolumes(t *testing.T, b Backend) {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(allowed, "sub", "note"), []byte("from the host\n"), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(allowed, "sub", "note"), []byte("from the host\n"),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	s := Start(t, b, Plan{Settings: fmt.Sprintf("[storage]\nallowed_host_paths = [%q]", allowed)})
@@ -43,8 +45,9 @@ func testHostVolumes(t *testing.T, b Backend) {
 			t.Error("a read-only volume was written to")
 		}
 		inside.Want(t, "echo from inside > /sub/new", "")
-		if got, err := os.ReadFile(filepath.Join(allowed, "sub", "new")); string(got) != "from inside\n" {
-			t.Errorf("the host sees %q (%v)", got, err)
+		if got, err := os.ReadFile(filepath.Join(allowed, "sub",
+			"new")); string(got) != "from inside\n" {
+			t.Errorf("the host has %q (%v)", got, err)
 		}
 	})
 	for name, c := range map[string]struct {
@@ -59,7 +62,8 @@ func testHostVolumes(t *testing.T, b Backend) {
 			r := s.Idle()
 			r.Volumes = []lifecycle.Volume{HostVolume(c.path, "/data")}
 			got := s.Send(t, http.MethodPost, "/v1/sandboxes", Encode(t, r))
-			WantProblem(t, got, 400, "INVALID_REQUEST_BODY", append(c.words, "volumes[0]", "host.path", "storage.allowed_host_paths")...)
+			WantProblem(t, got, 400, "INVALID_REQUEST_BODY",
+				append(c.words, "volumes[0]", "host.path", "storage.allowed_host_paths")...)
 		})
 	}
 }
@@ -68,7 +72,8 @@ func testSharedVolume(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{})
 	claim := b.Claim(t, s)
 	r := s.Idle()
-	r.Volumes = []lifecycle.Volume{{Name: "data", MountPath: "/data", Pvc: &lifecycle.ClaimSource{ClaimName: claim}}}
+	r.Volumes = []lifecycle.Volume{{Name: "data", MountPath: "/data",
+		Pvc: &lifecycle.ClaimSource{ClaimName: claim}}}
 	writer := s.Running(t, r)
 	s.Enter(t, writer).Want(t, "mkdir /data/sub; echo shared > /data/sub/note", "")
 	yes := true

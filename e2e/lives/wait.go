@@ -57,14 +57,16 @@ func testPreferWait(t *testing.T, b Backend) {
 	}
 
 	t.Run("failure", func(t *testing.T) {
-		got := s.Send(t, http.MethodPost, "/v1/sandboxes", Encode(t, Request(s.Images.Busybox, "/no/such/program")), wait...)
+		got := s.Send(t, http.MethodPost, "/v1/sandboxes",
+			Encode(t, Request(s.Images.Busybox, "/no/such/program")), wait...)
 		created, err := Decode[lifecycle.CreatedSandbox](got)
 		if err != nil || got.Status != http.StatusAccepted || created.Status.State != "Failed" {
 			t.Errorf("%v; %s", err, got)
 		}
 	})
 	t.Run("ignored", func(t *testing.T) {
-		for _, prefer := range []string{"wait", "wait=", "wait=soon", "wait=0", "wait=-1", "wait=1.5", "return=minimal", "=", ";", ""} {
+		for _, prefer := range []string{"wait", "wait=", "wait=soon", "wait=0", "wait=-1",
+			"wait=1.5", "return=minimal", "=", ";", ""} {
 			got := s.Send(t, http.MethodGet, path, "", "Prefer", prefer)
 			if got.Status != http.StatusOK {
 				t.Errorf("Prefer: %q: %s", prefer, got)
@@ -75,7 +77,8 @@ func testPreferWait(t *testing.T, b Backend) {
 	t.Run("without", func(t *testing.T) {
 		got := s.Send(t, http.MethodPost, "/v1/sandboxes", Encode(t, s.Idle()))
 		created, err := Decode[lifecycle.CreatedSandbox](got)
-		if err != nil || created.Status.State != "Pending" || !strings.Contains(got.Header.Get("Server-Timing"), "durable;dur=") {
+		if err != nil || created.Status.State != "Pending" ||
+			!strings.Contains(got.Header.Get("Server-Timing"), "durable;dur=") {
 			t.Errorf("%v; %s; Server-Timing %q", err, got, got.Header.Get("Server-Timing"))
 		}
 		applied(got, "")
@@ -83,7 +86,8 @@ func testPreferWait(t *testing.T, b Backend) {
 	t.Run("a client that leaves", func(t *testing.T) {
 		// The end of the test proves, with goleak, that nothing goes on waiting.
 		ctx, cancel := context.WithCancel(t.Context())
-		request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/v1/sandboxes", strings.NewReader(Encode(t, s.Idle())))
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+"/v1/sandboxes",
+			strings.NewReader(Encode(t, s.Idle())))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +104,8 @@ func testPreferWait(t *testing.T, b Backend) {
 		}()
 		var fresh []string
 		Eventually(t, "the create is accepted", func() bool {
-			fresh = slices.DeleteFunc(IDs(s.Everything(t)), func(id string) bool { return slices.Contains(before, id) })
+			fresh = slices.DeleteFunc(IDs(s.Everything(t)),
+				func(id string) bool { return slices.Contains(before, id) })
 			return len(fresh) == 1
 		})
 		cancel()

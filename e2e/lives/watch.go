@@ -26,7 +26,8 @@ func (s *Service) Watch(t *testing.T, id string) *Watcher {
 	go func() {
 		defer close(done)
 		for {
-			sandbox, err := Decode[lifecycle.Sandbox](s.Send(t, http.MethodGet, "/v1/sandboxes/"+id, ""))
+			sandbox, err := Decode[lifecycle.Sandbox](s.Send(t, http.MethodGet, "/v1/sandboxes/"+id,
+				""))
 			if err != nil {
 				t.Error(err)
 				return
@@ -60,20 +61,22 @@ func (w *Watcher) Await(t *testing.T, state string) {
 	})
 }
 
-// CheckSequence holds states that were seen one after the other against the transitions table. A poll can miss states that the
-// service leaves by itself, and no others.
+// CheckSequence holds states that were seen one after the other against the transitions table. A
+// poll can miss states that the service leaves by itself, and no others.
 func CheckSequence(t *testing.T, states []string) {
 	t.Helper()
 	for i := 1; i < len(states); i++ {
 		if !reaches(rules.State(states[i-1]), rules.State(states[i])) {
-			t.Errorf("%s → %s is not in the transitions table; seen: %s", states[i-1], states[i], strings.Join(states, " → "))
+			t.Errorf("%s → %s is not in the transitions table; seen: %s", states[i-1], states[i],
+				strings.Join(states, " → "))
 		}
 	}
 }
 
 func reaches(from, to rules.State) bool {
 	for _, row := range rules.Transitions() {
-		if row.From == from && (row.To == to || row.To.Transient() && row.To != from && reaches(row.To, to)) {
+		if row.From == from &&
+			(row.To == to || row.To.Transient() && row.To != from && reaches(row.To, to)) {
 			return true
 		}
 	}

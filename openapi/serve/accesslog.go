@@ -12,7 +12,7 @@ import (
 // logAccess writes one line per request, at its end: for a stream that is when the
 // stream ends. It never logs headers, the query, bodies or the path itself, because
 // they carry keys, tokens and users' data; the route stands for the path. Errors are
-// turned into their answer here, so that the line tells the status that was sent.
+// turned into their answer here, so that the line has the status that was sent.
 func (s *Server) logAccess(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		s.observeBegin(c)
@@ -22,7 +22,8 @@ func (s *Server) logAccess(next echo.HandlerFunc) echo.HandlerFunc {
 			r, response := c.Request(), c.Response()
 			state := stateOf(r.Context())
 			// A copy: c is another request's by the time at which a stream ends.
-			state.line = accessLine{method: r.Method, route: c.Path(), remote: r.RemoteAddr, status: response.Status, bytes: response.Size}
+			state.line = accessLine{method: r.Method, route: c.Path(), remote: r.RemoteAddr,
+				status: response.Status, bytes: response.Size}
 			if state.rest == nil || !returned {
 				s.finish(state, zerolog.Ctx(r.Context()))
 			}
@@ -35,14 +36,14 @@ func (s *Server) logAccess(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// accessLine is what a request's line in the log tells of HTTP.
+// accessLine has the fields of HTTP of a request's line in the log.
 type accessLine struct {
 	method, route, remote string
 	status                int
 	bytes                 int64
 }
 
-// finish tells of a request whose answer is complete or given up.
+// finish reports a request whose answer is complete or given up.
 func (s *Server) finish(state *requestState, logger *zerolog.Logger) {
 	took := time.Since(state.began)
 	s.conclude(state)
@@ -52,7 +53,8 @@ func (s *Server) finish(state *requestState, logger *zerolog.Logger) {
 	switch {
 	case access.status >= http.StatusInternalServerError:
 		level = zerolog.ErrorLevel
-	case access.status >= http.StatusBadRequest && access.status != statusClientGone && s.options.WarnRefusals:
+	case access.status >= http.StatusBadRequest && access.status != statusClientGone &&
+		s.options.WarnRefusals:
 		level = zerolog.WarnLevel
 	case access.status < http.StatusBadRequest && state.quiet:
 		level = zerolog.DebugLevel

@@ -26,7 +26,8 @@ func (d discard) Flush()                      {}
 // An event of a typical line, 256 to a flush, as a busy command's stream does.
 func BenchmarkEventStream(b *testing.B) {
 	stream := serve.NewEventStream(b.Context(), discard{http.Header{}}, serve.EventStreamOptions{})
-	data := []byte(`{"type":"stdout","text":"a line of a usual length, with some words in it","timestamp":1767225600000}`)
+	data := []byte(
+		`{"type":"stdout","text":"a line of a usual length, with some words in it","timestamp":1767225600000}`)
 	b.ReportAllocs()
 	var id int64
 	for b.Loop() {
@@ -66,7 +67,8 @@ func BenchmarkGuard(b *testing.B) {
 			b.Run(request.name+"/"+name, func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					r := httptest.NewRequest(request.method, request.path, strings.NewReader(request.body))
+					r := httptest.NewRequest(request.method, request.path,
+						strings.NewReader(request.body))
 					r.Header.Set(keyHeader, key)
 					r.Header.Set("Content-Type", "application/json")
 					w := httptest.NewRecorder()
@@ -95,7 +97,11 @@ func BenchmarkDownload(b *testing.B) {
 		defer file.Close()
 		return serve.Download{Request: c.Request(), Name: "file", Content: file}.Serve(c.Response())
 	}}, setup{})
-	floor := serveHandler(b, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, path) }), 0, &logBuffer{})
+	floor := serveHandler(b,
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			http.ServeFile(w, r,
+				path)
+		}), 0, &logBuffer{})
 	for name, s := range map[string]*service{"floor": floor, "ours": ours} {
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(size)

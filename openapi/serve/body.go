@@ -27,7 +27,8 @@ func checkBody(body *rules.Body, c echo.Context, limit int64) error {
 	if media == nil {
 		return Invalid("header Content-Type: must be %s", body.Accepts())
 	}
-	// By the accepted type, not by what was sent: the generated code reads a body as JSON although the parameters of its type are malformed.
+	// By the accepted type, not by what was sent: the generated code reads a body as JSON although
+	// the parameters of its type are malformed.
 	if !isJSON(media.Type) {
 		setPace(r, pacePart)
 		watched := &watchedBody{ReadCloser: r.Body}
@@ -116,8 +117,8 @@ type validatedBody struct {
 // ValidatedValue is found by oapi-codegen's runtime through an interface.
 func (b validatedBody) ValidatedValue() any { return b.value }
 
-// watchedBody remembers that the client failed to deliver, which the errors of
-// handlers deep below do not tell.
+// watchedBody records that the client failed to deliver, which the errors of inner handlers do not
+// show.
 type watchedBody struct {
 	io.ReadCloser
 	err error

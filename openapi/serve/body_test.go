@@ -42,32 +42,47 @@ func TestInvalidBodies(t *testing.T) {
 	}}, setup{})
 	long := strings.Repeat("x", 5000)
 	cases := map[string]struct{ body, want string }{
-		"empty":              {"", "body: is required"},
-		"only space":         {"  ", "body: is not valid JSON: it ends too early"},
-		"cut off":            {`{"timeout":`, "body: is not valid JSON: it ends too early"},
-		"syntax":             {`{"timeout":60,}`, "body: is not valid JSON: invalid character '}' looking for beginning of object key string at byte 15"},
-		"trailing value":     {validWidget + validWidget, "body: is not valid JSON: there is more after the first value"},
-		"not an object":      {`[1]`, "body: value must be an object"},
-		"null":               {`null`, "body: must not be null"},
-		"missing":            {`{"timeout":60,"entrypoint":["sh"]}`, "body/image: is required"},
-		"missing, nested":    {widgetWith("image", `{}`), "body/image/uri: is required"},
-		"too small":          {widgetWith("timeout", "59"), "body/timeout: number must be at least 60"},
-		"too large":          {widgetWith("timeout", "86401"), "body/timeout: number must be at most 86400"},
-		"fraction":           {widgetWith("timeout", "60.5"), "body/timeout: value must be an integer"},
-		"wrong type":         {widgetWith("timeout", `"60"`), "body/timeout: value must be an integer"},
-		"empty list":         {widgetWith("entrypoint", "[]"), "body/entrypoint: minimum number of items is 1"},
-		"item":               {widgetWith("entrypoint", `["sh",""]`), "body/entrypoint/1: minimum string length is 1"},
-		"enum":               {widgetWith("mode", `"warm"`), `body/mode: value must be one of ["soft","hard"]`},
-		"format":             {widgetWith("expiresAt", `"tomorrow"`), "body/expiresAt: must be a valid date-time"},
-		"pattern":            {widgetWith("size", `"500"`), `body/size: string doesn't match the regular expression "^[0-9]+m$"`},
-		"not nullable":       {widgetWith("mode", "null"), "body/mode: must not be null"},
-		"map value":          {widgetWith("labels", `{"a":"12345"}`), "body/labels/a: maximum string length is 4"},
-		"map size":           {widgetWith("labels", `{"a":"1","b":"2","c":"3"}`), "body/labels: there must be at most 2 properties"},
+		"empty":      {"", "body: is required"},
+		"only space": {"  ", "body: is not valid JSON: it ends too early"},
+		"cut off":    {`{"timeout":`, "body: is not valid JSON: it ends too early"},
+		"syntax": {`{"timeout":60,}`,
+			"body: is not valid JSON: invalid character '}' looking for beginning of object key string at byte 15"},
+		"trailing value": {validWidget + validWidget,
+			"body: is not valid JSON: there is more after the first value"},
+		"not an object":   {`[1]`, "body: value must be an object"},
+		"null":            {`null`, "body: must not be null"},
+		"missing":         {`{"timeout":60,"entrypoint":["sh"]}`, "body/image: is required"},
+		"missing, nested": {widgetWith("image", `{}`), "body/image/uri: is required"},
+		"too small": {widgetWith("timeout", "59"),
+			"body/timeout: number must be at least 60"},
+		"too large": {widgetWith("timeout", "86401"),
+			"body/timeout: number must be at most 86400"},
+		"fraction": {widgetWith("timeout", "60.5"),
+			"body/timeout: value must be an integer"},
+		"wrong type": {widgetWith("timeout", `"60"`),
+			"body/timeout: value must be an integer"},
+		"empty list": {widgetWith("entrypoint", "[]"),
+			"body/entrypoint: minimum number of items is 1"},
+		"item": {widgetWith("entrypoint", `["sh",""]`),
+			"body/entrypoint/1: minimum string length is 1"},
+		"enum": {widgetWith("mode", `"warm"`),
+			`body/mode: value must be one of ["soft","hard"]`},
+		"format": {widgetWith("expiresAt", `"tomorrow"`),
+			"body/expiresAt: must be a valid date-time"},
+		"pattern": {widgetWith("size", `"500"`),
+			`body/size: string doesn't match the regular expression "^[0-9]+m$"`},
+		"not nullable": {widgetWith("mode", "null"), "body/mode: must not be null"},
+		"map value": {widgetWith("labels", `{"a":"12345"}`),
+			"body/labels/a: maximum string length is 4"},
+		"map size": {widgetWith("labels", `{"a":"1","b":"2","c":"3"}`),
+			"body/labels: there must be at most 2 properties"},
 		"unknown field":      {widgetWith("foo", "1"), "body/foo: unknown field"},
 		"other case":         {widgetWith("Timeout", "5"), "body/Timeout: unknown field"},
 		"unknown, long name": {widgetWith(long, "1"), "body/" + long[:128] + "...: unknown field"},
-		"no alternative":     {widgetWith("source", `{}`), "body/source: value must match exactly one of the allowed forms"},
-		"inside all of":      {widgetWith("limits", `{"cpu":"1"}`), "body/limits/cpu: minimum string length is 2"},
+		"no alternative": {widgetWith("source", `{}`),
+			"body/source: value must match exactly one of the allowed forms"},
+		"inside all of": {widgetWith("limits", `{"cpu":"1"}`),
+			"body/limits/cpu: minimum string length is 2"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -105,9 +120,12 @@ func TestContentType(t *testing.T) {
 		}
 	}
 	// Malformed parameters do not keep a body from being checked.
-	for _, contentType := range []string{"application/json; charset", "application/json;=", "Application/JSON; a=b; a=c"} {
-		if got := s.request("POST", "/v1/widgets", `{"unknown": 1}`, "Content-Type: "+contentType); got.StatusCode != 400 {
-			t.Errorf("%q: a body that breaks the contract gives status %d", contentType, got.StatusCode)
+	for _, contentType := range []string{"application/json; charset", "application/json;=",
+		"Application/JSON; a=b; a=c"} {
+		if got := s.request("POST", "/v1/widgets", `{"unknown": 1}`,
+			"Content-Type: "+contentType); got.StatusCode != 400 {
+			t.Errorf("%q: a body that breaks the contract gives status %d", contentType,
+				got.StatusCode)
 		}
 	}
 	got := s.request("POST", "/v1/upload", `{}`)
@@ -122,14 +140,15 @@ func TestOptionalBody(t *testing.T) {
 		t.Errorf("no body: status %d, want 204", got.StatusCode)
 	}
 	// Without a length it only turns out at the end that there is nothing.
-	r, _ := http.NewRequestWithContext(t.Context(), "POST", s.url+"/v1/widgets/w1/renew", io.MultiReader())
+	r, _ := http.NewRequestWithContext(t.Context(), "POST", s.url+"/v1/widgets/w1/renew",
+		io.MultiReader())
 	r.Header = http.Header{keyHeader: {key}, "Content-Type": {"application/json"}}
 	if got := s.do(r); got.StatusCode != 204 {
 		t.Errorf("empty chunked body: status %d, want 204", got.StatusCode)
 	}
 }
 
-// What the handler binds is what was validated, also where the schema lets unknown
+// What the handler binds is what was validated, also where the schema permits unknown
 // members pass and encoding/json would take "Timeout" for "timeout".
 func TestHandlerBindsWhatWasValidated(t *testing.T) {
 	type renewal struct {
@@ -147,7 +166,8 @@ func TestHandlerBindsWhatWasValidated(t *testing.T) {
 		"other case after":  {`{"timeout":60,"Timeout":5}`, "60 "},
 		"other case before": {`{"TIMEOUT":5,"timeout":60}`, "60 "},
 		"same name twice":   {`{"timeout":5,"timeout":60}`, "60 "},
-		"large number":      {`{"timeout":60,"extra":12345678901234567890}`, "60 12345678901234567890"},
+		"large number": {`{"timeout":60,"extra":12345678901234567890}`,
+			"60 12345678901234567890"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -156,7 +176,8 @@ func TestHandlerBindsWhatWasValidated(t *testing.T) {
 			}
 		})
 	}
-	if got := s.request("POST", "/v1/widgets/w1/renew", `{"timeout":60,"timeout":5}`); got.StatusCode != 400 {
+	if got := s.request("POST", "/v1/widgets/w1/renew",
+		`{"timeout":60,"timeout":5}`); got.StatusCode != 400 {
 		t.Errorf("last of two is invalid: status %d, want 400", got.StatusCode)
 	}
 }
@@ -169,14 +190,16 @@ func TestBodyLimit(t *testing.T) {
 	}
 	got := s.request("POST", "/v1/widgets", fits+" ")
 	code, message := got.problem(t)
-	if got.StatusCode != 413 || code != "REQUEST_TOO_LARGE" || message != "body: must be at most 100 bytes" {
+	if got.StatusCode != 413 || code != "REQUEST_TOO_LARGE" ||
+		message != "body: must be at most 100 bytes" {
 		t.Errorf("101 bytes: %d %s %q", got.StatusCode, code, message)
 	}
 }
 
 // The rest of a body that was too large must not be taken for the next request.
 func TestConnectionAfterTooLargeBody(t *testing.T) {
-	for name, header := range map[string]string{"plain": "", "with an upgrade": "Connection: Upgrade\r\nUpgrade: other\r\n"} {
+	for name, header := range map[string]string{"plain": "",
+		"with an upgrade": "Connection: Upgrade\r\nUpgrade: other\r\n"} {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, nil, setup{options: func(o *serve.Options) { o.MaxJSONBody = 64 }})
 			conn, err := net.Dial("tcp", s.addr)
@@ -184,9 +207,11 @@ func TestConnectionAfterTooLargeBody(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close()
-			smuggled := "DELETE /v1/widgets/w1?force=true HTTP/1.1\r\nHost: x\r\n" + keyHeader + ": " + key + "\r\n\r\n"
+			smuggled := "DELETE /v1/widgets/w1?force=true HTTP/1.1\r\nHost: x\r\n" + keyHeader +
+				": " + key + "\r\n\r\n"
 			body := strings.Repeat(" ", 65) + smuggled
-			fmt.Fprintf(conn, "POST /v1/widgets HTTP/1.1\r\nHost: x\r\n%s%s: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+			fmt.Fprintf(conn,
+				"POST /v1/widgets HTTP/1.1\r\nHost: x\r\n%s%s: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
 				header, keyHeader, key, len(body), body)
 
 			reader := bufio.NewReader(conn)
@@ -196,7 +221,8 @@ func TestConnectionAfterTooLargeBody(t *testing.T) {
 			}
 			_, _ = io.Copy(io.Discard, first.Body)
 			if first.StatusCode != 413 || !first.Close {
-				t.Errorf("status %d, closes %v; want 413 and a closing connection", first.StatusCode, first.Close)
+				t.Errorf("status %d, closes %v; want 413 and a closing connection",
+					first.StatusCode, first.Close)
 			}
 			if rest, err := io.ReadAll(reader); len(rest) != 0 {
 				t.Errorf("after the 413 came %q (%v)", rest, err)
@@ -282,7 +308,8 @@ func TestUploadFaultsAreTheClients(t *testing.T) {
 	}
 	s := start(t, handlers{"uploadParts": read}, setup{})
 	got := s.request("POST", "/v1/upload", "x", "Content-Type: multipart/form-data")
-	if _, message := got.problem(t); got.StatusCode != 400 || message != "header Content-Type: must name a boundary" {
+	if _, message := got.problem(t); got.StatusCode != 400 ||
+		message != "header Content-Type: must name a boundary" {
 		t.Errorf("no boundary: %d %q", got.StatusCode, message)
 	}
 
@@ -299,19 +326,22 @@ func TestUploadFaultsAreTheClients(t *testing.T) {
 	}
 }
 
-// A handler that passes a part of a body on finds it as it was sent, although what it binds has been decoded before.
+// A handler that passes a part of a body on finds it as it was sent, although what it binds has
+// been decoded before.
 func TestJSONBodyIsByteForByte(t *testing.T) {
 	var before time.Time
 	s := start(t, handlers{
 		"renewWidget": func(c echo.Context) error {
-			if began := serve.Began(c.Request().Context()); began.Before(before) || began.After(time.Now()) {
+			if began := serve.Began(c.Request().Context()); began.Before(before) ||
+				began.After(time.Now()) {
 				t.Errorf("the request began at %v", began)
 			}
 			return c.Blob(http.StatusOK, "application/json", serve.JSONBody(c.Request().Context()))
 		},
 	}, setup{})
 	before = time.Now()
-	for _, body := range []string{"", `{"timeout":60}`, "{ \"timeout\" :60.0,\n\t\"x\":\"<\\u003c\u2028\", \"x\":1e400 }"} {
+	for _, body := range []string{"", `{"timeout":60}`,
+		"{ \"timeout\" :60.0,\n\t\"x\":\"<\\u003c\u2028\", \"x\":1e400 }"} {
 		if got := s.request("POST", "/v1/widgets/w1/renew", body); got.body != body {
 			t.Errorf("sent %q, the handler saw %q", body, got.body)
 		}

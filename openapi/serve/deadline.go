@@ -11,7 +11,7 @@ import (
 
 const (
 	// bodyTime is how long a body has to arrive, and an upload to go on. With the time
-	// for what nobody reads it stays below half a minute.
+	// for unread output it stays below half a minute.
 	bodyTime = 25 * time.Second
 	// unreadTime is how long net/http may read what a handler has left of a body, which
 	// it does before it uses the connection again.
@@ -19,14 +19,15 @@ const (
 )
 
 // withDeadlines gives the body of every request its time, for net/http has no limit of
-// its own that would let an upload take longer than a small body may.
+// its own that would permit an upload to take longer than a small body may.
 func withDeadlines(next http.Handler, limit time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Body == nil || r.Body == http.NoBody {
 			next.ServeHTTP(w, r)
 			return
 		}
-		body := &timedBody{ReadCloser: r.Body, controller: http.NewResponseController(w), limit: limit}
+		body := &timedBody{ReadCloser: r.Body, controller: http.NewResponseController(w),
+			limit: limit}
 		body.extend()
 		r.Body = body
 		defer body.finish()
@@ -108,7 +109,7 @@ func setPace(r *http.Request, pace pace) {
 	}
 }
 
-// WithoutDeadline lets the body of a request take as long as it likes. It is for
+// WithoutDeadline removes the deadline of a request's body. It is for
 // handlers that have checked who sends it and pass it on to another server, where it
 // may be one half of a conversation. Call it before anything else wraps the body.
 func WithoutDeadline(r *http.Request) { setPace(r, paceNoLimits) }

@@ -41,8 +41,8 @@ func untilClosed(t *testing.T, conn net.Conn, limit time.Duration) string {
 	return string(data)
 }
 
-// TestBodiesThatNeverCome: connections that announce a body and send none are closed within 30 s, whatever they may do, and the service
-// answers others meanwhile.
+// TestBodiesThatNeverCome: connections that announce a body and send none are closed within 30 s,
+// whatever they may do, and the service answers others meanwhile.
 func TestBodiesThatNeverCome(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil, setup{})
@@ -51,10 +51,12 @@ func TestBodiesThatNeverCome(t *testing.T) {
 	var open []net.Conn
 	for i := range connections {
 		line := []string{"POST /v1/widgets", "POST /v1/upload", "GET /health", "POST /nowhere"}[i%4]
-		length := []string{"Content-Length: 100", "Transfer-Encoding: chunked", "Content-Length: 100000000"}[i%3]
+		length := []string{"Content-Length: 100", "Transfer-Encoding: chunked",
+			"Content-Length: 100000000"}[i%3]
 		open = append(open, announce(t, s.addr, line, length, "Content-Type: application/json"))
 	}
-	withKey := announce(t, s.addr, "POST /v1/widgets", "Content-Length: 100", "Content-Type: application/json", keyHeader+": "+key)
+	withKey := announce(t, s.addr, "POST /v1/widgets", "Content-Length: 100",
+		"Content-Type: application/json", keyHeader+": "+key)
 	for range 20 {
 		if got := s.request("GET", "/v1/widgets", ""); got.StatusCode != http.StatusNoContent {
 			t.Errorf("meanwhile the service answers %d", got.StatusCode)
@@ -75,7 +77,8 @@ func patient(t *testing.T, handler http.Handler, limit time.Duration) string {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() {
-		served <- serve.Serve(ctx, listener, handler, serve.ServeOptions{Logger: zerolog.Nop(), BodyTimeout: limit})
+		served <- serve.Serve(ctx, listener, handler,
+			serve.ServeOptions{Logger: zerolog.Nop(), BodyTimeout: limit})
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -89,7 +92,8 @@ func patient(t *testing.T, handler http.Handler, limit time.Duration) string {
 // contractServer is a server of the widgets whose uploads are read to their end.
 func contractServer(t *testing.T) *serve.Server {
 	t.Helper()
-	server, err := serve.New(serve.Options{Rules: rulesOf(t, document(t)), Authenticate: serve.HeaderSecret(keyHeader, key)})
+	server, err := serve.New(serve.Options{Rules: rulesOf(t, document(t)),
+		Authenticate: serve.HeaderSecret(keyHeader, key)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +105,9 @@ func contractServer(t *testing.T) *serve.Server {
 		}
 		return c.String(http.StatusOK, fmt.Sprint(n))
 	}, guards["uploadParts"]...)
-	server.Echo().POST("/v1/widgets", func(c echo.Context) error { return c.NoContent(http.StatusNoContent) }, guards["createWidget"]...)
+	server.Echo().POST("/v1/widgets",
+		func(c echo.Context) error { return c.NoContent(http.StatusNoContent) },
+		guards["createWidget"]...)
 	return server
 }
 
@@ -113,7 +119,8 @@ func TestSlowBodies(t *testing.T) {
 	auth := keyHeader + ": " + key
 
 	t.Run("JSON that trickles", func(t *testing.T) {
-		conn := announce(t, address, "POST /v1/widgets", "Content-Length: 1000", "Content-Type: application/json", auth)
+		conn := announce(t, address, "POST /v1/widgets", "Content-Length: 1000",
+			"Content-Type: application/json", auth)
 		began := time.Now()
 		done := make(chan string)
 		go func() { done <- untilClosed(t, conn, time.Minute) }()
@@ -122,7 +129,8 @@ func TestSlowBodies(t *testing.T) {
 		for {
 			select {
 			case said := <-done:
-				if !strings.HasPrefix(said, "HTTP/1.1 400 ") || !strings.Contains(said, "did not arrive in time") {
+				if !strings.HasPrefix(said, "HTTP/1.1 400 ") ||
+					!strings.Contains(said, "did not arrive in time") {
 					t.Errorf("answered %q", said)
 				}
 				if took := time.Since(began); took < limit {
@@ -136,7 +144,8 @@ func TestSlowBodies(t *testing.T) {
 	})
 	t.Run("an upload that goes on", func(t *testing.T) {
 		const parts = 12
-		conn := announce(t, address, "POST /v1/upload", fmt.Sprintf("Content-Length: %d", parts), "Content-Type: multipart/form-data", "Connection: close", auth)
+		conn := announce(t, address, "POST /v1/upload", fmt.Sprintf("Content-Length: %d", parts),
+			"Content-Type: multipart/form-data", "Connection: close", auth)
 		tick := time.NewTicker(limit / 4)
 		defer tick.Stop()
 		for range parts {
@@ -150,7 +159,8 @@ func TestSlowBodies(t *testing.T) {
 		}
 	})
 	t.Run("an upload that stops", func(t *testing.T) {
-		conn := announce(t, address, "POST /v1/upload", "Content-Length: 100", "Content-Type: multipart/form-data", auth)
+		conn := announce(t, address, "POST /v1/upload", "Content-Length: 100",
+			"Content-Type: multipart/form-data", auth)
 		conn.Write([]byte("x"))
 		if said := untilClosed(t, conn, time.Minute); !strings.HasPrefix(said, "HTTP/1.1 400 ") {
 			t.Errorf("answered %q", said)
@@ -158,7 +168,8 @@ func TestSlowBodies(t *testing.T) {
 	})
 }
 
-// TestAnswersOutliveTheirBodysDeadline: once a body is here its deadline must not end the request, and one that was lifted does not count.
+// TestAnswersOutliveTheirBodysDeadline: once a body is here its deadline must not end the request,
+// and one that was lifted does not count.
 func TestAnswersOutliveTheirBodysDeadline(t *testing.T) {
 	t.Parallel()
 	const limit = 150 * time.Millisecond
@@ -173,8 +184,9 @@ func TestAnswersOutliveTheirBodysDeadline(t *testing.T) {
 		}
 		select {
 		case <-r.Context().Done():
-			return // the client sees no answer
-		case <-time.After(4 * limit): // longer than any deadline: what is tested is that none is left
+			return // the client gets no answer
+		case <-time.After(4 * limit):
+			// longer than any deadline: what is tested is that none is left
 		}
 		io.WriteString(w, "done")
 	}), limit)

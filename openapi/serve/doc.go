@@ -4,10 +4,10 @@
 // with a graceful stop.
 //
 // A service builds a [Server] from its document, registers its generated handlers
-// on [Server.Echo] with [Server.OperationMiddlewares], and hands the Server to
+// on [Server.Echo] with [Server.OperationMiddlewares], and passes the Server to
 // [Serve]. A request then passes, from the outside in: request id, access log,
 // recovery from panics, routing, and per operation the guard: first the key, then
 // parameters and body. Handlers only ever return errors; one place writes them.
 //
-// The package knows neither the services nor the generated code.
+// The package imports neither the services nor the generated code.
 package serve

@@ -62,7 +62,7 @@ func (d Download) Serve(w http.ResponseWriter) error {
 		}
 	}
 
-	// ServeContent sees only what the contract knows: with the client's own headers
+	// ServeContent gets only what the contract has: with the client's own headers
 	// it would also answer 304, 412 and several ranges in one multipart body.
 	r := &http.Request{Method: d.Request.Method, Header: http.Header{}}
 	if wanted != "" {
@@ -102,7 +102,7 @@ func (d Download) unsatisfiable(w http.ResponseWriter, size int64) error {
 }
 
 // singleRange reduces a Range header to what is honoured: one range of bytes. "" is
-// the whole file: no header, an unknown unit (which HTTP wants ignored) or several
+// the whole file: no header, an unknown unit (which HTTP requires to be ignored) or several
 // ranges (which a server may ignore). It reports false for what is no Range at all.
 func singleRange(header string) (string, bool) {
 	if header == "" {
@@ -162,7 +162,7 @@ func attachment(name string) string {
 	if fallback == name {
 		return value
 	}
-	// PathEscape leaves a few characters bare that the RFC wants encoded.
+	// PathEscape leaves a few characters that the RFC requires to be encoded.
 	encoded := strings.NewReplacer("'", "%27", "(", "%28", ")", "%29", "*", "%2A",
 		":", "%3A", "@", "%40", "=", "%3D", ",", "%2C", ";", "%3B").Replace(url.PathEscape(name))
 	return value + "; filename*=UTF-8''" + encoded
@@ -204,8 +204,9 @@ func (d *downloadWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// ReadFrom implements [io.ReaderFrom], which ServeContent's copying looks for. The kernel moves a file to the connection
-// by itself; all else is copied. Blocks of io.Copy's own size would spend more time between the writes than in them.
+// ReadFrom implements [io.ReaderFrom], which ServeContent's copying looks for. The kernel moves a
+// file to the connection by itself; all else is copied. Blocks of io.Copy's own size would spend
+// more time between the writes than in them.
 func (d *downloadWriter) ReadFrom(r io.Reader) (int64, error) {
 	rest, bounded := r.(*io.LimitedReader)
 	connection, direct := innermost(d.w).(io.ReaderFrom)
@@ -219,8 +220,8 @@ func (d *downloadWriter) ReadFrom(r io.Reader) (int64, error) {
 	return io.CopyBuffer(writerOnly{d}, r, block[:])
 }
 
-// sendFile sends size bytes of the file, or those that are left, from where it stands. A client is given the timeout
-// for each block, as with writes.
+// sendFile sends size bytes of the file, or those that are left, from where it stands. A client is
+// given the timeout for each block, as with writes.
 func (d *downloadWriter) sendFile(connection io.ReaderFrom, size int64) (sent int64, err error) {
 	for sent < size {
 		if err := d.body.extend(); err != nil {
@@ -237,7 +238,7 @@ func (d *downloadWriter) sendFile(connection io.ReaderFrom, size int64) (sent in
 			return sent, err
 		}
 		if n == 0 {
-			return sent, nil // the file has become shorter: whoever asked for more says so
+			return sent, nil // the file has become shorter: the caller reports it
 		}
 	}
 	return sent, nil
@@ -257,7 +258,7 @@ func innermost(w http.ResponseWriter) http.ResponseWriter {
 // writerOnly hides ReadFrom from io.CopyBuffer.
 type writerOnly struct{ io.Writer }
 
-// watchedContent remembers a failed read, which ServeContent does not report.
+// watchedContent records a failed read, which ServeContent does not report.
 type watchedContent struct {
 	io.ReadSeeker
 	err error

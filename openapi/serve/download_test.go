@@ -76,11 +76,13 @@ func TestDownloadRanges(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := s.request("GET", "/v1/widgets/w1", "", "Range: "+c.header)
 			if got.StatusCode != c.status || got.Header.Get("Content-Range") != c.span {
-				t.Errorf("status %d, Content-Range %q; want %d, %q", got.StatusCode, got.Header.Get("Content-Range"), c.status, c.span)
+				t.Errorf("status %d, Content-Range %q; want %d, %q", got.StatusCode,
+					got.Header.Get("Content-Range"), c.status, c.span)
 			}
 			if c.status == 416 {
 				code, message := got.problem(t)
-				if code != "RANGE_NOT_SATISFIABLE" || message != "header Range: must be one range of bytes within the 10 of the file" {
+				if code != "RANGE_NOT_SATISFIABLE" ||
+					message != "header Range: must be one range of bytes within the 10 of the file" {
 					t.Errorf("%s %q", code, message)
 				}
 				if got.Header.Get("Content-Disposition") != "" || got.Header.Get("ETag") != "" {
@@ -91,24 +93,28 @@ func TestDownloadRanges(t *testing.T) {
 			if got.body != c.body || got.ContentLength != int64(len(c.body)) {
 				t.Errorf("body %q of announced %d, want %q", got.body, got.ContentLength, c.body)
 			}
-			if got.Header.Get("Content-Type") != "application/octet-stream" || got.Header.Get("Content-Disposition") != "attachment; filename=tenbytes.txt" {
+			if got.Header.Get("Content-Type") != "application/octet-stream" ||
+				got.Header.Get("Content-Disposition") != "attachment; filename=tenbytes.txt" {
 				t.Errorf("headers %v", got.Header)
 			}
 		})
 	}
-	if got := s.request("HEAD", "/v1/widgets/w1", ""); got.StatusCode != 200 || got.ContentLength != 10 || got.body != "" {
+	if got := s.request("HEAD", "/v1/widgets/w1", ""); got.StatusCode != 200 ||
+		got.ContentLength != 10 || got.body != "" {
 		t.Errorf("HEAD: %d, length %d, %q", got.StatusCode, got.ContentLength, got.body)
 	}
 }
 
-// TestDownloadIsCounted: the kernel moves the bytes past the layer that counts them for the access log.
+// TestDownloadIsCounted: the kernel moves the bytes past the layer that counts them for the access
+// log.
 func TestDownloadIsCounted(t *testing.T) {
 	big := strings.Repeat(content, 100_000)
 	s := start(t, downloads(t, writeFile(t, big)), setup{})
 	if got := s.request("GET", "/v1/widgets/w1", "", "Range: bytes=5-"); got.body != big[5:] {
 		t.Errorf("%d bytes arrive, want %d", len(got.body), len(big)-5)
 	}
-	if line := s.logs.find(t, "request", "operation", "getWidget"); fmt.Sprint(line["bytes"]) != fmt.Sprint(float64(len(big)-5)) {
+	if line := s.logs.find(t, "request", "operation",
+		"getWidget"); fmt.Sprint(line["bytes"]) != fmt.Sprint(float64(len(big)-5)) {
 		t.Errorf("the access line counts %v bytes, want %d", line["bytes"], len(big)-5)
 	}
 }
@@ -116,7 +122,8 @@ func TestDownloadIsCounted(t *testing.T) {
 func TestDownloadOfAnEmptyFile(t *testing.T) {
 	s := start(t, downloads(t, writeFile(t, "")), setup{})
 	for _, header := range []string{"", "bytes=0-", "bytes=0-5"} {
-		if got := s.request("GET", "/v1/widgets/w1", "", "Range: "+header); got.StatusCode != 200 || got.body != "" {
+		if got := s.request("GET", "/v1/widgets/w1", "", "Range: "+header); got.StatusCode != 200 ||
+			got.body != "" {
 			t.Errorf("Range %q: %d %q", header, got.StatusCode, got.body)
 		}
 	}
@@ -127,35 +134,42 @@ func TestDownloadIfRange(t *testing.T) {
 	path := writeFile(t, content)
 	s := start(t, downloads(t, path), setup{})
 	tag := s.request("GET", "/v1/widgets/w1", "").Header.Get("ETag")
-	if got := s.request("GET", "/v1/widgets/w1", "", "Range: bytes=8-", "If-Range: "+tag); got.StatusCode != 206 || got.body != "89" {
+	if got := s.request("GET", "/v1/widgets/w1", "", "Range: bytes=8-",
+		"If-Range: "+tag); got.StatusCode != 206 || got.body != "89" {
 		t.Errorf("unchanged: %d %q, want 206", got.StatusCode, got.body)
 	}
 	if err := os.Chtimes(path, time.Time{}, time.Unix(1e9, 0)); err != nil {
 		t.Fatal(err)
 	}
-	if got := s.request("GET", "/v1/widgets/w1", "", "Range: bytes=8-", "If-Range: "+tag); got.StatusCode != 200 || got.body != content {
+	if got := s.request("GET", "/v1/widgets/w1", "", "Range: bytes=8-",
+		"If-Range: "+tag); got.StatusCode != 200 || got.body != content {
 		t.Errorf("changed: %d %q, want 200", got.StatusCode, got.body)
 	}
-	// The contract knows neither 304 nor 412.
-	if got := s.request("GET", "/v1/widgets/w1", "", "If-None-Match: *", "If-Match: x"); got.StatusCode != 200 {
+	// The contract has neither 304 nor 412.
+	if got := s.request("GET", "/v1/widgets/w1", "", "If-None-Match: *",
+		"If-Match: x"); got.StatusCode != 200 {
 		t.Errorf("conditions: status %d, want 200", got.StatusCode)
 	}
 }
 
 func TestDownloadNames(t *testing.T) {
 	cases := map[string]struct{ value, name string }{
-		"plain.txt":       {"attachment; filename=plain.txt", "plain.txt"},
-		"two words":       {`attachment; filename="two words"`, "two words"},
-		`a"b\c`:           {`attachment; filename="a\"b\\c"`, `a"b\c`},
-		"größe.txt":       {"attachment; filename=gr__e.txt; filename*=UTF-8''gr%C3%B6%C3%9Fe.txt", "größe.txt"},
-		"line\nbreak":     {"attachment; filename=line_break; filename*=UTF-8''line%0Abreak", "line\nbreak"},
+		"plain.txt": {"attachment; filename=plain.txt", "plain.txt"},
+		"two words": {`attachment; filename="two words"`, "two words"},
+		`a"b\c`:     {`attachment; filename="a\"b\\c"`, `a"b\c`},
+		"größe.txt": {"attachment; filename=gr__e.txt; filename*=UTF-8''gr%C3%B6%C3%9Fe.txt",
+			"größe.txt"},
+		"line\nbreak": {"attachment; filename=line_break; filename*=UTF-8''line%0Abreak",
+			"line\nbreak"},
 		"it's (ö)*.a/b;c": {`attachment; filename="it's (_)*.a/b;c"; filename*=UTF-8''it%27s%20%28%C3%B6%29%2A.a%2Fb%3Bc`, "it's (ö)*.a/b;c"},
-		"bad\xffutf8":     {"attachment; filename=bad_utf8; filename*=UTF-8''bad%EF%BF%BDutf8", "bad\uFFFDutf8"},
+		"bad\xffutf8": {"attachment; filename=bad_utf8; filename*=UTF-8''bad%EF%BF%BDutf8",
+			"bad\uFFFDutf8"},
 	}
 	for name, c := range cases {
 		t.Run(fmt.Sprintf("%q", name), func(t *testing.T) {
 			s := start(t, handlers{"getWidget": func(ctx echo.Context) error {
-				return serve.Download{Request: ctx.Request(), Name: name, Content: strings.NewReader(content)}.Serve(ctx.Response())
+				return serve.Download{Request: ctx.Request(), Name: name,
+					Content: strings.NewReader(content)}.Serve(ctx.Response())
 			}}, setup{})
 			got := s.request("GET", "/v1/widgets/w1", "").Header.Get("Content-Disposition")
 			if got != c.value {
@@ -188,7 +202,8 @@ func TestDownloadFailures(t *testing.T) {
 	big := strings.Repeat(content, 100_000)
 	s := start(t, handlers{
 		"getWidget": func(c echo.Context) error {
-			return serve.Download{Request: c.Request(), Content: brokenDisk{strings.NewReader(big)}}.Serve(c.Response())
+			return serve.Download{Request: c.Request(),
+				Content: brokenDisk{strings.NewReader(big)}}.Serve(c.Response())
 		},
 		"listWidgets": func(c echo.Context) error {
 			return serve.Download{Request: c.Request(), Content: closedFile(t)}.Serve(c.Response())
@@ -233,7 +248,8 @@ func TestDownloadDropsStuckClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := start(t, handlers{"getWidget": func(c echo.Context) error {
-		err := serve.Download{Request: c.Request(), Content: file, WriteTimeout: 100 * time.Millisecond}.Serve(c.Response())
+		err := serve.Download{Request: c.Request(), Content: file,
+			WriteTimeout: 100 * time.Millisecond}.Serve(c.Response())
 		ended <- err
 		return err
 	}}, setup{})

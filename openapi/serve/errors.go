@@ -58,7 +58,8 @@ func (s *Server) problemOf(err error, c echo.Context) Problem {
 		if problem.Code == codeOf(problem.Status) {
 			problem.Code = s.options.InternalCode
 		}
-		problem.Message = "internal error; see the service's log for request " + RequestID(c.Request().Context())
+		problem.Message = "internal error; see the service's log for request " +
+			RequestID(c.Request().Context())
 	}
 	return problem
 }
@@ -76,7 +77,8 @@ func (s *Server) classify(err error, c echo.Context) Problem {
 	}
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
-		return *newProblem(http.StatusRequestEntityTooLarge, "body: must be at most %d bytes", tooLarge.Limit)
+		return *newProblem(http.StatusRequestEntityTooLarge, "body: must be at most %d bytes",
+			tooLarge.Limit)
 	}
 	if state := stateOf(c.Request().Context()); state != nil && state.body.failed() {
 		return *Invalid("body: ended before its announced end")
@@ -95,7 +97,8 @@ func (s *Server) classify(err error, c echo.Context) Problem {
 // cancelled recognises the errors of a request that ended because its context did:
 // the client left, or the service stops.
 func cancelled(err error, r *http.Request) (Problem, bool) {
-	if r.Context().Err() == nil || !errors.Is(err, context.Canceled) && !errors.Is(err, errStopping) {
+	if r.Context().Err() == nil || !errors.Is(err, context.Canceled) &&
+		!errors.Is(err, errStopping) {
 		return Problem{}, false
 	}
 	if errors.Is(context.Cause(r.Context()), errStopping) {
@@ -113,9 +116,11 @@ func fromEcho(err *echo.HTTPError, c echo.Context) Problem {
 		return *newProblem(err.Code, "%s: no such path", shorten(r.URL.Path))
 	case err.Code == http.StatusMethodNotAllowed:
 		allowed := c.Response().Header().Get(echo.HeaderAllow)
-		return *newProblem(err.Code, "%s: method %s is not allowed, only %s", shorten(r.URL.Path), r.Method, allowed)
+		return *newProblem(err.Code, "%s: method %s is not allowed, only %s", shorten(r.URL.Path),
+			r.Method, allowed)
 	case errors.As(err, &misfit):
-		return *Invalid("body/%s: %s does not fit", strings.ReplaceAll(misfit.Field, ".", "/"), shorten(misfit.Value))
+		return *Invalid("body/%s: %s does not fit", strings.ReplaceAll(misfit.Field, ".", "/"),
+			shorten(misfit.Value))
 	}
 	message, ok := err.Message.(string)
 	if !ok {

@@ -25,11 +25,14 @@ var (
 func problems(err error) (serve.Problem, bool) {
 	switch {
 	case errors.Is(err, errAbsent):
-		return serve.Problem{Status: http.StatusNotFound, Code: "WIDGET_NOT_FOUND", Message: err.Error()}, true
+		return serve.Problem{Status: http.StatusNotFound, Code: "WIDGET_NOT_FOUND",
+			Message: err.Error()}, true
 	case errors.Is(err, errBusy):
-		return serve.Problem{Status: http.StatusConflict, Message: "busy", RetryAfter: 1200 * time.Millisecond}, true
+		return serve.Problem{Status: http.StatusConflict, Message: "busy",
+			RetryAfter: 1200 * time.Millisecond}, true
 	case errors.Is(err, errLost):
-		return serve.Problem{Status: http.StatusInternalServerError, Code: "STORAGE_ERROR", Message: err.Error()}, true
+		return serve.Problem{Status: http.StatusInternalServerError, Code: "STORAGE_ERROR",
+			Message: err.Error()}, true
 	}
 	return serve.Problem{}, false
 }
@@ -46,16 +49,26 @@ func TestErrorsBecomeProblems(t *testing.T) {
 		message string
 		retry   string
 	}{
-		"domain":         {fmt.Errorf("get w1: %w", errAbsent), 404, "WIDGET_NOT_FOUND", "get w1: no such widget", ""},
-		"retry later":    {errBusy, 409, "CONFLICT", "busy", "2"},
-		"problem":        {fmt.Errorf("convert: %w", serve.Invalid("body/cpu: %q has no unit", "500")), 400, "INVALID_REQUEST_BODY", `body/cpu: "500" has no unit`, ""},
-		"echo":           {echo.NewHTTPError(400, "Invalid format for parameter x"), 400, "INVALID_REQUEST_BODY", "Invalid format for parameter x", ""},
-		"echo, no text":  {echo.ErrUnsupportedMediaType, 415, "UNSUPPORTED_MEDIA_TYPE", "Unsupported Media Type", ""},
-		"too large":      {fmt.Errorf("store: %w", &http.MaxBytesError{Limit: 7}), 413, "REQUEST_TOO_LARGE", "body: must be at most 7 bytes", ""},
-		"unknown":        {errors.New("password is hunter2"), 500, "BROKEN", "internal error; see the service's log for request r1", ""},
-		"domain's 500":   {errLost, 500, "STORAGE_ERROR", "internal error; see the service's log for request r1", ""},
-		"deadline":       {context.DeadlineExceeded, 500, "BROKEN", "internal error; see the service's log for request r1", ""},
-		"someone else's": {context.Canceled, 500, "BROKEN", "internal error; see the service's log for request r1", ""},
+		"domain": {fmt.Errorf("get w1: %w", errAbsent), 404, "WIDGET_NOT_FOUND",
+			"get w1: no such widget", ""},
+		"retry later": {errBusy, 409, "CONFLICT", "busy", "2"},
+		"problem": {fmt.Errorf("convert: %w",
+			serve.Invalid("body/cpu: %q has no unit", "500")), 400, "INVALID_REQUEST_BODY",
+			`body/cpu: "500" has no unit`, ""},
+		"echo": {echo.NewHTTPError(400, "Invalid format for parameter x"), 400,
+			"INVALID_REQUEST_BODY", "Invalid format for parameter x", ""},
+		"echo, no text": {echo.ErrUnsupportedMediaType, 415, "UNSUPPORTED_MEDIA_TYPE",
+			"Unsupported Media Type", ""},
+		"too large": {fmt.Errorf("store: %w", &http.MaxBytesError{Limit: 7}), 413,
+			"REQUEST_TOO_LARGE", "body: must be at most 7 bytes", ""},
+		"unknown": {errors.New("password is hunter2"), 500, "BROKEN",
+			"internal error; see the service's log for request r1", ""},
+		"domain's 500": {errLost, 500, "STORAGE_ERROR",
+			"internal error; see the service's log for request r1", ""},
+		"deadline": {context.DeadlineExceeded, 500, "BROKEN",
+			"internal error; see the service's log for request r1", ""},
+		"someone else's": {context.Canceled, 500, "BROKEN",
+			"internal error; see the service's log for request r1", ""},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -65,7 +78,8 @@ func TestErrorsBecomeProblems(t *testing.T) {
 			got := s.request("GET", "/v1/widgets/w1", "", "X-Request-ID: r1")
 			code, message := got.problem(t)
 			if got.StatusCode != c.status || code != c.code || message != c.message {
-				t.Errorf("%d %s %q, want %d %s %q", got.StatusCode, code, message, c.status, c.code, c.message)
+				t.Errorf("%d %s %q, want %d %s %q", got.StatusCode, code, message, c.status, c.code,
+					c.message)
 			}
 			if retry := got.Header.Get("Retry-After"); retry != c.retry {
 				t.Errorf("Retry-After %q, want %q", retry, c.retry)
@@ -102,7 +116,8 @@ func TestRoutingErrors(t *testing.T) {
 	}
 	got = s.request("PUT", "/v1/widgets", validWidget)
 	code, message = got.problem(t)
-	if got.StatusCode != 405 || code != "METHOD_NOT_ALLOWED" || message != "/v1/widgets: method PUT is not allowed, only OPTIONS, GET, POST" {
+	if got.StatusCode != 405 || code != "METHOD_NOT_ALLOWED" ||
+		message != "/v1/widgets: method PUT is not allowed, only OPTIONS, GET, POST" {
 		t.Errorf("%d %s %q", got.StatusCode, code, message)
 	}
 	if allow := got.Header.Get("Allow"); allow != "OPTIONS, GET, POST" {
@@ -122,21 +137,25 @@ func TestHead(t *testing.T) {
 			})
 		},
 	})
-	if got := s.request("HEAD", "/health", ""); got.StatusCode != 200 || got.body != "" || got.Header.Get("Content-Type") == "" {
+	if got := s.request("HEAD", "/health", ""); got.StatusCode != 200 || got.body != "" ||
+		got.Header.Get("Content-Type") == "" {
 		t.Errorf("/health: %d %q %v", got.StatusCode, got.body, got.Header)
 	}
 	// The guard still stands before the handler, and errors have no body either.
-	if got := s.request("HEAD", "/v1/widgets", "", keyHeader+":"); got.StatusCode != 401 || got.body != "" {
+	if got := s.request("HEAD", "/v1/widgets", "", keyHeader+":"); got.StatusCode != 401 ||
+		got.body != "" {
 		t.Errorf("without a key: %d %q", got.StatusCode, got.body)
 	}
-	if got := s.request("HEAD", "/v1/widgets?page=0", ""); got.StatusCode != 400 || got.ContentLength <= 0 {
+	if got := s.request("HEAD", "/v1/widgets?page=0", ""); got.StatusCode != 400 ||
+		got.ContentLength <= 0 {
 		t.Errorf("invalid: %d, length %d", got.StatusCode, got.ContentLength)
 	}
 	if got := s.request("HEAD", "/v1/upload", ""); got.StatusCode != 405 {
 		t.Errorf("no GET there: %d, want 405", got.StatusCode)
 	}
 	// A stream has no end that a HEAD could wait for.
-	if got := s.request("HEAD", "/v1/watch", ""); got.StatusCode != 405 || got.Header.Get("Allow") != "GET" {
+	if got := s.request("HEAD", "/v1/watch", ""); got.StatusCode != 405 ||
+		got.Header.Get("Allow") != "GET" {
 		t.Errorf("stream: %d, Allow %q", got.StatusCode, got.Header.Get("Allow"))
 	}
 	if got := s.request("HEAD", "/proxy/80/", ""); got.Header.Get("X-Method") != "HEAD" {
@@ -155,7 +174,8 @@ func TestPanicIsAnswered(t *testing.T) {
 		t.Error("the answer lost its request id")
 	}
 	line := s.logs.find(t, "handler panicked", "request_id", "p1")
-	if line["error"] != "panic: oh no" || !strings.Contains(fmt.Sprint(line["stack"]), "TestPanicIsAnswered") {
+	if line["error"] != "panic: oh no" ||
+		!strings.Contains(fmt.Sprint(line["stack"]), "TestPanicIsAnswered") {
 		t.Errorf("log line %v, want the value and the stack", line)
 	}
 	if again := s.request("GET", "/health", ""); again.StatusCode != 204 {
@@ -212,7 +232,9 @@ func TestClientThatLeftIsNoError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Fprintf(conn, "GET /v1/widgets/w1 HTTP/1.1\r\nHost: x\r\n%s: %s\r\nX-Request-ID: left\r\n\r\n", keyHeader, key)
+	fmt.Fprintf(conn,
+		"GET /v1/widgets/w1 HTTP/1.1\r\nHost: x\r\n%s: %s\r\nX-Request-ID: left\r\n\r\n", keyHeader,
+		key)
 	<-entered
 	conn.Close()
 	line := s.logs.find(t, "request", "request_id", "left")

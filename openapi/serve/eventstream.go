@@ -50,7 +50,8 @@ type EventStream struct {
 
 // NewEventStream prepares a stream on w. Nothing is sent, and an error can still be
 // answered as usual, until the first Flush. ctx is the request's.
-func NewEventStream(ctx context.Context, w http.ResponseWriter, options EventStreamOptions) *EventStream {
+func NewEventStream(ctx context.Context, w http.ResponseWriter,
+	options EventStreamOptions) *EventStream {
 	return &EventStream{ctx: ctx, body: newBoundedWriter(w, options.WriteTimeout)}
 }
 
@@ -63,7 +64,7 @@ func (s *EventStream) Event(id int64, data []byte) {
 }
 
 // Append adds an event with an id whose data render appends to what it is given. The
-// data must be one line; nothing looks at it, and nothing is copied.
+// data must be one line; it is not checked, and nothing is copied.
 func (s *EventStream) Append(id int64, render func([]byte) []byte) {
 	buffer := append(s.borrow(), "id: "...)
 	buffer = strconv.AppendInt(buffer, id, 10)
@@ -100,7 +101,7 @@ func (s *EventStream) borrow() []byte {
 	return *s.buffer
 }
 
-// giveBack lets go of the buffer.
+// giveBack releases the buffer.
 func (s *EventStream) giveBack() {
 	if cap(*s.buffer) <= maxKeptBuffer {
 		*s.buffer = (*s.buffer)[:0]

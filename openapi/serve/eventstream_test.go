@@ -19,7 +19,8 @@ import (
 
 // streaming runs a handler that has an event stream, and returns its error in a
 // channel.
-func streaming(options serve.EventStreamOptions, run func(*serve.EventStream) error) (handlers, chan error) {
+func streaming(options serve.EventStreamOptions,
+	run func(*serve.EventStream) error) (handlers, chan error) {
 	ended := make(chan error, 1)
 	return handlers{"watchWidgets": func(c echo.Context) error {
 		err := run(serve.NewEventStream(c.Request().Context(), c.Response(), options))
@@ -47,13 +48,15 @@ func TestEventStreamFormat(t *testing.T) {
 		return nil
 	})
 	got := start(t, h, setup{}).request("GET", "/v1/watch", "")
-	want := "id: 7\ndata: {\"text\":\"one\"}\n\n" + "data: {\"text\":\"two\"}\n\n" + "id: 8\ndata: three\n\n" + "id: -1\ndata: \n\n" +
+	want := "id: 7\ndata: {\"text\":\"one\"}\n\n" + "data: {\"text\":\"two\"}\n\n" +
+		"id: 8\ndata: three\n\n" + "id: -1\ndata: \n\n" +
 		"data: a\ndata: b\ndata: c\ndata: d\n\n"
 	if got.StatusCode != 200 || got.body != want {
 		t.Errorf("%d\n got %q\nwant %q", got.StatusCode, got.body, want)
 	}
 	for name, want := range map[string]string{
-		"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no", "Content-Encoding": "",
+		"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no",
+		"Content-Encoding": "",
 	} {
 		if got := got.Header.Get(name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
@@ -67,7 +70,8 @@ func TestErrorBeforeTheFirstFlushIsAnswered(t *testing.T) {
 		return serve.Invalid("body/cwd: no such directory")
 	})
 	got := start(t, h, setup{}).request("GET", "/v1/watch", "")
-	if _, message := got.problem(t); got.StatusCode != 400 || message != "body/cwd: no such directory" {
+	if _, message := got.problem(t); got.StatusCode != 400 ||
+		message != "body/cwd: no such directory" {
 		t.Errorf("%d %q", got.StatusCode, message)
 	}
 	if got.Header.Get("X-Accel-Buffering") != "" {
@@ -155,15 +159,16 @@ func TestStreamEndsWhenTheClientLeaves(t *testing.T) {
 }
 
 func TestStuckClientIsDropped(t *testing.T) {
-	h, ended := streaming(serve.EventStreamOptions{WriteTimeout: 100 * time.Millisecond}, func(s *serve.EventStream) error {
-		chunk := []byte(strings.Repeat("x", 1<<20))
-		for {
-			s.Data(chunk)
-			if err := s.Flush(); err != nil {
-				return err
+	h, ended := streaming(serve.EventStreamOptions{WriteTimeout: 100 * time.Millisecond},
+		func(s *serve.EventStream) error {
+			chunk := []byte(strings.Repeat("x", 1<<20))
+			for {
+				s.Data(chunk)
+				if err := s.Flush(); err != nil {
+					return err
+				}
 			}
-		}
-	})
+		})
 	s := start(t, h, setup{})
 	conn, err := net.Dial("tcp", s.addr)
 	if err != nil {
@@ -186,16 +191,20 @@ func TestStuckClientIsDropped(t *testing.T) {
 func TestConnectionIsReusableAfterAStream(t *testing.T) {
 	const timeout = time.Second // a busy machine writes within it
 	flushed := make(chan time.Time, 1)
-	h, _ := streaming(serve.EventStreamOptions{WriteTimeout: timeout}, func(s *serve.EventStream) error {
-		s.Data([]byte("{}"))
-		defer func() { flushed <- time.Now() }()
-		return s.Flush()
-	})
+	h, _ := streaming(serve.EventStreamOptions{WriteTimeout: timeout},
+		func(s *serve.EventStream) error {
+			s.Data([]byte("{}"))
+			defer func() { flushed <- time.Now() }()
+			return s.Flush()
+		})
 	h["listWidgets"] = func(c echo.Context) error {
 		<-time.After(time.Until((<-flushed).Add(2 * timeout)))
 		return c.String(http.StatusOK, c.Request().RemoteAddr)
 	}
-	h["getWidget"] = func(c echo.Context) error { return c.String(http.StatusOK, c.Request().RemoteAddr) }
+	h["getWidget"] = func(c echo.Context) error {
+		return c.String(http.StatusOK,
+			c.Request().RemoteAddr)
+	}
 	s := start(t, h, setup{})
 	before := s.request("GET", "/v1/widgets/w1", "").body
 	s.request("GET", "/v1/watch", "")

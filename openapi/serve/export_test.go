@@ -1,6 +1,6 @@
 package serve
 
-// Remembered is how many callers and addresses the rate limits of a server remember.
+// Remembered is how many callers and addresses the rate limits of a server keep.
 func (s *Server) Remembered() (callers, addresses int) {
 	return s.callers.size(), s.refused.size()
 }

@@ -12,8 +12,8 @@ import (
 	"sandbox.internal/openapi/rules"
 )
 
-// guard lets only those requests through to the handler that carry a key, keep to
-// its rate and fulfil the contract. The key comes first: nobody without one learns about the contract or
+// guard passes only those requests to the handler that carry a key, keep to its rate and fulfil the
+// contract. The key comes first: a client without one gets no information about the contract or
 // makes the service read a body.
 func (s *Server) guard(op *rules.Operation) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
@@ -48,11 +48,12 @@ func (s *Server) guard(op *rules.Operation) echo.MiddlewareFunc {
 
 func checkParameters(op *rules.Operation, c echo.Context) error {
 	r := c.Request()
-	// URL.Query drops what it cannot decode; a filter that silently vanishes would
-	// answer a question nobody asked. An operation without parameters there ignores
-	// whatever comes.
+	// URL.Query drops what it cannot decode; a filter that is silently dropped would change the
+	// meaning of the request. An operation without parameters there ignores whatever comes.
 	query, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil && slices.ContainsFunc(op.Parameters, func(p *rules.Parameter) bool { return p.In == rules.InQuery }) {
+	if err != nil &&
+		slices.ContainsFunc(op.Parameters,
+			func(p *rules.Parameter) bool { return p.In == rules.InQuery }) {
 		return Invalid("query: %v", err)
 	}
 	path, err := pathParameters(c)

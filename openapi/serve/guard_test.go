@@ -24,9 +24,15 @@ func TestNewRefusesDocumentsItCannotEnforce(t *testing.T) {
 		want  string
 	}{
 		"newer version": {spoil: func(d *openapi3.T) { d.OpenAPI = "3.1.0" }, want: "3.1.0"},
-		"no id":         {spoil: func(d *openapi3.T) { d.Paths.Find("/v1/watch").Get.OperationID = "" }, want: "GET /v1/watch has no operationId"},
-		"id used twice": {spoil: func(d *openapi3.T) { d.Paths.Find("/v1/watch").Get.OperationID = "getHealth" }, want: "getHealth is used twice"},
-		"new keyword":   {spoil: func(d *openapi3.T) { d.Components.Schemas["Widget"].Value.MinProps = 1 }, want: "minProperties is not checked"},
+		"no id": {spoil: func(d *openapi3.T) {
+			d.Paths.Find(
+				"/v1/watch").Get.OperationID = ""
+		}, want: "GET /v1/watch has no operationId"},
+		"id used twice": {spoil: func(d *openapi3.T) {
+			d.Paths.Find(
+				"/v1/watch").Get.OperationID = "getHealth"
+		}, want: "getHealth is used twice"},
+		"new keyword": {spoil: func(d *openapi3.T) { d.Components.Schemas["Widget"].Value.MinProps = 1 }, want: "minProperties is not checked"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +60,8 @@ func TestDocumentWithoutSecurityIsClosed(t *testing.T) {
 		doc.Security = nil
 		o.Rules = rulesOf(t, doc)
 	}})
-	if got := s.request("GET", "/v1/widgets", "", keyHeader+":"); got.StatusCode != http.StatusUnauthorized {
+	if got := s.request("GET", "/v1/widgets", "",
+		keyHeader+":"); got.StatusCode != http.StatusUnauthorized {
 		t.Errorf("status %d without a key, want 401", got.StatusCode)
 	}
 }
@@ -67,11 +74,12 @@ func TestUnauthorized(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			// The key is checked first: the body's faults stay untold.
+			// The key is checked first: the body's faults are not reported.
 			got := s.request("POST", "/v1/widgets", `{]`, c.header)
 			code, message := got.problem(t)
 			if got.StatusCode != 401 || code != "UNAUTHORIZED" || message != c.want {
-				t.Errorf("%d %s %q, want 401 UNAUTHORIZED %q", got.StatusCode, code, message, c.want)
+				t.Errorf("%d %s %q, want 401 UNAUTHORIZED %q", got.StatusCode, code, message,
+					c.want)
 			}
 			if challenge := got.Header.Get("WWW-Authenticate"); challenge != `ApiKey header="X-Test-Key"` {
 				t.Errorf("WWW-Authenticate %q", challenge)
@@ -85,8 +93,10 @@ func TestNoKeyConfiguredOpensEverything(t *testing.T) {
 		"nil": nil, "empty secret": serve.HeaderSecret(keyHeader, ""),
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := start(t, nil, setup{options: func(o *serve.Options) { o.Authenticate = authenticate }})
-			if got := s.request("GET", "/v1/widgets", "", keyHeader+":"); got.StatusCode != http.StatusNoContent {
+			s := start(t, nil,
+				setup{options: func(o *serve.Options) { o.Authenticate = authenticate }})
+			if got := s.request("GET", "/v1/widgets", "",
+				keyHeader+":"); got.StatusCode != http.StatusNoContent {
 				t.Errorf("status %d, want 204", got.StatusCode)
 			}
 		})
@@ -110,7 +120,8 @@ func TestPrincipalReachesTheHandler(t *testing.T) {
 		},
 		routes: func(s *serve.Server) { s.Echo().Any("/proxy/*", answerWithName, s.Authenticated) },
 	})
-	for path, want := range map[string]string{"/v1/widgets/w1": "ada", "/proxy/80/index": "ada", "/health": ""} {
+	for path, want := range map[string]string{"/v1/widgets/w1": "ada", "/proxy/80/index": "ada",
+		"/health": ""} {
 		if got := s.request("GET", path, ""); got.body != want {
 			t.Errorf("%s: principal %q, want %q", path, got.body, want)
 		}
@@ -123,9 +134,12 @@ func TestPrincipalReachesTheHandler(t *testing.T) {
 	}
 }
 
-// An operation without parameters in its query declares no 400, so whatever stands there is ignored.
-func TestQueryThatNobodyAskedFor(t *testing.T) {
-	s := start(t, handlers{"getWidget": func(c echo.Context) error { return c.NoContent(http.StatusOK) }}, setup{})
+// An operation without parameters in its query declares no 400, so whatever stands there is
+// ignored.
+func TestUnexpectedQuery(t *testing.T) {
+	s := start(t,
+		handlers{"getWidget": func(c echo.Context) error { return c.NoContent(http.StatusOK) }},
+		setup{})
 	for _, query := range []string{"%zz", "a;b", "page=0"} {
 		if got := s.request("GET", "/v1/widgets/w1?"+query, ""); got.StatusCode != 200 {
 			t.Errorf("?%s: %d %s", query, got.StatusCode, got.body)
@@ -138,30 +152,47 @@ func TestInvalidParameters(t *testing.T) {
 		t.Error("the handler was reached")
 		return nil
 	}
-	s := start(t, handlers{"listWidgets": reached, "deleteWidget": reached, "getWidget": reached, "getPart": reached}, setup{})
+	s := start(t, handlers{"listWidgets": reached, "deleteWidget": reached, "getWidget": reached,
+		"getPart": reached}, setup{})
 	cases := map[string]struct{ method, path, header, want string }{
-		"below minimum":       {"GET", "/v1/widgets?page=0", "", "query parameter page: number must be at least 1"},
-		"wrong type":          {"GET", "/v1/widgets?page=two", "", "query parameter page: value must be an integer"},
-		"fraction":            {"GET", "/v1/widgets?page=1.5", "", "query parameter page: value must be an integer"},
-		"too large":           {"GET", "/v1/widgets?page=99999999999999999999", "", "query parameter page: number is too large"},
-		"not a boolean":       {"GET", "/v1/widgets?all=maybe", "", "query parameter all: value must be a boolean"},
-		"empty":               {"GET", "/v1/widgets?page=", "", "query parameter page: must not be empty"},
-		"repeated":            {"GET", "/v1/widgets?page=1&page=0", "", "query parameter page: must be given only once"},
-		"item of an array":    {"GET", "/v1/widgets?state=ok&state=x", "", "query parameter state/1: minimum string length is 2"},
-		"broken escape":       {"GET", "/v1/widgets?filter=%zz", "", `query: invalid URL escape "%zz"`},
-		"broken unused":       {"GET", "/v1/widgets?other=%2", "", `query: invalid URL escape "%2"`},
-		"required":            {"DELETE", "/v1/widgets/w1", "", "query parameter force: is required"},
-		"path of the item":    {"GET", "/v1/widgets/0123456789abc", "", "path parameter widgetId: maximum string length is 12"},
-		"path, wrong type":    {"GET", "/v1/widgets/w1/parts/first", "", "path parameter number: value must be an integer"},
-		"path, below minimum": {"GET", "/v1/widgets/w1/parts/0", "", "path parameter number: number must be at least 1"},
-		"header":              {"GET", "/v1/widgets", "X-Trace: abcd", "header X-Trace: maximum string length is 3"},
+		"below minimum": {"GET", "/v1/widgets?page=0", "",
+			"query parameter page: number must be at least 1"},
+		"wrong type": {"GET", "/v1/widgets?page=two", "",
+			"query parameter page: value must be an integer"},
+		"fraction": {"GET", "/v1/widgets?page=1.5", "",
+			"query parameter page: value must be an integer"},
+		"too large": {"GET", "/v1/widgets?page=99999999999999999999", "",
+			"query parameter page: number is too large"},
+		"not a boolean": {"GET", "/v1/widgets?all=maybe", "",
+			"query parameter all: value must be a boolean"},
+		"empty": {"GET", "/v1/widgets?page=", "",
+			"query parameter page: must not be empty"},
+		"repeated": {"GET", "/v1/widgets?page=1&page=0", "",
+			"query parameter page: must be given only once"},
+		"item of an array": {"GET", "/v1/widgets?state=ok&state=x", "",
+			"query parameter state/1: minimum string length is 2"},
+		"broken escape": {"GET", "/v1/widgets?filter=%zz", "",
+			`query: invalid URL escape "%zz"`},
+		"broken unused": {"GET", "/v1/widgets?other=%2", "",
+			`query: invalid URL escape "%2"`},
+		"required": {"DELETE", "/v1/widgets/w1", "",
+			"query parameter force: is required"},
+		"path of the item": {"GET", "/v1/widgets/0123456789abc", "",
+			"path parameter widgetId: maximum string length is 12"},
+		"path, wrong type": {"GET", "/v1/widgets/w1/parts/first", "",
+			"path parameter number: value must be an integer"},
+		"path, below minimum": {"GET", "/v1/widgets/w1/parts/0", "",
+			"path parameter number: number must be at least 1"},
+		"header": {"GET", "/v1/widgets", "X-Trace: abcd",
+			"header X-Trace: maximum string length is 3"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			got := s.request(c.method, c.path, "", c.header)
 			code, message := got.problem(t)
 			if got.StatusCode != 400 || code != "INVALID_REQUEST_BODY" || message != c.want {
-				t.Errorf("%d %s %q, want 400 INVALID_REQUEST_BODY %q", got.StatusCode, code, message, c.want)
+				t.Errorf("%d %s %q, want 400 INVALID_REQUEST_BODY %q", got.StatusCode, code,
+					message, c.want)
 			}
 		})
 	}
@@ -176,13 +207,14 @@ func TestRepeatedHeader(t *testing.T) {
 	}
 }
 
-// Defaults of the document never appear in what the handler sees: it could not tell
+// Defaults of the document never appear in what the handler gets: it could not distinguish
 // them from what the client sent, and they would be bound in some requests only.
 func TestDefaultsAreLeftToTheService(t *testing.T) {
 	s := start(t, handlers{"listWidgets": func(c echo.Context) error {
 		return c.String(http.StatusOK, c.Request().URL.RawQuery+"|"+c.QueryParam("page"))
 	}}, setup{})
-	for query, want := range map[string]string{"": "|", "?state=ok&state=b,c": "state=ok&state=b,c|", "?page=3": "page=3|3"} {
+	for query, want := range map[string]string{"": "|",
+		"?state=ok&state=b,c": "state=ok&state=b,c|", "?page=3": "page=3|3"} {
 		if got := s.request("GET", "/v1/widgets"+query, ""); got.body != want {
 			t.Errorf("%q: the handler saw %q, want %q", query, got.body, want)
 		}
@@ -192,10 +224,12 @@ func TestDefaultsAreLeftToTheService(t *testing.T) {
 func TestEscapedPathIsValidatedDecoded(t *testing.T) {
 	s := start(t, nil, setup{})
 	// 12 characters, 36 in their escaped form.
-	if got := s.request("GET", "/v1/widgets/"+strings.Repeat("%2F", 12), ""); got.StatusCode != http.StatusNoContent {
+	if got := s.request("GET", "/v1/widgets/"+strings.Repeat("%2F", 12),
+		""); got.StatusCode != http.StatusNoContent {
 		t.Errorf("status %d %s, want 204", got.StatusCode, got.body)
 	}
-	if got := s.request("GET", "/v1/widgets/"+strings.Repeat("%2F", 13), ""); got.StatusCode != http.StatusBadRequest {
+	if got := s.request("GET", "/v1/widgets/"+strings.Repeat("%2F", 13),
+		""); got.StatusCode != http.StatusBadRequest {
 		t.Errorf("status %d, want 400", got.StatusCode)
 	}
 }

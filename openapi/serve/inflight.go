@@ -14,7 +14,7 @@ type inflight struct {
 
 	mu    sync.Mutex
 	count int
-	none  chan struct{} // closed once count is 0; nil while nobody waits
+	none  chan struct{} // closed once count is 0; nil unless a caller waits
 }
 
 func newInflight(next http.Handler) *inflight { return &inflight{next: next} }
@@ -47,7 +47,8 @@ func (f *inflight) wait(limit time.Duration) bool {
 	return f.done(ctx) == nil
 }
 
-// done returns when no handler runs, or with the cause of ctx when that ends before. It is called by one goroutine at a time.
+// done returns when no handler runs, or with the cause of ctx when that ends before. It is called
+// by one goroutine at a time.
 func (f *inflight) done(ctx context.Context) error {
 	none := make(chan struct{})
 	f.mu.Lock()

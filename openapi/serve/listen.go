@@ -33,10 +33,10 @@ type ServeOptions struct {
 	// Grace is how long requests in flight may go on after the stop. With 0 they are
 	// cut off at once.
 	Grace time.Duration
-	// AwaitUpgrades gives the grace also to connections that speak another protocol by
+	// AwaitUpgrades gives the grace also to connections that use another protocol by
 	// now, such as WebSockets. Otherwise they are cut off when all else has ended.
 	AwaitUpgrades bool
-	// HTTP2 lets clients speak HTTP/2 without TLS.
+	// HTTP2 permits HTTP/2 without TLS.
 	HTTP2 bool
 	// ReadHeaderTimeout and IdleTimeout bound how long a connection may take to send a
 	// header and may be without a request; MaxHeaderBytes bounds the header. 0 means 10
@@ -51,7 +51,7 @@ type ServeOptions struct {
 }
 
 // Serve answers on ln until ctx ends. Then it stops accepting, closes idle
-// connections, tells streams through [Draining], and waits for the requests in
+// connections, ends streams through [Draining], and waits for the requests in
 // flight, at most for the grace; those that are left are cut off: their contexts are
 // cancelled and their connections closed. It returns nil after such a stop, or the
 // listener's error. It closes ln in any case.
@@ -97,12 +97,13 @@ func Serve(ctx context.Context, ln net.Listener, handler http.Handler, options S
 		}
 		cancel()
 		if err != nil {
-			options.Logger.Warn().Dur("grace_ms", options.Grace).Msg("requests cut off: the grace is over")
+			options.Logger.Warn().Dur("grace_ms",
+				options.Grace).Msg("requests cut off: the grace is over")
 		}
 		<-served
 	}
 	cut(errStopping)
-	// The listener is closed already; what else Close reports, nobody can act on.
+	// The listener is closed already; another error of Close cannot be handled.
 	_ = server.Close()
 	if !running.wait(handlerExit) {
 		options.Logger.Warn().Msg("a handler goes on after its request was cut off")

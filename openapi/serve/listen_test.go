@@ -172,7 +172,8 @@ func TestCutOffRequestDoesNotSucceed(t *testing.T) {
 	if got := <-status; got != 0 && got != http.StatusServiceUnavailable {
 		t.Errorf("status %d, want 503 or a closed connection", got)
 	}
-	if line := s.logs.find(t, "request", "route", "/v1/widgets/:widgetId"); line["status"] != 503.0 {
+	if line := s.logs.find(t, "request", "route",
+		"/v1/widgets/:widgetId"); line["status"] != 503.0 {
 		t.Errorf("access line %v, want status 503", line)
 	}
 }

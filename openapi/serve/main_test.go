@@ -120,7 +120,8 @@ func start(t testing.TB, h handlers, with setup) *service {
 	return s
 }
 
-func serveHandler(t testing.TB, handler http.Handler, grace time.Duration, logs *logBuffer) *service {
+func serveHandler(t testing.TB, handler http.Handler, grace time.Duration,
+	logs *logBuffer) *service {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -133,7 +134,8 @@ func serveHandler(t testing.TB, handler http.Handler, grace time.Duration, logs 
 		stop:   cancel, served: make(chan error, 1),
 	}
 	go func() {
-		s.served <- serve.Serve(ctx, ln, handler, serve.ServeOptions{Logger: zerolog.New(logs), Grace: grace})
+		s.served <- serve.Serve(ctx, ln, handler,
+			serve.ServeOptions{Logger: zerolog.New(logs), Grace: grace})
 		close(s.served)
 	}()
 	t.Cleanup(func() {

@@ -10,13 +10,13 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// Observer is told of requests, for measurements. Its methods are called by many
+// Observer gets the requests, for measurements. Its methods are called by many
 // goroutines at once and must be quick.
 type Observer interface {
 	// RequestBegan is called when a request arrives. RequestEnded follows in any case.
 	RequestBegan()
 	// StreamOpened is called when the answer turns out to be a stream: events that may
-	// never end, or a connection that speaks another protocol from now on.
+	// never end, or a connection that uses another protocol from now on.
 	StreamOpened()
 	// RequestEnded is called when the answer is complete or given up.
 	RequestEnded(Exchange)
@@ -31,7 +31,7 @@ type Exchange struct {
 	Status int
 	// Took is the time from the request's header to the end of the answer.
 	Took time.Duration
-	// Stream tells that StreamOpened was called for it.
+	// Stream reports that StreamOpened was called for it.
 	Stream bool
 }
 
@@ -99,7 +99,7 @@ func (t *takeover) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, buffered, err
 }
 
-// Unwrap lets [http.ResponseController] find what else the writer can do.
+// Unwrap gives [http.ResponseController] access to the wrapped writer.
 func (t *takeover) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
 // upgrades reports whether a request asks for another protocol on its connection.

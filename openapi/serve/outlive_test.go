@@ -19,10 +19,10 @@ import (
 	"sandbox.internal/openapi/serve"
 )
 
-// conclusions are what a witness was told of the ends of requests.
+// conclusions are what a witness recorded of the ends of requests.
 type conclusions struct {
-	mu   sync.Mutex
-	told []string
+	mu       sync.Mutex
+	recorded []string
 }
 
 func (*conclusions) Intend(serve.Admission) (uint64, func() error, error) {
@@ -32,17 +32,21 @@ func (*conclusions) Intend(serve.Admission) (uint64, func() error, error) {
 func (w *conclusions) Conclude(a serve.Admission, _ uint64, o serve.Outcome) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told = append(w.told, fmt.Sprintf("%s %s %s %d %s %v", a.RequestID, a.Route, a.Params["widgetId"], o.Status, o.Code, o.Field("widget")))
+	w.recorded = append(w.recorded,
+		fmt.Sprintf("%s %s %s %d %s %v", a.RequestID, a.Route, a.Params["widgetId"], o.Status,
+			o.Code, o.Field("widget")))
 }
 
 func (w *conclusions) of(id string) []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(w.told), func(line string) bool { return !strings.HasPrefix(line, id+" ") })
+	return slices.DeleteFunc(slices.Clone(w.recorded),
+		func(line string) bool { return !strings.HasPrefix(line, id+" ") })
 }
 
-// Echo gives a request's context to the next request as soon as the handler has returned. What is told of a stream at its end must be
-// the stream's own all the same, and none of it may be told before.
+// Echo gives a request's context to the next request as soon as the handler has returned. What is
+// recorded of a stream at its end must be the stream's own all the same, and none of it may be
+// recorded before.
 func TestStreamsKeepNothingOfAContextThatOthersHave(t *testing.T) {
 	const streams = 8
 	seen, ends, release := &counts{}, &conclusions{}, make(chan struct{})
@@ -52,18 +56,19 @@ func TestStreamsKeepNothingOfAContextThatOthersHave(t *testing.T) {
 			watch := func(c echo.Context) error {
 				id := c.Param("widgetId")
 				serve.LogField(c.Request().Context(), "widget", id)
-				return serve.StreamEvents(c.Request().Context(), c.Response(), func(ctx context.Context, out *serve.EventStream) error {
-					out.Data([]byte("begin"))
-					if err := out.Flush(); err != nil {
-						return err
-					}
-					<-release
-					out.Data([]byte(id))
-					if id == "w0" {
-						return errLost
-					}
-					return out.Flush()
-				})
+				return serve.StreamEvents(c.Request().Context(), c.Response(),
+					func(ctx context.Context, out *serve.EventStream) error {
+						out.Data([]byte("begin"))
+						if err := out.Flush(); err != nil {
+							return err
+						}
+						<-release
+						out.Data([]byte(id))
+						if id == "w0" {
+							return errLost
+						}
+						return out.Flush()
+					})
 			}
 			s.Echo().POST("/watch/:widgetId", watch, s.Named("follow", false), s.Authenticated)
 		},
@@ -71,7 +76,8 @@ func TestStreamsKeepNothingOfAContextThatOthersHave(t *testing.T) {
 
 	var bodies [streams]io.ReadCloser
 	for i := range bodies {
-		r, err := http.NewRequestWithContext(t.Context(), "POST", fmt.Sprintf("%s/watch/w%d", s.url, i), nil)
+		r, err := http.NewRequestWithContext(t.Context(), "POST",
+			fmt.Sprintf("%s/watch/w%d", s.url, i), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,8 +102,8 @@ func TestStreamsKeepNothingOfAContextThatOthersHave(t *testing.T) {
 	}
 	others.Wait()
 	for i := range bodies {
-		if told := ends.of(fmt.Sprintf("stream-%d", i)); len(told) > 0 {
-			t.Errorf("the witness was told of the end of a stream that goes on: %q", told)
+		if recorded := ends.of(fmt.Sprintf("stream-%d", i)); len(recorded) > 0 {
+			t.Errorf("the witness recorded the end of an open stream: %q", recorded)
 		}
 	}
 	close(release)
@@ -115,16 +121,18 @@ func TestStreamsKeepNothingOfAContextThatOthersHave(t *testing.T) {
 		}
 		line := s.logs.find(t, "request", "request_id", "stream-"+id[1:])
 		for name, want := range map[string]any{
-			"method": "POST", "route": "/watch/:widgetId", "operation": "follow", "status": 200.0, "bytes": float64(bytes),
+			"method": "POST", "route": "/watch/:widgetId", "operation": "follow", "status": 200.0,
+			"bytes":  float64(bytes),
 			"widget": id, "stream": true,
 		} {
 			if line[name] != want {
 				t.Errorf("the line of stream %s has %s = %v, want %v", id, name, line[name], want)
 			}
 		}
-		want := []string{fmt.Sprintf("stream-%s /watch/:widgetId %s 200 %s %s", id[1:], id, code, id)}
-		if told := ends.of("stream-" + id[1:]); !slices.Equal(told, want) {
-			t.Errorf("the witness was told %q, want %q", told, want)
+		want := []string{fmt.Sprintf("stream-%s /watch/:widgetId %s 200 %s %s", id[1:], id, code,
+			id)}
+		if recorded := ends.of("stream-" + id[1:]); !slices.Equal(recorded, want) {
+			t.Errorf("the witness recorded %q, want %q", recorded, want)
 		}
 	}
 	const all = 9 * streams
@@ -134,18 +142,20 @@ func TestStreamsKeepNothingOfAContextThatOthersHave(t *testing.T) {
 		return len(seen.ended) == all
 	})
 	if seen.began != all || seen.streaming != 0 {
-		t.Errorf("the observer saw %d begin and %d open; want %d and none", seen.began, seen.streaming, all)
+		t.Errorf("the observer saw %d begin and %d open; want %d and none", seen.began,
+			seen.streaming, all)
 	}
 }
 
-// A handler that fails after it has announced a stream is told of as any other.
+// A handler that fails after it has announced a stream is recorded as any other.
 func TestAnnouncedStreamThatNeverBegins(t *testing.T) {
 	seen := &counts{}
 	s := start(t, handlers{"watchWidgets": func(c echo.Context) error {
-		_ = serve.StreamEvents(c.Request().Context(), c.Response(), func(context.Context, *serve.EventStream) error {
-			t.Error("the stream was written")
-			return nil
-		})
+		_ = serve.StreamEvents(c.Request().Context(), c.Response(),
+			func(context.Context, *serve.EventStream) error {
+				t.Error("the stream was written")
+				return nil
+			})
 		return errLost
 	}}, setup{options: func(o *serve.Options) { o.Observer = seen }})
 	response, err := s.get("/v1/watch")
@@ -165,22 +175,24 @@ func TestAnnouncedStreamThatNeverBegins(t *testing.T) {
 }
 
 // There may be a thousand streams, and a body may have a megabyte.
-func TestStreamsLetGoOfTheBody(t *testing.T) {
+func TestStreamsReleaseTheBody(t *testing.T) {
 	s := start(t, handlers{"createWidget": func(c echo.Context) error {
 		ctx := c.Request().Context()
 		body := weak.Make(&serve.JSONBody(ctx)[0])
-		return serve.StreamEvents(ctx, c.Response(), func(ctx context.Context, out *serve.EventStream) error {
-			for deadline := time.Now().Add(time.Minute); body.Value() != nil; {
-				if time.Now().After(deadline) {
-					return errors.New("the stream holds the body")
+		return serve.StreamEvents(ctx, c.Response(),
+			func(ctx context.Context, out *serve.EventStream) error {
+				for deadline := time.Now().Add(time.Minute); body.Value() != nil; {
+					if time.Now().After(deadline) {
+						return errors.New("the stream holds the body")
+					}
+					runtime.GC() // more than once, for what echo's pool still holds
 				}
-				runtime.GC() // more than once, for what echo's pool still knows
-			}
-			out.Data([]byte("gone"))
-			return out.Flush()
-		})
+				out.Data([]byte("gone"))
+				return out.Flush()
+			})
 	}}, setup{})
-	long := `{"image":{"uri":"a"},"timeout":60,"entrypoint":["` + strings.Repeat("b", 100<<10) + `"]}`
+	long := `{"image":{"uri":"a"},"timeout":60,"entrypoint":["` + strings.Repeat("b",
+		100<<10) + `"]}`
 	if got := s.request("POST", "/v1/widgets", long); got.body != "data: gone\n\n" {
 		t.Errorf("%d %q", got.StatusCode, got.body)
 	}

@@ -8,10 +8,10 @@ import (
 )
 
 // statusClientGone is the log's status for a request whose client left before the
-// answer. Nobody receives it.
+// answer. No client receives it.
 const statusClientGone = 499
 
-// Problem is an error as the client sees it. It is an error itself, so that code
+// Problem is an error as the client receives it. It is an error itself, so that code
 // close to HTTP returns one instead of inventing a kind.
 type Problem struct {
 	// Status is the HTTP status.

@@ -13,13 +13,16 @@ import (
 	"sandbox.internal/openapi/serve"
 )
 
-// FuzzRange holds ranges to what RFC 9110 says about one range of bytes. Everything else is the whole file, where the
-// header is to be ignored, or 416.
+// FuzzRange holds ranges to what RFC 9110 says about one range of bytes. Everything else is the
+// whole file, where the header is to be ignored, or 416.
 func FuzzRange(f *testing.F) {
 	for _, seed := range []string{
-		"", "bytes=0-3", "bytes=7-", "bytes=-2", "bytes=8-99", "bytes=10-", "bytes=5-2", "bytes=a-b", "bytes=", "bytes=-", "garbage", "bytes", "=", "bytes=0-1,4-5",
-		"lines=1-2", "Bytes=0-0", "bytes =0-0", "bytes= 0-0 ", "bytes=-0", "bytes=-00", "bytes=-+0", "bytes=+1-2", "bytes=1-+2", "bytes=--1", "bytes=0x1-", "bytes=00-03",
-		"bytes=0-9223372036854775808", "bytes=9223372036854775808-", "bytes=-9223372036854775808", "bytes=-99999999999999999999", "bytes=1 - 2", "bytes=1-2-3", "bytes=\x00-",
+		"", "bytes=0-3", "bytes=7-", "bytes=-2", "bytes=8-99", "bytes=10-", "bytes=5-2",
+		"bytes=a-b", "bytes=", "bytes=-", "garbage", "bytes", "=", "bytes=0-1,4-5",
+		"lines=1-2", "Bytes=0-0", "bytes =0-0", "bytes= 0-0 ", "bytes=-0", "bytes=-00", "bytes=-+0",
+		"bytes=+1-2", "bytes=1-+2", "bytes=--1", "bytes=0x1-", "bytes=00-03",
+		"bytes=0-9223372036854775808", "bytes=9223372036854775808-", "bytes=-9223372036854775808",
+		"bytes=-99999999999999999999", "bytes=1 - 2", "bytes=1-2-3", "bytes=\x00-",
 	} {
 		f.Add(seed, true)
 		f.Add(seed, false)
@@ -32,24 +35,31 @@ func FuzzRange(f *testing.F) {
 		request := httptest.NewRequest(http.MethodGet, "/", nil)
 		request.Header["Range"] = []string{header}
 		recorder := httptest.NewRecorder()
-		err := serve.Download{Request: request, Name: "file", Content: strings.NewReader(data)}.Serve(recorder)
+		err := serve.Download{Request: request, Name: "file",
+			Content: strings.NewReader(data)}.Serve(recorder)
 		status, part := wantedRange(header, data)
 		if err != nil {
 			var problem *serve.Problem
-			if !errors.As(err, &problem) || problem.Status != http.StatusRequestedRangeNotSatisfiable {
+			if !errors.As(err, &problem) ||
+				problem.Status != http.StatusRequestedRangeNotSatisfiable {
 				t.Fatalf("%q: %v", header, err)
 			}
-			if status != problem.Status || recorder.Header().Get("Content-Range") != fmt.Sprintf("bytes */%d", len(data)) {
-				t.Errorf("%q: refused with Content-Range %q, want %d %q", header, recorder.Header().Get("Content-Range"), status, part)
+			if status != problem.Status ||
+				recorder.Header().Get("Content-Range") != fmt.Sprintf("bytes */%d", len(data)) {
+				t.Errorf("%q: refused with Content-Range %q, want %d %q", header,
+					recorder.Header().Get("Content-Range"), status, part)
 			}
 			return
 		}
-		if recorder.Code != status || recorder.Body.String() != part || recorder.Header().Get("Content-Length") != fmt.Sprint(len(part)) {
+		if recorder.Code != status || recorder.Body.String() != part ||
+			recorder.Header().Get("Content-Length") != fmt.Sprint(len(part)) {
 			t.Errorf("%q: %d %q, want %d %q", header, recorder.Code, recorder.Body, status, part)
 		}
 		if first := strings.Index(data, part); status == http.StatusPartialContent &&
-			recorder.Header().Get("Content-Range") != fmt.Sprintf("bytes %d-%d/%d", first, first+len(part)-1, len(data)) {
-			t.Errorf("%q: Content-Range %q for %q", header, recorder.Header().Get("Content-Range"), part)
+			recorder.Header().Get("Content-Range") != fmt.Sprintf("bytes %d-%d/%d", first,
+				first+len(part)-1, len(data)) {
+			t.Errorf("%q: Content-Range %q for %q", header, recorder.Header().Get("Content-Range"),
+				part)
 		}
 	})
 }

@@ -24,18 +24,19 @@ type Rate struct {
 // answered 429, with Retry-After, before anything of its body is read. Operations that
 // need no key are not counted, and a stream counts once, at its start.
 type RateLimits struct {
-	// Of tells who sends an authenticated request, and how often that caller may call;
+	// Of returns the caller of an authenticated request, and the rate that it may have;
 	// nil sets no limit. Requests of one caller share one count.
 	Of func(r *http.Request, principal any) (caller string, rate Rate)
-	// Refused is how often one remote address (of IPv6 its /64 network) may send a missing
-	// or wrong key, or something as wrong in its place (see Server.Attempt). Once that is used up, every request with or without a key is refused
-	// until the next attempt is due, so that keys cannot be guessed any faster.
+	// Refused is how often one remote address (of IPv6 its /64 network) may send a missing or wrong
+	// key, or something as wrong in its place (see Server.Attempt). Once that is used up, every
+	// request with or without a key is refused until the next attempt is due, so that keys cannot
+	// be guessed any faster.
 	Refused Rate
-	// Clock tells the time; nil means time.Now.
+	// Clock returns the time; nil means time.Now.
 	Clock func() time.Time
 }
 
-// checkRate counts a request of whoever authenticated, and refuses it over the limit.
+// checkRate counts a request of an authenticated caller, and refuses it over the limit.
 func (s *Server) checkRate(r *http.Request) error {
 	of := s.options.RateLimits.Of
 	if of == nil {
@@ -43,13 +44,14 @@ func (s *Server) checkRate(r *http.Request) error {
 	}
 	caller, rate := of(r, Principal(r.Context()))
 	if wait := s.callers.take(caller, rate); wait > 0 {
-		return tooMany(wait, "the rate limit of %g requests a second (%d at once) is used up", rate.PerSecond, max(rate.Burst, 1))
+		return tooMany(wait, "the rate limit of %g requests a second (%d at once) is used up",
+			rate.PerSecond, max(rate.Burst, 1))
 	}
 	return nil
 }
 
 // mayTry refuses a request whose address has sent too many wrong keys, before its key
-// is looked at: else the answer would tell a right guess from a wrong one.
+// is checked: else the answer would distinguish a right guess from a wrong one.
 func (s *Server) mayTry(r *http.Request) error {
 	if wait := s.refused.wait(networkOf(r), s.options.RateLimits.Refused); wait > 0 {
 		return tooMany(wait, "too many requests with a missing or wrong key came from this address")
@@ -68,7 +70,7 @@ func tooMany(wait time.Duration, format string, args ...any) *Problem {
 	return &Problem{
 		Status:     http.StatusTooManyRequests,
 		Code:       codeRateLimited,
-		Message:    fmt.Sprintf(format, args...) + "; Retry-After tells when to try again",
+		Message:    fmt.Sprintf(format, args...) + "; Retry-After says when to try again",
 		RetryAfter: wait,
 	}
 }
@@ -86,14 +88,14 @@ func networkOf(r *http.Request) string {
 }
 
 // buckets are token buckets by name. Of each it keeps only the time at which the
-// bucket will be full again: what is full is forgotten, so that names which are never
+// bucket will be full again: what is full is removed, so that names which are never
 // seen again do not pile up.
 type buckets struct {
 	clock func() time.Time
 
 	mu      sync.Mutex
 	full    map[string]time.Time
-	sweepAt int // the number of entries at which to look for those to forget
+	sweepAt int // the number of entries at which to look for those to remove
 }
 
 const fewestToSweep = 1024
@@ -139,7 +141,7 @@ func (b *buckets) look(name string, rate Rate, take bool) time.Duration {
 	return 0
 }
 
-// sweep forgets full buckets once there are twice as many as were left the last time.
+// sweep removes full buckets once there are twice as many as were left the last time.
 // The caller holds mu.
 func (b *buckets) sweep(now time.Time) {
 	if len(b.full) < b.sweepAt {

@@ -39,7 +39,10 @@ func limitedBy(t testing.TB, contract *rules.Contract, rate, refused serve.Rate)
 		Logger:       zerolog.Nop(),
 		Authenticate: serve.HeaderSecret(keyHeader, key),
 		RateLimits: serve.RateLimits{
-			Of:      func(r *http.Request, _ any) (string, serve.Rate) { return r.Header.Get("X-Caller"), rate },
+			Of: func(r *http.Request, _ any) (string,
+				serve.Rate) {
+				return r.Header.Get("X-Caller"), rate
+			},
 			Refused: refused,
 			Clock:   func() time.Time { return l.now },
 		},
@@ -49,10 +52,15 @@ func limitedBy(t testing.TB, contract *rules.Contract, rate, refused serve.Rate)
 	}
 	guards := server.OperationMiddlewares()
 	for id, route := range paths {
-		server.Echo().Add(route[0], route[1], func(c echo.Context) error { return c.NoContent(http.StatusNoContent) }, guards[id]...)
+		server.Echo().Add(route[0], route[1],
+			func(c echo.Context) error { return c.NoContent(http.StatusNoContent) }, guards[id]...)
 	}
-	server.Echo().GET("/outside", func(c echo.Context) error { return c.NoContent(http.StatusNoContent) }, server.AuthenticatedAndCounted)
-	server.Echo().GET("/uncounted", func(c echo.Context) error { return c.NoContent(http.StatusNoContent) }, server.Authenticated)
+	server.Echo().GET("/outside",
+		func(c echo.Context) error { return c.NoContent(http.StatusNoContent) },
+		server.AuthenticatedAndCounted)
+	server.Echo().GET("/uncounted",
+		func(c echo.Context) error { return c.NoContent(http.StatusNoContent) },
+		server.Authenticated)
 	l.server = server
 	return l
 }
@@ -79,10 +87,12 @@ func TestRateLimitAnswer(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil {
 		t.Fatal(err)
 	}
-	if w.Code != http.StatusTooManyRequests || body.Code != "RATE_LIMITED" || w.Header().Get("Retry-After") != "1" || w.Header().Get("X-Request-ID") == "" {
+	if w.Code != http.StatusTooManyRequests || body.Code != "RATE_LIMITED" ||
+		w.Header().Get("Retry-After") != "1" || w.Header().Get("X-Request-ID") == "" {
 		t.Errorf("%d %s %v", w.Code, w.Body, w.Header())
 	}
-	for path, want := range map[string]int{"/outside": 429, "/uncounted": 204, "/health": 204, "/nowhere": 404} {
+	for path, want := range map[string]int{"/outside": 429, "/uncounted": 204, "/health": 204,
+		"/nowhere": 404} {
 		if w := l.get(path, "a", key, somewhere); w.Code != want {
 			t.Errorf("%s: %d, want %d", path, w.Code, want)
 		}
@@ -100,10 +110,12 @@ func TestRateLimitKeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		perSecond := rapid.IntRange(1, 50).Draw(rt, "requests per second")
 		burst := rapid.IntRange(0, 20).Draw(rt, "burst")
-		l := limitedBy(t, contract, serve.Rate{PerSecond: float64(perSecond), Burst: burst}, serve.Rate{})
+		l := limitedBy(t, contract, serve.Rate{PerSecond: float64(perSecond), Burst: burst},
+			serve.Rate{})
 		begin, passed := l.now, 0
 		for range rapid.IntRange(1, 100).Draw(rt, "requests") {
-			l.now = l.now.Add(time.Duration(rapid.IntRange(0, 300).Draw(rt, "ms")) * time.Millisecond)
+			l.now = l.now.Add(time.Duration(rapid.IntRange(0, 300).Draw(rt,
+				"ms")) * time.Millisecond)
 			w := l.get("/v1/widgets", "a", key, somewhere)
 			if w.Code == http.StatusTooManyRequests {
 				seconds, err := strconv.Atoi(w.Header().Get("Retry-After"))
@@ -118,7 +130,8 @@ func TestRateLimitKeepsItsPromises(t *testing.T) {
 			passed++
 			most := float64(max(burst, 1)) + float64(perSecond)*l.now.Sub(begin).Seconds()
 			if float64(passed) > most+1e-6 {
-				rt.Fatalf("%d requests passed in %v, at most %.1f may", passed, l.now.Sub(begin), most)
+				rt.Fatalf("%d requests passed in %v, at most %.1f may", passed, l.now.Sub(begin),
+					most)
 			}
 		}
 	})
@@ -142,7 +155,7 @@ func TestRateLimitAtTheSameTime(t *testing.T) {
 	}
 }
 
-func TestRateLimitForgetsWhoRests(t *testing.T) {
+func TestRateLimitDropsFullBuckets(t *testing.T) {
 	l := newLimited(t, serve.Rate{PerSecond: 1000, Burst: 1}, serve.Rate{PerSecond: 1000, Burst: 1})
 	for i := range 5_000 {
 		l.now = l.now.Add(time.Millisecond)
@@ -151,19 +164,24 @@ func TestRateLimitForgetsWhoRests(t *testing.T) {
 		l.get("/v1/widgets", "", "wrong", remote)
 	}
 	if callers, addresses := l.server.Remembered(); callers > 1100 || addresses > 1100 {
-		t.Errorf("%d callers and %d addresses are remembered", callers, addresses)
+		t.Errorf("%d callers and %d addresses are kept", callers, addresses)
 	}
 }
 
 func TestWrongKeysByAddress(t *testing.T) {
 	l := newLimited(t, serve.Rate{}, serve.Rate{PerSecond: 0.1, Burst: 1})
-	status := func(secret, remote string) int { return l.get("/v1/widgets", "a", secret, remote).Code }
+	status := func(secret, remote string) int {
+		return l.get("/v1/widgets", "a", secret,
+			remote).Code
+	}
 	for _, try := range []struct {
 		secret, remote string
 		want           int
 	}{
-		{"wrong", "192.0.2.1:1", 401}, {"wrong", "192.0.2.1:2", 429}, {key, "192.0.2.1:3", 429}, {key, "192.0.2.2:1", 204},
-		{"", "[2001:db8::1]:1", 401}, {"", "[2001:db8::2]:1", 429}, {key, "[2001:db8:0:0:ffff::3]:1", 429}, {key, "[2001:db8:0:1::1]:1", 204},
+		{"wrong", "192.0.2.1:1", 401}, {"wrong", "192.0.2.1:2", 429}, {key, "192.0.2.1:3", 429},
+		{key, "192.0.2.2:1", 204},
+		{"", "[2001:db8::1]:1", 401}, {"", "[2001:db8::2]:1", 429},
+		{key, "[2001:db8:0:0:ffff::3]:1", 429}, {key, "[2001:db8:0:1::1]:1", 204},
 		{"wrong", "[::ffff:192.0.2.9]:1", 401}, {"wrong", "[::ffff:192.0.2.10]:1", 401},
 		{"wrong", "[fe80::1%eth0]:1", 401}, {"wrong", "[fe80::2%eth1]:1", 429},
 	} {
@@ -171,7 +189,8 @@ func TestWrongKeysByAddress(t *testing.T) {
 			t.Errorf("key %q from %s: %d, want %d", try.secret, try.remote, got, try.want)
 		}
 	}
-	if w := l.get("/uncounted", "a", key, "192.0.2.1:4"); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "10" {
+	if w := l.get("/uncounted", "a", key, "192.0.2.1:4"); w.Code != http.StatusTooManyRequests ||
+		w.Header().Get("Retry-After") != "10" {
 		t.Errorf("a route outside the document: %d %v", w.Code, w.Header())
 	}
 }

@@ -42,7 +42,8 @@ func recoverPanics(next echo.HandlerFunc) echo.HandlerFunc {
 func headAsGet(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		allowed, _ := c.Get(echo.ContextKeyHeaderAllow).(string)
-		if c.Request().Method != http.MethodHead || !slices.Contains(strings.Split(allowed, ", "), http.MethodGet) {
+		if c.Request().Method != http.MethodHead ||
+			!slices.Contains(strings.Split(allowed, ", "), http.MethodGet) {
 			return next(c)
 		}
 		c.Echo().Router().Find(http.MethodGet, echo.GetPath(c.Request()), c)

@@ -13,11 +13,12 @@ import (
 )
 
 const (
-	headerRequestID    = "X-Request-Id" // X-Request-ID in net/http's own spelling, which costs nothing to look up
+	// X-Request-ID in net/http's own spelling, which costs nothing to look up
+	headerRequestID    = "X-Request-Id"
 	maxRequestIDLength = 128
 )
 
-// requestState is what the layers of one request tell each other. It travels in
+// requestState is what the layers of one request share. It travels in
 // the context because that is all a strict handler gets.
 type requestState struct {
 	id        string
@@ -31,7 +32,8 @@ type requestState struct {
 	body      *watchedBody
 	rest      func(context.Context, *EventStream) error // see StreamEvents
 	line      accessLine                                // of a stream that goes on
-	admission *admission                                // nil while nobody has to witness the request
+	// nil unless a witness has to record the request
+	admission *admission
 	json      []byte
 
 	// Handlers may add log fields from goroutines of their own.
@@ -72,7 +74,7 @@ func Request(ctx context.Context) *http.Request {
 }
 
 // Principal is what [Options.Authenticate] returned for the request that ctx belongs
-// to; nil when the operation is open or nobody had to authenticate.
+// to; nil when the operation needs no authentication.
 func Principal(ctx context.Context) any {
 	if state := stateOf(ctx); state != nil {
 		return state.principal
@@ -100,7 +102,7 @@ func Began(ctx context.Context) time.Time {
 }
 
 // LogField adds a field to the request's line in the access log and to the line that
-// tells the cause of its failure. A [Witness] can read it too. The value must be no
+// is the cause of its failure. A [Witness] can read it too. The value must be no
 // secret. It does nothing outside of a request.
 func LogField(ctx context.Context, key string, value any) {
 	state := stateOf(ctx)
@@ -115,7 +117,7 @@ func LogField(ctx context.Context, key string, value any) {
 	state.fields = append(state.fields, logField{key, value})
 }
 
-// field returns what LogField was told under that key last, nil when nothing.
+// field returns the last value that LogField recorded under that key, nil if there is none.
 func (state *requestState) field(key string) any {
 	state.mu.Lock()
 	defer state.mu.Unlock()
@@ -158,7 +160,8 @@ func (s *Server) identify(w http.ResponseWriter, r *http.Request) *requestState 
 
 	state := &requestState{id: id, began: time.Now()}
 	logger := s.logger(state)
-	state.request = r.WithContext(context.WithValue(logger.WithContext(r.Context()), stateKey{}, state))
+	state.request = r.WithContext(context.WithValue(logger.WithContext(r.Context()), stateKey{},
+		state))
 	return state
 }
 

@@ -13,7 +13,8 @@ import (
 	"sandbox.internal/openapi/serve"
 )
 
-var uuid4 = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+var uuid4 = regexp.MustCompile(
+	`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 
 func TestRequestIDIsEchoedOrMade(t *testing.T) {
 	s := start(t, nil, setup{})
@@ -31,7 +32,8 @@ func TestRequestIDIsEchoedOrMade(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			got := s.request("GET", "/health", "", "X-Request-ID: "+c.sent).Header.Values("X-Request-ID")
+			got := s.request("GET", "/health", "",
+				"X-Request-ID: "+c.sent).Header.Values("X-Request-ID")
 			switch {
 			case len(got) != 1:
 				t.Errorf("X-Request-ID %q, want one", got)
@@ -64,7 +66,8 @@ func TestEveryResponseCarriesARequestID(t *testing.T) {
 		got := s.request(c.method, c.path, c.body)
 		id := got.Header.Get("X-Request-ID")
 		if got.StatusCode != c.status || !uuid4.MatchString(id) || seen[id] {
-			t.Errorf("%s %s: status %d, id %q; want %d and a new UUID", c.method, c.path, got.StatusCode, id, c.status)
+			t.Errorf("%s %s: status %d, id %q; want %d and a new UUID", c.method, c.path,
+				got.StatusCode, id, c.status)
 		}
 		seen[id] = true
 	}
@@ -77,7 +80,9 @@ func TestHandlersSeeTheRequest(t *testing.T) {
 		ctx = c.Request().Context()
 		r := serve.Request(ctx)
 		zerolog.Ctx(ctx).Info().Msg("from the handler")
-		return c.String(http.StatusOK, serve.RequestID(ctx)+" "+r.Header.Get("Range")+" "+r.Host+" "+r.Header.Get("X-Request-ID"))
+		return c.String(http.StatusOK,
+			serve.RequestID(ctx)+" "+r.Header.Get("Range")+" "+r.Host+" "+
+				r.Header.Get("X-Request-ID"))
 	}}, setup{})
 	got := s.request("GET", "/v1/widgets", "", "X-Request-ID: r1", "Range: bytes=0-1")
 	if want := "r1 bytes=0-1 " + s.addr + " r1"; got.body != want {
@@ -87,7 +92,8 @@ func TestHandlersSeeTheRequest(t *testing.T) {
 
 	outside := t.Context()
 	serve.LogField(outside, "ignored", 1)
-	if serve.RequestID(outside) != "" || serve.Request(outside) != nil || serve.Principal(outside) != nil {
+	if serve.RequestID(outside) != "" || serve.Request(outside) != nil ||
+		serve.Principal(outside) != nil {
 		t.Error("something is known outside of a request")
 	}
 }
@@ -103,7 +109,8 @@ func TestAccessLog(t *testing.T) {
 		"deleteWidget": func(echo.Context) error { return errLost },
 	}, setup{})
 
-	s.request("GET", "/v1/widgets/w1?token=s3cret", "", "X-Request-ID: a1", "Authorization: Bearer hunter2")
+	s.request("GET", "/v1/widgets/w1?token=s3cret", "", "X-Request-ID: a1",
+		"Authorization: Bearer hunter2")
 	line := s.logs.find(t, "request", "request_id", "a1")
 	for field, want := range map[string]any{
 		"level": "info", "method": "GET", "route": "/v1/widgets/:widgetId",
@@ -119,11 +126,13 @@ func TestAccessLog(t *testing.T) {
 	}
 
 	s.request("DELETE", "/v1/widgets/w1?force=true", "", "X-Request-ID: a2")
-	if line := s.logs.find(t, "request", "request_id", "a2"); line["level"] != "error" || line["code"] != "INTERNAL_ERROR" {
+	if line := s.logs.find(t, "request", "request_id", "a2"); line["level"] != "error" ||
+		line["code"] != "INTERNAL_ERROR" {
 		t.Errorf("a 500 is logged as %v", line)
 	}
 	s.request("POST", "/v1/widgets", `{"password":"s3cret"}`, "X-Request-ID: a3")
-	if line := s.logs.find(t, "request", "request_id", "a3"); line["level"] != "info" || line["code"] != "INVALID_REQUEST_BODY" {
+	if line := s.logs.find(t, "request", "request_id", "a3"); line["level"] != "info" ||
+		line["code"] != "INVALID_REQUEST_BODY" {
 		t.Errorf("a 400 is logged as %v", line)
 	}
 	s.request("GET", "/health", "", "X-Request-ID: a4")
@@ -135,7 +144,7 @@ func TestAccessLog(t *testing.T) {
 
 	for _, secret := range []string{"s3cret", "5ecret", "hunter2", key} {
 		if strings.Contains(s.logs.String(), secret) {
-			t.Errorf("the log knows %q:\n%s", secret, s.logs)
+			t.Errorf("the log contains %q:\n%s", secret, s.logs)
 		}
 	}
 }
@@ -159,11 +168,14 @@ func TestHandleAll(t *testing.T) {
 		})
 	}})
 	for _, method := range []string{"GET", "POST", "OWN"} {
-		if got := s.request(method, "/v1/widgets/%61?b", "", "X-Request-ID: "+method); got.StatusCode != 200 || got.body != method+" /v1/widgets/%61?b" || got.Header.Get("X-Request-ID") != method {
+		if got := s.request(method, "/v1/widgets/%61?b", "",
+			"X-Request-ID: "+method); got.StatusCode != 200 ||
+			got.body != method+" /v1/widgets/%61?b" || got.Header.Get("X-Request-ID") != method {
 			t.Errorf("%s: %d %q, headers %v", method, got.StatusCode, got.body, got.Header)
 		}
 		line := s.logs.find(t, "request", "request_id", method)
-		for field, want := range map[string]any{"route": "anywhere", "operation": "doAnything", "status": 200.0, "one": 1.0, "two": "two", "three": "three", "four": "four"} {
+		for field, want := range map[string]any{"route": "anywhere", "operation": "doAnything",
+			"status": 200.0, "one": 1.0, "two": "two", "three": "three", "four": "four"} {
 			if line[field] != want {
 				t.Errorf("%s: %s is %v, want %v", method, field, line[field], want)
 			}
@@ -174,7 +186,8 @@ func TestHandleAll(t *testing.T) {
 		if code, _ := got.problem(t); got.StatusCode != 500 || code != "INTERNAL_ERROR" {
 			t.Errorf("%s: %d %s", method, got.StatusCode, got.body)
 		}
-		if line := s.logs.find(t, "request", "request_id", method); line["status"] != 500.0 || line["one"] != 1.0 {
+		if line := s.logs.find(t, "request", "request_id", method); line["status"] != 500.0 ||
+			line["one"] != 1.0 {
 			t.Errorf("%s is logged as %v", method, line)
 		}
 	}

@@ -24,7 +24,7 @@ type Options struct {
 	// Logger receives one access line per request and the causes of failures.
 	Logger zerolog.Logger
 
-	// Authenticate tells who sends a request; handlers read the answer with
+	// Authenticate returns the caller of a request; handlers read it with
 	// [Principal]. An error refuses the request and is mapped like any other, so a
 	// missing or wrong key is [Unauthorized]. It runs before anything of the body is
 	// read. With nil every operation is open.
@@ -37,9 +37,8 @@ type Options struct {
 	// [DefaultMaxJSONBody]. Other bodies stream to their handler without a limit.
 	MaxJSONBody int64
 
-	// Problem maps the service's own errors to what the client sees and reports
-	// whether it knows the error. What it does not know, and this package neither,
-	// is a 500 that shows no cause.
+	// Problem maps the service's own errors to what the client receives and reports whether it has
+	// a mapping. What neither it nor this package maps is a 500 that shows no cause.
 	Problem func(error) (Problem, bool)
 
 	// Body shapes the JSON of an error answer; nil means {"code", "message"}.
@@ -55,7 +54,7 @@ type Options struct {
 	// WarnRefusals logs answers of the 4xx class at warning level instead of info.
 	WarnRefusals bool
 
-	// Observer, if not nil, is told of every request, for measurements.
+	// Observer, if not nil, gets every request, for measurements.
 	Observer Observer
 
 	// Witness, if not nil, records every admitted request that changes something: one
@@ -212,7 +211,7 @@ func (s *Server) Attempt(r *http.Request, check func() error) error {
 
 func (s *Server) quiet(operation string) bool { return slices.Contains(s.options.Quiet, operation) }
 
-// challengeOf is the value of WWW-Authenticate, which HTTP wants on every 401. It
+// challengeOf is the value of WWW-Authenticate, which HTTP requires on every 401. It
 // names the header for keys; "" when there is none.
 func challengeOf(header string) string {
 	if header == "" {

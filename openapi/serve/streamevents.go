@@ -12,12 +12,13 @@ import (
 // gone: a stream waits for most of its life, and there may be a thousand of them.
 //
 // ctx and w are the handler's. The header is written at once, as any handler's. write
-// gets a context that ends with the same request and knows [Draining] but none of the
+// gets a context that ends with the same request and has [Draining] but none of the
 // request's other values. An error of write can no longer be answered: it is logged,
 // and the connection is cut, so that the client does not take what it has for the
 // whole. A request has one such stream at most. Outside of a [Server] it is written
 // before StreamEvents returns.
-func StreamEvents(ctx context.Context, w http.ResponseWriter, write func(context.Context, *EventStream) error) error {
+func StreamEvents(ctx context.Context, w http.ResponseWriter,
+	write func(context.Context, *EventStream) error) error {
 	startEvents(w)
 	if state := stateOf(ctx); state != nil {
 		state.rest = write
@@ -33,7 +34,7 @@ func continuedStream(ctx context.Context, w http.ResponseWriter) *EventStream {
 }
 
 // proceed writes the rest of a response, and its line in the access log. r is the
-// request as net/http gave it: what the handlers made of it is let go.
+// request as net/http gave it: what the handlers added to it is released.
 func (s *Server) proceed(state *requestState, w http.ResponseWriter, r *http.Request) {
 	rest := state.rest
 	state.request, state.body, state.json, state.rest = nil, nil, nil, nil
@@ -45,7 +46,7 @@ func (s *Server) proceed(state *requestState, w http.ResponseWriter, r *http.Req
 	}
 }
 
-// settle tells how a response ended, and cuts its connection if cause says that it did not end well.
+// settle records how a response ended, and closes its connection if cause is an error.
 func (s *Server) settle(state *requestState, ctx context.Context, bytes int64, cause any) {
 	logger := s.logger(state)
 	if cause != nil {
@@ -76,5 +77,5 @@ func (c *countingWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Unwrap lets [http.ResponseController] find what else the writer can do.
+// Unwrap gives [http.ResponseController] access to the wrapped writer.
 func (c *countingWriter) Unwrap() http.ResponseWriter { return c.ResponseWriter }

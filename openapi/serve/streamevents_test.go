@@ -48,7 +48,8 @@ func TestContinuedResponse(t *testing.T) {
 			}
 		}
 		line := s.logs.find(t, "request", "request_id", "later")
-		want := map[string]any{"status": 200.0, "bytes": float64(len(got.body)), "route": "/v1/watch", "operation": "watchWidgets", "widget": "w1"}
+		want := map[string]any{"status": 200.0, "bytes": float64(len(got.body)),
+			"route": "/v1/watch", "operation": "watchWidgets", "widget": "w1"}
 		for name, value := range want {
 			if line[name] != value {
 				t.Errorf("the access line has %s = %v, want %v", name, line[name], value)
@@ -70,15 +71,21 @@ func TestContinuedResponseThatFailsIsCut(t *testing.T) {
 		write   func(context.Context, *serve.EventStream) error
 		message string
 	}{
-		"error": {func(_ context.Context, s *serve.EventStream) error { begin(s); return errLost }, "response cut short"},
-		"panic": {func(_ context.Context, s *serve.EventStream) error { begin(s); panic("oh no") }, "handler panicked"},
+		"error": {func(_ context.Context, s *serve.EventStream) error { begin(s); return errLost },
+			"response cut short"},
+		"panic": {func(_ context.Context, s *serve.EventStream) error { begin(s); panic("oh no") },
+			"handler panicked"},
 		"bug": {func(_ context.Context, s *serve.EventStream) error {
 			begin(s)
 			var none []int
 			_ = none[s.Buffered()]
 			return nil
 		}, "handler panicked"},
-		"abort": {func(_ context.Context, s *serve.EventStream) error { begin(s); panic(http.ErrAbortHandler) }, "request"},
+		"abort": {func(_ context.Context, s *serve.EventStream) error {
+			begin(s)
+			panic(
+				http.ErrAbortHandler)
+		}, "request"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := start(t, continued(c.write), setup{})

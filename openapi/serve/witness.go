@@ -17,7 +17,7 @@ type Witness interface {
 	// when the intention would survive a loss of power; with an error of that the client
 	// gets no answer, because what it was promised cannot be kept. The reference is not 0.
 	Intend(Admission) (reference uint64, durable func() error, err error)
-	// Conclude tells how a request ended. The reference is Intend's, or 0 for a request
+	// Conclude reports how a request ended. The reference is Intend's, or 0 for a request
 	// that was admitted and refused before anything was done.
 	Conclude(Admission, uint64, Outcome)
 }
@@ -41,7 +41,7 @@ type Outcome struct {
 	// Status is the HTTP status, and Code that of the error body; empty after a success.
 	Status int
 	Code   string
-	// Field returns what [LogField] was told under a key, nil when nothing.
+	// Field returns the value that [LogField] recorded under a key, nil if there is none.
 	Field func(key string) any
 }
 
@@ -54,7 +54,7 @@ type admission struct {
 // Admitted runs next as a request of the principal, who was recognised by other means
 // than the key: a signed address, a token of the sandbox. It is for routes outside the
 // document, and does what the guard does for those inside once the key was checked:
-// handlers find the principal with [Principal], and the [Witness] sees the request.
+// handlers find the principal with [Principal], and the [Witness] gets the request.
 func (s *Server) Admitted(principal any, next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if state := stateOf(c.Request().Context()); state != nil {
@@ -71,7 +71,8 @@ func (s *Server) admit(c echo.Context) {
 	if s.options.Witness == nil || state == nil || state.admission != nil {
 		return
 	}
-	safe := r.Method == http.MethodGet || r.Method == http.MethodHead || r.Method == http.MethodOptions
+	safe := r.Method == http.MethodGet || r.Method == http.MethodHead ||
+		r.Method == http.MethodOptions
 	if safe && !upgrades(r) && !slices.Contains(s.options.Witnessed, state.operation) {
 		return
 	}
@@ -86,7 +87,7 @@ func (s *Server) admit(c echo.Context) {
 	}}
 }
 
-// act runs next once the witness, if there is one, knows what it is about to do.
+// act runs next once the witness, if there is one, has recorded the request.
 func (s *Server) act(c echo.Context, next echo.HandlerFunc) error {
 	s.admit(c)
 	state := stateOf(c.Request().Context())
@@ -108,7 +109,8 @@ func (s *Server) act(c echo.Context, next echo.HandlerFunc) error {
 	// The disk works while the handler does.
 	c.Response().Before(func() {
 		if err := durable(); err != nil {
-			zerolog.Ctx(c.Request().Context()).Error().Err(err).Msg("the record of a request is not durable; its answer is withheld")
+			zerolog.Ctx(c.Request().Context()).Error().Err(err).Msg(
+				"the record of a request is not durable; its answer is withheld")
 			panic(http.ErrAbortHandler)
 		}
 	})
@@ -124,7 +126,7 @@ func paramsOf(c echo.Context) map[string]string {
 	return params
 }
 
-// conclude tells the witness how the request ended.
+// conclude reports to the witness how the request ended.
 func (s *Server) conclude(state *requestState) {
 	if state.admission == nil {
 		return

@@ -15,10 +15,10 @@ import (
 	"sandbox.internal/openapi/serve"
 )
 
-// witness remembers what it was told.
+// witness records its calls.
 type witness struct {
 	mu       sync.Mutex
-	told     []string
+	recorded []string
 	last     uint64
 	refuse   error // of every intention
 	volatile error // of every wait for the disk
@@ -27,11 +27,12 @@ type witness struct {
 func (w *witness) note(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told = append(w.told, fmt.Sprintf(format, args...))
+	w.recorded = append(w.recorded, fmt.Sprintf(format, args...))
 }
 
 func (w *witness) Intend(a serve.Admission) (uint64, func() error, error) {
-	w.note("intend %s %s %s by %v on %q from %s", a.Operation, a.Method, a.Route, a.Principal, a.Params["widgetId"], a.Remote)
+	w.note("intend %s %s %s by %v on %q from %s", a.Operation, a.Method, a.Route, a.Principal,
+		a.Params["widgetId"], a.Remote)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.last++
@@ -47,19 +48,20 @@ func (w *witness) Conclude(a serve.Admission, reference uint64, o serve.Outcome)
 
 func (w *witness) has(t *testing.T, want ...string) {
 	t.Helper()
-	var told []string
-	eventually(t, fmt.Sprintf("the witness to be told %q", want), func() bool {
+	var recorded []string
+	eventually(t, fmt.Sprintf("the witness to record %q", want), func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		told = slices.Clone(w.told)
-		return len(told) >= len(want)
+		recorded = slices.Clone(w.recorded)
+		return len(recorded) >= len(want)
 	})
-	if !slices.Equal(told, want) {
-		t.Errorf("the witness was told\n%s\nwant\n%s", strings.Join(told, "\n"), strings.Join(want, "\n"))
+	if !slices.Equal(recorded, want) {
+		t.Errorf("the witness recorded\n%s\nwant\n%s", strings.Join(recorded, "\n"),
+			strings.Join(want, "\n"))
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.told = nil
+	w.recorded = nil
 }
 
 func watched(w *witness, o serve.Observer) setup {
@@ -84,7 +86,8 @@ func watched(w *witness, o serve.Observer) setup {
 					return err
 				}
 				defer conn.Close()
-				_, err = io.WriteString(conn, "HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+				_, err = io.WriteString(conn,
+					"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
 				return err
 			}, s.Named("taken", false))
 			s.Echo().Any("/signed", s.Admitted("bob", done), s.Named("signed", false))
@@ -104,35 +107,45 @@ func TestWitnessSeesEveryAdmittedRequestThatChangesSomething(t *testing.T) {
 	}, watched(w, nil))
 
 	s.request("POST", "/v1/widgets", `{"image":{"uri":"a"},"timeout":60,"entrypoint":["b"]}`)
-	w.has(t, "intend createWidget POST /v1/widgets by ada on \"\" from 127.0.0.1", "create", "durable createWidget", "conclude 1 createWidget: 202  w7")
+	w.has(t, "intend createWidget POST /v1/widgets by ada on \"\" from 127.0.0.1", "create",
+		"durable createWidget", "conclude 1 createWidget: 202  w7")
 	s.request("DELETE", "/v1/widgets/w1?force=true", "")
-	w.has(t, "intend deleteWidget DELETE /v1/widgets/:widgetId by ada on \"w1\" from 127.0.0.1", "durable deleteWidget", "conclude 2 deleteWidget: 500 INTERNAL_ERROR <nil>")
+	w.has(t, "intend deleteWidget DELETE /v1/widgets/:widgetId by ada on \"w1\" from 127.0.0.1",
+		"durable deleteWidget", "conclude 2 deleteWidget: 500 INTERNAL_ERROR <nil>")
 	s.request("POST", "/v1/widgets", `{"timeout":"soon"}`) // refused before anything is done
 	w.has(t, "conclude 0 createWidget: 400 INVALID_REQUEST_BODY <nil>")
 	s.request("GET", "/v1/widgets/w1/parts/1", "") // reads, and is named
-	w.has(t, "intend getPart GET /v1/widgets/:widgetId/parts/:number by ada on \"w1\" from 127.0.0.1", "durable getPart", "conclude 3 getPart: 204  <nil>")
+	w.has(t,
+		"intend getPart GET /v1/widgets/:widgetId/parts/:number by ada on \"w1\" from 127.0.0.1",
+		"durable getPart", "conclude 3 getPart: 204  <nil>")
 
 	// Routes outside the document.
 	if got := s.request("POST", "/keyed", ""); got.body != "ada" {
 		t.Errorf("the principal is %s", got.body)
 	}
-	w.has(t, "intend keyed POST /keyed by ada on \"\" from 127.0.0.1", "durable keyed", "conclude 4 keyed: 200  <nil>")
+	w.has(t, "intend keyed POST /keyed by ada on \"\" from 127.0.0.1", "durable keyed",
+		"conclude 4 keyed: 200  <nil>")
 	if got := s.request("DELETE", "/signed", "", keyHeader+":"); got.body != "bob" {
 		t.Errorf("the principal is %s", got.body)
 	}
-	w.has(t, "intend signed DELETE /signed by bob on \"\" from 127.0.0.1", "durable signed", "conclude 5 signed: 200  <nil>")
+	w.has(t, "intend signed DELETE /signed by bob on \"\" from 127.0.0.1", "durable signed",
+		"conclude 5 signed: 200  <nil>")
 	s.request("GET", "/signed", "", "Connection: Upgrade", "Upgrade: websocket")
-	w.has(t, "intend signed GET /signed by bob on \"\" from 127.0.0.1", "durable signed", "conclude 6 signed: 200  <nil>")
+	w.has(t, "intend signed GET /signed by bob on \"\" from 127.0.0.1", "durable signed",
+		"conclude 6 signed: 200  <nil>")
 
-	// Nobody knows who sends these, or they change nothing.
-	for _, r := range [][2]string{{"POST", "/v1/widgets"}, {"DELETE", "/v1/widgets/w1"}, {"POST", "/keyed"}} {
+	// The sender of these is unknown, or they change nothing.
+	for _, r := range [][2]string{{"POST", "/v1/widgets"}, {"DELETE", "/v1/widgets/w1"},
+		{"POST", "/keyed"}} {
 		s.request(r[0], r[1], "", keyHeader+": wrong")
 	}
-	for _, path := range []string{"/v1/widgets", "/v1/widgets/w1", "/health", "/keyed", "/signed", "/nothing"} {
+	for _, path := range []string{"/v1/widgets", "/v1/widgets/w1", "/health", "/keyed", "/signed",
+		"/nothing"} {
 		s.request("GET", path, "")
 	}
 	s.request("DELETE", "/v1/widgets/last?force=true", "")
-	w.has(t, "intend deleteWidget DELETE /v1/widgets/:widgetId by ada on \"last\" from 127.0.0.1", "durable deleteWidget", "conclude 7 deleteWidget: 500 INTERNAL_ERROR <nil>")
+	w.has(t, "intend deleteWidget DELETE /v1/widgets/:widgetId by ada on \"last\" from 127.0.0.1",
+		"durable deleteWidget", "conclude 7 deleteWidget: 500 INTERNAL_ERROR <nil>")
 }
 
 func TestWhatCannotBeWitnessedIsNotDone(t *testing.T) {
@@ -141,11 +154,14 @@ func TestWhatCannotBeWitnessedIsNotDone(t *testing.T) {
 		t.Error("it was done")
 		return c.NoContent(http.StatusAccepted)
 	}}, watched(w, nil))
-	got := s.request("POST", "/v1/widgets", `{"image":{"uri":"a"},"timeout":60,"entrypoint":["b"]}`, "X-Request-ID: full")
-	if code, message := got.problem(t); got.StatusCode != 500 || code != "INTERNAL_ERROR" || strings.Contains(message, "space") {
+	got := s.request("POST", "/v1/widgets", `{"image":{"uri":"a"},"timeout":60,"entrypoint":["b"]}`,
+		"X-Request-ID: full")
+	if code, message := got.problem(t); got.StatusCode != 500 || code != "INTERNAL_ERROR" ||
+		strings.Contains(message, "space") {
 		t.Errorf("%d %s: %s", got.StatusCode, code, message)
 	}
-	if line := s.logs.find(t, "request failed", "request_id", "full"); !strings.Contains(fmt.Sprint(line["error"]), "no space left") {
+	if line := s.logs.find(t, "request failed", "request_id",
+		"full"); !strings.Contains(fmt.Sprint(line["error"]), "no space left") {
 		t.Errorf("the cause is not in the log: %v", line)
 	}
 	if got := s.request("GET", "/v1/widgets/w1", ""); got.StatusCode != 204 {
@@ -153,11 +169,16 @@ func TestWhatCannotBeWitnessedIsNotDone(t *testing.T) {
 	}
 }
 
-// A client must not be told what a loss of power could still undo.
+// A client must not get an answer that a loss of power could still undo.
 func TestAnswerIsWithheldWhileTheRecordIsNotDurable(t *testing.T) {
 	w := &witness{volatile: errors.New("the disk of the witness fails")}
-	s := start(t, handlers{"createWidget": func(c echo.Context) error { return c.NoContent(http.StatusAccepted) }}, watched(w, nil))
-	r, err := http.NewRequestWithContext(t.Context(), "POST", s.url+"/v1/widgets", strings.NewReader(`{"image":{"uri":"a"},"timeout":60,"entrypoint":["b"]}`))
+	s := start(t,
+		handlers{"createWidget": func(c echo.Context) error {
+			return c.NoContent(
+				http.StatusAccepted)
+		}}, watched(w, nil))
+	r, err := http.NewRequestWithContext(t.Context(), "POST", s.url+"/v1/widgets",
+		strings.NewReader(`{"image":{"uri":"a"},"timeout":60,"entrypoint":["b"]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +188,8 @@ func TestAnswerIsWithheldWhileTheRecordIsNotDurable(t *testing.T) {
 		response.Body.Close()
 		t.Errorf("status %d, want a closed connection", response.StatusCode)
 	}
-	s.logs.find(t, "the record of a request is not durable; its answer is withheld", "error", "the disk of the witness fails")
+	s.logs.find(t, "the record of a request is not durable; its answer is withheld", "error",
+		"the disk of the witness fails")
 }
 
 // counts is an observer.
@@ -203,7 +225,8 @@ func TestObserverSeesRequestsAndStreams(t *testing.T) {
 	seen := &counts{}
 	leave := make(chan struct{})
 	s := start(t, handlers{"watchWidgets": func(c echo.Context) error {
-		stream := serve.NewEventStream(c.Request().Context(), c.Response(), serve.EventStreamOptions{})
+		stream := serve.NewEventStream(c.Request().Context(), c.Response(),
+			serve.EventStreamOptions{})
 		stream.Data([]byte("hello"))
 		err := stream.Flush()
 		<-leave

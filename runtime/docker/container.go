@@ -44,21 +44,26 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 // Freeze implements [engine.Engine].
 func (e *Engine) Freeze(ctx context.Context, id string) error {
 	op := "freeze container " + id
-	err := e.call(ctx, op, forContainer, func(ctx context.Context) error { return e.api.ContainerPause(ctx, id) })
+	err := e.call(ctx, op, forContainer,
+		func(ctx context.Context) error { return e.api.ContainerPause(ctx, id) })
 	return e.unlessAlready(ctx, op, id, engine.StatusFrozen, err)
 }
 
 // Thaw implements [engine.Engine].
 func (e *Engine) Thaw(ctx context.Context, id string) error {
 	op := "thaw container " + id
-	err := e.call(ctx, op, forContainer, func(ctx context.Context) error { return e.api.ContainerUnpause(ctx, id) })
+	err := e.call(ctx, op, forContainer,
+		func(ctx context.Context) error { return e.api.ContainerUnpause(ctx, id) })
 	return e.unlessAlready(ctx, op, id, engine.StatusRunning, err)
 }
 
-// unlessAlready judges a refused freeze or thaw by the container's status, because the engine's status codes
-// and texts for "already paused", "not paused" and "not running" differ from version to version.
-func (e *Engine) unlessAlready(ctx context.Context, op, id string, want engine.Status, refused error) error {
-	if refused == nil || errors.Is(refused, engine.ErrNotFound) || errors.Is(refused, engine.ErrUnavailable) {
+// unlessAlready judges a refused freeze or thaw by the container's status, because the engine's
+// status codes and texts for "already paused", "not paused" and "not running" differ from version
+// to version.
+func (e *Engine) unlessAlready(ctx context.Context, op, id string, want engine.Status,
+	refused error) error {
+	if refused == nil || errors.Is(refused, engine.ErrNotFound) ||
+		errors.Is(refused, engine.ErrUnavailable) {
 		return refused
 	}
 	found, err := e.Inspect(ctx, id)
@@ -79,23 +84,27 @@ func (e *Engine) unlessAlready(ctx context.Context, op, id string, want engine.S
 // It thaws a frozen container so that the signals arrive.
 func (e *Engine) Stop(ctx context.Context, id string, grace time.Duration) error {
 	seconds := max(0, int(math.Ceil(grace.Seconds())))
-	err := e.callWithin(ctx, e.timeout+grace, "stop container "+id, forContainer, func(ctx context.Context) error {
-		return e.api.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds})
-	})
+	err := e.callWithin(ctx, e.timeout+grace, "stop container "+id, forContainer,
+		func(ctx context.Context) error {
+			return e.api.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds})
+		})
 	if errors.Is(err, engine.ErrNotFound) {
 		return nil
 	}
 	return err
 }
 
-// Remove implements [engine.Engine]. It returns when the container is gone, also when another client is removing it.
+// Remove implements [engine.Engine]. It returns when the container is gone, also when another
+// client is removing it.
 func (e *Engine) Remove(ctx context.Context, id string) error {
 	op := "remove container " + id
 	err := e.call(ctx, op, forContainer, func(ctx context.Context) error {
-		return e.api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
+		return e.api.ContainerRemove(ctx, id,
+			container.RemoveOptions{Force: true, RemoveVolumes: true})
 	})
 	if errors.Is(err, engine.ErrNotRunning) { // 409: a removal is in progress
-		err = e.call(ctx, op, forContainer, func(ctx context.Context) error { return e.waitRemoved(ctx, id) })
+		err = e.call(ctx, op, forContainer,
+			func(ctx context.Context) error { return e.waitRemoved(ctx, id) })
 	}
 	if errors.Is(err, engine.ErrNotFound) {
 		return nil

@@ -13,39 +13,44 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// digests reads a folder of a container and returns a digest of each file in it, attributes included, by relative path.
+// digests reads a folder of a container and returns a digest of each file in it, attributes
+// included, by relative path.
 func (e *Engine) digests(ctx context.Context, id, folder string) (map[string]string, error) {
 	sums := map[string]string{}
-	err := e.call(ctx, "read "+folder+" of the image", meaning{notFound: engine.ErrInvalid}, func(ctx context.Context) error {
-		archive, _, err := e.api.CopyFromContainer(ctx, id, folder)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = archive.Close() }()
-		for files := tar.NewReader(archive); ; {
-			header, err := files.Next()
-			if err == io.EOF {
-				return nil
-			}
+	err := e.call(ctx, "read "+folder+" of the image", meaning{notFound: engine.ErrInvalid},
+		func(ctx context.Context) error {
+			archive, _, err := e.api.CopyFromContainer(ctx, id, folder)
 			if err != nil {
 				return err
 			}
-			// The first part is the name of the folder itself, which differs.
-			_, relative, _ := strings.Cut(path.Clean(header.Name), "/")
-			if relative == "" {
-				continue
+			defer func() { _ = archive.Close() }()
+			for files := tar.NewReader(archive); ; {
+				header, err := files.Next()
+				if err == io.EOF {
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+				// The first part is the name of the folder itself, which differs.
+				_, relative, _ := strings.Cut(path.Clean(header.Name), "/")
+				if relative == "" {
+					continue
+				}
+				sum := sha256.New()
+				target := header.Linkname
+				if header.Typeflag == tar.TypeLink {
+					// a path in the archive, unlike a symbolic link's
+					_, target, _ = strings.Cut(path.Clean(target), "/")
+				}
+				_, _ = fmt.Fprintf(sum, "%c %o %d %d %d %q\n", header.Typeflag, header.Mode,
+					header.Uid,
+					header.Gid, header.Size, target)
+				if _, err := io.Copy(sum, files); err != nil {
+					return err
+				}
+				sums[relative] = hex.EncodeToString(sum.Sum(nil))
 			}
-			sum := sha256.New()
-			target := header.Linkname
-			if header.Typeflag == tar.TypeLink { // a path in the archive, unlike a symbolic link's
-				_, target, _ = strings.Cut(path.Clean(target), "/")
-			}
-			_, _ = fmt.Fprintf(sum, "%c %o %d %d %d %q\n", header.Typeflag, header.Mode, header.Uid, header.Gid, header.Size, target)
-			if _, err := io.Copy(sum, files); err != nil {
-				return err
-			}
-			sums[relative] = hex.EncodeToString(sum.Sum(nil))
-		}
-	})
+		})
 	return sums, err
 }

@@ -1,6 +1,7 @@
 // Package docker is an [engine.Engine] on the API of a Docker Engine, 20.10 (API 1.41) or newer.
 //
-// It is the only package that imports Docker's client, so that a change of client touches nothing else.
+// It is the only package that imports Docker's client, so that a change of client touches nothing
+// else.
 package docker
 
 import (
@@ -25,10 +26,12 @@ const defaultAPITimeout = 180 * time.Second
 
 // Options say which engine to use and how.
 type Options struct {
-	// Host is the engine's address: unix:///path, tcp://host:port. Empty means the default socket, unix:///var/run/docker.sock.
-	// DOCKER_CERT_PATH and DOCKER_TLS_VERIFY are honoured for tcp, as by Docker's own tools.
+	// Host is the engine's address: unix:///path, tcp://host:port. Empty means the default socket,
+	// unix:///var/run/docker.sock. DOCKER_CERT_PATH and DOCKER_TLS_VERIFY are honoured for tcp, as
+	// by Docker's own tools.
 	Host string
-	// APITimeout bounds every request except pulls and Watch, which last as long as they last. Zero means 180 s.
+	// APITimeout bounds every request except pulls and Watch, which last as long as they last. Zero
+	// means 180 s.
 	APITimeout time.Duration
 	Logger     zerolog.Logger
 }
@@ -48,7 +51,8 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// New prepares an Engine. It does not connect: an engine that is down now may be up later; ask Info to find out.
+// New prepares an Engine. It does not connect: an engine that is down now may be up later; ask Info
+// to find out.
 func New(opts Options) (*Engine, error) {
 	host := opts.Host
 	if host == "" {
@@ -64,7 +68,8 @@ func New(opts Options) (*Engine, error) {
 		return nil, fmt.Errorf("docker host %q: the scheme must be unix, tcp, http or https", host)
 	}
 	// Environment comes first: WithHost then adapts the transport that the certificates configured.
-	api, err := client.NewClientWithOpts(client.WithTLSClientConfigFromEnv(), client.WithHost(host), client.WithAPIVersionNegotiation())
+	api, err := client.NewClientWithOpts(client.WithTLSClientConfigFromEnv(), client.WithHost(host),
+		client.WithAPIVersionNegotiation())
 	if err != nil {
 		return nil, fmt.Errorf("docker host %q: %w", host, err)
 	}
@@ -85,10 +90,11 @@ func New(opts Options) (*Engine, error) {
 // Info implements [engine.Engine].
 func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 	var info system.Info
-	err := e.call(ctx, "ask the engine for its info", forEngine, func(ctx context.Context) (err error) {
-		info, err = e.api.Info(ctx)
-		return err
-	})
+	err := e.call(ctx, "ask the engine for its info", forEngine,
+		func(ctx context.Context) (err error) {
+			info, err = e.api.Info(ctx)
+			return err
+		})
 	if err != nil {
 		return engine.Info{}, err
 	}
@@ -108,12 +114,14 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 	}, nil
 }
 
-// ownPaths are the sockets and folders of the engine and of what it is made of, as they lie by default, and where this engine has them.
-// Other engines of the same host count as well: access to one is access to the host.
+// ownPaths are the sockets and folders of the engine and of what it is made of, as they lie by
+// default, and where this engine has them. Other engines of the same host count as well: access to
+// one is access to the host.
 func ownPaths(daemonHost, dataRoot string) []string {
 	paths := []string{"/var/lib/docker", "/var/lib/containerd", "/var/lib/containers"}
 	for _, run := range []string{"/run", "/var/run"} {
-		for _, name := range []string{"docker.sock", "docker", "containerd", "podman", "crio", "cri-dockerd.sock"} {
+		for _, name := range []string{"docker.sock", "docker", "containerd", "podman", "crio",
+			"cri-dockerd.sock"} {
 			paths = append(paths, filepath.Join(run, name))
 		}
 	}
@@ -126,8 +134,9 @@ func ownPaths(daemonHost, dataRoot string) []string {
 	return paths
 }
 
-// hasSecurityOption looks for a kind in the engine's list, whose entries look like "name=seccomp,profile=default", and without
-// the name before API 1.25. An engine silently ignores profiles of a kind that it does not list.
+// hasSecurityOption looks for a kind in the engine's list, whose entries look like
+// "name=seccomp,profile=default", and without the name before API 1.25. An engine silently ignores
+// profiles of a kind that it does not list.
 func hasSecurityOption(list []string, kind string) bool {
 	return slices.ContainsFunc(list, func(option string) bool {
 		name, _, _ := strings.Cut(option, ",")
@@ -142,11 +151,13 @@ func (e *Engine) Close() error {
 }
 
 // call makes one request within the API timeout and explains its error.
-func (e *Engine) call(ctx context.Context, op string, m meaning, request func(context.Context) error) error {
+func (e *Engine) call(ctx context.Context, op string, m meaning,
+	request func(context.Context) error) error {
 	return e.callWithin(ctx, e.timeout, op, m, request)
 }
 
-func (e *Engine) callWithin(ctx context.Context, limit time.Duration, op string, m meaning, request func(context.Context) error) error {
+func (e *Engine) callWithin(ctx context.Context, limit time.Duration, op string, m meaning,
+	request func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err := request(limited)

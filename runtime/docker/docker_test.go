@@ -33,10 +33,12 @@ func TestEngine(t *testing.T) {
 	})
 }
 
-// open returns the machine's engine. Without one the test fails: these tests are about nothing else.
+// open returns the machine's engine. Without one the test fails: these tests are about nothing
+// else.
 func open(t *testing.T) *docker.Engine {
 	t.Helper()
-	e, err := docker.New(docker.Options{Host: os.Getenv("DOCKER_HOST"), Logger: zerolog.New(zerolog.NewTestWriter(t))})
+	e, err := docker.New(docker.Options{Host: os.Getenv("DOCKER_HOST"),
+		Logger: zerolog.New(zerolog.NewTestWriter(t))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,22 +65,40 @@ func TestEngineDown(t *testing.T) {
 	defer func() { _ = e.Close() }()
 	ctx := t.Context()
 	for name, call := range map[string]func() error{
-		"Info":         func() error { _, err := e.Info(ctx); return err },
-		"EnsureImage":  func() error { _, err := e.EnsureImage(ctx, "image", nil, nil); return err },
-		"EnsureFolder": func() error { return e.EnsureFolder(ctx, "volume", "image", "/path", nil) },
+		"Info": func() error { _, err := e.Info(ctx); return err },
+		"EnsureImage": func() error {
+			_,
+				err := e.EnsureImage(ctx, "image", nil, nil)
+			return err
+		},
+		"EnsureFolder": func() error {
+			return e.EnsureFolder(ctx, "volume", "image", "/path",
+				nil)
+		},
 		"MakeVolume":   func() error { _, err := e.MakeVolume(ctx, "volume", nil); return err },
 		"VolumeLabels": func() error { _, err := e.VolumeLabels(ctx, "volume"); return err },
-		"Create":       func() error { _, err := e.Create(ctx, engine.ContainerSpec{}); return err },
-		"Start":        func() error { return e.Start(ctx, "id") },
-		"Freeze":       func() error { return e.Freeze(ctx, "id") },
-		"Thaw":         func() error { return e.Thaw(ctx, "id") },
-		"Stop":         func() error { return e.Stop(ctx, "id", time.Second) },
-		"Remove":       func() error { return e.Remove(ctx, "id") },
-		"Inspect":      func() error { _, err := e.Inspect(ctx, "id"); return err },
-		"List":         func() error { _, err := e.List(ctx, nil); return err },
-		"Logs":         func() error { _, err := e.Logs(ctx, "id", 1); return err },
-		"OpenLog":      func() error { _, err := e.OpenLog(ctx, "id", engine.LogOptions{}); return err },
-		"Watch":        func() error { return e.Watch(ctx, nil, func() { t.Error("ready") }, func(engine.Event) {}) },
+		"Create": func() error {
+			_,
+				err := e.Create(ctx, engine.ContainerSpec{})
+			return err
+		},
+		"Start":   func() error { return e.Start(ctx, "id") },
+		"Freeze":  func() error { return e.Freeze(ctx, "id") },
+		"Thaw":    func() error { return e.Thaw(ctx, "id") },
+		"Stop":    func() error { return e.Stop(ctx, "id", time.Second) },
+		"Remove":  func() error { return e.Remove(ctx, "id") },
+		"Inspect": func() error { _, err := e.Inspect(ctx, "id"); return err },
+		"List":    func() error { _, err := e.List(ctx, nil); return err },
+		"Logs":    func() error { _, err := e.Logs(ctx, "id", 1); return err },
+		"OpenLog": func() error {
+			_,
+				err := e.OpenLog(ctx, "id", engine.LogOptions{})
+			return err
+		},
+		"Watch": func() error {
+			return e.Watch(ctx, nil, func() { t.Error("ready") },
+				func(engine.Event) {})
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := call(); !errors.Is(err, engine.ErrUnavailable) {
@@ -102,7 +122,8 @@ func newJanitor(t *testing.T) janitor {
 }
 
 func (j janitor) Volumes(ctx context.Context, label, value string) ([]string, error) {
-	found, err := j.api.VolumeList(ctx, volume.ListOptions{Filters: filters.NewArgs(filters.Arg("label", label+"="+value))})
+	found, err := j.api.VolumeList(ctx,
+		volume.ListOptions{Filters: filters.NewArgs(filters.Arg("label", label+"="+value))})
 	var names []string
 	for _, v := range found.Volumes {
 		names = append(names, v.Name)
@@ -134,7 +155,8 @@ func importEmpty(t *testing.T, api *client.Client) string {
 	if err := tar.NewWriter(&archive).Close(); err != nil {
 		t.Fatal(err)
 	}
-	answer, err := api.ImageImport(t.Context(), image.ImportSource{Source: &archive, SourceName: "-"}, ref, image.ImportOptions{})
+	answer, err := api.ImageImport(t.Context(),
+		image.ImportSource{Source: &archive, SourceName: "-"}, ref, image.ImportOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,8 +15,9 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// meaning says which of the contract's errors the engine's answer stands for. It depends on what was asked:
-// a conflict is a taken name for a create, and a container in the wrong condition for a pause.
+// meaning says which of the contract's errors the engine's answer stands for. It depends on what
+// was asked: a conflict is a taken name for a create, and a container in the wrong condition for a
+// pause.
 type meaning struct {
 	notFound error // 404
 	conflict error // 409
@@ -26,19 +27,23 @@ type meaning struct {
 
 var (
 	forEngine    = meaning{}
-	forContainer = meaning{notFound: engine.ErrNotFound, conflict: engine.ErrNotRunning, invalid: engine.ErrInvalid}
-	forCreate    = meaning{notFound: engine.ErrImage, conflict: engine.ErrExists, invalid: engine.ErrInvalid}
-	forImage     = meaning{notFound: engine.ErrImage, conflict: engine.ErrImage, invalid: engine.ErrImage, other: engine.ErrImage}
-	forVolume    = meaning{conflict: errVolumeInUse, invalid: engine.ErrInvalid}
+	forContainer = meaning{notFound: engine.ErrNotFound, conflict: engine.ErrNotRunning,
+		invalid: engine.ErrInvalid}
+	forCreate = meaning{notFound: engine.ErrImage, conflict: engine.ErrExists,
+		invalid: engine.ErrInvalid}
+	forImage = meaning{notFound: engine.ErrImage, conflict: engine.ErrImage,
+		invalid: engine.ErrImage, other: engine.ErrImage}
+	forVolume = meaning{conflict: errVolumeInUse, invalid: engine.ErrInvalid}
 )
 
-// texts are the failures that the engine reports as its own (500), though the network or the request is the cause.
-// Only their texts differ; the first match counts.
+// texts are the failures that the engine reports as its own (500), though the network or the
+// request is the cause. Only their texts differ; the first match counts.
 var texts = []struct {
 	text string
 	kind error
 }{
-	// The engine is being stopped: parts of it have ended, and its API still answers. Next to these words others do not count.
+	// The engine is being stopped: parts of it have ended, and its API still answers. Next to these
+	// words others do not count.
 	{"transport is closing", engine.ErrUnavailable},
 	{"ttrpc: closed", engine.ErrUnavailable},
 	{"containerd.sock", engine.ErrUnavailable}, // cannot be dialled
@@ -99,12 +104,15 @@ func (m meaning) kindOf(err error) error {
 	return nil
 }
 
-// describe keeps the engine's words and drops its error type: callers decide by our sentinels alone.
+// describe keeps the engine's words and drops its error type: callers decide by our sentinels
+// alone.
 func describe(op string, kind, err error) error {
-	return fmt.Errorf("%s: %w: %s", op, kind, strings.TrimPrefix(err.Error(), "Error response from daemon: "))
+	return fmt.Errorf("%s: %w: %s", op, kind,
+		strings.TrimPrefix(err.Error(), "Error response from daemon: "))
 }
 
-// unreachable distinguishes a broken connection from an answer. An engine that dies in mid-answer shows as an end of file.
+// unreachable distinguishes a broken connection from an answer. An engine that exits during an
+// answer causes an end of file.
 func unreachable(err error) bool {
 	var network net.Error
 	return client.IsErrConnectionFailed(err) || errors.As(err, &network) ||

@@ -12,7 +12,8 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// TestEngineThatIsBeingStopped has the words of real engines in the middle of their end. What is asked for can be asked for again.
+// TestEngineThatIsBeingStopped has the words of real engines in the middle of their end. What is
+// asked for can be asked for again.
 func TestEngineThatIsBeingStopped(t *testing.T) {
 	for text, want := range map[string]error{
 		"transport is closing: unavailable":             engine.ErrUnavailable,

@@ -17,12 +17,13 @@ const (
 	systemError = 3
 )
 
-// copyFrames writes what a container printed, from the frames in which the engine sends it: a byte for the stream, three of padding,
-// four for the length, and a piece of output.
+// copyFrames writes what a container printed, from the frames in which the engine sends it: a byte
+// for the stream, three of padding, four for the length, and a piece of output.
 //
-// It is not stdcopy.StdCopy, because engine 20.10 with the log driver local loses the newline behind a line of more than 16 KiB. The
-// last piece of such a line is known by being short and without a newline; the newline is put back before the stream's next piece. A
-// stream that ended without a newline has no next piece.
+// It is not stdcopy.StdCopy, because engine 20.10 with the log driver local loses the newline
+// behind a line of more than 16 KiB. The last piece of such a line is known by being short and
+// without a newline; the newline is put back before the stream's next piece. A stream that ended
+// without a newline has no next piece.
 func copyFrames(w io.Writer, frames io.Reader) error {
 	in := bufio.NewReaderSize(frames, 2*fullPiece)
 	var header [8]byte

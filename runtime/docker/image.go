@@ -21,10 +21,12 @@ var imageIDs = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 // EnsureImage implements [engine.Engine].
 //
-// An image that the engine has is used as it is, without asking its registry and whatever auth says. A reference
-// without tag and digest means latest. A pull is shared by callers with the same credentials only, so that no caller
-// gets a missing image by the password of another; it goes on while one of them still waits.
-func (e *Engine) EnsureImage(ctx context.Context, ref string, auth *engine.RegistryAuth, progress func(string)) (string, error) {
+// An image that the engine has is used as it is, without asking its registry and whatever auth
+// says. A reference without tag and digest means latest. A pull is shared by callers with the same
+// credentials only, so that no caller gets a missing image by the password of another; it goes on
+// while one of them still waits.
+func (e *Engine) EnsureImage(ctx context.Context, ref string, auth *engine.RegistryAuth,
+	progress func(string)) (string, error) {
 	if imageIDs.MatchString(ref) {
 		return e.localImage(ctx, ref)
 	}
@@ -41,29 +43,33 @@ func (e *Engine) EnsureImage(ctx context.Context, ref string, auth *engine.Regis
 	if auth != nil {
 		key.auth = *auth
 	}
-	return e.pulls.do(ctx, key, progress, func(ctx context.Context, report func(string)) (string, error) {
-		// The image may have come by a pull that ended after the look above.
-		if id, err := e.localImage(ctx, name.String()); !errors.Is(err, engine.ErrImage) {
-			return id, err
-		}
-		if err := e.pull(ctx, name, key.auth, report); err != nil {
-			return "", err
-		}
-		return e.localImage(ctx, name.String())
-	})
+	return e.pulls.do(ctx, key, progress,
+		func(ctx context.Context, report func(string)) (string, error) {
+			// The image may have come by a pull that ended after the look above.
+			if id, err := e.localImage(ctx, name.String()); !errors.Is(err, engine.ErrImage) {
+				return id, err
+			}
+			if err := e.pull(ctx, name, key.auth, report); err != nil {
+				return "", err
+			}
+			return e.localImage(ctx, name.String())
+		})
 }
 
 // localImage returns ErrImage when the engine does not have the image.
 func (e *Engine) localImage(ctx context.Context, ref string) (string, error) {
 	var found image.InspectResponse
-	err := e.call(ctx, "look for image "+ref, meaning{notFound: engine.ErrImage, invalid: engine.ErrImage}, func(ctx context.Context) (err error) {
-		found, err = e.api.ImageInspect(ctx, ref)
-		return err
-	})
+	err := e.call(ctx, "look for image "+ref,
+		meaning{notFound: engine.ErrImage, invalid: engine.ErrImage},
+		func(ctx context.Context) (err error) {
+			found, err = e.api.ImageInspect(ctx, ref)
+			return err
+		})
 	return found.ID, err
 }
 
-func (e *Engine) pull(ctx context.Context, name reference.Named, auth engine.RegistryAuth, report func(string)) error {
+func (e *Engine) pull(ctx context.Context, name reference.Named, auth engine.RegistryAuth,
+	report func(string)) error {
 	op := "pull image " + name.String()
 	options := image.PullOptions{}
 	if auth != (engine.RegistryAuth{}) {

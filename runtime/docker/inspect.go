@@ -16,13 +16,15 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// Inspect implements [engine.Engine]. It takes up to a second for a container with a memory limit that was killed just now.
+// Inspect implements [engine.Engine]. It takes up to a second for a container with a memory limit
+// that was killed just now.
 func (e *Engine) Inspect(ctx context.Context, id string) (engine.Container, error) {
 	var found container.InspectResponse
-	err := e.call(ctx, "inspect container "+id, forContainer, func(ctx context.Context) (err error) {
-		found, err = e.api.ContainerInspect(ctx, id)
-		return err
-	})
+	err := e.call(ctx, "inspect container "+id, forContainer,
+		func(ctx context.Context) (err error) {
+			found, err = e.api.ContainerInspect(ctx, id)
+			return err
+		})
 	if err != nil {
 		return engine.Container{}, err
 	}
@@ -37,7 +39,8 @@ func (e *Engine) Inspect(ctx context.Context, id string) (engine.Container, erro
 func (e *Engine) List(ctx context.Context, labels map[string]string) ([]engine.Container, error) {
 	var summaries []container.Summary
 	err := e.call(ctx, "list containers", forEngine, func(ctx context.Context) (err error) {
-		summaries, err = e.api.ContainerList(ctx, container.ListOptions{All: true, Filters: labelFilter(labels)})
+		summaries, err = e.api.ContainerList(ctx,
+			container.ListOptions{All: true, Filters: labelFilter(labels)})
 		return err
 	})
 	if err != nil {
@@ -53,7 +56,8 @@ func (e *Engine) List(ctx context.Context, labels map[string]string) ([]engine.C
 func fromSummary(summary container.Summary) engine.Container {
 	c := engine.Container{ID: summary.ID, Labels: summary.Labels, Ports: map[int]int{}}
 	for _, name := range summary.Names {
-		if name := strings.TrimPrefix(name, "/"); !strings.Contains(name, "/") { // the others are links
+		if name := strings.TrimPrefix(name, "/"); !strings.Contains(name, "/") {
+			// the others are links
 			c.Name = name
 		}
 	}

@@ -18,20 +18,23 @@ import (
 // maxLogBytes is the contract's limit on what Logs returns.
 const maxLogBytes = 64 << 10
 
-// Logs implements [engine.Engine]. What is cut off is the beginning; bytes that are not UTF-8 are replaced.
+// Logs implements [engine.Engine]. What is cut off is the beginning; bytes that are not UTF-8 are
+// replaced.
 func (e *Engine) Logs(ctx context.Context, id string, tail int) (string, error) {
 	if tail <= 0 {
 		return "", nil
 	}
 	var last lastBytes
-	err := e.call(ctx, "read the log of container "+id, forContainer, func(ctx context.Context) error {
-		stream, err := e.api.ContainerLogs(ctx, id, container.LogsOptions{ShowStdout: true, ShowStderr: true, Tail: strconv.Itoa(tail)})
-		if err != nil {
-			return err
-		}
-		defer func() { _ = stream.Close() }()
-		return copyFrames(&last, stream)
-	})
+	err := e.call(ctx, "read the log of container "+id, forContainer,
+		func(ctx context.Context) error {
+			stream, err := e.api.ContainerLogs(ctx, id,
+				container.LogsOptions{ShowStdout: true, ShowStderr: true, Tail: strconv.Itoa(tail)})
+			if err != nil {
+				return err
+			}
+			defer func() { _ = stream.Close() }()
+			return copyFrames(&last, stream)
+		})
 	if err != nil {
 		return "", err
 	}
@@ -39,16 +42,19 @@ func (e *Engine) Logs(ctx context.Context, id string, tail int) (string, error) 
 }
 
 // OpenLog implements [engine.Engine].
-func (e *Engine) OpenLog(ctx context.Context, id string, options engine.LogOptions) (io.ReadCloser, error) {
+func (e *Engine) OpenLog(ctx context.Context, id string,
+	options engine.LogOptions) (io.ReadCloser, error) {
 	op := "read the log of container " + id
-	request := container.LogsOptions{ShowStdout: true, ShowStderr: true, Follow: options.Follow, Tail: "all"}
+	request := container.LogsOptions{ShowStdout: true, ShowStderr: true, Follow: options.Follow,
+		Tail: "all"}
 	if options.Tail >= 0 {
 		request.Tail = strconv.Itoa(options.Tail)
 	}
 	if !options.Since.IsZero() {
 		request.Since = options.Since.UTC().Format(time.RFC3339Nano)
 	}
-	// Only the answer's beginning is bound by the API's timeout: the log itself takes as long as its reader.
+	// Only the answer's beginning is bound by the API's timeout: the log itself takes as long as
+	// its reader.
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(e.timeout, cancel)
 	frames, err := e.api.ContainerLogs(ctx, id, request)
@@ -59,7 +65,8 @@ func (e *Engine) OpenLog(ctx context.Context, id string, options engine.LogOptio
 	if err != nil {
 		cancel()
 		if !inTime {
-			return nil, fmt.Errorf("%s: %w: no answer within %s", op, engine.ErrUnavailable, e.timeout)
+			return nil, fmt.Errorf("%s: %w: no answer within %s", op, engine.ErrUnavailable,
+				e.timeout)
 		}
 		return nil, explain(op, err, forContainer)
 	}

@@ -14,7 +14,8 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// subpathAPI is the first API version that mounts a folder of a volume by itself, safely against symbolic links.
+// subpathAPI is the first API version that mounts a folder of a volume by itself, safely against
+// symbolic links.
 const subpathAPI = "1.45"
 
 func (e *Engine) mounts(ctx context.Context, wanted []engine.Mount) ([]mount.Mount, error) {
@@ -39,13 +40,16 @@ func (e *Engine) mount(ctx context.Context, want engine.Mount) (mount.Mount, err
 	}
 	switch {
 	case sources != 1:
-		return made, fmt.Errorf("%w: exactly one of host path, volume and folder must be set", engine.ErrInvalid)
+		return made, fmt.Errorf("%w: exactly one of host path, volume and folder must be set",
+			engine.ErrInvalid)
 	case want.Volume == "" && want.SubPath != "":
 		return made, fmt.Errorf("%w: a sub path needs a volume", engine.ErrInvalid)
 	case want.SubPath != "" && !filepath.IsLocal(want.SubPath):
-		return made, fmt.Errorf("%w: sub path %q must be relative and stay inside the volume", engine.ErrInvalid, want.SubPath)
+		return made, fmt.Errorf("%w: sub path %q must be relative and stay inside the volume",
+			engine.ErrInvalid, want.SubPath)
 	case want.HostPath != "":
-		// Unlike the older "binds", a mount of type bind is refused when the path is missing, instead of making it.
+		// Unlike the older "binds", a mount of type bind is refused when the path is missing,
+		// instead of making it.
 		made.Type, made.Source = mount.TypeBind, want.HostPath
 		return made, nil
 	}
@@ -60,7 +64,8 @@ func (e *Engine) mount(ctx context.Context, want engine.Mount) (mount.Mount, err
 	source, err := e.inspectVolume(ctx, want.Volume)
 	switch {
 	case errors.Is(err, errNoVolume):
-		return made, fmt.Errorf("%w: sub path %q: volume %s does not exist", engine.ErrInvalid, want.SubPath, want.Volume)
+		return made, fmt.Errorf("%w: sub path %q: volume %s does not exist", engine.ErrInvalid,
+			want.SubPath, want.Volume)
 	case err != nil:
 		return made, err
 	// The request above settled the version that is spoken.
@@ -73,19 +78,25 @@ func (e *Engine) mount(ctx context.Context, want engine.Mount) (mount.Mount, err
 	return made, err
 }
 
-// folderOfVolume finds a folder of a local volume on this machine, for engines that cannot mount it themselves.
+// folderOfVolume finds a folder of a local volume on this machine, for engines that cannot mount it
+// themselves.
 //
-// A symbolic link that leads out of the volume is refused. Between this check and the start of the container a process
-// that can write to the volume could still put such a link there; only an engine with API 1.45 closes that gap.
+// A symbolic link that leads out of the volume is refused. Between this check and the start of the
+// container a process that can write to the volume could still put such a link there; only an
+// engine with API 1.45 closes that gap.
 func folderOfVolume(found volume.Volume, sub string) (string, error) {
 	if found.Driver != "local" || len(found.Options) > 0 {
-		return "", fmt.Errorf("%w: a sub path of volume %s needs a Docker Engine with API %s, or a plain local volume",
-			engine.ErrInvalid, found.Name, subpathAPI)
+		return "",
+			fmt.Errorf(
+				"%w: a sub path of volume %s needs a Docker Engine with API %s, or a plain local volume",
+				engine.ErrInvalid, found.Name, subpathAPI)
 	}
 	root, err := os.OpenRoot(found.Mountpoint)
 	if err != nil {
-		return "", fmt.Errorf("%w: a sub path of volume %s needs a Docker Engine with API %s, or access to the volume's folder: %w",
-			engine.ErrInvalid, found.Name, subpathAPI, err)
+		return "",
+			fmt.Errorf(
+				"%w: a sub path of volume %s needs a Docker Engine with API %s, or access to the volume's folder: %w",
+				engine.ErrInvalid, found.Name, subpathAPI, err)
 	}
 	defer func() { _ = root.Close() }()
 	info, err := root.Stat(sub) // follows links inside the volume only
@@ -93,7 +104,8 @@ func folderOfVolume(found volume.Volume, sub string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("%w: sub path of volume %s: %w", engine.ErrInvalid, found.Name, err)
 	case !info.IsDir():
-		return "", fmt.Errorf("%w: sub path %q of volume %s is not a folder", engine.ErrInvalid, sub, found.Name)
+		return "", fmt.Errorf("%w: sub path %q of volume %s is not a folder", engine.ErrInvalid,
+			sub, found.Name)
 	}
 	return filepath.Join(found.Mountpoint, sub), nil
 }

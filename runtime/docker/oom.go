@@ -11,21 +11,24 @@ import (
 
 const (
 	killedExitCode = 128 + 9 // what the kernel's out-of-memory killer leaves behind
-	// oomWindow is how far from the end of a container the engine's word about its memory may be. Seen: up to 0.4 s late.
+	// oomWindow is how far from the end of a container the engine's word about its memory may be.
+	// Seen: up to 0.4 s late.
 	oomWindow = time.Second
 )
 
 // diedOfMemory reports whether the kernel killed the container for its memory.
 //
-// The engine says so in its state only when the news of the shortage came before that of the end; about one time in
-// ten it is the other way round, and then only the engine's events have it. So a killed container with a memory
-// limit is looked up there, which for one that has just ended means to wait until nothing can follow any more.
+// The engine says so in its state only when the news of the shortage came before that of the end;
+// about one time in ten it is the other way round, and then only the engine's events have it. So a
+// killed container with a memory limit is looked up there, which for one that has just ended means
+// to wait until nothing can follow any more.
 func (e *Engine) diedOfMemory(ctx context.Context, found container.InspectResponse) bool {
 	state := found.State
 	if state.OOMKilled {
 		return true
 	}
-	if state.Running || state.ExitCode != killedExitCode || found.HostConfig == nil || found.HostConfig.Memory == 0 {
+	if state.Running || state.ExitCode != killedExitCode || found.HostConfig == nil ||
+		found.HostConfig.Memory == 0 {
 		return false
 	}
 	ended, err := time.Parse(time.RFC3339Nano, state.FinishedAt)

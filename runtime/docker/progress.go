@@ -65,7 +65,8 @@ func (m *pullMeter) sentence() string {
 	}
 	s := fmt.Sprintf("pulling %s: %d of %d layers", m.name, done, len(m.layers))
 	if total > 0 {
-		s += fmt.Sprintf(", %s of %s", units.HumanSize(float64(current)), units.HumanSize(float64(total)))
+		s += fmt.Sprintf(", %s of %s", units.HumanSize(float64(current)),
+			units.HumanSize(float64(total)))
 	}
 	return s
 }

@@ -12,8 +12,9 @@ import (
 // progressEvery keeps a pull from telling more than a reader of a status can follow.
 const progressEvery = 250 * time.Millisecond
 
-// pulls lets callers who want the same image share one pull. Unlike x/sync's singleflight, a caller can leave
-// without ending the pull for the others, and the pull ends when no caller waits for it any more.
+// pulls shares one pull between callers with the same image. Unlike x/sync's singleflight, a
+// caller can leave without ending the pull for the others, and the pull ends when no caller waits
+// for it any more.
 type pulls struct {
 	mu      sync.Mutex
 	flights map[pullKey]*flight
@@ -26,7 +27,8 @@ type pullKey struct {
 	auth engine.RegistryAuth
 }
 
-// flight is one pull. The fields above done are guarded by pulls.mu; id and err are set before done closes.
+// flight is one pull. The fields above done are guarded by pulls.mu; id and err are set before done
+// closes.
 type flight struct {
 	waiters  int
 	sentence string
@@ -44,9 +46,11 @@ func newPulls() *pulls {
 	return &pulls{flights: map[pullKey]*flight{}}
 }
 
-// do joins the pull of key or starts it, and returns its result. progress is called by this goroutine alone:
-// never after do returned, and a slow one delays no other. It may miss sentences, but not the one at which a pull that stalls stays.
-func (p *pulls) do(ctx context.Context, key pullKey, progress func(string), pull pullFunc) (string, error) {
+// do joins the pull of key or starts it, and returns its result. progress is called by this
+// goroutine alone: never after do returned, and a slow one delays no other. It may miss sentences,
+// but not the one at which a pull that stalls stays.
+func (p *pulls) do(ctx context.Context, key pullKey, progress func(string),
+	pull pullFunc) (string, error) {
 	f := p.join(ctx, key, pull)
 	defer p.leave(key, f)
 	for last := ""; ; {
@@ -57,7 +61,8 @@ func (p *pulls) do(ctx context.Context, key pullKey, progress func(string), pull
 		if progress != nil && sentence != last {
 			progress(sentence)
 			last = sentence
-			changed, rest = nil, time.After(progressEvery) // what comes meanwhile is reported then, if it is still the latest
+			// what comes meanwhile is reported then, if it is still the latest
+			changed, rest = nil, time.After(progressEvery)
 		}
 		select {
 		case <-f.done:
@@ -79,7 +84,8 @@ func (p *pulls) join(ctx context.Context, key pullKey, pull pullFunc) *flight {
 	}
 	// The first caller's cancellation must not reach the pull.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	f := &flight{waiters: 1, changed: make(chan struct{}), cancel: cancel, done: make(chan struct{})}
+	f := &flight{waiters: 1, changed: make(chan struct{}), cancel: cancel,
+		done: make(chan struct{})}
 	p.flights[key] = f
 	p.running.Go(func() {
 		defer cancel()

@@ -16,15 +16,21 @@ import (
 // containerConfig is what goes into the container, whatever host it runs on.
 func containerConfig(spec engine.ContainerSpec) (*container.Config, error) {
 	if (spec.Network != engine.NetworkOwn || spec.Join != "") && len(spec.Publish) > 0 {
-		return nil, fmt.Errorf("%w: publish: ports can be published by a container with a network of its own only", engine.ErrInvalid)
+		return nil,
+			fmt.Errorf(
+				"%w: publish: ports can be published by a container with a network of its own only",
+				engine.ErrInvalid)
 	}
 	if spec.Network != engine.NetworkOwn && spec.Join != "" {
-		return nil, fmt.Errorf("%w: network: %q, and the one of container %q: only one can be given", engine.ErrInvalid, spec.Network, spec.Join)
+		return nil,
+			fmt.Errorf("%w: network: %q, and the one of container %q: only one can be given",
+				engine.ErrInvalid, spec.Network, spec.Join)
 	}
 	exposed := nat.PortSet{}
 	for _, port := range spec.Publish {
 		if port < 1 || port > 65535 {
-			return nil, fmt.Errorf("%w: publish: port %d is not in 1..65535", engine.ErrInvalid, port)
+			return nil, fmt.Errorf("%w: publish: port %d is not in 1..65535", engine.ErrInvalid,
+				port)
 		}
 		exposed[tcp(port)] = struct{}{}
 	}
@@ -40,7 +46,8 @@ func containerConfig(spec engine.ContainerSpec) (*container.Config, error) {
 		ExposedPorts: exposed,
 		// Stop promises SIGTERM, whatever the image asks for.
 		StopSignal: "SIGTERM",
-		// An image's own health check would run processes in the sandbox, and hang while it is frozen.
+		// An image's own health check would run processes in the sandbox, and hang while it is
+		// frozen.
 		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
 	}, nil
 }
@@ -54,11 +61,13 @@ func hostConfig(spec engine.ContainerSpec) *container.HostConfig {
 		IpcMode:       container.IPCModePrivate,
 		Init:          &noInit,
 		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
-		// A chatty sandbox must not fill the host's disk. The driver json-file would replace bytes that are not UTF-8; this one keeps them,
-		// and Logs can read it back on every engine since 18.09. Not compressed: a sandbox's rubbish is not worth the processor's time.
+		// A chatty sandbox must not fill the host's disk. The driver json-file would replace bytes
+		// that are not UTF-8; this one keeps them, and Logs can read it back on every engine since
+		// 18.09. Not compressed: a sandbox's rubbish is not worth the processor's time.
 		LogConfig: container.LogConfig{
-			Type:   "local",
-			Config: map[string]string{"max-size": logSize(spec), "max-file": "2", "compress": "false"},
+			Type: "local",
+			Config: map[string]string{"max-size": logSize(spec), "max-file": "2",
+				"compress": "false"},
 		},
 		CapDrop:     spec.Security.DropCapabilities,
 		CapAdd:      spec.Security.AddCapabilities,
@@ -110,7 +119,8 @@ func securityOptions(security engine.Security) []string {
 	return options
 }
 
-// logSize is the size of each of the two files that the engine keeps of a container's log, in bytes.
+// logSize is the size of each of the two files that the engine keeps of a container's log, in
+// bytes.
 func logSize(spec engine.ContainerSpec) string {
 	return strconv.FormatInt(cmp.Or(spec.LogBytes, engine.DefaultLogBytes), 10)
 }

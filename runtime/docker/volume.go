@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	// fillerLabel marks the containers that fill and check a volume; its value is the volume's name.
-	// They are never started and live for a moment; only a crash leaves one behind.
+	// fillerLabel marks the containers that fill and check a volume; its value is the volume's
+	// name. They are never started and live for a moment; only a crash leaves one behind.
 	fillerLabel = "sandbox.internal/filler"
-	// volumeInside is where a checking container sees the volume, besides the image's own files.
+	// volumeInside is where a checking container mounts the volume, besides the image's own files.
 	volumeInside = "/.sandbox-volume"
 	// volumeRetry is how long to wait for another service that is filling the same volume.
 	volumeRetry = 100 * time.Millisecond
-	// maxFills ends the attempts with an engine that never copies all of it. More than one is needed when two
-	// servers fill the same volume at the same moment.
+	// maxFills ends the attempts with an engine that never copies all of it. More than one is
+	// needed when two servers fill the same volume at the same moment.
 	maxFills = 3
 )
 
@@ -32,19 +32,21 @@ var (
 	errNoVolume    = errors.New("no such volume")
 )
 
-// filledVolume is what a volume was proven to hold, and the volume's creation time as the engine shows it:
-// a volume that was removed and made again, or written to at its top, is checked again.
+// filledVolume is what a volume was proven to hold, and the volume's creation time as the engine
+// shows it: a volume that was removed and made again, or written to at its top, is checked again.
 type filledVolume struct {
 	createdAt, imageID, path string
 }
 
 // EnsureFolder implements [engine.Engine].
 //
-// Docker copies an image's files into an empty volume when it creates a container that mounts the volume over them,
-// so the files get there without running anything. A volume counts as filled when every file in it equals the
-// image's; one that a crash left half full, or that holds something else, is removed and filled again.
-// The labels must belong to this caller alone: containers with them that an earlier run left behind are removed.
-func (e *Engine) EnsureFolder(ctx context.Context, name, imageID, path string, labels map[string]string) error {
+// Docker copies an image's files into an empty volume when it creates a container that mounts the
+// volume over them, so the files get there without running anything. A volume counts as filled when
+// every file in it equals the image's; one that a crash left half full, or that holds something
+// else, is removed and filled again. The labels must belong to this caller alone: containers with
+// them that an earlier run left behind are removed.
+func (e *Engine) EnsureFolder(ctx context.Context, name, imageID, path string,
+	labels map[string]string) error {
 	if filled, err := e.isKnownFilled(ctx, name, imageID, path); filled || err != nil {
 		return err
 	}
@@ -66,7 +68,8 @@ func (e *Engine) EnsureFolder(ctx context.Context, name, imageID, path string, l
 }
 
 // MakeVolume implements [engine.Engine].
-func (e *Engine) MakeVolume(ctx context.Context, name string, labels map[string]string) (map[string]string, error) {
+func (e *Engine) MakeVolume(ctx context.Context, name string,
+	labels map[string]string) (map[string]string, error) {
 	has, err := e.VolumeLabels(ctx, name)
 	if !errors.Is(err, engine.ErrNotFound) {
 		return has, err
@@ -100,7 +103,8 @@ func (e *Engine) isKnownFilled(ctx context.Context, name, imageID, path string) 
 	return err == nil && e.filled[name] == filledVolume{found.CreatedAt, imageID, path}, err
 }
 
-func (e *Engine) fillUntilEqual(ctx context.Context, name, imageID, path string, labels map[string]string) error {
+func (e *Engine) fillUntilEqual(ctx context.Context, name, imageID, path string,
+	labels map[string]string) error {
 	if err := e.removeFillers(ctx, name, labels); err != nil {
 		return err
 	}
@@ -108,7 +112,8 @@ func (e *Engine) fillUntilEqual(ctx context.Context, name, imageID, path string,
 		found, err := e.inspectVolume(ctx, name)
 		if errors.Is(err, errNoVolume) {
 			if fills++; fills > maxFills {
-				return fmt.Errorf("%w: the engine does not copy what the image has at %s", engine.ErrInvalid, path)
+				return fmt.Errorf("%w: the engine does not copy what the image has at %s",
+					engine.ErrInvalid, path)
 			}
 			found, err = e.fill(ctx, name, imageID, path, labels)
 		}
@@ -125,7 +130,8 @@ func (e *Engine) fillUntilEqual(ctx context.Context, name, imageID, path string,
 			e.filledMu.Unlock()
 			return nil
 		}
-		e.log.Warn().Str("volume", name).Msg("the volume does not hold what its image holds: it is filled again")
+		e.log.Warn().Str("volume",
+			name).Msg("the volume does not hold what its image holds: it is filled again")
 		err = e.removeVolume(ctx, name)
 		if !errors.Is(err, errVolumeInUse) {
 			if err != nil {
@@ -136,13 +142,15 @@ func (e *Engine) fillUntilEqual(ctx context.Context, name, imageID, path string,
 		select {
 		case <-time.After(volumeRetry):
 		case <-ctx.Done():
-			return fmt.Errorf("%w: it holds something else than the image has at %s, and is in use", engine.ErrInvalid, path)
+			return fmt.Errorf("%w: it holds something else than the image has at %s, and is in use",
+				engine.ErrInvalid, path)
 		}
 	}
 }
 
 // fill makes the volume and has the engine copy the image's files into it.
-func (e *Engine) fill(ctx context.Context, name, imageID, path string, labels map[string]string) (volume.Volume, error) {
+func (e *Engine) fill(ctx context.Context, name, imageID, path string,
+	labels map[string]string) (volume.Volume, error) {
 	err := e.call(ctx, "create volume", forVolume, func(ctx context.Context) error {
 		_, err := e.api.VolumeCreate(ctx, volume.CreateOptions{Name: name, Labels: labels})
 		return err
@@ -150,7 +158,8 @@ func (e *Engine) fill(ctx context.Context, name, imageID, path string, labels ma
 	if err != nil {
 		return volume.Volume{}, err
 	}
-	err = e.withFiller(ctx, name, imageID, labels, mount.Mount{Type: mount.TypeVolume, Source: name, Target: path},
+	err = e.withFiller(ctx, name, imageID, labels,
+		mount.Mount{Type: mount.TypeVolume, Source: name, Target: path},
 		func(string) error { return nil })
 	if err != nil {
 		return volume.Volume{}, err
@@ -158,8 +167,10 @@ func (e *Engine) fill(ctx context.Context, name, imageID, path string, labels ma
 	return e.inspectVolume(ctx, name)
 }
 
-// holds compares what the volume holds with what the image holds at path. The engine shows both of a container that never ran.
-func (e *Engine) holds(ctx context.Context, name, imageID, path string, labels map[string]string) (equal bool, err error) {
+// holds compares what the volume holds with what the image holds at path. The engine shows both of
+// a container that never ran.
+func (e *Engine) holds(ctx context.Context, name, imageID, path string,
+	labels map[string]string) (equal bool, err error) {
 	look := mount.Mount{
 		Type: mount.TypeVolume, Source: name, Target: volumeInside, ReadOnly: true,
 		VolumeOptions: &mount.VolumeOptions{NoCopy: true},
@@ -177,20 +188,23 @@ func (e *Engine) holds(ctx context.Context, name, imageID, path string, labels m
 }
 
 // withFiller creates a container of the image with the mount, and removes it after use.
-func (e *Engine) withFiller(ctx context.Context, name, imageID string, labels map[string]string, m mount.Mount, use func(id string) error) error {
+func (e *Engine) withFiller(ctx context.Context, name, imageID string, labels map[string]string,
+	m mount.Mount, use func(id string) error) error {
 	marked := maps.Clone(labels)
 	if marked == nil {
 		marked = map[string]string{}
 	}
 	marked[fillerLabel] = name
 	config := &container.Config{
-		Image:      imageID,
-		Labels:     marked,
-		Entrypoint: []string{"/never-started"}, // an image with neither entrypoint nor command is refused otherwise
+		Image:  imageID,
+		Labels: marked,
+		// an image with neither entrypoint nor command is refused otherwise
+		Entrypoint: []string{"/never-started"},
 	}
 	var created container.CreateResponse
 	err := e.call(ctx, "create its container", forCreate, func(ctx context.Context) (err error) {
-		created, err = e.api.ContainerCreate(ctx, config, &container.HostConfig{Mounts: []mount.Mount{m}, NetworkMode: "none"}, nil, nil, "")
+		created, err = e.api.ContainerCreate(ctx, config,
+			&container.HostConfig{Mounts: []mount.Mount{m}, NetworkMode: "none"}, nil, nil, "")
 		return err
 	})
 	if err != nil {
@@ -217,10 +231,12 @@ func (e *Engine) removeFillers(ctx context.Context, name string, labels map[stri
 
 func (e *Engine) inspectVolume(ctx context.Context, name string) (volume.Volume, error) {
 	var found volume.Volume
-	err := e.call(ctx, "inspect volume "+name, meaning{notFound: errNoVolume, invalid: engine.ErrInvalid}, func(ctx context.Context) (err error) {
-		found, err = e.api.VolumeInspect(ctx, name)
-		return err
-	})
+	err := e.call(ctx, "inspect volume "+name,
+		meaning{notFound: errNoVolume, invalid: engine.ErrInvalid},
+		func(ctx context.Context) (err error) {
+			found, err = e.api.VolumeInspect(ctx, name)
+			return err
+		})
 	return found, err
 }
 

@@ -12,7 +12,7 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// watched are the actions that callers hear of, and what they are called in the contract.
+// watched are the actions that are reported to callers, with their names in the contract.
 var watched = map[events.Action]engine.EventType{
 	events.ActionStart:   engine.EventStarted,
 	events.ActionDie:     engine.EventExited,
@@ -24,13 +24,14 @@ var watched = map[events.Action]engine.EventType{
 // notLabels are what the engine mixes in with the container's labels in an event.
 var notLabels = []string{"image", "name", "exitCode", "execDuration", "signal"}
 
-// Watch implements [engine.Engine]. It returns ctx's error, or [engine.ErrUnavailable] when the engine hung up.
-// What happens at the moment of the subscription may be reported twice.
-// handle must be quick: the engine drops what a slow reader leaves behind.
-func (e *Engine) Watch(ctx context.Context, labels map[string]string, ready func(), handle func(engine.Event)) error {
+// Watch implements [engine.Engine]. It returns ctx's error, or [engine.ErrUnavailable] when the
+// engine hung up. What happens at the moment of the subscription may be reported twice. handle must
+// be quick: the engine drops what a slow reader leaves behind.
+func (e *Engine) Watch(ctx context.Context, labels map[string]string, ready func(),
+	handle func(engine.Event)) error {
 	const op = "watch containers"
-	// The engine answers a moment before it subscribes us. Asking for everything since a time before the request,
-	// by the engine's own clock, makes it replay what falls into that moment.
+	// The engine answers a moment before it subscribes us. Asking for everything since a time
+	// before the request, by the engine's own clock, makes it replay what falls into that moment.
 	since, err := e.now(ctx)
 	if err != nil {
 		return err
@@ -41,7 +42,8 @@ func (e *Engine) Watch(ctx context.Context, labels map[string]string, ready func
 		filter.Add("event", string(action))
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	messages, failed := e.api.Events(ctx, events.ListOptions{Since: since.Format(time.RFC3339Nano), Filters: filter})
+	messages, failed := e.api.Events(ctx,
+		events.ListOptions{Since: since.Format(time.RFC3339Nano), Filters: filter})
 	defer func() {
 		cancel()
 		for range failed { // closed when the client's goroutine has ended
@@ -67,10 +69,11 @@ func (e *Engine) Watch(ctx context.Context, labels map[string]string, ready func
 
 func (e *Engine) now(ctx context.Context) (time.Time, error) {
 	var info system.Info
-	err := e.call(ctx, "ask the engine for its time", forEngine, func(ctx context.Context) (err error) {
-		info, err = e.api.Info(ctx)
-		return err
-	})
+	err := e.call(ctx, "ask the engine for its time", forEngine,
+		func(ctx context.Context) (err error) {
+			info, err = e.api.Info(ctx)
+			return err
+		})
 	if err != nil {
 		return time.Time{}, err
 	}

@@ -12,22 +12,23 @@ const chunkSize = 64 << 10
 // backlogLimit is how many bytes wait in a backlog before no more are taken off the channel.
 const backlogLimit = 32 << 20
 
-// backlog holds the bytes that have come from a channel and are not yet looked at. A kernel may drop what it publishes when about a thousand
-// messages wait at its own end, so its bytes are taken off the socket when the cell's reader is slow. Beyond backlogLimit the kernel
-// waits, or drops: ipykernel with our settings keeps what it cannot send.
+// backlog holds the bytes that have come from a channel and are not yet looked at. A kernel may
+// drop what it publishes when about a thousand messages wait at its own end, so its bytes are taken
+// off the socket when the cell's reader is slow. Beyond backlogLimit the kernel waits, or drops:
+// ipykernel with our settings keeps what it cannot send.
 type backlog struct {
-	mu     sync.Mutex
-	filled sync.Cond // there is something to read
-	room   sync.Cond // there is less than there was
-	chunks [][]byte
-	held   int // bytes in chunks
-	err    error
-	left   bool // nobody reads any more
+	mu      sync.Mutex
+	filled  sync.Cond // there is something to read
+	drained sync.Cond // there is less than there was
+	chunks  [][]byte
+	held    int // bytes in chunks
+	err     error
+	left    bool // there is no reader any more
 }
 
 func newBacklog() *backlog {
 	b := new(backlog)
-	b.filled.L, b.room.L = &b.mu, &b.mu
+	b.filled.L, b.drained.L = &b.mu, &b.mu
 	return b
 }
 
@@ -44,7 +45,7 @@ func (b *backlog) fill(from io.Reader) {
 		b.err = err
 		b.filled.Signal()
 		for err == nil && b.held > backlogLimit && !b.left {
-			b.room.Wait()
+			b.drained.Wait()
 		}
 		b.mu.Unlock()
 		if err != nil {
@@ -53,7 +54,8 @@ func (b *backlog) fill(from io.Reader) {
 	}
 }
 
-// Read waits for what comes, and returns the channel's error once everything has been read. One goroutine at a time may call it.
+// Read waits for what comes, and returns the channel's error once everything has been read. One
+// goroutine at a time may call it.
 func (b *backlog) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -65,7 +67,7 @@ func (b *backlog) Read(p []byte) (int, error) {
 	}
 	n := copy(p, b.chunks[0])
 	b.held -= n
-	b.room.Signal()
+	b.drained.Signal()
 	if b.chunks[0] = b.chunks[0][n:]; len(b.chunks[0]) == 0 {
 		b.chunks[0] = nil // for the garbage collector
 		b.chunks = b.chunks[1:]
@@ -73,10 +75,10 @@ func (b *backlog) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// leave is called when nobody reads any more; fill then throws away what comes.
+// leave is called when there is no reader any more; fill then discards what comes.
 func (b *backlog) leave() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.left, b.chunks, b.held = true, nil, 0
-	b.room.Signal()
+	b.drained.Signal()
 }

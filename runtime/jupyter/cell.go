@@ -9,26 +9,28 @@ import (
 
 // cell follows one execute_request through the messages of a kernel.
 //
-// The reply and the output come on different channels, and either may be first. The cell is done when it has both the reply and the
-// status idle, which a kernel publishes after the last output: then nothing of the cell can be lost.
+// The reply and the output come on different channels, and either may be first. The cell is done
+// when it has both the reply and the status idle, which a kernel publishes after the last output:
+// then nothing of the cell can be lost.
 type cell struct {
 	request string // the id of the execute_request
 	handle  func(kernel.Output)
 
-	reply   kernel.Reply
-	status  string        // what the reply says about how it ended
-	lost    *kernel.Error // a message was passed over
-	heard   *kernel.Error // the last error that the output channel told
-	replied bool
-	idle    bool
+	reply     kernel.Reply
+	status    string        // what the reply says about how it ended
+	lost      *kernel.Error // a message was passed over
+	published *kernel.Error // the last error on the output channel
+	replied   bool
+	idle      bool
 }
 
 func newCell(request message, handle func(kernel.Output)) *cell {
 	return &cell{request: request.Header.ID, handle: handle}
 }
 
-// take looks at the next message and reports whether the cell is done; reply is valid then. Messages that belong to other requests,
-// and those that a cell has no use for (clear_output, comm), change nothing.
+// take processes the next message and reports whether the cell is done; reply is valid then.
+// Messages that belong to other requests, and those that a cell has no use for (clear_output,
+// comm), change nothing.
 func (c *cell) take(m message) (done bool) {
 	if m.Parent.ID == c.request && !c.done() {
 		switch m.Header.Type {
@@ -49,17 +51,18 @@ func (c *cell) take(m message) (done bool) {
 	return c.done()
 }
 
-// conclude finds the error of a cell whose reply names none. A cell that has published an error did not end well, whatever its reply
-// says: GoNB calls one good that does not compile, or that panics.
+// conclude finds the error of a cell whose reply names none. A cell that has published an error did
+// not end well, whatever its reply says: GoNB calls one good that does not compile, or that panics.
 func (c *cell) conclude() {
 	switch {
 	case c.reply.Error != nil:
-	case c.heard != nil:
-		c.reply.Error = c.heard
+	case c.published != nil:
+		c.reply.Error = c.published
 	case c.lost != nil:
 		c.reply.Error = c.lost
 	case c.status != "ok": // "aborted", or an error without a name
-		c.reply.Error = &kernel.Error{Name: "ExecutionError", Value: fmt.Sprintf("the kernel replied with status %q", c.status)}
+		c.reply.Error = &kernel.Error{Name: "ExecutionError",
+			Value: fmt.Sprintf("the kernel replied with status %q", c.status)}
 	}
 }
 
@@ -73,8 +76,9 @@ func (c *cell) takeReply(content json.RawMessage) {
 		raised
 	}
 	if err := json.Unmarshal(content, &reply); err != nil {
-		// Without this, a cell of which nobody knows how it ended would pass for a good one.
-		c.reply.Error = &kernel.Error{Name: "ProtocolError", Value: fmt.Sprintf("the kernel's reply cannot be read: %v", err)}
+		// Without this, a cell whose outcome is unknown would count as a success.
+		c.reply.Error = &kernel.Error{Name: "ProtocolError",
+			Value: fmt.Sprintf("the kernel's reply cannot be read: %v", err)}
 		return
 	}
 	c.reply.Count, c.status = reply.Count, reply.Status
@@ -90,7 +94,8 @@ func (c *cell) takeOutput(m message) {
 		Count int                        `json:"execution_count"`
 		raised
 	}
-	// What has another type than the protocol says stays empty; the rest of the message still counts.
+	// What has another type than the protocol says stays empty; the rest of the message still
+	// counts.
 	_ = json.Unmarshal(m.Content, &content)
 	switch m.Header.Type {
 	case typeStream:
@@ -102,8 +107,8 @@ func (c *cell) takeOutput(m message) {
 	case typeDisplayData, typeUpdateDisplayData:
 		c.handle(kernel.Output{Type: kernel.OutputDisplay, Data: content.Data})
 	case typeError:
-		c.heard = content.toError()
-		c.handle(kernel.Output{Type: kernel.OutputError, Error: c.heard})
+		c.published = content.toError()
+		c.handle(kernel.Output{Type: kernel.OutputError, Error: c.published})
 	}
 }
 
@@ -114,7 +119,8 @@ type stream struct {
 }
 
 func (c *cell) takeStream(s stream) {
-	kinds := map[string]kernel.OutputType{"stdout": kernel.OutputStdout, "stderr": kernel.OutputStderr}
+	kinds := map[string]kernel.OutputType{"stdout": kernel.OutputStdout,
+		"stderr": kernel.OutputStderr}
 	if kind, known := kinds[s.Name]; known && s.Text != "" {
 		c.handle(kernel.Output{Type: kind, Text: s.Text})
 	}

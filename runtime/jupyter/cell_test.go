@@ -10,7 +10,8 @@ import (
 
 // said is a message about the request.
 func said(request message, msgType, content string) message {
-	return message{Header: header{ID: "x", Type: msgType}, Parent: request.Header, Content: json.RawMessage(content)}
+	return message{Header: header{ID: "x", Type: msgType}, Parent: request.Header,
+		Content: json.RawMessage(content)}
 }
 
 func TestCell(t *testing.T) {
@@ -34,10 +35,11 @@ func TestCell(t *testing.T) {
 			reply:    kernel.Reply{Count: 3},
 		},
 		{
-			name:     "output after the reply",
-			messages: []message{busy, ok, said(request, "stream", `{"name":"stdout","text":"late"}`), idle},
-			outputs:  []kernel.Output{{Type: kernel.OutputStdout, Text: "late"}},
-			reply:    kernel.Reply{Count: 3},
+			name: "output after the reply",
+			messages: []message{busy, ok,
+				said(request, "stream", `{"name":"stdout","text":"late"}`), idle},
+			outputs: []kernel.Output{{Type: kernel.OutputStdout, Text: "late"}},
+			reply:   kernel.Reply{Count: 3},
 		},
 		{
 			name:     "idle before the reply",
@@ -50,7 +52,8 @@ func TestCell(t *testing.T) {
 				said(other, "status", `{"execution_state":"idle"}`),
 				said(other, "stream", `{"name":"stdout","text":"not ours"}`),
 				said(other, "execute_reply", `{"status":"ok","execution_count":2}`),
-				{Header: header{Type: "status"}, Content: json.RawMessage(`{"execution_state":"idle"}`)},
+				{Header: header{Type: "status"},
+					Content: json.RawMessage(`{"execution_state":"idle"}`)},
 				ok, idle,
 			},
 			reply: kernel.Reply{Count: 3},
@@ -64,7 +67,8 @@ func TestCell(t *testing.T) {
 				said(request, "stream", `{"name":"stderr","text":"err"}`),
 				said(request, "stream", `{"name":"somewhere","text":"?"}`),
 				said(request, "clear_output", `{"wait":true}`),
-				said(request, "display_data", `{"data":{"application/json":{"a":12345678901234567890}},"metadata":{}}`),
+				said(request, "display_data",
+					`{"data":{"application/json":{"a":12345678901234567890}},"metadata":{}}`),
 				said(request, "update_display_data", `{"data":{"text/plain":"again"}}`),
 				said(request, "execute_result", `{"execution_count":3,"data":{"text/plain":"2"}}`),
 				ok, idle,
@@ -73,9 +77,13 @@ func TestCell(t *testing.T) {
 				{Type: kernel.OutputCount, Count: 3},
 				{Type: kernel.OutputStdout, Text: "out"},
 				{Type: kernel.OutputStderr, Text: "err"},
-				{Type: kernel.OutputDisplay, Data: map[string]json.RawMessage{"application/json": json.RawMessage(`{"a":12345678901234567890}`)}},
-				{Type: kernel.OutputDisplay, Data: map[string]json.RawMessage{"text/plain": json.RawMessage(`"again"`)}},
-				{Type: kernel.OutputResult, Count: 3, Data: map[string]json.RawMessage{"text/plain": json.RawMessage(`"2"`)}},
+				{Type: kernel.OutputDisplay,
+					Data: map[string]json.RawMessage{"application/json": json.RawMessage(
+						`{"a":12345678901234567890}`)}},
+				{Type: kernel.OutputDisplay,
+					Data: map[string]json.RawMessage{"text/plain": json.RawMessage(`"again"`)}},
+				{Type: kernel.OutputResult, Count: 3,
+					Data: map[string]json.RawMessage{"text/plain": json.RawMessage(`"2"`)}},
 			},
 			reply: kernel.Reply{Count: 3},
 		},
@@ -83,13 +91,14 @@ func TestCell(t *testing.T) {
 			name: "a cell that raises",
 			messages: []message{
 				busy, said(request, "error", `{`+raisedContent+`}`),
-				said(request, "execute_reply", `{"status":"error","execution_count":3,`+raisedContent+`}`), idle,
+				said(request, "execute_reply",
+					`{"status":"error","execution_count":3,`+raisedContent+`}`), idle,
 			},
 			outputs: []kernel.Output{{Type: kernel.OutputError, Error: raised}},
 			reply:   kernel.Reply{Count: 3, Error: raised},
 		},
 		{
-			name: "a reply that leaves out what the output told",
+			name: "a reply without the error that the output had",
 			messages: []message{
 				said(request, "error", `{`+raisedContent+`}`),
 				said(request, "execute_reply", `{"status":"error","execution_count":3}`), idle,
@@ -100,13 +109,16 @@ func TestCell(t *testing.T) {
 		{
 			name:     "a cell that was called off",
 			messages: []message{idle, said(request, "execute_reply", `{"status":"aborted"}`)},
-			reply:    kernel.Reply{Error: &kernel.Error{Name: "ExecutionError", Value: `the kernel replied with status "aborted"`}},
+			reply: kernel.Reply{Error: &kernel.Error{Name: "ExecutionError",
+				Value: `the kernel replied with status "aborted"`}},
 		},
 		{
-			name:     "a field of another type",
-			messages: []message{said(request, "execute_result", `{"execution_count":"3","data":{"text/plain":"2"}}`), ok, idle},
-			outputs:  []kernel.Output{{Type: kernel.OutputResult, Data: map[string]json.RawMessage{"text/plain": json.RawMessage(`"2"`)}}},
-			reply:    kernel.Reply{Count: 3},
+			name: "a field of another type",
+			messages: []message{said(request, "execute_result",
+				`{"execution_count":"3","data":{"text/plain":"2"}}`), ok, idle},
+			outputs: []kernel.Output{{Type: kernel.OutputResult,
+				Data: map[string]json.RawMessage{"text/plain": json.RawMessage(`"2"`)}}},
+			reply: kernel.Reply{Count: 3},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -114,7 +126,8 @@ func TestCell(t *testing.T) {
 			c := newCell(request, func(o kernel.Output) { outputs = append(outputs, o) })
 			for i, m := range test.messages {
 				if done, last := c.take(m), i == len(test.messages)-1; done != last {
-					t.Fatalf("after message %d (%s) of %d: done is %v", i, m.Header.Type, len(test.messages), done)
+					t.Fatalf("after message %d (%s) of %d: done is %v", i, m.Header.Type,
+						len(test.messages), done)
 				}
 			}
 			c.take(said(request, "stream", `{"name":"stdout","text":"after the end"}`))
@@ -136,7 +149,7 @@ func TestCellWithUnreadableReplyIsNoSuccess(t *testing.T) {
 		t.Fatal("the cell is not done")
 	}
 	if c.reply.Error == nil {
-		t.Error("a reply that nobody could read passes for a good one")
+		t.Error("a reply that cannot be decoded counts as a success")
 	}
 }
 
@@ -155,10 +168,12 @@ func TestRequests(t *testing.T) {
 	} {
 		t.Run(test.msgType, func(t *testing.T) {
 			m := test.request
-			if m.Channel != test.channel || m.Header.Type != test.msgType || string(m.Content) != test.content {
+			if m.Channel != test.channel || m.Header.Type != test.msgType ||
+				string(m.Content) != test.content {
 				t.Errorf("got %s %s %s", m.Channel, m.Header.Type, m.Content)
 			}
-			if h := m.Header; h.ID == "" || h.Session != "s" || h.Date == "" || h.Username == "" || h.Version != "5.3" {
+			if h := m.Header; h.ID == "" || h.Session != "s" || h.Date == "" || h.Username == "" ||
+				h.Version != "5.3" {
 				t.Errorf("header: %+v", h)
 			}
 			encoded, err := json.Marshal(m)

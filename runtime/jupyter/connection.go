@@ -15,7 +15,8 @@ import (
 	"syscall"
 )
 
-// ipythonConfig keeps IPython's kernel from losing output. An image has it in /etc/ipython, for kernels that are not ours.
+// ipythonConfig keeps IPython's kernel from losing output. An image has it in /etc/ipython, for
+// kernels that are not ours.
 //
 //go:embed ipython_kernel_config.py
 var ipythonConfig []byte
@@ -29,8 +30,8 @@ const (
 // maxSocketPath is how long the path of a unix socket may be, with room for the NUL that ends it.
 const maxSocketPath = 107
 
-// connection is what a kernel and its client share: a private folder with the connection file, and with the sockets when the
-// transport is ipc.
+// connection is what a kernel and its client share: a private folder with the connection file, and
+// with the sockets when the transport is ipc.
 type connection struct {
 	dir  string
 	file string
@@ -41,8 +42,9 @@ type connection struct {
 
 // connectionInfo is the content of a connection file.
 type connectionInfo struct {
-	Transport       string `json:"transport"`
-	IP              string `json:"ip"` // the beginning of the sockets' paths when the transport is ipc
+	Transport string `json:"transport"`
+	// the beginning of the sockets' paths when the transport is ipc
+	IP              string `json:"ip"`
 	Shell           int    `json:"shell_port"`
 	IOPub           int    `json:"iopub_port"`
 	Stdin           int    `json:"stdin_port"`
@@ -56,7 +58,8 @@ type connectionInfo struct {
 // folderPattern is what the folders of connections are called.
 const folderPattern = "execd-kernel-*"
 
-// newConnection makes a folder in parent, which is the system's folder for temporary files when empty. Its owner calls remove.
+// newConnection makes a folder in parent, which is the system's folder for temporary files when
+// empty. Its owner calls remove.
 func newConnection(parent string, spec kernelspec) (*connection, error) {
 	c := &connection{key: []byte(rand.Text())}
 	for c.lock == nil {
@@ -71,7 +74,8 @@ func newConnection(parent string, spec kernelspec) (*connection, error) {
 	return c, nil
 }
 
-// makeFolder makes the folder and locks it. Between the two, somebody who sweeps may take it away: then lock is nil.
+// makeFolder makes the folder and locks it. Between the two, another process's sweep may remove it:
+// then lock is nil.
 func (c *connection) makeFolder(parent string) error {
 	dir, err := os.MkdirTemp(parent, folderPattern) // mode 0700
 	if err != nil {
@@ -94,7 +98,8 @@ func (c *connection) makeFolder(parent string) error {
 	return nil
 }
 
-// sweepConnections removes the folders that an execd left behind that could not clean up. Their locks ended with it, as its kernels did.
+// sweepConnections removes the folders that an execd left behind that could not clean up. Their
+// locks ended with it, as its kernels did.
 func sweepConnections(parent string) error {
 	if parent == "" {
 		parent = os.TempDir()
@@ -119,7 +124,8 @@ func sweepConnections(parent string) error {
 
 func (c *connection) fill(spec kernelspec) error {
 	c.info = connectionInfo{
-		Transport: transportIPC, IP: filepath.Join(c.dir, "socket"), Shell: 1, IOPub: 2, Stdin: 3, Control: 4, Heartbeat: 5,
+		Transport: transportIPC, IP: filepath.Join(c.dir, "socket"), Shell: 1, IOPub: 2, Stdin: 3,
+		Control: 4, Heartbeat: 5,
 		Key: string(c.key), SignatureScheme: "hmac-sha256", KernelName: spec.name,
 	}
 	if _, longest := c.address(channelControl); !isIPython(spec) || len(longest) > maxSocketPath {
@@ -128,7 +134,8 @@ func (c *connection) fill(spec kernelspec) error {
 			return err
 		}
 		c.info.Transport, c.info.IP = transportTCP, "127.0.0.1"
-		c.info.Shell, c.info.IOPub, c.info.Stdin, c.info.Control, c.info.Heartbeat = ports[0], ports[1], ports[2], ports[3], ports[4]
+		c.info.Shell, c.info.IOPub, c.info.Stdin, c.info.Control, c.info.Heartbeat = ports[0],
+			ports[1], ports[2], ports[3], ports[4]
 	}
 	content, err := json.Marshal(c.info)
 	if err != nil {
@@ -154,15 +161,18 @@ func (c *connection) argv(spec kernelspec) []string {
 	return argv
 }
 
-// isIPython reports whether the kernel is IPython's own. That one is known to take unix sockets, which need no ports and let no other
-// user in: Jupyter documents them, yet many kernels have tcp alone, or name the sockets differently. And it takes our settings.
+// isIPython reports whether the kernel is IPython's own. That one is known to take unix sockets,
+// which need no ports and are closed to other users: Jupyter documents them, yet many kernels have
+// tcp alone, or name the sockets differently. And it takes our settings.
 func isIPython(spec kernelspec) bool {
-	return slices.Contains(spec.Argv, "ipykernel_launcher") || slices.Contains(spec.Argv, "ipykernel")
+	return slices.Contains(spec.Argv, "ipykernel_launcher") ||
+		slices.Contains(spec.Argv, "ipykernel")
 }
 
 // address returns what net.Dial needs to reach a channel of the kernel.
 func (c *connection) address(of channel) (network, address string) {
-	port := map[channel]int{channelShell: c.info.Shell, channelIOPub: c.info.IOPub, channelControl: c.info.Control}[of]
+	port := map[channel]int{channelShell: c.info.Shell, channelIOPub: c.info.IOPub,
+		channelControl: c.info.Control}[of]
 	if c.info.Transport == transportIPC {
 		return "unix", c.info.IP + "-" + strconv.Itoa(port)
 	}
@@ -171,8 +181,8 @@ func (c *connection) address(of channel) (network, address string) {
 
 func (c *connection) remove() error { return errors.Join(os.RemoveAll(c.dir), c.lock.Close()) }
 
-// freePorts returns ports of 127.0.0.1 that nobody listens on. Somebody may take one before the kernel does: Jupyter's protocol
-// has no way to tell afterwards which ports a kernel took, so the caller tries again.
+// freePorts returns free ports of 127.0.0.1. Another process may take one before the kernel does:
+// Jupyter's protocol does not report which ports a kernel took, so the caller tries again.
 func freePorts(n int) ([]int, error) {
 	ports := make([]int, n)
 	for i := range ports {

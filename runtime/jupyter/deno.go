@@ -13,7 +13,8 @@ import (
 // denoImplementation is how Deno's kernel, for JavaScript and TypeScript, names itself.
 const denoImplementation = "Deno kernel"
 
-// denoMark returns a request that makes Deno print the mark to stdout and to stderr. It does not count as a cell.
+// denoMark returns a request that makes Deno print the mark to stdout and to stderr. It does not
+// count as a cell.
 func denoMark(session string) (question message, mark string) {
 	mark = uuid.NewString()
 	return newRequest(session, channelShell, typeExecuteRequest, map[string]any{
@@ -31,8 +32,9 @@ var colour = regexp.MustCompile(`\\u001[bB]\[[0-9;]*m`)
 
 // denoHandle mends what Deno says about a cell before it is passed on.
 //
-// It takes the colours out of the texts of results. Deno puts them there unless it was started with NO_COLOR; and it shows an escape
-// character that belongs to a value as \x1b, so nothing else is taken away.
+// It takes the colours out of the texts of results. Deno puts them there unless it was started with
+// NO_COLOR; and it shows an escape character that belongs to a value as \x1b, so nothing else is
+// taken away.
 func denoHandle(q *request, handle func(kernel.Output)) func(kernel.Output) {
 	return func(output kernel.Output) {
 		if text, ok := output.Data["text/plain"]; ok && output.Type == kernel.OutputResult {
@@ -43,7 +45,8 @@ func denoHandle(q *request, handle func(kernel.Output)) func(kernel.Output) {
 	}
 }
 
-// denoError gives a cell that failed because it was interrupted the name of that: Deno says Error, and that something has failed.
+// denoError gives a cell that failed because it was interrupted the name of that: Deno says Error,
+// and that something has failed.
 func denoError(q *request, failure *kernel.Error) *kernel.Error {
 	if failure == nil || !q.interrupted.Load() {
 		return failure

@@ -16,37 +16,43 @@ import (
 	"sandbox.internal/runtime/kernel"
 )
 
-// startTimeout is how long a kernel has to answer when the options say nothing. Kernels that compile themselves take seconds.
+// startTimeout is how long a kernel has to answer when the options say nothing. Kernels that
+// compile themselves take seconds.
 const startTimeout = time.Minute
 
 // closeWait is how long Close waits for its kernels, together.
 const closeWait = 5 * time.Second
 
-// portAttempts is how often a kernel is started whose ports somebody else took just before it could.
+// portAttempts is how often a kernel is started whose ports another process took first.
 const portAttempts = 3
 
 // DirectOptions configures a Direct.
 type DirectOptions struct {
-	// Env is the environment that kernels start with, NAME=value each, and tells where kernelspecs are looked for. Names that
-	// begin with EXECD_ are the daemon's own and are not passed on.
+	// Env is the environment that kernels start with, NAME=value each, and decides where
+	// kernelspecs are searched. Names that begin with EXECD_ are the daemon's own and are not
+	// passed on.
 	Env []string
 	// SearchPath replaces the folders that kernelspecs are looked for in, most important first.
 	SearchPath []string
-	// TempDir is where each kernel's private folder is made; empty means the system's folder for temporary files.
+	// TempDir is where each kernel's private folder is made; empty means the system's folder for
+	// temporary files.
 	TempDir string
 	// StartTimeout is how long a kernel has to answer after its start; zero means a minute.
 	StartTimeout time.Duration
-	// Enter, if not nil, is called before each process is started and leave right afterwards. With an error nothing is started.
+	// Enter, if not nil, is called before each process is started and leave right afterwards. With
+	// an error nothing is started.
 	Enter func() (leave func(), err error)
-	// AwaitExit, if not nil, returns when a child process has ended, and leaves it to be waited for. Without it a thread is blocked for
-	// as long as each kernel lives.
+	// AwaitExit, if not nil, returns when a child process has ended, and leaves it to be waited
+	// for. Without it a thread is blocked for as long as each kernel lives.
 	AwaitExit func(pid int)
-	// Frozen, if not nil, reports whether the kernels' processes are stopped: that time does not count as theirs.
+	// Frozen, if not nil, reports whether the kernels' processes are stopped: that time does not
+	// count as theirs.
 	Frozen func() bool
 	Logger zerolog.Logger
 }
 
-// Direct is a kernel.Host that starts kernels itself and speaks the Jupyter wire protocol with them: no Jupyter Server is needed.
+// Direct is a kernel.Host that starts kernels itself and uses the Jupyter wire protocol: no Jupyter
+// Server is needed.
 type Direct struct {
 	options DirectOptions
 	dirs    []string
@@ -75,10 +81,12 @@ func NewDirect(options DirectOptions) *Direct {
 		options.Logger.Warn().Err(err).Msg("folders of earlier kernels cannot be removed")
 	}
 	closing, cancel := context.WithCancel(context.Background())
-	return &Direct{options: options, dirs: dirs, closing: closing, close: cancel, kernels: make(map[*directKernel]struct{})}
+	return &Direct{options: options, dirs: dirs, closing: closing, close: cancel,
+		kernels: make(map[*directKernel]struct{})}
 }
 
-// Specs implements kernel.Host. It looks at the folders anew, so that a kernel installed meanwhile is found.
+// Specs implements kernel.Host. It reads the folders at each call, so that a kernel installed
+// meanwhile is found.
 func (d *Direct) Specs(context.Context) ([]kernel.Spec, error) {
 	var specs []kernel.Spec
 	for _, spec := range findSpecs(d.dirs, d.options.Logger) {
@@ -88,7 +96,8 @@ func (d *Direct) Specs(context.Context) ([]kernel.Spec, error) {
 }
 
 // Start implements kernel.Host.
-func (d *Direct) Start(ctx context.Context, name string, options kernel.StartOptions) (kernel.Kernel, error) {
+func (d *Direct) Start(ctx context.Context, name string,
+	options kernel.StartOptions) (kernel.Kernel, error) {
 	d.mu.Lock()
 	if d.closed {
 		d.mu.Unlock()
@@ -105,7 +114,8 @@ func (d *Direct) Start(ctx context.Context, name string, options kernel.StartOpt
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, d.options.StartTimeout, fmt.Errorf("no answer within %v", d.options.StartTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, d.options.StartTimeout,
+		fmt.Errorf("no answer within %v", d.options.StartTimeout))
 	defer cancel()
 	ctx, abort := context.WithCancelCause(ctx)
 	defer abort(nil)
@@ -135,10 +145,12 @@ func (o DirectOptions) start(argv, env []string, dir string) (*process, error) {
 	return startProcess(argv, env, dir, o.AwaitExit)
 }
 
-// portTaken reports whether a kernel ended because of a port that is in use, going by what kernels say.
+// portTaken reports whether a kernel ended because of a port that is in use, going by what kernels
+// say.
 func portTaken(err error) bool {
 	text := strings.ToLower(err.Error())
-	return strings.Contains(text, "address already in use") || strings.Contains(text, "eaddrinuse") || strings.Contains(text, "addrinuse")
+	return strings.Contains(text, "address already in use") ||
+		strings.Contains(text, "eaddrinuse") || strings.Contains(text, "addrinuse")
 }
 
 func (d *Direct) spec(name string) (kernelspec, error) {
@@ -150,10 +162,11 @@ func (d *Direct) spec(name string) (kernelspec, error) {
 		}
 		names = append(names, spec.name)
 	}
-	return kernelspec{}, fmt.Errorf("%w: %q; installed are: %s", kernel.ErrNoSpec, name, strings.Join(names, ", "))
+	return kernelspec{},
+		fmt.Errorf("%w: %q; installed are: %s", kernel.ErrNoSpec, name, strings.Join(names, ", "))
 }
 
-// add remembers a kernel for as long as it lives.
+// add keeps a kernel in the table until it has ended.
 func (d *Direct) add(k *directKernel) {
 	d.mu.Lock()
 	d.kernels[k] = struct{}{}

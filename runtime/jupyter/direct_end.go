@@ -22,8 +22,8 @@ func (k *directKernel) Interrupt(ctx context.Context) error {
 	return nil
 }
 
-// interruptByMessage returns when the kernel has acknowledged the interrupt, as far as it does: a cell that is sent afterwards is not
-// meant.
+// interruptByMessage returns when the kernel has acknowledged the interrupt, as far as it does: a
+// cell that is sent afterwards is not meant.
 func (k *directKernel) interruptByMessage(ctx context.Context) error {
 	m := interruptRequest(k.session)
 	q := k.add(m)
@@ -49,14 +49,15 @@ func (k *directKernel) interruptByMessage(ctx context.Context) error {
 	}
 }
 
-// Stop implements [kernel.Kernel]. It takes at most two seconds unless somebody is slow to take the last output, and it kills at
-// once when ctx ends.
+// Stop implements [kernel.Kernel]. It takes at most two seconds unless a reader is slow to take the
+// last output, and it kills at once when ctx ends.
 func (k *directKernel) Stop(ctx context.Context) error {
 	grace := shutdownWait
 	if k.current() != nil {
-		grace = 0 // a busy kernel hears nothing
+		grace = 0 // a busy kernel reads no messages
 	}
-	if closed(k.dead) || k.queue(ctx, k.control, shutdownRequest(k.session)) != nil || !k.exits(ctx, grace) {
+	if closed(k.ended) || k.queue(ctx, k.control, shutdownRequest(k.session)) != nil ||
+		!k.exits(ctx, grace) {
 		k.process.signal(syscall.SIGTERM)
 		if !k.exits(ctx, termWait) {
 			k.process.signal(syscall.SIGKILL)

@@ -14,23 +14,27 @@ import (
 )
 
 const (
-	// subscribeWait is how long the output channel may lag behind a kernel's reply before its subscription is taken for not yet
-	// working and the kernel is asked again.
+	// subscribeWait is how long the output channel may lag behind a kernel's reply before its
+	// subscription is taken for not yet working and the kernel is asked again.
 	subscribeWait = 20 * time.Millisecond
-	// brokenWait is how long a kernel that has closed a channel has to end by itself; all do when they shut down.
+	// brokenWait is how long a kernel that has closed a channel has to end by itself; all do when
+	// they shut down.
 	brokenWait = 2 * time.Second
 	// exitWait is how long a kernel whose start has failed has to exit by itself.
 	exitWait = 250 * time.Millisecond
-	// drainWait is how long channels of a kernel that has ended are read on. Its children may hold them open.
+	// drainWait is how long channels of a kernel that has ended are read on. Its children may hold
+	// them open.
 	drainWait = 250 * time.Millisecond
-	// shutdownWait is how long an idle kernel has to follow a shutdown_request, and termWait any kernel a SIGTERM.
+	// shutdownWait is how long an idle kernel has to follow a shutdown_request, and termWait any
+	// kernel a SIGTERM.
 	shutdownWait = time.Second
 	termWait     = 500 * time.Millisecond
 )
 
 // directKernel is a kernel that we started ourselves.
 //
-// Goroutines: two read and one writes per channel, one watches over the life of the whole. All end with the process.
+// Goroutines: two read and one writes per channel, one watches over the life of the whole. All end
+// with the process.
 type directKernel struct {
 	spec       kernelspec
 	connection *connection
@@ -40,16 +44,19 @@ type directKernel struct {
 
 	shell, iopub, control *zmqSocket
 	broken                chan struct{} // gets a value when a channel ends
-	dead                  chan struct{} // closed when the process has ended
-	end                   chan struct{} // closed when nothing of the kernel is left, and its last message has been passed on
-	traffic               sync.WaitGroup
+	ended                 chan struct{} // closed when the process has ended
+	// closed when nothing of the kernel is left, and its last message has been passed on
+	end     chan struct{}
+	traffic sync.WaitGroup
 
 	line
 }
 
-// startKernel starts a kernel and returns when it answers and its output channel is proven to work. ctx bounds the start.
-// Nothing is left of a kernel that did not come up; the error says how it ended, and the end of what it said.
-func startKernel(ctx context.Context, spec kernelspec, options kernel.StartOptions, host DirectOptions) (*directKernel, error) {
+// startKernel starts a kernel and returns when it answers and its output channel is proven to work.
+// ctx bounds the start. Nothing is left of a kernel that did not come up; the error says how it
+// ended, and the end of what it said.
+func startKernel(ctx context.Context, spec kernelspec, options kernel.StartOptions,
+	host DirectOptions) (*directKernel, error) {
 	connection, err := newConnection(host.TempDir, spec)
 	if err != nil {
 		return nil, err
@@ -60,8 +67,9 @@ func startKernel(ctx context.Context, spec kernelspec, options kernel.StartOptio
 	}
 	k := &directKernel{
 		spec: spec, connection: connection, process: process, wire: wire{key: connection.key},
-		log:    host.Logger.With().Str("kernelspec", spec.name).Int("pid", process.cmd.Process.Pid).Logger(),
-		broken: make(chan struct{}, 1), dead: make(chan struct{}), end: make(chan struct{}),
+		log: host.Logger.With().Str("kernelspec", spec.name).Int("pid",
+			process.cmd.Process.Pid).Logger(),
+		broken: make(chan struct{}, 1), ended: make(chan struct{}), end: make(chan struct{}),
 	}
 	k.line = line{
 		session: newSession(), frozen: host.Frozen, gone: k.end, death: k.deathError,
@@ -85,7 +93,7 @@ func startKernel(ctx context.Context, spec kernelspec, options kernel.StartOptio
 		return k, nil
 	}
 
-	if ctx.Err() == nil { // a channel has ended, and so does the process: how it does tells more
+	if ctx.Err() == nil { // a channel has ended, and the process ends: its exit status says more
 		select {
 		case <-process.exited:
 			err = errors.New(process.cmd.ProcessState.String())
@@ -97,7 +105,8 @@ func startKernel(ctx context.Context, spec kernelspec, options kernel.StartOptio
 	return nil, fmt.Errorf("%w%s", err, process.lastWords())
 }
 
-// connect opens the channels. The output channel is first, because it has to be ready before anything is asked.
+// connect opens the channels. The output channel is first, because it has to be ready before
+// anything is asked.
 func (k *directKernel) connect(ctx context.Context) (err error) {
 	for _, open := range []struct {
 		socket  **zmqSocket
@@ -137,7 +146,7 @@ func (k *directKernel) live() {
 	}
 	select {
 	case <-k.process.exited:
-	case <-k.broken: // nobody can use it any more
+	case <-k.broken: // it cannot be used any more
 		timer := time.NewTimer(brokenWait)
 		defer timer.Stop()
 		select {
@@ -147,7 +156,7 @@ func (k *directKernel) live() {
 			k.process.kill()
 		}
 	}
-	close(k.dead)
+	close(k.ended)
 	for _, s := range k.sockets() {
 		s.raw.SetDeadline(time.Now().Add(drainWait))
 	}
@@ -170,15 +179,17 @@ func (k *directKernel) read(s *zmqSocket) {
 			continue
 		}
 		if err != nil {
-			if !errors.Is(err, io.EOF) && !closed(k.dead) {
-				k.log.Warn().Err(err).Str("channel", string(s.channel)).Msg("a channel of a kernel has broken")
+			if !errors.Is(err, io.EOF) && !closed(k.ended) {
+				k.log.Warn().Err(err).Str("channel",
+					string(s.channel)).Msg("a channel of a kernel has broken")
 			}
 			k.breakDown()
 			return
 		}
 		m, err := k.wire.decode(frames, s.channel)
 		if err != nil {
-			k.log.Warn().Err(err).Str("channel", string(s.channel)).Msg("a message of a kernel is dropped")
+			k.log.Warn().Err(err).Str("channel",
+				string(s.channel)).Msg("a message of a kernel is dropped")
 			continue
 		}
 		k.route(m)
@@ -198,7 +209,7 @@ func (k *directKernel) write(s *zmqSocket) {
 				k.breakDown()
 				return
 			}
-		case <-k.dead:
+		case <-k.ended:
 			return
 		}
 	}
@@ -216,7 +227,7 @@ func (k *directKernel) queue(ctx context.Context, s *zmqSocket, m message) error
 	select {
 	case s.out <- m:
 		return nil
-	case <-k.dead:
+	case <-k.ended:
 		return k.deathError()
 	case <-ctx.Done():
 		return ctx.Err()
@@ -227,18 +238,20 @@ func (k *directKernel) deathError() error {
 	return fmt.Errorf("%w: %s%s", kernel.ErrDead, k.process.cmd.ProcessState, k.process.lastWords())
 }
 
-// ready returns when the kernel has answered and has told about it on the output channel. A subscription takes effect some time after
-// it was sent, and what is published before is lost: so the question is repeated until its echo is heard.
+// ready returns when the kernel has replied and has published so on the output channel. A
+// subscription takes effect some time after it was sent, and what is published before is lost: so
+// the request is repeated until its status arrives there.
 func (k *directKernel) ready(ctx context.Context) error {
 	for {
-		if complete, err := k.ask(ctx); complete || err != nil {
+		if complete, err := k.probe(ctx); complete || err != nil {
 			return err
 		}
 	}
 }
 
-// ask asks the kernel what it is, and reports whether it replied and was heard on the output channel.
-func (k *directKernel) ask(ctx context.Context) (complete bool, err error) {
+// probe sends a kernel_info_request, and reports whether the kernel replied and its status arrived
+// on the output channel.
+func (k *directKernel) probe(ctx context.Context) (complete bool, err error) {
 	m := kernelInfoRequest(k.session)
 	q := k.add(m)
 	defer k.abandon(q)
@@ -252,7 +265,7 @@ func (k *directKernel) ask(ctx context.Context) (complete bool, err error) {
 		case m := <-q.messages:
 			if m.Header.Type == typeKernelInfoReply {
 				replied = true
-				k.meet(m.Content)
+				k.setInfo(m.Content)
 			}
 			idle = idle || m.executionState() == "idle"
 			if replied && idle {

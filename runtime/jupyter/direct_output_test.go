@@ -16,7 +16,8 @@ import (
 func TestDirectFirstCellLosesNothing(t *testing.T) {
 	host := newDirect(t, jupyter.DirectOptions{})
 	k := startPython(t, host)
-	if got := run(t, k, `import os; print("first", [v for v in os.environ if v.startswith("EXECD_")], os.getcwd() == os.environ["PWD"])`); got != "first [] True\n" {
+	if got := run(t, k,
+		`import os; print("first", [v for v in os.environ if v.startswith("EXECD_")], os.getcwd() == os.environ["PWD"])`); got != "first [] True\n" {
 		t.Errorf("got %q", got)
 	}
 }
@@ -29,8 +30,8 @@ func TestDirectLargeMessages(t *testing.T) {
 	}
 }
 
-// A socket of ZeroMQ holds 1000 messages for a reader that is behind, and throws away what comes on top: with the limit of old, this test
-// failed as soon as something else kept the processors busy.
+// A socket of ZeroMQ holds 1000 messages for a reader that is behind, and throws away what comes on
+// top: with the limit of old, this test failed as soon as something else kept the processors busy.
 func TestDirectManySmallMessages(t *testing.T) {
 	const count = 3000
 	load(t)
@@ -58,7 +59,8 @@ for i in range(%d): display({"text/plain": str(i)}, raw=True)`, count), func(o k
 	}
 }
 
-// load keeps every processor busy until the test ends, with processes, as other users of a machine do.
+// load keeps every processor busy until the test ends, with processes, as other users of a machine
+// do.
 func load(t *testing.T) {
 	t.Helper()
 	for range runtime.NumCPU() {
@@ -101,15 +103,20 @@ func TestDirectOutputOfChildren(t *testing.T) {
 	load(t)
 	k := startPython(t, newDirect(t, jupyter.DirectOptions{}))
 	for i := range 50 {
-		if got, want := run(t, k, fmt.Sprintf("import os\nprint('a')\nos.system('echo %d')\nprint('b')\nos.system('echo c')\nNone", i)), fmt.Sprintf("a\n%d\nb\nc\n", i); got != want {
+		if got, want := run(t, k,
+			fmt.Sprintf(
+				"import os\nprint('a')\nos.system('echo %d')\nprint('b')\nos.system('echo c')\nNone", i)), fmt.Sprintf("a\n%d\nb\nc\n", i); got != want {
 			t.Fatalf("got %q, want %q", got, want)
 		}
 	}
 	const count = 200_000
-	if got := run(t, k, fmt.Sprintf(`os.system("yes ž猫 | tr -d '\n' | head -c %d"); None`, 5*count)); got != strings.Repeat("ž猫", count) {
+	if got := run(t, k,
+		fmt.Sprintf(`os.system("yes ž猫 | tr -d '\n' | head -c %d"); None`,
+			5*count)); got != strings.Repeat("ž猫", count) {
 		t.Errorf("%d bytes arrived of %d", len(got), 5*count)
 	}
-	if got := run(t, k, `import subprocess; subprocess.run(["echo", "still"]); None`); got != "still\n" {
+	if got := run(t, k,
+		`import subprocess; subprocess.run(["echo", "still"]); None`); got != "still\n" {
 		t.Errorf("got %q", got)
 	}
 	if got := run(t, k, `
@@ -125,7 +132,8 @@ os.waitpid(pid, 0); None`); got != "child\n" {
 
 // A history file that kernels share makes them print errors into cells.
 func TestDirectKernelsShareNoHistory(t *testing.T) {
-	if got := run(t, startPython(t, newDirect(t, jupyter.DirectOptions{})), "print(get_ipython().history_manager.hist_file)"); got != ":memory:\n" {
+	if got := run(t, startPython(t, newDirect(t, jupyter.DirectOptions{})),
+		"print(get_ipython().history_manager.hist_file)"); got != ":memory:\n" {
 		t.Errorf("the history is in %q", got)
 	}
 }

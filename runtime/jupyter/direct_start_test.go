@@ -17,10 +17,14 @@ import (
 func TestDirectKernelOverTCP(t *testing.T) {
 	dir := t.TempDir()
 	script := filepath.Join(dir, "kernel.py") // a name that does not say that it is ipykernel
-	if err := os.WriteFile(script, []byte("import runpy; runpy.run_module('ipy'+'kernel_launcher', run_name='__main__')"), 0o600); err != nil {
+	if err := os.WriteFile(script,
+		[]byte("import runpy; runpy.run_module('ipy'+'kernel_launcher', run_name='__main__')"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
-	writeSpec(t, dir, "tcp", fmt.Sprintf(`{"argv": ["/usr/bin/python3", %q, "-f", "{connection_file}"], "language": "python", "interrupt_mode": "message"}`, script))
+	writeSpec(t, dir, "tcp",
+		fmt.Sprintf(
+			`{"argv": ["/usr/bin/python3", %q, "-f", "{connection_file}"], "language": "python", "interrupt_mode": "message"}`, script))
 	host := newDirect(t, jupyter.DirectOptions{SearchPath: []string{dir}})
 	k, err := host.Start(t.Context(), "tcp", kernel.StartOptions{})
 	if err != nil {
@@ -51,10 +55,12 @@ func TestDirectTriesAgainWhenAPortWasTaken(t *testing.T) {
 
 func TestDirectStartFailures(t *testing.T) {
 	dir := t.TempDir()
-	writeSpec(t, dir, "exits", `{"argv": ["sh", "-c", "echo early; yes filler | head -n 5000; echo the reason >&2; exit 3"]}`)
+	writeSpec(t, dir, "exits",
+		`{"argv": ["sh", "-c", "echo early; yes filler | head -n 5000; echo the reason >&2; exit 3"]}`)
 	writeSpec(t, dir, "silent", `{"argv": ["sh", "-c", "echo still here; sleep 1000"]}`)
 	writeSpec(t, dir, "missing", `{"argv": ["no-such-program-anywhere"]}`)
-	host := newDirect(t, jupyter.DirectOptions{SearchPath: []string{dir}, StartTimeout: 5 * time.Second})
+	host := newDirect(t,
+		jupyter.DirectOptions{SearchPath: []string{dir}, StartTimeout: 5 * time.Second})
 	for _, test := range []struct {
 		spec  string
 		is    error
@@ -91,7 +97,8 @@ func TestDirectStartFailures(t *testing.T) {
 	t.Run("context", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
-		if _, err := host.Start(ctx, "silent", kernel.StartOptions{}); !errors.Is(err, kernel.ErrStart) || !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := host.Start(ctx, "silent", kernel.StartOptions{}); !errors.Is(err,
+			kernel.ErrStart) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -100,7 +107,8 @@ func TestDirectStartFailures(t *testing.T) {
 func TestDirectCloseEndsStartsAndKernels(t *testing.T) {
 	dir := t.TempDir()
 	writeSpec(t, dir, "silent", `{"argv": ["sleep", "1000"]}`)
-	host := newDirect(t, jupyter.DirectOptions{SearchPath: []string{dir, "/usr/share/jupyter/kernels"}})
+	host := newDirect(t,
+		jupyter.DirectOptions{SearchPath: []string{dir, "/usr/share/jupyter/kernels"}})
 	k := startPython(t, host)
 	failed := make(chan error, 1)
 	go func() {
@@ -114,7 +122,8 @@ func TestDirectCloseEndsStartsAndKernels(t *testing.T) {
 	if err := <-failed; !errors.Is(err, kernel.ErrStart) && !errors.Is(err, kernel.ErrUnavailable) {
 		t.Errorf("the start under way: %v", err)
 	}
-	if _, err := host.Start(t.Context(), "python3", kernel.StartOptions{}); !errors.Is(err, kernel.ErrUnavailable) {
+	if _, err := host.Start(t.Context(), "python3", kernel.StartOptions{}); !errors.Is(err,
+		kernel.ErrUnavailable) {
 		t.Errorf("a start after the end: %v", err)
 	}
 }

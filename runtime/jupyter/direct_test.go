@@ -18,7 +18,8 @@ import (
 	"sandbox.internal/runtime/kernel/kerneltest"
 )
 
-// newDirect returns a host that uses the installed kernelspecs, and the folder for its temporary files, which must be empty at the end.
+// newDirect returns a host that uses the installed kernelspecs, and the folder for its temporary
+// files, which must be empty at the end.
 func newDirect(t *testing.T, options jupyter.DirectOptions) *jupyter.Direct {
 	t.Helper()
 	options.Env = append(os.Environ(), "EXECD_SECRET=x")
@@ -60,7 +61,8 @@ func run(t *testing.T, k kernel.Kernel, code string) string {
 	return stdout.String()
 }
 
-// processExists reports whether a process runs. One that is dead and that init has not yet waited for does not.
+// processExists reports whether a process runs. One that has ended and that init has not yet waited
+// for does not.
 func processExists(pid int) bool {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	return err == nil && !strings.Contains(string(status), "State:\tZ")
@@ -86,7 +88,7 @@ func TestDirect(t *testing.T) {
 	})
 }
 
-func TestDirectSweepsWhatNobodyUses(t *testing.T) {
+func TestDirectSweepsUnusedFolders(t *testing.T) {
 	dir := t.TempDir()
 	options := jupyter.DirectOptions{Env: os.Environ(), TempDir: dir, Logger: zerolog.Nop()}
 	first := jupyter.NewDirect(options)
@@ -106,12 +108,13 @@ func TestDirectSweepsWhatNobodyUses(t *testing.T) {
 	second := jupyter.NewDirect(options)
 	defer second.Close()
 	if _, err := os.Stat(left); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the folder that nobody uses: %v", err)
+		t.Errorf("the unused folder: %v", err)
 	}
 	if _, err := os.Stat(other); err != nil {
-		t.Errorf("the folder of somebody else: %v", err)
+		t.Errorf("the folder of another process: %v", err)
 	}
-	if got := run(t, k, "import os; print(os.path.exists(get_ipython().kernel.config.IPKernelApp.connection_file or '/'))"); got != "True\n" {
+	if got := run(t, k,
+		"import os; print(os.path.exists(get_ipython().kernel.config.IPKernelApp.connection_file or '/'))"); got != "True\n" {
 		t.Errorf("the kernel that runs: %q", got)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
@@ -127,13 +130,14 @@ func TestDirectInterruptReachesACellThatHasJustBegun(t *testing.T) {
 	for i := range 50 {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
-		reply, err := k.Execute(ctx, "import time\nwhile True: time.sleep(1)", func(o kernel.Output) {
-			if o.Type == kernel.OutputCount {
-				if err := k.Interrupt(ctx); err != nil {
-					t.Error(err)
+		reply, err := k.Execute(ctx, "import time\nwhile True: time.sleep(1)",
+			func(o kernel.Output) {
+				if o.Type == kernel.OutputCount {
+					if err := k.Interrupt(ctx); err != nil {
+						t.Error(err)
+					}
 				}
-			}
-		})
+			})
 		if err != nil || reply.Error == nil || reply.Error.Name != "KeyboardInterrupt" {
 			t.Fatalf("cell %d: %+v, %v", i, reply.Error, err)
 		}
@@ -149,11 +153,12 @@ func TestDirectInterruptReachesACellThatHasJustBegun(t *testing.T) {
 func TestDirectAbandonedCellCanBeInterrupted(t *testing.T) {
 	k := startPython(t, newDirect(t, jupyter.DirectOptions{}))
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := k.Execute(ctx, "import time\nprint('up', flush=True)\nwhile True: time.sleep(1)", func(o kernel.Output) {
-		if o.Type == kernel.OutputStdout {
-			cancel()
-		}
-	})
+	_, err := k.Execute(ctx, "import time\nprint('up', flush=True)\nwhile True: time.sleep(1)",
+		func(o kernel.Output) {
+			if o.Type == kernel.OutputStdout {
+				cancel()
+			}
+		})
 	if !errors.Is(err, context.Canceled) {
 		t.Fatalf("got %v", err)
 	}
@@ -168,14 +173,16 @@ func TestDirectAbandonedCellCanBeInterrupted(t *testing.T) {
 func TestDirectKernelKilledMidCell(t *testing.T) {
 	host := newDirect(t, jupyter.DirectOptions{})
 	k := startPython(t, host)
-	child, err := strconv.Atoi(strings.TrimSpace(run(t, k, `import subprocess; child = subprocess.Popen(["sleep", "1000"]); print(child.pid)`)))
+	child, err := strconv.Atoi(strings.TrimSpace(run(t, k,
+		`import subprocess; child = subprocess.Popen(["sleep", "1000"]); print(child.pid)`)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	var said strings.Builder
-	_, err = k.Execute(t.Context(), `import os, sys, time; print("last words", flush=True); time.sleep(0.3); os.kill(os.getpid(), 9)`, func(o kernel.Output) {
-		said.WriteString(o.Text)
-	})
+	_, err = k.Execute(t.Context(),
+		`import os, sys, time; print("last words", flush=True); time.sleep(0.3); os.kill(os.getpid(), 9)`, func(o kernel.Output) {
+			said.WriteString(o.Text)
+		})
 	if !errors.Is(err, kernel.ErrDead) || !strings.Contains(err.Error(), "killed") {
 		t.Errorf("got %v", err)
 	}
@@ -183,9 +190,10 @@ func TestDirectKernelKilledMidCell(t *testing.T) {
 		t.Errorf("said: %q", said.String())
 	}
 	if _, open := <-k.Dead(); open {
-		t.Error("Dead says something")
+		t.Error("Dead is closed")
 	}
-	if _, err := k.Execute(t.Context(), "1", func(kernel.Output) {}); !errors.Is(err, kernel.ErrDead) {
+	if _, err := k.Execute(t.Context(), "1", func(kernel.Output) {}); !errors.Is(err,
+		kernel.ErrDead) {
 		t.Errorf("execute: %v", err)
 	}
 	if err := k.Interrupt(t.Context()); !errors.Is(err, kernel.ErrDead) {
@@ -239,7 +247,7 @@ func TestDirectStopWithAnEndedContextKills(t *testing.T) {
 	select {
 	case <-k.Dead():
 	case <-time.After(patience):
-		t.Error("the kernel is alive")
+		t.Error("the kernel has not ended")
 	}
 }
 

@@ -10,41 +10,45 @@ import (
 )
 
 const (
-	// silenceWait is how long the output of a cell may be silent, after its reply, before its end is taken for lost.
+	// silenceWait is how long the output of a cell may be silent, after its reply, before its end
+	// is taken for lost.
 	silenceWait = 10 * time.Second
 	// beginTime is how long an interrupt waits for the cell that was sent last to begin.
 	beginTime = time.Second
 	// replyTime is how long the reply may stay away once the kernel is idle.
 	replyTime = 5 * time.Second
-	// stragglerTime is how long a kernel may be silent while output that follows the end of a cell is waited for, once it has answered
-	// the question that brings it.
+	// stragglerTime is how long a kernel may be silent while output that follows the end of a cell
+	// is waited for, once it has answered the question that brings it.
 	stragglerTime = 5 * time.Second
 )
 
-// line is what both ways to a kernel have in common: how a cell is executed, and how the one that is to be interrupted is found.
+// line is what both ways to a kernel have in common: how a cell is executed, and how the one that
+// is to be interrupted is found.
 type line struct {
 	router
 	session string
 	send    func(context.Context, message) error // does not wait for the kernel
 	frozen  func() bool                          // the kernel's process is stopped; nil means never
-	gone    <-chan struct{}                      // closed when the kernel has ended, and no message of it follows
-	death   func() error                         // why it has ended; wraps kernel.ErrDead
+	// closed when the kernel has ended, and no message of it follows
+	gone  <-chan struct{}
+	death func() error // why it has ended; wraps kernel.ErrDead
 	// implementation is how the kernel names itself. Some have peculiarities.
 	implementation string
 }
 
-// meet takes the kernel's word about what it is, the content of a kernel_info_reply.
-func (l *line) meet(info json.RawMessage) {
+// setInfo reads the implementation from the content of a kernel_info_reply.
+func (l *line) setInfo(info json.RawMessage) {
 	var content struct {
 		Implementation string `json:"implementation"`
 	}
-	// A kernel that says nothing readable about itself has no peculiarity that we know.
+	// A kernel whose reply cannot be decoded gets no special handling.
 	_ = json.Unmarshal(info, &content)
 	l.implementation = content.Implementation
 }
 
 // Execute implements [kernel.Kernel].
-func (l *line) Execute(ctx context.Context, code string, handle func(kernel.Output)) (kernel.Reply, error) {
+func (l *line) Execute(ctx context.Context, code string,
+	handle func(kernel.Output)) (kernel.Reply, error) {
 	if closed(l.gone) {
 		return kernel.Reply{}, l.death()
 	}
@@ -100,15 +104,19 @@ func (l *line) await(ctx context.Context, cell *cell, q *request) (kernel.Reply,
 			switch {
 			case !patience.Exhausted() || len(q.messages) > 0:
 			case cell.idle:
-				// ipykernel forgets to reply when an interrupt meets it on the way into the cell or out of it.
+				// ipykernel does not reply when an interrupt arrives while it enters or leaves the
+				// cell.
 				name := "ExecutionError"
 				if q.interrupted.Load() {
 					name = "KeyboardInterrupt"
 				}
-				return kernel.Reply{Error: &kernel.Error{Name: name, Value: "the kernel gave the cell up without a reply"}}, nil
+				return kernel.Reply{Error: &kernel.Error{Name: name,
+					Value: "the kernel gave the cell up without a reply"}}, nil
 			default:
-				// The kernel dropped what it published. To wait on would hang, and to call it complete would be wrong.
-				cell.reply.Error = &kernel.Error{Name: "OutputLost", Value: "the kernel replied, but the end of its output was lost"}
+				// The kernel dropped what it published. To wait on would hang, and to call it
+				// complete would be wrong.
+				cell.reply.Error = &kernel.Error{Name: "OutputLost",
+					Value: "the kernel replied, but the end of its output was lost"}
 				return cell.reply, nil
 			}
 		case <-ctx.Done():
@@ -147,9 +155,10 @@ func (l *line) rest(cell *cell, q *request) (kernel.Reply, error) {
 	}
 }
 
-// awaitStragglers takes the output of a cell that comes after its end, as Deno's does now and then: Deno publishes what is printed
-// from a queue of its own, behind the back of the messages that end a cell. So it is made to print something that can be recognised,
-// to both streams: what comes before that is the cell's, whichever of the two requests Deno thinks it belongs to.
+// awaitStragglers takes the output of a cell that comes after its end, as Deno's does now and then:
+// Deno publishes what is printed from a queue of its own, behind the back of the messages that end
+// a cell. So it is made to print something that can be recognised, to both streams: what comes
+// before that is the cell's, whichever of the two requests Deno thinks it belongs to.
 func (l *line) awaitStragglers(ctx context.Context, cell *cell, q *request) {
 	question, mark := denoMark(l.session)
 	q = l.addTo(q, question)
@@ -194,8 +203,8 @@ func (l *line) awaitStragglers(ctx context.Context, cell *cell, q *request) {
 	}
 }
 
-// awaitBegun returns the cell that an interrupt is meant for, when it has begun: an interrupt that comes before is lost. It returns nil
-// when there is no such cell (any more).
+// awaitBegun returns the cell that an interrupt is meant for, when it has begun: an interrupt that
+// comes before is lost. It returns nil when there is no such cell (any more).
 func (l *line) awaitBegun(ctx context.Context) (*request, error) {
 	if closed(l.gone) {
 		return nil, l.death()

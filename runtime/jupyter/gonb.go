@@ -13,20 +13,21 @@ const gonbImplementation = "gonb"
 // gonbTail is how much of the end of stderr is looked at for a panic, in bytes.
 const gonbTail = 64 << 10
 
-// gonbEnd is what GoNB prints to stderr, as one message and the last one, when a cell's program did not end well: what os/exec says
-// about that, after ^C when there was an interrupt.
+// gonbEnd is what GoNB prints to stderr, as one message and the last one, when a cell's program did
+// not end well: what os/exec says about that, after ^C when there was an interrupt.
 var gonbEnd = regexp.MustCompile(`^(\^C\n)?(?:exit status (\d+)|signal: (.+))\n$`)
 
-// gonbPanic is how the Go runtime begins to tell why it ends a program.
+// gonbPanic is the prefix of what the Go runtime prints when it ends a program.
 var gonbPanic = regexp.MustCompile(`(?m)^(panic|fatal error): (.*)$`)
 
-// gonbWatch finds out how a cell of GoNB ended, which the kernel's reply does not say: it is ok whatever became of the program.
+// gonbWatch finds out how a cell of GoNB ended, which the kernel's reply does not say: it is ok
+// whatever became of the program.
 type gonbWatch struct {
 	stderr string // the end of it
 	last   string // the last message of it
 }
 
-// listen returns a handler that hears what the cell says and passes it on.
+// listen returns a handler that inspects the cell's output and passes it on.
 func (g *gonbWatch) listen(handle func(kernel.Output)) func(kernel.Output) {
 	return func(output kernel.Output) {
 		if output.Type == kernel.OutputStderr {

@@ -50,7 +50,9 @@ func TestAMessageThatIsTooLong(t *testing.T) {
 				t.Fatal(err)
 			}
 			run(t, k, "x = 41")
-			reply, err := k.Execute(t.Context(), "from IPython.display import display, HTML\ndisplay(HTML('x' * (80 << 20)))", func(kernel.Output) {})
+			reply, err := k.Execute(t.Context(),
+				"from IPython.display import display, HTML\ndisplay(HTML('x' * (80 << 20)))",
+				func(kernel.Output) {})
 			if err != nil || reply.Error == nil || reply.Error.Name != "OutputLost" {
 				t.Fatalf("%+v, %v", reply.Error, err)
 			}

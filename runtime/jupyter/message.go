@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// protocolVersion is the version of the Jupyter messaging protocol that we speak.
+// protocolVersion is the version of the Jupyter messaging protocol that is used.
 const protocolVersion = "5.3"
 
 // channel is the socket of a kernel that a message belongs to.
@@ -35,7 +35,8 @@ const (
 	typeKernelInfoReply   = "kernel_info_reply"
 	typeInterruptRequest  = "interrupt_request"
 	typeShutdownRequest   = "shutdown_request"
-	typeLost              = "sandbox_lost" // our own: a message was passed over; the content says why
+	// our own: a message was passed over; the content says why
+	typeLost = "sandbox_lost"
 )
 
 // message is a Jupyter message, in the form that a Jupyter Server's WebSocket carries.
@@ -47,7 +48,8 @@ type message struct {
 	Content  json.RawMessage `json:"content"`
 }
 
-// header identifies a message. The zero header is "{}", which is how a request says that it has no parent.
+// header identifies a message. The zero header is "{}", which is how a request says that it has no
+// parent.
 type header struct {
 	ID       string `json:"msg_id,omitempty"`
 	Type     string `json:"msg_type,omitempty"`
@@ -60,8 +62,8 @@ type header struct {
 // newSession returns an id for a client of a kernel.
 func newSession() string { return uuid.NewString() }
 
-// executeRequest asks to run a cell. The cell cannot ask for input, and what waits behind it is not called off when it raises:
-// ipykernel does that to requests that arrive just after the error, too.
+// executeRequest asks to run a cell. The cell cannot ask for input, and what waits behind it is not
+// called off when it raises: ipykernel does that to requests that arrive just after the error, too.
 func executeRequest(session, code string) message {
 	return newRequest(session, channelShell, typeExecuteRequest, map[string]any{
 		"code":             code,
@@ -82,7 +84,8 @@ func interruptRequest(session string) message {
 }
 
 func shutdownRequest(session string) message {
-	return newRequest(session, channelControl, typeShutdownRequest, map[string]bool{"restart": false})
+	return newRequest(session, channelControl, typeShutdownRequest,
+		map[string]bool{"restart": false})
 }
 
 func newRequest(session string, on channel, msgType string, content any) message {
@@ -105,7 +108,8 @@ func newRequest(session string, on channel, msgType string, content any) message
 	}
 }
 
-// executionState is what a status message says: starting, busy, idle, restarting or dead; empty for any other message.
+// executionState is the state of a status message: starting, busy, idle, restarting or dead; empty
+// for any other message.
 func (m message) executionState() string {
 	if m.Header.Type != typeStatus {
 		return ""

@@ -19,11 +19,12 @@ import (
 // tailSize is how much of the end of what a kernel's process says is kept, in bytes.
 const tailSize = 4 << 10
 
-// outputWait is how long the output of a process that has ended is read on: what it wrote is in the pipe already, and somebody who
-// has left its group may hold the pipe open for ever.
+// outputWait is how long the output of a process that has ended is read on: what it wrote is in the
+// pipe already, and another process that has left its group may hold the pipe open for ever.
 const outputWait = 50 * time.Millisecond
 
-// process is the process of a kernel. It leads a session and a process group of its own, and dies with execd.
+// process is the process of a kernel. It leads a session and a process group of its own, and is
+// killed when execd exits.
 type process struct {
 	cmd    *exec.Cmd
 	output *tail
@@ -33,7 +34,8 @@ type process struct {
 	reaped bool // its id may belong to another process by now
 }
 
-// startProcess starts a program. Both of its streams go to the tail. awaitExit is DirectOptions.AwaitExit.
+// startProcess starts a program. Both of its streams go to the tail. awaitExit is
+// DirectOptions.AwaitExit.
 func startProcess(argv, env []string, dir string, awaitExit func(pid int)) (*process, error) {
 	program, err := lookProgram(argv[0], env)
 	if err != nil {
@@ -55,8 +57,8 @@ func startProcess(argv, env []string, dir string, awaitExit func(pid int)) (*pro
 	p := &process{
 		cmd: &exec.Cmd{
 			Path: program, Args: argv, Env: env, Dir: dir, Stdout: write, Stderr: write,
-			// The signal comes when the thread that starts the process ends; Go ends no threads but those that are locked, and
-			// nobody locks one here.
+			// The signal comes when the thread that starts the process ends; Go ends no threads but
+			// those that are locked, and none is locked here.
 			SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
 		},
 		output: new(tail),
@@ -72,7 +74,8 @@ func startProcess(argv, env []string, dir string, awaitExit func(pid int)) (*pro
 	return p, nil
 }
 
-// wait reads what the process says, and takes it and what is left of its group away when it has ended.
+// wait reads what the process says, and takes it and what is left of its group away when it has
+// ended.
 func (p *process) wait(output *os.File, awaitExit func(pid int)) {
 	defer close(p.exited)
 	copied := make(chan struct{})
@@ -99,7 +102,8 @@ func blockUntilExit(pid int) {
 	}
 }
 
-// signal sends a signal to the process and its children, as Jupyter does. A process that has ended gets none.
+// signal sends a signal to the process and its children, as Jupyter does. A process that has ended
+// gets none.
 func (p *process) signal(signal syscall.Signal) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,14 +126,16 @@ func (p *process) lastWords() string {
 	return ""
 }
 
-// lookProgram finds a program in the PATH of the environment that it will have. exec.LookPath takes the PATH of our own.
+// lookProgram finds a program in the PATH of the environment that it will have. exec.LookPath takes
+// the PATH of our own.
 func lookProgram(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
 	}
 	for _, dir := range filepath.SplitList(lookup(env, "PATH")) {
 		path := filepath.Join(dir, name)
-		if info, err := os.Stat(path); filepath.IsAbs(path) && err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
+		if info, err := os.Stat(path); filepath.IsAbs(path) && err == nil &&
+			info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
 			return path, nil
 		}
 	}

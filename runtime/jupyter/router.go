@@ -7,7 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// router knows the requests that a kernel has not finished, and gives each message to whoever made the request that it is about.
+// router has the requests that a kernel has not finished, and passes each message to the sender of
+// the request that it is about.
 type router struct {
 	mu       sync.Mutex
 	requests []*request // as the kernel works on them: one after the other
@@ -17,23 +18,24 @@ type router struct {
 type request struct {
 	id       string
 	messages chan message
-	left     chan struct{} // closed when nobody reads the messages any more
-	begun    chan struct{} // closed when the kernel works on it: it has said something that is not its status
-	idle     chan struct{} // closed when the kernel is done with it
+	left     chan struct{} // closed when there is no reader any more
+	// closed when the kernel works on it: it has said something that is not its status
+	begun chan struct{}
+	idle  chan struct{} // closed when the kernel is done with it
 
-	interrupted atomic.Bool // somebody has wanted it to stop
+	interrupted atomic.Bool // an interrupt was requested
 }
 
 // inbox is how many messages wait for a reader; the rest waits in the backlog of its channel.
 const inbox = 2
 
-// add begins to listen for what is said about a message. Whoever calls it closes left.
+// add registers a request for the messages about it. The caller closes left.
 func (r *router) add(m message) *request {
 	return r.addTo(&request{messages: make(chan message, inbox)}, m)
 }
 
-// addTo begins to listen for what is said about a message, and has it go to the reader of another request, so that the order of what
-// is said about the two is kept.
+// addTo begins to listen for what is said about a message, and has it go to the reader of another
+// request, so that the order of what is said about the two is kept.
 func (r *router) addTo(reader *request, m message) *request {
 	q := &request{
 		id: m.Header.ID, messages: reader.messages,
@@ -45,8 +47,9 @@ func (r *router) addTo(reader *request, m message) *request {
 	return q
 }
 
-// route passes a message on. The channels' readers call it; order within a channel is kept. A request that nobody reads any more
-// is remembered until the kernel is done with it: it can still be interrupted.
+// route passes a message on. The channels' readers call it; order within a channel is kept. A
+// request that there is no reader any more is remembered until the kernel is done with it: it can
+// still be interrupted.
 func (r *router) route(m message) {
 	r.mu.Lock()
 	at := slices.IndexFunc(r.requests, func(q *request) bool { return q.id == m.Parent.ID })
@@ -73,8 +76,8 @@ func (r *router) route(m message) {
 	}
 }
 
-// lose reports to the cell that runs that a message of the kernel was passed over. Which cell it was about is not known; a kernel works on
-// one at a time.
+// lose reports to the cell that runs that a message of the kernel was passed over. Which cell it
+// was about is not known; a kernel works on one at a time.
 func (r *router) lose(why *oversizeError) {
 	q := r.current()
 	if q == nil {
@@ -85,12 +88,14 @@ func (r *router) lose(why *oversizeError) {
 		panic(err) // a string can be encoded
 	}
 	select {
-	case q.messages <- message{Header: header{Type: typeLost}, Parent: header{ID: q.id}, Content: content}:
+	case q.messages <- message{Header: header{Type: typeLost}, Parent: header{ID: q.id},
+		Content: content}:
 	case <-q.left:
 	}
 }
 
-// retire forgets a request once the kernel is done with it and its reader has left, whichever is last.
+// retire removes a request once the kernel is done with it and its reader has left, whichever is
+// last.
 func (r *router) retire(q *request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,7 +104,8 @@ func (r *router) retire(q *request) {
 	}
 }
 
-// abandon takes a request off the list that the kernel may never be done with, or whose end does not matter.
+// abandon takes a request off the list that the kernel may never be done with, or whose end does
+// not matter.
 func (r *router) abandon(q *request) {
 	close(q.left)
 	r.mu.Lock()
@@ -107,7 +113,7 @@ func (r *router) abandon(q *request) {
 	r.requests = slices.DeleteFunc(r.requests, func(other *request) bool { return other == q })
 }
 
-// leave says that nobody reads what is said about the request any more.
+// leave marks the request as one without a reader.
 func (r *router) leave(q *request) {
 	close(q.left)
 	r.retire(q)

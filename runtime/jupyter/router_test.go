@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestRouterRemembersACellUntilTheKernelIsDone(t *testing.T) {
+func TestRouterKeepsACellUntilTheKernelIsDone(t *testing.T) {
 	var r router
 	m := executeRequest("session", "")
 	q := r.add(m)
@@ -19,17 +19,18 @@ func TestRouterRemembersACellUntilTheKernelIsDone(t *testing.T) {
 	if closed(q.begun) {
 		t.Error("a status is taken for the beginning of the cell")
 	}
-	r.route(message{Channel: channelIOPub, Header: header{Type: typeExecuteInput}, Parent: m.Header})
+	r.route(message{Channel: channelIOPub, Header: header{Type: typeExecuteInput},
+		Parent: m.Header})
 	if !closed(q.begun) {
 		t.Error("the cell has not begun")
 	}
 	r.leave(q)
 	if r.current() != q {
-		t.Error("a cell that nobody listens to any more is forgotten while it runs")
+		t.Error("a cell without a reader is removed while it runs")
 	}
 	r.route(status("idle"))
 	if r.current() != nil || len(r.requests) != 0 {
-		t.Error("a cell that has ended is remembered")
+		t.Error("a cell that has ended is kept")
 	}
 }
 
@@ -37,7 +38,8 @@ func TestRouterTakesIdleTwice(t *testing.T) {
 	var r router
 	m := executeRequest("session", "")
 	q := r.add(m)
-	idle := message{Channel: channelIOPub, Header: header{Type: typeStatus}, Parent: m.Header, Content: json.RawMessage(`{"execution_state":"idle"}`)}
+	idle := message{Channel: channelIOPub, Header: header{Type: typeStatus}, Parent: m.Header,
+		Content: json.RawMessage(`{"execution_state":"idle"}`)}
 	r.route(idle)
 	r.route(idle)
 	if r.current() != nil {
@@ -45,6 +47,6 @@ func TestRouterTakesIdleTwice(t *testing.T) {
 	}
 	r.leave(q)
 	if len(r.requests) != 0 {
-		t.Error("the request is remembered")
+		t.Error("the request is kept")
 	}
 }

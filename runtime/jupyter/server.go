@@ -20,7 +20,8 @@ import (
 const (
 	// answerTime bounds the requests that a Jupyter Server answers at once when it is well.
 	answerTime = 10 * time.Second
-	// createTime bounds the start of a kernel's process, which may come too late for the one who asked.
+	// createTime bounds the start of a kernel's process, which may come too late for the one who
+	// asked.
 	createTime = time.Minute
 	// retryTime is how soon a start must have failed to be tried again.
 	retryTime = 30 * time.Second
@@ -32,22 +33,28 @@ var errClosed = fmt.Errorf("%w: its use here has been closed", kernel.ErrUnavail
 
 // ServerOptions say which Jupyter Server to use.
 type ServerOptions struct {
-	// URL is the server's base, e.g. http://127.0.0.1:8888, with the path of ServerApp.base_url if it has one.
+	// URL is the server's base, e.g. http://127.0.0.1:8888, with the path of ServerApp.base_url if
+	// it has one.
 	URL string
-	// Token is what the server demands; empty for a server without a token. It travels in a header, never in a URL.
+	// Token is what the server demands; empty for a server without a token. It travels in a header,
+	// never in a URL.
 	Token string
-	// Frozen, if not nil, reports whether the kernels' processes are stopped: that time does not count as theirs.
+	// Frozen, if not nil, reports whether the kernels' processes are stopped: that time does not
+	// count as theirs.
 	Frozen func() bool
 	Logger zerolog.Logger
 }
 
-// Server is a [kernel.Host] on a Jupyter Server: kernels are started and ended over REST, and each has a WebSocket of its own.
+// Server is a [kernel.Host] on a Jupyter Server: kernels are started and ended over REST, and each
+// has a WebSocket of its own.
 //
-// The connection is the kernel's life: when it breaks, the kernel counts as dead and is removed from the server, because output that was
-// under way is lost. A kernel that the server restarts by itself counts as dead, too: its variables are.
+// When the connection breaks, the kernel counts as ended and is removed from the server, because
+// output that was under way is lost. A kernel that the server restarts by itself counts as ended,
+// too: its variables are lost.
 //
-// The server takes [kernel.StartOptions].Dir relative to its root: it works if that is / (--ServerApp.root_dir=/). And it throws output away
-// above a rate, with a word about it on stderr, unless it runs with --ServerApp.iopub_data_rate_limit=0 --ServerApp.iopub_msg_rate_limit=0.
+// The server takes [kernel.StartOptions].Dir relative to its root: it works if that is /
+// (--ServerApp.root_dir=/). And it throws output away above a rate, with a word about it on stderr,
+// unless it runs with --ServerApp.iopub_data_rate_limit=0 --ServerApp.iopub_msg_rate_limit=0.
 type Server struct {
 	base   *url.URL
 	token  string
@@ -76,9 +83,12 @@ func NewServer(options ServerOptions) (*Server, error) {
 	}
 	switch {
 	case base.Scheme != "http" && base.Scheme != "https", base.Host == "":
-		return nil, errors.New("the Jupyter Server's URL must be http://host:port or https://host:port")
+		return nil,
+			errors.New("the Jupyter Server's URL must be http://host:port or https://host:port")
 	case base.User != nil || base.RawQuery != "" || base.Fragment != "":
-		return nil, errors.New("the Jupyter Server's URL must have no user, query or fragment: the token goes into --jupyter-token")
+		return nil,
+			errors.New(
+				"the Jupyter Server's URL must have no user, query or fragment: the token goes into --jupyter-token")
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DialContext = dialQuick
@@ -113,19 +123,24 @@ func (s *Server) Specs(ctx context.Context) ([]kernel.Spec, error) {
 	}
 	specs := make([]kernel.Spec, 0, len(answer.Specs))
 	for name, spec := range answer.Specs {
-		specs = append(specs, kernel.Spec{Name: name, Language: spec.Spec.Language, DisplayName: spec.Spec.DisplayName})
+		specs = append(specs,
+			kernel.Spec{Name: name, Language: spec.Spec.Language,
+				DisplayName: spec.Spec.DisplayName})
 	}
 	slices.SortFunc(specs, func(a, b kernel.Spec) int { return cmp.Compare(a.Name, b.Name) })
 	return specs, nil
 }
 
-// Start implements [kernel.Host]. A kernel that does not come up is started a second time: a server takes ports for its kernels that
-// somebody else may take first. One that takes its time to fail would take as long again, so it is not.
-func (s *Server) Start(ctx context.Context, spec string, options kernel.StartOptions) (kernel.Kernel, error) {
+// Start implements [kernel.Host]. A kernel that does not come up is started a second time: a server
+// takes ports for its kernels that another process may take first. One that fails slowly would take
+// as long again, so it is not repeated.
+func (s *Server) Start(ctx context.Context, spec string,
+	options kernel.StartOptions) (kernel.Kernel, error) {
 	began := time.Now()
 	k, err := s.start(ctx, spec, options)
 	if errors.Is(err, kernel.ErrStart) && ctx.Err() == nil && time.Since(began) < retryTime {
-		s.log.Warn().Err(err).Str("kernelspec", spec).Msg("a kernel did not start; trying once more")
+		s.log.Warn().Err(err).Str("kernelspec",
+			spec).Msg("a kernel did not start; trying once more")
 		k, err = s.start(ctx, spec, options)
 	}
 	if err != nil {
@@ -134,7 +149,8 @@ func (s *Server) Start(ctx context.Context, spec string, options kernel.StartOpt
 	return k, nil
 }
 
-func (s *Server) start(ctx context.Context, spec string, options kernel.StartOptions) (*serverKernel, error) {
+func (s *Server) start(ctx context.Context, spec string,
+	options kernel.StartOptions) (*serverKernel, error) {
 	if spec == "" { // the server would take its default
 		return nil, fmt.Errorf("%w: the name is empty", kernel.ErrNoSpec)
 	}
@@ -153,7 +169,8 @@ func (s *Server) start(ctx context.Context, spec string, options kernel.StartOpt
 	return k, nil
 }
 
-// create makes the server start a kernel. When ctx ends first, the kernel that may still come is removed behind our back.
+// create makes the server start a kernel. When ctx ends first, the kernel that may still come is
+// removed behind our back.
 func (s *Server) create(ctx context.Context, question any) (*serverKernel, error) {
 	if err := s.beginWork(); err != nil {
 		return nil, err
@@ -190,7 +207,8 @@ func (s *Server) create(ctx context.Context, question any) (*serverKernel, error
 	}
 }
 
-// whyNotStarted finds the reason behind the server's refusal to start a kernel: its status differs between versions.
+// whyNotStarted finds the reason behind the server's refusal to start a kernel: its status differs
+// between versions.
 func (s *Server) whyNotStarted(ctx context.Context, spec string, refusal error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("starting a kernel: %w", ctx.Err())
@@ -210,7 +228,8 @@ func (s *Server) whyNotStarted(ctx context.Context, spec string, refusal error) 
 		names[i] = specs[i].Name
 	}
 	if !slices.Contains(names, spec) {
-		return fmt.Errorf("%w: %q; installed are: %s", kernel.ErrNoSpec, spec, strings.Join(names, ", "))
+		return fmt.Errorf("%w: %q; installed are: %s", kernel.ErrNoSpec, spec,
+			strings.Join(names, ", "))
 	}
 	return fmt.Errorf("%w: %w", kernel.ErrStart, refusal)
 }

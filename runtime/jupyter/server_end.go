@@ -9,7 +9,8 @@ import (
 	"sandbox.internal/runtime/kernel"
 )
 
-// Stop implements [kernel.Kernel]. It returns ErrUnavailable when the server cannot be asked to remove the kernel.
+// Stop implements [kernel.Kernel]. It returns ErrUnavailable when the server cannot be asked to
+// remove the kernel.
 func (k *serverKernel) Stop(ctx context.Context) error {
 	select {
 	case k.removing <- struct{}{}:
@@ -17,7 +18,7 @@ func (k *serverKernel) Stop(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer k.die("it was stopped")
+	defer k.fail("it was stopped")
 	if k.removed {
 		return nil
 	}
@@ -35,7 +36,8 @@ func (k *serverKernel) Stop(ctx context.Context) error {
 	return nil
 }
 
-// remove takes the kernel from the server, which fails at that while it is starting the kernel again: so it is asked again, too.
+// remove takes the kernel from the server, which fails at that while it is starting the kernel
+// again: so it is asked again, too.
 func (k *serverKernel) remove(ctx context.Context) error {
 	for {
 		err := k.server.call(ctx, http.MethodDelete, "api/kernels/"+k.id, nil, nil)
@@ -59,15 +61,17 @@ func (k *serverKernel) running() bool {
 	return q != nil && closed(q.begun)
 }
 
-// discard removes the kernel from the server as far as that is possible: a kernel that is lost to us shall not stay.
+// discard removes the kernel from the server as far as that is possible: a kernel that is lost to
+// us shall not stay.
 func (k *serverKernel) discard(why error) {
 	if err := k.Stop(context.Background()); err != nil {
-		k.server.log.Warn().Err(err).AnErr("why", why).Str("kernel", k.id).Msg("a lost kernel may have been left on the Jupyter Server")
+		k.server.log.Warn().Err(err).AnErr("why", why).Str("kernel",
+			k.id).Msg("a lost kernel may have been left on the Jupyter Server")
 	}
 }
 
-// die ends the kernel's life for us, for the first reason that is given, and returns that.
-func (k *serverKernel) die(format string, args ...any) error {
+// fail marks the kernel as ended, for the first reason that is given, and returns that.
+func (k *serverKernel) fail(format string, args ...any) error {
 	k.end(fmt.Errorf("%w: %w", kernel.ErrDead, fmt.Errorf(format, args...)))
 	return context.Cause(k.life)
 }

@@ -19,7 +19,7 @@ type serverKernel struct {
 	id     string
 	socket webSocket
 
-	// life ends when the kernel is dead, for whatever reason. Its cause wraps ErrDead.
+	// life is cancelled when the kernel has ended, for whatever reason. Its cause wraps ErrDead.
 	life context.Context
 	end  context.CancelCauseFunc
 
@@ -33,7 +33,8 @@ type serverKernel struct {
 func newServerKernel(s *Server, id string) *serverKernel {
 	k := &serverKernel{server: s, id: id, removing: make(chan struct{}, 1)}
 	k.life, k.end = context.WithCancelCause(context.Background())
-	k.line = line{session: newSession(), frozen: s.frozen, gone: k.life.Done(), death: func() error { return context.Cause(k.life) }, send: k.post}
+	k.line = line{session: newSession(), frozen: s.frozen, gone: k.life.Done(),
+		death: func() error { return context.Cause(k.life) }, send: k.post}
 	return k
 }
 
@@ -59,13 +60,14 @@ func (k *serverKernel) connect(ctx context.Context) error {
 		return err
 	}
 
-	// The server tries its own connections to the kernel at the same time, and takes output for that which would be ours. So a request
-	// may stay without its idle: only when one has had both is the way clear.
+	// The server tries its own connections to the kernel at the same time, and takes output for
+	// that which would be ours. So a request may stay without its idle: only when one has had both
+	// is the way clear.
 	answered := make(chan struct{})
 	go k.read(answered)
 	for {
 		if err := k.socket.send(k.life, kernelInfoRequest(k.session)); err != nil {
-			k.die("sending to it failed: %w", err)
+			k.fail("sending to it failed: %w", err)
 		}
 		select {
 		case <-answered:
@@ -79,7 +81,8 @@ func (k *serverKernel) connect(ctx context.Context) error {
 	}
 }
 
-// read hands on what the kernel says until the kernel is dead. It closes answered when a kernel_info_request has been answered in full.
+// read passes on the kernel's messages until the kernel has ended. It closes answered when a
+// kernel_info_request has been answered in full.
 func (k *serverKernel) read(answered chan<- struct{}) {
 	defer k.server.work.Done()
 	defer k.socket.close()
@@ -102,7 +105,7 @@ func (k *serverKernel) awaitAnswer(answered chan<- struct{}) {
 		switch {
 		case m.Header.Type == typeKernelInfoReply:
 			replied[m.Parent.ID] = true
-			k.meet(m.Content)
+			k.setInfo(m.Content)
 		case m.executionState() == "idle":
 			idle[m.Parent.ID] = true
 		}
@@ -113,7 +116,8 @@ func (k *serverKernel) awaitAnswer(answered chan<- struct{}) {
 	}
 }
 
-// receive returns the next message; not ok means that there is none, because the kernel has died or the message is too long.
+// receive returns the next message; not ok means that there is none, because the kernel has ended
+// or the message is too long.
 func (k *serverKernel) receive() (m message, ok bool) {
 	m, err := k.socket.receive(k.life)
 	if oversize := (*oversizeError)(nil); errors.As(err, &oversize) {
@@ -121,23 +125,23 @@ func (k *serverKernel) receive() (m message, ok bool) {
 		return message{}, false
 	}
 	if err != nil {
-		k.die("the connection to the Jupyter Server broke: %w", err)
+		k.fail("the connection to the Jupyter Server broke: %w", err)
 		return message{}, false
 	}
-	// A kernel that the server has started again is another one: it knows nothing.
+	// A kernel that the server has restarted has lost its variables.
 	if state := m.executionState(); state == "dead" || state == "restarting" {
-		k.die("the Jupyter Server says that it is %s", state)
+		k.fail("the Jupyter Server reports that it is %s", state)
 		return message{}, false
 	}
 	return m, true
 }
 
-// post sends a message. It does so not with ctx, whose end in the middle would break the connection, and not here, where a stuck server
-// would hold the caller.
+// post sends a message. It does so not with ctx, whose end in the middle would break the
+// connection, and not here, where a stuck server would hold the caller.
 func (k *serverKernel) post(_ context.Context, m message) error {
 	go func() {
 		if err := k.socket.send(k.life, m); err != nil {
-			k.die("sending to it failed: %w", err)
+			k.fail("sending to it failed: %w", err)
 		}
 	}()
 	return nil
@@ -154,7 +158,7 @@ func (k *serverKernel) Interrupt(ctx context.Context) error {
 	err = k.server.call(ctx, http.MethodPost, "api/kernels/"+k.id+"/interrupt", nil, nil)
 	switch {
 	case isStatus(err, http.StatusNotFound):
-		return k.die("the Jupyter Server does not know it any more")
+		return k.fail("the Jupyter Server has no such kernel any more")
 	case err != nil:
 		return fmt.Errorf("interrupting a kernel: %w", unavailable(err))
 	}

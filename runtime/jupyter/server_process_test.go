@@ -20,7 +20,7 @@ import (
 	"sandbox.internal/runtime/jupyter"
 )
 
-const token = "a-token-that-nobody-guesses"
+const token = "a-token-that-is-not-guessed"
 
 // jupyterServer is a real Jupyter Server, which ends with the test.
 type jupyterServer struct {
@@ -54,11 +54,14 @@ func startServer(t testing.TB, port int, token string) *jupyterServer {
 		t.Fatal(err)
 	}
 	defer output.Close()
-	s.cmd = exec.Command(program, "--allow-root", "--no-browser", "--ip=127.0.0.1", "--port="+strconv.Itoa(port),
+	s.cmd = exec.Command(program, "--allow-root", "--no-browser", "--ip=127.0.0.1",
+		"--port="+strconv.Itoa(port),
 		"--ServerApp.port_retries=0", "--ServerApp.token="+token, "--ServerApp.root_dir=/",
 		"--ServerApp.iopub_data_rate_limit=0", "--ServerApp.iopub_msg_rate_limit=0")
 	s.cmd.Dir = home
-	s.cmd.Env = append(os.Environ(), "HOME="+home, "JUPYTER_CONFIG_DIR="+home, "JUPYTER_DATA_DIR="+home+"/data", "JUPYTER_RUNTIME_DIR="+home+"/runtime", "IPYTHONDIR="+home+"/ipython")
+	s.cmd.Env = append(os.Environ(), "HOME="+home, "JUPYTER_CONFIG_DIR="+home,
+		"JUPYTER_DATA_DIR="+home+"/data", "JUPYTER_RUNTIME_DIR="+home+"/runtime",
+		"IPYTHONDIR="+home+"/ipython")
 	s.cmd.Stdout, s.cmd.Stderr = output, output
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := s.cmd.Start(); err != nil {
@@ -158,7 +161,8 @@ func (s *jupyterServer) checkEmpty(t testing.TB) {
 // host returns the code under test, for this server.
 func (s *jupyterServer) host(t testing.TB, log io.Writer) *jupyter.Server {
 	t.Helper()
-	host, err := jupyter.NewServer(jupyter.ServerOptions{URL: s.url, Token: s.token, Logger: zerolog.New(log)})
+	host, err := jupyter.NewServer(jupyter.ServerOptions{URL: s.url, Token: s.token,
+		Logger: zerolog.New(log)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,9 +33,10 @@ func (e *statusError) Error() string {
 	return text
 }
 
-// refused reports whether the server does not know us.
+// refused reports whether the server rejected the token.
 func (e *statusError) refused() bool {
-	return e.status == http.StatusUnauthorized || e.status == http.StatusForbidden || e.status == http.StatusFound
+	return e.status == http.StatusUnauthorized || e.status == http.StatusForbidden ||
+		e.status == http.StatusFound
 }
 
 func isStatus(err error, status int) bool {
@@ -46,12 +47,13 @@ func isStatus(err error, status int) bool {
 // unavailable marks the failure of a call that should work at a server that is well.
 func unavailable(err error) error {
 	if errors.Is(err, context.Canceled) {
-		return err // the caller does not want to know any more
+		return err // the caller has cancelled
 	}
 	return fmt.Errorf("%w: %w", kernel.ErrUnavailable, err)
 }
 
-// call sends a request to the server's REST API; in and out are JSON and may be nil. Every status but 2xx is a [statusError].
+// call sends a request to the server's REST API; in and out are JSON and may be nil. Every status
+// but 2xx is a [statusError].
 func (s *Server) call(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {
@@ -100,7 +102,8 @@ func (s *Server) header() http.Header {
 	if s.token != "" {
 		header.Set("Authorization", "token "+s.token)
 	} else {
-		// A server without a token still wants proof that no other web site makes us ask: the same value twice.
+		// A server without a token still requires proof that the request is not another web site's:
+		// the same value twice.
 		header.Set("Cookie", "_xsrf=00")
 		header.Set("X-XSRFToken", "00")
 	}

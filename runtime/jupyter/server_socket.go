@@ -16,11 +16,13 @@ import (
 // webSocket is a kernel's WebSocket.
 type webSocket struct{ conn *websocket.Conn }
 
-// dial opens the WebSocket of a kernel. Without ctx, a server may keep us waiting until the kernel is up.
+// dial opens the WebSocket of a kernel. Without ctx, a server may keep us waiting until the kernel
+// is up.
 func (s *Server) dial(ctx context.Context, kernelID, session string) (webSocket, error) {
 	address := s.base.JoinPath("api/kernels", kernelID, "channels")
 	address.RawQuery = "session_id=" + session
-	conn, answer, err := websocket.Dial(ctx, address.String(), &websocket.DialOptions{HTTPClient: s.client, HTTPHeader: s.header()})
+	conn, answer, err := websocket.Dial(ctx, address.String(),
+		&websocket.DialOptions{HTTPClient: s.client, HTTPHeader: s.header()})
 	if err != nil {
 		if answer != nil && answer.StatusCode != 101 {
 			return webSocket{}, newStatusError(answer)
@@ -40,7 +42,8 @@ func (s webSocket) send(ctx context.Context, m message) error {
 	return s.conn.Write(ctx, websocket.MessageText, encoded)
 }
 
-// receive returns the next message. It returns an [oversizeError] for one that has been passed over.
+// receive returns the next message. It returns an [oversizeError] for one that has been passed
+// over.
 func (s webSocket) receive(ctx context.Context) (message, error) {
 	kind, reader, err := s.conn.Reader(ctx)
 	if err != nil {
@@ -71,8 +74,9 @@ func (s webSocket) receive(ctx context.Context) (message, error) {
 
 func (s webSocket) close() { _ = s.conn.CloseNow() }
 
-// jsonPart takes the message out of a frame that has binary buffers, too: a count, that many offsets, and the parts, the first of which is
-// the message. The buffers belong to widgets; we have none.
+// jsonPart takes the message out of a frame that has binary buffers, too: a count, that many
+// offsets, and the parts, the first of which is the message. The buffers belong to widgets; we have
+// none.
 func jsonPart(frame []byte) ([]byte, error) {
 	bad := errors.New("a binary message of unknown form")
 	if len(frame) < 8 {
@@ -92,8 +96,9 @@ func jsonPart(frame []byte) ([]byte, error) {
 	return frame[start:end], nil
 }
 
-// dialQuick connects to a server that writes many small messages with Nagle's algorithm on, as Tornado does: it holds each one back
-// until we have acknowledged the one before, and our system would do that 40 ms later, in the hope of an answer to send it with.
+// dialQuick connects to a server that writes many small messages with Nagle's algorithm on, as
+// Tornado does: it holds each one back until we have acknowledged the one before, and our system
+// would do that 40 ms later, in the hope of an answer to send it with.
 func dialQuick(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, network, address)
 	if err != nil {
@@ -107,7 +112,8 @@ func dialQuick(ctx context.Context, network, address string) (net.Conn, error) {
 	return conn, nil
 }
 
-// quickConn acknowledges at once what it has read. The option does not last, so it is set again and again; a refusal costs only time.
+// quickConn acknowledges at once what it has read. The option does not last, so it is set again and
+// again; a refusal costs only time.
 type quickConn struct {
 	*net.TCPConn
 	raw syscall.RawConn

@@ -54,12 +54,14 @@ func TestServerCloseEndsKernels(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, k := range kernels {
-		if _, err := k.Execute(t.Context(), "1", func(kernel.Output) {}); !errors.Is(err, kernel.ErrDead) {
+		if _, err := k.Execute(t.Context(), "1", func(kernel.Output) {}); !errors.Is(err,
+			kernel.ErrDead) {
 			t.Errorf("a kernel of a closed host: %v, want ErrDead", err)
 		}
 	}
 	server.checkEmpty(t)
-	if _, err := host.Start(t.Context(), "python3", kernel.StartOptions{}); !errors.Is(err, kernel.ErrUnavailable) {
+	if _, err := host.Start(t.Context(), "python3", kernel.StartOptions{}); !errors.Is(err,
+		kernel.ErrUnavailable) {
 		t.Errorf("starting a kernel on a closed host: %v, want ErrUnavailable", err)
 	}
 }
@@ -69,7 +71,8 @@ func TestServerKernelsThatDoNotStart(t *testing.T) {
 	writeSpec(t, server.specs, "unlucky", `{"argv": ["sh", "-c",
 		"mkdir {resource_dir}/once 2>/dev/null && exit 1; exec /usr/bin/python3 -m ipykernel_launcher -f {connection_file}"
 	], "language": "python", "display_name": "Unlucky"}`)
-	writeSpec(t, server.specs, "missing", `{"argv": ["no-such-program-anywhere"], "language": "python", "display_name": "Missing"}`)
+	writeSpec(t, server.specs, "missing",
+		`{"argv": ["no-such-program-anywhere"], "language": "python", "display_name": "Missing"}`)
 	host := server.host(t, zerolog.NewTestWriter(t))
 	k, err := host.Start(t.Context(), "unlucky", kernel.StartOptions{})
 	if err != nil {
@@ -78,7 +81,8 @@ func TestServerKernelsThatDoNotStart(t *testing.T) {
 	if got := run(t, k, "print(1)"); got != "1\n" {
 		t.Errorf("got %q", got)
 	}
-	if _, err := host.Start(t.Context(), "missing", kernel.StartOptions{}); !errors.Is(err, kernel.ErrStart) {
+	if _, err := host.Start(t.Context(), "missing", kernel.StartOptions{}); !errors.Is(err,
+		kernel.ErrStart) {
 		t.Errorf("a kernel without a program: %v, want ErrStart", err)
 	}
 	if err := host.Close(); err != nil {
@@ -90,7 +94,8 @@ func TestServerKernelsThatDoNotStart(t *testing.T) {
 func TestServerCancelledStartLeavesNothing(t *testing.T) {
 	server := startServer(t, 0, token)
 	host := server.host(t, io.Discard)
-	for _, after := range []time.Duration{time.Millisecond, 20 * time.Millisecond, 100 * time.Millisecond, 200 * time.Millisecond} {
+	for _, after := range []time.Duration{time.Millisecond, 20 * time.Millisecond,
+		100 * time.Millisecond, 200 * time.Millisecond} {
 		ctx, cancel := context.WithTimeout(t.Context(), after)
 		if k, err := host.Start(ctx, "python3", kernel.StartOptions{}); err == nil {
 			t.Logf("the kernel came within %v", after)
@@ -111,7 +116,8 @@ func TestServerToken(t *testing.T) {
 	for name, wrong := range map[string]string{"wrong": "wrong-token", "none": ""} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			host, err := jupyter.NewServer(jupyter.ServerOptions{URL: server.url, Token: wrong, Logger: zerolog.New(&log)})
+			host, err := jupyter.NewServer(jupyter.ServerOptions{URL: server.url, Token: wrong,
+				Logger: zerolog.New(&log)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -119,8 +125,11 @@ func TestServerToken(t *testing.T) {
 			_, specsErr := host.Specs(t.Context())
 			_, startErr := host.Start(t.Context(), "python3", kernel.StartOptions{})
 			for _, err := range []error{specsErr, startErr} {
-				if !errors.Is(err, kernel.ErrUnavailable) || !strings.Contains(err.Error(), "--jupyter-token") {
-					t.Errorf("the error is %v, want ErrUnavailable and a word about --jupyter-token", err)
+				if !errors.Is(err, kernel.ErrUnavailable) ||
+					!strings.Contains(err.Error(), "--jupyter-token") {
+					t.Errorf(
+						"the error is %v, want ErrUnavailable and a word about --jupyter-token",
+						err)
 				}
 				if wrong != "" && strings.Contains(err.Error()+log.String(), wrong) {
 					t.Errorf("the token shows: %v; log: %s", err, log.String())
@@ -155,7 +164,8 @@ func TestServerKilled(t *testing.T) {
 	if err := await(t, end); !errors.Is(err, kernel.ErrDead) {
 		t.Errorf("the cell whose server was killed: %v, want ErrDead", err)
 	}
-	if _, err := host.Start(t.Context(), "python3", kernel.StartOptions{}); !errors.Is(err, kernel.ErrUnavailable) {
+	if _, err := host.Start(t.Context(), "python3", kernel.StartOptions{}); !errors.Is(err,
+		kernel.ErrUnavailable) {
 		t.Errorf("starting a kernel without a server: %v, want ErrUnavailable", err)
 	}
 	if _, err := host.Specs(t.Context()); !errors.Is(err, kernel.ErrUnavailable) {
@@ -181,7 +191,8 @@ func TestServerKilled(t *testing.T) {
 func TestServerConnectionCut(t *testing.T) {
 	server := startServer(t, 0, token)
 	between := newCutter(t, server.url)
-	host, err := jupyter.NewServer(jupyter.ServerOptions{URL: between.url, Token: token, Logger: zerolog.Nop()})
+	host, err := jupyter.NewServer(jupyter.ServerOptions{URL: between.url, Token: token,
+		Logger: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +207,8 @@ func TestServerConnectionCut(t *testing.T) {
 	server.checkEmpty(t)
 }
 
-// executeForever starts a kernel and an endless cell, and returns when that has begun. The channel gets Execute's error.
+// executeForever starts a kernel and an endless cell, and returns when that has begun. The channel
+// gets Execute's error.
 func executeForever(t *testing.T, host kernel.Host) <-chan error {
 	t.Helper()
 	k, err := host.Start(t.Context(), "python3", kernel.StartOptions{})
@@ -205,11 +217,13 @@ func executeForever(t *testing.T, host kernel.Host) <-chan error {
 	}
 	begun, end := make(chan struct{}, 1), make(chan error, 1)
 	go func() {
-		_, err := k.Execute(t.Context(), "import time\nprint('begun', flush=True)\nwhile True: time.sleep(1)", func(o kernel.Output) {
-			if o.Type == kernel.OutputStdout {
-				begun <- struct{}{}
-			}
-		})
+		_, err := k.Execute(t.Context(),
+			"import time\nprint('begun', flush=True)\nwhile True: time.sleep(1)",
+			func(o kernel.Output) {
+				if o.Type == kernel.OutputStdout {
+					begun <- struct{}{}
+				}
+			})
 		end <- err
 	}()
 	select {

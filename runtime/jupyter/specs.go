@@ -39,8 +39,8 @@ const (
 // specName is what Jupyter accepts as a kernelspec's name.
 var specName = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 
-// kernelDirs returns the folders that kernelspecs are looked for in, most important first, as jupyter_core does. What belongs to
-// the prefix of a Python is left out, because we run in none.
+// kernelDirs returns the folders that kernelspecs are looked for in, most important first, as
+// jupyter_core does. What belongs to the prefix of a Python is left out, because we run in none.
 func kernelDirs(env []string) []string {
 	var data []string
 	for _, dir := range filepath.SplitList(lookup(env, "JUPYTER_PATH")) {
@@ -63,8 +63,9 @@ func kernelDirs(env []string) []string {
 	return data
 }
 
-// findSpecs returns the kernelspecs of the folders, sorted by name. Of two with the same name the first folder's wins. What is
-// broken is told to the log and passed over: one bad file must not take away the other languages.
+// findSpecs returns the kernelspecs of the folders, sorted by name. Of two with the same name the
+// first folder's wins. What is broken is logged and skipped: one invalid file must not remove the
+// other languages.
 func findSpecs(dirs []string, log zerolog.Logger) []kernelspec {
 	found := make(map[string]kernelspec)
 	for _, dir := range dirs {
@@ -79,7 +80,8 @@ func findSpecs(dirs []string, log zerolog.Logger) []kernelspec {
 			}
 			spec, err := readSpec(filepath.Join(dir, entry.Name()))
 			switch {
-			case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR): // no kernelspec at all
+			case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+				// no kernelspec at all
 			case err != nil:
 				log.Warn().Err(err).Msg("a kernelspec is broken and not used")
 			default:
@@ -110,7 +112,8 @@ func readSpec(dir string) (kernelspec, error) {
 		return spec, fmt.Errorf("%s: argv must name a program", path)
 	}
 	if mode := spec.InterruptMode; mode != interruptBySignal && mode != interruptByMessage {
-		return spec, fmt.Errorf("%s: interrupt_mode must be %q or %q, not %q", path, interruptBySignal, interruptByMessage, mode)
+		return spec, fmt.Errorf("%s: interrupt_mode must be %q or %q, not %q", path,
+			interruptBySignal, interruptByMessage, mode)
 	}
 	return spec, nil
 }
@@ -129,8 +132,8 @@ func (s kernelspec) argv(connectionFile string) []string {
 	return argv
 }
 
-// environ returns the environment of a kernel: ours without what is execd's own, and what the spec adds. The spec's values may
-// name variables as ${NAME}; unknown ones stay as they are.
+// environ returns the environment of a kernel: ours without what is execd's own, and what the spec
+// adds. The spec's values may name variables as ${NAME}; unknown ones stay as they are.
 func (s kernelspec) environ(ours []string) []string {
 	var env []string
 	for _, variable := range ours {
@@ -141,7 +144,8 @@ func (s kernelspec) environ(ours []string) []string {
 	base := slices.Clone(env)
 	for name, value := range s.Env {
 		env = append(env, name+"="+os.Expand(value, func(variable string) string {
-			if !slices.ContainsFunc(base, func(v string) bool { return strings.HasPrefix(v, variable+"=") }) {
+			if !slices.ContainsFunc(base,
+				func(v string) bool { return strings.HasPrefix(v, variable+"=") }) {
 				return "${" + variable + "}"
 			}
 			return lookup(base, variable)

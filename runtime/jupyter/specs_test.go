@@ -72,9 +72,10 @@ func TestDirectSpecs(t *testing.T) {
 	if got := mine(t, host); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
-	for _, file := range []string{filepath.Join(first, "kernels/broken"), filepath.Join(own, "no-argv"), filepath.Join(own, "odd-mode")} {
+	for _, file := range []string{filepath.Join(first, "kernels/broken"),
+		filepath.Join(own, "no-argv"), filepath.Join(own, "odd-mode")} {
 		if strings.Count(log.String(), file) != 1 {
-			t.Errorf("%s is not told once by the log:\n%s", file, log.String())
+			t.Errorf("%s is not logged once:\n%s", file, log.String())
 		}
 	}
 	if strings.Contains(log.String(), "empty") || strings.Contains(log.String(), "nowhere") {

@@ -10,8 +10,9 @@ import (
 	"fmt"
 )
 
-// delimiter ends the routing part of a message on the wire. What follows are the signature, the header, the parent's header, the
-// metadata and the content, and then raw buffers, which no message that we look at has.
+// delimiter ends the routing part of a message on the wire. What follows are the signature, the
+// header, the parent's header, the metadata and the content, and then raw buffers, which no message
+// that we look at has.
 const delimiter = "<IDS|MSG>"
 
 // errSignature: a message is not from the kernel that has our key.

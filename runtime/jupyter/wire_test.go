@@ -13,7 +13,8 @@ import (
 func TestWireSignature(t *testing.T) {
 	// printf '{"a":1}{}{}[2]' | openssl dgst -sha256 -hmac key
 	const want = "b677be7977a9f9ddeaea64b0daed935fca9d7fcaeb7e69b1fd02e033f943ba91"
-	got := wire{key: []byte("key")}.sign([][]byte{[]byte(`{"a":1}`), []byte(`{}`), []byte(`{}`), []byte(`[2]`)})
+	got := wire{key: []byte("key")}.sign([][]byte{[]byte(`{"a":1}`), []byte(`{}`), []byte(`{}`),
+		[]byte(`[2]`)})
 	if string(got) != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -66,11 +67,13 @@ func TestWireRefuses(t *testing.T) {
 		{"no delimiter", [][]byte{[]byte("a"), []byte("b")}, false, delimiter},
 		{"nothing", nil, false, delimiter},
 		{"too few frames", encode(w, good)[:5], false, "five frames"},
-		{"a header that is no JSON", append([][]byte{[]byte(delimiter), w.sign(notJSON)}, notJSON...), false, "header"},
+		{"a header that is no JSON",
+			append([][]byte{[]byte(delimiter), w.sign(notJSON)}, notJSON...), false, "header"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			_, err := w.decode(test.frames, channelShell)
-			if err == nil || errors.Is(err, errSignature) != test.signature || !strings.Contains(err.Error(), test.says) {
+			if err == nil || errors.Is(err, errSignature) != test.signature ||
+				!strings.Contains(err.Error(), test.says) {
 				t.Errorf("got %v", err)
 			}
 		})
@@ -98,10 +101,12 @@ func TestConnectionIsPrivate(t *testing.T) {
 			if err := json.Unmarshal(content, &info); err != nil {
 				t.Fatal(err)
 			}
-			if network, _ := c.address(channelShell); info.Transport != test.transport || network != test.network {
+			if network, _ := c.address(channelShell); info.Transport != test.transport ||
+				network != test.network {
 				t.Errorf("transport %s, network %s", info.Transport, network)
 			}
-			if ports := map[int]bool{info.Shell: true, info.IOPub: true, info.Stdin: true, info.Control: true, info.Heartbeat: true}; len(ports) != 5 || ports[0] {
+			if ports := map[int]bool{info.Shell: true, info.IOPub: true, info.Stdin: true,
+				info.Control: true, info.Heartbeat: true}; len(ports) != 5 || ports[0] {
 				t.Errorf("ports: %v", ports)
 			}
 			if len(info.Key) < 20 || info.Key != string(c.key) {
@@ -135,7 +140,8 @@ func privateConnection(t *testing.T, below string, spec kernelspec) *connection 
 // readPrivate returns the content of a file that only its owner can reach.
 func readPrivate(t *testing.T, path string) []byte {
 	t.Helper()
-	for path, want := range map[string]os.FileMode{path: 0o600, filepath.Dir(path): os.ModeDir | 0o700} {
+	for path, want := range map[string]os.FileMode{path: 0o600,
+		filepath.Dir(path): os.ModeDir | 0o700} {
 		if info, err := os.Stat(path); err != nil || info.Mode() != want {
 			t.Errorf("%s: %v, %v; want %v", path, info.Mode(), err, want)
 		}

@@ -13,14 +13,16 @@ import (
 	"time"
 )
 
-// dialInterval is how often a socket of a kernel that is still starting is tried. Nothing tells when a kernel listens.
+// dialInterval is how often a socket of a kernel that is still starting is tried. There is no event
+// for it.
 const dialInterval = 5 * time.Millisecond
 
-// socketBuffer is how much is read and written at once; a small message has 14 frames and frame headers.
+// socketBuffer is how much is read and written at once; a small message has 14 frames and frame
+// headers.
 const socketBuffer = 16 << 10
 
-// zmqSocket is one ZeroMQ connection to a kernel. Libraries for ZeroMQ allocate what a frame announces, and a kernel is a sandbox's: its cells
-// write to its sockets what they like.
+// zmqSocket is one ZeroMQ connection to a kernel. Libraries for ZeroMQ allocate what a frame
+// announces, and a kernel is a sandbox's: its cells write to its sockets what they like.
 type zmqSocket struct {
 	channel channel
 	raw     net.Conn
@@ -30,7 +32,8 @@ type zmqSocket struct {
 }
 
 // dialKernel connects to a channel of a kernel and tries until it listens or ctx ends.
-func dialKernel(ctx context.Context, c *connection, of channel, session string) (*zmqSocket, error) {
+func dialKernel(ctx context.Context, c *connection, of channel,
+	session string) (*zmqSocket, error) {
 	network, address := c.address(of)
 	tick := time.NewTicker(dialInterval)
 	defer tick.Stop()
@@ -42,7 +45,8 @@ func dialKernel(ctx context.Context, c *connection, of channel, session string) 
 			return handshake(ctx, raw, of, session)
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, context.DeadlineExceeded):
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) &&
+			!errors.Is(err, context.DeadlineExceeded):
 			// The dialer's deadline is that of ctx, and may be noticed a moment before it.
 			return nil, err
 		}
@@ -58,7 +62,8 @@ func handshake(ctx context.Context, raw net.Conn, of channel, session string) (*
 	interrupt := context.AfterFunc(ctx, func() { raw.SetDeadline(time.Unix(1, 0)) })
 	s := &zmqSocket{
 		channel: of, raw: raw, out: make(chan message, 16),
-		reader: bufio.NewReaderSize(raw, socketBuffer), writer: bufio.NewWriterSize(raw, socketBuffer),
+		reader: bufio.NewReaderSize(raw, socketBuffer),
+		writer: bufio.NewWriterSize(raw, socketBuffer),
 	}
 	socketType := "DEALER"
 	if of == channelIOPub {
@@ -81,10 +86,12 @@ func handshake(ctx context.Context, raw net.Conn, of channel, session string) (*
 	return s, nil
 }
 
-// receiveThrough makes reads come from a backlog that the caller fills from the socket. What the handshake has read ahead is first.
+// receiveThrough makes reads come from a backlog that the caller fills from the socket. What the
+// handshake has read ahead is first.
 func (s *zmqSocket) receiveThrough(waiting *backlog) {
 	ahead, _ := s.reader.Peek(s.reader.Buffered()) // what is buffered can be had without an error
-	s.reader = bufio.NewReaderSize(io.MultiReader(bytes.NewReader(bytes.Clone(ahead)), waiting), socketBuffer)
+	s.reader = bufio.NewReaderSize(io.MultiReader(bytes.NewReader(bytes.Clone(ahead)), waiting),
+		socketBuffer)
 }
 
 // write sends one message. One goroutine at a time may call it.

@@ -10,11 +10,14 @@ import (
 )
 
 const (
-	// maxMessage is how many bytes of frames a message of a kernel may have. A longer one is passed over, and the cell reports that.
+	// maxMessage is how many bytes of frames a message of a kernel may have. A longer one is passed
+	// over, and the cell reports that.
 	maxMessage = 64 << 20
-	// maxFrames is how many frames a message may have: identities, the delimiter, the signature, four parts and buffers.
+	// maxFrames is how many frames a message may have: identities, the delimiter, the signature,
+	// four parts and buffers.
 	maxFrames = 256
-	// maxSkipped is how long a message may be to be passed over. A kernel that announces a longer one is ended.
+	// maxSkipped is how long a message may be to be passed over. A kernel that announces a longer
+	// one is ended.
 	maxSkipped = 4 << 30
 	// maxCommand is how long a command of ZMTP itself may be.
 	maxCommand = 4 << 10
@@ -27,15 +30,19 @@ const (
 	flagCommand = 1 << 2
 )
 
-// greeting begins a connection of ZMTP 3.0, which has no pings that a reader would have to answer: a signature, the version, the
-// security mechanism, and that we are no server.
-var greeting = append([]byte{0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0, 'N', 'U', 'L', 'L'}, make([]byte, 48)...)
+// greeting begins a connection of ZMTP 3.0, which has no pings that a reader would have to answer:
+// a signature, the version, the security mechanism, and that we are no server.
+var greeting = append([]byte{0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0, 'N', 'U', 'L', 'L'},
+	make([]byte, 48)...)
 
-// oversizeError is the error of a message that was longer than maxMessage and has been passed over. The next one can be read.
+// oversizeError is the error of a message that was longer than maxMessage and has been passed over.
+// The next one can be read.
 type oversizeError struct{ size uint64 }
 
 func (e *oversizeError) Error() string {
-	return fmt.Sprintf("a message of the kernel with %d bytes or more was dropped; at most %d are taken", e.size, maxMessage)
+	return fmt.Sprintf(
+		"a message of the kernel with %d bytes or more was dropped; at most %d are taken", e.size,
+		maxMessage)
 }
 
 // greet makes a new connection one of a socket type and an identity. out is flushed.
@@ -46,7 +53,8 @@ func greet(in *bufio.Reader, out *bufio.Writer, socketType, identity string) err
 	ready := []byte("\x05READY")
 	for _, property := range [][2]string{{"Socket-Type", socketType}, {"Identity", identity}} {
 		ready = append(append(ready, byte(len(property[0]))), property[0]...)
-		ready = append(binary.BigEndian.AppendUint32(ready, uint32(len(property[1]))), property[1]...)
+		ready = append(binary.BigEndian.AppendUint32(ready, uint32(len(property[1]))),
+			property[1]...)
 	}
 	if err := writeFrame(out, flagCommand, ready); err != nil {
 		return err
@@ -58,8 +66,9 @@ func greet(in *bufio.Reader, out *bufio.Writer, socketType, identity string) err
 	if _, err := io.ReadFull(in, theirs[:]); err != nil {
 		return err
 	}
-	if mechanism := theirs[12:32]; theirs[0] != 0xff || theirs[9] != 0x7f || theirs[10] < 3 || !bytes.Equal(mechanism, greeting[12:32]) {
-		return errors.New("the kernel does not speak ZMTP 3 without security")
+	if mechanism := theirs[12:32]; theirs[0] != 0xff || theirs[9] != 0x7f || theirs[10] < 3 ||
+		!bytes.Equal(mechanism, greeting[12:32]) {
+		return errors.New("the kernel does not support ZMTP 3 without security")
 	}
 	flags, size, err := readFrameHeader(in)
 	if err != nil {
@@ -104,8 +113,9 @@ func readFrameHeader(in *bufio.Reader) (flags byte, size uint64, err error) {
 	return flags, binary.BigEndian.Uint64(long[:]), err
 }
 
-// readMessage returns the frames of the next message; commands are passed over. It returns an [oversizeError] for a message that is too
-// long and has been passed over. After any other error the connection is of no use. It allocates nothing that has not arrived.
+// readMessage returns the frames of the next message; commands are passed over. It returns an
+// [oversizeError] for a message that is too long and has been passed over. After any other error
+// the connection is of no use. It allocates nothing that has not arrived.
 func readMessage(in *bufio.Reader) ([][]byte, error) {
 	var frames [][]byte
 	var total uint64

@@ -31,11 +31,14 @@ func TestReadMessage(t *testing.T) {
 		dropped uint64 // of the message before the good one, 0 when there is none
 		broken  bool
 	}{
-		"whole":               {sent: good},
-		"behind a command":    {sent: "\x04\x05\x04PING" + good},
-		"too long":            {sent: frame(0, maxMessage+1, strings.Repeat("x", maxMessage+1)) + good, dropped: maxMessage + 1},
-		"too long in sum":     {sent: strings.Repeat(frame(flagMore, maxMessage/2, chunk), 3) + "\x00\x00" + good, dropped: maxMessage / 2 * 3},
-		"too many frames":     {sent: strings.Repeat("\x01\x01x", maxFrames) + "\x00\x01x" + good, dropped: maxFrames + 1},
+		"whole":            {sent: good},
+		"behind a command": {sent: "\x04\x05\x04PING" + good},
+		"too long": {sent: frame(0, maxMessage+1,
+			strings.Repeat("x", maxMessage+1)) + good, dropped: maxMessage + 1},
+		"too long in sum": {sent: strings.Repeat(frame(flagMore, maxMessage/2, chunk),
+			3) + "\x00\x00" + good, dropped: maxMessage / 2 * 3},
+		"too many frames": {sent: strings.Repeat("\x01\x01x", maxFrames) + "\x00\x01x" + good,
+			dropped: maxFrames + 1},
 		"2^62 bytes":          {sent: frame(0, 1<<62, ""), broken: true},
 		"2^64 bytes":          {sent: frame(flagMore, 1<<64-1, ""), broken: true},
 		"sizes that overflow": {sent: "\x01\x09123456789" + frame(0, 1<<64-1, ""), broken: true},
@@ -70,7 +73,8 @@ func TestReadMessage(t *testing.T) {
 func TestReadMessageAllocatesWhatComes(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	if _, err := readMessage(bufio.NewReader(strings.NewReader(frame(0, maxMessage, "x")))); err == nil {
+	if _, err := readMessage(bufio.NewReader(strings.NewReader(frame(0, maxMessage,
+		"x")))); err == nil {
 		t.Error("a message that does not come is there")
 	}
 	runtime.ReadMemStats(&after)

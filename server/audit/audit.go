@@ -1,12 +1,15 @@
-// Package audit keeps an append-only record of what clients asked the service to change: who, what, which sandbox, and how it ended.
+// Package audit keeps an append-only record of what clients asked the service to change: who, what,
+// which sandbox, and how it ended.
 //
-// The record is a file of JSON lines. Every line carries its own SHA-256 and that of the line before it, so that a byte that was changed
-// and a line that was removed, repeated or moved are found by [Verify]. What no chain can show is that lines were cut off at the end;
-// whoever keeps the last hash somewhere else can tell that too. The chain has no key: it finds damage and clumsy hands, and with a kept
-// hash also an intruder, who could otherwise compute the whole chain anew.
+// The record is a file of JSON lines. Every line carries its own SHA-256 and that of the line
+// before it, so that a byte that was changed and a line that was removed, repeated or moved are
+// found by [Verify]. What no chain can show is that lines were cut off at the end; a hash kept on
+// another machine detects that too. The chain has no key: it detects damage and mistakes, and with
+// a kept hash also an intruder, who could otherwise recompute the whole chain.
 //
-// An intention is written before the request is acted on, its outcome afterwards. So what was acted on is in the file even when the
-// process is killed in between; an intention without an outcome may or may not have been carried out.
+// An intention is written before the request is acted on, its outcome afterwards. So what was acted
+// on is in the file even when the process is killed in between; an intention without an outcome may
+// or may not have been carried out.
 package audit
 
 import (
@@ -18,15 +21,17 @@ type Kind string
 
 // The kinds of lines.
 const (
-	KindAnchor   Kind = "anchor"   // the first line of every file
-	KindStarted  Kind = "started"  // a service took the file up again
-	KindRepaired Kind = "repaired" // what a crash had left of a line was cut off; torn and torn_bytes tell what
-	KindIntent   Kind = "intent"   // a request is about to be acted on
-	KindOutcome  Kind = "outcome"  // how it ended
-	KindRefused  Kind = "refused"  // a request of a valid key that broke the contract, and was not acted on
+	KindAnchor  Kind = "anchor"  // the first line of every file
+	KindStarted Kind = "started" // a service took the file up again
+	// what a crash had left of a line was cut off; torn and torn_bytes say what
+	KindRepaired Kind = "repaired"
+	KindIntent   Kind = "intent"  // a request is about to be acted on
+	KindOutcome  Kind = "outcome" // how it ended
+	// a request of a valid key that broke the contract, and was not acted on
+	KindRefused Kind = "refused"
 )
 
-// Entry is what a line tells about a request. Empty fields are left out.
+// Entry is what a line records about a request. Empty fields are left out.
 type Entry struct {
 	RequestID string `json:"request_id,omitempty"`
 	Operation string `json:"operation,omitempty"`

@@ -11,8 +11,10 @@ import (
 )
 
 var benchEntry = audit.Entry{
-	RequestID: "f81d4fae-7dec-11d0-a765-00a0c91e6bf6", Operation: "deleteSandbox", Method: "DELETE", Route: "/v1/sandboxes/:sandboxId",
-	KeyName: "ci", Role: "user", Remote: "192.0.2.1", SandboxID: "f81d4fae-7dec-11d0-a765-00a0c91e6bf6",
+	RequestID: "f81d4fae-7dec-11d0-a765-00a0c91e6bf6", Operation: "deleteSandbox", Method: "DELETE",
+	Route:   "/v1/sandboxes/:sandboxId",
+	KeyName: "ci", Role: "user", Remote: "192.0.2.1",
+	SandboxID: "f81d4fae-7dec-11d0-a765-00a0c91e6bf6",
 }
 
 // BenchmarkFloor is what a durable line costs at least.

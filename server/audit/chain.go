@@ -32,8 +32,8 @@ type link struct {
 	hash string
 }
 
-// seal encodes l as the next line of a chain, with its newline, and returns the new end of the chain. The hash is over everything that
-// stands before it in the line.
+// seal encodes l as the next line of a chain, with its newline, and returns the new end of the
+// chain. The hash is over everything that stands before it in the line.
 func (end link) seal(l line) ([]byte, link, error) {
 	l.Prev, l.Seq = end.hash, end.seq+1
 	body, err := json.Marshal(l)
@@ -63,8 +63,9 @@ type header struct {
 	hash   string
 }
 
-// unseal checks one line by itself, without its newline. What the hash covers is as it was written, so the fields are taken from where
-// they were put: to decode the JSON would take ten times as long, and logs grow large.
+// unseal checks one line by itself, without its newline. What the hash covers is as it was written,
+// so the fields are taken from where they were put: to decode the JSON would take ten times as
+// long, and logs grow large.
 func unseal(text []byte) (header, error) {
 	body, hash, ok := cutSuffix(text)
 	if !ok {
@@ -104,7 +105,8 @@ func unseal(text []byte) (header, error) {
 // cutSuffix splits a line into what its hash covers and the hash.
 func cutSuffix(text []byte) (body []byte, hash string, ok bool) {
 	at := len(text) - len(suffix) - hashLength - len(hashInfix)
-	if at < 0 || !bytes.HasPrefix(text[at:], []byte(hashInfix)) || !bytes.HasSuffix(text, []byte(suffix)) {
+	if at < 0 || !bytes.HasPrefix(text[at:], []byte(hashInfix)) ||
+		!bytes.HasSuffix(text, []byte(suffix)) {
 		return nil, "", false
 	}
 	return text[:at], string(text[at+len(hashInfix) : len(text)-len(suffix)]), true

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncDelay is how long a line that nobody waits for may be in memory only.
+// syncDelay is how long a line without a waiting caller may be in memory only.
 const syncDelay = time.Second
 
 var (
@@ -20,7 +20,8 @@ var (
 	errInUse  = errors.New("is in use by another process")
 )
 
-// Log appends to one file. Its methods may be called concurrently; lines are in the order of the calls.
+// Log appends to one file. Its methods may be called concurrently; lines are in the order of the
+// calls.
 type Log struct {
 	path   string
 	logger zerolog.Logger
@@ -34,20 +35,21 @@ type Log struct {
 	wrote  uint64        // how many lines were written since the start
 	synced uint64        // how many of them are durable
 	settle chan struct{} // closed and replaced when synced or failed changes
-	wanted bool          // somebody waits for a line to be durable
+	wanted bool          // a caller waits for a line to be durable
 	closed bool
 
 	syncing sync.Mutex // held while the file is synced or exchanged; taken before mu
-	wake    chan struct{}
+	pending chan struct{}
 	stopped chan struct{}
 }
 
-// Open opens the log and creates it, and the folder that it is in, if need be; only the owner can read it. What a crash has left of a
-// last line is cut off, and a line says so. It fails when the log is broken in any other way, and when another process has it open.
+// Open opens the log and creates it, and the folder that it is in, if need be; only the owner can
+// read it. What a crash has left of a last line is cut off, and a line says so. It fails when the
+// log is broken in any other way, and when another process has it open.
 func Open(path string, logger zerolog.Logger, clock func() time.Time) (*Log, error) {
 	l := &Log{
 		path: path, logger: logger.With().Str("component", "audit").Logger(), clock: clock,
-		settle: make(chan struct{}), wake: make(chan struct{}, 1), stopped: make(chan struct{}),
+		settle: make(chan struct{}), pending: make(chan struct{}, 1), stopped: make(chan struct{}),
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("audit log: create folder: %w", err)
@@ -78,7 +80,8 @@ func (l *Log) attach() (*os.File, error) {
 	return file, nil
 }
 
-// takeUp goes on behind the last line of a file that was written before, or begins a new chain. The caller has the log to itself.
+// takeUp goes on behind the last line of a file that was written before, or begins a new chain. The
+// caller has the log to itself.
 func (l *Log) takeUp(file *os.File) error {
 	info, err := file.Stat()
 	if err != nil {
@@ -96,7 +99,8 @@ func (l *Log) takeUp(file *os.File) error {
 			l.size, l.end = report.size, link{report.Last, report.Hash}
 		}
 		if torn.TornBytes > 0 {
-			l.logger.Warn().Int64("line", report.Lines+1).Int64("bytes", torn.TornBytes).Msg("the last line of the audit log was incomplete and is cut off")
+			l.logger.Warn().Int64("line", report.Lines+1).Int64("bytes",
+				torn.TornBytes).Msg("the last line of the audit log was incomplete and is cut off")
 			if err := file.Truncate(l.size); err != nil {
 				return fmt.Errorf("cut off an incomplete line: %w", err)
 			}
@@ -140,7 +144,9 @@ func (l *Log) append(next line) error {
 	if _, err := l.file.Write(text); err != nil {
 		// A part of the line may be there, and the next one would be unreadable behind it.
 		if cut := l.file.Truncate(l.size); cut != nil {
-			l.failed = fmt.Errorf("audit log: %s ends in an incomplete line: %w; it is taken up again at SIGHUP", l.path, errors.Join(err, cut))
+			l.failed = fmt.Errorf(
+				"audit log: %s ends in an incomplete line: %w; it is taken up again at SIGHUP",
+				l.path, errors.Join(err, cut))
 		}
 		return fmt.Errorf("audit log: %w", err)
 	}
@@ -150,8 +156,9 @@ func (l *Log) append(next line) error {
 	return nil
 }
 
-// Intend writes the intention of a request. When it returns without an error the line survives the end of this process; once durable
-// has returned nil it survives a loss of power too. Seq is the number that the outcome must name.
+// Intend writes the intention of a request. When it returns without an error the line survives the
+// end of this process; once durable has returned nil it survives a loss of power too. Seq is the
+// number that the outcome must name.
 func (l *Log) Intend(entry Entry) (seq uint64, durable func() error, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -164,8 +171,8 @@ func (l *Log) Intend(entry Entry) (seq uint64, durable func() error, err error) 
 	return l.end.seq, func() error { return l.await(ticket) }, nil
 }
 
-// Conclude writes how a request ended: the outcome of the intention that the entry names, or that it was refused if it names none. It
-// does not wait for the disk.
+// Conclude writes how a request ended: the outcome of the intention that the entry names, or that
+// it was refused if it names none. It does not wait for the disk.
 func (l *Log) Conclude(entry Entry) error {
 	kind := KindOutcome
 	if entry.Intent == 0 {
@@ -176,8 +183,9 @@ func (l *Log) Conclude(entry Entry) error {
 	return l.append(line{Kind: kind, Entry: entry})
 }
 
-// Reopen begins a new file where the path names another one by now, or none: the operator has renamed the old one. The new file's first
-// line continues the chain. A log that failed is taken up again. When Reopen fails, the old file stays in use.
+// Reopen begins a new file where the path names another one by now, or none: the operator has
+// renamed the old one. The new file's first line continues the chain. A log that failed is taken up
+// again. When Reopen fails, the old file stays in use.
 func (l *Log) Reopen() error {
 	l.syncing.Lock()
 	defer l.syncing.Unlock()
@@ -191,7 +199,8 @@ func (l *Log) Reopen() error {
 	case err != nil:
 		return fmt.Errorf("audit log %s: %w", l.path, err)
 	case same && l.failed == nil:
-		l.logger.Info().Msg("the audit log is the same file as before: rename it first to begin a new one")
+		l.logger.Info().Msg(
+			"the audit log is the same file as before: rename it first to begin a new one")
 		return nil
 	case same:
 		err = l.takeUp(l.file)
@@ -242,7 +251,8 @@ func (l *Log) rotate() error {
 			err = l.secure(next)
 		}
 		if err != nil {
-			err = errors.Join(err, next.Truncate(0)) // or the next attempt would find a file that is not empty
+			// or the next attempt would find a file that is not empty
+			err = errors.Join(err, next.Truncate(0))
 		}
 	}
 	if err != nil {
@@ -252,7 +262,7 @@ func (l *Log) rotate() error {
 	return old.Close()
 }
 
-// Close makes everything durable and lets go of the file. A second call does nothing.
+// Close makes everything durable and closes the file. A second call does nothing.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {

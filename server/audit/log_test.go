@@ -18,11 +18,12 @@ import (
 	"sandbox.internal/server/audit"
 )
 
-func TestLinesTellWhoDidWhatAndHowItEnded(t *testing.T) {
+func TestLinesHaveCallerOperationAndOutcome(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "folder", "audit.log")
 	log := open(t, path)
 	record(t, log, "first")
-	if err := log.Conclude(audit.Entry{Operation: "createSandbox", Status: 400, Code: "INVALID_REQUEST_BODY"}); err != nil {
+	if err := log.Conclude(audit.Entry{Operation: "createSandbox", Status: 400,
+		Code: "INVALID_REQUEST_BODY"}); err != nil {
 		t.Fatal(err)
 	}
 	close(t, log)
@@ -36,7 +37,9 @@ func TestLinesTellWhoDidWhatAndHowItEnded(t *testing.T) {
 		if _, err := time.Parse(time.RFC3339Nano, line["time"].(string)); err != nil {
 			t.Error(err)
 		}
-		if line["kind"] == "outcome" && (line["intent"] != 2.0 || line["status"] != 202.0 || line["sandbox_id"] != "sandbox-of-first" || line["key_name"] != "ci") {
+		if line["kind"] == "outcome" &&
+			(line["intent"] != 2.0 || line["status"] != 202.0 ||
+				line["sandbox_id"] != "sandbox-of-first" || line["key_name"] != "ci") {
 			t.Errorf("outcome %v", line)
 		}
 	}
@@ -60,7 +63,8 @@ func TestChainGoesOnOverRestartsAndRotations(t *testing.T) {
 		var files []string
 		repairs := 0
 		for range rapid.IntRange(1, 12).Draw(r, "steps") {
-			switch rapid.SampledFrom([]string{"record", "record", "restart", "rotate", "reopen", "crash"}).Draw(r, "step") {
+			switch rapid.SampledFrom([]string{"record", "record", "restart", "rotate", "reopen",
+				"crash"}).Draw(r, "step") {
 			case "record":
 				record(t, log, "x")
 			case "restart":
@@ -94,7 +98,8 @@ func TestChainGoesOnOverRestartsAndRotations(t *testing.T) {
 		for i, file := range append(files, path) {
 			report := verify(t, read(t, file))
 			if i > 0 && !report.Continues(before) || i == 0 && !report.NewChain() {
-				r.Fatalf("%s begins at %s, the one before it ends at %s", file, report.Begin, before.Hash)
+				r.Fatalf("%s begins at %s, the one before it ends at %s", file, report.Begin,
+					before.Hash)
 			}
 			repairs -= report.Repairs
 			before = report
@@ -126,7 +131,8 @@ func TestCrashAtEveryByte(t *testing.T) {
 				TornBytes int `json:"torn_bytes"`
 			}
 			lines := bytes.Split(after, []byte("\n"))
-			if err := json.Unmarshal(lines[len(lines)-2], &last); err != nil || last.TornBytes != torn || last.Torn != string(content[end-torn:end]) {
+			if err := json.Unmarshal(lines[len(lines)-2], &last); err != nil ||
+				last.TornBytes != torn || last.Torn != string(content[end-torn:end]) {
 				t.Fatalf("cut at %d: %+v, %v", end, last, err)
 			}
 		}
@@ -144,14 +150,15 @@ func TestOpenRefuses(t *testing.T) {
 		content []byte
 		want    string
 	}{
-		"a changed line":       {changed, "evidence"},
-		"lines cut off before": {content[bytes.IndexByte(content, '\n')+1:], "evidence"},
-		"somebody else's file": {[]byte("root:x:0:0\n"), "is not an audit log"},
+		"a changed line":         {changed, "evidence"},
+		"lines cut off before":   {content[bytes.IndexByte(content, '\n')+1:], "evidence"},
+		"another program's file": {[]byte("root:x:0:0\n"), "is not an audit log"},
 	} {
 		path := filepath.Join(t.TempDir(), "audit.log")
 		write(t, path, test.content)
 		_, err := audit.Open(path, zerolog.Nop(), time.Now)
-		if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), path) {
+		if err == nil || !strings.Contains(err.Error(), test.want) ||
+			!strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if !bytes.Equal(read(t, path), test.content) {
@@ -160,7 +167,8 @@ func TestOpenRefuses(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "audit.log")
 	open(t, path)
-	if _, err := audit.Open(path, zerolog.Nop(), time.Now); err == nil || !strings.Contains(err.Error(), "in use by another process") {
+	if _, err := audit.Open(path, zerolog.Nop(), time.Now); err == nil ||
+		!strings.Contains(err.Error(), "in use by another process") {
 		t.Errorf("a second writer: %v", err)
 	}
 }

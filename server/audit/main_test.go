@@ -42,7 +42,8 @@ func close(t testing.TB, log *audit.Log) {
 // record writes the intention and the outcome of one request.
 func record(t testing.TB, log *audit.Log, id string) {
 	t.Helper()
-	entry := audit.Entry{RequestID: id, Operation: "createSandbox", Method: "POST", KeyName: "ci", Role: "user", Remote: "192.0.2.1"}
+	entry := audit.Entry{RequestID: id, Operation: "createSandbox", Method: "POST", KeyName: "ci",
+		Role: "user", Remote: "192.0.2.1"}
 	seq, durable, err := log.Intend(entry)
 	if err != nil {
 		t.Fatal(err)
@@ -81,7 +82,7 @@ func verify(t testing.TB, content []byte) audit.Report {
 	return report
 }
 
-// brokenAt wants the log to be broken at that line.
+// brokenAt expects the log to be broken at that line.
 func brokenAt(t testing.TB, content []byte, line int64, what string) {
 	t.Helper()
 	_, err := audit.Verify(bytes.NewReader(content), "")

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncPeriodically makes lines durable: at once when somebody waits, as many as have come by then, and otherwise after a moment.
+// syncPeriodically makes lines durable: at once when a caller waits, all that were written by then,
+// and otherwise after a delay.
 func (l *Log) syncPeriodically() {
 	defer close(l.stopped)
 	ticker := time.NewTicker(syncDelay)
@@ -16,7 +17,7 @@ func (l *Log) syncPeriodically() {
 	for {
 		idle := false
 		select {
-		case <-l.wake:
+		case <-l.pending:
 		case <-ticker.C:
 			idle = true
 		}
@@ -30,9 +31,13 @@ func (l *Log) syncPeriodically() {
 			err := datasync(int(file.Fd()))
 			l.mu.Lock()
 			if err != nil {
-				// The kernel forgets what it could not write: the file may have a hole now, whatever the next sync says.
-				l.failed = fmt.Errorf("audit log: %s cannot be synced: %w; it is taken up again at SIGHUP", l.path, err)
-				l.logger.Error().Err(err).Msg("the audit log cannot be synced: requests that change something are refused")
+				// The kernel drops pages that it could not write: the file may have a hole now,
+				// whatever the next sync returns.
+				l.failed = fmt.Errorf(
+					"audit log: %s cannot be synced: %w; it is taken up again at SIGHUP", l.path,
+					err)
+				l.logger.Error().Err(err).Msg(
+					"the audit log cannot be synced: requests that change something are refused")
 			} else {
 				l.synced = target
 			}
@@ -49,12 +54,12 @@ func (l *Log) syncPeriodically() {
 // nudge asks for a sync. The caller holds mu.
 func (l *Log) nudge() {
 	select {
-	case l.wake <- struct{}{}:
+	case l.pending <- struct{}{}:
 	default:
 	}
 }
 
-// announce wakes who waits. The caller holds mu.
+// announce releases the waiting callers. The caller holds mu.
 func (l *Log) announce() {
 	close(l.settle)
 	l.settle = make(chan struct{})

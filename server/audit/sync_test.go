@@ -36,7 +36,8 @@ func TestSyncThatFails(t *testing.T) {
 		t.Errorf("durable: %v", err)
 	}
 	// From now on nothing can be trusted to last.
-	if _, _, err := log.Intend(audit.Entry{}); err == nil || !strings.Contains(err.Error(), "SIGHUP") {
+	if _, _, err := log.Intend(audit.Entry{}); err == nil ||
+		!strings.Contains(err.Error(), "SIGHUP") {
 		t.Errorf("the next intention: %v", err)
 	}
 	if err := log.Conclude(audit.Entry{Intent: 4}); err == nil {

@@ -13,15 +13,16 @@ type Report struct {
 	Lines int64
 	// First and Last are the numbers (seq) of the first line and of the last.
 	First, Last uint64
-	// Begin is the hash that the first line builds on: that of the last line of the log before it, or all zeros where a chain begins.
+	// Begin is the hash that the first line builds on: that of the last line of the log before it,
+	// or all zeros where a chain begins.
 	Begin string
 	// Hash is that of the last line.
 	Hash string
-	// Repairs counts the lines that tell of a line which a crash had cut short.
+	// Repairs counts the lines about a line that a crash had truncated.
 	Repairs int
 	// Open counts the intentions without an outcome.
 	Open int
-	// Expected tells whether the hash that was expected is that of a line.
+	// Expected reports whether the hash that was expected is that of a line.
 	Expected bool
 
 	size int64 // of the sound part, in bytes
@@ -35,7 +36,7 @@ func (r Report) Continues(earlier Report) bool {
 	return r.Begin == earlier.Hash && r.First == earlier.Last+1
 }
 
-// BrokenError tells what is wrong with a log, and from which line on.
+// BrokenError says what is wrong with a log, and from which line on.
 type BrokenError struct {
 	Line int64 // counted from 1
 	Why  error
@@ -48,17 +49,21 @@ func (e *BrokenError) Error() string { return fmt.Sprintf("line %d %v", e.Line, 
 func (e *BrokenError) Unwrap() error { return e.Why }
 
 var (
-	// ErrTorn is a last line without its end. A crash leaves one; the service cuts it off at its next start.
-	ErrTorn = errors.New("is incomplete: the service was killed while it wrote the line, or writes it at this moment")
+	// ErrTorn is a last line without its end. A crash leaves one; the service cuts it off at its
+	// next start.
+	ErrTorn = errors.New(
+		"is incomplete: the service was killed while it wrote the line, or writes it at this moment")
 
-	errOrder  = errors.New("does not continue the line before it: lines were removed, repeated or moved")
+	errOrder = errors.New(
+		"does not continue the line before it: lines were removed, repeated or moved")
 	errAnchor = errors.New("is not the first line of a log: lines before it were removed")
 	errNever  = errors.New("is missing: the log is empty")
 )
 
-// Verify reads a log from its first byte to its last and returns a [*BrokenError] for the first line that is not as it was written. It
-// finds every changed byte and every line that was removed, repeated or moved, except lines that were cut off at the end. Expect is a
-// hash that was kept: the report tells whether the log still has the line.
+// Verify reads a log from its first byte to its last and returns a [*BrokenError] for the first
+// line that is not as it was written. It finds every changed byte and every line that was removed,
+// repeated or moved, except lines that were cut off at the end. Expect is a hash that was kept: the
+// report says whether the log still has the line.
 func Verify(log io.Reader, expect string) (Report, error) {
 	var r Report
 	open := make(map[uint64]struct{})
@@ -115,7 +120,8 @@ func (r *Report) take(h header) error {
 	return nil
 }
 
-// nextLine appends a line without its newline to text, and tells whether it had one. A line that is longer than any of ours is cut off.
+// nextLine appends a line without its newline to text, and reports whether it had one. A line that
+// is longer than any of ours is cut off.
 func nextLine(lines *bufio.Reader, text []byte) (_ []byte, whole bool, err error) {
 	for {
 		part, err := lines.ReadSlice('\n')

@@ -29,7 +29,8 @@ func TestVerifyFindsEveryChangedByte(t *testing.T) {
 	}
 }
 
-// TestVerifyFindsWhatHappenedToLines removes, repeats and moves lines, and cuts the file at every byte.
+// TestVerifyFindsWhatHappenedToLines removes, repeats and moves lines, and cuts the file at every
+// byte.
 func TestVerifyFindsWhatHappenedToLines(t *testing.T) {
 	log := sample(t, 5)
 	lines := bytes.SplitAfter(log, []byte("\n"))
@@ -42,7 +43,8 @@ func TestVerifyFindsWhatHappenedToLines(t *testing.T) {
 			if i == len(lines)-1 {
 				return // nothing shows that it was there
 			}
-			changed = slices.Delete(changed, i, i+1+rapid.IntRange(0, len(lines)-2-i).Draw(t, "more"))
+			changed = slices.Delete(changed, i,
+				i+1+rapid.IntRange(0, len(lines)-2-i).Draw(t, "more"))
 		case "repeat":
 			changed = slices.Insert(changed, i, changed[i])
 		case "move":
@@ -92,7 +94,8 @@ func TestVerifyNamesTheFirstBrokenLine(t *testing.T) {
 func TestVerifyReports(t *testing.T) {
 	log := sample(t, 3)
 	report := verify(t, log)
-	if report.Lines != 7 || report.First != 1 || report.Last != 7 || report.Open != 0 || report.Repairs != 0 || !report.NewChain() {
+	if report.Lines != 7 || report.First != 1 || report.Last != 7 || report.Open != 0 ||
+		report.Repairs != 0 || !report.NewChain() {
 		t.Errorf("%+v", report)
 	}
 	lines := bytes.SplitAfter(log, []byte("\n"))
@@ -104,7 +107,8 @@ func TestVerifyReports(t *testing.T) {
 	if got, err := audit.Verify(bytes.NewReader(cut), report.Hash); err != nil || got.Expected {
 		t.Errorf("the kept hash of a line that was cut off: %+v, %v", got, err)
 	}
-	if got, err := audit.Verify(bytes.NewReader(log), verify(t, cut).Hash); err != nil || !got.Expected {
+	if got, err := audit.Verify(bytes.NewReader(log), verify(t, cut).Hash); err != nil ||
+		!got.Expected {
 		t.Errorf("the kept hash of a line that is there: %+v, %v", got, err)
 	}
 }

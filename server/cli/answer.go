@@ -74,13 +74,15 @@ func expect(response *http.Response, err error, want int) error {
 	defer closeBody(response)
 	// A body that breaks off still leaves a status to report.
 	body, _ := io.ReadAll(io.LimitReader(response.Body, maxErrorBody))
-	problem := &statusError{status: response.StatusCode, requestID: response.Header.Get("X-Request-ID")}
+	problem := &statusError{status: response.StatusCode,
+		requestID: response.Header.Get("X-Request-ID")}
 	var parsed struct{ Code, Message string }
 	if json.Unmarshal(body, &parsed) == nil && parsed.Message != "" {
 		problem.code, problem.message = parsed.Code, parsed.Message
 	} else {
 		// Not from our services, for instance from a proxy in between.
-		problem.message = string(bytes.ToValidUTF8(bytes.TrimSpace(body[:min(len(body), 300)]), []byte("?")))
+		problem.message = string(bytes.ToValidUTF8(bytes.TrimSpace(body[:min(len(body), 300)]),
+			[]byte("?")))
 	}
 	if response.StatusCode < http.StatusBadRequest {
 		problem.message = fmt.Sprintf("expected status %d", want)

@@ -1,4 +1,4 @@
-// Package cli is the `sandbox` command line tool. It knows the services only through
+// Package cli is the `sandbox` command line tool. It uses the services only through
 // their published contracts: it uses the generated clients and nothing else of ours.
 //
 // Each command has a file of its own and one row in [commands].
@@ -55,7 +55,8 @@ func usageErrorf(format string, args ...any) error {
 
 // Run carries out one command line, args without the program's name, and returns the
 // exit code. Cancelling ctx interrupts the command, which still cleans up after itself.
-func Run(ctx context.Context, args []string, env func(string) string, stdout, stderr io.Writer) int {
+func Run(ctx context.Context, args []string, env func(string) string, stdout,
+	stderr io.Writer) int {
 	t := &tool{env: env, stdout: stdout, stderr: stderr}
 	err := t.run(ctx, args)
 	if err == nil {

@@ -24,12 +24,13 @@ const (
 )
 
 func setupDemo(t *tool, flags *flag.FlagSet) func(context.Context) error {
-	image := flags.String("image", defaultDemoImage, "the `IMAGE` of the sandbox, with a shell; else "+defaultDemoImage)
+	image := flags.String("image", defaultDemoImage,
+		"the `IMAGE` of the sandbox, with a shell; else "+defaultDemoImage)
 	return func(ctx context.Context) error { return t.demo(ctx, *image) }
 }
 
 // demo takes one sandbox through its whole life. Whatever happens on the way, the
-// sandbox is gone in the end, or the person is told that it is not.
+// sandbox is gone in the end, or the output says that it is not.
 func (t *tool) demo(ctx context.Context, image string) error {
 	c, err := t.connect()
 	if err != nil {
@@ -46,7 +47,8 @@ func (t *tool) demo(ctx context.Context, image string) error {
 			return err
 		}
 	}
-	l.report.line(fmt.Sprintf("\nAll of it worked and took %s.\n\n%s", duration(time.Since(start)), l.hint()))
+	l.report.line(fmt.Sprintf("\nAll of it worked and took %s.\n\n%s", duration(time.Since(start)),
+		l.hint()))
 	return nil
 }
 
@@ -91,7 +93,8 @@ func (l *life) steps() []step {
 
 // take runs one step, prints its row, and names the step in its error.
 func (l *life) take(ctx context.Context, s step) error {
-	limited, cancel := context.WithTimeoutCause(ctx, s.limit, fmt.Errorf("not finished after %s", s.limit))
+	limited, cancel := context.WithTimeoutCause(ctx, s.limit,
+		fmt.Errorf("not finished after %s", s.limit))
 	defer cancel()
 	start := time.Now()
 	detail, err := s.do(limited)
@@ -124,7 +127,8 @@ func (l *life) abandon(ctx context.Context) {
 	switch {
 	case err == nil:
 		l.report.note("sandbox " + l.id + " is deleted")
-	case errors.As(err, &problem) && (problem.status == http.StatusNotFound || problem.status == http.StatusConflict):
+	case errors.As(err, &problem) &&
+		(problem.status == http.StatusNotFound || problem.status == http.StatusConflict):
 		l.report.note("sandbox " + l.id + " has ended already")
 	default:
 		l.report.note(fmt.Sprintf("sandbox %s could not be deleted: %v\nit ends by itself at %s",

@@ -61,7 +61,8 @@ func (l *life) stream(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("the output is %q, not %q", stdout, streamOutput)
 	}
 	if last-first < streamSpread {
-		return "", fmt.Errorf("all lines arrived within %s: they were collected, not streamed", duration(last-first))
+		return "", fmt.Errorf("all lines arrived within %s: they were collected, not streamed",
+			duration(last-first))
 	}
 	return fmt.Sprintf("5 lines as they were written, over %s", duration(last-first)), nil
 }
@@ -89,7 +90,8 @@ func (l *life) upload(ctx context.Context) (string, error) {
 
 func (l *life) search(ctx context.Context) (string, error) {
 	pattern := "**/*.txt"
-	response, err := l.daemon.SearchFiles(ctx, &execd.SearchFilesParams{Path: fileRoot, Pattern: &pattern})
+	response, err := l.daemon.SearchFiles(ctx,
+		&execd.SearchFilesParams{Path: fileRoot, Pattern: &pattern})
 	found, err := decode[execd.FileInfos](response, err, http.StatusOK)
 	if err != nil {
 		return "", err
@@ -106,7 +108,8 @@ func (l *life) search(ctx context.Context) (string, error) {
 }
 
 func (l *life) replace(ctx context.Context) (string, error) {
-	response, err := l.daemon.ReplaceInFiles(ctx, execd.ReplacementByPath{filePath: {Old: oldText, New: newText}})
+	response, err := l.daemon.ReplaceInFiles(ctx,
+		execd.ReplacementByPath{filePath: {Old: oldText, New: newText}})
 	if err := accept(response, err, http.StatusOK); err != nil {
 		return "", err
 	}
@@ -137,8 +140,10 @@ func (l *life) downloadRange(ctx context.Context) (string, error) {
 
 // fetch downloads the file and compares it with want, byte by byte. The body of the
 // answer that it returns is closed.
-func (l *life) fetch(ctx context.Context, byteRange *string, status int, want string) (*http.Response, error) {
-	response, err := l.daemon.DownloadFile(ctx, &execd.DownloadFileParams{Path: filePath, Range: byteRange})
+func (l *life) fetch(ctx context.Context, byteRange *string, status int,
+	want string) (*http.Response, error) {
+	response, err := l.daemon.DownloadFile(ctx,
+		&execd.DownloadFileParams{Path: filePath, Range: byteRange})
 	if err := expect(response, err, status); err != nil {
 		return nil, err
 	}
@@ -182,7 +187,8 @@ func (l *life) metrics(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%.1f%% of %g CPU, %.1f of %g MiB", m.CPUUsedPct, m.CPUCount, m.MemUsedMib, m.MemTotalMib), nil
+	return fmt.Sprintf("%.1f%% of %g CPU, %.1f of %g MiB", m.CPUUsedPct, m.CPUCount, m.MemUsedMib,
+		m.MemTotalMib), nil
 }
 
 // checkAwake runs a command that needs what was there before the pause.

@@ -18,7 +18,7 @@ const (
 	noteInterval = time.Second
 )
 
-// The states that the demo tells apart. Others may appear on the way.
+// The states that the demo distinguishes. Others may appear on the way.
 const (
 	statePending    lifecycle.SandboxState = "Pending"
 	stateRunning    lifecycle.SandboxState = "Running"
@@ -40,7 +40,7 @@ type life struct {
 }
 
 func (l *life) create(ctx context.Context) (string, error) {
-	// Not cut short by an interrupt: an accepted sandbox whose id nobody has read could
+	// Not cut short by an interrupt: an accepted sandbox whose id was not read could
 	// not be deleted. The answer takes milliseconds.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), quick)
 	defer cancel()
@@ -51,7 +51,8 @@ func (l *life) create(ctx context.Context) (string, error) {
 	}
 	l.id, l.expiresAt, l.noted = created.ID, created.ExpiresAt, created.Status.Message
 	if want := "/v1/sandboxes/" + l.id; response.Header.Get("Location") != want {
-		return "", fmt.Errorf("header Location is %q, not %q", response.Header.Get("Location"), want)
+		return "", fmt.Errorf("header Location is %q, not %q", response.Header.Get("Location"),
+			want)
 	}
 	return fmt.Sprintf("%s %s", created.Status.State, l.id), nil
 }
@@ -119,7 +120,8 @@ func (l *life) renew(ctx context.Context) (string, error) {
 	}
 	if !answer.ExpiresAt.Equal(want) || !sandbox.ExpiresAt.Equal(want) {
 		return "", fmt.Errorf("asked for expiry %s, was answered %s and then shown %s",
-			want.Format(time.RFC3339), answer.ExpiresAt.Format(time.RFC3339Nano), sandbox.ExpiresAt.Format(time.RFC3339Nano))
+			want.Format(time.RFC3339), answer.ExpiresAt.Format(time.RFC3339Nano),
+			sandbox.ExpiresAt.Format(time.RFC3339Nano))
 	}
 	l.expiresAt = want
 	return "expires " + want.UTC().Format(time.RFC3339), nil
@@ -140,8 +142,8 @@ func (l *life) get(ctx context.Context) (lifecycle.Sandbox, error) {
 }
 
 // await polls until the sandbox is in the state, and notes what the service says about
-// its provisioning. A state from which no way leads on is an error that tells why; a
-// state that this tool does not know is one more on the way.
+// its provisioning. A final state is an error that says why; a
+// state that this tool does not have is an intermediate one.
 func (l *life) await(ctx context.Context, want lifecycle.SandboxState) (lifecycle.Sandbox, error) {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -156,16 +158,19 @@ func (l *life) await(ctx context.Context, want lifecycle.SandboxState) (lifecycl
 		case want:
 			return sandbox, nil
 		case stateFailed, stateTerminated:
-			return sandbox, fmt.Errorf("the sandbox is %s: %s: %s", status.State, status.Reason, sentence(status.Message, "no message"))
+			return sandbox, fmt.Errorf("the sandbox is %s: %s: %s", status.State, status.Reason,
+				sentence(status.Message, "no message"))
 		}
-		if status.State == statePending && status.Message != l.noted && time.Since(notedAt) >= noteInterval {
+		if status.State == statePending && status.Message != l.noted &&
+			time.Since(notedAt) >= noteInterval {
 			l.noted, notedAt = status.Message, time.Now()
 			l.report.note(sentence(status.Message, status.Reason))
 		}
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
-			return sandbox, fmt.Errorf("still %s, not %s: %w", status.State, want, context.Cause(ctx))
+			return sandbox, fmt.Errorf("still %s, not %s: %w", status.State, want,
+				context.Cause(ctx))
 		}
 	}
 }

@@ -38,14 +38,17 @@ func (s *script) start(t *testing.T) string {
 	mux.HandleFunc("POST /v1/sandboxes", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Request-ID", "request-1")
 		if r.Header.Get("SERVICE-API-KEY") != s.key {
-			answer(w, http.StatusUnauthorized, lifecycle.Error{Code: "UNAUTHORIZED", Message: "the key is wrong", Detail: "the key is wrong"})
+			answer(w, http.StatusUnauthorized,
+				lifecycle.Error{Code: "UNAUTHORIZED", Message: "the key is wrong",
+					Detail: "the key is wrong"})
 			return
 		}
 		if s.created != nil {
 			s.created()
 		}
 		w.Header().Set("Location", "/v1/sandboxes/"+sandboxID)
-		answer(w, http.StatusAccepted, lifecycle.CreatedSandbox{ID: sandboxID, ExpiresAt: time.Now().Add(time.Hour)})
+		answer(w, http.StatusAccepted,
+			lifecycle.CreatedSandbox{ID: sandboxID, ExpiresAt: time.Now().Add(time.Hour)})
 	})
 	mux.HandleFunc("GET /v1/sandboxes/"+sandboxID, func(w http.ResponseWriter, _ *http.Request) {
 		if s.polled != nil {
@@ -76,10 +79,11 @@ func answer(w http.ResponseWriter, status int, body any) {
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-func TestDemoTellsWhatAnErrorAnswerSays(t *testing.T) {
+func TestDemoPrintsErrorAnswers(t *testing.T) {
 	t.Parallel()
 	service := &script{key: "right"}
-	got := run(t.Context(), map[string]string{"SANDBOX_URL": service.start(t), "SERVICE_API_KEY": "wrong"}, "demo")
+	got := run(t.Context(),
+		map[string]string{"SANDBOX_URL": service.start(t), "SERVICE_API_KEY": "wrong"}, "demo")
 	want := "create: status 401 UNAUTHORIZED: the key is wrong (X-Request-ID request-1)"
 	if got.code != cli.ExitFailed || !strings.Contains(got.stderr, want) {
 		t.Errorf("code %d, stderr %q, want %q in it", got.code, got.stderr, want)
@@ -89,7 +93,7 @@ func TestDemoTellsWhatAnErrorAnswerSays(t *testing.T) {
 	}
 }
 
-func TestDemoTellsWhatAForeignAnswerSays(t *testing.T) {
+func TestDemoPrintsForeignAnswers(t *testing.T) {
 	t.Parallel()
 	proxy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusBadGateway)
@@ -97,14 +101,16 @@ func TestDemoTellsWhatAForeignAnswerSays(t *testing.T) {
 	}))
 	t.Cleanup(proxy.Close)
 	got := run(t.Context(), nil, "demo", "--url", proxy.URL)
-	if want := "create: status 502: no upstream"; got.code != cli.ExitFailed || !strings.Contains(got.stderr, want) {
+	if want := "create: status 502: no upstream"; got.code != cli.ExitFailed ||
+		!strings.Contains(got.stderr, want) {
 		t.Errorf("code %d, stderr %q, want %q in it", got.code, got.stderr, want)
 	}
 }
 
 func TestDemoDeletesASandboxThatFailed(t *testing.T) {
 	t.Parallel()
-	service := &script{status: lifecycle.SandboxStatus{State: "Failed", Reason: "IMAGE_PULL_ERROR", Message: "manifest unknown"}}
+	service := &script{status: lifecycle.SandboxStatus{State: "Failed", Reason: "IMAGE_PULL_ERROR",
+		Message: "manifest unknown"}}
 	got := run(t.Context(), nil, "demo", "--url", service.start(t))
 	want := "running: the sandbox is Failed: IMAGE_PULL_ERROR: manifest unknown"
 	if got.code != cli.ExitFailed || !strings.Contains(got.stderr, want) {
@@ -117,14 +123,15 @@ func TestDemoDeletesASandboxThatFailed(t *testing.T) {
 
 func TestInterruptDeletesTheSandbox(t *testing.T) {
 	t.Parallel()
-	// A state that this tool has never heard of is waited out like any other.
+	// An unknown state is waited for like any other.
 	status := lifecycle.SandboxStatus{State: "Hatching", Message: "pulling layer 3"}
 	tests := []struct {
 		name, step string
 		during     func(*script, func())
 	}{
 		{"while it waits", "running", func(s *script, interrupt func()) { s.polled = interrupt }},
-		{"while the create is in flight", "running", func(s *script, interrupt func()) { s.created = interrupt }},
+		{"while the create is in flight", "running",
+			func(s *script, interrupt func()) { s.created = interrupt }},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -134,7 +141,8 @@ func TestInterruptDeletesTheSandbox(t *testing.T) {
 			service := &script{status: status}
 			test.during(service, interrupt)
 			got := run(ctx, nil, "demo", "--url", service.start(t))
-			if want := test.step + ": interrupted"; got.code != cli.ExitFailed || !strings.Contains(got.stderr, want) {
+			if want := test.step + ": interrupted"; got.code != cli.ExitFailed ||
+				!strings.Contains(got.stderr, want) {
 				t.Errorf("code %d, stderr %q, want %q in it", got.code, got.stderr, want)
 			}
 			if service.deleted() != 1 || !strings.Contains(got.stdout, sandboxID+" is deleted") {
@@ -148,7 +156,8 @@ func TestDemoShowsProgress(t *testing.T) {
 	t.Parallel()
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
-	service := &script{status: lifecycle.SandboxStatus{State: "Pending", Message: "pulling layer 3"}}
+	service := &script{status: lifecycle.SandboxStatus{State: "Pending",
+		Message: "pulling layer 3"}}
 	polls := 0
 	service.polled = func() {
 		if polls++; polls == 3 {

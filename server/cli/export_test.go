@@ -44,7 +44,8 @@ func RunCommand(ctx context.Context, daemon *execd.Client) (stdout string, err e
 }
 
 // Fetch is life.fetch.
-func Fetch(ctx context.Context, daemon *execd.Client, byteRange *string, status int, want string) error {
+func Fetch(ctx context.Context, daemon *execd.Client, byteRange *string, status int,
+	want string) error {
 	l := &life{daemon: daemon}
 	_, err := l.fetch(ctx, byteRange, status, want)
 	return err

@@ -18,7 +18,8 @@ func TestOutputOf(t *testing.T) {
 		{"a prompt", `{"type":"stdout","text":"name: ","partial":true}`, "name: "},
 		{"partial said to be false", `{"type":"stderr","text":"a","partial":false}`, "a\n"},
 		{"bytes that are not text", `{"type":"stdout","text":"\ufffd","raw":"/w=="}`, "\xff\n"},
-		{"a piece of such bytes", `{"type":"stdout","text":"\ufffd","raw":"/w==","partial":true}`, "\xff"},
+		{"a piece of such bytes", `{"type":"stdout","text":"\ufffd","raw":"/w==","partial":true}`,
+			"\xff"},
 		{"spaces stay", `{"type":"stdout","text":" a\r"}`, " a\r\n"},
 	}
 	for _, test := range tests {
@@ -72,8 +73,10 @@ func TestReport(t *testing.T) {
 
 	out.Reset()
 	cli.Table(&out, true)
-	without := strings.NewReplacer("\x1b[31m", "", "\x1b[32m", "", "\x1b[2m", "", "\x1b[0m", "").Replace(out.String())
-	if without == out.String() || strings.TrimRight(without, " \n") != strings.TrimRight(plain, " \n") {
+	without := strings.NewReplacer("\x1b[31m", "", "\x1b[32m", "", "\x1b[2m", "", "\x1b[0m",
+		"").Replace(out.String())
+	if without == out.String() ||
+		strings.TrimRight(without, " \n") != strings.TrimRight(plain, " \n") {
 		t.Errorf("colour must change nothing but the colour:\n%q", out.String())
 	}
 }

@@ -22,7 +22,8 @@ func (t *tool) help() error {
 
 func (t *tool) commandHelp(c command, flags *flag.FlagSet) error {
 	table := newTable(t.stdout)
-	_, _ = fmt.Fprintf(table, "Usage: sandbox %s [flags]\n\nWill %s.\n\nFlags:\n", c.name, c.summary)
+	_, _ = fmt.Fprintf(table, "Usage: sandbox %s [flags]\n\nWill %s.\n\nFlags:\n", c.name,
+		c.summary)
 	writeFlags(table, flags)
 	return table.Flush()
 }

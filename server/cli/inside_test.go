@@ -56,20 +56,25 @@ func TestRunCommand(t *testing.T) {
 		err         string
 	}{
 		{"complete", 200, stream, started + output + output + complete, "a\na\n", ""},
-		{"another media type parameter", 200, stream + "; charset=utf-8", started + complete, "", ""},
-		{"failed", 200, stream, started + output + grumble + failure, "a\n", "CommandExecError 2: no such thing"},
+		{"another media type parameter", 200, stream + "; charset=utf-8", started + complete, "",
+			""},
+		{"failed", 200, stream, started + output + grumble + failure, "a\n",
+			"CommandExecError 2: no such thing"},
 		{"ended early", 200, stream, started + output, "a\n", "ended before the command did"},
 		{"cut within an event", 200, stream, started + output[:12], "", "unexpected EOF"},
-		{"two endings", 200, stream, started + complete + failure, "", "went on after the event that ends it"},
+		{"two endings", 200, stream, started + complete + failure, "",
+			"went on after the event that ends it"},
 		{"no JSON", 200, stream, "id: 9\ndata: hello\n\n", "", "event 9"},
 		{"no stream", 200, "application/json", `{"id":"c1"}`, "", `not "application/json"`},
-		{"refused", 400, "application/json", `{"code":"INVALID_REQUEST_BODY","message":"body/cwd: must exist"}`, "",
+		{"refused", 400, "application/json",
+			`{"code":"INVALID_REQUEST_BODY","message":"body/cwd: must exist"}`, "",
 			"status 400 INVALID_REQUEST_BODY: body/cwd: must exist"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			stdout, err := cli.RunCommand(t.Context(), daemon(t, test.status, test.contentType, test.body))
+			stdout, err := cli.RunCommand(t.Context(),
+				daemon(t, test.status, test.contentType, test.body))
 			check(t, err, test.err)
 			if stdout != test.stdout {
 				t.Errorf("stdout %q, want %q", stdout, test.stdout)
@@ -91,14 +96,17 @@ func TestFetchComparesEveryByte(t *testing.T) {
 		{"too few", http.StatusPartialContent, "abcde", "only 5 of 6 bytes arrived"},
 		{"too many", http.StatusPartialContent, "abcdefg", "more than 6 bytes arrived"},
 		{"the whole file instead", http.StatusOK, "abcdef", "status 200: expected status 206"},
-		{"refused", http.StatusRequestedRangeNotSatisfiable, `{"code":"RANGE_NOT_SATISFIABLE","message":"no"}`, "status 416 RANGE_NOT_SATISFIABLE: no"},
+		{"refused", http.StatusRequestedRangeNotSatisfiable,
+			`{"code":"RANGE_NOT_SATISFIABLE","message":"no"}`,
+			"status 416 RANGE_NOT_SATISFIABLE: no"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			byteRange := "bytes=0-5"
 			client := daemon(t, test.status, "application/octet-stream", test.body)
-			check(t, cli.Fetch(t.Context(), client, &byteRange, http.StatusPartialContent, "abcdef"), test.err)
+			check(t, cli.Fetch(t.Context(), client, &byteRange, http.StatusPartialContent,
+				"abcdef"), test.err)
 		})
 	}
 }

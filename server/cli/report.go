@@ -63,7 +63,8 @@ func (r *report) failed(name string, took time.Duration) {
 }
 
 func (r *report) row(mark, name string, took time.Duration, detail string) {
-	row := fmt.Sprintf("  %s %-9s %s  %s", mark, name, r.paint(faint, fmt.Sprintf("%8s", duration(took))), detail)
+	row := fmt.Sprintf("  %s %-9s %s  %s", mark, name,
+		r.paint(faint, fmt.Sprintf("%8s", duration(took))), detail)
 	r.line(strings.TrimRight(row, " "))
 }
 

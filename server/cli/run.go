@@ -17,7 +17,8 @@ import (
 // runCommand runs a shell command in the foreground, calls onOutput with each piece of
 // its standard output as it arrives, and returns all of it. A command that does not end
 // with exit code 0 is an error, and so is a stream that ends without saying how.
-func runCommand(ctx context.Context, daemon *execd.Client, line string, onOutput func([]byte)) (stdout []byte, err error) {
+func runCommand(ctx context.Context, daemon *execd.Client, line string,
+	onOutput func([]byte)) (stdout []byte, err error) {
 	// The call with a parsed response would read the whole stream before it returns.
 	response, err := daemon.RunCommand(ctx, execd.CommandRequest{Command: line})
 	if err := expect(response, err, http.StatusOK); err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // maxEventLine bounds one line of a stream, in bytes. The daemon's longest is a piece
-// of output of 64 KiB as JSON and as base64; the rest is room.
+// of output of 64 KiB as JSON and as base64; the rest is a margin.
 const maxEventLine = 8 << 20
 
 // event is one server-sent event.

@@ -22,22 +22,37 @@ func TestEventReader(t *testing.T) {
 		{name: "nothing", err: io.EOF},
 		{name: "one event", stream: "id: 1\ndata: {}\n\n", want: []string{"1|{}"}, err: io.EOF},
 		{name: "no id", stream: "data: a\n\ndata: b\n\n", want: []string{"|a", "|b"}, err: io.EOF},
-		{name: "the id holds on", stream: "id: 7\ndata: a\n\ndata: b\n\n", want: []string{"7|a", "7|b"}, err: io.EOF},
-		{name: "an id without data", stream: "id: 7\n\ndata: a\n\n", want: []string{"7|a"}, err: io.EOF},
-		{name: "an id with NUL is ignored", stream: "id: 1\nid: 2\x003\ndata: a\n\n", want: []string{"1|a"}, err: io.EOF},
-		{name: "several data lines", stream: "data: a\ndata: b\ndata:\ndata: c\n\n", want: []string{"|a\nb\n\nc"}, err: io.EOF},
-		{name: "one space belongs to the field", stream: "data:  a \n\ndata:b\n\n", want: []string{"| a ", "|b"}, err: io.EOF},
-		{name: "a colon in the data", stream: "data: a: b\n\n", want: []string{"|a: b"}, err: io.EOF},
+		{name: "the id holds on", stream: "id: 7\ndata: a\n\ndata: b\n\n",
+			want: []string{"7|a", "7|b"}, err: io.EOF},
+		{name: "an id without data", stream: "id: 7\n\ndata: a\n\n", want: []string{"7|a"},
+			err: io.EOF},
+		{name: "an id with NUL is ignored", stream: "id: 1\nid: 2\x003\ndata: a\n\n",
+			want: []string{"1|a"}, err: io.EOF},
+		{name: "several data lines", stream: "data: a\ndata: b\ndata:\ndata: c\n\n",
+			want: []string{"|a\nb\n\nc"}, err: io.EOF},
+		{name: "one space belongs to the field", stream: "data:  a \n\ndata:b\n\n",
+			want: []string{"| a ", "|b"}, err: io.EOF},
+		{name: "a colon in the data", stream: "data: a: b\n\n", want: []string{"|a: b"},
+			err: io.EOF},
 		{name: "empty data", stream: "data\n\ndata:\n\n", want: []string{"|", "|"}, err: io.EOF},
-		{name: "comments and other fields", stream: ": hello\nretry: 5\nevent: x\ndata: a\n:\n\n", want: []string{"|a"}, err: io.EOF},
-		{name: "CRLF", stream: "id: 1\r\ndata: a\r\ndata: b\r\n\r\ndata: c\r\n\r\n", want: []string{"1|a\nb", "1|c"}, err: io.EOF},
-		{name: "CR", stream: "data: a\rdata: b\r\rdata: c\r\r", want: []string{"|a\nb", "|c"}, err: io.EOF},
-		{name: "blank lines between", stream: "\n\ndata: a\n\n\n\ndata: b\n\n\n", want: []string{"|a", "|b"}, err: io.EOF},
-		{name: "byte order mark", stream: "\ufeffdata: a\n\n\ufeffdata: b\n\n", want: []string{"|a"}, err: io.EOF},
-		{name: "a long line", stream: "data: " + long + "\n\n", want: []string{"|" + long}, err: io.EOF},
-		{name: "comment at the end", stream: "data: a\n\n: bye\n", want: []string{"|a"}, err: io.EOF},
-		{name: "cut before the blank line", stream: "data: a\n\ndata: b\n", want: []string{"|a"}, err: io.ErrUnexpectedEOF},
-		{name: "cut within a line", stream: "data: a\n\nda", want: []string{"|a"}, err: io.ErrUnexpectedEOF},
+		{name: "comments and other fields", stream: ": hello\nretry: 5\nevent: x\ndata: a\n:\n\n",
+			want: []string{"|a"}, err: io.EOF},
+		{name: "CRLF", stream: "id: 1\r\ndata: a\r\ndata: b\r\n\r\ndata: c\r\n\r\n",
+			want: []string{"1|a\nb", "1|c"}, err: io.EOF},
+		{name: "CR", stream: "data: a\rdata: b\r\rdata: c\r\r", want: []string{"|a\nb", "|c"},
+			err: io.EOF},
+		{name: "blank lines between", stream: "\n\ndata: a\n\n\n\ndata: b\n\n\n",
+			want: []string{"|a", "|b"}, err: io.EOF},
+		{name: "byte order mark", stream: "\ufeffdata: a\n\n\ufeffdata: b\n\n",
+			want: []string{"|a"}, err: io.EOF},
+		{name: "a long line", stream: "data: " + long + "\n\n", want: []string{"|" + long},
+			err: io.EOF},
+		{name: "comment at the end", stream: "data: a\n\n: bye\n", want: []string{"|a"},
+			err: io.EOF},
+		{name: "cut before the blank line", stream: "data: a\n\ndata: b\n", want: []string{"|a"},
+			err: io.ErrUnexpectedEOF},
+		{name: "cut within a line", stream: "data: a\n\nda", want: []string{"|a"},
+			err: io.ErrUnexpectedEOF},
 	}
 	for _, test := range tests {
 		// One byte at a time shows every place where a read may end.
@@ -100,7 +115,8 @@ func TestEventReaderDoesNotWaitForMore(t *testing.T) {
 
 func TestEventReaderRefusesEndlessLine(t *testing.T) {
 	t.Parallel()
-	reader := cli.NewEventReader(strings.NewReader("data: " + strings.Repeat("x", cli.MaxEventLine) + "\n\n"))
+	reader := cli.NewEventReader(strings.NewReader("data: " + strings.Repeat("x",
+		cli.MaxEventLine) + "\n\n"))
 	_, _, err := reader.Next()
 	if err == nil || !strings.Contains(err.Error(), "longer than") {
 		t.Fatalf("err = %v, want one about the length of the line", err)
@@ -110,7 +126,8 @@ func TestEventReaderRefusesEndlessLine(t *testing.T) {
 func TestEventReaderReportsReadErrors(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("connection reset")
-	reader := cli.NewEventReader(io.MultiReader(strings.NewReader("data: a\n"), iotest.ErrReader(broken)))
+	reader := cli.NewEventReader(io.MultiReader(strings.NewReader("data: a\n"),
+		iotest.ErrReader(broken)))
 	if _, _, err := reader.Next(); !errors.Is(err, broken) {
 		t.Fatalf("err = %v, want %v", err, broken)
 	}

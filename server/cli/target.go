@@ -29,8 +29,10 @@ type target struct {
 // register declares the flags. The environment is applied later, so that help never
 // shows a key as the default of its flag.
 func (t *target) register(flags *flag.FlagSet) {
-	flags.StringVar(&t.url, "url", t.url, "the lifecycle service's `URL`; else $"+urlVar+", else "+defaultURL)
-	flags.StringVar(&t.apiKey, "api-key", t.apiKey, "the service's API `KEY`; better set $"+keyVar+", which ps does not show")
+	flags.StringVar(&t.url, "url", t.url,
+		"the lifecycle service's `URL`; else $"+urlVar+", else "+defaultURL)
+	flags.StringVar(&t.apiKey, "api-key", t.apiKey,
+		"the service's API `KEY`; better set $"+keyVar+", which ps does not show")
 }
 
 // connection holds the clients of one command. It keeps idle connections open until
@@ -53,14 +55,16 @@ func (t *tool) connect() (*connection, error) {
 	c := &connection{
 		url:     base,
 		secured: key != "",
-		// A redirection would carry the key, or a sandbox's token, to whoever it names.
-		http: sandboxhttp.NewClient(sandboxhttp.Options{EnvironmentProxy: true, IdleConnections: 2, MaxAnswer: sandboxhttp.Unbounded}),
+		// A redirection would carry the key, or a sandbox's token, to the host that it names.
+		http: sandboxhttp.NewClient(sandboxhttp.Options{EnvironmentProxy: true, IdleConnections: 2,
+			MaxAnswer: sandboxhttp.Unbounded}),
 	}
 	headers := map[string]string{}
 	if key != "" {
 		headers[keyHeader] = key
 	}
-	c.service, err = lifecycle.NewClient(base, lifecycle.WithHTTPClient(c.http), lifecycle.WithRequestEditorFn(addHeaders(headers)))
+	c.service, err = lifecycle.NewClient(base, lifecycle.WithHTTPClient(c.http),
+		lifecycle.WithRequestEditorFn(addHeaders(headers)))
 	if err != nil {
 		return nil, fmt.Errorf("prepare the client of %s: %w", base, err)
 	}
@@ -69,7 +73,8 @@ func (t *tool) connect() (*connection, error) {
 
 // daemon returns a client for the execution API behind an endpoint of a sandbox.
 func (c *connection) daemon(endpoint lifecycle.Endpoint) (*execd.Client, error) {
-	client, err := execd.NewClient(endpoint.URL, execd.WithHTTPClient(c.http), execd.WithRequestEditorFn(addHeaders(endpoint.Headers)))
+	client, err := execd.NewClient(endpoint.URL, execd.WithHTTPClient(c.http),
+		execd.WithRequestEditorFn(addHeaders(endpoint.Headers)))
 	if err != nil {
 		return nil, fmt.Errorf("prepare the client of endpoint %s: %w", endpoint.URL, err)
 	}

@@ -17,7 +17,7 @@ const versionTimeout = 3 * time.Second
 
 func setupVersion(t *tool, _ *flag.FlagSet) func(context.Context) error { return t.version }
 
-// version prints both versions. A service that does not answer is told and is no
+// version prints both versions. A service that does not answer is reported and is no
 // failure: the tool's own version was asked for as well.
 func (t *tool) version(ctx context.Context) error {
 	c, err := t.connect()

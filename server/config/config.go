@@ -25,15 +25,18 @@ type Config struct {
 
 	// Environment comes from environment variables and has no place in the file.
 	Environment Environment `toml:"-"`
-	// File is where the configuration was read from, absolute; empty when it was not read from a file, or that is not known.
+	// File is where the configuration was read from, absolute; empty when it was not read from a
+	// file, or that is not known.
 	File string `toml:"-"`
 }
 
-// OwnPaths returns the files and folders of the service itself, absolute and clean: its records, keys, logs and settings.
+// OwnPaths returns the files and folders of the service itself, absolute and clean: its records,
+// keys, logs and settings.
 func (c Config) OwnPaths() []string {
 	var paths []string
 	for _, path := range []string{
-		c.File, c.Server.DataDir, c.Server.APIKeyFile, c.Server.SigningKey, c.Server.AuditLog, c.Docker.SeccompProfile, c.Kubernetes.KubeconfigPath,
+		c.File, c.Server.DataDir, c.Server.APIKeyFile, c.Server.SigningKey, c.Server.AuditLog,
+		c.Docker.SeccompProfile, c.Kubernetes.KubeconfigPath,
 	} {
 		if filepath.IsAbs(path) {
 			paths = append(paths, filepath.Clean(path))
@@ -81,7 +84,7 @@ func (c Config) check(p *problems) {
 }
 
 // normalise brings values to the one spelling that the rules and the rest of
-// the server know: upper-case levels, capabilities without "CAP_", no "~". What
+// the server accept: upper-case levels, capabilities without "CAP_", no "~". What
 // the rules refuse keeps the spelling that the operator will search for.
 func (c *Config) normalise(env func(string) string) {
 	c.Server.normalise(env)
@@ -92,5 +95,7 @@ func (c *Config) normalise(env func(string) string) {
 // Warnings returns settings that are allowed but that an operator should know
 // about, one sentence each. They never contain a secret.
 func (c Config) Warnings() []string {
-	return slices.Concat(c.Server.warnings(), c.Docker.warnings(c.Runtime.Type), c.Egress.warnings(c.Docker.NetworkMode, c.Runtime.Type), c.Ingress.warnings(), c.Kubernetes.warnings(c.Runtime.Type))
+	return slices.Concat(c.Server.warnings(), c.Docker.warnings(c.Runtime.Type),
+		c.Egress.warnings(c.Docker.NetworkMode, c.Runtime.Type), c.Ingress.warnings(),
+		c.Kubernetes.warnings(c.Runtime.Type))
 }

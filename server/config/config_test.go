@@ -51,10 +51,17 @@ func TestDefaultDataDir(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		"root":                    {0, map[string]string{"HOME": "/root", "XDG_STATE_HOME": "/state"}, "/var/lib/sandbox-server"},
-		"user with a state home":  {1000, map[string]string{"HOME": "/home/ada", "XDG_STATE_HOME": "/state"}, "/state/sandbox-server"},
-		"relative state home":     {1000, map[string]string{"HOME": "/home/ada", "XDG_STATE_HOME": "state"}, "/home/ada/.local/state/sandbox-server"},
-		"user with only a home":   {1000, map[string]string{"HOME": "/home/ada"}, "/home/ada/.local/state/sandbox-server"},
+		"root": {0,
+			map[string]string{"HOME": "/root", "XDG_STATE_HOME": "/state"},
+			"/var/lib/sandbox-server"},
+		"user with a state home": {1000,
+			map[string]string{"HOME": "/home/ada", "XDG_STATE_HOME": "/state"},
+			"/state/sandbox-server"},
+		"relative state home": {1000,
+			map[string]string{"HOME": "/home/ada", "XDG_STATE_HOME": "state"},
+			"/home/ada/.local/state/sandbox-server"},
+		"user with only a home": {1000, map[string]string{"HOME": "/home/ada"},
+			"/home/ada/.local/state/sandbox-server"},
 		"user without either one": {1000, nil, ""},
 	}
 	for name, tt := range tests {
@@ -102,10 +109,14 @@ func TestPath(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		"flag wins":          {"here.toml", map[string]string{variable: "/etc/s.toml", "HOME": "/home/ada"}, "here.toml"},
-		"variable over home": {"", map[string]string{variable: "/etc/s.toml", "HOME": "/home/ada"}, "/etc/s.toml"},
-		"variable with ~":    {"", map[string]string{variable: "~/s.toml", "HOME": "/home/ada"}, "/home/ada/s.toml"},
-		"home":               {"", map[string]string{"HOME": "/home/ada"}, filepath.Join("/home/ada", ".sandbox.toml")},
+		"flag wins": {"here.toml",
+			map[string]string{variable: "/etc/s.toml", "HOME": "/home/ada"}, "here.toml"},
+		"variable over home": {"", map[string]string{variable: "/etc/s.toml", "HOME": "/home/ada"},
+			"/etc/s.toml"},
+		"variable with ~": {"", map[string]string{variable: "~/s.toml", "HOME": "/home/ada"},
+			"/home/ada/s.toml"},
+		"home": {"", map[string]string{"HOME": "/home/ada"},
+			filepath.Join("/home/ada", ".sandbox.toml")},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -127,16 +138,28 @@ func TestWarnings(t *testing.T) {
 		server string
 		want   []string
 	}{
-		"no key, loopback":                                 {`host = "127.0.0.1"`, []string{"no API key is configured (server.api_key, server.keys): every user and program of this machine controls the service"}},
-		"no key, every address":                            {"", nil}, // Exposed has that
-		"row lifecycle/authentication/rule 4: a short key": {`api_key = "hunter2"`, []string{"server.api_key is shorter than the advised 32 characters"}},
-		"row lifecycle/authentication/rule 4: a long key":  {long, nil},
-		"host network":                                     {network("[docker]\nnetwork_mode = \"host\""), []string{"docker.network_mode is host: a sandbox reaches everything that listens on this host, on 127.0.0.1 too, and there is one sandbox at a time"}},
-		"unenforced":                                       {network("[docker]\nallow_unenforced_limits = true"), []string{"docker.allow_unenforced_limits is true: the service starts even when limits of sandboxes have no effect"}},
-		"gateway":                                          {network("[ingress.gateway]\naddress = \"gate.example:80\"\nroute.mode = \"uri\""), []string{"the section [ingress.gateway] has no effect: ingress.mode is direct"}},
-		"wildcard":                                         {network("[ingress.gateway]\naddress = \"*.gate.example\"\nroute.mode = \"wildcard\""), []string{"the section [ingress.gateway] has no effect: ingress.mode is direct"}},
-		"cluster":                                          {network("[kubernetes]\nkubeconfig_path = \"/k\"\nnamespace = \"n\""), []string{"the section [kubernetes] has no effect: runtime.type is docker"}},
-		"only digests":                                     {`keys = [{name = "ci", role = "user", sha256 = "` + digestA + `"}]`, nil},
+		"no key, loopback": {`host = "127.0.0.1"`,
+			[]string{"no API key is configured (server.api_key, server.keys): every user and program of this machine controls the service"}},
+		"no key, every address": {"", nil}, // Exposed has that
+		"row lifecycle/authentication/rule 4: a short key": {`api_key = "hunter2"`,
+			[]string{"server.api_key is shorter than the advised 32 characters"}},
+		"row lifecycle/authentication/rule 4: a long key": {long, nil},
+		"host network": {network(
+			"[docker]\nnetwork_mode = \"host\""),
+			[]string{"docker.network_mode is host: a sandbox reaches everything that listens on this host, on 127.0.0.1 too, and there is one sandbox at a time"}},
+		"unenforced": {network(
+			"[docker]\nallow_unenforced_limits = true"),
+			[]string{"docker.allow_unenforced_limits is true: the service starts even when limits of sandboxes have no effect"}},
+		"gateway": {network(
+			"[ingress.gateway]\naddress = \"gate.example:80\"\nroute.mode = \"uri\""),
+			[]string{"the section [ingress.gateway] has no effect: ingress.mode is direct"}},
+		"wildcard": {network(
+			"[ingress.gateway]\naddress = \"*.gate.example\"\nroute.mode = \"wildcard\""),
+			[]string{"the section [ingress.gateway] has no effect: ingress.mode is direct"}},
+		"cluster": {network(
+			"[kubernetes]\nkubeconfig_path = \"/k\"\nnamespace = \"n\""),
+			[]string{"the section [kubernetes] has no effect: runtime.type is docker"}},
+		"only digests": {`keys = [{name = "ci", role = "user", sha256 = "` + digestA + `"}]`, nil},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -153,14 +176,17 @@ func TestExposed(t *testing.T) {
 		settings string
 		words    []string // none when it is not exposed
 	}{
-		"open":           {"", []string{"0.0.0.0", "server.host", "server.api_key", "as root"}},
-		"a list":         {"[storage]\nallowed_host_paths = [\"/srv\"]", []string{"server.api_key"}},
-		"loopback":       {"[server]\nhost = \"::1\"", nil},
-		"a digest alone": {"[[server.keys]]\nname = \"ci\"\nrole = \"user\"\nsha256 = \"" + digestA + "\"", nil},
+		"open": {"", []string{"0.0.0.0", "server.host", "server.api_key", "as root"}},
+		"a list": {"[storage]\nallowed_host_paths = [\"/srv\"]",
+			[]string{"server.api_key"}},
+		"loopback": {"[server]\nhost = \"::1\"", nil},
+		"a digest alone": {"[[server.keys]]\nname = \"ci\"\nrole = \"user\"\nsha256 = \"" +
+			digestA + "\"", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := load(t, minimal+test.settings, home).Exposed()
-			if (got != "") != (test.words != nil) || strings.Contains(got, "as root") != slices.Contains(test.words, "as root") {
+			if (got != "") != (test.words != nil) ||
+				strings.Contains(got, "as root") != slices.Contains(test.words, "as root") {
 				t.Errorf("got %q", got)
 			}
 			for _, word := range test.words {
@@ -172,12 +198,14 @@ func TestExposed(t *testing.T) {
 	}
 }
 
-// TestOwnPaths: everything that the service keeps or is told in files.
+// TestOwnPaths: everything that the service keeps or reads in files.
 func TestOwnPaths(t *testing.T) {
 	c := valid()
-	c.File, c.Server.DataDir, c.Server.APIKeyFile, c.Server.SigningKey, c.Server.AuditLog = "/a", "/b", "/c", "/d", "/e/"
+	c.File, c.Server.DataDir, c.Server.APIKeyFile = "/a", "/b", "/c"
+	c.Server.SigningKey, c.Server.AuditLog = "/d", "/e/"
 	c.Docker.SeccompProfile, c.Kubernetes.KubeconfigPath = config.SeccompUnconfined, ""
-	if got, want := c.OwnPaths(), []string{"/a", "/b", "/d", "/c", "/e"}; !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))) {
+	got, want := c.OwnPaths(), []string{"/a", "/b", "/d", "/c", "/e"}
+	if !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -185,7 +213,9 @@ func TestOwnPaths(t *testing.T) {
 func TestHostVolumesAndAList(t *testing.T) {
 	c := valid()
 	c.Storage = config.Storage{AllowedHostPaths: []string{"/srv"}}
-	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "storage.allowed_host_paths: must be empty while storage.host_volumes is false") {
+	if err := c.Validate(); err == nil ||
+		!strings.Contains(err.Error(),
+			"storage.allowed_host_paths: must be empty while storage.host_volumes is false") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -71,7 +71,8 @@ func decodeValue(p *problems, key string, in any, out reflect.Value) {
 			wrong("an integer")
 		}
 	default:
-		panic(fmt.Sprintf("config: field %s has kind %s, which decodeValue does not know", key, out.Kind()))
+		panic(fmt.Sprintf("config: field %s has kind %s, which decodeValue does not support", key,
+			out.Kind()))
 	}
 }
 

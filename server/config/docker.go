@@ -39,14 +39,15 @@ type Docker struct {
 	//
 	// (The document says null, which TOML does not have.)
 	PidsLimit int64 `toml:"pids_limit"`
-	// SeccompProfile is unconfined, or the path of a JSON profile on the service's machine, which is
-	// read once at the start. Unset: the engine's default profile.
+	// SeccompProfile is unconfined, or the path of a JSON profile on the service's machine, which
+	// is read once at the start. Unset: the engine's default profile.
 	SeccompProfile string `toml:"seccomp_profile"`
 	// APITimeout is how long a call of the engine's API may take, pulls excepted, 1 to 315360000; a
 	// longer one counts as an engine that does not answer.
 	APITimeout Seconds `toml:"api_timeout"`
-	// HostIP is the host in endpoints in bridge mode, for a service that itself runs in a container:
-	// an IP address or a host name, without a port. Unset: the host that the client asked for.
+	// HostIP is the host in endpoints in bridge mode, for a service that itself runs in a
+	// container: an IP address or a host name, without a port. Unset: the host that the client
+	// asked for.
 	HostIP string `toml:"host_ip"`
 	// AllowUnenforcedLimits is whether the service starts although a limit on memory, CPU time or
 	// processes was seen to have no effect.
@@ -76,7 +77,8 @@ func (d *Docker) normalise() {
 
 func (d Docker) check(p *problems, e Environment, runtime RuntimeType) {
 	if d.NetworkMode == NetworkHost && runtime == RuntimeDocker && !e.engineIsHere() {
-		p.add("docker.network_mode", "must be bridge when %s names another machine, whose loopback interface the service cannot reach (got %q)",
+		p.add("docker.network_mode",
+			"must be bridge when %s names another machine, whose loopback interface the service cannot reach (got %q)",
 			envDockerHost, string(d.NetworkMode))
 	} else {
 		checkOneOf(p, "docker.network_mode", d.NetworkMode, NetworkBridge, NetworkHost)
@@ -88,19 +90,23 @@ func (d Docker) check(p *problems, e Environment, runtime RuntimeType) {
 		}
 	}
 	if hasSpace(d.AppArmorProfile) {
-		p.add("docker.apparmor_profile", "must be a profile's name without spaces (got %q)", d.AppArmorProfile)
+		p.add("docker.apparmor_profile", "must be a profile's name without spaces (got %q)",
+			d.AppArmorProfile)
 	}
 	if d.PidsLimit < 0 {
 		p.add("docker.pids_limit", "must be 0 or more, where 0 is no limit (got %d)", d.PidsLimit)
 	}
-	if runtime == RuntimeKubernetes && d.SeccompProfile != "" && d.SeccompProfile != SeccompUnconfined {
-		p.add("docker.seccomp_profile", "must be empty or %s with the kubernetes runtime: a profile would have to be on every node (got %q)", SeccompUnconfined, d.SeccompProfile)
+	if runtime == RuntimeKubernetes && d.SeccompProfile != "" &&
+		d.SeccompProfile != SeccompUnconfined {
+		p.add("docker.seccomp_profile",
+			"must be empty or %s with the kubernetes runtime: a profile would have to be on every node (got %q)", SeccompUnconfined, d.SeccompProfile)
 	} else {
 		checkSeccomp(p, d.SeccompProfile)
 	}
 	d.APITimeout.check(p, "docker.api_timeout", 1)
 	if d.HostIP != "" && !isHost(d.HostIP) {
-		p.add("docker.host_ip", "must be an IP address or a host name, without a port (got %q)", d.HostIP)
+		p.add("docker.host_ip", "must be an IP address or a host name, without a port (got %q)",
+			d.HostIP)
 	}
 }
 
@@ -117,10 +123,12 @@ func (d Docker) warnings(runtime RuntimeType) []string {
 		return w
 	}
 	if d.NetworkMode == NetworkHost {
-		w = append(w, "docker.network_mode is host: a sandbox reaches everything that listens on this host, on 127.0.0.1 too, and there is one sandbox at a time")
+		w = append(w,
+			"docker.network_mode is host: a sandbox reaches everything that listens on this host, on 127.0.0.1 too, and there is one sandbox at a time")
 	}
 	if d.AllowUnenforcedLimits {
-		w = append(w, "docker.allow_unenforced_limits is true: the service starts even when limits of sandboxes have no effect")
+		w = append(w,
+			"docker.allow_unenforced_limits is true: the service starts even when limits of sandboxes have no effect")
 	}
 	return w
 }
@@ -133,7 +141,8 @@ func checkSeccomp(p *problems, profile string) {
 		return
 	}
 	if !filepath.IsAbs(profile) {
-		p.add(key, "must be empty, %s or the absolute path of a profile (got %q)", SeccompUnconfined, profile)
+		p.add(key, "must be empty, %s or the absolute path of a profile (got %q)",
+			SeccompUnconfined, profile)
 		return
 	}
 	content, err := os.ReadFile(profile)

@@ -98,7 +98,8 @@ func Path(flag string, env func(string) string) (string, error) {
 	}
 	home := env("HOME")
 	if home == "" {
-		return "", errors.New("no configuration file: give --config, or set SANDBOX_CONFIG_PATH or HOME")
+		return "",
+			errors.New("no configuration file: give --config, or set SANDBOX_CONFIG_PATH or HOME")
 	}
 	return filepath.Join(home, ".sandbox.toml"), nil
 }

@@ -19,14 +19,15 @@ import (
 // document: every key with its default, or its value "in the example". Nil is a key
 // whose default is "none" or "unset".
 var documented = map[string]any{
-	"server.host":                "0.0.0.0",
-	"server.port":                int64(8080),
-	"server.log_level":           "INFO",
-	"server.api_key":             nil,
-	"runtime.type":               nil,
-	"runtime.execd_image":        nil,
-	"docker.network_mode":        "bridge",
-	"docker.drop_capabilities":   []any{"AUDIT_WRITE", "MKNOD", "NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_MODULE", "SYS_PTRACE", "SYS_TIME", "SYS_TTY_CONFIG"},
+	"server.host":         "0.0.0.0",
+	"server.port":         int64(8080),
+	"server.log_level":    "INFO",
+	"server.api_key":      nil,
+	"runtime.type":        nil,
+	"runtime.execd_image": nil,
+	"docker.network_mode": "bridge",
+	"docker.drop_capabilities": []any{"AUDIT_WRITE", "MKNOD", "NET_ADMIN", "NET_RAW", "SYS_ADMIN",
+		"SYS_MODULE", "SYS_PTRACE", "SYS_TIME", "SYS_TTY_CONFIG"},
 	"docker.no_new_privileges":   true,
 	"docker.apparmor_profile":    "",
 	"docker.pids_limit":          int64(512),
@@ -44,18 +45,24 @@ var documented = map[string]any{
 
 // extensions are our own keys.
 var extensions = []string{
-	"server.api_key_file", "server.data_dir", "server.instance", "server.terminated_retention", "server.max_connections", "server.audit_log", "server.signing_key", "server.debug_address",
-	"docker.allow_unenforced_limits", "storage.host_volumes", "egress.upstream", "kubernetes.provision_timeout",
-	"kubernetes.runtime_class", "kubernetes.priority_class", "kubernetes.node_selector", "kubernetes.ephemeral_storage",
-	"kubernetes.tolerations.key", "kubernetes.tolerations.operator", "kubernetes.tolerations.value", "kubernetes.tolerations.effect",
+	"server.api_key_file", "server.data_dir", "server.instance", "server.terminated_retention",
+	"server.max_connections", "server.audit_log", "server.signing_key", "server.debug_address",
+	"docker.allow_unenforced_limits", "storage.host_volumes", "egress.upstream",
+	"kubernetes.provision_timeout",
+	"kubernetes.runtime_class", "kubernetes.priority_class", "kubernetes.node_selector",
+	"kubernetes.ephemeral_storage",
+	"kubernetes.tolerations.key", "kubernetes.tolerations.operator", "kubernetes.tolerations.value",
+	"kubernetes.tolerations.effect",
 	"kubernetes.tolerations.toleration_seconds",
 	"server.keys.name", "server.keys.sha256", "server.keys.role",
 	"server.keys.rate_limit.requests_per_second", "server.keys.rate_limit.burst",
-	"server.rate_limit.requests_per_second", "server.rate_limit.burst", "server.rate_limit.failed_attempts_per_minute",
+	"server.rate_limit.requests_per_second", "server.rate_limit.burst",
+	"server.rate_limit.failed_attempts_per_minute",
 }
 
 func TestKeysAreTheDocumentsAndOurs(t *testing.T) {
-	want := slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(documented)), extensions...)))
+	want := slices.Sorted(slices.Values(append(slices.Collect(maps.Keys(documented)),
+		extensions...)))
 	if got := slices.Sorted(slices.Values(config.Keys())); !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
@@ -82,7 +89,8 @@ func TestInitLoadsToTheDefaults(t *testing.T) {
 	want := config.Default(home)
 	want.Runtime = config.Runtime{Type: config.RuntimeDocker, ExecdImage: "sandbox/execd:dev"}
 	const key = "0123456789abcdef0123456789abcdef"
-	want.Server.Host, want.Server.APIKey, want.Storage.HostVolumes = "127.0.0.1", key, false // closed
+	// closed
+	want.Server.Host, want.Server.APIKey, want.Storage.HostVolumes = "127.0.0.1", key, false
 	if got := load(t, string(config.Init(key)), home); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -104,7 +112,8 @@ func TestPageNamesEveryKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range append(config.Keys(), "SANDBOX_CONFIG_PATH", "DOCKER_HOST", "PENDING_FAILURE_TTL") {
+	for _, name := range append(config.Keys(), "SANDBOX_CONFIG_PATH", "DOCKER_HOST",
+		"PENDING_FAILURE_TTL") {
 		if !bytes.Contains(page, []byte("\n| `"+name+"` | ")) {
 			t.Errorf("no table of docs/configuration.md has a row for %s", name)
 		}
@@ -112,7 +121,8 @@ func TestPageNamesEveryKey(t *testing.T) {
 }
 
 func TestPrintLoadsBack(t *testing.T) {
-	env := environment(map[string]string{"HOME": "/home/ada", "DOCKER_HOST": "tcp://127.0.0.1:2375", "PENDING_FAILURE_TTL": "7"})
+	env := environment(map[string]string{"HOME": "/home/ada", "DOCKER_HOST": "tcp://127.0.0.1:2375",
+		"PENDING_FAILURE_TTL": "7"})
 	want := load(t, minimal+`[server]
 port = 0
 data_dir = '/with "quotes" and \'

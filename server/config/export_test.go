@@ -2,7 +2,7 @@ package config
 
 import "reflect"
 
-// DefaultDataDir lets a test choose the user.
+// DefaultDataDir is for a user that a test chooses.
 var DefaultDataDir = defaultDataDir
 
 // Keys lists every key of the file, in the order of the structs.

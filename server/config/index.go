@@ -7,8 +7,8 @@ import (
 	"github.com/pelletier/go-toml/v2/unstable"
 )
 
-// index knows where each key of a TOML document stands. The decoder of go-toml
-// tells positions only of its own errors; the rules need them of any key.
+// index has the position of each key of a TOML document. The decoder of go-toml reports positions
+// only with its own errors; the rules need them of any key.
 type index struct {
 	// first maps a key (server.keys[0].name) to the line that introduces it.
 	first map[string]int
@@ -141,5 +141,6 @@ func joinKey(parent, part string) string {
 func element(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
 func notBare(r rune) bool {
-	return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-')
+	return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' ||
+		r == '-')
 }

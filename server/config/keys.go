@@ -13,9 +13,9 @@ type Role string
 
 // The roles of [[server.keys]].
 const (
-	// RoleAdmin sees and changes every sandbox.
+	// RoleAdmin reads and changes every sandbox.
 	RoleAdmin Role = "admin"
-	// RoleUser sees and changes the sandboxes that its own key created.
+	// RoleUser reads and changes the sandboxes that its own key created.
 	RoleUser Role = "user"
 	// RoleViewer reads and changes nothing.
 	RoleViewer Role = "viewer"
@@ -35,8 +35,8 @@ type Key struct {
 	RateLimit *RateLimit `toml:"rate_limit"`
 }
 
-// ReservedNames returns what no key may be called, because the logs use these names for requests to ports that a signature or a
-// sandbox's own token lets in.
+// ReservedNames returns what no key may be called, because the logs use these names for requests to
+// ports that a signature or a sandbox's own token permits.
 func ReservedNames() []string { return []string{"signed endpoint", "token of the sandbox"} }
 
 // checkKeys also refuses a key that is listed twice, under whatever name:
@@ -56,7 +56,8 @@ func checkKeys(p *problems, keys []Key, apiKey string) {
 		case strings.TrimSpace(k.Name) == "":
 			p.add(path+".name", "is required")
 		case slices.Contains(reserved, k.Name):
-			p.add(path+".name", "must not be %q: the log and the audit log name requests to ports so that no key lets in", k.Name)
+			p.add(path+".name",
+				"must not be %q: the log and the audit log name requests to ports so that no key lets in", k.Name)
 		case names[k.Name]:
 			p.add(path+".name", "must be unique (%q is used by an earlier key)", k.Name)
 		}

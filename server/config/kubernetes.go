@@ -14,22 +14,22 @@ type Kubernetes struct {
 	// KubeconfigPath is the path of the cluster's config file. Unset: the service runs in the
 	// cluster, as its pod's service account.
 	KubeconfigPath string `toml:"kubeconfig_path"`
-	// Namespace is where sandboxes are: 1 to 63 lower-case letters, digits and inner hyphens. Unset:
-	// that of the config file's context, or of the service's own pod.
+	// Namespace is where sandboxes are: 1 to 63 lower-case letters, digits and inner hyphens.
+	// Unset: that of the config file's context, or of the service's own pod.
 	Namespace string `toml:"namespace"`
 	// ProvisionTimeout is how long a sandbox may be Pending, 1 to 315360000; then it is Failed.
 	ProvisionTimeout Seconds `toml:"provision_timeout"`
-	// RuntimeClass is the name of a RuntimeClass. This key and those below are for sandboxes with an
-	// image of their own; pods of a Pool have them in the Pool's template.
+	// RuntimeClass is the name of a RuntimeClass. This key and those below are for sandboxes with
+	// an image of their own; pods of a Pool have them in the Pool's template.
 	RuntimeClass string `toml:"runtime_class"`
 	// PriorityClass is the name of a PriorityClass.
 	PriorityClass string `toml:"priority_class"`
 	// NodeSelector are the labels that nodes must have, each as NAME=VALUE.
 	NodeSelector []string `toml:"node_selector"`
-	// EphemeralStorage is how much a sandbox may write on its node before it is evicted: a number of
-	// bytes with an optional suffix such as Mi or Gi. It is requested, too. Unset: no limit.
+	// EphemeralStorage is how much a sandbox may write on its node before it is evicted: a number
+	// of bytes with an optional suffix such as Mi or Gi. It is requested, too. Unset: no limit.
 	EphemeralStorage string `toml:"ephemeral_storage"`
-	// Tolerations let sandboxes onto nodes with taints.
+	// Tolerations permit sandboxes on nodes with taints.
 	Tolerations []Toleration `toml:"tolerations"`
 }
 
@@ -53,9 +53,12 @@ func defaultKubernetes() Kubernetes {
 
 var (
 	// objectName is the name of an object of a cluster (RFC 1123, subdomain).
-	objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
-	// labelName and labelValue are the parts of a label of a cluster's object; a name may have a prefix.
-	labelName  = regexp.MustCompile(`^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
+	objectName = regexp.MustCompile(
+		`^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
+	// labelName and labelValue are the parts of a label of a cluster's object; a name may have a
+	// prefix.
+	labelName = regexp.MustCompile(
+		`^([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
 	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$`)
 	// storageQuantity is an amount of bytes as Kubernetes writes it.
 	storageQuantity = regexp.MustCompile(`^[1-9][0-9]*([kMGTPE]|[KMGTPE]i)?$`)
@@ -73,29 +76,36 @@ func (k Kubernetes) check(p *problems, runtime RuntimeType) {
 		}
 	}
 	if k.Namespace != "" && !dnsLabel.MatchString(k.Namespace) {
-		p.add("kubernetes.namespace", "must be 1 to 63 lower-case letters, digits and inner hyphens (got %q)", k.Namespace)
+		p.add("kubernetes.namespace",
+			"must be 1 to 63 lower-case letters, digits and inner hyphens (got %q)", k.Namespace)
 	}
 	k.ProvisionTimeout.check(p, "kubernetes.provision_timeout", 1)
-	for key, name := range map[string]string{"kubernetes.runtime_class": k.RuntimeClass, "kubernetes.priority_class": k.PriorityClass} {
+	for key, name := range map[string]string{"kubernetes.runtime_class": k.RuntimeClass,
+		"kubernetes.priority_class": k.PriorityClass} {
 		if name != "" && (len(name) > 253 || !objectName.MatchString(name)) {
-			p.add(key, "must be the name of an object: at most 253 lower-case letters, digits, '-' and '.' (got %q)", name)
+			p.add(key,
+				"must be the name of an object: at most 253 lower-case letters, digits, '-' and '.' (got %q)", name)
 		}
 	}
 	for i, label := range k.NodeSelector {
 		name, value, ok := strings.Cut(label, "=")
 		if !ok || !labelName.MatchString(name) || !labelValue.MatchString(value) {
-			p.add(fmt.Sprintf("kubernetes.node_selector[%d]", i), "must be a label of nodes in the form NAME=VALUE (got %q)", label)
+			p.add(fmt.Sprintf("kubernetes.node_selector[%d]", i),
+				"must be a label of nodes in the form NAME=VALUE (got %q)", label)
 		}
 	}
 	if k.EphemeralStorage != "" && !storageQuantity.MatchString(k.EphemeralStorage) {
-		p.add("kubernetes.ephemeral_storage", "must be a whole number of bytes with an optional suffix such as Mi or Gi (got %q)", k.EphemeralStorage)
+		p.add("kubernetes.ephemeral_storage",
+			"must be a whole number of bytes with an optional suffix such as Mi or Gi (got %q)",
+			k.EphemeralStorage)
 	}
 	for i, t := range k.Tolerations {
 		t.check(p, fmt.Sprintf("kubernetes.tolerations[%d]", i))
 	}
 }
 
-// check applies the rules that the API server has for a pod's tolerations, so that not every create fails instead of the start.
+// check applies the rules that the API server has for a pod's tolerations, so that not every create
+// fails instead of the start.
 func (t Toleration) check(p *problems, path string) {
 	if t.Key != "" && !labelName.MatchString(t.Key) {
 		p.add(path+".key", "must be the name of a taint (got %q)", t.Key)

@@ -21,7 +21,8 @@ import (
 func Load(path string, env func(string) string) (Config, error) {
 	doc, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Config{}, fmt.Errorf("%s: %w; write one with: sandbox-server config init", path, fs.ErrNotExist)
+		return Config{},
+			fmt.Errorf("%s: %w; write one with: sandbox-server config init", path, fs.ErrNotExist)
 	}
 	if err != nil {
 		return Config{}, fmt.Errorf("read configuration: %w", err)
@@ -69,7 +70,8 @@ func syntaxProblem(path string, doc []byte, idx *index, err error) error {
 	}
 	switch first := idx.first[problem.Key]; {
 	case strings.HasPrefix(strings.TrimSpace(value), "null"):
-		problem.Err = errors.New("TOML has no null: leave the key out, or write 0 where that means no limit")
+		problem.Err = errors.New(
+			"TOML has no null: leave the key out, or write 0 where that means no limit")
 	case first > 0 && first < problem.Line && strings.Contains(de.Error(), "already"):
 		problem.Err = fmt.Errorf("is set twice (first in line %d)", first)
 	}

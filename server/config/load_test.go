@@ -51,13 +51,16 @@ allowed_host_paths = ["/data/", "/"]
 	want := config.Default(home)
 	want.Server = config.Server{
 		Host: "::1", LogLevel: config.LogLevelWarning, APIKey: "0123456789abcdef0123456789abcdef",
-		DataDir: "/home/ada/records", Instance: "blue-2", TerminatedRetention: 60, MaxConnections: 500,
-		Keys: []config.Key{{Name: "ci", SHA256: digestA, Role: config.RoleViewer}},
+		DataDir: "/home/ada/records", Instance: "blue-2", TerminatedRetention: 60,
+		MaxConnections: 500,
+		Keys:           []config.Key{{Name: "ci", SHA256: digestA, Role: config.RoleViewer}},
 	}
-	want.Runtime = config.Runtime{Type: config.RuntimeDocker, ExecdImage: "registry.example/execd@sha256:abc"}
+	want.Runtime = config.Runtime{Type: config.RuntimeDocker,
+		ExecdImage: "registry.example/execd@sha256:abc"}
 	want.Docker = config.Docker{
-		NetworkMode: config.NetworkBridge, DropCapabilities: []string{"NET_RAW", "ALL"}, AppArmorProfile: "docker-default",
-		SeccompProfile: config.SeccompUnconfined, APITimeout: 5, HostIP: "host.example",
+		NetworkMode: config.NetworkBridge, DropCapabilities: []string{"NET_RAW", "ALL"},
+		AppArmorProfile: "docker-default",
+		SeccompProfile:  config.SeccompUnconfined, APITimeout: 5, HostIP: "host.example",
 	}
 	want.Storage.AllowedHostPaths = []string{"/data", "/"}
 	want.Environment = config.Environment{DockerHost: "tcp://[::1]:2375"}
@@ -93,7 +96,8 @@ port = 1
 [storage]
 allowed_host_paths = "/"
 `)
-	_, err := config.Load(file, environment(map[string]string{"HOME": "/h", "PENDING_FAILURE_TTL": "1h"}))
+	_, err := config.Load(file,
+		environment(map[string]string{"HOME": "/h", "PENDING_FAILURE_TTL": "1h"}))
 	want := `sandbox.toml:2: server.prot: unknown key; did you mean server.port?
 sandbox.toml:3: server.port: must be between 1 and 65535, or 0 for any free port (got 65536)
 sandbox.toml:4: server.log_level: must be a string (got an integer)
@@ -120,72 +124,131 @@ PENDING_FAILURE_TTL: must be a whole number of seconds (got "1h")`
 func TestLoadRefuses(t *testing.T) {
 	const place = "sandbox.toml:4: "
 	tests := map[string]struct{ add, want string }{
-		"host with port":         {`server.host = "0.0.0.0:80"`, `server.host: must be an IP address or a host name (got "0.0.0.0:80")`},
-		"empty host":             {`server.host = ""`, `server.host: must be an IP address or a host name (got "")`},
-		"host of too few bytes":  {`server.host = "10.0.0"`, `server.host: must be an IP address or a host name (got "10.0.0")`},
-		"negative port":          {`server.port = -1`, `server.port: must be between 1 and 65535, or 0 for any free port (got -1)`},
-		"port as text":           {`server.port = "8080"`, `server.port: must be an integer (got a string)`},
-		"fraction":               {`server.port = 80.5`, `server.port: must be an integer (got a decimal number)`},
-		"date":                   {`server.port = 2026-01-01`, `server.port: must be an integer (got a date or time)`},
-		"log level":              {`server.log_level = "trace"`, `server.log_level: must be DEBUG, INFO, WARNING or ERROR (got "trace")`},
-		"api key with a newline": {`server.api_key = "a\nb"`, `server.api_key: must be visible ASCII characters, because clients send it in a header`},
-		"api key as a number":    {`server.api_key = 12345`, `server.api_key: must be a string (got an integer)`},
-		"relative data dir":      {`server.data_dir = "records"`, `server.data_dir: must be an absolute path, or begin with ~/ while HOME is set (got "records")`},
-		"empty data dir":         {`server.data_dir = ""`, `server.data_dir: is required (it has a default only for root, or with XDG_STATE_HOME or HOME set)`},
-		"home of someone else":   {`server.data_dir = "~ada/records"`, `server.data_dir: must be an absolute path, or begin with ~/ while HOME is set (got "~ada/records")`},
-		"capability":             {`docker.drop_capabilities = ["cap_net"]`, `docker.drop_capabilities[0]: must be the name of a Linux capability, or ALL (got "cap_net")`},
-		"instance":               {`server.instance = "Blue_1"`, `server.instance: must be 1 to 63 lower-case letters, digits and inner hyphens (got "Blue_1")`},
-		"no connections":         {`server.max_connections = 0`, `server.max_connections: must be between 1 and 1000000 (got 0)`},
-		"negative retention":     {`server.terminated_retention = -1`, `server.terminated_retention: must be between 0 and 315360000 seconds (got -1)`},
-		"retention overflow":     {`server.terminated_retention = 9223372036854775807`, `server.terminated_retention: must be between 0 and 315360000 seconds (got 9223372036854775807)`},
-		"nameless key":           {`server.keys = [{sha256 = "` + digestA + `", role = "user"}]`, `server.keys[0].name: is required`},
-		"roleless key":           {`server.keys = [{sha256 = "` + digestA + `", name = "a"}]`, `server.keys[0].role: is required (admin, user or viewer)`},
-		"key instead of digest":  {`server.keys = [{sha256 = "my-secret-key", name = "a", role = "user"}]`, `server.keys[0].sha256: must be the SHA-256 digest of the key in 64 hexadecimal digits`},
-		"unknown key of a key":   {`server.keys = [{sha256 = "` + digestA + `", name = "a", role = "user", rol = "x"}]`, `server.keys[0].rol: unknown key; did you mean server.keys.role?`},
-		"negative rate":          {`server.rate_limit = {requests_per_second = -1}`, `server.rate_limit.requests_per_second: must be between 0 (no limit) and 1000000 (got -1)`},
-		"huge rate":              {`server.rate_limit = {failed_attempts_per_minute = 1000001}`, `server.rate_limit.failed_attempts_per_minute: must be between 0 (no limit) and 1000000 (got 1000001)`},
-		"burst of no rate":       {`server.rate_limit = {burst = 5}`, `server.rate_limit.burst: needs requests_per_second in the same section: without it there is no limit`},
-		"rate as a number":       {`server.rate_limit = 5`, `server.rate_limit: must be a section (got an integer)`},
-		"negative burst of a key": {`server.keys = [{sha256 = "` + digestA + `", name = "a", role = "user", rate_limit = {requests_per_second = 1, burst = -1}}]`,
+		"host with port": {`server.host = "0.0.0.0:80"`,
+			`server.host: must be an IP address or a host name (got "0.0.0.0:80")`},
+		"empty host": {`server.host = ""`,
+			`server.host: must be an IP address or a host name (got "")`},
+		"host of too few bytes": {`server.host = "10.0.0"`,
+			`server.host: must be an IP address or a host name (got "10.0.0")`},
+		"negative port": {`server.port = -1`,
+			`server.port: must be between 1 and 65535, or 0 for any free port (got -1)`},
+		"port as text": {`server.port = "8080"`,
+			`server.port: must be an integer (got a string)`},
+		"fraction": {`server.port = 80.5`,
+			`server.port: must be an integer (got a decimal number)`},
+		"date": {`server.port = 2026-01-01`,
+			`server.port: must be an integer (got a date or time)`},
+		"log level": {`server.log_level = "trace"`,
+			`server.log_level: must be DEBUG, INFO, WARNING or ERROR (got "trace")`},
+		"api key with a newline": {`server.api_key = "a\nb"`,
+			`server.api_key: must be visible ASCII characters, because clients send it in a header`},
+		"api key as a number": {`server.api_key = 12345`,
+			`server.api_key: must be a string (got an integer)`},
+		"relative data dir": {`server.data_dir = "records"`,
+			`server.data_dir: must be an absolute path, or begin with ~/ while HOME is set (got "records")`},
+		"empty data dir": {`server.data_dir = ""`,
+			`server.data_dir: is required (it has a default only for root, or with XDG_STATE_HOME or HOME set)`},
+		"home of someone else": {`server.data_dir = "~ada/records"`,
+			`server.data_dir: must be an absolute path, or begin with ~/ while HOME is set (got "~ada/records")`},
+		"capability": {`docker.drop_capabilities = ["cap_net"]`,
+			`docker.drop_capabilities[0]: must be the name of a Linux capability, or ALL (got "cap_net")`},
+		"instance": {`server.instance = "Blue_1"`,
+			`server.instance: must be 1 to 63 lower-case letters, digits and inner hyphens (got "Blue_1")`},
+		"no connections": {`server.max_connections = 0`,
+			`server.max_connections: must be between 1 and 1000000 (got 0)`},
+		"negative retention": {`server.terminated_retention = -1`,
+			`server.terminated_retention: must be between 0 and 315360000 seconds (got -1)`},
+		"retention overflow": {`server.terminated_retention = 9223372036854775807`,
+			`server.terminated_retention: must be between 0 and 315360000 seconds (got 9223372036854775807)`},
+		"nameless key": {`server.keys = [{sha256 = "` + digestA + `", role = "user"}]`,
+			`server.keys[0].name: is required`},
+		"roleless key": {`server.keys = [{sha256 = "` + digestA + `", name = "a"}]`,
+			`server.keys[0].role: is required (admin, user or viewer)`},
+		"key instead of digest": {`server.keys = [{sha256 = "my-secret-key", name = "a", role = "user"}]`, `server.keys[0].sha256: must be the SHA-256 digest of the key in 64 hexadecimal digits`},
+		"unknown key of a key": {`server.keys = [{sha256 = "` + digestA +
+			`", name = "a", role = "user", rol = "x"}]`,
+			`server.keys[0].rol: unknown key; did you mean server.keys.role?`},
+		"negative rate": {`server.rate_limit = {requests_per_second = -1}`,
+			`server.rate_limit.requests_per_second: must be between 0 (no limit) and 1000000 (got -1)`},
+		"huge rate": {`server.rate_limit = {failed_attempts_per_minute = 1000001}`,
+			`server.rate_limit.failed_attempts_per_minute: must be between 0 (no limit) and 1000000 (got 1000001)`},
+		"burst of no rate": {`server.rate_limit = {burst = 5}`,
+			`server.rate_limit.burst: needs requests_per_second in the same section: without it there is no limit`},
+		"rate as a number": {`server.rate_limit = 5`,
+			`server.rate_limit: must be a section (got an integer)`},
+		"negative burst of a key": {`server.keys = [{sha256 = "` + digestA +
+			`", name = "a", role = "user", rate_limit = {requests_per_second = 1, burst = -1}}]`,
 			`server.keys[0].rate_limit.burst: must be between 0 (as many as requests_per_second) and 1000000 (got -1)`},
-		"unknown limit of a key": {`server.keys = [{sha256 = "` + digestA + `", name = "a", role = "user", rate_limit = {bursts = 1}}]`,
+		"unknown limit of a key": {`server.keys = [{sha256 = "` + digestA +
+			`", name = "a", role = "user", rate_limit = {bursts = 1}}]`,
 			`server.keys[0].rate_limit.bursts: unknown key; did you mean server.keys.rate_limit.burst?`},
-		"keys is no array":       {`server.keys = {name = "a"}`, `server.keys: must be an array (got a section)`},
-		"host network elsewhere": {`docker.network_mode = "host"`, `docker.network_mode: must be bridge when DOCKER_HOST names another machine, whose loopback interface the service cannot reach (got "host")`},
-		"network mode":           {`docker.network_mode = "none"`, `docker.network_mode: must be bridge or host (got "none")`},
-		"privileges as text":     {`docker.no_new_privileges = "yes"`, `docker.no_new_privileges: must be true or false (got a string)`},
-		"apparmor profile":       {`docker.apparmor_profile = "a b"`, `docker.apparmor_profile: must be a profile's name without spaces (got "a b")`},
-		"relative seccomp":       {`docker.seccomp_profile = "s.json"`, `docker.seccomp_profile: must be empty, unconfined or the absolute path of a profile (got "s.json")`},
-		"absent seccomp":         {`docker.seccomp_profile = "/nonexistent/s.json"`, `docker.seccomp_profile: must be a file that the server can read: open /nonexistent/s.json: no such file or directory`},
-		"api timeout":            {`docker.api_timeout = 0`, `docker.api_timeout: must be between 1 and 315360000 seconds (got 0)`},
-		"host ip":                {`docker.host_ip = "192.0.2.1:80"`, `docker.host_ip: must be an IP address or a host name, without a port (got "192.0.2.1:80")`},
-		"egress upstream":        {`egress.upstream = ["192.0.2.1", "::1"]`, `egress.upstream[1]: must be an IPv4 address with an optional port, because sandboxes with a sidecar have no IPv6 (got "::1")`},
-		"egress upstream, name":  {`egress.upstream = ["dns.example"]`, `egress.upstream[0]: must be an IPv4 address with an optional port, because sandboxes with a sidecar have no IPv6 (got "dns.example")`},
-		"gateway with docker":    {`ingress.mode = "gateway"`, `ingress.mode: must be direct, because the docker runtime requires it (got "gateway")`},
-		"ingress mode":           {`ingress.mode = "x"`, `ingress.mode: must be direct or gateway (got "x")`},
+		"keys is no array": {`server.keys = {name = "a"}`,
+			`server.keys: must be an array (got a section)`},
+		"host network elsewhere": {`docker.network_mode = "host"`,
+			`docker.network_mode: must be bridge when DOCKER_HOST names another machine, whose loopback interface the service cannot reach (got "host")`},
+		"network mode": {`docker.network_mode = "none"`,
+			`docker.network_mode: must be bridge or host (got "none")`},
+		"privileges as text": {`docker.no_new_privileges = "yes"`,
+			`docker.no_new_privileges: must be true or false (got a string)`},
+		"apparmor profile": {`docker.apparmor_profile = "a b"`,
+			`docker.apparmor_profile: must be a profile's name without spaces (got "a b")`},
+		"relative seccomp": {`docker.seccomp_profile = "s.json"`,
+			`docker.seccomp_profile: must be empty, unconfined or the absolute path of a profile (got "s.json")`},
+		"absent seccomp": {`docker.seccomp_profile = "/nonexistent/s.json"`,
+			`docker.seccomp_profile: must be a file that the server can read: open /nonexistent/s.json: no such file or directory`},
+		"api timeout": {`docker.api_timeout = 0`,
+			`docker.api_timeout: must be between 1 and 315360000 seconds (got 0)`},
+		"host ip": {`docker.host_ip = "192.0.2.1:80"`,
+			`docker.host_ip: must be an IP address or a host name, without a port (got "192.0.2.1:80")`},
+		"egress upstream": {`egress.upstream = ["192.0.2.1", "::1"]`,
+			`egress.upstream[1]: must be an IPv4 address with an optional port, because sandboxes with a sidecar have no IPv6 (got "::1")`},
+		"egress upstream, name": {`egress.upstream = ["dns.example"]`,
+			`egress.upstream[0]: must be an IPv4 address with an optional port, because sandboxes with a sidecar have no IPv6 (got "dns.example")`},
+		"gateway with docker": {`ingress.mode = "gateway"`,
+			`ingress.mode: must be direct, because the docker runtime requires it (got "gateway")`},
+		"ingress mode": {`ingress.mode = "x"`,
+			`ingress.mode: must be direct or gateway (got "x")`},
 		"row lifecycle/configuration/ingress.gateway.address: no domain": {`ingress.gateway.address = "*."`, `ingress.gateway.address: must be a wildcard domain such as *.example.com, or a host name or an IP address with an optional port (got "*.")`},
-		"gateway with a path": {`ingress.gateway.address = "gate.example/x"`, `ingress.gateway.address: must be a wildcard domain such as *.example.com, or a host name or an IP address with an optional port (got "gate.example/x")`},
-		"gateway port":        {`ingress.gateway.address = "192.0.2.1:65536"`, `ingress.gateway.address: must be a wildcard domain such as *.example.com, or a host name or an IP address with an optional port (got "192.0.2.1:65536")`},
-		"wildcard and uri":    {`ingress.gateway = {address = "*.example.com", route.mode = "uri"}`, `ingress.gateway.address: must be a wildcard domain when ingress.gateway.route.mode is wildcard, and only then (got "*.example.com")`},
-		"IP and wildcard":     {`ingress.gateway = {address = "192.0.2.1", route.mode = "wildcard"}`, `ingress.gateway.address: must be a wildcard domain when ingress.gateway.route.mode is wildcard, and only then (got "192.0.2.1")`},
+		"gateway with a path": {`ingress.gateway.address = "gate.example/x"`,
+			`ingress.gateway.address: must be a wildcard domain such as *.example.com, or a host name or an IP address with an optional port (got "gate.example/x")`},
+		"gateway port": {`ingress.gateway.address = "192.0.2.1:65536"`,
+			`ingress.gateway.address: must be a wildcard domain such as *.example.com, or a host name or an IP address with an optional port (got "192.0.2.1:65536")`},
+		"wildcard and uri": {`ingress.gateway = {address = "*.example.com", route.mode = "uri"}`,
+			`ingress.gateway.address: must be a wildcard domain when ingress.gateway.route.mode is wildcard, and only then (got "*.example.com")`},
+		"IP and wildcard": {`ingress.gateway = {address = "192.0.2.1", route.mode = "wildcard"}`,
+			`ingress.gateway.address: must be a wildcard domain when ingress.gateway.route.mode is wildcard, and only then (got "192.0.2.1")`},
 		"row lifecycle/configuration/ingress.gateway.route.mode: unknown": {`ingress.gateway.route.mode = "x"`, `ingress.gateway.route.mode: must be wildcard, uri or header (got "x")`},
-		"relative mount":       {`storage.allowed_host_paths = ["data"]`, `storage.allowed_host_paths[0]: must be an absolute path without ".", ".." and empty parts (got "data")`},
-		"mount that goes up":   {`storage.allowed_host_paths = ["/data/../etc"]`, `storage.allowed_host_paths[0]: must be an absolute path without ".", ".." and empty parts (got "/data/../etc")`},
-		"egress image, spaces": {`egress.image = "a b"`, `egress.image: must be an image reference without spaces (got "a b")`},
-		"unenforced limits":    {`docker.allow_unenforced_limits = 1`, `docker.allow_unenforced_limits: must be true or false (got an integer)`},
-		"row lifecycle/configuration/kubernetes.namespace": {`kubernetes.namespace = "My_Space"`, `kubernetes.namespace: must be 1 to 63 lower-case letters, digits and inner hyphens (got "My_Space")`},
-		"kubernetes.node_selector":                         {`kubernetes.node_selector = ["disk"]`, `kubernetes.node_selector[0]: must be a label of nodes in the form NAME=VALUE (got "disk")`},
-		"kubernetes.runtime_class":                         {`kubernetes.runtime_class = "g/visor"`, `kubernetes.runtime_class: must be the name of an object: at most 253 lower-case letters, digits, '-' and '.' (got "g/visor")`},
-		"kubernetes.priority_class":                        {`kubernetes.priority_class = "High"`, `kubernetes.priority_class: must be the name of an object: at most 253 lower-case letters, digits, '-' and '.' (got "High")`},
-		"kubernetes.ephemeral_storage":                     {`kubernetes.ephemeral_storage = "much"`, `kubernetes.ephemeral_storage: must be a whole number of bytes with an optional suffix such as Mi or Gi (got "much")`},
-		"kubernetes.tolerations: an effect":                {`kubernetes.tolerations = [{key = "a", effect = "Never"}]`, `kubernetes.tolerations[0].effect: must be NoSchedule, PreferNoSchedule or NoExecute (got "Never")`},
-		"kubernetes.tolerations: a value":                  {`kubernetes.tolerations = [{operator = "Exists", value = "x"}]`, `kubernetes.tolerations[0].value: has no use with the operator Exists (got "x")`},
-		"kubernetes.tolerations: without a key":            {`kubernetes.tolerations = [{value = "x"}]`, `kubernetes.tolerations[0].operator: must be Exists without a key`},
-		"kubernetes.tolerations: a time":                   {`kubernetes.tolerations = [{key = "a", toleration_seconds = 1}]`, `kubernetes.tolerations[0].toleration_seconds: needs the effect NoExecute`},
-		"case of a key":                                    {`server.Port = 1`, `server.Port: unknown key; did you mean server.port?`},
-		"nothing similar":                                  {`server.zzzzzzzzz = 1`, `server.zzzzzzzzz: unknown key`},
-		"quoted key":                                       {`server."a b.c" = 1`, `server."a b.c": unknown key`},
-		"mask from config print":                           {`server.api_key = "********"`, `server.api_key: is the mask that stands for the key in printed settings: write the real key`},
+		"relative mount": {`storage.allowed_host_paths = ["data"]`,
+			`storage.allowed_host_paths[0]: must be an absolute path without ".", ".." and empty parts (got "data")`},
+		"mount that goes up": {`storage.allowed_host_paths = ["/data/../etc"]`,
+			`storage.allowed_host_paths[0]: must be an absolute path without ".", ".." and empty parts (got "/data/../etc")`},
+		"egress image, spaces": {`egress.image = "a b"`,
+			`egress.image: must be an image reference without spaces (got "a b")`},
+		"unenforced limits": {`docker.allow_unenforced_limits = 1`,
+			`docker.allow_unenforced_limits: must be true or false (got an integer)`},
+		"row lifecycle/configuration/kubernetes.namespace": {`kubernetes.namespace = "My_Space"`,
+			`kubernetes.namespace: must be 1 to 63 lower-case letters, digits and inner hyphens (got "My_Space")`},
+		"kubernetes.node_selector": {`kubernetes.node_selector = ["disk"]`,
+			`kubernetes.node_selector[0]: must be a label of nodes in the form NAME=VALUE (got "disk")`},
+		"kubernetes.runtime_class": {`kubernetes.runtime_class = "g/visor"`,
+			`kubernetes.runtime_class: must be the name of an object: at most 253 lower-case letters, digits, '-' and '.' (got "g/visor")`},
+		"kubernetes.priority_class": {`kubernetes.priority_class = "High"`,
+			`kubernetes.priority_class: must be the name of an object: at most 253 lower-case letters, digits, '-' and '.' (got "High")`},
+		"kubernetes.ephemeral_storage": {`kubernetes.ephemeral_storage = "much"`,
+			`kubernetes.ephemeral_storage: must be a whole number of bytes with an optional suffix such as Mi or Gi (got "much")`},
+		"kubernetes.tolerations: an effect": {`kubernetes.tolerations = [{key = "a", effect = "Never"}]`, `kubernetes.tolerations[0].effect: must be NoSchedule, PreferNoSchedule or NoExecute (got "Never")`},
+		"kubernetes.tolerations: a value":   {`kubernetes.tolerations = [{operator = "Exists", value = "x"}]`, `kubernetes.tolerations[0].value: has no use with the operator Exists (got "x")`},
+		"kubernetes.tolerations: without a key": {`kubernetes.tolerations = [{value = "x"}]`,
+			`kubernetes.tolerations[0].operator: must be Exists without a key`},
+		"kubernetes.tolerations: a time": {`kubernetes.tolerations = [{key = "a", toleration_seconds = 1}]`, `kubernetes.tolerations[0].toleration_seconds: needs the effect NoExecute`},
+		"case of a key": {`server.Port = 1`,
+			`server.Port: unknown key; did you mean server.port?`},
+		"nothing similar": {`server.zzzzzzzzz = 1`,
+			`server.zzzzzzzzz: unknown key`},
+		"quoted key": {`server."a b.c" = 1`,
+			`server."a b.c": unknown key`},
+		"mask from config print": {`server.api_key = "********"`,
+			`server.api_key: is the mask that stands for the key in printed settings: write the real key`},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -193,7 +256,8 @@ func TestLoadRefuses(t *testing.T) {
 			content := "\n\n\n" + tt.add + "\n" + minimal
 			env := home
 			if name == "host network elsewhere" {
-				env = environment(map[string]string{"HOME": "/h", "DOCKER_HOST": "tcp://engine.example:2376"})
+				env = environment(map[string]string{"HOME": "/h",
+					"DOCKER_HOST": "tcp://engine.example:2376"})
 			}
 			_, err := config.Load(write(t, content), env)
 			if want := place + tt.want; err == nil || err.Error() != want {
@@ -210,10 +274,14 @@ func TestLoadRefusesRuntimes(t *testing.T) {
 		"a profile for pods": {"[runtime]\ntype = \"kubernetes\"\nexecd_image = \"x\"\n[docker]\nseccomp_profile = \"/p.json\"", `sandbox.toml:5: docker.seccomp_profile: must be empty or unconfined with the kubernetes runtime: a profile would have to be on every node (got "/p.json")`},
 		"gateway of nothing": {"[runtime]\ntype = \"kubernetes\"\nexecd_image = \"x\"\n[ingress]\nmode = \"gateway\"", `sandbox.toml: ingress.gateway.address: is required when ingress.mode is gateway
 sandbox.toml: ingress.gateway.route.mode: is required when ingress.mode is gateway`},
-		"unknown":           {"[runtime]\ntype = \"podman\"\nexecd_image = \"x\"", `sandbox.toml:2: runtime.type: must be docker or kubernetes (got "podman")`},
-		"image with spaces": {"[runtime]\ntype = \"docker\"\nexecd_image = \"a b\"", `sandbox.toml:3: runtime.execd_image: must be an image reference without spaces (got "a b")`},
-		"runtime no table":  {"runtime = \"docker\"", `sandbox.toml:1: runtime: must be a section (got a string)`},
-		"empty file":        {"", "sandbox.toml: runtime.execd_image: is required\nsandbox.toml: runtime.type: is required (docker or kubernetes)"},
+		"unknown": {"[runtime]\ntype = \"podman\"\nexecd_image = \"x\"",
+			`sandbox.toml:2: runtime.type: must be docker or kubernetes (got "podman")`},
+		"image with spaces": {"[runtime]\ntype = \"docker\"\nexecd_image = \"a b\"",
+			`sandbox.toml:3: runtime.execd_image: must be an image reference without spaces (got "a b")`},
+		"runtime no table": {"runtime = \"docker\"",
+			`sandbox.toml:1: runtime: must be a section (got a string)`},
+		"empty file": {"",
+			"sandbox.toml: runtime.execd_image: is required\nsandbox.toml: runtime.type: is required (docker or kubernetes)"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -254,7 +322,7 @@ sha256 = "`+strings.Repeat("0", 64)+`"
 	}
 }
 
-// Else the audit log could not tell its requests from those that come without a key.
+// Else the audit log could not distinguish its requests from those without a key.
 func TestLoadRefusesReservedNames(t *testing.T) {
 	for _, name := range config.ReservedNames() {
 		_, err := config.Load(write(t, minimal+`[server]
@@ -263,7 +331,8 @@ name = "`+name+`"
 role = "user"
 sha256 = "`+strings.Repeat("0", 64)+`"
 `), home)
-		want := `sandbox.toml:6: server.keys[0].name: must not be "` + name + `": the log and the audit log name requests to ports so that no key lets in`
+		want := `sandbox.toml:6: server.keys[0].name: must not be "` + name +
+			`": the log and the audit log name requests to ports so that no key lets in`
 		if err == nil || err.Error() != want {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
@@ -272,14 +341,20 @@ sha256 = "`+strings.Repeat("0", 64)+`"
 
 func TestLoadRefusesWhatIsNotTOML(t *testing.T) {
 	tests := map[string]struct{ content, want string }{
-		"key twice":     {"[server]\nport = 1\nport = 2\n", "sandbox.toml:3: server.port: is set twice (first in line 2)"},
-		"section twice": {"[server]\nport = 1\n[server]\n", "sandbox.toml:3: server: is set twice (first in line 1)"},
+		"key twice": {"[server]\nport = 1\nport = 2\n",
+			"sandbox.toml:3: server.port: is set twice (first in line 2)"},
+		"section twice": {"[server]\nport = 1\n[server]\n",
+			"sandbox.toml:3: server: is set twice (first in line 1)"},
 		"twice in second entry": {"[[server.keys]]\nname = \"a\"\n[[server.keys]]\nname = \"b\"\nname = \"c\"\n",
 			"sandbox.toml:5: server.keys[1].name: is set twice (first in line 4)"},
-		"null":          {"[docker]\npids_limit = null\n", "sandbox.toml:2: docker.pids_limit: TOML has no null: leave the key out, or write 0 where that means no limit"},
-		"open string":   {"[server]\nhost = \"a\nport = 1\n", "sandbox.toml:2: server.host: basic strings cannot have new lines"},
-		"no key at all": {"\n= 3\n", "sandbox.toml:2: invalid character at start of key: U+003D '='"},
-		"too large":     {"[server]\nport = 99999999999999999999\n", "sandbox.toml:2: server.port: decimal number is too large to fit in a 64-bit signed integer"},
+		"null": {"[docker]\npids_limit = null\n",
+			"sandbox.toml:2: docker.pids_limit: TOML has no null: leave the key out, or write 0 where that means no limit"},
+		"open string": {"[server]\nhost = \"a\nport = 1\n",
+			"sandbox.toml:2: server.host: basic strings cannot have new lines"},
+		"no key at all": {"\n= 3\n",
+			"sandbox.toml:2: invalid character at start of key: U+003D '='"},
+		"too large": {"[server]\nport = 99999999999999999999\n",
+			"sandbox.toml:2: server.port: decimal number is too large to fit in a 64-bit signed integer"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -319,11 +394,14 @@ func TestSeccompProfile(t *testing.T) {
 			if err := os.WriteFile(path, []byte(tt.profile), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			c, err := config.Load(write(t, minimal+"[docker]\nseccomp_profile = \""+path+"\"\n"), home)
+			c, err := config.Load(write(t, minimal+"[docker]\nseccomp_profile = \""+path+"\"\n"),
+				home)
 			switch {
 			case tt.want == "" && (err != nil || c.Docker.SeccompProfile != path):
 				t.Errorf("got %q, %v", c.Docker.SeccompProfile, err)
-			case tt.want != "" && (err == nil || !strings.HasPrefix(err.Error(), "sandbox.toml:5: docker.seccomp_profile: "+tt.want)):
+			case tt.want != "" &&
+				(err == nil || !strings.HasPrefix(err.Error(),
+					"sandbox.toml:5: docker.seccomp_profile: "+tt.want)):
 				t.Errorf("got %v, want %s", err, tt.want)
 			}
 		})
@@ -336,25 +414,28 @@ func TestEnvironment(t *testing.T) {
 		ttlRange = "PENDING_FAILURE_TTL: must be between 0 and 315360000 seconds (got -1)"
 	)
 	tests := map[string]struct{ variable, value, want string }{
-		"socket":            {"DOCKER_HOST", "unix:///run/user/1000/docker.sock", ""},
-		"tcp":               {"DOCKER_HOST", "tcp://engine.example:2376", ""},
-		"relative socket":   {"DOCKER_HOST", "unix://docker.sock", hostRule},
-		"no path":           {"DOCKER_HOST", "unix://", hostRule},
-		"bare path":         {"DOCKER_HOST", "/var/run/docker.sock", hostRule},
-		"no port":           {"DOCKER_HOST", "tcp://engine", hostRule},
-		"port 0":            {"DOCKER_HOST", "tcp://engine:0", hostRule},
-		"named pipe":        {"DOCKER_HOST", "npipe:////./pipe/docker_engine", hostRule},
-		"ssh":               {"DOCKER_HOST", "ssh://engine", hostRule},
-		"password":          {"DOCKER_HOST", "tcp://a:b@engine:2375", hostRule},
-		"not a URL":         {"DOCKER_HOST", "tcp://engine:port", hostRule},
-		"ttl":               {"PENDING_FAILURE_TTL", "60", ""},
-		"negative ttl":      {"PENDING_FAILURE_TTL", "-1", ttlRange},
-		"ttl with a unit":   {"PENDING_FAILURE_TTL", "60s", `PENDING_FAILURE_TTL: must be a whole number of seconds (got "60s")`},
-		"ttl as a fraction": {"PENDING_FAILURE_TTL", "1.5", `PENDING_FAILURE_TTL: must be a whole number of seconds (got "1.5")`},
+		"socket":          {"DOCKER_HOST", "unix:///run/user/1000/docker.sock", ""},
+		"tcp":             {"DOCKER_HOST", "tcp://engine.example:2376", ""},
+		"relative socket": {"DOCKER_HOST", "unix://docker.sock", hostRule},
+		"no path":         {"DOCKER_HOST", "unix://", hostRule},
+		"bare path":       {"DOCKER_HOST", "/var/run/docker.sock", hostRule},
+		"no port":         {"DOCKER_HOST", "tcp://engine", hostRule},
+		"port 0":          {"DOCKER_HOST", "tcp://engine:0", hostRule},
+		"named pipe":      {"DOCKER_HOST", "npipe:////./pipe/docker_engine", hostRule},
+		"ssh":             {"DOCKER_HOST", "ssh://engine", hostRule},
+		"password":        {"DOCKER_HOST", "tcp://a:b@engine:2375", hostRule},
+		"not a URL":       {"DOCKER_HOST", "tcp://engine:port", hostRule},
+		"ttl":             {"PENDING_FAILURE_TTL", "60", ""},
+		"negative ttl":    {"PENDING_FAILURE_TTL", "-1", ttlRange},
+		"ttl with a unit": {"PENDING_FAILURE_TTL", "60s",
+			`PENDING_FAILURE_TTL: must be a whole number of seconds (got "60s")`},
+		"ttl as a fraction": {"PENDING_FAILURE_TTL", "1.5",
+			`PENDING_FAILURE_TTL: must be a whole number of seconds (got "1.5")`},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := config.Load(write(t, minimal), environment(map[string]string{"HOME": "/h", tt.variable: tt.value}))
+			_, err := config.Load(write(t, minimal),
+				environment(map[string]string{"HOME": "/h", tt.variable: tt.value}))
 			got := ""
 			if err != nil {
 				got = err.Error()

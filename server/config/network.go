@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// Egress is the section [egress]: what sandboxes may reach. The docker runtime uses it in bridge mode alone.
+// Egress is the section [egress]: what sandboxes may reach. The docker runtime uses it in bridge
+// mode alone.
 type Egress struct {
-	// Image is the reference of the egress sidecar's image. With it every sandbox in bridge mode has
-	// a sidecar; without it a networkPolicy is 400.
+	// Image is the reference of the egress sidecar's image. With it every sandbox in bridge mode
+	// has a sidecar; without it a networkPolicy is 400.
 	Image string `toml:"image"`
 	// Upstream are the name servers that sidecars ask: IPv4 addresses with an optional port. Empty:
 	// those that the engine gives to containers, or the cluster to pods.
@@ -28,7 +29,8 @@ func (e Egress) check(p *problems) {
 			addr = withPort.Addr()
 		}
 		if err != nil || !addr.Is4() {
-			p.add(fmt.Sprintf("egress.upstream[%d]", i), "must be an IPv4 address with an optional port, because sandboxes with a sidecar have no IPv6 (got %q)", server)
+			p.add(fmt.Sprintf("egress.upstream[%d]", i),
+				"must be an IPv4 address with an optional port, because sandboxes with a sidecar have no IPv6 (got %q)", server)
 		}
 	}
 }
@@ -48,16 +50,17 @@ type IngressMode string
 
 // The ingress modes.
 const (
-	// IngressDirect publishes a port of the host for each sandbox; on a cluster clients reach the pod's own address.
+	// IngressDirect publishes a port of the host for each sandbox; on a cluster clients reach the
+	// pod's own address.
 	IngressDirect IngressMode = "direct"
-	// IngressGateway routes through one gateway; the docker runtime does not have it.
+	// IngressGateway routes through an ingress; the docker runtime does not have it.
 	IngressGateway IngressMode = "gateway"
 )
 
-// RouteMode is how a gateway tells sandboxes apart.
+// RouteMode is how a request to the ingress names a sandbox.
 type RouteMode string
 
-// The gateway's routing schemes ("Networking rules", 5).
+// The ingress's routing schemes ("Networking rules", 5).
 const (
 	RouteWildcard RouteMode = "wildcard"
 	RouteURI      RouteMode = "uri"
@@ -68,11 +71,12 @@ const (
 type Ingress struct {
 	// Mode is direct or gateway, of which the docker runtime accepts direct alone.
 	Mode IngressMode `toml:"mode"`
-	// Gateway is where the gateway is.
+	// Gateway is the address of the ingress.
 	Gateway Gateway `toml:"gateway"`
 }
 
-// Gateway is the section [ingress.gateway]. It is used by the gateway mode alone, which the docker runtime does not have.
+// Gateway is the section [ingress.gateway]. It is used by the gateway mode alone, which the docker
+// runtime does not have.
 type Gateway struct {
 	// Address is a wildcard domain such as *.example.com, or a host name or an IP address with an
 	// optional port; required in the mode gateway, without effect in the other.
@@ -90,7 +94,8 @@ type Route struct {
 
 func (i Ingress) check(p *problems, runtime RuntimeType) {
 	if i.Mode == IngressGateway && runtime == RuntimeDocker {
-		p.add("ingress.mode", "must be direct, because the docker runtime requires it (got %q)", string(i.Mode))
+		p.add("ingress.mode", "must be direct, because the docker runtime requires it (got %q)",
+			string(i.Mode))
 	} else {
 		checkOneOf(p, "ingress.mode", i.Mode, IngressDirect, IngressGateway)
 	}
@@ -105,9 +110,11 @@ func (g Gateway) check(p *problems, required bool) {
 		p.add(address, "is required when ingress.mode is gateway")
 	case g.Address == "":
 	case wildcard && !isHost(domain), !wildcard && !isHostPort(g.Address):
-		p.add(address, "must be a wildcard domain such as *.example.com, or a host name or an IP address with an optional port (got %q)", g.Address)
+		p.add(address,
+			"must be a wildcard domain such as *.example.com, or a host name or an IP address with an optional port (got %q)", g.Address)
 	case wildcard != (g.Route.Mode == RouteWildcard) && g.Route.Mode != "":
-		p.add(address, "must be a wildcard domain when %s is wildcard, and only then (got %q)", mode, g.Address)
+		p.add(address, "must be a wildcard domain when %s is wildcard, and only then (got %q)",
+			mode, g.Address)
 	}
 	switch {
 	case g.Route.Mode != "":
@@ -121,5 +128,6 @@ func (i Ingress) warnings() []string {
 	if i.Mode == IngressGateway || i.Gateway == (Gateway{}) {
 		return nil
 	}
-	return []string{"the section [ingress.gateway] has no effect: ingress.mode is " + string(i.Mode)}
+	return []string{"the section [ingress.gateway] has no effect: ingress.mode is " +
+		string(i.Mode)}
 }

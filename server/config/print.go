@@ -20,13 +20,15 @@ func Print(w io.Writer, c Config) error {
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "# Effective configuration of the lifecycle service.\n")
 	fmt.Fprintf(&out, "# From the environment:\n#   %s=%s\n#   %s=%d\n",
-		envDockerHost, c.Environment.DockerHost, envPendingFailureTTL, c.Environment.PendingFailureTTL)
+		envDockerHost, c.Environment.DockerHost, envPendingFailureTTL,
+		c.Environment.PendingFailureTTL)
 	if c.Server.APIKeyFile != "" {
 		c.Server.APIKey = "" // it is read from there again
 	}
 	if c.Server.APIKey != "" {
 		c.Server.APIKey = maskedSecret
-		fmt.Fprintf(&out, "# server.api_key is set but not shown: put it back before you load this file.\n")
+		fmt.Fprintf(&out,
+			"# server.api_key is set but not shown: put it back before you load this file.\n")
 	}
 	out.WriteByte('\n')
 	if err := toml.NewEncoder(&out).Encode(c); err != nil {
@@ -41,7 +43,7 @@ var example string
 
 // Init returns a commented example file with every key. It gives the defaults and a
 // docker runtime with the execd image that `make images` builds, but is closed: it
-// demands apiKey, listens on 127.0.0.1 and lets no path of the host be mounted.
+// demands apiKey, listens on 127.0.0.1 and permits no path of the host to be mounted.
 func Init(apiKey string) []byte {
 	return bytes.Replace([]byte(example), []byte("API_KEY"), []byte(apiKey), 1)
 }

@@ -52,7 +52,8 @@ type problems []*Problem
 // said of it would mislead.
 func (p *problems) add(key, format string, args ...any) {
 	for _, earlier := range *p {
-		if rest, ok := strings.CutPrefix(key, earlier.Key); ok && (rest == "" || rest[0] == '.' || rest[0] == '[') {
+		if rest, ok := strings.CutPrefix(key, earlier.Key); ok &&
+			(rest == "" || rest[0] == '.' || rest[0] == '[') {
 			return
 		}
 	}

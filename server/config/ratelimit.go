@@ -39,10 +39,12 @@ func (r RateLimits) check(p *problems) {
 func (r RateLimit) check(p *problems, section string) {
 	checkRate(p, section+".requests_per_second", r.RequestsPerSecond)
 	if r.Burst < 0 || r.Burst > maxRate {
-		p.add(section+".burst", "must be between 0 (as many as requests_per_second) and %d (got %d)", maxRate, r.Burst)
+		p.add(section+".burst",
+			"must be between 0 (as many as requests_per_second) and %d (got %d)", maxRate, r.Burst)
 	}
 	if r.Burst > 0 && r.RequestsPerSecond == 0 {
-		p.add(section+".burst", "needs requests_per_second in the same section: without it there is no limit")
+		p.add(section+".burst",
+			"needs requests_per_second in the same section: without it there is no limit")
 	}
 }
 

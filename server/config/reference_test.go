@@ -32,8 +32,8 @@ var dependent = map[string]string{
 	"server.signing_key": "`signing.key` in `server.data_dir`, made at the first start",
 }
 
-// TestReference compares the tables of docs/configuration.md with the structs of this package: keys, types, defaults, and as the rule
-// the first paragraph of each field's comment.
+// TestReference compares the tables of docs/configuration.md with the structs of this package:
+// keys, types, defaults, and as the rule the first paragraph of each field's comment.
 func TestReference(t *testing.T) {
 	page, err := os.ReadFile(referencePage)
 	if err != nil {
@@ -42,17 +42,20 @@ func TestReference(t *testing.T) {
 	before, rest, begins := strings.Cut(string(page), referenceBegin)
 	old, after, ends := strings.Cut(rest, referenceEnd)
 	if !begins || !ends {
-		t.Fatalf("docs/configuration.md has no place between %q and %q", referenceBegin, referenceEnd)
+		t.Fatalf("docs/configuration.md has no place between %q and %q", referenceBegin,
+			referenceEnd)
 	}
 	tables := reference(t)
 	if *update {
-		if err := os.WriteFile(referencePage, []byte(before+referenceBegin+tables+referenceEnd+after), 0o644); err != nil {
+		if err := os.WriteFile(referencePage,
+			[]byte(before+referenceBegin+tables+referenceEnd+after), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
 	}
 	if old != tables {
-		t.Errorf("docs/configuration.md is not what the structs say: go test ./server/config -run TestReference -update\n%s", tables)
+		t.Errorf(
+			"docs/configuration.md is not what the structs say: go test ./server/config -run TestReference -update\n%s", tables)
 	}
 }
 
@@ -66,7 +69,8 @@ func reference(t *testing.T) string {
 		if name == "-" {
 			continue
 		}
-		fmt.Fprintf(&r.out, "\n## [%s]\n\n| key | type | default | rule |\n|---|---|---|---|\n", name)
+		fmt.Fprintf(&r.out, "\n## [%s]\n\n| key | type | default | rule |\n|---|---|---|---|\n",
+			name)
 		r.table(name, sections.Field(i))
 	}
 	r.out.WriteString("\n")
@@ -80,7 +84,8 @@ type referenceWriter struct {
 	out      strings.Builder
 }
 
-// table writes a row for each key below path; entries of arrays of tables have the path of the array.
+// table writes a row for each key below path; entries of arrays of tables have the path of the
+// array.
 func (r *referenceWriter) table(path string, section reflect.Value) {
 	for i := range section.NumField() {
 		field := section.Type().Field(i)
@@ -88,7 +93,8 @@ func (r *referenceWriter) table(path string, section reflect.Value) {
 		switch kind := field.Type.Kind(); {
 		case kind == reflect.Struct:
 			r.table(key, value)
-		case kind == reflect.Pointer && field.Type.Elem().Kind() == reflect.Struct, kind == reflect.Slice && field.Type.Elem().Kind() == reflect.Struct:
+		case (kind == reflect.Pointer || kind == reflect.Slice) &&
+			field.Type.Elem().Kind() == reflect.Struct:
 			r.table(key, reflect.New(field.Type.Elem()).Elem())
 		default:
 			r.row(key, section.Type().Name(), field, value)
@@ -96,20 +102,24 @@ func (r *referenceWriter) table(path string, section reflect.Value) {
 	}
 }
 
-func (r *referenceWriter) row(key, structure string, field reflect.StructField, value reflect.Value) {
+func (r *referenceWriter) row(key, structure string, field reflect.StructField,
+	value reflect.Value) {
 	r.t.Helper()
 	comment := r.comments[structure+"."+field.Name]
 	rule, named := strings.CutPrefix(comment, field.Name+" ")
 	if !named {
-		r.t.Errorf("the comment of %s.%s does not begin with its name: %q", structure, field.Name, comment)
+		r.t.Errorf("the comment of %s.%s does not begin with its name: %q", structure, field.Name,
+			comment)
 	}
 	for _, word := range []string{"is ", "are ", "the "} {
 		rule = strings.TrimPrefix(rule, word)
 	}
-	rule = regexp.MustCompile(`\b(?:`+strings.ReplaceAll(strings.Join(config.Keys(), "|"), ".", `\.`)+`)\b`).ReplaceAllString(rule, "`$0`")
+	rule = regexp.MustCompile(`\b(?:`+strings.ReplaceAll(strings.Join(config.Keys(), "|"), ".",
+		`\.`)+`)\b`).ReplaceAllString(rule, "`$0`")
 	rule = regexp.MustCompile(`docs/(\w+\.md)`).ReplaceAllString(rule, "[$1]($1)")
 	rule = strings.NewReplacer("|", `\|`, "*", `\*`).Replace(rule)
-	fmt.Fprintf(&r.out, "| `%s` | %s | %s | %s |\n", key, typeName(field.Type), r.fallback(key, value), strings.TrimSuffix(rule, "."))
+	fmt.Fprintf(&r.out, "| `%s` | %s | %s | %s |\n", key, typeName(field.Type),
+		r.fallback(key, value), strings.TrimSuffix(rule, "."))
 }
 
 // fallback is the default as the page writes it.
@@ -151,7 +161,8 @@ func typeName(field reflect.Type) string {
 	return "integer"
 }
 
-// requiredKeys returns the keys that the rules ask for in a file that sets nothing but one empty entry of each array of tables.
+// requiredKeys returns the keys that the rules ask for in a file that sets nothing but one empty
+// entry of each array of tables.
 func requiredKeys(t *testing.T) map[string]bool {
 	t.Helper()
 	c := config.Default(home)
@@ -168,14 +179,16 @@ func requiredKeys(t *testing.T) map[string]bool {
 			required[strings.ReplaceAll(problem.Key, "[0]", "")] = true
 		}
 	}
-	want := []string{"runtime.execd_image", "runtime.type", "server.keys.name", "server.keys.role", "server.keys.sha256"}
+	want := []string{"runtime.execd_image", "runtime.type", "server.keys.name", "server.keys.role",
+		"server.keys.sha256"}
 	if got := slices.Sorted(maps.Keys(required)); !slices.Equal(got, want) {
 		t.Errorf("required are %q, want %q", got, want)
 	}
 	return required
 }
 
-// fieldComments returns the first paragraph of the comment of each field of this package's structs, in one line.
+// fieldComments returns the first paragraph of the comment of each field of this package's structs,
+// in one line.
 func fieldComments(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := os.ReadDir(".")
@@ -200,7 +213,8 @@ func fieldComments(t *testing.T) map[string]string {
 				for _, field := range structure.Fields.List {
 					paragraph, _, _ := strings.Cut(field.Doc.Text(), "\n\n")
 					for _, name := range field.Names {
-						comments[declared.Name.Name+"."+name.Name] = strings.Join(strings.Fields(paragraph), " ")
+						comments[declared.Name.Name+"."+
+							name.Name] = strings.Join(strings.Fields(paragraph), " ")
 					}
 				}
 			}

@@ -23,7 +23,8 @@ func (s Seconds) Duration() time.Duration { return time.Duration(s) * time.Secon
 
 func (s Seconds) check(p *problems, key string, lowest Seconds) {
 	if s < lowest || s > maxSeconds {
-		p.add(key, "must be between %d and %d seconds (got %d)", int64(lowest), int64(maxSeconds), int64(s))
+		p.add(key, "must be between %d and %d seconds (got %d)", int64(lowest), int64(maxSeconds),
+			int64(s))
 	}
 }
 
@@ -48,7 +49,8 @@ func checkOneOf[T ~string](p *problems, key string, got T, allowed ...T) {
 
 // hostName is a DNS name (RFC 1123), also with underscores, which the service
 // names of container networks may have.
-var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*$`)
+var hostName = regexp.MustCompile(
+	`^[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?)*$`)
 
 // digitsAndDots is what a mistyped IPv4 address looks like; no host name does.
 var digitsAndDots = regexp.MustCompile(`^[0-9.]+$`)
@@ -75,7 +77,8 @@ func isHostPort(s string) bool {
 // address that only this machine reaches.
 func isLoopbackAddress(s string) bool {
 	host, port, err := net.SplitHostPort(s)
-	if n, errPort := strconv.ParseUint(port, 10, 16); err != nil || errPort != nil || strconv.FormatUint(n, 10) != port {
+	if n, errPort := strconv.ParseUint(port, 10, 16); err != nil || errPort != nil ||
+		strconv.FormatUint(n, 10) != port {
 		return false
 	}
 	return isLoopback(host)

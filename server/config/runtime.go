@@ -32,6 +32,7 @@ func (r Runtime) check(p *problems) {
 	case r.ExecdImage == "":
 		p.add("runtime.execd_image", "is required")
 	case hasSpace(r.ExecdImage):
-		p.add("runtime.execd_image", "must be an image reference without spaces (got %q)", r.ExecdImage)
+		p.add("runtime.execd_image", "must be an image reference without spaces (got %q)",
+			r.ExecdImage)
 	}
 }

@@ -131,12 +131,15 @@ func (s Server) check(p *problems) {
 	s.checkAPIKey(p)
 	switch {
 	case s.DataDir == "":
-		p.add("server.data_dir", "is required (it has a default only for root, or with XDG_STATE_HOME or HOME set)")
+		p.add("server.data_dir",
+			"is required (it has a default only for root, or with XDG_STATE_HOME or HOME set)")
 	case !filepath.IsAbs(s.DataDir):
-		p.add("server.data_dir", "must be an absolute path, or begin with ~/ while HOME is set (got %q)", s.DataDir)
+		p.add("server.data_dir",
+			"must be an absolute path, or begin with ~/ while HOME is set (got %q)", s.DataDir)
 	}
 	if !dnsLabel.MatchString(s.Instance) {
-		p.add("server.instance", "must be 1 to 63 lower-case letters, digits and inner hyphens (got %q)", s.Instance)
+		p.add("server.instance",
+			"must be 1 to 63 lower-case letters, digits and inner hyphens (got %q)", s.Instance)
 	}
 	s.TerminatedRetention.check(p, "server.terminated_retention", 0)
 	if s.MaxConnections < 1 || s.MaxConnections > 1_000_000 {
@@ -144,13 +147,19 @@ func (s Server) check(p *problems) {
 	}
 	s.RateLimit.check(p)
 	if s.AuditLog != "" && (!filepath.IsAbs(s.AuditLog) || strings.HasSuffix(s.AuditLog, "/")) {
-		p.add("server.audit_log", "must be the absolute path of a file, or begin with ~/ while HOME is set (got %q)", s.AuditLog)
+		p.add("server.audit_log",
+			"must be the absolute path of a file, or begin with ~/ while HOME is set (got %q)",
+			s.AuditLog)
 	}
-	if s.SigningKey != "" && (!filepath.IsAbs(s.SigningKey) || strings.HasSuffix(s.SigningKey, "/")) {
-		p.add("server.signing_key", "must be the absolute path of a file, or begin with ~/ while HOME is set (got %q)", s.SigningKey)
+	if s.SigningKey != "" &&
+		(!filepath.IsAbs(s.SigningKey) || strings.HasSuffix(s.SigningKey, "/")) {
+		p.add("server.signing_key",
+			"must be the absolute path of a file, or begin with ~/ while HOME is set (got %q)",
+			s.SigningKey)
 	}
 	if s.DebugAddress != "" && !isLoopbackAddress(s.DebugAddress) {
-		p.add("server.debug_address", "must be a loopback address with a port, such as 127.0.0.1:6060: nobody else may reach the profiler (got %q)", s.DebugAddress)
+		p.add("server.debug_address",
+			"must be a loopback address with a port, such as 127.0.0.1:6060: no one else may reach the profiler (got %q)", s.DebugAddress)
 	}
 	checkKeys(p, s.Keys, s.APIKey)
 }
@@ -165,7 +174,9 @@ func (s *Server) readAPIKey(p *problems) {
 		p.add(key, "cannot be set together with server.api_key: leave one of them out")
 		return
 	case !filepath.IsAbs(s.APIKeyFile):
-		p.add(key, "must be the absolute path of a file, or begin with ~/ while HOME is set (got %q)", s.APIKeyFile)
+		p.add(key,
+			"must be the absolute path of a file, or begin with ~/ while HOME is set (got %q)",
+			s.APIKeyFile)
 		return
 	}
 	content, err := os.ReadFile(s.APIKeyFile)
@@ -181,11 +192,12 @@ func (s *Server) readAPIKey(p *problems) {
 func (s Server) checkAPIKey(p *problems) {
 	switch {
 	case s.APIKey == maskedSecret:
-		// Whoever loads the output of Print must not get a server whose key
-		// everybody knows.
-		p.add("server.api_key", "is the mask that stands for the key in printed settings: write the real key")
+		// A server that loads the output of Print must not have a public key.
+		p.add("server.api_key",
+			"is the mask that stands for the key in printed settings: write the real key")
 	case strings.ContainsFunc(s.APIKey, notHeaderSafe):
-		p.add("server.api_key", "must be visible ASCII characters, because clients send it in a header")
+		p.add("server.api_key",
+			"must be visible ASCII characters, because clients send it in a header")
 	}
 }
 
@@ -194,7 +206,8 @@ func notHeaderSafe(r rune) bool { return r <= ' ' || r > '~' }
 
 func (s Server) hasKey() bool { return s.APIKey != "" || len(s.Keys) > 0 }
 
-// Exposed returns what it means that the service listens on other addresses than loopback and demands no key; "" when it does not.
+// Exposed returns what it means that the service listens on other addresses than loopback and
+// demands no key; "" when it does not.
 func (c Config) Exposed() string {
 	if c.Server.hasKey() || isLoopback(c.Server.Host) {
 		return ""
@@ -203,14 +216,16 @@ func (c Config) Exposed() string {
 	if c.Storage.HostVolumes && len(c.Storage.AllowedHostPaths) == 0 {
 		means += "; since storage.allowed_host_paths is empty, they can also read and change files of this machine, as root"
 	}
-	return fmt.Sprintf("the service listens on %s (server.host) and demands no API key (server.api_key, server.keys): %s. "+
-		"Set a key, or listen on 127.0.0.1", c.Server.Host, means)
+	return fmt.Sprintf(
+		"the service listens on %s (server.host) and demands no API key (server.api_key, server.keys): %s. "+
+			"Set a key, or listen on 127.0.0.1", c.Server.Host, means)
 }
 
 func (s Server) warnings() []string {
 	var w []string
 	if !s.hasKey() && isLoopback(s.Host) {
-		w = append(w, "no API key is configured (server.api_key, server.keys): every user and program of this machine controls the service")
+		w = append(w,
+			"no API key is configured (server.api_key, server.keys): every user and program of this machine controls the service")
 	}
 	if s.APIKey != "" && len(s.APIKey) < minAPIKeyLength {
 		w = append(w, "server.api_key is shorter than the advised 32 characters")

@@ -12,25 +12,32 @@ import (
 
 func TestDebugAddressIsLoopbackOnly(t *testing.T) {
 	for address, ok := range map[string]bool{
-		"": true, "127.0.0.1:6060": true, "127.1.2.3:0": true, "[::1]:6060": true, "localhost:6060": true,
-		"0.0.0.0:6060": false, ":6060": false, "[::]:6060": false, "192.0.2.1:6060": false, "example.com:6060": false,
-		"127.0.0.1": false, "127.0.0.1:": false, "127.0.0.1:65536": false, "127.0.0.1:http": false, "6060": false,
+		"": true, "127.0.0.1:6060": true, "127.1.2.3:0": true, "[::1]:6060": true,
+		"localhost:6060": true,
+		"0.0.0.0:6060":   false, ":6060": false, "[::]:6060": false, "192.0.2.1:6060": false,
+		"example.com:6060": false,
+		"127.0.0.1":        false, "127.0.0.1:": false, "127.0.0.1:65536": false,
+		"127.0.0.1:http": false,
+		"6060":           false,
 	} {
 		c := valid()
 		c.Server.DebugAddress = address
 		err := c.Validate()
-		if ok != (err == nil) || err != nil && !strings.Contains(err.Error(), "server.debug_address: must be a loopback address") {
+		if ok != (err == nil) || err != nil &&
+			!strings.Contains(err.Error(), "server.debug_address: must be a loopback address") {
 			t.Errorf("%q: %v", address, err)
 		}
 	}
 }
 
 func TestAuditLogIsAnAbsolutePath(t *testing.T) {
-	for path, ok := range map[string]bool{"": true, "/var/log/audit.log": true, "audit.log": false, "~/audit.log": false, "/var/log/": false} {
+	for path, ok := range map[string]bool{"": true, "/var/log/audit.log": true, "audit.log": false,
+		"~/audit.log": false, "/var/log/": false} {
 		c := valid()
 		c.Server.AuditLog = path
 		err := c.Validate()
-		if ok != (err == nil) || err != nil && !strings.Contains(err.Error(), "server.audit_log: must be the absolute path") {
+		if ok != (err == nil) || err != nil &&
+			!strings.Contains(err.Error(), "server.audit_log: must be the absolute path") {
 			t.Errorf("%q: %v", path, err)
 		}
 	}
@@ -41,11 +48,13 @@ func TestAuditLogIsAnAbsolutePath(t *testing.T) {
 }
 
 func TestSigningKeyIsAnAbsolutePath(t *testing.T) {
-	for path, ok := range map[string]bool{"": true, "/etc/signing.key": true, "signing.key": false, "/etc/": false} {
+	for path, ok := range map[string]bool{"": true, "/etc/signing.key": true, "signing.key": false,
+		"/etc/": false} {
 		c := valid()
 		c.Server.SigningKey = path
 		err := c.Validate()
-		if ok != (err == nil) || err != nil && !strings.Contains(err.Error(), "server.signing_key: must be the absolute path") {
+		if ok != (err == nil) || err != nil &&
+			!strings.Contains(err.Error(), "server.signing_key: must be the absolute path") {
 			t.Errorf("%q: %v", path, err)
 		}
 	}
@@ -91,11 +100,16 @@ func TestAPIKeyFromAFile(t *testing.T) {
 	}
 
 	for name, test := range map[string]struct{ settings, want string }{
-		"not there": {`api_key_file = "/nowhere/api.key"`, "sandbox.toml:5: server.api_key_file: open /nowhere/api.key: no such file"},
-		"empty":     {`api_key_file = "` + write("empty", " \n") + `"`, "sandbox.toml:5: server.api_key_file: is an empty file"},
-		"relative":  {`api_key_file = "api.key"`, "sandbox.toml:5: server.api_key_file: must be the absolute path"},
-		"both":      {`api_key_file = "` + good + `"` + "\napi_key = \"x\"", "sandbox.toml:5: server.api_key_file: cannot be set together with server.api_key"},
-		"two words": {`api_key_file = "` + write("words", "a key") + `"`, "server.api_key: must be visible ASCII characters"},
+		"not there": {`api_key_file = "/nowhere/api.key"`,
+			"sandbox.toml:5: server.api_key_file: open /nowhere/api.key: no such file"},
+		"empty": {`api_key_file = "` + write("empty", " \n") + `"`,
+			"sandbox.toml:5: server.api_key_file: is an empty file"},
+		"relative": {`api_key_file = "api.key"`,
+			"sandbox.toml:5: server.api_key_file: must be the absolute path"},
+		"both": {`api_key_file = "` + good + `"` + "\napi_key = \"x\"",
+			"sandbox.toml:5: server.api_key_file: cannot be set together with server.api_key"},
+		"two words": {`api_key_file = "` + write("words", "a key") + `"`,
+			"server.api_key: must be visible ASCII characters"},
 	} {
 		_, err := config.Load(write("sandbox.toml", minimal+"[server]\n"+test.settings+"\n"), home)
 		if err == nil || !strings.Contains(err.Error(), test.want) {

@@ -10,8 +10,8 @@ import (
 type Storage struct {
 	// HostVolumes is whether sandboxes may mount paths of the host at all.
 	HostVolumes bool `toml:"host_volumes"`
-	// AllowedHostPaths are the folders that mounted paths must be in: absolute, without ".", ".." and
-	// empty parts. Empty: every path, to keys with the role admin alone. Refused while
+	// AllowedHostPaths are the folders that mounted paths must be in: absolute, without ".", ".."
+	// and empty parts. Empty: every path, to keys with the role admin alone. Refused while
 	// storage.host_volumes is false.
 	AllowedHostPaths []string `toml:"allowed_host_paths"`
 }
@@ -28,7 +28,8 @@ func (s *Storage) normalise() {
 
 func (s Storage) check(p *problems) {
 	if !s.HostVolumes && len(s.AllowedHostPaths) > 0 {
-		p.add("storage.allowed_host_paths", "must be empty while storage.host_volumes is false (got %q)", s.AllowedHostPaths)
+		p.add("storage.allowed_host_paths",
+			"must be empty while storage.host_volumes is false (got %q)", s.AllowedHostPaths)
 	}
 	for i, path := range s.AllowedHostPaths {
 		if !filepath.IsAbs(path) || filepath.Clean(path) != path {

@@ -8,7 +8,8 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// Engine returns an engine that does what the given one does, and is measured. Watch is not: it lasts as long as the service.
+// Engine returns an engine that does what the given one does, and is measured. Watch is not: it
+// lasts as long as the service.
 func (m *Metrics) Engine(inner engine.Engine) engine.Engine {
 	return &measuredEngine{Engine: inner, metrics: m}
 }
@@ -55,29 +56,31 @@ func (e *measuredEngine) Info(ctx context.Context) (engine.Info, error) {
 	return info, err
 }
 
-func (e *measuredEngine) EnsureImage(ctx context.Context, ref string, auth *engine.RegistryAuth, progress func(string)) (string, error) {
+func (e *measuredEngine) EnsureImage(ctx context.Context, ref string, auth *engine.RegistryAuth,
+	progress func(string)) (string, error) {
 	key := flightKey{ref: ref}
 	if auth != nil {
 		key.auth = *auth
 	}
 	began := e.metrics.clock()
-	var pull *flight // once there is one: an engine that has the image tells of no progress
+	var pull *flight // once there is one: an engine that has the image reports no progress
 	id, err := e.Engine.EnsureImage(ctx, ref, auth, func(sentence string) {
 		if pull == nil {
-			pull = e.metrics.board(key)
+			pull = e.metrics.join(key)
 		}
 		if progress != nil {
 			progress(sentence)
 		}
 	})
 	if pull != nil {
-		e.metrics.land(key, pull, err)
+		e.metrics.leave(key, pull, err)
 	}
 	e.measure("ensure_image", began, err)
 	return id, err
 }
 
-func (e *measuredEngine) EnsureFolder(ctx context.Context, name, imageID, path string, labels map[string]string) error {
+func (e *measuredEngine) EnsureFolder(ctx context.Context, name, imageID, path string,
+	labels map[string]string) error {
 	began := e.metrics.clock()
 	err := e.Engine.EnsureFolder(ctx, name, imageID, path, labels)
 	e.measure("ensure_folder", began, err)
@@ -133,7 +136,8 @@ func (e *measuredEngine) Inspect(ctx context.Context, id string) (engine.Contain
 	return container, err
 }
 
-func (e *measuredEngine) List(ctx context.Context, labels map[string]string) ([]engine.Container, error) {
+func (e *measuredEngine) List(ctx context.Context,
+	labels map[string]string) ([]engine.Container, error) {
 	began := e.metrics.clock()
 	containers, err := e.Engine.List(ctx, labels)
 	e.measure("list", began, err)

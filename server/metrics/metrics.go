@@ -1,5 +1,6 @@
-// Package metrics counts and times what the lifecycle service does, for Prometheus. One [Metrics] belongs to one service: it has a
-// registry of its own. No label carries an id, so the number of series does not grow with the number of sandboxes.
+// Package metrics counts and times what the lifecycle service does, for Prometheus. One [Metrics]
+// belongs to one service: it has a registry of its own. No label carries an id, so the number of
+// series does not grow with the number of sandboxes.
 package metrics
 
 import (
@@ -17,8 +18,9 @@ import (
 // namespace begins the name of every metric of ours.
 const namespace = "sandbox"
 
-// Metrics are the metrics of one service. It is the observer of what it measures: of requests ([sandbox.internal/openapi/serve.Observer])
-// and of sandboxes ([host.Observer]); engines and stores it wraps.
+// Metrics are the metrics of one service. It is the observer of what it measures: of requests
+// ([sandbox.internal/openapi/serve.Observer]) and of sandboxes ([host.Observer]); engines and
+// stores it wraps.
 type Metrics struct {
 	registry *prometheus.Registry
 	clock    func() time.Time
@@ -46,21 +48,25 @@ type Metrics struct {
 	auditErrors  prometheus.Counter
 }
 
-// Buckets, in seconds. What is fast is told apart in fractions of milliseconds, what is slow up to the longest wait there is.
+// Buckets, in seconds. They distinguish fractions of milliseconds, and slow calls up to the longest
+// wait there is.
 var (
 	quick = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 	slow  = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 180}
 	long  = []float64{1, 10, 60, 300, 1800, 3600, 14400, 86400}
 )
 
-// New returns metrics that know the build of the program and the running process. Clock tells the time.
+// New returns metrics with the build of the program and the running process. Clock returns the
+// time.
 func New(version, commit string, clock func() time.Time) *Metrics {
-	m := &Metrics{registry: prometheus.NewRegistry(), clock: clock, flights: flights{running: make(map[flightKey]*flight)}}
+	m := &Metrics{registry: prometheus.NewRegistry(), clock: clock,
+		flights: flights{running: make(map[flightKey]*flight)}}
 	m.registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
-	build := m.gauge("build_info", "Always 1; the labels tell which build runs.", "version", "commit", "go_version")
+	build := m.gauge("build_info", "Always 1; the labels tell which build runs.", "version",
+		"commit", "go_version")
 	build.WithLabelValues(version, commit, runtime.Version()).Set(1)
 	m.requestMetrics()
 	m.sandboxMetrics()
@@ -69,35 +75,56 @@ func New(version, commit string, clock func() time.Time) *Metrics {
 }
 
 func (m *Metrics) requestMetrics() {
-	m.requests = m.counter("http_requests_total", "Requests that have ended, by operation and status.", "operation", "status")
-	m.requestDuration = m.histogram("http_request_duration_seconds", "Time from a request's header to the end of its answer, streams left out.", quick, "operation")
-	m.streamDuration = m.histogram("http_stream_duration_seconds", "How long streams and connections that were taken over lasted.", long, "operation")
-	m.inFlight = m.gauge("http_requests_in_flight", "Requests that have not ended, streams among them.").WithLabelValues()
-	m.streams = m.gauge("http_streams_open", "Event streams and connections that were taken over.").WithLabelValues()
-	m.auditErrors = m.counter("audit_write_errors_total", "Lines that could not be written to the audit log.").WithLabelValues()
+	m.requests = m.counter("http_requests_total",
+		"Requests that have ended, by operation and status.", "operation", "status")
+	m.requestDuration = m.histogram("http_request_duration_seconds",
+		"Time from a request's header to the end of its answer, streams left out.", quick,
+		"operation")
+	m.streamDuration = m.histogram("http_stream_duration_seconds",
+		"How long streams and connections that were taken over lasted.", long, "operation")
+	m.inFlight = m.gauge("http_requests_in_flight",
+		"Requests that have not ended, streams among them.").WithLabelValues()
+	m.streams = m.gauge("http_streams_open",
+		"Event streams and connections that were taken over.").WithLabelValues()
+	m.auditErrors = m.counter("audit_write_errors_total",
+		"Lines that could not be written to the audit log.").WithLabelValues()
 }
 
 func (m *Metrics) sandboxMetrics() {
-	m.changes = m.counter("state_changes_total", "Sandboxes that have come into a state, by state and reason.", "state", "reason")
-	m.stages = m.histogram("provision_stage_duration_seconds", "Time from the end of a stage of provisioning to the end of the next.", slow, "stage")
-	m.provision = m.histogram("provision_duration_seconds", "Time from the acceptance of a sandbox to Running.", slow).WithLabelValues().(prometheus.Histogram)
-	m.lateness = m.histogram("expiry_lateness_seconds", "How much later than its time a sandbox was ended.", quick).WithLabelValues().(prometheus.Histogram)
+	m.changes = m.counter("state_changes_total",
+		"Sandboxes that have come into a state, by state and reason.", "state", "reason")
+	m.stages = m.histogram("provision_stage_duration_seconds",
+		"Time from the end of a stage of provisioning to the end of the next.", slow, "stage")
+	m.provision = m.histogram("provision_duration_seconds",
+		"Time from the acceptance of a sandbox to Running.",
+		slow).WithLabelValues().(prometheus.Histogram)
+	m.lateness = m.histogram("expiry_lateness_seconds",
+		"How much later than its time a sandbox was ended.",
+		quick).WithLabelValues().(prometheus.Histogram)
 	for _, stage := range lifecycle.Stages() {
 		m.stages.WithLabelValues(string(stage))
 	}
 }
 
 func (m *Metrics) engineMetrics() {
-	m.pulls = m.counter("image_pulls_total", "Pulls of images that have ended, by result.", "result")
+	m.pulls = m.counter("image_pulls_total", "Pulls of images that have ended, by result.",
+		"result")
 	for _, result := range []string{pullSucceeded, pullFailed, pullGivenUp} {
 		m.pulls.WithLabelValues(result)
 	}
-	m.pullDuration = m.histogram("image_pull_duration_seconds", "How long pulls of images took that succeeded.", slow).WithLabelValues().(prometheus.Histogram)
-	m.pulling = m.gauge("image_pulls_in_flight", "Pulls of images that have not ended.").WithLabelValues()
-	m.engineCalls = m.histogram("engine_call_duration_seconds", "How long calls of the container engine took.", slow, "call")
-	m.engineErrors = m.counter("engine_call_errors_total", "Calls of the container engine that returned an error, by its kind.", "call", "kind")
-	m.storeWrites = m.histogram("store_write_duration_seconds", "How long changes of records took to be durable.", quick, "write")
-	m.storeErrors = m.counter("store_write_errors_total", "Changes of records that failed.", "write")
+	m.pullDuration = m.histogram("image_pull_duration_seconds",
+		"How long pulls of images took that succeeded.",
+		slow).WithLabelValues().(prometheus.Histogram)
+	m.pulling = m.gauge("image_pulls_in_flight",
+		"Pulls of images that have not ended.").WithLabelValues()
+	m.engineCalls = m.histogram("engine_call_duration_seconds",
+		"How long calls of the container engine took.", slow, "call")
+	m.engineErrors = m.counter("engine_call_errors_total",
+		"Calls of the container engine that returned an error, by its kind.", "call", "kind")
+	m.storeWrites = m.histogram("store_write_duration_seconds",
+		"How long changes of records took to be durable.", quick, "write")
+	m.storeErrors = m.counter("store_write_errors_total", "Changes of records that failed.",
+		"write")
 	for _, write := range writes() {
 		m.storeErrors.WithLabelValues(write)
 	}
@@ -107,7 +134,8 @@ func (m *Metrics) engineMetrics() {
 func (m *Metrics) Sandboxes(count func() map[lifecycle.State]int) {
 	m.registry.MustRegister(&census{
 		count: count,
-		desc:  prometheus.NewDesc(namespace+"_sandboxes", "Sandboxes whose record can be read, by state.", []string{"state"}, nil),
+		desc: prometheus.NewDesc(namespace+"_sandboxes",
+			"Sandboxes whose record can be read, by state.", []string{"state"}, nil),
 	})
 }
 
@@ -120,24 +148,29 @@ func (m *Metrics) Handler() http.Handler {
 func (m *Metrics) Gatherer() prometheus.Gatherer { return m.registry }
 
 func (m *Metrics) counter(name, help string, labels ...string) *prometheus.CounterVec {
-	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, labels)
+	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name,
+		Help: help}, labels)
 	m.registry.MustRegister(vec)
 	return vec
 }
 
 func (m *Metrics) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
-	vec := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, labels)
+	vec := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name,
+		Help: help}, labels)
 	m.registry.MustRegister(vec)
 	return vec
 }
 
-func (m *Metrics) histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
-	vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets}, labels)
+func (m *Metrics) histogram(name, help string, buckets []float64,
+	labels ...string) *prometheus.HistogramVec {
+	vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: namespace, Name: name,
+		Help: help, Buckets: buckets}, labels)
 	m.registry.MustRegister(vec)
 	return vec
 }
 
-// census counts sandboxes when it is scraped: a number that is kept beside the records could drift away from them.
+// census counts sandboxes when it is scraped: a number that is kept beside the records could drift
+// away from them.
 type census struct {
 	count func() map[lifecycle.State]int
 	desc  *prometheus.Desc
@@ -150,6 +183,7 @@ func (c *census) Describe(to chan<- *prometheus.Desc) { to <- c.desc }
 func (c *census) Collect(to chan<- prometheus.Metric) {
 	count := c.count()
 	for _, state := range lifecycle.States() {
-		to <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, float64(count[state]), string(state))
+		to <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, float64(count[state]),
+			string(state))
 	}
 }

@@ -34,7 +34,8 @@ func (c *clock) tick() time.Time {
 
 func newMetrics() *metrics.Metrics {
 	m := metrics.New("v1", "abc", (&clock{}).tick)
-	m.Sandboxes(func() map[lifecycle.State]int { return map[lifecycle.State]int{lifecycle.StateRunning: 3} })
+	m.Sandboxes(
+		func() map[lifecycle.State]int { return map[lifecycle.State]int{lifecycle.StateRunning: 3} })
 	return m
 }
 
@@ -92,7 +93,8 @@ func TestRequests(t *testing.T) {
 	}
 	m.StreamOpened()
 	has(t, scrape(t, m), "sandbox_http_requests_in_flight 3", "sandbox_http_streams_open 1")
-	m.RequestEnded(serve.Exchange{Operation: "getSandbox", Status: 200, Took: 20 * time.Millisecond})
+	m.RequestEnded(serve.Exchange{Operation: "getSandbox", Status: 200,
+		Took: 20 * time.Millisecond})
 	m.RequestEnded(serve.Exchange{Status: 404})
 	m.RequestEnded(serve.Exchange{Operation: "watch", Status: 200, Took: time.Minute, Stream: true})
 	for status := 600; status < 900; status++ { // what a program behind a proxy makes up
@@ -107,9 +109,12 @@ func TestRequests(t *testing.T) {
 		`sandbox_http_request_duration_seconds_bucket{operation="getSandbox",le="0.01"} 0`,
 		`sandbox_http_request_duration_seconds_bucket{operation="getSandbox",le="0.025"} 1`,
 		`sandbox_http_stream_duration_seconds_sum{operation="watch"} 60`,
-		`sandbox_build_info{commit="abc",go_version="`+strings.TrimSuffix(strings.TrimPrefix(with(scrape(t, m), "go_info")[0], `go_info{version="`), `"} 1`)+`",version="v1"} 1`,
+		`sandbox_build_info{commit="abc",go_version="`+
+			strings.TrimSuffix(strings.TrimPrefix(with(scrape(t, m), "go_info")[0],
+				`go_info{version="`), `"} 1`)+`",version="v1"} 1`,
 	)
-	if found := with(scrape(t, m), `sandbox_http_request_duration_seconds_count{operation="watch"`); len(found) > 0 {
+	if found := with(scrape(t, m),
+		`sandbox_http_request_duration_seconds_count{operation="watch"`); len(found) > 0 {
 		t.Errorf("a stream counts as a request's duration: %s", found)
 	}
 }
@@ -126,11 +131,12 @@ func TestSandboxes(t *testing.T) {
 		`sandbox_provision_stage_duration_seconds_sum{stage="pulled"} 2`,
 		`sandbox_provision_stage_duration_seconds_count{stage="ready"} 0`,
 		`sandbox_provision_duration_seconds_sum 3`,
-		`sandbox_expiry_lateness_seconds_bucket{le="0.005"} 1`, `sandbox_expiry_lateness_seconds_bucket{le="0.0025"} 0`,
+		`sandbox_expiry_lateness_seconds_bucket{le="0.005"} 1`,
+		`sandbox_expiry_lateness_seconds_bucket{le="0.0025"} 0`,
 	)
 }
 
-// brokenEngine fails in the way that a call is told to.
+// brokenEngine fails as the test's call says.
 type brokenEngine struct {
 	engine.Engine
 	pull func(progress func(string)) error
@@ -144,7 +150,8 @@ func (brokenEngine) Inspect(context.Context, string) (engine.Container, error) {
 	return engine.Container{}, engine.ErrNotFound
 }
 
-func (e brokenEngine) EnsureImage(_ context.Context, _ string, _ *engine.RegistryAuth, progress func(string)) (string, error) {
+func (e brokenEngine) EnsureImage(_ context.Context, _ string, _ *engine.RegistryAuth,
+	progress func(string)) (string, error) {
 	return "", e.pull(progress)
 }
 
@@ -168,7 +175,8 @@ func TestEngineAndStore(t *testing.T) {
 		`sandbox_engine_call_errors_total{call="info",kind="unavailable"} 1`,
 		`sandbox_engine_call_errors_total{call="inspect",kind="not_found"} 1`,
 		`sandbox_store_write_duration_seconds_count{write="save"} 1`,
-		`sandbox_store_write_errors_total{write="save"} 1`, `sandbox_store_write_errors_total{write="forget"} 0`,
+		`sandbox_store_write_errors_total{write="save"} 1`,
+		`sandbox_store_write_errors_total{write="forget"} 0`,
 	)
 }
 
@@ -194,10 +202,12 @@ func TestPulls(t *testing.T) {
 		}
 	}
 	first, second, leaver := begin("a", nil), begin("a", nil), begin("a", nil)
-	private := begin("a", &engine.RegistryAuth{Username: "registry-user", Password: "registry-password"})
+	private := begin("a",
+		&engine.RegistryAuth{Username: "registry-user", Password: "registry-password"})
 	has(t, scrape(t, m), "sandbox_image_pulls_in_flight 2")
 	leaver(fmt.Errorf("wait: %w", context.Canceled))
-	has(t, scrape(t, m), "sandbox_image_pulls_in_flight 2", `sandbox_image_pulls_total{result="canceled"} 0`)
+	has(t, scrape(t, m), "sandbox_image_pulls_in_flight 2",
+		`sandbox_image_pulls_total{result="canceled"} 0`)
 	first(nil)
 	private(fmt.Errorf("%w: denied", engine.ErrImage))
 	has(t, scrape(t, m), "sandbox_image_pulls_in_flight 0")
@@ -206,13 +216,17 @@ func TestPulls(t *testing.T) {
 	has(t, scrape(t, m), "sandbox_image_pulls_in_flight 1")
 	again(fmt.Errorf("wait: %w", context.Canceled))
 	has(t, scrape(t, m), "sandbox_image_pulls_in_flight 0",
-		`sandbox_image_pulls_total{result="success"} 1`, `sandbox_image_pulls_total{result="failure"} 1`, `sandbox_image_pulls_total{result="canceled"} 1`,
+		`sandbox_image_pulls_total{result="success"} 1`,
+		`sandbox_image_pulls_total{result="failure"} 1`,
+		`sandbox_image_pulls_total{result="canceled"} 1`,
 		"sandbox_image_pull_duration_seconds_count 1")
 
 	// An engine that has the image pulls nothing.
-	_, _ = m.Engine(brokenEngine{pull: func(func(string)) error { return nil }}).EnsureImage(t.Context(), "b", nil, nil)
+	_, _ = m.Engine(brokenEngine{pull: func(func(string)) error { return nil }}).EnsureImage(
+		t.Context(), "b", nil, nil)
 	has(t, scrape(t, m), `sandbox_image_pulls_total{result="success"} 1`)
-	if text := scrape(t, m); strings.Contains(text, "registry-user") || strings.Contains(text, "registry-password") {
+	if text := scrape(t, m); strings.Contains(text, "registry-user") ||
+		strings.Contains(text, "registry-password") {
 		t.Error("credentials are in the metrics")
 	}
 }

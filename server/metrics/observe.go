@@ -40,7 +40,8 @@ func (m *Metrics) RequestEnded(e serve.Exchange) {
 	m.requestDuration.WithLabelValues(operation).Observe(e.Took.Seconds())
 }
 
-// statusOf keeps out what a program behind a proxy may invent. 499 is the log's word for a client that left.
+// statusOf keeps out what a program behind a proxy may invent. 499 is the log's word for a client
+// that left.
 func statusOf(status int) string {
 	if http.StatusText(status) == "" && status != 499 {
 		return other

@@ -16,13 +16,14 @@ const (
 	pullGivenUp   = "canceled"
 )
 
-// flights are the pulls that go on. Callers with the same credentials who want the same image share one, which counts once.
+// flights are the running pulls. Callers with the same credentials and the same image share
+// one, which counts once.
 type flights struct {
 	mu      sync.Mutex
 	running map[flightKey]*flight
 }
 
-// flightKey tells pulls apart as an engine does. It is compared and never shown.
+// flightKey identifies a pull as an engine does. It is compared and never shown.
 type flightKey struct {
 	ref  string
 	auth engine.RegistryAuth
@@ -31,11 +32,11 @@ type flightKey struct {
 type flight struct {
 	began   time.Time
 	waiting int
-	landed  bool
+	done    bool
 }
 
-// board notes that somebody waits for a pull.
-func (m *Metrics) board(key flightKey) *flight {
+// join notes that a caller waits for a pull.
+func (m *Metrics) join(key flightKey) *flight {
 	m.flights.mu.Lock()
 	defer m.flights.mu.Unlock()
 	f := m.flights.running[key]
@@ -48,23 +49,24 @@ func (m *Metrics) board(key flightKey) *flight {
 	return f
 }
 
-// land notes that somebody waits no longer: the first one with a result counts for all, or the last one who gives up.
-func (m *Metrics) land(key flightKey, f *flight, err error) {
+// leave notes that a caller waits no longer: the first result counts for all, or the last cancelled
+// caller.
+func (m *Metrics) leave(key flightKey, f *flight, err error) {
 	m.flights.mu.Lock()
 	defer m.flights.mu.Unlock()
 	f.waiting--
-	gaveUp := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-	if f.landed || gaveUp && f.waiting > 0 {
+	canceled := errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+	if f.done || canceled && f.waiting > 0 {
 		return
 	}
-	f.landed = true
-	delete(m.flights.running, key) // who comes now joins another pull
+	f.done = true
+	delete(m.flights.running, key) // a later caller joins another pull
 	m.pulling.Dec()
 	switch {
 	case err == nil:
 		m.pulls.WithLabelValues(pullSucceeded).Inc()
 		m.pullDuration.Observe(m.clock().Sub(f.began).Seconds())
-	case gaveUp:
+	case canceled:
 		m.pulls.WithLabelValues(pullGivenUp).Inc()
 	default:
 		m.pulls.WithLabelValues(pullFailed).Inc()

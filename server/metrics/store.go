@@ -32,14 +32,16 @@ func (s *measuredStore) measure(write string, began time.Time, err error) {
 	}
 }
 
-func (s *measuredStore) Insert(ctx context.Context, record lifecycle.Record, key *lifecycle.IdempotencyKey, events ...lifecycle.Event) error {
+func (s *measuredStore) Insert(ctx context.Context, record lifecycle.Record,
+	key *lifecycle.IdempotencyKey, events ...lifecycle.Event) error {
 	began := s.metrics.clock()
 	err := s.Store.Insert(ctx, record, key, events...)
 	s.measure(writeInsert, began, err)
 	return err
 }
 
-func (s *measuredStore) Save(ctx context.Context, record lifecycle.Record, events ...lifecycle.Event) error {
+func (s *measuredStore) Save(ctx context.Context, record lifecycle.Record,
+	events ...lifecycle.Event) error {
 	began := s.metrics.clock()
 	err := s.Store.Save(ctx, record, events...)
 	s.measure(writeSave, began, err)

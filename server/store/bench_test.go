@@ -15,8 +15,9 @@ import (
 	"sandbox.internal/server/store"
 )
 
-// BenchmarkInsert compares a durable insert with its floor, an append of 4 KB and fdatasync, taken in turns in the same run. The
-// ratio is of medians. With 100 clients it is the time per insert, all of them sharing the disk.
+// BenchmarkInsert compares a durable insert with its floor, an append of 4 KB and fdatasync, taken
+// in turns in the same run. The ratio is of medians. With 100 clients it is the time per insert,
+// all of them sharing the disk.
 func BenchmarkInsert(b *testing.B) {
 	b.Run("1 client", func(b *testing.B) { benchmarkInsert(b, 1) })
 	b.Run("100 clients", func(b *testing.B) { benchmarkInsert(b, 100) })
@@ -54,8 +55,10 @@ func insertMany(b *testing.B, s *store.Store, clients int) error {
 	for range clients {
 		group.Go(func() error {
 			id := uuid.NewString()
-			key := &lifecycle.IdempotencyKey{Owner: "owner", Key: id, SandboxID: id, CreatedAt: birth}
-			return s.Insert(b.Context(), record(id), key, event(id, birth), event(id, birth)) // as a create does
+			key := &lifecycle.IdempotencyKey{Owner: "owner", Key: id, SandboxID: id,
+				CreatedAt: birth}
+			// as a create does
+			return s.Insert(b.Context(), record(id), key, event(id, birth), event(id, birth))
 		})
 	}
 	return group.Wait()

@@ -8,7 +8,8 @@ import (
 	"syscall"
 )
 
-// lockDir makes the process the only user of the folder until the returned file is closed or the process ends, however it ends.
+// lockDir makes the process the only user of the folder until the returned file is closed or the
+// process ends, however it ends.
 func lockDir(dir string) (*os.File, error) {
 	file, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -19,7 +20,8 @@ func lockDir(dir string) (*os.File, error) {
 		return file, nil
 	}
 	if errors.Is(err, syscall.EWOULDBLOCK) {
-		err = fmt.Errorf("store: folder %s is in use by another process; stop it or choose another folder", dir)
+		err = fmt.Errorf(
+			"store: folder %s is in use by another process; stop it or choose another folder", dir)
 	} else {
 		err = fmt.Errorf("store: lock folder %s: %w", dir, err)
 	}

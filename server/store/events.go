@@ -11,15 +11,17 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// keptEventBytes bounds the events that are kept, in bytes of their JSON. What is in excess goes, from the oldest on, with the transaction
-// that brings it: no client can fill the disk with events.
+// keptEventBytes bounds the events that are kept, in bytes of their JSON. What is in excess goes,
+// from the oldest on, with the transaction that brings it: no client can fill the disk with events.
 const keptEventBytes = 64 << 20
 
 // newestSQL is the greatest sequence that was ever given out.
 const newestSQL = `SELECT seq FROM sqlite_sequence WHERE name = 'events'`
 
-// Events returns the stored events that match, oldest first, and the bounds of what is stored at the same moment.
-func (s *Store) Events(ctx context.Context, query lifecycle.EventQuery) (lifecycle.EventPage, error) {
+// Events returns the stored events that match, oldest first, and the bounds of what is stored at
+// the same moment.
+func (s *Store) Events(ctx context.Context,
+	query lifecycle.EventQuery) (lifecycle.EventPage, error) {
 	page, err := s.events(ctx, query)
 	if err != nil {
 		return lifecycle.EventPage{}, fmt.Errorf("store: read events: %w", err)
@@ -27,7 +29,8 @@ func (s *Store) Events(ctx context.Context, query lifecycle.EventQuery) (lifecyc
 	return page, nil
 }
 
-func (s *Store) events(ctx context.Context, query lifecycle.EventQuery) (page lifecycle.EventPage, err error) {
+func (s *Store) events(ctx context.Context,
+	query lifecycle.EventQuery) (page lifecycle.EventPage, err error) {
 	// One snapshot for all: the bounds must be those of the events.
 	snapshot, err := s.readDB.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
 	if err != nil {
@@ -35,25 +38,30 @@ func (s *Store) events(ctx context.Context, query lifecycle.EventQuery) (page li
 	}
 	defer func() { _ = snapshot.Rollback() }()
 	var oldest sql.NullInt64
-	if err := snapshot.QueryRowContext(ctx, `SELECT (`+newestSQL+`), (SELECT MIN(sequence) FROM events)`).Scan(&page.Newest, &oldest); err != nil {
+	if err := snapshot.QueryRowContext(ctx,
+		`SELECT (`+newestSQL+`), (SELECT MIN(sequence) FROM events)`).Scan(&page.Newest,
+		&oldest); err != nil {
 		return page, err
 	}
 	page.Oldest = page.Newest + 1
 	if oldest.Valid {
 		page.Oldest = oldest.Int64
 	}
-	// The common questions, asked after every change by everybody who follows, read nothing when there is nothing.
+	// The common questions, asked after every change by everybody who follows, read nothing when
+	// there is nothing.
 	if query.After >= page.Newest {
 		return page, nil
 	}
-	text, args := `SELECT sequence, sandbox_id, owner, time, event FROM events WHERE sequence > ?`, []any{query.After}
+	text, args := `SELECT sequence, sandbox_id, owner, time, event FROM events WHERE sequence > ?`,
+		[]any{query.After}
 	if query.SandboxID != "" {
 		text, args = text+` AND sandbox_id = ?`, append(args, query.SandboxID)
 	}
 	if query.Owner != nil {
 		text, args = text+` AND owner = ?`, append(args, *query.Owner)
 	}
-	rows, err := snapshot.QueryContext(ctx, text+` ORDER BY sequence LIMIT ?`, append(args, query.Limit)...)
+	rows, err := snapshot.QueryContext(ctx, text+` ORDER BY sequence LIMIT ?`,
+		append(args, query.Limit)...)
 	if err != nil {
 		return page, err
 	}
@@ -89,7 +97,8 @@ func scanEvent(rows *sql.Rows) (event lifecycle.Event, size int, err error) {
 	return event, len(data), nil
 }
 
-// TrimEvents forgets events from the oldest on: those that are older than notBefore, and those in excess of the newest keep ones.
+// TrimEvents removes events from the oldest on: those that are older than notBefore, and those in
+// excess of the newest keep ones.
 func (s *Store) TrimEvents(ctx context.Context, keep int, notBefore time.Time) error {
 	return s.writer.do(ctx, func(stmts *statements) error {
 		var newest int64
@@ -97,7 +106,8 @@ func (s *Store) TrimEvents(ctx context.Context, keep int, notBefore time.Time) e
 			return fmt.Errorf("store: find events to forget: %w", err)
 		}
 		first := newest + 1 // to be kept
-		err := stmts.oldestSince.QueryRowContext(context.Background(), notBefore.UnixNano()).Scan(&first)
+		err := stmts.oldestSince.QueryRowContext(context.Background(),
+			notBefore.UnixNano()).Scan(&first)
 		if err != nil && !errors.Is(err, sql.ErrNoRows) {
 			return fmt.Errorf("store: find events to forget: %w", err)
 		}
@@ -109,7 +119,8 @@ func (s *Store) TrimEvents(ctx context.Context, keep int, notBefore time.Time) e
 	})
 }
 
-// encodedEvent is an event ready to be written. What can fail has happened before the writer's turn.
+// encodedEvent is an event ready to be written. What can fail has happened before the writer's
+// turn.
 type encodedEvent struct {
 	lifecycle.Event
 	data []byte
@@ -129,7 +140,8 @@ func encodeEvents(events []lifecycle.Event) ([]encodedEvent, error) {
 
 func insertEvents(stmts *statements, events []encodedEvent) error {
 	for _, event := range events {
-		if err := execute(stmts.insertEvent, event.SandboxID, event.Owner, event.Time.UnixNano(), event.data); err != nil {
+		if err := execute(stmts.insertEvent, event.SandboxID, event.Owner, event.Time.UnixNano(),
+			event.data); err != nil {
 			return fmt.Errorf("store: insert an event of sandbox %q: %w", event.SandboxID, err)
 		}
 	}

@@ -19,7 +19,8 @@ import (
 )
 
 func event(id string, at time.Time) lifecycle.Event {
-	return lifecycle.Event{SandboxID: id, Owner: "owner of " + id, Type: lifecycle.EventState, Time: at, To: lifecycle.StateRunning}
+	return lifecycle.Event{SandboxID: id, Owner: "owner of " + id, Type: lifecycle.EventState,
+		Time: at, To: lifecycle.StateRunning}
 }
 
 func page(t testing.TB, s *store.Store, query lifecycle.EventQuery) lifecycle.EventPage {
@@ -39,7 +40,8 @@ func wantGapless(t testing.TB, s *store.Store, count int) lifecycle.EventPage {
 	t.Helper()
 	all := page(t, s, lifecycle.EventQuery{})
 	if len(all.Events) != count || all.Newest-all.Oldest+1 != int64(count) {
-		t.Fatalf("%d events within %d and %d, want %d", len(all.Events), all.Oldest, all.Newest, count)
+		t.Fatalf("%d events within %d and %d, want %d", len(all.Events), all.Oldest, all.Newest,
+			count)
 	}
 	for i, e := range all.Events {
 		if e.Sequence != all.Oldest+int64(i) {
@@ -54,10 +56,12 @@ func TestEventRoundTrip(t *testing.T) {
 	s := open(t, dir)
 	insert(t, s, record("a"))
 	all := []lifecycle.Event{
-		{Type: lifecycle.EventState, From: lifecycle.StatePending, To: lifecycle.StateFailed, Reason: lifecycle.ReasonOOMKilled, Message: "<&>\n"},
+		{Type: lifecycle.EventState, From: lifecycle.StatePending, To: lifecycle.StateFailed,
+			Reason: lifecycle.ReasonOOMKilled, Message: "<&>\n"},
 		{Type: lifecycle.EventStage, Stage: lifecycle.StagePulled, Took: 3, Elapsed: 5},
 		{Type: lifecycle.EventRenewed, ExpiresAt: birth.Add(time.Hour)},
-		{Type: lifecycle.EventMetadata, Metadata: map[string]string{"name": "x"}, Removed: []string{"team"}},
+		{Type: lifecycle.EventMetadata, Metadata: map[string]string{"name": "x"},
+			Removed: []string{"team"}},
 		{Type: lifecycle.EventForgotten},
 	}
 	for i := range all {
@@ -101,7 +105,8 @@ func TestEventQueries(t *testing.T) {
 		"after":            {lifecycle.EventQuery{After: first + 3}, []int64{4, 5}},
 		"after the newest": {lifecycle.EventQuery{After: first + 5}, nil},
 		"far in future":    {lifecycle.EventQuery{After: math.MaxInt64}, nil},
-		"limited":          {lifecycle.EventQuery{After: first + 1, SandboxID: "a", Limit: 1}, []int64{3}},
+		"limited": {lifecycle.EventQuery{After: first + 1, SandboxID: "a", Limit: 1},
+			[]int64{3}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := page(t, s, c.query)
@@ -110,13 +115,14 @@ func TestEventQueries(t *testing.T) {
 				got = append(got, e.Sequence-first)
 			}
 			if !slices.Equal(got, c.want) || found.Oldest != first+1 || found.Newest != first+5 {
-				t.Errorf("got %v within %d and %d, want %v", got, found.Oldest-first, found.Newest-first, c.want)
+				t.Errorf("got %v within %d and %d, want %v", got, found.Oldest-first,
+					found.Newest-first, c.want)
 			}
 		})
 	}
 }
 
-// An event is there exactly when what it tells is there.
+// An event is stored exactly when its change is.
 func TestEventsAreAsDurableAsTheirChange(t *testing.T) {
 	ctx := t.Context()
 	s := open(t, t.TempDir())
@@ -175,7 +181,8 @@ func TestTrimEvents(t *testing.T) {
 	trim(10, birth, 0)
 	insert(t, s, record("a"))
 	for i := range 10 {
-		if err := s.Save(ctx, record("a"), event("a", birth.Add(time.Duration(i)*time.Minute))); err != nil {
+		if err := s.Save(ctx, record("a"),
+			event("a", birth.Add(time.Duration(i)*time.Minute))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -211,7 +218,8 @@ func TestLogs(t *testing.T) {
 	insert(t, s, record("a"))
 	want := func(id string, text []byte, kept bool) {
 		t.Helper()
-		if got, found, err := s.Log(ctx, id); err != nil || found != kept || !bytes.Equal(got, text) {
+		if got, found, err := s.Log(ctx, id); err != nil || found != kept ||
+			!bytes.Equal(got, text) {
 			t.Errorf("log of %s: %q, %v, %v; want %q, %v", id, got, found, err, text, kept)
 		}
 	}
@@ -234,10 +242,12 @@ func TestLogs(t *testing.T) {
 
 // large returns an event of so many bytes, and a few more.
 func large(id string, size int) lifecycle.Event {
-	return lifecycle.Event{SandboxID: id, Type: lifecycle.EventMetadata, Time: birth, Metadata: map[string]string{"x": strings.Repeat("x", size)}}
+	return lifecycle.Event{SandboxID: id, Type: lifecycle.EventMetadata, Time: birth,
+		Metadata: map[string]string{"x": strings.Repeat("x", size)}}
 }
 
-// Large events push out the oldest ones with the transaction that brings them, whatever the next sweep would do.
+// Large events push out the oldest ones with the transaction that brings them, whatever the next
+// sweep would do.
 func TestKeptEventsAreBoundedInBytes(t *testing.T) {
 	ctx, dir := t.Context(), t.TempDir()
 	s := open(t, dir)
@@ -267,7 +277,8 @@ func TestKeptEventsAreBoundedInBytes(t *testing.T) {
 func TestPagesAreBoundedInBytes(t *testing.T) {
 	s := open(t, t.TempDir())
 	insert(t, s, record("a"))
-	if err := s.Save(t.Context(), record("a"), large("a", 600), large("a", 600), large("a", 5000), event("a", birth)); err != nil {
+	if err := s.Save(t.Context(), record("a"), large("a", 600), large("a", 600), large("a", 5000),
+		event("a", birth)); err != nil {
 		t.Fatal(err)
 	}
 	first := page(t, s, lifecycle.EventQuery{}).Oldest
@@ -277,21 +288,25 @@ func TestPagesAreBoundedInBytes(t *testing.T) {
 		events int
 		more   bool
 	}{
-		{first - 1, 10, 2, true}, {first + 1, 10, 1, true}, {first + 2, 10, 1, false}, {first - 1, 1, 1, true}, {first + 3, 10, 0, false},
+		{first - 1, 10, 2, true}, {first + 1, 10, 1, true}, {first + 2, 10, 1, false},
+		{first - 1, 1, 1, true}, {first + 3, 10, 0, false},
 	} {
 		got := page(t, s, lifecycle.EventQuery{After: c.after, Limit: c.limit, Bytes: 1000})
 		if len(got.Events) != c.events || got.More != c.more {
-			t.Errorf("after %d, at most %d: %d events, more: %t; want %d, %t", c.after-first, c.limit, len(got.Events), got.More, c.events, c.more)
+			t.Errorf("after %d, at most %d: %d events, more: %t; want %d, %t", c.after-first,
+				c.limit, len(got.Events), got.More, c.events, c.more)
 		}
 	}
 }
 
-// A database of the release before has events with all of the metadata. They go, with those before them; what came later stays.
+// A database of the release before has events with all of the metadata. They go, with those before
+// them; what came later stays.
 func TestEventsOfTheReleaseBefore(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
 	insert(t, s, record("a"))
-	if err := s.Save(t.Context(), record("a"), event("a", birth), large("a", 10), event("a", birth), event("a", birth)); err != nil {
+	if err := s.Save(t.Context(), record("a"), event("a", birth), large("a", 10), event("a", birth),
+		event("a", birth)); err != nil {
 		t.Fatal(err)
 	}
 	newest := wantGapless(t, s, 4).Newest
@@ -309,7 +324,9 @@ func TestEventsOfTheReleaseBefore(t *testing.T) {
 	}
 	wantGapless(t, s, 3)
 	var kept, total int
-	if err := rawDB(t, dir).QueryRow("SELECT sum(length(event)), max(total) FROM events").Scan(&kept, &total); err != nil || kept != total {
+	if err := rawDB(t,
+		dir).QueryRow("SELECT sum(length(event)), max(total) FROM events").Scan(&kept,
+		&total); err != nil || kept != total {
 		t.Errorf("%d bytes are kept, and counted are %d (%v)", kept, total, err)
 	}
 }

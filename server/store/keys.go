@@ -10,11 +10,14 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// FindKey returns the owner's idempotency key and whether there is one that is not older than notBefore.
-func (s *Store) FindKey(ctx context.Context, owner, key string, notBefore time.Time) (lifecycle.IdempotencyKey, bool, error) {
+// FindKey returns the owner's idempotency key and whether there is one that is not older than
+// notBefore.
+func (s *Store) FindKey(ctx context.Context, owner, key string,
+	notBefore time.Time) (lifecycle.IdempotencyKey, bool, error) {
 	found := lifecycle.IdempotencyKey{Owner: owner, Key: key}
 	var createdAt int64
-	err := s.findKey.QueryRowContext(ctx, owner, key, notBefore.UnixNano()).Scan(&found.Digest, &found.SandboxID, &createdAt)
+	err := s.findKey.QueryRowContext(ctx, owner, key, notBefore.UnixNano()).Scan(&found.Digest,
+		&found.SandboxID, &createdAt)
 	if errors.Is(err, sql.ErrNoRows) {
 		return lifecycle.IdempotencyKey{}, false, nil
 	}
@@ -25,7 +28,7 @@ func (s *Store) FindKey(ctx context.Context, owner, key string, notBefore time.T
 	return found, true, nil
 }
 
-// PurgeKeys forgets the idempotency keys that are older than notBefore.
+// PurgeKeys removes the idempotency keys that are older than notBefore.
 func (s *Store) PurgeKeys(ctx context.Context, notBefore time.Time) error {
 	return s.writer.do(ctx, func(stmts *statements) error {
 		if err := execute(stmts.purgeKeys, notBefore.UnixNano()); err != nil {
@@ -38,7 +41,8 @@ func (s *Store) PurgeKeys(ctx context.Context, notBefore time.Time) error {
 func insertKey(stmts *statements, key lifecycle.IdempotencyKey) error {
 	outdated := key.CreatedAt.Add(-lifecycle.IdempotencyWindow)
 	result, err := stmts.insertKey.ExecContext(context.Background(),
-		key.Owner, key.Key, key.Digest, key.SandboxID, key.CreatedAt.UnixNano(), outdated.UnixNano())
+		key.Owner, key.Key, key.Digest, key.SandboxID, key.CreatedAt.UnixNano(),
+		outdated.UnixNano())
 	if err != nil {
 		return fmt.Errorf("store: insert idempotency key: %w", err)
 	}

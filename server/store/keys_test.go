@@ -10,7 +10,8 @@ import (
 )
 
 func keyOf(owner, sandbox string, at time.Time) *lifecycle.IdempotencyKey {
-	return &lifecycle.IdempotencyKey{Owner: owner, Key: "key", Digest: "digest of " + sandbox, SandboxID: sandbox, CreatedAt: at}
+	return &lifecycle.IdempotencyKey{Owner: owner, Key: "key", Digest: "digest of " + sandbox,
+		SandboxID: sandbox, CreatedAt: at}
 }
 
 func insertWithKey(t *testing.T, s *store.Store, id string, key *lifecycle.IdempotencyKey) {
@@ -20,7 +21,8 @@ func insertWithKey(t *testing.T, s *store.Store, id string, key *lifecycle.Idemp
 	}
 }
 
-func expectKey(t *testing.T, s *store.Store, owner string, notBefore time.Time, want *lifecycle.IdempotencyKey) {
+func expectKey(t *testing.T, s *store.Store, owner string, notBefore time.Time,
+	want *lifecycle.IdempotencyKey) {
 	t.Helper()
 	got, found, err := s.FindKey(t.Context(), owner, "key", notBefore)
 	switch {
@@ -67,7 +69,8 @@ func TestKeyInUse(t *testing.T) {
 	first := keyOf("one", "a", birth)
 	insertWithKey(t, s, "a", first)
 
-	err := s.Insert(t.Context(), record("b"), keyOf("one", "b", birth.Add(lifecycle.IdempotencyWindow)))
+	err := s.Insert(t.Context(), record("b"),
+		keyOf("one", "b", birth.Add(lifecycle.IdempotencyWindow)))
 	if !errors.Is(err, lifecycle.ErrKeyInUse) {
 		t.Fatalf("got error %v, want %v", err, lifecycle.ErrKeyInUse)
 	}

@@ -19,7 +19,8 @@ import (
 	"sandbox.internal/server/store"
 )
 
-// writeUntilKilled is the child of TestKill. It says what it wrote only after the store said that it is durable.
+// writeUntilKilled is the child of TestKill. It says what it wrote only after the store said that
+// it is durable.
 func writeUntilKilled(dir string) error {
 	s, err := store.Open(dir, zerolog.New(os.Stderr))
 	if err != nil {
@@ -30,7 +31,8 @@ func writeUntilKilled(dir string) error {
 		group.Go(func() error {
 			for {
 				r := record(uuid.NewString())
-				if err := s.Insert(context.Background(), r, nil, event(r.Sandbox.ID, birth)); err != nil {
+				if err := s.Insert(context.Background(), r, nil,
+					event(r.Sandbox.ID, birth)); err != nil {
 					return err
 				}
 				fmt.Println("inserted", r.Sandbox.ID)
@@ -59,10 +61,10 @@ func TestKill(t *testing.T) {
 		}
 	}
 	s := open(t, dir)
-	told := map[string]int{}
+	rows := map[string]int{}
 	all := page(t, s, lifecycle.EventQuery{})
 	for i, e := range all.Events {
-		told[e.SandboxID]++
+		rows[e.SandboxID]++
 		if e.Sequence != all.Oldest+int64(i) {
 			t.Fatalf("event %d has the sequence %d, the first has %d", i, e.Sequence, all.Oldest)
 		}
@@ -72,8 +74,9 @@ func TestKill(t *testing.T) {
 		if r.Sandbox.Status.State == lifecycle.StateRunning {
 			want = 2
 		}
-		if told[r.Sandbox.ID] != want {
-			t.Fatalf("%s is %s and has %d events", r.Sandbox.ID, r.Sandbox.Status.State, told[r.Sandbox.ID])
+		if rows[r.Sandbox.ID] != want {
+			t.Fatalf("%s is %s and has %d events", r.Sandbox.ID, r.Sandbox.Status.State,
+				rows[r.Sandbox.ID])
 		}
 		delete(inserted, r.Sandbox.ID)
 		if r.Sandbox.Status.State == lifecycle.StateRunning {
@@ -85,7 +88,8 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// runAndKill starts a writer, kills it at a random moment after its first line and returns its whole lines.
+// runAndKill starts a writer, kills it at a random moment after its first line and returns its
+// whole lines.
 func runAndKill(t *testing.T, dir string) []string {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])

@@ -7,8 +7,8 @@ import (
 	"fmt"
 )
 
-// SaveLog keeps the end of an ended sandbox's log for as long as its record is kept; it replaces what was kept before. It does nothing
-// when there is no record.
+// SaveLog keeps the end of an ended sandbox's log for as long as its record is kept; it replaces
+// what was kept before. It does nothing when there is no record.
 func (s *Store) SaveLog(ctx context.Context, id string, log []byte) error {
 	if log == nil {
 		log = []byte{} // an empty log is not an absent one

@@ -53,10 +53,13 @@ func reopen(t testing.TB, s *store.Store, dir string) *store.Store {
 func record(id string) lifecycle.Record {
 	return lifecycle.Record{
 		Sandbox: lifecycle.Sandbox{
-			ID: id, Image: "busybox", CreatedAt: birth, ExpiresAt: birth.Add(time.Hour), Entrypoint: []string{"sleep", "60"},
-			Status: lifecycle.Status{State: lifecycle.StatePending, Reason: lifecycle.ReasonProvisioning, LastTransitionAt: birth},
+			ID: id, Image: "busybox", CreatedAt: birth, ExpiresAt: birth.Add(time.Hour),
+			Entrypoint: []string{"sleep", "60"},
+			Status: lifecycle.Status{State: lifecycle.StatePending,
+				Reason: lifecycle.ReasonProvisioning, LastTransitionAt: birth},
 		},
-		Spec:  lifecycle.Spec{Image: "busybox", Timeout: time.Hour, Entrypoint: []string{"sleep", "60"}},
+		Spec: lifecycle.Spec{Image: "busybox", Timeout: time.Hour,
+			Entrypoint: []string{"sleep", "60"}},
 		Token: "token of " + id,
 	}
 }

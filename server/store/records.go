@@ -8,10 +8,11 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Load returns every record, oldest first, ties by id. A record that cannot be read fails the whole call: a sandbox that the service
-// does not know of would run for ever.
+// Load returns every record, oldest first, ties by id. A record that cannot be read fails the whole
+// call: a sandbox that the service has no record of would run forever.
 func (s *Store) Load(ctx context.Context) (records []lifecycle.Record, err error) {
-	rows, err := s.readDB.QueryContext(ctx, `SELECT id, record FROM sandboxes ORDER BY created_at, id`)
+	rows, err := s.readDB.QueryContext(ctx,
+		`SELECT id, record FROM sandboxes ORDER BY created_at, id`)
 	if err != nil {
 		return nil, s.damaged("read", err)
 	}
@@ -27,8 +28,10 @@ func (s *Store) Load(ctx context.Context) (records []lifecycle.Record, err error
 			err = fmt.Errorf("it says that it belongs to sandbox %q", record.Sandbox.ID)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("store: %s: record of sandbox %q is damaged: %w; restore the file from a backup, or give this sandbox up: sqlite3 %[1]s \"DELETE FROM sandboxes WHERE id = '%[2]s'\"",
-				s.path, id, err)
+			return nil,
+				fmt.Errorf(
+					"store: %s: record of sandbox %q is damaged: %w; restore the file from a backup, or give this sandbox up: sqlite3 %[1]s \"DELETE FROM sandboxes WHERE id = '%[2]s'\"",
+					s.path, id, err)
 		}
 		records = append(records, record)
 	}
@@ -38,21 +41,23 @@ func (s *Store) Load(ctx context.Context) (records []lifecycle.Record, err error
 	return records, nil
 }
 
-// Insert makes a new record durable, together with its idempotency key if key is not nil and with the events that tell of it: all or
-// nothing. It fails when there is a record with that id already, and with [lifecycle.ErrKeyInUse] when the owner has used that key
-// within [lifecycle.IdempotencyWindow].
-func (s *Store) Insert(ctx context.Context, record lifecycle.Record, key *lifecycle.IdempotencyKey, events ...lifecycle.Event) error {
+// Insert makes a new record durable, together with its idempotency key if key is not nil and with
+// its events: all or nothing. It fails when there is a record with that id already, and with
+// [lifecycle.ErrKeyInUse] when the owner has used that key within [lifecycle.IdempotencyWindow].
+func (s *Store) Insert(ctx context.Context, record lifecycle.Record, key *lifecycle.IdempotencyKey,
+	events ...lifecycle.Event) error {
 	data, err := encode(record)
 	if err != nil {
 		return err
 	}
-	told, err := encodeEvents(events)
+	rows, err := encodeEvents(events)
 	if err != nil {
 		return err
 	}
 	return s.writer.do(ctx, func(stmts *statements) error {
 		box := &record.Sandbox
-		if err := execute(stmts.insert, box.ID, box.CreatedAt.UnixNano(), string(box.Status.State), data); err != nil {
+		if err := execute(stmts.insert, box.ID, box.CreatedAt.UnixNano(), string(box.Status.State),
+			data); err != nil {
 			return fmt.Errorf("store: insert sandbox %q: %w", box.ID, err)
 		}
 		if key != nil {
@@ -60,38 +65,41 @@ func (s *Store) Insert(ctx context.Context, record lifecycle.Record, key *lifecy
 				return err
 			}
 		}
-		return insertEvents(stmts, told)
+		return insertEvents(stmts, rows)
 	})
 }
 
-// Save makes a changed record durable, together with the events that tell of the change: both or neither. A record that is not there
-// is an error: one that was forgotten must not come back to life.
-func (s *Store) Save(ctx context.Context, record lifecycle.Record, events ...lifecycle.Event) error {
+// Save makes a changed record durable, together with the events of the change: both or neither. A
+// record that is not there is an error: one that was removed must not be stored again.
+func (s *Store) Save(ctx context.Context, record lifecycle.Record,
+	events ...lifecycle.Event) error {
 	data, err := encode(record)
 	if err != nil {
 		return err
 	}
-	told, err := encodeEvents(events)
+	rows, err := encodeEvents(events)
 	if err != nil {
 		return err
 	}
 	return s.writer.do(ctx, func(stmts *statements) error {
 		box := &record.Sandbox
-		result, err := stmts.save.ExecContext(context.Background(), string(box.Status.State), data, box.ID)
+		result, err := stmts.save.ExecContext(context.Background(), string(box.Status.State), data,
+			box.ID)
 		if err != nil {
 			return fmt.Errorf("store: save sandbox %q: %w", box.ID, err)
 		}
 		if n, err := result.RowsAffected(); err != nil || n != 1 {
 			return fmt.Errorf("store: save sandbox %q: there is no such record", box.ID)
 		}
-		return insertEvents(stmts, told)
+		return insertEvents(stmts, rows)
 	})
 }
 
-// Forget removes a record and its log, and makes the events that tell of it durable: all or nothing. It is no error when there is no
-// record; then the events are not written either. Its idempotency key stays until it is purged.
+// Forget removes a record and its log, and makes its events durable: all or nothing. It is no error
+// when there is no record; then the events are not written either. Its idempotency key stays until
+// it is purged.
 func (s *Store) Forget(ctx context.Context, id string, events ...lifecycle.Event) error {
-	told, err := encodeEvents(events)
+	rows, err := encodeEvents(events)
 	if err != nil {
 		return err
 	}
@@ -106,12 +114,12 @@ func (s *Store) Forget(ctx context.Context, id string, events ...lifecycle.Event
 		if n, err := result.RowsAffected(); err != nil || n == 0 {
 			return err
 		}
-		return insertEvents(stmts, told)
+		return insertEvents(stmts, rows)
 	})
 }
 
-// encode returns a record as JSON. Fields that a newer release wrote are ignored by decode, and fields that an older one did not know
-// are zero.
+// encode returns a record as JSON. Fields that a newer release wrote are ignored by decode, and
+// fields that an older one did not have are zero.
 func encode(record lifecycle.Record) ([]byte, error) {
 	data, err := json.Marshal(record)
 	if err != nil {

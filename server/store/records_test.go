@@ -25,8 +25,10 @@ func TestRecordRoundTrip(t *testing.T) {
 	full.Spec.Resources = lifecycle.ResourceLimits{"cpu": "500m"}
 	full.Spec.Env = map[string]string{"A": "1"}
 	full.Spec.Metadata = map[string]string{"name": "x"}
-	full.Spec.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: "deny", Egress: []lifecycle.EgressRule{{Action: "allow", Target: "*.example.com"}}}
-	full.Spec.Volumes = []lifecycle.Volume{{Name: "v", MountPath: "/v", ReadOnly: true, SubPath: "s", HostPath: "/h"}}
+	full.Spec.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: "deny",
+		Egress: []lifecycle.EgressRule{{Action: "allow", Target: "*.example.com"}}}
+	full.Spec.Volumes = []lifecycle.Volume{{Name: "v", MountPath: "/v", ReadOnly: true,
+		SubPath: "s", HostPath: "/h"}}
 	full.Spec.Extensions = []byte(`{ "b" : 12345678901234567890, "a": "<&>" }`)
 	full.Sandbox.Extensions = []byte("{ \"b\" : 1e2,\n\"b\":\"<&>\\u2028\xff\" }")
 	full.Sandbox.Stages = []lifecycle.StageTime{{Stage: lifecycle.StageAccepted, At: birth}}
@@ -79,7 +81,8 @@ func TestSaveAndForget(t *testing.T) {
 	if err := s.Save(ctx, record("gone")); err == nil || !strings.Contains(err.Error(), `"gone"`) {
 		t.Errorf("saving a forgotten record: got error %v", err)
 	}
-	if got, want := load(t, reopen(t, s, dir)), []lifecycle.Record{changed}; !reflect.DeepEqual(got, want) {
+	if got, want := load(t, reopen(t, s, dir)),
+		[]lifecycle.Record{changed}; !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 }
@@ -89,7 +92,8 @@ func TestInsertTwice(t *testing.T) {
 	insert(t, s, record("a"))
 	second := record("a")
 	second.Token = "other"
-	if err := s.Insert(t.Context(), second, nil); err == nil || !strings.Contains(err.Error(), `"a"`) {
+	if err := s.Insert(t.Context(), second, nil); err == nil ||
+		!strings.Contains(err.Error(), `"a"`) {
 		t.Errorf("got error %v, want one that names the id", err)
 	}
 	if got, want := load(t, s), []lifecycle.Record{record("a")}; !reflect.DeepEqual(got, want) {
@@ -103,7 +107,8 @@ func TestCredentialsAreNotStored(t *testing.T) {
 	r := record("private")
 	r.NeedsAuth = true
 	r.Spec.Auth = &lifecycle.ImageAuth{Username: "user-4711", Password: "secret-0815"}
-	key := lifecycle.IdempotencyKey{Key: "k", Digest: r.Spec.Digest(), SandboxID: "private", CreatedAt: birth}
+	key := lifecycle.IdempotencyKey{Key: "k", Digest: r.Spec.Digest(), SandboxID: "private",
+		CreatedAt: birth}
 	if err := s.Insert(t.Context(), r, &key); err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +132,8 @@ func TestCredentialsAreNotStored(t *testing.T) {
 			all = append(all, data...)
 		}
 		if !bytes.Contains(all, []byte(r.Token)) {
-			t.Errorf("%s: the token is not in the files, so this test looks in the wrong place", when)
+			t.Errorf("%s: the token is not in the files, so this test looks in the wrong place",
+				when)
 		}
 		for _, secret := range []string{r.Spec.Auth.Username, r.Spec.Auth.Password} {
 			if bytes.Contains(all, []byte(secret)) {

@@ -7,11 +7,13 @@ import (
 	"fmt"
 )
 
-// migrations returns the steps from an empty database to the newest schema. The database's user_version counts the steps it has
-// behind it. A step that was released is never changed; a change is a new step.
+// migrations returns the steps from an empty database to the newest schema. The database's
+// user_version counts the steps it has behind it. A step that was released is never changed; a
+// change is a new step.
 func migrations() []string {
 	return []string{
-		// The record is JSON; the other columns repeat what people want to see in the sqlite3 shell. Times are Unix nanoseconds.
+		// The record is JSON; the other columns repeat what is useful to see in the sqlite3
+		// shell. Times are Unix nanoseconds.
 		`CREATE TABLE sandboxes (
 			id         TEXT PRIMARY KEY NOT NULL,
 			created_at INTEGER NOT NULL,
@@ -28,9 +30,10 @@ func migrations() []string {
 		) STRICT, WITHOUT ROWID;
 		CREATE INDEX idempotency_keys_by_age ON idempotency_keys (created_at);`,
 
-		// AUTOINCREMENT never gives a sequence out twice, also after the newest events were removed, and a transaction that is rolled back
-		// gives its sequences back. The sequence begins at the time in milliseconds, so that a new database goes on behind the one that was
-		// lost: nobody then takes an event for one that he has seen.
+		// AUTOINCREMENT never gives a sequence out twice, also after the newest events were
+		// removed, and a transaction that is rolled back gives its sequences back. The sequence
+		// begins at the time in milliseconds, so that a new database goes on behind the one that
+		// was lost: no client then takes an event for one that it has received.
 		`CREATE TABLE events (
 			sequence   INTEGER PRIMARY KEY AUTOINCREMENT,
 			sandbox_id TEXT NOT NULL,
@@ -45,8 +48,9 @@ func migrations() []string {
 			log        BLOB NOT NULL
 		) STRICT;`,
 
-		// An event of metadata once held all of it and now holds what changed, so the former ones go, and all before them, because the
-		// sequence has no gaps. total is the bytes of an event and of all before it: how many bytes are kept is a difference.
+		// An event of metadata once held all of it and now holds what changed, so the former ones
+		// go, and all before them, because the sequence has no gaps. total is the bytes of an event
+		// and of all before it: how many bytes are kept is a difference.
 		`DELETE FROM events WHERE sequence <= (SELECT max(sequence) FROM events WHERE json_extract(CAST(event AS TEXT), '$.Type') = 'metadata');
 		ALTER TABLE events ADD COLUMN total INTEGER NOT NULL DEFAULT 0;
 		UPDATE events SET total = sums.total
@@ -55,7 +59,7 @@ func migrations() []string {
 	}
 }
 
-// check looks for damage now, so that the service does not find it with a request in its hands.
+// check looks for damage at the start, so that no request finds it later.
 func (s *Store) check(ctx context.Context, conn *sql.Conn) error {
 	var verdict string
 	if err := conn.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
@@ -74,11 +78,13 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn) error {
 		return s.damaged("read the schema version of", err)
 	}
 	if version < 0 || version > len(steps) {
-		return fmt.Errorf("store: %s has schema version %d and this release knows only up to %d: run the release that wrote it, or a newer one",
+		return fmt.Errorf(
+			"store: %s has schema version %d and this release supports only up to %d: run the release that wrote it, or a newer one",
 			s.path, version, len(steps))
 	}
 	for ; version < len(steps); version++ {
-		script := fmt.Sprintf("BEGIN IMMEDIATE;\n%s\nPRAGMA user_version = %d;\nCOMMIT;", steps[version], version+1)
+		script := fmt.Sprintf("BEGIN IMMEDIATE;\n%s\nPRAGMA user_version = %d;\nCOMMIT;",
+			steps[version], version+1)
 		if _, err := conn.ExecContext(ctx, script); err != nil {
 			return fmt.Errorf("store: bring %s to schema version %d: %w", s.path, version+1, err)
 		}

@@ -37,7 +37,8 @@ func prepareStatements(ctx context.Context, conn *sql.Conn) (*statements, error)
 		{&s.insert, `INSERT INTO sandboxes (id, created_at, state, record) VALUES (?, ?, ?, ?)`},
 		{&s.save, `UPDATE sandboxes SET state = ?, record = ? WHERE id = ?`},
 		{&s.forget, `DELETE FROM sandboxes WHERE id = ?`},
-		// A key past its window may still be there, because purging is only now and then: it gives way to the new one.
+		// A key past its window may still be there, because purging is only now and then: it gives
+		// way to the new one.
 		{&s.insertKey, `INSERT INTO idempotency_keys (owner, key, digest, sandbox_id, created_at) VALUES (?, ?, ?, ?, ?)
 			ON CONFLICT DO UPDATE SET digest = excluded.digest, sandbox_id = excluded.sandbox_id, created_at = excluded.created_at
 			WHERE created_at < ?`},

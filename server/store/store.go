@@ -1,17 +1,20 @@
-// Package store keeps sandbox records and idempotency keys in one SQLite file, so that nothing accepted is lost to a crash.
+// Package store keeps sandbox records and idempotency keys in one SQLite file, so that nothing
+// accepted is lost to a crash.
 //
-// What a method reports as done survives kill -9 and a loss of power: the database runs with a write-ahead log and syncs it at every
-// commit. One goroutine writes; whatever is asked for while a commit runs shares the next one, so a single client pays one sync per
-// operation and a hundred concurrent ones pay little more between them. Reads go past the writer.
+// What a method reports as done survives kill -9 and a loss of power: the database runs with a
+// write-ahead log and syncs it at every commit. One goroutine writes; whatever is asked for while a
+// commit runs shares the next one, so a single client pays one sync per operation and a hundred
+// concurrent ones pay little more between them. Reads go past the writer.
 //
-// An operation that returns an error has no effect, with one exception that no database can avoid: when the disk fails during the
-// commit itself, a crash right after may find the change done.
+// An operation that returns an error has no effect, with one exception that no database can avoid:
+// when the disk fails during the commit itself, a crash right after may find the change done.
 //
 // # When the database is damaged
 //
-// Nothing is dropped silently. Open and Load return an error that names the file, and the record if it is only one, and the service
-// does not start. The ways out, best first: restore the folder from a backup; delete the one damaged row with the sqlite3 shell, as
-// the error says; move the database with its -wal and -shm files aside and start with an empty one.
+// Nothing is dropped silently. Open and Load return an error that names the file, and the record if
+// it is only one, and the service does not start. The ways out, best first: restore the folder from
+// a backup; delete the one damaged row with the sqlite3 shell, as the error says; move the database
+// with its -wal and -shm files aside and start with an empty one.
 package store
 
 import (
@@ -36,7 +39,8 @@ const (
 
 // Store is the durable memory of one service. Its methods may be called concurrently.
 //
-// A method whose context ends before its turn returns the context's error and changes nothing. After Close every method fails.
+// A method whose context ends before its turn returns the context's error and changes nothing.
+// After Close every method fails.
 type Store struct {
 	path    string // of the database file
 	log     zerolog.Logger
@@ -50,8 +54,9 @@ type Store struct {
 	closeErr  error
 }
 
-// Open opens the store in the folder dir and creates both if need be, readable by the owner only: a record holds the sandbox's token.
-// It fails when another process has the folder open, when a newer release wrote the database, and when the database is damaged.
+// Open opens the store in the folder dir and creates both if need be, readable by the owner only: a
+// record holds the sandbox's token. It fails when another process has the folder open, when a newer
+// release wrote the database, and when the database is damaged.
 func Open(dir string, log zerolog.Logger) (*Store, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -64,7 +69,8 @@ func Open(dir string, log zerolog.Logger) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{path: filepath.Join(dir, databaseName), log: log.With().Str("component", "store").Logger(), lock: lock}
+	s := &Store{path: filepath.Join(dir, databaseName),
+		log: log.With().Str("component", "store").Logger(), lock: lock}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.release())
 	}
@@ -72,7 +78,8 @@ func Open(dir string, log zerolog.Logger) (*Store, error) {
 }
 
 func (s *Store) open() error {
-	// SQLite would create the file with the process's umask; its -wal and -shm files inherit this mode.
+	// SQLite would create the file with the process's umask; its -wal and -shm files inherit this
+	// mode.
 	file, err := os.OpenFile(s.path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("store: %w", err)
@@ -81,7 +88,8 @@ func (s *Store) open() error {
 		return fmt.Errorf("store: %w", err)
 	}
 	ctx := context.Background()
-	if s.writeDB, err = openDatabase(s.path, "journal_mode(wal)", "synchronous(full)", "busy_timeout(5000)"); err != nil {
+	if s.writeDB, err = openDatabase(s.path, "journal_mode(wal)", "synchronous(full)",
+		"busy_timeout(5000)"); err != nil {
 		return err
 	}
 	conn, err := s.writeDB.Conn(ctx)
@@ -94,7 +102,8 @@ func (s *Store) open() error {
 	return nil
 }
 
-// prepare checks the database, brings it to the newest schema and starts the writer, which owns conn from then on.
+// prepare checks the database, brings it to the newest schema and starts the writer, which owns
+// conn from then on.
 func (s *Store) prepare(ctx context.Context, conn *sql.Conn) error {
 	if err := s.check(ctx, conn); err != nil {
 		return err
@@ -124,7 +133,8 @@ func (s *Store) prepare(ctx context.Context, conn *sql.Conn) error {
 	return nil
 }
 
-// Close waits for the commit that runs, refuses everything that waits behind it, and lets go of the folder. A second call does nothing.
+// Close waits for the commit that runs, refuses everything that waits behind it, and unlocks the
+// folder. A second call does nothing.
 func (s *Store) Close() error {
 	s.closeOnce.Do(func() { s.closeErr = s.release() })
 	return s.closeErr
@@ -154,7 +164,8 @@ func (s *Store) release() error {
 
 // damaged explains an error that a sound database does not give.
 func (s *Store) damaged(action string, err error) error {
-	return fmt.Errorf("store: %s %s: %w; if the file is damaged, restore it from a backup, or move it with its -wal and -shm files aside to start with an empty store", action, s.path, err)
+	return fmt.Errorf(
+		"store: %s %s: %w; if the file is damaged, restore it from a backup, or move it with its -wal and -shm files aside to start with an empty store", action, s.path, err)
 }
 
 func openDatabase(path string, pragmas ...string) (*sql.DB, error) {

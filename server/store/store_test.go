@@ -23,7 +23,8 @@ func TestOpenCreatesPrivateFiles(t *testing.T) {
 		t.Errorf("folder: got %v, %v; want mode 0700", info, err)
 	}
 	for _, name := range []string{"sandbox.db", "sandbox.db-wal", "sandbox.db-shm", "lock"} {
-		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != 0o600 {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil ||
+			info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: got %v, %v; want mode 0600", name, info, err)
 		}
 	}
@@ -44,7 +45,8 @@ func TestClose(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.Insert(t.Context(), record("a"), nil); err == nil || !strings.Contains(err.Error(), "closed") {
+	if err := s.Insert(t.Context(), record("a"), nil); err == nil ||
+		!strings.Contains(err.Error(), "closed") {
 		t.Errorf("insert after close: got error %v", err)
 	}
 	if _, err := s.Load(t.Context()); err == nil {
@@ -56,7 +58,8 @@ func TestDurabilitySettings(t *testing.T) {
 	dir := t.TempDir()
 	open(t, dir)
 	var mode string
-	if err := rawDB(t, dir).QueryRow("PRAGMA journal_mode").Scan(&mode); err != nil || mode != "wal" {
+	if err := rawDB(t, dir).QueryRow("PRAGMA journal_mode").Scan(&mode); err != nil ||
+		mode != "wal" {
 		t.Errorf("got journal mode %q, %v; want wal", mode, err)
 	}
 }
@@ -77,7 +80,8 @@ func TestNewerSchemaIsRefused(t *testing.T) {
 
 func TestRecordOfOtherReleases(t *testing.T) {
 	dir := withRecord(t)
-	rawExec(t, dir, "UPDATE sandboxes SET record = ?", []byte(`{"Sandbox":{"ID":"a","Colour":"red"},"Engine":{"Name":"x"},"Port":7}`))
+	rawExec(t, dir, "UPDATE sandboxes SET record = ?",
+		[]byte(`{"Sandbox":{"ID":"a","Colour":"red"},"Engine":{"Name":"x"},"Port":7}`))
 	want := []lifecycle.Record{{Sandbox: lifecycle.Sandbox{ID: "a"}, Port: 7}}
 	if got := load(t, open(t, dir)); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -100,7 +104,8 @@ func TestDamagedRecord(t *testing.T) {
 			if err == nil {
 				t.Fatalf("loaded %v", ids(records))
 			}
-			for _, part := range []string{filepath.Join(dir, "sandbox.db"), `"a"`, "restore", "DELETE FROM sandboxes WHERE id = 'a'"} {
+			for _, part := range []string{filepath.Join(dir, "sandbox.db"), `"a"`, "restore",
+				"DELETE FROM sandboxes WHERE id = 'a'"} {
 				if !strings.Contains(err.Error(), part) {
 					t.Errorf("error %q does not contain %q", err, part)
 				}
@@ -112,11 +117,17 @@ func TestDamagedRecord(t *testing.T) {
 func TestDamagedFile(t *testing.T) {
 	const pageSize = 4096
 	for name, damage := range map[string]func([]byte) []byte{
-		"another format": func([]byte) []byte { return []byte(strings.Repeat("not a database\n", 1000)) },
-		"header":         func(data []byte) []byte { return append(make([]byte, 16), data[16:]...) },
-		"cut off":        func(data []byte) []byte { return data[:len(data)-pageSize] },
-		"schema page":    func(data []byte) []byte { return overwrite(data, 100, pageSize) },
-		"data pages":     func(data []byte) []byte { return overwrite(data, pageSize, len(data)) },
+		"another format": func([]byte) []byte {
+			return []byte(strings.Repeat("not a database\n",
+				1000))
+		},
+		"header": func(data []byte) []byte {
+			return append(make([]byte, 16),
+				data[16:]...)
+		},
+		"cut off":     func(data []byte) []byte { return data[:len(data)-pageSize] },
+		"schema page": func(data []byte) []byte { return overwrite(data, 100, pageSize) },
+		"data pages":  func(data []byte) []byte { return overwrite(data, pageSize, len(data)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := withRecord(t)

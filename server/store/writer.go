@@ -44,8 +44,8 @@ func startWriter(ctx context.Context, conn *sql.Conn, log zerolog.Logger) (*writ
 	return w, nil
 }
 
-// do returns once the change is durable or has failed. Once the writer has taken the operation ctx no longer ends it, so that the
-// answer always tells what happened.
+// do returns once the change is durable or has failed. Once the writer has taken the operation ctx
+// no longer ends it, so that the answer always says what happened.
 func (w *writer) do(ctx context.Context, run func(*statements) error) error {
 	op := &operation{ctx: ctx, run: run, done: make(chan error, 1)}
 	select {
@@ -93,8 +93,8 @@ func (w *writer) gather(batch []*operation) []*operation {
 	return batch
 }
 
-// commit runs the batch in one transaction and answers every operation. The error of one operation is its own; when the transaction
-// fails, all fail.
+// commit runs the batch in one transaction and answers every operation. The error of one operation
+// is its own; when the transaction fails, all fail.
 func (w *writer) commit(batch []*operation) {
 	outcomes := make([]error, len(batch))
 	if err := w.transact(batch, outcomes); err != nil {
@@ -119,7 +119,8 @@ func (w *writer) transact(batch []*operation, outcomes []error) error {
 		err = execute(w.stmts.commit)
 	}
 	if err != nil {
-		// SQLite has rolled back by itself after some errors, a full disk among them; then there is nothing left to do here.
+		// SQLite has rolled back by itself after some errors, a full disk among them; then there is
+		// nothing left to do here.
 		_ = execute(w.stmts.rollback)
 	}
 	return err
@@ -135,7 +136,8 @@ func (w *writer) runAll(batch []*operation, outcomes []error) error {
 			return err
 		}
 		if outcomes[i] = op.run(w.stmts); outcomes[i] != nil {
-			// This fails when SQLite has dropped the whole transaction. Going on would commit each later operation on its own.
+			// This fails when SQLite has dropped the whole transaction. Going on would commit each
+			// later operation on its own.
 			if err := execute(w.stmts.undo); err != nil {
 				return errors.Join(outcomes[i], err)
 			}
@@ -147,7 +149,8 @@ func (w *writer) runAll(batch []*operation, outcomes []error) error {
 	return nil
 }
 
-// execute passes no caller's context: an interrupted statement would take the other operations of the batch down with it.
+// execute passes no caller's context: an interrupted statement would take the other operations of
+// the batch down with it.
 func execute(stmt *sql.Stmt, args ...any) error {
 	_, err := stmt.ExecContext(context.Background(), args...)
 	return err

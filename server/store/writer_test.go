@@ -33,7 +33,8 @@ func TestConcurrentWriters(t *testing.T) {
 				if err := s.Insert(ctx, record("taken"), nil); err == nil {
 					return errors.New("a taken id was inserted again")
 				}
-				key := &lifecycle.IdempotencyKey{Owner: id, Key: "key", SandboxID: id, CreatedAt: birth}
+				key := &lifecycle.IdempotencyKey{Owner: id, Key: "key", SandboxID: id,
+					CreatedAt: birth}
 				if err := s.Insert(ctx, record(id), key); err != nil {
 					return err
 				}
@@ -88,9 +89,11 @@ func TestCloseWhileWriting(t *testing.T) {
 }
 
 func TestDiskFull(t *testing.T) {
-	// A record larger than SQLite's cache meets the full disk in the middle of its statement, a small one at the commit.
+	// A record larger than SQLite's cache fails on the full disk in the middle of its statement, a
+	// small one at the commit.
 	t.Run("at the commit", func(t *testing.T) { testDiskFull(t, 10_000, "size=1m", "size=8m") })
-	t.Run("in a statement", func(t *testing.T) { testDiskFull(t, 4_000_000, "size=24m", "size=128m") })
+	t.Run("in a statement",
+		func(t *testing.T) { testDiskFull(t, 4_000_000, "size=24m", "size=128m") })
 }
 
 func testDiskFull(t *testing.T, recordSize int, small, large string) {
@@ -107,7 +110,7 @@ func testDiskFull(t *testing.T, recordSize int, small, large string) {
 	s := open(t, folder)
 	kept, failure := fill(t, s, recordSize)
 	if !strings.Contains(failure.Error(), "full") {
-		t.Errorf("got error %q, want one that tells that the disk is full", failure)
+		t.Errorf("got error %q, want one that says that the disk is full", failure)
 	}
 	if len(kept) == 0 {
 		t.Fatal("nothing fitted")
@@ -121,11 +124,13 @@ func testDiskFull(t *testing.T, recordSize int, small, large string) {
 	}
 	insert(t, s, record("later"))
 	if got := ids(load(t, reopen(t, s, folder))); !slices.Equal(got, append(kept, "later")) {
-		t.Errorf("with space again the store has %d records, %d were inserted", len(got), len(kept)+1)
+		t.Errorf("with space again the store has %d records, %d were inserted", len(got),
+			len(kept)+1)
 	}
 }
 
-// fill inserts with several clients until each has met an error, and returns what was inserted and the first error.
+// fill inserts with several clients until each has met an error, and returns what was inserted and
+// the first error.
 func fill(t *testing.T, s *store.Store, recordSize int) ([]string, error) {
 	t.Helper()
 	inserted := make(chan string, 10_000)

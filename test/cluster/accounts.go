@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Accounts are kubeconfig files of the service accounts that the chart deploy/helm/sandbox makes, with the rights that it gives them and
-// no others: what the programs of an installation have.
+// Accounts are kubeconfig files of the service accounts that the chart deploy/helm/sandbox makes,
+// with the rights that it gives them and no others: what the programs of an installation have.
 type Accounts struct {
 	Server, Controller, Gateway string
 }
@@ -23,8 +23,9 @@ const accountsRelease = "sandbox"
 // grants matches the objects of the chart that accounts and their rights are made of.
 var grants = regexp.MustCompile(`(?m)^kind: (ServiceAccount|Role|RoleBinding)$`)
 
-// Accounts makes the chart's service accounts, roles and bindings in a namespace that exists, for sandboxes in that namespace, and writes
-// their kubeconfig files into a folder. The API server's token for an account is valid for a day.
+// Accounts makes the chart's service accounts, roles and bindings in a namespace that exists, for
+// sandboxes in that namespace, and writes their kubeconfig files into a folder. The API server's
+// token for an account is valid for a day.
 func (c *Cluster) Accounts(ctx context.Context, namespace, folder string) (Accounts, error) {
 	chart := filepath.Join(c.scripts, "..", "..", "deploy", "helm", "sandbox")
 	rendered, err := c.Helm(ctx, "template", accountsRelease, chart, "--namespace", namespace)
@@ -37,11 +38,13 @@ func (c *Cluster) Accounts(ctx context.Context, namespace, folder string) (Accou
 			objects = append(objects, object)
 		}
 	}
-	if _, err := c.Kubectl(ctx, strings.NewReader(strings.Join(objects, "\n---\n")), "apply", "-f", "-"); err != nil {
+	if _, err := c.Kubectl(ctx, strings.NewReader(strings.Join(objects, "\n---\n")), "apply", "-f",
+		"-"); err != nil {
 		return Accounts{}, err
 	}
 	var made Accounts
-	for component, path := range map[string]*string{"server": &made.Server, "controller": &made.Controller, "gateway": &made.Gateway} {
+	for component, path := range map[string]*string{"server": &made.Server,
+		"controller": &made.Controller, "gateway": &made.Gateway} {
 		*path = filepath.Join(folder, namespace+"-"+component+".kubeconfig")
 		if err := c.account(ctx, namespace, accountsRelease+"-"+component, *path); err != nil {
 			return Accounts{}, err
@@ -52,11 +55,13 @@ func (c *Cluster) Accounts(ctx context.Context, namespace, folder string) (Accou
 
 // account writes a kubeconfig file with the token of a service account.
 func (c *Cluster) account(ctx context.Context, namespace, account, path string) error {
-	token, err := c.Kubectl(ctx, nil, "create", "token", account, "--namespace", namespace, "--duration", "24h")
+	token, err := c.Kubectl(ctx, nil, "create", "token", account, "--namespace", namespace,
+		"--duration", "24h")
 	if err != nil {
 		return err
 	}
-	view, err := c.Kubectl(ctx, nil, "config", "view", "--raw", "--minify", "--flatten", "--output", "json")
+	view, err := c.Kubectl(ctx, nil, "config", "view", "--raw", "--minify", "--flatten", "--output",
+		"json")
 	if err != nil {
 		return err
 	}
@@ -74,7 +79,8 @@ func (c *Cluster) account(ctx context.Context, namespace, account, path string) 
 		return fmt.Errorf("kubectl config view: a context is %v", contexts[0])
 	}
 	named["user"], named["namespace"] = account, namespace
-	config["users"] = []any{map[string]any{"name": account, "user": map[string]any{"token": string(bytes.TrimSpace(token))}}}
+	config["users"] = []any{map[string]any{"name": account,
+		"user": map[string]any{"token": string(bytes.TrimSpace(token))}}}
 	content, err := json.Marshal(config) // JSON is YAML
 	if err != nil {
 		return err

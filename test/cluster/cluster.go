@@ -1,5 +1,6 @@
-// Package cluster gives tests a real Kubernetes cluster: the one that KUBECONFIG names, or one of their own, made by the scripts of this
-// folder from programs that build.sh keeps outside the repository.
+// Package cluster gives tests a real Kubernetes cluster: the one that KUBECONFIG names, or one of
+// their own, made by the scripts of this folder from programs that build.sh keeps outside the
+// repository.
 //
 // A package that needs one starts it in TestMain and stops it there:
 //
@@ -10,7 +11,8 @@
 //		...
 //	}
 //
-// Several clusters may run beside each other. When the process that started one ends, even by SIGKILL, the cluster goes with it.
+// Several clusters may run beside each other. When the process that started one ends, even by
+// SIGKILL, the cluster goes with it.
 package cluster
 
 import (
@@ -31,19 +33,22 @@ import (
 type Mode string
 
 const (
-	// Node is a whole cluster with one real node, whose pods the test reaches by their addresses. It needs root.
+	// Node is a whole cluster with one real node, whose pods the test reaches by their addresses.
+	// It needs root.
 	Node Mode = "node"
-	// API is an API server and etcd alone, for tests of resources: nothing makes pods, service accounts or garbage collection happen.
-	// It is up in a few seconds and needs no root.
+	// API is an API server and etcd alone, for tests of resources: nothing makes pods, service
+	// accounts or garbage collection happen. It is up in a few seconds and needs no root.
 	API Mode = "api"
-	// Fake is a control plane without a kubelet. Its nodes are played by kwok, which reports every pod as Ready. It needs no root.
+	// Fake is a control plane without a kubelet. Its nodes are played by kwok, which reports every
+	// pod as Ready. It needs no root.
 	Fake Mode = "fake"
 )
 
 // Component is a process of a cluster that a test may end and start again.
 type Component string
 
-// The components. Mode API has the first two, Fake all but Containerd and Kubelet, Node all but Kwok.
+// The components. Mode API has the first two, Fake all but Containerd and Kubelet, Node all but
+// Kwok.
 const (
 	Etcd              Component = "etcd"
 	APIServer         Component = "kube-apiserver"
@@ -63,9 +68,11 @@ type Options struct {
 	Mode Mode
 	// Nodes is how many nodes kwok plays in mode Fake; 0 means 10.
 	Nodes int
-	// Images of the Docker Engine that the node shall have, like "sandbox/busybox:dev". A cluster of KUBECONFIG must have them already.
+	// Images of the Docker Engine that the node shall have, like "sandbox/busybox:dev". A cluster
+	// of KUBECONFIG must have them already.
 	Images []string
-	// Private keeps the tests away from the cluster of KUBECONFIG, because they do harm: they end components, or need to be alone.
+	// Private keeps the tests away from the cluster of KUBECONFIG, because they do harm: they end
+	// components, or need to be alone.
 	Private bool
 	// Log gets what the scripts say: a few lines. It is standard error if nil.
 	Log io.Writer
@@ -75,7 +82,8 @@ type Options struct {
 type Cluster struct {
 	// Kubeconfig is the path of a file with an administrator's access.
 	Kubeconfig string
-	// Folder holds the logs (log/NAME.log) and programs (bin/NAME) of a cluster that Start started; else it is empty.
+	// Folder holds the logs (log/NAME.log) and programs (bin/NAME) of a cluster that Start started;
+	// else it is empty.
 	Folder string
 
 	mode    Mode
@@ -83,9 +91,10 @@ type Cluster struct {
 	log     io.Writer
 }
 
-// Start returns a cluster that is ready. It is the one that KUBECONFIG names, if mode Node is asked for and it need not be a private
-// one. Otherwise Start makes one, and first builds what it is made of, if that was not done before; this takes minutes, so `make test` does
-// it ahead of the tests. The caller calls Stop, also when tests fail.
+// Start returns a cluster that is ready. It is the one that KUBECONFIG names, if mode Node is asked
+// for and it need not be a private one. Otherwise Start makes one, and first builds what it is made
+// of, if that was not done before; this takes minutes, so `make test` does it ahead of the tests.
+// The caller calls Stop, also when tests fail.
 func Start(ctx context.Context, options Options) (*Cluster, error) {
 	c := &Cluster{mode: options.Mode, log: options.Log}
 	if c.mode == "" {
@@ -101,7 +110,10 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	if given := os.Getenv("KUBECONFIG"); given != "" && c.mode == Node && !options.Private {
 		c.Kubeconfig = given
 		if _, err := c.Kubectl(ctx, nil, "get", "--raw", "/readyz"); err != nil {
-			return nil, fmt.Errorf("the cluster of KUBECONFIG=%s is not ready (unset it to have one made): %w", given, err)
+			return nil,
+				fmt.Errorf(
+					"the cluster of KUBECONFIG=%s is not ready (unset it to have one made): %w",
+					given, err)
 		}
 		return c, nil
 	}
@@ -127,8 +139,9 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	return c, nil
 }
 
-// Stop removes a cluster that Start made, with everything in it; one of KUBECONFIG stays. It works in whatever state the cluster is,
-// and needs no context: a test that was cancelled cleans up, too. Calling it again does nothing.
+// Stop removes a cluster that Start made, with everything in it; one of KUBECONFIG stays. It works
+// in whatever state the cluster is, and needs no context: a test that was cancelled cleans up, too.
+// Calling it again does nothing.
 func (c *Cluster) Stop() error {
 	if c.Folder == "" {
 		return nil
@@ -139,13 +152,14 @@ func (c *Cluster) Stop() error {
 	return os.RemoveAll(filepath.Dir(c.Folder))
 }
 
-// Kill ends a component with SIGKILL and returns when its process is gone. Pods outlive Kubelet and Containerd.
+// Kill ends a component with SIGKILL and returns when its process is gone. Pods outlive Kubelet and
+// Containerd.
 func (c *Cluster) Kill(ctx context.Context, name Component) error {
 	return c.component(ctx, "kill", name)
 }
 
-// Restore starts a component again and returns when it works: the API server is ready, the kubelet is healthy, the others take connections. A
-// component that lives is left alone.
+// Restore starts a component again and returns when it works: the API server is ready, the kubelet
+// is healthy, the others take connections. A component that lives is left alone.
 func (c *Cluster) Restore(ctx context.Context, name Component) error {
 	return c.component(ctx, "start", name)
 }
@@ -162,8 +176,8 @@ func (c *Cluster) component(ctx context.Context, verb string, name Component) er
 	return c.run(ctx, "component.sh", verb, string(name), c.Folder)
 }
 
-// Kubectl runs kubectl as an administrator of the cluster, with a standard input that may be nil, and returns its standard output. The
-// error holds what it said.
+// Kubectl runs kubectl as an administrator of the cluster, with a standard input that may be nil,
+// and returns its standard output. The error holds what it said.
 func (c *Cluster) Kubectl(ctx context.Context, stdin io.Reader, args ...string) ([]byte, error) {
 	return c.output(c.Command(ctx, "kubectl", args...), stdin)
 }
@@ -173,8 +187,8 @@ func (c *Cluster) Helm(ctx context.Context, args ...string) ([]byte, error) {
 	return c.output(c.Command(ctx, "helm", args...), nil)
 }
 
-// Command prepares one of the programs that came with the cluster (kubectl, helm) or, for a cluster of KUBECONFIG, one of PATH. Its
-// environment names the cluster.
+// Command prepares one of the programs that came with the cluster (kubectl, helm) or, for a cluster
+// of KUBECONFIG, one of PATH. Its environment names the cluster.
 func (c *Cluster) Command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	path := program
 	if c.Folder != "" {
@@ -183,7 +197,8 @@ func (c *Cluster) Command(ctx context.Context, program string, args ...string) *
 	command := exec.CommandContext(ctx, path, args...)
 	command.Env = append(os.Environ(), "KUBECONFIG="+c.Kubeconfig)
 	if c.Folder != "" {
-		// What kubectl remembers of a server belongs to this cluster: the next one may have the same address.
+		// kubectl's cache of a server belongs to this cluster: the next one may have the same
+		// address.
 		command.Env = append(command.Env, "KUBECACHEDIR="+filepath.Join(c.Folder, "kubectl"))
 	}
 	return command
@@ -193,7 +208,8 @@ func (c *Cluster) output(command *exec.Cmd, stdin io.Reader) ([]byte, error) {
 	var stdout, stderr bytes.Buffer
 	command.Stdin, command.Stdout, command.Stderr = stdin, &stdout, &stderr
 	if err := command.Run(); err != nil {
-		return nil, fmt.Errorf("%s: %w: %s", strings.Join(command.Args, " "), err, bytes.TrimSpace(stderr.Bytes()))
+		return nil, fmt.Errorf("%s: %w: %s", strings.Join(command.Args, " "), err,
+			bytes.TrimSpace(stderr.Bytes()))
 	}
 	return stdout.Bytes(), nil
 }
@@ -208,13 +224,14 @@ func (c *Cluster) run(ctx context.Context, script string, args ...string) error 
 	command.Cancel = func() error { return command.Process.Signal(os.Interrupt) }
 	command.WaitDelay = time.Minute
 	if err := command.Run(); err != nil {
-		return fmt.Errorf("test/cluster/%s: %w: %s", script, errors.Join(err, ctx.Err()), bytes.TrimSpace(said.Bytes()))
+		return fmt.Errorf("test/cluster/%s: %w: %s", script, errors.Join(err, ctx.Err()),
+			bytes.TrimSpace(said.Bytes()))
 	}
 	return nil
 }
 
-// findScripts returns the folder of the scripts, as seen from a test, which runs in the folder of its package. Having looked at them,
-// the go command repeats the test when one has changed.
+// findScripts returns the folder of the scripts, as seen from a test, which runs in the folder of
+// its package. Having looked at them, the go command repeats the test when one has changed.
 func findScripts() (string, error) {
 	start, err := os.Getwd()
 	if err != nil {
@@ -233,7 +250,8 @@ func findScripts() (string, error) {
 			}
 		}
 		if folder == filepath.Dir(folder) {
-			return "", fmt.Errorf("no test/cluster above %s: run the tests inside the repository", start)
+			return "", fmt.Errorf("no test/cluster above %s: run the tests inside the repository",
+				start)
 		}
 	}
 }

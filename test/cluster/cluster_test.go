@@ -25,7 +25,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience is how long anything may take on a machine that does other things, too.
 const patience = 5 * time.Minute
 
-// start returns a cluster of the test's own and what it has of the host. The test fails if stopping it leaves anything behind.
+// start returns a cluster of the test's own and what it has of the host. The test fails if stopping
+// it leaves anything behind.
 func start(t *testing.T, options cluster.Options) (*cluster.Cluster, traces) {
 	t.Helper()
 	options.Private, options.Log = true, logOf{t}
@@ -70,7 +71,8 @@ func kubectl(t *testing.T, c *cluster.Cluster, stdin string, args ...string) str
 func eventually(t *testing.T, what string, check func() error) {
 	t.Helper()
 	var err error
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(
+		50 * time.Millisecond) {
 		if err = check(); err == nil {
 			return
 		}
@@ -112,7 +114,8 @@ func runPod(t *testing.T, c *cluster.Cluster, name string) string {
 // answers checks that the pod at the address answers the host with its name.
 func answers(t *testing.T, address, name string) {
 	t.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 30 * time.Second}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true},
+		Timeout: 30 * time.Second}
 	eventually(t, "pod "+name+" answers", func() error {
 		response, err := client.Get("http://" + net.JoinHostPort(address, "8080") + "/index.html")
 		if err != nil {
@@ -132,16 +135,18 @@ func TestNode(t *testing.T) {
 	first := runPod(t, c, "first")
 	answers(t, first, "first")
 
-	// Pods reach each other, and the API server by the address that they are told.
+	// Pods reach each other, and the API server by the address that they are given.
 	second := runPod(t, c, "second")
 	script := fmt.Sprintf(`printf 'GET /index.html HTTP/1.0\r\n\r\n' | nc -w 30 %s 8080 | tail -n 1
 		nc -w 30 $KUBERNETES_SERVICE_HOST $KUBERNETES_SERVICE_PORT </dev/null && echo connected`, first)
-	if out := kubectl(t, c, "", "exec", "second", "--", "sh", "-c", script); out != "first\nconnected\n" {
+	if out := kubectl(t, c, "", "exec", "second", "--", "sh", "-c",
+		script); out != "first\nconnected\n" {
 		t.Errorf("a pod reaches the other one and the API server: got %q", out)
 	}
 
 	// Processes of pods outlive those of the cluster, which come back and go on.
-	for _, name := range []cluster.Component{cluster.Kubelet, cluster.APIServer, cluster.ControllerManager, cluster.Containerd} {
+	for _, name := range []cluster.Component{cluster.Kubelet, cluster.APIServer,
+		cluster.ControllerManager, cluster.Containerd} {
 		if err := c.Kill(limited(t), name); err != nil {
 			t.Fatal(err)
 		}
@@ -158,13 +163,15 @@ func TestNode(t *testing.T) {
 	answers(t, runPod(t, c, "third"), "third")
 	kubectl(t, c, "", "delete", "pod", "first")
 	answers(t, second, "second")
-	if restarts := kubectl(t, c, "", "get", "pod", "second", "-o", "jsonpath={.status.containerStatuses[0].restartCount}"); restarts != "0" {
+	if restarts := kubectl(t, c, "", "get", "pod", "second", "-o",
+		"jsonpath={.status.containerStatuses[0].restartCount}"); restarts != "0" {
 		t.Errorf("pod second was restarted %s times", restarts)
 	}
 
-	// A cluster that is half dead, with a frozen pod, goes down like any other.
+	// A cluster with stopped components and a frozen pod is removed like any other.
 	seen := tracesOf(t, c)
-	for _, kind := range []string{"process", "mount", "link", "rule", "record of a network", "control group", "name of a log", "socket", "folder"} {
+	for _, kind := range []string{"process", "mount", "link", "rule", "record of a network",
+		"control group", "name of a log", "socket", "folder"} {
 		if len(seen.left(t)[kind]) == 0 {
 			t.Errorf("no %s of a running cluster is seen, so that none would be missed", kind)
 		}
@@ -176,12 +183,13 @@ func TestNode(t *testing.T) {
 	stopped(t, c, seen)
 }
 
-// freeze freezes all pods. Frozen processes do not even die when they are killed.
+// freeze freezes all pods. Frozen processes do not exit on SIGKILL.
 func freeze(t *testing.T, seen traces) {
 	t.Helper()
 	frozen := 0
 	for _, group := range seen.cgroups() {
-		for file, value := range map[string]string{"freezer.state": "FROZEN", "cgroup.freeze": "1"} {
+		for file, value := range map[string]string{"freezer.state": "FROZEN",
+			"cgroup.freeze": "1"} {
 			for _, pod := range glob(t, filepath.Join(group, "kubepods/*/pod*", file)) {
 				if err := os.WriteFile(pod, []byte(value), 0); err != nil {
 					t.Fatal(err)
@@ -230,7 +238,8 @@ func TestAPIServersBesideEachOther(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		names := strings.Fields(kubectl(t, c, "", "get", "configmaps", "-o", "jsonpath={.items[*].metadata.name}"))
+		names := strings.Fields(kubectl(t, c, "", "get", "configmaps", "-o",
+			"jsonpath={.items[*].metadata.name}"))
 		if want := fmt.Sprintf("of-%d", i); !slices.Equal(names, []string{want}) {
 			t.Errorf("cluster %d has %v", i, names)
 		}
@@ -248,21 +257,25 @@ func TestFakeNodes(t *testing.T) {
 	c, seen := start(t, cluster.Options{Mode: cluster.Fake, Nodes: 20})
 	kubectl(t, c, "", "create", "deployment", "many", "--image=none", "--replicas=100")
 	kubectl(t, c, "", "rollout", "status", "deployment/many", "--timeout=240s")
-	nodes := strings.Fields(kubectl(t, c, "", "get", "pods", "-o", "jsonpath={.items[*].spec.nodeName}"))
+	nodes := strings.Fields(kubectl(t, c, "", "get", "pods", "-o",
+		"jsonpath={.items[*].spec.nodeName}"))
 	slices.Sort(nodes)
 	if used := slices.Compact(slices.Clone(nodes)); len(nodes) != 100 || len(used) < 2 {
 		t.Errorf("%d pods on the nodes %q, want 100 on several", len(nodes), used)
 	}
 
-	// However long kwok has no processor to report for its nodes on: no pod may be marked as not ready, because kwok would leave it so.
+	// However long kwok has no processor to report for its nodes on: no pod may be marked as not
+	// ready, because kwok would leave it so.
 	if err := c.Kill(limited(t), cluster.Kwok); err != nil {
 		t.Fatal(err)
 	}
 	const silence = 65 * time.Second // a controller manager waits 50 s by default
 	for end := time.Now().Add(silence); time.Now().Before(end); time.Sleep(time.Second) {
 		for _, kind := range []string{"nodes", "pods"} {
-			states := kubectl(t, c, "", "get", kind, "-o", `jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`)
-			if n := strings.Count(states, "True"); n != map[string]int{"nodes": 20, "pods": 100}[kind] {
+			states := kubectl(t, c, "", "get", kind, "-o",
+				`jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`)
+			if n := strings.Count(states, "True"); n != map[string]int{"nodes": 20,
+				"pods": 100}[kind] {
 				t.Fatalf("without kwok, %d %s are ready: %s", n, kind, states)
 			}
 		}
@@ -277,7 +290,8 @@ func TestOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	folder := filepath.Join(shortFolder(t), "c")
-	out, err := exec.CommandContext(limited(t), "./up.sh", "--mode", "api", "--owner", fmt.Sprint(owner.Process.Pid), folder).CombinedOutput()
+	out, err := exec.CommandContext(limited(t), "./up.sh", "--mode", "api", "--owner",
+		fmt.Sprint(owner.Process.Pid), folder).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -314,7 +328,8 @@ func checkEnvironment(t *testing.T, own *cluster.Cluster) {
 	kubectl(t, own, "", "get", "namespaces")
 
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "nothing"))
-	if _, err := cluster.Start(limited(t), cluster.Options{}); err == nil || !strings.Contains(err.Error(), "KUBECONFIG=") {
+	if _, err := cluster.Start(limited(t), cluster.Options{}); err == nil ||
+		!strings.Contains(err.Error(), "KUBECONFIG=") {
 		t.Errorf("a KUBECONFIG that leads nowhere: %v", err)
 	}
 }
@@ -334,8 +349,10 @@ func TestErrorsExplainThemselves(t *testing.T) {
 		{"mode", []string{"--mode", "big", folder}, "node, api or fake, not big"},
 		{"nodes", []string{"--nodes", "many", folder}, "needs a number, not many"},
 		{"option", []string{"--help-me", folder}, "no option --help-me"},
-		{"images", []string{"--mode", "api", "--image", "sandbox/busybox:dev", folder}, "mode api has no node"},
-		{"image", []string{"--image", "sandbox/nothing:dev", folder}, "no image sandbox/nothing:dev"},
+		{"images", []string{"--mode", "api", "--image", "sandbox/busybox:dev", folder},
+			"mode api has no node"},
+		{"image", []string{"--image", "sandbox/nothing:dev", folder},
+			"no image sandbox/nothing:dev"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			out, err := exec.CommandContext(limited(t), "./up.sh", test.args...).CombinedOutput()
@@ -353,7 +370,8 @@ func TestErrorsExplainThemselves(t *testing.T) {
 	}
 }
 
-// shortFolder returns a folder with a path short enough for a cluster in its subfolder "c", unlike the test's own.
+// shortFolder returns a folder with a path short enough for a cluster in its subfolder "c", unlike
+// the test's own.
 func shortFolder(t *testing.T) string {
 	t.Helper()
 	folder, err := os.MkdirTemp("", "sandbox-cluster-")
@@ -361,7 +379,8 @@ func shortFolder(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if out, err := exec.Command("./down.sh", filepath.Join(folder, "c")).CombinedOutput(); err != nil {
+		if out, err := exec.Command("./down.sh",
+			filepath.Join(folder, "c")).CombinedOutput(); err != nil {
 			t.Errorf("down.sh: %v\n%s", err, out)
 		}
 		os.RemoveAll(folder)

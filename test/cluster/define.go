@@ -9,7 +9,8 @@ import (
 // definedWithin is how long the API server may take to serve new resources.
 const definedWithin = 2 * time.Minute
 
-// Define applies definitions of resources (files or folders) and returns when the API server serves them.
+// Define applies definitions of resources (files or folders) and returns when the API server serves
+// them.
 func (c *Cluster) Define(ctx context.Context, files ...string) error {
 	for _, file := range files {
 		if _, err := c.Kubectl(ctx, nil, "apply", "-f", file); err != nil {
@@ -30,7 +31,8 @@ func (c *Cluster) Defined(ctx context.Context, args ...string) error {
 	defer poll.Stop()
 	for {
 		// kubectl gives up at once on a definition that has no conditions at all yet.
-		_, err := c.Kubectl(ctx, nil, append([]string{"wait", "--for=condition=Established", "--timeout=60s"}, args...)...)
+		_, err := c.Kubectl(ctx, nil,
+			append([]string{"wait", "--for=condition=Established", "--timeout=60s"}, args...)...)
 		if err == nil {
 			return nil
 		}

@@ -9,9 +9,10 @@ import (
 // module begins the names of our own functions in a stack.
 const module = "sandbox.internal/"
 
-// Goroutines returns the stacks of the goroutines that run code of this module, but for the caller's, after they had some time to end; it is
-// empty when none is left. The libraries of Kubernetes leave goroutines of their own behind when they are cut off, so that a check of all
-// goroutines tells nothing.
+// Goroutines returns the stacks of the goroutines that run code of this module, but for the
+// caller's, after they had some time to end; it is empty when none is left. The libraries of
+// Kubernetes leave goroutines of their own behind when they are cut off, so that a check of all
+// goroutines says nothing.
 func Goroutines(patience time.Duration) string {
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()

@@ -13,8 +13,9 @@ import (
 	"sandbox.internal/test/cluster"
 )
 
-// traces is everything that a cluster was seen to have of the host. Other tests run beside this one and come and go with processes,
-// mounts, networks and rules of theirs: that is why the whole host before and after cannot be compared.
+// traces is everything that a cluster was seen to have of the host. Other tests run beside this one
+// and come and go with processes, mounts, networks and rules of theirs: that is why the whole host
+// before and after cannot be compared.
 type traces struct {
 	folder    string
 	settings  map[string]string // what up.sh decided
@@ -23,30 +24,33 @@ type traces struct {
 	sockets   []string
 }
 
-// tracesOf looks at a cluster that is up.
+// tracesOf lists the traces of a running cluster.
 func tracesOf(t *testing.T, c *cluster.Cluster) traces {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(c.Folder, "settings"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := traces{folder: c.Folder, settings: map[string]string{}, processes: map[int]string{}, links: map[string]string{}}
+	seen := traces{folder: c.Folder, settings: map[string]string{}, processes: map[int]string{},
+		links: map[string]string{}}
 	for _, field := range strings.Fields(string(content)) {
 		name, value, _ := strings.Cut(field, "=")
 		seen.settings[name] = value
 	}
 	for _, pid := range append(processesNaming(t, c.Folder), processesIn(seen.cgroups())...) {
-		if began, alive := beginning(pid); alive {
+		if began, running := beginning(pid); running {
 			seen.processes[pid] = began
 		}
 	}
 	bridge := filepath.Join("/sys/class/net", seen.settings["bridge"])
 	for _, link := range append(glob(t, bridge+"/brif/*"), glob(t, bridge)...) {
-		if index, err := os.ReadFile(filepath.Join("/sys/class/net", filepath.Base(link), "ifindex")); err == nil {
+		if index, err := os.ReadFile(filepath.Join("/sys/class/net", filepath.Base(link),
+			"ifindex")); err == nil {
 			seen.links[filepath.Base(link)] = string(index)
 		}
 	}
-	for _, file := range glob(t, filepath.Join(c.Folder, "run/containerd/io.containerd.runtime.v2.task/*/*/address")) {
+	for _, file := range glob(t,
+		filepath.Join(c.Folder, "run/containerd/io.containerd.runtime.v2.task/*/*/address")) {
 		address, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
@@ -56,7 +60,7 @@ func tracesOf(t *testing.T, c *cluster.Cluster) traces {
 	return seen
 }
 
-// left tells what is still there, by kind.
+// left lists what is still there, by kind.
 func (s traces) left(t *testing.T) map[string][]string {
 	t.Helper()
 	found := map[string][]string{}
@@ -66,7 +70,7 @@ func (s traces) left(t *testing.T) map[string][]string {
 		}
 	}
 	for pid, then := range s.processes {
-		if began, alive := beginning(pid); alive && began == then {
+		if began, running := beginning(pid); running && began == then {
 			add("process", fmt.Sprint(pid))
 		}
 	}
@@ -79,7 +83,8 @@ func (s traces) left(t *testing.T) map[string][]string {
 	}
 	add("mount", linesWith(mounts, s.folder+"/")...)
 	for name, index := range s.links {
-		if now, err := os.ReadFile(filepath.Join("/sys/class/net", name, "ifindex")); err == nil && string(now) == index {
+		if now, err := os.ReadFile(filepath.Join("/sys/class/net", name, "ifindex")); err == nil &&
+			string(now) == index {
 			add("link", name)
 		}
 	}
@@ -89,7 +94,8 @@ func (s traces) left(t *testing.T) map[string][]string {
 			if err != nil {
 				t.Fatalf("iptables-save: %v\n%s", err, rules)
 			}
-			add("rule", linesWith(rules, s.settings["bridge"]+" ", s.settings["subnet"], s.settings["service"]+"/")...)
+			add("rule", linesWith(rules, s.settings["bridge"]+" ", s.settings["subnet"],
+				s.settings["service"]+"/")...)
 		}
 		add("record of a network", glob(t, "/var/lib/cni/results/"+s.settings["bridge"]+"-*")...)
 	}
@@ -126,7 +132,8 @@ func processesNaming(t *testing.T, folder string) []int {
 	for _, file := range glob(t, "/proc/[0-9]*/cmdline") {
 		var pid int
 		content, err := os.ReadFile(file)
-		if _, scan := fmt.Sscanf(file, "/proc/%d/cmdline", &pid); err == nil && scan == nil && bytes.Contains(content, []byte(folder+"/")) {
+		if _, scan := fmt.Sscanf(file, "/proc/%d/cmdline", &pid); err == nil && scan == nil &&
+			bytes.Contains(content, []byte(folder+"/")) {
 			found = append(found, pid)
 		}
 	}
@@ -154,20 +161,23 @@ func processesIn(groups []string) []int {
 	return found
 }
 
-// beginning returns when a process began, in ticks, and whether it lives: one that has ended and waits for its parent does not.
-func beginning(pid int) (began string, alive bool) {
+// beginning returns when a process began, in ticks, and whether it lives: one that has ended and
+// waits for its parent does not.
+func beginning(pid int) (began string, running bool) {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return "", false
 	}
-	fields := strings.Fields(string(content[bytes.LastIndexByte(content, ')')+1:])) // from the state on
+	// from the state on
+	fields := strings.Fields(string(content[bytes.LastIndexByte(content, ')')+1:]))
 	return fields[19], fields[0] != "Z" && fields[0] != "X"
 }
 
 func linesWith(content []byte, parts ...string) []string {
 	var found []string
 	for line := range strings.Lines(string(content)) {
-		if slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(line, part) }) {
+		if slices.ContainsFunc(parts,
+			func(part string) bool { return strings.Contains(line, part) }) {
 			found = append(found, strings.TrimSpace(line))
 		}
 	}

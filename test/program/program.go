@@ -1,7 +1,9 @@
-// Package program builds programs of this repository for tests, and makes their sources inputs of those tests.
+// Package program builds programs of this repository for tests, and makes their sources inputs of
+// those tests.
 //
-// The go command repeats a test's result from its cache until a file that the test itself has looked at changes. It does not see what a
-// child process reads: a test that runs `go build` would pass on the result of sources that are no longer there.
+// The go command repeats a test's result from its cache until a file that the test itself has
+// looked at changes. It does not see what a child process reads: a test that runs `go build` would
+// pass on the result of sources that are no longer there.
 package program
 
 import (
@@ -13,22 +15,24 @@ import (
 	"strings"
 )
 
-// sources is what `go list` prints of each package of the main module: its go.mod, its folder, and the files that it embeds.
+// sources is what `go list` prints of each package of the main module: its go.mod, its folder, and
+// the files that it embeds.
 const sources = `{{$p := .}}{{with .Module}}{{if .Main}}{{.GoMod}}{{"\n"}}{{$p.Dir}}{{range $p.EmbedFiles}}{{"\n"}}{{$p.Dir}}/{{.}}{{end}}{{end}}{{end}}`
 
-// Build compiles the programs of packages, given by import path, into the existing folder: static, as they ship. Each has the name of its
-// package's folder. The error has what the compiler printed.
+// Build compiles the programs of packages, given by import path, into the existing folder: static,
+// as they ship. Each has the name of its package's folder. The error has what the compiler printed.
 func Build(ctx context.Context, folder string, packages ...string) error {
 	if err := look(ctx, packages); err != nil {
 		return err
 	}
-	args := append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o", folder + string(filepath.Separator)}, packages...)
+	args := append([]string{"build", "-trimpath", "-ldflags", "-s -w", "-o",
+		folder + string(filepath.Separator)}, packages...)
 	_, err := goCommand(ctx, args...)
 	return err
 }
 
-// look opens the folders and files that the packages are made of, which makes them inputs of the test that runs. An open folder stands for
-// the names, sizes and times of everything in it.
+// look opens the folders and files that the packages are made of, which makes them inputs of the
+// test that runs. An open folder stands for the names, sizes and times of everything in it.
 func look(ctx context.Context, packages []string) error {
 	listed, err := goCommand(ctx, append([]string{"list", "-deps", "-f", sources}, packages...)...)
 	if err != nil {

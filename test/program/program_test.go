@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// TestSourcesAreInputs has a test of another module build a program: its result is repeated until a source of the program has changed.
+// TestSourcesAreInputs has a test of another module build a program: its result is repeated until a
+// source of the program has changed.
 func TestSourcesAreInputs(t *testing.T) {
 	own, err := os.ReadFile("program.go")
 	if err != nil {
@@ -40,7 +41,8 @@ func TestSourcesAreInputs(t *testing.T) {
 	write("go.mod", "module example.test\n\ngo 1.26\n")
 	write("program/program.go", string(own))
 	write("library/library.go", "package library\n\nconst Word = \"first\"\n")
-	write("command/main.go", "package main\n\nimport (\n\t_ \"embed\"\n\n\t\"example.test/library\"\n)\n\n//go:embed data/word\nvar word string\n\nfunc main() { println(library.Word, word) }\n")
+	write("command/main.go",
+		"package main\n\nimport (\n\t_ \"embed\"\n\n\t\"example.test/library\"\n)\n\n//go:embed data/word\nvar word string\n\nfunc main() { println(library.Word, word) }\n")
 	write("command/data/word", "first")
 	write("check/check_test.go", `package check
 
@@ -98,7 +100,8 @@ func TestNothingElseBuilds(t *testing.T) {
 			call, isCall := node.(*ast.CallExpr)
 			for i := 1; isCall && i < len(call.Args); i++ {
 				if isText(call.Args[i-1], "go") && isText(call.Args[i], "build") {
-					t.Errorf("%s builds a program whose sources are no inputs of the test: use program.Build", path)
+					t.Errorf(
+						"%s builds a program whose sources are no inputs of the test: use program.Build", path)
 				}
 			}
 			if selector, is := node.(*ast.SelectorExpr); is && selector.Sel.Name == "Build" {

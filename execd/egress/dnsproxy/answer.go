@@ -8,7 +8,8 @@ import (
 	"sandbox.internal/execd/egress/policy"
 )
 
-// read decides a query. It returns the query when name servers are to be asked, and otherwise the answer, nil for what gets none.
+// read decides a query. It returns the query when name servers are to be asked, and otherwise the
+// answer, nil for what gets none.
 func (p *Proxy) read(data []byte) (*query, []byte) {
 	msg, err := parseQuery(data)
 	switch {
@@ -21,7 +22,8 @@ func (p *Proxy) read(data []byte) (*query, []byte) {
 	}
 	question := msg.Question[0]
 	name, ok := policy.NormalName(question.Name)
-	if !ok || question.Qclass != dns.ClassINET || question.Qtype == dns.TypeAXFR || question.Qtype == dns.TypeIXFR || question.Qtype == dns.TypeANY {
+	if !ok || question.Qclass != dns.ClassINET || question.Qtype == dns.TypeAXFR ||
+		question.Qtype == dns.TypeIXFR || question.Qtype == dns.TypeANY {
 		return nil, refuse(msg, dns.RcodeRefused, "this question is not answered")
 	}
 	decision, dryRun := p.options.Judge.Name(name)
@@ -49,7 +51,8 @@ func (p *Proxy) resolve(ctx context.Context, q *query, size int) []byte {
 	}
 	if len(found.addresses) > 0 {
 		if err := judge.Learn(ctx, name, found.addresses, found.ttl); err != nil {
-			p.options.Logger.Warn().Err(err).Str("name", name).Msg("addresses are not reachable, so their name is not answered")
+			p.options.Logger.Warn().Err(err).Str("name",
+				name).Msg("addresses are not reachable, so their name is not answered")
 			return refuse(q.Msg, dns.RcodeServerFailure, "")
 		}
 	}
@@ -57,7 +60,8 @@ func (p *Proxy) resolve(ctx context.Context, q *query, size int) []byte {
 	return found.answer
 }
 
-// refuse makes an answer without records. The reason goes along where the client understands it (RFC 8914).
+// refuse makes an answer without records. The reason goes along where the client understands it
+// (RFC 8914).
 func refuse(query *dns.Msg, rcode int, reason string) []byte {
 	answer := new(dns.Msg).SetRcode(query, rcode)
 	answer.RecursionAvailable = true
@@ -65,7 +69,8 @@ func refuse(query *dns.Msg, rcode int, reason string) []byte {
 		answer.SetEdns0(ednsSize, false)
 		if reason != "" {
 			edns := answer.IsEdns0()
-			edns.Option = append(edns.Option, &dns.EDNS0_EDE{InfoCode: dns.ExtendedErrorCodeBlocked, ExtraText: reason})
+			edns.Option = append(edns.Option,
+				&dns.EDNS0_EDE{InfoCode: dns.ExtendedErrorCodeBlocked, ExtraText: reason})
 		}
 	}
 	data, err := answer.Pack()

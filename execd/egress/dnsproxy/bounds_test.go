@@ -75,7 +75,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if held != dnsproxy.MaxConnections {
 		t.Errorf("%d connections are held, want %d", held, dnsproxy.MaxConnections)
 	}
-	if answer := ask(t, "udp", server, "denied.test.", dns.TypeA); answer.Rcode != dns.RcodeNameError {
+	if answer := ask(t, "udp", server, "denied.test.",
+		dns.TypeA); answer.Rcode != dns.RcodeNameError {
 		t.Errorf("over UDP: %s", answer)
 	}
 }
@@ -104,15 +105,18 @@ func TestAnnouncedLengthIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n, err := conn.Read(make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
-			t.Errorf("a query of %d bytes is announced: %d bytes, %v, want the connection closed", length, n, err)
+			t.Errorf("a query of %d bytes is announced: %d bytes, %v, want the connection closed",
+				length, n, err)
 		}
 	}
-	if answer := ask(t, "tcp", server, "denied.test.", dns.TypeA); answer.Rcode != dns.RcodeNameError {
+	if answer := ask(t, "tcp", server, "denied.test.",
+		dns.TypeA); answer.Rcode != dns.RcodeNameError {
 		t.Errorf("a query of usual length: %s", answer)
 	}
 }
 
-// TestAddressesOfAnAnswerAreBounded: each that is passed on is learned, and takes memory in the guard and in the kernel.
+// TestAddressesOfAnAnswerAreBounded: each that is passed on is learned, and takes memory in the
+// guard and in the kernel.
 func TestAddressesOfAnAnswerAreBounded(t *testing.T) {
 	var records []string
 	for i := range 2 * dnsproxy.MaxAddresses {
@@ -122,12 +126,15 @@ func TestAddressesOfAnAnswerAreBounded(t *testing.T) {
 	j, server := start(t, `{}`, upstream)
 	answer := ask(t, "tcp", server, "a.test.", dns.TypeA)
 	learned, _ := j.seen()
-	if len(answer.Answer) != dnsproxy.MaxAddresses || len(learned["a.test"]) != dnsproxy.MaxAddresses {
-		t.Errorf("%d addresses are answered and %d learned, want %d", len(answer.Answer), len(learned["a.test"]), dnsproxy.MaxAddresses)
+	if len(answer.Answer) != dnsproxy.MaxAddresses ||
+		len(learned["a.test"]) != dnsproxy.MaxAddresses {
+		t.Errorf("%d addresses are answered and %d learned, want %d", len(answer.Answer),
+			len(learned["a.test"]), dnsproxy.MaxAddresses)
 	}
 }
 
-// TestAnswersToOtherQuestionsArePassedOver: a name server's late answers do not take the place of the one that is waited for.
+// TestAnswersToOtherQuestionsArePassedOver: a name server's late answers do not take the place of
+// the one that is waited for.
 func TestAnswersToOtherQuestionsArePassedOver(t *testing.T) {
 	upstream := serve(t, func(w dns.ResponseWriter, query *dns.Msg) {
 		for _, change := range []func(*dns.Msg){
@@ -139,7 +146,8 @@ func TestAnswersToOtherQuestionsArePassedOver(t *testing.T) {
 			answer := new(dns.Msg).SetReply(query)
 			answer.Question = slices.Clone(answer.Question)
 			address := "192.0.2.66"
-			if change(answer); answer.Id == query.Id && answer.Response && answer.Question[0] == query.Question[0] {
+			if change(answer); answer.Id == query.Id && answer.Response &&
+				answer.Question[0] == query.Question[0] {
 				address = "192.0.2.1"
 			}
 			record, err := dns.NewRR("a.test. 60 IN A " + address)
@@ -152,7 +160,8 @@ func TestAnswersToOtherQuestionsArePassedOver(t *testing.T) {
 		}
 	})
 	_, server := start(t, `{}`, upstream)
-	if got := texts(ask(t, "udp", server, "a.test.", dns.TypeA).Answer); !slices.Equal(got, []string{"a.test. 60 IN A 192.0.2.1"}) {
+	if got := texts(ask(t, "udp", server, "a.test.", dns.TypeA).Answer); !slices.Equal(got,
+		[]string{"a.test. 60 IN A 192.0.2.1"}) {
 		t.Errorf("got %q", got)
 	}
 }

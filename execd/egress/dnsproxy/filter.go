@@ -22,9 +22,10 @@ type kept struct {
 	ttl       time.Duration // of the addresses
 }
 
-// filter keeps the records that belong to the question: those of its name and of the aliases that lead on from it. An alias that a
-// rule denies makes the whole answer denied, and so do addresses when none of them may be reached. IPv6 addresses are left out, for
-// the sandbox has no IPv6, and so are the hints in HTTPS records, which nobody has learned.
+// filter keeps the records that belong to the question: those of its name and of the aliases that
+// lead on from it. An alias that a rule denies makes the whole answer denied, and so do addresses
+// when none of them may be reached. IPv6 addresses are left out, for the sandbox has no IPv6, and
+// so are the hints in HTTPS records, which were not learned.
 func (p *Proxy) filter(name string, answers []dns.RR, dryRun bool) kept {
 	result := kept{decision: policy.Decision{Action: policy.Allow}}
 	chain := []string{name}
@@ -33,7 +34,8 @@ func (p *Proxy) filter(name string, answers []dns.RR, dryRun bool) kept {
 		if !ok || slices.Contains(chain, next) {
 			break
 		}
-		if d, _ := p.options.Judge.Name(next); !d.Allowed() && d.Reason == policy.ByRule && !dryRun {
+		if d, _ := p.options.Judge.Name(next); !d.Allowed() && d.Reason == policy.ByRule &&
+			!dryRun {
 			result.decision = d
 			return result
 		}
@@ -72,7 +74,8 @@ func (p *Proxy) filter(name string, answers []dns.RR, dryRun bool) kept {
 		result.records = append(result.records, record)
 	}
 	if denied > 0 && len(result.addresses) == 0 {
-		result.decision = policy.Decision{Action: policy.Deny, Reason: policy.ByAddress, Rule: last.Rule}
+		result.decision = policy.Decision{Action: policy.Deny, Reason: policy.ByAddress,
+			Rule: last.Rule}
 	}
 	result.ttl = time.Duration(lowest) * time.Second
 	return result
@@ -80,7 +83,8 @@ func (p *Proxy) filter(name string, answers []dns.RR, dryRun bool) kept {
 
 func alias(records []dns.RR, name string) (string, bool) {
 	for _, record := range records {
-		if cname, ok := record.(*dns.CNAME); ok && strings.EqualFold(strings.TrimSuffix(cname.Hdr.Name, "."), name) {
+		if cname, ok := record.(*dns.CNAME); ok &&
+			strings.EqualFold(strings.TrimSuffix(cname.Hdr.Name, "."), name) {
 			return strings.ToLower(strings.TrimSuffix(cname.Target, ".")), true
 		}
 	}

@@ -23,7 +23,10 @@ type everything struct{}
 func (everything) Name(string) (policy.Decision, bool) {
 	return policy.Decision{Action: policy.Allow}, false
 }
-func (everything) Resolved(netip.Addr) policy.Decision                               { return policy.Decision{Action: policy.Allow} }
+func (everything) Resolved(
+	netip.Addr) policy.Decision {
+	return policy.Decision{Action: policy.Allow}
+}
 func (everything) Learn(context.Context, string, []netip.Addr, time.Duration) error  { return nil }
 func (everything) Told(name string, decision policy.Decision, dryRun, resolved bool) {}
 
@@ -38,7 +41,8 @@ func pack(t testing.TB, msg *dns.Msg) []byte {
 	return data
 }
 
-// FuzzQuery: whatever a client sends, what it gets is an answer to that message or nothing, and what is asked on its behalf is one question.
+// FuzzQuery: whatever a client sends, what it gets is an answer to that message or nothing, and
+// what is asked on its behalf is one question.
 func FuzzQuery(f *testing.F) {
 	plain := new(dns.Msg).SetQuestion("www.example.com.", dns.TypeA)
 	f.Add(pack(f, plain))
@@ -67,7 +71,8 @@ func FuzzQuery(f *testing.F) {
 			return
 		}
 		head, ok := readHeader(answer)
-		if !ok || head.bits&bitResponse == 0 || head.id != binary.BigEndian.Uint16(data) || head.answers > 0 || len(answer) > 1024 {
+		if !ok || head.bits&bitResponse == 0 || head.id != binary.BigEndian.Uint16(data) ||
+			head.answers > 0 || len(answer) > 1024 {
 			t.Fatalf("the answer is %x", answer)
 		}
 	})
@@ -77,8 +82,10 @@ func FuzzQuery(f *testing.F) {
 func FuzzAnswer(f *testing.F) {
 	asked := new(dns.Msg).SetQuestion("www.example.com.", dns.TypeA)
 	for _, text := range []string{
-		"www.example.com. 60 IN A 192.0.2.1", "www.example.com. 60 IN CNAME www.example.com.", "www.example.com. 60 IN HTTPS 1 . alpn=h2 ipv4hint=192.0.2.7",
-		"www.example.com. 60 IN TXT a b", "www.example.com. 60 IN SOA a. b. 1 2 3 4 5", "www.example.com. 60 IN NSEC a. A TXT",
+		"www.example.com. 60 IN A 192.0.2.1", "www.example.com. 60 IN CNAME www.example.com.",
+		"www.example.com. 60 IN HTTPS 1 . alpn=h2 ipv4hint=192.0.2.7",
+		"www.example.com. 60 IN TXT a b", "www.example.com. 60 IN SOA a. b. 1 2 3 4 5",
+		"www.example.com. 60 IN NSEC a. A TXT",
 	} {
 		record, err := dns.NewRR(text)
 		if err != nil {
@@ -96,12 +103,14 @@ func FuzzAnswer(f *testing.F) {
 			return
 		}
 		limit := max(int(size), dns.MinMsgSize)
-		result, err := p.sift(t.Context(), &query{Msg: newQuery(t), name: "www.example.com"}, raw, head, limit)
+		result, err := p.sift(t.Context(), &query{Msg: newQuery(t), name: "www.example.com"}, raw,
+			head, limit)
 		if err != nil {
 			return
 		}
 		if len(result.addresses) > maxAddresses || len(result.answer) > limit {
-			t.Fatalf("%d addresses, and %d bytes of %d", len(result.addresses), len(result.answer), limit)
+			t.Fatalf("%d addresses, and %d bytes of %d", len(result.addresses), len(result.answer),
+				limit)
 		}
 		if err := new(dns.Msg).Unpack(result.answer); err != nil {
 			t.Fatalf("what is passed on cannot be read: %v: %x", err, result.answer)
@@ -114,7 +123,8 @@ func newQuery(t testing.TB) *dns.Msg {
 	return new(dns.Msg).SetQuestion("www.example.com.", dns.TypeA)
 }
 
-// bomb is the longest answer that there can be, one record full of references to the longest name behind a beginning.
+// bomb is the longest answer that there can be, one record full of references to the longest name
+// behind a beginning.
 func bomb(kind uint16, beginning ...byte) []byte {
 	data := []byte{0, 1, 0x81, 0x80, 0, 1, 0, 1, 0, 0, 0, 0}
 	for range 3 {
@@ -129,7 +139,8 @@ func bomb(kind uint16, beginning ...byte) []byte {
 	length := dns.MaxMsgSize - 1 - len(data) - 2
 	data = binary.BigEndian.AppendUint16(data, uint16(length))
 	data = append(data, beginning...)
-	return append(data, bytes.Repeat([]byte{0xc0, 0x0c}, (length-len(beginning))/2+1)[:length-len(beginning)]...)
+	return append(data,
+		bytes.Repeat([]byte{0xc0, 0x0c}, (length-len(beginning))/2+1)[:length-len(beginning)]...)
 }
 
 // many is as long, and has as many records as an answer may.
@@ -147,8 +158,9 @@ func many(kind uint16) []byte {
 	return data
 }
 
-// TestAnswersTakeBoundedMemory, of every type that the library takes apart: a kind of record that is new there must not bring back what
-// a single answer could take before, 34 MiB of the sidecar's 64.
+// TestAnswersTakeBoundedMemory, of every type that the library takes apart: a kind of record that
+// is new there must not bring back what a single answer could take before, 34 MiB of the sidecar's
+// 64.
 func TestAnswersTakeBoundedMemory(t *testing.T) {
 	const most = 8 << 20
 	kinds := make([]uint16, 0, len(dns.TypeToRR))
@@ -164,11 +176,13 @@ func TestAnswersTakeBoundedMemory(t *testing.T) {
 			_, _, err := unpack(raw, head)
 			runtime.ReadMemStats(&after)
 			if got := after.TotalAlloc - before.TotalAlloc; got > most {
-				t.Errorf("%s: an answer of %d bytes takes %d KiB (%v)", dns.TypeToString[kind], len(raw), got>>10, err)
+				t.Errorf("%s: an answer of %d bytes takes %d KiB (%v)", dns.TypeToString[kind],
+					len(raw), got>>10, err)
 			}
 		}
 	}
-	if _, _, err := unpack(bomb(dns.TypeA), header{answers: maxRecords + 1}); err == nil || !strings.Contains(err.Error(), "records") {
+	if _, _, err := unpack(bomb(dns.TypeA), header{answers: maxRecords + 1}); err == nil ||
+		!strings.Contains(err.Error(), "records") {
 		t.Errorf("too many records: %v", err)
 	}
 }

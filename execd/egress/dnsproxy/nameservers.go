@@ -8,9 +8,10 @@ import (
 	"strings"
 )
 
-// NameServers reads the name servers of a resolv.conf that can be asked from inside a sandbox's network. Docker's own, 127.0.0.11,
-// is not among them, because it asks others with packets that nothing tells from the sandbox's; those that it would ask are, where
-// the file names them.
+// NameServers reads the name servers of a resolv.conf that can be asked from inside a sandbox's
+// network. Docker's own, 127.0.0.11, is not among them, because it queries others with packets that
+// cannot be distinguished from the sandbox's; those that it would ask are, where the file names
+// them.
 func NameServers(conf io.Reader) ([]netip.AddrPort, error) {
 	var servers []netip.AddrPort
 	add := func(text string) {

@@ -1,5 +1,6 @@
-// Package dnsproxy answers the sandbox's DNS queries: those for allowed names with what the real name servers say, all others at once
-// with NXDOMAIN. The addresses of an answer may be reached before the answer leaves.
+// Package dnsproxy answers the sandbox's DNS queries: those for allowed names with what the real
+// name servers say, all others at once with NXDOMAIN. The addresses of an answer may be reached
+// before the answer leaves.
 package dnsproxy
 
 import (
@@ -18,35 +19,42 @@ import (
 )
 
 const (
-	// atOnce bounds the queries that wait for name servers, each of which holds a socket and some KiB. More are answered with SERVFAIL.
+	// atOnce bounds the queries that wait for name servers, each of which holds a socket and some
+	// KiB. More are answered with SERVFAIL.
 	atOnce = 512
 	// patience is how long a query is worked at; clients give up after five seconds and ask again.
 	patience = 5 * time.Second
 	// maxQuery is the largest query, in bytes. A connection that announces a longer one is closed.
 	maxQuery = 2048
-	// readers is how many goroutines read UDP queries. They also answer those that need no name server.
+	// readers is how many goroutines read UDP queries. They also answer those that need no name
+	// server.
 	readers = 2
 	// receiveBuffer holds bursts of queries, in bytes.
 	receiveBuffer = 4 << 20
 
-	// maxConnections bounds the clients' TCP connections; more are closed at once. maxPerConnection bounds the queries of one.
+	// maxConnections bounds the clients' TCP connections; more are closed at once. maxPerConnection
+	// bounds the queries of one.
 	maxConnections   = 128
 	maxPerConnection = 128
-	// tcpIdle is how long a connection may take until a query has arrived whole, and tcpSend until an answer is taken.
+	// tcpIdle is how long a connection may take until a query has arrived whole, and tcpSend until
+	// an answer is taken.
 	tcpIdle = 10 * time.Second
 	tcpSend = 2 * time.Second
-	// tcpReceiveBuffer and tcpSendBuffer are what the kernel holds for one connection, in bytes. It doubles them.
+	// tcpReceiveBuffer and tcpSendBuffer are what the kernel holds for one connection, in bytes. It
+	// doubles them.
 	tcpReceiveBuffer = 8 << 10
 	tcpSendBuffer    = 16 << 10
 
-	// longAtOnce bounds the answers of name servers over TCP, which may have 64 KiB, and unpackedAtOnce the answers of any kind that are taken
-	// apart: in that form they take many times their length.
+	// longAtOnce bounds the answers of name servers over TCP, which may have 64 KiB, and
+	// unpackedAtOnce the answers of any kind that are taken apart: in that form they take many
+	// times their length.
 	longAtOnce     = 16
 	unpackedAtOnce = 2
 
 	// binds is how often a port is looked for that is free for UDP and TCP.
 	binds = 16
-	// maxFailures is how often in a row reading or accepting may fail, with failurePause in between.
+	// maxFailures is how often in a row reading or accepting may fail, with failurePause in
+	// between.
 	maxFailures  = 100
 	failurePause = 10 * time.Millisecond
 )
@@ -57,10 +65,11 @@ type Judge interface {
 	Name(name string) (decision policy.Decision, dryRun bool)
 	// Resolved decides an address that an allowed name resolved to.
 	Resolved(addr netip.Addr) policy.Decision
-	// Learn makes the addresses of an answer reachable, for as long as the answer holds, and returns when they are. An error means
-	// that they are not.
+	// Learn makes the addresses of an answer reachable, for as long as the answer holds, and
+	// returns when they are. An error means that they are not.
 	Learn(ctx context.Context, name string, addresses []netip.Addr, ttl time.Duration) error
-	// Told hears how a query ended. An address decides when the name is allowed and none of its addresses is.
+	// Told is called when a query has ended. An address decides when the name is allowed and none
+	// of its addresses is.
 	Told(name string, decision policy.Decision, dryRun, resolved bool)
 }
 
@@ -69,12 +78,13 @@ type Options struct {
 	Judge Judge
 	// Upstream are the name servers to ask, in this order.
 	Upstream []netip.AddrPort
-	// Mark is the mark of the proxy's own packets, by which the wall lets them pass; 0 sets none.
+	// Mark is the mark of the proxy's own packets, which the wall accepts; 0 sets none.
 	Mark   uint32
 	Logger zerolog.Logger
 }
 
-// Proxy listens on the loopback. Whatever clients and name servers send, the memory, sockets and goroutines that it uses are bounded.
+// Proxy listens on the loopback. Whatever clients and name servers send, the memory, sockets and
+// goroutines that it uses are bounded.
 type Proxy struct {
 	options     Options
 	udp         *net.UDPConn
@@ -92,10 +102,12 @@ func Listen(ctx context.Context) (*net.UDPConn, *net.TCPListener, error) {
 		return conn.Control(func(fd uintptr) {
 			// These are about bursts and memory alone: what the kernel gives instead works, too.
 			if network == "udp4" {
-				_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, receiveBufferForce, receiveBuffer)
+				_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, receiveBufferForce,
+					receiveBuffer)
 				return
 			}
-			_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, tcpReceiveBuffer)
+			_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF,
+				tcpReceiveBuffer)
 			_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_SNDBUF, tcpSendBuffer)
 		})
 	}}
@@ -156,8 +168,9 @@ func (p *Proxy) Run(ctx context.Context) error {
 	}
 }
 
-// untilItFails repeats a step until ctx ends, or until it has failed so often in a row that it will not work any more. A single failure may
-// be a shortage of what the sandbox can use up for a moment, such as memory for sockets.
+// untilItFails repeats a step until ctx ends, or until it has failed so often in a row that it will
+// not work any more. A single failure may be a shortage of what the sandbox can use up for a
+// moment, such as memory for sockets.
 func untilItFails(ctx context.Context, step func(context.Context) error) error {
 	for failures := 0; ; {
 		err := step(ctx)

@@ -24,14 +24,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 30 * time.Second
 
-// judge decides by a policy and remembers what it was told.
+// judge decides by a policy and records its calls.
 type judge struct {
 	compiled *policy.Compiled
 	failure  error
 
-	mu      sync.Mutex
-	learned map[string][]netip.Addr
-	told    []string
+	mu       sync.Mutex
+	learned  map[string][]netip.Addr
+	recorded []string
 }
 
 func (j *judge) Name(name string) (policy.Decision, bool) {
@@ -42,7 +42,8 @@ func (j *judge) Resolved(addr netip.Addr) policy.Decision {
 	return j.compiled.Resolved(addr, func(netip.Addr) bool { return false })
 }
 
-func (j *judge) Learn(_ context.Context, name string, addresses []netip.Addr, _ time.Duration) error {
+func (j *judge) Learn(_ context.Context, name string, addresses []netip.Addr,
+	_ time.Duration) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.learned[name] = append(j.learned[name], addresses...)
@@ -59,14 +60,14 @@ func (j *judge) Told(name string, d policy.Decision, dryRun, resolved bool) {
 	if resolved {
 		text += " resolved"
 	}
-	j.told = append(j.told, text)
+	j.recorded = append(j.recorded, text)
 }
 
-// seen returns what was learned and told so far.
+// seen returns the calls so far.
 func (j *judge) seen() (map[string][]netip.Addr, []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return maps.Clone(j.learned), slices.Clone(j.told)
+	return maps.Clone(j.learned), slices.Clone(j.recorded)
 }
 
 func (j *judge) fail(err error) {
@@ -84,7 +85,8 @@ func serve(t *testing.T, handler dns.HandlerFunc) netip.AddrPort {
 	}
 	var serving sync.WaitGroup
 	t.Cleanup(serving.Wait)
-	for _, server := range []*dns.Server{{PacketConn: udp, Handler: handler}, {Listener: tcp, Handler: handler}} {
+	for _, server := range []*dns.Server{{PacketConn: udp, Handler: handler},
+		{Listener: tcp, Handler: handler}} {
 		started := make(chan struct{})
 		server.NotifyStartedFunc = func() { close(started) }
 		serving.Go(func() { _ = server.ActivateAndServe() })
@@ -110,7 +112,8 @@ func start(t *testing.T, text string, upstream ...netip.AddrPort) (*judge, strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	proxy := dnsproxy.New(udp, tcp, dnsproxy.Options{Judge: j, Upstream: upstream, Logger: zerolog.Nop()})
+	proxy := dnsproxy.New(udp, tcp,
+		dnsproxy.Options{Judge: j, Upstream: upstream, Logger: zerolog.Nop()})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- proxy.Run(ctx) }()
@@ -174,40 +177,48 @@ func texts(records []dns.RR) []string {
 
 func TestOnlyWhatBelongsToTheQuestionPasses(t *testing.T) {
 	upstream := serve(t, zone(t,
-		"www.ok.test. 60 IN CNAME edge.cdn.test.", "edge.cdn.test. 60 IN A 192.0.2.1", "edge.cdn.test. 60 IN A 10.0.0.1",
+		"www.ok.test. 60 IN CNAME edge.cdn.test.", "edge.cdn.test. 60 IN A 192.0.2.1",
+		"edge.cdn.test. 60 IN A 10.0.0.1",
 		"edge.cdn.test. 60 IN AAAA 2001:db8::1", "bystander.test. 60 IN A 192.0.2.99",
 		"edge.cdn.test. 60 IN HTTPS 1 . alpn=h2 ipv4hint=192.0.2.7"))
 	for _, network := range []string{"udp", "tcp"} {
-		j, server := start(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"*.ok.test"},{"action":"deny","target":"10.0.0.0/8"}]}`, upstream)
+		j, server := start(t,
+			`{"defaultAction":"deny","egress":[{"action":"allow","target":"*.ok.test"},{"action":"deny","target":"10.0.0.0/8"}]}`, upstream)
 		answer := ask(t, network, server, "WWW.ok.test.", dns.TypeA)
 		want := []string{
-			"www.ok.test. 60 IN CNAME edge.cdn.test.", "edge.cdn.test. 60 IN A 192.0.2.1", `edge.cdn.test. 60 IN HTTPS 1 . alpn="h2"`,
+			"www.ok.test. 60 IN CNAME edge.cdn.test.", "edge.cdn.test. 60 IN A 192.0.2.1",
+			`edge.cdn.test. 60 IN HTTPS 1 . alpn="h2"`,
 		}
 		if got := texts(answer.Answer); !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		learned, told := j.seen()
-		if got := learned["www.ok.test"]; !slices.Equal(got, []netip.Addr{netip.MustParseAddr("192.0.2.1")}) {
+		learned, recorded := j.seen()
+		if got := learned["www.ok.test"]; !slices.Equal(got,
+			[]netip.Addr{netip.MustParseAddr("192.0.2.1")}) {
 			t.Errorf("learned %v", learned)
 		}
-		if want := []string{"www.ok.test allow rule resolved"}; !slices.Equal(told, want) {
-			t.Errorf("told %q, want %q", told, want)
+		if want := []string{"www.ok.test allow rule resolved"}; !slices.Equal(recorded, want) {
+			t.Errorf("recorded %q, want %q", recorded, want)
 		}
 	}
 }
 
 func TestWhatIsDeniedIsNotAsked(t *testing.T) {
-	upstream := serve(t, func(dns.ResponseWriter, *dns.Msg) { t.Error("the name server was asked") })
-	j, server := start(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"*.example.com"}]}`, upstream)
+	upstream := serve(t,
+		func(dns.ResponseWriter, *dns.Msg) { t.Error("the name server was asked") })
+	j, server := start(t,
+		`{"defaultAction":"deny","egress":[{"action":"allow","target":"*.example.com"}]}`, upstream)
 	answer := ask(t, "udp", server, "secret.example.org.", dns.TypeTXT)
 	if answer.Rcode != dns.RcodeNameError || len(answer.IsEdns0().Option) != 1 {
 		t.Errorf("got %s", answer)
 	}
-	if _, told := j.seen(); !slices.Equal(told, []string{"secret.example.org deny default"}) {
-		t.Errorf("told %q", told)
+	if _, recorded := j.seen(); !slices.Equal(recorded,
+		[]string{"secret.example.org deny default"}) {
+		t.Errorf("recorded %q", recorded)
 	}
-	// A dot within a label is no border between labels, and nobody needs everything at once.
-	for name, kind := range map[string]uint16{`evil\.example.com.`: dns.TypeA, "www.example.com.": dns.TypeANY} {
+	// A dot within a label is no border between labels, and no test needs everything at once.
+	for name, kind := range map[string]uint16{`evil\.example.com.`: dns.TypeA,
+		"www.example.com.": dns.TypeANY} {
 		if answer := ask(t, "udp", server, name, kind); answer.Rcode != dns.RcodeRefused {
 			t.Errorf("%s: got %s", name, answer)
 		}
@@ -217,23 +228,27 @@ func TestWhatIsDeniedIsNotAsked(t *testing.T) {
 func TestAnswersThatLeadToWhatIsDenied(t *testing.T) {
 	const rules = `"egress":[{"action":"allow","target":"ok.test"},{"action":"deny","target":"*.evil.test"},{"action":"deny","target":"192.0.2.0/24"}]`
 	for name, records := range map[string][]string{
-		"a denied address":    {"ok.test. 1 IN A 192.0.2.1"},
-		"metadata":            {"ok.test. 1 IN A 169.254.169.254"},
-		"the loopback":        {"ok.test. 1 IN A 127.0.0.1"},
-		"a denied alias":      {"ok.test. 1 IN CNAME x.evil.test.", "x.evil.test. 1 IN A 198.51.100.1"},
-		"aliases in a circle": {"ok.test. 1 IN CNAME b.test.", "b.test. 1 IN CNAME ok.test.", "ok.test. 1 IN A 192.0.2.1"},
+		"a denied address": {"ok.test. 1 IN A 192.0.2.1"},
+		"metadata":         {"ok.test. 1 IN A 169.254.169.254"},
+		"the loopback":     {"ok.test. 1 IN A 127.0.0.1"},
+		"a denied alias": {"ok.test. 1 IN CNAME x.evil.test.",
+			"x.evil.test. 1 IN A 198.51.100.1"},
+		"aliases in a circle": {"ok.test. 1 IN CNAME b.test.", "b.test. 1 IN CNAME ok.test.",
+			"ok.test. 1 IN A 192.0.2.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			upstream := serve(t, zone(t, records...))
 			j, server := start(t, `{"defaultAction":"deny",`+rules+`}`, upstream)
-			if answer := ask(t, "udp", server, "ok.test.", dns.TypeA); answer.Rcode != dns.RcodeRefused || len(answer.Answer) > 0 {
+			if answer := ask(t, "udp", server, "ok.test.",
+				dns.TypeA); answer.Rcode != dns.RcodeRefused || len(answer.Answer) > 0 {
 				t.Errorf("got %s", answer)
 			}
 			if learned, _ := j.seen(); len(learned) > 0 {
 				t.Errorf("learned %v", learned)
 			}
 			_, server = start(t, `{"defaultAction":"deny","dryRun":true,`+rules+`}`, upstream)
-			if answer := ask(t, "udp", server, "ok.test.", dns.TypeA); answer.Rcode != dns.RcodeSuccess || len(answer.Answer) == 0 {
+			if answer := ask(t, "udp", server, "ok.test.",
+				dns.TypeA); answer.Rcode != dns.RcodeSuccess || len(answer.Answer) == 0 {
 				t.Errorf("in a dry run: got %s", answer)
 			}
 		})
@@ -243,7 +258,8 @@ func TestAnswersThatLeadToWhatIsDenied(t *testing.T) {
 func TestNoAnswerWithoutItsAddresses(t *testing.T) {
 	j, server := start(t, `{}`, serve(t, zone(t, "a.test. 1 IN A 192.0.2.1")))
 	j.fail(errors.New("the kernel says no"))
-	if answer := ask(t, "udp", server, "a.test.", dns.TypeA); answer.Rcode != dns.RcodeServerFailure || len(answer.Answer) > 0 {
+	if answer := ask(t, "udp", server, "a.test.",
+		dns.TypeA); answer.Rcode != dns.RcodeServerFailure || len(answer.Answer) > 0 {
 		t.Errorf("got %s", answer)
 	}
 }
@@ -254,7 +270,8 @@ func TestAnotherServerIsAskedAndLongAnswersComeWhole(t *testing.T) {
 	})
 	many := make([]string, 200)
 	for i := range many {
-		many[i] = "a.test. 60 IN A 192.0.2." + netip.AddrFrom4([4]byte{0, 0, 0, byte(i)}).String()[6:]
+		many[i] = "a.test. 60 IN A 192.0.2." +
+			netip.AddrFrom4([4]byte{0, 0, 0, byte(i)}).String()[6:]
 	}
 	upstream := serve(t, overTCP(zone(t, many...)))
 	_, server := start(t, `{}`, broken, upstream)

@@ -11,7 +11,8 @@ import (
 
 const (
 	headerSize = 12
-	// fixedSize is what a record has between its name and its data: type, class, time to live and length.
+	// fixedSize is what a record has between its name and its data: type, class, time to live and
+	// length.
 	fixedSize = 10
 	// maxExtra is how many additional records a query may have: one for EDNS, one for a signature.
 	maxExtra = 2
@@ -60,8 +61,9 @@ func (q *query) datagramSize() int {
 	return size
 }
 
-// parseQuery reads what is needed of a query, and makes nothing of the rest: the records of a message can take hundreds of times its length
-// once they are taken apart. The message returned is nil when there is nothing to answer, and has a header alone together with an error.
+// parseQuery reads what is needed of a query, and makes nothing of the rest: the records of a
+// message can take hundreds of times its length once they are taken apart. The message returned is
+// nil when there is nothing to answer, and has a header alone together with an error.
 func parseQuery(data []byte) (*dns.Msg, error) {
 	head, ok := readHeader(data)
 	if !ok || head.bits&bitResponse != 0 {
@@ -69,7 +71,8 @@ func parseQuery(data []byte) (*dns.Msg, error) {
 	}
 	msg := new(dns.Msg)
 	msg.Id, msg.Opcode = head.id, int(head.bits&maskOpcode>>11)
-	msg.RecursionDesired, msg.CheckingDisabled = head.bits&bitRecursionDesired != 0, head.bits&bitCheckingDisabled != 0
+	msg.RecursionDesired, msg.CheckingDisabled = head.bits&bitRecursionDesired != 0,
+		head.bits&bitCheckingDisabled != 0
 	if msg.Opcode != dns.OpcodeQuery {
 		return msg, nil
 	}
@@ -100,7 +103,8 @@ func readQuestion(data []byte) (dns.Question, int, error) {
 	if err != nil || at+4 > len(data) {
 		return dns.Question{}, 0, errMalformed
 	}
-	return dns.Question{Name: name, Qtype: binary.BigEndian.Uint16(data[at:]), Qclass: binary.BigEndian.Uint16(data[at+2:])}, at + 4, nil
+	return dns.Question{Name: name, Qtype: binary.BigEndian.Uint16(data[at:]),
+		Qclass: binary.BigEndian.Uint16(data[at+2:])}, at + 4, nil
 }
 
 // record is one whose data is not looked at.
@@ -117,7 +121,8 @@ func readRecord(data []byte, at int) (record, error) {
 		return record{}, errMalformed
 	}
 	fixed := data[at:]
-	r := record{name: name, kind: binary.BigEndian.Uint16(fixed), class: binary.BigEndian.Uint16(fixed[2:]), ttl: binary.BigEndian.Uint32(fixed[4:])}
+	r := record{name: name, kind: binary.BigEndian.Uint16(fixed),
+		class: binary.BigEndian.Uint16(fixed[2:]), ttl: binary.BigEndian.Uint32(fixed[4:])}
 	r.end = at + fixedSize + int(binary.BigEndian.Uint16(fixed[8:]))
 	if r.end > len(data) {
 		return record{}, errMalformed

@@ -27,9 +27,11 @@ type found struct {
 	resolved  bool          // the name has records
 }
 
-// sift takes a name server's answer apart, keeps what belongs to the question, and packs that again. The owner of the name
-// chose it, and may work together with the sandbox: it must neither cost more than a little memory nor end the guard.
-func (p *Proxy) sift(ctx context.Context, q *query, raw []byte, head header, size int) (result found, err error) {
+// sift takes a name server's answer apart, keeps what belongs to the question, and packs that
+// again. The owner of the name chose it, and may work together with the sandbox: it must neither
+// cost more than a little memory nor end the guard.
+func (p *Proxy) sift(ctx context.Context, q *query, raw []byte, head header,
+	size int) (result found, err error) {
 	select {
 	case p.unpacked <- struct{}{}:
 		defer func() { <-p.unpacked }()
@@ -58,16 +60,17 @@ func (p *Proxy) sift(ctx context.Context, q *query, raw []byte, head header, siz
 	if result.answer, err = answer.Pack(); err != nil {
 		return found{}, fmt.Errorf("%w: %w", errMalformed, err)
 	}
-	// A record whose data is too short is unpacked without an error and packed to something that cannot be read.
+	// A record whose data is too short is unpacked without an error and packed to something that
+	// cannot be read.
 	if err := new(dns.Msg).Unpack(result.answer); err != nil {
 		return found{}, fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	return result, nil
 }
 
-// unpack returns the records of the answer section, and of the authority section the zone's SOA, for clients that remember that there is
-// nothing. Records of type HIP are left out: they alone may hold any number of names, each of two bytes in the message and of a thousand
-// outside of it.
+// unpack returns the records of the answer section, and of the authority section the zone's SOA,
+// for clients that cache that there is nothing. Records of type HIP are left out: they alone may
+// hold any number of names, each of two bytes in the message and of a thousand outside of it.
 func unpack(raw []byte, head header) (answers, authority []dns.RR, err error) {
 	if head.answers+head.authority > maxRecords {
 		return nil, nil, fmt.Errorf("%w: %d records", errMalformed, head.answers+head.authority)

@@ -11,7 +11,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// datagram reads one UDP query and answers it. A query for a name server is answered by a goroutine of its own; the others are not worth one.
+// datagram reads one UDP query and answers it. A query for a name server is answered by a goroutine
+// of its own; the others are not worth one.
 func (p *Proxy) datagram(ctx context.Context, buffer []byte) error {
 	n, client, err := p.udp.ReadFromUDPAddrPort(buffer)
 	if err != nil {
@@ -87,8 +88,8 @@ func (p *Proxy) converse(ctx context.Context, conn net.Conn) {
 	}
 }
 
-// readMessage reads a message behind its length (RFC 1035, 4.2.2). One that is announced longer than the limit is an error, and nothing is
-// set aside for it.
+// readMessage reads a message behind its length (RFC 1035, 4.2.2). One that is announced longer
+// than the limit is an error, and nothing is set aside for it.
 func readMessage(conn net.Conn, deadline time.Time, limit int) ([]byte, error) {
 	if err := conn.SetReadDeadline(deadline); err != nil {
 		return nil, err
@@ -110,6 +111,7 @@ func writeMessage(conn net.Conn, deadline time.Time, data []byte) error {
 	if err := conn.SetWriteDeadline(deadline); err != nil {
 		return err
 	}
-	_, err := conn.Write(append(binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(data)), uint16(len(data))), data...))
+	_, err := conn.Write(append(binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(data)),
+		uint16(len(data))), data...))
 	return err
 }

@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// ednsSize is the largest UDP answer that is asked for, in bytes: it fits into one packet everywhere.
+	// ednsSize is the largest UDP answer that is asked for, in bytes: it fits into one packet
+	// everywhere.
 	ednsSize = 1232
 	// oneTry is how long one name server has to answer.
 	oneTry = 1500 * time.Millisecond
@@ -24,7 +25,8 @@ const (
 	dnsPort            = 53
 )
 
-// ask puts the question of a query to the name servers, one after the other, until one has an answer.
+// ask puts the question of a query to the name servers, one after the other, until one has an
+// answer.
 func (p *Proxy) ask(ctx context.Context, q *query, size int) (found, error) {
 	question := new(dns.Msg)
 	question.Question = q.Question
@@ -61,7 +63,7 @@ func (p *Proxy) ask(ctx context.Context, q *query, size int) (found, error) {
 	return found{}, failures
 }
 
-// refused tells that asking the same servers once more is of no use: all of them were there.
+// refused reports that another query to the same servers is of no use: all of them answered.
 func refused(failures error) bool {
 	var timeout net.Error
 	return !errors.As(failures, &timeout) || !timeout.Timeout()
@@ -78,7 +80,8 @@ func (e rcodeError) Error() string {
 }
 
 // fetch asks one name server, and takes its answer apart.
-func (p *Proxy) fetch(ctx context.Context, server netip.AddrPort, question []byte, q *query, size int) (found, error) {
+func (p *Proxy) fetch(ctx context.Context, server netip.AddrPort, question []byte, q *query,
+	size int) (found, error) {
 	raw, head, err := p.exchange(ctx, "udp4", server, question)
 	if err == nil && head.bits&bitTruncated != 0 {
 		select {
@@ -92,16 +95,20 @@ func (p *Proxy) fetch(ctx context.Context, server netip.AddrPort, question []byt
 	if err != nil {
 		return found{}, fmt.Errorf("ask %s: %w", server, err)
 	}
-	if rcode := int(head.bits & maskRcode); rcode != dns.RcodeSuccess && rcode != dns.RcodeNameError {
+	if rcode := int(head.bits & maskRcode); rcode != dns.RcodeSuccess &&
+		rcode != dns.RcodeNameError {
 		return found{}, rcodeError{server, rcode}
 	}
 	return p.sift(ctx, q, raw, head, size)
 }
 
-// exchange returns a name server's answer to the question as it came. What answers another question is passed over.
-func (p *Proxy) exchange(ctx context.Context, network string, server netip.AddrPort, question []byte) ([]byte, header, error) {
+// exchange returns a name server's answer to the question as it came. What answers another question
+// is passed over.
+func (p *Proxy) exchange(ctx context.Context, network string, server netip.AddrPort,
+	question []byte) ([]byte, header, error) {
 	deadline := time.Now().Add(oneTry)
-	conn, err := (&net.Dialer{Deadline: deadline, Control: p.marked}).DialContext(ctx, network, server.String())
+	conn, err := (&net.Dialer{Deadline: deadline, Control: p.marked}).DialContext(ctx, network,
+		server.String())
 	if err != nil {
 		return nil, header{}, err
 	}
@@ -141,7 +148,8 @@ func (p *Proxy) exchange(ctx context.Context, network string, server netip.AddrP
 func sameQuestion(raw []byte, head header, asked []byte) bool {
 	a, _, err := readQuestion(raw)
 	b, _, failure := readQuestion(asked)
-	return err == nil && failure == nil && head.questions == 1 && strings.EqualFold(a.Name, b.Name) && a.Qtype == b.Qtype && a.Qclass == b.Qclass
+	return err == nil && failure == nil && head.questions == 1 &&
+		strings.EqualFold(a.Name, b.Name) && a.Qtype == b.Qtype && a.Qclass == b.Qclass
 }
 
 func (p *Proxy) marked(_, _ string, conn syscall.RawConn) error {
@@ -150,7 +158,8 @@ func (p *Proxy) marked(_, _ string, conn syscall.RawConn) error {
 	}
 	var failure error
 	err := conn.Control(func(fd uintptr) {
-		failure = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_MARK, int(p.options.Mark))
+		failure = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_MARK,
+			int(p.options.Mark))
 	})
 	return errors.Join(err, failure)
 }

@@ -61,7 +61,8 @@ func iface(key expr.MetaKey, name string) []expr.Any {
 func gateClosed() []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(gateBit), Xor: native(0)},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(gateBit),
+			Xor: native(0)},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: native(0)},
 	}
 }
@@ -70,7 +71,8 @@ func gateClosed() []expr.Any {
 func setGateBit() []expr.Any {
 	return []expr.Any{
 		&expr.Meta{Key: expr.MetaKeyMARK, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(^uint32(gateBit)), Xor: native(gateBit)},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(^uint32(gateBit)),
+			Xor: native(gateBit)},
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1},
 	}
 }
@@ -81,7 +83,8 @@ func sourcePort(port uint16) []expr.Any { return portAt(0, port) }
 
 func portAt(offset uint32, port uint16) []expr.Any {
 	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset, Len: 2},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: offset,
+			Len: 2},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.BigEndian.PutUint16(port)},
 	}
 }
@@ -90,20 +93,24 @@ func portAt(offset uint32, port uint16) []expr.Any {
 func reset() []expr.Any {
 	const flags, rst = 13, 1 << 2
 	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: flags, Len: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{rst}, Xor: []byte{0}},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: flags,
+			Len: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{rst},
+			Xor: []byte{0}},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: []byte{0}},
 	}
 }
 
 func load(offset uint32) expr.Any {
-	return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: 4}
+	return &expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset,
+		Len: 4}
 }
 
 // address matches the first bits of an address; they must be whole bytes.
 func address(offset uint32, addr netip.Addr, bits int) []expr.Any {
 	return []expr.Any{
-		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: uint32(bits / 8)},
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset,
+			Len: uint32(bits / 8)},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: addr.AsSlice()[:bits/8]},
 	}
 }
@@ -120,7 +127,8 @@ func redirected() []expr.Any { return conntrack(expr.CtKeySTATUS, 1<<5) }
 func conntrack(key expr.CtKey, bits uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: key, Register: 1},
-		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(bits), Xor: native(0)},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(bits),
+			Xor: native(0)},
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: native(0)},
 	}
 }
@@ -140,7 +148,8 @@ func goTo(chain string) expr.Any { return &expr.Verdict{Kind: expr.VerdictGoto, 
 // logTo reports the packet's headers, at a rate that a flood of packets cannot exceed.
 func logTo(group uint16, prefix string) []expr.Any {
 	return []expr.Any{
-		&expr.Limit{Type: expr.LimitTypePkts, Rate: logsPerSec, Unit: expr.LimitTimeSecond, Burst: logsPerSec},
+		&expr.Limit{Type: expr.LimitTypePkts, Rate: logsPerSec, Unit: expr.LimitTimeSecond,
+			Burst: logsPerSec},
 		&expr.Log{
 			Key:     1<<unix.NFTA_LOG_GROUP | 1<<unix.NFTA_LOG_PREFIX | 1<<unix.NFTA_LOG_SNAPLEN,
 			Group:   group,

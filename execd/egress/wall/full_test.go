@@ -10,14 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestAFullSetOfAddressesInUseDeniesNothing: a sandbox that uses more addresses than there is room for reaches the others all the same, and
-// a change of the policy reads no more than there is room for.
+// TestAFullSetOfAddressesInUseDeniesNothing: a sandbox that uses more addresses than the set holds
+// still reaches the others, and a change of the policy reads no more than the set holds.
 func TestAFullSetOfAddressesInUseDeniesNothing(t *testing.T) {
 	inNamespace(t, func() error {
-		if out, err := exec.CommandContext(t.Context(), "ip", "route", "add", "10.78.0.0/16", "via", peer.String()).CombinedOutput(); err != nil {
+		if out, err := exec.CommandContext(t.Context(), "ip", "route", "add", "10.78.0.0/16", "via",
+			peer.String()).CombinedOutput(); err != nil {
 			return fmt.Errorf("ip route: %w: %s", err, out)
 		}
-		w, err := Build(Options{DNSPort: 1, APIPort: 2, LogGroup: 1}, compiled(t, `{"defaultAction":"deny"}`))
+		w, err := Build(Options{DNSPort: 1, APIPort: 2, LogGroup: 1},
+			compiled(t, `{"defaultAction":"deny"}`))
 		if err != nil {
 			return err
 		}
@@ -34,13 +36,15 @@ func TestAFullSetOfAddressesInUseDeniesNothing(t *testing.T) {
 		for i := 0; i < maxInUse+portion; i += portion {
 			learned := make([]Address, portion)
 			for j := range learned {
-				learned[j] = Address{Addr: netip.AddrFrom4([4]byte{10, 78, byte((i + j) >> 8), byte(i + j)}), For: time.Hour}
+				learned[j] = Address{Addr: netip.AddrFrom4([4]byte{10, 78, byte((i + j) >> 8),
+					byte(i + j)}), For: time.Hour}
 			}
 			if err := w.Learn(learned); err != nil {
 				return err
 			}
 			for _, address := range learned {
-				if err := unix.Sendto(fd, []byte("x"), 0, &unix.SockaddrInet4{Port: 9, Addr: address.Addr.As4()}); err != nil {
+				if err := unix.Sendto(fd, []byte("x"), 0,
+					&unix.SockaddrInet4{Port: 9, Addr: address.Addr.As4()}); err != nil {
 					return fmt.Errorf("to address %d: %w", i, err)
 				}
 			}

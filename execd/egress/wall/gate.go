@@ -10,10 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownedTable is NFT_TABLE_F_OWNER: the table belongs to the socket that made it, and goes when the socket does.
+// ownedTable is NFT_TABLE_F_OWNER: the table belongs to the socket that made it, and goes when the
+// socket does.
 const ownedTable = 2
 
-// openGate makes the gate's table on conn. The nftables library cannot say whose a table is, so the messages are put together here.
+// openGate makes the gate's table on conn. The nftables library cannot say whose a table is, so the
+// messages are put together here.
 func openGate(conn *netlink.Conn) error {
 	messages := []netlink.Message{batchEnd(unix.NFNL_MSG_BATCH_BEGIN)}
 	add := func(kind uint16, flags netlink.HeaderFlags, attributes []netlink.Attribute) error {
@@ -41,10 +43,12 @@ func openGate(conn *netlink.Conn) error {
 	if err != nil {
 		return fmt.Errorf("marshal: %w", err)
 	}
-	for name, at := range map[string]*nftables.ChainHook{"out": nftables.ChainHookOutput, "in": nftables.ChainHookInput} {
+	for name, at := range map[string]*nftables.ChainHook{"out": nftables.ChainHookOutput,
+		"in": nftables.ChainHookInput} {
 		hook, err := netlink.MarshalAttributes([]netlink.Attribute{
 			{Type: unix.NFTA_HOOK_HOOKNUM, Data: binaryutil.BigEndian.PutUint32(uint32(*at))},
-			{Type: unix.NFTA_HOOK_PRIORITY, Data: binaryutil.BigEndian.PutUint32(uint32(0xffffffff + int64(gateAt) + 1))},
+			{Type: unix.NFTA_HOOK_PRIORITY,
+				Data: binaryutil.BigEndian.PutUint32(uint32(0xffffffff + int64(gateAt) + 1))},
 		})
 		if err != nil {
 			return fmt.Errorf("marshal: %w", err)
@@ -68,7 +72,8 @@ func openGate(conn *netlink.Conn) error {
 		}
 	}
 	wanted := len(messages) - 1
-	if _, err := conn.SendMessages(append(messages, batchEnd(unix.NFNL_MSG_BATCH_END))); err != nil {
+	if _, err := conn.SendMessages(append(messages,
+		batchEnd(unix.NFNL_MSG_BATCH_END))); err != nil {
 		return fmt.Errorf("send: %w", err)
 	}
 	for answered := 0; answered < wanted; {
@@ -88,7 +93,8 @@ func expressions(all []expr.Any) []netlink.Attribute {
 		if err != nil {
 			panic(err) // the expressions are constants
 		}
-		attributes = append(attributes, netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_LIST_ELEM, Data: data})
+		attributes = append(attributes,
+			netlink.Attribute{Type: unix.NLA_F_NESTED | unix.NFTA_LIST_ELEM, Data: data})
 	}
 	return attributes
 }

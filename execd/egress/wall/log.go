@@ -33,11 +33,13 @@ const (
 
 	// logDelay is how long the kernel may gather messages, in hundredths of a second.
 	logDelay = 5
-	// headers is how much of a packet the kernel copies, in bytes: an IPv4 header and the ports behind it.
+	// headers is how much of a packet the kernel copies, in bytes: an IPv4 header and the ports
+	// behind it.
 	headers = 64
 )
 
-// Packet is a packet that was decided: the first of a connection that is allowed, or any that is denied.
+// Packet is a packet that was decided: the first of a connection that is allowed, or any that is
+// denied.
 type Packet struct {
 	Action   policy.Action
 	DryRun   bool // it passed only because of a dry run
@@ -46,10 +48,11 @@ type Packet struct {
 	Port     uint16 // the destination's; 0 where the protocol has none
 }
 
-// Packets hears which packets were decided.
+// Packets reads which packets were decided.
 type Packets struct{ conn *netlink.Conn }
 
-// Listen begins to hear what a wall logs to the group. At most 5000 packets a second are told of each kind of decision.
+// Listen subscribes to what a wall logs to the group. At most 5000 packets a second are reported of
+// each kind of decision.
 func Listen(group uint16) (*Packets, error) {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
@@ -68,19 +71,22 @@ func Listen(group uint16) (*Packets, error) {
 		data, err := netlink.MarshalAttributes([]netlink.Attribute{attribute})
 		if err == nil {
 			_, err = conn.Execute(netlink.Message{
-				Header: netlink.Header{Type: unix.NFNL_SUBSYS_ULOG<<8 | logConfig, Flags: netlink.Request | netlink.Acknowledge},
-				Data:   append([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, byte(group >> 8), byte(group)}, data...),
+				Header: netlink.Header{Type: unix.NFNL_SUBSYS_ULOG<<8 | logConfig,
+					Flags: netlink.Request | netlink.Acknowledge},
+				Data: append([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, byte(group >> 8),
+					byte(group)}, data...),
 			})
 		}
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("hear log group %d: %w", group, err), conn.Close())
+			return nil, errors.Join(fmt.Errorf("subscribe to log group %d: %w", group, err),
+				conn.Close())
 		}
 	}
 	return &Packets{conn: conn}, nil
 }
 
-// Run calls tell for each packet, until ctx ends.
-func (p *Packets) Run(ctx context.Context, tell func(Packet)) error {
+// Run calls report for each packet, until ctx ends.
+func (p *Packets) Run(ctx context.Context, report func(Packet)) error {
 	stop := context.AfterFunc(ctx, func() { _ = p.conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for {
@@ -91,14 +97,14 @@ func (p *Packets) Run(ctx context.Context, tell func(Packet)) error {
 		case errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.EINTR):
 			continue
 		case err != nil:
-			return fmt.Errorf("hear the wall: %w", err)
+			return fmt.Errorf("read the wall's log: %w", err)
 		}
 		for _, message := range messages {
 			if message.Header.Type != unix.NFNL_SUBSYS_ULOG<<8|logPacket || len(message.Data) < 4 {
 				continue
 			}
 			if packet, ok := parse(message.Data[4:]); ok {
-				tell(packet)
+				report(packet)
 			}
 		}
 	}
@@ -140,7 +146,7 @@ func parse(data []byte) (Packet, bool) {
 	return packet, known && whole && attributes.Err() == nil
 }
 
-// header reads an IPv4 header and tells whether there is one.
+// header reads an IPv4 header and reports whether there is one.
 func (p *Packet) header(data []byte) bool {
 	if len(data) < 20 || data[0]>>4 != 4 {
 		return false
@@ -150,7 +156,8 @@ func (p *Packet) header(data []byte) bool {
 	length := int(data[0]&15) * 4
 	fragment := binary.BigEndian.Uint16(data[6:8]) & 0x1fff
 	switch p.Protocol {
-	case unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP, unix.IPPROTO_DCCP, unix.IPPROTO_UDPLITE:
+	case unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_SCTP, unix.IPPROTO_DCCP,
+		unix.IPPROTO_UDPLITE:
 		if fragment == 0 && len(data) >= length+4 {
 			p.Port = binary.BigEndian.Uint16(data[length+2:])
 		}

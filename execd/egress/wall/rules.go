@@ -13,7 +13,7 @@ import (
 	"sandbox.internal/execd/egress/policy"
 )
 
-// Priorities of the chains, in the order in which a packet meets them.
+// Priorities of the chains, in the order in which a packet passes them.
 const (
 	beforeAll  nftables.ChainPriority = -300
 	beforeNAT  nftables.ChainPriority = -110 // Docker's own redirect of 127.0.0.11 is at -100
@@ -45,7 +45,8 @@ func (w *Wall) raise(options Options) {
 
 	refuse := w.chain("refuse")
 	w.rule(refuse, l4proto(unix.IPPROTO_TCP), &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})
-	w.rule(refuse, &expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH, Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED})
+	w.rule(refuse, &expr.Reject{Type: unix.NFT_REJECT_ICMPX_UNREACH,
+		Code: unix.NFT_REJECT_ICMPX_ADMIN_PROHIBITED})
 
 	// With the gate closed, open connections only wait: they go on when the guard is back.
 	closed := w.chain("closed")
@@ -66,51 +67,65 @@ func (w *Wall) raise(options Options) {
 }
 
 func (w *Wall) raiseHooks(options Options) {
-	// Whatever mark a packet brings, it is nobody's but the guard's.
-	unmark := w.hook("unmark", nftables.ChainTypeFilter, nftables.ChainHookOutput, beforeAll, nftables.ChainPolicyAccept)
+	// Whatever mark a packet has, only the guard may set one.
+	unmark := w.hook("unmark", nftables.ChainTypeFilter, nftables.ChainHookOutput, beforeAll,
+		nftables.ChainPolicyAccept)
 	w.rule(unmark, mark(expr.CmpOpNeq, w.mark), &expr.Immediate{Register: 1, Data: native(0)},
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: 1})
 
-	dns := w.hook("dns", nftables.ChainTypeNAT, nftables.ChainHookOutput, beforeNAT, nftables.ChainPolicyAccept)
+	dns := w.hook("dns", nftables.ChainTypeNAT, nftables.ChainHookOutput, beforeNAT,
+		nftables.ChainPolicyAccept)
 	w.rule(dns, mark(expr.CmpOpEq, w.mark), accept())
 	for _, proto := range []byte{unix.IPPROTO_UDP, unix.IPPROTO_TCP} {
 		w.rule(dns, ipv4(expr.CmpOpEq), l4proto(proto), port(53),
-			&expr.Immediate{Register: 1, Data: binaryutil.BigEndian.PutUint16(options.DNSPort)}, &expr.Redir{RegisterProtoMin: 1})
+			&expr.Immediate{Register: 1, Data: binaryutil.BigEndian.PutUint16(options.DNSPort)},
+			&expr.Redir{RegisterProtoMin: 1})
 	}
 
-	out := w.hook("out", nftables.ChainTypeFilter, nftables.ChainHookOutput, filterAt, nftables.ChainPolicyDrop)
+	out := w.hook("out", nftables.ChainTypeFilter, nftables.ChainHookOutput, filterAt,
+		nftables.ChainPolicyDrop)
 	own := w.mark | gateBit
-	w.rule(out, ipv4(expr.CmpOpEq), address(destination, dockerDNS, 32), mark(expr.CmpOpNeq, own), goTo("refuse"))
+	w.rule(out, ipv4(expr.CmpOpEq), address(destination, dockerDNS, 32), mark(expr.CmpOpNeq, own),
+		goTo("refuse"))
 	w.rule(out, iface(expr.MetaKeyOIFNAME, "lo"), accept())
-	// A redirected packet still shows the interface that it was meant for. One that was bound to an interface was not redirected.
-	w.rule(out, ipv4(expr.CmpOpEq), address(destination, netip.AddrFrom4([4]byte{127}), 8), redirected(), accept())
+	// A redirected packet still shows the interface that it was meant for. One that was bound to an
+	// interface was not redirected.
+	w.rule(out, ipv4(expr.CmpOpEq), address(destination, netip.AddrFrom4([4]byte{127}), 8),
+		redirected(), accept())
 	w.rule(out, ipv4(expr.CmpOpNeq), goTo("refuse"))
-	// What the kernel refuses a client of the API with. It does so only while the gate is closed or when the guard has ended.
-	w.rule(out, l4proto(unix.IPPROTO_TCP), sourcePort(options.APIPort), reset(), direction(replyDirection), accept())
+	// What the kernel refuses a client of the API with. It does so only while the gate is closed or
+	// when the guard has ended.
+	w.rule(out, l4proto(unix.IPPROTO_TCP), sourcePort(options.APIPort), reset(),
+		direction(replyDirection), accept())
 	w.rule(out, gateClosed(), goTo("closed"))
-	w.rule(out, mark(expr.CmpOpEq, own), &expr.Immediate{Register: 1, Data: native(guardConnection)},
+	w.rule(out, mark(expr.CmpOpEq, own),
+		&expr.Immediate{Register: 1, Data: native(guardConnection)},
 		&expr.Ct{Key: expr.CtKeyMARK, SourceRegister: true, Register: 1}, accept())
-	w.rule(out, state(expr.CtStateBitESTABLISHED), direction(replyDirection), accept()) // answers to who came in
+	// answers to who came in
+	w.rule(out, state(expr.CtStateBitESTABLISHED), direction(replyDirection), accept())
 	w.rule(out, goTo(w.verdict.Name))
 
-	in := w.hook("in", nftables.ChainTypeFilter, nftables.ChainHookInput, filterAt, nftables.ChainPolicyAccept)
-	// Refused, and not dropped: a client whose first packet is lost tries again after a second, and one that had a connection to a guard that
-	// has died waits for ever.
+	in := w.hook("in", nftables.ChainTypeFilter, nftables.ChainHookInput, filterAt,
+		nftables.ChainPolicyAccept)
+	// Refused, and not dropped: a client whose first packet is lost tries again after a second, and
+	// one that had a connection to a guard that has exited waits forever.
 	w.rule(in, l4proto(unix.IPPROTO_TCP), port(options.APIPort), gateClosed(), goTo("refuse"))
 	w.rule(in, iface(expr.MetaKeyIIFNAME, "lo"), accept())
 	w.rule(in, direction(originalDirection), accept())
 	w.rule(in, ipv4(expr.CmpOpNeq), drop())
 	w.rule(in, gateClosed(), drop())
-	w.rule(in, &expr.Ct{Key: expr.CtKeyMARK, Register: 1}, &expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: native(guardConnection)}, accept())
-	w.rule(in, state(expr.CtStateBitRELATED), accept()) // such as the news that a packet was too large
+	w.rule(in, &expr.Ct{Key: expr.CtKeyMARK, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: native(guardConnection)}, accept())
+	// such as the news that a packet was too large
+	w.rule(in, state(expr.CtStateBitRELATED), accept())
 	w.rule(in, goTo(w.answer.Name))
 }
 
 // fill queues the rules of a policy in place of those before.
 func (w *Wall) fill(compiled *policy.Compiled) error {
 	w.generation++
-	// Packets write to this set. Each policy has its own, because one that is judged by the old rules at the moment of the change would
-	// otherwise put back what the change took away.
+	// Packets write to this set. Each policy has its own, because one that is judged by the old
+	// rules at the moment of the change would otherwise put back what the change took away.
 	w.inUse = w.timedSet(fmt.Sprintf("in_use_%d", w.generation), true)
 	w.stale = []*nftables.Set{w.inUse}
 	w.conn.FlushChain(w.verdict)
@@ -141,9 +156,12 @@ func (w *Wall) fill(compiled *policy.Compiled) error {
 		return nil
 	}
 	// An open connection keeps its address reachable, for itself alone.
-	touch := &expr.Dynset{SrcRegKey: 1, SetName: w.inUse.Name, SetID: w.inUse.ID, Operation: uint32(unix.NFT_DYNSET_OP_UPDATE), Timeout: inUse}
-	w.rule(w.verdict, state(expr.CtStateBitESTABLISHED), load(destination), in(w.inUse), touch, accept())
-	w.rule(w.verdict, load(destination), in(w.learned), touch) // apart from what follows, because a full set takes no more
+	touch := &expr.Dynset{SrcRegKey: 1, SetName: w.inUse.Name, SetID: w.inUse.ID,
+		Operation: uint32(unix.NFT_DYNSET_OP_UPDATE), Timeout: inUse}
+	w.rule(w.verdict, state(expr.CtStateBitESTABLISHED), load(destination), in(w.inUse), touch,
+		accept())
+	// apart from what follows, because a full set takes no more
+	w.rule(w.verdict, load(destination), in(w.learned), touch)
 	w.rule(w.verdict, load(destination), in(w.learned), goTo(w.pass))
 	w.rule(w.verdict, goTo(deny))
 	w.rule(w.answer, load(source), in(w.inUse), accept())
@@ -168,7 +186,8 @@ func (w *Wall) rangeSet(action policy.Action, ranges []policy.Range) (*nftables.
 		return nil, nil
 	}
 	set := &nftables.Set{
-		Table: w.table, Name: fmt.Sprintf("%s_%d", action, w.generation), KeyType: nftables.TypeIPAddr, Interval: true,
+		Table: w.table, Name: fmt.Sprintf("%s_%d", action, w.generation),
+		KeyType: nftables.TypeIPAddr, Interval: true,
 	}
 	if err := w.conn.AddSet(set, nil); err != nil {
 		return nil, err
@@ -183,7 +202,8 @@ func (w *Wall) timedSet(name string, dynamic bool) *nftables.Set {
 		size = maxInUse
 	}
 	set := &nftables.Set{
-		Table: w.table, Name: name, KeyType: nftables.TypeIPAddr, HasTimeout: true, Timeout: time.Minute, Dynamic: dynamic, Size: size,
+		Table: w.table, Name: name, KeyType: nftables.TypeIPAddr, HasTimeout: true,
+		Timeout: time.Minute, Dynamic: dynamic, Size: size,
 	}
 	// It fails for anonymous sets only.
 	_ = w.conn.AddSet(set, nil)
@@ -194,8 +214,10 @@ func (w *Wall) chain(name string) *nftables.Chain {
 	return w.conn.AddChain(&nftables.Chain{Name: name, Table: w.table})
 }
 
-func (w *Wall) hook(name string, kind nftables.ChainType, at *nftables.ChainHook, priority nftables.ChainPriority, fallback nftables.ChainPolicy) *nftables.Chain {
-	return w.conn.AddChain(&nftables.Chain{Name: name, Table: w.table, Type: kind, Hooknum: at, Priority: &priority, Policy: &fallback})
+func (w *Wall) hook(name string, kind nftables.ChainType, at *nftables.ChainHook,
+	priority nftables.ChainPriority, fallback nftables.ChainPolicy) *nftables.Chain {
+	return w.conn.AddChain(&nftables.Chain{Name: name, Table: w.table, Type: kind, Hooknum: at,
+		Priority: &priority, Policy: &fallback})
 }
 
 // rule queues a rule made of parts, each an expression or several.

@@ -1,11 +1,13 @@
-// Package wall is the packet filter around a sandbox: nftables in the network namespace that the sidecar owns and the sandbox shares.
+// Package wall is the packet filter around a sandbox: nftables in the network namespace that the
+// sidecar owns and the sandbox shares.
 //
-// There are two tables. The wall stays when the process dies; it refuses everything that does not carry the gate's mark, but for the
-// loopback. The gate puts that mark on packets. It belongs to a netlink socket of this process (NFT_TABLE_F_OWNER), so the kernel
-// removes it however the process ends, and from then on nothing passes.
+// There are two tables. The wall stays when the process exits; it refuses everything that does not
+// carry the gate's mark, but for the loopback. The gate puts that mark on packets. It belongs to a
+// netlink socket of this process (NFT_TABLE_F_OWNER), so the kernel removes it however the process
+// ends, and from then on nothing passes.
 //
-// Packets of the guard itself are known by a random mark. Setting a mark needs CAP_NET_ADMIN or, on newer kernels, CAP_NET_RAW; a
-// sandbox has neither.
+// Packets of the guard itself are known by a random mark. Setting a mark needs CAP_NET_ADMIN or, on
+// newer kernels, CAP_NET_RAW; a sandbox has neither.
 package wall
 
 import (
@@ -28,7 +30,8 @@ const (
 	wallTable = "sandbox_wall"
 	gateTable = "sandbox_gate"
 
-	// inUse is how long an address that a name resolved to stays reachable for an open connection that says nothing.
+	// inUse is how long an address that a name resolved to stays reachable for an open connection
+	// that says nothing.
 	inUse = 2 * time.Hour
 
 	// gateWait is how long Open waits for the gate of a former process to go.
@@ -37,8 +40,9 @@ const (
 	// maxAddresses bounds the addresses that names resolved to. More make learning fail.
 	maxAddresses = 1 << 16
 
-	// maxInUse bounds those of them that open connections use. Of a connection beyond that the address is reachable for as long as it was
-	// learned for. A change of the policy reads them all, at 500 bytes each, and the sandbox decides how many there are.
+	// maxInUse bounds those of them that open connections use. Of a connection beyond that the
+	// address is reachable for as long as it was learned for. A change of the policy reads them
+	// all, at 500 bytes each, and the sandbox decides how many there are.
 	maxInUse = 1 << 14
 )
 
@@ -46,10 +50,10 @@ const (
 type Options struct {
 	// DNSPort is the port on the loopback that queries are redirected to.
 	DNSPort uint16
-	// APIPort is the port of the sidecar's own API. While the gate is closed connections to it are refused, so that no process in the
-	// sandbox can answer in the sidecar's place.
+	// APIPort is the port of the sidecar's own API. While the gate is closed connections to it are
+	// refused, so that no process in the sandbox can answer in the sidecar's place.
 	APIPort uint16
-	// LogGroup is the group that [Listen] hears.
+	// LogGroup is the group that [Listen] reads.
 	LogGroup uint16
 }
 
@@ -72,8 +76,8 @@ type Wall struct {
 	stale      []*nftables.Set // the sets of the policy in force
 }
 
-// Build puts up the wall with a policy, and opens no gate: nothing passes yet. A wall that an earlier process left is replaced in
-// one step. Addresses learned before are forgotten.
+// Build puts up the wall with a policy, and opens no gate: nothing passes yet. A wall that an
+// earlier process left is replaced in one step. Addresses learned before are removed.
 func Build(options Options, compiled *policy.Compiled) (*Wall, error) {
 	conn, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(wideBuffers))
 	if err != nil {
@@ -90,12 +94,13 @@ func Build(options Options, compiled *policy.Compiled) (*Wall, error) {
 	return w, nil
 }
 
-// Mark is the mark that the guard's own packets carry ([syscall.SO_MARK]); they pass whatever the policy says.
+// Mark is the mark that the guard's own packets carry ([syscall.SO_MARK]); they pass whatever the
+// policy says.
 func (w *Wall) Mark() uint32 { return w.mark }
 
 // Open opens the gate: from now on what the policy allows passes, until the process ends or Close.
 func (w *Wall) Open() error {
-	// The gate of a process that has just died may still be on its way out.
+	// The kernel may not have removed the gate of a process that has just exited yet.
 	for deadline := time.Now().Add(gateWait); ; time.Sleep(10 * time.Millisecond) {
 		gate, err := netlink.Dial(syscall.NETLINK_NETFILTER, nil)
 		if err != nil {
@@ -106,7 +111,8 @@ func (w *Wall) Open() error {
 			return nil
 		}
 		err = errors.Join(fmt.Errorf("open the gate: %w", err), gate.Close())
-		if !errors.Is(err, syscall.EEXIST) && !errors.Is(err, syscall.EPERM) || time.Now().After(deadline) {
+		if !errors.Is(err, syscall.EEXIST) && !errors.Is(err, syscall.EPERM) ||
+			time.Now().After(deadline) {
 			return err
 		}
 	}
@@ -121,20 +127,23 @@ func (w *Wall) Close() error {
 	return errors.Join(err, w.conn.CloseLasting())
 }
 
-// Apply puts a policy into force, in one step, for open connections too. The addresses that names resolved to are those of learned from then
-// on, and no others, whatever was learned before. Of those that open connections use, the ones stay that keep tells to.
-func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, learned []Address) error {
+// Apply puts a policy into force, in one step, for open connections too. The addresses that names
+// resolved to are those of learned from then on, and no others, whatever was learned before. Of
+// those that open connections use, the ones stay for which keep returns true.
+func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool,
+	learned []Address) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	used, err := w.living(w.inUse, keep)
 	if err != nil {
 		return err
 	}
-	// Emptied and filled again without a look at it: while the kernel makes room for many elements it may leave some out when it is asked, and
-	// one that is not named would stay.
+	// Emptied and filled again without a look at it: while the kernel resizes a set it may leave
+	// some elements out of a listing, and one that is not named would stay.
 	w.conn.FlushSet(w.learned)
 	oldSets, oldInUse := w.stale, w.inUse
-	err = errors.Join(w.addElements(w.learned, merge(learned)), w.fill(compiled), w.addElements(w.inUse, used))
+	err = errors.Join(w.addElements(w.learned, merge(learned)), w.fill(compiled),
+		w.addElements(w.inUse, used))
 	if err == nil {
 		for _, set := range oldSets {
 			w.conn.DelSet(set)
@@ -148,13 +157,15 @@ func (w *Wall) Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, lear
 	return nil
 }
 
-// living returns the elements of a set that have not timed out and that keep tells to keep, each for as long as it is left.
-func (w *Wall) living(set *nftables.Set, keep func(netip.Addr) bool) ([]nftables.SetElement, error) {
+// living returns the elements of a set that have not timed out and for which keep returns true,
+// each for as long as it is left.
+func (w *Wall) living(set *nftables.Set,
+	keep func(netip.Addr) bool) ([]nftables.SetElement, error) {
 	elements, err := w.conn.GetSetElements(set)
 	if err != nil {
 		return nil, fmt.Errorf("read set %s: %w", set.Name, err)
 	}
-	kept := make(map[netip.Addr]time.Duration) // the kernel may tell of an element twice
+	kept := make(map[netip.Addr]time.Duration) // the kernel may list an element twice
 	for _, element := range elements {
 		if addr, ok := netip.AddrFromSlice(element.Key); ok && element.Expires > 0 && keep(addr) {
 			kept[addr] = element.Expires
@@ -187,7 +198,8 @@ func (w *Wall) Learn(addresses []Address) error {
 			fresh = append(fresh, address)
 		}
 	}
-	// Adding an element that exists leaves its time as it is, so it is deleted first; deleting one that has timed out fails.
+	// Adding an element that exists leaves its time as it is, so it is deleted first; deleting one
+	// that has timed out fails.
 	err := w.renew(merge(fresh), merge(known))
 	if errors.Is(err, syscall.ENOENT) {
 		err = w.renewEach(merge(addresses), merge(known))
@@ -204,7 +216,8 @@ func (w *Wall) renewEach(all, known []nftables.SetElement) error {
 		return err
 	}
 	for _, element := range known {
-		if err := w.renew(nil, []nftables.SetElement{element}); err != nil && !errors.Is(err, syscall.ENOENT) {
+		if err := w.renew(nil, []nftables.SetElement{element}); err != nil &&
+			!errors.Is(err, syscall.ENOENT) {
 			return err
 		}
 	}
@@ -254,7 +267,8 @@ func merge(addresses []Address) []nftables.SetElement {
 			continue
 		}
 		at[address.Addr] = len(elements)
-		elements = append(elements, nftables.SetElement{Key: address.Addr.AsSlice(), Timeout: address.For})
+		elements = append(elements,
+			nftables.SetElement{Key: address.Addr.AsSlice(), Timeout: address.For})
 	}
 	return elements
 }

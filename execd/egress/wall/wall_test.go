@@ -21,10 +21,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// peer is an address behind the interface of the tests' namespace. Nobody is there: what counts is what the rules make of packets.
+// peer is an address behind the interface of the tests' namespace. No host has it: only the
+// verdicts of the rules count.
 var peer = netip.MustParseAddr("10.77.0.2")
 
-// inNamespace runs f on a thread with a network namespace of its own, in which packets to the peer go out.
+// inNamespace runs f on a thread with a network namespace of its own, in which packets to the peer
+// go out.
 func inNamespace(t *testing.T, f func() error) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -35,11 +37,13 @@ func inNamespace(t *testing.T, f func() error) {
 				return err
 			}
 			for _, line := range []string{
-				"link add out type veth peer name far", "addr add 10.77.0.1/24 dev out", "link set far up", "link set out up",
+				"link add out type veth peer name far", "addr add 10.77.0.1/24 dev out",
+				"link set far up", "link set out up",
 				"neigh add 10.77.0.2 lladdr 02:00:00:00:00:02 dev out",
 			} {
 				// A child of this thread is in its namespace.
-				if out, err := exec.CommandContext(t.Context(), "ip", strings.Fields(line)...).CombinedOutput(); err != nil {
+				if out, err := exec.CommandContext(t.Context(), "ip",
+					strings.Fields(line)...).CombinedOutput(); err != nil {
 					return errors.Join(err, errors.New("ip "+line+": "+string(out)))
 				}
 			}
@@ -81,8 +85,8 @@ func holds(conn *nftables.Conn, set *nftables.Set, addr netip.Addr) (bool, error
 func all(netip.Addr) bool  { return true }
 func none(netip.Addr) bool { return false }
 
-// TestOldRulesWriteToASetOfTheirOwn: what a packet on its way through the rules of the policy before notes after the change is nothing
-// that the new rules look at.
+// TestOldRulesWriteToASetOfTheirOwn: what a packet on its way through the rules of the policy
+// before notes after the change is nothing that the new rules look at.
 func TestOldRulesWriteToASetOfTheirOwn(t *testing.T) {
 	denyAll := compiled(t, `{"defaultAction": "deny"}`)
 	inNamespace(t, func() error {
@@ -95,8 +99,10 @@ func TestOldRulesWriteToASetOfTheirOwn(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		note := func(set *nftables.Set) error { // what the rules do with the address of an open connection
-			return errors.Join(other.SetAddElements(set, []nftables.SetElement{{Key: peer.AsSlice(), Timeout: inUse}}), other.Flush())
+		note := func(set *nftables.Set) error {
+			// what the rules do with the address of an open connection
+			return errors.Join(other.SetAddElements(set,
+				[]nftables.SetElement{{Key: peer.AsSlice(), Timeout: inUse}}), other.Flush())
 		}
 		before := w.inUse
 		if err := note(before); err != nil {
@@ -121,7 +127,7 @@ func TestOldRulesWriteToASetOfTheirOwn(t *testing.T) {
 			t.Errorf("both policies note addresses in %s", before.Name)
 		}
 		if found, err := holds(other, w.inUse, peer); err != nil || found {
-			t.Errorf("the new rules know the address: %v, %v", found, err)
+			t.Errorf("the new rules have the address: %v, %v", found, err)
 		}
 		// And once more after it.
 		if err := note(before); !errors.Is(err, syscall.ENOENT) {
@@ -135,16 +141,17 @@ func TestOldRulesWriteToASetOfTheirOwn(t *testing.T) {
 			t.Error("there are no rules")
 		}
 		if found, err := holds(other, w.inUse, peer); err != nil || found {
-			t.Errorf("the new rules know the address: %v, %v", found, err)
+			t.Errorf("the new rules have the address: %v, %v", found, err)
 		}
 		return nil
 	})
 }
 
-// TestAChangeKeepsAddsAndTakesAway: after each change the set of learned addresses holds what it was told to and no more, for as long as it
-// should.
+// TestAChangeKeepsAddsAndTakesAway: after each change the set of learned addresses holds what was
+// written and no more, for as long as it should.
 func TestAChangeKeepsAddsAndTakesAway(t *testing.T) {
-	allowing := compiled(t, `{"defaultAction": "deny", "egress": [{"action": "allow", "target": "a.test"}]}`)
+	allowing := compiled(t,
+		`{"defaultAction": "deny", "egress": [{"action": "allow", "target": "a.test"}]}`)
 	address := func(last byte, holds time.Duration) Address {
 		return Address{Addr: netip.AddrFrom4([4]byte{192, 0, 2, last}), For: holds}
 	}
@@ -163,14 +170,19 @@ func TestAChangeKeepsAddsAndTakesAway(t *testing.T) {
 			learned []Address
 			want    map[byte]time.Duration // about how long each address is reachable
 		}{
-			{"what is there", []Address{one, two, three}, map[byte]time.Duration{1: time.Hour, 2: time.Hour, 3: time.Hour}},
-			{"one more", []Address{one, two, three, address(4, time.Hour)}, map[byte]time.Duration{1: time.Hour, 2: time.Hour, 3: time.Hour, 4: time.Hour}},
-			{"one for longer", []Address{address(1, 3*time.Hour), two, three}, map[byte]time.Duration{1: 3 * time.Hour, 2: time.Hour, 3: time.Hour}},
-			{"one twice", []Address{one, address(1, 2*time.Hour), two, three}, map[byte]time.Duration{1: 2 * time.Hour, 2: time.Hour, 3: time.Hour}},
-			{"two less", []Address{one, address(5, time.Hour)}, map[byte]time.Duration{1: time.Hour, 5: time.Hour}},
+			{"what is there", []Address{one, two, three},
+				map[byte]time.Duration{1: time.Hour, 2: time.Hour, 3: time.Hour}},
+			{"one more", []Address{one, two, three, address(4, time.Hour)},
+				map[byte]time.Duration{1: time.Hour, 2: time.Hour, 3: time.Hour, 4: time.Hour}},
+			{"one for longer", []Address{address(1, 3*time.Hour), two, three},
+				map[byte]time.Duration{1: 3 * time.Hour, 2: time.Hour, 3: time.Hour}},
+			{"one twice", []Address{one, address(1, 2*time.Hour), two, three},
+				map[byte]time.Duration{1: 2 * time.Hour, 2: time.Hour, 3: time.Hour}},
+			{"two less", []Address{one, address(5, time.Hour)},
+				map[byte]time.Duration{1: time.Hour, 5: time.Hour}},
 			{"none", nil, map[byte]time.Duration{}},
 		} {
-			// Nobody asks about what was learned: all of it is told.
+			// The learned addresses are not read: all of them are passed in.
 			if err := w.Apply(allowing, all, step.learned); err != nil {
 				return fmt.Errorf("%s: %w", step.name, err)
 			}
@@ -179,12 +191,14 @@ func TestAChangeKeepsAddsAndTakesAway(t *testing.T) {
 				return err
 			}
 			if len(elements) != len(step.want) {
-				t.Errorf("%s: there are %d addresses, want %d", step.name, len(elements), len(step.want))
+				t.Errorf("%s: there are %d addresses, want %d", step.name, len(elements),
+					len(step.want))
 			}
 			for _, element := range elements {
 				want, ok := step.want[element.Key[3]]
 				if off := want - element.Expires; !ok || off < -time.Minute || off > time.Minute {
-					t.Errorf("%s: %v stays for %v, want %v (%t)", step.name, element.Key, element.Expires, want, ok)
+					t.Errorf("%s: %v stays for %v, want %v (%t)", step.name, element.Key,
+						element.Expires, want, ok)
 				}
 			}
 		}
@@ -192,7 +206,8 @@ func TestAChangeKeepsAddsAndTakesAway(t *testing.T) {
 	})
 }
 
-// TestAChangeUnderFlood takes an address away while packets to it never cease, many times: none of them brings it back.
+// TestAChangeUnderFlood takes an address away while packets to it never cease, many times: none of
+// them brings it back.
 func TestAChangeUnderFlood(t *testing.T) {
 	const changes, senders = 30, 2
 	denyAll := compiled(t, `{"defaultAction": "deny"}`)

@@ -40,9 +40,11 @@ func EveryOperationNeedsKey(t T, doc *openapi3.T, baseURL string, open ...string
 				case err != nil:
 					t.Errorf("%s: %v", operation.OperationID, err)
 				case !wantOpen && status != http.StatusUnauthorized:
-					t.Errorf("%s (%s %s) with key %q: status %d, want 401", operation.OperationID, method, path, key, status)
+					t.Errorf("%s (%s %s) with key %q: status %d, want 401", operation.OperationID,
+						method, path, key, status)
 				case wantOpen && status == http.StatusUnauthorized:
-					t.Errorf("%s (%s %s) with key %q: status 401, want it open", operation.OperationID, method, path, key)
+					t.Errorf("%s (%s %s) with key %q: status 401, want it open",
+						operation.OperationID, method, path, key)
 				}
 			}
 		}
@@ -76,7 +78,8 @@ func wrongKeys(doc *openapi3.T, value string) http.Header {
 
 // send does not follow the contract: the key is checked before anything else.
 func send(client *http.Client, method, url string, header http.Header) (int, error) {
-	request, err := http.NewRequest(method, pathParameter.ReplaceAllString(url, "x"), strings.NewReader(`{}`))
+	request, err := http.NewRequest(method, pathParameter.ReplaceAllString(url, "x"),
+		strings.NewReader(`{}`))
 	if err != nil {
 		return 0, err
 	}

@@ -46,29 +46,48 @@ func TestEveryOperationNeedsKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refuse := func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusUnauthorized) }
+	refuse := func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(
+			http.StatusUnauthorized)
+	}
 	cases := map[string]struct {
-		// lets reports whether the service lets a request pass.
-		lets func(*http.Request) bool
-		open []string
-		want []string
+		// accepts reports whether the service accepts a request pass.
+		accepts func(*http.Request) bool
+		open    []string
+		want    []string
 	}{
-		"guarded":     {func(r *http.Request) bool { return r.URL.Path == "/health" }, []string{"getHealth"}, nil},
-		"one skipped": {func(r *http.Request) bool { return r.Method == "PUT" || r.URL.Path == "/health" }, []string{"getHealth"}, []string{"putThing (PUT /things/{thingId}) with key \"\"", "putThing (PUT /things/{thingId}) with key \"wrong\""}},
-		"any key":     {func(r *http.Request) bool { return r.URL.Path == "/health" || r.Header.Get("X-Test-Key") != "" }, []string{"getHealth"}, []string{"getThing (GET /things/{thingId}) with key \"wrong\"", "putThing (PUT /things/{thingId}) with key \"wrong\""}},
-		"probe shut":  {func(*http.Request) bool { return false }, []string{"getHealth"}, []string{"getHealth (GET /health) with key \"\"", "getHealth (GET /health) with key \"wrong\""}},
-		"not a name":  {func(r *http.Request) bool { return r.URL.Path == "/health" }, []string{"getHealth", "ping"}, []string{`open operation "ping" is not in the document`}},
+		"guarded": {func(r *http.Request) bool { return r.URL.Path == "/health" },
+			[]string{"getHealth"}, nil},
+		"one skipped": {func(r *http.Request) bool {
+			return r.Method == "PUT" ||
+				r.URL.Path == "/health"
+		}, []string{"getHealth"},
+			[]string{"putThing (PUT /things/{thingId}) with key \"\"",
+				"putThing (PUT /things/{thingId}) with key \"wrong\""}},
+		"any key": {func(r *http.Request) bool {
+			return r.URL.Path == "/health" ||
+				r.Header.Get("X-Test-Key") != ""
+		}, []string{"getHealth"},
+			[]string{"getThing (GET /things/{thingId}) with key \"wrong\"",
+				"putThing (PUT /things/{thingId}) with key \"wrong\""}},
+		"probe shut": {func(*http.Request) bool { return false }, []string{"getHealth"},
+			[]string{"getHealth (GET /health) with key \"\"",
+				"getHealth (GET /health) with key \"wrong\""}},
+		"not a name": {func(r *http.Request) bool { return r.URL.Path == "/health" },
+			[]string{"getHealth", "ping"},
+			[]string{`open operation "ping" is not in the document`}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				if strings.Contains(r.URL.Path, "{") {
-					t.Errorf("path %s has a placeholder", r.URL.Path)
-				}
-				if !c.lets(r) {
-					refuse(w, r)
-				}
-			}))
+			server := httptest.NewServer(
+				http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if strings.Contains(r.URL.Path, "{") {
+						t.Errorf("path %s has a placeholder", r.URL.Path)
+					}
+					if !c.accepts(r) {
+						refuse(w, r)
+					}
+				}))
 			defer server.Close()
 			got := &recorder{}
 			servetest.EveryOperationNeedsKey(got, doc, server.URL, c.open...)
@@ -76,7 +95,8 @@ func TestEveryOperationNeedsKey(t *testing.T) {
 				t.Fatalf("failures %q, want %q", got.failures, c.want)
 			}
 			for _, want := range c.want {
-				if !slices.ContainsFunc(got.failures, func(f string) bool { return strings.HasPrefix(f, want) }) {
+				if !slices.ContainsFunc(got.failures,
+					func(f string) bool { return strings.HasPrefix(f, want) }) {
 					t.Errorf("failures %q lack %q", got.failures, want)
 				}
 			}

@@ -15,9 +15,11 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// advance takes a batch that has not ended one step further: first what gives it pods, then the status, which says what is known now, and only
-// then what takes pods away. So an end is on record before anything acts on it, and a renewal that came first wins.
-func (r *Reconciler) advance(ctx context.Context, b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
+// advance takes a batch that has not ended one step further: first what gives it pods, then the
+// status, which says what is known now, and only then what takes pods away. So an end is on record
+// before anything acts on it, and a renewal that came first wins.
+func (r *Reconciler) advance(ctx context.Context,
+	b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
 	var due deadline
 	now := r.Now()
 	reason, _ := stopReason(b, now)
@@ -55,7 +57,7 @@ func (r *Reconciler) advance(ctx context.Context, b *v1alpha1.BatchSandbox) (rec
 		due.at(b.Spec.ExpireTime.Time)
 	}
 	for i := range at.sandboxes {
-		if again := at.sandboxes[i].anew; again.After(now) {
+		if again := at.sandboxes[i].recreateAt; again.After(now) {
 			due.at(again)
 		}
 	}
@@ -90,8 +92,9 @@ func (d *deadline) result(now time.Time) reconcile.Result {
 
 // view is what the cache has of a batch's pods.
 type view struct {
-	pods  []*corev1.Pod // by number, nil where there is none; from a template they may reach beyond spec.replicas
-	names []string      // by number: the allocation, for a batch with a pool
+	// by number, nil where there is none; from a template they may reach beyond spec.replicas
+	pods  []*corev1.Pod
+	names []string // by number: the allocation, for a batch with a pool
 }
 
 func (v *view) pod(number int) *corev1.Pod {
@@ -114,7 +117,8 @@ func (r *Reconciler) look(ctx context.Context, b *v1alpha1.BatchSandbox) (*view,
 		return v, r.lookAllocation(ctx, b, v)
 	}
 	var list corev1.PodList
-	if err := r.client.List(ctx, &list, client.InNamespace(b.Namespace), client.MatchingFields{indexOwner: string(b.UID)}); err != nil {
+	if err := r.client.List(ctx, &list, client.InNamespace(b.Namespace),
+		client.MatchingFields{indexOwner: string(b.UID)}); err != nil {
 		return nil, err
 	}
 	for i := range list.Items {
@@ -147,15 +151,18 @@ func (r *Reconciler) lookAllocation(ctx context.Context, b *v1alpha1.BatchSandbo
 	return nil
 }
 
-// provide gives the batch the pods that it lacks, as far as there are any, and returns why some are refused.
-func (r *Reconciler) provide(ctx context.Context, b *v1alpha1.BatchSandbox, v *view, due *deadline) (map[int]refusal, error) {
+// provide gives the batch the pods that it lacks, as far as there are any, and returns why some are
+// refused.
+func (r *Reconciler) provide(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
+	due *deadline) (map[int]refusal, error) {
 	if b.Spec.PoolRef != "" {
 		return r.allocate(ctx, b, v, due)
 	}
 	if !hasFinalizer(b) {
 		changed := b.DeepCopy()
 		changed.Finalizers = append(changed.Finalizers, v1alpha1.Finalizer)
-		if err := r.client.Patch(ctx, changed, client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})); err != nil {
+		if err := r.client.Patch(ctx, changed,
+			client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})); err != nil {
 			return nil, err
 		}
 		*b = *changed
@@ -171,23 +178,28 @@ func (r *Reconciler) provide(ctx context.Context, b *v1alpha1.BatchSandbox, v *v
 	}
 	made, refused, err := r.create(ctx, b, lacking)
 	if made > 0 && b.Status.Phase == "" {
-		r.tell(b, corev1.EventTypeNormal, "Created", "made %d pods, %s-0 to -%d", made, b.Name, b.Spec.Replicas-1)
+		r.recordEvent(b, corev1.EventTypeNormal, "Created", "made %d pods, %s-0 to -%d", made,
+			b.Name, b.Spec.Replicas-1)
 	}
 	return refused, err
 }
 
-// anewAt is when a pod that came to nothing is replaced: at once the first time, then after as long as the batch has been at it already, so
-// that a node which takes no pod is asked less and less often.
-func anewAt(b *v1alpha1.BatchSandbox, pod *corev1.Pod) time.Time {
-	return pod.CreationTimestamp.Add(min(pod.CreationTimestamp.Sub(b.CreationTimestamp.Time), maxBackoff))
+// recreationTime is when a pod that came to nothing is replaced: at once the first time, then after
+// as long as the batch has been at it already, so that a node which takes no pod is asked less and
+// less often.
+func recreationTime(b *v1alpha1.BatchSandbox, pod *corev1.Pod) time.Time {
+	return pod.CreationTimestamp.Add(min(pod.CreationTimestamp.Sub(b.CreationTimestamp.Time),
+		maxBackoff))
 }
 
-// known reports whether the record has a pod of the sandbox, so that one that is missing was there and is gone.
+// known reports whether the record has a pod of the sandbox, so that one that is missing was there
+// and is gone.
 func known(b *v1alpha1.BatchSandbox, number int) bool {
 	return number < len(b.Status.Addresses) && b.Status.Addresses[number] != ""
 }
 
-func (r *Reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *view, due *deadline) (map[int]refusal, error) {
+func (r *Reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
+	due *deadline) (map[int]refusal, error) {
 	refused := make(map[int]refusal)
 	var lacking []int
 	for number := len(v.names); number < int(b.Spec.Replicas); number++ {
@@ -198,7 +210,8 @@ func (r *Reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 	if len(lacking) == 0 {
 		return refused, nil
 	}
-	why := refusal{v1alpha1.ReasonResourceLimit, fmt.Sprintf("Pool %s has no pod ready", b.Spec.PoolRef), false}
+	why := refusal{v1alpha1.ReasonResourceLimit,
+		fmt.Sprintf("Pool %s has no pod ready", b.Spec.PoolRef), false}
 	m, now := r.remember(b), r.Now()
 	if wait := m.allocated.Add(allocateInterval).Sub(now); wait > 0 {
 		due.in(now, wait)
@@ -206,7 +219,9 @@ func (r *Reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 		missing, err := r.allocateNow(ctx, b)
 		switch {
 		case errors.Is(err, ErrNoPool):
-			why = refusal{v1alpha1.ReasonPoolNotFound, fmt.Sprintf("there is no Pool %s in namespace %s", b.Spec.PoolRef, b.Namespace), false}
+			why = refusal{v1alpha1.ReasonPoolNotFound,
+				fmt.Sprintf("there is no Pool %s in namespace %s", b.Spec.PoolRef, b.Namespace),
+				false}
 		case errors.Is(err, ErrInvalidPool):
 			why = refusal{v1alpha1.ReasonInvalidTemplate, err.Error(), true}
 		case errors.Is(err, ErrTooLarge):
@@ -220,7 +235,8 @@ func (r *Reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 			if missing > 0 {
 				m.allocated = now
 			} else if b.Status.Phase == "" {
-				r.tell(b, corev1.EventTypeNormal, "Allocated", "%d pods of Pool %s", b.Spec.Replicas, b.Spec.PoolRef)
+				r.recordEvent(b, corev1.EventTypeNormal, "Allocated", "%d pods of Pool %s",
+					b.Spec.Replicas, b.Spec.PoolRef)
 			}
 		}
 	}
@@ -233,10 +249,12 @@ func (r *Reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 }
 
 // allocateNow asks the pool, once it is known that its pods do for the batch.
-func (r *Reconciler) allocateNow(ctx context.Context, b *v1alpha1.BatchSandbox) (missing int, err error) {
+func (r *Reconciler) allocateNow(ctx context.Context,
+	b *v1alpha1.BatchSandbox) (missing int, err error) {
 	if b.Spec.TaskTemplate != nil {
 		var pool v1alpha1.Pool
-		err := r.client.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: b.Spec.PoolRef}, &pool)
+		err := r.client.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: b.Spec.PoolRef},
+			&pool)
 		switch {
 		case apierrors.IsNotFound(err):
 			return 0, ErrNoPool
@@ -251,7 +269,8 @@ func (r *Reconciler) allocateNow(ctx context.Context, b *v1alpha1.BatchSandbox) 
 }
 
 // situation puts together what a decision depends on.
-func (r *Reconciler) situation(ctx context.Context, b *v1alpha1.BatchSandbox, v *view, refused map[int]refusal, stopping bool) (situation, error) {
+func (r *Reconciler) situation(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
+	refused map[int]refusal, stopping bool) (situation, error) {
 	replicas := int(b.Spec.Replicas)
 	at := situation{sandboxes: make([]sandbox, replicas), stopped: true}
 	for _, pod := range v.pods {
@@ -271,13 +290,17 @@ func (r *Reconciler) situation(ctx context.Context, b *v1alpha1.BatchSandbox, v 
 		pod := v.pod(number)
 		why, isRefused := refused[number]
 		switch {
-		case pod != nil && pod.DeletionTimestamp != nil && b.Spec.PoolRef == "" && !known(b, number) && !terminal(pod):
-			s.reason, s.message = v1alpha1.ReasonProvisioning, "waits for the end of the pod that had the number before"
+		case pod != nil && pod.DeletionTimestamp != nil && b.Spec.PoolRef == "" &&
+			!known(b, number) && !terminal(pod):
+			s.reason, s.message = v1alpha1.ReasonProvisioning,
+				"waits for the end of the pod that had the number before"
 		case pod != nil:
 			*s = observe(pod)
 			s.scheduled = s.scheduled || b.Spec.PoolRef != ""
-			if reason, message := stillborn(pod, known(b, number)); reason != "" && b.Spec.PoolRef == "" {
-				*s = sandbox{anew: anewAt(b, pod), reason: reason, message: message + "; its pod is made anew"}
+			if reason, message := failedBeforeReady(pod, known(b, number)); reason != "" &&
+				b.Spec.PoolRef == "" {
+				*s = sandbox{recreateAt: recreationTime(b, pod), reason: reason,
+					message: message + "; its pod is recreated"}
 			}
 		case isRefused:
 			s.reason, s.message, s.fatal = why.reason, why.message, why.invalid
@@ -292,7 +315,8 @@ func (r *Reconciler) situation(ctx context.Context, b *v1alpha1.BatchSandbox, v 
 			s.reason, s.message = v1alpha1.ReasonProvisioning, "its pod is being made"
 			if lost {
 				s.ended, s.failed = true, true
-				s.reason, s.message = v1alpha1.ReasonRemovedExternally, "its pod is gone, and not by the controller"
+				s.reason, s.message = v1alpha1.ReasonRemovedExternally,
+					"its pod is gone, and not by the controller"
 			}
 		}
 	}
@@ -311,15 +335,18 @@ func (r *Reconciler) allOver(b *v1alpha1.BatchSandbox, at *situation) bool {
 	deadline, hasDeadline := provisionDeadline(b)
 	overdue := hasDeadline && !r.Now().Before(deadline)
 	for number := range at.sandboxes {
-		if s := &at.sandboxes[number]; !over(outcome(&b.Status, number)) && !s.ended && !s.fatal && (s.usable || !overdue) {
+		if s := &at.sandboxes[number]; !over(outcome(&b.Status, number)) && !s.ended && !s.fatal &&
+			(s.usable || !overdue) {
 			return false
 		}
 	}
 	return true
 }
 
-// isLost reports whether the pod of a sandbox was there and is gone. The cache may be behind, so the API server is asked.
-func (r *Reconciler) isLost(ctx context.Context, b *v1alpha1.BatchSandbox, v *view, number int) (bool, error) {
+// isLost reports whether the pod of a sandbox was there and is gone. The cache may be behind, so
+// the API server is asked.
+func (r *Reconciler) isLost(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
+	number int) (bool, error) {
 	name := podName(b, number)
 	if b.Spec.PoolRef != "" {
 		if number >= len(v.names) {
@@ -330,9 +357,10 @@ func (r *Reconciler) isLost(ctx context.Context, b *v1alpha1.BatchSandbox, v *vi
 		return false, nil
 	}
 	if name == "" {
-		return true, nil // given back, and whoever did so died before the letter was written
+		return true, nil // given back, by a controller that exited before the letter was written
 	}
-	err := r.live.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, new(corev1.Pod))
+	err := r.live.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name},
+		new(corev1.Pod))
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}
@@ -340,7 +368,8 @@ func (r *Reconciler) isLost(ctx context.Context, b *v1alpha1.BatchSandbox, v *vi
 }
 
 // sync brings the tasks to the pods and learns how they are.
-func (r *Reconciler) sync(ctx context.Context, b *v1alpha1.BatchSandbox, v *view, at *situation, stopping bool) error {
+func (r *Reconciler) sync(ctx context.Context, b *v1alpha1.BatchSandbox, v *view, at *situation,
+	stopping bool) error {
 	if b.Spec.TaskTemplate == nil || stopping {
 		return nil
 	}
@@ -356,15 +385,18 @@ func (r *Reconciler) sync(ctx context.Context, b *v1alpha1.BatchSandbox, v *view
 	}
 	for number := range at.sandboxes {
 		s, task := &at.sandboxes[number], at.tasks[number]
-		if outcome(&b.Status, number) != lives || !s.usable || task.Ready || task.Phase == TaskSucceeded || task.Phase == TaskFailed {
+		if outcome(&b.Status, number) != lives || !s.usable || task.Ready ||
+			task.Phase == TaskSucceeded || task.Phase == TaskFailed {
 			continue
 		}
-		s.usable, s.reason, s.message = false, v1alpha1.ReasonContainerStarting, "its task is not ready: "+task.Message
+		s.usable, s.reason, s.message = false, v1alpha1.ReasonContainerStarting,
+			"its task is not ready: "+task.Message
 	}
 	return nil
 }
 
-// toggle freezes or thaws, when the spec wants another state than there is. It does not wait for that.
+// toggle freezes or thaws, when the spec has another state than the batch. It does not wait for
+// that.
 func (r *Reconciler) toggle(b *v1alpha1.BatchSandbox, at *situation, stopping bool, due *deadline) {
 	phase := b.Status.Phase
 	operation := ""
@@ -397,9 +429,11 @@ func (r *Reconciler) toggle(b *v1alpha1.BatchSandbox, at *situation, stopping bo
 	}
 }
 
-// takeAway ends what the record says is over: sandboxes that have ended, numbers that are wanted no more, everything of a batch that stops;
-// and the pods that came to nothing, so that the next step makes others.
-func (r *Reconciler) takeAway(ctx context.Context, b *v1alpha1.BatchSandbox, v *view, at *situation) error {
+// takeAway ends what the record says is over: sandboxes that have ended, numbers that are wanted no
+// more, everything of a batch that stops; and the pods that came to nothing, so that the next step
+// makes others.
+func (r *Reconciler) takeAway(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
+	at *situation) error {
 	stopping := b.Status.Phase == v1alpha1.PhaseStopping
 	if stopping {
 		if err := r.releaseAll(ctx, b); err != nil {
@@ -408,7 +442,8 @@ func (r *Reconciler) takeAway(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 	}
 	var release []int
 	for number, name := range v.names {
-		if name != "" && !stopping && (number >= int(b.Spec.Replicas) || over(outcome(&b.Status, number))) {
+		if name != "" && !stopping &&
+			(number >= int(b.Spec.Replicas) || over(outcome(&b.Status, number))) {
 			release = append(release, number)
 		}
 	}
@@ -421,7 +456,8 @@ func (r *Reconciler) takeAway(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 		return nil
 	}
 	record := b.Spec.TTLSecondsAfterFinished != nil
-	givesBack := b.Spec.TaskTemplate != nil && b.Spec.TaskResourcePolicyWhenCompleted == v1alpha1.TaskRelease
+	givesBack := b.Spec.TaskTemplate != nil &&
+		b.Spec.TaskResourcePolicyWhenCompleted == v1alpha1.TaskRelease
 	return each(len(v.pods), func(number int) error {
 		pod := v.pods[number]
 		switch {
@@ -438,10 +474,11 @@ func (r *Reconciler) takeAway(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 			return r.end(ctx, pod, record)
 		}
 		s := &at.sandboxes[number]
-		if s.anew.IsZero() || s.anew.After(at.now) || known(b, number) || pod.DeletionTimestamp != nil {
+		if s.recreateAt.IsZero() || s.recreateAt.After(at.now) || known(b, number) ||
+			pod.DeletionTimestamp != nil {
 			return nil
 		}
-		r.tell(b, corev1.EventTypeWarning, "PodReplaced", "%s: %s", pod.Name, s.message)
+		r.recordEvent(b, corev1.EventTypeWarning, "PodReplaced", "%s: %s", pod.Name, s.message)
 		return r.end(ctx, pod, false)
 	})
 }

@@ -1,4 +1,5 @@
-// Package batch makes BatchSandboxes what their spec says: pods, expiry, pause, tasks and the status that tells of them.
+// Package batch makes BatchSandboxes what their spec says: pods, expiry, pause, tasks and the
+// status that shows them.
 package batch
 
 import (
@@ -18,30 +19,35 @@ import (
 var (
 	ErrNoPool      = errors.New("there is no such Pool")
 	ErrInvalidPool = errors.New("the Pool cannot be used")
-	// ErrTooLarge means that the BatchSandbox has no room for the record of its pods: waiting does not help.
+	// ErrTooLarge means that the BatchSandbox has no room for the record of its pods: waiting does
+	// not help.
 	ErrTooLarge = errors.New("the BatchSandbox has no room for the names of its pods")
 )
 
 // Pools gives batches pods that wait in a Pool, and takes them back. A pod is never given twice.
 type Pools interface {
-	// Allocate gives the batch as many of its pool's ready pods as it lacks, as far as there are any, in one write to the API server:
-	// the allocation annotation and the finalizer of the batch. It changes the batch that it is given to what was written, and returns how many
-	// pods are still missing. The pool learns of the want and makes more; the batch is reconciled again when there are.
+	// Allocate gives the batch as many of its pool's ready pods as it lacks, as far as there are
+	// any, in one write to the API server: the allocation annotation and the finalizer of the
+	// batch. It changes the batch that it is given to what was written, and returns how many pods
+	// are still missing. The pool records the demand and makes more; the batch is reconciled again
+	// when there are.
 	Allocate(ctx context.Context, batch *v1alpha1.BatchSandbox) (missing int, err error)
 
-	// Release takes pods back, by the sandboxes' numbers, and recycles them. It is idempotent, and it returns once no other batch can see
-	// what the sandbox left: the pod is deleted, or marked as not to be given before it is restarted. Then it writes the allocation
-	// without them: with an empty name in the place of each, and cut to spec.replicas.
+	// Release takes pods back, by the sandboxes' numbers, and recycles them. It is idempotent, and
+	// it returns once no other batch can see what the sandbox left: the pod is deleted, or marked
+	// as not to be given before it is restarted. Then it writes the allocation without them: with
+	// an empty name in the place of each, and cut to spec.replicas.
 	Release(ctx context.Context, batch *v1alpha1.BatchSandbox, shards []int) error
 }
 
 // Tasks runs the tasks of a batch through the task-executors of its pods.
 type Tasks interface {
-	// Sync makes the tasks what the batch asks for, without waiting for them, and returns what is known of each now, by the sandboxes'
-	// numbers. What changes later is told through a reconcile of the batch. pods has nil for sandboxes that have no pod yet.
+	// Sync makes the tasks what the batch asks for, without waiting for them, and returns what is
+	// known of each now, by the sandboxes' numbers. Later changes cause a reconcile of the batch.
+	// pods has nil for sandboxes that have no pod yet.
 	Sync(ctx context.Context, batch *v1alpha1.BatchSandbox, pods []*corev1.Pod) ([]TaskState, error)
 
-	// Forget lets go of everything that is kept in memory for the batch.
+	// Forget removes everything that is kept in memory for the batch.
 	Forget(namespace, name string)
 }
 
@@ -66,25 +72,28 @@ const (
 	TaskUnknown   TaskPhase = "Unknown"
 )
 
-// Waker asks for batches to be reconciled. Whoever learns of something that the controller does not watch holds one: Pools, that pods have
-// become ready for batches that lack some; Tasks, that the state of a task has changed. The zero value is ready to use; what is woken before
-// the controller runs is lost, because the controller reconciles everything when it starts.
-type Waker struct {
+// Enqueuer requests that batches are reconciled. It is used for what the controller does not watch:
+// by Pools, when pods have become ready for batches that lack some; by Tasks, when the state of a
+// task has changed. The zero value is ready to use; requests before the controller runs are
+// dropped, because the controller reconciles everything when it starts.
+type Enqueuer struct {
 	mu    sync.Mutex
 	queue workqueue.TypedRateLimitingInterface[reconcile.Request]
 }
 
-// Wake asks for a batch to be reconciled. It does not block.
-func (w *Waker) Wake(namespace, name string) {
+// Enqueue requests that a batch is reconciled. It does not block.
+func (w *Enqueuer) Enqueue(namespace, name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.queue != nil {
-		w.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}})
+		w.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace,
+			Name: name}})
 	}
 }
 
-// start is the controller's source of wakes.
-func (w *Waker) start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+// start is the controller's source of these requests.
+func (w *Enqueuer) start(_ context.Context,
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.queue = queue

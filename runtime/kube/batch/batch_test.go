@@ -26,7 +26,8 @@ import (
 
 func running(n int32) func(b *v1alpha1.BatchSandbox) bool {
 	return func(b *v1alpha1.BatchSandbox) bool {
-		return b.Status.Phase == v1alpha1.PhaseRunning && b.Status.Ready == n && b.Status.Replicas == n
+		return b.Status.Phase == v1alpha1.PhaseRunning && b.Status.Ready == n &&
+			b.Status.Replicas == n
 	}
 }
 
@@ -55,27 +56,34 @@ func TestTemplate(t *testing.T) {
 	p.control(nil, nil)
 	b := p.batch("b", 3)
 	b.Spec.ExpireTime = ptr.To(metav1.NewTime(time.Now().Add(time.Hour)))
-	b.Spec.ShardPatches = []runtime.RawExtension{{}, {Raw: []byte(`{"spec":{"containers":[{"name":"main","env":[{"name":"N","value":"1"}]}]}}`)}}
+	b.Spec.ShardPatches = []runtime.RawExtension{{},
+		{Raw: []byte(`{"spec":{"containers":[{"name":"main","env":[{"name":"N","value":"1"}]}]}}`)}}
 	b.Spec.ShardPatches[0].Raw = []byte(`{}`)
 	p.must(p.Create(t.Context(), b))
 	b = p.has("b", "running", running(3))
-	if want := "Pending Running"; history(b) != want || len(b.Status.Addresses) != 3 || b.Status.Allocated != 3 ||
-		!meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionReady) || b.Status.Reason != v1alpha1.ReasonContainerRunning {
+	if want := "Pending Running"; history(b) != want || len(b.Status.Addresses) != 3 ||
+		b.Status.Allocated != 3 ||
+		!meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionReady) ||
+		b.Status.Reason != v1alpha1.ReasonContainerRunning {
 		t.Errorf("history %q, status %+v", history(b), b.Status)
 	}
 	for i := range 3 {
 		pod := p.pod(fmt.Sprintf("b-%d", i))
-		if !metav1.IsControlledBy(pod, b) || pod.Labels["app"] != "x" || pod.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy || pod.Annotations["a"] != "b" {
+		if !metav1.IsControlledBy(pod, b) || pod.Labels["app"] != "x" ||
+			pod.Labels[v1alpha1.LabelManagedBy] != v1alpha1.ManagedBy ||
+			pod.Annotations["a"] != "b" {
 			t.Errorf("%+v", pod.ObjectMeta)
 		}
-		if main := pod.Spec.Containers[0]; main.Image != "sandbox/busybox:dev" || len(main.Env) != i%2 {
+		if main := pod.Spec.Containers[0]; main.Image != "sandbox/busybox:dev" ||
+			len(main.Env) != i%2 {
 			t.Errorf("pod %d has %+v", i, main)
 		}
 	}
 	t.Run("row lifecycle/cluster/BatchSandbox columns", func(t *testing.T) {
 		shown := columns(p, "bsbx")
 		for column, want := range map[string]string{
-			"DESIRED": "3", "TOTAL": "3", "ALLOCATED": "3", "READY": "3", "EXPIRE": b.Spec.ExpireTime.UTC().Format(time.RFC3339),
+			"DESIRED": "3", "TOTAL": "3", "ALLOCATED": "3", "READY": "3",
+			"EXPIRE": b.Spec.ExpireTime.UTC().Format(time.RFC3339),
 		} {
 			if shown[column] != want {
 				t.Errorf("%s shows %q and not %q", column, shown[column], want)
@@ -89,7 +97,8 @@ func TestTemplate(t *testing.T) {
 	p.must(err)
 	if !strings.Contains(out, "made 3 pods, b-0 to -2") {
 		p.eventually(func() error {
-			if out, err = p.kubectl("", "describe", "bsbx", "b"); err != nil || !strings.Contains(out, "made 3 pods, b-0 to -2") {
+			if out, err = p.kubectl("", "describe", "bsbx", "b"); err != nil ||
+				!strings.Contains(out, "made 3 pods, b-0 to -2") {
 				return fmt.Errorf("kubectl describe says %s (%v)", out, err)
 			}
 			return nil
@@ -110,7 +119,7 @@ func TestTemplate(t *testing.T) {
 	p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = 3 }) // numbers come back
 	p.has("b", "scaled up again", running(3))
 	p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = 0 })
-	p.eventually(func() error { // the status need not tell yet
+	p.eventually(func() error { // the status need not show it yet
 		if pods := p.pods("b"); len(pods) > 0 {
 			return fmt.Errorf("the pods are %q", pods)
 		}
@@ -123,31 +132,34 @@ func TestTemplate(t *testing.T) {
 	p.must(p.Delete(t.Context(), b))
 	p.isGone("b")
 	if n := p.lists.Load(); n > 0 {
-		t.Errorf("the pods of the batch were listed %d times: such a list reads every pod of the namespace", n)
+		t.Errorf(
+			"the pods of the batch were listed %d times: such a list reads every pod of the namespace", n)
 	}
 }
 
 func TestExpiry(t *testing.T) {
 	p := newPlace(t)
 	p.control(nil, nil)
-	for _, name := range []string{"forgotten", "kept", "later"} {
+	for _, name := range []string{"first", "kept", "later"} {
 		b := p.batch(name, 2)
 		b.Spec.ExpireTime = ptr.To(metav1.NewTime(time.Now().Add(time.Hour)))
-		if name != "forgotten" {
+		if name != "first" {
 			b.Spec.TTLSecondsAfterFinished = ptr.To[int32](3600)
 		}
 		p.must(p.Create(t.Context(), b))
 	}
-	for _, name := range []string{"forgotten", "kept", "later"} {
+	for _, name := range []string{"first", "kept", "later"} {
 		p.has(name, "running", running(2))
 	}
 	soon := metav1.NewTime(time.Now().Add(3 * time.Second).Truncate(time.Second))
-	for _, name := range []string{"forgotten", "kept"} {
+	for _, name := range []string{"first", "kept"} {
 		p.change(name, func(b *v1alpha1.BatchSandbox) { b.Spec.ExpireTime = &soon })
 	}
-	p.isGone("forgotten")
+	p.isGone("first")
 	b := p.reaches("kept", v1alpha1.PhaseTerminated)
-	if !strings.HasSuffix(history(b), "Stopping Terminated") || b.Status.Reason != v1alpha1.ReasonExpired || b.Status.FinishedAt == nil || b.Status.Ready != 0 {
+	if !strings.HasSuffix(history(b), "Stopping Terminated") ||
+		b.Status.Reason != v1alpha1.ReasonExpired || b.Status.FinishedAt == nil ||
+		b.Status.Ready != 0 {
 		t.Errorf("history %q, status %+v", history(b), b.Status)
 	}
 	for _, change := range b.Status.History {
@@ -155,16 +167,19 @@ func TestExpiry(t *testing.T) {
 			t.Errorf("it expired at %s, before %s", change.Time, soon)
 		}
 	}
-	if pod := p.pod("kept-1"); pod.Status.Phase != corev1.PodFailed || pod.DeletionTimestamp != nil {
+	if pod := p.pod("kept-1"); pod.Status.Phase != corev1.PodFailed ||
+		pod.DeletionTimestamp != nil {
 		t.Errorf("the pod, whose log is to be read, is %s", pod.Status.Phase)
 	}
-	p.change("kept", func(b *v1alpha1.BatchSandbox) { b.Spec.TTLSecondsAfterFinished = ptr.To[int32](0) })
+	p.change("kept",
+		func(b *v1alpha1.BatchSandbox) { b.Spec.TTLSecondsAfterFinished = ptr.To[int32](0) })
 	p.isGone("kept")
 
 	// What is due while no controller runs happens when one does.
 	p.stop()
 	p.change("later", func(b *v1alpha1.BatchSandbox) {
-		b.Spec.ExpireTime, b.Spec.TTLSecondsAfterFinished = ptr.To(metav1.NewTime(time.Now().Add(-time.Minute))), nil
+		b.Spec.ExpireTime, b.Spec.TTLSecondsAfterFinished = ptr.To(
+			metav1.NewTime(time.Now().Add(-time.Minute))), nil
 	})
 	p.control(nil, nil)
 	p.isGone("later")
@@ -181,7 +196,8 @@ func TestStop(t *testing.T) {
 		b.Annotations = map[string]string{v1alpha1.AnnotationStop: v1alpha1.ReasonUserDelete}
 	})
 	b = p.reaches("b", v1alpha1.PhaseTerminated)
-	if want := "Pending Running Stopping Terminated"; history(b) != want || b.Status.Reason != v1alpha1.ReasonUserDelete {
+	if want := "Pending Running Stopping Terminated"; history(b) != want ||
+		b.Status.Reason != v1alpha1.ReasonUserDelete {
 		t.Errorf("history %q, reason %q", history(b), b.Status.Reason)
 	}
 }
@@ -204,9 +220,11 @@ func TestEnds(t *testing.T) {
 			if code != 0 {
 				pod.Status.Phase = corev1.PodFailed
 			}
-			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
-				Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, Message: message},
-			}}}
+			pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main",
+				State: corev1.ContainerState{
+					Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason,
+						Message: message},
+				}}}
 		}
 	}
 	for _, name := range []string{"well", "badly", "oom", "removed"} {
@@ -224,30 +242,39 @@ func TestEnds(t *testing.T) {
 	p.must(p.Delete(t.Context(), p.pod("removed-0")))
 
 	b := p.reaches("well", v1alpha1.PhaseTerminated)
-	if b.Status.Reason != v1alpha1.ReasonEntrypointExited || history(b) != "Pending Running Stopping Terminated" {
+	if b.Status.Reason != v1alpha1.ReasonEntrypointExited ||
+		history(b) != "Pending Running Stopping Terminated" {
 		t.Errorf("history %q, status %+v", history(b), b.Status)
 	}
 	b = p.reaches("badly", v1alpha1.PhaseFailed)
-	if b.Status.Reason != v1alpha1.ReasonEntrypointExited || !strings.Contains(b.Status.Message, "exit code 3:\nthe last line") {
+	if b.Status.Reason != v1alpha1.ReasonEntrypointExited ||
+		!strings.Contains(b.Status.Message, "exit code 3:\nthe last line") {
 		t.Errorf("%+v", b.Status)
 	}
 	if b = p.reaches("oom", v1alpha1.PhaseFailed); b.Status.Reason != v1alpha1.ReasonOOMKilled {
 		t.Errorf("%+v", b.Status)
 	}
-	if b = p.reaches("removed", v1alpha1.PhaseFailed); b.Status.Reason != v1alpha1.ReasonRemovedExternally || len(p.pods("removed")) > 0 {
+	if b = p.reaches("removed",
+		v1alpha1.PhaseFailed); b.Status.Reason != v1alpha1.ReasonRemovedExternally ||
+		len(p.pods("removed")) > 0 {
 		t.Errorf("%+v", b.Status)
 	}
 	b = p.has("many", "degraded", func(b *v1alpha1.BatchSandbox) bool {
-		return b.Status.Outcomes == "-F" && b.Status.Ready == 1 && meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionDegraded)
+		return b.Status.Outcomes == "-F" && b.Status.Ready == 1 &&
+			meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionDegraded)
 	})
-	if b.Status.Phase != v1alpha1.PhaseRunning || meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionReady) {
+	if b.Status.Phase != v1alpha1.PhaseRunning ||
+		meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionReady) {
 		t.Errorf("%+v", b.Status)
 	}
-	p.change("many", func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = 1 }) // the one that failed goes
+	// the one that failed goes
+	p.change("many", func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = 1 })
 	b = p.has("many", "degraded no more", func(b *v1alpha1.BatchSandbox) bool {
-		return b.Status.Outcomes == "" && meta.IsStatusConditionFalse(b.Status.Conditions, v1alpha1.ConditionDegraded)
+		return b.Status.Outcomes == "" &&
+			meta.IsStatusConditionFalse(b.Status.Conditions, v1alpha1.ConditionDegraded)
 	})
-	if b.Status.Phase != v1alpha1.PhaseRunning || !meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionReady) {
+	if b.Status.Phase != v1alpha1.PhaseRunning ||
+		!meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionReady) {
 		t.Errorf("%+v", b.Status)
 	}
 	p.change("many", func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = 2 })
@@ -257,19 +284,22 @@ func TestEnds(t *testing.T) {
 		return meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionDegraded)
 	})
 	ends("many-0", exits(0, "Completed", ""))
-	if b = p.reaches("many", v1alpha1.PhaseFailed); !strings.Contains(b.Status.Message, "sandbox 1: container main ended with exit code 3") {
+	if b = p.reaches("many", v1alpha1.PhaseFailed); !strings.Contains(b.Status.Message,
+		"sandbox 1: container main ended with exit code 3") {
 		t.Errorf("%+v", b.Status)
 	}
 }
 
-// TestNotUsable: a batch that does not become usable says why, and gives up where waiting cannot help or has lasted too long.
+// TestNotUsable: a batch that does not become usable says why, and fails where waiting cannot help
+// or has lasted too long.
 func TestNotUsable(t *testing.T) {
 	p := newPlace(t)
 	p.control(nil, nil)
 	pull := func(message string) corev1.PodStatus {
-		return corev1.PodStatus{Phase: corev1.PodPending, ContainerStatuses: []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
-			Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: message},
-		}}}}
+		return corev1.PodStatus{Phase: corev1.PodPending,
+			ContainerStatuses: []corev1.ContainerStatus{{Name: "main", State: corev1.ContainerState{
+				Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: message},
+			}}}}
 	}
 	for _, name := range []string{"missing", "slow", "full", "patient"} {
 		b := p.batch(name, 1)
@@ -279,20 +309,27 @@ func TestNotUsable(t *testing.T) {
 	p.show("missing-0", pull("manifest unknown"), true)
 	p.show("slow-0", pull("dial tcp: i/o timeout"), true)
 	unschedulable := corev1.PodStatus{Phase: corev1.PodPending, Conditions: []corev1.PodCondition{{
-		Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available",
+		Type: corev1.PodScheduled, Status: corev1.ConditionFalse,
+		Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available",
 	}}}
 	p.show("full-0", unschedulable, false)
 	p.show("patient-0", unschedulable, false)
-	if b := p.reaches("missing", v1alpha1.PhaseFailed); b.Status.Reason != v1alpha1.ReasonImagePullError || !strings.Contains(b.Status.Message, "manifest unknown") {
+	if b := p.reaches("missing",
+		v1alpha1.PhaseFailed); b.Status.Reason != v1alpha1.ReasonImagePullError ||
+		!strings.Contains(b.Status.Message, "manifest unknown") {
 		t.Errorf("%+v", b.Status)
 	}
-	for name, reason := range map[string]string{"slow": v1alpha1.ReasonImagePullError, "patient": v1alpha1.ReasonResourceLimit, "full": v1alpha1.ReasonResourceLimit} {
+	for name, reason := range map[string]string{"slow": v1alpha1.ReasonImagePullError,
+		"patient": v1alpha1.ReasonResourceLimit, "full": v1alpha1.ReasonResourceLimit} {
 		p.has(name, "waiting", func(b *v1alpha1.BatchSandbox) bool {
 			return b.Status.Phase == v1alpha1.PhasePending && b.Status.Reason == reason
 		})
 	}
-	p.change("full", func(b *v1alpha1.BatchSandbox) { b.Spec.ProvisionTimeoutSeconds = ptr.To[int32](1) })
-	if b := p.reaches("full", v1alpha1.PhaseFailed); b.Status.Reason != v1alpha1.ReasonResourceLimit || !strings.Contains(b.Status.Message, "0/1 nodes") {
+	p.change("full",
+		func(b *v1alpha1.BatchSandbox) { b.Spec.ProvisionTimeoutSeconds = ptr.To[int32](1) })
+	if b := p.reaches("full",
+		v1alpha1.PhaseFailed); b.Status.Reason != v1alpha1.ReasonResourceLimit ||
+		!strings.Contains(b.Status.Message, "0/1 nodes") {
 		t.Errorf("%+v", b.Status)
 	}
 	p.eventually(func() error {
@@ -312,24 +349,30 @@ func TestInvalidTemplates(t *testing.T) {
 	}{
 		"task": {func(b *v1alpha1.BatchSandbox) { b.Spec.TaskTemplate = &v1alpha1.TaskTemplate{Command: []string{"x"}} }, "shareProcessNamespace must be true"},
 		"volume": {func(b *v1alpha1.BatchSandbox) {
-			b.Spec.Template.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
+			b.Spec.Template.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v",
+				MountPath: "/v"}}
 		}, "volumeMounts"},
 		"patch": {func(b *v1alpha1.BatchSandbox) {
-			b.Spec.ShardPatches = []runtime.RawExtension{{Raw: []byte(`{"spec":{"containers":[{"image":"x"}]}}`)}}
+			b.Spec.ShardPatches = []runtime.RawExtension{{Raw: []byte(
+				`{"spec":{"containers":[{"image":"x"}]}}`)}}
 		}, "spec.shardPatches[0]"},
-		"empty": {func(b *v1alpha1.BatchSandbox) { b.Spec.Template.Spec.Containers = nil }, "at least one"},
+		"empty": {func(b *v1alpha1.BatchSandbox) { b.Spec.Template.Spec.Containers = nil },
+			"at least one"},
 	} {
 		b := p.batch(name, 1)
 		test.spoil(b)
 		p.must(p.Create(t.Context(), b))
 		b = p.reaches(name, v1alpha1.PhaseFailed)
 		invalid := meta.FindStatusCondition(b.Status.Conditions, v1alpha1.ConditionInvalid)
-		if b.Status.Reason != v1alpha1.ReasonInvalidTemplate || !strings.Contains(b.Status.Message, test.want) || invalid == nil || !strings.Contains(invalid.Message, test.want) {
+		if b.Status.Reason != v1alpha1.ReasonInvalidTemplate ||
+			!strings.Contains(b.Status.Message, test.want) || invalid == nil ||
+			!strings.Contains(invalid.Message, test.want) {
 			t.Errorf("%s: %+v", name, b.Status)
 		}
 		p.eventually(func() error {
 			out, err := p.kubectl("", "describe", "bsbx", name)
-			if err != nil || !strings.Contains(out, "InvalidTemplate") || !strings.Contains(out, "Warning") {
+			if err != nil || !strings.Contains(out, "InvalidTemplate") ||
+				!strings.Contains(out, "Warning") {
 				return fmt.Errorf("kubectl describe says %s (%v)", out, err)
 			}
 			return nil
@@ -362,7 +405,8 @@ func TestPause(t *testing.T) {
 	p := newPlace(t)
 	p.control(nil, nil)
 	const address = "127.99.44.7" // an address of this test alone
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", fmt.Sprintf("%s:%d", address, v1alpha1.PortExecd))
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp",
+		fmt.Sprintf("%s:%d", address, v1alpha1.PortExecd))
 	p.must(err)
 	daemon := &execd{fails: 1}
 	server := &http.Server{Handler: daemon}
@@ -373,7 +417,8 @@ func TestPause(t *testing.T) {
 
 	b := p.batch("b", 1)
 	b.Spec.Template.Annotations["address"] = address
-	b.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: v1alpha1.EnvExecdToken, Value: "secret"}}
+	b.Spec.Template.Spec.Containers[0].Env = []corev1.EnvVar{{Name: v1alpha1.EnvExecdToken,
+		Value: "secret"}}
 	b.Spec.Pause = true // from the beginning: it is paused once it runs
 	p.must(p.Create(t.Context(), b))
 	b = p.reaches("b", v1alpha1.PhasePaused)
@@ -382,7 +427,8 @@ func TestPause(t *testing.T) {
 	}
 	p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.Pause = false })
 	b = p.reaches("b", v1alpha1.PhaseRunning)
-	if want := "Pending Running Pausing Paused Resuming Running"; history(b) != want || daemon.frozen || b.Status.Reason != v1alpha1.ReasonContainerRunning {
+	if want := "Pending Running Pausing Paused Resuming Running"; history(b) != want ||
+		daemon.frozen || b.Status.Reason != v1alpha1.ReasonContainerRunning {
 		t.Errorf("history %q, frozen %v, reason %s", history(b), daemon.frozen, b.Status.Reason)
 	}
 }
@@ -392,7 +438,8 @@ func TestPauseWithoutAnAnswer(t *testing.T) {
 	p := newPlace(t)
 	p.control(nil, nil)
 	const address, batches, workers = "127.99.44.8", 80, 64
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", fmt.Sprintf("%s:%d", address, v1alpha1.PortExecd))
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp",
+		fmt.Sprintf("%s:%d", address, v1alpha1.PortExecd))
 	p.must(err)
 	var held atomic.Int64
 	server := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -417,14 +464,17 @@ func TestPauseWithoutAnAnswer(t *testing.T) {
 	}
 	p.eventually(func() error {
 		if n := held.Load(); n <= workers { // each asks again a second after its time was up
-			return fmt.Errorf("%d execds hold a request at once, want more than there are workers", n)
+			return fmt.Errorf("%d execds hold a request at once, want more than there are workers",
+				n)
 		}
 		return nil
 	})
 	// The other way while that goes on: a freeze is not overtaken.
 	p.change("b0", func(b *v1alpha1.BatchSandbox) { b.Spec.Pause = false })
-	p.has("b0", "resuming", func(b *v1alpha1.BatchSandbox) bool { return b.Status.Phase == v1alpha1.PhaseResuming })
-	p.must(p.Delete(t.Context(), p.has("b1", "there", func(*v1alpha1.BatchSandbox) bool { return true })))
+	p.has("b0", "resuming",
+		func(b *v1alpha1.BatchSandbox) bool { return b.Status.Phase == v1alpha1.PhaseResuming })
+	p.must(p.Delete(t.Context(),
+		p.has("b1", "there", func(*v1alpha1.BatchSandbox) bool { return true })))
 	p.isGone("b1")
 }
 
@@ -432,7 +482,8 @@ func TestTasks(t *testing.T) {
 	p := newPlace(t)
 	tasks := new(script)
 	p.control(nil, tasks)
-	for name, policy := range map[string]v1alpha1.TaskResourcePolicy{"retain": v1alpha1.TaskRetain, "release": v1alpha1.TaskRelease} {
+	for name, policy := range map[string]v1alpha1.TaskResourcePolicy{"retain": v1alpha1.TaskRetain,
+		"release": v1alpha1.TaskRelease} {
 		b := p.batch(name, 4)
 		b.Spec.TaskTemplate = &v1alpha1.TaskTemplate{Command: []string{"work"}}
 		b.Spec.TaskResourcePolicyWhenCompleted = policy
@@ -447,13 +498,15 @@ func TestTasks(t *testing.T) {
 		return b.Status.Allocated == 4 && b.Status.Ready == 0 && b.Status.TaskStats.Pending == 4
 	})
 	up := batch.TaskState{Phase: batch.TaskRunning, Ready: true}
-	well, badly := batch.TaskState{Phase: batch.TaskSucceeded}, batch.TaskState{Phase: batch.TaskFailed, Reason: "EXITED", Message: "exit code 3"}
+	well, badly := batch.TaskState{Phase: batch.TaskSucceeded},
+		batch.TaskState{Phase: batch.TaskFailed, Reason: "EXITED", Message: "exit code 3"}
 	tasks.say(p.namespace, "retain", up, up, up, up)
 	p.has("retain", "running", running(4))
 	tasks.say(p.namespace, "retain", up, well, badly, batch.TaskState{Phase: batch.TaskUnknown})
 	t.Run("row lifecycle/cluster/BatchSandbox status.taskStats", func(t *testing.T) {
 		b := p.has("retain", "counted", func(b *v1alpha1.BatchSandbox) bool {
-			return *b.Status.TaskStats == v1alpha1.TaskStats{Running: 1, Succeed: 1, Failed: 1, Unknown: 1}
+			return *b.Status.TaskStats == v1alpha1.TaskStats{Running: 1, Succeed: 1, Failed: 1,
+				Unknown: 1}
 		})
 		if b.Status.Outcomes != "-sf" || len(p.pods("retain")) != 4 {
 			t.Errorf("outcomes %q, pods %q", b.Status.Outcomes, p.pods("retain"))
@@ -465,16 +518,19 @@ func TestTasks(t *testing.T) {
 		header, err := p.kubectl("", "get", "bsbx", "retain", "-o", "wide")
 		p.must(err)
 		// EXPIRE is empty here, so the columns are compared in order.
-		if fields := strings.Fields(out); len(fields) < 9 || !slices.Equal(fields[5:9], []string{"1", "1", "1", "1"}) {
+		if fields := strings.Fields(out); len(fields) < 9 ||
+			!slices.Equal(fields[5:9], []string{"1", "1", "1", "1"}) {
 			t.Errorf("the line is %q", out)
 		}
-		if names := strings.Fields(header); !slices.Equal(names[5:9], []string{"TASK_RUNNING", "TASK_SUCCEED", "TASK_FAILED", "TASK_UNKNOWN"}) {
+		if names := strings.Fields(header); !slices.Equal(names[5:9],
+			[]string{"TASK_RUNNING", "TASK_SUCCEED", "TASK_FAILED", "TASK_UNKNOWN"}) {
 			t.Errorf("the columns are %q", header)
 		}
 	})
 
 	// Release: a sandbox goes with its task, and the batch with the last of them.
-	p.has("release", "there", func(b *v1alpha1.BatchSandbox) bool { return b.Status.Allocated == 4 })
+	p.has("release", "there",
+		func(b *v1alpha1.BatchSandbox) bool { return b.Status.Allocated == 4 })
 	tasks.say(p.namespace, "release", up, well, well, up)
 	p.eventually(func() error {
 		if pods := p.pods("release"); !slices.Equal(pods, []string{"release-0", "release-3"}) {
@@ -482,12 +538,14 @@ func TestTasks(t *testing.T) {
 		}
 		return nil
 	})
-	p.stop() // what has ended is on record: another controller neither repeats nor forgets it
+	p.stop() // what has ended is on record: another controller neither repeats nor loses it
 	p.control(nil, tasks)
 	tasks.say(p.namespace, "release", well, well, well, badly)
 	b := p.reaches("release", v1alpha1.PhaseFailed)
-	if *b.Status.TaskStats != (v1alpha1.TaskStats{Succeed: 3, Failed: 1}) || b.Status.Reason != v1alpha1.ReasonEntrypointExited ||
-		!strings.Contains(b.Status.Message, "sandbox 3: exit code 3") || len(p.pods("release")) > 0 {
+	if *b.Status.TaskStats != (v1alpha1.TaskStats{Succeed: 3, Failed: 1}) ||
+		b.Status.Reason != v1alpha1.ReasonEntrypointExited ||
+		!strings.Contains(b.Status.Message, "sandbox 3: exit code 3") ||
+		len(p.pods("release")) > 0 {
 		t.Errorf("%+v", b.Status)
 	}
 }
@@ -507,7 +565,8 @@ func TestPoolWrites(t *testing.T) {
 		p.must(p.Create(t.Context(), b))
 		b = p.has(name, "running", running(size))
 		cost[size] = p.writes.Load() - before
-		if b.Status.Allocated != size || len(b.Status.Addresses) != int(size) || history(b) != "Pending Running" {
+		if b.Status.Allocated != size || len(b.Status.Addresses) != int(size) ||
+			history(b) != "Pending Running" {
 			t.Errorf("history %q, status %+v", history(b), b.Status)
 		}
 	}
@@ -520,21 +579,25 @@ func TestPoolWrites(t *testing.T) {
 	p.change("b40", func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = 3 })
 	p.has("b40", "scaled down", running(3))
 	p.must(p.Delete(t.Context(), p.pod("warm-b40-1")))
-	b := p.has("b40", "degraded", func(b *v1alpha1.BatchSandbox) bool { return b.Status.Outcomes == "-F" })
+	b := p.has("b40", "degraded",
+		func(b *v1alpha1.BatchSandbox) bool { return b.Status.Outcomes == "-F" })
 	p.eventually(func() error {
 		b = p.has("b40", "there", func(*v1alpha1.BatchSandbox) bool { return true })
-		if a, err := b.Allocation(); err != nil || !slices.Equal(a.Pods, []string{"warm-b40-0", "", "warm-b40-2"}) {
+		if a, err := b.Allocation(); err != nil ||
+			!slices.Equal(a.Pods, []string{"warm-b40-0", "", "warm-b40-2"}) {
 			return fmt.Errorf("the allocation is %+v (%v)", a, err)
 		}
 		return nil
 	})
 	p.must(p.Delete(t.Context(), b))
 	p.isGone("b40")
-	p.must(p.Delete(t.Context(), &v1alpha1.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "b2"}}))
+	p.must(p.Delete(t.Context(),
+		&v1alpha1.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: "b2"}}))
 	p.isGone("b2")
 	p.eventually(func() error {
 		var pods corev1.PodList
-		if err := p.List(t.Context(), &pods, client.InNamespace(p.namespace)); err != nil || len(pods.Items) > 0 {
+		if err := p.List(t.Context(), &pods, client.InNamespace(p.namespace)); err != nil ||
+			len(pods.Items) > 0 {
 			return fmt.Errorf("%d pods are left (%v)", len(pods.Items), err)
 		}
 		return nil
@@ -549,18 +612,21 @@ func TestPoolIsMissing(t *testing.T) {
 	b.Spec.Template, b.Spec.PoolRef = nil, "cold"
 	p.must(p.Create(t.Context(), b))
 	p.has("b", "waiting", func(b *v1alpha1.BatchSandbox) bool {
-		return b.Status.Reason == v1alpha1.ReasonPoolNotFound && strings.Contains(b.Status.Message, "no Pool cold")
+		return b.Status.Reason == v1alpha1.ReasonPoolNotFound &&
+			strings.Contains(b.Status.Message, "no Pool cold")
 	})
 	pools.mu.Lock()
 	pools.err = nil
 	pools.mu.Unlock()
-	p.has("b", "waiting for pods", func(b *v1alpha1.BatchSandbox) bool { return b.Status.Reason == v1alpha1.ReasonResourceLimit })
-	p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.ProvisionTimeoutSeconds = ptr.To[int32](1) })
+	p.has("b", "waiting for pods",
+		func(b *v1alpha1.BatchSandbox) bool { return b.Status.Reason == v1alpha1.ReasonResourceLimit })
+	p.change("b",
+		func(b *v1alpha1.BatchSandbox) { b.Spec.ProvisionTimeoutSeconds = ptr.To[int32](1) })
 	if b := p.reaches("b", v1alpha1.PhaseFailed); b.Status.Reason != v1alpha1.ReasonResourceLimit {
 		t.Errorf("%+v", b.Status)
 	}
 
-	// One that there is no room for in its own annotations says so at once.
+	// One whose annotations cannot take the names fails at once.
 	pools.mu.Lock()
 	pools.err = fmt.Errorf("%w: 300000 bytes", batch.ErrTooLarge)
 	pools.mu.Unlock()
@@ -568,37 +634,45 @@ func TestPoolIsMissing(t *testing.T) {
 	b.Spec.Template, b.Spec.PoolRef = nil, "cold"
 	p.must(p.Create(t.Context(), b))
 	b = p.reaches("full", v1alpha1.PhaseFailed)
-	if b.Status.Reason != v1alpha1.ReasonResourceLimit || !strings.Contains(b.Status.Message, "300000 bytes") ||
+	if b.Status.Reason != v1alpha1.ReasonResourceLimit ||
+		!strings.Contains(b.Status.Message, "300000 bytes") ||
 		!meta.IsStatusConditionTrue(b.Status.Conditions, v1alpha1.ConditionInvalid) {
 		t.Errorf("%+v", b.Status)
 	}
 }
 
-// TestDeadNode: a sandbox whose node does not answer any more has failed, although the node never says so, and its record can be deleted.
-func TestDeadNode(t *testing.T) {
+// TestLostNode: a sandbox whose node does not answer any more has failed, although the node never
+// says so, and its record can be deleted.
+func TestLostNode(t *testing.T) {
 	p := newPlace(t)
 	p.ahead = 10 * time.Minute // no node takes that long to end a pod
 	p.control(nil, nil)
 	for _, name := range []string{"lost", "stopped"} {
 		b := p.batch(name, 1)
-		b.Spec.Template.Annotations[annotationPlay] = "dead"
+		b.Spec.Template.Annotations[annotationPlay] = "lost"
 		p.must(p.Create(t.Context(), b))
 		p.has(name, "running", running(1))
 		pod := p.pod(name + "-0")
-		t.Cleanup(func() { _ = p.Delete(context.WithoutCancel(t.Context()), pod, client.GracePeriodSeconds(0)) })
+		t.Cleanup(func() {
+			_ = p.Delete(context.WithoutCancel(t.Context()), pod,
+				client.GracePeriodSeconds(0))
+		})
 	}
 	pod := p.pod("lost-0") // as the controller manager does
 	pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{
-		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager",
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+		Reason: "DeletionByTaintManager",
 	})
 	p.must(p.Status().Update(t.Context(), pod))
 	p.must(p.Delete(t.Context(), pod))
 	b := p.reaches("lost", v1alpha1.PhaseFailed)
-	if b.Status.Reason != v1alpha1.ReasonRemovedExternally || !strings.Contains(b.Status.Message, "its node played") {
+	if b.Status.Reason != v1alpha1.ReasonRemovedExternally ||
+		!strings.Contains(b.Status.Message, "its node played") {
 		t.Errorf("%+v", b.Status)
 	}
 	for _, name := range []string{"lost", "stopped"} {
-		p.must(p.Delete(t.Context(), p.has(name, "there", func(*v1alpha1.BatchSandbox) bool { return true })))
+		p.must(p.Delete(t.Context(),
+			p.has(name, "there", func(*v1alpha1.BatchSandbox) bool { return true })))
 		p.eventually(func() error {
 			err := p.Get(t.Context(), client.ObjectKey{Namespace: p.namespace, Name: name}, b)
 			if apierrors.IsNotFound(err) {

@@ -27,13 +27,16 @@ import (
 )
 
 const (
-	// statusInterval is how often numbers are written that change by themselves; a change of phase is written at once.
+	// statusInterval is how often numbers are written that change by themselves; a change of phase
+	// is written at once.
 	statusInterval = 500 * time.Millisecond
-	// allocateInterval is how often a pool is asked for more pods that had too few: else every pod that becomes ready would cost a write.
+	// allocateInterval is how often a pool is asked for more pods that had too few: else every pod
+	// that becomes ready would cost a write.
 	allocateInterval = 200 * time.Millisecond
 	// freezeInterval is how long after a freeze or thaw that failed the next one begins.
 	freezeInterval = time.Second
-	// lookAgain is when a batch that waits for something outside is looked at, even when nobody tells of a change.
+	// lookAgain is when a batch that waits for something outside is reconciled, even without an
+	// event.
 	lookAgain = 10 * time.Second
 	// maxBackoff bounds the pause between tries of what fails.
 	maxBackoff = 15 * time.Second
@@ -43,18 +46,20 @@ const (
 
 // Options are what a Reconciler needs besides its manager.
 type Options struct {
-	Pools   Pools
-	Tasks   Tasks
-	Waker   *Waker
-	Metrics *Metrics
-	// Equip changes a pod that is about to be created, so that its task-executor accepts the controller; nil changes nothing.
+	Pools    Pools
+	Tasks    Tasks
+	Enqueuer *Enqueuer
+	Metrics  *Metrics
+	// Equip changes a pod that is about to be created, so that its task-executor accepts the
+	// controller; nil changes nothing.
 	Equip func(ctx context.Context, pod *corev1.Pod) error
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
-// Reconciler makes BatchSandboxes what their spec says. What it knows of a batch is in the API server: the spec, the status, the allocation
-// and the pods. Its memory holds only when something was last done, so that it is not done too often.
+// Reconciler makes BatchSandboxes what their spec says. Its record of a batch is in the API server:
+// the spec, the status, the allocation and the pods. Its memory holds only when something was last
+// done, so that it is not done too often.
 type Reconciler struct {
 	client  client.Client
 	live    client.Reader // past the cache
@@ -76,8 +81,9 @@ type memory struct {
 
 // The names of the cache's indexes.
 const (
-	indexOwner     = "sandbox.internal/owner"     // pods by the UID of their BatchSandbox
-	indexAllocated = "sandbox.internal/allocated" // BatchSandboxes by the names of pool pods that they hold
+	indexOwner = "sandbox.internal/owner" // pods by the UID of their BatchSandbox
+	// BatchSandboxes by the names of pool pods that they hold
+	indexAllocated = "sandbox.internal/allocated"
 )
 
 // Setup adds a Reconciler to a manager.
@@ -86,18 +92,22 @@ func Setup(mgr manager.Manager, options Options) error {
 		options.Now = time.Now
 	}
 	r := &Reconciler{
-		client: mgr.GetClient(), live: mgr.GetAPIReader(), events: mgr.GetEventRecorder(v1alpha1.ManagedBy),
+		client: mgr.GetClient(), live: mgr.GetAPIReader(),
+		events:  mgr.GetEventRecorder(v1alpha1.ManagedBy),
 		Options: options, memory: make(map[types.NamespacedName]*memory),
-		freezer: newFreezer(sandboxhttp.NewClient(sandboxhttp.Options{IdleConnections: 2}), options.Waker.Wake),
+		freezer: newFreezer(sandboxhttp.NewClient(sandboxhttp.Options{IdleConnections: 2}),
+			options.Enqueuer.Enqueue),
 	}
 	if err := mgr.Add(r.freezer); err != nil {
 		return err
 	}
 	indexer := mgr.GetFieldIndexer()
-	if err := indexer.IndexField(context.Background(), &corev1.Pod{}, indexOwner, ownerOf); err != nil {
+	if err := indexer.IndexField(context.Background(), &corev1.Pod{}, indexOwner,
+		ownerOf); err != nil {
 		return err
 	}
-	if err := indexer.IndexField(context.Background(), &v1alpha1.BatchSandbox{}, indexAllocated, allocatedTo); err != nil {
+	if err := indexer.IndexField(context.Background(), &v1alpha1.BatchSandbox{}, indexAllocated,
+		allocatedTo); err != nil {
 		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).
@@ -105,7 +115,7 @@ func Setup(mgr manager.Manager, options Options) error {
 		For(&v1alpha1.BatchSandbox{}).
 		Owns(&corev1.Pod{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.holderOf)).
-		WatchesRawSource(source.Func(options.Waker.start)).
+		WatchesRawSource(source.Func(options.Enqueuer.start)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: workers,
 			SkipNameValidation:      ptr.To(true), // several managers may live in one process
@@ -141,20 +151,24 @@ func (r *Reconciler) holderOf(ctx context.Context, pod client.Object) []reconcil
 		return nil
 	}
 	var holders v1alpha1.BatchSandboxList
-	if err := r.client.List(ctx, &holders, client.InNamespace(pod.GetNamespace()), client.MatchingFields{indexAllocated: pod.GetName()},
+	if err := r.client.List(ctx, &holders, client.InNamespace(pod.GetNamespace()),
+		client.MatchingFields{indexAllocated: pod.GetName()},
 		client.UnsafeDisableDeepCopy); err != nil {
-		log.FromContext(ctx).Error(err, "cannot tell whose pod this is", "pod", pod.GetName())
+		log.FromContext(ctx).Error(err, "cannot find the owner of the pod", "pod", pod.GetName())
 		return nil
 	}
 	var requests []reconcile.Request
 	for i := range holders.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&holders.Items[i])})
+		requests = append(requests,
+			reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&holders.Items[i])})
 	}
 	return requests
 }
 
-// Reconcile looks at one batch and does what is to be done next. Whatever it does can be repeated, and it may die between any two steps.
-func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+// Reconcile reads one batch and takes its next step. Each step is idempotent, and the process may
+// be killed between any two.
+func (r *Reconciler) Reconcile(ctx context.Context,
+	request reconcile.Request) (reconcile.Result, error) {
 	b := new(v1alpha1.BatchSandbox)
 	if err := r.client.Get(ctx, request.NamespacedName, b); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -173,7 +187,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, request reconcile.Request) (
 	default:
 		result, err = r.advance(ctx, b)
 	}
-	if apierrors.IsConflict(err) { // the cache was behind, and the event that tells us so is on its way
+	if apierrors.IsConflict(err) { // the cache was behind, and will deliver the change
 		return reconcile.Result{RequeueAfter: 50 * time.Millisecond}, nil
 	}
 	return result, client.IgnoreNotFound(err)
@@ -197,8 +211,9 @@ func (r *Reconciler) forget(key types.NamespacedName) {
 	r.Tasks.Forget(key.Namespace, key.Name)
 }
 
-// remove ends a batch that is being deleted, and lets go of it once it has no pods.
-func (r *Reconciler) remove(ctx context.Context, b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
+// remove ends a batch that is being deleted, and removes its finalizer once it has no pods.
+func (r *Reconciler) remove(ctx context.Context,
+	b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
 	r.freezer.forget(client.ObjectKeyFromObject(b))
 	if !hasFinalizer(b) {
 		return reconcile.Result{}, nil
@@ -207,10 +222,12 @@ func (r *Reconciler) remove(ctx context.Context, b *v1alpha1.BatchSandbox) (reco
 		return reconcile.Result{}, err
 	}
 	var pods corev1.PodList
-	if err := r.client.List(ctx, &pods, client.InNamespace(b.Namespace), client.MatchingFields{indexOwner: string(b.UID)}); err != nil {
+	if err := r.client.List(ctx, &pods, client.InNamespace(b.Namespace),
+		client.MatchingFields{indexOwner: string(b.UID)}); err != nil {
 		return reconcile.Result{}, err
 	}
-	if err := each(len(pods.Items), func(i int) error { return r.end(ctx, &pods.Items[i], false) }); err != nil {
+	if err := each(len(pods.Items),
+		func(i int) error { return r.end(ctx, &pods.Items[i], false) }); err != nil {
 		return reconcile.Result{}, err
 	}
 	var due deadline
@@ -237,16 +254,20 @@ func (r *Reconciler) remove(ctx context.Context, b *v1alpha1.BatchSandbox) (reco
 	}
 	changed := b.DeepCopy()
 	changed.Finalizers = without(b.Finalizers, v1alpha1.Finalizer)
-	return reconcile.Result{}, client.IgnoreNotFound(r.client.Patch(ctx, changed, client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})))
+	return reconcile.Result{},
+		client.IgnoreNotFound(r.client.Patch(ctx, changed,
+			client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})))
 }
 
-// hasUnseen reports whether the API server has a pod from the batch's template that the cache has not seen. Pods are asked for by name: a
-// list would read every pod of the namespace.
-func (r *Reconciler) hasUnseen(ctx context.Context, b *v1alpha1.BatchSandbox, seen func(number int) bool) (bool, error) {
+// hasUnseen reports whether the API server has a pod from the batch's template that the cache has
+// not seen. Pods are asked for by name: a list would read every pod of the namespace.
+func (r *Reconciler) hasUnseen(ctx context.Context, b *v1alpha1.BatchSandbox,
+	seen func(number int) bool) (bool, error) {
 	if b.Spec.Template == nil {
 		return false, nil
 	}
-	last := max(int(b.Spec.Replicas), int(b.Status.Replicas), len(b.Status.Addresses), len(b.Status.Outcomes), r.remember(b).made)
+	last := max(int(b.Spec.Replicas), int(b.Status.Replicas), len(b.Status.Addresses),
+		len(b.Status.Outcomes), r.remember(b).made)
 	var found atomic.Bool
 	err := each(last, func(number int) error {
 		if seen(number) || found.Load() {
@@ -254,7 +275,8 @@ func (r *Reconciler) hasUnseen(ctx context.Context, b *v1alpha1.BatchSandbox, se
 		}
 		pod := new(metav1.PartialObjectMetadata)
 		pod.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Pod"))
-		err := r.live.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: podName(b, number)}, pod)
+		err := r.live.Get(ctx,
+			types.NamespacedName{Namespace: b.Namespace, Name: podName(b, number)}, pod)
 		if err == nil && metav1.IsControlledBy(pod, b) {
 			found.Store(true)
 		}
@@ -264,7 +286,8 @@ func (r *Reconciler) hasUnseen(ctx context.Context, b *v1alpha1.BatchSandbox, se
 }
 
 // retain keeps the record of a batch that has ended for as long as its spec says.
-func (r *Reconciler) retain(ctx context.Context, b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
+func (r *Reconciler) retain(ctx context.Context,
+	b *v1alpha1.BatchSandbox) (reconcile.Result, error) {
 	r.Tasks.Forget(b.Namespace, b.Name)
 	switch ttl := b.Spec.TTLSecondsAfterFinished; {
 	case ttl == nil && b.Status.Reason != v1alpha1.ReasonExpired:
@@ -274,7 +297,8 @@ func (r *Reconciler) retain(ctx context.Context, b *v1alpha1.BatchSandbox) (reco
 			return reconcile.Result{RequeueAfter: left}, nil
 		}
 	}
-	return reconcile.Result{}, client.IgnoreNotFound(r.client.Delete(ctx, b, client.Preconditions{UID: &b.UID}))
+	return reconcile.Result{},
+		client.IgnoreNotFound(r.client.Delete(ctx, b, client.Preconditions{UID: &b.UID}))
 }
 
 func hasFinalizer(b *v1alpha1.BatchSandbox) bool {

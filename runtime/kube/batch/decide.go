@@ -30,8 +30,9 @@ const (
 
 // situation is all that a decision depends on, besides the batch itself.
 type situation struct {
-	now       time.Time
-	sandboxes []sandbox   // by number; of those that have ended before, only what the letter says is true
+	now time.Time
+	// by number; of those that have ended before, only what the letter says is true
+	sandboxes []sandbox
 	tasks     []TaskState // by number; nil without a task template
 	existing  int         // pods there are, whatever their state
 	lack      *refusal    // why pods are missing, where something refuses to give them
@@ -62,7 +63,7 @@ func outcome(status *v1alpha1.BatchSandboxStatus, number int) byte {
 // over reports whether a sandbox has ended, so that its pod is given back.
 func over(letter byte) bool { return letter == endedWell || letter == endedFailed }
 
-// stopReason tells why the batch must stop now, empty when it need not.
+// stopReason returns why the batch must stop now, empty when it need not.
 func stopReason(b *v1alpha1.BatchSandbox, now time.Time) (reason, message string) {
 	switch {
 	case b.Status.Phase == v1alpha1.PhaseStopping:
@@ -106,7 +107,8 @@ func (d *decision) enter(phase v1alpha1.Phase, reason, message string) {
 	message = cut(message)
 	now := metav1.NewMicroTime(d.at.now)
 	d.status.Phase, d.status.Reason, d.status.Message = phase, reason, message
-	d.status.History = append(d.status.History, v1alpha1.PhaseChange{Phase: phase, Reason: reason, Message: message, Time: now})
+	d.status.History = append(d.status.History,
+		v1alpha1.PhaseChange{Phase: phase, Reason: reason, Message: message, Time: now})
 	if extra := len(d.status.History) - maxHistory; extra > 0 {
 		d.status.History = d.status.History[extra:]
 	}
@@ -161,7 +163,8 @@ func (d *decision) count() {
 	d.status.Replicas = int32(d.at.existing)
 	d.status.Outcomes = strings.TrimRight(string(letters), string(rune(lives)))
 	d.status.Addresses = trimmed(addresses)
-	// What failed may have gone with its number. What is invalid fails, so that the reason is gone with it.
+	// What failed may have gone with its number. What is invalid fails, so that the reason is gone
+	// with it.
 	if !strings.ContainsAny(d.status.Outcomes, "Ff") {
 		d.clear(v1alpha1.ConditionDegraded, "NoneFailed")
 		d.clear(v1alpha1.ConditionInvalid, "Valid")
@@ -172,7 +175,7 @@ func (d *decision) count() {
 	}
 }
 
-// next returns a sandbox's letter, and remembers how the first one failed.
+// next returns a sandbox's letter, and records how the first one failed.
 func (d *decision) next(number int, s *sandbox, letter byte) byte {
 	if over(letter) {
 		return letter
@@ -207,7 +210,8 @@ func (d *decision) next(number int, s *sandbox, letter byte) byte {
 		return endedFailed
 	case letter == lives && !s.usable && d.overdue(s):
 		reason := s.reason
-		if reason == v1alpha1.ReasonProvisioning || reason == v1alpha1.ReasonImagePulling || reason == v1alpha1.ReasonContainerStarting {
+		if reason == v1alpha1.ReasonProvisioning || reason == v1alpha1.ReasonImagePulling ||
+			reason == v1alpha1.ReasonContainerStarting {
 			reason = v1alpha1.ReasonProvisionTimeout
 		}
 		d.fail(number, reason, s.message)
@@ -227,10 +231,12 @@ func (d *decision) overdue(s *sandbox) bool {
 
 // provisionDeadline is when a batch that is Pending has taken too long.
 func provisionDeadline(b *v1alpha1.BatchSandbox) (time.Time, bool) {
-	if b.Spec.ProvisionTimeoutSeconds == nil || b.Status.Phase != v1alpha1.PhasePending && b.Status.Phase != "" {
+	if b.Spec.ProvisionTimeoutSeconds == nil || b.Status.Phase != v1alpha1.PhasePending &&
+		b.Status.Phase != "" {
 		return time.Time{}, false
 	}
-	return b.CreationTimestamp.Add(time.Duration(*b.Spec.ProvisionTimeoutSeconds) * time.Second), true
+	return b.CreationTimestamp.Add(time.Duration(*b.Spec.ProvisionTimeoutSeconds) * time.Second),
+		true
 }
 
 func taskReason(t TaskState) string {
@@ -241,7 +247,7 @@ func taskReason(t TaskState) string {
 	return t.Reason
 }
 
-// fail remembers, in the condition Degraded, how the first sandbox failed.
+// fail records, in the condition Degraded, how the first sandbox failed.
 func (d *decision) fail(number int, reason, message string) {
 	if meta.IsStatusConditionTrue(d.status.Conditions, v1alpha1.ConditionDegraded) {
 		return
@@ -305,7 +311,8 @@ func (d *decision) move() {
 	case v1alpha1.PhaseRunning:
 		if b.Spec.Pause {
 			d.enter(v1alpha1.PhasePausing, v1alpha1.ReasonUserPause, "")
-		} else if d.status.Reason == v1alpha1.ReasonContainerRunning || d.status.Reason == v1alpha1.ReasonReplicasZero {
+		} else if d.status.Reason == v1alpha1.ReasonContainerRunning ||
+			d.status.Reason == v1alpha1.ReasonReplicasZero {
 			d.explain(d.runningReason(), d.summary())
 		}
 	case v1alpha1.PhasePaused:
@@ -313,7 +320,8 @@ func (d *decision) move() {
 			d.enter(v1alpha1.PhaseResuming, v1alpha1.ReasonUserResume, "")
 		}
 	}
-	switch d.status.Phase { // also right after it was entered: a try that succeeds at once costs no write of its own
+	switch d.status.Phase {
+	// also right after it was entered: a try that succeeds at once costs no write of its own
 	case v1alpha1.PhasePausing:
 		d.settle(b.Spec.Pause, v1alpha1.PhasePaused, v1alpha1.PhaseResuming)
 	case v1alpha1.PhaseResuming:
@@ -321,7 +329,8 @@ func (d *decision) move() {
 	}
 }
 
-// settle ends Pausing or Resuming once the sandboxes are frozen or thawed, or turns round when that is wanted no more.
+// settle ends Pausing or Resuming once the sandboxes are frozen or thawed, or turns round when that
+// is wanted no more.
 func (d *decision) settle(wanted bool, done, back v1alpha1.Phase) {
 	reason := v1alpha1.ReasonUserPause
 	if done == v1alpha1.PhaseRunning {
@@ -341,7 +350,8 @@ func (d *decision) settle(wanted bool, done, back v1alpha1.Phase) {
 
 // finish ends a batch all of whose sandboxes have ended by themselves.
 func (d *decision) finish() {
-	if c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionDegraded); c != nil && c.Status == metav1.ConditionTrue {
+	if c := meta.FindStatusCondition(d.status.Conditions, v1alpha1.ConditionDegraded); c != nil &&
+		c.Status == metav1.ConditionTrue {
 		if d.at.stopped {
 			d.enter(v1alpha1.PhaseFailed, c.Reason, c.Message)
 		}
@@ -373,7 +383,8 @@ func (d *decision) summary() string {
 	case ended == 0:
 		return fmt.Sprintf("%d of %d sandboxes are usable", d.usable, d.batch.Spec.Replicas)
 	}
-	return fmt.Sprintf("%d of %d sandboxes are usable, %d have ended", d.usable, d.batch.Spec.Replicas, ended)
+	return fmt.Sprintf("%d of %d sandboxes are usable, %d have ended", d.usable,
+		d.batch.Spec.Replicas, ended)
 }
 
 func (d *decision) explainPending() {
@@ -390,7 +401,7 @@ func (d *decision) explainPending() {
 	d.explain(reason, message)
 }
 
-// weight orders reasons by how much somebody who waits wants to know them.
+// weight orders reasons by their importance for a client that waits.
 func weight(reason string) int {
 	switch reason {
 	case v1alpha1.ReasonInvalidTemplate, v1alpha1.ReasonPoolNotFound:
@@ -412,13 +423,15 @@ func weight(reason string) int {
 // conditions says Ready and Invalid.
 func (d *decision) conditions() {
 	switch {
-	case d.status.Phase == v1alpha1.PhaseRunning && d.usable == d.live && d.live == int(d.batch.Spec.Replicas):
+	case d.status.Phase == v1alpha1.PhaseRunning && d.usable == d.live &&
+		d.live == int(d.batch.Spec.Replicas):
 		d.condition(v1alpha1.ConditionReady, metav1.ConditionTrue, d.runningReason(), "")
 	default:
 		d.condition(v1alpha1.ConditionReady, metav1.ConditionFalse, d.status.Reason, "")
 	}
 	if d.at.lack != nil && d.at.lack.invalid {
-		d.condition(v1alpha1.ConditionInvalid, metav1.ConditionTrue, d.at.lack.reason, cut(d.at.lack.message))
+		d.condition(v1alpha1.ConditionInvalid, metav1.ConditionTrue, d.at.lack.reason,
+			cut(d.at.lack.message))
 	}
 }
 
@@ -436,11 +449,13 @@ func (d *decision) condition(kind string, status metav1.ConditionStatus, reason,
 	})
 }
 
-// conditionReason makes sure of what the API server wants of a reason: the stop annotation is anybody's.
+// conditionReason ensures the form that the API server requires of a reason: the stop annotation is
+// anybody's.
 func conditionReason(reason string) string {
 	for i, c := range reason {
 		letter := c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
-		if !letter && (i == 0 || !(c >= '0' && c <= '9') && c != '_') || i == len(reason)-1 && c == '_' {
+		if !letter && (i == 0 || !(c >= '0' && c <= '9') && c != '_') || i == len(reason)-1 &&
+			c == '_' {
 			return "Other"
 		}
 	}
@@ -461,16 +476,18 @@ func trimmed(texts []string) []string {
 	return texts
 }
 
-// urgent reports whether a change of the status must be written at once: everything but numbers, addresses and what is said about a phase
-// that goes on.
+// urgent reports whether a change of the status must be written at once: everything but numbers,
+// addresses and what is said about a phase that goes on.
 func urgent(before, after *v1alpha1.BatchSandboxStatus) bool {
 	for i, address := range before.Addresses {
 		if address != "" && (i >= len(after.Addresses) || after.Addresses[i] == "") {
 			return true // the pod may go now: it must not be missed when the number is wanted again
 		}
 	}
-	return before.Phase != after.Phase || before.Outcomes != after.Outcomes || len(before.History) != len(after.History) ||
-		len(before.Conditions) != len(after.Conditions) || before.FinishedAt == nil && after.FinishedAt != nil ||
+	return before.Phase != after.Phase || before.Outcomes != after.Outcomes ||
+		len(before.History) != len(after.History) ||
+		len(before.Conditions) != len(after.Conditions) || before.FinishedAt == nil &&
+		after.FinishedAt != nil ||
 		slices.ContainsFunc(after.Conditions, func(c metav1.Condition) bool {
 			return !meta.IsStatusConditionPresentAndEqual(before.Conditions, c.Type, c.Status)
 		})

@@ -18,7 +18,8 @@ import (
 // maxParallel is how many requests are under way at once for one batch.
 const maxParallel = 64
 
-// execdTimeout is how long an execd may take to freeze or thaw its processes before it is asked again.
+// execdTimeout is how long an execd may take to freeze or thaw its processes before it is asked
+// again.
 const execdTimeout = 10 * time.Second
 
 // inParallel calls do for 0 to n-1, at most maxParallel at a time.
@@ -62,8 +63,10 @@ func callExecd(ctx context.Context, caller *http.Client, at daemon, operation st
 	return nil
 }
 
-// execdToken returns what reads the token of the execd in a pod: that of the task which runs it, or else of a container. It may be in a Secret.
-func (r *Reconciler) execdToken(b *v1alpha1.BatchSandbox, pod *corev1.Pod) func(context.Context) (string, error) {
+// execdToken returns what reads the token of the execd in a pod: that of the task which runs it, or
+// else of a container. It may be in a Secret.
+func (r *Reconciler) execdToken(b *v1alpha1.BatchSandbox,
+	pod *corev1.Pod) func(context.Context) (string, error) {
 	value := func(text string) func(context.Context) (string, error) {
 		return func(context.Context) (string, error) { return text, nil }
 	}
@@ -72,7 +75,8 @@ func (r *Reconciler) execdToken(b *v1alpha1.BatchSandbox, pod *corev1.Pod) func(
 			switch {
 			case variable.Name != v1alpha1.EnvExecdToken:
 			case variable.ValueFrom != nil:
-				return r.secret(b.Namespace, variable.ValueFrom.SecretKeyRef.Name, variable.ValueFrom.SecretKeyRef.Key)
+				return r.secret(b.Namespace, variable.ValueFrom.SecretKeyRef.Name,
+					variable.ValueFrom.SecretKeyRef.Key)
 			default:
 				return value(variable.Value)
 			}
@@ -83,7 +87,8 @@ func (r *Reconciler) execdToken(b *v1alpha1.BatchSandbox, pod *corev1.Pod) func(
 			switch {
 			case variable.Name != v1alpha1.EnvExecdToken:
 			case variable.ValueFrom != nil && variable.ValueFrom.SecretKeyRef != nil:
-				return r.secret(b.Namespace, variable.ValueFrom.SecretKeyRef.Name, variable.ValueFrom.SecretKeyRef.Key)
+				return r.secret(b.Namespace, variable.ValueFrom.SecretKeyRef.Name,
+					variable.ValueFrom.SecretKeyRef.Key)
 			case variable.Value != "":
 				return value(variable.Value)
 			}
@@ -96,7 +101,8 @@ func (r *Reconciler) execdToken(b *v1alpha1.BatchSandbox, pod *corev1.Pod) func(
 func (r *Reconciler) secret(namespace, name, key string) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		var secret corev1.Secret
-		if err := r.live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &secret); err != nil {
+		if err := r.live.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name},
+			&secret); err != nil {
 			return "", fmt.Errorf("the token of execd: %w", err)
 		}
 		return string(secret.Data[key]), nil

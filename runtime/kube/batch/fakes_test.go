@@ -14,14 +14,14 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// heap is a Pools as simple as can be, over real pods: each is given once, and deleted when it comes back. What a real Pool adds is tested
-// where it is.
+// heap is a Pools as simple as can be, over real pods: each is given once, and deleted when it
+// comes back. What a real Pool adds is tested where it is.
 type heap struct {
-	client client.Client
-	waker  *batch.Waker
-	mu     sync.Mutex
-	free   []string
-	err    error
+	client   client.Client
+	enqueuer *batch.Enqueuer
+	mu       sync.Mutex
+	free     []string
+	err      error
 }
 
 func (h *heap) Allocate(ctx context.Context, b *v1alpha1.BatchSandbox) (int, error) {
@@ -37,7 +37,8 @@ func (h *heap) Allocate(ctx context.Context, b *v1alpha1.BatchSandbox) (int, err
 		changed := b.DeepCopy()
 		changed.SetAllocation(a)
 		changed.Finalizers = []string{v1alpha1.Finalizer}
-		if err := h.client.Patch(ctx, changed, client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})); err != nil {
+		if err := h.client.Patch(ctx, changed,
+			client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})); err != nil {
 			return 0, err
 		}
 		h.free = h.free[n:]
@@ -64,7 +65,8 @@ func (h *heap) Release(ctx context.Context, b *v1alpha1.BatchSandbox, shards []i
 	}
 	changed := b.DeepCopy()
 	changed.SetAllocation(a)
-	if err := h.client.Patch(ctx, changed, client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := h.client.Patch(ctx, changed,
+		client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})); err != nil {
 		return err
 	}
 	*b = *changed
@@ -83,7 +85,9 @@ func (h *heap) stock(p *place, batch string, n int) {
 	p.eventually(func() error {
 		for _, name := range names {
 			pod := new(corev1.Pod) // as the controller's cache has it: a Pool gives no others
-			if err := h.client.Get(p.Context(), client.ObjectKey{Namespace: p.namespace, Name: name}, pod); err != nil || pod.Status.PodIP == "" {
+			if err := h.client.Get(p.Context(),
+				client.ObjectKey{Namespace: p.namespace, Name: name}, pod); err != nil ||
+				pod.Status.PodIP == "" {
 				return fmt.Errorf("%s is not ready (%v)", name, err)
 			}
 		}
@@ -92,34 +96,37 @@ func (h *heap) stock(p *place, batch string, n int) {
 	h.mu.Lock()
 	h.free = append(h.free, names...)
 	h.mu.Unlock()
-	if h.waker != nil {
-		h.waker.Wake(p.namespace, batch)
+	if h.enqueuer != nil {
+		h.enqueuer.Enqueue(p.namespace, batch)
 	}
 }
 
 func warmPod(namespace, name string) *corev1.Pod {
 	pod := new(corev1.Pod)
 	pod.Namespace, pod.Name = namespace, name
-	pod.Labels = map[string]string{v1alpha1.LabelPool: "warm", v1alpha1.LabelManagedBy: v1alpha1.ManagedBy}
+	pod.Labels = map[string]string{v1alpha1.LabelPool: "warm",
+		v1alpha1.LabelManagedBy: v1alpha1.ManagedBy}
 	pod.Spec.Containers = []corev1.Container{{Name: "main", Image: "sandbox/busybox:dev"}}
 	return pod
 }
 
 type noTasks struct{}
 
-func (noTasks) Sync(context.Context, *v1alpha1.BatchSandbox, []*corev1.Pod) ([]batch.TaskState, error) {
+func (noTasks) Sync(context.Context, *v1alpha1.BatchSandbox,
+	[]*corev1.Pod) ([]batch.TaskState, error) {
 	return nil, fmt.Errorf("no test of this batch has tasks")
 }
 func (noTasks) Forget(string, string) {}
 
 // script is a Tasks that says of each sandbox's task what the test does.
 type script struct {
-	waker *batch.Waker
-	mu    sync.Mutex
-	says  map[types.NamespacedName][]batch.TaskState
+	enqueuer *batch.Enqueuer
+	mu       sync.Mutex
+	says     map[types.NamespacedName][]batch.TaskState
 }
 
-func (s *script) Sync(_ context.Context, b *v1alpha1.BatchSandbox, pods []*corev1.Pod) ([]batch.TaskState, error) {
+func (s *script) Sync(_ context.Context, b *v1alpha1.BatchSandbox,
+	pods []*corev1.Pod) ([]batch.TaskState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	states := make([]batch.TaskState, len(pods))
@@ -141,5 +148,5 @@ func (s *script) say(namespace, name string, states ...batch.TaskState) {
 	}
 	s.says[types.NamespacedName{Namespace: namespace, Name: name}] = states
 	s.mu.Unlock()
-	s.waker.Wake(namespace, name)
+	s.enqueuer.Enqueue(namespace, name)
 }

@@ -11,12 +11,13 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// freezer freezes and thaws the sandboxes of batches through their execds, outside of the controller's workers: an execd is the sandbox's, and
-// may hold a request for as long as execdTimeout. A batch has one operation at a time, and another one begins only when that is done, so that
-// a freeze never comes after the thaw that follows it.
+// freezer freezes and thaws the sandboxes of batches through their execds, outside of the
+// controller's workers: an execd is the sandbox's, and may hold a request for as long as
+// execdTimeout. A batch has one operation at a time, and another one begins only when that is done,
+// so that a freeze never comes after the thaw that follows it.
 type freezer struct {
-	client *http.Client
-	wake   func(namespace, name string)
+	client  *http.Client
+	enqueue func(namespace, name string)
 
 	ctx    context.Context // ends every operation
 	cancel context.CancelFunc
@@ -35,20 +36,23 @@ type operation struct {
 	err    error // of the first sandbox that was not frozen or thawed
 }
 
-// daemon is where an execd is, and what reads the token that it demands: perhaps from the API server, which takes time.
+// daemon is where an execd is, and what reads the token that it demands: perhaps from the API
+// server, which takes time.
 type daemon struct {
 	number int // the sandbox's
 	host   string
 	token  func(context.Context) (string, error)
 }
 
-func newFreezer(client *http.Client, wake func(namespace, name string)) *freezer {
-	f := &freezer{client: client, wake: wake, operations: make(map[types.NamespacedName]*operation)}
+func newFreezer(client *http.Client, enqueue func(namespace, name string)) *freezer {
+	f := &freezer{client: client, enqueue: enqueue,
+		operations: make(map[types.NamespacedName]*operation)}
 	f.ctx, f.cancel = context.WithCancel(context.Background())
 	return f
 }
 
-// Start returns after ctx has ended and every operation with it. It makes the freezer a part of a manager.
+// Start returns after ctx has ended and every operation with it. It makes the freezer a part of a
+// manager.
 func (f *freezer) Start(ctx context.Context) error {
 	<-ctx.Done()
 	f.mu.Lock()
@@ -59,14 +63,15 @@ func (f *freezer) Start(ctx context.Context) error {
 	return nil
 }
 
-// do returns the result of an operation once, when it is done, and begins it when none goes on. The batch is reconciled when it is done.
+// do returns the result of an operation once, when it is done, and begins it when none goes on. The
+// batch is reconciled when it is done.
 func (f *freezer) do(b *v1alpha1.BatchSandbox, name string, daemons []daemon) freezing {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	key := types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
 	if o := f.operations[key]; o != nil {
 		if !o.done {
-			return freezing{} // its end wakes the batch, also for another operation
+			return freezing{} // its end enqueues the batch, also for another operation
 		}
 		delete(f.operations, key)
 		if o.batch == b.UID && o.name == name {
@@ -90,12 +95,12 @@ func (f *freezer) do(b *v1alpha1.BatchSandbox, name string, daemons []daemon) fr
 		f.mu.Lock()
 		o.done, o.err = true, err
 		f.mu.Unlock()
-		f.wake(key.Namespace, key.Name)
+		f.enqueue(key.Namespace, key.Name)
 	})
 	return freezing{}
 }
 
-// forget ends what goes on for a batch that is frozen and thawed no more, and forgets its result.
+// forget ends what goes on for a batch that is frozen and thawed no more, and removes its result.
 func (f *freezer) forget(key types.NamespacedName) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -28,12 +28,14 @@ const (
 	envKubeconfig = "BATCH_TEST_KUBECONFIG"
 )
 
-// beController runs a controller until somebody kills the process. It says so on standard output when it works.
+// beController runs a controller until the process is killed. It prints a line on standard output
+// once it works.
 func beController(namespace string) int {
 	config, err := clientcmd.BuildConfigFromFlags("", os.Getenv(envKubeconfig))
 	if err == nil {
 		config.QPS = -1
-		err = runController(context.Background(), config, namespace, func() { fmt.Println("works") })
+		err = runController(context.Background(), config, namespace,
+			func() { fmt.Println("works") })
 	}
 	fmt.Fprintln(os.Stderr, err)
 	return 1
@@ -48,7 +50,8 @@ type life struct {
 	first    map[string]string // the UIDs of its pods when all ran for the first time
 }
 
-// TestKilled ends controllers at random moments while batches are made, scaled and deleted. In the end all is as if none had died.
+// TestKilled ends controllers at random moments while batches are made, scaled and deleted. In the
+// end all is as if none had been killed.
 func TestKilled(t *testing.T) {
 	p := newPlace(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -91,7 +94,7 @@ func TestKilled(t *testing.T) {
 			p.must(p.Delete(t.Context(), b))
 		}
 	}
-	// The undisturbed ones must keep the pods that they have got, whoever dies.
+	// The undisturbed ones must keep the pods that they have got, whichever process is killed.
 	for name, l := range lives {
 		if !l.scaled && !l.expires && !l.deleted {
 			p.has(name, "running", running(l.replicas))
@@ -121,29 +124,34 @@ func TestKilled(t *testing.T) {
 			t.Errorf("%s has the pods %q", name, got)
 		}
 		if l.first != nil && fmt.Sprint(p.uids(name)) != fmt.Sprint(l.first) {
-			t.Errorf("%s has other pods than in the beginning: %v and not %v", name, p.uids(name), l.first)
+			t.Errorf("%s has other pods than in the beginning: %v and not %v", name, p.uids(name),
+				l.first)
 		}
 	}
 }
 
-// isCollected waits until there is neither the batch nor a pod of it. A request for a pod that was under way when its controller died may
-// reach the API server after the next controller has found no pod and let go of the batch. Such a pod names an owner that is gone, and in
-// a whole cluster the garbage collector removes it; here the test does.
+// isCollected waits until there is neither the batch nor a pod of it. A request for a pod that was
+// under way when its controller was killed may reach the API server after the next controller has
+// found no pod and removed the batch's finalizer. Such a pod names an owner that is gone, and in a
+// whole cluster the garbage collector removes it; here the test does.
 func (p *place) isCollected(name string) {
 	p.Helper()
 	p.eventually(func() error {
-		if err := p.Get(p.Context(), client.ObjectKey{Namespace: p.namespace, Name: name}, new(v1alpha1.BatchSandbox)); !apierrors.IsNotFound(err) {
+		if err := p.Get(p.Context(), client.ObjectKey{Namespace: p.namespace, Name: name},
+			new(v1alpha1.BatchSandbox)); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("BatchSandbox %s is there (%v)", name, err)
 		}
 		left := p.pods(name)
 		for _, late := range left {
 			pod := new(corev1.Pod)
-			if err := p.Get(p.Context(), client.ObjectKey{Namespace: p.namespace, Name: late}, pod); apierrors.IsNotFound(err) {
+			if err := p.Get(p.Context(), client.ObjectKey{Namespace: p.namespace, Name: late},
+				pod); apierrors.IsNotFound(err) {
 				continue
 			} else if err != nil {
 				return err
 			}
-			if owner := metav1.GetControllerOf(pod); owner == nil || owner.Kind != "BatchSandbox" || owner.Name != name {
+			if owner := metav1.GetControllerOf(pod); owner == nil || owner.Kind != "BatchSandbox" ||
+				owner.Name != name {
 				p.Fatalf("%s is an orphan: %+v", late, pod.ObjectMeta)
 			}
 			p.Logf("%s was made after its batch was gone", late)
@@ -156,7 +164,8 @@ func (p *place) isCollected(name string) {
 	})
 }
 
-// pause lets a random time pass, so that a controller dies in another moment each time. Nothing is judged by it.
+// pause waits a random time, so that a controller is killed at another moment each time. No
+// assertion depends on it.
 func pause(milliseconds int) {
 	time.Sleep(time.Duration(rand.IntN(milliseconds)) * time.Millisecond)
 }
@@ -170,8 +179,8 @@ func (p *place) uids(name string) map[string]string {
 	return uids
 }
 
-// oneShortLife runs a controller and ends it a moment after it has begun to work: a process with SIGKILL, or one within the test by its
-// context.
+// oneShortLife runs a controller and ends it a moment after it has begun to work: a process with
+// SIGKILL, or one within the test by its context.
 func (p *place) oneShortLife(ctx context.Context, process bool) error {
 	if !process {
 		inner, cancel := context.WithCancel(ctx)
@@ -181,7 +190,8 @@ func (p *place) oneShortLife(ctx context.Context, process bool) error {
 		})
 	}
 	child := exec.Command(os.Args[0])
-	child.Env = append(os.Environ(), envNamespace+"="+p.namespace, envKubeconfig+"="+theCluster.Kubeconfig)
+	child.Env = append(os.Environ(), envNamespace+"="+p.namespace,
+		envKubeconfig+"="+theCluster.Kubeconfig)
 	var complaints strings.Builder
 	child.Stderr = &complaints
 	out, err := child.StdoutPipe()
@@ -196,7 +206,8 @@ func (p *place) oneShortLife(ctx context.Context, process bool) error {
 	if n, err := out.Read(make([]byte, 16)); n == 0 && ctx.Err() == nil {
 		_ = child.Process.Kill()
 		_ = child.Wait()
-		return fmt.Errorf("the controller does not begin to work (%w): %s", err, complaints.String())
+		return fmt.Errorf("the controller does not begin to work (%w): %s", err,
+			complaints.String())
 	}
 	pause(400)
 	_ = child.Process.Kill()

@@ -76,7 +76,7 @@ func run(m *testing.M) int {
 	return code
 }
 
-// place is a namespace of a test, and somebody who plays the kubelet in it.
+// place is a namespace of a test, with a simulated kubelet.
 type place struct {
 	*testing.T
 	client.Client
@@ -104,7 +104,8 @@ func newPlace(t *testing.T) *place {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := client.New(config, client.Options{Scheme: scheme, HTTPClient: &http.Client{Transport: transport}})
+	c, err := client.New(config,
+		client.Options{Scheme: scheme, HTTPClient: &http.Client{Transport: transport}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,23 +157,27 @@ func (p *place) control(pools batch.Pools, tasks batch.Tasks) {
 		tasks = noTasks{}
 	}
 	config := rest.CopyConfig(p.config)
-	config.Wrap(func(inner http.RoundTripper) http.RoundTripper { return &counting{inner, &p.writes, &p.lists} })
+	config.Wrap(func(inner http.RoundTripper) http.RoundTripper {
+		return &counting{inner, &p.writes,
+			&p.lists}
+	})
 	mgr, err := ctrl.NewManager(config, manager.Options{
 		Scheme:  p.scheme,
 		Cache:   cache.Options{DefaultNamespaces: map[string]cache.Config{p.namespace: {}}},
 		Metrics: metricsserver.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 	})
 	p.must(err)
-	waker := new(batch.Waker)
+	enqueuer := new(batch.Enqueuer)
 	if pools, ok := pools.(*heap); ok {
-		pools.client, pools.waker = mgr.GetClient(), waker
+		pools.client, pools.enqueuer = mgr.GetClient(), enqueuer
 	}
 	if tasks, ok := tasks.(*script); ok {
-		tasks.waker = waker
+		tasks.enqueuer = enqueuer
 	}
 	p.must(batch.Setup(mgr, batch.Options{
-		Pools: pools, Tasks: tasks, Waker: waker, Metrics: batch.NewMetrics(prometheus.NewRegistry()),
-		Now: func() time.Time { return time.Now().Add(p.ahead) },
+		Pools: pools, Tasks: tasks, Enqueuer: enqueuer,
+		Metrics: batch.NewMetrics(prometheus.NewRegistry()),
+		Now:     func() time.Time { return time.Now().Add(p.ahead) },
 	}))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -199,7 +204,9 @@ func runController(ctx context.Context, config *rest.Config, namespace string, w
 	if err != nil {
 		return err
 	}
-	if err := batch.Setup(mgr, batch.Options{Tasks: noTasks{}, Waker: new(batch.Waker), Metrics: batch.NewMetrics(prometheus.NewRegistry())}); err != nil {
+	if err := batch.Setup(mgr,
+		batch.Options{Tasks: noTasks{}, Enqueuer: new(batch.Enqueuer),
+			Metrics: batch.NewMetrics(prometheus.NewRegistry())}); err != nil {
 		return err
 	}
 	if err := mgr.Add(manager.RunnableFunc(func(context.Context) error { works(); return nil })); err != nil {
@@ -231,17 +238,19 @@ func (c *counting) RoundTrip(r *http.Request) (*http.Response, error) {
 
 func (c *counting) WrappedRoundTripper() http.RoundTripper { return c.inner }
 
-// annotationPlay on a pod says how its kubelet plays: "none" leaves it alone, "cut short" never brings it to run, "dead" brings it to run and is
-// never heard of again; otherwise it becomes ready.
+// annotationPlay on a pod says how its kubelet plays: "none" leaves it alone, "cut short" never
+// brings it to run, "lost" brings it to run and reports nothing more; otherwise it becomes ready.
 const annotationPlay = "play"
 
-// playKubelet does with the namespace's pods what scheduler and kubelet would: binds, runs and ends them.
+// playKubelet does with the namespace's pods what scheduler and kubelet would: binds, runs and ends
+// them.
 func (p *place) playKubelet(ctx context.Context) {
 	for ctx.Err() == nil {
 		var pods corev1.PodList
 		if err := p.List(ctx, &pods, client.InNamespace(p.namespace)); err == nil {
 			for i := range pods.Items {
-				if err := p.playPod(ctx, &pods.Items[i]); err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+				if err := p.playPod(ctx, &pods.Items[i]); err != nil && ctx.Err() == nil &&
+					!apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 					p.Errorf("the played kubelet: %v", err)
 				}
 			}
@@ -255,7 +264,7 @@ func (p *place) playKubelet(ctx context.Context) {
 
 func (p *place) playPod(ctx context.Context, pod *corev1.Pod) error {
 	switch deadline := pod.Spec.ActiveDeadlineSeconds; {
-	case pod.Annotations[annotationPlay] == "dead" && pod.Status.Phase == corev1.PodRunning:
+	case pod.Annotations[annotationPlay] == "lost" && pod.Status.Phase == corev1.PodRunning:
 		return nil
 	case pod.DeletionTimestamp != nil:
 		return p.Delete(ctx, pod, client.GracePeriodSeconds(0))
@@ -266,7 +275,8 @@ func (p *place) playPod(ctx context.Context, pod *corev1.Pod) error {
 		return nil
 	case pod.Spec.NodeName == "":
 		return p.SubResource("binding").Create(ctx, pod, &corev1.Binding{
-			ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace}, Target: corev1.ObjectReference{Kind: "Node", Name: "played"},
+			ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace},
+			Target:     corev1.ObjectReference{Kind: "Node", Name: "played"},
 		})
 	case pod.Status.Phase == corev1.PodPending || pod.Status.Phase == "":
 		address := pod.Annotations["address"]
@@ -289,7 +299,8 @@ func setReady(pod *corev1.Pod, address string) {
 	}
 	for _, c := range pod.Spec.Containers {
 		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{
-			Name: c.Name, Ready: true, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
+			Name: c.Name, Ready: true,
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
 		})
 	}
 }
@@ -299,12 +310,14 @@ func (p *place) show(name string, status corev1.PodStatus, bind bool) {
 	p.Helper()
 	p.eventually(func() error {
 		pod := new(corev1.Pod)
-		if err := p.Get(p.Context(), client.ObjectKey{Namespace: p.namespace, Name: name}, pod); err != nil {
+		if err := p.Get(p.Context(), client.ObjectKey{Namespace: p.namespace, Name: name},
+			pod); err != nil {
 			return err
 		}
 		if bind && pod.Spec.NodeName == "" {
 			if err := p.SubResource("binding").Create(p.Context(), pod, &corev1.Binding{
-				ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace}, Target: corev1.ObjectReference{Kind: "Node", Name: "played"},
+				ObjectMeta: metav1.ObjectMeta{Name: pod.Name, Namespace: pod.Namespace},
+				Target:     corev1.ObjectReference{Kind: "Node", Name: "played"},
 			}); err != nil {
 				return err
 			}
@@ -320,7 +333,8 @@ func (p *place) batch(name string, replicas int32) *v1alpha1.BatchSandbox {
 	return &v1alpha1.BatchSandbox{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: p.namespace},
 		Spec: v1alpha1.BatchSandboxSpec{Replicas: replicas, Template: &corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "x"}, Annotations: map[string]string{"a": "b"}},
+			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "x"},
+				Annotations: map[string]string{"a": "b"}},
 			Spec: corev1.PodSpec{
 				RestartPolicy: corev1.RestartPolicyNever,
 				Containers:    []corev1.Container{{Name: "main", Image: "sandbox/busybox:dev"}},
@@ -330,11 +344,13 @@ func (p *place) batch(name string, replicas int32) *v1alpha1.BatchSandbox {
 }
 
 // has waits until the batch is as wanted, and returns it.
-func (p *place) has(name, what string, wanted func(b *v1alpha1.BatchSandbox) bool) *v1alpha1.BatchSandbox {
+func (p *place) has(name, what string,
+	wanted func(b *v1alpha1.BatchSandbox) bool) *v1alpha1.BatchSandbox {
 	p.Helper()
 	b := new(v1alpha1.BatchSandbox)
 	p.eventually(func() error {
-		if err := p.Get(p.Context(), client.ObjectKey{Namespace: p.namespace, Name: name}, b); err != nil {
+		if err := p.Get(p.Context(), client.ObjectKey{Namespace: p.namespace, Name: name},
+			b); err != nil {
 			return err
 		}
 		if !wanted(b) {
@@ -349,15 +365,17 @@ func (p *place) has(name, what string, wanted func(b *v1alpha1.BatchSandbox) boo
 // reaches waits for a phase.
 func (p *place) reaches(name string, phase v1alpha1.Phase) *v1alpha1.BatchSandbox {
 	p.Helper()
-	return p.has(name, string(phase), func(b *v1alpha1.BatchSandbox) bool { return b.Status.Phase == phase })
+	return p.has(name, string(phase),
+		func(b *v1alpha1.BatchSandbox) bool { return b.Status.Phase == phase })
 }
 
-// change changes a batch and tries again when somebody else did so, too.
+// change changes a batch and tries again on a conflict.
 func (p *place) change(name string, change func(b *v1alpha1.BatchSandbox)) {
 	p.Helper()
 	p.eventually(func() error {
 		b := new(v1alpha1.BatchSandbox)
-		if err := p.Get(p.Context(), client.ObjectKey{Namespace: p.namespace, Name: name}, b); err != nil {
+		if err := p.Get(p.Context(), client.ObjectKey{Namespace: p.namespace, Name: name},
+			b); err != nil {
 			return err
 		}
 		change(b)
@@ -370,7 +388,8 @@ func (p *place) isGone(name string) {
 	p.Helper()
 	p.eventually(func() error {
 		b := new(v1alpha1.BatchSandbox)
-		if err := p.Get(p.Context(), client.ObjectKey{Namespace: p.namespace, Name: name}, b); !apierrors.IsNotFound(err) {
+		if err := p.Get(p.Context(), client.ObjectKey{Namespace: p.namespace, Name: name},
+			b); !apierrors.IsNotFound(err) {
 			return fmt.Errorf("BatchSandbox %s is there: %s %v", name, b.Status.Phase, err)
 		}
 		if names := p.pods(name); len(names) > 0 {
@@ -384,7 +403,8 @@ func (p *place) isGone(name string) {
 func (p *place) pods(name string) []string {
 	p.Helper()
 	var pods corev1.PodList
-	p.must(p.List(p.Context(), &pods, client.InNamespace(p.namespace), client.MatchingLabels{v1alpha1.LabelBatch: name}))
+	p.must(p.List(p.Context(), &pods, client.InNamespace(p.namespace),
+		client.MatchingLabels{v1alpha1.LabelBatch: name}))
 	var names []string
 	for _, pod := range pods.Items {
 		names = append(names, pod.Name)
@@ -401,7 +421,8 @@ func (p *place) pod(name string) *corev1.Pod {
 
 // kubectl runs kubectl in the namespace.
 func (p *place) kubectl(stdin string, args ...string) (string, error) {
-	out, err := theCluster.Kubectl(p.Context(), strings.NewReader(stdin), append([]string{"-n", p.namespace}, args...)...)
+	out, err := theCluster.Kubectl(p.Context(), strings.NewReader(stdin),
+		append([]string{"-n", p.namespace}, args...)...)
 	return string(out), err
 }
 

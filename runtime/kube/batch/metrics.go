@@ -19,12 +19,14 @@ type Metrics struct {
 func NewMetrics(registry prometheus.Registerer) *Metrics {
 	m := &Metrics{
 		start: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "sandbox_batch_start_seconds", Buckets: prometheus.ExponentialBuckets(0.005, 2, 16),
-			Help: "From the creation of a BatchSandbox, which the API server knows to the second, to all its sandboxes usable, by source.",
+			Name:    "sandbox_batch_start_seconds",
+			Buckets: prometheus.ExponentialBuckets(0.005, 2, 16),
+			Help:    "From the creation of a BatchSandbox, which the API server records to the second, to all its sandboxes usable, by source.",
 		}, []string{"source"}),
 		lateness: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "sandbox_batch_expiry_lateness_seconds", Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
-			Help: "How long after spec.expireTime the end of a BatchSandbox was on record.",
+			Name:    "sandbox_batch_expiry_lateness_seconds",
+			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
+			Help:    "How long after spec.expireTime the end of a BatchSandbox was on record.",
 		}),
 		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "sandbox_batch_ended_total",
@@ -59,9 +61,12 @@ func (m *Metrics) finished(status *v1alpha1.BatchSandboxStatus) {
 
 func ownReason(reason string) bool {
 	switch reason {
-	case v1alpha1.ReasonUserDelete, v1alpha1.ReasonExpired, v1alpha1.ReasonEntrypointExited, v1alpha1.ReasonOOMKilled,
-		v1alpha1.ReasonImagePullError, v1alpha1.ReasonResourceLimit, v1alpha1.ReasonProvisionTimeout, v1alpha1.ReasonContainerError,
-		v1alpha1.ReasonRemovedExternally, v1alpha1.ReasonInvalidTemplate, v1alpha1.ReasonPoolNotFound:
+	case v1alpha1.ReasonUserDelete, v1alpha1.ReasonExpired, v1alpha1.ReasonEntrypointExited,
+		v1alpha1.ReasonOOMKilled,
+		v1alpha1.ReasonImagePullError, v1alpha1.ReasonResourceLimit,
+		v1alpha1.ReasonProvisionTimeout, v1alpha1.ReasonContainerError,
+		v1alpha1.ReasonRemovedExternally, v1alpha1.ReasonInvalidTemplate,
+		v1alpha1.ReasonPoolNotFound:
 		return true
 	}
 	return false

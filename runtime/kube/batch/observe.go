@@ -11,18 +11,20 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// sandbox is what a pod, or the lack of one, tells of one sandbox.
+// sandbox is the state of one sandbox as its pod, or the lack of one, shows it.
 type sandbox struct {
 	pod       *corev1.Pod
 	scheduled bool // the pod is on a node, or comes from a pool
-	usable    bool // its readiness probe says so, and its task, if it has one, is ready or has ended
-	address   string
+	// its readiness probe says so, and its task, if it has one, is ready or has ended
+	usable  bool
+	address string
 
 	ended  bool // nothing of it runs any more, or soon nothing will
 	failed bool // it ended by an error
 
-	// When it gets another pod, because its own came to nothing before the sandbox could be used (stillborn); zero where it did not.
-	anew time.Time
+	// When it gets another pod, because its own failed before the sandbox could be used
+	// (failedBeforeReady); zero where it did not.
+	recreateAt time.Time
 
 	// Why it is not usable, or how it ended. fatal is set where waiting cannot help.
 	fatal   bool
@@ -30,7 +32,7 @@ type sandbox struct {
 	message string
 }
 
-// observe tells what a pod shows. It knows neither the clock nor the batch's past.
+// observe returns the state that a pod shows. It uses neither the clock nor the batch's past.
 func observe(pod *corev1.Pod) sandbox {
 	s := sandbox{pod: pod, scheduled: pod.Spec.NodeName != "", address: pod.Status.PodIP}
 	switch pod.Status.Phase {
@@ -41,14 +43,17 @@ func observe(pod *corev1.Pod) sandbox {
 	}
 	if pod.DeletionTimestamp != nil {
 		s.ended, s.failed = true, true
-		s.reason, s.message = v1alpha1.ReasonRemovedExternally, fmt.Sprintf("pod %s is being deleted, and not by the controller", pod.Name)
+		s.reason, s.message = v1alpha1.ReasonRemovedExternally,
+			fmt.Sprintf("pod %s is being deleted, and not by the controller", pod.Name)
 		if evictedByTaint(pod) {
-			s.message = fmt.Sprintf("pod %s is being deleted because of a taint of its node %s: the node does not answer, or takes no more pods", pod.Name, pod.Spec.NodeName)
+			s.message = fmt.Sprintf(
+				"pod %s is being deleted because of a taint of its node %s: the node does not answer, or takes no more pods", pod.Name, pod.Spec.NodeName)
 		}
 		return s
 	}
 	main := mainContainer(pod)
-	if status := containerStatus(pod.Status.ContainerStatuses, main.Name); status != nil && status.State.Terminated != nil && !restarts(pod, status.State.Terminated) {
+	if status := containerStatus(pod.Status.ContainerStatuses, main.Name); status != nil &&
+		status.State.Terminated != nil && !restarts(pod, status.State.Terminated) {
 		s.ended = true
 		s.failed, s.reason, s.message = exit(status.Name, status.State.Terminated)
 		return s
@@ -62,8 +67,8 @@ func observe(pod *corev1.Pod) sandbox {
 	return s
 }
 
-// mainContainer is the one whose end ends the sandbox: the one that kubectl takes by default, else the first that is not the
-// task-executor's.
+// mainContainer is the one whose end ends the sandbox: the one that kubectl takes by default, else
+// the first that is not the task-executor's.
 func mainContainer(pod *corev1.Pod) *corev1.Container {
 	name := pod.Annotations["kubectl.kubernetes.io/default-container"]
 	for i := range pod.Spec.Containers {
@@ -105,15 +110,17 @@ func ready(pod *corev1.Pod) bool {
 	})
 }
 
-// ending tells how a pod ended whose phase says that it did.
+// ending returns how a pod ended whose phase says that it did.
 func ending(pod *corev1.Pod) (failed bool, reason, message string) {
 	switch pod.Status.Reason {
 	case "DeadlineExceeded":
-		return true, v1alpha1.ReasonExpired, "the pod was active for longer than its activeDeadlineSeconds"
+		return true, v1alpha1.ReasonExpired,
+			"the pod was active for longer than its activeDeadlineSeconds"
 	case "Evicted":
 		return true, v1alpha1.ReasonResourceLimit, "the node evicted the pod: " + pod.Status.Message
 	case "NodeLost", "NodeShutdown", "Terminated", "Preempting":
-		return true, v1alpha1.ReasonRemovedExternally, strings.TrimSpace(pod.Status.Reason + ": " + pod.Status.Message)
+		return true, v1alpha1.ReasonRemovedExternally,
+			strings.TrimSpace(pod.Status.Reason + ": " + pod.Status.Message)
 	}
 	// The main container first, then whatever failed besides it.
 	names := []string{mainContainer(pod).Name}
@@ -122,14 +129,16 @@ func ending(pod *corev1.Pod) (failed bool, reason, message string) {
 	}
 	statuses := slices.Concat(pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses)
 	for i, name := range names {
-		if end := lastEnd(pod, containerStatus(statuses, name)); end != nil && (i == 0 || end.ExitCode != 0) {
+		if end := lastEnd(pod, containerStatus(statuses, name)); end != nil &&
+			(i == 0 || end.ExitCode != 0) {
 			return exit(name, end)
 		}
 	}
 	switch {
 	case pod.Status.Phase == corev1.PodSucceeded:
 		return false, v1alpha1.ReasonEntrypointExited, "all containers ended with exit code 0"
-	case strings.HasPrefix(pod.Status.Reason, "OutOf"): // the kubelet took no more: OutOfcpu, OutOfmemory, OutOfpods
+	case strings.HasPrefix(pod.Status.Reason, "OutOf"):
+		// the kubelet took no more: OutOfcpu, OutOfmemory, OutOfpods
 		return true, v1alpha1.ReasonResourceLimit, pod.Status.Reason + ": " + pod.Status.Message
 	}
 	message = strings.Trim(pod.Status.Reason+": "+pod.Status.Message, ": ")
@@ -139,8 +148,8 @@ func ending(pod *corev1.Pod) (failed bool, reason, message string) {
 	return true, v1alpha1.ReasonContainerError, message
 }
 
-// lastEnd returns how a container ended, nil when it did not. One that the kubelet was about to make again when the pod was found to have
-// failed still waits for that.
+// lastEnd returns how a container ended, nil when it did not. One that the kubelet was about to
+// make again when the pod was found to have failed still waits for that.
 func lastEnd(pod *corev1.Pod, status *corev1.ContainerStatus) *corev1.ContainerStateTerminated {
 	switch {
 	case status == nil:
@@ -151,14 +160,18 @@ func lastEnd(pod *corev1.Pod, status *corev1.ContainerStatus) *corev1.ContainerS
 	return status.State.Terminated
 }
 
-// exit tells how a container ended. Its message has the last lines of the log where terminationMessagePolicy asks for them.
-func exit(container string, end *corev1.ContainerStateTerminated) (failed bool, reason, message string) {
+// exit returns how a container ended. Its message has the last lines of the log where
+// terminationMessagePolicy asks for them.
+func exit(container string,
+	end *corev1.ContainerStateTerminated) (failed bool, reason, message string) {
 	lines := strings.TrimSpace(end.Message)
 	switch {
 	case end.Reason == "OOMKilled":
-		return true, v1alpha1.ReasonOOMKilled, fmt.Sprintf("container %s used more memory than its limit", container)
+		return true, v1alpha1.ReasonOOMKilled,
+			fmt.Sprintf("container %s used more memory than its limit", container)
 	case end.Reason == "StartError" || end.Reason == "ContainerCannotRun":
-		return true, v1alpha1.ReasonContainerError, fmt.Sprintf("container %s did not start: %s", container, lines)
+		return true, v1alpha1.ReasonContainerError,
+			fmt.Sprintf("container %s did not start: %s", container, lines)
 	}
 	message = fmt.Sprintf("container %s ended with exit code %d", container, end.ExitCode)
 	if end.Signal != 0 {
@@ -170,13 +183,16 @@ func exit(container string, end *corev1.ContainerStateTerminated) (failed bool, 
 	return end.ExitCode != 0, v1alpha1.ReasonEntrypointExited, message
 }
 
-// stillborn returns why a pod came to nothing before it could be used, for a cause that lies with the node and that another pod may not
-// meet; empty when it did not. The caller says whether the record knows an address of the pod.
+// failedBeforeReady returns why a pod failed before it could be used, for a cause on the node that
+// another pod may not have; empty when it did not. The caller says whether the record has an
+// address of the pod.
 //
-// A kubelet that dies breaks off the start of a container, a containerd that dies does not see how an init container ended, and nobody starts
-// them again where the restart policy is Never; a pod with such a container can never have been ready. A node may also turn a pod away that
-// the scheduler gave it. The kubelet then wipes what the pod's status said, so that only the record can tell whether it ran before.
-func stillborn(pod *corev1.Pod, recorded bool) (reason, message string) {
+// A kubelet that is killed interrupts the start of a container, a containerd that is killed does
+// not record how an init container ended, and no component starts them again where the restart
+// policy is Never; a pod with such a container can never have been ready. A node may also turn a
+// pod away that the scheduler gave it. The kubelet then clears the pod's status, so that only the
+// record shows whether it ran before.
+func failedBeforeReady(pod *corev1.Pod, recorded bool) (reason, message string) {
 	statuses := slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses)
 	for i, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		status := containerStatus(statuses, c.Name)
@@ -194,31 +210,38 @@ func stillborn(pod *corev1.Pod, recorded bool) (reason, message string) {
 		}
 	}
 	begun := slices.ContainsFunc(statuses, func(s corev1.ContainerStatus) bool {
-		return s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil || s.RestartCount > 0
+		return s.State.Running != nil || s.State.Terminated != nil ||
+			s.LastTerminationState.Terminated != nil || s.RestartCount > 0
 	})
-	if pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "DeadlineExceeded" && !begun && !recorded {
+	if pod.Status.Phase == corev1.PodFailed && pod.Status.Reason != "DeadlineExceeded" && !begun &&
+		!recorded {
 		_, reason, message = ending(pod)
 	}
 	return reason, message
 }
 
-// brokenOff reports whether a container did not start for a cause that is not its own, going by containerd's words: what it cannot run is
-// judged by the OCI runtime, and everything else goes wrong on the way there.
+// brokenOff reports whether a container did not start for a cause that is not its own, going by
+// containerd's words: what it cannot run is judged by the OCI runtime, and everything else goes
+// wrong on the way there.
 func brokenOff(end *corev1.ContainerStateTerminated) bool {
 	return end.Reason == "StartError" && (!strings.Contains(end.Message, "OCI runtime") ||
-		strings.Contains(end.Message, "context canceled") || strings.Contains(end.Message, "deadline exceeded") || strings.Contains(end.Message, "signal: killed"))
+		strings.Contains(end.Message, "context canceled") ||
+		strings.Contains(end.Message, "deadline exceeded") ||
+		strings.Contains(end.Message, "signal: killed"))
 }
 
-// unknown reports whether nobody saw how a container ended: containerd was not there then, or has lost it.
+// unknown reports whether it is unknown how a container ended: containerd was not running then, or
+// has lost it.
 func unknown(end *corev1.ContainerStateTerminated) bool {
 	return end.Reason == "Unknown" || end.Reason == "ContainerStatusUnknown"
 }
 
-// waiting tells why a pod is not usable yet, and whether it never will be.
+// waiting returns why a pod is not usable yet, and whether it never will be.
 func waiting(pod *corev1.Pod, main *corev1.Container) (reason, message string, fatal bool) {
 	if pod.Spec.NodeName == "" {
 		for _, c := range pod.Status.Conditions {
-			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse && c.Reason == corev1.PodReasonUnschedulable {
+			if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse &&
+				c.Reason == corev1.PodReasonUnschedulable {
 				return v1alpha1.ReasonResourceLimit, "no node takes the pod: " + c.Message, false
 			}
 		}
@@ -229,10 +252,13 @@ func waiting(pod *corev1.Pod, main *corev1.Container) (reason, message string, f
 		status := &statuses[i]
 		if w := status.State.Waiting; w != nil {
 			switch w.Reason {
-			case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "RegistryUnavailable", "SignatureValidationFailed":
-				return v1alpha1.ReasonImagePullError, fmt.Sprintf("container %s: %s", status.Name, w.Message), !passing(w)
+			case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull",
+				"RegistryUnavailable", "SignatureValidationFailed":
+				return v1alpha1.ReasonImagePullError,
+					fmt.Sprintf("container %s: %s", status.Name, w.Message), !passing(w)
 			case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
-				return v1alpha1.ReasonContainerError, fmt.Sprintf("container %s: %s", status.Name, w.Message), false
+				return v1alpha1.ReasonContainerError,
+					fmt.Sprintf("container %s: %s", status.Name, w.Message), false
 			case "CrashLoopBackOff":
 				message := fmt.Sprintf("container %s ends again and again", status.Name)
 				if last := status.LastTerminationState.Terminated; last != nil {
@@ -243,25 +269,32 @@ func waiting(pod *corev1.Pod, main *corev1.Container) (reason, message string, f
 			}
 		}
 	}
-	if status := containerStatus(pod.Status.ContainerStatuses, main.Name); status != nil && status.State.Running != nil {
+	if status := containerStatus(pod.Status.ContainerStatuses, main.Name); status != nil &&
+		status.State.Running != nil {
 		return v1alpha1.ReasonContainerStarting, "runs, and is not proven usable yet", false
 	}
 	for _, c := range pod.Status.Conditions {
 		if c.Type == corev1.PodReadyToStartContainers && c.Status == corev1.ConditionTrue {
-			return v1alpha1.ReasonImagePulling, fmt.Sprintf("node %s pulls the image %s or makes the container", pod.Spec.NodeName, main.Image), false
+			return v1alpha1.ReasonImagePulling,
+				fmt.Sprintf("node %s pulls the image %s or makes the container", pod.Spec.NodeName,
+					main.Image), false
 		}
 	}
-	return v1alpha1.ReasonContainerStarting, fmt.Sprintf("node %s makes the pod", pod.Spec.NodeName), false
+	return v1alpha1.ReasonContainerStarting,
+		fmt.Sprintf("node %s makes the pod", pod.Spec.NodeName), false
 }
 
-// passing reports whether a failed pull may succeed when the kubelet tries again, going by the registry's words.
+// passing reports whether a failed pull may succeed when the kubelet tries again, going by the
+// registry's words.
 func passing(w *corev1.ContainerStateWaiting) bool {
 	if w.Reason == "InvalidImageName" || w.Reason == "ErrImageNeverPull" {
 		return false
 	}
 	text := strings.ToLower(w.Message)
 	return slices.ContainsFunc([]string{
-		"timeout", "timed out", "deadline exceeded", "toomanyrequests", "too many requests", "429", "500 internal", "502 bad gateway",
-		"503 service", "504 gateway", "unexpected eof", "connection reset", "temporary failure", "try again", "pull qps exceeded",
+		"timeout", "timed out", "deadline exceeded", "toomanyrequests", "too many requests", "429",
+		"500 internal", "502 bad gateway",
+		"503 service", "504 gateway", "unexpected eof", "connection reset", "temporary failure",
+		"try again", "pull qps exceeded",
 	}, func(word string) bool { return strings.Contains(text, word) })
 }

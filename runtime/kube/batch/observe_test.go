@@ -13,10 +13,12 @@ import (
 // TestObserve: what is read from the statuses that a kubelet reports.
 func TestObserve(t *testing.T) {
 	waits := func(reason, message string) corev1.ContainerState {
-		return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: message}}
+		return corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason,
+			Message: message}}
 	}
 	ended := func(code int32, reason, message string) corev1.ContainerState {
-		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, Message: message}}
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code,
+			Reason: reason, Message: message}}
 	}
 	runs := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	for name, test := range map[string]struct {
@@ -29,47 +31,71 @@ func TestObserve(t *testing.T) {
 		pod       func(pod *corev1.Pod)
 		want      sandbox
 	}{
-		"on a node": {phase: corev1.PodPending, want: sandbox{reason: v1alpha1.ReasonContainerStarting, message: "makes the pod"}},
-		"pulls": {phase: corev1.PodPending, condition: corev1.PodReadyToStartContainers, main: waits("ContainerCreating", ""),
+		"on a node": {phase: corev1.PodPending,
+			want: sandbox{reason: v1alpha1.ReasonContainerStarting, message: "makes the pod"}},
+		"pulls": {phase: corev1.PodPending, condition: corev1.PodReadyToStartContainers,
+			main: waits("ContainerCreating", ""),
 			want: sandbox{reason: v1alpha1.ReasonImagePulling, message: "image"}},
-		"cannot pull": {phase: corev1.PodPending, main: waits("ImagePullBackOff", "no basic auth credentials"),
-			want: sandbox{fatal: true, reason: v1alpha1.ReasonImagePullError, message: "no basic auth credentials"}},
-		"cannot pull yet": {phase: corev1.PodPending, main: waits("ErrImagePull", "toomanyrequests: slow down"),
+		"cannot pull": {phase: corev1.PodPending,
+			main: waits("ImagePullBackOff", "no basic auth credentials"),
+			want: sandbox{fatal: true, reason: v1alpha1.ReasonImagePullError,
+				message: "no basic auth credentials"}},
+		"cannot pull yet": {phase: corev1.PodPending,
+			main: waits("ErrImagePull", "toomanyrequests: slow down"),
 			want: sandbox{reason: v1alpha1.ReasonImagePullError, message: "slow down"}},
 		"is no image": {phase: corev1.PodPending, main: waits("InvalidImageName", "timeout"),
 			want: sandbox{fatal: true, reason: v1alpha1.ReasonImagePullError, message: "timeout"}},
-		"lacks a secret": {phase: corev1.PodPending, main: waits("CreateContainerConfigError", "secret \"s\" not found"),
+		"lacks a secret": {phase: corev1.PodPending,
+			main: waits("CreateContainerConfigError", "secret \"s\" not found"),
 			want: sandbox{reason: v1alpha1.ReasonContainerError, message: "secret"}},
-		"loops": {phase: corev1.PodRunning, policy: corev1.RestartPolicyAlways, main: waits("CrashLoopBackOff", "back-off"),
+		"loops": {phase: corev1.PodRunning, policy: corev1.RestartPolicyAlways,
+			main: waits("CrashLoopBackOff", "back-off"),
 			want: sandbox{reason: v1alpha1.ReasonContainerError, message: "again and again"}},
-		"not ready": {phase: corev1.PodRunning, main: runs, want: sandbox{reason: v1alpha1.ReasonContainerStarting, message: "not proven"}},
-		"ready":     {phase: corev1.PodRunning, main: runs, condition: corev1.PodReady, want: sandbox{usable: true, reason: v1alpha1.ReasonContainerRunning}},
-		"exits beside a sidecar": {phase: corev1.PodRunning, main: ended(2, "Error", "last words"), sidecar: runs,
-			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonEntrypointExited, message: "exit code 2:\nlast words"}},
-		"exits and comes back": {phase: corev1.PodRunning, policy: corev1.RestartPolicyAlways, main: ended(2, "Error", ""),
+		"not ready": {phase: corev1.PodRunning, main: runs,
+			want: sandbox{reason: v1alpha1.ReasonContainerStarting, message: "not proven"}},
+		"ready": {phase: corev1.PodRunning, main: runs, condition: corev1.PodReady,
+			want: sandbox{usable: true, reason: v1alpha1.ReasonContainerRunning}},
+		"exits beside a sidecar": {phase: corev1.PodRunning, main: ended(2, "Error", "last words"),
+			sidecar: runs,
+			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonEntrypointExited,
+				message: "exit code 2:\nlast words"}},
+		"exits and comes back": {phase: corev1.PodRunning, policy: corev1.RestartPolicyAlways,
+			main: ended(2, "Error", ""),
 			want: sandbox{reason: v1alpha1.ReasonContainerStarting}},
 		"succeeds": {phase: corev1.PodSucceeded, main: ended(0, "Completed", ""),
-			want: sandbox{ended: true, reason: v1alpha1.ReasonEntrypointExited, message: "exit code 0"}},
+			want: sandbox{ended: true, reason: v1alpha1.ReasonEntrypointExited,
+				message: "exit code 0"}},
 		"uses too much": {phase: corev1.PodFailed, main: ended(137, "OOMKilled", ""),
-			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonOOMKilled, message: "memory"}},
-		"does not start": {phase: corev1.PodFailed, main: ended(128, "StartError", "exec: no such file"),
-			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonContainerError, message: "no such file"}},
+			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonOOMKilled,
+				message: "memory"}},
+		"does not start": {phase: corev1.PodFailed,
+			main: ended(128, "StartError", "exec: no such file"),
+			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonContainerError,
+				message: "no such file"}},
 		"the sidecar fails": {phase: corev1.PodFailed, sidecar: ended(1, "Error", ""),
-			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonEntrypointExited, message: "container sidecar"}},
+			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonEntrypointExited,
+				message: "container sidecar"}},
 		"evicted": {phase: corev1.PodFailed, podReason: "Evicted",
-			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonResourceLimit, message: "evicted"}},
+			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonResourceLimit,
+				message: "evicted"}},
 		"refused by the node": {phase: corev1.PodFailed, podReason: "OutOfcpu",
-			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonResourceLimit, message: "OutOfcpu"}},
+			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonResourceLimit,
+				message: "OutOfcpu"}},
 		"the node stops": {phase: corev1.PodFailed, podReason: "NodeShutdown",
-			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonRemovedExternally, message: "NodeShutdown"}},
+			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonRemovedExternally,
+				message: "NodeShutdown"}},
 		"too long": {phase: corev1.PodFailed, podReason: "DeadlineExceeded",
-			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonExpired, message: "activeDeadlineSeconds"}},
+			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonExpired,
+				message: "activeDeadlineSeconds"}},
 		"deleted": {phase: corev1.PodRunning, condition: corev1.PodReady, main: runs,
-			pod:  func(pod *corev1.Pod) { now := metav1.Now(); pod.DeletionTimestamp = &now },
-			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonRemovedExternally, message: "not by the controller"}},
-		"no room": {phase: corev1.PodPending, pod: func(pod *corev1.Pod) {
+			pod: func(pod *corev1.Pod) { now := metav1.Now(); pod.DeletionTimestamp = &now },
+			want: sandbox{ended: true, failed: true, reason: v1alpha1.ReasonRemovedExternally,
+				message: "not by the controller"}},
+		"insufficient resources": {phase: corev1.PodPending, pod: func(pod *corev1.Pod) {
 			pod.Spec.NodeName = ""
-			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "Insufficient cpu"}}
+			pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled,
+				Status: corev1.ConditionFalse, Reason: "Unschedulable",
+				Message: "Insufficient cpu"}}
 		}, want: sandbox{reason: v1alpha1.ReasonResourceLimit, message: "Insufficient cpu"}},
 		"unseen": {phase: corev1.PodPending, pod: func(pod *corev1.Pod) { pod.Spec.NodeName = "" },
 			want: sandbox{reason: v1alpha1.ReasonProvisioning}},
@@ -79,32 +105,42 @@ func TestObserve(t *testing.T) {
 		if test.policy != "" {
 			pod.Spec.RestartPolicy = test.policy
 		}
-		pod.Spec.Containers = []corev1.Container{{Name: v1alpha1.ContainerTaskExecutor}, {Name: "main", Image: "image"}, {Name: "sidecar"}}
+		pod.Spec.Containers = []corev1.Container{{Name: v1alpha1.ContainerTaskExecutor},
+			{Name: "main", Image: "image"}, {Name: "sidecar"}}
 		pod.Status.Phase, pod.Status.Reason = test.phase, test.podReason
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: test.main}, {Name: "sidecar", State: test.sidecar}}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: test.main},
+			{Name: "sidecar", State: test.sidecar}}
 		if test.condition != "" {
-			pod.Status.Conditions = []corev1.PodCondition{{Type: test.condition, Status: corev1.ConditionTrue}}
+			pod.Status.Conditions = []corev1.PodCondition{{Type: test.condition,
+				Status: corev1.ConditionTrue}}
 		}
 		if test.pod != nil {
 			test.pod(pod)
 		}
 		got, want := observe(pod), test.want
-		if got.usable != want.usable || got.ended != want.ended || got.failed != want.failed || got.fatal != want.fatal || got.reason != want.reason ||
+		if got.usable != want.usable || got.ended != want.ended || got.failed != want.failed ||
+			got.fatal != want.fatal || got.reason != want.reason ||
 			!strings.Contains(got.message, want.message) {
-			t.Errorf("%s: usable %v, ended %v, failed %v, fatal %v, %s: %s", name, got.usable, got.ended, got.failed, got.fatal, got.reason, got.message)
+			t.Errorf("%s: usable %v, ended %v, failed %v, fatal %v, %s: %s", name, got.usable,
+				got.ended, got.failed, got.fatal, got.reason, got.message)
 		}
 	}
 }
 
-// TestStillborn: which pods another one may do better than, going by what a kubelet reports.
-func TestStillborn(t *testing.T) {
+// TestFailedBeforeReady: which pods another one may do better than, going by what a kubelet
+// reports.
+func TestFailedBeforeReady(t *testing.T) {
 	ended := func(reason, message string) corev1.ContainerState {
-		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 128, Reason: reason, Message: message}}
+		return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 128,
+			Reason: reason, Message: message}}
 	}
-	canceled := ended("StartError", "failed to start containerd task \"0a1b\": context canceled: unknown")
-	killed := ended("StartError", "failed to create containerd task: failed to start shim: start failed: : signal: killed: unknown")
-	missing := ended("StartError", "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "+
-		"unable to start container process: exec: \"nothing\": executable file not found in $PATH: unknown")
+	canceled := ended("StartError",
+		"failed to start containerd task \"0a1b\": context canceled: unknown")
+	killed := ended("StartError",
+		"failed to create containerd task: failed to start shim: start failed: : signal: killed: unknown")
+	missing := ended("StartError",
+		"failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "+
+			"unable to start container process: exec: \"nothing\": executable file not found in $PATH: unknown")
 	runs := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 	waits := corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "PodInitializing"}}
 	for name, test := range map[string]struct {
@@ -117,49 +153,74 @@ func TestStillborn(t *testing.T) {
 		recorded  bool
 		want      string // a part of the message; empty: it is not
 	}{
-		"the init container was cut short":     {phase: corev1.PodFailed, init: canceled, main: waits, want: "container init did not start"},
-		"the main container was cut short":     {phase: corev1.PodFailed, main: canceled, want: "container main did not start: failed to start"},
-		"even when its address is known":       {phase: corev1.PodFailed, main: canceled, recorded: true, want: "main"},
-		"a container beside it was cut short":  {phase: corev1.PodRunning, main: runs, sidecar: canceled, want: "container sidecar"},
-		"the kubelet starts it again":          {phase: corev1.PodRunning, main: canceled, change: func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyAlways }},
-		"the kubelet starts the sidecar again": {phase: corev1.PodPending, init: canceled, change: func(pod *corev1.Pod) { pod.Spec.InitContainers[0].RestartPolicy = new(corev1.ContainerRestartPolicy) }},
-		"about to be made again": {phase: corev1.PodFailed, init: waits, main: waits, want: "container init did not start", change: func(pod *corev1.Pod) {
-			pod.Status.InitContainerStatuses[0].LastTerminationState = canceled
-		}},
-		"about to be made again while others run": {phase: corev1.PodRunning, main: waits, sidecar: runs, change: func(pod *corev1.Pod) {
-			pod.Status.ContainerStatuses[0].LastTerminationState = canceled
-		}},
+		"the init container was cut short": {phase: corev1.PodFailed, init: canceled,
+			main: waits, want: "container init did not start"},
+		"the main container was cut short": {phase: corev1.PodFailed, main: canceled,
+			want: "container main did not start: failed to start"},
+		"even when its address is known": {phase: corev1.PodFailed, main: canceled,
+			recorded: true, want: "main"},
+		"a container beside it was cut short": {phase: corev1.PodRunning, main: runs,
+			sidecar: canceled, want: "container sidecar"},
+		"the kubelet starts it again": {phase: corev1.PodRunning, main: canceled,
+			change: func(pod *corev1.Pod) { pod.Spec.RestartPolicy = corev1.RestartPolicyAlways }},
+		"the kubelet starts the sidecar again": {phase: corev1.PodPending, init: canceled,
+			change: func(pod *corev1.Pod) {
+				pod.Spec.InitContainers[0].RestartPolicy = new(
+					corev1.ContainerRestartPolicy)
+			}},
+		"about to be made again": {phase: corev1.PodFailed, init: waits, main: waits,
+			want: "container init did not start", change: func(pod *corev1.Pod) {
+				pod.Status.InitContainerStatuses[0].LastTerminationState = canceled
+			}},
+		"about to be made again while others run": {phase: corev1.PodRunning, main: waits,
+			sidecar: runs, change: func(pod *corev1.Pod) {
+				pod.Status.ContainerStatuses[0].LastTerminationState = canceled
+			}},
 		"it ran before": {phase: corev1.PodFailed, main: canceled, change: func(pod *corev1.Pod) {
 			pod.Status.ContainerStatuses[0].LastTerminationState = ended("Unknown", "")
 		}},
-		"an init container that was made twice": {phase: corev1.PodFailed, init: canceled, main: waits, want: "container init", change: func(pod *corev1.Pod) {
-			pod.Status.InitContainerStatuses[0].RestartCount, pod.Status.InitContainerStatuses[0].LastTerminationState = 1, ended("Unknown", "")
-		}},
-		"no such program":                          {phase: corev1.PodFailed, main: missing},
-		"the shim was killed":                      {phase: corev1.PodFailed, main: killed, want: "signal: killed"},
-		"nobody saw the init container's end":      {phase: corev1.PodFailed, init: ended("Unknown", ""), main: waits, want: "container init"},
-		"nobody saw the main container's end":      {phase: corev1.PodFailed, main: ended("Unknown", "")},
-		"it says so itself":                        {phase: corev1.PodFailed, main: ended("Error", "context canceled")},
-		"turned away by the node":                  {phase: corev1.PodFailed, podReason: "OutOfcpu", want: "OutOfcpu"},
-		"turned away without a word":               {phase: corev1.PodFailed, want: "ended before a container ran"},
-		"evicted before it ran":                    {phase: corev1.PodFailed, podReason: "Evicted", main: waits, want: "evicted"},
-		"evicted, and nobody knows whether it ran": {phase: corev1.PodFailed, podReason: "Evicted", recorded: true},
-		"evicted after it ran":                     {phase: corev1.PodFailed, podReason: "Evicted", main: ended("Error", "")},
-		"stopped by its deadline":                  {phase: corev1.PodFailed, podReason: "DeadlineExceeded"},
-		"on its way":                               {phase: corev1.PodPending, main: waits},
-		"usable":                                   {phase: corev1.PodRunning, main: runs, sidecar: runs},
+		"an init container that was made twice": {phase: corev1.PodFailed, init: canceled,
+			main: waits, want: "container init", change: func(pod *corev1.Pod) {
+				pod.Status.InitContainerStatuses[0].RestartCount, pod.Status.InitContainerStatuses[0].LastTerminationState = 1, ended("Unknown", "")
+			}},
+		"no such program": {phase: corev1.PodFailed, main: missing},
+		"the shim was killed": {phase: corev1.PodFailed, main: killed,
+			want: "signal: killed"},
+		"the init container's end is unknown": {phase: corev1.PodFailed,
+			init: ended("Unknown", ""), main: waits, want: "container init"},
+		"the main container's end is unknown": {phase: corev1.PodFailed,
+			main: ended("Unknown", "")},
+		"it says so itself": {phase: corev1.PodFailed,
+			main: ended("Error", "context canceled")},
+		"turned away by the node": {phase: corev1.PodFailed,
+			podReason: "OutOfcpu", want: "OutOfcpu"},
+		"turned away without a word": {phase: corev1.PodFailed,
+			want: "ended before a container ran"},
+		"evicted before it ran": {phase: corev1.PodFailed, podReason: "Evicted",
+			main: waits, want: "evicted"},
+		"evicted, and it is unknown whether it ran": {phase: corev1.PodFailed, podReason: "Evicted",
+			recorded: true},
+		"evicted after it ran": {phase: corev1.PodFailed, podReason: "Evicted",
+			main: ended("Error", "")},
+		"stopped by its deadline": {phase: corev1.PodFailed,
+			podReason: "DeadlineExceeded"},
+		"on its way": {phase: corev1.PodPending, main: waits},
+		"usable": {phase: corev1.PodRunning, main: runs,
+			sidecar: runs},
 	} {
 		pod := new(corev1.Pod)
 		pod.Spec.NodeName, pod.Spec.RestartPolicy = "n", corev1.RestartPolicyNever
 		pod.Spec.InitContainers = []corev1.Container{{Name: "init"}}
 		pod.Spec.Containers = []corev1.Container{{Name: "main"}, {Name: "sidecar"}}
 		pod.Status.Phase, pod.Status.Reason = test.phase, test.podReason
-		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init", State: test.init}}
-		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: test.main}, {Name: "sidecar", State: test.sidecar}}
+		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "init",
+			State: test.init}}
+		pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "main", State: test.main},
+			{Name: "sidecar", State: test.sidecar}}
 		if test.change != nil {
 			test.change(pod)
 		}
-		reason, message := stillborn(pod, test.recorded)
+		reason, message := failedBeforeReady(pod, test.recorded)
 		if (reason == "") != (test.want == "") || !strings.Contains(message, test.want) {
 			t.Errorf("%s: %q: %q, want %q", name, reason, message, test.want)
 		}

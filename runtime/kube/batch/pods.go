@@ -19,7 +19,8 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// podName is the name of a sandbox's own pod. It follows from the number, so that a controller that died can have made it only once.
+// podName is the name of a sandbox's own pod. It follows from the number, so that it is made only
+// once, also by controllers that are killed.
 func podName(b *v1alpha1.BatchSandbox, number int) string {
 	return fmt.Sprintf("%s-%d", b.Name, number)
 }
@@ -63,7 +64,8 @@ func build(b *v1alpha1.BatchSandbox, number int) (*corev1.Pod, error) {
 	v1alpha1.Confine(&pod.Spec)
 	for i := range pod.Spec.Containers {
 		if c := &pod.Spec.Containers[i]; c.TerminationMessagePolicy == "" {
-			c.TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError // the last lines of its log say how it ended
+			// the last lines of its log say how it ended
+			c.TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
 		}
 	}
 	return pod, nil
@@ -91,12 +93,15 @@ func patched(template *corev1.PodTemplateSpec, patch []byte) (*corev1.PodTemplat
 // numberOf returns which sandbox a pod is that was made from the batch's template.
 func numberOf(pod metav1.Object) (int, bool) {
 	number, err := strconv.Atoi(pod.GetLabels()[v1alpha1.LabelShard])
-	return number, err == nil && number >= 0 && pod.GetName() == pod.GetLabels()[v1alpha1.LabelBatch]+"-"+strconv.Itoa(number)
+	return number, err == nil && number >= 0 &&
+		pod.GetName() == pod.GetLabels()[v1alpha1.LabelBatch]+"-"+strconv.Itoa(number)
 }
 
-// create makes the pods of the numbers, a few at first, so that a template which the API server refuses is not refused a thousand times.
-// It returns who has none for what reason; an error is worth another try of everything.
-func (r *Reconciler) create(ctx context.Context, b *v1alpha1.BatchSandbox, numbers []int) (made int, refused map[int]refusal, err error) {
+// create makes the pods of the numbers, a few at first, so that a template which the API server
+// refuses is not refused a thousand times. It returns who has none for what reason; an error is
+// worth another try of everything.
+func (r *Reconciler) create(ctx context.Context, b *v1alpha1.BatchSandbox,
+	numbers []int) (made int, refused map[int]refusal, err error) {
 	refused = make(map[int]refusal)
 	m := r.remember(b)
 	m.made = max(m.made, numbers[len(numbers)-1]+1)
@@ -161,10 +166,10 @@ func (r *Reconciler) createOne(ctx context.Context, b *v1alpha1.BatchSandbox, nu
 	if !metav1.IsControlledBy(existing, b) {
 		return foreignPod{fmt.Errorf("a pod %s exists that is not this batch's", pod.Name)}
 	}
-	return nil // made before, and the cache does not know yet
+	return nil // made before, and not in the cache yet
 }
 
-// classify tells a refusal, which the status shows, from an error, which is tried again.
+// classify distinguishes a refusal, which the status shows, from an error, which is tried again.
 func classify(err error) (*refusal, error) {
 	var invalid invalidTemplate
 	var foreign foreignPod
@@ -176,18 +181,23 @@ func classify(err error) (*refusal, error) {
 	case errors.As(err, &foreign):
 		return &refusal{v1alpha1.ReasonContainerError, err.Error(), false}, nil
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
-		return &refusal{v1alpha1.ReasonInvalidTemplate, "the API server refuses the pod: " + err.Error(), true}, nil
+		return &refusal{v1alpha1.ReasonInvalidTemplate,
+			"the API server refuses the pod: " + err.Error(), true}, nil
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "exceeded quota"):
 		return &refusal{v1alpha1.ReasonResourceLimit, err.Error(), false}, nil
 	case apierrors.IsForbidden(err) && strings.Contains(err.Error(), "violates PodSecurity"),
-		apierrors.IsForbidden(err) && strings.Contains(err.Error(), "must be less than or equal to"): // a LimitRange
-		return &refusal{v1alpha1.ReasonInvalidTemplate, "the API server refuses the pod: " + err.Error(), true}, nil
+		apierrors.IsForbidden(err) &&
+			strings.Contains(err.Error(), "must be less than or equal to"):
+		// a LimitRange
+		return &refusal{v1alpha1.ReasonInvalidTemplate,
+			"the API server refuses the pod: " + err.Error(), true}, nil
 	}
 	return nil, err
 }
 
-// end makes sure that nothing of a pod that was made from the batch's template runs any more, soon. With keep, a pod whose containers have
-// run stays as an object, so that its log can be read: the kubelet ends its containers because its time is up.
+// end makes sure that nothing of a pod that was made from the batch's template runs any more, soon.
+// With keep, a pod whose containers have run stays as an object, so that its log can be read: the
+// kubelet ends its containers because its time is up.
 func (r *Reconciler) end(ctx context.Context, pod *corev1.Pod, keep bool) error {
 	if keep && pod.DeletionTimestamp == nil && hasRun(pod) {
 		if pod.Spec.ActiveDeadlineSeconds != nil && *pod.Spec.ActiveDeadlineSeconds == 1 {
@@ -210,21 +220,23 @@ func hasRun(pod *corev1.Pod) bool {
 		return false
 	}
 	for _, status := range pod.Status.ContainerStatuses {
-		if status.State.Running != nil || status.State.Terminated != nil || status.RestartCount > 0 {
+		if status.State.Running != nil || status.State.Terminated != nil ||
+			status.RestartCount > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// How long after its grace period a pod may still be there until its node counts as dead. One whose taint evicted the pod has been silent
-// for minutes by then.
+// How long after its grace period a pod may still be there until its node counts as lost. One whose
+// taint evicted the pod has not reported for minutes by then.
 const (
 	silentNode  = 5 * time.Minute
 	taintedNode = 30 * time.Second
 )
 
-// abandonedAt is when the node of a pod that is being deleted has had enough time to report the end of its containers.
+// abandonedAt is when the node of a pod that is being deleted has had enough time to report the end
+// of its containers.
 func abandonedAt(pod *corev1.Pod) time.Time {
 	wait := silentNode
 	if evictedByTaint(pod) {
@@ -233,15 +245,18 @@ func abandonedAt(pod *corev1.Pod) time.Time {
 	return pod.DeletionTimestamp.Add(wait) // which has the grace period in it
 }
 
-// abandoned reports whether a pod is only still there because its node is dead: it is deleted as soon as the node comes back or is removed.
+// abandoned reports whether a pod is only still there because its node is lost: it is deleted as
+// soon as the node comes back or is removed.
 func abandoned(pod *corev1.Pod, now time.Time) bool {
 	return pod.DeletionTimestamp != nil && !now.Before(abandonedAt(pod))
 }
 
-// evictedByTaint reports whether a pod is being deleted because of a taint of its node, as one that does not answer has.
+// evictedByTaint reports whether a pod is being deleted because of a taint of its node, as one that
+// does not answer has.
 func evictedByTaint(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == "DeletionByTaintManager"
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
+			c.Reason == "DeletionByTaintManager"
 	})
 }
 

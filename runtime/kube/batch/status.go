@@ -11,10 +11,11 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// write writes a status that has changed and puts it into the object. A change of numbers alone may have to wait, so that the number of
-// writes does not follow the number of sandboxes. A spec that has changed meanwhile makes it fail with a conflict: what was decided may be
-// wrong then.
-func (r *Reconciler) write(ctx context.Context, b *v1alpha1.BatchSandbox, after v1alpha1.BatchSandboxStatus, now time.Time, due *deadline) error {
+// write writes a status that has changed and puts it into the object. A change of numbers alone may
+// have to wait, so that the number of writes does not follow the number of sandboxes. A spec that
+// has changed meanwhile makes it fail with a conflict: what was decided may be wrong then.
+func (r *Reconciler) write(ctx context.Context, b *v1alpha1.BatchSandbox,
+	after v1alpha1.BatchSandboxStatus, now time.Time, due *deadline) error {
 	before := b.Status
 	if same(&before, &after) {
 		return nil
@@ -26,7 +27,8 @@ func (r *Reconciler) write(ctx context.Context, b *v1alpha1.BatchSandbox, after 
 	}
 	changed := b.DeepCopy()
 	changed.Status = after
-	if err := r.client.Status().Patch(ctx, changed, client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := r.client.Status().Patch(ctx, changed,
+		client.MergeFromWithOptions(b, client.MergeFromWithOptimisticLock{})); err != nil {
 		return err
 	}
 	m.written = now
@@ -35,14 +37,21 @@ func (r *Reconciler) write(ctx context.Context, b *v1alpha1.BatchSandbox, after 
 	return nil
 }
 
-// announce tells people and metrics of what was just written. An event is a write, too: there are a few in a batch's life, whatever its size.
-func (r *Reconciler) announce(b *v1alpha1.BatchSandbox, before *v1alpha1.BatchSandboxStatus, now time.Time) {
+// announce records events and metrics of what was just written. An event is a write, too: a batch
+// causes a few, whatever its size.
+func (r *Reconciler) announce(b *v1alpha1.BatchSandbox, before *v1alpha1.BatchSandboxStatus,
+	now time.Time) {
 	after := &b.Status
-	if invalid := meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionInvalid); invalid != nil && !meta.IsStatusConditionTrue(before.Conditions, v1alpha1.ConditionInvalid) {
-		r.tell(b, corev1.EventTypeWarning, "InvalidTemplate", "%s", invalid.Message)
+	if invalid := meta.FindStatusCondition(after.Conditions,
+		v1alpha1.ConditionInvalid); invalid != nil &&
+		!meta.IsStatusConditionTrue(before.Conditions, v1alpha1.ConditionInvalid) {
+		r.recordEvent(b, corev1.EventTypeWarning, "InvalidTemplate", "%s", invalid.Message)
 	}
-	if failed := meta.FindStatusCondition(after.Conditions, v1alpha1.ConditionDegraded); failed != nil && !meta.IsStatusConditionTrue(before.Conditions, v1alpha1.ConditionDegraded) {
-		r.tell(b, corev1.EventTypeWarning, "SandboxFailed", "%s: %s", failed.Reason, failed.Message)
+	if failed := meta.FindStatusCondition(after.Conditions,
+		v1alpha1.ConditionDegraded); failed != nil &&
+		!meta.IsStatusConditionTrue(before.Conditions, v1alpha1.ConditionDegraded) {
+		r.recordEvent(b, corev1.EventTypeWarning, "SandboxFailed", "%s: %s", failed.Reason,
+			failed.Message)
 	}
 	if before.Phase == after.Phase {
 		return
@@ -54,27 +63,30 @@ func (r *Reconciler) announce(b *v1alpha1.BatchSandbox, before *v1alpha1.BatchSa
 			r.Metrics.started(b, now.Sub(created))
 		}
 	case v1alpha1.PhasePaused:
-		r.tell(b, corev1.EventTypeNormal, "Paused", "%d sandboxes are frozen", after.Allocated)
+		r.recordEvent(b, corev1.EventTypeNormal, "Paused", "%d sandboxes are frozen",
+			after.Allocated)
 	case v1alpha1.PhaseStopping:
 		r.Metrics.stopping(b, now)
 		if after.Reason == v1alpha1.ReasonExpired {
-			r.tell(b, corev1.EventTypeNormal, "Expired", "%s", after.Message)
+			r.recordEvent(b, corev1.EventTypeNormal, "Expired", "%s", after.Message)
 		} else {
-			r.tell(b, corev1.EventTypeNormal, "Stopping", "%s %s", after.Reason, after.Message)
+			r.recordEvent(b, corev1.EventTypeNormal, "Stopping", "%s %s", after.Reason,
+				after.Message)
 		}
 	case v1alpha1.PhaseTerminated:
 		r.Metrics.finished(after)
 	case v1alpha1.PhaseFailed:
 		r.Metrics.finished(after)
-		r.tell(b, corev1.EventTypeWarning, "Failed", "%s: %s", after.Reason, after.Message)
+		r.recordEvent(b, corev1.EventTypeWarning, "Failed", "%s: %s", after.Reason, after.Message)
 	}
 }
 
 // maxNote is what the API server takes of an event's text, in bytes.
 const maxNote = 1000
 
-// tell records an event that `kubectl describe` shows.
-func (r *Reconciler) tell(b *v1alpha1.BatchSandbox, kind, reason, format string, args ...any) {
+// recordEvent records an event that `kubectl describe` shows.
+func (r *Reconciler) recordEvent(b *v1alpha1.BatchSandbox, kind, reason, format string,
+	args ...any) {
 	for i, arg := range args {
 		if text, ok := arg.(string); ok && len(text) > maxNote/2 {
 			args[i] = text[:maxNote/2] + "..."

@@ -1,5 +1,5 @@
-// Package executor is how the controller proves itself to the task-executors in its pods (runtime/tasks, Prove): no pod holds a secret that
-// opens another one.
+// Package executor is how the controller proves itself to the task-executors in its pods
+// (runtime/tasks, Prove): no pod holds a secret that opens another one.
 package executor
 
 import (
@@ -20,8 +20,8 @@ import (
 	"sandbox.internal/runtime/tasks"
 )
 
-// Keys has the signing key of each namespace. It keeps it in a Secret there, which it makes when there is none. Its methods may be called
-// from several goroutines at once.
+// Keys has the signing key of each namespace. It keeps it in a Secret there, which it makes when
+// there is none. Its methods may be called from several goroutines at once.
 type Keys struct {
 	reader client.Reader
 	writer client.Writer
@@ -30,13 +30,14 @@ type Keys struct {
 	keys map[string]ed25519.PrivateKey
 }
 
-// NewKeys returns Keys that read and write Secrets with these clients. The reader must not be a cache: the controller may not list Secrets.
+// NewKeys returns Keys that read and write Secrets with these clients. The reader must not be a
+// cache: the controller may not list Secrets.
 func NewKeys(reader client.Reader, writer client.Writer) *Keys {
 	return &Keys{reader: reader, writer: writer, keys: make(map[string]ed25519.PrivateKey)}
 }
 
-// Equip makes the task-executor of a pod that is about to be created accept this controller's proofs and those of nobody else. A pod without a
-// task-executor stays as it is.
+// Equip makes the task-executor of a pod that is about to be created accept this controller's
+// proofs and no others. A pod without a task-executor stays as it is.
 func (k *Keys) Equip(ctx context.Context, pod *corev1.Pod) error {
 	for _, list := range [][]corev1.Container{pod.Spec.Containers, pod.Spec.InitContainers} {
 		for i := range list {
@@ -52,7 +53,8 @@ func (k *Keys) Equip(ctx context.Context, pod *corev1.Pod) error {
 				return v.Name == v1alpha1.EnvExecutorKey || v.Name == v1alpha1.EnvExecutorPod
 			})
 			c.Env = append(c.Env,
-				corev1.EnvVar{Name: v1alpha1.EnvExecutorKey, Value: tasks.FormatKey(key.Public().(ed25519.PublicKey))},
+				corev1.EnvVar{Name: v1alpha1.EnvExecutorKey,
+					Value: tasks.FormatKey(key.Public().(ed25519.PublicKey))},
 				corev1.EnvVar{Name: v1alpha1.EnvExecutorPod, ValueFrom: &corev1.EnvVarSource{
 					FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.uid"},
 				}},
@@ -63,7 +65,8 @@ func (k *Keys) Equip(ctx context.Context, pod *corev1.Pod) error {
 }
 
 // Signer returns what makes the proofs for one pod, for tasks.Client.
-func (k *Keys) Signer(namespace string, pod types.UID) func(ctx context.Context, challenge string) (string, error) {
+func (k *Keys) Signer(namespace string,
+	pod types.UID) func(ctx context.Context, challenge string) (string, error) {
 	return func(ctx context.Context, challenge string) (string, error) {
 		key, err := k.key(ctx, namespace)
 		if err != nil {
@@ -82,18 +85,22 @@ func (k *Keys) key(ctx context.Context, namespace string) (ed25519.PrivateKey, e
 	}
 	seed, err := k.seed(ctx, namespace)
 	if err != nil {
-		return nil, fmt.Errorf("the key for task-executors: Secret %s: %w", v1alpha1.SecretExecutors, err)
+		return nil, fmt.Errorf("the key for task-executors: Secret %s: %w",
+			v1alpha1.SecretExecutors, err)
 	}
 	if len(seed) != ed25519.SeedSize {
-		return nil, fmt.Errorf("the key for task-executors: Secret %s: entry %s must have %d bytes, and has %d",
-			v1alpha1.SecretExecutors, v1alpha1.EntryExecutorKey, ed25519.SeedSize, len(seed))
+		return nil,
+			fmt.Errorf(
+				"the key for task-executors: Secret %s: entry %s must have %d bytes, and has %d",
+				v1alpha1.SecretExecutors, v1alpha1.EntryExecutorKey, ed25519.SeedSize, len(seed))
 	}
 	key := ed25519.NewKeyFromSeed(seed)
 	k.keys[namespace] = key
 	return key, nil
 }
 
-// seed reads the Secret, or makes it. Of several controllers that make it one succeeds, and the others read it.
+// seed reads the Secret, or makes it. Of several controllers that make it one succeeds, and the
+// others read it.
 func (k *Keys) seed(ctx context.Context, namespace string) ([]byte, error) {
 	var secret corev1.Secret
 	name := client.ObjectKey{Namespace: namespace, Name: v1alpha1.SecretExecutors}
@@ -108,7 +115,8 @@ func (k *Keys) seed(ctx context.Context, namespace string) ([]byte, error) {
 	immutable := true
 	err = k.writer.Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: v1alpha1.SecretExecutors, Labels: map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy},
+			Namespace: namespace, Name: v1alpha1.SecretExecutors,
+			Labels: map[string]string{v1alpha1.LabelManagedBy: v1alpha1.ManagedBy},
 		},
 		Immutable: &immutable,
 		Data:      map[string][]byte{v1alpha1.EntryExecutorKey: seed},

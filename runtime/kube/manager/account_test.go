@@ -8,7 +8,8 @@ import (
 	"sandbox.internal/runtime/kube/manager"
 )
 
-// installed returns options for a controller that has the rights which the chart gives it, and no others.
+// installed returns options for a controller that has the rights which the chart gives it, and no
+// others.
 func installed(t *testing.T, namespace string) manager.Options {
 	t.Helper()
 	accounts, err := theCluster.Accounts(t.Context(), namespace, t.TempDir())
@@ -46,7 +47,8 @@ func TestPoolAsInstalled(t *testing.T) {
 		return nil
 	})
 	eventually(t, func() error {
-		events := kubectl(t, "", "-n", namespace, "get", "events", "-o", "jsonpath={.items[*].reason}")
+		events := kubectl(t, "", "-n", namespace, "get", "events", "-o",
+			"jsonpath={.items[*].reason}")
 		if !strings.Contains(events, "PodsCreated") {
 			return fmt.Errorf("the events are %q", events)
 		}
@@ -54,7 +56,8 @@ func TestPoolAsInstalled(t *testing.T) {
 	})
 }
 
-// TestPoolThatCannotBeServed: what keeps the controller from filling a Pool is in the Pool's status and in an event.
+// TestPoolThatCannotBeServed: what keeps the controller from filling a Pool is in the Pool's status
+// and in an event.
 func TestPoolThatCannotBeServed(t *testing.T) {
 	for name, test := range map[string]struct{ forbid, want string }{
 		"no finalizer": {`[{"op": "replace", "path": "/rules/1/verbs", "value": ["get", "list", "watch"]}]`, "cannot patch resource"},
@@ -66,23 +69,29 @@ func TestPoolThatCannotBeServed(t *testing.T) {
 			kubectl(t, "", "create", "namespace", namespace)
 			options := installed(t, namespace)
 			if test.forbid != "" {
-				kubectl(t, "", "-n", namespace, "patch", "role", "sandbox-controller", "--type=json", "--patch", test.forbid)
+				kubectl(t, "", "-n", namespace, "patch", "role", "sandbox-controller",
+					"--type=json", "--patch", test.forbid)
 			} else {
 				kubectl(t, "", "-n", namespace, "create", "quota", "none", "--hard=pods=0")
-				kubectl(t, "", "-n", namespace, "patch", "quota", "none", "--subresource=status", "--type=merge", "--patch",
-					`{"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}}`) // what the quota controller of a whole cluster does
+				kubectl(t, "", "-n", namespace, "patch", "quota", "none", "--subresource=status",
+					"--type=merge", "--patch",
+					// what the quota controller of a whole cluster does
+					`{"status": {"hard": {"pods": "0"}, "used": {"pods": "0"}}}`)
 			}
 			start(t, options)
 			kubectl(t, fmt.Sprintf(pool, namespace), "apply", "-f", "-")
 			eventually(t, func() error {
-				ready := kubectl(t, "", "-n", namespace, "get", "pool", "warm", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")]}`)
-				if !strings.Contains(ready, `"status":"False"`) || !strings.Contains(ready, test.want) {
+				ready := kubectl(t, "", "-n", namespace, "get", "pool", "warm", "-o",
+					`jsonpath={.status.conditions[?(@.type=="Ready")]}`)
+				if !strings.Contains(ready, `"status":"False"`) ||
+					!strings.Contains(ready, test.want) {
 					return fmt.Errorf("the condition Ready is %s, want %q in it", ready, test.want)
 				}
 				return nil
 			})
 			eventually(t, func() error {
-				events := kubectl(t, "", "-n", namespace, "get", "events", "--field-selector", "type=Warning", "-o", "jsonpath={.items[*].message}")
+				events := kubectl(t, "", "-n", namespace, "get", "events", "--field-selector",
+					"type=Warning", "-o", "jsonpath={.items[*].message}")
 				if !strings.Contains(events, test.want) {
 					return fmt.Errorf("the warnings are %q, want %q among them", events, test.want)
 				}
@@ -92,8 +101,9 @@ func TestPoolThatCannotBeServed(t *testing.T) {
 	}
 }
 
-// TestExecutorsHaveTheControllersKey: the task-executor of every pod, of a Pool and of a batch's own template, gets the controller's public
-// key and the pod's UID, and no token. The key outlives the controller. The pods get no token for the API server.
+// TestExecutorsHaveTheControllersKey: the task-executor of every pod, of a Pool and of a batch's
+// own template, gets the controller's public key and the pod's UID, and no token. The key outlives
+// the controller. The pods get no token for the API server.
 func TestExecutorsHaveTheControllersKey(t *testing.T) {
 	const namespace = "keys"
 	kubectl(t, "", "create", "namespace", namespace)
@@ -118,7 +128,8 @@ spec:
 	keys := func(count int) (keys []string) {
 		t.Helper()
 		eventually(t, func() error {
-			out := kubectl(t, "", "-n", namespace, "get", "pods", "-o", `jsonpath={range .items[*]}{.spec.containers[?(@.name=="task-executor")].env}{"\n"}{end}`)
+			out := kubectl(t, "", "-n", namespace, "get", "pods", "-o",
+				`jsonpath={range .items[*]}{.spec.containers[?(@.name=="task-executor")].env}{"\n"}{end}`)
 			keys = strings.Split(strings.TrimSpace(out), "\n")
 			if len(keys) != count || keys[0] == "" {
 				return fmt.Errorf("there are %d pods, want %d", len(keys), count)
@@ -128,15 +139,18 @@ spec:
 		return keys
 	}
 	first := keys(2)
-	if first[0] != first[1] || !strings.Contains(first[0], "metadata.uid") || strings.Contains(first[0], "theirs") {
+	if first[0] != first[1] || !strings.Contains(first[0], "metadata.uid") ||
+		strings.Contains(first[0], "theirs") {
 		t.Errorf("the executors have %s", first)
 	}
-	if automounted := kubectl(t, "", "-n", namespace, "get", "pods", "-o", "jsonpath={.items[*].spec.automountServiceAccountToken}"); automounted != "false false" {
+	if automounted := kubectl(t, "", "-n", namespace, "get", "pods", "-o",
+		"jsonpath={.items[*].spec.automountServiceAccountToken}"); automounted != "false false" {
 		t.Errorf("tokens for the API server are mounted: %q", automounted)
 	}
 	stop()
 	start(t, installed(t, namespace))
-	kubectl(t, "", "-n", namespace, "patch", "bsbx", "own", "--type=merge", "--patch", `{"spec": {"replicas": 2}}`)
+	kubectl(t, "", "-n", namespace, "patch", "bsbx", "own", "--type=merge", "--patch",
+		`{"spec": {"replicas": 2}}`)
 	for _, env := range keys(3) {
 		if env != first[0] {
 			t.Errorf("another controller gives %s, the first one %s", env, first[0])

@@ -1,4 +1,5 @@
-// Package manager puts the controllers of a cluster's resources together and runs them: sandbox-controller, as something that a test can embed.
+// Package manager puts the controllers of a cluster's resources together and runs them:
+// sandbox-controller, as something that a test can embed.
 package manager
 
 import (
@@ -45,20 +46,24 @@ type Options struct {
 	Config *rest.Config
 	// Namespace is the only one that is looked at; empty means all of them.
 	Namespace string
-	// LeaderElection lets one of several controllers work, and the next one when it dies.
+	// LeaderElection makes one of several controllers work, and the next one when it has exited.
 	LeaderElection bool
-	// LeaderElectionNamespace is where the lease is; empty means Namespace, or else the controller's own, in a cluster.
+	// LeaderElectionNamespace is where the lease is; empty means Namespace, or else the
+	// controller's own, in a cluster.
 	LeaderElectionNamespace string
-	// LeaseDuration is how long a leader that died keeps the others waiting, at least 3 s; 0 means 15 s.
+	// LeaseDuration is how long the others wait for a leader that exited without releasing its
+	// lease, at least 3 s; 0 means 15 s.
 	LeaseDuration time.Duration
-	// MetricsAddress and HealthAddress are where /metrics, and /healthz and /readyz are served; "" or "0" means nowhere.
+	// MetricsAddress and HealthAddress are where /metrics, and /healthz and /readyz are served; ""
+	// or "0" means nowhere.
 	MetricsAddress string
 	HealthAddress  string
 	// Logger takes the log; the zero value logs nothing.
 	Logger logr.Logger
 }
 
-// Load reads a kubeconfig file; without a path, the variable KUBECONFIG, the service account of the pod or ~/.kube/config, whichever is first.
+// Load reads a kubeconfig file; without a path, the variable KUBECONFIG, the service account of the
+// pod or ~/.kube/config, whichever is first.
 func Load(kubeconfig string) (*rest.Config, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	if kubeconfig == "" && os.Getenv(clientcmd.RecommendedConfigPathEnvVar) == "" {
@@ -69,7 +74,8 @@ func Load(kubeconfig string) (*rest.Config, error) {
 	rules.ExplicitPath = kubeconfig
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, errors.New("no cluster: give --kubeconfig, set KUBECONFIG, or run inside of one")
+		return nil,
+			errors.New("no cluster: give --kubeconfig, set KUBECONFIG, or run inside of one")
 	}
 	return config, err
 }
@@ -81,14 +87,16 @@ type Manager struct {
 	listener net.Listener // of /metrics; nil for none
 }
 
-// New prepares the controllers and listens where metrics are served. Nothing reaches the API server before Run.
+// New prepares the controllers and listens where metrics are served. Nothing reaches the API server
+// before Run.
 func New(options Options) (*Manager, error) {
 	config := rest.CopyConfig(options.Config)
-	config.QPS = -1 // the API server knows better than we do how much is too much
+	config.QPS = -1 // the API server limits its clients by itself
 	config.UserAgent = rest.DefaultKubernetesUserAgent()
 
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme),
+		v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
 	ours, err := labels.Parse(v1alpha1.LabelManagedBy + "=" + v1alpha1.ManagedBy)
@@ -113,10 +121,14 @@ func New(options Options) (*Manager, error) {
 	renew, retry := lease*2/3, lease/8
 	managerOptions := ctrlmanager.Options{
 		Scheme: scheme, Cache: cacheOptions, Logger: options.Logger,
-		Controller:     ctrlconfig.Controller{SkipNameValidation: ptr.To(true)}, // several managers may live in one process
-		LeaderElection: options.LeaderElection, LeaderElectionID: LeaderElectionID, LeaderElectionNamespace: electionNamespace,
-		LeaderElectionReleaseOnCancel: true, LeaseDuration: &lease, RenewDeadline: &renew, RetryPeriod: &retry,
-		Metrics:                metricsserver.Options{BindAddress: "0"}, // we serve them ourselves, with our own registry
+		// several managers may live in one process
+		Controller:     ctrlconfig.Controller{SkipNameValidation: ptr.To(true)},
+		LeaderElection: options.LeaderElection, LeaderElectionID: LeaderElectionID,
+		LeaderElectionNamespace:       electionNamespace,
+		LeaderElectionReleaseOnCancel: true, LeaseDuration: &lease, RenewDeadline: &renew,
+		RetryPeriod: &retry,
+		// we serve them ourselves, with our own registry
+		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: orNone(options.HealthAddress),
 	}
 	var lock *pool.Lease
@@ -131,26 +143,29 @@ func New(options Options) (*Manager, error) {
 		return nil, fmt.Errorf("controller manager: %w", err)
 	}
 	m := &Manager{Manager: mgr, metrics: prometheus.NewRegistry()}
-	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("cache", m.ready)); err != nil {
+	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping),
+		mgr.AddReadyzCheck("cache", m.ready)); err != nil {
 		return nil, err
 	}
-	waker := new(batch.Waker)
+	enqueuer := new(batch.Enqueuer)
 	keys := executor.NewKeys(mgr.GetAPIReader(), mgr.GetClient())
-	tasks, err := m.tasks(waker, keys)
+	tasks, err := m.tasks(enqueuer, keys)
 	if err != nil {
 		return nil, err
 	}
-	pools, err := m.pools(options, lock, waker, keys)
+	pools, err := m.pools(options, lock, enqueuer, keys)
 	if err != nil {
 		return nil, fmt.Errorf("controller of Pools: %w", err)
 	}
 	if err := batch.Setup(mgr, batch.Options{
-		Pools: pools, Tasks: tasks, Equip: keys.Equip, Waker: waker, Metrics: batch.NewMetrics(m.metrics),
+		Pools: pools, Tasks: tasks, Equip: keys.Equip, Enqueuer: enqueuer,
+		Metrics: batch.NewMetrics(m.metrics),
 	}); err != nil {
 		return nil, fmt.Errorf("controller of BatchSandboxes: %w", err)
 	}
 	if address := orNone(options.MetricsAddress); address != "0" {
-		if m.listener, err = new(net.ListenConfig).Listen(context.Background(), "tcp", address); err != nil {
+		if m.listener, err = new(net.ListenConfig).Listen(context.Background(), "tcp",
+			address); err != nil {
 			return nil, fmt.Errorf("metrics: %w", err)
 		}
 		if err := mgr.Add(m.metricsServer()); err != nil {
@@ -167,7 +182,8 @@ func orNone(address string) string {
 	return address
 }
 
-// Run works until the context ends, or until it has lost the lease, which is an error: the process must end then, because another one leads.
+// Run works until the context ends, or until it has lost the lease, which is an error: the process
+// must end then, because another one leads.
 func (m *Manager) Run(ctx context.Context) error {
 	if m.listener != nil {
 		defer m.listener.Close()
@@ -193,15 +209,19 @@ func (m *Manager) ready(request *http.Request) error {
 	return nil
 }
 
-// metricsServer serves our metrics and controller-runtime's, which has one registry for the whole process.
+// metricsServer serves our metrics and controller-runtime's, which has one registry for the whole
+// process.
 func (m *Manager) metricsServer() ctrlmanager.Runnable {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.Gatherers{m.metrics, metrics.Registry}, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics",
+		promhttp.HandlerFor(prometheus.Gatherers{m.metrics, metrics.Registry},
+			promhttp.HandlerOpts{}))
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	return &ctrlmanager.Server{Name: "metrics", Server: server, Listener: m.listener}
 }
 
-// SetLogger makes the libraries log here: they have one logger for the whole process. It is for programs, not for tests.
+// SetLogger makes the libraries log here: they have one logger for the whole process. It is for
+// programs, not for tests.
 func SetLogger(logger logr.Logger) {
 	ctrl.SetLogger(logger)
 	klog.SetLogger(logger)

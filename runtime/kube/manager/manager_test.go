@@ -78,7 +78,8 @@ func options(t *testing.T, namespace string) manager.Options {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// client-go watches certificate files for the life of a process, and the leak detector sees that.
+	// client-go watches certificate files until the process exits, and the leak detector reports
+	// that.
 	if err := rest.LoadTLSFiles(config); err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +149,7 @@ func get(url string) (string, error) {
 	return string(body), err
 }
 
-// free returns an address that nobody listens on.
+// free returns an address on which nothing listens.
 func free(t *testing.T) string {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -159,7 +160,8 @@ func free(t *testing.T) string {
 	return listener.Addr().String()
 }
 
-// TestLeaders: of two controllers one works, and the other one does when that stops. Both say how they are.
+// TestLeaders: of two controllers one works, and the other one does when that stops. Both say how
+// they are.
 func TestLeaders(t *testing.T) {
 	kubectl(t, "", "create", "namespace", "leaders")
 	first, second := options(t, "leaders"), options(t, "leaders")
@@ -171,11 +173,16 @@ func TestLeaders(t *testing.T) {
 	apply(t, "leaders", "a")
 	eventually(t, hasPod("leaders", "a-0"))
 	for _, path := range []string{"/healthz", "/readyz"} {
-		eventually(t, func() error { _, err := get("http://" + first.HealthAddress + path); return err })
+		eventually(t, func() error {
+			_,
+				err := get("http://" + first.HealthAddress + path)
+			return err
+		})
 	}
 	eventually(t, func() error {
 		text, err := get("http://" + one.MetricsAddress() + "/metrics")
-		for _, name := range []string{"sandbox_batch_expiry_lateness_seconds_count", "controller_runtime_reconcile_total", "workqueue_depth"} {
+		for _, name := range []string{"sandbox_batch_expiry_lateness_seconds_count",
+			"controller_runtime_reconcile_total", "workqueue_depth"} {
 			if err == nil && !strings.Contains(text, name) {
 				err = fmt.Errorf("/metrics has no %s", name)
 			}
@@ -206,7 +213,8 @@ func TestNamespace(t *testing.T) {
 	}
 	start(t, options(t, "mine"))
 	eventually(t, hasPod("mine", "a-0"))
-	if out := kubectl(t, "", "-n", "other", "get", "bsbx", "a", "-o", "jsonpath={.metadata.finalizers}{.status}"); out != "" {
+	if out := kubectl(t, "", "-n", "other", "get", "bsbx", "a", "-o",
+		"jsonpath={.metadata.finalizers}{.status}"); out != "" {
 		t.Errorf("the other namespace's has %s", out)
 	}
 	if out := kubectl(t, "", "-n", "other", "get", "pods", "-o", "name"); out != "" {
@@ -225,7 +233,8 @@ func TestErrors(t *testing.T) {
 	if _, err := manager.New(o); err == nil || !strings.Contains(err.Error(), "metrics: ") {
 		t.Errorf("an address that is taken: %v", err)
 	}
-	if _, err := manager.Load(filepath.Join(t.TempDir(), "missing")); err == nil || !strings.Contains(err.Error(), "missing") {
+	if _, err := manager.Load(filepath.Join(t.TempDir(), "missing")); err == nil ||
+		!strings.Contains(err.Error(), "missing") {
 		t.Errorf("a file that is not there: %v", err)
 	}
 	empty := filepath.Join(t.TempDir(), "empty")
@@ -256,18 +265,22 @@ spec: {poolRef: warm}
 `, "apply", "-f", "-")
 	var pod string
 	eventually(t, func() error {
-		pod = strings.TrimSpace(kubectl(t, "", "-n", "pools", "get", "pods", "-o", "jsonpath={.items[*].metadata.name}"))
+		pod = strings.TrimSpace(kubectl(t, "", "-n", "pools", "get", "pods", "-o",
+			"jsonpath={.items[*].metadata.name}"))
 		if pod == "" {
 			return fmt.Errorf("the pool makes no pod")
 		}
 		return nil
 	})
-	kubectl(t, fmt.Sprintf(`{"apiVersion":"v1","kind":"Binding","metadata":{"name":%q},"target":{"apiVersion":"v1","kind":"Node","name":"n"}}`, pod),
+	kubectl(t,
+		fmt.Sprintf(
+			`{"apiVersion":"v1","kind":"Binding","metadata":{"name":%q},"target":{"apiVersion":"v1","kind":"Node","name":"n"}}`, pod),
 		"create", "--raw", "/api/v1/namespaces/pools/pods/"+pod+"/binding", "-f", "-")
 	kubectl(t, "", "-n", "pools", "patch", "pod", pod, "--subresource=status", "--type=merge", "-p",
 		`{"status":{"phase":"Running","podIP":"10.1.2.3","podIPs":[{"ip":"10.1.2.3"}],"conditions":[{"type":"Ready","status":"True"}]}}`)
 	eventually(t, func() error {
-		out := kubectl(t, "", "-n", "pools", "get", "bsbx", "b", "-o", "jsonpath={.status.phase} {.status.addresses}")
+		out := kubectl(t, "", "-n", "pools", "get", "bsbx", "b", "-o",
+			"jsonpath={.status.phase} {.status.addresses}")
 		if out != `Running ["10.1.2.3"]` {
 			return fmt.Errorf("the batch is %s", out)
 		}
@@ -275,7 +288,8 @@ spec: {poolRef: warm}
 	})
 	kubectl(t, "", "-n", "pools", "delete", "bsbx", "b", "--wait=false")
 	eventually(t, func() error {
-		out := kubectl(t, "", "-n", "pools", "get", "bsbx", "-o", "name") + kubectl(t, "", "-n", "pools", "get", "pod", pod, "--ignore-not-found",
+		out := kubectl(t, "", "-n", "pools", "get", "bsbx", "-o", "name") + kubectl(t, "", "-n",
+			"pools", "get", "pod", pod, "--ignore-not-found",
 			"-o", "jsonpath={.metadata.deletionTimestamp}")
 		if strings.Contains(out, "batchsandbox") {
 			return fmt.Errorf("there is %s", out)

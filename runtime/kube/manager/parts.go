@@ -37,29 +37,33 @@ func (p pools) Allocate(ctx context.Context, b *v1alpha1.BatchSandbox) (int, err
 }
 
 // pools adds the controllers of Pools.
-func (m *Manager) pools(options Options, lease *pool.Lease, waker *batch.Waker, keys *executor.Keys) (batch.Pools, error) {
+func (m *Manager) pools(options Options, lease *pool.Lease, enqueuer *batch.Enqueuer,
+	keys *executor.Keys) (batch.Pools, error) {
 	p, err := pool.Setup(m.Manager, pool.Options{
-		Wake: waker.Wake, Namespace: options.Namespace, Lease: lease, Metrics: m.metrics,
+		Enqueue: enqueuer.Enqueue, Namespace: options.Namespace, Lease: lease, Metrics: m.metrics,
 		Equip: keys.Equip, Reset: &pool.Executor{Sign: keys.Signer},
 	})
 	return pools{p}, err
 }
 
 // tasks makes the part that runs tasks, which ends with the manager.
-func (m *Manager) tasks(waker *batch.Waker, keys *executor.Keys) (batch.Tasks, error) {
-	t := task.New(waker.Wake, keys.Signer, m.GetAPIReader())
+func (m *Manager) tasks(enqueuer *batch.Enqueuer, keys *executor.Keys) (batch.Tasks, error) {
+	t := task.New(enqueuer.Enqueue, keys.Signer, m.GetAPIReader())
 	return t, m.Add(t)
 }
 
 // podNamespace is the file with the namespace of the pod that the controller runs in.
 const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// newLease is the lock of the election. limit is how long after a renewal this controller takes itself for the leader.
+// newLease is the lock of the election. limit is how long after a renewal this controller takes
+// itself for the leader.
 func newLease(config *rest.Config, namespace string, limit time.Duration) (*pool.Lease, error) {
 	if namespace == "" {
 		text, err := os.ReadFile(podNamespace)
 		if err != nil {
-			return nil, errors.New("--leader-elect-namespace: is needed outside of a cluster, with --leader-elect and without --namespace")
+			return nil,
+				errors.New(
+					"--leader-elect-namespace: is needed outside of a cluster, with --leader-elect and without --namespace")
 		}
 		namespace = string(text)
 	}
@@ -77,7 +81,8 @@ func newLease(config *rest.Config, namespace string, limit time.Duration) (*pool
 	if err != nil {
 		return nil, err
 	}
-	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, namespace, LeaderElectionID, core, coordination,
+	lock, err := resourcelock.New(resourcelock.LeasesResourceLock, namespace, LeaderElectionID,
+		core, coordination,
 		resourcelock.ResourceLockConfig{Identity: host + "_" + uuid.NewString()})
 	if err != nil {
 		return nil, err

@@ -22,14 +22,19 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-var batchResource = schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "batchsandboxes"}
+var batchResource = schema.GroupResource{Group: v1alpha1.GroupVersion.Group,
+	Resource: "batchsandboxes"}
 
-// Allocate gives the batch as many of its pool's ready pods as it lacks, as far as there are any and no older batch waits for them, in one
-// write to the API server: the allocation annotation and the finalizer of the batch. It changes the batch that it is given to what was
-// written, and returns how many pods are still missing. The pool makes more, and wakes the batch when there are.
+// Allocate gives the batch as many of its pool's ready pods as it lacks, as far as there are any
+// and no older batch waits for them, in one write to the API server: the allocation annotation and
+// the finalizer of the batch. It changes the batch that it is given to what was written, and
+// returns how many pods are still missing. The pool makes more, and enqueues the batch when there
+// are.
 //
-// It returns ErrNoPool, ErrInvalidPool, ErrTooLarge, ErrNotLeading, and an error that apierrors.IsConflict tells when the batch is not the latest.
-func (p *Pools) Allocate(ctx context.Context, batch *v1alpha1.BatchSandbox) (missing int, err error) {
+// It returns ErrNoPool, ErrInvalidPool, ErrTooLarge, ErrNotLeading, and an error for which
+// apierrors.IsConflict is true when the batch is not the latest.
+func (p *Pools) Allocate(ctx context.Context,
+	batch *v1alpha1.BatchSandbox) (missing int, err error) {
 	started := time.Now()
 	if err := p.load(ctx); err != nil {
 		return 0, err
@@ -66,7 +71,8 @@ func (p *Pools) Allocate(ctx context.Context, batch *v1alpha1.BatchSandbox) (mis
 	}
 	revision := revisionOf(pool)
 	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
-		if x, y := a.Labels[v1alpha1.LabelRevision] == revision, b.Labels[v1alpha1.LabelRevision] == revision; x != y {
+		if x, y := a.Labels[v1alpha1.LabelRevision] == revision,
+			b.Labels[v1alpha1.LabelRevision] == revision; x != y {
 			if x {
 				return -1
 			}
@@ -90,20 +96,23 @@ func (p *Pools) Allocate(ctx context.Context, batch *v1alpha1.BatchSandbox) (mis
 }
 
 func stale(batch *v1alpha1.BatchSandbox) error {
-	return apierrors.NewConflict(batchResource, batch.Name, fmt.Errorf("version %s is not the latest", batch.ResourceVersion))
+	return apierrors.NewConflict(batchResource, batch.Name,
+		fmt.Errorf("version %s is not the latest", batch.ResourceVersion))
 }
 
 // usable returns the pool of a batch, if it gives pods.
 func (p *Pools) usable(ctx context.Context, batch *v1alpha1.BatchSandbox) (*v1alpha1.Pool, error) {
 	var pool v1alpha1.Pool
-	err := p.client.Get(ctx, types.NamespacedName{Namespace: batch.Namespace, Name: batch.Spec.PoolRef}, &pool)
+	err := p.client.Get(ctx,
+		types.NamespacedName{Namespace: batch.Namespace, Name: batch.Spec.PoolRef}, &pool)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, fmt.Errorf("%w: %s", ErrNoPool, batch.Spec.PoolRef)
 	case err != nil:
 		return nil, fmt.Errorf("pool %s: %w", batch.Spec.PoolRef, err)
 	case pool.DeletionTimestamp != nil:
-		return nil, fmt.Errorf("%w: %s is being deleted and gives no more pods", ErrNoPool, pool.Name)
+		return nil, fmt.Errorf("%w: %s is being deleted and gives no more pods", ErrNoPool,
+			pool.Name)
 	}
 	if err := checkTemplate(&pool); err != nil {
 		return nil, fmt.Errorf("%w: Pool %s: %w", ErrInvalidPool, pool.Name, err)
@@ -114,7 +123,8 @@ func (p *Pools) usable(ctx context.Context, batch *v1alpha1.BatchSandbox) (*v1al
 // podsOf returns the pods of a pool as the cache has them. They must not be changed.
 func (p *Pools) podsOf(ctx context.Context, pool types.NamespacedName) ([]*corev1.Pod, error) {
 	var list corev1.PodList
-	err := p.client.List(ctx, &list, client.InNamespace(pool.Namespace), client.MatchingFields{indexPool: pool.Name}, client.UnsafeDisableDeepCopy)
+	err := p.client.List(ctx, &list, client.InNamespace(pool.Namespace),
+		client.MatchingFields{indexPool: pool.Name}, client.UnsafeDisableDeepCopy)
 	if err != nil {
 		return nil, fmt.Errorf("pods of pool %s: %w", pool.Name, err)
 	}
@@ -125,8 +135,8 @@ func (p *Pools) podsOf(ctx context.Context, pool types.NamespacedName) ([]*corev
 	return pods, nil
 }
 
-// give writes an allocation with more pods. When it returns an error nobody may know whether they are the batch's; then the ledger holds
-// them until that is known.
+// give writes an allocation with more pods. When it returns an error, it is unknown whether they
+// are the batch's; then the ledger holds them until that is known.
 func (p *Pools) give(ctx context.Context, batch *v1alpha1.BatchSandbox, names []string) error {
 	next := batch.DeepCopy()
 	allocation, err := next.Allocation()
@@ -165,7 +175,8 @@ func (p *Pools) give(ctx context.Context, batch *v1alpha1.BatchSandbox, names []
 	return fmt.Errorf("give pods of pool %s: %w", batch.Spec.PoolRef, err)
 }
 
-// assign puts names behind the pods that a batch has. Sandboxes that have ended, because they waited for too long, get none.
+// assign puts names behind the pods that a batch has. Sandboxes that have ended, because they
+// waited for too long, get none.
 func assign(batch *v1alpha1.BatchSandbox, pods, names []string) []string {
 	for len(names) > 0 {
 		if batch.Status.Ended(len(pods)) {
@@ -177,7 +188,8 @@ func assign(batch *v1alpha1.BatchSandbox, pods, names []string) []string {
 	return pods
 }
 
-// maxAnnotations is how many bytes the API server allows the annotations of an object, names and values together.
+// maxAnnotations is how many bytes the API server allows the annotations of an object, names and
+// values together.
 const maxAnnotations = 256 << 10
 
 // checkRoom returns ErrTooLarge for a batch that the names of all its pods do not fit into.
@@ -191,14 +203,17 @@ func checkRoom(batch *v1alpha1.BatchSandbox) error {
 		return err
 	}
 	whole := &v1alpha1.BatchSandbox{}
-	names := slices.Repeat([]string{strings.Repeat("x", len(batch.Spec.PoolRef)+1+suffixLength)}, lack(batch))
+	names := slices.Repeat([]string{strings.Repeat("x", len(batch.Spec.PoolRef)+1+suffixLength)},
+		lack(batch))
 	whole.SetAllocation(v1alpha1.Allocation{Pods: assign(batch, allocation.Pods, names)})
-	need := len(v1alpha1.AnnotationAllocation) + len(whole.Annotations[v1alpha1.AnnotationAllocation])
+	need := len(v1alpha1.AnnotationAllocation) +
+		len(whole.Annotations[v1alpha1.AnnotationAllocation])
 	if present, ok := batch.Annotations[v1alpha1.AnnotationAllocation]; ok {
 		size -= len(v1alpha1.AnnotationAllocation) + len(present)
 	}
 	if size+need > maxAnnotations {
-		return fmt.Errorf("%w: the names of %d pods of Pool %s need %d bytes of the BatchSandbox's annotations; others have %d, and there are %d: ask for fewer replicas or remove annotations",
+		return fmt.Errorf(
+			"%w: the names of %d pods of Pool %s need %d bytes of the BatchSandbox's annotations; others have %d, and there are %d: ask for fewer replicas or remove annotations",
 			ErrTooLarge, batch.Spec.Replicas, batch.Spec.PoolRef, need, size, maxAnnotations)
 	}
 	return nil
@@ -218,11 +233,13 @@ func tooLarge(err error) bool {
 	})
 }
 
-// patch changes an object from base to next, if base is still the latest. next becomes what was written.
+// patch changes an object from base to next, if base is still the latest. next becomes what was
+// written.
 func (p *Pools) patch(ctx context.Context, next, base client.Object) error {
 	ctx, cancel := context.WithTimeout(ctx, writeLimit)
 	defer cancel()
-	return p.client.Patch(ctx, next, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
+	return p.client.Patch(ctx, next,
+		client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{}))
 }
 
 func holdsAll(batch *v1alpha1.BatchSandbox, names []string) bool {
@@ -238,9 +255,11 @@ func holdsAll(batch *v1alpha1.BatchSandbox, names []string) bool {
 	return true
 }
 
-// settle finds out what became of a write in doubt, if there is one. A batch that still has the version which the write would replace is given
-// another, so that the write can no longer happen. settle returns the batch as it is then, nil when there was no doubt or the batch is gone.
-func (p *Pools) settle(ctx context.Context, key types.NamespacedName, uid types.UID) (*v1alpha1.BatchSandbox, error) {
+// settle finds out what became of a write in doubt, if there is one. A batch that still has the
+// version which the write would replace is given another, so that the write can no longer happen.
+// settle returns the batch as it is then, nil when there was no doubt or the batch is gone.
+func (p *Pools) settle(ctx context.Context, key types.NamespacedName,
+	uid types.UID) (*v1alpha1.BatchSandbox, error) {
 	base, ok := p.ledger.inDoubt(uid)
 	if !ok {
 		return nil, nil
@@ -251,7 +270,7 @@ func (p *Pools) settle(ctx context.Context, key types.NamespacedName, uid types.
 	}
 	switch {
 	case apierrors.IsNotFound(err) || err == nil && live.UID != uid:
-		p.ledger.vanished(uid)
+		p.ledger.removed(uid)
 		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("what became of giving pods to %s: %w", key.Name, err)
@@ -262,7 +281,8 @@ func (p *Pools) settle(ctx context.Context, key types.NamespacedName, uid types.
 }
 
 // read reads a batch from the API server.
-func (p *Pools) read(ctx context.Context, key types.NamespacedName) (*v1alpha1.BatchSandbox, error) {
+func (p *Pools) read(ctx context.Context,
+	key types.NamespacedName) (*v1alpha1.BatchSandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, writeLimit)
 	defer cancel()
 	batch := new(v1alpha1.BatchSandbox)
@@ -270,10 +290,12 @@ func (p *Pools) read(ctx context.Context, key types.NamespacedName) (*v1alpha1.B
 }
 
 // bump changes a batch's version, whatever that is, and returns the batch.
-func (p *Pools) bump(ctx context.Context, key types.NamespacedName) (*v1alpha1.BatchSandbox, error) {
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"labels": map[string]string{
-		LabelEpoch: p.epoch + "-" + utilrand.String(5),
-	}}})
+func (p *Pools) bump(ctx context.Context,
+	key types.NamespacedName) (*v1alpha1.BatchSandbox, error) {
+	patch, err := json.Marshal(
+		map[string]any{"metadata": map[string]any{"labels": map[string]string{
+			LabelEpoch: p.epoch + "-" + utilrand.String(5),
+		}}})
 	if err != nil {
 		return nil, err
 	}
@@ -282,6 +304,7 @@ func (p *Pools) bump(ctx context.Context, key types.NamespacedName) (*v1alpha1.B
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeLimit)
 	defer cancel()
-	batch := &v1alpha1.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+	batch := &v1alpha1.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace,
+		Name: key.Name}}
 	return batch, p.client.Patch(ctx, batch, client.RawPatch(types.MergePatchType, patch))
 }

@@ -38,7 +38,8 @@ type decision struct {
 func limitsOf(spec v1alpha1.PoolSpec) limits {
 	c := spec.CapacitySpec
 	l := limits{
-		bufferMin: int(c.BufferMin), bufferMax: int(c.BufferMax), poolMin: int(c.PoolMin), poolMax: int(c.PoolMax),
+		bufferMin: int(c.BufferMin), bufferMax: int(c.BufferMax), poolMin: int(c.PoolMin),
+		poolMax: int(c.PoolMax),
 		missing: intstr.FromString("25%"),
 	}
 	if m := spec.UpdateStrategy.MaxUnavailable; m != nil {
@@ -52,7 +53,8 @@ func limitsOf(spec v1alpha1.PoolSpec) limits {
 	return l
 }
 
-// share is a number or a percentage of something, rounded up, and at least 1, because with 0 nothing would ever happen.
+// share is a number or a percentage of something, rounded up, and at least 1, because with 0
+// nothing would ever happen.
 func share(value intstr.IntOrString, of int) int {
 	n, err := intstr.GetScaledValueFromIntOrPercent(&value, of, true)
 	if err != nil {
@@ -61,10 +63,11 @@ func share(value intstr.IntOrString, of int) int {
 	return max(n, 1)
 }
 
-// decide says what a pool does next. What batches lack counts on top of the buffer. poolMax goes before poolMin, and poolMin before bufferMax.
+// decide says what a pool does next. What batches lack counts on top of the buffer. poolMax goes
+// before poolMin, and poolMin before bufferMax.
 func decide(l limits, c census) decision {
-	room := max(l.poolMax-c.allocated, 0) // for pods that wait
-	high := min(max(l.bufferMax+c.want, l.poolMin-c.allocated), room)
+	free := max(l.poolMax-c.allocated, 0) // for pods that wait
+	high := min(max(l.bufferMax+c.want, l.poolMin-c.allocated), free)
 	low := min(max(l.bufferMin+c.want, l.poolMin-c.allocated), high)
 	if c.stale > 0 {
 		low = high // an update makes up for what it takes away at once

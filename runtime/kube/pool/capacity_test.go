@@ -20,8 +20,10 @@ func drawLimits(t *rapid.T) limits {
 func drawCensus(t *rapid.T) census {
 	small := rapid.IntRange(0, 40)
 	c := census{
-		ready: small.Draw(t, "ready"), starting: small.Draw(t, "starting"), recycling: small.Draw(t, "recycling"),
-		allocated: small.Draw(t, "allocated"), leaving: small.Draw(t, "leaving"), want: rapid.IntRange(0, 100).Draw(t, "want"),
+		ready: small.Draw(t, "ready"), starting: small.Draw(t, "starting"),
+		recycling: small.Draw(t, "recycling"),
+		allocated: small.Draw(t, "allocated"), leaving: small.Draw(t, "leaving"),
+		want: rapid.IntRange(0, 100).Draw(t, "want"),
 	}
 	c.stale = rapid.IntRange(0, c.ready).Draw(t, "stale")
 	return c
@@ -53,14 +55,16 @@ func TestDecideKeepsLimits(t *testing.T) {
 		if d.remove > 0 && waiting-d.remove < min(l.bufferMax+c.want, l.poolMax-c.allocated) {
 			t.Fatalf("%+v: removes what is needed", d)
 		}
-		if want := min(l.bufferMin+c.want, l.poolMax-c.allocated); waiting < want && c.leaving == 0 && c.starting < l.starting && d.make == 0 {
+		if want := min(l.bufferMin+c.want, l.poolMax-c.allocated); waiting < want &&
+			c.leaving == 0 && c.starting < l.starting && d.make == 0 {
 			t.Fatalf("%+v: %d wait, %d are needed, and none is made", d, waiting, want)
 		}
 	})
 }
 
-// TestDecideComesToRest: when everything that was decided happens, a pool comes to where nothing is left to do, with a full buffer, everything from
-// the present template, and without ever having fewer ready pods than the update strategy allows.
+// TestDecideComesToRest: when everything that was decided happens, a pool comes to where nothing is
+// left to do, with a full buffer, everything from the present template, and without ever having
+// fewer ready pods than the update strategy allows.
 func TestDecideComesToRest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, c := drawLimits(t), drawCensus(t)
@@ -68,8 +72,9 @@ func TestDecideComesToRest(t *testing.T) {
 			d := decide(l, c)
 			if (d == decision{}) && c.starting+c.recycling+c.leaving == 0 {
 				waiting := c.ready
-				room := max(l.poolMax-c.allocated, 0)
-				if waiting < min(max(l.bufferMin+c.want, l.poolMin-c.allocated), room) || waiting > min(max(l.bufferMax+c.want, l.poolMin-c.allocated), room) {
+				free := max(l.poolMax-c.allocated, 0)
+				if waiting < min(max(l.bufferMin+c.want, l.poolMin-c.allocated), free) ||
+					waiting > min(max(l.bufferMax+c.want, l.poolMin-c.allocated), free) {
 					t.Fatalf("at rest with %d waiting: %+v %+v", waiting, l, c)
 				}
 				if c.stale > 0 {
@@ -106,7 +111,8 @@ func TestShare(t *testing.T) {
 		value string
 		of    int
 		want  int
-	}{{"25%", 10, 3}, {"100%", 7, 7}, {"0%", 7, 1}, {"1%", 7, 1}, {"5", 7, 5}, {"0", 7, 1}, {"nonsense", 7, 1}} {
+	}{{"25%", 10, 3}, {"100%", 7, 7}, {"0%", 7, 1}, {"1%", 7, 1}, {"5", 7, 5}, {"0", 7, 1},
+		{"nonsense", 7, 1}} {
 		if got := share(intstr.Parse(test.value), test.of); got != test.want {
 			t.Errorf("share(%s, %d) = %d, want %d", test.value, test.of, got, test.want)
 		}

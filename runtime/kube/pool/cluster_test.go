@@ -92,19 +92,21 @@ func prepare(ctx context.Context, c *cluster.Cluster) error {
 		return err
 	}
 	access.QPS = -1
-	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme),
+		v1alpha1.AddToScheme(scheme)); err != nil {
 		return err
 	}
 	admin, err = client.New(access, client.Options{Scheme: scheme})
 	return err
 }
 
-// wire is the way of a controller to the API server. It counts writes, and can be told to misbehave.
+// wire is the transport of a controller to the API server. It counts writes, and can inject
+// failures.
 type wire struct {
 	next http.RoundTripper
 
 	mu     sync.Mutex
-	dead   bool
+	closed bool
 	writes map[string]int // by method and resource
 	hook   func(request *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error)
 }
@@ -113,15 +115,15 @@ var errCut = errors.New("the wire is cut")
 
 func (w *wire) RoundTrip(request *http.Request) (*http.Response, error) {
 	w.mu.Lock()
-	dead, hook := w.dead, w.hook
-	if request.Method != http.MethodGet && !dead {
+	closed, hook := w.closed, w.hook
+	if request.Method != http.MethodGet && !closed {
 		if w.writes == nil {
 			w.writes = make(map[string]int)
 		}
 		w.writes[request.Method+" "+resource(request.URL.Path)]++
 	}
 	w.mu.Unlock()
-	if dead {
+	if closed {
 		return nil, errCut
 	}
 	if hook != nil && request.Method != http.MethodGet {
@@ -166,7 +168,8 @@ func (w *wire) total() int {
 	return n
 }
 
-func (w *wire) set(hook func(*http.Request, func(*http.Request) (*http.Response, error)) (*http.Response, error)) {
+func (w *wire) set(
+	hook func(*http.Request, func(*http.Request) (*http.Response, error)) (*http.Response, error)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.hook = hook
@@ -181,23 +184,24 @@ type instance struct {
 	ended   chan struct{}
 }
 
-// kill ends a controller as SIGKILL would: nothing that it does from now on reaches the API server. What is on its way stays so.
-// It waits until the controller has started: a manager that is cancelled before may never end (controller-runtime v0.25.2 then waits in a busy loop
-// for watches that have ended).
+// kill ends a controller as SIGKILL would: nothing that it does from now on reaches the API server.
+// What is on its way stays so. It waits until the controller has started: a manager that is
+// cancelled before may never end (controller-runtime v0.25.2 then waits in a busy loop for watches
+// that have ended).
 func (i *instance) kill() {
 	select {
 	case <-i.started:
 	case <-i.ended:
 	}
 	i.wire.mu.Lock()
-	i.dead = true
+	i.closed = true
 	i.wire.mu.Unlock()
 	i.cancel()
 	<-i.ended
 }
 
-// start runs a controller of pools, with a batch controller that does nothing but allocate and release, and not even that for the
-// batches that it is to ignore.
+// start runs a controller of pools, with a batch controller that does nothing but allocate and
+// release, and not even that for the batches that it is to ignore.
 func start(t *testing.T, namespace string, options pool.Options, ignored ...string) *instance {
 	t.Helper()
 	i := &instance{wire: new(wire), ended: make(chan struct{})}
@@ -220,7 +224,7 @@ func start(t *testing.T, namespace string, options pool.Options, ignored ...stri
 	}
 	batches := &keeper{ignored: ignored, asked: make(map[string]bool)}
 	i.keeper = batches
-	options.Wake = batches.wake
+	options.Enqueue = batches.enqueue
 	options.Metrics = prometheus.NewRegistry()
 	options.Namespace = namespace
 	if batches.pools, err = pool.Setup(mgr, options); err != nil {
@@ -254,27 +258,32 @@ type keeper struct {
 
 func (k *keeper) setup(mgr ctrl.Manager) error {
 	return ctrl.NewControllerManagedBy(mgr).Named("keeper").For(&v1alpha1.BatchSandbox{}).
-		WatchesRawSource(source.Func(func(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-			k.mu.Lock()
-			defer k.mu.Unlock()
-			k.queue = queue
-			return nil
-		})).
+		WatchesRawSource(
+			source.Func(
+				func(_ context.Context,
+					queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+					k.mu.Lock()
+					defer k.mu.Unlock()
+					k.queue = queue
+					return nil
+				})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: 8,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, time.Second),
 		}).Complete(k)
 }
 
-func (k *keeper) wake(namespace, name string) {
+func (k *keeper) enqueue(namespace, name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.queue != nil {
-		k.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}})
+		k.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace,
+			Name: name}})
 	}
 }
 
-func (k *keeper) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+func (k *keeper) Reconcile(ctx context.Context,
+	request reconcile.Request) (reconcile.Result, error) {
 	if slices.Contains(k.ignored, request.Name) {
 		return reconcile.Result{}, nil
 	}
@@ -313,7 +322,8 @@ func (k *keeper) Reconcile(ctx context.Context, request reconcile.Request) (reco
 func namespace(t *testing.T) string {
 	t.Helper()
 	name := "test-" + utilrand.String(8)
-	if err := admin.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+	if err := admin.Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -326,8 +336,8 @@ func namespace(t *testing.T) string {
 	return name
 }
 
-// kubelet reports every pod of a namespace as ready, and removes those that are deleted: usually the API server does, but not when the
-// request was cut in between.
+// kubelet reports every pod of a namespace as ready, and removes those that are deleted: usually
+// the API server does, but not when the request was cut in between.
 func kubelet(ctx context.Context, namespace string) {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -342,10 +352,12 @@ func kubelet(ctx context.Context, namespace string) {
 			continue
 		}
 		for i := range pods.Items {
-			// A request that fails is done again at the next tick; the test's own waits tell when that does not help.
+			// A request that fails is done again at the next tick; the test's own waits fail if
+			// that does not help.
 			switch pod := &pods.Items[i]; {
 			case pod.DeletionTimestamp != nil:
-				_ = admin.Delete(ctx, pod, client.GracePeriodSeconds(0), client.Preconditions{UID: &pod.UID})
+				_ = admin.Delete(ctx, pod, client.GracePeriodSeconds(0),
+					client.Preconditions{UID: &pod.UID})
 			case pod.Status.Phase == corev1.PodPending:
 				_ = report(ctx, pod, 1)
 			}
@@ -359,7 +371,8 @@ func report(ctx context.Context, pod *corev1.Pod, starts int) error {
 	pod.Status.Phase = corev1.PodRunning
 	pod.Status.PodIP = "127.0.0.1"
 	pod.Status.PodIPs = []corev1.PodIP{{IP: pod.Status.PodIP}}
-	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	pod.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady,
+		Status: corev1.ConditionTrue}}
 	pod.Status.ContainerStatuses = nil
 	for _, c := range pod.Spec.Containers {
 		id := fmt.Sprintf("test://%s-%s-%d", pod.Name, c.Name, starts)
@@ -399,7 +412,8 @@ func template() *corev1.PodTemplateSpec {
 	}}
 }
 
-func makePool(t *testing.T, namespace string, c v1alpha1.CapacitySpec, change ...func(*v1alpha1.Pool)) *v1alpha1.Pool {
+func makePool(t *testing.T, namespace string, c v1alpha1.CapacitySpec,
+	change ...func(*v1alpha1.Pool)) *v1alpha1.Pool {
 	t.Helper()
 	p := &v1alpha1.Pool{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "p"},
@@ -508,14 +522,15 @@ func settled(t *testing.T, p *v1alpha1.Pool, total, allocated, available int32) 
 	eventually(t, func() string {
 		s := get(t, p).Status
 		if s.Total != total || s.Allocated != allocated || s.Available != available {
-			return fmt.Sprintf("pool has total %d allocated %d available %d, not %d %d %d", s.Total, s.Allocated, s.Available, total, allocated, available)
+			return fmt.Sprintf("pool has total %d allocated %d available %d, not %d %d %d", s.Total,
+				s.Allocated, s.Available, total, allocated, available)
 		}
 		return ""
 	})
 }
 
-// told waits for an event of the reason about anything in the namespace, and returns what it says.
-func told(t *testing.T, namespace, reason string) string {
+// awaitEvent waits for an event with the reason in the namespace, and returns its message.
+func awaitEvent(t *testing.T, namespace, reason string) string {
 	t.Helper()
 	var said string
 	eventually(t, func() string {

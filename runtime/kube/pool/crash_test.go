@@ -20,7 +20,8 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// owners follows every version of every batch of a namespace, and remembers whose each pod ever was.
+// owners follows every version of every batch of a namespace, and records every batch that a pod
+// ever belonged to.
 type owners struct {
 	mu    sync.Mutex
 	of    map[string]string
@@ -60,13 +61,14 @@ func follow(t *testing.T, namespace string) *owners {
 func (o *owners) see(batch *v1alpha1.BatchSandbox) {
 	allocation, err := batch.Allocation()
 	if err != nil {
-		panic(err) // nobody else writes it
+		panic(err) // no other goroutine writes it
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, pod := range allocation.Pods {
 		if owner := o.of[pod]; pod != "" && owner != "" && owner != batch.Name {
-			o.twice = append(o.twice, fmt.Sprintf("%s was %s's and is %s's", pod, owner, batch.Name))
+			o.twice = append(o.twice,
+				fmt.Sprintf("%s was %s's and is %s's", pod, owner, batch.Name))
 		}
 		o.of[pod] = batch.Name
 	}
@@ -81,7 +83,7 @@ func (o *owners) check(t *testing.T) {
 	}
 }
 
-// copyOf lets a request outlive whoever sent it.
+// copyOf returns a request that remains valid after its sender has returned.
 func copyOf(request *http.Request) *http.Request {
 	late := request.Clone(context.Background())
 	if request.Body != nil {
@@ -95,8 +97,9 @@ func copyOf(request *http.Request) *http.Request {
 	return late
 }
 
-// trouble is a wire that loses requests, answers, and lets requests arrive late.
-func trouble(late *sync.WaitGroup) func(*http.Request, func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+// trouble is a wire that drops requests and answers, and delays requests.
+func trouble(
+	late *sync.WaitGroup) func(*http.Request, func(*http.Request) (*http.Response, error)) (*http.Response, error) {
 	return func(request *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
 		discard := func(request *http.Request) {
 			if response, err := send(request); err == nil {
@@ -109,7 +112,7 @@ func trouble(late *sync.WaitGroup) func(*http.Request, func(*http.Request) (*htt
 		case 1: // the answer never arrives
 			discard(copyOf(request))
 			return nil, errCut
-		case 2: // it arrives when nobody waits for it any more
+		case 2: // it arrives when its sender waits no longer
 			again, pause := copyOf(request), time.Duration(rand.IntN(500))*time.Millisecond
 			late.Add(1)
 			time.AfterFunc(pause, func() {
@@ -122,8 +125,9 @@ func trouble(late *sync.WaitGroup) func(*http.Request, func(*http.Request) (*htt
 	}
 }
 
-// TestCrashes: many batches come and go, requests and answers get lost or arrive late, and the controller is killed again and again. No pod is
-// ever in two allocations, also not one after the other, none is orphaned, and every batch is served.
+// TestCrashes: many batches come and go, requests and answers get lost or arrive late, and the
+// controller is killed again and again. No pod is ever in two allocations, also not one after the
+// other, none is orphaned, and every batch is served.
 func TestCrashes(t *testing.T) {
 	ns := namespace(t)
 	seen := follow(t, ns)
@@ -136,7 +140,7 @@ func TestCrashes(t *testing.T) {
 	lasting := make(map[string]int32)
 	go func() { // creations and deletions go on, whatever the controller does
 		defer close(ended)
-		alive := 0
+		running := 0
 		for i := range batches {
 			batch := &v1alpha1.BatchSandbox{
 				ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("b%03d", i)},
@@ -150,15 +154,18 @@ func TestCrashes(t *testing.T) {
 				lasting[batch.Name] = batch.Spec.Replicas
 				continue
 			}
-			if alive++; alive >= 8 {
-				victim := &v1alpha1.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("b%03d", i-7)}}
+			if running++; running >= 8 {
+				victim := &v1alpha1.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: ns,
+					Name: fmt.Sprintf("b%03d", i-7)}}
 				deadline := time.Now().Add(patience)
 				for rand.IntN(4) > 0 { // most have been served when they go, some have not
-					if err := admin.Get(context.Background(), client.ObjectKeyFromObject(victim), victim); err != nil {
+					if err := admin.Get(context.Background(), client.ObjectKeyFromObject(victim),
+						victim); err != nil {
 						t.Error(err)
 						return
 					}
-					if a, err := victim.Allocation(); err == nil && len(a.Pods) == int(victim.Spec.Replicas) {
+					if a, err := victim.Allocation(); err == nil &&
+						len(a.Pods) == int(victim.Spec.Replicas) {
 						break
 					}
 					if time.Now().After(deadline) {
@@ -174,7 +181,9 @@ func TestCrashes(t *testing.T) {
 			}
 		}
 		for i := batches - 8 - 7; i < batches-8; i++ {
-			if err := admin.Delete(context.Background(), &v1alpha1.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("b%03d", i)}}); err != nil {
+			if err := admin.Delete(context.Background(),
+				&v1alpha1.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: ns,
+					Name: fmt.Sprintf("b%03d", i)}}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -183,7 +192,8 @@ func TestCrashes(t *testing.T) {
 	for done := false; !done; kills++ {
 		c := start(t, ns, pool.Options{})
 		c.set(trouble(&late))
-		for life := rand.IntN(60); !done && c.total() <= life; { // it has come to do something, however slow the machine is
+		for life := rand.IntN(60); !done && c.total() <= life; {
+			// it has come to do something, however slow the machine is
 			select {
 			case <-ended:
 				done = true
@@ -195,7 +205,8 @@ func TestCrashes(t *testing.T) {
 	t.Logf("%d batches, %d controllers", batches, kills)
 	start(t, ns, pool.Options{})
 	for name, replicas := range lasting {
-		served(t, &v1alpha1.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}}, int(replicas))
+		served(t, &v1alpha1.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}},
+			int(replicas))
 	}
 	late.Wait()
 	eventually(t, func() string {
@@ -228,7 +239,8 @@ func TestCrashes(t *testing.T) {
 			return "pods of batches that are gone: " + strings.Join(orphans, ", ")
 		}
 		s := get(t, p).Status
-		if waiting := len(pods) - len(allocated); waiting < 5 || waiting > 10 || int(s.Total) != len(pods) {
+		if waiting := len(pods) - len(allocated); waiting < 5 || waiting > 10 ||
+			int(s.Total) != len(pods) {
 			return fmt.Sprintf("%d pods wait, of %d; the status is %+v", waiting, len(pods), s)
 		}
 		return ""
@@ -276,8 +288,8 @@ func TestRaceForFewPods(t *testing.T) {
 	seen.check(t)
 }
 
-// TestLateWriteOfAnEarlierLeader: a controller dies while its allocation is on its way. The next one gives the same pods to another batch. When the old
-// write arrives at last, it is refused.
+// TestLateWriteOfAnEarlierLeader: a controller exits while its allocation is under way. The next
+// one gives the same pods to another batch. When the old write arrives at last, it is refused.
 func TestLateWriteOfAnEarlierLeader(t *testing.T) {
 	ns := namespace(t)
 	seen := follow(t, ns)
@@ -285,25 +297,27 @@ func TestLateWriteOfAnEarlierLeader(t *testing.T) {
 	p := makePool(t, ns, v1alpha1.CapacitySpec{PoolMin: 2, BufferMax: 2, PoolMax: 2})
 	settled(t, p, 2, 0, 2)
 	held := make(chan func() int, 1)
-	old.set(func(request *http.Request, send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
-		if !strings.Contains(request.URL.Path, "/batchsandboxes/") {
-			return send(request)
-		}
-		late := copyOf(request)
-		select {
-		case held <- func() int {
-			response, err := send(late)
-			if err != nil {
-				return 0
+	old.set(
+		func(request *http.Request,
+			send func(*http.Request) (*http.Response, error)) (*http.Response, error) {
+			if !strings.Contains(request.URL.Path, "/batchsandboxes/") {
+				return send(request)
 			}
-			response.Body.Close()
-			return response.StatusCode
-		}:
-		default:
-		}
-		<-request.Context().Done()
-		return nil, request.Context().Err()
-	})
+			late := copyOf(request)
+			select {
+			case held <- func() int {
+				response, err := send(late)
+				if err != nil {
+					return 0
+				}
+				response.Body.Close()
+				return response.StatusCode
+			}:
+			default:
+			}
+			<-request.Context().Done()
+			return nil, request.Context().Err()
+		})
 	loser := makeBatch(t, ns, "loser", 2)
 	var arrive func() int
 	select {
@@ -313,7 +327,7 @@ func TestLateWriteOfAnEarlierLeader(t *testing.T) {
 	}
 	old.kill()
 	winner := makeBatch(t, ns, "winner", 2)
-	start(t, ns, pool.Options{}, loser.Name) // nobody asks for the loser
+	start(t, ns, pool.Options{}, loser.Name) // no controller reconciles the loser
 	served(t, winner, 2)
 	if code := arrive(); code != http.StatusConflict {
 		t.Errorf("the late write was answered with %d, not %d", code, http.StatusConflict)
@@ -333,7 +347,8 @@ func (l *lock) Update(context.Context, resourcelock.LeaderElectionRecord) error 
 }
 func (l *lock) Create(context.Context, resourcelock.LeaderElectionRecord) error { return l.err }
 
-// TestLease: a process takes itself for the leader as long as its last renewal that was answered allows.
+// TestLease: a process takes itself for the leader as long as its last renewal that was answered
+// allows.
 func TestLease(t *testing.T) {
 	ctx := t.Context()
 	mine := resourcelock.LeaderElectionRecord{HolderIdentity: "me"}
@@ -362,6 +377,6 @@ func TestLease(t *testing.T) {
 		t.Error("held after its end")
 	}
 	if !(*pool.Lease)(nil).Held() {
-		t.Error("without an election somebody else leads")
+		t.Error("without an election another controller leads")
 	}
 }

@@ -15,7 +15,8 @@ import (
 )
 
 // allocationOf waits until a batch has what is wanted.
-func allocationOf(t *testing.T, b *v1alpha1.BatchSandbox, wanted func(pods []string) bool) []string {
+func allocationOf(t *testing.T, b *v1alpha1.BatchSandbox,
+	wanted func(pods []string) bool) []string {
 	t.Helper()
 	var pods []string
 	eventually(t, func() string {
@@ -34,13 +35,14 @@ func allocationOf(t *testing.T, b *v1alpha1.BatchSandbox, wanted func(pods []str
 	return pods
 }
 
-// TestFullAnnotations: a batch without room for its allocation is refused, and neither it nor one that is full at the takeover of another
-// controller stands in front of others.
+// TestFullAnnotations: a batch whose annotations cannot take its allocation is refused, and neither
+// it nor one that is full at the takeover of another controller stands in front of others.
 func TestFullAnnotations(t *testing.T) {
 	name := namespace(t)
 	full := makeBatch(t, name, "full", 1)
 	base := full.DeepCopy()
-	full.Annotations = map[string]string{"example.com/big": strings.Repeat("x", 256<<10-len("example.com/big"))}
+	full.Annotations = map[string]string{"example.com/big": strings.Repeat("x",
+		256<<10-len("example.com/big"))}
 	if err := admin.Patch(t.Context(), full, client.MergeFrom(base)); err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +51,8 @@ func TestFullAnnotations(t *testing.T) {
 		i := start(t, name, pool.Options{}) // takes over, while the full one lacks a pod
 		b := makeBatch(t, name, younger, 1)
 		allocationOf(t, b, func(pods []string) bool { return len(pods) == 1 })
-		if _, err := i.pools.Allocate(t.Context(), full.DeepCopy()); !errors.Is(err, pool.ErrTooLarge) && !apierrors.IsConflict(err) {
+		if _, err := i.pools.Allocate(t.Context(), full.DeepCopy()); !errors.Is(err,
+			pool.ErrTooLarge) && !apierrors.IsConflict(err) {
 			t.Errorf("the full one is answered with %v", err)
 		}
 		i.kill()
@@ -68,7 +71,9 @@ func TestTimedOutNumbersTakeNoPods(t *testing.T) {
 	start(t, name, pool.Options{})
 	makePool(t, name, v1alpha1.CapacitySpec{BufferMin: 2, BufferMax: 5, PoolMax: 9})
 	pods := allocationOf(t, b, func(pods []string) bool { return len(pods) == 4 })
-	if given := slices.DeleteFunc(slices.Clone(pods), func(name string) bool { return name == "" }); pods[0] != "" || pods[2] != "" || len(given) != 2 {
+	if given := slices.DeleteFunc(slices.Clone(pods),
+		func(name string) bool { return name == "" }); pods[0] != "" || pods[2] != "" ||
+		len(given) != 2 {
 		t.Errorf("the allocation is %q", pods)
 	}
 }

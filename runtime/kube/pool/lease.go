@@ -8,9 +8,9 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// Lease is the lock of a leader election that knows how long ago it was renewed. Give it to the manager as
-// LeaderElectionResourceLockInterface, and to Setup. A controller that was held up, and does not know yet that another one leads by now,
-// finds out before it writes.
+// Lease is the lock of a leader election that records when it was renewed. Give it to the manager
+// as LeaderElectionResourceLockInterface, and to Setup. A controller that was suspended, and has
+// not read yet that another one leads by now, finds out before it writes.
 type Lease struct {
 	resourcelock.Interface
 	limit time.Duration
@@ -18,8 +18,9 @@ type Lease struct {
 	until atomic.Int64 // in nanoseconds after start, on the monotonic clock
 }
 
-// NewLease wraps a lock. limit is how long after a renewal was asked for this process takes itself for the leader; it must be shorter than the
-// duration of the lease, and is usually the manager's renew deadline.
+// NewLease wraps a lock. limit is how long after a renewal was asked for this process takes itself
+// for the leader; it must be shorter than the duration of the lease, and is usually the manager's
+// renew deadline.
 func NewLease(lock resourcelock.Interface, limit time.Duration) *Lease {
 	return &Lease{Interface: lock, limit: limit, start: time.Now()}
 }
@@ -36,7 +37,8 @@ func (l *Lease) Update(ctx context.Context, record resourcelock.LeaderElectionRe
 	return l.note(asked, record, l.Interface.Update(ctx, record))
 }
 
-func (l *Lease) note(asked time.Duration, record resourcelock.LeaderElectionRecord, err error) error {
+func (l *Lease) note(asked time.Duration, record resourcelock.LeaderElectionRecord,
+	err error) error {
 	switch {
 	case record.HolderIdentity != l.Identity():
 		l.until.Store(0) // given up, whatever the answer was
@@ -46,7 +48,8 @@ func (l *Lease) note(asked time.Duration, record resourcelock.LeaderElectionReco
 	return err
 }
 
-// Held reports whether nobody else can be the leader yet. Without an election, that is with nil, it is true.
+// Held reports whether no other controller can be the leader yet. Without an election, that is with
+// nil, it is true.
 func (l *Lease) Held() bool {
 	return l == nil || int64(time.Since(l.start)) < l.until.Load()
 }

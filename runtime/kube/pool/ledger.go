@@ -14,23 +14,26 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// ledger knows which pods are whose. It does no I/O. Its truth are the annotations of the BatchSandboxes, to which it adds what was
-// written and is not told by the watch yet, and what was written with an unknown outcome.
+// ledger records which batch has which pods. It does no I/O. Its source are the annotations of the
+// BatchSandboxes, to which it adds what was written and is not delivered by the watch yet, and what
+// was written with an unknown outcome.
 //
 // Pods are known by name, which is never used twice, and their versions by UID.
 type ledger struct {
 	mu      sync.Mutex
 	batches map[types.UID]*record
 	holders map[types.NamespacedName]types.UID // of pods
-	orphans map[types.NamespacedName]bool      // pods that were a batch's, and are nobody's now: they must not be given
+	// pods that were a batch's, and belong to none now: they must not be given
+	orphans map[types.NamespacedName]bool
 
 	floor   string               // the version of the list of pods with which the ledger began
 	atLeast map[types.UID]string // of pods: versions older than this say nothing
-	gone    map[types.UID]bool   // pods that are being deleted; true when that has to be asked for again
-	made    map[types.NamespacedName]time.Time
+	// pods that are being deleted; true when that has to be asked for again
+	gone map[types.UID]bool
+	made map[types.NamespacedName]time.Time
 }
 
-// record is what the ledger knows of one batch.
+// record is what the ledger has about one batch.
 type record struct {
 	key      types.NamespacedName
 	uid      types.UID
@@ -80,7 +83,8 @@ func older(a, b string) bool {
 	return n < 0
 }
 
-// observe takes news of a batch, from wherever they come. It reports whether they change anything for its pool.
+// observe takes news of a batch, from wherever they come. It reports whether they change anything
+// for its pool.
 func (l *ledger) observe(batch *v1alpha1.BatchSandbox) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -159,8 +163,9 @@ func (l *ledger) free(r *record, name string, used bool) {
 	}
 }
 
-// vanished takes the news that a batch is gone for good. Pods that it has not given back are nobody's.
-func (l *ledger) vanished(uid types.UID) {
+// removed records that a batch is gone for good. Pods that it has not given back belong to no
+// batch.
+func (l *ledger) removed(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := l.batches[uid]
@@ -178,7 +183,7 @@ func (l *ledger) vanished(uid types.UID) {
 	delete(l.batches, uid)
 }
 
-// podDeleted forgets a pod that is gone. The slot of a batch that had it stays.
+// podDeleted removes a pod that is gone. The slot of a batch that had it stays.
 func (l *ledger) podDeleted(pod *corev1.Pod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -189,9 +194,11 @@ func (l *ledger) podDeleted(pod *corev1.Pod) {
 	delete(l.made, key)
 }
 
-// reserve picks pods for a batch that asks for them, and holds them until wrote, refused or doubtful is called. It returns none while an
-// older batch lacks what there is. Pods come in the order of preference. current is false when the batch is not the latest.
-func (l *ledger) reserve(batch *v1alpha1.BatchSandbox, pods []*corev1.Pod) (names []string, current bool) {
+// reserve picks pods for a batch that asks for them, and holds them until wrote, refused or
+// doubtful is called. It returns none while an older batch lacks what there is. Pods come in the
+// order of preference. current is false when the batch is not the latest.
+func (l *ledger) reserve(batch *v1alpha1.BatchSandbox,
+	pods []*corev1.Pod) (names []string, current bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r := l.batches[batch.UID]; r != nil && older(batch.ResourceVersion, r.version) {
@@ -232,7 +239,8 @@ func (l *ledger) reserve(batch *v1alpha1.BatchSandbox, pods []*corev1.Pod) (name
 func (l *ledger) before(r *record) int {
 	n := 0
 	for _, other := range l.batches {
-		if other.asked && other != r && other.pool == r.pool && other.key.Namespace == r.key.Namespace && earlier(other, r) < 0 {
+		if other.asked && other != r && other.pool == r.pool &&
+			other.key.Namespace == r.key.Namespace && earlier(other, r) < 0 {
 			n += other.wants()
 		}
 	}
@@ -244,7 +252,8 @@ func earlier(a, b *record) int {
 	return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.key.Name, b.key.Name))
 }
 
-// fit reports whether a pod can be given: ready, nobody's, not about to go, and seen in a state that is not out of date.
+// fit reports whether a pod can be given: ready, of no batch, not about to go, and last read in a
+// state that is not out of date.
 func (l *ledger) fit(pod *corev1.Pod) bool {
 	_, held := l.holders[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}]
 	return !held && l.classify(pod) == waits && podReady(pod)
@@ -258,7 +267,7 @@ const (
 	starts         // on its way, or what is known of it is out of date
 	recycles       // was used, and comes back
 	leaves         // is being deleted
-	unwanted       // must be deleted: used and nobody's, ended, or asked to go
+	unwanted       // must be deleted: used and of no batch, ended, or evicted
 	stays          // belongs to a batch
 )
 
@@ -278,7 +287,8 @@ func (l *ledger) classify(pod *corev1.Pod) class {
 	}
 	_, evicted := pod.Labels[v1alpha1.LabelEvict]
 	switch {
-	case l.orphans[key], evicted, pod.Status.Phase == corev1.PodFailed, pod.Status.Phase == corev1.PodSucceeded:
+	case l.orphans[key], evicted, pod.Status.Phase == corev1.PodFailed,
+		pod.Status.Phase == corev1.PodSucceeded:
 		return unwanted
 	case l.outdated(pod):
 		return starts
@@ -298,14 +308,14 @@ func (l *ledger) outdated(pod *corev1.Pod) bool {
 	return l.floor != "" && !older(l.floor, pod.ResourceVersion)
 }
 
-// recycles reports whether a pod is nobody's and marked, and known as it is.
+// recycles reports whether a pod belongs to no batch and is marked, and its current state is known.
 func (l *ledger) recycles(pod *corev1.Pod) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.classify(pod) == recycles
 }
 
-// idle reports whether a pod is nobody's and exists.
+// idle reports whether a pod belongs to no batch and exists.
 func (l *ledger) idle(pod *corev1.Pod) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -328,7 +338,7 @@ func (l *ledger) wrote(batch *v1alpha1.BatchSandbox) {
 	}
 }
 
-// doubtful takes the news that nobody knows what became of a write.
+// doubtful records that the outcome of a write is unknown.
 func (l *ledger) doubtful(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -359,7 +369,8 @@ func (l *ledger) refused(uid types.UID) {
 	}
 }
 
-// passOver lets other batches of the pool be served that came after one which cannot be given pods as it is.
+// passOver permits younger batches of the pool to be served before one which cannot be given pods
+// as it is.
 func (l *ledger) passOver(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -394,7 +405,8 @@ func (l *ledger) returns(uid types.UID, names map[string]bool) {
 	}
 }
 
-// leave notes that a pod is about to be deleted, unless it belongs to somebody else than who asks.
+// leave notes that a pod is about to be deleted, unless it belongs to another batch than the
+// caller's.
 func (l *ledger) leave(pod *corev1.Pod, owner types.UID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -421,7 +433,7 @@ func (l *ledger) written(pod *corev1.Pod) {
 	l.atLeast[pod.UID] = pod.ResourceVersion
 }
 
-// expect notes that a pod is about to be made, until the watch tells of it.
+// expect notes that a pod is about to be made, until the watch delivers it.
 func (l *ledger) expect(key types.NamespacedName, until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -451,8 +463,8 @@ func (l *ledger) known(pool types.NamespacedName) map[types.UID]types.Namespaced
 // names finds everything in a text that could be the name of a pod.
 var names = regexp.MustCompile(`[a-z0-9]([-a-z0-9.]*[a-z0-9])?`)
 
-// podsOf are the pods of a batch. Of an annotation that cannot be read, everything that could be a pod's name is one: better a pod too
-// many that nobody gets than one that two get.
+// podsOf are the pods of a batch. Of an annotation that cannot be read, everything that could be a
+// pod's name is one: better a pod too many that no batch gets than one that two get.
 func podsOf(batch *v1alpha1.BatchSandbox) []string {
 	allocation, err := batch.Allocation()
 	if err != nil {
@@ -461,7 +473,8 @@ func podsOf(batch *v1alpha1.BatchSandbox) []string {
 	return allocation.Pods
 }
 
-// lack is how many pods a batch may still get. A number that was given back, or that has ended without a pod, counts as served.
+// lack is how many pods a batch may still get. A number that was given back, or that has ended
+// without a pod, counts as served.
 func lack(batch *v1alpha1.BatchSandbox) int {
 	allocation, err := batch.Allocation()
 	_, stopped := batch.Annotations[v1alpha1.AnnotationStop]

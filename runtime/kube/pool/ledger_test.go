@@ -16,7 +16,8 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// server is what an API server is to the ledger: the latest version of every batch, and writes that may arrive late.
+// server is what an API server is to the ledger: the latest version of every batch, and writes that
+// may arrive late.
 type server struct {
 	version int
 	batches map[string]*v1alpha1.BatchSandbox
@@ -66,16 +67,21 @@ func (s *server) bump(name string) *v1alpha1.BatchSandbox {
 
 func readyPod(name, version string) *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(name), ResourceVersion: version, Labels: map[string]string{v1alpha1.LabelPool: "p"}},
-		Status:     corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(name),
+			ResourceVersion: version, Labels: map[string]string{v1alpha1.LabelPool: "p"}},
+		Status: corev1.PodStatus{Phase: corev1.PodRunning,
+			Conditions: []corev1.PodCondition{{Type: corev1.PodReady,
+				Status: corev1.ConditionTrue}}},
 	}
 }
 
-// TestLedgerGivesNoPodTwice: batches ask, writes succeed, fail, arrive late or have an unknown outcome, the watch is late, the controller crashes
-// at any moment and begins again with a list. No pod is ever given to two batches, and in the end every batch has what it asked for.
+// TestLedgerGivesNoPodTwice: batches ask, writes succeed, fail, arrive late or have an unknown
+// outcome, the watch is late, the controller crashes at any moment and begins again with a list. No
+// pod is ever given to two batches, and in the end every batch has what it asked for.
 func TestLedgerGivesNoPodTwice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := &server{batches: make(map[string]*v1alpha1.BatchSandbox), owners: make(map[string]types.UID)}
+		s := &server{batches: make(map[string]*v1alpha1.BatchSandbox),
+			owners: make(map[string]types.UID)}
 		var pods []*corev1.Pod
 		for i := range 30 {
 			pods = append(pods, readyPod(fmt.Sprintf("pod%02d", i), s.next()))
@@ -85,10 +91,12 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 			names[i] = fmt.Sprintf("batch%d", i)
 			s.batches[names[i]] = &v1alpha1.BatchSandbox{
 				ObjectMeta: metav1.ObjectMeta{
-					Namespace: "n", Name: names[i], UID: types.UID(names[i]), ResourceVersion: s.next(),
+					Namespace: "n", Name: names[i], UID: types.UID(names[i]),
+					ResourceVersion:   s.next(),
 					CreationTimestamp: metav1.Unix(int64(i), 0),
 				},
-				Spec: v1alpha1.BatchSandboxSpec{PoolRef: "p", Replicas: int32(rapid.IntRange(1, 5).Draw(t, "replicas"))},
+				Spec: v1alpha1.BatchSandboxSpec{PoolRef: "p",
+					Replicas: int32(rapid.IntRange(1, 5).Draw(t, "replicas"))},
 			}
 		}
 		start := func() *ledger {
@@ -188,8 +196,9 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 
 func batchOf(name string, second int64, replicas int32) *v1alpha1.BatchSandbox {
 	return &v1alpha1.BatchSandbox{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(name), ResourceVersion: "10", CreationTimestamp: metav1.Unix(second, 0)},
-		Spec:       v1alpha1.BatchSandboxSpec{PoolRef: "p", Replicas: replicas},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name, UID: types.UID(name),
+			ResourceVersion: "10", CreationTimestamp: metav1.Unix(second, 0)},
+		Spec: v1alpha1.BatchSandboxSpec{PoolRef: "p", Replicas: replicas},
 	}
 }
 
@@ -218,7 +227,8 @@ func TestOlderBatchesComeFirst(t *testing.T) {
 	}
 }
 
-// TestPartsWait: a batch that could have a part of what it lacks is woken a little later, and one that could have all at once.
+// TestPartsWait: a batch that could have a part of what it lacks is woken a little later, and one
+// that could have all at once.
 func TestPartsWait(t *testing.T) {
 	l := newLedger()
 	l.ask(batchOf("b", 1, 3))
@@ -235,31 +245,37 @@ func TestPartsWait(t *testing.T) {
 	}
 }
 
-// TestOutdatedPodsAreNotGiven: what a cache shows that is behind the list with which the ledger began, or behind an own write, is not believed.
+// TestOutdatedPodsAreNotGiven: what a cache shows that is behind the list with which the ledger
+// began, or behind an own write, is not believed.
 func TestOutdatedPodsAreNotGiven(t *testing.T) {
 	l := newLedger()
 	l.floor = "100"
 	l.atLeast["listed"] = "90"
 	for name, version := range map[string]string{"listed": "89", "gone before the list": "99"} {
-		if names, _ := l.reserve(batchOf(name, 1, 1), []*corev1.Pod{readyPod(name, version)}); len(names) != 0 {
+		if names, _ := l.reserve(batchOf(name, 1, 1),
+			[]*corev1.Pod{readyPod(name, version)}); len(names) != 0 {
 			t.Errorf("%s at version %s was given", name, version)
 		}
 	}
 	for name, version := range map[string]string{"listed": "90", "made after the list": "101"} {
-		if names, _ := l.reserve(batchOf("for "+name, 1, 1), []*corev1.Pod{readyPod(name, version)}); len(names) != 1 {
+		if names, _ := l.reserve(batchOf("for "+name, 1, 1),
+			[]*corev1.Pod{readyPod(name, version)}); len(names) != 1 {
 			t.Errorf("%s at version %s was not given", name, version)
 		}
-		l.vanished(types.UID("for " + name))
+		l.removed(types.UID("for " + name))
 	}
 }
 
-// TestDamagedAnnotation: what cannot be read still keeps every pod that it names from being given to another.
+// TestDamagedAnnotation: what cannot be read still keeps every pod that it names from being given
+// to another.
 func TestDamagedAnnotation(t *testing.T) {
 	l := newLedger()
 	damaged := batchOf("damaged", 1, 2)
 	damaged.Annotations = map[string]string{v1alpha1.AnnotationAllocation: `{"pods":["p-a","p-b"`}
 	l.observe(damaged)
-	if names, _ := l.reserve(batchOf("other", 2, 3), []*corev1.Pod{readyPod("p-a", "1"), readyPod("p-b", "1"), readyPod("p-c", "1")}); len(names) != 1 || names[0] != "p-c" {
+	if names, _ := l.reserve(batchOf("other", 2, 3),
+		[]*corev1.Pod{readyPod("p-a", "1"), readyPod("p-b", "1"),
+			readyPod("p-c", "1")}); len(names) != 1 || names[0] != "p-c" {
 		t.Fatalf("given: %v", names)
 	}
 }
@@ -271,7 +287,8 @@ func TestCheckRoom(t *testing.T) {
 		t.Errorf("10000 short names: %v", err)
 	}
 	b.Spec.PoolRef = strings.Repeat("p", 63)
-	if err := checkRoom(b); !errors.Is(err, ErrTooLarge) || !strings.Contains(err.Error(), "10000 pods") {
+	if err := checkRoom(b); !errors.Is(err, ErrTooLarge) ||
+		!strings.Contains(err.Error(), "10000 pods") {
 		t.Errorf("10000 long names: %v", err)
 	}
 }

@@ -14,14 +14,16 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// LabelEpoch, on a BatchSandbox that lacked pods when a controller took over, or when it could not know whether a write had happened, names
-// that controller's run. What it says does not matter: writing it changes the batch's version, so that a write that may still be on its
-// way can no longer happen. It is a label because the annotations of an object, unlike its labels, may be full.
+// LabelEpoch, on a BatchSandbox that lacked pods when a controller took over, or when the outcome
+// of a write was unknown, names that controller's run. What it says does not matter: writing it
+// changes the batch's version, so that a write that may still be on its way can no longer happen.
+// It is a label because the annotations of an object, unlike its labels, may be full.
 const LabelEpoch = "sandbox.internal/epoch"
 
-// load fills the ledger from the API server, once, before anything is given or taken: by then this process is the leader. The lists are
-// quorum reads. Batches come first: what a batch no longer has in this list was marked or deleted before, and the list of pods that follows
-// shows that. Watches that have something to tell wait meanwhile.
+// load fills the ledger from the API server, once, before anything is given or taken: by then this
+// process is the leader. The lists are quorum reads. Batches come first: what a batch no longer has
+// in this list was marked or deleted before, and the list of pods that follows shows that. Events
+// of watches wait meanwhile.
 func (p *Pools) load(ctx context.Context) error {
 	p.loading.Lock()
 	defer p.loading.Unlock()
@@ -49,10 +51,11 @@ func (p *Pools) load(ctx context.Context) error {
 		return err
 	}
 	var pods corev1.PodList
-	if err := p.live.List(ctx, &pods, client.InNamespace(p.options.Namespace), client.HasLabels{v1alpha1.LabelPool}); err != nil {
+	if err := p.live.List(ctx, &pods, client.InNamespace(p.options.Namespace),
+		client.HasLabels{v1alpha1.LabelPool}); err != nil {
 		return fmt.Errorf("list pods: %w", err)
 	}
-	// What the watches have told so far may be older than these lists.
+	// What the watches have delivered so far may be older than these lists.
 	fresh := newLedger()
 	l.batches, l.holders, l.orphans = fresh.batches, fresh.holders, fresh.orphans
 	for _, batch := range batches {
@@ -82,7 +85,8 @@ func (p *Pools) fence(ctx context.Context, batches map[types.UID]*v1alpha1.Batch
 				bumped, err = nil, nil
 			}
 			if apierrors.IsInvalid(err) || tooLarge(err) {
-				return nil // what refuses this label refuses the allocation of an earlier leader, too
+				// what refuses this label refuses the allocation of an earlier leader, too
+				return nil
 			}
 			if err != nil {
 				return fmt.Errorf("take over BatchSandbox %s: %w", batch.Name, err)

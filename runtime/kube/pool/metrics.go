@@ -28,10 +28,12 @@ func newMetrics(registry prometheus.Registerer) (*poolMetrics, error) {
 	pool := []string{"namespace", "pool"}
 	m := &poolMetrics{
 		allocations: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sandbox_pool_allocations_total", Help: "Writes that gave pods of a pool to a batch.",
+			Name: "sandbox_pool_allocations_total",
+			Help: "Writes that gave pods of a pool to a batch.",
 		}, pool),
 		pods: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sandbox_pool_allocated_pods_total", Help: "Pods of a pool that were given to batches.",
+			Name: "sandbox_pool_allocated_pods_total",
+			Help: "Pods of a pool that were given to batches.",
 		}, pool),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "sandbox_pool_allocation_duration_seconds",
@@ -39,7 +41,8 @@ func newMetrics(registry prometheus.Registerer) (*poolMetrics, error) {
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 14),
 		}, pool),
 		recycles: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "sandbox_pool_recycles_total", Help: "Pods that were used, by what became of them.",
+			Name: "sandbox_pool_recycles_total",
+			Help: "Pods that were used, by what became of them.",
 		}, append([]string{"outcome"}, pool...)),
 		size: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "sandbox_pool_pods", Help: "Pods of a pool, by state.",
@@ -65,7 +68,8 @@ func (m *poolMetrics) recycled(namespace, pool, outcome string) {
 
 func (m *poolMetrics) counted(pool types.NamespacedName, c census) {
 	for state, n := range map[string]int{
-		"available": c.ready, "starting": c.starting, "recycling": c.recycling, "allocated": c.allocated, "leaving": c.leaving,
+		"available": c.ready, "starting": c.starting, "recycling": c.recycling,
+		"allocated": c.allocated, "leaving": c.leaving,
 	} {
 		m.size.WithLabelValues(state, pool.Namespace, pool.Name).Set(float64(n))
 	}

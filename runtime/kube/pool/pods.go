@@ -40,7 +40,8 @@ func podReady(pod *corev1.Pod) bool {
 	return false
 }
 
-// podsVersion stands for what newPod and Options.Equip add to a template: a controller that adds something else replaces the pods that wait.
+// podsVersion stands for what newPod and Options.Equip add to a template: a controller that adds
+// something else replaces the pods that wait.
 const podsVersion = 2
 
 // revisionOf is the hash of a pool's template, and of how pods are made from it.
@@ -64,8 +65,10 @@ func checkTemplate(pool *v1alpha1.Pool) error {
 			return fmt.Errorf("spec.%w", err)
 		}
 	}
-	if r := template.Spec.RestartPolicy; pool.Spec.RecycleStrategy == v1alpha1.RecycleRestart && r != "" && r != corev1.RestartPolicyAlways {
-		return errors.New("spec.template.spec.restartPolicy must be Always with the recycleStrategy Restart")
+	if r := template.Spec.RestartPolicy; pool.Spec.RecycleStrategy == v1alpha1.RecycleRestart &&
+		r != "" && r != corev1.RestartPolicyAlways {
+		return errors.New(
+			"spec.template.spec.restartPolicy must be Always with the recycleStrategy Restart")
 	}
 	return nil
 }
@@ -103,7 +106,8 @@ func madeFor(pod, pool string) bool {
 }
 
 // makePods creates n pods and returns how many there are certainly.
-func (p *Pools) makePods(ctx context.Context, pool *v1alpha1.Pool, revision string, n int) (int, error) {
+func (p *Pools) makePods(ctx context.Context, pool *v1alpha1.Pool, revision string,
+	n int) (int, error) {
 	done := make([]bool, n)
 	var group errgroup.Group
 	group.SetLimit(parallel)
@@ -140,10 +144,11 @@ func (p *Pools) makePods(ctx context.Context, pool *v1alpha1.Pool, revision stri
 
 // refusal reports whether the API server has said that a pod cannot be made: a rule or a quota.
 func refusal(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) || apierrors.IsNotFound(err)
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) ||
+		apierrors.IsNotFound(err)
 }
 
-// removePods deletes pods that are nobody's, and returns how many.
+// removePods deletes pods of no batch, and returns how many.
 func (p *Pools) removePods(ctx context.Context, pods []*corev1.Pod) (int, error) {
 	done := make([]bool, len(pods))
 	var group errgroup.Group

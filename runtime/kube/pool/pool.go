@@ -1,20 +1,25 @@
-// Package pool keeps Pools filled with pods and gives these to BatchSandboxes (lifecycle document, "Cluster resources").
+// Package pool keeps Pools filled with pods and gives these to BatchSandboxes (lifecycle document,
+// "Cluster resources").
 //
 // # Why no pod is given twice
 //
-// There is one record: the annotation sandbox.internal/allocation of the BatchSandbox. Giving N pods is one write of it, which succeeds only
-// while the batch has the version that the controller has read. Nothing is written to the pods or the Pool.
+// There is one record: the annotation sandbox.internal/allocation of the BatchSandbox. Giving N
+// pods is one write of it, which succeeds only while the batch has the version that the controller
+// has read. Nothing is written to the pods or the Pool.
 //
-// Only the leader writes it, and checks before each write that it still holds the lease. Its ledger has what the annotations say, its own
-// writes that the watch does not show yet, and its writes whose outcome is unknown. After a write whose answer is lost, the pods stay
-// reserved; the batch is read again, and if it still has the old version, that version is changed (LabelEpoch). From then on the write has
-// either succeeded or never will.
+// Only the leader writes it, and checks before each write that it still holds the lease. Its ledger
+// has what the annotations say, its own writes that the watch does not show yet, and its writes
+// whose outcome is unknown. After a write whose answer is lost, the pods stay reserved; the batch
+// is read again, and if it still has the old version, that version is changed (LabelEpoch). From
+// then on the write has either succeeded or never will.
 //
-// A new leader first lists all batches, then all pods, from the API server and not from a cache, and changes the version of every batch
-// that lacks pods. So a late write of an earlier leader names a version that no batch has any more, and is refused, however late it is.
+// A new leader first lists all batches, then all pods, from the API server and not from a cache,
+// and changes the version of every batch that lacks pods. So a late write of an earlier leader
+// names a version that no batch has any more, and is refused, however late it is.
 //
-// A used pod is deleted, or marked with the annotation sandbox.internal/recycling, before the batch's record loses it; a finalizer keeps a
-// deleted batch until then. What a cache shows that is older than these writes is ignored.
+// A used pod is deleted, or marked with the annotation sandbox.internal/recycling, before the
+// batch's record loses it; a finalizer keeps a deleted batch until then. What a cache shows that is
+// older than these writes is ignored.
 package pool
 
 import (
@@ -44,51 +49,59 @@ import (
 
 // Errors of Allocate, for errors.Is.
 var (
-	// ErrNoPool means that the Pool that the batch names does not exist, or is being deleted and gives no more.
+	// ErrNoPool means that the Pool that the batch names does not exist, or is being deleted and
+	// gives no more.
 	ErrNoPool = errors.New("there is no such Pool")
 	// ErrInvalidPool means that the Pool's template breaks a rule, so that it makes no pods.
 	ErrInvalidPool = errors.New("the Pool cannot be used")
-	// ErrTooLarge means that the API server does not take the names of all pods that the batch asks for, beside what its annotations hold already.
+	// ErrTooLarge means that the API server does not take the names of all pods that the batch asks
+	// for, beside what its annotations hold already.
 	ErrTooLarge = errors.New("the allocation is too large")
-	// ErrNotLeading means that another controller may have become the leader, so that this one must not write.
+	// ErrNotLeading means that another controller may have become the leader, so that this one must
+	// not write.
 	ErrNotLeading = errors.New("the lease of the leader was not renewed in time")
 )
 
 // Options are what Setup needs beside the manager. Every field may be left out.
 type Options struct {
-	// Wake asks for a batch to be reconciled, because pods have become ready for it. It must not block.
-	Wake func(namespace, name string)
+	// Enqueue requests that a batch is reconciled, because pods have become ready for it. It must
+	// not block.
+	Enqueue func(namespace, name string)
 	// Namespace is the one that the manager's cache is confined to; empty means all.
 	Namespace string
 	// Lease is the lock of the manager's leader election; nil when there is no election.
 	Lease *Lease
-	// Equip changes a pod that is about to be created, so that its task-executor accepts the controller; nil changes nothing.
+	// Equip changes a pod that is about to be created, so that its task-executor accepts the
+	// controller; nil changes nothing.
 	Equip func(ctx context.Context, pod *corev1.Pod) error
 	// Reset restarts the containers of a pod that was used; the default asks its task-executor.
 	Reset Resetter
-	// RecycleTimeout is how long a pod may take to be ready again after it was used, before it is deleted. The default is two minutes.
+	// RecycleTimeout is how long a pod may take to be ready again after it was used, before it is
+	// deleted. The default is two minutes.
 	RecycleTimeout time.Duration
-	// Metrics is where the metrics are registered; the default is the registry that the manager serves.
+	// Metrics is where the metrics are registered; the default is the registry that the manager
+	// serves.
 	Metrics prometheus.Registerer
 }
 
-// Pools gives pods to batches and takes them back. It has nothing that it could not learn again from the API server.
+// Pools gives pods to batches and takes them back. It has nothing that it could not learn again
+// from the API server.
 type Pools struct {
 	client  client.Client
 	live    client.Reader // reads from the API server, never from the cache
 	events  events.EventRecorder
 	options Options
 	metrics *poolMetrics
-	epoch   string // tells the work of this process from that of those before it
+	epoch   string // distinguishes the work of this process from that of earlier ones
 
 	loading sync.Mutex
 	loaded  bool
 	ledger  *ledger
 
-	mu     sync.Mutex
-	queue  workqueue.TypedRateLimitingInterface[reconcile.Request]
-	told   map[types.NamespacedName]time.Time // when the status of a pool was written last
-	delays map[types.NamespacedName]*delay
+	mu       sync.Mutex
+	queue    workqueue.TypedRateLimitingInterface[reconcile.Request]
+	reported map[types.NamespacedName]time.Time // when the status of a pool was written last
+	delays   map[types.NamespacedName]*delay
 }
 
 const (
@@ -100,8 +113,8 @@ const (
 
 // Setup adds the controllers of Pools to the manager.
 func Setup(mgr ctrl.Manager, options Options) (*Pools, error) {
-	if options.Wake == nil {
-		options.Wake = func(string, string) {}
+	if options.Enqueue == nil {
+		options.Enqueue = func(string, string) {}
 	}
 	if options.Equip == nil {
 		options.Equip = func(context.Context, *corev1.Pod) error { return nil }
@@ -120,18 +133,19 @@ func Setup(mgr ctrl.Manager, options Options) (*Pools, error) {
 		return nil, fmt.Errorf("metrics of pools: %w", err)
 	}
 	p := &Pools{
-		client:  mgr.GetClient(),
-		live:    mgr.GetAPIReader(),
-		events:  mgr.GetEventRecorder("sandbox-controller"),
-		options: options,
-		metrics: counters,
-		epoch:   utilrand.String(10),
-		ledger:  newLedger(),
-		told:    make(map[types.NamespacedName]time.Time),
-		delays:  make(map[types.NamespacedName]*delay),
+		client:   mgr.GetClient(),
+		live:     mgr.GetAPIReader(),
+		events:   mgr.GetEventRecorder("sandbox-controller"),
+		options:  options,
+		metrics:  counters,
+		epoch:    utilrand.String(10),
+		ledger:   newLedger(),
+		reported: make(map[types.NamespacedName]time.Time),
+		delays:   make(map[types.NamespacedName]*delay),
 	}
 	ctx := context.Background()
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexPool, poolsOfPod); err != nil {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, &corev1.Pod{}, indexPool,
+		poolsOfPod); err != nil {
 		return nil, fmt.Errorf("index of pods by pool: %w", err)
 	}
 	if err := p.listen(ctx, mgr); err != nil {
@@ -158,12 +172,13 @@ func Setup(mgr ctrl.Manager, options Options) (*Pools, error) {
 	return p, nil
 }
 
-// backoff is how long to wait after errors. Batches wait meanwhile, so it ends where it no longer spares the API server anything.
+// backoff is how long to wait after errors. Batches wait meanwhile, so it ends where it no longer
+// spares the API server anything.
 func backoff() workqueue.TypedRateLimiter[reconcile.Request] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](5*time.Millisecond, 10*time.Second)
 }
 
-// listen lets the ledger follow the watches of batches and pods.
+// listen connects the ledger to the watches of batches and pods.
 func (p *Pools) listen(ctx context.Context, mgr ctrl.Manager) error {
 	batches, err := mgr.GetCache().GetInformer(ctx, &v1alpha1.BatchSandbox{})
 	if err != nil {
@@ -181,7 +196,7 @@ func (p *Pools) listen(ctx context.Context, mgr ctrl.Manager) error {
 		UpdateFunc: func(_, object any) { see(object) },
 		DeleteFunc: func(object any) {
 			if batch, ok := last(object).(*v1alpha1.BatchSandbox); ok && batch.Spec.PoolRef != "" {
-				p.ledger.vanished(batch.UID)
+				p.ledger.removed(batch.UID)
 				p.look(batch.Namespace, batch.Spec.PoolRef)
 			}
 		},
@@ -213,7 +228,8 @@ func last(object any) any {
 }
 
 // start is the source of requests that do not come from a watch.
-func (p *Pools) start(_ context.Context, queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+func (p *Pools) start(_ context.Context,
+	queue workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.queue = queue
@@ -225,7 +241,8 @@ func (p *Pools) look(namespace, name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.queue != nil {
-		p.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: name}})
+		p.queue.Add(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace,
+			Name: name}})
 	}
 }
 

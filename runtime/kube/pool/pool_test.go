@@ -20,7 +20,8 @@ func TestCapacity(t *testing.T) {
 	t.Run("row lifecycle/cluster/Pool capacitySpec", func(t *testing.T) {
 		ns := namespace(t)
 		start(t, ns, pool.Options{})
-		p := makePool(t, ns, v1alpha1.CapacitySpec{BufferMin: 2, BufferMax: 4, PoolMin: 2, PoolMax: 6})
+		p := makePool(t, ns,
+			v1alpha1.CapacitySpec{BufferMin: 2, BufferMax: 4, PoolMin: 2, PoolMax: 6})
 		settled(t, p, 4, 0, 4)
 
 		one := makeBatch(t, ns, "one", 1)
@@ -37,7 +38,8 @@ func TestCapacity(t *testing.T) {
 		if n := len(podsIn(t, ns)); n != 6 {
 			t.Errorf("there are %d pods, and poolMax is 6", n)
 		}
-		if c := meta.FindStatusCondition(get(t, p).Status.Conditions, v1alpha1.ConditionReady); c == nil || c.Status != metav1.ConditionFalse {
+		if c := meta.FindStatusCondition(get(t, p).Status.Conditions,
+			v1alpha1.ConditionReady); c == nil || c.Status != metav1.ConditionFalse {
 			t.Errorf("a pool whose batches wait says %+v", c)
 		}
 
@@ -45,32 +47,37 @@ func TestCapacity(t *testing.T) {
 		remove(t, two)
 		served(t, six, 6) // what was given back was deleted, and others took its place
 		remove(t, six)
-		eventually(t, func() string { // how many are made depends on how many were gone when the buffer was low
-			if s := get(t, p).Status; s.Allocated != 0 || s.Available < 2 || s.Available > 4 || s.Total != s.Available {
-				return fmt.Sprintf("the pool that nobody uses says %+v", s)
+		eventually(t, func() string {
+			// how many are made depends on how many were gone when the buffer was low
+			if s := get(t, p).Status; s.Allocated != 0 || s.Available < 2 || s.Available > 4 ||
+				s.Total != s.Available {
+				return fmt.Sprintf("the unused pool has the status %+v", s)
 			}
 			return ""
 		})
 
 		change(t, p, func() {
-			p.Spec.CapacitySpec = v1alpha1.CapacitySpec{BufferMin: 0, BufferMax: 1, PoolMin: 1, PoolMax: 5}
+			p.Spec.CapacitySpec = v1alpha1.CapacitySpec{BufferMin: 0, BufferMax: 1, PoolMin: 1,
+				PoolMax: 5}
 		})
 		settled(t, p, 1, 0, 1) // the surplus is removed
 		change(t, p, func() { p.Spec.CapacitySpec.PoolMin = 3 })
 		settled(t, p, 3, 0, 3) // more than bufferMax, because poolMin asks for them
-		told(t, ns, "PodsRemoved")
-		told(t, ns, "PodsCreated")
+		awaitEvent(t, ns, "PodsRemoved")
+		awaitEvent(t, ns, "PodsCreated")
 
 		for rule, c := range map[string]v1alpha1.CapacitySpec{
-			"bufferMin must not be greater than bufferMax": {BufferMin: 2, BufferMax: 1, PoolMax: 5},
-			"poolMin must not be greater than poolMax":     {PoolMin: 6, PoolMax: 5},
-			"bufferMax must not be greater than poolMax":   {BufferMax: 6, PoolMax: 5},
+			"bufferMin must not be greater than bufferMax": {BufferMin: 2, BufferMax: 1,
+				PoolMax: 5},
+			"poolMin must not be greater than poolMax":   {PoolMin: 6, PoolMax: 5},
+			"bufferMax must not be greater than poolMax": {BufferMax: 6, PoolMax: 5},
 		} {
 			nonsense := &v1alpha1.Pool{
 				ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "nonsense"},
 				Spec:       v1alpha1.PoolSpec{Template: template(), CapacitySpec: c},
 			}
-			if err := admin.Create(t.Context(), nonsense); err == nil || !strings.Contains(err.Error(), rule) {
+			if err := admin.Create(t.Context(), nonsense); err == nil ||
+				!strings.Contains(err.Error(), rule) {
 				t.Errorf("%+v: %v; want %q", c, err, rule)
 			}
 		}
@@ -91,15 +98,18 @@ func TestTemplate(t *testing.T) {
 	t.Run("row lifecycle/cluster/Pool template", func(t *testing.T) {
 		ns := namespace(t)
 		start(t, ns, pool.Options{})
-		p := makePool(t, ns, v1alpha1.CapacitySpec{BufferMin: 1, BufferMax: 1, PoolMax: 2}, withExecutor, func(p *v1alpha1.Pool) {
-			p.Spec.Template.Spec.ShareProcessNamespace = nil
-		})
+		p := makePool(t, ns, v1alpha1.CapacitySpec{BufferMin: 1, BufferMax: 1, PoolMax: 2},
+			withExecutor, func(p *v1alpha1.Pool) {
+				p.Spec.Template.Spec.ShareProcessNamespace = nil
+			})
 		batch := makeBatch(t, ns, "b", 1)
 		refused := func(rule string) {
 			t.Helper()
 			eventually(t, func() string {
-				c := meta.FindStatusCondition(get(t, p).Status.Conditions, v1alpha1.ConditionInvalid)
-				if c == nil || c.Status != metav1.ConditionTrue || !strings.Contains(c.Message, rule) {
+				c := meta.FindStatusCondition(get(t, p).Status.Conditions,
+					v1alpha1.ConditionInvalid)
+				if c == nil || c.Status != metav1.ConditionTrue ||
+					!strings.Contains(c.Message, rule) {
 					return fmt.Sprintf("the pool says %+v, not %q", c, rule)
 				}
 				return ""
@@ -121,7 +131,8 @@ func TestTemplate(t *testing.T) {
 		})
 		served(t, batch, 1)
 		settled(t, p, 2, 1, 1)
-		if c := meta.FindStatusCondition(get(t, p).Status.Conditions, v1alpha1.ConditionInvalid); c == nil || c.Status != metav1.ConditionFalse {
+		if c := meta.FindStatusCondition(get(t, p).Status.Conditions,
+			v1alpha1.ConditionInvalid); c == nil || c.Status != metav1.ConditionFalse {
 			t.Errorf("a valid pool says %+v", c)
 		}
 	})
@@ -131,7 +142,8 @@ func TestTemplate(t *testing.T) {
 func TestWritesOfAnAllocation(t *testing.T) {
 	ns := namespace(t)
 	c := start(t, ns, pool.Options{})
-	p := makePool(t, ns, v1alpha1.CapacitySpec{BufferMin: 0, BufferMax: 111, PoolMin: 111, PoolMax: 111})
+	p := makePool(t, ns,
+		v1alpha1.CapacitySpec{BufferMin: 0, BufferMax: 111, PoolMin: 111, PoolMax: 111})
 	settled(t, p, 111, 0, 111)
 	before := c.count()
 	given := int32(0)
@@ -141,17 +153,21 @@ func TestWritesOfAnAllocation(t *testing.T) {
 		given += size
 		settled(t, p, 111, given, 111-given)
 		after := c.count()
-		for what, n := range map[string]int{"PATCH batchsandboxes": 1, "PATCH pods": 0, "POST pods": 0, "DELETE pods": 0} {
+		for what, n := range map[string]int{"PATCH batchsandboxes": 1, "PATCH pods": 0,
+			"POST pods": 0, "DELETE pods": 0} {
 			if got := after[what] - before[what]; got != n {
 				t.Errorf("a batch of %d: %d times %s, not %d", size, got, what, n)
 			}
 		}
 		for what := range after {
-			if !strings.HasPrefix(what, "PATCH pools") && after[what] != before[what] && what != "PATCH batchsandboxes" {
+			if !strings.HasPrefix(what, "PATCH pools") && after[what] != before[what] &&
+				what != "PATCH batchsandboxes" {
 				t.Errorf("a batch of %d: %d times %s", size, after[what]-before[what], what)
 			}
 		}
-		t.Logf("a batch of %3d: %d write to the batch, %d to the status of the pool", size, after["PATCH batchsandboxes"]-before["PATCH batchsandboxes"], after["PATCH pools/status"]-before["PATCH pools/status"])
+		t.Logf("a batch of %3d: %d write to the batch, %d to the status of the pool", size,
+			after["PATCH batchsandboxes"]-before["PATCH batchsandboxes"],
+			after["PATCH pools/status"]-before["PATCH pools/status"])
 		before = after
 	}
 }
@@ -161,9 +177,10 @@ func TestUpdate(t *testing.T) {
 	ns := namespace(t)
 	start(t, ns, pool.Options{})
 	one := intstr.FromInt32(1)
-	p := makePool(t, ns, v1alpha1.CapacitySpec{BufferMin: 1, BufferMax: 3, PoolMax: 5}, func(p *v1alpha1.Pool) {
-		p.Spec.UpdateStrategy.MaxUnavailable = &one
-	})
+	p := makePool(t, ns, v1alpha1.CapacitySpec{BufferMin: 1, BufferMax: 3, PoolMax: 5},
+		func(p *v1alpha1.Pool) {
+			p.Spec.UpdateStrategy.MaxUnavailable = &one
+		})
 	settled(t, p, 3, 0, 3)
 	batch := makeBatch(t, ns, "b", 1)
 	kept := served(t, batch, 1)
@@ -182,10 +199,10 @@ func TestUpdate(t *testing.T) {
 			t.Errorf("pod %s has image %s", name, pod.Spec.Containers[0].Image)
 		}
 	}
-	told(t, ns, "PodsReplaced")
+	awaitEvent(t, ns, "PodsReplaced")
 }
 
-// TestEvict: the label removes a pod as soon as it is nobody's.
+// TestEvict: the label removes a pod as soon as no batch has it.
 func TestEvict(t *testing.T) {
 	ns := namespace(t)
 	start(t, ns, pool.Options{})
@@ -214,13 +231,14 @@ func TestEvict(t *testing.T) {
 	remove(t, batch)
 	eventually(t, func() string {
 		if podsIn(t, ns)[used[0]] != nil {
-			return "the pod is nobody's and still there"
+			return "the pod belongs to no batch and is still there"
 		}
 		return ""
 	})
 }
 
-// TestDeletePool: those that wait go at once, those that are allocated when their batch ends, and then the pool.
+// TestDeletePool: those that wait go at once, those that are allocated when their batch ends, and
+// then the pool.
 func TestDeletePool(t *testing.T) {
 	ns := namespace(t)
 	start(t, ns, pool.Options{})
@@ -258,7 +276,8 @@ func TestDeletePool(t *testing.T) {
 	served(t, late, 1)
 }
 
-// TestLostPods: an allocated pod that is deleted behind our back leaves its slot, and no other pod takes it.
+// TestLostPods: an allocated pod that is deleted behind our back leaves its slot, and no other pod
+// takes it.
 func TestLostPods(t *testing.T) {
 	ns := namespace(t)
 	start(t, ns, pool.Options{})
@@ -275,7 +294,7 @@ func TestLostPods(t *testing.T) {
 	settled(t, p, 1, 0, 1)
 }
 
-// TestForcedBatch: the pods of a batch whose finalizer somebody took away are not given again.
+// TestForcedBatch: the pods of a batch whose finalizer a user removed are not given again.
 func TestForcedBatch(t *testing.T) {
 	ns := namespace(t)
 	start(t, ns, pool.Options{})
@@ -290,7 +309,7 @@ func TestForcedBatch(t *testing.T) {
 	remove(t, batch)
 	eventually(t, func() string {
 		if podsIn(t, ns)[used[0]] != nil {
-			return "the pod is nobody's and still there"
+			return "the pod belongs to no batch and is still there"
 		}
 		return ""
 	})

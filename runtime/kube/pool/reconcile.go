@@ -22,9 +22,10 @@ import (
 )
 
 const (
-	patience    = 250 * time.Millisecond // how long a batch that could have a part of its pods waits for more of them
+	// how long a batch that could have a part of its pods waits for more of them
+	patience    = 250 * time.Millisecond
 	statusEvery = 500 * time.Millisecond // the status of a pool is written at most this often
-	lookEvery   = time.Minute            // a pool is looked at even when nobody tells of anything
+	lookEvery   = time.Minute            // a pool is reconciled even without an event
 	longestHold = 5 * time.Minute
 )
 
@@ -35,7 +36,8 @@ type delay struct {
 }
 
 // Reconcile makes a pool what its spec says.
-func (p *Pools) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+func (p *Pools) Reconcile(ctx context.Context,
+	request reconcile.Request) (reconcile.Result, error) {
 	if err := p.load(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -86,13 +88,13 @@ func (p *Pools) Reconcile(ctx context.Context, request reconcile.Request) (recon
 	due, later := p.ledger.due(key, v.ready, now, patience)
 	soon(later)
 	for _, batch := range due {
-		p.options.Wake(batch.Namespace, batch.Name)
+		p.options.Enqueue(batch.Namespace, batch.Name)
 	}
 	if pool.Status.ObservedGeneration != pool.Generation {
-		p.wakeAll(key) // what they were told of the pool may be true no more
+		p.enqueueAll(key) // their status about the pool may be out of date
 	}
 	p.metrics.counted(key, v.census)
-	wait, err := p.tell(ctx, &pool, revision, &v, working, now)
+	wait, err := p.writeStatus(ctx, &pool, revision, &v, working, now)
 	soon(wait)
 	if err := errors.Join(working, auditing, err); err != nil {
 		return reconcile.Result{}, err
@@ -101,23 +103,26 @@ func (p *Pools) Reconcile(ctx context.Context, request reconcile.Request) (recon
 }
 
 // work makes and removes pods, and changes the view to what it has done.
-func (p *Pools) work(ctx context.Context, pool *v1alpha1.Pool, revision string, v *view, hold time.Duration) error {
+func (p *Pools) work(ctx context.Context, pool *v1alpha1.Pool, revision string, v *view,
+	hold time.Duration) error {
 	if len(v.unwanted)+len(v.old) > 0 {
 		if _, err := p.removePods(ctx, slices.Concat(v.unwanted, v.old)); err != nil {
 			return err
 		}
 	}
 	if checkTemplate(pool) != nil {
-		return nil // there is nothing to try again, and the status tells
+		return nil // there is nothing to try again, and the status says why
 	}
 	d := decide(limitsOf(pool.Spec), v.census)
 	if d.make > 0 && hold <= 0 {
 		made, err := p.makePods(ctx, pool, revision, d.make)
 		if made > 0 {
-			p.events.Eventf(pool, nil, corev1.EventTypeNormal, "PodsCreated", "Scale", "Created %d pods: %d are ready, batches lack %d", made, v.ready, v.want)
+			p.events.Eventf(pool, nil, corev1.EventTypeNormal, "PodsCreated", "Scale",
+				"Created %d pods: %d are ready, batches lack %d", made, v.ready, v.want)
 		}
 		if err != nil {
-			p.events.Eventf(pool, nil, corev1.EventTypeWarning, "PodsNotCreated", "Scale", "Pods cannot be created: %s", err)
+			p.events.Eventf(pool, nil, corev1.EventTypeWarning, "PodsNotCreated", "Scale",
+				"Pods cannot be created: %s", err)
 			return fmt.Errorf("make pods for pool %s: %w", pool.Name, err)
 		}
 		v.starting += made
@@ -125,7 +130,8 @@ func (p *Pools) work(ctx context.Context, pool *v1alpha1.Pool, revision string, 
 	if d.remove > 0 {
 		n, err := p.removePods(ctx, v.surplus[:min(d.remove, len(v.surplus))])
 		if n > 0 {
-			p.events.Eventf(pool, nil, corev1.EventTypeNormal, "PodsRemoved", "Scale", "Removed %d pods: more waited than capacitySpec allows", n)
+			p.events.Eventf(pool, nil, corev1.EventTypeNormal, "PodsRemoved", "Scale",
+				"Removed %d pods: more waited than capacitySpec allows", n)
 		}
 		if err != nil {
 			return fmt.Errorf("remove pods of pool %s: %w", pool.Name, err)
@@ -134,7 +140,8 @@ func (p *Pools) work(ctx context.Context, pool *v1alpha1.Pool, revision string, 
 	if d.replace > 0 {
 		n, err := p.removePods(ctx, v.stale[:min(d.replace, len(v.stale))])
 		if n > 0 {
-			p.events.Eventf(pool, nil, corev1.EventTypeNormal, "PodsReplaced", "Update", "Removed %d pods from an older template than %s", n, revision)
+			p.events.Eventf(pool, nil, corev1.EventTypeNormal, "PodsReplaced", "Update",
+				"Removed %d pods from an older template than %s", n, revision)
 		}
 		if err != nil {
 			return fmt.Errorf("replace pods of pool %s: %w", pool.Name, err)
@@ -143,13 +150,16 @@ func (p *Pools) work(ctx context.Context, pool *v1alpha1.Pool, revision string, 
 	return nil
 }
 
-// hold returns how long no pods are to be made, because some ended by themselves before anybody used them.
-func (p *Pools) hold(key types.NamespacedName, unwanted []*corev1.Pod, now time.Time) time.Duration {
+// hold returns how long no pods are to be made, because some ended by themselves before anybody
+// used them.
+func (p *Pools) hold(key types.NamespacedName, unwanted []*corev1.Pod,
+	now time.Time) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	d := p.delays[key]
 	ended := slices.ContainsFunc(unwanted, func(pod *corev1.Pod) bool {
-		return pod.DeletionTimestamp == nil && (pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded)
+		return pod.DeletionTimestamp == nil &&
+			(pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded)
 	})
 	switch {
 	case ended && (d == nil || now.After(d.until.Add(2*longestHold))):
@@ -165,10 +175,11 @@ func (p *Pools) hold(key types.NamespacedName, unwanted []*corev1.Pod, now time.
 	return max(d.until.Sub(now), 0)
 }
 
-// terminate lets go of a pool that is being deleted once no batch has pods of it.
-func (p *Pools) terminate(ctx context.Context, pool *v1alpha1.Pool, pods []*corev1.Pod) (reconcile.Result, error) {
+// terminate removes the finalizer of a pool that is being deleted once no batch has pods of it.
+func (p *Pools) terminate(ctx context.Context, pool *v1alpha1.Pool,
+	pods []*corev1.Pod) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(pool)
-	p.wakeAll(key)
+	p.enqueueAll(key)
 	v := p.ledger.view(key, "", pods, time.Now())
 	var waiting []*corev1.Pod
 	for _, pod := range pods {
@@ -195,24 +206,25 @@ func (p *Pools) terminate(ctx context.Context, pool *v1alpha1.Pool, pods []*core
 	return reconcile.Result{}, nil
 }
 
-// forget lets go of what is kept for a pool that is gone.
+// forget removes what is kept for a pool that is gone.
 func (p *Pools) forget(key types.NamespacedName) {
-	p.wakeAll(key)
+	p.enqueueAll(key)
 	p.metrics.forget(key)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	delete(p.told, key)
+	delete(p.reported, key)
 	delete(p.delays, key)
 }
 
-// wakeAll wakes the batches that wait for a pool.
-func (p *Pools) wakeAll(key types.NamespacedName) {
+// enqueueAll enqueues the batches that wait for a pool.
+func (p *Pools) enqueueAll(key types.NamespacedName) {
 	for _, batch := range p.ledger.waiters(key) {
-		p.options.Wake(batch.Namespace, batch.Name)
+		p.options.Enqueue(batch.Namespace, batch.Name)
 	}
 }
 
-// audit settles what is in doubt, and finds batches that are gone although no watch has told so.
+// audit resolves writes with unknown outcome, and finds batches that are gone although no watch has
+// delivered that.
 func (p *Pools) audit(ctx context.Context, pool types.NamespacedName) error {
 	var failed []error
 	for uid, key := range p.ledger.known(pool) {
@@ -228,7 +240,7 @@ func (p *Pools) audit(ctx context.Context, pool types.NamespacedName) error {
 		live, err := p.read(ctx, key)
 		switch {
 		case apierrors.IsNotFound(err) || err == nil && live.UID != uid:
-			p.ledger.vanished(uid)
+			p.ledger.removed(uid)
 		case err != nil:
 			failed = append(failed, fmt.Errorf("BatchSandbox %s: %w", key.Name, err))
 		}
@@ -236,8 +248,10 @@ func (p *Pools) audit(ctx context.Context, pool types.NamespacedName) error {
 	return errors.Join(failed...)
 }
 
-// tell writes the status, if it has changed, and returns how long to wait when it was written a moment ago.
-func (p *Pools) tell(ctx context.Context, pool *v1alpha1.Pool, revision string, v *view, working error, now time.Time) (time.Duration, error) {
+// writeStatus writes the status, if it has changed, and returns how long to wait when it was
+// written a moment ago.
+func (p *Pools) writeStatus(ctx context.Context, pool *v1alpha1.Pool, revision string, v *view,
+	working error, now time.Time) (time.Duration, error) {
 	base := pool.DeepCopy()
 	s := &pool.Status
 	s.ObservedGeneration = pool.Generation
@@ -255,9 +269,9 @@ func (p *Pools) tell(ctx context.Context, pool *v1alpha1.Pool, revision string, 
 	}
 	key := client.ObjectKeyFromObject(pool)
 	p.mu.Lock()
-	wait := statusEvery - now.Sub(p.told[key])
+	wait := statusEvery - now.Sub(p.reported[key])
 	if wait <= 0 {
-		p.told[key] = now
+		p.reported[key] = now
 	}
 	p.mu.Unlock()
 	if wait > 0 {
@@ -265,53 +279,66 @@ func (p *Pools) tell(ctx context.Context, pool *v1alpha1.Pool, revision string, 
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeLimit)
 	defer cancel()
-	if err := p.client.Status().Patch(ctx, pool, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
+	if err := p.client.Status().Patch(ctx, pool,
+		client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
 		return 0, fmt.Errorf("status of pool %s: %w", pool.Name, err)
 	}
-	ctrl.LoggerFrom(ctx).V(1).Info("status written", "total", s.Total, "allocated", s.Allocated, "available", s.Available)
+	ctrl.LoggerFrom(ctx).V(1).Info("status written", "total", s.Total, "allocated", s.Allocated,
+		"available", s.Available)
 	return 0, nil
 }
 
-// unserved writes into the status of a pool for which nothing could be done what the API server has against that.
+// unserved writes into the status of a pool for which nothing could be done what the API server has
+// against that.
 func (p *Pools) unserved(ctx context.Context, pool *v1alpha1.Pool, why error) error {
 	if !refusal(why) {
 		return nil // it is tried again
 	}
-	p.events.Eventf(pool, nil, corev1.EventTypeWarning, "NotServed", "Reconcile", "The Pool cannot be served: %s", why)
+	p.events.Eventf(pool, nil, corev1.EventTypeWarning, "NotServed", "Reconcile",
+		"The Pool cannot be served: %s", why)
 	base := pool.DeepCopy()
 	meta.SetStatusCondition(&pool.Status.Conditions, metav1.Condition{
-		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "NotServed", Message: why.Error(), ObservedGeneration: pool.Generation,
+		Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse, Reason: "NotServed",
+		Message: why.Error(), ObservedGeneration: pool.Generation,
 	})
 	if equality.Semantic.DeepEqual(&base.Status, &pool.Status) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeLimit)
 	defer cancel()
-	if err := p.client.Status().Patch(ctx, pool, client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
+	if err := p.client.Status().Patch(ctx, pool,
+		client.MergeFrom(base)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("status of pool %s: %w", pool.Name, err)
 	}
 	return nil
 }
 
 func conditionsOf(pool *v1alpha1.Pool, v *view, working error) []metav1.Condition {
-	invalid := metav1.Condition{Type: v1alpha1.ConditionInvalid, Status: metav1.ConditionFalse, Reason: "Valid"}
+	invalid := metav1.Condition{Type: v1alpha1.ConditionInvalid, Status: metav1.ConditionFalse,
+		Reason: "Valid"}
 	if err := checkTemplate(pool); err != nil {
-		invalid.Status, invalid.Reason, invalid.Message = metav1.ConditionTrue, "InvalidTemplate", err.Error()
+		invalid.Status, invalid.Reason, invalid.Message = metav1.ConditionTrue, "InvalidTemplate",
+			err.Error()
 	} else if apierrors.IsInvalid(working) || apierrors.IsBadRequest(working) {
-		invalid.Status, invalid.Reason, invalid.Message = metav1.ConditionTrue, "PodsRefused", working.Error()
+		invalid.Status, invalid.Reason, invalid.Message = metav1.ConditionTrue, "PodsRefused",
+			working.Error()
 	}
-	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: "BufferFilled"}
+	ready := metav1.Condition{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue,
+		Reason: "BufferFilled"}
 	l := limitsOf(pool.Spec)
 	least := min(l.bufferMin, max(l.poolMax-v.allocated, 0))
 	switch {
 	case refusal(working):
-		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, "NotServed", working.Error()
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, "NotServed",
+			working.Error()
 	case v.ready < least:
 		ready.Status, ready.Reason = metav1.ConditionFalse, "BufferLow"
-		ready.Message = fmt.Sprintf("fewer pods are ready than bufferMin, %d, and poolMax ask for", l.bufferMin)
+		ready.Message = fmt.Sprintf("fewer pods are ready than bufferMin, %d, and poolMax ask for",
+			l.bufferMin)
 	case v.want > 0 && v.allocated+v.leaving >= l.poolMax:
 		ready.Status, ready.Reason = metav1.ConditionFalse, "PoolMaxReached"
-		ready.Message = fmt.Sprintf("batches wait for pods, and there are as many as poolMax, %d, allows", l.poolMax)
+		ready.Message = fmt.Sprintf(
+			"batches wait for pods, and there are as many as poolMax, %d, allows", l.poolMax)
 	}
 	return []metav1.Condition{invalid, ready}
 }

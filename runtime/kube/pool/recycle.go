@@ -23,20 +23,23 @@ import (
 	"sandbox.internal/runtime/tasks"
 )
 
-// AnnotationRecycling, on a pod of a pool, says that the pod was used and must not be given before its containers have been restarted. It is
-// written before the batch loses the pod, so that no crash makes a used pod look like a fresh one.
+// AnnotationRecycling, on a pod of a pool, says that the pod was used and must not be given before
+// its containers have been restarted. It is written before the batch loses the pod, so that no
+// crash makes a used pod look like a fresh one.
 const AnnotationRecycling = "sandbox.internal/recycling"
 
 const (
-	resetLimit    = 10 * time.Second // for one answer of a task-executor
-	resetShare    = 4                // this part of the recycle timeout is for a task-executor that does not answer, or refuses
-	adoptionPause = 10 * time.Second // until the kubelet has certainly told of containers that a reset has ended
+	resetLimit = 10 * time.Second // for one answer of a task-executor
+	// this part of the recycle timeout is for a task-executor that does not answer, or refuses
+	resetShare = 4
+	// until the kubelet has certainly reported containers that a reset has ended
+	adoptionPause = 10 * time.Second
 )
 
-// Resetter makes the containers of a pod that was used start anew.
+// Resetter restarts the containers of a pod that was used.
 type Resetter interface {
-	// Reset ends every process of the sandbox, so that the kubelet starts its container again. It does not wait for that. Doing it twice
-	// is harmless.
+	// Reset ends every process of the sandbox, so that the kubelet starts its container again. It
+	// does not wait for that. Doing it twice is harmless.
 	Reset(ctx context.Context, pod *corev1.Pod) error
 }
 
@@ -44,7 +47,8 @@ type Resetter interface {
 type Executor struct {
 	HTTP *http.Client // nil means one that makes a connection for each request
 	// Sign makes the proofs that open the executor of a pod; nil for none.
-	Sign func(namespace string, pod types.UID) func(ctx context.Context, challenge string) (string, error)
+	Sign func(namespace string, pod types.UID) func(ctx context.Context, challenge string) (string,
+		error)
 }
 
 // Reset asks the pod's task-executor. Any answer but success is an error.
@@ -52,7 +56,8 @@ func (e *Executor) Reset(ctx context.Context, pod *corev1.Pod) error {
 	if pod.Status.PodIP == "" {
 		return fmt.Errorf("pod %s has no address", pod.Name)
 	}
-	executor := tasks.Client{BaseURL: "http://" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(v1alpha1.PortTaskExecutor)), HTTP: e.HTTP}
+	executor := tasks.Client{BaseURL: "http://" + net.JoinHostPort(pod.Status.PodIP,
+		strconv.Itoa(v1alpha1.PortTaskExecutor)), HTTP: e.HTTP}
 	if e.Sign != nil {
 		executor.Sign = e.Sign(pod.Namespace, pod.UID)
 	}
@@ -62,9 +67,10 @@ func (e *Executor) Reset(ctx context.Context, pod *corev1.Pod) error {
 
 // recycling is the value of the annotation.
 type recycling struct {
-	At         time.Time         `json:"at"`
-	By         string            `json:"by"`         // the run of the controller that wrote it
-	Containers map[string]string `json:"containers"` // the ids of the containers that must not come back, by name
+	At time.Time `json:"at"`
+	By string    `json:"by"` // the run of the controller that wrote it
+	// the ids of the containers that must not come back, by name
+	Containers map[string]string `json:"containers"`
 }
 
 func isRecycling(object client.Object) bool {
@@ -74,7 +80,8 @@ func isRecycling(object client.Object) bool {
 
 var recycledPods = builder.WithPredicates(predicate.NewPredicateFuncs(isRecycling))
 
-// used are the containers that hold what a sandbox left: all but the task-executor, which forgets its tasks with a reset.
+// used are the containers that hold what a sandbox left: all but the task-executor, whose tasks a
+// reset removes.
 func used(pod *corev1.Pod) map[string]string {
 	ids := make(map[string]string)
 	for _, c := range pod.Status.ContainerStatuses {
@@ -95,12 +102,13 @@ func (p *Pools) cannotRestart(pod *corev1.Pod) string {
 	}
 	for i := range pod.Spec.InitContainers {
 		c := &pod.Spec.InitContainers[i]
-		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways && c.Name != v1alpha1.ContainerTaskExecutor {
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways &&
+			c.Name != v1alpha1.ContainerTaskExecutor {
 			return "the task-executor does not restart the sidecar " + c.Name
 		}
 	}
 	if len(pod.Spec.EphemeralContainers) > 0 {
-		return "somebody has added an ephemeral container"
+		return "a user has added an ephemeral container"
 	}
 	ids := used(pod)
 	if len(ids) != 1 {
@@ -138,16 +146,19 @@ func (p *Pools) mark(ctx context.Context, pod *corev1.Pod) error {
 // recycler restarts pods that are marked.
 type recycler struct {
 	*Pools
-	mu    sync.Mutex
-	reset map[types.UID]time.Time // when it was done; in the past for pods that may be judged at once
+	mu sync.Mutex
+	// when it was done; in the past for pods that may be judged at once
+	reset map[types.UID]time.Time
 }
 
 func newRecycler(p *Pools) *recycler {
 	return &recycler{Pools: p, reset: make(map[types.UID]time.Time)}
 }
 
-// Reconcile brings a marked pod back: reset it, wait until its containers are other ones and the pod is ready, take the mark away.
-func (r *recycler) Reconcile(ctx context.Context, request reconcile.Request) (reconcile.Result, error) {
+// Reconcile brings a marked pod back: reset it, wait until its containers are other ones and the
+// pod is ready, take the mark away.
+func (r *recycler) Reconcile(ctx context.Context,
+	request reconcile.Request) (reconcile.Result, error) {
 	if err := r.load(ctx); err != nil {
 		return reconcile.Result{}, err
 	}
@@ -160,15 +171,18 @@ func (r *recycler) Reconcile(ctx context.Context, request reconcile.Request) (re
 		return reconcile.Result{}, nil
 	}
 	if !r.ledger.recycles(&pod) {
-		return reconcile.Result{RequeueAfter: time.Second}, nil // the batch has it still, or the cache is behind
+		// the batch has it still, or the cache is behind
+		return reconcile.Result{RequeueAfter: time.Second}, nil
 	}
 	var mark recycling
-	if err := json.Unmarshal([]byte(pod.Annotations[AnnotationRecycling]), &mark); err != nil || len(mark.Containers) == 0 {
+	if err := json.Unmarshal([]byte(pod.Annotations[AnnotationRecycling]), &mark); err != nil ||
+		len(mark.Containers) == 0 {
 		return r.fail(ctx, &pod, "the annotation "+AnnotationRecycling+" cannot be read")
 	}
 	now := time.Now()
 	if now.Sub(mark.At) > r.options.RecycleTimeout {
-		return r.fail(ctx, &pod, fmt.Sprintf("it was not ready again after %s", r.options.RecycleTimeout))
+		return r.fail(ctx, &pod,
+			fmt.Sprintf("it was not ready again after %s", r.options.RecycleTimeout))
 	}
 	changed := 0
 	ids := used(&pod)
@@ -181,7 +195,8 @@ func (r *recycler) Reconcile(ctx context.Context, request reconcile.Request) (re
 	if !done {
 		judge = now
 		if mark.By != r.epoch {
-			// An earlier run of the controller may have reset it as well, and the kubelet not have said so yet.
+			// An earlier run of the controller may have reset it as well, and the kubelet not have
+			// said so yet.
 			judge = now.Add(adoptionPause)
 		}
 		if changed == 0 {
@@ -195,7 +210,8 @@ func (r *recycler) Reconcile(ctx context.Context, request reconcile.Request) (re
 		r.remember(pod.UID, judge)
 	}
 	if changed < len(mark.Containers) || !podReady(&pod) {
-		return reconcile.Result{RequeueAfter: mark.At.Add(r.options.RecycleTimeout).Sub(now) + time.Second}, nil
+		return reconcile.Result{RequeueAfter: mark.At.Add(r.options.RecycleTimeout).Sub(now) +
+			time.Second}, nil
 	}
 	if wait := judge.Sub(now); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
@@ -218,7 +234,8 @@ func (r *recycler) finish(ctx context.Context, pod *corev1.Pod) (reconcile.Resul
 	delete(next.Annotations, AnnotationRecycling)
 	if err := r.patch(ctx, next, pod); err != nil {
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-			return reconcile.Result{RequeueAfter: 100 * time.Millisecond}, nil // the watch tells what it is now
+			// the watch delivers its current state
+			return reconcile.Result{RequeueAfter: 100 * time.Millisecond}, nil
 		}
 		return reconcile.Result{}, fmt.Errorf("take back pod %s: %w", pod.Name, err)
 	}
@@ -230,7 +247,8 @@ func (r *recycler) finish(ctx context.Context, pod *corev1.Pod) (reconcile.Resul
 }
 
 // fail deletes a pod that does not come back.
-func (r *recycler) fail(ctx context.Context, pod *corev1.Pod, why string) (reconcile.Result, error) {
+func (r *recycler) fail(ctx context.Context, pod *corev1.Pod,
+	why string) (reconcile.Result, error) {
 	if !r.options.Lease.Held() {
 		return reconcile.Result{}, ErrNotLeading
 	}
@@ -243,11 +261,14 @@ func (r *recycler) fail(ctx context.Context, pod *corev1.Pod, why string) (recon
 	r.forget(pod.UID)
 	var pool v1alpha1.Pool
 	name := pod.Labels[v1alpha1.LabelPool]
-	if err := r.client.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: name}, &pool); err == nil {
-		r.events.Eventf(&pool, pod, corev1.EventTypeWarning, "RecycleFailed", "Recycle", "Pod %s is deleted instead of given again: %s", pod.Name, why)
+	if err := r.client.Get(ctx, types.NamespacedName{Namespace: pod.Namespace, Name: name},
+		&pool); err == nil {
+		r.events.Eventf(&pool, pod, corev1.EventTypeWarning, "RecycleFailed", "Recycle",
+			"Pod %s is deleted instead of given again: %s", pod.Name, why)
 	}
 	r.metrics.recycled(pod.Namespace, name, recycledByFailure)
-	ctrl.LoggerFrom(ctx).Info("a pod that was used did not come back", "pod", pod.Name, "pool", name, "reason", why)
+	ctrl.LoggerFrom(ctx).Info("a pod that was used did not come back", "pod", pod.Name, "pool",
+		name, "reason", why)
 	return reconcile.Result{}, nil
 }
 

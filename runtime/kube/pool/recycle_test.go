@@ -39,19 +39,22 @@ func executor(t *testing.T, answer http.HandlerFunc) *pool.Executor {
 	}}}
 }
 
-// TestRestart: a pod that was used is given again, and not before its container is another one and ready.
+// TestRestart: a pod that was used is given again, and not before its container is another one and
+// ready.
 func TestRestart(t *testing.T) {
 	ns := namespace(t)
 	var resets atomic.Int32
-	start(t, ns, pool.Options{Reset: executor(t, func(w http.ResponseWriter, request *http.Request) {
-		if request.Method != http.MethodPost || request.URL.Path != "/reset" {
-			http.Error(w, "there is no such thing", http.StatusNotFound)
-			return
-		}
-		resets.Add(1)
-		fmt.Fprint(w, "{}")
-	}), RecycleTimeout: time.Hour})
-	p := makePool(t, ns, v1alpha1.CapacitySpec{BufferMin: 1, BufferMax: 1, PoolMin: 1, PoolMax: 1}, restarting)
+	start(t, ns, pool.Options{Reset: executor(t,
+		func(w http.ResponseWriter, request *http.Request) {
+			if request.Method != http.MethodPost || request.URL.Path != "/reset" {
+				http.Error(w, "there is no such thing", http.StatusNotFound)
+				return
+			}
+			resets.Add(1)
+			fmt.Fprint(w, "{}")
+		}), RecycleTimeout: time.Hour})
+	p := makePool(t, ns, v1alpha1.CapacitySpec{BufferMin: 1, BufferMax: 1, PoolMin: 1, PoolMax: 1},
+		restarting)
 	settled(t, p, 1, 0, 1)
 	first := makeBatch(t, ns, "first", 1)
 	used := served(t, first, 1)
@@ -59,7 +62,7 @@ func TestRestart(t *testing.T) {
 	second := makeBatch(t, ns, "second", 1)
 	eventually(t, func() string {
 		if resets.Load() == 0 {
-			return "nobody resets the pod"
+			return "the pod is not reset"
 		}
 		return ""
 	})
@@ -84,15 +87,18 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// TestRestartSurvivesACrash: the controller dies after the pod was marked; the next one resets it, and gives it to nobody before.
+// TestRestartSurvivesACrash: the controller exits after the pod was marked; the next one resets it,
+// and gives it to no batch before.
 func TestRestartSurvivesACrash(t *testing.T) {
 	ns := namespace(t)
 	asked := make(chan struct{}, 100)
-	dying := start(t, ns, pool.Options{Reset: executor(t, func(w http.ResponseWriter, request *http.Request) {
-		asked <- struct{}{}
-		<-request.Context().Done() // no answer
-	}), RecycleTimeout: time.Hour})
-	p := makePool(t, ns, v1alpha1.CapacitySpec{BufferMin: 1, BufferMax: 1, PoolMin: 1, PoolMax: 1}, restarting)
+	dying := start(t, ns,
+		pool.Options{Reset: executor(t, func(w http.ResponseWriter, request *http.Request) {
+			asked <- struct{}{}
+			<-request.Context().Done() // no answer
+		}), RecycleTimeout: time.Hour})
+	p := makePool(t, ns, v1alpha1.CapacitySpec{BufferMin: 1, BufferMax: 1, PoolMin: 1, PoolMax: 1},
+		restarting)
 	settled(t, p, 1, 0, 1)
 	first := makeBatch(t, ns, "first", 1)
 	used := served(t, first, 1)
@@ -100,7 +106,7 @@ func TestRestartSurvivesACrash(t *testing.T) {
 	select {
 	case <-asked:
 	case <-time.After(patience):
-		t.Fatal("nobody resets the pod")
+		t.Fatal("the pod is not reset")
 	}
 	eventually(t, func() string {
 		if exists(t, first) {
@@ -118,7 +124,7 @@ func TestRestartSurvivesACrash(t *testing.T) {
 	select {
 	case <-asked:
 	case <-time.After(patience):
-		t.Fatal("nobody resets the pod after the crash")
+		t.Fatal("the pod is not reset after the crash")
 	}
 	if names := podsOf(t, second); len(names) > 0 {
 		t.Fatalf("%v was given before it was restarted", names)
@@ -131,10 +137,14 @@ func TestRestartSurvivesACrash(t *testing.T) {
 	}
 }
 
-// TestRestartFails: a pod that does not come back is deleted, and people are told why.
+// TestRestartFails: a pod that does not come back is deleted, and an event says why.
 func TestRestartFails(t *testing.T) {
 	ns := namespace(t)
-	refuses := executor(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "I am busy", http.StatusConflict) })
+	refuses := executor(t,
+		func(w http.ResponseWriter,
+			_ *http.Request) {
+			http.Error(w, "I am busy", http.StatusConflict)
+		})
 	start(t, ns, pool.Options{Reset: refuses, RecycleTimeout: time.Second})
 	p := makePool(t, ns, v1alpha1.CapacitySpec{BufferMin: 1, BufferMax: 1, PoolMax: 1}, restarting)
 	settled(t, p, 1, 0, 1)
@@ -147,17 +157,18 @@ func TestRestartFails(t *testing.T) {
 		}
 		return ""
 	})
-	told(t, ns, "RecycleFailed")
+	awaitEvent(t, ns, "RecycleFailed")
 	settled(t, p, 1, 0, 1)
 }
 
-// TestRestartWithoutExecutor: a pod that nobody can reset is deleted at once.
+// TestRestartWithoutExecutor: a pod that cannot be reset is deleted at once.
 func TestRestartWithoutExecutor(t *testing.T) {
 	ns := namespace(t)
 	start(t, ns, pool.Options{Reset: never{}})
-	p := makePool(t, ns, v1alpha1.CapacitySpec{BufferMin: 1, BufferMax: 1, PoolMax: 1}, func(p *v1alpha1.Pool) {
-		p.Spec.RecycleStrategy = v1alpha1.RecycleRestart
-	})
+	p := makePool(t, ns, v1alpha1.CapacitySpec{BufferMin: 1, BufferMax: 1, PoolMax: 1},
+		func(p *v1alpha1.Pool) {
+			p.Spec.RecycleStrategy = v1alpha1.RecycleRestart
+		})
 	settled(t, p, 1, 0, 1)
 	first := makeBatch(t, ns, "first", 1)
 	used := types.NamespacedName{Namespace: ns, Name: served(t, first, 1)[0]}
@@ -168,12 +179,12 @@ func TestRestartWithoutExecutor(t *testing.T) {
 		}
 		return ""
 	})
-	told(t, ns, "NotRestarted")
+	awaitEvent(t, ns, "NotRestarted")
 }
 
 // never is a Resetter that must not be called.
 type never struct{}
 
 func (never) Reset(_ context.Context, pod *corev1.Pod) error {
-	return errors.New("nobody resets " + pod.Name)
+	return errors.New("no resetter for " + pod.Name)
 }

@@ -13,11 +13,14 @@ import (
 	"sandbox.internal/runtime/kube/v1alpha1"
 )
 
-// Release takes pods back, by the sandboxes' numbers, and recycles them: with the strategy Delete the pod is deleted, with Restart it is
-// marked, so that it is not given before its containers have been restarted. Then the allocation is written without them: with an empty
-// name in the place of each, and cut to spec.replicas. Release is idempotent. Numbers that the batch does not have are ignored.
+// Release takes pods back, by the sandboxes' numbers, and recycles them: with the strategy Delete
+// the pod is deleted, with Restart it is marked, so that it is not given before its containers have
+// been restarted. Then the allocation is written without them: with an empty name in the place of
+// each, and cut to spec.replicas. Release is idempotent. Numbers that the batch does not have are
+// ignored.
 //
-// It returns ErrNotLeading, and an error that apierrors.IsConflict tells when the batch is not the latest.
+// It returns ErrNotLeading, and an error for which apierrors.IsConflict is true when the batch is
+// not the latest.
 func (p *Pools) Release(ctx context.Context, batch *v1alpha1.BatchSandbox, shards []int) error {
 	if err := p.load(ctx); err != nil {
 		return err
@@ -63,13 +66,16 @@ func (p *Pools) Release(ctx context.Context, batch *v1alpha1.BatchSandbox, shard
 }
 
 // retire deletes or marks pods that a batch gives back.
-func (p *Pools) retire(ctx context.Context, batch *v1alpha1.BatchSandbox, names map[string]bool) error {
+func (p *Pools) retire(ctx context.Context, batch *v1alpha1.BatchSandbox,
+	names map[string]bool) error {
 	var pool v1alpha1.Pool
-	err := p.client.Get(ctx, types.NamespacedName{Namespace: batch.Namespace, Name: batch.Spec.PoolRef}, &pool)
+	err := p.client.Get(ctx,
+		types.NamespacedName{Namespace: batch.Namespace, Name: batch.Spec.PoolRef}, &pool)
 	if client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("pool %s: %w", batch.Spec.PoolRef, err)
 	}
-	restart := err == nil && pool.DeletionTimestamp == nil && pool.Spec.RecycleStrategy == v1alpha1.RecycleRestart
+	restart := err == nil && pool.DeletionTimestamp == nil &&
+		pool.Spec.RecycleStrategy == v1alpha1.RecycleRestart
 
 	var group errgroup.Group
 	group.SetLimit(parallel)
@@ -84,7 +90,8 @@ func (p *Pools) retire(ctx context.Context, batch *v1alpha1.BatchSandbox, names 
 	return group.Wait()
 }
 
-func (p *Pools) retireOne(ctx context.Context, batch *v1alpha1.BatchSandbox, name string, restart bool, pool *v1alpha1.Pool) error {
+func (p *Pools) retireOne(ctx context.Context, batch *v1alpha1.BatchSandbox, name string,
+	restart bool, pool *v1alpha1.Pool) error {
 	key := types.NamespacedName{Namespace: batch.Namespace, Name: name}
 	var pod corev1.Pod
 	err := p.client.Get(ctx, key, &pod)
@@ -100,7 +107,7 @@ func (p *Pools) retireOne(ctx context.Context, batch *v1alpha1.BatchSandbox, nam
 	if pod.DeletionTimestamp != nil {
 		return nil
 	}
-	// The annotation may have been edited. Nobody gets somebody else's pod deleted in this way.
+	// The annotation may have been edited. An edit must not delete another batch's pod.
 	if pod.Labels[v1alpha1.LabelPool] != batch.Spec.PoolRef || !p.ledger.holds(batch.UID, key) {
 		return nil
 	}
@@ -113,7 +120,8 @@ func (p *Pools) retireOne(ctx context.Context, batch *v1alpha1.BatchSandbox, nam
 			}
 			reason = "its annotations have no room for a mark"
 		}
-		p.events.Eventf(pool, &pod, corev1.EventTypeWarning, "NotRestarted", "Recycle", "Pod %s is deleted instead of restarted: %s", pod.Name, reason)
+		p.events.Eventf(pool, &pod, corev1.EventTypeWarning, "NotRestarted", "Recycle",
+			"Pod %s is deleted instead of restarted: %s", pod.Name, reason)
 	}
 	if !p.ledger.leave(&pod, batch.UID) {
 		return nil
@@ -134,7 +142,8 @@ func isEvicted(pod *corev1.Pod) bool {
 func (p *Pools) delete(ctx context.Context, pod *corev1.Pod) error {
 	ctx, cancel := context.WithTimeout(ctx, writeLimit)
 	defer cancel()
-	err := client.IgnoreNotFound(p.client.Delete(ctx, pod.DeepCopy(), client.Preconditions{UID: &pod.UID}))
+	err := client.IgnoreNotFound(p.client.Delete(ctx, pod.DeepCopy(),
+		client.Preconditions{UID: &pod.UID}))
 	if apierrors.IsConflict(err) {
 		err = nil // another pod of that name: this one is gone
 	}

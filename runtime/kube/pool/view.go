@@ -24,7 +24,8 @@ type view struct {
 }
 
 // view counts the pods of a pool.
-func (l *ledger) view(pool types.NamespacedName, revision string, pods []*corev1.Pod, now time.Time) view {
+func (l *ledger) view(pool types.NamespacedName, revision string, pods []*corev1.Pod,
+	now time.Time) view {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var v view
@@ -76,7 +77,10 @@ func (l *ledger) view(pool types.NamespacedName, revision string, pods []*corev1
 			v.expires = until
 		}
 	}
-	youngest := func(a, b *corev1.Pod) int { return b.CreationTimestamp.Compare(a.CreationTimestamp.Time) }
+	youngest := func(a, b *corev1.Pod) int {
+		return b.CreationTimestamp.Compare(
+			a.CreationTimestamp.Time)
+	}
 	slices.SortStableFunc(starting, youngest)
 	slices.SortStableFunc(ready, youngest)
 	v.surplus = slices.Concat(starting, v.stale, ready)
@@ -87,20 +91,24 @@ func (l *ledger) view(pool types.NamespacedName, revision string, pods []*corev1
 		if r.asked {
 			v.want += r.wants()
 		}
-		if r.doubt != nil || slices.ContainsFunc(r.pods, func(name string) bool { return name != "" }) {
+		if r.doubt != nil ||
+			slices.ContainsFunc(r.pods, func(name string) bool { return name != "" }) {
 			v.given = true
 		}
 	}
 	return v
 }
 
-// due returns the batches for which there are pods now, in the order of their creation, and how long until there is one more. A batch that lacks
-// more than there are waits a little longer, so that its pods do not come in a write each.
-func (l *ledger) due(pool types.NamespacedName, ready int, now time.Time, patience time.Duration) (batches []types.NamespacedName, again time.Duration) {
+// due returns the batches for which there are pods now, in the order of their creation, and how
+// long until there is one more. A batch that lacks more than there are waits a little longer, so
+// that its pods do not come in a write each.
+func (l *ledger) due(pool types.NamespacedName, ready int, now time.Time,
+	patience time.Duration) (batches []types.NamespacedName, again time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, r := range slices.SortedFunc(maps.Values(l.batches), earlier) {
-		if !r.asked || r.inFlight || r.lacks <= 0 || r.pool != pool.Name || r.key.Namespace != pool.Namespace {
+		if !r.asked || r.inFlight || r.lacks <= 0 || r.pool != pool.Name ||
+			r.key.Namespace != pool.Namespace {
 			continue
 		}
 		if ready <= 0 {

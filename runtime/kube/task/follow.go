@@ -38,31 +38,35 @@ func (f *follower) set(state batch.TaskState) bool {
 	defer f.mu.Unlock()
 	before := f.last
 	f.last = state
-	return before.Phase != state.Phase || before.Ready != state.Ready || before.Reason != state.Reason || before.Message != state.Message
+	return before.Phase != state.Phase || before.Ready != state.Ready ||
+		before.Reason != state.Reason || before.Message != state.Message
 }
 
-// errVanished is what a follower sees when an executor does not know its task any more.
-var errVanished = errors.New("the task-executor has forgotten the task: it is not run again")
+// errNoTask is returned when an executor does not have the task any more.
+var errNoTask = errors.New("the task-executor has no record of the task: it is not run again")
 
 // follow starts following. The caller holds t.mu.
-func (t *Tasks) follow(key types.NamespacedName, name string, body source, pod *corev1.Pod) *follower {
+func (t *Tasks) follow(key types.NamespacedName, name string, body source,
+	pod *corev1.Pod) *follower {
 	ctx, cancel := context.WithCancel(t.ctx)
-	f := &follower{pod: pod.UID, cancel: cancel, last: batch.TaskState{Phase: batch.TaskPending, Message: "waits for its task-executor"}}
+	f := &follower{pod: pod.UID, cancel: cancel,
+		last: batch.TaskState{Phase: batch.TaskPending, Message: "waits for its task-executor"}}
 	executor := t.executor(pod)
 	t.done.Go(func() {
 		defer cancel()
-		tell := func(state batch.TaskState) {
+		report := func(state batch.TaskState) {
 			if f.set(state) && ctx.Err() == nil {
-				t.wake(key.Namespace, key.Name)
+				t.enqueue(key.Namespace, key.Name)
 			}
 		}
-		follow(ctx, executor, name, body, tell)
+		follow(ctx, executor, name, body, report)
 	})
 	return f
 }
 
 // follow asks an executor for the task until it has it, and then for news until the task has ended.
-func follow(ctx context.Context, executor *tasks.Client, name string, body source, tell func(batch.TaskState)) {
+func follow(ctx context.Context, executor *tasks.Client, name string, body source,
+	report func(batch.TaskState)) {
 	var (
 		known    bool // the executor has the task
 		version  int64
@@ -85,27 +89,32 @@ func follow(ctx context.Context, executor *tasks.Client, name string, body sourc
 		switch {
 		case err == nil:
 			known, answered, pause = true, time.Now(), firstPause
-			tell(translate(status))
+			report(translate(status))
 			if status.Ended() {
 				return
 			}
 			continue
 		case ctx.Err() != nil:
 			return
-		case errors.Is(err, errVanished):
-			tell(batch.TaskState{Phase: batch.TaskFailed, Reason: tasks.ReasonExecutorLost, Message: err.Error()})
+		case errors.Is(err, errNoTask):
+			report(batch.TaskState{Phase: batch.TaskFailed, Reason: tasks.ReasonExecutorLost,
+				Message: err.Error()})
 			return
-		case errors.As(err, &refused) && slices.Contains([]string{tasks.CodeInvalidRequest, tasks.CodeTaskDiffers, tasks.CodeBodyTooLarge}, refused.Code):
-			tell(batch.TaskState{Phase: batch.TaskFailed, Reason: refused.Code, Message: text(refused.Message)})
+		case errors.As(err, &refused) &&
+			slices.Contains([]string{tasks.CodeInvalidRequest, tasks.CodeTaskDiffers,
+				tasks.CodeBodyTooLarge}, refused.Code):
+			report(batch.TaskState{Phase: batch.TaskFailed, Reason: refused.Code,
+				Message: text(refused.Message)})
 			return
 		case errors.Is(err, errNoSecret):
-			tell(batch.TaskState{Phase: batch.TaskPending, Message: err.Error()})
+			report(batch.TaskState{Phase: batch.TaskPending, Message: err.Error()})
 		case !known && refused == nil: // its container may still be starting
-			tell(batch.TaskState{Phase: batch.TaskPending, Message: "its task-executor does not answer yet"})
+			report(batch.TaskState{Phase: batch.TaskPending,
+				Message: "its task-executor does not answer yet"})
 		case !known:
-			tell(batch.TaskState{Phase: batch.TaskPending, Message: text(refused.Message)})
+			report(batch.TaskState{Phase: batch.TaskPending, Message: text(refused.Message)})
 		case time.Since(answered) > silence:
-			tell(batch.TaskState{Phase: batch.TaskUnknown, Message: err.Error()})
+			report(batch.TaskState{Phase: batch.TaskUnknown, Message: err.Error()})
 		}
 		select {
 		case <-time.After(pause):
@@ -115,14 +124,17 @@ func follow(ctx context.Context, executor *tasks.Client, name string, body sourc
 	}
 }
 
-func put(ctx context.Context, executor *tasks.Client, name string, body tasks.Task) (tasks.Status, error) {
+func put(ctx context.Context, executor *tasks.Client, name string,
+	body tasks.Task) (tasks.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	return executor.Put(ctx, name, body)
 }
 
-// news returns the task's status when anything has changed in the pod since a version, or after a while.
-func news(ctx context.Context, executor *tasks.Client, name string, since int64) (tasks.Status, int64, error) {
+// news returns the task's status when anything has changed in the pod since a version, or after a
+// while.
+func news(ctx context.Context, executor *tasks.Client, name string,
+	since int64) (tasks.Status, int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, waitTime+answerTime)
 	defer cancel()
 	list, err := executor.Wait(ctx, since, waitTime)
@@ -134,11 +146,12 @@ func news(ctx context.Context, executor *tasks.Client, name string, since int64)
 			return status, list.Version, nil
 		}
 	}
-	return tasks.Status{}, since, errVanished
+	return tasks.Status{}, since, errNoTask
 }
 
 func translate(status tasks.Status) batch.TaskState {
-	state := batch.TaskState{Ready: status.Ready, Reason: reason(status.Reason), Message: text(status.Message)}
+	state := batch.TaskState{Ready: status.Ready, Reason: reason(status.Reason),
+		Message: text(status.Message)}
 	switch status.State {
 	case tasks.Running:
 		state.Phase = batch.TaskRunning
@@ -158,7 +171,8 @@ func translate(status tasks.Status) batch.TaskState {
 	return state
 }
 
-// reason returns an executor's reason if it is in upper snake case, and else REASON_UNKNOWN: it becomes part of conditions and metrics.
+// reason returns an executor's reason if it is in upper snake case, and else REASON_UNKNOWN: it
+// becomes part of conditions and metrics.
 func reason(word string) string {
 	const unknown, longest = "REASON_UNKNOWN", 64
 	if len(word) > longest {
@@ -172,7 +186,8 @@ func reason(word string) string {
 	return word
 }
 
-// text returns what is shown of an executor's message: valid UTF-8 of at most maxMessage bytes, and no control characters but new lines.
+// text returns what is shown of an executor's message: valid UTF-8 of at most maxMessage bytes, and
+// no control characters but new lines.
 func text(message string) string {
 	if len(message) > maxMessage {
 		message = message[:maxMessage] + "..."

@@ -20,7 +20,8 @@ type source func(ctx context.Context) (tasks.Task, error)
 // errNoSecret: the Secret of a variable cannot be read, or does not have the entry.
 var errNoSecret = errors.New("a variable of the task cannot be read")
 
-// secrets has the Secrets that the tasks of one batch name. Each is read once, whatever the number of sandboxes.
+// secrets has the Secrets that the tasks of one batch name. Each is read once, whatever the number
+// of sandboxes.
 type secrets struct {
 	reader    client.Reader
 	namespace string
@@ -56,7 +57,8 @@ func (s *secrets) value(ctx context.Context, where v1alpha1.SecretKeySelector) (
 		ctx, cancel := context.WithTimeout(ctx, answerTime)
 		defer cancel()
 		var secret corev1.Secret
-		if err := s.reader.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: where.Name}, &secret); err != nil {
+		if err := s.reader.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: where.Name},
+			&secret); err != nil {
 			return "", err
 		}
 		if s.read == nil {

@@ -1,4 +1,5 @@
-// Package task runs the tasks of batches through the task-executors in their pods, and follows them.
+// Package task runs the tasks of batches through the task-executors in their pods, and follows
+// them.
 package task
 
 import (
@@ -28,13 +29,14 @@ const (
 	waitTime = 30 * time.Second
 	// answerTime is how long any other answer may take, and one for news longer than waitTime.
 	answerTime = 10 * time.Second
-	// silence is how long an executor that has answered before may not answer until its task is Unknown.
+	// silence is how long an executor that has answered before may not answer until its task is
+	// Unknown.
 	silence = 5 * time.Second
 	// first and last bound the pause between tries.
 	firstPause, lastPause = 50 * time.Millisecond, 2 * time.Second
 
-	// askEvery is how often an executor is asked at most, once it was asked askAtOnce times: one that always has news would otherwise keep the
-	// controller and the API server busy.
+	// askEvery is how often an executor is asked at most, once it was asked askAtOnce times: one
+	// that always has news would otherwise keep the controller and the API server busy.
 	askEvery  = time.Second
 	askAtOnce = 8
 
@@ -42,14 +44,15 @@ const (
 	maxMessage = 4096
 )
 
-// Tasks follows the task of each pod with a request that the executor answers when there is news. It remembers nothing that an executor
-// does not know: after a restart the same tasks are asked for again, which changes nothing.
+// Tasks follows the task of each pod with a request that the executor answers when the task has
+// changed. It keeps nothing that an executor does not have: after a restart the same tasks are
+// asked for again, which changes nothing.
 type Tasks struct {
-	wake   func(namespace, name string)
-	sign   Sign
-	live   client.Reader
-	client *http.Client
-	port   int
+	enqueue func(namespace, name string)
+	sign    Sign
+	live    client.Reader
+	client  *http.Client
+	port    int
 
 	ctx    context.Context // ends all followers
 	cancel context.CancelFunc
@@ -67,20 +70,24 @@ type followed struct {
 }
 
 // Sign returns what makes the proofs that open the executor of a pod (tasks.Client).
-type Sign func(namespace string, pod types.UID) func(ctx context.Context, challenge string) (string, error)
+type Sign func(namespace string, pod types.UID) func(ctx context.Context, challenge string) (string,
+	error)
 
-// New returns a Tasks that calls wake, which must not block, when the task of a batch has changed. It reads the Secrets that tasks name with
-// live, which must not be a cache; sign may be nil. Its Start ends it.
-func New(wake func(namespace, name string), sign Sign, live client.Reader) *Tasks {
+// New returns a Tasks that calls enqueue, which must not block, when the task of a batch has
+// changed. It reads the Secrets that tasks name with live, which must not be a cache; sign may be
+// nil. Its Start ends it.
+func New(enqueue func(namespace, name string), sign Sign, live client.Reader) *Tasks {
 	t := &Tasks{
-		wake: wake, sign: sign, live: live, port: tasks.Port, batches: make(map[types.NamespacedName]*followed),
-		client: tasks.NewHTTP(2),
+		enqueue: enqueue, sign: sign, live: live, port: tasks.Port,
+		batches: make(map[types.NamespacedName]*followed),
+		client:  tasks.NewHTTP(2),
 	}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	return t
 }
 
-// Start waits for the end of the context and then ends everything that goes on. It makes Tasks a part of a manager.
+// Start waits for the end of the context and then ends everything that goes on. It makes Tasks a
+// part of a manager.
 func (t *Tasks) Start(ctx context.Context) error {
 	<-ctx.Done()
 	t.mu.Lock()
@@ -91,8 +98,10 @@ func (t *Tasks) Start(ctx context.Context) error {
 	return nil
 }
 
-// Sync asks for the task of every pod that is there, once, and returns what is known of each. It never waits for an executor.
-func (t *Tasks) Sync(_ context.Context, b *v1alpha1.BatchSandbox, pods []*corev1.Pod) ([]batch.TaskState, error) {
+// Sync asks for the task of every pod that is there, once, and returns what is known of each. It
+// never waits for an executor.
+func (t *Tasks) Sync(_ context.Context, b *v1alpha1.BatchSandbox,
+	pods []*corev1.Pod) ([]batch.TaskState, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	key := types.NamespacedName{Namespace: b.Namespace, Name: b.Name}
@@ -102,7 +111,8 @@ func (t *Tasks) Sync(_ context.Context, b *v1alpha1.BatchSandbox, pods []*corev1
 		f = nil
 	}
 	if f == nil {
-		f = &followed{uid: b.UID, followers: make(map[int]*follower), secrets: &secrets{reader: t.live, namespace: b.Namespace}}
+		f = &followed{uid: b.UID, followers: make(map[int]*follower),
+			secrets: &secrets{reader: t.live, namespace: b.Namespace}}
 		t.batches[key] = f
 	}
 	states := make([]batch.TaskState, len(pods))
@@ -120,10 +130,12 @@ func (t *Tasks) Sync(_ context.Context, b *v1alpha1.BatchSandbox, pods []*corev1
 		if old == nil {
 			body, sources, err := body(b, number)
 			if err != nil {
-				states[number] = batch.TaskState{Phase: batch.TaskFailed, Reason: v1alpha1.ReasonInvalidTemplate, Message: err.Error()}
+				states[number] = batch.TaskState{Phase: batch.TaskFailed,
+					Reason: v1alpha1.ReasonInvalidTemplate, Message: err.Error()}
 				continue
 			}
-			old = t.follow(key, fmt.Sprintf("%s-%d", b.UID, number), f.secrets.fill(body, sources), pod)
+			old = t.follow(key, fmt.Sprintf("%s-%d", b.UID, number), f.secrets.fill(body, sources),
+				pod)
 			f.followers[number] = old
 		}
 		states[number] = old.state()
@@ -154,8 +166,10 @@ func (f *followed) end() {
 	}
 }
 
-// body is the task of a sandbox: the template with the sandbox's patch. sources has, for each variable whose value is in a Secret, where.
-func body(b *v1alpha1.BatchSandbox, number int) (task tasks.Task, sources map[int]v1alpha1.SecretKeySelector, err error) {
+// body is the task of a sandbox: the template with the sandbox's patch. sources has, for each
+// variable whose value is in a Secret, where.
+func body(b *v1alpha1.BatchSandbox,
+	number int) (task tasks.Task, sources map[int]v1alpha1.SecretKeySelector, err error) {
 	template := b.Spec.TaskTemplate
 	if number < len(b.Spec.ShardTaskPatches) {
 		patched, err := patched(template, b.Spec.ShardTaskPatches[number].Raw)
@@ -165,7 +179,8 @@ func body(b *v1alpha1.BatchSandbox, number int) (task tasks.Task, sources map[in
 		template = patched
 	}
 	task = tasks.Task{
-		Command: template.Command, Args: template.Args, WorkingDir: template.WorkingDir, TimeoutSeconds: template.TimeoutSeconds,
+		Command: template.Command, Args: template.Args, WorkingDir: template.WorkingDir,
+		TimeoutSeconds: template.TimeoutSeconds,
 	}
 	sources = make(map[int]v1alpha1.SecretKeySelector)
 	for i, variable := range template.Env {
@@ -200,7 +215,8 @@ func patched(template *v1alpha1.TaskTemplate, patch []byte) (*v1alpha1.TaskTempl
 }
 
 func (t *Tasks) executor(pod *corev1.Pod) *tasks.Client {
-	executor := &tasks.Client{BaseURL: "http://" + net.JoinHostPort(pod.Status.PodIP, strconv.Itoa(t.port)), HTTP: t.client}
+	executor := &tasks.Client{BaseURL: "http://" + net.JoinHostPort(pod.Status.PodIP,
+		strconv.Itoa(t.port)), HTTP: t.client}
 	if t.sign != nil {
 		executor.Sign = t.sign(pod.Namespace, pod.UID)
 	}

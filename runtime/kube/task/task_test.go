@@ -29,7 +29,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience is how long anything may take on a machine that does other things, too.
 const patience = time.Minute
 
-// executor speaks the interface of a task-executor about one task. The real one is tested in execd/task, with the client that is used here.
+// executor serves the interface of a task-executor for one task. The real one is tested in
+// execd/task, with the client that is used here.
 type executor struct {
 	mu      sync.Mutex
 	changed chan struct{}
@@ -106,7 +107,8 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{T: t, executor: &executor{changed: make(chan struct{})}, woken: make(chan struct{}, 1)}
+	w := &world{T: t, executor: &executor{changed: make(chan struct{})},
+		woken: make(chan struct{}, 1)}
 	server := httptest.NewServer(w.executor)
 	host, port, err := net.SplitHostPort(server.Listener.Addr().String())
 	if err != nil {
@@ -128,14 +130,15 @@ func newWorld(t *testing.T) *world {
 		server.CloseClientConnections()
 		server.Close()
 	})
-	w.batch = &v1alpha1.BatchSandbox{Spec: v1alpha1.BatchSandboxSpec{Replicas: 1, TaskTemplate: &v1alpha1.TaskTemplate{Command: []string{"work"}}}}
+	w.batch = &v1alpha1.BatchSandbox{Spec: v1alpha1.BatchSandboxSpec{Replicas: 1,
+		TaskTemplate: &v1alpha1.TaskTemplate{Command: []string{"work"}}}}
 	w.batch.Namespace, w.batch.Name, w.batch.UID = "n", "b", "00000000-0000-0000-0000-000000000001"
 	w.pod = &corev1.Pod{Status: corev1.PodStatus{PodIP: host}}
 	w.pod.UID = "p"
 	return w
 }
 
-// becomes waits for wakes until Sync says what is wanted.
+// becomes waits for requests to reconcile until Sync returns what is wanted.
 func (w *world) becomes(what string, wanted func(s batch.TaskState) bool) batch.TaskState {
 	w.Helper()
 	late := time.After(patience)
@@ -161,13 +164,15 @@ func in(phase batch.TaskPhase) func(s batch.TaskState) bool {
 
 func TestLife(t *testing.T) {
 	w := newWorld(t)
-	w.batch.Spec.ShardTaskPatches = []runtime.RawExtension{{Raw: []byte(`{"args":["a"],"timeoutSeconds":7}`)}}
+	w.batch.Spec.ShardTaskPatches = []runtime.RawExtension{{Raw: []byte(
+		`{"args":["a"],"timeoutSeconds":7}`)}}
 	put := func() int {
 		w.executor.mu.Lock()
 		defer w.executor.mu.Unlock()
 		return w.executor.puts
 	}
-	w.becomes("asked for", func(s batch.TaskState) bool { return s.Phase == batch.TaskPending && put() > 0 })
+	w.becomes("asked for",
+		func(s batch.TaskState) bool { return s.Phase == batch.TaskPending && put() > 0 })
 	w.executor.change(func() { w.executor.task.State = tasks.Running })
 	if s := w.becomes("running", in(batch.TaskRunning)); s.Ready {
 		t.Errorf("%+v", s)
@@ -175,7 +180,7 @@ func TestLife(t *testing.T) {
 	w.executor.change(func() { w.executor.task.Ready = true })
 	w.becomes("ready", func(s batch.TaskState) bool { return s.Ready })
 
-	// Nobody answers for a while, and then somebody does.
+	// No executor answers for a while, and then one does.
 	w.executor.change(func() { w.executor.down = true })
 	w.becomes("unknown", in(batch.TaskUnknown))
 	w.executor.change(func() { w.executor.down = false })
@@ -183,15 +188,18 @@ func TestLife(t *testing.T) {
 
 	code := 3
 	w.executor.change(func() {
-		w.executor.task.State, w.executor.task.Reason, w.executor.task.ExitCode = tasks.Failed, tasks.ReasonExited, &code
+		w.executor.task.State, w.executor.task.Reason, w.executor.task.ExitCode = tasks.Failed,
+			tasks.ReasonExited, &code
 	})
-	if s := w.becomes("failed", in(batch.TaskFailed)); s.ExitCode == nil || *s.ExitCode != 3 || s.Reason != tasks.ReasonExited {
+	if s := w.becomes("failed", in(batch.TaskFailed)); s.ExitCode == nil || *s.ExitCode != 3 ||
+		s.Reason != tasks.ReasonExited {
 		t.Errorf("%+v", s)
 	}
 	if n := put(); n != 1 {
 		t.Errorf("the task was asked for %d times", n)
 	}
-	if body := w.executor.body; fmt.Sprint(body.Command, body.Args, body.TimeoutSeconds) != "[work] [a] 7" {
+	if body := w.executor.body; fmt.Sprint(body.Command, body.Args,
+		body.TimeoutSeconds) != "[work] [a] 7" {
 		t.Errorf("the task is %+v", body)
 	}
 }
@@ -207,7 +215,8 @@ func TestForgotten(t *testing.T) {
 	w.executor.change(func() { w.executor.task.State = tasks.Running })
 	w.becomes("running", in(batch.TaskRunning))
 	w.executor.change(func() { w.executor.task = nil })
-	if s := w.becomes("lost", in(batch.TaskFailed)); s.Reason != tasks.ReasonExecutorLost || w.executor.puts != 1 {
+	if s := w.becomes("lost", in(batch.TaskFailed)); s.Reason != tasks.ReasonExecutorLost ||
+		w.executor.puts != 1 {
 		t.Errorf("%+v after %d requests", s, w.executor.puts)
 	}
 }
@@ -215,7 +224,11 @@ func TestForgotten(t *testing.T) {
 func TestWithoutAnAnswer(t *testing.T) {
 	w := newWorld(t)
 	w.pod.Status.PodIP = ""
-	w.becomes("waiting for the pod", func(s batch.TaskState) bool { return s.Phase == batch.TaskPending && s.Message == "waits for its pod" })
+	w.becomes("waiting for the pod",
+		func(s batch.TaskState) bool {
+			return s.Phase == batch.TaskPending &&
+				s.Message == "waits for its pod"
+		})
 	w.pod.Status.PodIP = "127.0.0.1"
 	w.executor.change(func() { w.executor.down = true })
 	w.becomes("waiting for the executor", func(s batch.TaskState) bool {
@@ -226,11 +239,12 @@ func TestWithoutAnAnswer(t *testing.T) {
 	w.becomes("asked for", func(batch.TaskState) bool {
 		w.executor.mu.Lock()
 		defer w.executor.mu.Unlock()
-		return w.executor.task != nil && w.executor.task.Name == "00000000-0000-0000-0000-000000000001-0"
+		return w.executor.task != nil &&
+			w.executor.task.Name == "00000000-0000-0000-0000-000000000001-0"
 	})
 	w.tasks.Forget("n", "b")
 	if len(w.tasks.batches) != 0 {
-		t.Error("the batch is remembered")
+		t.Error("the batch is kept")
 	}
 	w.batch.UID = types.UID("00000000-0000-0000-0000-000000000002")
 	w.batch.Spec.TaskTemplate.Command = []string{""}
@@ -239,7 +253,8 @@ func TestWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// TestHostileExecutor: what an executor says is the sandbox's to say. It costs the controller a request a second, and a bound of bytes.
+// TestHostileExecutor: what an executor says is the sandbox's to say. It costs the controller a
+// request a second, and a bound of bytes.
 func TestHostileExecutor(t *testing.T) {
 	w := newWorld(t)
 	w.becomes("asked for", func(batch.TaskState) bool {
@@ -256,16 +271,19 @@ func TestHostileExecutor(t *testing.T) {
 	}
 	w.becomes("asked for often", func(batch.TaskState) bool { return asked() > askAtOnce+1 })
 	if n, most := asked(), askAtOnce+2+int(time.Since(began)/askEvery); n > most {
-		t.Errorf("the executor was asked %d times in %v, want at most %d", n, time.Since(began), most)
+		t.Errorf("the executor was asked %d times in %v, want at most %d", n, time.Since(began),
+			most)
 	}
 	w.executor.change(func() { w.executor.news, w.executor.padding = false, tasks.MaxAnswer })
 	w.becomes("unknown", in(batch.TaskUnknown))
 	w.executor.change(func() {
 		w.executor.padding, w.executor.task.State = 0, tasks.Failed
-		w.executor.task.Reason, w.executor.task.Message = "no reason", "red \x1b[31m"+strings.Repeat("x", 2*maxMessage)
+		w.executor.task.Reason, w.executor.task.Message = "no reason",
+			"red \x1b[31m"+strings.Repeat("x", 2*maxMessage)
 	})
 	s := w.becomes("failed", in(batch.TaskFailed))
-	if s.Reason != "REASON_UNKNOWN" || len(s.Message) > maxMessage+3 || strings.Contains(s.Message, "\x1b") {
+	if s.Reason != "REASON_UNKNOWN" || len(s.Message) > maxMessage+3 ||
+		strings.Contains(s.Message, "\x1b") {
 		t.Errorf("reason %q, message of %d bytes: %.20q", s.Reason, len(s.Message), s.Message)
 	}
 }

@@ -222,7 +222,7 @@ type Phase string
 // The phases.
 const (
 	PhasePending    Phase = "Pending"    // not every sandbox is usable yet
-	PhaseRunning    Phase = "Running"    // every sandbox was proven usable; the condition Ready tells whether all are
+	PhaseRunning    Phase = "Running"    // every sandbox was proven usable; the condition Ready says whether all are
 	PhasePausing    Phase = "Pausing"    // being frozen
 	PhasePaused     Phase = "Paused"     // every sandbox is frozen
 	PhaseResuming   Phase = "Resuming"   // being thawed

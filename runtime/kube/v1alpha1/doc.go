@@ -1,4 +1,5 @@
-// Package v1alpha1 has the custom resources of a cluster: BatchSandbox and Pool (lifecycle document, "Cluster resources").
+// Package v1alpha1 has the custom resources of a cluster: BatchSandbox and Pool (lifecycle
+// document, "Cluster resources").
 //
 // +kubebuilder:object:generate=true
 // +groupName=sandbox.internal

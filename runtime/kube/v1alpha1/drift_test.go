@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestGeneratedCodeIsCurrent: the deep copies and the definitions are what controller-gen makes of the types.
+// TestGeneratedCodeIsCurrent: the deep copies and the definitions are what controller-gen makes of
+// the types.
 func TestGeneratedCodeIsCurrent(t *testing.T) {
 	fresh := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), "go", "tool", "controller-gen", "object", "crd:maxDescLen=300", "paths=.",

@@ -7,22 +7,27 @@ import (
 
 // Labels and annotations that we set and read.
 const (
-	LabelBatch    = "sandbox.internal/batch"    // on a pod made from a batch's own template: the batch's name
-	LabelShard    = "sandbox.internal/shard"    // on such a pod: the sandbox's number
-	LabelPool     = "sandbox.internal/pool"     // on a pod of a pool: the pool's name
-	LabelRevision = "sandbox.internal/revision" // on a pod of a pool: the hash of the template that it was made from
-	// LabelManagedBy, with the value ManagedBy, is on every pod that the controller makes, from a batch's template and for a pool alike: the
-	// controller sees no other pods.
+	// on a pod made from a batch's own template: the batch's name
+	LabelBatch = "sandbox.internal/batch"
+	LabelShard = "sandbox.internal/shard" // on such a pod: the sandbox's number
+	LabelPool  = "sandbox.internal/pool"  // on a pod of a pool: the pool's name
+	// on a pod of a pool: the hash of the template that it was made from
+	LabelRevision = "sandbox.internal/revision"
+	// LabelManagedBy, with the value ManagedBy, is on every pod that the controller makes, from a
+	// batch's template and for a pool alike: the controller sees no other pods.
 	LabelManagedBy = "app.kubernetes.io/managed-by"
 	ManagedBy      = "sandbox-controller"
-	// LabelEvict, with any value, on a pod of a pool asks for its removal as soon as it is not allocated.
+	// LabelEvict, with any value, on a pod of a pool asks for its removal as soon as it is not
+	// allocated.
 	LabelEvict = "sandbox.internal/evict"
 
-	// AnnotationAllocation, on a BatchSandbox, is its Allocation as JSON: the only record of which pods are whose.
+	// AnnotationAllocation, on a BatchSandbox, is its Allocation as JSON: the only record of which
+	// pods are whose.
 	AnnotationAllocation = "sandbox.internal/allocation"
 
-	// AnnotationStop, on a BatchSandbox, ends it; the value is the reason that its record tells, such as USER_DELETE. It cannot be
-	// taken back. The record stays for ttlSecondsAfterFinished, unlike with a DELETE of the BatchSandbox.
+	// AnnotationStop, on a BatchSandbox, ends it; the value is the reason in its record, such as
+	// USER_DELETE. It cannot be taken back. The record stays for ttlSecondsAfterFinished, unlike
+	// with a DELETE of the BatchSandbox.
 	AnnotationStop = "sandbox.internal/stop"
 
 	// Finalizer keeps a BatchSandbox until its pods are given back.
@@ -36,8 +41,9 @@ const (
 	PortExecd             = 44772
 )
 
-// How the controller proves itself to the task-executor in a pod: it signs with the key of the namespace, which it keeps in the Secret
-// SecretExecutors, and gives the executor's container the public part and the pod's UID as variables.
+// How the controller proves itself to the task-executor in a pod: it signs with the key of the
+// namespace, which it keeps in the Secret SecretExecutors, and gives the executor's container the
+// public part and the pod's UID as variables.
 const (
 	SecretExecutors  = "sandbox-task-executors"
 	EntryExecutorKey = "key" // of that Secret: the seed of an Ed25519 key, 32 bytes
@@ -45,8 +51,8 @@ const (
 	EnvExecutorPod   = "TASK_EXECUTOR_POD"
 )
 
-// How the controller talks to the execd in a pod: its token is the variable EnvExecdToken of the task template, or else of a container of
-// the pod.
+// How the controller talks to the execd in a pod: its token is the variable EnvExecdToken of the
+// task template, or else of a container of the pod.
 const (
 	EnvExecdToken    = "EXECD_ACCESS_TOKEN"
 	HeaderExecdToken = "X-EXECD-ACCESS-TOKEN"
@@ -61,18 +67,22 @@ const (
 	OutcomeKeptFailed  = 'f'
 )
 
-// Ended reports whether the sandbox of a number has ended, so that its pod is given back and it gets no other.
+// Ended reports whether the sandbox of a number has ended, so that its pod is given back and it
+// gets no other.
 func (s *BatchSandboxStatus) Ended(number int) bool {
-	return number < len(s.Outcomes) && (s.Outcomes[number] == OutcomeEndedWell || s.Outcomes[number] == OutcomeEndedFailed)
+	return number < len(s.Outcomes) &&
+		(s.Outcomes[number] == OutcomeEndedWell || s.Outcomes[number] == OutcomeEndedFailed)
 }
 
-// Allocation tells which pods of a pool belong to a batch. It is one annotation, written at once for all of them.
+// Allocation lists the pods of a pool that belong to a batch. It is one annotation, written at once
+// for all of them.
 type Allocation struct {
 	// Pods by the sandboxes' numbers. An empty name stands for a pod that was given back.
 	Pods []string `json:"pods"`
 }
 
-// Allocation returns the batch's allocation, empty when it has none. It returns an error for an annotation that is not one of ours.
+// Allocation returns the batch's allocation, empty when it has none. It returns an error for an
+// annotation that is not one of ours.
 func (b *BatchSandbox) Allocation() (Allocation, error) {
 	text, ok := b.Annotations[AnnotationAllocation]
 	if !ok {
@@ -80,7 +90,8 @@ func (b *BatchSandbox) Allocation() (Allocation, error) {
 	}
 	var a Allocation
 	if err := json.Unmarshal([]byte(text), &a); err != nil {
-		return Allocation{}, fmt.Errorf("annotation %s of BatchSandbox %s: %w", AnnotationAllocation, b.Name, err)
+		return Allocation{},
+			fmt.Errorf("annotation %s of BatchSandbox %s: %w", AnnotationAllocation, b.Name, err)
 	}
 	return a, nil
 }

@@ -8,8 +8,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// CheckTaskPod returns an error that names the rule which a pod's template breaks that tasks are to run in (lifecycle document, "Cluster
-// resources"): shareProcessNamespace, and a container named task-executor with the capability SYS_PTRACE added.
+// CheckTaskPod returns an error that names the rule which a pod's template breaks that tasks are to
+// run in (lifecycle document, "Cluster resources"): shareProcessNamespace, and a container named
+// task-executor with the capability SYS_PTRACE added.
 func CheckTaskPod(template *corev1.PodTemplateSpec) error {
 	spec := &template.Spec
 	if spec.ShareProcessNamespace == nil || !*spec.ShareProcessNamespace {
@@ -25,18 +26,20 @@ func CheckTaskPod(template *corev1.PodTemplateSpec) error {
 	return nil
 }
 
-// Confine gives a pod that runs foreign code no token for the API server, unless its template asks for one.
+// Confine gives a pod that runs foreign code no token for the API server, unless its template asks
+// for one.
 func Confine(pod *corev1.PodSpec) {
 	if pod.AutomountServiceAccountToken == nil {
 		pod.AutomountServiceAccountToken = new(bool)
 	}
 }
 
-// UsesTasks reports whether a pod's template is meant for tasks: it has a container named task-executor, so that CheckTaskPod must hold.
+// UsesTasks reports whether a pod's template is meant for tasks: it has a container named
+// task-executor, so that CheckTaskPod must hold.
 func UsesTasks(template *corev1.PodTemplateSpec) bool { return TaskExecutor(&template.Spec) != nil }
 
-// TaskExecutor returns the task-executor's container of a pod, nil when there is none. It may be an init container that restarts always,
-// which is a sidecar.
+// TaskExecutor returns the task-executor's container of a pod, nil when there is none. It may be an
+// init container that restarts always, which is a sidecar.
 func TaskExecutor(spec *corev1.PodSpec) *corev1.Container {
 	for i := range spec.Containers {
 		if spec.Containers[i].Name == ContainerTaskExecutor {

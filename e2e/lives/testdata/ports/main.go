@@ -1,5 +1,5 @@
-// Command ports is a server inside a sandbox, on the port that is its argument: it shows what arrives there through whatever is in
-// between.
+// Command ports is a server inside a sandbox, on the port that is its argument: it shows what
+// arrives there through whatever is in between.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 func main() {
 	s := &server{next: make(chan struct{}), cancelled: make(chan struct{})}
 	routes := http.NewServeMux()
-	routes.HandleFunc("/tell/", tell)
+	routes.HandleFunc("/echo/", echo)
 	routes.HandleFunc("/events", s.events)
 	routes.HandleFunc("/next", s.proceed)
 	routes.HandleFunc("/digest", digest)
@@ -35,8 +35,8 @@ func main() {
 
 type server struct{ next, cancelled chan struct{} }
 
-// tell answers with the request as it came.
-func tell(w http.ResponseWriter, r *http.Request) {
+// echo answers with the request as it came.
+func echo(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "%s %s\nHost: %s\n", r.Method, r.RequestURI, r.Host)
 	r.Header.Write(w)
 }
@@ -107,21 +107,23 @@ func echoMessages(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// ownProtocol switches to a protocol in which the client says all it has to say, and then gets it back in capitals.
+// ownProtocol switches to a protocol in which the client says all it has to say, and then gets it
+// back in capitals.
 func ownProtocol(w http.ResponseWriter, _ *http.Request) {
 	conn, stream, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		return
 	}
 	defer conn.Close()
-	io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: own\r\n\r\n")
+	io.WriteString(conn,
+		"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: own\r\n\r\n")
 	said, err := io.ReadAll(stream)
 	if err == nil || errors.Is(err, net.ErrClosed) {
 		io.WriteString(conn, strings.ToUpper(string(said)))
 	}
 }
 
-// hold answers its head and then nothing until its client leaves, which held tells.
+// hold answers its head and then nothing until its client leaves, which held reports.
 func (s *server) hold(w http.ResponseWriter, r *http.Request) {
 	http.NewResponseController(w).Flush()
 	<-r.Context().Done()
@@ -140,6 +142,6 @@ func (s *server) held(w http.ResponseWriter, r *http.Request) {
 func login(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Set-Cookie", "session=1; Path=/; Domain=example.com")
 	w.Header().Set("Clear-Site-Data", `"storage"`)
-	w.Header().Set("Location", "/tell/home")
+	w.Header().Set("Location", "/echo/home")
 	w.WriteHeader(http.StatusSeeOther)
 }

@@ -2,33 +2,33 @@ package sandbox_test
 
 import "slices"
 
-// house is the dependency table of docs/architecture.md as data.
-type house struct {
-	rooms  []room
-	walls  []wall
-	owners []owner
-	names  []string // names that no package may have
+// importRules are the rules for imports of docs/architecture.md.
+type importRules struct {
+	packages  []packageRule
+	forbidden []forbiddenLink
+	libraries []libraryRule
+	names     []string // names that no package may have
 }
 
-// room says what packages may import directly. Every package of ours has exactly one.
+// packageRule lists what packages may import directly. Every package of ours has exactly one.
 // Imports of tests do not count, unless tests is set.
-type room struct {
+type packageRule struct {
 	packages  []string // patterns, without the module's path
 	ours      []string // patterns of our packages that they may import
 	libraries []string // module paths they may import; nil means any, noLibraries none
 	tests     bool     // the rule holds for the imports of tests too
 }
 
-// wall says what packages must not link, directly or through others.
-type wall struct {
+// forbiddenLink lists what packages must not link, directly or through others.
+type forbiddenLink struct {
 	packages  []string
 	ours      []string
 	libraries []string
 	why       string
 }
 
-// owner says that libraries are imported by the named packages and by no other.
-type owner struct {
+// libraryRule permits the import of libraries to the named packages only.
+type libraryRule struct {
 	libraries []string
 	packages  []string
 }
@@ -51,37 +51,97 @@ var (
 	netfilter   = []string{"github.com/google/nftables", "github.com/mdlayher/netlink"}
 )
 
-var theHouse = house{
-	rooms: []room{
+var projectRules = importRules{
+	packages: []packageRule{
 		{packages: []string{"."}, libraries: noLibraries},
 
 		// The contracts and what is made from them.
 		{packages: []string{"gen/..."}, libraries: []string{oapiRuntime, echo}},
 		{packages: []string{"openapi", "openapi/rules"}, ours: []string{}, libraries: noLibraries},
-		{packages: []string{"openapi/document"}, ours: []string{"openapi", "openapi/rules"}, libraries: []string{kinOpenAPI}},
-		{packages: []string{"openapi/slim"}, ours: []string{"openapi/document"}, libraries: []string{kinOpenAPI}},
-		{packages: []string{"openapi/conform", "openapi/serve/servetest"}, ours: []string{"openapi"}, libraries: []string{kinOpenAPI}},
-		{packages: []string{"openapi/serve"}, ours: []string{"openapi/rules"}, libraries: []string{echo, zerolog}},
+		{
+			packages:  []string{"openapi/document"},
+			ours:      []string{"openapi", "openapi/rules"},
+			libraries: []string{kinOpenAPI},
+		},
+		{
+			packages:  []string{"openapi/slim"},
+			ours:      []string{"openapi/document"},
+			libraries: []string{kinOpenAPI},
+		},
+		{
+			packages:  []string{"openapi/conform", "openapi/serve/servetest"},
+			ours:      []string{"openapi"},
+			libraries: []string{kinOpenAPI},
+		},
+		{
+			packages:  []string{"openapi/serve"},
+			ours:      []string{"openapi/rules"},
+			libraries: []string{echo, zerolog},
+		},
 
 		// Outside the sandbox.
 		{packages: []string{"server/lifecycle"}, libraries: noLibraries},
 		{packages: []string{"server/host"}, ours: []string{"server/lifecycle"}},
-		{packages: []string{"server/box"}, ours: []string{"server/lifecycle", "runtime/engine", "runtime/sandboxhttp"}},
-		{packages: []string{"server/egress"}, ours: []string{"gen/egress", "runtime/sandboxhttp", "server/lifecycle"}, libraries: noLibraries},
+		{
+			packages: []string{"server/box"},
+			ours:     []string{"server/lifecycle", "runtime/engine", "runtime/sandboxhttp"},
+		},
+		{
+			packages:  []string{"server/egress"},
+			ours:      []string{"gen/egress", "runtime/sandboxhttp", "server/lifecycle"},
+			libraries: noLibraries,
+		},
 		{packages: []string{"server/store"}, ours: []string{"server/lifecycle"}},
 		{packages: []string{"server/config", "server/audit"}},
-		{packages: []string{"server/metrics"}, ours: []string{"openapi/serve", "runtime/engine", "server/host", "server/lifecycle"}},
+		{
+			packages: []string{"server/metrics"},
+			ours:     []string{"openapi/serve", "runtime/engine", "server/host", "server/lifecycle"},
+		},
 		{packages: []string{"server/proxy"}, ours: []string{}, libraries: []string{zerolog}},
-		{packages: []string{"server/reach"}, ours: []string{"openapi/serve", "server/lifecycle", "server/proxy"}, libraries: noLibraries},
-		{packages: []string{"server/api"}, ours: []string{"gen/lifecycle", "openapi/rules", "openapi/serve", "server/lifecycle", "server/proxy", "server/reach"}},
-		{packages: []string{"server/ingress"}, ours: []string{"gen/lifecycle", "openapi/rules", "openapi/serve", "runtime/sandboxhttp", "server/lifecycle", "server/proxy", "server/reach"}},
-		{packages: []string{"server/cluster/view"}, ours: []string{"runtime/kube/v1alpha1", "server/lifecycle"}},
-		{packages: []string{"server/cluster"}, ours: []string{"runtime/kube/v1alpha1", "server/cluster/view", "server/lifecycle"}},
-		{packages: []string{"server/cmd/sandbox-ingress"}, ours: []string{"server/cluster/view", "server/ingress"}},
+		{
+			packages:  []string{"server/reach"},
+			ours:      []string{"openapi/serve", "server/lifecycle", "server/proxy"},
+			libraries: noLibraries,
+		},
+		{
+			packages: []string{"server/api"},
+			ours: []string{
+				"gen/lifecycle", "openapi/rules", "openapi/serve", "server/lifecycle",
+				"server/proxy", "server/reach",
+			},
+		},
+		{
+			packages: []string{"server/ingress"},
+			ours: []string{
+				"gen/lifecycle", "openapi/rules", "openapi/serve", "runtime/sandboxhttp",
+				"server/lifecycle", "server/proxy", "server/reach",
+			},
+		},
+		{
+			packages: []string{"server/cluster/view"},
+			ours:     []string{"runtime/kube/v1alpha1", "server/lifecycle"},
+		},
+		{
+			packages: []string{"server/cluster"},
+			ours:     []string{"runtime/kube/v1alpha1", "server/cluster/view", "server/lifecycle"},
+		},
+		{
+			packages: []string{"server/cmd/sandbox-ingress"},
+			ours:     []string{"server/cluster/view", "server/ingress"},
+		},
 		{packages: []string{"server/docsui"}, ours: []string{"openapi"}},
-		{packages: []string{"server/cli"}, ours: []string{"gen/lifecycle", "gen/execd", "runtime/sandboxhttp"}},
-		{packages: []string{"server/app", "server/cmd/sandbox-server"}, ours: []string{"gen/...", "openapi/...", "runtime/...", "server/..."}},
-		{packages: []string{"server/cmd/sandbox-controller"}, ours: []string{"runtime/kube/manager"}},
+		{
+			packages: []string{"server/cli"},
+			ours:     []string{"gen/lifecycle", "gen/execd", "runtime/sandboxhttp"},
+		},
+		{
+			packages: []string{"server/app", "server/cmd/sandbox-server"},
+			ours:     []string{"gen/...", "openapi/...", "runtime/...", "server/..."},
+		},
+		{
+			packages: []string{"server/cmd/sandbox-controller"},
+			ours:     []string{"runtime/kube/manager"},
+		},
 		{packages: []string{"server/cmd/sandbox"}, ours: []string{"server/cli"}},
 
 		// Inside the sandbox.
@@ -123,36 +183,65 @@ var theHouse = house{
 		}},
 
 		// Adapters to the outside world, and what they are tested with.
-		{packages: []string{"runtime/engine", "runtime/engine/enginetest/probe"}, libraries: noLibraries},
-		{packages: []string{"runtime/engine/enginetest"}, ours: []string{"runtime/engine", "test/program"}},
+		{
+			packages:  []string{"runtime/engine", "runtime/engine/enginetest/probe"},
+			libraries: noLibraries,
+		},
+		{
+			packages: []string{"runtime/engine/enginetest"},
+			ours:     []string{"runtime/engine", "test/program"},
+		},
 		{packages: []string{"runtime/docker"}, ours: []string{"runtime/engine"}},
 		{packages: []string{"runtime/kube/v1alpha1"}, libraries: kubernetes},
-		{packages: []string{"runtime/kube/batch"}, ours: []string{"runtime/kube/v1alpha1", "runtime/sandboxhttp"}},
-		{packages: []string{"runtime/kube/pool"}, ours: []string{"runtime/kube/v1alpha1", "runtime/tasks"}},
-		{packages: []string{"runtime/kube/executor"}, ours: []string{"runtime/kube/v1alpha1", "runtime/tasks"}},
-		{packages: []string{"runtime/kube/task"}, ours: []string{"runtime/kube/batch", "runtime/kube/v1alpha1", "runtime/tasks"}},
+		{
+			packages: []string{"runtime/kube/batch"},
+			ours:     []string{"runtime/kube/v1alpha1", "runtime/sandboxhttp"},
+		},
+		{
+			packages: []string{"runtime/kube/pool"},
+			ours:     []string{"runtime/kube/v1alpha1", "runtime/tasks"},
+		},
+		{
+			packages: []string{"runtime/kube/executor"},
+			ours:     []string{"runtime/kube/v1alpha1", "runtime/tasks"},
+		},
+		{
+			packages: []string{"runtime/kube/task"},
+			ours:     []string{"runtime/kube/batch", "runtime/kube/v1alpha1", "runtime/tasks"},
+		},
 		{packages: []string{"runtime/kube/manager"}, ours: []string{"runtime/kube/..."}},
 		{packages: []string{"runtime/kernel"}},
 		{packages: []string{"runtime/sandboxhttp"}, ours: []string{}, libraries: noLibraries},
-		{packages: []string{"runtime/tasks"}, ours: []string{"runtime/sandboxhttp"}, libraries: noLibraries},
-		{packages: []string{"runtime/kernel/kerneltest", "runtime/jupyter"}, ours: []string{"runtime/kernel"}},
+		{
+			packages:  []string{"runtime/tasks"},
+			ours:      []string{"runtime/sandboxhttp"},
+			libraries: noLibraries,
+		},
+		{
+			packages: []string{"runtime/kernel/kerneltest", "runtime/jupyter"},
+			ours:     []string{"runtime/kernel"},
+		},
 
 		// A real Kubernetes for tests, started by scripts.
 		{packages: []string{"test/cluster"}, ours: []string{}, libraries: noLibraries},
 		// Programs of ours for tests.
 		{packages: []string{"test/program"}, ours: []string{}, libraries: noLibraries},
-		{packages: []string{"deploy/helm"}, tests: true, ours: []string{"server/config", "test/cluster"}},
+		{
+			packages: []string{"deploy/helm"},
+			tests:    true,
+			ours:     []string{"server/config", "test/cluster"},
+		},
 
-		// The whole, seen from outside: execd only as the program that it is.
+		// End-to-end tests: execd is a program in a sandbox.
 		{packages: []string{"e2e"}, tests: true, ours: []string{
 			"e2e/lives", "gen/...", "openapi/conform", "runtime/engine", "runtime/docker", "server/api", "server/app", "server/cli", "server/config",
 		}},
-		// What holds for every backend: no adapter, and of the server what it is configured with and starts.
+		// Tests for every backend: no adapter, and of the server its configuration and its start.
 		{packages: []string{"e2e/lives"}, tests: true, ours: []string{
 			"gen/...", "openapi/conform", "openapi/document", "openapi/serve/servetest",
 			"server/api", "server/app", "server/config", "server/lifecycle", "test/program",
 		}},
-		// The same on a cluster, which is looked at as its administrators do.
+		// The same on a cluster, with the access of its administrators.
 		{packages: []string{"e2e/kube"}, tests: true, ours: []string{
 			"e2e/lives", "gen/...", "runtime/kube/manager", "runtime/kube/v1alpha1", "test/cluster",
 		}},
@@ -164,17 +253,25 @@ var theHouse = house{
 		{packages: []string{"bench"}, tests: true, ours: []string{
 			"bench/job", "bench/pattern", "gen/...", "runtime/kernel", "runtime/jupyter", "test/cluster",
 		}},
-		// What the bench compares us with weighs as little as it can.
-		{packages: []string{"bench/job", "bench/pattern"}, ours: []string{}, libraries: noLibraries},
-		{packages: []string{"bench/floor"}, ours: []string{"bench/job", "bench/pattern"}, libraries: noLibraries},
+		// Floors of the bench link as little as possible.
+		{
+			packages:  []string{"bench/job", "bench/pattern"},
+			ours:      []string{},
+			libraries: noLibraries,
+		},
+		{
+			packages:  []string{"bench/floor"},
+			ours:      []string{"bench/job", "bench/pattern"},
+			libraries: noLibraries,
+		},
 	},
 
-	walls: []wall{
+	forbidden: []forbiddenLink{
 		{
 			packages:  []string{"server/...", "execd/..."},
 			ours:      []string{"openapi/document"},
 			libraries: []string{kinOpenAPI},
-			why:       "services go by openapi/rules: reading a whole contract would be most of execd's start",
+			why:       "services use openapi/rules: reading a whole contract would be most of execd's start",
 		},
 		{
 			packages:  []string{"execd/..."},
@@ -185,7 +282,7 @@ var theHouse = house{
 		{
 			packages: []string{"server/..."},
 			ours:     []string{"execd/..."},
-			why:      "the server is the half outside the sandbox, and knows execd by its API alone",
+			why:      "the server is the half outside the sandbox, and uses execd through its API only",
 		},
 		{
 			packages: []string{
@@ -199,13 +296,21 @@ var theHouse = house{
 			why:       "types of the API end at the handlers",
 		},
 		{
-			packages:  []string{"server/lifecycle", "server/host", "server/store", "server/config", "server/audit", "server/metrics", "server/proxy", "server/reach", "server/api", "server/ingress", "server/cli", "server/cmd/sandbox", "bench"},
+			packages: []string{
+				"server/lifecycle", "server/host", "server/store", "server/config", "server/audit",
+				"server/metrics", "server/proxy", "server/reach", "server/api", "server/ingress",
+				"server/cli", "server/cmd/sandbox", "bench",
+			},
 			ours:      []string{"runtime/docker"},
 			libraries: slices.Concat(docker, kubernetes),
 			why:       "adapters are wired by server/app alone",
 		},
 		{
-			packages:  []string{"server/lifecycle", "server/host", "server/config", "server/audit", "server/metrics", "server/api", "server/ingress", "server/cmd/sandbox-ingress", "server/cli", "server/cmd/sandbox", "bench"},
+			packages: []string{
+				"server/lifecycle", "server/host", "server/config", "server/audit",
+				"server/metrics", "server/api", "server/ingress", "server/cmd/sandbox-ingress",
+				"server/cli", "server/cmd/sandbox", "bench",
+			},
 			ours:      []string{"server/store"},
 			libraries: []string{sqlite},
 			why:       "the store is wired by server/app alone",
@@ -214,27 +319,27 @@ var theHouse = house{
 			packages:  []string{"server/cluster/...", "server/cmd/sandbox-ingress"},
 			ours:      []string{"runtime/docker", "runtime/kube/batch", "server/host", "server/store"},
 			libraries: append([]string{sqlite}, docker...),
-			why:       "the backend of a cluster uses the cluster's resources alone, and the gateway follows them",
+			why:       "the backend of a cluster uses the cluster's resources only, and so does the ingress",
 		},
 		{
 			packages: []string{"server/cluster/view", "server/cmd/sandbox-ingress"},
 			ours:     []string{"server/cluster"},
-			why:      "the read model and the gateway only read",
+			why:      "the read model and the ingress only read",
 		},
 		{
 			packages: []string{"openapi/..."},
 			ours:     []string{"gen/...", "server/...", "execd/...", "runtime/..."},
-			why:      "both halves stand on it",
+			why:      "both halves import it",
 		},
 		{
 			packages:  []string{"runtime/docker"},
 			ours:      []string{"server/...", "execd/..."},
 			libraries: kubernetes,
-			why:       "an adapter knows its interface and its library",
+			why:       "an adapter imports its interface and its library",
 		},
 	},
 
-	owners: []owner{
+	libraries: []libraryRule{
 		{libraries: docker, packages: []string{"runtime/docker"}},
 		{libraries: kubernetes, packages: []string{"runtime/kube/...", "server/cluster/...", "e2e/kube"}},
 		{libraries: []string{sqlite}, packages: []string{"server/store"}},
