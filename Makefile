@@ -14,7 +14,10 @@ STATE = $${SANDBOX_STATE:-$${XDG_STATE_HOME:-$$HOME/.local/state}/sandbox-run}
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-run: build images ## install what is missing, start the service, take a sandbox through its life (PORT=8080)
+run: engine ## install what is missing, start the service, take a sandbox through its life (PORT=8080)
+	@mkdir -p bin
+	$(GOBUILD) -o bin/ ./server/cmd/sandbox ./server/cmd/sandbox-server ./execd/cmd/execd ./execd/cmd/execd-init
+	@scripts/images.sh execd base
 	@scripts/run.sh
 
 demo: build ## take a sandbox through its life on a service that runs (URL=http://127.0.0.1:8080)

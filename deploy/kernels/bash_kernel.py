@@ -5,6 +5,7 @@ A shell that ends (exit, set -e, a signal) is replaced by a new one: what it kne
 have a session of their own (setsid). `exit 0` is a success all the same.
 An interrupt ends the cell with KeyboardInterrupt; a cell that does not stop within GRACE seconds loses its shell.
 Standard input is empty. stdout and stderr are separate pipes: their order relative to one another is only nearly the real one.
+Of a builtin command that is interrupted, bash may write the beginning of its output to stdout, whatever its output was redirected to.
 """
 
 import os
