@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the two commands of the README as on a new machine: a clone of HEAD, every cache empty (Go's, npm's, this project's), and a Docker
-# Engine of its own without an image. Called by `make bare`, before a release. It says how long each command took, and takes about 45 minutes
+# Engine of its own without an image. Called by `make bare`, before a release. It says how long each command took, and takes about an hour
 # on two processors.
 #
 # Debian packages stay installed: a machine that has none of them shows more. Everything else goes at the end. FOLDER, if given, is where
