@@ -65,22 +65,12 @@ func (p *Pools) Allocate(ctx context.Context,
 		p.ledger.passOver(batch.UID)
 		return missing, err
 	}
-	pods, err := p.podsOf(ctx, client.ObjectKeyFromObject(pool))
+	names, current, err := p.ledger.reserve(batch, func() ([]*corev1.Pod, error) {
+		return p.preferred(ctx, pool)
+	})
 	if err != nil {
 		return missing, err
 	}
-	revision := revisionOf(pool)
-	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
-		if x, y := a.Labels[v1alpha1.LabelRevision] == revision,
-			b.Labels[v1alpha1.LabelRevision] == revision; x != y {
-			if x {
-				return -1
-			}
-			return 1
-		}
-		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
-	})
-	names, current := p.ledger.reserve(batch, pods)
 	if !current {
 		return missing, stale(batch)
 	}
@@ -93,6 +83,27 @@ func (p *Pools) Allocate(ctx context.Context,
 	}
 	p.metrics.allocated(batch, len(names), time.Since(started))
 	return lack(batch), nil
+}
+
+// preferred returns the pods of a pool as the cache has them, those of its present revision first,
+// and older ones before younger.
+func (p *Pools) preferred(ctx context.Context, pool *v1alpha1.Pool) ([]*corev1.Pod, error) {
+	pods, err := p.podsOf(ctx, client.ObjectKeyFromObject(pool))
+	if err != nil {
+		return nil, err
+	}
+	revision := revisionOf(pool)
+	slices.SortStableFunc(pods, func(a, b *corev1.Pod) int {
+		if x, y := a.Labels[v1alpha1.LabelRevision] == revision,
+			b.Labels[v1alpha1.LabelRevision] == revision; x != y {
+			if x {
+				return -1
+			}
+			return 1
+		}
+		return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+	})
+	return pods, nil
 }
 
 func stale(batch *v1alpha1.BatchSandbox) error {

@@ -197,17 +197,25 @@ func (l *ledger) podDeleted(pod *corev1.Pod) {
 // reserve picks pods for a batch that asks for them, and holds them until wrote, refused or
 // doubtful is called. It returns none while an older batch lacks what there is. Pods come in the
 // order of preference. current is false when the batch is not the latest.
+//
+// The pods are listed while the ledger is locked. It forgets a pod when the watch delivers its
+// deletion, which the cache has seen before: a list from before that could still have the pod, which
+// by then looks as if it were of no batch.
 func (l *ledger) reserve(batch *v1alpha1.BatchSandbox,
-	pods []*corev1.Pod) (names []string, current bool) {
+	list func() ([]*corev1.Pod, error)) (names []string, current bool, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r := l.batches[batch.UID]; r != nil && older(batch.ResourceVersion, r.version) {
-		return nil, false
+		return nil, false, nil
 	}
 	l.note(batch)
 	r := l.batches[batch.UID]
 	if r.doubt != nil {
-		return nil, false
+		return nil, false, nil
+	}
+	pods, err := list()
+	if err != nil {
+		return nil, true, err
 	}
 	ready := 0
 	for _, pod := range pods {
@@ -219,7 +227,7 @@ func (l *ledger) reserve(batch *v1alpha1.BatchSandbox,
 	n := min(r.lacks, ready)
 	r.asked = r.lacks > 0
 	if n <= 0 {
-		return nil, true
+		return nil, true, nil
 	}
 	for _, pod := range pods {
 		if len(names) == n {
@@ -232,7 +240,7 @@ func (l *ledger) reserve(batch *v1alpha1.BatchSandbox,
 	}
 	r.doubt = &doubt{base: batch.ResourceVersion, pods: names}
 	r.inFlight = true
-	return names, true
+	return names, true, nil
 }
 
 // before is how many pods are lacked by those that wait longer.

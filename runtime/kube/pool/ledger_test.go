@@ -127,7 +127,7 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 			if lack(cached) == 0 {
 				return
 			}
-			given, current := l.reserve(cached.DeepCopy(), pods)
+			given, current := reserve(l, cached.DeepCopy(), pods)
 			if !current || len(given) == 0 {
 				return
 			}
@@ -206,11 +206,11 @@ func batchOf(name string, second int64, replicas int32) *v1alpha1.BatchSandbox {
 func TestOlderBatchesComeFirst(t *testing.T) {
 	l := newLedger()
 	old, young := batchOf("old", 1, 3), batchOf("young", 2, 1)
-	if names, _ := l.reserve(old, nil); len(names) != 0 {
+	if names, _ := reserve(l, old, nil); len(names) != 0 {
 		t.Fatalf("got %v of nothing", names)
 	}
 	pods := []*corev1.Pod{readyPod("a", "1"), readyPod("b", "2"), readyPod("c", "3")}
-	if names, _ := l.reserve(young, pods); len(names) != 0 {
+	if names, _ := reserve(l, young, pods); len(names) != 0 {
 		t.Fatalf("the younger one got %v, which the older one waits for", names)
 	}
 	now := time.Now()
@@ -219,10 +219,10 @@ func TestOlderBatchesComeFirst(t *testing.T) {
 		t.Fatalf("due: %v", due)
 	}
 	pods = append(pods, readyPod("d", "4"))
-	if names, _ := l.reserve(young, pods); len(names) != 1 {
+	if names, _ := reserve(l, young, pods); len(names) != 1 {
 		t.Fatalf("the younger one got %v of what is left over", names)
 	}
-	if names, _ := l.reserve(old, pods); len(names) != 3 {
+	if names, _ := reserve(l, old, pods); len(names) != 3 {
 		t.Fatalf("the older one got %v", names)
 	}
 }
@@ -252,13 +252,13 @@ func TestOutdatedPodsAreNotGiven(t *testing.T) {
 	l.floor = "100"
 	l.atLeast["listed"] = "90"
 	for name, version := range map[string]string{"listed": "89", "gone before the list": "99"} {
-		if names, _ := l.reserve(batchOf(name, 1, 1),
+		if names, _ := reserve(l, batchOf(name, 1, 1),
 			[]*corev1.Pod{readyPod(name, version)}); len(names) != 0 {
 			t.Errorf("%s at version %s was given", name, version)
 		}
 	}
 	for name, version := range map[string]string{"listed": "90", "made after the list": "101"} {
-		if names, _ := l.reserve(batchOf("for "+name, 1, 1),
+		if names, _ := reserve(l, batchOf("for "+name, 1, 1),
 			[]*corev1.Pod{readyPod(name, version)}); len(names) != 1 {
 			t.Errorf("%s at version %s was not given", name, version)
 		}
@@ -273,7 +273,7 @@ func TestDamagedAnnotation(t *testing.T) {
 	damaged := batchOf("damaged", 1, 2)
 	damaged.Annotations = map[string]string{v1alpha1.AnnotationAllocation: `{"pods":["p-a","p-b"`}
 	l.observe(damaged)
-	if names, _ := l.reserve(batchOf("other", 2, 3),
+	if names, _ := reserve(l, batchOf("other", 2, 3),
 		[]*corev1.Pod{readyPod("p-a", "1"), readyPod("p-b", "1"),
 			readyPod("p-c", "1")}); len(names) != 1 || names[0] != "p-c" {
 		t.Fatalf("given: %v", names)
@@ -290,5 +290,30 @@ func TestCheckRoom(t *testing.T) {
 	if err := checkRoom(b); !errors.Is(err, ErrTooLarge) ||
 		!strings.Contains(err.Error(), "10000 pods") {
 		t.Errorf("10000 long names: %v", err)
+	}
+}
+
+// reserve reserves among the given pods.
+func reserve(l *ledger, batch *v1alpha1.BatchSandbox, pods []*corev1.Pod) ([]string, bool) {
+	names, current, err := l.reserve(batch, func() ([]*corev1.Pod, error) { return pods, nil })
+	if err != nil {
+		panic(err) // the list has none
+	}
+	return names, current
+}
+
+// TestPodsAreListedWhileTheLedgerIsLocked: between the list and the choice the watch could deliver the
+// deletion of a pod of another batch, after which nothing tells that pod from a waiting one.
+func TestPodsAreListedWhileTheLedgerIsLocked(t *testing.T) {
+	l := newLedger()
+	_, _, err := l.reserve(batchOf("b", 1, 1), func() ([]*corev1.Pod, error) {
+		if l.mu.TryLock() {
+			l.mu.Unlock()
+			t.Error("the watch can change the ledger while pods are listed")
+		}
+		return nil, errors.New("no list")
+	})
+	if err == nil {
+		t.Error("the error of the list is lost")
 	}
 }
