@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every test, most with the race detector. Called by `make test`, which has made sure of the engine and the images.
+# Runs every test, with the race detector. Called by `make test`, which has made sure of the engine and the images.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -33,12 +33,4 @@ fi
 go run ./bench --gate # first, while nothing else runs
 scripts/fuzz.sh
 # `make lint` has vetted the packages, and a test needs no symbols for a debugger, which take long to link.
-test=(go test -vet=off -ldflags=-w -timeout 20m "$@")
-# These play a thousand nodes and pods, or only start programs. The controllers, which run in one of
-# them, are tested with the race detector below.
-played=(./deploy/helm ./e2e/kube ./test/cluster)
-failed=0
-CGO_ENABLED=0 "${test[@]}" -trimpath -buildvcs=false "${played[@]}" || failed=1
-mapfile -t others < <(go list ./... | grep -vxF -f <(go list "${played[@]}"))
-CGO_ENABLED=1 "${test[@]}" -race "${others[@]}" || failed=1
-exit "$failed"
+CGO_ENABLED=1 exec go test -race -vet=off -ldflags=-w -timeout 20m "$@" ./...
