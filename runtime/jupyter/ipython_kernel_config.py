@@ -120,8 +120,9 @@ def interrupt_only_cells():
         cell.interrupted = True
 
     def pre_handler_hook(self):
-        cell.interruptible = cell.interrupted = False
+        # First the handler: in another thread than the main one, which runs no cell, this raises ValueError.
         self.saved_sigint_handler = signal.signal(signal.SIGINT, interrupt)
+        cell.interruptible = cell.interrupted = False
 
     async def interruptible_run_code(self, *args, **kwargs):
         __tracebackhide__ = "__ipython_bottom__"  # as in run_code: the traceback of a cell begins below
