@@ -207,15 +207,3 @@ type noObserver struct{}
 func (noObserver) StateChanged(lifecycle.State, lifecycle.Reason) {}
 func (noObserver) StageDone(lifecycle.Stage, time.Duration)       {}
 func (noObserver) Provisioned(time.Duration)                      {}
-
-// sleep returns false when ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}

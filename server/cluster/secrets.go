@@ -124,7 +124,7 @@ func (c *Cluster) sweep() {
 		if young {
 			pause = creating
 		}
-		if !sleep(c.ctx, pause) {
+		if !view.Sleep(c.ctx, pause) {
 			return
 		}
 	}

@@ -85,7 +85,7 @@ func (r *routes) routeOf(e *Entry) Route {
 			break
 		}
 		r.logger.Warn().Err(err).Str("sandbox_id", route.ID).Msg("the token of a sandbox cannot be read")
-		if !errors.As(err, &known) || known.Kind != lifecycle.KindUnavailable || !pause(r.ctx, time.Second) {
+		if !errors.As(err, &known) || known.Kind != lifecycle.KindUnavailable || !Sleep(r.ctx, time.Second) {
 			return route
 		}
 	}
@@ -114,8 +114,8 @@ func (r *routes) take(e *Entry, deleted bool) {
 
 func (r *routes) advance(uint64) {}
 
-// pause returns false when ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
+// Sleep waits, and reports whether ctx is still alive.
+func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
