@@ -29,7 +29,7 @@ var (
 	// ErrUnavailable: kernels cannot be had now; the message says why.
 	ErrUnavailable = errors.New("no kernel to be had")
 	// ErrFull: as many cells wait in the context as may.
-	ErrFull = errors.New("1000 cells or 64 MiB of code wait in it; try again when one has ended")
+	ErrFull = errors.New("too many cells wait")
 	// ErrClosed: the manager no longer executes.
 	ErrClosed = errors.New("the daemon is shutting down")
 )

@@ -60,7 +60,8 @@ func (s *session) enqueue(e *Execution) error {
 		size += len(queued.code)
 	}
 	if len(s.queue) >= maxQueuedCells || len(s.queue) > 0 && size > maxQueuedBytes {
-		return fmt.Errorf("context %q: %w", s.info.ID, ErrFull)
+		return fmt.Errorf("context %q: %w: %d cells, or %d MiB of code, are the limit; try again when one has ended",
+			s.info.ID, ErrFull, maxQueuedCells, maxQueuedBytes>>20)
 	}
 	s.queue = append(s.queue, e)
 	select {

@@ -48,7 +48,7 @@ type Freezer struct {
 
 	work sync.Mutex // held while processes are stopped or continued
 
-	others map[process.ID]bool // under work: those whom somebody else stopped before we froze
+	others map[process.ID]bool // under work: those that another process stopped before we froze
 
 	gate   sync.RWMutex // held for reading by those who start processes
 	frozen bool

@@ -303,7 +303,7 @@ func reserve(l *ledger, batch *v1alpha1.BatchSandbox, pods []*corev1.Pod) ([]str
 }
 
 // TestPodsAreListedWhileTheLedgerIsLocked: between the list and the choice the watch could deliver the
-// deletion of a pod of another batch, after which nothing tells that pod from a waiting one.
+// deletion of a pod of another batch, after which that pod cannot be distinguished from a waiting one.
 func TestPodsAreListedWhileTheLedgerIsLocked(t *testing.T) {
 	l := newLedger()
 	_, _, err := l.reserve(batchOf("b", 1, 1), func() ([]*corev1.Pod, error) {
