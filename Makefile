@@ -29,7 +29,7 @@ test: lint images ## all tests, on real parts
 test-cluster: images ## the tests on a real Kubernetes, which is built the first time (10 to 16 minutes)
 	@scripts/images.sh server controller ingress python
 	@test/cluster/build.sh
-	CGO_ENABLED=1 go test -race -timeout 20m $(addsuffix /...,$(wildcard ./test/cluster ./runtime/kube ./server/cluster ./e2e/kube ./deploy/helm))
+	CGO_ENABLED=1 go test -race -timeout 20m $(addsuffix /...,$(wildcard ./test/cluster ./runtime/kube ./server/cluster ./test/e2e/kube ./deploy/helm))
 
 bare: ## both commands of the README with every cache empty, before a release (LOGS=FOLDER keeps what they print)
 	@scripts/bare.sh $(LOGS)

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Makes sure that Node.js and what the TypeScript client of the tests needs are here, and prints the folder with its packages as the last
-# line. As root on Debian it installs Node.js. The packages are those of e2e/clients/typescript/package-lock.json, kept in
+# line. As root on Debian it installs Node.js. The packages are those of test/e2e/clients/typescript/package-lock.json, kept in
 # $SANDBOX_CACHE. Safe to call again and by several at once.
 set -euo pipefail
 shopt -s inherit_errexit # a failure inside $(...) counts too
 cd "$(dirname "$0")/.."
 
-source=e2e/clients/typescript
+source=test/e2e/clients/typescript
 cache=${SANDBOX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sandbox}
 oldest=18 # has fetch
 

@@ -20,7 +20,7 @@ import (
 const proofName = "sandbox-proof-" + instance
 
 // proving is an engine on which the container that proves the limits has run to its end as soon as it is started. Real limits
-// are proven in e2e.
+// are proven in test/e2e.
 type proving struct {
 	*memoryEngine
 	info engine.Info
