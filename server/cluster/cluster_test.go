@@ -404,6 +404,27 @@ func TestIdempotencyKeysAtTwoReplicas(t *testing.T) {
 	}
 }
 
+// TestCreateOutlivesItsRequest: a client that leaves while its sandbox is written leaves no Secret without a sandbox.
+func TestCreateOutlivesItsRequest(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	ctx, leave := context.WithCancel(t.Context())
+	created, err := s.replica(t).Create(ctx, sampleSpec(), lifecycle.CreateOptions{
+		Took: func(stage string, _ time.Duration) {
+			if stage == "validate" { // next it is written
+				leave()
+			}
+		},
+	})
+	must(t, err)
+	b := s.batch(t, created.ID)
+	var secret corev1.Secret
+	must(t, s.api.Get(t.Context(), client.ObjectKey{Namespace: s.name, Name: b.Annotations[view.AnnotationSecret]}, &secret))
+	if !metav1.IsControlledBy(&secret, b) {
+		t.Errorf("the Secret belongs to %v", secret.OwnerReferences)
+	}
+}
+
 func TestListing(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
