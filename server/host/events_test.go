@@ -209,7 +209,8 @@ func TestFeedReset(t *testing.T) {
 	}
 }
 
-// While the store fails, what happens is visible and not told; once it works again, it is durable and told, in order.
+// While the store fails, what happens is visible and not told; once it works again, it is durable
+// and told, in order.
 func TestEventsWaitForTheStore(t *testing.T) {
 	m := newMachine(t).start()
 	id := m.running()

@@ -21,8 +21,8 @@ func (m *machine) soon(id string, state lifecycle.State, status engine.Status, d
 }
 
 func TestExpiryIsPrecise(t *testing.T) {
-	// How late an expiry is, is measured by the benchmark of that name; here only the clock of each sandbox may end it, and no sweep,
-	// which comes a minute later.
+	// How late an expiry is, is measured by the benchmark of that name; here only the clock of each
+	// sandbox may end it, and no sweep, which comes a minute later.
 	const sandboxes, atMost = 200, 20 * time.Second
 	m := newMachine(t)
 	for i := range sandboxes {
@@ -100,7 +100,8 @@ func TestRenewMovesTheTimer(t *testing.T) {
 	if err != nil || !got.Equal(second) {
 		t.Fatalf("renew: %v, %v", got, err)
 	}
-	// The witness ends after the first expiry has passed: a timer that was still set to that would have fired by now.
+	// The witness ends after the first expiry has passed: a timer that was still set to that would
+	// have fired by now.
 	m.await("witness", lifecycle.StateTerminated)
 	if state := m.get("renewed").Status.State; state != lifecycle.StateRunning {
 		t.Fatalf("after its first expiry the renewed sandbox is %s", state)

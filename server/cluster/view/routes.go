@@ -15,7 +15,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Route is where a gateway finds a sandbox.
+// Route is where an ingress finds a sandbox.
 type Route struct {
 	ID    string
 	State lifecycle.State
@@ -31,13 +31,13 @@ type RouteTable interface {
 	Forget(id string)
 }
 
-// RouteOptions says which cluster a gateway follows.
+// RouteOptions says which cluster an ingress follows.
 type RouteOptions struct {
 	Kubeconfig, Namespace string // as Connect takes them
 	Logger                zerolog.Logger
 }
 
-// FollowRoutes keeps a gateway's table as the cluster says, until ctx ends: while the API server does not answer, it stays as it is.
+// FollowRoutes keeps an ingress's table as the cluster says, until ctx ends: while the API server does not answer, it stays as it is.
 // It returns an error when the options do not say how the cluster is reached.
 func FollowRoutes(ctx context.Context, options RouteOptions, to RouteTable) error {
 	connection, err := Connect(options.Kubeconfig, options.Namespace)
@@ -57,7 +57,7 @@ func FollowRoutes(ctx context.Context, options RouteOptions, to RouteTable) erro
 	return nil
 }
 
-// routes is a gateway's table as a sink. It keeps the tokens, and nothing else of a resource.
+// routes is an ingress's table as a sink. It keeps the tokens, and nothing else of a resource.
 type routes struct {
 	ctx    context.Context // of following
 	table  RouteTable
