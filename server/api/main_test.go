@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// backend remembers what it was asked and answers what it was told to.
+// backend records its calls and returns the results that a test has set.
 type backend struct {
 	mu       sync.Mutex
 	spec     lifecycle.Spec

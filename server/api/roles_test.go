@@ -103,7 +103,7 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// TestEveryoneIsAdminWithoutKeys also sends a key, which nobody looks at.
+// TestEveryoneIsAdminWithoutKeys also sends a key, which is ignored.
 func TestEveryoneIsAdminWithoutKeys(t *testing.T) {
 	b := newBackend()
 	b.sandbox.Status.State = lifecycle.StateRunning

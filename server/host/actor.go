@@ -122,17 +122,9 @@ func (a *actor) do(ctx context.Context, f func() error) error {
 // stopping.
 func (a *actor) goneError() error {
 	if a.host.ctx.Err() != nil {
-		return stopping()
+		return lifecycle.Stopping()
 	}
 	return lifecycle.NotFound(a.id)
-}
-
-func stopping() error {
-	return &lifecycle.Error{
-		Kind:       lifecycle.KindUnavailable,
-		Message:    "the service is stopping",
-		RetryAfter: 1,
-	}
 }
 
 // post hands f to the actor's goroutine and does not wait.
@@ -255,7 +247,7 @@ func (a *actor) event(kind lifecycle.EventType) lifecycle.Event {
 func (a *actor) commit(record lifecycle.Record, events ...lifecycle.Event) error {
 	if err := a.save(record, events); err != nil {
 		if a.host.ctx.Err() != nil {
-			return stopping()
+			return lifecycle.Stopping()
 		}
 		return fmt.Errorf("save sandbox %s: %w", a.id, err)
 	}

@@ -188,7 +188,7 @@ func (e *memoryEngine) put(c engine.Container) {
 	e.containers[c.Name] = &c
 }
 
-// happen lets something happen to a container behind the service's back, and tells of it.
+// happen changes a container without the service, and sends the event.
 func (e *memoryEngine) happen(name string, kind engine.EventType, change func(*engine.Container)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

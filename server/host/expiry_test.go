@@ -180,7 +180,7 @@ func TestRecordsAreForgottenInTime(t *testing.T) {
 		t.Error("the sandbox that failed while Pending was forgotten before PENDING_FAILURE_TTL")
 	}
 	m.clock.advance(time.Hour)
-	// Nobody tells the sandbox's timer that the clock was moved: a request makes it look.
+	// The sandbox's timer does not follow the test's clock: a request makes the actor read it.
 	if err := m.host.Delete(t.Context(), failedPending); kindOf(err) != lifecycle.KindConflict && kindOf(err) != lifecycle.KindNotFound {
 		t.Errorf("delete of a Failed sandbox: %v", err)
 	}

@@ -108,7 +108,7 @@ func (f *feed) Next(ctx context.Context) (lifecycle.EventBatch, error) {
 			case <-ctx.Done():
 				return lifecycle.EventBatch{}, ctx.Err()
 			case <-f.host.ctx.Done():
-				return lifecycle.EventBatch{}, stopping()
+				return lifecycle.EventBatch{}, lifecycle.Stopping()
 			}
 		}
 		batch, err := f.read(ctx)

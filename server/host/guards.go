@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"sandbox.internal/server/lifecycle"
+
+	"sandbox.internal/server/clock"
 )
 
 // Guards is a client of egress sidecars (openapi/egress.yaml). Errors that a client may see are of
@@ -79,7 +81,7 @@ func (a *actor) syncSidecar(
 func (h *Host) watchGuards() {
 	defer h.tasks.Done()
 	missed := map[*actor]bool{}
-	for sleep(h.ctx, guardInterval) {
+	for clock.Sleep(h.ctx, guardInterval) {
 		missed = h.checkGuards(missed)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// notes is an observer that writes down what it is told.
+// notes is an observer that records its calls.
 type notes struct {
 	mu       sync.Mutex
 	changes  []string

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"sandbox.internal/server/lifecycle"
+
+	"sandbox.internal/server/clock"
 )
 
 // provision is the job of Pending: it launches the sandbox's box. After a crash of the service it
@@ -30,7 +32,7 @@ func (a *actor) provision(ctx context.Context, record lifecycle.Record) func() {
 			Msg("provisioning waits for the container engine")
 		a.waiting(lifecycle.ReasonEngineUnavailable,
 			"waiting for the container engine: "+err.Error())
-		if !sleep(ctx, pause) {
+		if !clock.Sleep(ctx, pause) {
 			return nil
 		}
 	}

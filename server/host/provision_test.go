@@ -18,7 +18,7 @@ import (
 
 var errRefused = fmt.Errorf("the engine refuses")
 
-// gate is a fault that tells when a call has come and holds it until it is opened or the caller
+// gate is a fault that reports a call and blocks it until the gate is opened or the caller
 // gives up.
 type gate struct {
 	entered chan string
@@ -268,7 +268,7 @@ func TestSlowAnswerOfExecd(t *testing.T) {
 	})
 }
 
-// A container that somebody freezes before its execd has answered would never answer.
+// A container that another process freezes before its execd has answered would never answer.
 func TestFrozenWhilePending(t *testing.T) {
 	m := newMachine(t).start()
 	m.engine.answerPing(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"sandbox.internal/server/lifecycle"
+
+	"sandbox.internal/server/clock"
 )
 
 // recover starts an actor for every record of the store, and for every box whose record the store
@@ -68,7 +70,7 @@ func (h *Host) watch() {
 				Err(err).
 				Dur("retry_in", pause).
 				Msg("the container engine closed the stream of events")
-			sleep(h.ctx, pause)
+			clock.Sleep(h.ctx, pause)
 		}
 	}
 }
@@ -94,7 +96,7 @@ func (a *actor) onBoxEvent(event lifecycle.BoxEvent) {
 
 func (h *Host) sweepPeriodically() {
 	defer h.tasks.Done()
-	for sleep(h.ctx, sweepInterval) {
+	for clock.Sleep(h.ctx, sweepInterval) {
 		h.sweep()
 	}
 }

@@ -104,7 +104,7 @@ func TestRestartGoesOn(t *testing.T) {
 	}
 }
 
-// A restart in the middle of a pull with credentials cannot go on, and says why.
+// A restart during a pull with credentials cannot continue it, and the message says why.
 func TestRestartForgetsCredentials(t *testing.T) {
 	m := newMachine(t)
 	r := m.record("private", lifecycle.StatePending)
@@ -215,7 +215,7 @@ func TestForgettingIsRepeated(t *testing.T) {
 	m.awaitForgotten("ended")
 }
 
-// TestInspectionsAreBounded: when the engine comes back every sandbox wants to know what became of
+// TestInspectionsAreBounded: when the engine comes back every actor inspects
 // its container, and the engine is not asked for all of them at once.
 func TestInspectionsAreBounded(t *testing.T) {
 	const sandboxes, atMost = 60, 16

@@ -27,7 +27,7 @@ func (h *Host) Create(
 	h.creating.RLock()
 	defer h.creating.RUnlock()
 	if h.ctx.Err() != nil {
-		return lifecycle.Sandbox{}, stopping()
+		return lifecycle.Sandbox{}, lifecycle.Stopping()
 	}
 	var key *lifecycle.IdempotencyKey
 	if options.IdempotencyKey != "" {

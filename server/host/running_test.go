@@ -73,7 +73,7 @@ func TestDeleteOfASandboxThatIsFoundGone(t *testing.T) {
 	id := m.running()
 	slow := newGate()
 	m.engine.failBefore(callInspect, func(context.Context, string) error {
-		// the answer comes, though nobody waits for it any more
+		// the engine answers after the caller has given up
 		return slow.fault(context.Background(), id)
 	})
 	m.engine.happen(container(id), engine.EventRemoved, nil)
@@ -254,7 +254,7 @@ func TestWhatHappensWhileTheEngineIsSilent(t *testing.T) {
 	m.engine.failBefore(callWatch, func(ctx context.Context, name string) error { return down.fault(ctx, name) })
 	m.engine.hangUp()
 	down.await(t)
-	m.engine.exit(container(id), 7, false) // nobody hears it
+	m.engine.exit(container(id), 7, false) // without an event
 	close(down.open)
 	m.awaitReason(id, lifecycle.StateFailed, lifecycle.ReasonEntrypointExited)
 }

@@ -69,7 +69,7 @@ func hostVolume(path, subPath string) lifecycle.Spec {
 	return wanted
 }
 
-// TestNeverMounted: whatever the list says, and by whatever name it is asked for.
+// TestNeverMounted: whatever the list of allowed paths holds, and under every name.
 func TestNeverMounted(t *testing.T) {
 	root := realTempDir(t)
 	socket, data := filepath.Join(root, "run", "engine.sock"), filepath.Join(root, "data")

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"sandbox.internal/server/lifecycle"
+
+	"sandbox.internal/server/clock"
 )
 
 // stuckAfter is how long the engine may fail to freeze, thaw or remove a box before the sandbox is
@@ -139,7 +141,7 @@ func (a *actor) retry(ctx context.Context, name string, call func(context.Contex
 			Str("action", name).
 			Dur("retry_in", pause).
 			Msg("a call of the container engine failed")
-		if !sleep(ctx, pause) {
+		if !clock.Sleep(ctx, pause) {
 			return ctx.Err()
 		}
 	}
@@ -262,17 +264,5 @@ func (a *actor) ended(exit lifecycle.BoxExit) func() {
 			a.recordTransition(lifecycle.TriggerExit, lifecycle.ReasonEntrypointExited,
 				"the entrypoint ended with exit code 0")
 		}
-	}
-}
-
-// sleep waits and reports whether ctx has not ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

@@ -27,7 +27,7 @@ type control struct {
 	states    map[string]string // of those that have not ended
 	since     map[string]time.Time
 	events    []string // the data of 101, 102 and so on
-	forgotten int      // how many of them nobody can have any more
+	forgotten int      // how many of them the service has forgotten
 	cut       chan struct{}
 	down      bool
 	resumed   []string // what streams asked to go on after
@@ -64,7 +64,7 @@ func newControl(t *testing.T, daemon http.Handler) *control {
 	return c
 }
 
-// set changes a sandbox, and tells of it unless quietly.
+// set changes a sandbox, and sends the event unless quietly.
 func (c *control) set(id, state string, quietly bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,9 +227,9 @@ func TestRoutesFollowTheService(t *testing.T) {
 	}
 }
 
-// TestRoutesGoOnWhereTheyWere: what happens while the stream is lost is told afterwards, without
+// TestRoutesResume: events from the time without a stream arrive afterwards, without
 // another list.
-func TestRoutesGoOnWhereTheyWere(t *testing.T) {
+func TestRoutesResume(t *testing.T) {
 	c := newControl(t, http.HandlerFunc(tell))
 	c.set("kept", "Running", true)
 	in := c.ingress(t, nil)

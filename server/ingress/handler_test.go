@@ -47,8 +47,8 @@ func TestRequestArrivesAsItWasWritten(t *testing.T) {
 }
 
 // TestServiceKeyDoesNotReachTheSandbox: the ingress's own key of the lifecycle service stays out of
-// sandboxes in each of its three forms, and what the program behind the port knows as its own keys
-// arrives.
+// sandboxes in each of its three forms, and the keys of the program behind the port
+// arrive.
 func TestServiceKeyDoesNotReachTheSandbox(t *testing.T) {
 	const key = "the-key-of-an-administrator"
 	file := routes(t, http.HandlerFunc(tell), "")

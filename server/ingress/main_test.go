@@ -189,7 +189,7 @@ func (in *running) admins(t testing.TB, path string) answer {
 	return do(t, r)
 }
 
-// eventually asks again until the condition holds.
+// eventually polls until the condition holds.
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	// between two looks
@@ -224,7 +224,7 @@ func (l *logBuffer) text() string {
 	return l.lines.String()
 }
 
-// unused returns an address that nobody listens on.
+// unused returns an address without a listener.
 func unused(t testing.TB) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

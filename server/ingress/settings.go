@@ -15,7 +15,7 @@ type Settings struct {
 	// empty for none.
 	Listen string
 	Admin  string
-	// Mode says how requests name their sandbox. Domain is needed in the mode wildcard: sandboxes
+	// Mode is how requests name their sandbox. Domain is needed in the mode wildcard: sandboxes
 	// are hosts below it.
 	Mode   Mode
 	Domain string

@@ -15,7 +15,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// TestSource: an ingress without a lifecycle service serves what somebody else tells it.
+// TestSource: an ingress without a lifecycle service serves the routes of a Source.
 func TestSource(t *testing.T) {
 	t.Parallel()
 	daemon := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.URL.Path) }))

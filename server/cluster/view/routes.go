@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/server/clock"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -85,7 +86,7 @@ func (r *routes) routeOf(e *Entry) Route {
 			break
 		}
 		r.logger.Warn().Err(err).Str("sandbox_id", route.ID).Msg("the token of a sandbox cannot be read")
-		if !errors.As(err, &known) || known.Kind != lifecycle.KindUnavailable || !Sleep(r.ctx, time.Second) {
+		if !errors.As(err, &known) || known.Kind != lifecycle.KindUnavailable || !clock.Sleep(r.ctx, time.Second) {
 			return route
 		}
 	}
@@ -113,15 +114,3 @@ func (r *routes) take(e *Entry, deleted bool) {
 }
 
 func (r *routes) advance(uint64) {}
-
-// Sleep waits, and reports whether ctx is still alive.
-func Sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}

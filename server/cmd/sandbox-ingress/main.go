@@ -9,13 +9,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
 
 	"github.com/rs/zerolog"
 
+	"sandbox.internal/server/build"
 	"sandbox.internal/server/ingress"
 )
 
@@ -66,7 +66,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
 	if len(args) == 1 && args[0] == "version" {
-		fmt.Fprintln(stdout, "sandbox-ingress", version())
+		fmt.Fprintln(stdout, "sandbox-ingress", build.Version())
 		return 0
 	}
 	settings, level, err := parse(args, stderr)
@@ -172,12 +172,4 @@ func serve(settings ingress.Settings, logger zerolog.Logger) error {
 	close(done)
 	reloading.Wait()
 	return err
-}
-
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" &&
-		info.Main.Version != "(devel)" {
-		return info.Main.Version
-	}
-	return "devel"
 }
