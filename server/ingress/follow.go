@@ -1,8 +1,6 @@
 package ingress
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +12,8 @@ import (
 	"github.com/rs/zerolog"
 
 	gen "sandbox.internal/gen/lifecycle"
+	"sandbox.internal/openapi/sse"
+	"sandbox.internal/server/clock"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -57,10 +57,7 @@ func (f *follower) run(ctx context.Context) {
 			Dur("pause_ms", pause).
 			Bool("complete", f.cursor != "").
 			Msg("the stream of events is lost; routes stay as they are until it is back")
-		select {
-		case <-time.After(pause/2 + rand.N(pause)):
-		case <-ctx.Done():
-		}
+		clock.Sleep(ctx, pause/2+rand.N(pause))
 		pause = min(2*pause, longestPause)
 	}
 }
@@ -86,20 +83,13 @@ func (f *follower) stream(ctx context.Context) (received bool, err error) {
 	if response.StatusCode != http.StatusOK {
 		return false, fmt.Errorf("events: %s", response.Status)
 	}
-	lines := bufio.NewScanner(response.Body)
-	lines.Buffer(nil, longestEvent)
-	var id string
-	for lines.Scan() {
+	for events := sse.NewReader(response.Body, longestEvent); ; {
+		data, err := events.Next()
+		if err != nil {
+			return received, errors.Join(context.Cause(ctx), err)
+		}
 		watchdog.Reset(silence)
-		line := lines.Bytes()
-		if text, ok := bytes.CutPrefix(line, []byte("id: ")); ok {
-			id = string(text)
-		}
-		data, ok := bytes.CutPrefix(line, []byte("data: "))
-		if !ok {
-			continue
-		}
-		if err := f.apply(ctx, id, data); err != nil {
+		if err := f.apply(ctx, events.ID(), data); err != nil {
 			return received, err
 		}
 		if !received {
@@ -110,7 +100,6 @@ func (f *follower) stream(ctx context.Context) (received bool, err error) {
 				Msg("routes follow the events of the lifecycle service")
 		}
 	}
-	return received, errors.Join(context.Cause(ctx), lines.Err())
 }
 
 // apply applies an event to the table.
