@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"time"
@@ -83,12 +84,12 @@ func (f *follower) stream(ctx context.Context) (received bool, err error) {
 	if response.StatusCode != http.StatusOK {
 		return false, fmt.Errorf("events: %s", response.Status)
 	}
-	for events := sse.NewReader(response.Body, longestEvent); ; {
+	body := &notifyingReader{response.Body, func() { watchdog.Reset(silence) }}
+	for events := sse.NewReader(body, longestEvent); ; {
 		data, err := events.Next()
 		if err != nil {
 			return received, errors.Join(context.Cause(ctx), err)
 		}
-		watchdog.Reset(silence)
 		if err := f.apply(ctx, events.ID(), data); err != nil {
 			return received, err
 		}
@@ -100,6 +101,21 @@ func (f *follower) stream(ctx context.Context) (received bool, err error) {
 				Msg("routes follow the events of the lifecycle service")
 		}
 	}
+}
+
+// notifyingReader calls received whenever bytes have arrived, of comments too.
+type notifyingReader struct {
+	io.Reader
+	received func()
+}
+
+// Read implements io.Reader.
+func (n *notifyingReader) Read(p []byte) (int, error) {
+	count, err := n.Reader.Read(p)
+	if count > 0 {
+		n.received()
+	}
+	return count, err
 }
 
 // apply applies an event to the table.
