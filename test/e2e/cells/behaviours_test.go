@@ -12,8 +12,7 @@ import (
 )
 
 // output: what a cell prints arrives on its stream, between the events that begin and end every cell.
-func output(t *testing.T, d *daemon, l language) {
-	id := d.newContext(t, l.name)
+func output(t *testing.T, d *daemon, l language, id string) {
 	events := d.run(t, id, l.print).good(t)
 	if out, err := events.text("stdout"), events.text("stderr"); out != "to out\n" || err != "to err\n" {
 		t.Errorf("stdout %q, stderr %q", out, err)
@@ -22,17 +21,17 @@ func output(t *testing.T, d *daemon, l language) {
 		t.Errorf("the first event: %s", first.data)
 	}
 	counted := slices.IndexFunc(events, func(e event) bool { return e.Type == "execution_count" })
-	if counted < 0 || events[counted].Count != 1 || events.end().Count != 1 {
-		t.Errorf("the first cell's number: event %d, end %s", counted, events.end().data)
+	number := events.end().Count
+	if counted < 0 || events[counted].Count != number {
+		t.Errorf("the cell's number: event %d, end %s", counted, events.end().data)
 	}
-	if end := d.run(t, id, l.print).good(t).end(); end.Count != 2 {
-		t.Errorf("the second cell's number: %s", end.data)
+	if end := d.run(t, id, l.print).good(t).end(); end.Count != number+1 {
+		t.Errorf("the number of the cell after %d: %s", number, end.data)
 	}
 }
 
 // result: the value of a cell's last expression. Repeated, because some kernels are late with it.
-func result(t *testing.T, d *daemon, l language) {
-	id := d.newContext(t, l.name)
+func result(t *testing.T, d *daemon, l language, id string) {
 	for range 20 {
 		if got := d.run(t, id, l.value).good(t).result("text/plain"); string(got) != `"42"` {
 			t.Fatalf("text/plain: %s", got)
@@ -41,8 +40,7 @@ func result(t *testing.T, d *daemon, l language) {
 }
 
 // displays: content of every MIME type arrives as it is.
-func displays(t *testing.T, d *daemon, l language) {
-	id := d.newContext(t, l.name)
+func displays(t *testing.T, d *daemon, l language, id string) {
 	events := d.run(t, id, l.display).good(t)
 	checkPNG(t, events, 3, 2)
 	if got := events.result("application/json"); !equalJSON(got, `{"a":[1,2]}`) {
@@ -54,15 +52,15 @@ func displays(t *testing.T, d *daemon, l language) {
 }
 
 // printsOnly stands for result and displays where a language has neither.
-func printsOnly(t *testing.T, d *daemon, l language) {
-	events := d.run(t, d.newContext(t, l.name), l.print).good(t)
+func printsOnly(t *testing.T, d *daemon, l language, id string) {
+	events := d.run(t, id, l.print).good(t)
 	if slices.ContainsFunc(events, func(e event) bool { return e.Type == "result" }) {
 		t.Errorf("a result: %v", events)
 	}
 }
 
-func muchOutput(t *testing.T, d *daemon, l language) {
-	events := d.run(t, d.newContext(t, l.name), l.many).good(t)
+func muchOutput(t *testing.T, d *daemon, l language, id string) {
+	events := d.run(t, id, l.many).good(t)
 	var want strings.Builder
 	for i := range manyLines {
 		want.WriteString(strconv.Itoa(i) + "\n")
@@ -72,9 +70,7 @@ func muchOutput(t *testing.T, d *daemon, l language) {
 	}
 }
 
-func variablesPersist(t *testing.T, d *daemon, l language) {
-	id := d.newContext(t, l.name)
-	d.run(t, id, l.set).good(t)
+func variablesPersist(t *testing.T, d *daemon, l language, id string) {
 	l.remembers(t, d, id)
 }
 
@@ -94,16 +90,14 @@ func (l language) forgot(t *testing.T, events said) {
 	}
 }
 
-func contextsAreIsolated(t *testing.T, d *daemon, l language) {
-	first, second := d.newContext(t, l.name), d.newContext(t, strings.ToUpper(l.name))
-	d.run(t, first, l.set).good(t)
-	l.forgot(t, d.run(t, second, l.get))
-	l.remembers(t, d, first)
+func contextsAreIsolated(t *testing.T, d *daemon, l language, id string) {
+	l.remembers(t, d, id)
+	l.forgot(t, d.run(t, d.newContext(t, strings.ToUpper(l.name)), l.get))
+	l.remembers(t, d, id)
 }
 
 // cellsQueue: cells that are posted while another runs follow one another in the order in which they came.
-func cellsQueue(t *testing.T, d *daemon, l language) {
-	id := d.newContext(t, l.name)
+func cellsQueue(t *testing.T, d *daemon, l language, id string) {
 	running := []*stream{d.start(t, id, l.slow)}
 	running[0].until("stdout")
 	for range 4 {
@@ -111,15 +105,15 @@ func cellsQueue(t *testing.T, d *daemon, l language) {
 		s.until("init")
 		running = append(running, s)
 	}
-	for i, s := range running {
-		if end := s.until("execution_complete"); end.Count != i+1 {
-			t.Errorf("cell %d ran as number %d", i+1, end.Count)
+	first := running[0].until("execution_complete").Count
+	for i, s := range running[1:] {
+		if end := s.until("execution_complete"); end.Count != first+1+i {
+			t.Errorf("cell %d after number %d ran as number %d", i+1, first, end.Count)
 		}
 	}
 }
 
-func errorsAreTold(t *testing.T, d *daemon, l language) {
-	id := d.newContext(t, l.name)
+func errorsAreTold(t *testing.T, d *daemon, l language, id string) {
 	events := d.run(t, id, l.raise)
 	if got := events.text("stdout"); got != "before\n" {
 		t.Errorf("stdout: %q", got)
@@ -138,27 +132,23 @@ func (l language) raised(t *testing.T, events said, ename, evalue string) {
 	}
 }
 
-func compileErrors(t *testing.T, d *daemon, l language) {
-	l.raised(t, d.run(t, d.newContext(t, l.name), l.wrong), l.wrongName, "")
+func compileErrors(t *testing.T, d *daemon, l language, id string) {
+	l.raised(t, d.run(t, id, l.wrong), l.wrongName, "")
 }
 
 // compileErrorIsBare stands for compileErrors where a kernel does not say what is wrong.
-func compileErrorIsBare(t *testing.T, d *daemon, l language) {
-	if end := d.run(t, d.newContext(t, l.name), l.wrong).end(); end.Type != "error" || end.Error.Ename != l.wrongName {
+func compileErrorIsBare(t *testing.T, d *daemon, l language, id string) {
+	if end := d.run(t, id, l.wrong).end(); end.Type != "error" || end.Error.Ename != l.wrongName {
 		t.Errorf("the cell ended with %s", end.data)
 	}
 }
 
-func interrupt(t *testing.T, d *daemon, l language) {
-	id := d.newContext(t, l.name)
-	d.run(t, id, l.set).good(t)
+func interrupt(t *testing.T, d *daemon, l language, id string) {
 	interrupted(t, d, id, l.endless)
 	l.remembers(t, d, id)
 }
 
-func interruptWaiting(t *testing.T, d *daemon, l language) {
-	id := d.newContext(t, l.name)
-	d.run(t, id, l.set).good(t)
+func interruptWaiting(t *testing.T, d *daemon, l language, id string) {
 	interrupted(t, d, id, l.waits)
 	l.remembers(t, d, id)
 }
@@ -178,7 +168,7 @@ func interrupted(t *testing.T, d *daemon, id, code string) (kernelEnded bool) {
 }
 
 // interruptEnds stands for interrupt where a kernel cannot be interrupted.
-func interruptEnds(t *testing.T, d *daemon, l language) {
+func interruptEnds(t *testing.T, d *daemon, l language, _ string) {
 	id := d.newContext(t, l.name)
 	// The interrupt may come while the cell still computes, before it waits; the kernel then obeys it and goes on.
 	if interrupted(t, d, id, l.waits) {
@@ -188,8 +178,7 @@ func interruptEnds(t *testing.T, d *daemon, l language) {
 	d.run(t, id, l.print).good(t)
 }
 
-func killedKernel(t *testing.T, d *daemon, l language) {
-	id := d.newContext(t, l.name)
+func killedKernel(t *testing.T, d *daemon, l language, id string) {
 	pid, err := strconv.Atoi(strings.TrimSpace(d.run(t, id, l.pid).good(t).text("stdout")))
 	must(t, err)
 	s := d.start(t, id, l.endless)
@@ -202,7 +191,7 @@ func killedKernel(t *testing.T, d *daemon, l language) {
 	d.run(t, d.newContext(t, l.name), l.print).good(t)
 }
 
-func stateless(t *testing.T, d *daemon, l language) {
+func stateless(t *testing.T, d *daemon, l language, _ string) {
 	before := len(d.contexts(t, l.name))
 	d.alone(t, l.name, l.set).good(t)
 	l.forgot(t, d.alone(t, l.name, l.get))
@@ -211,7 +200,7 @@ func stateless(t *testing.T, d *daemon, l language) {
 	}
 }
 
-func deleteContexts(t *testing.T, d *daemon, l language) {
+func deleteContexts(t *testing.T, d *daemon, l language, _ string) {
 	ids := []string{d.newContext(t, l.name), d.newContext(t, l.name), d.newContext(t, l.name)}
 	response, err := d.client.DeleteContext(t.Context(), ids[0])
 	d.body(t, http.StatusOK, response, err)
@@ -231,8 +220,8 @@ func deleteContexts(t *testing.T, d *daemon, l language) {
 }
 
 // resume: a stream that is cut in the middle is followed on from the last event that was seen, and not one is missing or comes twice.
-func resume(t *testing.T, d *daemon, l language) {
-	s := d.start(t, d.newContext(t, l.name), l.slow)
+func resume(t *testing.T, d *daemon, l language, id string) {
+	s := d.start(t, id, l.slow)
 	var head said
 	for len(head) == 0 || head[len(head)-1].Type != "stdout" {
 		e, err := s.next()

@@ -11,10 +11,11 @@ type way struct {
 	languages []language
 }
 
-// behaviour is a row of the table. The languages that it does not hold for say why, and what holds instead.
+// behaviour is a row of the table. The languages that it does not hold for say why, and what holds instead. id is a context that the rows
+// of a language share, because a kernel takes long to start: the cell "set" has run in it, and "killed kernel" ends it.
 type behaviour struct {
 	name string
-	test func(*testing.T, *daemon, language)
+	test func(t *testing.T, d *daemon, l language, id string)
 }
 
 var behaviours = []behaviour{
@@ -27,12 +28,12 @@ var behaviours = []behaviour{
 	{"cells queue", cellsQueue},
 	{"errors", errorsAreTold},
 	{"compile errors", compileErrors},
+	{"resume", resume},
 	{"interrupt", interrupt},
 	{"interrupt of a cell that waits", interruptWaiting},
 	{"killed kernel", killedKernel},
 	{"stateless", stateless},
 	{"delete", deleteContexts},
-	{"resume", resume},
 }
 
 func TestCells(t *testing.T) {
@@ -49,6 +50,10 @@ func TestCells(t *testing.T) {
 			t.Run("unknown language", func(t *testing.T) { unknownLanguage(t, d, way.languages) })
 			for _, language := range way.languages {
 				t.Run(language.row, func(t *testing.T) {
+					id := d.newContext(t, language.name)
+					if end := d.run(t, id, language.set).good(t).end(); end.Count != 1 {
+						t.Errorf("the first cell's number: %s", end.data)
+					}
 					for _, b := range behaviours {
 						t.Run(b.name, func(t *testing.T) {
 							test := b.test
@@ -56,7 +61,7 @@ func TestCells(t *testing.T) {
 								t.Logf("exception: %s", e.because)
 								test = e.instead
 							}
-							test(t, d, language)
+							test(t, d, language, id)
 						})
 					}
 				})

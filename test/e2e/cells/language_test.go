@@ -43,7 +43,7 @@ type language struct {
 // exception is a behaviour that a language does not have.
 type exception struct {
 	because string
-	instead func(*testing.T, *daemon, language)
+	instead func(t *testing.T, d *daemon, l language, id string)
 }
 
 func python() language {
