@@ -19,6 +19,9 @@ if [[ ${1:-} == --list ]]; then
 	packages
 	exit
 fi
+if [[ $EUID -ne 0 ]]; then
+	echo "check: some tests mount file systems and change users: they need root" >&2
+fi
 # An engine of this machine stays unused, so that a test that needs one fails here wherever it runs.
 # Many tests wait for clocks: four packages run at once on two cores.
 mapfile -t unit < <(packages)
