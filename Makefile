@@ -8,12 +8,13 @@ REPLACE     = @for new in bin/new/*; do cmp -s $$new bin/$${new\#\#*/} || mv $$n
 STATICCHECK = go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # Checks look at what GOBUILD compiles, so that nothing is compiled for them alone.
 CHECKED     = CGO_ENABLED=0 GOFLAGS="$$(go env GOFLAGS) $(COMPILED)"
+FORMATTED   = test -z "$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go'))" || { gofmt -l .; echo "not formatted: run gofmt -w ."; exit 1; }
 
 # Where `make run` keeps its key and records.
 STATE = $${SANDBOX_STATE:-$${XDG_STATE_HOME:-$$HOME/.local/state}/sandbox-run}
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-cluster race bare bench gate generate drift lint build images engine clean
+.PHONY: help run demo check test test-cluster race bare bench gate generate drift lint build images engine clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -26,6 +27,11 @@ run: engine ## install what is missing, start the service, take a sandbox throug
 
 demo: build ## take a sandbox through its life on a service that runs (URL=http://127.0.0.1:8080)
 	@SERVICE_API_KEY=$${SERVICE_API_KEY:-$$(cat $(STATE)/api.key 2>/dev/null)} bin/sandbox $(if $(URL),--url $(URL)) demo
+
+check: ## gofmt, vet, and the tests that need no engine, cluster, kernels or network: under a minute
+	@$(FORMATTED)
+	$(CHECKED) go vet ./...
+	@$(CHECKED) scripts/check.sh
 
 test: lint images ## all tests, on real parts
 	@scripts/test.sh
@@ -57,7 +63,7 @@ drift: generate ## fail if gen/ is not what openapi/ makes
 	@test -z "$$(git status --porcelain -- gen)" || { git status --short -- gen; echo "untracked files in gen/: run make generate and commit"; exit 1; }
 
 lint: ## gofmt, vet, staticcheck
-	@test -z "$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go'))" || { gofmt -l .; echo "not formatted: run gofmt -w ."; exit 1; }
+	@$(FORMATTED)
 	$(CHECKED) go vet ./...
 	$(CHECKED) $(STATICCHECK) ./...
 
