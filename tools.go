@@ -35,5 +35,8 @@ package sandbox
 //go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/sandbox.py sdk/python/src/sandboxes/_async/sandbox.py
 //go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/streams.py sdk/python/src/sandboxes/_async/streams.py
 //go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/terminals.py sdk/python/src/sandboxes/_async/terminals.py
+//go:generate go run ./sdk/python/synchronous -o sdk/python/tests/test_sync_life.py sdk/python/tests/test_async_life.py
+//go:generate go run ./sdk/python/synchronous -o sdk/python/tests/test_sync_inside.py sdk/python/tests/test_async_inside.py
+//go:generate go run ./sdk/python/synchronous -o sdk/python/tests/test_sync_cuts.py sdk/python/tests/test_async_cuts.py
 //go:generate go tool controller-gen object paths=./runtime/kube/v1alpha1
 //go:generate go tool controller-gen crd:maxDescLen=300 paths=./runtime/kube/v1alpha1 output:crd:dir=runtime/kube/config/crd

@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from types import TracebackType
+from typing import Callable
 from urllib.parse import urlsplit
 
 PATIENCE = 120.0
@@ -36,13 +37,13 @@ class CuttingProxy:
         self._lock = threading.Lock()
         self.cuts = 0
         self.cutting = False
+        self.lost = 0
+        """How many of the next answers are lost altogether."""
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._threads: list[threading.Thread] = []
         self._start(self._accept)
 
-    def _start(self, target: object, *arguments: object) -> None:
-        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
-        thread.start()
+    def _start(self, target: Callable[..., None], *arguments: object) -> None:
+        threading.Thread(target=target, args=arguments, daemon=True).start()
 
     def __enter__(self) -> CuttingProxy:
         return self
@@ -71,10 +72,15 @@ class CuttingProxy:
             server.shutdown(socket.SHUT_WR)
 
     def _answers(self, client: socket.socket, server: socket.socket, repeatable: bool) -> None:
-        with self._lock:
-            left = self._random.randint(self._least, self._most) if self.cutting else None
+        left: int | None = None
         buffered, whole_head = b"", repeatable
         while data := server.recv(1 << 16):
+            with self._lock:
+                if self.lost > 0:
+                    self.lost -= 1
+                    left, whole_head = 0, True
+                elif self.cutting and left is None:
+                    left = self._random.randint(self._least, self._most)
             if not whole_head:
                 buffered += data
                 end = buffered.find(b"\r\n\r\n")
@@ -94,6 +100,7 @@ class CuttingProxy:
         with self._lock:
             self.cuts += 1
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.shutdown(socket.SHUT_RD)  # the other thread's read would keep the socket open
         client.close()
 
 

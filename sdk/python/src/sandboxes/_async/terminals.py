@@ -135,8 +135,7 @@ class AsyncAttachment:
         self._asked = False
         for message in self._parser.feed(data):
             if message.opcode == CLOSE:
-                self._cut()  # after an exit there is nothing to attach to
-                return
+                raise TransportError("the daemon closed the connection", sent=True)  # after an exit, no one notices
             if message.opcode == PING:
                 await self._send(PONG, message.data)
             elif message.opcode != PONG and (event := read_message(message)) is not None:
