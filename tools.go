@@ -7,7 +7,8 @@
 // the models, an Echo server with strict handlers, and a client, below gen/. What is
 // generated is committed and never edited; a test in gen/ regenerates it and fails on
 // any difference. The generators' versions are tool lines of go.mod. Services check
-// requests by a slim form of their contract, which openapi/slim makes. From the types of the cluster's
+// requests by a slim form of their contract, which openapi/slim makes. The types and calls of the
+// Python client are made by openapi/python, and its synchronous face from the asynchronous one. From the types of the cluster's
 // resources, controller-gen makes their deep copies and their definitions for the API server.
 package sandbox
 

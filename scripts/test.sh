@@ -24,6 +24,8 @@ fi
 scripts/kernels.sh
 scripts/browser.sh
 scripts/node.sh
+scripts/node.sh python
+scripts/python.sh
 scripts/images.sh server controller ingress python code-interpreter
 test/cluster/build.sh
 

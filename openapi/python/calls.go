@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -19,7 +20,7 @@ type call struct {
 	Query, Headers          []field
 	ContentType             string // an expression; empty for JSON and where there is no body
 	Body                    bool
-	Kind, Answer, Returns   string // the class of the description, the type in it, and both together
+	Kind, Answer, Returns   string // the description's class, the type in it, and both together
 }
 
 var methods = []string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodPatch, http.MethodDelete}
@@ -32,21 +33,29 @@ func (m *module) addCalls(doc *openapi3.T) error {
 			if operation == nil {
 				continue
 			}
-			calls, err := newCalls(method, path, operation, append(slices.Clone(item.Parameters), operation.Parameters...))
+			parameters := slices.Concat(item.Parameters, operation.Parameters)
+			calls, err := newCalls(method, path, operation, parameters)
 			if err != nil {
 				return fmt.Errorf("%s: %w", operation.OperationID, err)
 			}
 			m.Calls = append(m.Calls, calls...)
 		}
 	}
-	slices.SortFunc(m.Calls, func(a, b call) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(m.Calls, func(a, b call) int { return cmp.Compare(a.Name, b.Name) })
 	return nil
+}
+
+var successes = []int{
+	http.StatusSwitchingProtocols, http.StatusOK, http.StatusAccepted, http.StatusNoContent,
 }
 
 var placeholder = regexp.MustCompile(`\{[^}]*\}`)
 
-// newCalls makes one call for each media type of the answer. The first, JSON where there is some, has the operation's name.
-func newCalls(method, path string, operation *openapi3.Operation, parameters openapi3.Parameters) ([]call, error) {
+// newCalls makes one call for each media type of the answer. The first, JSON where there is some,
+// has the operation's name.
+func newCalls(
+	method, path string, operation *openapi3.Operation, parameters openapi3.Parameters,
+) ([]call, error) {
 	base := call{
 		Name: snake(operation.OperationID), Method: method,
 		Doc: docstring(operation.Summary+".\n\n"+operation.Description, "    "),
@@ -60,9 +69,10 @@ func newCalls(method, path string, operation *openapi3.Operation, parameters ope
 	}
 	base.Path = strconv.Quote(path)
 	if len(places) > 0 {
-		base.Path = "fill(" + strconv.Quote(placeholder.ReplaceAllString(path, "{}")) + ", " + strings.Join(places, ", ") + ")"
+		base.Path = fmt.Sprintf("fill(%q, %s)", placeholder.ReplaceAllString(path, "{}"),
+			strings.Join(places, ", "))
 	}
-	for _, status := range []int{http.StatusSwitchingProtocols, http.StatusOK, http.StatusAccepted, http.StatusNoContent} {
+	for _, status := range successes {
 		if answer := operation.Responses.Status(status); answer != nil {
 			return base.answers(status, answer.Value.Content)
 		}
@@ -145,7 +155,8 @@ func (c call) answers(status int, content openapi3.Content) ([]call, error) {
 			if !ok {
 				return nil, fmt.Errorf("an event stream without x-event-schema")
 			}
-			next.Kind, next.Answer, next.Returns, suffix = "EventStream", kind, "EventStream["+kind+"]", "_stream"
+			next.Kind, next.Answer, suffix = "EventStream", kind, "_stream"
+			next.Returns = "EventStream[" + kind + "]"
 		default:
 			next.Kind, next.Returns, suffix = "ByteStream", "ByteStream", "_text"
 		}

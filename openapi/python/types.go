@@ -33,7 +33,8 @@ type field struct {
 	Required, Secret      bool
 }
 
-// Default is what follows the type in a class; the value of a secret is not shown when an object is printed.
+// Default is what follows the type in a class. The value of a secret is not shown when an object is
+// printed.
 func (f field) Default() string {
 	switch {
 	case f.Secret && f.Required:
@@ -52,7 +53,8 @@ func (m *module) addSchemas(doc *openapi3.T) error {
 		ref := doc.Components.Schemas[name]
 		switch s := ref.Value; {
 		case isChoice(s):
-			m.Choices = append(m.Choices, choice{name, literal(s), docstring(s.Description, "")})
+			c := choice{name, literal(s), docstring(s.Description, "")}
+			m.Choices = append(m.Choices, c)
 		case isClass(s):
 			c, err := newClass(name, s)
 			if err != nil {
@@ -72,10 +74,13 @@ func newClass(name string, s *openapi3.Schema) (class, error) {
 		if err != nil {
 			return c, fmt.Errorf("%s.%s: %w", name, property, err)
 		}
-		f := field{Name: snake(property), JSON: property, Type: kind, Doc: docstring(ref.Value.Description, "    "),
+		text := ref.Value.Description
+		f := field{
+			Name: snake(property), JSON: property, Type: kind, Doc: docstring(text, "    "),
 			Required: slices.Contains(s.Required, property),
 			// A contract has no other mark for the secrets of an answer.
-			Secret: ref.Value.Format == "password" || strings.Contains(ref.Value.Description, "secret")}
+			Secret: ref.Value.Format == "password" || strings.Contains(text, "secret"),
+		}
 		if !f.Required || ref.Value.Nullable {
 			f.Type = optional(kind)
 		}
@@ -92,7 +97,8 @@ func optional(kind string) string { return kind + " | None" }
 
 func isChoice(s *openapi3.Schema) bool { return s.Type.Is("string") && literal(s) != "str" }
 
-// isClass: an object with fields. One that is made by hand, part by part, as the form of an upload, has no class.
+// isClass: an object with fields. One that is made by hand, part by part, as the form of an upload,
+// has no class.
 func isClass(s *openapi3.Schema) bool {
 	if len(s.Properties) == 0 {
 		return false
@@ -144,7 +150,8 @@ func typeOf(ref *openapi3.SchemaRef) (string, error) {
 	return "", fmt.Errorf("there is no Python type for the schema %q", s.Description)
 }
 
-// literal is the type of a string with a set of values. A set that may grow allows any other string too.
+// literal is the type of a string with a set of values. A set that may grow allows any other string
+// too.
 func literal(s *openapi3.Schema) string {
 	var values []string
 	open := ""
@@ -163,7 +170,10 @@ func literal(s *openapi3.Schema) string {
 	return "Literal[" + strings.Join(values, ", ") + "]" + open
 }
 
-var keywords = []string{"from", "global", "import", "class", "def", "is", "in", "not", "or", "and", "pass", "return", "with", "as"}
+// keywords cannot be names.
+var keywords = strings.Fields(`False None True and as assert async await break class continue def
+	del elif else except finally for from global if import in is lambda nonlocal not or pass raise
+	return try while with yield`)
 
 // snake is a name as Python writes it: sandboxId is sandbox_id, Last-Event-ID is last_event_id.
 func snake(name string) string {

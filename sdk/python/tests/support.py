@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import Callable
 from urllib.parse import urlsplit
 
+from sandboxes import Client
+
 PATIENCE = 120.0
 """Bounds every wait, on a machine that is slow and busy, too."""
 
@@ -20,6 +22,18 @@ PATIENCE = 120.0
 def image() -> str:
     """The image of the sandboxes; the service is that of $SANDBOX_URL."""
     return os.environ["SANDBOX_IMAGE"]
+
+
+def create_sandbox() -> str:
+    """Makes a sandbox that the tests of a module share."""
+    with Client() as client:
+        return client.create(image()).id
+
+
+def delete_sandbox(id: str) -> None:
+    """Ends it."""
+    with Client() as client:
+        client.get(id).delete()
 
 
 class CuttingProxy:

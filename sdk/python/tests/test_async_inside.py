@@ -9,9 +9,9 @@ import uuid
 
 from sandboxes import (
     APIError,
+    AsyncAttachment,
     AsyncClient,
     AsyncSandbox,
-    Client,
     CommandFailed,
     NotFoundError,
     Output,
@@ -22,23 +22,20 @@ from sandboxes import (
     TerminalReplay,
     Upload,
 )
-from sandboxes._async.terminals import AsyncAttachment
 
 from .async_support import AsyncCase
-from .support import CuttingProxy, image
+from .support import CuttingProxy, create_sandbox, delete_sandbox, image
 
 shared = ""
 
 
 def setUpModule() -> None:
     global shared
-    with Client() as client:
-        shared = client.create(image()).id
+    shared = create_sandbox()
 
 
 def tearDownModule() -> None:
-    with Client() as client:
-        client.get(shared).delete()
+    delete_sandbox(shared)
 
 
 class AsyncInside(AsyncCase):

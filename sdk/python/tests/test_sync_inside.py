@@ -10,9 +10,9 @@ import uuid
 
 from sandboxes import (
     APIError,
+    Attachment,
     Client,
     Sandbox,
-    Client,
     CommandFailed,
     NotFoundError,
     Output,
@@ -23,23 +23,20 @@ from sandboxes import (
     TerminalReplay,
     Upload,
 )
-from sandboxes._async.terminals import Attachment
 
 from .sync_support import Case
-from .support import CuttingProxy, image
+from .support import CuttingProxy, create_sandbox, delete_sandbox, image
 
 shared = ""
 
 
 def setUpModule() -> None:
     global shared
-    with Client() as client:
-        shared = client.create(image()).id
+    shared = create_sandbox()
 
 
 def tearDownModule() -> None:
-    with Client() as client:
-        client.get(shared).delete()
+    delete_sandbox(shared)
 
 
 class Inside(Case):
