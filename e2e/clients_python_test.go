@@ -1,7 +1,12 @@
 package e2e_test
 
 import (
+	"encoding/pem"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -24,6 +29,7 @@ func TestPythonClient(t *testing.T) {
 	python, folder := pythonHere(t), copyOf(t, pythonClient)
 	environment := append(s.variables(), "SANDBOX_URL="+s.URL, "SANDBOX_IMAGE="+busyboxImage,
 		"SANDBOX_CODE_IMAGE="+codeImage, "PYTHONPATH="+filepath.Join(folder, "src"))
+	environment = append(environment, overTLS(t, s.URL)...)
 
 	tests := func(modules ...string) func(t *testing.T) {
 		return func(t *testing.T) {
@@ -59,6 +65,30 @@ func TestPythonClient(t *testing.T) {
 			t.Log(tool(t, folder, environment, python, "-c", block))
 		}
 	})
+}
+
+// overTLS makes the service available with TLS too, and returns the variables that say where.
+func overTLS(t *testing.T, service string) []string {
+	t.Helper()
+	target, err := url.Parse(service)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := httputil.NewSingleHostReverseProxy(target)
+	forward.FlushInterval = -1
+	transport := &http.Transport{}
+	forward.Transport = transport
+	server := httptest.NewTLSServer(forward)
+	t.Cleanup(func() {
+		server.Close()
+		transport.CloseIdleConnections()
+	})
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(file, certificate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"SANDBOX_TLS_URL=" + server.URL, "SANDBOX_TLS_CA=" + file}
 }
 
 // pythonBlocks are the programs of the client's README, for the service under test.

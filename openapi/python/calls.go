@@ -23,7 +23,9 @@ type call struct {
 	Kind, Answer, Returns   string // the description's class, the type in it, and both together
 }
 
-var methods = []string{http.MethodGet, http.MethodPut, http.MethodPost, http.MethodPatch, http.MethodDelete}
+var methods = []string{
+	http.MethodGet, http.MethodPut, http.MethodPost, http.MethodPatch, http.MethodDelete,
+}
 
 // addCalls adds the operations of the contract, in the order of their names.
 func (m *module) addCalls(doc *openapi3.T) error {

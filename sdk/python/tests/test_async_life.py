@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import ssl
 import time
 import uuid
 from datetime import datetime, timedelta, timezone
@@ -12,6 +14,7 @@ from sandboxes import (
     ConflictError,
     NotFoundError,
     SandboxFailed,
+    TerminalExit,
     TransportError,
     UnauthorizedError,
     WaitTimeout,
@@ -60,6 +63,21 @@ class AsyncLife(AsyncCase):
                         break
             for kind in ("Pending", "Running", "Paused", "renewed", "metadata", "Stopping"):
                 self.assertIn(kind, kinds)
+
+    async def test_tls(self) -> None:
+        url, trusted = os.environ["SANDBOX_TLS_URL"], os.environ["SANDBOX_TLS_CA"]
+        async with AsyncClient(url, tls=ssl.create_default_context(cafile=trusted)) as client:
+            async with await client.create(image()) as sandbox:
+                self.assertEqual(len((await sandbox.commands.run("seq 1 20000")).stdout_bytes), 108894)
+                await sandbox.files.write("/tmp/large", bytes(2 << 20))
+                self.assertEqual(await sandbox.files.read("/tmp/large"), bytes(2 << 20))
+                async with (await sandbox.terminals.create("sh")).attach() as viewer:
+                    await viewer.send("exit 3\n")
+                    self.assertEqual([event async for event in viewer][-1], TerminalExit(3))
+        async with AsyncClient(url) as stranger:
+            with self.assertRaises(TransportError) as untrusted:
+                await stranger.version()
+            self.assertIn("certificate", str(untrusted.exception))
 
     async def test_pages(self) -> None:
         name = str(uuid.uuid4())

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import ssl
 import time
 import uuid
 from datetime import datetime, timedelta, timezone
@@ -13,6 +15,7 @@ from sandboxes import (
     ConflictError,
     NotFoundError,
     SandboxFailed,
+    TerminalExit,
     TransportError,
     UnauthorizedError,
     WaitTimeout,
@@ -61,6 +64,21 @@ class Life(Case):
                         break
             for kind in ("Pending", "Running", "Paused", "renewed", "metadata", "Stopping"):
                 self.assertIn(kind, kinds)
+
+    def test_tls(self) -> None:
+        url, trusted = os.environ["SANDBOX_TLS_URL"], os.environ["SANDBOX_TLS_CA"]
+        with Client(url, tls=ssl.create_default_context(cafile=trusted)) as client:
+            with client.create(image()) as sandbox:
+                self.assertEqual(len((sandbox.commands.run("seq 1 20000")).stdout_bytes), 108894)
+                sandbox.files.write("/tmp/large", bytes(2 << 20))
+                self.assertEqual(sandbox.files.read("/tmp/large"), bytes(2 << 20))
+                with (sandbox.terminals.create("sh")).attach() as viewer:
+                    viewer.send("exit 3\n")
+                    self.assertEqual([event for event in viewer][-1], TerminalExit(3))
+        with Client(url) as stranger:
+            with self.assertRaises(TransportError) as untrusted:
+                stranger.version()
+            self.assertIn("certificate", str(untrusted.exception))
 
     def test_pages(self) -> None:
         name = str(uuid.uuid4())

@@ -44,7 +44,7 @@ class AsyncResponse:
                 more = await self._connection.read(timeout)
             except OSError as error:
                 self.close()
-                raise TransportError(f"the answer broke off: {error or type(error).__name__}", sent=True) from error
+                raise TransportError(f"the answer broke off: {str(error) or type(error).__name__}", sent=True) from error
             if not more:
                 self.close()
                 if self._body.until_close:
@@ -89,8 +89,14 @@ class AsyncHTTP:
         self._drop()
 
     def _drop(self) -> None:
-        while self._kept:
-            self._kept.pop()[0].close()
+        while (kept := self._pop()) is not None:
+            kept[0].close()
+
+    def _pop(self) -> tuple[AsyncConnection, float] | None:
+        try:
+            return self._kept.pop()
+        except IndexError:  # another thread may have taken the last
+            return None
 
     def keep(self, connection: AsyncConnection) -> None:
         """Takes a connection back."""
@@ -103,6 +109,7 @@ class AsyncHTTP:
                    content: list[bytes | AsyncIterable[bytes]] | None = None) -> T:
         """Sends a request and reads its answer. `wait` is how much longer than others the answer may take."""
         repetitions = Repetitions(operation)
+        whole = content is None or all(isinstance(part, bytes) for part in content)
         while True:
             try:
                 response = await self._exchange(operation, prefix, self.timeout + wait, content)
@@ -116,6 +123,8 @@ class AsyncHTTP:
                     return cast(T, None)  # the attempt before removed it, and only its answer was lost
                 raise
             except SandboxesError as error:
+                if not whole and not (isinstance(error, TransportError) and not error.sent):
+                    raise  # pieces that were read are gone
                 pause = repetitions.pause(error)
             await sleep(pause)
 
@@ -171,14 +180,12 @@ class AsyncHTTP:
         return response
 
     def _take(self) -> AsyncConnection | None:
-        while True:
-            try:
-                connection, since = self._kept.pop()
-            except IndexError:
-                return None
+        while (kept := self._pop()) is not None:
+            connection, since = kept
             if time.monotonic() - since < KEPT_FOR and connection.open_and_silent:
                 return connection
             connection.close()
+        return None
 
     async def _connect(self) -> AsyncConnection:
         try:
@@ -202,28 +209,38 @@ class AsyncHTTP:
         elif operation.method != "GET":
             fields.append(("Content-Length", "0"))
         head = request_head(operation.method, self.origin.prefix + prefix + operation.target(), fields)
+        refused: TransportError | None = None
         try:
-            try:
-                await connection.write(head + (body or b""), timeout)
-                if body is None and content is not None:
-                    await self._send_content(connection, content, timeout)
-            except OSError:
-                # The service may refuse a body before it has all of it, and the answer says why.
-                return await self._head(connection, 1)
+            await self._write(connection, head + (body or b""), timeout)
+            if body is None and content is not None:
+                await self._send_content(connection, content, timeout)
+        except TransportError as error:
+            # The service may refuse a body before it has all of it, and the answer says why.
+            refused, timeout = error, 1
+        try:
             return await self._head(connection, timeout)
         except OSError as error:
-            raise TransportError(f"{self.origin.url} did not answer: {error or type(error).__name__}", sent=True) from error
+            lost = f"{self.origin.url} did not answer: {str(error) or type(error).__name__}"
+            raise refused or TransportError(lost, sent=True) from error
 
     async def _send_content(self, connection: AsyncConnection, content: list[bytes | AsyncIterable[bytes]],
                             timeout: float) -> None:
         for part in content:
             if isinstance(part, bytes):
-                await connection.write(chunk(part), timeout)
+                await self._write(connection, chunk(part), timeout)
                 continue
             async for piece in part:
                 if piece:
-                    await connection.write(chunk(piece), timeout)
-        await connection.write(chunk(b""), timeout)
+                    await self._write(connection, chunk(piece), timeout)
+        await self._write(connection, chunk(b""), timeout)
+
+    async def _write(self, connection: AsyncConnection, data: bytes, timeout: float) -> None:
+        """Sends data. Unlike those of a file that is sent, errors of the connection are a TransportError."""
+        try:
+            await connection.write(data, timeout)
+        except OSError as error:
+            raise TransportError(f"{self.origin.url} did not take the request: {str(error) or type(error).__name__}",
+                                 sent=True) from error
 
     async def _head(self, connection: AsyncConnection, timeout: float) -> Head:
         deadline = time.monotonic() + timeout

@@ -45,7 +45,7 @@ class Response:
                 more = self._connection.read(timeout)
             except OSError as error:
                 self.close()
-                raise TransportError(f"the answer broke off: {error or type(error).__name__}", sent=True) from error
+                raise TransportError(f"the answer broke off: {str(error) or type(error).__name__}", sent=True) from error
             if not more:
                 self.close()
                 if self._body.until_close:
@@ -90,8 +90,14 @@ class HTTP:
         self._drop()
 
     def _drop(self) -> None:
-        while self._kept:
-            self._kept.pop()[0].close()
+        while (kept := self._pop()) is not None:
+            kept[0].close()
+
+    def _pop(self) -> tuple[Connection, float] | None:
+        try:
+            return self._kept.pop()
+        except IndexError:  # another thread may have taken the last
+            return None
 
     def keep(self, connection: Connection) -> None:
         """Takes a connection back."""
@@ -104,6 +110,7 @@ class HTTP:
                    content: list[bytes | Iterable[bytes]] | None = None) -> T:
         """Sends a request and reads its answer. `wait` is how much longer than others the answer may take."""
         repetitions = Repetitions(operation)
+        whole = content is None or all(isinstance(part, bytes) for part in content)
         while True:
             try:
                 response = self._exchange(operation, prefix, self.timeout + wait, content)
@@ -117,6 +124,8 @@ class HTTP:
                     return cast(T, None)  # the attempt before removed it, and only its answer was lost
                 raise
             except SandboxesError as error:
+                if not whole and not (isinstance(error, TransportError) and not error.sent):
+                    raise  # pieces that were read are gone
                 pause = repetitions.pause(error)
             sleep(pause)
 
@@ -172,14 +181,12 @@ class HTTP:
         return response
 
     def _take(self) -> Connection | None:
-        while True:
-            try:
-                connection, since = self._kept.pop()
-            except IndexError:
-                return None
+        while (kept := self._pop()) is not None:
+            connection, since = kept
             if time.monotonic() - since < KEPT_FOR and connection.open_and_silent:
                 return connection
             connection.close()
+        return None
 
     def _connect(self) -> Connection:
         try:
@@ -203,28 +210,38 @@ class HTTP:
         elif operation.method != "GET":
             fields.append(("Content-Length", "0"))
         head = request_head(operation.method, self.origin.prefix + prefix + operation.target(), fields)
+        refused: TransportError | None = None
         try:
-            try:
-                connection.write(head + (body or b""), timeout)
-                if body is None and content is not None:
-                    self._send_content(connection, content, timeout)
-            except OSError:
-                # The service may refuse a body before it has all of it, and the answer says why.
-                return self._head(connection, 1)
+            self._write(connection, head + (body or b""), timeout)
+            if body is None and content is not None:
+                self._send_content(connection, content, timeout)
+        except TransportError as error:
+            # The service may refuse a body before it has all of it, and the answer says why.
+            refused, timeout = error, 1
+        try:
             return self._head(connection, timeout)
         except OSError as error:
-            raise TransportError(f"{self.origin.url} did not answer: {error or type(error).__name__}", sent=True) from error
+            lost = f"{self.origin.url} did not answer: {str(error) or type(error).__name__}"
+            raise refused or TransportError(lost, sent=True) from error
 
     def _send_content(self, connection: Connection, content: list[bytes | Iterable[bytes]],
                             timeout: float) -> None:
         for part in content:
             if isinstance(part, bytes):
-                connection.write(chunk(part), timeout)
+                self._write(connection, chunk(part), timeout)
                 continue
             for piece in part:
                 if piece:
-                    connection.write(chunk(piece), timeout)
-        connection.write(chunk(b""), timeout)
+                    self._write(connection, chunk(piece), timeout)
+        self._write(connection, chunk(b""), timeout)
+
+    def _write(self, connection: Connection, data: bytes, timeout: float) -> None:
+        """Sends data. Unlike those of a file that is sent, errors of the connection are a TransportError."""
+        try:
+            connection.write(data, timeout)
+        except OSError as error:
+            raise TransportError(f"{self.origin.url} did not take the request: {str(error) or type(error).__name__}",
+                                 sent=True) from error
 
     def _head(self, connection: Connection, timeout: float) -> Head:
         deadline = time.monotonic() + timeout

@@ -206,8 +206,8 @@ class Download:
                 self._tag, self._begun = self._response.head.get("ETag") or None, True
             else:
                 self._response = self._http.open_once(request, self._prefix)
-                if self._range() is not None and self._response.head.status != 206:
-                    raise ProtocolError("the file has changed meanwhile")
+            if self._range() is not None and self._response.head.status != 206:
+                raise ProtocolError("the answer is not the range that was asked for: the file may have changed")
         return self._response.piece(self._http.timeout)
 
     def _range(self) -> str | None:
