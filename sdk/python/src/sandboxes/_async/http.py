@@ -20,6 +20,7 @@ T = TypeVar("T")
 MAX_ANSWER = 64 << 20
 """The most bytes of an answer with JSON."""
 MAX_ERROR = 64 << 10
+WRITTEN = 256 << 10
 KEPT = 8
 KEPT_FOR = 20.0
 
@@ -151,6 +152,8 @@ class AsyncHTTP:
             if head.status != 101:
                 await self._refuse(AsyncResponse(self, connection, operation.method, head))
             handshake.check(head)
+        except APIError:
+            raise  # the connection may be kept
         except BaseException:
             connection.close()
             raise
@@ -237,7 +240,8 @@ class AsyncHTTP:
     async def _write(self, connection: AsyncConnection, data: bytes, timeout: float) -> None:
         """Sends data. Unlike those of a file that is sent, errors of the connection are a TransportError."""
         try:
-            await connection.write(data, timeout)
+            for start in range(0, len(data), WRITTEN):  # the timeout is for a part, however large the whole is
+                await connection.write(data[start : start + WRITTEN], timeout)
         except OSError as error:
             raise TransportError(f"{self.origin.url} did not take the request: {str(error) or type(error).__name__}",
                                  sent=True) from error
