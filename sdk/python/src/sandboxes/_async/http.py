@@ -221,10 +221,13 @@ class AsyncHTTP:
             # The service may refuse a body before it has all of it, and the answer says why.
             refused, timeout = error, 1
         try:
-            return await self._head(connection, timeout)
+            answer = await self._head(connection, timeout)
         except OSError as error:
             lost = f"{self.origin.url} did not answer: {str(error) or type(error).__name__}"
             raise refused or TransportError(lost, sent=True) from error
+        if refused is not None:
+            answer.headers["connection"] = "close"  # half a request is on it
+        return answer
 
     async def _send_content(self, connection: AsyncConnection, content: list[bytes | AsyncIterable[bytes]],
                             timeout: float) -> None:

@@ -222,10 +222,13 @@ class HTTP:
             # The service may refuse a body before it has all of it, and the answer says why.
             refused, timeout = error, 1
         try:
-            return self._head(connection, timeout)
+            answer = self._head(connection, timeout)
         except OSError as error:
             lost = f"{self.origin.url} did not answer: {str(error) or type(error).__name__}"
             raise refused or TransportError(lost, sent=True) from error
+        if refused is not None:
+            answer.headers["connection"] = "close"  # half a request is on it
+        return answer
 
     def _send_content(self, connection: Connection, content: list[bytes | Iterable[bytes]],
                             timeout: float) -> None:
