@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 import random
+import re
 import unittest
 from datetime import datetime, timezone
+from pathlib import Path
 
-from sandboxes import ProtocolError, execd, lifecycle
+from sandboxes import (
+    Attachment,
+    Cell,
+    Client,
+    Code,
+    Command,
+    Commands,
+    Files,
+    Network,
+    ProtocolError,
+    Sandbox,
+    Terminal,
+    Terminals,
+    execd,
+    lifecycle,
+)
 from sandboxes._decode import decode
 from sandboxes._errors import NotFoundError, RateLimitedError, TransportError, api_error
 from sandboxes._http1 import Body, Head, Origin, chunk, request_head, split_head
@@ -181,6 +198,22 @@ class Rules(unittest.TestCase):
         for id in ("", ".", ".."):
             with self.subTest(id), self.assertRaises(ValueError):
                 lifecycle.get_sandbox(id)
+
+
+class Pages(unittest.TestCase):
+    def test_readme_has_every_name(self) -> None:
+        classes: dict[str, tuple[type, ...]] = {
+            "client": (Client,), "sandbox": (Sandbox,), "sandbox.commands": (Commands, Command), "sandbox.code": (Code, Cell),
+            "sandbox.files": (Files,), "sandbox.terminals": (Terminals, Terminal, Attachment), "sandbox.network": (Network,),
+        }
+        text = (Path(__file__).parent.parent / "README.md").read_text()
+        rows = dict[str, str](re.findall(r"^\| `([\w.]+)` \| (.*) \|$", text, re.MULTILINE))
+        self.assertEqual(rows.keys(), classes.keys())
+        for row, kinds in classes.items():
+            named = set[str](re.findall(r"`(\w+)`", rows[row]))
+            there = {name for kind in kinds for name in vars(kind) if not name.startswith("_")} - {"close"}
+            fields = {"info"} if row == "sandbox" else set[str]()
+            self.assertEqual(named, there | fields, row)
 
 
 if __name__ == "__main__":
