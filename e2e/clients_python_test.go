@@ -10,10 +10,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"sandbox.internal/e2e/lives"
+	"sandbox.internal/server/config"
 )
 
 const (
@@ -25,24 +27,32 @@ const (
 // examples and its README, with the system's Python.
 func TestPythonClient(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
+	slow := &config.RateLimit{RequestsPerSecond: 1, Burst: 1}
+	s := start(t, lives.Plan{
+		Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage),
+		Keys: []config.Key{ // one for each face
+			{Name: "viewer", SHA256: lives.Digest(lives.ViewerKey), Role: config.RoleViewer, RateLimit: slow},
+			{Name: "slow", SHA256: lives.Digest(lives.SlowKey), Role: config.RoleViewer, RateLimit: slow},
+		},
+	})
 	python, folder := pythonHere(t), copyOf(t, pythonClient)
 	environment := append(s.variables(), "SANDBOX_URL="+s.URL, "SANDBOX_IMAGE="+busyboxImage,
 		"SANDBOX_CODE_IMAGE="+codeImage, "PYTHONPATH="+filepath.Join(folder, "src"))
 	environment = append(environment, overTLS(t, s.URL)...)
 
-	tests := func(modules ...string) func(t *testing.T) {
+	tests := func(viewer string, modules ...string) func(t *testing.T) {
 		return func(t *testing.T) {
 			t.Parallel()
-			t.Log(tool(t, folder, environment, python,
+			variables := append(slices.Clone(environment), "SANDBOX_VIEWER_KEY="+viewer)
+			t.Log(tool(t, folder, variables, python,
 				append([]string{"-m", "unittest", "--verbose"}, modules...)...))
 		}
 	}
-	t.Run("pure", tests("tests.test_pure"))
-	t.Run("asynchronous",
-		tests("tests.test_async_life", "tests.test_async_inside", "tests.test_async_cuts"))
-	t.Run("synchronous",
-		tests("tests.test_sync_life", "tests.test_sync_inside", "tests.test_sync_cuts"))
+	t.Run("pure", tests("", "tests.test_pure"))
+	t.Run("asynchronous", tests(lives.ViewerKey,
+		"tests.test_async_life", "tests.test_async_inside", "tests.test_async_cuts"))
+	t.Run("synchronous", tests(lives.SlowKey,
+		"tests.test_sync_life", "tests.test_sync_inside", "tests.test_sync_cuts"))
 
 	for name, example := range map[string]struct{ image, prints string }{
 		"run_command.py": {busyboxImage, "the last is 100"},
@@ -83,7 +93,8 @@ func overTLS(t *testing.T, service string) []string {
 		server.Close()
 		transport.CloseIdleConnections()
 	})
-	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	certificate := pem.EncodeToMemory(
+		&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	file := filepath.Join(t.TempDir(), "ca.pem")
 	if err := os.WriteFile(file, certificate, 0o600); err != nil {
 		t.Fatal(err)
@@ -127,7 +138,8 @@ func TestPythonClientPackage(t *testing.T) {
 	python, folder := pythonHere(t), copyOf(t, pythonClient)
 	wheel := lastLine(tool(t, folder, nil, python, "-c",
 		"from setuptools import build_meta; print(build_meta.build_wheel('.'))"))
-	t.Log(tool(t, t.TempDir(), []string{"PYTHONPATH=" + filepath.Join(folder, wheel)}, python, "-c", `
+	environment := []string{"PYTHONPATH=" + filepath.Join(folder, wheel)}
+	t.Log(tool(t, t.TempDir(), environment, python, "-c", `
 import importlib.resources, sandboxes
 assert ".whl" in sandboxes.__file__, sandboxes.__file__
 assert (importlib.resources.files(sandboxes) / "py.typed").is_file()

@@ -12,6 +12,7 @@ from sandboxes import (
     APIError,
     AsyncClient,
     ConflictError,
+    ForbiddenError,
     NotFoundError,
     SandboxFailed,
     TerminalExit,
@@ -63,6 +64,15 @@ class AsyncLife(AsyncCase):
                         break
             for kind in ("Pending", "Running", "Paused", "renewed", "metadata", "Stopping"):
                 self.assertIn(kind, kinds)
+
+    async def test_viewer_with_a_rate_limit(self) -> None:
+        async with AsyncClient(key=os.environ["SANDBOX_VIEWER_KEY"]) as client:
+            begun = time.monotonic()
+            for _ in range(3):  # one a second; the client waits as Retry-After says
+                await client.version()
+            self.assertGreater(time.monotonic() - begun, 0.9)
+            with self.assertRaises(ForbiddenError):
+                await client.create(image())
 
     async def test_tls(self) -> None:
         url, trusted = os.environ["SANDBOX_TLS_URL"], os.environ["SANDBOX_TLS_CA"]

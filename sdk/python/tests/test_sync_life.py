@@ -13,6 +13,7 @@ from sandboxes import (
     APIError,
     Client,
     ConflictError,
+    ForbiddenError,
     NotFoundError,
     SandboxFailed,
     TerminalExit,
@@ -64,6 +65,15 @@ class Life(Case):
                         break
             for kind in ("Pending", "Running", "Paused", "renewed", "metadata", "Stopping"):
                 self.assertIn(kind, kinds)
+
+    def test_viewer_with_a_rate_limit(self) -> None:
+        with Client(key=os.environ["SANDBOX_VIEWER_KEY"]) as client:
+            begun = time.monotonic()
+            for _ in range(3):  # one a second; the client waits as Retry-After says
+                client.version()
+            self.assertGreater(time.monotonic() - begun, 0.9)
+            with self.assertRaises(ForbiddenError):
+                client.create(image())
 
     def test_tls(self) -> None:
         url, trusted = os.environ["SANDBOX_TLS_URL"], os.environ["SANDBOX_TLS_CA"]
