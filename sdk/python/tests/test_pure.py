@@ -191,6 +191,7 @@ class Rules(unittest.TestCase):
         self.assertIsInstance(error, NotFoundError)
         self.assertEqual((error.status, error.code, error.message, error.request_id), (404, "NOT_FOUND", "no", "r1"))
         self.assertEqual(api_error(502, b"<html>", "", "soon").code, "UNKNOWN")
+        self.assertEqual(str(api_error(500, b'{"code":"A","message":"\\u001b[2J"}', "", "")), "500 A: \ufffd[2J")
         self.assertIn("redirect", str(api_error(302, b"", "", "")))
 
     def test_paths(self) -> None:

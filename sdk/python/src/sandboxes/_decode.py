@@ -110,7 +110,7 @@ def _dict(item: _Decoder) -> _Decoder:
     def read(value: object, where: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise _fail(where, "an object")
-        return {key: item(element, f"{where}.{key:.100}") for key, element in cast(dict[str, object], value).items()}
+        return {key: item(element, f"{where}[{key[:100]!r}]") for key, element in cast(dict[str, object], value).items()}
 
     return read
 

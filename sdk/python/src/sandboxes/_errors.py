@@ -41,7 +41,7 @@ class SandboxFailed(SandboxesError):
     """A sandbox is Failed or Terminated, so it will never have the state that was waited for."""
 
     def __init__(self, sandbox_id: str, state: str, reason: str, message: str) -> None:
-        super().__init__(f"sandbox {sandbox_id} is {state} ({reason}): {message}")
+        super().__init__(printable(f"sandbox {sandbox_id} is {state} ({reason}): {message}"))
         self.sandbox_id = sandbox_id
         self.state = state
         self.reason = reason
@@ -102,6 +102,11 @@ _KINDS: dict[int, type[APIError]] = {
 }
 
 
+def printable(text: str) -> str:
+    """A text without control characters: what is in a sandbox can choose messages, which people print."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
 def api_error(status: int, body: bytes, request_id: str, retry_after: str) -> APIError:
     """The error that an answer is, whoever made it: a proxy on the way may answer with a page."""
     code, message = "", ""
@@ -115,4 +120,5 @@ def api_error(status: int, body: bytes, request_id: str, retry_after: str) -> AP
     if not message and 300 <= status < 400:
         message = "the answer is a redirect, which is not followed"
     after = float(retry_after) if retry_after.isdecimal() and len(retry_after) < 10 else None
-    return _KINDS.get(status, APIError)(status, code[:100] or "UNKNOWN", message[:2000] or "no message", request_id, after)
+    return _KINDS.get(status, APIError)(
+        status, printable(code[:100]) or "UNKNOWN", printable(message[:2000]) or "no message", printable(request_id), after)

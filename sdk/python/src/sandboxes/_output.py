@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import codecs
 from dataclasses import dataclass, field
 from typing import Any, Callable, Literal, Mapping, cast
 
-from ._errors import CommandFailed
+from ._errors import CommandFailed, ProtocolError
 from ._gen.execd import StreamError as ErrorDetails
 from ._gen.execd import StreamEvent
 
@@ -43,7 +44,10 @@ class Result:
 
     def _image(self, kind: str) -> bytes | None:
         value = self._text(kind)
-        return None if value is None else base64.b64decode(value)
+        try:
+            return None if value is None else base64.b64decode(value)
+        except binascii.Error:
+            raise ProtocolError(f"the {kind} of a result is not base64") from None
 
     @property
     def text(self) -> str | None:

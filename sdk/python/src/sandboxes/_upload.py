@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from ._gen.execd import UploadMetadata
 from ._operations import encode
 
-Data = TypeVar("Data")
+Data = TypeVar("Data", covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)

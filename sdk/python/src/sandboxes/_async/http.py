@@ -140,7 +140,7 @@ class AsyncHTTP:
             await sleep(pause)
 
     async def open_once(self, operation: Operation, prefix: str = "") -> AsyncResponse:
-        """As open, without repetitions: for those who resume."""
+        """As open, without repetitions: for a stream that resumes."""
         return await self._exchange(operation, prefix, self.timeout, None)
 
     async def upgrade(self, operation: Upgrade, prefix: str) -> AsyncConnection:
@@ -170,7 +170,7 @@ class AsyncHTTP:
             if not 200 <= head.status < 300:
                 await self._refuse(response)
             if head.media_type != operation.accept and operation.accept == "text/event-stream":
-                raise ProtocolError(f"the answer is {head.media_type or 'of no media type'}, and not an event stream")
+                raise ProtocolError(f"the answer is not an event stream, but {head.media_type!r}")
         except TransportError:
             connection.close()
             self._drop()  # what broke this connection broke the others too

@@ -19,8 +19,8 @@ from .streams import GIVE_UP
 
 TerminalInfos: TypeAlias = list[TerminalInfo]
 
-ASK_AFTER = 20.0
-"""After how many seconds of silence the daemon is asked for a sign of life; after twice as many the connection is cut."""
+PING_AFTER = 20.0
+"""After how many seconds of silence the daemon gets a ping; after twice as many the connection is taken as cut."""
 
 
 class AsyncAttachment:
@@ -37,7 +37,7 @@ class AsyncAttachment:
         self._parser = MessageParser()
         self._pending: deque[TerminalEvent] = deque()
         self._resumption = Resumption(GIVE_UP)
-        self._asked = False
+        self._pinged = False
         self._ended = False
 
     def __aiter__(self) -> AsyncAttachment:
@@ -55,7 +55,7 @@ class AsyncAttachment:
     async def attach(self) -> None:
         """Opens the connection."""
         self._parser = MessageParser()
-        self._asked = False
+        self._pinged = False
         self._connection = await self._daemon.upgrade(execd.attach_terminal(self._id))
 
     async def aclose(self) -> None:
@@ -121,21 +121,21 @@ class AsyncAttachment:
         data = bytes(connection.buffer)
         connection.buffer.clear()
         try:
-            data = data or await connection.read(ASK_AFTER)
+            data = data or await connection.read(PING_AFTER)
         except TimeoutError:
-            if self._asked:
-                raise TransportError("the sandbox gave no sign of life", sent=True) from None
-            self._asked = True
+            if self._pinged:
+                raise TransportError("the sandbox did not answer a ping", sent=True) from None
+            self._pinged = True
             await self._send(PING, b"")
             return
         except OSError as error:
             raise TransportError(f"the connection to the terminal broke: {error}", sent=True) from error
         if not data:
             raise TransportError("the connection to the terminal was closed", sent=True)
-        self._asked = False
+        self._pinged = False
         for message in self._parser.feed(data):
             if message.opcode == CLOSE:
-                raise TransportError("the daemon closed the connection", sent=True)  # after an exit, no one notices
+                raise TransportError("the daemon closed the connection", sent=True)
             if message.opcode == PING:
                 await self._send(PONG, message.data)
             elif message.opcode != PONG and (event := read_message(message)) is not None:

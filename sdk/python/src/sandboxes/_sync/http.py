@@ -141,7 +141,7 @@ class HTTP:
             sleep(pause)
 
     def open_once(self, operation: Operation, prefix: str = "") -> Response:
-        """As open, without repetitions: for those who resume."""
+        """As open, without repetitions: for a stream that resumes."""
         return self._exchange(operation, prefix, self.timeout, None)
 
     def upgrade(self, operation: Upgrade, prefix: str) -> Connection:
@@ -171,7 +171,7 @@ class HTTP:
             if not 200 <= head.status < 300:
                 self._refuse(response)
             if head.media_type != operation.accept and operation.accept == "text/event-stream":
-                raise ProtocolError(f"the answer is {head.media_type or 'of no media type'}, and not an event stream")
+                raise ProtocolError(f"the answer is not an event stream, but {head.media_type!r}")
         except TransportError:
             connection.close()
             self._drop()  # what broke this connection broke the others too

@@ -20,8 +20,8 @@ from .streams import GIVE_UP
 
 TerminalInfos: TypeAlias = list[TerminalInfo]
 
-ASK_AFTER = 20.0
-"""After how many seconds of silence the daemon is asked for a sign of life; after twice as many the connection is cut."""
+PING_AFTER = 20.0
+"""After how many seconds of silence the daemon gets a ping; after twice as many the connection is taken as cut."""
 
 
 class Attachment:
@@ -38,7 +38,7 @@ class Attachment:
         self._parser = MessageParser()
         self._pending: deque[TerminalEvent] = deque()
         self._resumption = Resumption(GIVE_UP)
-        self._asked = False
+        self._pinged = False
         self._ended = False
 
     def __iter__(self) -> Attachment:
@@ -56,7 +56,7 @@ class Attachment:
     def attach(self) -> None:
         """Opens the connection."""
         self._parser = MessageParser()
-        self._asked = False
+        self._pinged = False
         self._connection = self._daemon.upgrade(execd.attach_terminal(self._id))
 
     def close(self) -> None:
@@ -122,21 +122,21 @@ class Attachment:
         data = bytes(connection.buffer)
         connection.buffer.clear()
         try:
-            data = data or connection.read(ASK_AFTER)
+            data = data or connection.read(PING_AFTER)
         except TimeoutError:
-            if self._asked:
-                raise TransportError("the sandbox gave no sign of life", sent=True) from None
-            self._asked = True
+            if self._pinged:
+                raise TransportError("the sandbox did not answer a ping", sent=True) from None
+            self._pinged = True
             self._send(PING, b"")
             return
         except OSError as error:
             raise TransportError(f"the connection to the terminal broke: {error}", sent=True) from error
         if not data:
             raise TransportError("the connection to the terminal was closed", sent=True)
-        self._asked = False
+        self._pinged = False
         for message in self._parser.feed(data):
             if message.opcode == CLOSE:
-                raise TransportError("the daemon closed the connection", sent=True)  # after an exit, no one notices
+                raise TransportError("the daemon closed the connection", sent=True)
             if message.opcode == PING:
                 self._send(PONG, message.data)
             elif message.opcode != PONG and (event := read_message(message)) is not None:
