@@ -55,12 +55,12 @@ gate: build images ## fail when a measured ratio has become worse than its basel
 	@scripts/kernels.sh
 	go run ./bench --gate
 
-generate: ## rebuild gen/ from openapi/
+generate: ## rebuild gen/ and the generated part of sdk/ from openapi/
 	go generate .
 
-drift: generate ## fail if gen/ is not what openapi/ makes
-	@git diff --exit-code -- gen
-	@test -z "$$(git status --porcelain -- gen)" || { git status --short -- gen; echo "untracked files in gen/: run make generate and commit"; exit 1; }
+drift: generate ## fail if what is generated is not what its sources make
+	@git diff --exit-code -- gen sdk
+	@test -z "$$(git status --porcelain -- gen sdk)" || { git status --short -- gen sdk; echo "untracked files: run make generate and commit"; exit 1; }
 
 lint: ## gofmt, vet, staticcheck
 	@$(FORMATTED)

@@ -23,7 +23,9 @@ fi
 
 scripts/kernels.sh
 scripts/browser.sh
-scripts/node.sh
+scripts/node.sh test/e2e/clients/typescript
+scripts/node.sh test/e2e/clients/python
+scripts/python.sh
 scripts/images.sh server controller ingress python code-interpreter
 test/cluster/build.sh
 

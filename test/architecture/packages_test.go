@@ -69,6 +69,8 @@ var projectRules = importRules{
 			ours:      []string{"openapi/document"},
 			libraries: []string{kinOpenAPI},
 		},
+		{packages: []string{"openapi/python"}, ours: []string{}, libraries: []string{kinOpenAPI}},
+		{packages: []string{"sdk/python/synchronous"}, ours: []string{}, libraries: noLibraries},
 		{
 			packages:  []string{"openapi/conform", "openapi/serve/servetest"},
 			ours:      []string{"openapi"},

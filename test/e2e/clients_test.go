@@ -22,8 +22,7 @@ func TestTypeScriptClient(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
 	folder := copyOf(t, "clients/typescript")
-	lines := strings.Split(strings.TrimSpace(tool(t, "../..", nil, "scripts/node.sh")), "\n")
-	packages := filepath.Join(lines[len(lines)-1], "node_modules")
+	packages := filepath.Join(lastLine(tool(t, "../..", nil, "scripts/node.sh", "test/e2e/clients/typescript")), "node_modules")
 	if err := os.Symlink(packages, filepath.Join(folder, "node_modules")); err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +77,7 @@ func tool(t *testing.T, folder string, environment []string, name string, args .
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), building)
 	defer stop()
-	if strings.Contains(name, "/") { // relative to the folder, and not to where the test is
+	if strings.Contains(name, "/") && !filepath.IsAbs(name) { // relative to the folder, and not to where the test is
 		var err error
 		if name, err = filepath.Abs(filepath.Join(folder, name)); err != nil {
 			t.Fatal(err)

@@ -263,7 +263,8 @@ func (p page) run(t *testing.T) {
 // prepareClients makes the folder a Go module with the contracts, and with the packages that the
 // page asks npm for.
 func prepareClients(t *testing.T, _ *service, folder string) {
-	lines := strings.Split(strings.TrimSpace(tool(t, "../..", nil, "scripts/node.sh")), "\n")
+	lines := strings.Split(strings.TrimSpace(tool(t, "../..", nil, "scripts/node.sh",
+		"test/e2e/clients/typescript")), "\n")
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
