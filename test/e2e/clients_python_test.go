@@ -14,8 +14,8 @@ import (
 	"strings"
 	"testing"
 
-	"sandbox.internal/test/e2e/lives"
 	"sandbox.internal/server/config"
+	"sandbox.internal/test/e2e/lives"
 )
 
 const (
