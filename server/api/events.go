@@ -14,9 +14,6 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// eventPing is how long a stream of events may be silent before it says that it is alive.
-const eventPing = 10 * time.Second
-
 func (h *handlers) StreamSandboxEvents(ctx context.Context, request gen.StreamSandboxEventsRequestObject) (gen.StreamSandboxEventsResponseObject, error) {
 	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
 		return nil, err
@@ -91,7 +88,7 @@ func (s *eventStream) serve(w http.ResponseWriter) error {
 
 // next waits for events no longer than a stream may be silent.
 func (s *eventStream) next(ctx context.Context) (lifecycle.EventBatch, error) {
-	ctx, cancel := context.WithTimeout(ctx, eventPing)
+	ctx, cancel := context.WithTimeout(ctx, serve.PingInterval)
 	defer cancel()
 	return s.feed.Next(ctx)
 }

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// silence is how long the stream of events may be silent before it counts as lost. The service says something every 10 s.
+	// silence is how long the stream of events may be silent before it counts as lost. The service sends something every 5 s.
 	silence = 45 * time.Second
 	// firstPause and longestPause are the pauses between attempts to reconnect.
 	firstPause   = 100 * time.Millisecond

@@ -292,9 +292,7 @@ func TestTableIsBounded(t *testing.T) {
 	g := c.gateway(t, func(s *ingress.Settings) { s.Sandboxes = 3 })
 	eventually(t, "the list", func() bool { return g.status(t, "box0") == 200 })
 	do(t, g.request(t, http.MethodGet, "box4", 8000, "/", nil)).wantProblem(t, 503, "ROUTES_INCOMPLETE", "box4")
-	if !strings.Contains(g.log.text(), "--max-sandboxes") {
-		t.Error("the log does not say what to do")
-	}
+	eventually(t, "a line in the log that says what to do", func() bool { return strings.Contains(g.log.text(), "--max-sandboxes") })
 }
 
 // TestPlaceIsAskedAgain: a sandbox whose daemon is found at another place, because the engine was restarted, is found there.
