@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Makes sure that Node.js and what the TypeScript client of the tests needs are here, and prints the folder with its packages as the last
-# line. As root on Debian it installs Node.js. The packages are those of e2e/clients/typescript/package-lock.json, kept in
-# $SANDBOX_CACHE. Safe to call again and by several at once.
+# Makes sure that Node.js and what a client of the tests needs are here, and prints the folder with its packages as the last line. As root
+# on Debian it installs Node.js. Usage: scripts/node.sh [CLIENT [OLDEST]]: the packages are those of
+# e2e/clients/CLIENT/package-lock.json (default typescript), kept in $SANDBOX_CACHE; OLDEST is the oldest major version of Node.js.
+# Safe to call again and by several at once.
 set -euo pipefail
 shopt -s inherit_errexit # a failure inside $(...) counts too
 cd "$(dirname "$0")/.."
 
-source=e2e/clients/typescript
+client=${1:-typescript}
+source=e2e/clients/$client
 cache=${SANDBOX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sandbox}
-oldest=18 # has fetch
+oldest=${2:-18} # has fetch
 
 say() { printf 'node: %s\n' "$*"; }
 die() { printf 'node: %s\n' "$@" >&2; exit 1; }
@@ -32,10 +34,10 @@ exec 9>"$cache/node.lock"
 flock 9
 complete || install_node
 
-packages=$cache/typescript-$(cat "$source/package.json" "$source/package-lock.json" | sha256sum | cut -c1-16)
+packages=$cache/$client-$(cat "$source/package.json" "$source/package-lock.json" | sha256sum | cut -c1-16)
 if [[ ! -d $packages ]]; then
 	say "installing the packages of $source"
-	rm -rf "$cache"/typescript-* # older ones, and what was left half done
+	rm -rf "$cache/$client"-* # older ones, and what was left half done
 	work=$packages.partial
 	mkdir "$work"
 	cp "$source/package.json" "$source/package-lock.json" "$work"
