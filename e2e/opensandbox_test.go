@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -13,7 +14,8 @@ import (
 // TestOpenSandboxClient takes sandboxes through their lives with the JavaScript SDK of OpenSandbox as npm has it.
 func TestOpenSandboxClient(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{Server: `compatibility = ["opensandbox"]`})
+	s := start(t, lives.Plan{Server: `compatibility = ["opensandbox"]`,
+		Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
 	folder := copyOf(t, "clients/opensandbox")
 	lines := strings.Split(strings.TrimSpace(tool(t, "..", nil, "scripts/node.sh", "opensandbox", "20")), "\n")
 	if err := os.Symlink(filepath.Join(lines[len(lines)-1], "node_modules"), filepath.Join(folder, "node_modules")); err != nil {

@@ -17,11 +17,19 @@ async function life(useServerProxy) {
   const sandbox = await Sandbox.create({
     connectionConfig, image, env: { GREETING: "hello" }, metadata: { name: "life", via: String(useServerProxy) },
     resource: { cpu: "500m", memory: "128Mi" }, timeoutSeconds: 600,
+    networkPolicy: { egress: [{ action: "allow", target: "example.com" }] },
   });
   const { endpoint, headers } = await sandbox.getEndpoint(44772);
   assert.equal(endpoint.includes(`/v1/sandboxes/${sandbox.id}/proxy/44772`), useServerProxy, endpoint);
   assert.equal(headers["X-Sandbox-Dialect"], "opensandbox");
+
+  // The network policy, which the SDK takes for the egress sidecar's.
   assert.match((await sandbox.getEndpoint(18080)).endpoint, /\/v1\/sandboxes\/[^/]+\/proxy\/18080$/);
+  await sandbox.patchEgressRules([{ action: "deny", target: "example.org" }]);
+  await sandbox.deleteEgressRules(["example.com"]);
+  const policy = await sandbox.getEgressPolicy();
+  assert.equal(policy.defaultAction, "deny");
+  assert.deepEqual(policy.egress, [{ action: "deny", target: "example.org" }]);
 
   // Commands.
   const run = await sandbox.commands.run('echo "$GREETING"; echo oops >&2; exit 3', { workingDirectory: "/tmp" });
