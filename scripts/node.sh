@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 source=${1:?usage: scripts/node.sh FOLDER}
 name=npm-${source//\//-}
 cache=${SANDBOX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sandbox}
-oldest=18 # Debian's; has fetch
+oldest=20 # what the clients support
 
 say() { printf 'node: %s\n' "$*"; }
 die() { printf 'node: %s\n' "$@" >&2; exit 1; }
@@ -20,11 +20,18 @@ complete() {
 
 install_node() {
 	if [[ $EUID -ne 0 ]] || ! command -v apt-get >/dev/null; then
-		die "no Node.js $oldest or newer with npm in PATH" "install it, or run this as root on Debian, which installs nodejs and npm"
+		die "no Node.js $oldest or newer with npm in PATH" "install it, or run this as root on Debian, which installs it"
 	fi
-	say "installing nodejs and npm"
-	apt-get update -qq
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 nodejs npm >/dev/null
+	if ! command -v npm >/dev/null; then
+		say "installing nodejs and npm"
+		apt-get update -qq
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 nodejs npm >/dev/null
+	fi
+	if ! complete; then # Debian 12 has Node.js 18
+		say "installing Node.js 22 from npm"
+		npm install --global --no-audit --no-fund --loglevel=error node@22 >&2
+		hash -r
+	fi
 	complete || die "installed, but node $oldest or npm still cannot be found"
 }
 

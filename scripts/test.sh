@@ -25,6 +25,7 @@ scripts/kernels.sh
 scripts/browser.sh
 scripts/node.sh test/e2e/clients/typescript
 scripts/node.sh test/e2e/clients/python
+scripts/node.sh test/e2e/clients/opensandbox
 scripts/python.sh
 scripts/images.sh server controller ingress python code-interpreter
 test/cluster/build.sh

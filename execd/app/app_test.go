@@ -127,6 +127,7 @@ func TestEveryOperationButPingNeedsTheToken(t *testing.T) {
 			t.Errorf("with token %q: status %d, %s", given, status, body)
 		}
 	}
+	servetest.EveryOperationRefusesUnknownParameters(t, doc, d.url, http.Header{tokenHeader: {token}})
 	if status, body := d.get(t, "/metrics", token); status != http.StatusOK {
 		t.Errorf("with the token: status %d, %s", status, body)
 	}

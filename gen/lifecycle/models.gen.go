@@ -223,9 +223,9 @@ type Env map[string]string
 
 // Error Why a request was not fulfilled.
 type Error struct {
-	// Code The kind of error for machines, in UPPER_SNAKE letters, such as
-	// `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`, `SANDBOX_NOT_FOUND`, `CONFLICT`,
-	// `RATE_LIMITED` or `INTERNAL_ERROR`. More may be added.
+	// Code The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`,
+	// `SANDBOX_NOT_FOUND`, `CONFLICT`, `REQUEST_TOO_LARGE`, `RATE_LIMITED`,
+	// `INTERNAL_ERROR` or `SERVICE_UNAVAILABLE`. More may be added.
 	//
 	// Example: INVALID_REQUEST_BODY
 	Code string `json:"code"`
@@ -793,6 +793,9 @@ type Unauthorized = Error
 
 // Unavailable Why a request was not fulfilled.
 type Unavailable = Error
+
+// UnknownParameter Why a request was not fulfilled.
+type UnknownParameter = Error
 
 // StreamEventsParams defines parameters for StreamEvents.
 type StreamEventsParams struct {

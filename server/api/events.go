@@ -14,9 +14,6 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// eventPing is the longest time without an event before a stream sends a ping.
-const eventPing = 10 * time.Second
-
 func (h *handlers) StreamSandboxEvents(
 	ctx context.Context, request gen.StreamSandboxEventsRequestObject,
 ) (gen.StreamSandboxEventsResponseObject, error) {
@@ -99,7 +96,7 @@ func (s *eventStream) serve(w http.ResponseWriter) error {
 
 // next waits for events, at most until a ping is due.
 func (s *eventStream) next(ctx context.Context) (lifecycle.EventBatch, error) {
-	ctx, cancel := context.WithTimeout(ctx, eventPing)
+	ctx, cancel := context.WithTimeout(ctx, serve.PingInterval)
 	defer cancel()
 	return s.feed.Next(ctx)
 }

@@ -20,7 +20,7 @@ import (
 
 const (
 	// silence is how long the stream of events may bring nothing before it counts as lost. The
-	// service sends a ping every 10 s.
+	// service sends a ping every 5 s.
 	silence = 45 * time.Second
 	// firstPause and longestPause are the pauses between attempts to reconnect.
 	firstPause   = 100 * time.Millisecond

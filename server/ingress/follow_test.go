@@ -294,9 +294,9 @@ func TestTableIsBounded(t *testing.T) {
 	in := c.ingress(t, func(s *ingress.Settings) { s.Sandboxes = 3 })
 	eventually(t, "the list", func() bool { return in.status(t, "box0") == 200 })
 	do(t, in.request(t, http.MethodGet, "box4", 8000, "/", nil)).wantProblem(t, 503, "ROUTES_INCOMPLETE", "box4")
-	if !strings.Contains(in.log.text(), "--max-sandboxes") {
-		t.Error("the log does not say what to do")
-	}
+	eventually(t, "a line in the log that says what to do", func() bool {
+		return strings.Contains(in.log.text(), "--max-sandboxes")
+	})
 }
 
 // TestPlaceIsAskedAgain: a sandbox whose daemon is found at another place, because the engine was
