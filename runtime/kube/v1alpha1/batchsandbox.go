@@ -232,7 +232,7 @@ type Phase string
 
 // The phases.
 const (
-	PhasePending    Phase = "Pending"    // not every sandbox is usable yet
+	PhasePending Phase = "Pending" // not every sandbox is usable yet
 	// every sandbox was proven usable; the condition Ready says whether all are
 	PhaseRunning    Phase = "Running"
 	PhasePausing    Phase = "Pausing"    // being frozen
@@ -310,8 +310,8 @@ type BatchSandboxStatus struct {
 
 // The types of conditions.
 const (
-	ConditionReady    = "Ready"    // every sandbox is proven usable
-	ConditionInvalid  = "Invalid"  // template, patch or pool break a rule: the message names it
+	ConditionReady   = "Ready"   // every sandbox is proven usable
+	ConditionInvalid = "Invalid" // template, patch or pool break a rule: the message names it
 	// at least one of the sandboxes has ended by an error: reason and message are those of the
 	// first that did
 	ConditionDegraded = "Degraded"
