@@ -21,13 +21,13 @@ import (
 )
 
 // Headers in net/http's canonical form, which needs no conversion at a look-up.
-const (
-	tokenHeader = "X-Execd-Access-Token"
-	routeHeader = "Service-Ingress-To"
+var (
+	tokenHeader = http.CanonicalHeaderKey(lifecycle.TokenHeader)
+	routeHeader = http.CanonicalHeaderKey(reach.RouteHeader)
 )
 
 // hidden are the headers that programs in sandboxes do not see, in trailers neither.
-var hidden = []string{"Service-Api-Key", tokenHeader, routeHeader}
+var hidden = []string{http.CanonicalHeaderKey(reach.KeyHeader), tokenHeader, routeHeader}
 
 const (
 	// operation is the name of the operation in the access log.

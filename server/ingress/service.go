@@ -14,16 +14,13 @@ import (
 	gen "sandbox.internal/gen/lifecycle"
 	"sandbox.internal/runtime/sandboxhttp"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/server/reach"
 )
 
 const (
-	keyHeader = "SERVICE-API-KEY"
 	// callTimeout bounds a call of the service other than a stream. The endpoint of a Pending
 	// sandbox may take 30 s.
 	callTimeout = 40 * time.Second
-	// daemonPort is the port of execd in every sandbox. The endpoints of the other ports follow
-	// from its endpoint.
-	daemonPort = 44772
 	// listAttempts bounds how often the list is read because it changed meanwhile.
 	listAttempts = 5
 	pageSize     = 1000
@@ -53,7 +50,7 @@ func newService(address, key string) (*service, error) {
 	s.life, s.end = context.WithCancel(context.Background())
 	authorise := func(_ context.Context, r *http.Request) error {
 		if key != "" {
-			r.Header.Set(keyHeader, key)
+			r.Header.Set(reach.KeyHeader, key)
 		}
 		return nil
 	}
@@ -147,7 +144,7 @@ func (s *service) place(ctx context.Context, id string) (*Place, error) {
 
 func (s *service) lookUp(ctx context.Context, id string) (*Place, error) {
 	direct := true
-	response, err := s.client.GetEndpointWithResponse(ctx, id, daemonPort,
+	response, err := s.client.GetEndpointWithResponse(ctx, id, lifecycle.DaemonPort,
 		&gen.GetEndpointParams{Direct: &direct})
 	switch {
 	case err != nil:
@@ -160,7 +157,7 @@ func (s *service) lookUp(ctx context.Context, id string) (*Place, error) {
 	address, path, _ := strings.Cut(response.JSON200.Endpoint, "/")
 	// The paths of other ports follow from this one: /proxy/44772, or /{id}/44772 on the host's
 	// network.
-	before, ok := strings.CutSuffix("/"+path, fmt.Sprint(daemonPort))
+	before, ok := strings.CutSuffix("/"+path, fmt.Sprint(lifecycle.DaemonPort))
 	if u, err := url.Parse("http://" + address); err != nil || u.Port() == "" || !ok {
 		return nil, fmt.Errorf("%w: its endpoint is %q", errNoPlace, response.JSON200.Endpoint)
 	}

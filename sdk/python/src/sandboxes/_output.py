@@ -199,7 +199,7 @@ class Collector:
         return self._last is not None
 
     def add(self, event: StreamEvent) -> Output | Result | None:
-        """What the event is for the one who reads it, if anything."""
+        """The output or the result in the event, if any."""
         if event.execution_count is not None:
             self._count = event.execution_count
         match event.type:
