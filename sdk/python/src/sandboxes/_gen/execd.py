@@ -161,9 +161,10 @@ class Error:
 
     code: str
     """The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`,
-    `FORBIDDEN`, `FILE_NOT_FOUND`, `NOT_FOUND`, `CONFLICT`, `REQUEST_TOO_LARGE`,
-    `RANGE_NOT_SATISFIABLE`, `SERVICE_UNAVAILABLE`, `INSUFFICIENT_STORAGE` or
-    `RUNTIME_ERROR`. More may be added.
+    `FORBIDDEN`, `FILE_NOT_FOUND` (no such file or directory), `NOT_FOUND` (no such
+    command, cell, context or terminal), `CONFLICT`, `FROZEN`, `REQUEST_TOO_LARGE`,
+    `RANGE_NOT_SATISFIABLE`, `RUNTIME_ERROR`, `SERVICE_UNAVAILABLE` or
+    `INSUFFICIENT_STORAGE`. More may be added.
     """
     message: str
     """The error for people; it names the field or path and the rule."""

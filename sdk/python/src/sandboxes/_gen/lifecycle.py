@@ -143,9 +143,9 @@ class Error:
     """Why a request was not fulfilled."""
 
     code: str
-    """The kind of error for machines, in UPPER_SNAKE letters, such as
-    `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`, `SANDBOX_NOT_FOUND`, `CONFLICT`,
-    `RATE_LIMITED` or `INTERNAL_ERROR`. More may be added.
+    """The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`,
+    `SANDBOX_NOT_FOUND`, `CONFLICT`, `REQUEST_TOO_LARGE`, `RATE_LIMITED`,
+    `INTERNAL_ERROR` or `SERVICE_UNAVAILABLE`. More may be added.
     """
     detail: str
     """The same text as `message`."""
@@ -602,12 +602,12 @@ def get_endpoint(
     30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
     With `docker.network_mode` `bridge` the address is a published port of the host; with
     `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself; with
-    `ingress.mode` `gateway` it is on the gateway.
+    `ingress.mode` `gateway` it is on the ingress.
 
     With `expires` the answer is a signed endpoint: its URL ends in
     `?sandbox-signature=...` and needs no key and no header until then, on this service or
-    on a gateway with the same signing key. Whoever has the URL can use that port of that
-    sandbox. `headers` is empty, unless the gateway needs one to find the sandbox.
+    on an ingress with the same signing key. Whoever has the URL can use that port of that
+    sandbox. `headers` is empty, unless the ingress needs one to find the sandbox.
     """
     return Call(
         method="GET",
@@ -924,7 +924,7 @@ def stream_sandbox_events(
 
     A stream of server-sent events. It begins with the sandbox's first event that is
     kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
-    happens, and ends after `forgotten`. In silence a `ping` comes every 10 seconds.
+    happens, and ends after `forgotten`. In silence a `ping` comes every 5 seconds.
 
     Events are durable together with what they tell, and have ids from one sequence
     without gaps for the whole service. The service keeps the last 100000 of them,
