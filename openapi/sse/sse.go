@@ -20,6 +20,7 @@ type Reader struct {
 	long    []byte // the beginning of a line that did not fit into the buffer
 	data    []byte // of the event being read
 	id      []byte // the last one
+	hasID   bool   // the event that was returned last has one
 	started bool   // a line has been read: only the first one may have a byte order mark
 	afterCR bool   // the last line ended with CR: an LF right after it belongs to it
 }
@@ -32,11 +33,14 @@ func NewReader(stream io.Reader, limit int) *Reader {
 // ID returns the id of the last event that had one, for the header Last-Event-ID; "" before that.
 func (r *Reader) ID() string { return string(r.id) }
 
+// HasID reports whether the event that Next returned last has an id of its own.
+func (r *Reader) HasID() bool { return r.hasID }
+
 // Next returns the data of the next event that has any: its data lines, joined by newlines. The
 // slice is valid until the next call. It returns [io.EOF] when the stream ends between two events,
 // and [io.ErrUnexpectedEOF] when it ends within one, which the standard discards.
 func (r *Reader) Next() ([]byte, error) {
-	r.data = r.data[:0]
+	r.data, r.hasID = r.data[:0], false
 	var hasData, inside bool
 	for {
 		line, err := r.line()
@@ -48,7 +52,7 @@ func (r *Reader) Next() ([]byte, error) {
 		case len(line) == 0 && hasData:
 			return r.data, nil
 		case len(line) == 0:
-			inside = false
+			inside, r.hasID = false, false
 			continue
 		case line[0] == ':': // a comment, often sent to keep the connection open
 			continue
@@ -67,7 +71,7 @@ func (r *Reader) Next() ([]byte, error) {
 			}
 		case "id":
 			if bytes.IndexByte(value, 0) < 0 {
-				r.id = append(r.id[:0], value...)
+				r.id, r.hasID = append(r.id[:0], value...), true
 			}
 		}
 	}

@@ -65,6 +65,15 @@ func TestReader(t *testing.T) {
 	}
 }
 
+func TestHasID(t *testing.T) {
+	reader := sse.NewReader(strings.NewReader("id: 1\ndata: a\n\ndata: b\n\nid: 2\n\ndata: c\n\n"), limit)
+	for _, want := range []bool{true, false, false} {
+		if data, err := reader.Next(); err != nil || reader.HasID() != want {
+			t.Errorf("%q: HasID is %t, %v", data, reader.HasID(), err)
+		}
+	}
+}
+
 // TestReaderLimits: neither a line nor the lines of an event make a Reader grow without a bound.
 func TestReaderLimits(t *testing.T) {
 	for name, stream := range map[string]string{
