@@ -239,7 +239,12 @@ var projectRules = importRules{
 		},
 
 		// A real Kubernetes for tests, started by scripts.
-		{packages: []string{"test/cluster"}, ours: []string{}, libraries: noLibraries},
+		{
+			packages:  []string{"test/cluster"},
+			ours:      []string{"test/program"},
+			libraries: noLibraries,
+		},
+		{packages: []string{"test/cluster/nodes"}, ours: []string{}},
 		// Programs of ours for tests.
 		{packages: []string{"test/program"}, ours: []string{}, libraries: noLibraries},
 		// The tests of the repository as a whole.
@@ -362,7 +367,8 @@ var projectRules = importRules{
 
 	libraries: []libraryRule{
 		{libraries: docker, packages: []string{"runtime/docker"}},
-		{libraries: kubernetes, packages: []string{"runtime/kube/...", "server/cluster/...", "test/e2e/kube"}},
+		{libraries: kubernetes, packages: []string{"runtime/kube/...", "server/cluster/...", "test/e2e/kube",
+			"test/cluster/nodes"}},
 		{libraries: []string{sqlite}, packages: []string{"server/store"}},
 		{libraries: []string{prometheus}, packages: []string{"server/metrics", "server/ingress", "runtime/kube/...", "test/e2e"}},
 		{libraries: netfilter, packages: []string{"execd/egress/wall"}},

@@ -16,6 +16,7 @@
 package cluster
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -28,6 +29,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"sandbox.internal/test/program"
 )
 
 // Mode says how much of a cluster a test needs.
@@ -86,7 +89,7 @@ type Cluster struct {
 	Folder string
 
 	mode    Mode
-	nodes   *fakeNodes // of mode Fake
+	nodes   io.Closer // ends the program that plays the nodes of mode Fake
 	scripts string
 	log     io.Writer
 }
@@ -134,12 +137,44 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	}
 	c.Folder, c.Kubeconfig = folder, filepath.Join(folder, "kubeconfig")
 	if c.mode == Fake {
-		if c.nodes, err = startFakeNodes(ctx, c.Kubeconfig, cmp.Or(options.Nodes, 10)); err != nil {
+		if err := c.startNodes(ctx, cmp.Or(options.Nodes, 10)); err != nil {
 			return nil, errors.Join(err, c.Stop())
 		}
 	}
 	return c, nil
 }
+
+// startNodes starts the program that plays count nodes, and returns when it has made them.
+func (c *Cluster) startNodes(ctx context.Context, count int) error {
+	folder := filepath.Join(c.Folder, "bin")
+	if err := program.Build(ctx, folder, "sandbox.internal/test/cluster/nodes"); err != nil {
+		return err
+	}
+	command := exec.Command(filepath.Join(folder, "nodes"), "--kubeconfig", c.Kubeconfig,
+		"--nodes", strconv.Itoa(count))
+	command.Stderr = c.log
+	input, err := command.StdinPipe()
+	if err != nil {
+		return err
+	}
+	output, err := command.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := command.Start(); err != nil {
+		return err
+	}
+	c.nodes = closer(func() error { return errors.Join(input.Close(), command.Wait()) })
+	if _, err := bufio.NewReader(output).ReadString('\n'); err != nil {
+		return fmt.Errorf("the nodes could not be made: %w", err)
+	}
+	return nil
+}
+
+type closer func() error
+
+// Close implements io.Closer.
+func (c closer) Close() error { return c() }
 
 // Stop removes a cluster that Start made, with everything in it; one of KUBECONFIG stays. It works
 // in whatever state the cluster is, and needs no context: a test that was cancelled cleans up, too.
@@ -149,7 +184,7 @@ func (c *Cluster) Stop() error {
 		return nil
 	}
 	if c.nodes != nil {
-		c.nodes.stop()
+		_ = c.nodes.Close()
 		c.nodes = nil
 	}
 	if err := c.run(context.Background(), "down.sh", c.Folder); err != nil {

@@ -1,8 +1,13 @@
-package cluster
+// Command nodes plays the nodes of a cluster without a kubelet. It makes them, prints "ready", and
+// reports on their pods until its standard input ends, which the end of its parent is, too.
+package main
 
 import (
 	"context"
+	"flag"
 	"fmt"
+	"io"
+	"os"
 	"sync"
 	"sync/atomic"
 
@@ -11,81 +16,80 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/util/workqueue"
 )
 
-// fakeNodes does for the nodes of mode Fake what a kubelet would report: a pod that has been
-// scheduled is Running and Ready, and a pod that is being deleted goes. Nothing runs.
-type fakeNodes struct {
+func main() {
+	kubeconfig := flag.String("kubeconfig", "", "the `FILE` with an administrator's access")
+	count := flag.Int("nodes", 10, "how many nodes to make")
+	flag.Parse()
+	if err := run(context.Background(), *kubeconfig, *count); err != nil {
+		fmt.Fprintln(os.Stderr, "nodes:", err)
+		os.Exit(1)
+	}
+}
+
+// nodes reports what kubelets would: a pod that has been scheduled is Running and Ready, and a pod
+// that is being deleted goes. Nothing runs.
+type nodes struct {
 	api       kubernetes.Interface
 	addresses atomic.Uint32 // how many pods have got one
 	queue     workqueue.TypedRateLimitingInterface[cache.ObjectName]
 	pods      cache.SharedIndexInformer
-	stop      func()
 }
 
-// startFakeNodes makes count nodes that are Ready. The scheduler uses them as soon as the controller
-// manager has taken away the taint of a new node.
-func startFakeNodes(ctx context.Context, kubeconfig string, count int) (_ *fakeNodes, err error) {
+// run makes count nodes that are Ready, and reports on their pods. The scheduler uses a node as soon
+// as the controller manager has taken away the taint of a new one.
+func run(ctx context.Context, kubeconfig string, count int) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	config.QPS = -1
-	transport, err := rest.HTTPClientFor(config)
+	api, err := kubernetes.NewForConfig(config)
 	if err != nil {
-		return nil, err
-	}
-	api, err := kubernetes.NewForConfigAndClient(config, transport)
-	if err != nil {
-		return nil, err
+		return err
 	}
 	for i := range count {
-		_, err := api.CoreV1().Nodes().Create(ctx, fakeNode(i), metav1.CreateOptions{})
+		_, err := api.CoreV1().Nodes().Create(ctx, newNode(i), metav1.CreateOptions{})
 		if err != nil {
-			return nil, err
+			return err
 		}
 	}
 	limiter := workqueue.DefaultTypedControllerRateLimiter[cache.ObjectName]()
-	f := &fakeNodes{api: api, queue: workqueue.NewTypedRateLimitingQueue(limiter)}
+	n := &nodes{api: api, queue: workqueue.NewTypedRateLimitingQueue(limiter)}
 	factory := informers.NewSharedInformerFactoryWithOptions(api, 0,
 		informers.WithTweakListOptions(func(options *metav1.ListOptions) {
 			options.FieldSelector = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
 		}))
-	f.pods = factory.Core().V1().Pods().Informer()
+	n.pods = factory.Core().V1().Pods().Informer()
 	enqueue := func(object any) {
 		if pod, ok := object.(*corev1.Pod); ok {
-			f.queue.Add(cache.MetaObjectToName(pod))
+			n.queue.Add(cache.MetaObjectToName(pod))
 		}
 	}
-	if _, err := f.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
+	if _, err := n.pods.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: enqueue, UpdateFunc: func(_, object any) { enqueue(object) },
 	}); err != nil {
-		return nil, err
+		return err
 	}
-	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	factory.Start(running.Done())
+	factory.Start(ctx.Done())
 	var workers sync.WaitGroup
 	for range 8 {
-		workers.Go(func() { f.work(running) })
+		workers.Go(func() { n.work(ctx) })
 	}
-	f.stop = func() {
-		cancel()
-		f.queue.ShutDown()
-		workers.Wait()
-		factory.Shutdown()
-		utilnet.CloseIdleConnectionsFor(transport.Transport)
-	}
-	return f, nil
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	n.queue.ShutDown()
+	workers.Wait()
+	return nil
 }
 
-func fakeNode(number int) *corev1.Node {
+func newNode(number int) *corev1.Node {
 	resources := corev1.ResourceList{
 		corev1.ResourceCPU: resource.MustParse("1k"), corev1.ResourceMemory: resource.MustParse("1Ti"),
 		corev1.ResourcePods: resource.MustParse("1k"),
@@ -101,24 +105,24 @@ func fakeNode(number int) *corev1.Node {
 }
 
 // work reports on pods until the queue is shut down.
-func (f *fakeNodes) work(ctx context.Context) {
+func (n *nodes) work(ctx context.Context) {
 	for {
-		name, shutdown := f.queue.Get()
+		name, shutdown := n.queue.Get()
 		if shutdown {
 			return
 		}
-		if err := f.report(ctx, name); err != nil && ctx.Err() == nil {
-			f.queue.AddRateLimited(name)
+		if err := n.report(ctx, name); err != nil {
+			n.queue.AddRateLimited(name)
 		} else {
-			f.queue.Forget(name)
+			n.queue.Forget(name)
 		}
-		f.queue.Done(name)
+		n.queue.Done(name)
 	}
 }
 
 // report writes what a kubelet would about one pod.
-func (f *fakeNodes) report(ctx context.Context, name cache.ObjectName) error {
-	object, exists, err := f.pods.GetStore().GetByKey(name.String())
+func (n *nodes) report(ctx context.Context, name cache.ObjectName) error {
+	object, exists, err := n.pods.GetStore().GetByKey(name.String())
 	if err != nil || !exists {
 		return err
 	}
@@ -126,13 +130,13 @@ func (f *fakeNodes) report(ctx context.Context, name cache.ObjectName) error {
 	switch {
 	case pod.DeletionTimestamp != nil:
 		now := int64(0)
-		err = f.api.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+		err = n.api.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 			GracePeriodSeconds: &now, Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
 		})
 	case pod.Status.Phase == corev1.PodPending:
 		pod = pod.DeepCopy()
-		f.ready(pod)
-		_, err = f.api.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
+		n.ready(pod)
+		_, err = n.api.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, pod, metav1.UpdateOptions{})
 	}
 	// The watch delivers what has changed since, and the pod comes again.
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
@@ -141,8 +145,8 @@ func (f *fakeNodes) report(ctx context.Context, name cache.ObjectName) error {
 	return err
 }
 
-func (f *fakeNodes) ready(pod *corev1.Pod) {
-	number := f.addresses.Add(1)
+func (n *nodes) ready(pod *corev1.Pod) {
+	number := n.addresses.Add(1)
 	address := fmt.Sprintf("10.93.%d.%d", number>>8&0xff, number&0xff)
 	now := metav1.Now()
 	status := &pod.Status
