@@ -8,7 +8,8 @@
 // generated is committed and never edited; a test in gen/ regenerates it and fails on
 // any difference. The generators' versions are tool lines of go.mod. Services check
 // requests by a slim form of their contract, which openapi/slim makes. From the types of the cluster's
-// resources, controller-gen makes their deep copies and their definitions for the API server.
+// resources, controller-gen makes their deep copies and their definitions for the API server. The
+// types of sdk/typescript come from the contracts too, by a generator from npm.
 package sandbox
 
 //go:generate go tool oapi-codegen -config openapi/codegen/models.yaml -package lifecycle -o gen/lifecycle/models.gen.go openapi/lifecycle.yaml
@@ -25,3 +26,4 @@ package sandbox
 //go:generate go run ./openapi/slim -o openapi/rules/egress.gen.go openapi/egress.yaml
 //go:generate go tool controller-gen object paths=./runtime/kube/v1alpha1
 //go:generate go tool controller-gen crd:maxDescLen=300 paths=./runtime/kube/v1alpha1 output:crd:dir=runtime/kube/config/crd
+//go:generate scripts/typescript.sh

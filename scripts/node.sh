@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Makes sure that Node.js and what the TypeScript client of the tests needs are here, and prints the folder with its packages as the last
-# line. As root on Debian it installs Node.js. The packages are those of test/e2e/clients/typescript/package-lock.json, kept in
+# Makes sure that Node.js and what sdk/typescript is generated, compiled and tested with are here, and prints the folder with these
+# packages as the last line. As root on Debian it installs Node.js. The packages are those of sdk/typescript/package-lock.json, kept in
 # $SANDBOX_CACHE. Safe to call again and by several at once.
 set -euo pipefail
 shopt -s inherit_errexit # a failure inside $(...) counts too
 cd "$(dirname "$0")/.."
 
-source=test/e2e/clients/typescript
+source=sdk/typescript
 cache=${SANDBOX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sandbox}
-oldest=18 # has fetch
+oldest=20 # the oldest that sdk/typescript supports
 
 say() { printf 'node: %s\n' "$*"; }
 die() { printf 'node: %s\n' "$@" >&2; exit 1; }
@@ -39,7 +39,7 @@ if [[ ! -d $packages ]]; then
 	work=$packages.partial
 	mkdir "$work"
 	cp "$source/package.json" "$source/package-lock.json" "$work"
-	(cd "$work" && npm ci --no-audit --no-fund --loglevel=error >&2)
+	(cd "$work" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error >&2)
 	mv "$work" "$packages" # complete, or not there
 fi
 say "node $(node --version) and the packages of $source are here"

@@ -72,7 +72,7 @@ export class Client {
     this.#connection = {
       api: this.api,
       resumeFor: options.resumeFor ?? 60_000,
-      webSocket: options.webSocket ?? (globalThis.WebSocket as WebSocketConstructor | undefined),
+      webSocket: options.webSocket ?? globalThis.WebSocket, // undefined in Node.js 20
     };
   }
 

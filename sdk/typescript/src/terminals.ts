@@ -18,7 +18,6 @@ export type WebSocketConstructor = new (url: string) => WebSocketLike;
 /** What is used of a WebSocket. */
 export interface WebSocketLike {
   binaryType: string;
-  readonly readyState: number;
   send(data: string | Uint8Array<ArrayBuffer>): void;
   close(): void;
   onopen: ((event: never) => void) | null;
