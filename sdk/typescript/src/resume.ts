@@ -26,7 +26,7 @@ export interface StreamOptions<T> {
 }
 
 /** The data of a stream's events; see {@link numbered}. */
-export async function* resumable<T>(options: StreamOptions<T>): AsyncGenerator<T, void, undefined> {
+export async function* resumable<T extends object>(options: StreamOptions<T>): AsyncGenerator<T, void, undefined> {
   for await (const { data } of numbered(options)) yield data;
 }
 
@@ -35,7 +35,7 @@ export async function* resumable<T>(options: StreamOptions<T>): AsyncGenerator<T
  * goes on after the last event. Nothing comes twice, and a stream with a last event ends after it or
  * throws. Leaving the loop closes the connection.
  */
-export async function* numbered<T>(
+export async function* numbered<T extends object>(
   options: StreamOptions<T>,
 ): AsyncGenerator<{ id: string | undefined; data: T }, void, undefined> {
   const pauses = new Pauses(options.resumeFor);
@@ -48,7 +48,7 @@ export async function* numbered<T>(
         if (event.id !== "") position = event.id;
         pauses.progress();
         if (event.data === "") continue; // a ping of the egress sidecar
-        const data = parse<T>(event.data, options.name);
+        const data = parseObject<T>(event.data, options.name);
         yield { id: position, data };
         if (options.last?.(data) === true) {
           await ended(events, connection, options.name);
@@ -119,10 +119,14 @@ async function* eventsOf({ response, close }: Answered, name: string): AsyncGene
   }
 }
 
-function parse<T>(data: string, name: string): T {
+/** The object that JSON from a sandbox is; anything else is an error. */
+export function parseObject<T extends object>(json: string, name: string): T {
+  let value: unknown;
   try {
-    return JSON.parse(data) as T;
+    value = JSON.parse(json);
   } catch (cause) {
-    throw new SandboxError("protocol", `${name}: the data of an event is no JSON`, { cause });
+    throw new SandboxError("protocol", `${name}: a message is no JSON`, { cause });
   }
+  if (typeof value === "object" && value !== null) return value as T;
+  throw new SandboxError("protocol", `${name}: a message is no object`);
 }

@@ -5,6 +5,7 @@ import type { components } from "./gen/execd.js";
 import type { paths as LifecyclePaths } from "./gen/lifecycle.js";
 import type { CallOptions } from "./http.js";
 import { Pauses } from "./pauses.js";
+import { parseObject } from "./resume.js";
 
 /** How a terminal is doing. */
 export type TerminalStatus = components["schemas"]["Terminal"];
@@ -46,6 +47,8 @@ export type TerminalEvent =
 
 /** For how many seconds the address of a terminal is signed: until its WebSocket is open. */
 const signedFor = 30;
+/** How many times in a row a WebSocket may be refused by a service that answers other requests. */
+const maxRefusals = 5;
 /** How many bytes of output wait for a consumer; with more, the past is replayed later. */
 const maxQueue = 8 << 20;
 
@@ -144,7 +147,7 @@ export class Attachment implements AsyncIterable<TerminalEvent>, AsyncDisposable
   #queued = 0; // bytes
   #over = false;
   #failure: unknown;
-  #refusal = "every connection was cut";
+  #refusal = "the runtime does not say why";
   #wake: () => void = () => undefined;
   readonly #stop: () => void;
 
@@ -209,7 +212,10 @@ export class Attachment implements AsyncIterable<TerminalEvent>, AsyncDisposable
   async #open(): Promise<void> {
     const pauses = new Pauses(this.resumeFor);
     try {
-      while (await pauses.next(undefined, this.signal)) {
+      for (let refusals = 0; await pauses.next(undefined, this.signal); refusals++) {
+        if (refusals === maxRefusals) {
+          throw new SandboxError("connection", `the WebSocket of the terminal is refused: ${this.#refusal}`);
+        }
         if (this.#over || (await this.#try())) return;
         await this.check(); // a WebSocket does not say why it was refused
       }
@@ -233,16 +239,20 @@ export class Attachment implements AsyncIterable<TerminalEvent>, AsyncDisposable
       socket.onerror = ({ message }: { message?: string }) => (this.#refusal = clean(message ?? this.#refusal));
       socket.onmessage = ({ data }: { data: unknown }) => this.#receive(socket, data);
       socket.onclose = ({ code, reason }: { code: number; reason: string }) => {
-        const wasOpen = this.#socket === socket;
-        if (wasOpen) this.#socket = undefined;
         if (code === 1008) this.#end(new SandboxError("invalid", `terminal: ${clean(reason)}`));
-        if (wasOpen && !this.#over) {
-          this.#connecting = this.#open();
-          this.#connecting.catch(() => undefined); // the loop throws it
-        }
+        this.#replace(socket);
         resolve(false);
       };
     });
+  }
+
+  /** Opens another WebSocket instead of one, of which nothing is taken any more. */
+  #replace(socket: WebSocketLike): void {
+    if (this.#over || this.#socket !== socket) return;
+    this.#socket = undefined;
+    socket.close();
+    this.#connecting = this.#open();
+    this.#connecting.catch(() => undefined); // the loop throws it
   }
 
   #receive(socket: WebSocketLike, data: unknown): void {
@@ -255,10 +265,16 @@ export class Attachment implements AsyncIterable<TerminalEvent>, AsyncDisposable
       // Attached again, the viewer gets a replay in the place of what it did not take.
       this.#queue = [];
       this.#queued = 0;
-      socket.close();
+      this.#replace(socket);
       return;
     }
-    const news = JSON.parse(data) as TerminalNews;
+    let news: TerminalNews;
+    try {
+      news = parseObject<TerminalNews>(data, "terminal");
+    } catch (error) {
+      this.#end(error);
+      return;
+    }
     if (news.type === "replay") this.#push({ type: "replay", bytes: news.bytes ?? 0 });
     if (news.type !== "exit") return;
     this.#push({ type: "exit", exitCode: news.exit_code ?? null });

@@ -5,7 +5,7 @@ import { type Attachment, type Sandbox, Client, isKind, type WebSocketConstructo
 // @ts-expect-error The package has no types; ours are for what is used of it.
 import { WebSocket } from "ws";
 
-import { CuttingProxy, busybox, newClient } from "../support.js";
+import { CuttingProxy, busybox, eventually, newClient } from "../support.js";
 
 const webSocket = WebSocket as WebSocketConstructor;
 let sandbox: Sandbox;
@@ -23,7 +23,7 @@ class Screen {
   }
 
   /** Shows more until the screen has a text, after so many replays, or until the end, whose exit code it returns. */
-  async until(text?: string, replays = 1): Promise<number | null | undefined> {
+  async until(text?: string, replays = 1, taken?: (bytes: number) => void): Promise<number | null | undefined> {
     while (text === undefined || this.replays < replays || !this.text.includes(text)) {
       const { value: event, done } = await this.#events.next();
       if (done === true) return undefined;
@@ -31,7 +31,10 @@ class Screen {
       if (event.type === "replay") {
         this.text = "";
         this.replays++;
-      } else this.text += Buffer.from(event.bytes).toString();
+      } else {
+        taken?.(event.bytes.length);
+        this.text = (this.text + Buffer.from(event.bytes).toString()).slice(-100_000);
+      }
     }
     return undefined;
   }
@@ -93,6 +96,20 @@ test("a terminal is hung up, one that is missing is an error, and abort ends the
   abort.abort(new Error("enough"));
   await assert.rejects(over, /enough/);
   await other.delete();
+});
+
+test("what nobody takes is not kept: the viewer gets a replay instead", async () => {
+  const line = "read x; yes | head -c 12000000; echo e''nd; touch /tmp/flooded; read y; exit 6";
+  const terminal = await sandbox.terminals.create({ command: "sh", args: ["-c", line] });
+  await using attachment = await terminal.attach();
+  await attachment.write("\n");
+  await eventually("the flood is over", () => sandbox.files.exists("/tmp/flooded"));
+  const screen = new Screen(attachment);
+  let bytes = 0;
+  await screen.until("end\r\n", 1, (length) => (bytes += length));
+  assert.ok(bytes < 12_000_000, `${bytes} bytes were kept`);
+  await attachment.write("\n");
+  assert.equal(await screen.until(), 6);
 });
 
 test("a runtime without a WebSocket says what to do", async () => {

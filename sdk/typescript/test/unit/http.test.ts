@@ -4,6 +4,8 @@ import type { AddressInfo } from "node:net";
 import { after, test } from "node:test";
 
 import { Client, SandboxError } from "@sandbox.internal/sdk";
+// @ts-expect-error The package has no types.
+import { WebSocket } from "ws";
 
 type Handler = (request: IncomingMessage, response: ServerResponse) => void;
 const servers: (() => void)[] = [];
@@ -129,6 +131,18 @@ test("a log that was cut is compared with what had arrived, and a gap is an erro
   assert.equal(seen, "one\ntwo\nthree\n");
   logs.push("one\n");
   assert.equal((await errorOf(follow({ tail: 1 }))).kind, "stream");
+});
+
+test("a terminal whose WebSocket is refused is not attached to for ever", async () => {
+  const answer = { id: "a", signature: "1.x" }; // to everything, handshakes too
+  const { client, asked } = await clientOf((_, response) => response.end(JSON.stringify(answer)), { webSocket: WebSocket });
+  const terminal = await (await client.connect("a")).terminals.connect("t");
+  const error = await errorOf(terminal.attach());
+  assert.equal(error.kind, "connection");
+  assert.match(error.message, /refused: Unexpected server response: 200/);
+  const handshakes = asked.filter(({ headers }) => headers.upgrade === "websocket");
+  assert.equal(handshakes.length, 5);
+  assert.match(handshakes[0]?.url ?? "", /\/proxy\/44772\/pty\/t\/attach\?sandbox-signature=1\.x$/);
 });
 
 test("a stream that cannot be resumed fails, and says so", async () => {
