@@ -58,6 +58,7 @@ var projectRules = importRules{
 		// The contracts and what is made from them.
 		{packages: []string{"gen/..."}, libraries: []string{oapiRuntime, echo}},
 		{packages: []string{"openapi", "openapi/rules"}, ours: []string{}, libraries: noLibraries},
+		{packages: []string{"openapi/sse"}, ours: []string{}, libraries: noLibraries},
 		{
 			packages:  []string{"openapi/document"},
 			ours:      []string{"openapi", "openapi/rules"},
@@ -81,10 +82,13 @@ var projectRules = importRules{
 
 		// Outside the sandbox.
 		{packages: []string{"server/lifecycle"}, libraries: noLibraries},
-		{packages: []string{"server/host"}, ours: []string{"server/lifecycle"}},
+		{packages: []string{"server/clock"}, ours: []string{}, libraries: noLibraries},
+		{packages: []string{"server/host"}, ours: []string{"server/clock", "server/lifecycle"}},
 		{
 			packages: []string{"server/box"},
-			ours:     []string{"server/lifecycle", "runtime/engine", "runtime/sandboxhttp"},
+			ours: []string{
+				"runtime/engine", "runtime/sandboxhttp", "server/clock", "server/lifecycle",
+			},
 		},
 		{
 			packages:  []string{"server/egress"},
@@ -113,22 +117,26 @@ var projectRules = importRules{
 		{
 			packages: []string{"server/ingress"},
 			ours: []string{
-				"gen/lifecycle", "openapi/rules", "openapi/serve", "runtime/sandboxhttp",
-				"server/lifecycle", "server/proxy", "server/reach",
+				"gen/lifecycle", "openapi/rules", "openapi/serve", "openapi/sse",
+				"runtime/sandboxhttp", "server/clock", "server/lifecycle", "server/proxy",
+				"server/reach",
 			},
 		},
 		{
 			packages: []string{"server/cluster/view"},
-			ours:     []string{"runtime/kube/v1alpha1", "server/lifecycle"},
+			ours:     []string{"runtime/kube/v1alpha1", "server/clock", "server/lifecycle"},
 		},
 		{
 			packages: []string{"server/cluster"},
-			ours:     []string{"runtime/kube/v1alpha1", "server/cluster/view", "server/lifecycle"},
+			ours: []string{
+				"runtime/kube/v1alpha1", "server/clock", "server/cluster/view", "server/lifecycle",
+			},
 		},
 		{
 			packages: []string{"server/cmd/sandbox-ingress"},
-			ours:     []string{"server/cluster/view", "server/ingress"},
+			ours:     []string{"server/build", "server/cluster/view", "server/ingress"},
 		},
+		{packages: []string{"server/build"}, ours: []string{}, libraries: noLibraries},
 		{packages: []string{"server/docsui"}, ours: []string{"openapi"}},
 		{
 			packages: []string{"server/cli"},
@@ -140,7 +148,7 @@ var projectRules = importRules{
 		},
 		{
 			packages: []string{"server/cmd/sandbox-controller"},
-			ours:     []string{"runtime/kube/manager"},
+			ours:     []string{"runtime/kube/manager", "server/build"},
 		},
 		{packages: []string{"server/cmd/sandbox"}, ours: []string{"server/cli"}},
 
@@ -238,11 +246,11 @@ var projectRules = importRules{
 
 		// End-to-end tests: execd is a program in a sandbox.
 		{packages: []string{"test/e2e"}, tests: true, ours: []string{
-			"test/e2e/lives", "gen/...", "openapi/conform", "runtime/engine", "runtime/docker", "server/api", "server/app", "server/cli", "server/config",
+			"test/e2e/lives", "gen/...", "openapi/conform", "openapi/sse", "runtime/engine", "runtime/docker", "server/api", "server/app", "server/cli", "server/config",
 		}},
 		// Tests for every backend: no adapter, and of the server its configuration and its start.
 		{packages: []string{"test/e2e/lives"}, tests: true, ours: []string{
-			"gen/...", "openapi/conform", "openapi/document", "openapi/serve/servetest",
+			"gen/...", "openapi/conform", "openapi/document", "openapi/serve/servetest", "openapi/sse",
 			"server/api", "server/app", "server/config", "server/lifecycle", "test/program",
 		}},
 		// The same on a cluster, with the access of its administrators.
@@ -255,7 +263,8 @@ var projectRules = importRules{
 		}},
 		// A kernel is the floor of execd's cells, and a Deployment that of a Pool.
 		{packages: []string{"bench"}, tests: true, ours: []string{
-			"bench/job", "bench/pattern", "gen/...", "runtime/kernel", "runtime/jupyter", "test/cluster",
+			"bench/job", "bench/pattern", "gen/...", "openapi/sse", "runtime/kernel", "runtime/jupyter",
+			"test/cluster",
 		}},
 		// Floors of the bench link as little as possible.
 		{

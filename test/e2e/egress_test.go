@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/openapi/sse"
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/test/e2e/lives"
 )
@@ -226,16 +226,18 @@ func TestEgress(t *testing.T) {
 	t.Run("decisions as they come", func(t *testing.T) {
 		response, end := s.Open(t, path+"/network-decisions", "Accept", "text/event-stream")
 		defer end()
-		lines := bufio.NewScanner(response.Body)
+		events := sse.NewReader(response.Body, 1<<20)
 		await := func(text string) {
 			t.Helper()
-			for lines.Scan() {
-				if strings.HasPrefix(lines.Text(), "data: ") &&
-					strings.Contains(lines.Text(), text) {
+			for {
+				data, err := events.Next()
+				if err != nil {
+					t.Fatalf("the stream (%s) ended before %s came: %v", response.Status, text, err)
+				}
+				if strings.Contains(string(data), text) {
 					return
 				}
 			}
-			t.Fatalf("the stream (%s) ended before %s came: %v", response.Status, text, lines.Err())
 		}
 		await(`"target":"denied.test"`)
 		cannot(t, inside, "unheard-of.test")

@@ -1,7 +1,6 @@
 package e2e_test
 
 import (
-	"bufio"
 	"context"
 	"flag"
 	"fmt"
@@ -20,6 +19,7 @@ import (
 
 	"sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/conform"
+	"sandbox.internal/openapi/sse"
 	"sandbox.internal/test/e2e/lives"
 )
 
@@ -264,21 +264,15 @@ func (f *fuzzer) look(d documented, response *http.Response) error {
 	enough := time.AfterFunc(glimpse, func() { response.Body.Close() })
 	defer enough.Stop()
 	checker := conform.New(f.document, nil, discard{})
-	lines := bufio.NewScanner(response.Body)
-	lines.Buffer(nil, 1<<20)
-	var data string
-	for lines.Scan() { // an error is the end of the moment, which may come in the middle of a line
-		switch value, ok := strings.CutPrefix(lines.Text(), "data: "); {
-		case ok:
-			data = value
-		case lines.Text() == "" && data != "": // the event is complete
-			if err := checker.CheckEvent(schema, []byte(data)); err != nil {
-				return err
-			}
-			data = ""
+	for events := sse.NewReader(response.Body, 1<<20); ; {
+		data, err := events.Next()
+		if err != nil {
+			return nil // the end of the moment, which may come in the middle of a line
+		}
+		if err := checker.CheckEvent(schema, data); err != nil {
+			return err
 		}
 	}
-	return nil
 }
 
 // discard is for a transport that reports nothing, because nothing is sent over it.

@@ -142,7 +142,7 @@ func TestPages(t *testing.T) {
 				t.Fatal(err)
 			}
 			write(t, folder, "signing.key", string(key))
-			write(t, folder, "gateway.key", lives.AdminKey)
+			write(t, folder, "ingress.key", lives.AdminKey)
 			_, after, _ := strings.Cut(readPage(t, "docs/ingress.md"), "\n```toml\n")
 			routes, _, _ := strings.Cut(after, "\n```")
 			write(t, folder, "routes.toml", routes)

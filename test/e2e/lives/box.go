@@ -1,7 +1,6 @@
 package lives
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"mime/multipart"
@@ -12,6 +11,7 @@ import (
 	"sandbox.internal/gen/execd"
 	"sandbox.internal/gen/lifecycle"
 	"sandbox.internal/openapi/conform"
+	"sandbox.internal/openapi/sse"
 )
 
 // DaemonPort is where execd listens in every sandbox.
@@ -97,12 +97,10 @@ func (b *Box) Run(t *testing.T, command string) Outcome {
 		t.Fatalf("run %q: %s", command, response.Status)
 	}
 	result := Outcome{Code: -1}
-	events := bufio.NewScanner(response.Body)
-	events.Buffer(nil, 1<<20)
-	for events.Scan() {
-		data, ok := bytes.CutPrefix(events.Bytes(), []byte("data: "))
-		if !ok {
-			continue
+	for events := sse.NewReader(response.Body, 1<<20); ; {
+		data, err := events.Next()
+		if err != nil {
+			t.Fatalf("the stream of %q ended before the command did: %v", command, err)
 		}
 		if err := b.conform.CheckEvent("StreamEvent", data); err != nil {
 			t.Error(err)
@@ -123,8 +121,6 @@ func (b *Box) Run(t *testing.T, command string) Outcome {
 			return result
 		}
 	}
-	t.Fatalf("the stream of %q ended before the command did: %v", command, events.Err())
-	return result
 }
 
 func textOf(event execd.StreamEvent) string {

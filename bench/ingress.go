@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	gatewayBox   = "bench"
-	gatewayToken = "the-token-of-the-bench"
+	ingressBox   = "bench"
+	ingressToken = "the-token-of-the-bench"
 	// short rounds, and many of them, because the speed of the machine changes from second to
 	// second
-	gatewayRequests = 1500
-	gatewayDownload = 1 << 30
+	ingressRequests = 1500
+	ingressDownload = 1 << 30
 )
 
 // way leads to the floor server through another proxy.
@@ -38,40 +38,40 @@ func (w *way) get(ctx context.Context, path string) (*http.Response, error) {
 	return send(w.client, request, http.StatusOK)
 }
 
-// ways starts the gateway and the bare proxy in front of the same server.
+// ways starts the ingress and the bare proxy in front of the same server.
 func (b *bench) ways(ctx context.Context, behind *process) (ours, floor *way, err error) {
-	dir, err := b.folder("gateway")
+	dir, err := b.folder("ingress")
 	if err != nil {
 		return nil, nil, err
 	}
 	port := behind.url[strings.LastIndexByte(behind.url, ':')+1:]
 	routes := filepath.Join(dir, "routes.toml")
 	if err := os.WriteFile(routes,
-		fmt.Appendf(nil, "[[routes]]\nsandbox = %q\nhost = \"127.0.0.1\"\ntoken = %q\n", gatewayBox,
-			gatewayToken), 0o600); err != nil {
+		fmt.Appendf(nil, "[[routes]]\nsandbox = %q\nhost = \"127.0.0.1\"\ntoken = %q\n", ingressBox,
+			ingressToken), 0o600); err != nil {
 		return nil, nil, err
 	}
-	prefix, headers := "/"+gatewayBox+"/"+port, http.Header{"X-Execd-Access-Token": {gatewayToken}}
+	prefix, headers := "/"+ingressBox+"/"+port, http.Header{"X-Execd-Access-Token": {ingressToken}}
 	address, admin, err := twoAddresses()
 	if err != nil {
 		return nil, nil, err
 	}
 	command := exec.Command(filepath.Join(b.bin, "sandbox-ingress"), "--mode", "uri", "--routes",
 		routes, "--listen", address, "--admin", admin)
-	gateway, err := start(ctx, dir, admin, "/healthz", command)
+	ingress, err := start(ctx, dir, admin, "/healthz", command)
 	if err != nil {
 		return nil, nil, err
 	}
-	gateway.url = "http://" + address
+	ingress.url = "http://" + address
 	forward, err := b.startForward(ctx, behind.url)
 	if err != nil {
-		gateway.stop()
+		ingress.stop()
 		return nil, nil, err
 	}
-	for _, p := range []*process{gateway, forward} {
+	for _, p := range []*process{ingress, forward} {
 		p.client.Transport.(*http.Transport).MaxIdleConnsPerHost = clients
 	}
-	return &way{gateway, gateway.url + prefix, headers}, &way{forward, forward.url, http.Header{}},
+	return &way{ingress, ingress.url + prefix, headers}, &way{forward, forward.url, http.Header{}},
 		nil
 }
 
@@ -86,8 +86,8 @@ func twoAddresses() (first, second string, err error) {
 	return first, second, nil
 }
 
-// measureGateway measures what the gateway adds to a bare reverse proxy.
-func (b *bench) measureGateway(ctx context.Context) error {
+// measureIngress measures what the ingress adds to a bare reverse proxy.
+func (b *bench) measureIngress(ctx context.Context) error {
 	behind, err := b.startFloor(ctx)
 	if err != nil {
 		return err
@@ -103,11 +103,11 @@ func (b *bench) measureGateway(ctx context.Context) error {
 	}
 	defer ours.stop()
 	defer floor.stop()
-	for name, atOnce := range map[string]int{rowGatewayOne: 1, rowGatewayMany: clients} {
+	for name, atOnce := range map[string]int{rowIngressOne: 1, rowIngressMany: clients} {
 		if !b.wants(name) {
 			continue
 		}
-		count := gatewayRequests
+		count := ingressRequests
 		side := func(w *way, each *requests) func(context.Context) (float64, error) {
 			return func(ctx context.Context) (float64, error) {
 				began := time.Now()
@@ -132,20 +132,20 @@ func (b *bench) measureGateway(ctx context.Context) error {
 			return err
 		}
 	}
-	if !b.wants(rowGatewayDownload) && !b.wants(rowGatewayMemory) {
+	if !b.wants(rowIngressDownload) && !b.wants(rowIngressMemory) {
 		return nil
 	}
-	return b.measureGatewayDownload(ctx, ours, floor)
+	return b.measureIngressDownload(ctx, ours, floor)
 }
 
-// measureGatewayDownload downloads the same bytes both ways, compares each of them, and reads
+// measureIngressDownload downloads the same bytes both ways, compares each of them, and reads
 // the memory meanwhile.
-func (b *bench) measureGatewayDownload(ctx context.Context, ours, floor *way) error {
-	dir, err := b.folder("gateway-download")
+func (b *bench) measureIngressDownload(ctx context.Context, ours, floor *way) error {
+	dir, err := b.folder("ingress-download")
 	if err != nil {
 		return err
 	}
-	c := newContent(b.bytes(gatewayDownload))
+	c := newContent(b.bytes(ingressDownload))
 	source := filepath.Join(dir, "source")
 	if err := c.save(source); err != nil {
 		return err
@@ -158,7 +158,7 @@ func (b *bench) measureGatewayDownload(ctx context.Context, ours, floor *way) er
 		}
 		return compare(response, c.checker(), buffer)
 	}
-	if b.wants(rowGatewayDownload) {
+	if b.wants(rowIngressDownload) {
 		side := func(w *way) func(context.Context) (float64, error) {
 			return func(ctx context.Context) (float64, error) {
 				began := time.Now()
@@ -166,12 +166,12 @@ func (b *bench) measureGatewayDownload(ctx context.Context, ours, floor *way) er
 				return speed(c.size, began), err
 			}
 		}
-		if err := b.inTurns(ctx, rowGatewayDownload, b.rounds(7, 3),
+		if err := b.inTurns(ctx, rowIngressDownload, b.rounds(7, 3),
 			sides{ours: side(ours), floor: side(floor)}); err != nil {
 			return err
 		}
 	}
-	if !b.wants(rowGatewayMemory) {
+	if !b.wants(rowIngressMemory) {
 		return nil
 	}
 	side := func(w *way) func(context.Context) (float64, error) {
@@ -181,7 +181,7 @@ func (b *bench) measureGatewayDownload(ctx context.Context, ours, floor *way) er
 			return w.highest(done)
 		}
 	}
-	return b.inTurns(ctx, rowGatewayMemory, b.rounds(3, 1),
+	return b.inTurns(ctx, rowIngressMemory, b.rounds(3, 1),
 		sides{ours: side(ours), floor: side(floor)})
 }
 

@@ -17,8 +17,8 @@ var modes = []ingress.Mode{ingress.ModeWildcard, ingress.ModeURI, ingress.ModeHe
 // TestRequestArrivesAsItWasWritten has the same request in every mode.
 func TestRequestArrivesAsItWasWritten(t *testing.T) {
 	for _, mode := range modes {
-		g := static(t, mode, http.HandlerFunc(tell))
-		got := do(t, g.request(t, http.MethodPatch, box, 8000, "/a%2Fb/?x=%31&y", strings.NewReader("body"), "SERVICE-API-KEY", "secret-key", "X-Own", "1", "X-Request-ID", "mine"))
+		in := static(t, mode, http.HandlerFunc(tell))
+		got := do(t, in.request(t, http.MethodPatch, box, 8000, "/a%2Fb/?x=%31&y", strings.NewReader("body"), "SERVICE-API-KEY", "secret-key", "X-Own", "1", "X-Request-ID", "mine"))
 		prefix := map[ingress.Mode]string{ingress.ModeURI: "/" + box + "/8000"}[mode]
 		want := []string{"PATCH /proxy/8000/a%2Fb/?x=%31&y", "X-Own: 1", "X-Request-Id: mine", "X-Execd-Access-Token: " + token, "X-Forwarded-Prefix: " + map[bool]string{true: "/", false: prefix}[prefix == ""]}
 		lines := strings.Split(strings.ReplaceAll(got.body, "\r", ""), "\n")
@@ -35,30 +35,32 @@ func TestRequestArrivesAsItWasWritten(t *testing.T) {
 		if got.Header.Get("X-Request-ID") != "mine" {
 			t.Errorf("%s: X-Request-ID %q", mode, got.Header["X-Request-Id"])
 		}
-		// Where sandboxes share an origin their pages are confined; where each has its own they are not.
+		// Where sandboxes share an origin their pages are confined; where each has its own they are
+		// not.
 		if policy := got.Header.Get("Content-Security-Policy"); (policy == "sandbox allow-scripts allow-forms allow-popups allow-downloads") == (mode == ingress.ModeWildcard) {
 			t.Errorf("%s: Content-Security-Policy %q", mode, policy)
 		}
-		if strings.Contains(g.log.text(), token) || strings.Contains(g.log.text(), "a%2Fb") {
-			t.Errorf("%s: the log holds a secret or a path: %s", mode, g.log.text())
+		if strings.Contains(in.log.text(), token) || strings.Contains(in.log.text(), "a%2Fb") {
+			t.Errorf("%s: the log holds a secret or a path: %s", mode, in.log.text())
 		}
 	}
 }
 
-// TestServiceKeyDoesNotReachTheSandbox: the gateway's own key of the lifecycle service stays out of sandboxes in each of its three forms, and
-// what the program behind the port knows as its own keys arrives.
+// TestServiceKeyDoesNotReachTheSandbox: the ingress's own key of the lifecycle service stays out of
+// sandboxes in each of its three forms, and the keys of the program behind the port
+// arrive.
 func TestServiceKeyDoesNotReachTheSandbox(t *testing.T) {
 	const key = "the-key-of-an-administrator"
 	file := routes(t, http.HandlerFunc(tell), "")
 	for _, mode := range modes {
-		g := start(t, mode, func(s *ingress.Settings) { s.Routes, s.Key = file, key })
+		in := start(t, mode, func(s *ingress.Settings) { s.Routes, s.Key = file, key })
 		for _, form := range [][2]string{{"SERVICE-API-KEY", key}, {"Authorization", "Bearer " + key}, {"Authorization", "bearer  " + key}, {"X-API-Key", key}} {
-			got := g.get(t, "/", form[0], form[1])
+			got := in.get(t, "/", form[0], form[1])
 			if got.StatusCode != http.StatusOK || strings.Contains(got.body, key) {
 				t.Errorf("%s: %s reached the sandbox: %d %s", mode, form[0], got.StatusCode, got.body)
 			}
 		}
-		if got := g.get(t, "/", "Authorization", "Bearer own", "X-API-Key", "own"); !strings.Contains(got.body, "Bearer own") || !strings.Contains(got.body, "X-Api-Key: own") {
+		if got := in.get(t, "/", "Authorization", "Bearer own", "X-API-Key", "own"); !strings.Contains(got.body, "Bearer own") || !strings.Contains(got.body, "X-Api-Key: own") {
 			t.Errorf("%s: the program's own keys did not arrive: %s", mode, got.body)
 		}
 	}
@@ -68,7 +70,7 @@ func TestServiceKeyDoesNotReachTheSandbox(t *testing.T) {
 	}
 }
 
-func TestAnswerLeadsBackThroughTheGateway(t *testing.T) {
+func TestAnswerLeadsBackThroughTheIngress(t *testing.T) {
 	daemon := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Location", "http://127.0.0.1:8000/home?x#y")
 		w.Header().Set("Set-Cookie", "session=1; Domain="+domain+"; Path=/; HttpOnly")
@@ -88,8 +90,8 @@ func TestAnswerLeadsBackThroughTheGateway(t *testing.T) {
 
 func TestRequestsThatNameNoSandbox(t *testing.T) {
 	wildcard, uri, header := static(t, ingress.ModeWildcard, http.HandlerFunc(tell)), static(t, ingress.ModeURI, http.HandlerFunc(tell)), static(t, ingress.ModeHeader, http.HandlerFunc(tell))
-	plain := func(g *gateway, path, host string, headers ...string) answer {
-		r := g.request(t, http.MethodGet, box, 8000, "/", nil, headers...)
+	plain := func(in *running, path, host string, headers ...string) answer {
+		r := in.request(t, http.MethodGet, box, 8000, "/", nil, headers...)
 		r.URL.Path, r.Host = path, host
 		return do(t, r)
 	}
@@ -100,20 +102,20 @@ func TestRequestsThatNameNoSandbox(t *testing.T) {
 	plain(uri, "/"+box+"/80000", "h").wantProblem(t, 400, "INVALID_REQUEST_BODY", "65535")
 	plain(header, "/", "h", "Service-Ingress-To", "").wantProblem(t, 400, "INVALID_REQUEST_BODY", "Service-Ingress-To", "required")
 	plain(header, "/", "h", "Service-Ingress-To", "x").wantProblem(t, 400, "INVALID_REQUEST_BODY", "<sandbox_id>-<port>")
-	for _, g := range []*gateway{wildcard, uri, header} {
-		do(t, g.request(t, http.MethodGet, "other", 8000, "/", nil)).wantProblem(t, 404, "SANDBOX_NOT_FOUND", "other")
+	for _, in := range []*running{wildcard, uri, header} {
+		do(t, in.request(t, http.MethodGet, "other", 8000, "/", nil)).wantProblem(t, 404, "SANDBOX_NOT_FOUND", "other")
 	}
 }
 
 func TestSandboxThatDoesNotRun(t *testing.T) {
 	file := routes(t, http.HandlerFunc(tell), "state = \"Paused\"\n[[routes]]\nsandbox = \"starts\"\naddress = \"127.0.0.1:1\"\ntoken = \"t\"\nstate = \"Resuming\"\n")
-	g := start(t, ingress.ModeHeader, func(s *ingress.Settings) { s.Routes = file })
-	paused := g.get(t, "/")
+	in := start(t, ingress.ModeHeader, func(s *ingress.Settings) { s.Routes = file })
+	paused := in.get(t, "/")
 	paused.wantProblem(t, 503, "SANDBOX_NOT_RUNNING", "Paused", "Running")
 	if paused.Header.Get("Retry-After") != "" {
 		t.Error("waiting does not wake it up")
 	}
-	starts := do(t, g.request(t, http.MethodGet, "starts", 1, "/", nil))
+	starts := do(t, in.request(t, http.MethodGet, "starts", 1, "/", nil))
 	if starts.wantProblem(t, 503, "SANDBOX_NOT_RUNNING", "Resuming"); starts.Header.Get("Retry-After") != "1" {
 		t.Errorf("Retry-After %q", starts.Header.Get("Retry-After"))
 	}
@@ -123,13 +125,13 @@ func TestSandboxThatDoesNotAnswer(t *testing.T) {
 	dead := unused(t)
 	host, _, _ := strings.Cut(dead, ":")
 	file := routeFile(t, fmt.Sprintf("[[routes]]\nsandbox = %q\naddress = %q\ntoken = %q\n[[routes]]\nsandbox = \"direct\"\nhost = %q\ntoken = %q\n", box, dead, token, host, token))
-	g := start(t, ingress.ModeHeader, func(s *ingress.Settings) { s.Routes = file })
-	g.get(t, "/").wantProblem(t, 502, "SANDBOX_NOT_ANSWERING", box, "8000")
+	in := start(t, ingress.ModeHeader, func(s *ingress.Settings) { s.Routes = file })
+	in.get(t, "/").wantProblem(t, 502, "SANDBOX_NOT_ANSWERING", box, "8000")
 	var port int
 	if _, err := fmt.Sscanf(dead, host+":%d", &port); err != nil {
 		t.Fatal(err)
 	}
-	do(t, g.request(t, http.MethodGet, "direct", port, "/", nil)).wantProblem(t, 502, "PORT_NOT_LISTENING", "direct")
+	do(t, in.request(t, http.MethodGet, "direct", port, "/", nil)).wantProblem(t, 502, "PORT_NOT_LISTENING", "direct")
 
 	refuses := static(t, ingress.ModeHeader, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("WWW-Authenticate", `ApiKey header="X-EXECD-ACCESS-TOKEN"`)
@@ -154,8 +156,8 @@ func TestDirectRoute(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := routeFile(t, fmt.Sprintf("[[routes]]\nsandbox = \"direct\"\nhost = %q\ntoken = %q\n", host, token))
-	g := start(t, ingress.ModeURI, func(s *ingress.Settings) { s.Routes = file })
-	got := do(t, g.request(t, http.MethodGet, "direct", port, "/x", nil))
+	in := start(t, ingress.ModeURI, func(s *ingress.Settings) { s.Routes = file })
+	got := do(t, in.request(t, http.MethodGet, "direct", port, "/x", nil))
 	if !strings.HasPrefix(got.body, "GET /x\n") || strings.Contains(got.body, token) {
 		t.Errorf("%d %s", got.StatusCode, got.body)
 	}
