@@ -31,9 +31,9 @@ export async function* resumable<T extends object>(options: StreamOptions<T>): A
 }
 
 /**
- * The data of a stream's events with their ids, across as many connections as it takes: after a cut the next one
- * goes on after the last event. Nothing comes twice, and a stream with a last event ends after it or
- * throws. Leaving the loop closes the connection.
+ * The data of a stream's events with their ids, across as many connections as it takes: after a cut
+ * the next one goes on after the last event. Nothing comes twice, and a stream with a last event ends
+ * after it or throws. Leaving the loop closes the connection.
  */
 export async function* numbered<T extends object>(
   options: StreamOptions<T>,

@@ -95,13 +95,10 @@ export class Sandbox implements AsyncDisposable {
     const timer = timeout === undefined ? undefined : setTimeout(expire, timeout);
     const call = { signal: late.signal };
     try {
-      // The service itself waits for the end of what is under way.
-      const header = { Prefer: `wait=${longestWait}` };
-      do {
-        const asked = this.#api.json("get", path, { ...this.#input, header }, { ...call, longer: longestWait * 1_000 });
-        this.#info = await asked;
-        if (this.#reached(state)) return this.#info;
-      } while (["Pending", "Pausing", "Resuming", "Stopping"].includes(this.#info.status.state));
+      // The service itself waits for the end of what is under way. Events report what takes longer.
+      const input = { ...this.#input, header: { Prefer: `wait=${longestWait}` } };
+      this.#info = await this.#api.json("get", path, input, { ...call, longer: longestWait * 1_000 });
+      if (this.#reached(state)) return this.#info;
       for await (const { type, to } of this.events(call)) {
         const news = type === "reset" || (type === "state" && (to === state || isFinal(to)));
         if (!news) continue;

@@ -192,12 +192,12 @@ export interface paths {
          *     30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
          *     With `docker.network_mode` `bridge` the address is a published port of the host; with
          *     `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself; with
-         *     `ingress.mode` `gateway` it is on the gateway.
+         *     `ingress.mode` `gateway` it is on the ingress.
          *
          *     With `expires` the answer is a signed endpoint: its URL ends in
          *     `?sandbox-signature=...` and needs no key and no header until then, on this service or
-         *     on a gateway with the same signing key. Whoever has the URL can use that port of that
-         *     sandbox. `headers` is empty, unless the gateway needs one to find the sandbox.
+         *     on an ingress with the same signing key. Whoever has the URL can use that port of that
+         *     sandbox. `headers` is empty, unless the ingress needs one to find the sandbox.
          */
         get: operations["getEndpoint"];
         put?: never;
@@ -1628,8 +1628,8 @@ export interface operations {
                  */
                 expires?: string;
                 /**
-                 * @description Asks for the address of the sandbox itself even where clients use a gateway. It is
-                 *     for the gateway, and cannot be combined with `expires` (400).
+                 * @description Asks for the address of the sandbox itself even where clients use an ingress. It is
+                 *     for the ingress, and cannot be combined with `expires` (400).
                  */
                 direct?: boolean;
             };
