@@ -8,8 +8,9 @@
 // generated is committed and never edited; a test in gen/ regenerates it and fails on
 // any difference. The generators' versions are tool lines of go.mod. Services check
 // requests by a slim form of their contract, which openapi/slim makes. The types and calls of the
-// Python client are made by openapi/python, and its synchronous face from the asynchronous one. From the types of the cluster's
-// resources, controller-gen makes their deep copies and their definitions for the API server.
+// Python client are made by openapi/python, and its synchronous face from the asynchronous one; the
+// types of the TypeScript client by a generator from npm. From the types of the cluster's resources,
+// controller-gen makes their deep copies and their definitions for the API server.
 package sandbox
 
 //go:generate go tool oapi-codegen -config openapi/codegen/models.yaml -package lifecycle -o gen/lifecycle/models.gen.go openapi/lifecycle.yaml
@@ -41,3 +42,4 @@ package sandbox
 //go:generate go run ./sdk/python/synchronous -o sdk/python/tests/test_sync_cuts.py sdk/python/tests/test_async_cuts.py
 //go:generate go tool controller-gen object paths=./runtime/kube/v1alpha1
 //go:generate go tool controller-gen crd:maxDescLen=300 paths=./runtime/kube/v1alpha1 output:crd:dir=runtime/kube/config/crd
+//go:generate scripts/typescript.sh

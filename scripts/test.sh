@@ -23,7 +23,7 @@ fi
 
 scripts/kernels.sh
 scripts/browser.sh
-scripts/node.sh test/e2e/clients/typescript
+scripts/node.sh sdk/typescript
 scripts/node.sh test/e2e/clients/python
 scripts/node.sh test/e2e/clients/opensandbox
 scripts/python.sh

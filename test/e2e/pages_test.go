@@ -192,7 +192,7 @@ func TestPages(t *testing.T) {
 const (
 	readmeMake = "make run    # build, start the service, take a first sandbox through its life, serve until Ctrl-C\n" +
 		"make test   # every test, on real parts: a Docker Engine, a Kubernetes, Jupyter kernels, a browser\n"
-	clientPackages = "npm install openapi-fetch@0.17.0\nnpm install --save-dev openapi-typescript@7.13.0 typescript@5.9.3\n"
+	clientPackages = "npm install --save-dev openapi-typescript@7.13.0\n"
 )
 
 // run starts a service and runs the blocks in a folder that has what the page takes for granted.
@@ -263,25 +263,23 @@ func (p page) run(t *testing.T) {
 // prepareClients makes the folder a Go module with the contracts, and with the packages that the
 // page asks npm for.
 func prepareClients(t *testing.T, _ *service, folder string) {
-	lines := strings.Split(strings.TrimSpace(tool(t, "../..", nil, "scripts/node.sh",
-		"test/e2e/clients/typescript")), "\n")
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, target := range map[string]string{
-		"node_modules": filepath.Join(lines[len(lines)-1], "node_modules"),
+		"node_modules": nodePackages(t),
 		"openapi":      filepath.Join(root, "openapi"),
 	} {
 		if err := os.Symlink(target, filepath.Join(folder, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	packages := readPage(t, "test/e2e/clients/typescript/package.json")
+	packages := readPage(t, "sdk/typescript/package.json")
 	for _, match := range regexp.MustCompile(`([a-z-]+)@([0-9.]+)`).FindAllStringSubmatch(
 		clientPackages, -1) {
 		if !strings.Contains(packages, fmt.Sprintf("%q: %q", match[1], match[2])) {
-			t.Errorf("docs/clients.md installs %s, and the client that it names another version",
+			t.Errorf("docs/clients.md installs %s, and sdk/typescript another version",
 				match[0])
 		}
 	}
@@ -289,7 +287,7 @@ func prepareClients(t *testing.T, _ *service, folder string) {
 }
 
 // proveClients compiles what ogen made, and looks for an operation in what the others made. Their
-// clients are compiled by TestTypeScriptClient, and with this repository.
+// clients are compiled with this repository.
 func proveClients(t *testing.T, folder string) {
 	// of packages it only compiles
 	tool(t, folder, nil, "go", "install", "-trimpath", "./lifecycle", "./execd")

@@ -1,7 +1,7 @@
 // Command ogen takes a sandbox through its life with clients that ogen generated from the two contracts. It is run by a test in e2e,
 // which generates the packages lifecycle and execd beside it first:
 //
-//	SERVICE_URL=http://127.0.0.1:8080 SERVICE_API_KEY=... ogen IMAGE
+//	SANDBOX_URL=http://127.0.0.1:8080 SERVICE_API_KEY=... ogen IMAGE
 //
 // It ends with exit code 1 and one line that says what was not as the contract says.
 package main
@@ -31,7 +31,7 @@ const limit = 5 * time.Minute
 func main() {
 	ctx, stop := context.WithTimeout(context.Background(), limit)
 	defer stop()
-	if err := run(ctx, os.Getenv("SERVICE_URL"), os.Getenv("SERVICE_API_KEY"), os.Args[1]); err != nil {
+	if err := run(ctx, os.Getenv("SANDBOX_URL"), os.Getenv("SERVICE_API_KEY"), os.Args[1]); err != nil {
 		fmt.Fprintf(os.Stderr, "ogen: %v\n", err)
 		os.Exit(1)
 	}
