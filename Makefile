@@ -45,12 +45,15 @@ gate: build images ## fail when a measured ratio has become worse than its basel
 	@scripts/kernels.sh
 	go run ./bench --gate
 
-generate: ## rebuild gen/ from openapi/
-	go generate .
+GENERATED = gen server/console/assets
 
-drift: generate ## fail if gen/ is not what openapi/ makes
-	@git diff --exit-code -- gen
-	@test -z "$$(git status --porcelain -- gen)" || { git status --short -- gen; echo "untracked files in gen/: run make generate and commit"; exit 1; }
+generate: ## rebuild gen/ from openapi/, and the web console (needs npm)
+	go generate .
+	@scripts/console.sh
+
+drift: generate ## fail if what is generated is not what its sources make
+	@git diff --exit-code -- $(GENERATED)
+	@test -z "$$(git status --porcelain -- $(GENERATED))" || { git status --short -- $(GENERATED); echo "untracked generated files: run make generate and commit"; exit 1; }
 
 lint: ## gofmt, vet, staticcheck
 	@test -z "$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go'))" || { gofmt -l .; echo "not formatted: run gofmt -w ."; exit 1; }

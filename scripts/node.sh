@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# Makes sure that Node.js and what the TypeScript client of the tests needs are here, and prints the folder with its packages as the last
-# line. As root on Debian it installs Node.js. The packages are those of e2e/clients/typescript/package-lock.json, kept in
-# $SANDBOX_CACHE. Safe to call again and by several at once.
+# Makes sure that Node.js and the packages of a folder are here, and prints the folder that has them in node_modules as the last line. As
+# root on Debian it installs Node.js. The packages are those of FOLDER/package-lock.json (without a folder, of the TypeScript client of
+# the tests), kept in $SANDBOX_CACHE. Safe to call again and by several at once.
+#   scripts/node.sh [FOLDER]
 set -euo pipefail
 shopt -s inherit_errexit # a failure inside $(...) counts too
 cd "$(dirname "$0")/.."
 
-source=e2e/clients/typescript
+source=${1:-e2e/clients/typescript}
+name=${source//\//-}
 cache=${SANDBOX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sandbox}
 oldest=18 # has fetch
 
@@ -32,10 +34,10 @@ exec 9>"$cache/node.lock"
 flock 9
 complete || install_node
 
-packages=$cache/typescript-$(cat "$source/package.json" "$source/package-lock.json" | sha256sum | cut -c1-16)
+packages=$cache/$name-$(cat "$source/package.json" "$source/package-lock.json" | sha256sum | cut -c1-16)
 if [[ ! -d $packages ]]; then
 	say "installing the packages of $source"
-	rm -rf "$cache"/typescript-* # older ones, and what was left half done
+	rm -rf "$cache/$name"-* # older ones, and what was left half done
 	work=$packages.partial
 	mkdir "$work"
 	cp "$source/package.json" "$source/package-lock.json" "$work"

@@ -17,6 +17,7 @@ import (
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/audit"
 	"sandbox.internal/server/config"
+	"sandbox.internal/server/console"
 	"sandbox.internal/server/docsui"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/metrics"
@@ -34,6 +35,7 @@ type App struct {
 	listener net.Listener
 	debug    net.Listener // nil when none is configured
 	server   *serve.Server
+	console  *console.Console
 }
 
 // backend keeps sandboxes: on one machine or on a cluster.
@@ -101,7 +103,7 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	}
 	a.server, err = api.New(api.Options{
 		Backend: backend,
-		Keys:    keys, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: logger,
+		Keys:    keys, Session: console.Caller, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: logger,
 		Gateway: gateway(cfg.Ingress), Signing: signing,
 		Metrics: measured.Handler(), Observer: measured, Witness: a.witness(measured.AuditFailed),
 	})
@@ -109,6 +111,14 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 		return nil, err
 	}
 	a.server.Echo().GET("/readyz", readyz(backend.Ready))
+	a.console, err = console.New(console.Options{
+		Identify: func(key string) (lifecycle.Principal, error) { return api.Identify(keys, key) },
+		Open:     len(keys) == 0,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.console.Register(a.server)
 	return a, a.addPages()
 }
 
@@ -133,12 +143,15 @@ func (a *App) Run(ctx context.Context) error {
 	stopDebugging := a.serveDebugging()
 	defer stopDebugging()
 	a.logger.Info().Str("address", a.Addr()).Msg("lifecycle service listens")
-	err := serve.Serve(ctx, a.listener, a.server, serve.ServeOptions{Logger: a.logger, Grace: stopGrace})
+	err := serve.Serve(ctx, a.listener, a.console.Handler(a.server), serve.ServeOptions{Logger: a.logger, Grace: stopGrace})
 	a.logger.Info().Msg("lifecycle service stops; sandboxes go on running")
 	return err
 }
 
 func (a *App) close() {
+	if a.console != nil {
+		a.console.Close()
+	}
 	if a.listener != nil {
 		a.listener.Close()
 	}
