@@ -80,6 +80,12 @@ export function Files({ sandbox }) {
       await upload(id, join(folder, file.name), file, { onProgress: (part) => setSending({ label, part }) });
     }
   }).finally(() => setSending(null));
+  const enter = (entry) => run(async () => {
+    // Only the daemon knows whether a link leads to a folder.
+    const isFolder = entry.type === 'directory' || (entry.type === 'symlink' && await call('GET', daemon(id, `/directories/list?${query({ path: `${entry.path}/.` })}`)).then(() => true, () => false));
+    if (isFolder) setFolder(entry.path);
+    else setOpen(entry);
+  });
   const drop = (event) => {
     event.preventDefault();
     setOver(false);
@@ -106,7 +112,7 @@ export function Files({ sandbox }) {
       <thead><tr><th scope="col">Name</th><th scope="col" class="number">Size</th><th scope="col">Changed</th><th scope="col">Owner</th><th scope="col">Mode</th><th scope="col"><span class="hidden">Actions</span></th></tr></thead>
       <tbody>${list.slice(0, limit).map((entry) => html`<tr key=${entry.path}>
         <th scope="row"><button type="button" class="link" data-type=${entry.type} disabled=${entry.type === 'other'}
-          onClick=${() => (entry.type === 'directory' ? setFolder(entry.path) : setOpen(entry))}>${base(entry.path)}${entry.type === 'directory' ? '/' : entry.type === 'symlink' ? ' →' : ''}</button></th>
+          onClick=${() => enter(entry)}>${base(entry.path)}${entry.type === 'directory' ? '/' : entry.type === 'symlink' ? ' →' : ''}</button></th>
         <td data-label="Size" class="number">${entry.type === 'file' ? bytes(entry.size) : '–'}</td>
         <td data-label="Changed"><time datetime=${entry.modified_at}>${moment(entry.modified_at)}</time></td>
         <td data-label="Owner">${entry.owner}:${entry.group}</td>

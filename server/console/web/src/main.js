@@ -26,7 +26,7 @@ function useRoute() {
   return at;
 }
 
-const typing = (element) => element.closest('input, textarea, select, [contenteditable], dialog, .terminal');
+const typing = (element) => element.closest('input, textarea, select, [contenteditable], dialog, .screen');
 
 function useKeys(onHelp) {
   useEffect(() => {

@@ -64,7 +64,7 @@ function Rules({ rules, remove, busy }) {
 }
 
 function Decisions({ id, live }) {
-  const [all, setAll] = useState(null);
+  const [all, setAll] = useState([]);
   const [error, setError] = useState(null);
   useEffect(() => {
     if (!live) return undefined;
@@ -72,7 +72,6 @@ function Decisions({ id, live }) {
     let seen = new Map();
     follow(`/v1/sandboxes/${id}/network-decisions`, {
       signal: control.signal,
-      onLive(on) { if (on) setAll((old) => old ?? []); },
       onEvent(decision) {
         if (!decision.kind) return; // a ping
         const key = [decision.kind, decision.target, decision.protocol, decision.port, decision.action, decision.rule].join(' ');
@@ -84,7 +83,7 @@ function Decisions({ id, live }) {
     return () => control.abort();
   }, [id, live]);
   if (error) return html`<${Problem} error=${error} />`;
-  if (!all?.length) return html`<${Empty}>${all ? 'The sandbox has reached for nothing.' : 'Loading…'}<//>`;
+  if (!all.length) return html`<${Empty}>Nothing was allowed or denied yet.<//>`;
   return html`<table class="rows"><caption class="hidden">Decisions, the latest first</caption>
     <thead><tr><th scope="col">Action</th><th scope="col">Target</th><th scope="col">Why</th><th scope="col">Count</th><th scope="col">Last</th></tr></thead>
     <tbody>${all.map((decision) => html`<tr key=${decision.key}>

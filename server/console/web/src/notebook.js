@@ -40,9 +40,16 @@ export function Notebook({ sandbox }) {
     await list();
   };
   const execute = (cell) => run(async () => {
-    if (!book.context) await begin();
     Object.assign(cell, { outputs: [], size: 0, status: 'waiting', count: null, execution: null });
     changed();
+    try {
+      // Cells that are started one after the other wait for the same new context.
+      if (!book.context) await (book.beginning ??= begin().finally(() => { book.beginning = null; }));
+    } catch (failure) {
+      cell.status = 'failed';
+      changed();
+      throw failure;
+    }
     const control = new AbortController(); // a cell goes on when its tab is left
     const onEvent = (event) => {
       switch (event.type) {

@@ -39,7 +39,7 @@ export function Ports({ sandbox }) {
       <caption class="hidden">Links</caption>
       <thead><tr><th scope="col">Port</th><th scope="col">Link</th><th scope="col">Ends in</th><th scope="col"><span class="hidden">Copy</span></th></tr></thead>
       <tbody>${made.map((link) => html`<tr key=${link.url}>
-        <th scope="row">${link.port}</th>
+        <th scope="row" class="nowrap">${link.port}</th>
         <td data-label="Link" class="link"><a href=${link.url} target="_blank" rel="noopener noreferrer">${link.url}</a>
           ${Object.entries(link.headers).map(([name, value]) => html`<div class="dim">with the header <code>${name}: ${value}</code></div>`)}</td>
         <td data-label="Ends in"><${Left} until=${link.expiresAt} /></td>

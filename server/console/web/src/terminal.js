@@ -2,12 +2,18 @@
 import { FitAddon } from '@xterm/addon-fit';
 import { Terminal } from '@xterm/xterm';
 
-// xterm.js makes style elements, which the page's policy permits with its nonce alone.
+// xterm.js makes style elements, which the page's policy permits with its nonce alone, and sets style attributes, which it does not permit
+// at all; the same through the style object of an element is no matter of the policy.
 const nonce = document.querySelector('script[nonce]').nonce;
 const create = document.createElement.bind(document);
+function setAttribute(name, value) {
+  if (name === 'style') this.style.cssText = value;
+  else Element.prototype.setAttribute.call(this, name, value);
+}
 document.createElement = (name, options) => {
   const element = create(name, options);
   if (name === 'style') element.nonce = nonce;
+  if (name === 'span') element.setAttribute = setAttribute;
   return element;
 };
 

@@ -81,7 +81,7 @@ function View({ id, terminal, enabled, aloud, shown, focus }) {
   useEffect(() => { view.current?.enable(enabled && !status.ended); }, [enabled, status.ended]);
   useEffect(() => { view.current?.readAloud(aloud); }, [aloud]);
   useEffect(() => { if (shown) view.current?.focus(); }, [shown]);
-  return html`<div class="terminal" ref=${box} data-live=${String(Boolean(status.live))}></div>
+  return html`<div class="screen" ref=${box} data-live=${String(Boolean(status.live))}></div>
     <p class="dim" role="status">${status.ended ? `The program ended with exit code ${status.ended.code ?? 'unknown'}.` :
     status.error ? `${status.error.code}: ${status.error.message}` : status.live ? 'Connected' : 'Connecting…'}</p>`;
 }

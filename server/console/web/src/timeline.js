@@ -31,8 +31,7 @@ export function Timeline({ sandbox: { id } }) {
 function describe(event) {
   switch (event.type) {
     case 'state':
-      return html`${event.from && html`<${State} state=${event.from} /> <span aria-label="to">→</span> `}<${State} state=${event.to} /> <code>${event.reason}</code>
-        <span class="dim">${event.message}</span>`;
+      return html`${event.from && html`<${State} state=${event.from} /> <span aria-label="to">→</span> `}<${State} state=${event.to} /> <code>${event.reason}</code> <span class="dim">${event.message}</span>`;
     case 'stage':
       return html`Stage <b>${event.stage}</b> <span class="dim">${milliseconds(event.durationMs)}, ${milliseconds(event.elapsedMs)} since accepted</span>`;
     case 'progress':
