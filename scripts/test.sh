@@ -24,6 +24,7 @@ fi
 scripts/kernels.sh
 scripts/browser.sh
 scripts/node.sh
+scripts/node.sh server/console/web
 scripts/images.sh server controller ingress python code-interpreter
 test/cluster/build.sh
 

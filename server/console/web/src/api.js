@@ -18,21 +18,26 @@ export const onSignedOut = (callback) => { signedOut = callback; };
 
 const credentials = () => ({ 'X-Sandbox-Console': localStorage.getItem(tokenKey) ?? '' });
 
+const attempts = 4;
+
 async function send(url, { method = 'GET', body, headers = {}, signal } = {}) {
-  const json = body !== undefined && !(body instanceof FormData);
   let response;
-  try {
-    response = await fetch(url, {
-      method,
-      headers: { ...credentials(), ...(json ? { 'Content-Type': 'application/json' } : {}), ...headers },
-      body: json ? JSON.stringify(body) : body,
-      signal,
-      cache: 'no-store',
-      redirect: 'error',
-    });
-  } catch (failure) {
-    if (failure.name === 'AbortError') throw failure;
-    throw new ApiError(0, 'UNREACHABLE', 'the service does not answer');
+  // Browsers break requests off whenever a network of the machine comes or goes. What only reads is sent again.
+  for (let attempt = 1; !response; attempt++) {
+    try {
+      response = await fetch(url, {
+        method,
+        headers: { ...credentials(), ...(body === undefined ? {} : { 'Content-Type': 'application/json' }), ...headers },
+        body: body === undefined ? undefined : JSON.stringify(body),
+        signal,
+        cache: 'no-store',
+        redirect: 'error',
+      });
+    } catch (failure) {
+      if (signal?.aborted) throw failure;
+      if (method !== 'GET' || attempt === attempts) throw new ApiError(0, 'UNREACHABLE', 'the service does not answer');
+      await pause(200 * attempt, signal);
+    }
   }
   if (response.ok) return response;
   const text = await response.text();

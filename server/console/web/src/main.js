@@ -70,7 +70,8 @@ function Bar({ onHelp }) {
 
 function App() {
   const { session } = useStore();
-  const at = useRoute();
+  const wanted = useRoute();
+  const at = wanted.page === 'new' && session && !mayChange() ? { page: 'overview' } : wanted;
   const [help, setHelp] = useState(false);
   const main = useRef();
   useKeys(() => setHelp(true));
