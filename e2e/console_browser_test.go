@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -210,12 +211,21 @@ display(HTML('<script>window.hurt = 1</script><table><tr><td onclick="x" style="
 
 	b.visit(t, at+"/files", there("table.files"))
 	check("files")
-	got := s.Send(t, http.MethodPost, "/v1/sandboxes/"+id+"/proxy/44772/directories", `{"/srv/made": {"mode": 755}}`)
-	if got.Status != http.StatusOK {
-		t.Fatalf("make a folder: %s", got)
+	named := func(name string) string {
+		return fmt.Sprintf("[...document.querySelectorAll('.panel button')].find((e) => e.innerText === %q)", name)
 	}
-	evaluate[chromedp.Void](t, b, "[...document.querySelectorAll('button.link')].find((e) => e.innerText === 'srv/').click()")
-	b.until(t, says("made/"))
+	evaluate[chromedp.Void](t, b, named("srv/")+".click()")
+	b.until(t, says("The folder is empty"))
+	evaluate[chromedp.Void](t, b, named("New file…")+".click()")
+	b.enter(t, "#name", "made.txt\r")
+	b.until(t, named("made.txt")+" !== undefined") // the page watches the folder
+	evaluate[chromedp.Void](t, b, named("made.txt")+".click()")
+	b.enter(t, "textarea.editor", "typed")
+	check("file")
+	evaluate[chromedp.Void](t, b, named("Save")+".click()")
+	b.until(t, "!"+says("not saved"))
+	evaluate[chromedp.Void](t, b, named("Back")+".click()")
+	b.until(t, says("5 B"))
 
 	// What the API refuses is shown as the API says it, beside the field.
 	b.visit(t, "#/new", there("form.create"))
@@ -226,6 +236,13 @@ display(HTML('<script>window.hurt = 1</script><table><tr><td onclick="x" style="
 	b.until(t, says("body/volumes/0"))
 	b.until(t, there("#f-volumes[aria-invalid=true]"))
 	b.take() // Chromium itself reports refused requests
+	evaluate[chromedp.Void](t, b, "document.querySelector('#f-volumes').value = ''; document.querySelector('#f-entrypoint').value = ''")
+	b.enter(t, "#f-entrypoint", `sh -c "sleep 100 # 'a  b' \"c\"" '' d\ e`)
+	b.settled(t, "form .primary", "location.hash.startsWith('#/sandboxes/')")
+	made := s.Get(t, strings.TrimPrefix(evaluate[string](t, b, "location.hash"), "#/sandboxes/"))
+	if want := []string{"sh", "-c", `sleep 100 # 'a  b' "c"`, "", "d e"}; !slices.Equal(made.Entrypoint, want) {
+		t.Errorf("the entrypoint is %q, want %q", made.Entrypoint, want)
+	}
 
 	b.visit(t, at, there(".head .tools button"))
 	b.settled(t, "[aria-label='Pause worker']", there(".head [data-state=Paused]"))

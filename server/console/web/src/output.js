@@ -55,7 +55,8 @@ function nodes(element, depth = 0) {
     if (node.nodeType !== Node.ELEMENT_NODE || dropped.has(node.tagName.toUpperCase())) return null;
     const children = nodes(node, depth + 1);
     if (!kept.has(node.tagName)) return children;
-    const extent = /^T[DH]$/.test(node.tagName) ? { colSpan: Math.min(node.colSpan, 100), rowSpan: Math.min(node.rowSpan, 100) } : {};
+    const extent = {};
+    for (const name of ['colSpan', 'rowSpan']) if (node[name] > 1) extent[name] = Math.min(node[name], 100);
     return h(node.tagName.toLowerCase(), extent, children);
   });
 }
