@@ -51,7 +51,7 @@ func authenticate(keys []Key, session func(context.Context) (lifecycle.Principal
 					return nil, err
 				}
 				serve.LogField(r.Context(), "key_name", principal.Name)
-				serve.LogField(r.Context(), "console", "yes")
+				serve.LogField(r.Context(), "console", true)
 				return principal, nil
 			}
 		}

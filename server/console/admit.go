@@ -66,11 +66,16 @@ func fromOwnPage(r *http.Request) error {
 		return serve.Forbidden("header Sec-Fetch-Site: %.20q: the request is not from a page of this origin", site)
 	}
 	if origin := r.Header.Get("Origin"); origin != "" {
-		if u, err := url.Parse(origin); err != nil || u.Host == "" || u.Host != r.Host {
+		if u, err := url.Parse(origin); err != nil || u.Host == "" || u.Host != r.Host || u.Scheme == "http" && overTLS(r) {
 			return serve.Forbidden("header Origin: %.100q is not the origin of this service", origin)
 		}
 	}
 	return nil
+}
+
+// overTLS reports whether the browser is known to have sent a request over TLS.
+func overTLS(r *http.Request) bool {
+	return r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https"
 }
 
 // withinReach reports whether a path of the API is not one that leads to a port other than the execution API's.

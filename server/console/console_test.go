@@ -202,6 +202,7 @@ func TestWhatIsNotTheConsole(t *testing.T) {
 		"another port of the host": {"Origin", "http://127.0.0.1:1"},
 		"an opaque origin":         {"Origin", "null"},
 		"another host":             {"Origin", "https://evil.example"},
+		"the host without TLS":     {"Origin", s.URL, "X-Forwarded-Proto", "https"},
 		"an upgrade":               {"Upgrade", "websocket", "Connection", "upgrade"},
 	} {
 		t.Run(name, func(t *testing.T) {

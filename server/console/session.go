@@ -1,7 +1,6 @@
 package console
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -159,6 +158,6 @@ func ofBrowser(r *http.Request, value string, expires time.Time) *http.Cookie {
 	return &http.Cookie{
 		Name: cookieName, Value: value, Path: home, Expires: expires,
 		HttpOnly: true, SameSite: http.SameSiteStrictMode,
-		Secure: r.TLS != nil || cmp.Or(r.Header.Get("X-Forwarded-Proto"), "http") == "https",
+		Secure: overTLS(r),
 	}
 }

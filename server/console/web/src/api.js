@@ -152,7 +152,7 @@ const hiddenFor = 15_000;
 
 /** whileVisible calls an action with a signal that also aborts when nobody has seen the page for a while: a browser opens six
  * connections to a host, for all of its tabs together. */
-async function whileVisible(signal, action) {
+export async function whileVisible(signal, action) {
   while (document.hidden) {
     await new Promise((resolve, reject) => {
       document.addEventListener('visibilitychange', resolve, { once: true });

@@ -1,5 +1,5 @@
 // The form for a new sandbox. Its rules are those of the contract, which contract.js repeats and a test compares.
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 import { call } from './api.js';
 import { limits } from './contract.js';
 import { words } from './words.js';
@@ -62,6 +62,7 @@ const places = [['body/image/auth', 'username'], ['body/image', 'uri'], ['body/t
 export function Create() {
   const [busy, run, error] = useAction();
   const [wrong, setWrong] = useState(null);
+  const sent = useRef({});
   useEffect(() => { document.title = 'New sandbox · Sandboxes'; }, []);
   const submit = (event) => {
     event.preventDefault();
@@ -69,8 +70,11 @@ export function Create() {
     setWrong(null);
     run(async () => {
       try {
+        const body = bodyOf(form);
+        const text = JSON.stringify(body);
         // A create that is repeated because its answer was lost makes no second sandbox.
-        const { id } = await call('POST', '/v1/sandboxes', bodyOf(form), { headers: { 'Idempotency-Key': crypto.getRandomValues(new Uint32Array(4)).join('-') } });
+        if (sent.current.text !== text) sent.current = { text, key: crypto.getRandomValues(new Uint32Array(4)).join('-') };
+        const { id } = await call('POST', '/v1/sandboxes', body, { headers: { 'Idempotency-Key': sent.current.key } });
         location.hash = `#/sandboxes/${id}`;
       } catch (failure) {
         const name = places.find(([place]) => failure.message.startsWith(place) || failure.message.startsWith(place.slice(5)))?.[1];

@@ -43,18 +43,23 @@ export function Editor({ id, file, onClose, onDownload }) {
       if (picture) URL.revokeObjectURL(picture);
     };
   }, [id, file.path]);
-  const save = () => run(async () => {
-    // Another program may have written the file since; an ETag changes with it.
-    const now = await request(path, { headers: { Range: 'bytes=0-0' } }).catch((failure) => {
+  const tagNow = async () => {
+    try {
+      return (await request(path, { headers: { Range: 'bytes=0-0' } })).headers.get('ETag');
+    } catch (failure) {
       if (failure instanceof ApiError && (failure.status === 416 || failure.status === 404)) return null; // empty, or gone
       throw failure;
-    });
-    if (now && tag.current && now.headers.get('ETag') !== tag.current) {
-      tag.current = now.headers.get('ETag');
+    }
+  };
+  const save = () => run(async () => {
+    // Another program may have written the file since; an ETag changes with it.
+    const now = await tagNow();
+    if (now && tag.current && now !== tag.current) {
+      tag.current = now;
       throw new Error('The file was changed in the sandbox since it was opened. Save again to overwrite it.');
     }
     await upload(id, file.path, new Blob([text]));
-    tag.current = (await request(path)).headers.get('ETag');
+    tag.current = await tagNow();
     setContent({ text });
   });
   const keys = (event) => {

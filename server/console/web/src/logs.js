@@ -1,6 +1,6 @@
 // What the entrypoint printed, live.
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { pause, request } from './api.js';
+import { pause, request, whileVisible } from './api.js';
 import { Empty, html, plain, Problem } from './ui.js';
 
 const limit = 512 * 1024; // characters that are shown
@@ -24,19 +24,21 @@ export function Logs({ sandbox: { id, status: { state } } }) {
     const read = async () => {
       for (let wait = 500; ; wait = Math.min(wait * 2, 10_000)) {
         try {
-          const response = await request(`/v1/sandboxes/${id}/logs?tail=2000&follow=${!over}`, { signal });
-          shown = '';
-          setError(null);
-          add('');
-          const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-          for (let part = await reader.read(); !part.done; part = await reader.read()) {
-            add(part.value);
-            wait = 500;
-          }
+          await whileVisible(signal, async (both) => {
+            const response = await request(`/v1/sandboxes/${id}/logs?tail=2000&follow=${!over}`, { signal: both });
+            shown = '';
+            setError(null);
+            add('');
+            const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+            for (let part = await reader.read(); !part.done; part = await reader.read()) {
+              add(part.value);
+              wait = 500;
+            }
+          });
           return;
         } catch (failure) {
           if (signal.aborted) return;
-          setError(failure);
+          if (failure.name !== 'HiddenError') setError(failure);
           if (failure.status >= 400 && failure.status < 500 && failure.status !== 429) return;
         }
         await pause(wait, signal);

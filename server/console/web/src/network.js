@@ -50,7 +50,7 @@ export function Network({ sandbox: { id, status: { state } } }) {
     </form>`}
     <h2>Decisions</h2>
     <${Decisions} id=${id} live=${readable} />
-    ${proposal && html`<${Confirm} title="The smallest allow-list for what was seen" verb="Apply" onClose=${() => setProposal(null)} onConfirm=${async () => setPolicy(await call('PUT', path, proposal))}>
+    ${proposal && html`<${Confirm} title="The smallest allow-list for what was seen" verb="Apply" look="primary" onClose=${() => setProposal(null)} onConfirm=${async () => setPolicy(await call('PUT', path, proposal))}>
       <p>It denies by default, and takes the place of the policy.</p>
       ${proposal.egress?.length ? html`<${Rules} rules=${proposal.egress} />` : html`<${Empty}>Nothing was seen: it would allow nothing.<//>`}
     <//>`}`;

@@ -45,11 +45,11 @@ export function Terminals({ sandbox }) {
     ${tabs.length > 0 && html`<${Tabs} label="Terminals" tabs=${tabs} current=${current} onSelect=${setCurrent} />`}
     ${list?.length === 0 && !reason && html`<${Empty}>No terminal is open.<//>`}
     ${(list ?? []).map((terminal) => html`<div key=${terminal.id} role="tabpanel" id=${`panel-${terminal.id}`} aria-labelledby=${`tab-${terminal.id}`} hidden=${terminal.id !== current}>
-      <${View} id=${id} terminal=${terminal.id} enabled=${!reason} aloud=${aloud} shown=${terminal.id === current} focus=${fresh} />
+      <${View} id=${id} terminal=${terminal.id} enabled=${!reason} aloud=${aloud} focus=${fresh} />
     </div>`)}`;
 }
 
-function View({ id, terminal, enabled, aloud, shown, focus }) {
+function View({ id, terminal, enabled, aloud, focus }) {
   const box = useRef();
   const view = useRef();
   const [status, setStatus] = useState({});
@@ -80,7 +80,6 @@ function View({ id, terminal, enabled, aloud, shown, focus }) {
   }, [id, terminal]);
   useEffect(() => { view.current?.enable(enabled && !status.ended); }, [enabled, status.ended]);
   useEffect(() => { view.current?.readAloud(aloud); }, [aloud]);
-  useEffect(() => { if (shown) view.current?.focus(); }, [shown]);
   return html`<div class="screen" ref=${box} data-live=${String(Boolean(status.live))}></div>
     <p class="dim" role="status">${status.ended ? `The program ended with exit code ${status.ended.code ?? 'unknown'}.` :
     status.error ? `${status.error.code}: ${status.error.message}` : status.live ? 'Connected' : 'Connecting…'}</p>`;

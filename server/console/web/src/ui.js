@@ -45,8 +45,8 @@ export function Modal({ title, onClose, children }) {
   </dialog>`;
 }
 
-/** Confirm asks before something that cannot be undone. */
-export function Confirm({ title, verb, onConfirm, onClose, children }) {
+/** Confirm asks before something is done. */
+export function Confirm({ title, verb, look = 'danger', onConfirm, onClose, children }) {
   const [busy, run, error] = useAction();
   return html`<${Modal} title=${title} onClose=${onClose}>
     <form onSubmit=${(event) => { event.preventDefault(); run(async () => { await onConfirm(); onClose(); }); }}>
@@ -54,7 +54,7 @@ export function Confirm({ title, verb, onConfirm, onClose, children }) {
       <${Problem} error=${error} />
       <div class="actions">
         <button type="button" onClick=${onClose}>Cancel</button>
-        <button class="danger" autofocus disabled=${busy}>${verb}</button>
+        <button class=${look} autofocus disabled=${busy}>${verb}</button>
       </div>
     </form>
   <//>`;
