@@ -51,7 +51,8 @@ func there(selector string) string {
 // says is true once the page shows a text.
 func says(text string) string { return fmt.Sprintf("document.body.innerText.includes(%q)", text) }
 
-// settled waits for what a click leads to, and clicks again where the browser has broken the request off.
+// settled waits for what a click leads to, and clicks again where the browser has broken the
+// request off.
 func (b *tab) settled(t *testing.T, selector, expression string) {
 	t.Helper()
 	for done := false; !done; {
@@ -78,8 +79,14 @@ type look struct {
 func (b *tab) show(t *testing.T, l look) {
 	t.Helper()
 	b.do(t, "show "+l.name,
-		command(emulation.SetDeviceMetricsOverride,
-			emulation.SetDeviceMetricsOverrideParams{Width: l.width, Height: l.height, DeviceScaleFactor: 1}),
+		command(
+			emulation.SetDeviceMetricsOverride,
+			emulation.SetDeviceMetricsOverrideParams{
+				Width:             l.width,
+				Height:            l.height,
+				DeviceScaleFactor: 1,
+			},
+		),
 		command(emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: l.scheme}},
 		}))
@@ -88,8 +95,13 @@ func (b *tab) show(t *testing.T, l look) {
 // axe is the accessibility checker, of the console's own packages.
 func axe(t *testing.T) string {
 	t.Helper()
-	lines := strings.Split(strings.TrimSpace(tool(t, "..", nil, "scripts/node.sh", "server/console/web")), "\n")
-	source, err := os.ReadFile(filepath.Join(lines[len(lines)-1], "node_modules/axe-core/axe.min.js"))
+	lines := strings.Split(
+		strings.TrimSpace(tool(t, "..", nil, "scripts/node.sh", "server/console/web")),
+		"\n",
+	)
+	source, err := os.ReadFile(
+		filepath.Join(lines[len(lines)-1], "node_modules/axe-core/axe.min.js"),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,9 +115,13 @@ func (b *tab) accessible(t *testing.T, checker, name string) {
 		evaluate[chromedp.Void](t, b, checker)
 	}
 	found := act(t, b, "check "+name, chromedp.Evaluate[string](
-		`axe.run(document, {resultTypes: ['violations']}).then((r) => JSON.stringify({passes: r.passes.length,
-			wrong: r.violations.map((v) => [v.id, ...v.nodes.slice(0, 3).map((n) => n.html + ' ' + n.failureSummary)].join(' '))}))`,
-		chromedp.EvalAwaitPromise))
+		`axe.run(document, {resultTypes: ['violations']}).then((result) => {
+			const parts = (v) => v.nodes.slice(0, 3).map((n) => n.html + ' ' + n.failureSummary);
+			const wrong = result.violations.map((v) => [v.id, ...parts(v)].join(' '));
+			return JSON.stringify({passes: result.passes.length, wrong});
+		})`,
+		chromedp.EvalAwaitPromise,
+	))
 	result := parse[struct {
 		Passes int
 		Wrong  []string
@@ -121,13 +137,18 @@ func (b *tab) accessible(t *testing.T, checker, name string) {
 	}
 }
 
-// TestConsolePages uses every page of the console as a person does, and looks at it wide, narrow, light and dark.
+// TestConsolePages uses every page of the console as a person does, and looks at it wide, narrow,
+// light and dark.
 func TestConsolePages(t *testing.T) {
 	t.Parallel()
 	checker := axe(t)
 	s := start(t, lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
 	b := browse(t, s.URL)
-	looks := []look{{"light", 1280, 900, "light"}, {"dark", 1280, 900, "dark"}, {"narrow", 360, 740, "light"}}
+	looks := []look{
+		{"light", 1280, 900, "light"},
+		{"dark", 1280, 900, "dark"},
+		{"narrow", 360, 740, "light"},
+	}
 	check := func(page string) {
 		t.Helper()
 		for _, l := range looks {
@@ -153,18 +174,30 @@ func TestConsolePages(t *testing.T) {
 	}
 	b.until(t, says("There is no sandbox"))
 	b.until(t, says("Live"))
-	if kept := b.stored(t); strings.Contains(kept, lives.AdminKey) || !strings.Contains(kept, `,{},""]`) {
+	if kept := b.stored(
+		t,
+	); strings.Contains(kept, lives.AdminKey) ||
+		!strings.Contains(kept, `,{},""]`) {
 		t.Errorf("the page has stored %s", kept)
 	}
 
 	// A create that another client sends appears by itself.
-	request := lives.Request(pythonImage, "sh", "-c", "echo said by the entrypoint; exec python3 -m http.server 8000")
+	request := lives.Request(
+		pythonImage,
+		"sh",
+		"-c",
+		"echo said by the entrypoint; exec python3 -m http.server 8000",
+	)
 	request.Metadata = lifecycle.Metadata{"name": "worker"}
 	id := s.Running(t, request)
 	b.until(t, `document.querySelector('tbody tr')?.innerText.includes('Running')`)
 	check("overview")
 	b.visit(t, "#/new", there("form.create"))
-	evaluate[chromedp.Void](t, b, "document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+	evaluate[chromedp.Void](
+		t,
+		b,
+		"document.querySelectorAll('details').forEach((d) => { d.open = true; })",
+	)
 	check("new")
 
 	at := "#/sandboxes/" + id
@@ -176,17 +209,30 @@ func TestConsolePages(t *testing.T) {
 	check("events")
 
 	b.visit(t, at+"/notebook", there("article textarea"))
-	b.enter(t, "article textarea", `import base64, sys; from IPython.display import Image, HTML, display
+	b.enter(
+		t,
+		"article textarea",
+		`import base64, sys
+from IPython.display import Image, HTML, display
 print('printed'); print('complained', file=sys.stderr)
-display(Image(base64.b64decode('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=='), alt='dot'))
-display(HTML('<script>window.hurt = 1</script><table><tr><td onclick="x" style="color: red">cell<img src=x onerror="window.hurt = 1"></td></tr></table>'))
-6 * 7`)
+dot = ('iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9Q'
+'DwADhgGAWjR9awAAAABJRU5ErkJggg==')
+display(Image(base64.b64decode(dot), alt='dot'))
+display(HTML('<script>window.hurt = 1</script><table><tr><td onclick="x" style="color: red">'
+'cell<img src=x onerror="window.hurt = 1"></td></tr></table>'))
+6 * 7`,
+	)
 	b.settled(t, "article .tools button", there("article[data-status=done]"))
 	for _, text := range []string{"printed", "complained", "42"} {
 		b.until(t, says(text))
 	}
 	b.until(t, "document.querySelector('.outputs > img')?.naturalWidth === 1")
-	if markup := evaluate[string](t, b, "document.querySelector('.markup').innerHTML"); strings.ContainsAny(markup, "=") || !strings.Contains(markup, "<td>cell</td>") {
+	if markup := evaluate[string](
+		t,
+		b,
+		"document.querySelector('.markup').innerHTML",
+	); strings.ContainsAny(markup, "=") ||
+		!strings.Contains(markup, "<td>cell</td>") {
 		t.Errorf("the page shows HTML of a sandbox as %s", markup)
 	}
 	if evaluate[bool](t, b, "'hurt' in window") {
@@ -212,7 +258,10 @@ display(HTML('<script>window.hurt = 1</script><table><tr><td onclick="x" style="
 	b.visit(t, at+"/files", there("table.files"))
 	check("files")
 	named := func(name string) string {
-		return fmt.Sprintf("[...document.querySelectorAll('.panel button')].find((e) => e.innerText === %q)", name)
+		return fmt.Sprintf(
+			"[...document.querySelectorAll('.panel button')].find((e) => e.innerText === %q)",
+			name,
+		)
 	}
 	evaluate[chromedp.Void](t, b, named("srv/")+".click()")
 	b.until(t, says("The folder is empty"))
@@ -230,17 +279,34 @@ display(HTML('<script>window.hurt = 1</script><table><tr><td onclick="x" style="
 	// What the API refuses is shown as the API says it, beside the field.
 	b.visit(t, "#/new", there("form.create"))
 	b.enter(t, "#f-uri", busyboxImage)
-	evaluate[chromedp.Void](t, b, "document.querySelectorAll('details').forEach((d) => { d.open = true; })")
+	evaluate[chromedp.Void](
+		t,
+		b,
+		"document.querySelectorAll('details').forEach((d) => { d.open = true; })",
+	)
 	b.enter(t, "#f-volumes", `[{"name": "x"}]`)
 	b.settled(t, "form .primary", there(".problem"))
 	b.until(t, says("body/volumes/0"))
 	b.until(t, there("#f-volumes[aria-invalid=true]"))
 	b.take() // Chromium itself reports refused requests
-	evaluate[chromedp.Void](t, b, "document.querySelector('#f-volumes').value = ''; document.querySelector('#f-entrypoint').value = ''")
+	evaluate[chromedp.Void](
+		t,
+		b,
+		"for (const id of ['f-volumes', 'f-entrypoint']) document.getElementById(id).value = ''",
+	)
 	b.enter(t, "#f-entrypoint", `sh -c "sleep 100 # 'a  b' \"c\"" '' d\ e`)
 	b.settled(t, "form .primary", "location.hash.startsWith('#/sandboxes/')")
 	made := s.Get(t, strings.TrimPrefix(evaluate[string](t, b, "location.hash"), "#/sandboxes/"))
-	if want := []string{"sh", "-c", `sleep 100 # 'a  b' "c"`, "", "d e"}; !slices.Equal(made.Entrypoint, want) {
+	if want := []string{
+		"sh",
+		"-c",
+		`sleep 100 # 'a  b' "c"`,
+		"",
+		"d e",
+	}; !slices.Equal(
+		made.Entrypoint,
+		want,
+	) {
 		t.Errorf("the entrypoint is %q, want %q", made.Entrypoint, want)
 	}
 
@@ -253,9 +319,17 @@ display(HTML('<script>window.hurt = 1</script><table><tr><td onclick="x" style="
 	check("paused")
 	b.settled(t, "[aria-label='Delete worker']", there("dialog"))
 	check("delete")
-	b.settled(t, "dialog .danger", there(".head :is([data-state=Stopping], [data-state=Terminated])"))
+	b.settled(
+		t,
+		"dialog .danger",
+		there(".head :is([data-state=Stopping], [data-state=Terminated])"),
+	)
 	for signedOut := false; !signedOut; {
-		evaluate[chromedp.Void](t, b, "[...document.querySelectorAll('.bar button')].at(-1).click()")
+		evaluate[chromedp.Void](
+			t,
+			b,
+			"[...document.querySelectorAll('.bar button')].at(-1).click()",
+		)
 		signedOut = b.shows(t, there("#key"))
 	}
 	if kept := b.stored(t); kept != `[{},{},""]` {
@@ -266,11 +340,16 @@ display(HTML('<script>window.hurt = 1</script><table><tr><td onclick="x" style="
 	}
 }
 
-// TestConsoleRoles: a viewer sees every sandbox and no button that it may not use, a user its own sandboxes alone.
+// TestConsoleRoles: a viewer sees every sandbox and no button that it may not use, a user its own
+// sandboxes alone.
 func TestConsoleRoles(t *testing.T) {
 	t.Parallel()
 	key := func(name, role string) config.Key {
-		return config.Key{Name: name, SHA256: fmt.Sprintf("%x", sha256.Sum256([]byte(name+"-key-0123456789"))), Role: config.Role(role)}
+		return config.Key{
+			Name:   name,
+			SHA256: fmt.Sprintf("%x", sha256.Sum256([]byte(name+"-key-0123456789"))),
+			Role:   config.Role(role),
+		}
 	}
 	s := start(t, lives.Plan{Keys: []config.Key{key("watcher", "viewer"), key("alice", "user")}})
 	id := s.Running(t, idle())
@@ -278,16 +357,32 @@ func TestConsoleRoles(t *testing.T) {
 	b := console(t, s, s.URL, "watcher-key-0123456789")
 	b.until(t, there("tbody tr"))
 	buttons := func() string {
-		return evaluate[string](t, b, "[...document.querySelectorAll('main :is(button, .button, input, select, textarea)')].map((e) => e.innerText || e.type).join(' ')")
+		return evaluate[string](
+			t,
+			b,
+			`[...document.querySelectorAll('main :is(button, .button, input, select, textarea)')]
+				.map((e) => e.innerText || e.type).join(' ')`,
+		)
 	}
 	if got := buttons(); got != "search All 1 Running 1" {
 		t.Errorf("a viewer's overview has %q", got)
 	}
 	for tab, expression := range map[string]string{
-		"": there(".facts"), "logs": says("printed nothing"), "events": says("ready"), "network": says("no egress sidecar"), "terminal": there(".facts"), "ports": there(".facts"),
+		"":         there(".facts"),
+		"logs":     says("printed nothing"),
+		"events":   says("ready"),
+		"network":  says("no egress sidecar"),
+		"terminal": there(".facts"),
+		"ports":    there(".facts"),
 	} {
 		b.visit(t, "#/sandboxes/"+id+"/"+tab, expression)
-		if got := strings.ReplaceAll(buttons(), "Copy", ""); strings.TrimSpace(strings.Replace(got, "checkbox", "", 1)) != "Summary Logs Events Network" {
+		if got := strings.ReplaceAll(
+			buttons(),
+			"Copy",
+			"",
+		); strings.TrimSpace(
+			strings.Replace(got, "checkbox", "", 1),
+		) != "Summary Logs Events Network" {
 			t.Errorf("a viewer's page %q has %q", tab, got)
 		}
 	}

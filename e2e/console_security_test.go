@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	_ "embed"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -15,48 +16,14 @@ import (
 	"sandbox.internal/e2e/lives"
 )
 
-// hostile is what a page tries with the session of the console. Each member ends with what it got. The console is at home.
-const hostile = `(async () => {
-	const home = %q, id = %q, result = {};
-	const attempt = async (name, action) => {
-		try { result[name] = await action(); } catch (error) { result[name] = 'refused: ' + error.name; }
-	};
-	const read = async (path, options) => 'got ' + await (await fetch(home + path, {credentials: 'include', ...options})).text();
-	await attempt('read the session', () => read('/console/session'));
-	await attempt('read the list', () => read('/console/api/v1/sandboxes'));
-	await attempt('with a header', () => read('/console/api/v1/sandboxes', {headers: {'X-Sandbox-Console': 'x'}}));
-	await attempt('take a ticket', () => read('/console/tickets', {method: 'POST', headers: {'Content-Type': 'application/json'}, body: '{"path": "/v1/x"}'}));
-	await attempt('delete', () => read('/console/api/v1/sandboxes/' + id, {method: 'DELETE'}));
-	await attempt('sign out', () => read('/console/session', {method: 'DELETE'}));
-	// What needs no permission of the other origin is sent, and must have no effect.
-	await attempt('blind pause', async () => 'refused: ' + (await fetch(home + '/console/api/v1/sandboxes/' + id + '/pause', {method: 'POST', mode: 'no-cors', credentials: 'include'})).type);
-	await attempt('blind sign in', async () => 'refused: ' + (await fetch(home + '/console/session', {method: 'POST', mode: 'no-cors', credentials: 'include', body: '{"key": "x"}'})).type);
-	await attempt('a WebSocket', () => new Promise((resolve) => {
-		const socket = new WebSocket(home.replace('http', 'ws') + '/console/api/v1/sandboxes/' + id + '/proxy/44772/pty/x/attach?console-ticket=x');
-		socket.onopen = () => resolve('got a connection');
-		socket.onclose = () => resolve('refused: close');
-	}));
-	await attempt('a frame', () => new Promise((resolve) => {
-		const frame = document.createElement('iframe');
-		frame.src = home + '/console';
-		frame.onload = () => {
-			try { resolve('got ' + frame.contentWindow.document.title); } catch (error) { resolve('refused: ' + error.name); }
-		};
-		document.body.append(frame);
-	}));
-	await attempt('the storage', () => {
-		const found = localStorage.getItem('sandbox-console-token');
-		return found ? 'got ' + found : 'refused: empty';
-	});
-	await attempt('the cookie', () => {
-		const found = document.cookie;
-		return found ? 'got ' + found : 'refused: empty';
-	});
-	return JSON.stringify(result);
-})()`
+// hostile is what a page tries with the session of the console. Each member ends with what it got.
+// The console is at home.
+//
+//go:embed testdata/hostile.js
+var hostile string
 
-// TestPagesOfSandboxesCannotUseTheConsole opens a page of a sandbox on the console's own host, and one on another port of it, in a browser
-// that is signed in.
+// TestPagesOfSandboxesCannotUseTheConsole opens a page of a sandbox on the console's own host, and
+// one on another port of it, in a browser that is signed in.
 func TestPagesOfSandboxesCannotUseTheConsole(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
@@ -64,7 +31,8 @@ func TestPagesOfSandboxesCannotUseTheConsole(t *testing.T) {
 	b := console(t, s, s.URL, lives.AdminKey)
 	b.until(t, there("tbody tr"))
 
-	// Where the browser sends the session's cookie although the page is not the service's: another port is the same site.
+	// Where the browser sends the session's cookie although the page is not the service's: another
+	// port is the same site.
 	var mu sync.Mutex
 	cookies := ""
 	neighbour := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -75,8 +43,12 @@ func TestPagesOfSandboxesCannotUseTheConsole(t *testing.T) {
 	}))
 	t.Cleanup(neighbour.Close)
 
-	link := parse[struct{ URL string }](t, s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/8000?expires=300", "").Body)
-	for deadline := time.Now().Add(lives.Patience); ; time.Sleep(50 * time.Millisecond) { // between two looks
+	link := parse[struct{ URL string }](
+		t,
+		s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/8000?expires=300", "").Body,
+	)
+	// between two looks
+	for deadline := time.Now().Add(lives.Patience); ; time.Sleep(50 * time.Millisecond) {
 		response, err := http.Get(link.URL)
 		if err != nil {
 			t.Fatal(err)
@@ -89,15 +61,32 @@ func TestPagesOfSandboxesCannotUseTheConsole(t *testing.T) {
 			t.Fatalf("the page of the sandbox: %s", response.Status)
 		}
 	}
-	for name, page := range map[string]string{"through the service": link.URL, "another port of the host": neighbour.URL + "/console/x"} {
+	for name, page := range map[string]string{
+		"through the service":      link.URL,
+		"another port of the host": neighbour.URL + "/console/x",
+	} {
 		t.Run(name, func(t *testing.T) {
 			for shown := false; !shown; {
 				b.do(t, "open the page", chromedp.Navigate(page))
 				shown = b.shows(t, "document.readyState === 'complete'")
 			}
 			b.take()
-			results := parse[map[string]string](t, act(t, b, "attack", chromedp.Evaluate[string](fmt.Sprintf(hostile, s.URL, id), chromedp.EvalAwaitPromise)))
-			if troubles := b.take(); !slices.ContainsFunc(troubles, func(trouble string) bool { return strings.Contains(trouble, "frame-ancestors") }) {
+			results := parse[map[string]string](
+				t,
+				act(
+					t,
+					b,
+					"attack",
+					chromedp.Evaluate[string](
+						fmt.Sprintf(hostile, s.URL, id),
+						chromedp.EvalAwaitPromise,
+					),
+				),
+			)
+			if troubles := b.take(); !slices.ContainsFunc(
+				troubles,
+				func(trouble string) bool { return strings.Contains(trouble, "frame-ancestors") },
+			) {
 				t.Errorf("the browser does not report that it refused the frame: %q", troubles)
 			}
 			if len(results) != 12 {
@@ -112,10 +101,18 @@ func TestPagesOfSandboxesCannotUseTheConsole(t *testing.T) {
 	}
 	mu.Lock()
 	if !strings.Contains(cookies, "sandbox-console=") {
-		t.Errorf("the browser sends %q to another port of the host: this test no longer tests what it says", cookies)
+		t.Errorf(
+			"the browser sends %q to another port of the host: the test no longer tests that",
+			cookies,
+		)
 	}
 	// Whoever has got the cookie there can do nothing with it.
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/console/api/v1/sandboxes", nil)
+	request, err := http.NewRequestWithContext(
+		t.Context(),
+		http.MethodGet,
+		s.URL+"/console/api/v1/sandboxes",
+		nil,
+	)
 	if err != nil {
 		t.Fatal(err)
 	}

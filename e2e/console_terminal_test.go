@@ -90,8 +90,9 @@ func (r *relay) set(down bool) {
 	}
 }
 
-// TestConsoleTerminal: a terminal loses nothing when its connection is cut, neither what the program prints nor what is typed meanwhile;
-// it follows the size of its window, and is still there when the page is loaded again.
+// TestConsoleTerminal: a terminal loses nothing when its connection is cut, neither what the
+// program prints nor what is typed meanwhile; it follows the size of its window, and is still there
+// when the page is loaded again.
 func TestConsoleTerminal(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{})
@@ -106,7 +107,11 @@ func TestConsoleTerminal(t *testing.T) {
 	keys := func(text string) {
 		t.Helper()
 		for _, c := range text {
-			key := input.DispatchKeyEventParams{Type: input.DispatchKeyEventTypeKeyDown, Key: string(c), Text: string(c)}
+			key := input.DispatchKeyEventParams{
+				Type: input.DispatchKeyEventTypeKeyDown,
+				Key:  string(c),
+				Text: string(c),
+			}
 			if c == '\r' {
 				key.Key, key.WindowsVirtualKeyCode = "Enter", 13
 			}
@@ -135,7 +140,13 @@ func TestConsoleTerminal(t *testing.T) {
 		line := fmt.Sprintf("line %d.", i)
 		found := strings.Index(text[at:], line)
 		if found < 0 || strings.Count(text, line) != 1 {
-			t.Fatalf("%q is %d times on the screen, in order: %v\n%s", line, strings.Count(text, line), found >= 0, text)
+			t.Fatalf(
+				"%q is %d times on the screen, in order: %v\n%s",
+				line,
+				strings.Count(text, line),
+				found >= 0,
+				text,
+			)
 		}
 		at += found
 	}

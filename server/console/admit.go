@@ -11,10 +11,12 @@ import (
 // ticketName is the query parameter of a WebSocket's ticket.
 const ticketName = "console-ticket"
 
-// daemonPort is the port of the execution API, which alone of a sandbox's ports the console reaches.
+// daemonPort is the port of the execution API, which alone of a sandbox's ports the console
+// reaches.
 const daemonPort = "44772"
 
-// below returns the request to the API that a request below /console/api stands for, nil for every other request.
+// below returns the request to the API that a request below /console/api stands for, nil for every
+// other request.
 func below(r *http.Request) *http.Request {
 	inner, ok := strings.CutPrefix(r.URL.Path, apiPath)
 	if !ok || !strings.HasPrefix(inner, "/v1/") {
@@ -39,7 +41,10 @@ func (c *Console) admit(r, inner *http.Request) (*session, error) {
 		return nil, err
 	}
 	if !withinReach(inner.URL.Path) {
-		return nil, serve.Forbidden("path: the console reaches port %s of a sandbox alone; other ports have signed endpoints", daemonPort)
+		return nil, serve.Forbidden(
+			"path: the console reaches port %s of a sandbox alone; others have signed endpoints",
+			daemonPort,
+		)
 	}
 	if r.Header.Get("Upgrade") == "" {
 		return c.sessions.of(r)
@@ -57,17 +62,29 @@ func (c *Console) admit(r, inner *http.Request) (*session, error) {
 			return candidate, nil
 		}
 	}
-	return nil, serve.Unauthorized("query parameter %s: is not a ticket of this session for this path, or was used", ticketName)
+	return nil, serve.Unauthorized(
+		"query parameter %s: is not a ticket of this session for this path, or was used",
+		ticketName,
+	)
 }
 
 // fromOwnPage refuses requests that a browser sends for a page of another origin.
 func fromOwnPage(r *http.Request) error {
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" {
-		return serve.Forbidden("header Sec-Fetch-Site: %.20q: the request is not from a page of this origin", site)
+		return serve.Forbidden(
+			"header Sec-Fetch-Site: %.20q: the request is not from a page of this origin",
+			site,
+		)
 	}
 	if origin := r.Header.Get("Origin"); origin != "" {
-		if u, err := url.Parse(origin); err != nil || u.Host == "" || u.Host != r.Host || u.Scheme == "http" && overTLS(r) {
-			return serve.Forbidden("header Origin: %.100q is not the origin of this service", origin)
+		if u, err := url.Parse(
+			origin,
+		); err != nil || u.Host == "" || u.Host != r.Host ||
+			u.Scheme == "http" && overTLS(r) {
+			return serve.Forbidden(
+				"header Origin: %.100q is not the origin of this service",
+				origin,
+			)
 		}
 	}
 	return nil
@@ -78,7 +95,8 @@ func overTLS(r *http.Request) bool {
 	return r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https"
 }
 
-// withinReach reports whether a path of the API is not one that leads to a port other than the execution API's.
+// withinReach reports whether a path of the API is not one that leads to a port other than the
+// execution API's.
 func withinReach(path string) bool {
 	parts := strings.Split(path, "/") // "", v1, sandboxes, id, proxy, port, ...
 	if len(parts) < 5 || parts[4] != "proxy" {

@@ -1,11 +1,13 @@
-// Package console serves the web console at /console: a page of its own assets, and sessions for it. A person types an API key once; the
-// browser then has a session that acts with the key's name and role, and the key itself is kept neither there nor here.
+// Package console serves the web console at /console: a page of its own assets, and sessions for
+// it. A person types an API key once; the browser then has a session that acts with the key's name
+// and role, and the key itself is kept neither there nor here.
 //
-// The console calls the published API below /console/api, where a session takes the place of a key: /console/api/v1/sandboxes is
-// /v1/sandboxes. Every such request needs two secrets. One is a cookie that scripts cannot read; browsers send it to every port of the
-// host, so it alone proves nothing. The other is kept by the browser for the console's origin alone and sent in a header. Pages of
-// sandboxes have neither: what the service passes on has an opaque origin (see server/proxy), and what is on another port has another
-// storage.
+// The console calls the published API below /console/api, where a session takes the place of a key:
+// /console/api/v1/sandboxes is /v1/sandboxes. Every such request needs two secrets. One is a cookie
+// that scripts cannot read; browsers send it to every port of the host, so it alone proves nothing.
+// The other is kept by the browser for the console's origin alone and sent in a header. Pages of
+// sandboxes have neither: what the service passes on has an opaque origin (see server/proxy), and
+// what is on another port has another storage.
 package console
 
 import (
@@ -48,8 +50,10 @@ const (
 	maxBody = 8 << 10
 )
 
-// policy of the assets, and with the nonce of a page that of the page. The terminal writes style sheets into its page.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'%s; img-src 'self' data: blob:; connect-src 'self'; " +
+// policy of the assets, and with the nonce of a page that of the page. The terminal writes style
+// sheets into its page.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'%s; " +
+	"img-src 'self' data: blob:; connect-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // Options configures a [Console]. Identify is required.
@@ -70,12 +74,17 @@ type Console struct {
 	page     *template.Template
 }
 
-// New prepares a console without sessions. It fails when something embedded is broken, which is an error of the build.
+// New prepares a console without sessions. It fails when something embedded is broken, which is an
+// error of the build.
 func New(options Options) (*Console, error) {
 	if options.Lifetime == 0 {
 		options.Lifetime = lifetime
 	}
-	c := &Console{options: options, sessions: newSessions(), files: static.New(fmt.Sprintf(policy, ""))}
+	c := &Console{
+		options:  options,
+		sessions: newSessions(),
+		files:    static.New(fmt.Sprintf(policy, "")),
+	}
 	entries, err := assets.ReadDir("assets")
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
@@ -97,7 +106,8 @@ func New(options Options) (*Console, error) {
 	return c, err
 }
 
-// Register puts the console's own routes on the server. None is in the contract: they are between the page and its server.
+// Register puts the console's own routes on the server. None is in the contract: they are between
+// the page and its server.
 func (c *Console) Register(server *serve.Server) {
 	e := server.Echo()
 	named := func(operation string) echo.MiddlewareFunc { return server.Named(operation, false) }
@@ -107,9 +117,17 @@ func (c *Console) Register(server *serve.Server) {
 		e.GET(at, echo.WrapHandler(c.files), asset)
 	}
 	e.GET(home+"/session", c.readSession, named("readConsoleSession"))
-	e.POST(home+"/session", func(ctx echo.Context) error { return c.signIn(ctx, server) }, named("signInToConsole"))
+	e.POST(
+		home+"/session",
+		func(ctx echo.Context) error { return c.signIn(ctx, server) },
+		named("signInToConsole"),
+	)
 	e.DELETE(home+"/session", c.signOut, named("signOutOfConsole"))
-	e.POST(home+"/tickets", func(ctx echo.Context) error { return c.issueTicket(ctx, server) }, named("issueConsoleTicket"))
+	e.POST(
+		home+"/tickets",
+		func(ctx echo.Context) error { return c.issueTicket(ctx, server) },
+		named("issueConsoleTicket"),
+	)
 }
 
 // Close ends every session.
@@ -142,7 +160,11 @@ func (c *Console) readSession(ctx echo.Context) error {
 		Session     *shown `json:"session"`
 	}{KeyRequired: !c.options.Open}
 	if s, err := c.sessions.of(ctx.Request()); err == nil {
-		answer.Session = &shown{Name: s.principal.Name, Role: s.principal.Role, ExpiresAt: s.expiresAt}
+		answer.Session = &shown{
+			Name:      s.principal.Name,
+			Role:      s.principal.Role,
+			ExpiresAt: s.expiresAt,
+		}
 	}
 	ctx.Response().Header().Set("Cache-Control", "no-store")
 	return ctx.JSON(http.StatusOK, answer)
@@ -172,7 +194,10 @@ func (c *Console) signIn(ctx echo.Context, server *serve.Server) error {
 	s, cookie, token := c.sessions.begin(principal, c.options.Lifetime)
 	http.SetCookie(ctx.Response(), ofBrowser(r, cookie, s.expiresAt))
 	ctx.Response().Header().Set("Cache-Control", "no-store")
-	return ctx.JSON(http.StatusCreated, shown{Name: principal.Name, Role: principal.Role, ExpiresAt: s.expiresAt, Token: token})
+	return ctx.JSON(
+		http.StatusCreated,
+		shown{Name: principal.Name, Role: principal.Role, ExpiresAt: s.expiresAt, Token: token},
+	)
 }
 
 func (c *Console) signOut(ctx echo.Context) error {
@@ -211,7 +236,12 @@ func (c *Console) issueTicket(ctx echo.Context, server *serve.Server) error {
 }
 
 func readJSON(r *http.Request, into any) error {
-	if contentType, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); strings.TrimSpace(contentType) != "application/json" {
+	if contentType, _, _ := strings.Cut(
+		r.Header.Get("Content-Type"),
+		";",
+	); strings.TrimSpace(
+		contentType,
+	) != "application/json" {
 		return serve.Invalid("header Content-Type: must be application/json")
 	}
 	data, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
@@ -230,9 +260,10 @@ func readJSON(r *http.Request, into any) error {
 	return nil
 }
 
-// Handler passes requests below /console/api on to next as requests to the API, in the name of their session, and every other request
-// as it is. What a session does not let in goes to next too, where [Caller] has the error: so it is answered, counted and logged as a
-// request with a wrong key.
+// Handler passes requests below /console/api on to next as requests to the API, in the name of
+// their session, and every other request as it is. What a session does not let in goes to next too,
+// where [Caller] has the error: so it is answered, counted and logged as a request with a wrong
+// key.
 func (c *Console) Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		inner := below(r)
@@ -266,8 +297,8 @@ type caller struct {
 	err       error
 }
 
-// Caller returns who sends a request that came through the console, or why the session does not let it in. It returns false for every
-// other request.
+// Caller returns who sends a request that came through the console, or why the session does not let
+// it in. It returns false for every other request.
 func Caller(ctx context.Context) (principal lifecycle.Principal, ok bool, err error) {
 	known, ok := ctx.Value(callerKey{}).(*caller)
 	if !ok {

@@ -41,7 +41,10 @@ func start(t *testing.T, options console.Options) *service {
 	if options.Identify == nil {
 		options.Identify = func(key string) (lifecycle.Principal, error) {
 			if role, ok := strings.CutSuffix(key, "-key"); ok {
-				return lifecycle.Principal{Name: "holder of " + key, Role: lifecycle.Role(role)}, nil
+				return lifecycle.Principal{
+					Name: "holder of " + key,
+					Role: lifecycle.Role(role),
+				}, nil
 			}
 			return lifecycle.Principal{}, serve.Unauthorized("body/key: is not a valid API key")
 		}
@@ -67,7 +70,10 @@ func start(t *testing.T, options console.Options) *service {
 			fmt.Fprint(w, context.Cause(r.Context()))
 			return
 		}
-		json.NewEncoder(w).Encode(seen{principal.Name, string(principal.Role), ok, fmt.Sprint(err), r.URL.String(), r.Header})
+		json.NewEncoder(w).
+			Encode(seen{
+				principal.Name, string(principal.Role), ok, fmt.Sprint(err), r.URL.String(), r.Header,
+			})
 	})
 	s := &service{httptest.NewServer(c.Handler(next)), c}
 	t.Cleanup(func() {
@@ -93,7 +99,8 @@ type browser struct {
 	token  string
 }
 
-// send sends a request; headers are pairs of name and value, of which an empty value takes the header away.
+// send sends a request; headers are pairs of name and value, of which an empty value takes the
+// header away.
 func (b browser) send(t *testing.T, method, target, body string, headers ...string) *http.Response {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -137,7 +144,14 @@ func (b browser) asks(t *testing.T, path string, headers ...string) seen {
 
 func (s *service) signIn(t *testing.T, key string, headers ...string) browser {
 	t.Helper()
-	response := browser{service: s}.send(t, http.MethodPost, "/console/session", `{"key": "`+key+`"}`, headers...)
+	response := browser{
+		service: s,
+	}.send(
+		t,
+		http.MethodPost,
+		"/console/session",
+		`{"key": "`+key+`"}`,
+		headers...)
 	if response.StatusCode != http.StatusCreated {
 		body, _ := io.ReadAll(response.Body)
 		t.Fatalf("sign in: %s %s", response.Status, body)
@@ -148,18 +162,30 @@ func (s *service) signIn(t *testing.T, key string, headers ...string) browser {
 
 func TestSession(t *testing.T) {
 	s := start(t, console.Options{})
-	if response := (browser{service: s}).send(t, http.MethodPost, "/console/session", `{"key": "wrong"}`); response.StatusCode != http.StatusUnauthorized || len(response.Cookies()) > 0 {
+	if response := (browser{service: s}).send(
+		t,
+		http.MethodPost,
+		"/console/session",
+		`{"key": "wrong"}`,
+	); response.StatusCode != http.StatusUnauthorized ||
+		len(response.Cookies()) > 0 {
 		t.Errorf("a wrong key: %s, cookies %v", response.Status, response.Cookies())
 	}
 	b := s.signIn(t, "viewer-key")
-	if c := b.cookie; !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Path != "/console" || c.Domain != "" || c.Secure || c.Expires.IsZero() {
+	if c := b.cookie; !c.HttpOnly || c.SameSite != http.SameSiteStrictMode ||
+		c.Path != "/console" ||
+		c.Domain != "" ||
+		c.Secure ||
+		c.Expires.IsZero() {
 		t.Errorf("the cookie is %s", c)
 	}
 	if c := s.signIn(t, "viewer-key", "X-Forwarded-Proto", "https").cookie; !c.Secure {
 		t.Errorf("behind TLS the cookie is %s", c)
 	}
 	got := b.asks(t, "/v1/sandboxes?page=2", "SERVICE-API-KEY", "other")
-	if got.Name != "holder of viewer-key" || got.Role != "viewer" || !got.Session || got.Err != "<nil>" || got.URL != "/v1/sandboxes?page=2" {
+	if got.Name != "holder of viewer-key" || got.Role != "viewer" || !got.Session ||
+		got.Err != "<nil>" ||
+		got.URL != "/v1/sandboxes?page=2" {
 		t.Errorf("the API sees %+v", got)
 	}
 	for _, name := range []string{"Cookie", "X-Sandbox-Console", "Origin"} {
@@ -171,12 +197,19 @@ func TestSession(t *testing.T) {
 		KeyRequired bool
 		Session     *struct{ Name, Role, Token string }
 	}](t, b.send(t, http.MethodGet, "/console/session", ""))
-	if !shown.KeyRequired || shown.Session == nil || shown.Session.Role != "viewer" || shown.Session.Token != "" {
+	if !shown.KeyRequired || shown.Session == nil || shown.Session.Role != "viewer" ||
+		shown.Session.Token != "" {
 		t.Errorf("the page gets %+v", shown)
 	}
 
 	stream := b.send(t, http.MethodGet, "/console/api/v1/wait", "")
-	if response := b.send(t, http.MethodDelete, "/console/session", ""); response.StatusCode != http.StatusNoContent || response.Cookies()[0].Value != "" {
+	if response := b.send(
+		t,
+		http.MethodDelete,
+		"/console/session",
+		"",
+	); response.StatusCode != http.StatusNoContent ||
+		response.Cookies()[0].Value != "" {
 		t.Errorf("sign out: %s, cookies %v", response.Status, response.Cookies())
 	}
 	if end, err := io.ReadAll(stream.Body); err != nil || string(end) != "the session has ended" {
@@ -187,7 +220,8 @@ func TestSession(t *testing.T) {
 	}
 }
 
-// TestWhatIsNotTheConsole: one of the two secrets is not enough, and nothing of another origin gets through with both.
+// TestWhatIsNotTheConsole: one of the two secrets is not enough, and nothing of another origin gets
+// through with both.
 func TestWhatIsNotTheConsole(t *testing.T) {
 	s := start(t, console.Options{})
 	b := s.signIn(t, "admin-key")
@@ -206,22 +240,43 @@ func TestWhatIsNotTheConsole(t *testing.T) {
 		"an upgrade":               {"Upgrade", "websocket", "Connection", "upgrade"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := b.asks(t, "/v1/sandboxes", headers...); got.Name != "" || !got.Session || got.Err == "<nil>" {
+			if got := b.asks(
+				t,
+				"/v1/sandboxes",
+				headers...); got.Name != "" || !got.Session ||
+				got.Err == "<nil>" {
 				t.Errorf("the API sees %+v", got)
 			}
 			if name == "an upgrade" {
 				return
 			}
-			if response := b.send(t, http.MethodPost, "/console/tickets", `{"path": "/v1/x"}`, headers...); response.StatusCode < 400 {
+			if response := b.send(
+				t,
+				http.MethodPost,
+				"/console/tickets",
+				`{"path": "/v1/x"}`,
+				headers...); response.StatusCode < 400 {
 				t.Errorf("a ticket: %s", response.Status)
 			}
 		})
 	}
-	if got := b.asks(t, "/v1/sandboxes", "Origin", b.URL, "Sec-Fetch-Site", "same-origin"); got.Err != "<nil>" {
+	if got := b.asks(
+		t,
+		"/v1/sandboxes",
+		"Origin",
+		b.URL,
+		"Sec-Fetch-Site",
+		"same-origin",
+	); got.Err != "<nil>" {
 		t.Errorf("the console's own page: %+v", got)
 	}
 	// A page on another port of the host can set cookies of the same name.
-	if got := b.asks(t, "/v1/sandboxes", "Cookie", "sandbox-console=other; "+b.cookie.Name+"="+b.cookie.Value); got.Err != "<nil>" {
+	if got := b.asks(
+		t,
+		"/v1/sandboxes",
+		"Cookie",
+		"sandbox-console=other; "+b.cookie.Name+"="+b.cookie.Value,
+	); got.Err != "<nil>" {
 		t.Errorf("with a second cookie: %+v", got)
 	}
 	for name, headers := range map[string][]string{
@@ -229,14 +284,28 @@ func TestWhatIsNotTheConsole(t *testing.T) {
 		"a page of another site":   {"Sec-Fetch-Site", "cross-site"},
 		"a page of another origin": {"Origin", "https://evil.example"},
 	} {
-		response := browser{service: s}.send(t, http.MethodPost, "/console/session", `{"key": "admin-key"}`, headers...)
+		response := browser{
+			service: s,
+		}.send(
+			t,
+			http.MethodPost,
+			"/console/session",
+			`{"key": "admin-key"}`,
+			headers...)
 		if response.StatusCode < 400 || len(response.Cookies()) > 0 {
 			t.Errorf("signing in by %s: %s", name, response.Status)
 		}
 	}
 	// Without a session of its own nothing else is reached.
-	for _, path := range []string{"/console/api/metrics", "/console/api/console", "/console/apis", "/console/api"} {
-		if response := b.send(t, http.MethodGet, path, ""); response.StatusCode != http.StatusNotFound {
+	for _, path := range []string{
+		"/console/api/metrics", "/console/api/console", "/console/apis", "/console/api",
+	} {
+		if response := b.send(
+			t,
+			http.MethodGet,
+			path,
+			"",
+		); response.StatusCode != http.StatusNotFound {
 			t.Errorf("%s: %s", path, response.Status)
 		}
 	}
@@ -266,15 +335,34 @@ func TestTickets(t *testing.T) {
 	b := s.signIn(t, "user-key")
 	const path = "/v1/sandboxes/a/proxy/44772/pty/1/attach"
 	ticket := func() string {
-		return read[struct{ Ticket string }](t, b.send(t, http.MethodPost, "/console/tickets", `{"path": "`+path+`"}`)).Ticket
+		return read[struct{ Ticket string }](
+			t,
+			b.send(t, http.MethodPost, "/console/tickets", `{"path": "`+path+`"}`),
+		).Ticket
 	}
 	// A browser sends neither the token nor the ticket by itself.
 	attach := func(b browser, path, ticket string, headers ...string) seen {
-		headers = append([]string{"Upgrade", "websocket", "Connection", "upgrade", "X-Sandbox-Console", "", "Origin", b.URL}, headers...)
+		headers = append(
+			[]string{
+				"Upgrade",
+				"websocket",
+				"Connection",
+				"upgrade",
+				"X-Sandbox-Console",
+				"",
+				"Origin",
+				b.URL,
+			},
+			headers...)
 		return b.asks(t, path+"?a=1&console-ticket="+ticket, headers...)
 	}
 	good := ticket()
-	if got := attach(b, path, good); got.Name != "holder of user-key" || got.Err != "<nil>" || got.URL != path+"?a=1" || got.Header.Get("Upgrade") != "websocket" {
+	if got := attach(
+		b,
+		path,
+		good,
+	); got.Name != "holder of user-key" || got.Err != "<nil>" || got.URL != path+"?a=1" ||
+		got.Header.Get("Upgrade") != "websocket" {
 		t.Errorf("the API sees %+v", got)
 	}
 	for name, got := range map[string]seen{
@@ -335,18 +423,35 @@ func TestSessionsEnd(t *testing.T) {
 
 func TestPage(t *testing.T) {
 	b := browser{service: start(t, console.Options{Open: true})}
-	first, second := b.send(t, http.MethodGet, "/console", ""), b.send(t, http.MethodGet, "/console", "")
-	policies := []string{first.Header.Get("Content-Security-Policy"), second.Header.Get("Content-Security-Policy")}
+	first, second := b.send(
+		t,
+		http.MethodGet,
+		"/console",
+		"",
+	), b.send(
+		t,
+		http.MethodGet,
+		"/console",
+		"",
+	)
+	policies := []string{
+		first.Header.Get("Content-Security-Policy"),
+		second.Header.Get("Content-Security-Policy"),
+	}
 	if policies[0] == policies[1] {
 		t.Error("two pages have the same nonce")
 	}
-	for _, rule := range []string{"default-src 'none'", "script-src 'self';", "style-src 'self' 'nonce-", "connect-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'"} {
+	for _, rule := range []string{
+		"default-src 'none'", "script-src 'self';", "style-src 'self' 'nonce-", "connect-src 'self'",
+		"base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
+	} {
 		if !strings.Contains(policies[0], rule) {
 			t.Errorf("the policy %q lacks %q", policies[0], rule)
 		}
 	}
 	for name, want := range map[string]string{
-		"X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Cross-Origin-Opener-Policy": "same-origin",
+		"X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff",
+		"Cache-Control": "no-store", "Cross-Origin-Opener-Policy": "same-origin",
 		"Content-Type": "text/html; charset=UTF-8",
 	} {
 		if got := first.Header.Get(name); got != want {
@@ -361,16 +466,26 @@ func TestPage(t *testing.T) {
 		if !strings.HasPrefix(part, "/console/assets/") {
 			continue
 		}
-		if response := b.send(t, http.MethodGet, part, ""); response.StatusCode != http.StatusOK || !strings.Contains(response.Header.Get("Cache-Control"), "immutable") {
+		if response := b.send(
+			t,
+			http.MethodGet,
+			part,
+			"",
+		); response.StatusCode != http.StatusOK ||
+			!strings.Contains(response.Header.Get("Cache-Control"), "immutable") {
 			t.Errorf("%s: %s, %s", part, response.Status, response.Header.Get("Cache-Control"))
 		}
 	}
-	if shown := read[struct{ KeyRequired bool }](t, b.send(t, http.MethodGet, "/console/session", "")); shown.KeyRequired {
+	if shown := read[struct{ KeyRequired bool }](
+		t,
+		b.send(t, http.MethodGet, "/console/session", ""),
+	); shown.KeyRequired {
 		t.Error("a service without keys asks for one")
 	}
 }
 
-// TestSize holds the page to what it may weigh on its way to the browser, without the terminal emulator.
+// TestSize holds the page to what it may weigh on its way to the browser, without the terminal
+// emulator.
 func TestSize(t *testing.T) {
 	const most = 200 << 10
 	entries, err := os.ReadDir("assets")
@@ -388,7 +503,16 @@ func TestSize(t *testing.T) {
 			size += info.Size()
 		}
 	}
-	if want := []string{"console.css.gz", "console.js.gz", "icon.svg", "licenses.txt", "terminal.js.gz"}; !slices.Equal(names, want) {
+	if want := []string{
+		"console.css.gz",
+		"console.js.gz",
+		"icon.svg",
+		"licenses.txt",
+		"terminal.js.gz",
+	}; !slices.Equal(
+		names,
+		want,
+	) {
 		t.Errorf("the assets are %q, want %q", names, want)
 	}
 	if size > most {
@@ -420,7 +544,8 @@ func TestAssetsNameNoMachine(t *testing.T) {
 	}
 }
 
-// TestFormHasTheContractsRules compares the rules of the form for a new sandbox with the contract's.
+// TestFormHasTheContractsRules compares the rules of the form for a new sandbox with the
+// contract's.
 func TestFormHasTheContractsRules(t *testing.T) {
 	contract, err := document.LoadLifecycle()
 	if err != nil {
@@ -432,7 +557,9 @@ func TestFormHasTheContractsRules(t *testing.T) {
 	}
 	schemas := contract.Components.Schemas
 	timeout := schemas["CreateSandboxRequest"].Value.Properties["timeout"].Value
-	want := []string{fmt.Sprintf("timeout: { minimum: %v, maximum: %v }", *timeout.Min, *timeout.Max)}
+	want := []string{
+		fmt.Sprintf("timeout: { minimum: %v, maximum: %v }", *timeout.Min, *timeout.Max),
+	}
 	for _, name := range []string{"cpu", "memory", "gpu"} {
 		pattern := schemas["ResourceLimits"].Value.Properties[name].Value.Pattern
 		want = append(want, fmt.Sprintf("%s: '%s'", name, strings.ReplaceAll(pattern, `\`, `\\`)))

@@ -21,7 +21,8 @@ const (
 
 	// maxSessions is how many sessions one key may have at a time; a further one ends the oldest.
 	maxSessions = 32
-	// maxCookies bounds how many cookies of the name are looked at: pages on other ports of the host can set more of them.
+	// maxCookies bounds how many cookies of the name are looked at: pages on other ports of the
+	// host can set more of them.
 	maxCookies = 8
 	// maxTickets is how many unused tickets a session may have; a further one voids the oldest.
 	maxTickets = 16
@@ -36,7 +37,8 @@ type digest = [sha256.Size]byte
 
 func digestOf(secret string) digest { return sha256.Sum256([]byte(secret)) }
 
-// sessions are kept in memory alone, by the digests of their cookies, so that a restart ends all of them.
+// sessions are kept in memory alone, by the digests of their cookies, so that a restart ends all of
+// them.
 type sessions struct {
 	mu  sync.Mutex
 	all map[digest]*session
@@ -65,10 +67,18 @@ type ticket struct {
 }
 
 // begin returns a new session and its two secrets.
-func (s *sessions) begin(principal lifecycle.Principal, life time.Duration) (begun *session, cookie, token string) {
+func (s *sessions) begin(
+	principal lifecycle.Principal,
+	life time.Duration,
+) (begun *session, cookie, token string) {
 	cookie, token = rand.Text(), rand.Text()
 	now := time.Now()
-	begun = &session{principal: principal, began: now, expiresAt: now.Add(life).UTC().Truncate(time.Second), token: digestOf(token)}
+	begun = &session{
+		principal: principal,
+		began:     now,
+		expiresAt: now.Add(life).UTC().Truncate(time.Second),
+		token:     digestOf(token),
+	}
 	begun.alive, begun.end = context.WithTimeout(context.Background(), life)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -96,15 +106,21 @@ func (s *sessions) of(r *http.Request) (*session, error) {
 			return candidate, nil
 		}
 	}
-	return nil, serve.Unauthorized("cookie %s and header %s: are no session of the console; sign in", cookieName, tokenHeader)
+	return nil, serve.Unauthorized(
+		"cookie %s and header %s: are no session of the console; sign in",
+		cookieName,
+		tokenHeader,
+	)
 }
 
-// byCookie returns the sessions whose cookies a request carries, several where somebody else has set another.
+// byCookie returns the sessions whose cookies a request carries, several where somebody else has
+// set another.
 func (s *sessions) byCookie(r *http.Request) (found []*session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, cookie := range r.CookiesNamed(cookieName) {
-		if known := s.all[digestOf(cookie.Value)]; i < maxCookies && known != nil && known.alive.Err() == nil {
+		if known := s.all[digestOf(cookie.Value)]; i < maxCookies && known != nil &&
+			known.alive.Err() == nil {
 			found = append(found, known)
 		}
 	}
@@ -144,7 +160,10 @@ func (s *session) redeem(secret, path string) bool {
 	presented := digestOf(secret)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := slices.IndexFunc(s.tickets, func(t ticket) bool { return subtle.ConstantTimeCompare(t.digest[:], presented[:]) == 1 })
+	at := slices.IndexFunc(
+		s.tickets,
+		func(t ticket) bool { return subtle.ConstantTimeCompare(t.digest[:], presented[:]) == 1 },
+	)
 	if at < 0 {
 		return false
 	}
@@ -153,7 +172,8 @@ func (s *session) redeem(secret, path string) bool {
 	return found.path == path && time.Now().Before(found.expiresAt)
 }
 
-// ofBrowser is the session's cookie. It stays below the console's path, and goes along with requests of pages of the same site alone.
+// ofBrowser is the session's cookie. It stays below the console's path, and goes along with
+// requests of pages of the same site alone.
 func ofBrowser(r *http.Request, value string, expires time.Time) *http.Cookie {
 	return &http.Cookie{
 		Name: cookieName, Value: value, Path: home, Expires: expires,

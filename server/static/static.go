@@ -1,5 +1,6 @@
-// Package static serves files that are embedded in the program: with a media type that does not depend on the machine, a tag of the
-// content, compressed where the browser takes it, and the headers that keep a page to its own service.
+// Package static serves files that are embedded in the program: with a media type that does not
+// depend on the machine, a tag of the content, compressed where the browser takes it, and the
+// headers that keep a page to its own service.
 package static
 
 import (
@@ -66,7 +67,8 @@ func (f *Files) add(at string, plain, packed []byte) {
 // Paths are the paths of the files, sorted.
 func (f *Files) Paths() []string { return slices.Sorted(maps.Keys(f.files)) }
 
-// URL returns the path of a file with its digest, so that browsers may keep what they have for as long as it does not change.
+// URL returns the path of a file with its digest, so that browsers may keep what they have for as
+// long as it does not change.
 func (f *Files) URL(at string) string { return at + "?v=" + f.files[at].digest }
 
 // Keep sets the headers that keep a page to its own service.
@@ -106,8 +108,8 @@ func (f *Files) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
 }
 
-// acceptsGzip reads an Accept-Encoding as RFC 9110 writes it, without weighing one coding against another: gzip is used wherever it is
-// accepted.
+// acceptsGzip reads an Accept-Encoding as RFC 9110 writes it, without weighing one coding against
+// another: gzip is used wherever it is accepted.
 func acceptsGzip(accepted string) bool {
 	for entry := range strings.SplitSeq(accepted, ",") {
 		coding, quality, _ := strings.Cut(entry, ";")
