@@ -43,10 +43,8 @@ func TestPagesOfSandboxesCannotUseTheConsole(t *testing.T) {
 	}))
 	t.Cleanup(neighbour.Close)
 
-	link := parse[struct{ URL string }](
-		t,
-		s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/8000?expires=300", "").Body,
-	)
+	link := parse[struct{ URL string }](t,
+		s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/8000?expires=300", "").Body)
 	// between two looks
 	for deadline := time.Now().Add(lives.Patience); ; time.Sleep(50 * time.Millisecond) {
 		response, err := http.Get(link.URL)
@@ -77,16 +75,12 @@ func TestPagesOfSandboxesCannotUseTheConsole(t *testing.T) {
 					t,
 					b,
 					"attack",
-					chromedp.Evaluate[string](
-						fmt.Sprintf(hostile, s.URL, id),
-						chromedp.EvalAwaitPromise,
-					),
+					chromedp.Evaluate[string](fmt.Sprintf(hostile, s.URL, id),
+						chromedp.EvalAwaitPromise),
 				),
 			)
-			if troubles := b.take(); !slices.ContainsFunc(
-				troubles,
-				func(trouble string) bool { return strings.Contains(trouble, "frame-ancestors") },
-			) {
+			if troubles := b.take(); !slices.ContainsFunc(troubles,
+				func(trouble string) bool { return strings.Contains(trouble, "frame-ancestors") }) {
 				t.Errorf("the browser does not report that it refused the frame: %q", troubles)
 			}
 			if len(results) != 12 {
@@ -101,18 +95,12 @@ func TestPagesOfSandboxesCannotUseTheConsole(t *testing.T) {
 	}
 	mu.Lock()
 	if !strings.Contains(cookies, "sandbox-console=") {
-		t.Errorf(
-			"the browser sends %q to another port of the host: the test no longer tests that",
-			cookies,
-		)
+		t.Errorf("the browser sends %q to another port of the host: the test no longer tests that",
+			cookies)
 	}
 	// Whoever has got the cookie there can do nothing with it.
-	request, err := http.NewRequestWithContext(
-		t.Context(),
-		http.MethodGet,
-		s.URL+"/console/api/v1/sandboxes",
-		nil,
-	)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		s.URL+"/console/api/v1/sandboxes", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

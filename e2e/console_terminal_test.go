@@ -140,13 +140,8 @@ func TestConsoleTerminal(t *testing.T) {
 		line := fmt.Sprintf("line %d.", i)
 		found := strings.Index(text[at:], line)
 		if found < 0 || strings.Count(text, line) != 1 {
-			t.Fatalf(
-				"%q is %d times on the screen, in order: %v\n%s",
-				line,
-				strings.Count(text, line),
-				found >= 0,
-				text,
-			)
+			t.Fatalf("%q is %d times on the screen, in order: %v\n%s", line,
+				strings.Count(text, line), found >= 0, text)
 		}
 		at += found
 	}

@@ -77,14 +77,9 @@ func fromOwnPage(r *http.Request) error {
 		)
 	}
 	if origin := r.Header.Get("Origin"); origin != "" {
-		if u, err := url.Parse(
-			origin,
-		); err != nil || u.Host == "" || u.Host != r.Host ||
-			u.Scheme == "http" && overTLS(r) {
-			return serve.Forbidden(
-				"header Origin: %.100q is not the origin of this service",
-				origin,
-			)
+		u, err := url.Parse(origin)
+		if err != nil || u.Host == "" || u.Host != r.Host || u.Scheme == "http" && overTLS(r) {
+			return serve.Forbidden("header Origin: %.100q is not this service's origin", origin)
 		}
 	}
 	return nil

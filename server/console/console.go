@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"mime"
 	"net/http"
 	"path"
 	"strings"
@@ -116,18 +117,12 @@ func (c *Console) Register(server *serve.Server) {
 	for _, at := range c.files.Paths() {
 		e.GET(at, echo.WrapHandler(c.files), asset)
 	}
+	signIn := func(ctx echo.Context) error { return c.signIn(ctx, server) }
+	issueTicket := func(ctx echo.Context) error { return c.issueTicket(ctx, server) }
 	e.GET(home+"/session", c.readSession, named("readConsoleSession"))
-	e.POST(
-		home+"/session",
-		func(ctx echo.Context) error { return c.signIn(ctx, server) },
-		named("signInToConsole"),
-	)
+	e.POST(home+"/session", signIn, named("signInToConsole"))
 	e.DELETE(home+"/session", c.signOut, named("signOutOfConsole"))
-	e.POST(
-		home+"/tickets",
-		func(ctx echo.Context) error { return c.issueTicket(ctx, server) },
-		named("issueConsoleTicket"),
-	)
+	e.POST(home+"/tickets", issueTicket, named("issueConsoleTicket"))
 }
 
 // Close ends every session.
@@ -236,12 +231,8 @@ func (c *Console) issueTicket(ctx echo.Context, server *serve.Server) error {
 }
 
 func readJSON(r *http.Request, into any) error {
-	if contentType, _, _ := strings.Cut(
-		r.Header.Get("Content-Type"),
-		";",
-	); strings.TrimSpace(
-		contentType,
-	) != "application/json" {
+	contentType, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || contentType != "application/json" {
 		return serve.Invalid("header Content-Type: must be application/json")
 	}
 	data, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))

@@ -1,24 +1,18 @@
 package console_test
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
-	"sandbox.internal/openapi/document"
 	"sandbox.internal/openapi/rules"
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/console"
@@ -142,16 +136,14 @@ func (b browser) asks(t *testing.T, path string, headers ...string) seen {
 	return read[seen](t, b.send(t, http.MethodGet, "/console/api"+path, "", headers...))
 }
 
+func (b browser) post(t *testing.T, path, body string, headers ...string) *http.Response {
+	t.Helper()
+	return b.send(t, http.MethodPost, path, body, headers...)
+}
+
 func (s *service) signIn(t *testing.T, key string, headers ...string) browser {
 	t.Helper()
-	response := browser{
-		service: s,
-	}.send(
-		t,
-		http.MethodPost,
-		"/console/session",
-		`{"key": "`+key+`"}`,
-		headers...)
+	response := browser{service: s}.post(t, "/console/session", `{"key": "`+key+`"}`, headers...)
 	if response.StatusCode != http.StatusCreated {
 		body, _ := io.ReadAll(response.Body)
 		t.Fatalf("sign in: %s %s", response.Status, body)
@@ -162,21 +154,13 @@ func (s *service) signIn(t *testing.T, key string, headers ...string) browser {
 
 func TestSession(t *testing.T) {
 	s := start(t, console.Options{})
-	if response := (browser{service: s}).send(
-		t,
-		http.MethodPost,
-		"/console/session",
-		`{"key": "wrong"}`,
-	); response.StatusCode != http.StatusUnauthorized ||
-		len(response.Cookies()) > 0 {
-		t.Errorf("a wrong key: %s, cookies %v", response.Status, response.Cookies())
+	refused := browser{service: s}.post(t, "/console/session", `{"key": "wrong"}`)
+	if refused.StatusCode != http.StatusUnauthorized || len(refused.Cookies()) > 0 {
+		t.Errorf("a wrong key: %s, cookies %v", refused.Status, refused.Cookies())
 	}
 	b := s.signIn(t, "viewer-key")
 	if c := b.cookie; !c.HttpOnly || c.SameSite != http.SameSiteStrictMode ||
-		c.Path != "/console" ||
-		c.Domain != "" ||
-		c.Secure ||
-		c.Expires.IsZero() {
+		c.Path != "/console" || c.Domain != "" || c.Secure || c.Expires.IsZero() {
 		t.Errorf("the cookie is %s", c)
 	}
 	if c := s.signIn(t, "viewer-key", "X-Forwarded-Proto", "https").cookie; !c.Secure {
@@ -184,8 +168,7 @@ func TestSession(t *testing.T) {
 	}
 	got := b.asks(t, "/v1/sandboxes?page=2", "SERVICE-API-KEY", "other")
 	if got.Name != "holder of viewer-key" || got.Role != "viewer" || !got.Session ||
-		got.Err != "<nil>" ||
-		got.URL != "/v1/sandboxes?page=2" {
+		got.Err != "<nil>" || got.URL != "/v1/sandboxes?page=2" {
 		t.Errorf("the API sees %+v", got)
 	}
 	for _, name := range []string{"Cookie", "X-Sandbox-Console", "Origin"} {
@@ -203,14 +186,9 @@ func TestSession(t *testing.T) {
 	}
 
 	stream := b.send(t, http.MethodGet, "/console/api/v1/wait", "")
-	if response := b.send(
-		t,
-		http.MethodDelete,
-		"/console/session",
-		"",
-	); response.StatusCode != http.StatusNoContent ||
-		response.Cookies()[0].Value != "" {
-		t.Errorf("sign out: %s, cookies %v", response.Status, response.Cookies())
+	left := b.send(t, http.MethodDelete, "/console/session", "")
+	if left.StatusCode != http.StatusNoContent || left.Cookies()[0].Value != "" {
+		t.Errorf("sign out: %s, cookies %v", left.Status, left.Cookies())
 	}
 	if end, err := io.ReadAll(stream.Body); err != nil || string(end) != "the session has ended" {
 		t.Errorf("a stream of the ended session ends with %q, %v", end, err)
@@ -240,43 +218,26 @@ func TestWhatIsNotTheConsole(t *testing.T) {
 		"an upgrade":               {"Upgrade", "websocket", "Connection", "upgrade"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := b.asks(
-				t,
-				"/v1/sandboxes",
-				headers...); got.Name != "" || !got.Session ||
-				got.Err == "<nil>" {
+			got := b.asks(t, "/v1/sandboxes", headers...)
+			if got.Name != "" || !got.Session || got.Err == "<nil>" {
 				t.Errorf("the API sees %+v", got)
 			}
 			if name == "an upgrade" {
 				return
 			}
-			if response := b.send(
-				t,
-				http.MethodPost,
-				"/console/tickets",
-				`{"path": "/v1/x"}`,
-				headers...); response.StatusCode < 400 {
+			response := b.post(t, "/console/tickets", `{"path": "/v1/x"}`, headers...)
+			if response.StatusCode < 400 {
 				t.Errorf("a ticket: %s", response.Status)
 			}
 		})
 	}
-	if got := b.asks(
-		t,
-		"/v1/sandboxes",
-		"Origin",
-		b.URL,
-		"Sec-Fetch-Site",
-		"same-origin",
-	); got.Err != "<nil>" {
+	got := b.asks(t, "/v1/sandboxes", "Origin", b.URL, "Sec-Fetch-Site", "same-origin")
+	if got.Err != "<nil>" {
 		t.Errorf("the console's own page: %+v", got)
 	}
 	// A page on another port of the host can set cookies of the same name.
-	if got := b.asks(
-		t,
-		"/v1/sandboxes",
-		"Cookie",
-		"sandbox-console=other; "+b.cookie.Name+"="+b.cookie.Value,
-	); got.Err != "<nil>" {
+	two := "sandbox-console=other; " + b.cookie.Name + "=" + b.cookie.Value
+	if got := b.asks(t, "/v1/sandboxes", "Cookie", two); got.Err != "<nil>" {
 		t.Errorf("with a second cookie: %+v", got)
 	}
 	for name, headers := range map[string][]string{
@@ -284,14 +245,8 @@ func TestWhatIsNotTheConsole(t *testing.T) {
 		"a page of another site":   {"Sec-Fetch-Site", "cross-site"},
 		"a page of another origin": {"Origin", "https://evil.example"},
 	} {
-		response := browser{
-			service: s,
-		}.send(
-			t,
-			http.MethodPost,
-			"/console/session",
-			`{"key": "admin-key"}`,
-			headers...)
+		key := `{"key": "admin-key"}`
+		response := browser{service: s}.post(t, "/console/session", key, headers...)
 		if response.StatusCode < 400 || len(response.Cookies()) > 0 {
 			t.Errorf("signing in by %s: %s", name, response.Status)
 		}
@@ -300,12 +255,8 @@ func TestWhatIsNotTheConsole(t *testing.T) {
 	for _, path := range []string{
 		"/console/api/metrics", "/console/api/console", "/console/apis", "/console/api",
 	} {
-		if response := b.send(
-			t,
-			http.MethodGet,
-			path,
-			"",
-		); response.StatusCode != http.StatusNotFound {
+		response := b.send(t, http.MethodGet, path, "")
+		if response.StatusCode != http.StatusNotFound {
 			t.Errorf("%s: %s", path, response.Status)
 		}
 	}
@@ -335,33 +286,19 @@ func TestTickets(t *testing.T) {
 	b := s.signIn(t, "user-key")
 	const path = "/v1/sandboxes/a/proxy/44772/pty/1/attach"
 	ticket := func() string {
-		return read[struct{ Ticket string }](
-			t,
-			b.send(t, http.MethodPost, "/console/tickets", `{"path": "`+path+`"}`),
-		).Ticket
+		answer := b.post(t, "/console/tickets", `{"path": "`+path+`"}`)
+		return read[struct{ Ticket string }](t, answer).Ticket
 	}
 	// A browser sends neither the token nor the ticket by itself.
 	attach := func(b browser, path, ticket string, headers ...string) seen {
-		headers = append(
-			[]string{
-				"Upgrade",
-				"websocket",
-				"Connection",
-				"upgrade",
-				"X-Sandbox-Console",
-				"",
-				"Origin",
-				b.URL,
-			},
-			headers...)
-		return b.asks(t, path+"?a=1&console-ticket="+ticket, headers...)
+		handshake := []string{
+			"Upgrade", "websocket", "Connection", "upgrade", "X-Sandbox-Console", "", "Origin", b.URL,
+		}
+		return b.asks(t, path+"?a=1&console-ticket="+ticket, append(handshake, headers...)...)
 	}
 	good := ticket()
-	if got := attach(
-		b,
-		path,
-		good,
-	); got.Name != "holder of user-key" || got.Err != "<nil>" || got.URL != path+"?a=1" ||
+	got := attach(b, path, good)
+	if got.Name != "holder of user-key" || got.Err != "<nil>" || got.URL != path+"?a=1" ||
 		got.Header.Get("Upgrade") != "websocket" {
 		t.Errorf("the API sees %+v", got)
 	}
@@ -423,17 +360,8 @@ func TestSessionsEnd(t *testing.T) {
 
 func TestPage(t *testing.T) {
 	b := browser{service: start(t, console.Options{Open: true})}
-	first, second := b.send(
-		t,
-		http.MethodGet,
-		"/console",
-		"",
-	), b.send(
-		t,
-		http.MethodGet,
-		"/console",
-		"",
-	)
+	first := b.send(t, http.MethodGet, "/console", "")
+	second := b.send(t, http.MethodGet, "/console", "")
 	policies := []string{
 		first.Header.Get("Content-Security-Policy"),
 		second.Header.Get("Content-Security-Policy"),
@@ -442,8 +370,8 @@ func TestPage(t *testing.T) {
 		t.Error("two pages have the same nonce")
 	}
 	for _, rule := range []string{
-		"default-src 'none'", "script-src 'self';", "style-src 'self' 'nonce-", "connect-src 'self'",
-		"base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
+		"default-src 'none'", "script-src 'self';", "style-src 'self' 'nonce-",
+		"connect-src 'self'", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
 	} {
 		if !strings.Contains(policies[0], rule) {
 			t.Errorf("the policy %q lacks %q", policies[0], rule)
@@ -466,112 +394,14 @@ func TestPage(t *testing.T) {
 		if !strings.HasPrefix(part, "/console/assets/") {
 			continue
 		}
-		if response := b.send(
-			t,
-			http.MethodGet,
-			part,
-			"",
-		); response.StatusCode != http.StatusOK ||
-			!strings.Contains(response.Header.Get("Cache-Control"), "immutable") {
-			t.Errorf("%s: %s, %s", part, response.Status, response.Header.Get("Cache-Control"))
+		response := b.send(t, http.MethodGet, part, "")
+		kept := response.Header.Get("Cache-Control")
+		if response.StatusCode != http.StatusOK || !strings.Contains(kept, "immutable") {
+			t.Errorf("%s: %s, %s", part, response.Status, kept)
 		}
 	}
-	if shown := read[struct{ KeyRequired bool }](
-		t,
-		b.send(t, http.MethodGet, "/console/session", ""),
-	); shown.KeyRequired {
+	shown := read[struct{ KeyRequired bool }](t, b.send(t, http.MethodGet, "/console/session", ""))
+	if shown.KeyRequired {
 		t.Error("a service without keys asks for one")
-	}
-}
-
-// TestSize holds the page to what it may weigh on its way to the browser, without the terminal
-// emulator.
-func TestSize(t *testing.T) {
-	const most = 200 << 10
-	entries, err := os.ReadDir("assets")
-	if err != nil {
-		t.Fatal(err)
-	}
-	size, names := int64(0), []string{}
-	for _, entry := range entries {
-		info, err := entry.Info()
-		if err != nil {
-			t.Fatal(err)
-		}
-		names = append(names, entry.Name())
-		if entry.Name() != "terminal.js.gz" && entry.Name() != "licenses.txt" {
-			size += info.Size()
-		}
-	}
-	if want := []string{
-		"console.css.gz",
-		"console.js.gz",
-		"icon.svg",
-		"licenses.txt",
-		"terminal.js.gz",
-	}; !slices.Equal(
-		names,
-		want,
-	) {
-		t.Errorf("the assets are %q, want %q", names, want)
-	}
-	if size > most {
-		t.Errorf("the console has %d bytes, at most %d are allowed", size, most)
-	}
-	t.Logf("%d bytes", size)
-}
-
-// TestAssetsNameNoMachine: what is bundled is the same wherever it is bundled.
-func TestAssetsNameNoMachine(t *testing.T) {
-	for _, name := range []string{"console.js.gz", "terminal.js.gz", "console.css.gz"} {
-		packed, err := os.ReadFile(filepath.Join("assets", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		reader, err := gzip.NewReader(bytes.NewReader(packed))
-		if err != nil {
-			t.Fatal(err)
-		}
-		content, err := io.ReadAll(reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, word := range []string{"node_modules", "sourceMappingURL", "/tmp/"} {
-			if bytes.Contains(content, []byte(word)) {
-				t.Errorf("%s contains %q", name, word)
-			}
-		}
-	}
-}
-
-// TestFormHasTheContractsRules compares the rules of the form for a new sandbox with the
-// contract's.
-func TestFormHasTheContractsRules(t *testing.T) {
-	contract, err := document.LoadLifecycle()
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, err := os.ReadFile("web/src/contract.js")
-	if err != nil {
-		t.Fatal(err)
-	}
-	schemas := contract.Components.Schemas
-	timeout := schemas["CreateSandboxRequest"].Value.Properties["timeout"].Value
-	want := []string{
-		fmt.Sprintf("timeout: { minimum: %v, maximum: %v }", *timeout.Min, *timeout.Max),
-	}
-	for _, name := range []string{"cpu", "memory", "gpu"} {
-		pattern := schemas["ResourceLimits"].Value.Properties[name].Value.Pattern
-		want = append(want, fmt.Sprintf("%s: '%s'", name, strings.ReplaceAll(pattern, `\`, `\\`)))
-	}
-	var actions []string
-	for _, action := range schemas["NetworkAction"].Value.Enum {
-		actions = append(actions, fmt.Sprintf("'%v'", action))
-	}
-	want = append(want, "actions: ["+strings.Join(actions, ", ")+"]")
-	for _, line := range want {
-		if !strings.Contains(string(source), line+",\n") {
-			t.Errorf("contract.js lacks %s", line)
-		}
 	}
 }

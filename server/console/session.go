@@ -160,10 +160,8 @@ func (s *session) redeem(secret, path string) bool {
 	presented := digestOf(secret)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := slices.IndexFunc(
-		s.tickets,
-		func(t ticket) bool { return subtle.ConstantTimeCompare(t.digest[:], presented[:]) == 1 },
-	)
+	at := slices.IndexFunc(s.tickets,
+		func(t ticket) bool { return subtle.ConstantTimeCompare(t.digest[:], presented[:]) == 1 })
 	if at < 0 {
 		return false
 	}
