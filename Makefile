@@ -55,12 +55,14 @@ gate: build images ## fail when a measured ratio has become worse than its basel
 	@scripts/kernels.sh
 	go run ./bench --gate
 
-generate: ## rebuild gen/ and the generated part of sdk/ from openapi/
+GENERATED = gen sdk server/console/assets
+
+generate: ## rebuild gen/, the generated part of sdk/, and the web console (needs npm)
 	go generate .
 
 drift: generate ## fail if what is generated is not what its sources make
-	@git diff --exit-code -- gen sdk
-	@test -z "$$(git status --porcelain -- gen sdk)" || { git status --short -- gen sdk; echo "untracked files: run make generate and commit"; exit 1; }
+	@git diff --exit-code -- $(GENERATED)
+	@test -z "$$(git status --porcelain -- $(GENERATED))" || { git status --short -- $(GENERATED); echo "untracked generated files: run make generate and commit"; exit 1; }
 
 lint: ## gofmt, vet, staticcheck
 	@$(FORMATTED)

@@ -43,3 +43,4 @@ package sandbox
 //go:generate go tool controller-gen object paths=./runtime/kube/v1alpha1
 //go:generate go tool controller-gen crd:maxDescLen=300 paths=./runtime/kube/v1alpha1 output:crd:dir=runtime/kube/config/crd
 //go:generate scripts/typescript.sh
+//go:generate scripts/console.sh

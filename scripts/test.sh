@@ -26,6 +26,7 @@ scripts/browser.sh
 scripts/node.sh sdk/typescript
 scripts/node.sh test/e2e/clients/python
 scripts/node.sh test/e2e/clients/opensandbox
+scripts/node.sh server/console/web
 scripts/python.sh
 scripts/images.sh server controller ingress python code-interpreter
 test/cluster/build.sh

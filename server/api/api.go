@@ -4,6 +4,7 @@
 package api
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"time"
@@ -30,6 +31,9 @@ type Options struct {
 	Backend lifecycle.Backend
 	// Keys are the accepted API keys. Without any, every client is an administrator.
 	Keys []Key
+	// Session returns who sends a request that carries a session in the place of a key, with ok, or
+	// why it is not let in; nil means that there are no sessions.
+	Session func(context.Context) (caller lifecycle.Principal, ok bool, err error)
 	// Limits bounds the rate of requests.
 	Limits Limits
 	// Ingress is where clients reach sandboxes; the zero value means that they do it directly.
@@ -52,7 +56,7 @@ func New(options Options) (*serve.Server, error) {
 	server, err := serve.New(serve.Options{
 		Rules:        rules.Lifecycle(),
 		Logger:       options.Logger,
-		Authenticate: authenticate(options.Keys),
+		Authenticate: authenticate(options.Keys, options.Session),
 		Problem:      problem,
 		Body:         body,
 		Quiet:        []string{"getHealth"},

@@ -31,9 +31,32 @@ func find(keys []Key, presented string) (found *Key) {
 	return found
 }
 
-// authenticate returns the caller of a request.
-func authenticate(keys []Key) func(*http.Request) (any, error) {
+// Identify returns the holder of an API key. Without any keys, every client is an administrator.
+func Identify(keys []Key, presented string) (lifecycle.Principal, error) {
+	if len(keys) == 0 {
+		return lifecycle.Principal{Role: lifecycle.RoleAdmin}, nil
+	}
+	if key := find(keys, presented); key != nil {
+		return lifecycle.Principal{Name: key.Name, Role: key.Role}, nil
+	}
+	return lifecycle.Principal{}, serve.Unauthorized("body/key: is not a valid API key")
+}
+
+// authenticate returns who sends a request. A session decides alone where there is one.
+func authenticate(
+	keys []Key, session func(context.Context) (lifecycle.Principal, bool, error),
+) func(*http.Request) (any, error) {
 	return func(r *http.Request) (any, error) {
+		if session != nil {
+			if principal, ok, err := session(r.Context()); ok {
+				if err != nil {
+					return nil, err
+				}
+				serve.LogField(r.Context(), "key_name", principal.Name)
+				serve.LogField(r.Context(), "console", true)
+				return principal, nil
+			}
+		}
 		if len(keys) == 0 {
 			return lifecycle.Principal{Role: lifecycle.RoleAdmin}, nil
 		}

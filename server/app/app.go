@@ -20,6 +20,7 @@ import (
 	"sandbox.internal/server/audit"
 	"sandbox.internal/server/compat"
 	"sandbox.internal/server/config"
+	"sandbox.internal/server/console"
 	"sandbox.internal/server/docsui"
 	"sandbox.internal/server/lifecycle"
 	"sandbox.internal/server/metrics"
@@ -38,6 +39,7 @@ type App struct {
 	debug    net.Listener // nil when none is configured
 	server   *serve.Server
 	compat   *compat.Edge // nil unless configured
+	console  *console.Console
 }
 
 // backend keeps sandboxes: on one machine or on a cluster.
@@ -105,7 +107,7 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	}
 	a.server, err = api.New(api.Options{
 		Backend: backend,
-		Keys:    keys, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: logger,
+		Keys:    keys, Session: console.Caller, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: logger,
 		Ingress: ingress(cfg.Ingress), Signing: signing,
 		Metrics: measured.Handler(), Observer: measured, Witness: a.witness(measured.AuditFailed),
 	})
@@ -116,6 +118,14 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	if slices.Contains(cfg.Server.Compatibility, config.CompatibilityOpenSandbox) {
 		a.compat = compat.New(compat.Options{Next: a.server, Backend: backend, Logger: logger})
 	}
+	a.console, err = console.New(console.Options{
+		Identify: func(key string) (lifecycle.Principal, error) { return api.Identify(keys, key) },
+		Open:     len(keys) == 0,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a.console.Register(a.server)
 	return a, a.addPages()
 }
 
@@ -142,7 +152,7 @@ func (a *App) Run(ctx context.Context) error {
 	a.logger.Info().Str("address", a.Addr()).Msg("lifecycle service listens")
 	handler, stopCompat := a.edge(ctx)
 	defer stopCompat()
-	err := serve.Serve(ctx, a.listener, handler, serve.ServeOptions{Logger: a.logger, Grace: stopGrace})
+	err := serve.Serve(ctx, a.listener, a.console.Handler(handler), serve.ServeOptions{Logger: a.logger, Grace: stopGrace})
 	a.logger.Info().Msg("lifecycle service stops; sandboxes go on running")
 	return err
 }
@@ -162,6 +172,9 @@ func (a *App) edge(ctx context.Context) (handler http.Handler, stop func()) {
 }
 
 func (a *App) close() {
+	if a.console != nil {
+		a.console.Close()
+	}
 	if a.listener != nil {
 		a.listener.Close()
 	}

@@ -31,14 +31,14 @@ func contracts() []contract {
 
 func (p *Pages) addContracts() error {
 	for _, c := range contracts() {
-		p.add(c.Source, c.text, nil)
+		p.Add(c.Source, c.text)
 		form, err := c.forTrying()
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.Source, err)
 		}
-		p.add(c.Try, form, nil)
+		p.Add(c.Try, form)
 	}
-	p.add("/openapi.yaml", contracts()[0].text, nil)
+	p.Add("/openapi.yaml", contracts()[0].text)
 	return nil
 }
 

@@ -58,9 +58,9 @@ func (p *Pages) addPages() error {
 			if err := layout.Execute(&html, this); err != nil {
 				return err
 			}
-			p.add(pathOf(v, c), html.Bytes(), nil)
+			p.Add(pathOf(v, c), html.Bytes())
 			if i == 0 {
-				p.add(v.Path, html.Bytes(), nil)
+				p.Add(v.Path, html.Bytes())
 			}
 		}
 	}
@@ -69,6 +69,5 @@ func (p *Pages) addPages() error {
 
 // asset returns the URL of an asset. It changes with the content, so that browsers may keep what they have.
 func (p *Pages) asset(name string) string {
-	at := "/docs/assets/" + name
-	return at + "?v=" + p.files[at].digest
+	return p.URL("/docs/assets/" + name)
 }

@@ -144,7 +144,13 @@ var projectRules = importRules{
 			ours:     []string{"server/build", "server/cluster/view", "server/ingress"},
 		},
 		{packages: []string{"server/build"}, ours: []string{}, libraries: noLibraries},
-		{packages: []string{"server/docsui"}, ours: []string{"openapi"}},
+		{packages: []string{"server/static"}, ours: []string{}, libraries: noLibraries},
+		{packages: []string{"server/docsui"}, ours: []string{"openapi", "server/static"}},
+		{
+			packages:  []string{"server/console"},
+			ours:      []string{"openapi/serve", "server/lifecycle", "server/static"},
+			libraries: []string{echo},
+		},
 		{
 			packages: []string{"server/cli"},
 			ours:     []string{"gen/lifecycle", "gen/execd", "runtime/sandboxhttp"},

@@ -1,0 +1,181 @@
+package console
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"sandbox.internal/openapi/serve"
+	"sandbox.internal/server/lifecycle"
+)
+
+const (
+	cookieName  = "sandbox-console"
+	tokenHeader = "X-Sandbox-Console"
+
+	// maxSessions is how many sessions one key may have at a time; a further one ends the oldest.
+	maxSessions = 32
+	// maxCookies bounds how many cookies of the name are looked at: pages on other ports of the
+	// host can set more of them.
+	maxCookies = 8
+	// maxTickets is how many unused tickets a session may have; a further one voids the oldest.
+	maxTickets = 16
+	// ticketLife is how long a ticket is good.
+	ticketLife = 30 * time.Second
+)
+
+// errEnded is the cause of a request's end when its session has ended.
+var errEnded = errors.New("the session has ended")
+
+type digest = [sha256.Size]byte
+
+func digestOf(secret string) digest { return sha256.Sum256([]byte(secret)) }
+
+// sessions are kept in memory alone, by the digests of their cookies, so that a restart ends all of
+// them.
+type sessions struct {
+	mu  sync.Mutex
+	all map[digest]*session
+}
+
+func newSessions() *sessions { return &sessions{all: map[digest]*session{}} }
+
+// session is a browser that somebody has signed in with.
+type session struct {
+	principal lifecycle.Principal
+	began     time.Time
+	expiresAt time.Time
+	token     digest
+	alive     context.Context
+	end       context.CancelFunc
+
+	mu      sync.Mutex
+	tickets []ticket // oldest first
+}
+
+// ticket lets one WebSocket in, whose handshake cannot carry a header of the page's own.
+type ticket struct {
+	digest    digest
+	path      string
+	expiresAt time.Time
+}
+
+// begin returns a new session and its two secrets.
+func (s *sessions) begin(
+	principal lifecycle.Principal,
+	life time.Duration,
+) (begun *session, cookie, token string) {
+	cookie, token = rand.Text(), rand.Text()
+	now := time.Now()
+	begun = &session{
+		principal: principal,
+		began:     now,
+		expiresAt: now.Add(life).UTC().Truncate(time.Second),
+		token:     digestOf(token),
+	}
+	begun.alive, begun.end = context.WithTimeout(context.Background(), life)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var same []*session
+	for at, other := range s.all {
+		switch {
+		case other.alive.Err() != nil:
+			delete(s.all, at)
+		case other.principal.Name == principal.Name:
+			same = append(same, other)
+		}
+	}
+	if len(same) >= maxSessions {
+		slices.MinFunc(same, func(a, b *session) int { return a.began.Compare(b.began) }).end()
+	}
+	s.all[digestOf(cookie)] = begun
+	return begun, cookie, token
+}
+
+// of returns the session that a request carries both secrets of.
+func (s *sessions) of(r *http.Request) (*session, error) {
+	token := digestOf(r.Header.Get(tokenHeader))
+	for _, candidate := range s.byCookie(r) {
+		if subtle.ConstantTimeCompare(token[:], candidate.token[:]) == 1 {
+			return candidate, nil
+		}
+	}
+	return nil, serve.Unauthorized(
+		"cookie %s and header %s: are no session of the console; sign in",
+		cookieName,
+		tokenHeader,
+	)
+}
+
+// byCookie returns the sessions whose cookies a request carries, several where somebody else has
+// set another.
+func (s *sessions) byCookie(r *http.Request) (found []*session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, cookie := range r.CookiesNamed(cookieName) {
+		if known := s.all[digestOf(cookie.Value)]; i < maxCookies && known != nil &&
+			known.alive.Err() == nil {
+			found = append(found, known)
+		}
+	}
+	return found
+}
+
+// end ends the session of a request, if it has one.
+func (s *sessions) end(r *http.Request) {
+	if ended, err := s.of(r); err == nil {
+		ended.end()
+	}
+}
+
+func (s *sessions) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, each := range s.all {
+		each.end()
+	}
+	clear(s.all)
+}
+
+// issue returns a ticket for one WebSocket at a path of the API.
+func (s *session) issue(path string) string {
+	secret := rand.Text()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.tickets) == maxTickets {
+		s.tickets = slices.Delete(s.tickets, 0, 1)
+	}
+	s.tickets = append(s.tickets, ticket{digestOf(secret), path, time.Now().Add(ticketLife)})
+	return secret
+}
+
+// redeem reports whether a ticket is good for the path, and voids it.
+func (s *session) redeem(secret, path string) bool {
+	presented := digestOf(secret)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := slices.IndexFunc(s.tickets,
+		func(t ticket) bool { return subtle.ConstantTimeCompare(t.digest[:], presented[:]) == 1 })
+	if at < 0 {
+		return false
+	}
+	found := s.tickets[at]
+	s.tickets = slices.Delete(s.tickets, at, at+1)
+	return found.path == path && time.Now().Before(found.expiresAt)
+}
+
+// ofBrowser is the session's cookie. It stays below the console's path, and goes along with
+// requests of pages of the same site alone.
+func ofBrowser(r *http.Request, value string, expires time.Time) *http.Cookie {
+	return &http.Cookie{
+		Name: cookieName, Value: value, Path: home, Expires: expires,
+		HttpOnly: true, SameSite: http.SameSiteStrictMode,
+		Secure: overTLS(r),
+	}
+}

@@ -1,0 +1,54 @@
+// What can be done to a sandbox as a whole.
+import { useState } from 'preact/hooks';
+import { call } from './api.js';
+import { Confirm, html, Modal, moment, nameOf, Problem, useAction } from './ui.js';
+
+/** ActionButtons are the actions that the state of the sandbox permits. */
+export function ActionButtons({ sandbox, small = false }) {
+  const [busy, run, error, clear] = useAction();
+  const [asked, ask] = useState(null);
+  const { id, status: { state } } = sandbox;
+  const path = `/v1/sandboxes/${id}`;
+  const name = nameOf(sandbox);
+  const over = state === 'Terminated' || state === 'Failed' || state === 'Stopping';
+  return html`
+    ${state === 'Running' && html`<button type="button" disabled=${busy} aria-label=${`Pause ${name}`} onClick=${() => run(() => call('POST', `${path}/pause`))}>Pause</button>`}
+    ${state === 'Paused' && html`<button type="button" disabled=${busy} aria-label=${`Resume ${name}`} onClick=${() => run(() => call('POST', `${path}/resume`))}>Resume</button>`}
+    ${!over && !small && html`<button type="button" aria-label=${`Renew ${name}`} onClick=${() => ask('renew')}>Renew…</button>`}
+    ${!over && html`<button type="button" class="danger" aria-label=${`Delete ${name}`} onClick=${() => ask('delete')}>Delete…</button>`}
+    ${error && html`<${Modal} title="That did not work" onClose=${clear}>
+      <${Problem} error=${error} />
+      <div class="actions"><button type="button" autofocus onClick=${clear}>Close</button></div>
+    <//>`}
+    ${asked === 'delete' && html`<${Confirm} title=${`Delete ${name}?`} verb="Delete" onClose=${() => ask(null)} onConfirm=${() => call('DELETE', path)}>
+      <p>Its processes end and its files are lost.</p>
+    <//>`}
+    ${asked === 'renew' && html`<${Renew} sandbox=${sandbox} onClose=${() => ask(null)} />`}`;
+}
+
+const steps = [['15 minutes', 900], ['1 hour', 3600], ['4 hours', 14400], ['12 hours', 43200], ['24 hours', 86400]];
+
+function Renew({ sandbox, onClose }) {
+  const [busy, run, error] = useAction();
+  const [seconds, setSeconds] = useState(3600);
+  const until = new Date(Date.now() + seconds * 1000 - 1000); // at most 24 hours from when it arrives
+  const submit = (event) => {
+    event.preventDefault();
+    run(async () => {
+      await call('POST', `/v1/sandboxes/${sandbox.id}/renew-expiration`, { expiresAt: until.toISOString() });
+      onClose();
+    });
+  };
+  return html`<${Modal} title=${`Renew ${nameOf(sandbox)}`} onClose=${onClose}>
+    <form onSubmit=${submit}>
+      <p>It ends ${moment(sandbox.expiresAt)}.</p>
+      <label for="renew">Let it live, from now</label>
+      <select id="renew" autofocus onChange=${(event) => setSeconds(Number(event.target.value))}>
+        ${steps.map(([label, value]) => html`<option value=${value} selected=${value === seconds}>${label}</option>`)}
+      </select>
+      <p class="dim">Until ${moment(until)}</p>
+      <${Problem} error=${error} />
+      <div class="actions"><button type="button" onClick=${onClose}>Cancel</button><button class="primary" disabled=${busy}>Renew</button></div>
+    </form>
+  <//>`;
+}

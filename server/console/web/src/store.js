@@ -1,0 +1,199 @@
+// What the page knows of the service: its session and its sandboxes, kept current by one stream of events.
+import { useEffect, useReducer } from 'preact/hooks';
+import { ApiError, call, follow, onSignedOut, pause, readSession, signIn, signOut } from './api.js';
+
+/** store is read by pages and changed in this file alone. */
+export const store = {
+  keyRequired: true,
+  session: undefined, // undefined: not known yet; null: none
+  ended: null, // why the last session ended
+  sandboxes: new Map(),
+  loaded: false,
+  live: false,
+  error: null,
+};
+
+const listeners = new Set();
+let scheduled = false;
+
+function changed() {
+  if (scheduled) return;
+  scheduled = true;
+  queueMicrotask(() => {
+    scheduled = false;
+    for (const listener of listeners) listener();
+  });
+}
+
+/** useStore renders a component again whenever the store changes. */
+export function useStore() {
+  const [, again] = useReducer((n) => n + 1, 0);
+  useEffect(() => {
+    listeners.add(again);
+    return () => listeners.delete(again);
+  }, []);
+  return store;
+}
+
+/** mayChange reports whether the session may change sandboxes and run something in them. */
+export const mayChange = () => store.session?.role !== 'viewer';
+
+let following;
+
+function begin(session) {
+  Object.assign(store, { session, ended: null, sandboxes: new Map(), loaded: false, live: false, error: null });
+  following?.abort();
+  following = new AbortController();
+  followAll(following.signal).catch((error) => {
+    if (error.name !== 'AbortError') {
+      store.error = error;
+      changed();
+    }
+  });
+  changed();
+}
+
+function end(reason) {
+  following?.abort();
+  Object.assign(store, { session: null, ended: reason, sandboxes: new Map(), loaded: false, live: false, error: null });
+  changed();
+}
+
+/** start finds out whether there is a session. A service without keys needs none. */
+export async function start() {
+  onSignedOut((error) => { if (store.session) end(error); });
+  try {
+    const { keyRequired, session } = await readSession();
+    store.keyRequired = keyRequired;
+    if (session) return begin(session);
+    if (!keyRequired) return begin(await signIn(''));
+    end(null);
+  } catch (error) {
+    end(error);
+  }
+}
+
+/** enter signs in with a key. */
+export async function enter(key) { begin(await signIn(key)); }
+
+/** leave signs out. */
+export async function leave() {
+  await signOut();
+  end(null);
+}
+
+/** followAll lists the sandboxes and applies what happens from then on. The stream is open before the list is read, so nothing falls
+ * between the two. */
+async function followAll(signal) {
+  let early = [];
+  let listing = false;
+  const relist = async () => {
+    if (listing) return;
+    listing = true;
+    early = [];
+    try {
+      const found = await listAll(signal);
+      store.sandboxes = new Map(found.map((sandbox) => [sandbox.id, sandbox]));
+      store.loaded = true;
+      store.error = null;
+    } finally {
+      listing = false;
+    }
+    for (const event of early) apply(event, signal);
+    changed();
+  };
+  const keepTrying = async () => {
+    for (;;) {
+      try {
+        return await relist();
+      } catch (error) {
+        if (error.name === 'AbortError' || error.status === 401) return;
+        store.error = error;
+        changed();
+        await pause(2000, signal).catch(() => {});
+      }
+    }
+  };
+  let known = false;
+  await follow('/v1/events', {
+    signal,
+    onLive(live) {
+      store.live = live;
+      changed();
+      if (live && !known) {
+        known = true;
+        keepTrying();
+      }
+    },
+    onEvent(event) {
+      if (event.type === 'reset') keepTrying();
+      else if (listing || !store.loaded) early.push(event);
+      else apply(event, signal);
+    },
+  });
+}
+
+async function listAll(signal) {
+  const found = [];
+  for (let page = 1; ; page++) {
+    const list = await call('GET', `/v1/sandboxes?pageSize=1000&page=${page}`, undefined, { signal });
+    found.push(...list.items);
+    if (!list.pagination.hasNextPage) return found;
+  }
+}
+
+function apply(event, signal) {
+  if (!event.sandboxId) return;
+  const old = store.sandboxes.get(event.sandboxId);
+  if (event.type === 'forgotten') {
+    store.sandboxes.delete(event.sandboxId);
+    changed();
+    return;
+  }
+  if (!old) {
+    if (reading.has(event.sandboxId)) reading.get(event.sandboxId).push(event);
+    else read(event.sandboxId, signal);
+    return;
+  }
+  const next = { ...old };
+  switch (event.type) {
+    case 'state':
+      // What the list has may be newer than an event that came while it was read.
+      if (new Date(event.timestamp) < new Date(old.status.lastTransitionAt)) return;
+      next.status = { state: event.to, reason: event.reason ?? '', message: event.message ?? '', lastTransitionAt: event.timestamp };
+      break;
+    case 'progress':
+      next.status = { ...old.status, message: event.message ?? old.status.message };
+      break;
+    case 'renewed':
+      next.expiresAt = event.expiresAt;
+      break;
+    case 'metadata':
+      next.metadata = { ...old.metadata, ...event.metadata };
+      for (const key of event.metadataRemoved ?? []) delete next.metadata[key];
+      break;
+    default:
+      return;
+  }
+  store.sandboxes.set(next.id, next);
+  changed();
+}
+
+const reading = new Map(); // the ids of sandboxes that are being read, and the events that came meanwhile
+
+/** read gets one sandbox that the list did not have, and returns the error if that fails. */
+export async function read(id, signal) {
+  if (reading.has(id)) return undefined;
+  reading.set(id, []);
+  try {
+    store.sandboxes.set(id, await call('GET', `/v1/sandboxes/${encodeURIComponent(id)}`, undefined, { signal }));
+    return undefined;
+  } catch (error) {
+    return error instanceof ApiError ? error : undefined;
+  } finally {
+    const early = reading.get(id);
+    reading.delete(id);
+    if (store.sandboxes.has(id)) early.forEach((event) => apply(event, signal));
+    changed();
+  }
+}
