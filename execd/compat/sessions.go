@@ -40,11 +40,12 @@ type session struct {
 }
 
 // script runs a session's command. The folder is the quoted one of the session; the working directory is that of the script. A shell that
-// is not bash keeps what is exported. Read-only variables cannot be set again, so they are left out.
+// is not bash keeps what is exported, and execd's own shell the working directory. Read-only variables cannot be set again, so they are
+// left out.
 const script = `set -- "$PWD"
 __session=FOLDER
 [ -f "$__session/state" ] && . "$__session/state"
-cd -- "$1"
+cd "$1"
 set --
 __session_keep() {
 	if [ -n "$BASH_VERSION" ]; then
@@ -55,7 +56,8 @@ __session_keep() {
 		declare -f
 	else
 		export -p
-	fi 2>/dev/null >"$__session/state.new" && mv -f -- "$__session/state.new" "$__session/state"
+	fi 2>/dev/null >"$__session/state.new" &&
+		mv -f "$__session/state.new" "$__session/state" 2>/dev/null
 	pwd >"$__session/folder"
 }
 trap __session_keep EXIT
