@@ -166,12 +166,12 @@ type ClientInterface interface {
 	// 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
 	// With `docker.network_mode` `bridge` the address is a published port of the host; with
 	// `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself; with
-	// `ingress.mode` `gateway` it is on the gateway.
+	// `ingress.mode` `gateway` it is on the ingress.
 	//
 	// With `expires` the answer is a signed endpoint: its URL ends in
 	// `?sandbox-signature=...` and needs no key and no header until then, on this service or
-	// on a gateway with the same signing key. Whoever has the URL can use that port of that
-	// sandbox. `headers` is empty, unless the gateway needs one to find the sandbox.
+	// on an ingress with the same signing key. Whoever has the URL can use that port of that
+	// sandbox. `headers` is empty, unless the ingress needs one to find the sandbox.
 	//
 	// Corresponds with GET /v1/sandboxes/{sandboxId}/endpoints/{port} (the `GetEndpoint` operationId).
 	GetEndpoint(ctx context.Context, sandboxID SandboxID, port int, params *GetEndpointParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -518,12 +518,12 @@ func (c *Client) GetSandbox(ctx context.Context, sandboxID SandboxID, params *Ge
 // 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
 // With `docker.network_mode` `bridge` the address is a published port of the host; with
 // `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself; with
-// `ingress.mode` `gateway` it is on the gateway.
+// `ingress.mode` `gateway` it is on the ingress.
 //
 // With `expires` the answer is a signed endpoint: its URL ends in
 // `?sandbox-signature=...` and needs no key and no header until then, on this service or
-// on a gateway with the same signing key. Whoever has the URL can use that port of that
-// sandbox. `headers` is empty, unless the gateway needs one to find the sandbox.
+// on an ingress with the same signing key. Whoever has the URL can use that port of that
+// sandbox. `headers` is empty, unless the ingress needs one to find the sandbox.
 //
 // Corresponds with GET /v1/sandboxes/{sandboxId}/endpoints/{port} (the `GetEndpoint` operationId).
 func (c *Client) GetEndpoint(ctx context.Context, sandboxID SandboxID, port int, params *GetEndpointParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -2132,12 +2132,12 @@ type ClientWithResponsesInterface interface {
 	// 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
 	// With `docker.network_mode` `bridge` the address is a published port of the host; with
 	// `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself; with
-	// `ingress.mode` `gateway` it is on the gateway.
+	// `ingress.mode` `gateway` it is on the ingress.
 	//
 	// With `expires` the answer is a signed endpoint: its URL ends in
 	// `?sandbox-signature=...` and needs no key and no header until then, on this service or
-	// on a gateway with the same signing key. Whoever has the URL can use that port of that
-	// sandbox. `headers` is empty, unless the gateway needs one to find the sandbox.
+	// on an ingress with the same signing key. Whoever has the URL can use that port of that
+	// sandbox. `headers` is empty, unless the ingress needs one to find the sandbox.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -5479,12 +5479,12 @@ func (c *ClientWithResponses) GetSandboxWithResponse(ctx context.Context, sandbo
 // 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
 // With `docker.network_mode` `bridge` the address is a published port of the host; with
 // `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself; with
-// `ingress.mode` `gateway` it is on the gateway.
+// `ingress.mode` `gateway` it is on the ingress.
 //
 // With `expires` the answer is a signed endpoint: its URL ends in
 // `?sandbox-signature=...` and needs no key and no header until then, on this service or
-// on a gateway with the same signing key. Whoever has the URL can use that port of that
-// sandbox. `headers` is empty, unless the gateway needs one to find the sandbox.
+// on an ingress with the same signing key. Whoever has the URL can use that port of that
+// sandbox. `headers` is empty, unless the ingress needs one to find the sandbox.
 //
 // Returns a wrapper object for the known response body format(s).
 //

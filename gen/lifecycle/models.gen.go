@@ -864,8 +864,8 @@ type GetEndpointParams struct {
 	// and not after the sandbox's own expiry (400 otherwise).
 	Expires *string `form:"expires,omitempty" json:"expires,omitempty"`
 
-	// Direct Asks for the address of the sandbox itself even where clients use a gateway. It is
-	// for the gateway, and cannot be combined with `expires` (400).
+	// Direct Asks for the address of the sandbox itself even where clients use an ingress. It is
+	// for the ingress, and cannot be combined with `expires` (400).
 	Direct *bool `form:"direct,omitempty" json:"direct,omitempty"`
 }
 

@@ -106,7 +106,7 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	a.server, err = api.New(api.Options{
 		Backend: backend,
 		Keys:    keys, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: logger,
-		Gateway: gateway(cfg.Ingress), Signing: signing,
+		Ingress: ingress(cfg.Ingress), Signing: signing,
 		Metrics: measured.Handler(), Observer: measured, Witness: a.witness(measured.AuditFailed),
 	})
 	if err != nil {

@@ -17,6 +17,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,16 +40,15 @@ const (
 	// API is an API server and etcd alone, for tests of resources: nothing makes pods, service
 	// accounts or garbage collection happen. It is up in a few seconds and needs no root.
 	API Mode = "api"
-	// Fake is a control plane without a kubelet. Its nodes are played by kwok, which reports every
-	// pod as Ready. It needs no root.
+	// Fake is a control plane without a kubelet. Start plays its nodes, and reports every pod as
+	// Ready. It needs no root.
 	Fake Mode = "fake"
 )
 
 // Component is a process of a cluster that a test may end and start again.
 type Component string
 
-// The components. Mode API has the first two, Fake all but Containerd and Kubelet, Node all but
-// Kwok.
+// The components. Mode API has the first two, Fake all but Containerd and Kubelet, Node all.
 const (
 	Etcd              Component = "etcd"
 	APIServer         Component = "kube-apiserver"
@@ -56,7 +56,6 @@ const (
 	Scheduler         Component = "kube-scheduler"
 	Containerd        Component = "containerd"
 	Kubelet           Component = "kubelet"
-	Kwok              Component = "kwok"
 )
 
 // ErrForeign is what methods that would harm a cluster return for one that the tests did not start.
@@ -66,7 +65,7 @@ var ErrForeign = errors.New("this is the cluster of KUBECONFIG: its components a
 type Options struct {
 	// Mode is Node if empty.
 	Mode Mode
-	// Nodes is how many nodes kwok plays in mode Fake; 0 means 10.
+	// Nodes is how many nodes are played in mode Fake; 0 means 10.
 	Nodes int
 	// Images of the Docker Engine that the node shall have, like "sandbox/busybox:dev". A cluster
 	// of KUBECONFIG must have them already.
@@ -87,6 +86,7 @@ type Cluster struct {
 	Folder string
 
 	mode    Mode
+	nodes   *fakeNodes // of mode Fake
 	scripts string
 	log     io.Writer
 }
@@ -126,9 +126,6 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	}
 	folder := filepath.Join(parent, "c")
 	args := []string{"--mode", string(c.mode), "--owner", strconv.Itoa(os.Getpid())}
-	if options.Nodes > 0 {
-		args = append(args, "--nodes", strconv.Itoa(options.Nodes))
-	}
 	for _, image := range options.Images {
 		args = append(args, "--image", image)
 	}
@@ -136,6 +133,11 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 		return nil, errors.Join(err, os.RemoveAll(parent))
 	}
 	c.Folder, c.Kubeconfig = folder, filepath.Join(folder, "kubeconfig")
+	if c.mode == Fake {
+		if c.nodes, err = startFakeNodes(ctx, c.Kubeconfig, cmp.Or(options.Nodes, 10)); err != nil {
+			return nil, errors.Join(err, c.Stop())
+		}
+	}
 	return c, nil
 }
 
@@ -145,6 +147,10 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 func (c *Cluster) Stop() error {
 	if c.Folder == "" {
 		return nil
+	}
+	if c.nodes != nil {
+		c.nodes.stop()
+		c.nodes = nil
 	}
 	if err := c.run(context.Background(), "down.sh", c.Folder); err != nil {
 		return err
