@@ -76,6 +76,8 @@ func TestClientsOfOpenSandbox(t *testing.T) {
 	d.want(t, "POST /files/replace?verbose=false", replacement, 200, "{}")
 	d.want(t, "POST /files/replace?verbose=true", `{"`+file+`":{"old":"a","now":"b"}}`, 400, "now")
 	d.want(t, "POST /files/replace?verbose=true", "", 400, "body: is required")
+	d.want(t, "GET /files/download?limit=1&ofset=2&path="+file, "", 400, "query parameter ofset")
+	d.want(t, "GET /code/contexts?lang=python", "", 400, "query parameter lang")
 	d.want(t, "GET /metrics?offset=2", "", 400, "query parameter offset")
 
 	// Nothing of this is there for other clients, or without the token.
@@ -155,6 +157,13 @@ func TestSessionsOfOpenSandbox(t *testing.T) {
 		if output, end := d.run(t, s, step.body); output != step.output || end != step.end {
 			t.Errorf("%s: %q and %s, want %q and %s", step.body, output, end, step.output, step.end)
 		}
+	}
+	// What a command does to the session's own files harms that session alone.
+	if _, end := d.run(t, s, `{"command":"trap - EXIT; cd \"$__session\"; rm -f command folder; mkfifo command; ln -s /dev/zero folder; cd /"}`); end != "execution_complete" {
+		t.Errorf("the command ended with %s", end)
+	}
+	if output, end := d.run(t, s, `{"command":"echo on"}`); output != "on\n" || end != "execution_complete" {
+		t.Errorf("after that: %q and %s", output, end)
 	}
 	// One session knows nothing of another.
 	if output, _ := d.run(t, d.session(t, ""), `{"command":"echo \"<$A>\""}`); output != "<>\n" {

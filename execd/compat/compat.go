@@ -7,8 +7,10 @@ package compat
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -52,12 +54,12 @@ func New(server *serve.Server, options Options) http.Handler {
 		h.prefixes = append(h.prefixes, fmt.Sprintf("/proxy/%d/", port))
 	}
 	routes := server.Echo()
-	routes.GET(own+"/contexts", h.listContexts, theirsAlone, server.Authenticated)
-	routes.POST(own+"/replace", h.replace, theirsAlone, server.Authenticated)
-	routes.GET(own+"/lines", h.lines, theirsAlone, server.Authenticated)
-	routes.POST(own+"/session", h.createSession, theirsAlone, server.Authenticated)
-	routes.POST(own+"/session/:id/run", h.runInSession, theirsAlone, server.Authenticated)
-	routes.DELETE(own+"/session/:id", h.deleteSession, theirsAlone, server.Authenticated)
+	routes.GET(own+"/contexts", h.listContexts, theirsAlone, server.Authenticated, query())
+	routes.POST(own+"/replace", h.replace, theirsAlone, server.Authenticated, query())
+	routes.GET(own+"/lines", h.lines, theirsAlone, server.Authenticated, query("path", "offset", "limit"))
+	routes.POST(own+"/session", h.createSession, theirsAlone, server.Authenticated, query())
+	routes.POST(own+"/session/:id/run", h.runInSession, theirsAlone, server.Authenticated, query())
+	routes.DELETE(own+"/session/:id", h.deleteSession, theirsAlone, server.Authenticated, query())
 	return h
 }
 
@@ -68,6 +70,20 @@ func theirsAlone(next echo.HandlerFunc) echo.HandlerFunc {
 			return echo.ErrNotFound
 		}
 		return next(c)
+	}
+}
+
+// query refuses query parameters but those, as the contract's operations do.
+func query(known ...string) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			for _, name := range slices.Sorted(maps.Keys(c.QueryParams())) {
+				if !slices.Contains(known, name) {
+					return serve.Invalid("query parameter %.128s: unknown parameter", name)
+				}
+			}
+			return next(c)
+		}
 	}
 }
 

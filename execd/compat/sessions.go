@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"sync"
 
 	"github.com/labstack/echo/v4"
+	"golang.org/x/sys/unix"
 
 	"sandbox.internal/execd/command"
 	"sandbox.internal/openapi/serve"
@@ -40,11 +42,12 @@ type session struct {
 }
 
 // script runs a session's command. The folder is the quoted one of the session; the working directory is that of the script. A shell that
-// is not bash keeps what is exported. Read-only variables cannot be set again, so they are left out.
+// is not bash keeps what is exported, and execd's own shell the working directory. Read-only variables cannot be set again, so they are
+// left out.
 const script = `set -- "$PWD"
 __session=FOLDER
 [ -f "$__session/state" ] && . "$__session/state"
-cd -- "$1"
+cd "$1"
 set --
 __session_keep() {
 	if [ -n "$BASH_VERSION" ]; then
@@ -55,7 +58,8 @@ __session_keep() {
 		declare -f
 	else
 		export -p
-	fi 2>/dev/null >"$__session/state.new" && mv -f -- "$__session/state.new" "$__session/state"
+	fi 2>/dev/null >"$__session/state.new" &&
+		mv -f "$__session/state.new" "$__session/state" 2>/dev/null
 	pwd >"$__session/folder"
 }
 trap __session_keep EXIT
@@ -98,7 +102,7 @@ func (s *sessions) add(cwd string) (id string, err error) {
 		return "", err
 	}
 	if cwd != "" {
-		if err := os.WriteFile(filepath.Join(folder, "folder"), []byte(cwd+"\n"), 0o600); err != nil {
+		if err := writeNew(filepath.Join(folder, "folder"), cwd+"\n"); err != nil {
 			return "", errors.Join(err, os.RemoveAll(folder))
 		}
 	}
@@ -160,7 +164,7 @@ func (h *handler) runInSession(c echo.Context) error {
 		return err
 	}
 	defer s.leave()
-	if err := os.WriteFile(filepath.Join(s.folder, "command"), []byte(body.Command+"\n"), 0o600); err != nil {
+	if err := writeNew(filepath.Join(s.folder, "command"), body.Command+"\n"); err != nil {
 		return s.gone(c.Param("id"), err)
 	}
 	request := map[string]any{"command": strings.Replace(script, "FOLDER", quote(s.folder), 1), "timeout": body.Timeout}
@@ -229,15 +233,33 @@ func (s *session) gone(id string, err error) error {
 
 // workingFolder returns where the command before was in the end, "" for the default, which also stands for a folder that is gone.
 func (s *session) workingFolder() string {
-	kept, err := os.ReadFile(filepath.Join(s.folder, "folder"))
+	kept, err := os.OpenFile(filepath.Join(s.folder, "folder"), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return ""
 	}
-	folder := strings.TrimSuffix(string(kept), "\n")
+	defer kept.Close()
+	text, err := io.ReadAll(io.LimitReader(kept, unix.PathMax))
+	if err != nil {
+		return ""
+	}
+	folder := strings.TrimSuffix(string(text), "\n")
 	if info, err := os.Stat(folder); err != nil || !info.IsDir() {
 		return ""
 	}
 	return folder
+}
+
+// writeNew writes a file that takes the place of what the sandbox may have put there.
+func writeNew(path, text string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(text)
+	return errors.Join(err, file.Close())
 }
 
 // deleteSession ends a session and the command that runs in it.
@@ -252,6 +274,10 @@ func (h *handler) deleteSession(c echo.Context) error {
 	s.mu.Unlock()
 	if running != "" {
 		if err := h.Commands.Interrupt(running); err != nil && !errors.Is(err, command.ErrNotFound) {
+			return err
+		}
+		// Its shell keeps its state when it ends, in the folder.
+		if err := h.await(s); err != nil {
 			return err
 		}
 	}

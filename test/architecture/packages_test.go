@@ -184,7 +184,7 @@ var projectRules = importRules{
 			"gen/execd", "openapi/rules", "openapi/serve", "runtime/sandboxhttp",
 			"execd/code", "execd/command", "execd/eventlog", "execd/files", "execd/freeze", "execd/metrics", "execd/proxy", "execd/terminal", "execd/watch",
 		}},
-		{packages: []string{"execd/compat"}, ours: []string{"openapi/serve", "execd/code", "execd/command", "execd/files"}, libraries: []string{echo}},
+		{packages: []string{"execd/compat"}, ours: []string{"openapi/serve", "execd/code", "execd/command", "execd/files"}, libraries: []string{echo, sysPackage}},
 		{packages: []string{"execd/task"}, ours: []string{"runtime/sandboxhttp", "runtime/tasks", "execd/process"}, libraries: []string{sysPackage, zerolog}},
 		{packages: []string{"execd/cmd/task-executor"}, ours: []string{"runtime/tasks", "execd/log", "execd/settings", "execd/supervisor", "execd/task"}, libraries: []string{zerolog}},
 		{packages: []string{"execd/app", "execd/cmd/execd"}, ours: []string{"gen/execd", "openapi/...", "runtime/...", "execd/..."}},
