@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/audit"
+	"sandbox.internal/server/compat"
 	"sandbox.internal/server/config"
 	"sandbox.internal/server/console"
 	"sandbox.internal/server/docsui"
@@ -36,6 +39,7 @@ type App struct {
 	debug    net.Listener // nil when none is configured
 	server   *serve.Server
 	console  *console.Console
+	compat   *compat.Edge // nil unless configured
 }
 
 // backend keeps sandboxes: on one machine or on a cluster.
@@ -104,7 +108,7 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	a.server, err = api.New(api.Options{
 		Backend: backend,
 		Keys:    keys, Session: console.Caller, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: logger,
-		Gateway: gateway(cfg.Ingress), Signing: signing,
+		Ingress: ingress(cfg.Ingress), Signing: signing,
 		Metrics: measured.Handler(), Observer: measured, Witness: a.witness(measured.AuditFailed),
 	})
 	if err != nil {
@@ -119,6 +123,9 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 		return nil, err
 	}
 	a.console.Register(a.server)
+	if slices.Contains(cfg.Server.Compatibility, config.CompatibilityOpenSandbox) {
+		a.compat = compat.New(compat.Options{Next: a.server, Backend: backend, Logger: logger})
+	}
 	return a, a.addPages()
 }
 
@@ -143,9 +150,25 @@ func (a *App) Run(ctx context.Context) error {
 	stopDebugging := a.serveDebugging()
 	defer stopDebugging()
 	a.logger.Info().Str("address", a.Addr()).Msg("lifecycle service listens")
-	err := serve.Serve(ctx, a.listener, a.console.Handler(a.server), serve.ServeOptions{Logger: a.logger, Grace: stopGrace})
+	handler, stopCompat := a.edge(ctx)
+	defer stopCompat()
+	err := serve.Serve(ctx, a.listener, a.console.Handler(handler), serve.ServeOptions{Logger: a.logger, Grace: stopGrace})
 	a.logger.Info().Msg("lifecycle service stops; sandboxes go on running")
 	return err
+}
+
+// edge returns what answers clients, and what ends the work beside it.
+func (a *App) edge(ctx context.Context) (handler http.Handler, stop func()) {
+	if a.compat == nil {
+		return a.server, func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		a.compat.Keep(ctx)
+	}()
+	return a.compat, func() { cancel(); <-stopped }
 }
 
 func (a *App) close() {

@@ -1,0 +1,115 @@
+package e2e_test
+
+import (
+	_ "embed"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"sandbox.internal/test/e2e/lives"
+)
+
+// hostile is what a page tries with the session of the console. Each member ends with what it got.
+// The console is at home.
+//
+//go:embed testdata/hostile.js
+var hostile string
+
+// TestPagesOfSandboxesCannotUseTheConsole opens a page of a sandbox on the console's own host, and
+// one on another port of it, in a browser that is signed in.
+func TestPagesOfSandboxesCannotUseTheConsole(t *testing.T) {
+	t.Parallel()
+	s := start(t, lives.Plan{})
+	id := s.Running(t, lives.Request(baseImage, "python3", "-m", "http.server", "8000"))
+	b := console(t, s, s.URL, lives.AdminKey)
+	b.until(t, there("tbody tr"))
+
+	// Where the browser sends the session's cookie although the page is not the service's: another
+	// port is the same site.
+	var mu sync.Mutex
+	cookies := ""
+	neighbour := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		cookies += r.Header.Get("Cookie")
+		w.Header().Set("Content-Type", "text/html")
+	}))
+	t.Cleanup(neighbour.Close)
+
+	link := parse[struct{ URL string }](t,
+		s.Send(t, http.MethodGet, "/v1/sandboxes/"+id+"/endpoints/8000?expires=300", "").Body)
+	// between two looks
+	for deadline := time.Now().Add(lives.Patience); ; time.Sleep(50 * time.Millisecond) {
+		response, err := http.Get(link.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode == http.StatusOK {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the page of the sandbox: %s", response.Status)
+		}
+	}
+	for name, page := range map[string]string{
+		"through the service":      link.URL,
+		"another port of the host": neighbour.URL + "/console/x",
+	} {
+		t.Run(name, func(t *testing.T) {
+			for shown := false; !shown; {
+				b.do(t, "open the page", chromedp.Navigate(page))
+				shown = b.shows(t, "document.readyState === 'complete'")
+			}
+			b.take()
+			results := parse[map[string]string](t, act(t, b, "attack", chromedp.Evaluate[string](
+				fmt.Sprintf(hostile, s.URL, id), chromedp.EvalAwaitPromise)))
+			if !strings.Contains(strings.Join(b.take(), "\n"), "frame-ancestors") {
+				t.Error("the browser does not report that it refused the frame")
+			}
+			if len(results) != 12 {
+				t.Errorf("%d attempts were made: %q", len(results), results)
+			}
+			for attempt, result := range results {
+				if !strings.HasPrefix(result, "refused: ") {
+					t.Errorf("%s: %s", attempt, result)
+				}
+			}
+		})
+	}
+	mu.Lock()
+	if !strings.Contains(cookies, "sandbox-console=") {
+		t.Errorf("the browser sends %q to another port of the host: the test no longer tests that",
+			cookies)
+	}
+	// Whoever has got the cookie there can do nothing with it.
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
+		s.URL+"/console/api/v1/sandboxes", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Cookie", cookies)
+	mu.Unlock()
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusUnauthorized {
+		t.Errorf("with the cookie alone: %s", response.Status)
+	}
+
+	if state := s.Get(t, id).Status.State; state != "Running" {
+		t.Errorf("the sandbox is %s", state)
+	}
+	for shown := false; !shown; {
+		b.do(t, "open the console", chromedp.Navigate(s.URL+"/console"))
+		shown = b.shows(t, there("tbody tr")) // still signed in
+	}
+}
