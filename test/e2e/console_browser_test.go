@@ -101,13 +101,8 @@ func (b *tab) show(t *testing.T, l look) {
 // axe is the accessibility checker, of the console's own packages.
 func axe(t *testing.T) string {
 	t.Helper()
-	lines := strings.Split(
-		strings.TrimSpace(tool(t, "../..", nil, "scripts/node.sh", "server/console/web")),
-		"\n",
-	)
-	source, err := os.ReadFile(
-		filepath.Join(lines[len(lines)-1], "node_modules/axe-core/axe.min.js"),
-	)
+	packages := lastLine(tool(t, "../..", nil, "scripts/node.sh", "server/console/web"))
+	source, err := os.ReadFile(filepath.Join(packages, "node_modules/axe-core/axe.min.js"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -69,19 +68,10 @@ func TestPagesOfSandboxesCannotUseTheConsole(t *testing.T) {
 				shown = b.shows(t, "document.readyState === 'complete'")
 			}
 			b.take()
-			results := parse[map[string]string](
-				t,
-				act(
-					t,
-					b,
-					"attack",
-					chromedp.Evaluate[string](fmt.Sprintf(hostile, s.URL, id),
-						chromedp.EvalAwaitPromise),
-				),
-			)
-			if troubles := b.take(); !slices.ContainsFunc(troubles,
-				func(trouble string) bool { return strings.Contains(trouble, "frame-ancestors") }) {
-				t.Errorf("the browser does not report that it refused the frame: %q", troubles)
+			results := parse[map[string]string](t, act(t, b, "attack", chromedp.Evaluate[string](
+				fmt.Sprintf(hostile, s.URL, id), chromedp.EvalAwaitPromise)))
+			if !strings.Contains(strings.Join(b.take(), "\n"), "frame-ancestors") {
+				t.Error("the browser does not report that it refused the frame")
 			}
 			if len(results) != 12 {
 				t.Errorf("%d attempts were made: %q", len(results), results)
