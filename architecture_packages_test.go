@@ -42,6 +42,7 @@ const (
 	sysPackage  = "golang.org/x/sys"
 	sqlite      = "modernc.org/sqlite"
 	prometheus  = "github.com/prometheus"
+	mcpLibrary  = "github.com/modelcontextprotocol/go-sdk"
 )
 
 var (
@@ -142,6 +143,11 @@ var projectRules = importRules{
 		},
 		{packages: []string{"sdk/go/examples/..."}, ours: []string{"sdk/go"}, libraries: noLibraries},
 		{
+			packages:  []string{"server/mcp"},
+			ours:      []string{"openapi/serve", "sdk/go"},
+			libraries: []string{echo, mcpLibrary},
+		},
+		{
 			packages: []string{"server/app", "server/cmd/sandbox-server"},
 			ours:     []string{"gen/...", "openapi/...", "runtime/...", "server/..."},
 		},
@@ -241,7 +247,7 @@ var projectRules = importRules{
 
 		// End-to-end tests: execd is a program in a sandbox.
 		{packages: []string{"e2e"}, tests: true, ours: []string{
-			"e2e/lives", "gen/...", "openapi/conform", "runtime/engine", "runtime/docker", "server/api", "server/app", "server/cli", "server/config",
+			"e2e/lives", "gen/...", "openapi/conform", "runtime/engine", "runtime/docker", "sdk/go", "server/api", "server/app", "server/cli", "server/config", "server/mcp",
 		}},
 		// Tests for every backend: no adapter, and of the server its configuration and its start.
 		{packages: []string{"e2e/lives"}, tests: true, ours: []string{
@@ -353,6 +359,7 @@ var projectRules = importRules{
 		{libraries: []string{prometheus}, packages: []string{"server/metrics", "server/ingress", "runtime/kube/...", "e2e"}},
 		{libraries: netfilter, packages: []string{"execd/egress/wall"}},
 		{libraries: []string{dns}, packages: []string{"execd/egress/dnsproxy", "bench"}},
+		{libraries: []string{mcpLibrary}, packages: []string{"server/mcp", "e2e"}},
 	},
 
 	names: []string{"util", "utils", "helper", "helpers", "common", "misc", "shared", "base"},
