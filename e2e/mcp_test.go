@@ -39,7 +39,11 @@ type agent struct {
 // TestMCP drives the tools over HTTP, as agents do.
 func TestMCP(t *testing.T) {
 	t.Parallel()
-	const alice, bob, viewer = "the-key-of-alice-of-these-tests-x", "the-key-of-bob-of-these-tests-xxx", "the-key-of-a-viewer-of-these-tests"
+	const (
+		alice  = "the-key-of-alice-of-these-tests-x"
+		bob    = "the-key-of-bob-of-these-tests-xxx"
+		viewer = "the-key-of-a-viewer-of-these-tests"
+	)
 	s := start(t, lives.Plan{Keys: []config.Key{
 		{Name: "alice", SHA256: digest(alice), Role: config.RoleUser},
 		{Name: "bob", SHA256: digest(bob), Role: config.RoleUser},
@@ -61,17 +65,18 @@ func TestMCP(t *testing.T) {
 			t.Errorf("the viewer sees %s", list)
 		}
 	})
-	t.Run("cancel", func(t *testing.T) { testLeave(t, s, a, id, alice) })
+	t.Run("cancel", func(t *testing.T) { testLeave(t, s, a, id, "sleep 4711", false) })
 	t.Run("earlier protocol", func(t *testing.T) { testEarlierProtocol(t, s, id, alice) })
 	t.Run("lost client", func(t *testing.T) {
-		testLeave(t, s, overHTTP(t, s.URL, alice), id, "")
+		testLeave(t, s, overHTTP(t, s.URL, alice), id, "sleep 4712", true)
 	})
 	t.Run("browsers and strangers", func(t *testing.T) {
 		if got := ping(t, s.URL, lives.AdminKey); got.Status != http.StatusOK {
 			t.Errorf("a program: %s", got)
 		}
 		for _, header := range []string{"Origin", "Sec-Fetch-Site"} {
-			lives.WantProblem(t, ping(t, s.URL, lives.AdminKey, header, s.URL), http.StatusForbidden, "FORBIDDEN", header)
+			lives.WantProblem(t, ping(t, s.URL, lives.AdminKey, header, s.URL),
+				http.StatusForbidden, "FORBIDDEN", header)
 		}
 		lives.WantProblem(t, ping(t, s.URL, "wrong"), http.StatusUnauthorized, "UNAUTHORIZED")
 	})
@@ -113,26 +118,31 @@ func post(t *testing.T, url, key, message string, headers ...string) lives.Answe
 
 // testEarlierProtocol: clients of 2025-06-18 initialize a session, and cancel with a message.
 func testEarlierProtocol(t *testing.T, s *service, id, key string) {
-	hello := post(t, s.URL, key, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	hello := post(t, s.URL, key, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{
+		"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
 	session := hello.Header.Get("Mcp-Session-Id")
 	if session == "" || !strings.Contains(hello.Body, `"protocolVersion":"2025-06-18"`) {
 		t.Fatalf("%s", hello)
 	}
 	headers := []string{"Mcp-Session-Id", session, "MCP-Protocol-Version", "2025-06-18"}
 	send := func(message string) lives.Answer { return post(t, s.URL, key, message, headers...) }
-	if got := send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); got.Status != http.StatusAccepted {
+	got := send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	if got.Status != http.StatusAccepted {
 		t.Errorf("%s", got)
 	}
-	if got := send(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`); !strings.Contains(got.Body, "run_command") {
+	got = send(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
+	if !strings.Contains(got.Body, "run_command") {
 		t.Errorf("%s", got)
 	}
 	const marker = "sleep 4713"
 	over := make(chan lives.Answer, 1)
 	go func() {
-		over <- send(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"run_command","arguments":{"sandbox":"` + id + `","command":"` + marker + `"}}}`)
+		over <- send(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"run_command",
+			"arguments":{"sandbox":"` + id + `","command":"` + marker + `"}}}`)
 	}()
 	awaitProcess(t, s, id, marker, true)
-	const cancelled = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`
+	const cancelled = `{"jsonrpc":"2.0","method":"notifications/cancelled",
+		"params":{"requestId":3}}`
 	_ = post(t, s.URL, key, cancelled, "Mcp-Session-Id", "of another client") // reaches no call
 	select {
 	case got := <-over:
@@ -147,7 +157,8 @@ func testEarlierProtocol(t *testing.T, s *service, id, key string) {
 // testImages: what can be looked at comes as an image.
 func testImages(t *testing.T, a *agent) {
 	id := a.create(pythonImage)
-	ran := a.call("run_code", map[string]any{"sandbox": id, "context": "new", "code": "x = 41\nprint('out')\nx + 1"})
+	ran := a.call("run_code", map[string]any{"sandbox": id, "context": "new",
+		"code": "x = 41\nprint('out')\nx + 1"})
 	match := regexp.MustCompile(`^context: (\S+)\nended well\nout\n42\n$`).FindStringSubmatch(ran)
 	if match == nil {
 		t.Fatalf("%q", ran)
@@ -158,21 +169,27 @@ func testImages(t *testing.T, a *agent) {
 	if !strings.HasSuffix(ran, "<image/png of 8 bytes>") {
 		t.Errorf("%q", ran)
 	}
-	if got := a.call("read_file", map[string]any{"sandbox": id, "path": "/tmp/plot.png"}); got != "<image/png of 8 bytes>" {
+	got := a.call("read_file", map[string]any{"sandbox": id, "path": "/tmp/plot.png"})
+	if got != "<image/png of 8 bytes>" {
 		t.Errorf("%q", got)
 	}
 	ran = a.call("run_code", map[string]any{"sandbox": id, "code": "x"})
-	if !strings.HasPrefix(ran, "failed\n") || !strings.Contains(ran, "NameError") || strings.Contains(ran, "\x1b") {
+	if !strings.HasPrefix(ran, "failed\n") || !strings.Contains(ran, "NameError") ||
+		strings.Contains(ran, "\x1b") {
 		t.Errorf("%q", ran)
 	}
-	a.refused("was interrupted after 1s", "run_code", map[string]any{"sandbox": id, "timeout_seconds": 1,
-		"context": match[1], "code": "import time\nprint('waits')\ntime.sleep(60)"})
+	a.refused("was interrupted after 1s", "run_code", map[string]any{"sandbox": id,
+		"timeout_seconds": 1, "context": match[1],
+		"code": "import time\nprint('waits')\ntime.sleep(60)"})
 }
 
-// TestMCPOverStdio drives the tools as `sandbox mcp` serves them.
+// TestMCPOverStdio drives the tools as `sandbox mcp` serves them, on a service without /mcp.
 func TestMCPOverStdio(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, lives.Plan{Server: "mcp = false"})
+	if got := ping(t, s.URL, lives.AdminKey); got.Status != http.StatusNotFound {
+		t.Errorf("%s", got)
+	}
 	client, err := sandbox.New(sandbox.Options{URL: s.URL, Key: lives.AdminKey})
 	if err != nil {
 		t.Fatal(err)
@@ -187,7 +204,8 @@ func TestMCPOverStdio(t *testing.T) {
 	}()
 	a := connect(t, &mcp.IOTransport{Reader: fromServer, Writer: toServer})
 	id := a.create(busyboxImage)
-	if got := a.call("run_command", map[string]any{"sandbox": id, "command": "echo hello"}); !strings.Contains(got, "hello\n") {
+	got := a.call("run_command", map[string]any{"sandbox": id, "command": "echo hello"})
+	if !strings.Contains(got, "hello\n") {
 		t.Error(got)
 	}
 	// The client goes away while a command runs.
@@ -204,6 +222,9 @@ func TestMCPOverStdio(t *testing.T) {
 	awaitProcess(t, s, id, marker, false)
 }
 
+// readsOn is how cut output says what reads the rest.
+var readsOn = regexp.MustCompile(`cursor (\d+) reads on`)
+
 func testTools(t *testing.T, a *agent, id string) {
 	with := func(more map[string]any) map[string]any {
 		more["sandbox"] = id
@@ -215,14 +236,19 @@ func testTools(t *testing.T, a *agent, id string) {
 		want      []string
 	}{
 		{"list_sandboxes", nil, []string{id, "Running"}},
-		{"run_command", with(map[string]any{"command": "echo $X; echo oops >&2; exit 3", "env": map[string]string{"X": "hi"}}),
-			[]string{"exit code: 3", "hi\n", "oops\n"}},
-		{"run_command", with(map[string]any{"command": "sleep 60", "timeout_seconds": 1}), []string{"timeout of 1s"}},
-		{"write_file", with(map[string]any{"path": "/w/a.txt", "content": "alpha", "mode": 640}), []string{"5 bytes"}},
-		{"write_file", with(map[string]any{"path": "/w/b.bin", "content": "/wA=", "base64": true}), []string{"2 bytes"}},
+		{"run_command", with(map[string]any{"command": "echo $X; echo oops >&2; exit 3",
+			"env": map[string]string{"X": "hi"}}), []string{"exit code: 3", "hi\n", "oops\n"}},
+		{"run_command", with(map[string]any{"command": "sleep 60", "timeout_seconds": 1}),
+			[]string{"timeout of 1s"}},
+		{"write_file", with(map[string]any{"path": "/w/a.txt", "content": "alpha", "mode": 640}),
+			[]string{"5 bytes"}},
+		{"write_file", with(map[string]any{"path": "/w/b.bin", "content": "/wA=", "base64": true}),
+			[]string{"2 bytes"}},
 		{"read_file", with(map[string]any{"path": "/w/a.txt"}), []string{"alpha"}},
-		{"search_files", with(map[string]any{"path": "/w", "pattern": "*.txt"}), []string{"/w/a.txt 5"}},
-		{"search_files", with(map[string]any{"path": "/w", "pattern": "*.none"}), []string{"Nothing"}},
+		{"search_files", with(map[string]any{"path": "/w", "pattern": "*.txt"}),
+			[]string{"/w/a.txt 5"}},
+		{"search_files", with(map[string]any{"path": "/w", "pattern": "*.none"}),
+			[]string{"Nothing"}},
 		{"read_logs", with(map[string]any{}), []string{""}},
 		{"renew_sandbox", with(map[string]any{"life_seconds": 3600}), []string{"expires: "}},
 		{"pause_sandbox", with(map[string]any{"paused": true}), []string{"Paused"}},
@@ -238,11 +264,12 @@ func testTools(t *testing.T, a *agent, id string) {
 	}
 	a.refused("not text", "read_file", with(map[string]any{"path": "/w/b.bin"}))
 	a.refused("FILE_NOT_FOUND", "read_file", with(map[string]any{"path": "/none"}))
-	a.refused("1 to 3600", "run_command", with(map[string]any{"command": "true", "timeout_seconds": 9999}))
+	a.refused("1 to 3600", "run_command",
+		with(map[string]any{"command": "true", "timeout_seconds": 9999}))
 
 	// More output than is shown: what is left out can be read, without a gap.
 	got := a.call("run_command", with(map[string]any{"command": "seq 1 30000"}))
-	match := regexp.MustCompile(`cursor (\d+) reads on`).FindStringSubmatch(got)
+	match := readsOn.FindStringSubmatch(got)
 	if len(got) > 26<<10 || match == nil || !strings.HasSuffix(got, "\n29999\n30000\n") {
 		t.Fatalf("%d bytes: %.200s", len(got), got)
 	}
@@ -254,7 +281,8 @@ func testTools(t *testing.T, a *agent, id string) {
 		t.Fatal(err)
 	}
 	for cursor := match[1]; cursor != "29999"; {
-		page := a.call("read_logs", with(map[string]any{"command": command, "cursor": jsonNumber(t, cursor)}))
+		page := a.call("read_logs",
+			with(map[string]any{"command": command, "cursor": number(t, cursor)}))
 		_, lines, _ := strings.Cut(page, "\n")
 		lines, note, _ := strings.Cut(lines, "\n[")
 		for line := range strings.Lines(strings.TrimSpace(lines)) {
@@ -262,7 +290,7 @@ func testTools(t *testing.T, a *agent, id string) {
 				t.Fatalf("after %d comes %q", next-1, line)
 			}
 		}
-		if match = regexp.MustCompile(`cursor (\d+) reads on`).FindStringSubmatch(note); match == nil {
+		if match = readsOn.FindStringSubmatch(note); match == nil {
 			break
 		}
 		cursor = match[1]
@@ -285,14 +313,16 @@ func testTools(t *testing.T, a *agent, id string) {
 			t.Fatal(err)
 		}
 	}
-	if !strings.HasPrefix(whole.String(), "1\n2\n") || !strings.HasSuffix(whole.String(), "9999\n10000\n") || whole.Len() != 48894 {
+	if text := whole.String(); !strings.HasPrefix(text, "1\n2\n") ||
+		!strings.HasSuffix(text, "9999\n10000\n") || len(text) != 48894 {
 		t.Errorf("%d bytes", whole.Len())
 	}
 
 	// A server in the background, and the URL of its port.
-	started := a.call("run_command", with(map[string]any{
-		"command": "mkdir -p /www; echo a page > /www/index.html; exec busybox httpd -f -p 8000 -h /www", "background": true}))
-	url := regexp.MustCompile(`url: (\S+)`).FindStringSubmatch(a.call("wait_for_port", with(map[string]any{"port": 8000})))
+	started := a.call("run_command", with(map[string]any{"background": true,
+		"command": "mkdir /www; echo a page > /www/index.html; exec busybox httpd -f -p 8000 -h /www"}))
+	url := regexp.MustCompile(`url: (\S+)`).FindStringSubmatch(
+		a.call("wait_for_port", with(map[string]any{"port": 8000})))
 	if !strings.HasPrefix(started, "command: ") || url == nil {
 		t.Fatal(started, url)
 	}
@@ -304,7 +334,8 @@ func testTools(t *testing.T, a *agent, id string) {
 	if page, err := io.ReadAll(response.Body); err != nil || string(page) != "a page\n" {
 		t.Errorf("%q, %v", page, err)
 	}
-	a.refused("nothing listens", "wait_for_port", with(map[string]any{"port": 8001, "timeout_seconds": 1}))
+	a.refused("nothing listens", "wait_for_port",
+		with(map[string]any{"port": 8001, "timeout_seconds": 1}))
 
 	// A long command reports what it prints, while it runs.
 	a.mu.Lock()
@@ -312,7 +343,8 @@ func testTools(t *testing.T, a *agent, id string) {
 	a.mu.Unlock()
 	running := make(chan string, 1)
 	go func() {
-		running <- a.call("run_command", with(map[string]any{"command": "echo halfway; while [ ! -e /w/go ]; do sleep 0.05; done; echo there"}))
+		running <- a.call("run_command", with(map[string]any{
+			"command": "echo halfway; while [ ! -e /w/go ]; do sleep 0.05; done; echo there"}))
 	}()
 	select {
 	case <-a.heard:
@@ -328,13 +360,8 @@ func testTools(t *testing.T, a *agent, id string) {
 	}
 }
 
-// testLeave: the command of a call is interrupted when its client cancels it or, without a key to do
-// so with, is gone.
-func testLeave(t *testing.T, s *service, a *agent, id, key string) {
-	marker := "sleep 4711"
-	if key == "" {
-		marker = "sleep 4712"
-	}
+// testLeave: the command of a call is interrupted when its client cancels it, or is gone.
+func testLeave(t *testing.T, s *service, a *agent, id, marker string, gone bool) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	done := make(chan error, 1)
@@ -344,7 +371,7 @@ func testLeave(t *testing.T, s *service, a *agent, id, key string) {
 		done <- err
 	}()
 	awaitProcess(t, s, id, marker, true)
-	if key == "" {
+	if gone {
 		a.cut()
 	} else {
 		cancel()
@@ -367,7 +394,8 @@ func awaitProcess(t *testing.T, s *service, id, line string, want bool) {
 		t.Fatal(err)
 	}
 	lives.Eventually(t, fmt.Sprintf("that %q runs in the sandbox is %v", line, want), func() bool {
-		result, err := box.Commands.Run(t.Context(), "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline; echo; done", nil)
+		result, err := box.Commands.Run(t.Context(),
+			"for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline; echo; done", nil)
 		return err == nil && strings.Contains(result.Stdout, "\n"+line) == want
 	})
 }
@@ -469,18 +497,21 @@ func (a *agent) refused(want, tool string, arguments map[string]any) {
 // create returns the id of a new sandbox, which expires.
 func (a *agent) create(image string) string {
 	a.t.Helper()
-	text := a.call("create_sandbox", map[string]any{"image": image, "memory": "512Mi", "life_seconds": 600})
-	match := regexp.MustCompile(`(?s)^id: (\S+)\nstate: Running\nexpires: (\S+)`).FindStringSubmatch(text)
+	text := a.call("create_sandbox",
+		map[string]any{"image": image, "memory": "512Mi", "life_seconds": 600})
+	match := regexp.MustCompile(`(?s)^id: (\S+)\nstate: Running\nexpires: (\S+)`).
+		FindStringSubmatch(text)
 	if match == nil {
 		a.t.Fatalf("created: %q", text)
 	}
-	if until, err := time.Parse(time.RFC3339, match[2]); err != nil || time.Until(until) > 11*time.Minute {
+	until, err := time.Parse(time.RFC3339, match[2])
+	if err != nil || time.Until(until) > 11*time.Minute {
 		a.t.Errorf("it expires %s", match[2])
 	}
 	return match[1]
 }
 
-func jsonNumber(t *testing.T, text string) int64 {
+func number(t *testing.T, text string) int64 {
 	t.Helper()
 	var n int64
 	if _, err := fmt.Sscan(text, &n); err != nil {

@@ -156,7 +156,7 @@ func testFiles(t *testing.T, box *sandbox.Sandbox) {
 	check(t, files.WriteFrom(ctx, "/w/stream", strings.NewReader("from a stream"), nil))
 	infos, err := files.Info(ctx, "/w/a.txt", "/w/b")
 	check(t, err)
-	if infos["/w/a.txt"].Mode != 640 || infos["/w/a.txt"].Size != 5 || infos["/w/b"].Type != "directory" {
+	if a := infos["/w/a.txt"]; a.Mode != 640 || a.Size != 5 || infos["/w/b"].Type != "directory" {
 		t.Errorf("%+v", infos)
 	}
 	check(t, files.Replace(ctx, map[string]sandbox.Replacement{"/w/a.txt": {Old: "al", New: "AL"}}))
@@ -168,7 +168,8 @@ func testFiles(t *testing.T, box *sandbox.Sandbox) {
 	}
 	check(t, files.MakeDirectory(ctx, "/w/d/e", 700))
 	check(t, files.Move(ctx, sandbox.Move{Src: "/w/a.txt", Dest: "/w/d/e/a.txt"}))
-	check(t, files.SetPermissions(ctx, map[string]sandbox.Permission{"/w/stream": {Mode: sandbox.Ptr(600)}}))
+	check(t, files.SetPermissions(ctx,
+		map[string]sandbox.Permission{"/w/stream": {Mode: sandbox.Ptr(600)}}))
 	found, err := files.Search(ctx, "/w", "*.txt")
 	check(t, err)
 	if len(found) != 2 || found[1].Path != "/w/d/e/a.txt" {
@@ -203,7 +204,8 @@ func testDownload(t *testing.T, box *sandbox.Sandbox) {
 	got, err := far.Files.Read(ctx, "/big")
 	check(t, err)
 	if !bytes.Equal(got, want) || proxy.cuts.Load() == 0 {
-		t.Errorf("%d bytes after %d cuts, equal: %v", len(got), proxy.cuts.Load(), bytes.Equal(got, want))
+		t.Errorf("%d bytes after %d cuts, equal: %v", len(got), proxy.cuts.Load(),
+			bytes.Equal(got, want))
 	}
 	part, err := box.Files.Open(ctx, "/big", &sandbox.ReadOptions{Offset: 1000, Length: 10})
 	check(t, err)
@@ -287,7 +289,8 @@ func testTerminal(t *testing.T, box *sandbox.Sandbox) {
 
 func testNetwork(t *testing.T, box *sandbox.Sandbox) {
 	ctx := limited(t)
-	policy, err := box.Network.SetPolicy(ctx, sandbox.NetworkPolicy{DefaultAction: sandbox.Ptr(sandbox.Deny)})
+	policy, err := box.Network.SetPolicy(ctx,
+		sandbox.NetworkPolicy{DefaultAction: sandbox.Ptr(sandbox.Deny)})
 	check(t, err)
 	if *policy.DefaultAction != sandbox.Deny {
 		t.Errorf("%+v", policy)

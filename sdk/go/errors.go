@@ -41,7 +41,7 @@ var kinds = map[int]error{
 // Error is an answer that is no success.
 type Error struct {
 	Status    int    // of HTTP
-	Code      string // for programs, such as SANDBOX_NOT_FOUND; empty when the answer is not the service's
+	Code      string // for programs: SANDBOX_NOT_FOUND; empty when the answer is not the service's
 	Message   string // for people
 	RequestID string // finds the request in the service's log; may be empty
 	// RetryAfter is how long the service asks to wait; 0 when it does not.

@@ -25,8 +25,10 @@ func testExamples(t *testing.T, serviceURL string) {
 		t.Run(example.name, func(t *testing.T) {
 			t.Parallel()
 			var stderr bytes.Buffer
-			command := exec.CommandContext(limited(t), filepath.Join(folder, example.name), example.image)
-			command.Env = append(os.Environ(), "SANDBOX_URL="+serviceURL, "SERVICE_API_KEY="+lives.AdminKey)
+			command := exec.CommandContext(limited(t), filepath.Join(folder, example.name),
+				example.image)
+			command.Env = append(os.Environ(), "SANDBOX_URL="+serviceURL,
+				"SERVICE_API_KEY="+lives.AdminKey)
 			command.Stderr = &stderr
 			output, err := command.Output()
 			if err != nil || string(output) != example.want {

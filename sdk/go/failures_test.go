@@ -16,8 +16,15 @@ import (
 // These tests are about failures that a real service does not produce on demand: a scripted one
 // stands in for it.
 
-const scriptedBox = `{"id":"box","status":{"state":"Running","reason":"","message":"","lastTransitionAt":"2026-01-02T15:04:05Z"},` +
-	`"image":{"uri":"x"},"metadata":{},"entrypoint":["x"],"expiresAt":"2026-01-02T15:04:05Z","createdAt":"2026-01-02T15:04:05Z"}`
+const scriptedBox = `{"id":"box","image":{"uri":"x"},"metadata":{},"entrypoint":["x"],
+	"status":{"state":"Running","reason":"","message":"","lastTransitionAt":"2026-01-02T15:04:05Z"},
+	"expiresAt":"2026-01-02T15:04:05Z","createdAt":"2026-01-02T15:04:05Z"}`
+
+// commands and watches are paths of that sandbox.
+const (
+	commands = "/v1/sandboxes/box/proxy/44772/command"
+	watches  = "/v1/sandboxes/box/proxy/44772/files/watch"
+)
 
 // scripted returns a client of a service with one sandbox, whose other paths are those of mux.
 func scripted(t *testing.T, mux *http.ServeMux) *sandbox.Client {
@@ -56,7 +63,8 @@ func TestCreateIsRepeatedWithItsKey(t *testing.T) {
 	check(t, err)
 	mu.Lock()
 	defer mu.Unlock()
-	if len(keys) != 3 || keys[0] == "" || keys[0] != keys[1] || keys[0] != keys[2] || box.ID() != "box" {
+	if len(keys) != 3 || keys[0] == "" || keys[0] != keys[1] || keys[0] != keys[2] ||
+		box.ID() != "box" {
 		t.Errorf("keys %q", keys)
 	}
 }
@@ -66,7 +74,7 @@ func TestCommandsAreNotRepeated(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST /v1/sandboxes/box/proxy/44772/command", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("POST "+commands, func(w http.ResponseWriter, _ *http.Request) {
 		asked.Add(1)
 		cut(w)
 	})
@@ -79,7 +87,8 @@ func TestCommandsAreNotRepeated(t *testing.T) {
 
 func TestStreamsThatCannotGoOn(t *testing.T) {
 	t.Parallel()
-	const begin = "id: 1\ndata: {\"type\":\"init\",\"timestamp\":1,\"text\":\"c\"}\n\nid: 2\ndata: {\"type\":\"stdout\",\"timestamp\":1,\"text\":\"a\"}\n\n"
+	const begin = "id: 1\ndata: {\"type\":\"init\",\"timestamp\":1,\"text\":\"c\"}\n\n" +
+		"id: 2\ndata: {\"type\":\"stdout\",\"timestamp\":1,\"text\":\"a\"}\n\n"
 	for name, test := range map[string]struct {
 		rest func(http.ResponseWriter, *http.Request)
 		want string
@@ -106,15 +115,17 @@ func TestStreamsThatCannotGoOn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			mux := http.NewServeMux()
-			mux.HandleFunc("POST /v1/sandboxes/box/proxy/44772/command", func(w http.ResponseWriter, _ *http.Request) {
+			mux.HandleFunc("POST "+commands, func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Type", "text/event-stream")
 				w.Header().Set("X-Command-ID", "c")
 				_, _ = fmt.Fprint(w, begin)
 				check(t, http.NewResponseController(w).Flush())
 				cut(w)
 			})
-			mux.HandleFunc("GET /v1/sandboxes/box/proxy/44772/command/c/stream", test.rest)
-			mux.HandleFunc("/elsewhere", func(http.ResponseWriter, *http.Request) { t.Error("a redirection was followed") })
+			mux.HandleFunc("GET "+commands+"/c/stream", test.rest)
+			mux.HandleFunc("/elsewhere", func(http.ResponseWriter, *http.Request) {
+				t.Error("a redirection was followed")
+			})
 			box, err := scripted(t, mux).Connect(t.Context(), "box")
 			check(t, err)
 			result, err := box.Commands.Run(t.Context(), "true", nil)
@@ -129,7 +140,7 @@ func TestStreamsThatCannotGoOn(t *testing.T) {
 func TestWatchIsNotResumed(t *testing.T) {
 	t.Parallel()
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/sandboxes/box/proxy/44772/files/watch", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET "+watches, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = fmt.Fprint(w, "data: {\"type\":\"ready\",\"timestamp\":1}\n\n")
 		check(t, http.NewResponseController(w).Flush())

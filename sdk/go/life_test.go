@@ -32,7 +32,8 @@ func testLife(t *testing.T, client *sandbox.Client, box *sandbox.Sandbox) {
 		t.Errorf("pausing it twice: %v", err)
 	}
 	check(t, box.Resume(ctx))
-	if result, err := box.Commands.Run(ctx, "echo again", nil); err != nil || result.Stdout != "again\n" {
+	result, err := box.Commands.Run(ctx, "echo again", nil)
+	if err != nil || result.Stdout != "again\n" {
 		t.Errorf("%+v, %v", result, err)
 	}
 	until, err := box.Renew(ctx, time.Hour)
@@ -40,7 +41,8 @@ func testLife(t *testing.T, client *sandbox.Client, box *sandbox.Sandbox) {
 	if left := time.Until(until); left < 59*time.Minute || left > 61*time.Minute {
 		t.Errorf("it ends in %v", left)
 	}
-	metadata, err := box.UpdateMetadata(ctx, map[string]*string{"team": sandbox.Ptr("red"), "name": nil})
+	metadata, err := box.UpdateMetadata(ctx,
+		map[string]*string{"team": sandbox.Ptr("red"), "name": nil})
 	check(t, err)
 	if len(metadata) != 1 || metadata["team"] != "red" {
 		t.Errorf("%v", metadata)
@@ -60,7 +62,8 @@ func testLife(t *testing.T, client *sandbox.Client, box *sandbox.Sandbox) {
 		t.Error(err)
 	}
 	var state *sandbox.StateError
-	if _, err := box.Wait(ctx, sandbox.Running); !errors.As(err, &state) || state.State != sandbox.Terminated {
+	_, err = box.Wait(ctx, sandbox.Running)
+	if !errors.As(err, &state) || state.State != sandbox.Terminated {
 		t.Errorf("%v", err)
 	}
 	var states []string
@@ -84,7 +87,8 @@ func testCode(t *testing.T, box *sandbox.Sandbox) {
 	kernel, err := box.Code.CreateContext(ctx, "python")
 	check(t, err)
 	var live []sandbox.CodeResult
-	ran, err := box.Code.Run(ctx, "import sys\nx = 41\nprint('out')\nprint('err', file=sys.stderr)\nx + 1",
+	ran, err := box.Code.Run(ctx,
+		"import sys\nx = 41\nprint('out')\nprint('err', file=sys.stderr)\nx + 1",
 		&sandbox.CodeOptions{Context: kernel.ID,
 			OnResult: func(r sandbox.CodeResult) { live = append(live, r) }})
 	check(t, err)
@@ -93,7 +97,8 @@ func testCode(t *testing.T, box *sandbox.Sandbox) {
 		t.Errorf("%+v", ran)
 	}
 	ran, err = box.Code.Run(ctx, "from IPython.display import Image\n"+
-		"Image(data=bytes.fromhex('89504e470d0a1a0a'), format='png')", &sandbox.CodeOptions{Context: kernel.ID})
+		"Image(data=bytes.fromhex('89504e470d0a1a0a'), format='png')",
+		&sandbox.CodeOptions{Context: kernel.ID})
 	check(t, err)
 	if len(ran.Results) != 1 || string(ran.Results[0].PNG()) != "\x89PNG\r\n\x1a\n" {
 		t.Errorf("%+v", ran)
@@ -114,7 +119,8 @@ func testCode(t *testing.T, box *sandbox.Sandbox) {
 	check(t, box.Code.Interrupt(ctx, kernel.ID)) // nothing runs
 	check(t, box.Code.DeleteContext(ctx, kernel.ID))
 	check(t, box.Code.DeleteContexts(ctx, "python"))
-	if _, err := box.Code.Run(ctx, "1", &sandbox.CodeOptions{Context: kernel.ID}); !errors.Is(err, sandbox.ErrNotFound) {
+	_, err = box.Code.Run(ctx, "1", &sandbox.CodeOptions{Context: kernel.ID})
+	if !errors.Is(err, sandbox.ErrNotFound) {
 		t.Errorf("%v", err)
 	}
 }
@@ -124,8 +130,9 @@ func testRestart(t *testing.T, service *lives.Service) {
 	ctx := limited(t)
 	proxy := newCutter(t, service.URL, 256, 1<<10, 5)
 	client := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: oneConnectionEach(t)})
-	box, err := dial(t, sandbox.Options{URL: service.URL}).Create(ctx, sandbox.CreateOptions{Image: busybox,
-		Entrypoint: []string{"sh", "-c", "for i in $(seq 100); do echo line $i; sleep 0.03; done; echo end"}})
+	const script = "for i in $(seq 100); do echo line $i; sleep 0.03; done; echo end"
+	box, err := dial(t, sandbox.Options{URL: service.URL}).Create(ctx,
+		sandbox.CreateOptions{Image: busybox, Entrypoint: []string{"sh", "-c", script}})
 	check(t, err)
 	box, err = client.Connect(ctx, box.ID())
 	check(t, err)
@@ -171,10 +178,12 @@ func testErrors(t *testing.T, client *sandbox.Client, url string) {
 	if _, err := client.Get(ctx, "none"); !errors.Is(err, sandbox.ErrNotFound) {
 		t.Errorf("%v", err)
 	}
-	if _, err := dial(t, sandbox.Options{URL: url, Key: "wrong"}).Get(ctx, "none"); !errors.Is(err, sandbox.ErrUnauthorized) {
+	stranger := dial(t, sandbox.Options{URL: url, Key: "wrong"})
+	if _, err := stranger.Get(ctx, "none"); !errors.Is(err, sandbox.ErrUnauthorized) {
 		t.Errorf("%v", err)
 	}
-	if _, err := client.Create(ctx, sandbox.CreateOptions{Image: busybox, Timeout: time.Second}); !errors.Is(err, sandbox.ErrBadRequest) {
+	brief := sandbox.CreateOptions{Image: busybox, Timeout: time.Second}
+	if _, err := client.Create(ctx, brief); !errors.Is(err, sandbox.ErrBadRequest) {
 		t.Errorf("%v", err)
 	}
 	// One that ends by itself: the cause is in the error, and its log can be read.

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -10,9 +11,14 @@ import (
 	"sandbox.internal/gen/lifecycle"
 )
 
-// maxResumedLog is how much of a log may have been read when its connection is cut, in bytes. The
-// engine forgets what is older than some 20 MB, and then a position means something else.
-const maxResumedLog = 16 << 20
+const (
+	// maxResumedLog is how much of a log may have been read when its connection is cut, in bytes.
+	// The engine forgets what is older than some 20 MB, and then a position means something else.
+	maxResumedLog = 16 << 20
+	// maxKeptLog and maxKeptLines are what the service keeps of an ended sandbox's log: its end.
+	maxKeptLog   = 64 << 10
+	maxKeptLines = 1000
+)
 
 // LogOptions choose a part of a log. Nil means all that is kept, without waiting for more.
 type LogOptions struct {
@@ -24,10 +30,11 @@ type LogOptions struct {
 	Since time.Time
 }
 
-// Logs returns what the entrypoint printed, as a stream which is to be closed. One that is followed
-// resumes when its connection is cut and when the service restarts, unless it began with Tail or
-// Since, or more than 16 MiB were read: then the position is not known, and reading ends with a
-// [*StreamError].
+// Logs returns what the entrypoint printed, as a stream which is to be closed. It resumes when its
+// connection is cut and when the service restarts. Reading ends with a [*StreamError] where the
+// position is not known then: when it began with Tail or Since, when more than 16 MiB were read,
+// and when the sandbox ended meanwhile and what the service keeps of its log, the last 64 KiB or
+// 1000 lines, does not reach back far enough.
 func (s *Sandbox) Logs(ctx context.Context, o *LogOptions) (io.ReadCloser, error) {
 	if o == nil {
 		o = &LogOptions{}
@@ -47,8 +54,9 @@ type logReader struct {
 	body    io.ReadCloser
 	read    int64     // bytes that were delivered
 	skip    int64     // bytes of this connection that were delivered before
+	tail    []byte    // the last of them, at least maxKeptLog if there were so many
 	since   time.Time // of the first failure without a byte since
-	ended   bool      // the sandbox had ended when this connection was made
+	ended   bool      // the sandbox has ended, and body is all that is missing
 }
 
 // connect requests the log from its beginning.
@@ -84,6 +92,9 @@ func (l *logReader) Read(p []byte) (int, error) {
 		n, err := l.body.Read(p)
 		if n > 0 {
 			l.read, l.since = l.read+int64(n), time.Time{}
+			if l.tail = append(l.tail, p[:n]...); len(l.tail) > 4*maxKeptLog {
+				l.tail = append(l.tail[:0], l.tail[len(l.tail)-maxKeptLog:]...)
+			}
 			return n, nil
 		}
 		if err == nil {
@@ -104,43 +115,82 @@ func (l *logReader) again(failure error) error {
 		return io.EOF
 	case errors.Is(failure, io.EOF):
 		// The service ends the log when it stops, too.
-		info, err := l.box.Refresh(l.ctx)
+		over, err := l.isOver()
 		switch {
 		case errors.Is(err, ErrNotFound):
 			return io.EOF
 		case err != nil && !mayRepeat(err, repeatable):
 			return err
-		case err == nil && (isOver(info.Status.State) || info.Status.State == Stopping):
-			l.ended = true
-			return io.EOF
+		case over:
+			return l.finish()
 		}
 	}
-	what := "log of sandbox " + l.box.id
-	if l.options.Follow && (l.options.Tail != nil || !l.options.Since.IsZero()) {
-		return &StreamError{What: what, Err: errors.Join(errNoPosition, failure)}
-	}
-	if l.read > maxResumedLog {
-		return &StreamError{What: what, Err: errors.Join(errNoPosition, failure)}
+	if !l.isWhole() || l.read > maxResumedLog {
+		return &StreamError{What: l.what(), Err: errors.Join(errNoPosition, failure)}
 	}
 	for pause := firstPause; ; pause = min(2*pause, maxPause) {
 		if l.since.IsZero() {
 			l.since = time.Now()
 		} else if time.Since(l.since) > l.box.client.resumeLimit {
-			return &StreamError{What: what, Err: failure}
+			return &StreamError{What: l.what(), Err: failure}
 		} else if err := sleep(l.ctx, pause); err != nil {
 			return err
 		}
 		_ = l.body.Close()
+		over := false
 		err := l.connect()
 		if err == nil {
-			return nil
+			over, err = l.isOver()
 		}
-		if !mayRepeat(err, repeatable) {
+		switch {
+		case err == nil && over: // what is kept of its log may begin elsewhere
+			return l.finish()
+		case err == nil:
+			return nil
+		case !mayRepeat(err, repeatable):
 			return err
 		}
 		failure = err
 	}
 }
+
+// isOver reports whether the sandbox has ended. One that is ending is waited for.
+func (l *logReader) isOver() (bool, error) {
+	info, err := l.box.refresh(l.ctx, waitStep)
+	return err == nil && isOver(info.Status.State), err
+}
+
+// finish reads what is missing of the log of an ended sandbox.
+func (l *logReader) finish() error {
+	log, err := l.box.Logs(l.ctx, nil)
+	if errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) {
+		return io.EOF // nothing of it is kept
+	}
+	if err != nil {
+		return err
+	}
+	l.skip = 0
+	defer func() { _ = log.Close() }()
+	kept, err := readBounded(log, 2*maxKeptLog)
+	if err != nil {
+		return err
+	}
+	complete := len(kept) < maxKeptLog && bytes.Count(kept, []byte("\n")) < maxKeptLines
+	switch {
+	case complete && l.isWhole() && l.read <= int64(len(kept)):
+		_ = l.body.Close()
+		l.body, l.ended = io.NopCloser(bytes.NewReader(kept[l.read:])), true
+		return nil
+	case bytes.HasSuffix(l.tail, kept), bytes.HasSuffix(kept, l.tail):
+		return io.EOF
+	}
+	return &StreamError{What: l.what(), Err: errNoPosition}
+}
+
+// isWhole reports whether reading began at the beginning.
+func (l *logReader) isWhole() bool { return l.options.Tail == nil && l.options.Since.IsZero() }
+
+func (l *logReader) what() string { return "log of sandbox " + l.box.id }
 
 // errNoPosition is a log of which it is not known how much was read before a part of it.
 var errNoPosition = errors.New("its position is not known")

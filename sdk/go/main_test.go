@@ -29,7 +29,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // start returns a real service whose sandboxes run on the Docker Engine.
 func start(t *testing.T, plan lives.Plan) *lives.Service {
 	t.Helper()
-	containers, err := docker.New(docker.Options{Host: os.Getenv("DOCKER_HOST"), Logger: zerolog.Nop()})
+	containers, err := docker.New(docker.Options{Host: os.Getenv("DOCKER_HOST"),
+		Logger: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
 	}

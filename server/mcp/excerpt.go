@@ -61,8 +61,9 @@ func (e *excerpt) text(how func(line int64) string) string {
 		tail = tail[start+1:]
 	}
 	line := int64(bytes.Count(head, []byte("\n"))) - 1
-	return fmt.Sprintf("%s\n[%d bytes are left out here; %s]\n%s", strings.ToValidUTF8(string(head), "?"),
-		e.size-int64(len(head))-int64(len(tail)), how(line), strings.ToValidUTF8(string(tail), "?"))
+	return fmt.Sprintf("%s\n[%d bytes are left out here; %s]\n%s",
+		strings.ToValidUTF8(string(head), "?"), e.size-int64(len(head))-int64(len(tail)), how(line),
+		strings.ToValidUTF8(string(tail), "?"))
 }
 
 // cutLines keeps whole lines of the beginning of a text, or a part of its first line.

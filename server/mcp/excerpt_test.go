@@ -37,13 +37,15 @@ func TestExcerpt(t *testing.T) {
 			head, rest, found := strings.Cut(got, "\n[")
 			note, tail, _ := strings.Cut(rest, "]\n")
 			var left, line int
-			if _, err := fmt.Sscanf(note, "%d bytes are left out here; line %d", &left, &line); err != nil || !found {
+			_, err := fmt.Sscanf(note, "%d bytes are left out here; line %d", &left, &line)
+			if err != nil || !found {
 				t.Fatalf("%v: %.100q", err, note)
 			}
 			if test.output != long {
 				return
 			}
-			if left != len(long)-len(head)-len(tail) || !strings.HasPrefix(long, head) || !strings.HasSuffix(long, tail) {
+			if left != len(long)-len(head)-len(tail) || !strings.HasPrefix(long, head) ||
+				!strings.HasSuffix(long, tail) {
 				t.Errorf("%d bytes are left out between %d and %d", left, len(head), len(tail))
 			}
 			if line != strings.Count(head, "\n")-1 {

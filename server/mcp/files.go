@@ -21,11 +21,14 @@ const maxFound = 200
 
 // addFiles adds the tools for files.
 func (t *tools) addFiles(server *mcp.Server) {
-	add(server, &mcp.Tool{Name: "read_file", Description: "Read a text file, a part of one, or an image.",
+	add(server, &mcp.Tool{Name: "read_file",
+		Description: "Read a text file, a part of one, or an image.",
 		Annotations: readOnly("Read a file")}, t.readFile)
-	add(server, &mcp.Tool{Name: "write_file", Description: "Write a file, replacing what is there. Makes parent directories.",
+	add(server, &mcp.Tool{Name: "write_file",
+		Description: "Write a file, replacing what is there. Makes parent directories.",
 		Annotations: changes("Write a file", true, true, false)}, t.writeFile)
-	add(server, &mcp.Tool{Name: "search_files", Description: "Find files below a directory by a glob.",
+	add(server, &mcp.Tool{Name: "search_files",
+		Description: "Find files below a directory by a glob.",
 		Annotations: readOnly("Search files")}, t.searchFiles)
 }
 
@@ -38,7 +41,8 @@ type readInput struct {
 // imageTypes are those that agents can look at.
 var imageTypes = []string{"image/png", "image/jpeg", "image/gif", "image/webp"}
 
-func (t *tools) readFile(ctx context.Context, _ *mcp.CallToolRequest, in readInput) ([]mcp.Content, error) {
+func (t *tools) readFile(ctx context.Context, _ call,
+	in readInput) (content, error) {
 	if in.Offset < 0 {
 		return nil, errors.New("offset must be 0 or more")
 	}
@@ -46,29 +50,29 @@ func (t *tools) readFile(ctx context.Context, _ *mcp.CallToolRequest, in readInp
 	if err != nil {
 		return nil, err
 	}
-	content, err := box.Files.Open(ctx, in.Path, &sandbox.ReadOptions{Offset: in.Offset})
+	file, err := box.Files.Open(ctx, in.Path, &sandbox.ReadOptions{Offset: in.Offset})
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = content.Close() }()
-	data, err := io.ReadAll(io.LimitReader(content, maxText+1))
+	defer func() { _ = file.Close() }()
+	data, err := io.ReadAll(io.LimitReader(file, maxText+1))
 	if err != nil {
 		return nil, err
 	}
 	if kind := http.DetectContentType(data); in.Offset == 0 && slices.Contains(imageTypes, kind) {
-		rest, err := io.ReadAll(io.LimitReader(content, maxImageBytes+1-int64(len(data))))
+		rest, err := io.ReadAll(io.LimitReader(file, maxImageBytes+1-int64(len(data))))
 		if err != nil {
 			return nil, err
 		}
 		if len(data)+len(rest) > maxImageBytes {
 			return nil, fmt.Errorf("the image has more than %d bytes: make it smaller", maxImageBytes)
 		}
-		return []mcp.Content{&mcp.ImageContent{Data: append(data, rest...), MIMEType: kind}}, nil
+		return content{&mcp.ImageContent{Data: append(data, rest...), MIMEType: kind}}, nil
 	}
 	more := len(data) > maxText
 	data = whole(data[:min(len(data), maxText)], more)
 	if !utf8.Valid(data) {
-		return nil, errors.New("the file is not text in UTF-8: look at it with run_command, such as od or base64")
+		return nil, errors.New("the file is not text in UTF-8: look at it with run_command")
 	}
 	if more {
 		return text("%s\n[cut; offset %d reads on]", data, in.Offset+int64(len(data))), nil
@@ -97,7 +101,8 @@ type writeInput struct {
 	Mode    int    `json:"mode,omitempty" jsonschema:"octal digits, e.g. 755"`
 }
 
-func (t *tools) writeFile(ctx context.Context, _ *mcp.CallToolRequest, in writeInput) ([]mcp.Content, error) {
+func (t *tools) writeFile(ctx context.Context, _ call,
+	in writeInput) (content, error) {
 	data := []byte(in.Content)
 	if in.Base64 {
 		var err error
@@ -125,7 +130,8 @@ type searchInput struct {
 	Pattern string `json:"pattern" jsonschema:"e.g. *.py, or src/**/*.go against the relative path"`
 }
 
-func (t *tools) searchFiles(ctx context.Context, _ *mcp.CallToolRequest, in searchInput) ([]mcp.Content, error) {
+func (t *tools) searchFiles(ctx context.Context, _ call,
+	in searchInput) (content, error) {
 	box, err := t.box(ctx, in.Sandbox)
 	if err != nil {
 		return nil, err

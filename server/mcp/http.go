@@ -36,7 +36,7 @@ const (
 // Clients of the protocol before 2026-07-28 get a name for their session all the same, with which
 // they can cancel a call that runs on the same replica.
 func Register(server *serve.Server, version string) {
-	h := &handler{service: server, running: make(map[call]context.CancelFunc)}
+	h := &handler{service: server, running: make(map[callName]context.CancelFunc)}
 	h.protocol = mcp.NewStreamableHTTPHandler(
 		func() func(*http.Request) *mcp.Server {
 			tools := newServer(version, h.client)
@@ -49,7 +49,8 @@ func Register(server *serve.Server, version string) {
 			// A proxy on this machine that passes the Host on is none; browsers are refused below.
 			DisableLocalhostProtection: true,
 		})
-	server.Echo().Any(Path, h.serve, server.Named("mcp", false), refuseBrowsers, server.Authenticated)
+	server.Echo().Any(Path, h.serve, server.Named("mcp", false), refuseBrowsers,
+		server.Authenticated)
 }
 
 // refuseBrowsers answers only programs. Whatever page a browser shows, and whatever its name
@@ -71,11 +72,11 @@ type handler struct {
 	protocol http.Handler
 
 	mu      sync.Mutex
-	running map[call]context.CancelFunc
+	running map[callName]context.CancelFunc
 }
 
-// call is a call of a tool, as its client names it.
-type call struct{ session, id string }
+// callName is how a client names a call of a tool.
+type callName struct{ session, id string }
 
 // caller is who made a call: the context of a call holds it under callerKey. The protocol's library
 // keeps values of the context that a session was opened with, but not its end.
@@ -115,9 +116,9 @@ func (h *handler) serve(c echo.Context) error {
 	if session != "" && len(session) <= maxSession {
 		switch m.Method {
 		case "tools/call":
-			defer h.begin(call{session, string(m.ID)}, cancel)()
+			defer h.begin(callName{session, string(m.ID)}, cancel)()
 		case "notifications/cancelled":
-			h.cancel(call{session, string(m.Params.RequestID)})
+			h.cancel(callName{session, string(m.Params.RequestID)})
 		}
 	}
 	if m.Method == "initialize" {
@@ -130,7 +131,7 @@ func (h *handler) serve(c echo.Context) error {
 }
 
 // begin notes a call that can be cancelled until the returned function is called.
-func (h *handler) begin(c call, cancel context.CancelFunc) (end func()) {
+func (h *handler) begin(c callName, cancel context.CancelFunc) (end func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.running[c] != nil {
@@ -145,7 +146,7 @@ func (h *handler) begin(c call, cancel context.CancelFunc) (end func()) {
 }
 
 // cancel ends a call, if it runs.
-func (h *handler) cancel(c call) {
+func (h *handler) cancel(c callName) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if cancel := h.running[c]; cancel != nil {
@@ -182,10 +183,14 @@ func (h *handler) client(ctx context.Context) (*sandbox.Client, error) {
 		URL: scheme + "://" + request.Host,
 		// What sandboxes send is held in the memory of the service.
 		MaxAnswer: maxHeld,
-		Key:       "of the caller", // replaced by the transport, so that none of this process is used
+		Key:       "of the caller", // the transport sets it; none of this process is used
 		HTTPClient: &http.Client{
-			Transport:     &inProcess{handler: h.service, caller: request, id: serve.RequestID(from.ctx)},
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			Transport: &inProcess{
+				handler: h.service, caller: request, id: serve.RequestID(from.ctx),
+			},
+			CheckRedirect: func(*http.Request, []*http.Request) error {
+				return http.ErrUseLastResponse
+			},
 		},
 	})
 }

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,16 +25,21 @@ const (
 
 // addLife adds the tools for the lives of sandboxes.
 func (t *tools) addLife(server *mcp.Server) {
-	add(server, &mcp.Tool{Name: "create_sandbox", Description: "Create a sandbox and wait until it runs. Returns its id.",
+	add(server, &mcp.Tool{Name: "create_sandbox",
+		Description: "Create a sandbox and wait until it runs. Returns its id.",
 		Annotations: changes("Create a sandbox", false, false, true)}, t.create)
-	add(server, &mcp.Tool{Name: "list_sandboxes", Description: "List your sandboxes, newest first.",
+	add(server, &mcp.Tool{Name: "list_sandboxes",
+		Description: "List your sandboxes, newest first.",
 		Annotations: readOnly("List sandboxes")}, t.list)
-	add(server, &mcp.Tool{Name: "renew_sandbox", Description: "Make a sandbox expire later.",
+	add(server, &mcp.Tool{Name: "renew_sandbox",
+		Description: "Make a sandbox expire later.",
 		Annotations: changes("Renew a sandbox", false, true, false)}, t.renew)
 	add(server, &mcp.Tool{Name: "pause_sandbox",
-		Description: "Pause a sandbox, keeping its processes and memory, or resume it. It expires all the same.",
+		Description: "Pause a sandbox, keeping its processes and memory, or resume it. " +
+			"It expires all the same.",
 		Annotations: changes("Pause or resume a sandbox", false, true, false)}, t.pause)
-	add(server, &mcp.Tool{Name: "delete_sandbox", Description: "Delete a sandbox with everything in it.",
+	add(server, &mcp.Tool{Name: "delete_sandbox",
+		Description: "Delete a sandbox with everything in it.",
 		Annotations: changes("Delete a sandbox", true, true, false)}, t.delete)
 }
 
@@ -44,23 +50,21 @@ type createInput struct {
 	Env        map[string]string `json:"env,omitempty"`
 	CPU        string            `json:"cpu,omitempty" jsonschema:"e.g. 500m; default 1"`
 	Memory     string            `json:"memory,omitempty" jsonschema:"e.g. 512Mi; default 1Gi"`
-	AllowHosts []string          `json:"allow_hosts,omitempty" jsonschema:"the only domains or CIDRs it may reach; default all"`
+	AllowHosts []string          `json:"allow_hosts,omitempty" jsonschema:"all it may reach: domains, CIDRs"`
 }
 
-func (t *tools) create(ctx context.Context, request *mcp.CallToolRequest, in createInput) ([]mcp.Content, error) {
+func (t *tools) create(ctx context.Context, request call,
+	in createInput) (content, error) {
 	if in.Life == 0 {
 		in.Life = defaultLife
 	}
 	if in.Life < 60 || in.Life > maxLife {
 		return nil, fmt.Errorf("life_seconds must be 60 to %d, not %d", maxLife, in.Life)
 	}
-	options := sandbox.CreateOptions{Image: in.Image, Timeout: time.Duration(in.Life) * time.Second,
-		Env: in.Env, CPU: in.CPU, Memory: in.Memory, Metadata: map[string]string{"created-by": "mcp"}, Wait: -1}
-	if options.CPU == "" {
-		options.CPU = "1"
-	}
-	if options.Memory == "" {
-		options.Memory = "1Gi"
+	options := sandbox.CreateOptions{
+		Image: in.Image, Timeout: time.Duration(in.Life) * time.Second, Env: in.Env,
+		CPU: cmp.Or(in.CPU, "1"), Memory: cmp.Or(in.Memory, "1Gi"),
+		Metadata: map[string]string{"created-by": "mcp"}, Wait: -1,
 	}
 	if in.Name != "" {
 		options.Metadata["name"] = in.Name
@@ -68,7 +72,8 @@ func (t *tools) create(ctx context.Context, request *mcp.CallToolRequest, in cre
 	if in.AllowHosts != nil {
 		policy := sandbox.NetworkPolicy{DefaultAction: sandbox.Ptr(sandbox.Deny)}
 		for _, host := range in.AllowHosts {
-			policy.Egress = append(policy.Egress, sandbox.EgressRule{Action: sandbox.Allow, Target: host})
+			policy.Egress = append(policy.Egress,
+				sandbox.EgressRule{Action: sandbox.Allow, Target: host})
 		}
 		options.NetworkPolicy = &policy
 	}
@@ -89,11 +94,12 @@ func (t *tools) create(ctx context.Context, request *mcp.CallToolRequest, in cre
 		}
 		return nil, err
 	}
-	return text("id: %s\nstate: %s\nexpires: %s", info.ID, info.Status.State, info.ExpiresAt.Format(time.RFC3339)), nil
+	return text("id: %s\nstate: %s\nexpires: %s", info.ID, info.Status.State,
+		info.ExpiresAt.Format(time.RFC3339)), nil
 }
 
 // started waits until a new sandbox runs, and reports how far it is.
-func started(ctx context.Context, request *mcp.CallToolRequest, box *sandbox.Sandbox) (sandbox.Info, error) {
+func started(ctx context.Context, request call, box *sandbox.Sandbox) (sandbox.Info, error) {
 	progress := newProgress(ctx, request)
 	defer progress.stop()
 	for event, err := range box.Events(ctx, sandbox.EventOptions{FromStart: true}) {
@@ -106,7 +112,8 @@ func started(ctx context.Context, request *mcp.CallToolRequest, box *sandbox.San
 		case event.Type == "progress" && event.Message != nil:
 			progress.say(*event.Message)
 		}
-		if event.Type != "stage" && event.Type != "progress" && (event.To == nil || *event.To != sandbox.Pending) {
+		pending := event.To != nil && *event.To == sandbox.Pending
+		if event.Type != "stage" && event.Type != "progress" && !pending {
 			break
 		}
 	}
@@ -117,7 +124,8 @@ type listInput struct {
 	State string `json:"state,omitempty" jsonschema:"only this state, e.g. Running"`
 }
 
-func (t *tools) list(ctx context.Context, _ *mcp.CallToolRequest, in listInput) ([]mcp.Content, error) {
+func (t *tools) list(ctx context.Context, _ call,
+	in listInput) (content, error) {
 	client, err := t.client(ctx)
 	if err != nil {
 		return nil, err
@@ -133,7 +141,7 @@ func (t *tools) list(ctx context.Context, _ *mcp.CallToolRequest, in listInput) 
 			return nil, err
 		}
 		if count++; count > maxListed {
-			fmt.Fprintf(&lines, "There are more than %d; choose a state, or delete what is not needed.\n", maxListed)
+			fmt.Fprintf(&lines, "There are more than %d; choose a state.\n", maxListed)
 			break
 		}
 		fmt.Fprintf(&lines, "%s %s image=%s name=%q expires=%s\n", info.ID, info.Status.State,
@@ -155,7 +163,8 @@ type renewInput struct {
 	Life int `json:"life_seconds" jsonschema:"from now, up to 86400"`
 }
 
-func (t *tools) renew(ctx context.Context, _ *mcp.CallToolRequest, in renewInput) ([]mcp.Content, error) {
+func (t *tools) renew(ctx context.Context, _ call,
+	in renewInput) (content, error) {
 	if in.Life < 1 || in.Life > maxLife {
 		return nil, fmt.Errorf("life_seconds must be 1 to %d, not %d", maxLife, in.Life)
 	}
@@ -175,7 +184,8 @@ type pauseInput struct {
 	Paused bool `json:"paused" jsonschema:"true pauses, false resumes"`
 }
 
-func (t *tools) pause(ctx context.Context, _ *mcp.CallToolRequest, in pauseInput) ([]mcp.Content, error) {
+func (t *tools) pause(ctx context.Context, _ call,
+	in pauseInput) (content, error) {
 	box, err := t.box(ctx, in.Sandbox)
 	if err != nil {
 		return nil, err
@@ -192,7 +202,8 @@ func (t *tools) pause(ctx context.Context, _ *mcp.CallToolRequest, in pauseInput
 	return text("state: %s", want), nil
 }
 
-func (t *tools) delete(ctx context.Context, _ *mcp.CallToolRequest, in boxInput) ([]mcp.Content, error) {
+func (t *tools) delete(ctx context.Context, _ call,
+	in boxInput) (content, error) {
 	box, err := t.box(ctx, in.Sandbox)
 	if err != nil {
 		return nil, err

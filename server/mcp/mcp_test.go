@@ -31,7 +31,8 @@ func TestTools(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- server.ServeStdio(t.Context(), in, out, client, "test") }()
 	agent := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
-	session, err := agent.Connect(t.Context(), &mcp.IOTransport{Reader: fromServer, Writer: toServer}, nil)
+	session, err := agent.Connect(t.Context(),
+		&mcp.IOTransport{Reader: fromServer, Writer: toServer}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +46,8 @@ func TestTools(t *testing.T) {
 	}
 	t.Logf("%d tools, %d tokens", len(list.Tools), len(text)/4)
 	if len(list.Tools) > maxTools || len(text)/4 >= maxTokens {
-		t.Errorf("%d tools of %d tokens; at most %d, less than %d", len(list.Tools), len(text)/4, maxTools, maxTokens)
+		t.Errorf("%d tools of %d tokens; at most %d, less than %d", len(list.Tools), len(text)/4,
+			maxTools, maxTokens)
 	}
 	for _, tool := range list.Tools {
 		hints := tool.Annotations
@@ -54,7 +56,8 @@ func TestTools(t *testing.T) {
 			t.Errorf("%s: its description or annotations are incomplete", tool.Name)
 		}
 	}
-	result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "list_sandboxes", Arguments: map[string]any{"stat": "Running"}})
+	result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "list_sandboxes",
+		Arguments: map[string]any{"stat": "Running"}})
 	if err == nil && !result.IsError {
 		t.Error("an argument that does not exist is accepted")
 	}

@@ -29,8 +29,10 @@ type progress struct {
 }
 
 // newProgress begins to report for a call; stop ends it.
-func newProgress(ctx context.Context, request *mcp.CallToolRequest) *progress {
-	p := &progress{news: make(chan struct{}, 1), over: make(chan struct{}), done: make(chan struct{})}
+func newProgress(ctx context.Context, request call) *progress {
+	p := &progress{
+		news: make(chan struct{}, 1), over: make(chan struct{}), done: make(chan struct{}),
+	}
 	token := request.Params.GetProgressToken()
 	if token == nil {
 		close(p.done)

@@ -13,8 +13,15 @@ import (
 )
 
 // instructions tell an agent what the descriptions of the tools do not.
-const instructions = `Sandboxes are isolated Linux containers that expire. Create one, keep its id, ` +
-	`run commands and code in it, and delete it when done. Output that was cut says how to read the rest.`
+const instructions = `Sandboxes are isolated Linux containers that expire. Create one, keep its ` +
+	`id, run commands and code in it, and delete it when done. Output that was cut says how to ` +
+	`read the rest.`
+
+// What tools get and answer with.
+type (
+	call    = *mcp.CallToolRequest
+	content = []mcp.Content
+)
 
 // tools are the calls of one server. client returns the client that acts for the caller of ctx.
 type tools struct {
@@ -41,13 +48,15 @@ func newServer(version string, client func(context.Context) (*sandbox.Client, er
 // calls that had not ended are interrupted.
 func ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteCloser, client *sandbox.Client,
 	version string) error {
-	server := newServer(version, func(context.Context) (*sandbox.Client, error) { return client, nil })
+	server := newServer(version,
+		func(context.Context) (*sandbox.Client, error) { return client, nil })
 	session, err := server.Connect(context.WithValue(ctx, callerKey{}, caller{ctx: ctx}),
 		&mcp.IOTransport{Reader: in, Writer: out}, nil)
 	if err != nil {
 		return fmt.Errorf("mcp: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = session.Close() }) // waits for its calls, which end with ctx
+	// It waits for its calls, which end with ctx.
+	stop := context.AfterFunc(ctx, func() { _ = session.Close() })
 	defer stop()
 	err = session.Wait()
 	if errors.Is(err, io.EOF) || ctx.Err() != nil {
@@ -66,24 +75,24 @@ func changes(title string, destructive, idempotent, open bool) *mcp.ToolAnnotati
 		IdempotentHint: idempotent, OpenWorldHint: &open}
 }
 
-// add adds a tool. An error of call is shown to the agent, which can do better then.
+// add adds a tool. An error of do is shown to the agent, which can do better then.
 func add[In any](server *mcp.Server, tool *mcp.Tool,
-	call func(context.Context, *mcp.CallToolRequest, In) ([]mcp.Content, error)) {
-	mcp.AddTool(server, tool, func(ctx context.Context, request *mcp.CallToolRequest,
+	do func(context.Context, call, In) (content, error)) {
+	mcp.AddTool(server, tool, func(ctx context.Context, request call,
 		in In) (*mcp.CallToolResult, any, error) {
 		ctx, cancel := bind(ctx)
 		defer cancel()
-		content, err := call(ctx, request, in)
+		shown, err := do(ctx, request, in)
 		if err != nil {
 			return nil, nil, err
 		}
-		return &mcp.CallToolResult{Content: content}, nil, nil
+		return &mcp.CallToolResult{Content: shown}, nil, nil
 	})
 }
 
 // text is an answer of text alone.
-func text(format string, args ...any) []mcp.Content {
-	return []mcp.Content{&mcp.TextContent{Text: fmt.Sprintf(format, args...)}}
+func text(format string, args ...any) content {
+	return content{&mcp.TextContent{Text: fmt.Sprintf(format, args...)}}
 }
 
 // box returns the sandbox that a call is about.

@@ -1,6 +1,7 @@
 package mcp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,16 +31,16 @@ const (
 // addWork adds the tools for what runs in sandboxes.
 func (t *tools) addWork(server *mcp.Server) {
 	add(server, &mcp.Tool{Name: "run_command",
-		Description: "Run a shell command and wait for its end, or with background return its id at once.",
+		Description: "Run a shell command and wait for its end, or with background return at once.",
 		Annotations: changes("Run a command", true, false, true)}, t.runCommand)
 	add(server, &mcp.Tool{Name: "run_code",
-		Description: "Run a cell in a Jupyter kernel, if the image has it. Shows text, errors and images.",
+		Description: "Run a cell in a Jupyter kernel, if the image has one. Shows images, too.",
 		Annotations: changes("Run code", true, false, true)}, t.runCode)
 	add(server, &mcp.Tool{Name: "read_logs",
 		Description: "Read output: of a command by its id, or else of the sandbox's own program.",
 		Annotations: readOnly("Read logs")}, t.readLogs)
 	add(server, &mcp.Tool{Name: "wait_for_port",
-		Description: "Wait until a server in the sandbox listens on a port, and return a URL that needs no key.",
+		Description: "Wait until a server in the sandbox listens, and return a URL without a key.",
 		Annotations: changes("Wait for a port", false, true, false)}, t.waitForPort)
 }
 
@@ -48,11 +49,12 @@ type commandInput struct {
 	Command    string            `json:"command"`
 	Cwd        string            `json:"cwd,omitempty"`
 	Env        map[string]string `json:"env,omitempty"`
-	Timeout    int               `json:"timeout_seconds,omitempty" jsonschema:"default 120, at most 3600; in the background none"`
+	Timeout    int               `json:"timeout_seconds,omitempty" jsonschema:"default 120, max 3600"`
 	Background bool              `json:"background,omitempty" jsonschema:"for servers"`
 }
 
-func (t *tools) runCommand(ctx context.Context, request *mcp.CallToolRequest, in commandInput) ([]mcp.Content, error) {
+func (t *tools) runCommand(ctx context.Context, request call,
+	in commandInput) (content, error) {
 	timeout, err := waitOf(in.Timeout)
 	if err != nil {
 		return nil, err
@@ -88,9 +90,10 @@ func (t *tools) runCommand(ctx context.Context, request *mcp.CallToolRequest, in
 	if result.TimedOut() {
 		how = fmt.Sprintf("ended by its timeout of %v", timeout)
 	}
-	return text("%s\ncommand: %s, %v\n%s", how, result.ID, result.Duration, output.text(func(line int64) string {
+	shown := output.text(func(line int64) string {
 		return fmt.Sprintf("read_logs with command and cursor %d reads on from there", line)
-	})), nil
+	})
+	return text("%s\ncommand: %s, %v\n%s", how, result.ID, result.Duration, shown), nil
 }
 
 // waitOf checks a number of seconds.
@@ -115,11 +118,12 @@ type codeInput struct {
 	boxInput
 	Code     string `json:"code"`
 	Language string `json:"language,omitempty" jsonschema:"default python"`
-	Context  string `json:"context,omitempty" jsonschema:"'new' for a kernel that keeps variables, or its id from an earlier answer"`
+	Context  string `json:"context,omitempty" jsonschema:"'new' keeps variables; then its id"`
 	Timeout  int    `json:"timeout_seconds,omitempty"`
 }
 
-func (t *tools) runCode(ctx context.Context, request *mcp.CallToolRequest, in codeInput) ([]mcp.Content, error) {
+func (t *tools) runCode(ctx context.Context, request call,
+	in codeInput) (content, error) {
 	timeout, err := waitOf(in.Timeout)
 	if err != nil {
 		return nil, err
@@ -147,43 +151,42 @@ func (t *tools) runCode(ctx context.Context, request *mcp.CallToolRequest, in co
 		output.add(p)
 		progress.output(p)
 	}
-	ran, err := box.Code.Run(timed, in.Code, &sandbox.CodeOptions{Language: in.Language, Context: in.Context,
-		OnStdout: collect, OnStderr: collect, MaxOutput: maxImageBytes * 2})
+	ran, err := box.Code.Run(timed, in.Code, &sandbox.CodeOptions{
+		Language: in.Language, Context: in.Context,
+		OnStdout: collect, OnStderr: collect, MaxOutput: maxImageBytes * 2,
+	})
 	switch {
 	case err != nil && ctx.Err() == nil && timed.Err() != nil:
-		return nil, fmt.Errorf("the cell was interrupted after %v. It had printed:\n%s", timeout, output.text(noRest))
+		return nil, fmt.Errorf("the cell was interrupted after %v. It had printed:\n%s", timeout,
+			output.text(noRest))
 	case err != nil:
 		return nil, err
 	}
-	content, shown := results(ran, output)
+	images, shown := results(ran, output)
 	if in.Context != "" {
 		shown = "context: " + in.Context + "\n" + shown
 	}
-	return append([]mcp.Content{&mcp.TextContent{Text: shown}}, content...), nil
+	return append(content{&mcp.TextContent{Text: shown}}, images...), nil
 }
 
 // results are the images of an execution, and everything else as text.
-func results(ran sandbox.Execution, output *excerpt) (images []mcp.Content, shown string) {
+func results(ran sandbox.Execution, output *excerpt) (images content, shown string) {
 	size := 0
 	for _, result := range ran.Results {
-		for kind, data := range map[string][]byte{"image/png": result.PNG(), "image/jpeg": result.JPEG()} {
-			if data == nil {
-				continue
-			}
-			if len(images) == maxImages || size+len(data) > maxImageBytes {
-				output.add(fmt.Appendf(nil, "[an image of %d bytes is left out; save it to a file and read_file it]\n", len(data)))
-				continue
-			}
-			size += len(data)
-			images = append(images, &mcp.ImageContent{Data: data, MIMEType: kind})
+		image := &mcp.ImageContent{Data: result.PNG(), MIMEType: "image/png"}
+		if image.Data == nil {
+			image = &mcp.ImageContent{Data: result.JPEG(), MIMEType: "image/jpeg"}
 		}
-		if result.PNG() == nil && result.JPEG() == nil {
-			for _, words := range []string{result.Text(), result.Markdown(), result.HTML(), result.SVG()} {
-				if words != "" {
-					output.add([]byte(strings.TrimSuffix(words, "\n") + "\n"))
-					break
-				}
-			}
+		switch n := len(image.Data); {
+		case n == 0:
+			words := cmp.Or(result.Text(), result.Markdown(), result.HTML(), result.SVG())
+			output.add([]byte(strings.TrimSuffix(words, "\n") + "\n"))
+		case len(images) == maxImages || size+n > maxImageBytes:
+			output.add(fmt.Appendf(nil,
+				"[an image of %d bytes is left out; save it to a file and read_file it]\n", n))
+		default:
+			size += n
+			images = append(images, image)
 		}
 	}
 	if ran.Error != nil {
@@ -208,11 +211,12 @@ func noRest(int64) string { return "print less, or write it to a file and read_f
 type logsInput struct {
 	boxInput
 	Command string `json:"command,omitempty" jsonschema:"id"`
-	Cursor  *int64 `json:"cursor,omitempty" jsonschema:"of a command: only lines after this one; default all"`
+	Cursor  *int64 `json:"cursor,omitempty" jsonschema:"of a command: only lines after this one"`
 	Tail    int    `json:"tail,omitempty" jsonschema:"of the sandbox: last lines; default 200"`
 }
 
-func (t *tools) readLogs(ctx context.Context, _ *mcp.CallToolRequest, in logsInput) ([]mcp.Content, error) {
+func (t *tools) readLogs(ctx context.Context, _ call,
+	in logsInput) (content, error) {
 	box, err := t.box(ctx, in.Sandbox)
 	if err != nil {
 		return nil, err
@@ -254,7 +258,7 @@ func (t *tools) readLogs(ctx context.Context, _ *mcp.CallToolRequest, in logsInp
 }
 
 // boxLogs is the end of what the sandbox's own program printed.
-func boxLogs(ctx context.Context, box *sandbox.Sandbox, tail int) ([]mcp.Content, error) {
+func boxLogs(ctx context.Context, box *sandbox.Sandbox, tail int) (content, error) {
 	if tail <= 0 {
 		tail = defaultTail
 	}
@@ -267,7 +271,8 @@ func boxLogs(ctx context.Context, box *sandbox.Sandbox, tail int) ([]mcp.Content
 	if _, err := io.Copy(output, log); err != nil {
 		return nil, err
 	}
-	return text("%s", output.text(func(int64) string { return "a smaller tail shows the last lines whole" })), nil
+	shown := output.text(func(int64) string { return "a smaller tail shows the last lines whole" })
+	return text("%s", shown), nil
 }
 
 type portInput struct {
@@ -276,7 +281,8 @@ type portInput struct {
 	Timeout int `json:"timeout_seconds,omitempty"`
 }
 
-func (t *tools) waitForPort(ctx context.Context, _ *mcp.CallToolRequest, in portInput) ([]mcp.Content, error) {
+func (t *tools) waitForPort(ctx context.Context, _ call,
+	in portInput) (content, error) {
 	timeout, err := waitOf(in.Timeout)
 	if err != nil {
 		return nil, err
@@ -300,7 +306,8 @@ func (t *tools) waitForPort(ctx context.Context, _ *mcp.CallToolRequest, in port
 	endpoint, err := box.SignedEndpoint(ctx, in.Port, life)
 	if errors.Is(err, sandbox.ErrBadRequest) || errors.Is(err, sandbox.ErrConflict) {
 		// A service without a signing key has no such URLs.
-		return text("url: %s/\nIt needs the header SERVICE-API-KEY: %v", box.ProxyURL(in.Port), err), nil
+		return text("url: %s/\nIt needs the header SERVICE-API-KEY: %v", box.ProxyURL(in.Port),
+			err), nil
 	}
 	if err != nil {
 		return nil, err

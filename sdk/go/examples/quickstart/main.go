@@ -44,7 +44,8 @@ func run(ctx context.Context, image string) error {
 	if err := box.Files.WriteText(ctx, "/tmp/names", "Ada\nGrace\n", nil); err != nil {
 		return err
 	}
-	result, err := box.Commands.Run(ctx, "while read -r name; do echo Hello, $name; done < /tmp/names",
+	result, err := box.Commands.Run(ctx,
+		"while read -r name; do echo Hello, $name; done < /tmp/names",
 		&sandbox.RunOptions{OnStdout: func(p []byte) { fmt.Printf("live: %s", p) }})
 	if err != nil {
 		return err
