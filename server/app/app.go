@@ -23,6 +23,7 @@ import (
 	"sandbox.internal/server/console"
 	"sandbox.internal/server/docsui"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/server/mcp"
 	"sandbox.internal/server/metrics"
 )
 
@@ -126,6 +127,9 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 		return nil, err
 	}
 	a.console.Register(a.server)
+	if cfg.Server.MCP {
+		mcp.Register(a.server, version.Version)
+	}
 	return a, a.addPages()
 }
 

@@ -30,6 +30,7 @@ instance = "blue-2"
 terminated_retention = 60
 max_connections = 500
 compatibility = ["opensandbox"]
+mcp = false
 [[server.keys]]
 name = "ci"
 sha256 = "`+strings.ToUpper(digestA)+`"

@@ -42,6 +42,7 @@ const (
 	sysPackage  = "golang.org/x/sys"
 	sqlite      = "modernc.org/sqlite"
 	prometheus  = "github.com/prometheus"
+	mcpLibrary  = "github.com/modelcontextprotocol/go-sdk"
 )
 
 var (
@@ -155,6 +156,18 @@ var projectRules = importRules{
 			packages: []string{"server/cli"},
 			ours:     []string{"gen/lifecycle", "gen/execd", "runtime/sandboxhttp"},
 		},
+		// What people program with: the contracts' clients and nothing of the services.
+		{
+			packages:  []string{"sdk/go"},
+			ours:      []string{"gen/execd", "gen/lifecycle", "runtime/sandboxhttp"},
+			libraries: []string{"github.com/coder/websocket"},
+		},
+		{packages: []string{"sdk/go/examples/..."}, ours: []string{"sdk/go"}, libraries: noLibraries},
+		{
+			packages:  []string{"server/mcp"},
+			ours:      []string{"openapi/serve", "sdk/go"},
+			libraries: []string{echo, mcpLibrary},
+		},
 		{
 			packages: []string{"server/app", "server/cmd/sandbox-server"},
 			ours:     []string{"gen/...", "openapi/...", "runtime/...", "server/..."},
@@ -265,7 +278,8 @@ var projectRules = importRules{
 
 		// End-to-end tests: execd is a program in a sandbox.
 		{packages: []string{"test/e2e"}, tests: true, ours: []string{
-			"test/e2e/lives", "gen/...", "openapi/conform", "openapi/sse", "runtime/engine", "runtime/docker", "server/api", "server/app", "server/cli", "server/config",
+			"test/e2e/lives", "gen/...", "openapi/conform", "openapi/sse", "runtime/engine", "runtime/docker",
+			"sdk/go", "server/api", "server/app", "server/cli", "server/config", "server/mcp",
 		}},
 		// Tests for every backend: no adapter, and of the server its configuration and its start.
 		{packages: []string{"test/e2e/lives"}, tests: true, ours: []string{
@@ -379,6 +393,7 @@ var projectRules = importRules{
 		{libraries: []string{prometheus}, packages: []string{"server/metrics", "server/ingress", "runtime/kube/...", "test/e2e"}},
 		{libraries: netfilter, packages: []string{"execd/egress/wall"}},
 		{libraries: []string{dns}, packages: []string{"execd/egress/dnsproxy", "bench"}},
+		{libraries: []string{mcpLibrary}, packages: []string{"server/mcp", "test/e2e"}},
 	},
 
 	names: []string{"util", "utils", "helper", "helpers", "common", "misc", "shared", "base"},

@@ -1,0 +1,230 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"time"
+
+	"sandbox.internal/gen/execd"
+)
+
+// Code runs cells of code in a sandbox whose image has kernels.
+type Code struct{ box *Sandbox }
+
+// CodeOptions are how a cell runs. Nil means python, in a kernel of its own.
+type CodeOptions struct {
+	// Language is python, java, javascript, typescript, go or bash, if the image has it.
+	Language string
+	// Context is the id of a context, whose variables the cell sees. It wins over Language.
+	Context string
+	// OnStdout, OnStderr and OnResult get what the cell shows as it comes.
+	OnStdout, OnStderr func([]byte)
+	OnResult           func(CodeResult)
+	// MaxOutput is how many bytes of each output, and of all results together, the Execution keeps;
+	// 0 means DefaultMaxOutput.
+	MaxOutput int
+}
+
+// Execution is what became of a cell.
+type Execution struct {
+	ID             string
+	Results        []CodeResult
+	Stdout, Stderr string
+	// Truncated says that there was more output, or there were more results, than was kept.
+	Truncated bool
+	// Error is nil when the cell ended well.
+	Error *CodeError
+	// Count is the number of the cell in its kernel.
+	Count    int
+	Duration time.Duration
+}
+
+// CodeError is why a cell failed.
+type CodeError struct {
+	// Name is what was raised, or KeyboardInterrupt, KernelDied, KernelUnavailable, OutputLost or
+	// ContextEnded.
+	Name      string
+	Value     string
+	Traceback []string
+}
+
+// Error implements error.
+func (e *CodeError) Error() string {
+	return clean(e.Name, 256) + ": " + clean(e.Value, maxMessage)
+}
+
+// CodeResult is something that a cell shows, in one or more MIME types: text as it is, images in
+// base64, JSON as what encoding/json makes of it.
+type CodeResult map[string]any
+
+// String returns what there is of a MIME type as text; it is empty when there is none.
+func (r CodeResult) String(mime string) string {
+	text, _ := r[mime].(string)
+	return text
+}
+
+// Text returns the plain text.
+func (r CodeResult) Text() string { return r.String("text/plain") }
+
+// HTML returns the HTML.
+func (r CodeResult) HTML() string { return r.String("text/html") }
+
+// Markdown returns the Markdown.
+func (r CodeResult) Markdown() string { return r.String("text/markdown") }
+
+// SVG returns the image in SVG.
+func (r CodeResult) SVG() string { return r.String("image/svg+xml") }
+
+// PNG returns the bytes of the image, nil when there is none.
+func (r CodeResult) PNG() []byte { return r.image("image/png") }
+
+// JPEG returns the bytes of the image, nil when there is none.
+func (r CodeResult) JPEG() []byte { return r.image("image/jpeg") }
+
+// JSON returns the value of application/json, nil when there is none.
+func (r CodeResult) JSON() any { return r["application/json"] }
+
+func (r CodeResult) image(mime string) []byte {
+	data, err := base64.StdEncoding.DecodeString(r.String(mime))
+	if err != nil || len(data) == 0 {
+		return nil
+	}
+	return data
+}
+
+// Run runs a cell and returns when it has ended. That the cell raises is no error of Run: see
+// Execution.Error. When ctx ends, the cell is interrupted.
+func (c Code) Run(ctx context.Context, code string, o *CodeOptions) (Execution, error) {
+	if o == nil {
+		o = &CodeOptions{}
+	}
+	request := execd.CodeRequest{Code: code}
+	if o.Context != "" || o.Language != "" {
+		request.Context = &execd.ContextChoice{ID: optional(o.Context)}
+		if o.Context == "" {
+			request.Context.Language = &o.Language
+		}
+	}
+	response, err := c.box.client.send(ctx, once, func(ctx context.Context) (*http.Response, error) {
+		return c.box.daemon.RunCode(ctx, request)
+	})
+	if err != nil {
+		return Execution{}, err
+	}
+	if err := checkStream(response); err != nil {
+		return Execution{}, err
+	}
+	id := response.Header.Get("X-Execution-Id")
+	if id == "" {
+		_ = response.Body.Close()
+		return Execution{}, errors.New("the answer has no X-Execution-ID")
+	}
+	execution, err := c.follow(ctx, id, response, o)
+	if err != nil && ctx.Err() != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), interruptPatience)
+		defer cancel()
+		_ = c.Interrupt(ctx, id)
+	}
+	return execution, err
+}
+
+// follow collects what a cell shows until it has ended.
+func (c Code) follow(ctx context.Context, id string, answer *http.Response,
+	o *CodeOptions) (Execution, error) {
+	execution := Execution{ID: id}
+	stdout, stderr := newKept(o.MaxOutput), newKept(o.MaxOutput)
+	room := newKept(o.MaxOutput).limit // for results
+	f := &follower{
+		client: c.box.client, what: "execution " + id, answer: answer, numbered: true, endless: true,
+		open: func(ctx context.Context, last string) (*http.Response, error) {
+			return c.box.daemon.StreamExecution(ctx, id,
+				&execd.StreamExecutionParams{LastEventID: optional(last)})
+		},
+	}
+	err := f.follow(ctx, func(data []byte) (bool, error) {
+		event, err := decodeEvent[execd.StreamEvent](data)
+		if err != nil {
+			return false, err
+		}
+		if event.ExecutionCount != nil {
+			execution.Count = *event.ExecutionCount
+		}
+		switch event.Type {
+		case execd.StreamEventTypeStdout:
+			stdout.add(outputOf(event), o.OnStdout)
+		case execd.StreamEventTypeStderr:
+			stderr.add(outputOf(event), o.OnStderr)
+		case execd.StreamEventTypeStatus:
+			execution.Truncated = true
+		case execd.StreamEventTypeResult:
+			if room -= len(data); room >= 0 {
+				execution.Results = append(execution.Results, CodeResult(event.Results))
+			} else {
+				execution.Truncated = true
+			}
+			if o.OnResult != nil {
+				o.OnResult(CodeResult(event.Results))
+			}
+		case execd.StreamEventTypeExecutionComplete, execd.StreamEventTypeError:
+			execution.Duration = time.Duration(deref(event.ExecutionTime)) * time.Millisecond
+			if e := event.Error; e != nil {
+				execution.Error = &CodeError{Name: e.Ename, Value: e.Evalue, Traceback: e.Traceback}
+			}
+			return true, nil
+		}
+		return false, nil
+	})
+	execution.Stdout, execution.Stderr = stdout.String(), stderr.String()
+	execution.Truncated = execution.Truncated || stdout.cut || stderr.cut
+	return execution, err
+}
+
+// Interrupt interrupts the running cell of a context, or the execution with that id.
+func (c Code) Interrupt(ctx context.Context, id string) error {
+	return c.box.client.call(ctx, repeatable, nil, func(ctx context.Context) (*http.Response, error) {
+		return c.box.daemon.InterruptCode(ctx, &execd.InterruptCodeParams{ID: id})
+	})
+}
+
+// CreateContext starts a kernel that keeps its variables.
+func (c Code) CreateContext(ctx context.Context, language string) (CodeContext, error) {
+	var created CodeContext
+	err := c.box.client.call(ctx, once, &created, func(ctx context.Context) (*http.Response, error) {
+		return c.box.daemon.CreateContext(ctx, execd.ContextRequest{Language: language})
+	})
+	return created, err
+}
+
+// Contexts returns the contexts of a language.
+func (c Code) Contexts(ctx context.Context, language string) ([]CodeContext, error) {
+	var contexts []CodeContext
+	err := c.box.client.call(ctx, repeatable, &contexts,
+		func(ctx context.Context) (*http.Response, error) {
+			return c.box.daemon.ListContexts(ctx, &execd.ListContextsParams{Language: language})
+		})
+	return contexts, err
+}
+
+// Context returns the context with that id.
+func (c Code) Context(ctx context.Context, id string) (CodeContext, error) {
+	var found CodeContext
+	err := c.box.client.call(ctx, repeatable, &found,
+		func(ctx context.Context) (*http.Response, error) { return c.box.daemon.GetContext(ctx, id) })
+	return found, err
+}
+
+// DeleteContext ends a context and its kernel.
+func (c Code) DeleteContext(ctx context.Context, id string) error {
+	return c.box.client.call(ctx, once, nil, func(ctx context.Context) (*http.Response, error) {
+		return c.box.daemon.DeleteContext(ctx, id)
+	})
+}
+
+// DeleteContexts ends all contexts of a language.
+func (c Code) DeleteContexts(ctx context.Context, language string) error {
+	return c.box.client.call(ctx, repeatable, nil, func(ctx context.Context) (*http.Response, error) {
+		return c.box.daemon.DeleteContexts(ctx, &execd.DeleteContextsParams{Language: language})
+	})
+}

@@ -1,0 +1,150 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"sandbox.internal/gen/lifecycle"
+)
+
+const (
+	// DefaultTimeout is how long a sandbox lives that was created without a Timeout.
+	DefaultTimeout = 10 * time.Minute
+	// DefaultWait is how long Create waits until the sandbox is Running. It includes the pull of
+	// the image.
+	DefaultWait = 10 * time.Minute
+	// waitStep is how long one request waits. Proxies end requests of a minute.
+	waitStep = 25 * time.Second
+)
+
+// CreateOptions describe a sandbox. Image is required.
+type CreateOptions struct {
+	// Image is the reference of a container image; Username and Password are for a private registry.
+	Image, Username, Password string
+	// Entrypoint is the sandbox's own program and its arguments; the sandbox ends when it does.
+	// Empty means one that sleeps.
+	Entrypoint []string
+	// Timeout is how long the sandbox lives, in whole seconds from 60 to 86400; 0 means
+	// DefaultTimeout. Renew moves its end.
+	Timeout time.Duration
+	// CPU is a number of cores ("0.5", "250m"), Memory bytes with a unit ("512Mi"), GPU a number.
+	// What is empty is not limited.
+	CPU, Memory, GPU string
+	// Env are environment variables, on top of the image's own.
+	Env map[string]string
+	// Metadata are tags; "name" is for people.
+	Metadata map[string]string
+	// NetworkPolicy is what the sandbox may reach; nil means everything.
+	NetworkPolicy *NetworkPolicy
+	Volumes       []Volume
+	// Extensions are settings of the provider, a JSON object.
+	Extensions json.RawMessage
+
+	// IdempotencyKey makes the create safe to repeat by the caller: for 24 hours the same key with
+	// the same options is the same sandbox. Empty means a new one for each call.
+	IdempotencyKey string
+	// Wait is how long to wait until the sandbox is Running; 0 means DefaultWait, and a negative
+	// one not to wait: the sandbox may be Pending then.
+	Wait time.Duration
+}
+
+// request is what the contract calls the options.
+func (o CreateOptions) request() lifecycle.CreateSandboxRequest {
+	request := lifecycle.CreateSandboxRequest{
+		Image:      lifecycle.Image{URI: o.Image},
+		Entrypoint: o.Entrypoint,
+		Timeout:    int(cmp.Or(o.Timeout, DefaultTimeout) / time.Second),
+		ResourceLimits: lifecycle.ResourceLimits{
+			CPU: optional(o.CPU), Memory: optional(o.Memory), Gpu: optional(o.GPU),
+		},
+		Env: o.Env, Metadata: o.Metadata, NetworkPolicy: o.NetworkPolicy, Volumes: o.Volumes,
+		Extensions: o.Extensions,
+	}
+	if len(request.Entrypoint) == 0 {
+		request.Entrypoint = []string{"sleep", "infinity"}
+	}
+	if o.Username != "" || o.Password != "" {
+		request.Image.Auth = &lifecycle.ImageAuth{Username: o.Username, Password: o.Password}
+	}
+	return request
+}
+
+// Create makes a sandbox and waits until it is Running. It never makes two: all attempts carry one
+// Idempotency-Key. A sandbox that fails is a [*StateError] with the reason. When waiting fails,
+// because of ctx for example, the sandbox is returned with the error, so that it can be deleted.
+func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) {
+	key := cmp.Or(o.IdempotencyKey, rand.Text())
+	request := o.request()
+	wait := cmp.Or(o.Wait, DefaultWait)
+	var created lifecycle.CreatedSandbox
+	err := c.call(ctx, repeatable, &created, func(ctx context.Context) (*http.Response, error) {
+		params := &lifecycle.CreateSandboxParams{IdempotencyKey: &key}
+		if wait > 0 {
+			params.Prefer = prefer(min(wait, waitStep))
+		}
+		return c.service.CreateSandbox(ctx, params, request)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if created.ID == "" || strings.Contains(created.ID, "/") {
+		return nil, fmt.Errorf("the answer has no id")
+	}
+	box, err := c.box(Info{
+		ID: created.ID, Status: created.Status, Metadata: created.Metadata,
+		Entrypoint: created.Entrypoint, Image: lifecycle.Image{URI: o.Image},
+		CreatedAt: created.CreatedAt, ExpiresAt: created.ExpiresAt, Extensions: o.Extensions,
+	})
+	if err != nil || wait < 0 {
+		return box, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, wait,
+		fmt.Errorf("sandbox %s is not Running after %v", created.ID, wait))
+	defer cancel()
+	if _, err := box.waitFrom(ctx, box.Info(), Running); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return box, err
+	}
+	return box, nil
+}
+
+// prefer asks the service to wait with its answer, for whole seconds and at least one.
+func prefer(d time.Duration) *string {
+	text := fmt.Sprintf("wait=%d", max(1, int(d/time.Second)))
+	return &text
+}
+
+// Connect returns the sandbox with that id. It may be in any state.
+func (c *Client) Connect(ctx context.Context, id string) (*Sandbox, error) {
+	info, err := c.Get(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return c.box(info)
+}
+
+// Get returns what the service knows about a sandbox.
+func (c *Client) Get(ctx context.Context, id string) (Info, error) {
+	return c.get(ctx, id, 0)
+}
+
+// get waits for a while until the state has settled.
+func (c *Client) get(ctx context.Context, id string, wait time.Duration) (Info, error) {
+	var info Info
+	err := c.call(ctx, repeatable, &info, func(ctx context.Context) (*http.Response, error) {
+		params := &lifecycle.GetSandboxParams{}
+		if wait > 0 {
+			params.Prefer = prefer(wait)
+		}
+		return c.service.GetSandbox(ctx, id, params)
+	})
+	return info, err
+}

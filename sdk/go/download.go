@@ -1,0 +1,151 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"sandbox.internal/gen/execd"
+)
+
+// MaxRead is the largest file that Read returns, in bytes. Open has no limit.
+const MaxRead = 256 << 20
+
+// Read returns a file of at most MaxRead bytes.
+func (f Files) Read(ctx context.Context, path string) ([]byte, error) {
+	content, err := f.Open(ctx, path, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = content.Close() }()
+	return readBounded(content, MaxRead)
+}
+
+// ReadText returns a file of at most MaxRead bytes as text.
+func (f Files) ReadText(ctx context.Context, path string) (string, error) {
+	data, err := f.Read(ctx, path)
+	return string(data), err
+}
+
+// ReadOptions are a range of a file. Nil means the whole file.
+type ReadOptions struct {
+	Offset int64 // of the first byte; a negative one counts from the end
+	Length int64 // 0 means up to the end
+}
+
+// Open returns the bytes of a file as a stream, which is to be closed. It resumes when its
+// connection is cut, and fails when the file has changed meanwhile.
+func (f Files) Open(ctx context.Context, path string, o *ReadOptions) (io.ReadCloser, error) {
+	d := &download{ctx: ctx, box: f.box, path: path, left: -1}
+	if o != nil {
+		d.offset = o.Offset
+		if o.Length > 0 {
+			d.left = o.Length
+		}
+		if o.Offset < 0 && o.Length > 0 {
+			return nil, errors.New("a range from the end has no length")
+		}
+	}
+	if err := d.connect(); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// download is a file on its way here.
+type download struct {
+	ctx    context.Context
+	box    *Sandbox
+	path   string
+	offset int64 // of the next byte; negative before the first answer says what that means
+	left   int64 // how many bytes are wanted; -1 before it is known
+	tag    string
+	body   io.ReadCloser
+	since  time.Time // of the first failure without a byte since
+}
+
+// connect requests what is missing.
+func (d *download) connect() error {
+	resumed := d.tag != ""
+	params := &execd.DownloadFileParams{Path: d.path, Range: d.byteRange()}
+	if resumed {
+		params.IfRange = &d.tag
+	}
+	response, err := d.box.client.send(d.ctx, repeatable,
+		func(ctx context.Context) (*http.Response, error) {
+			return d.box.daemon.DownloadFile(ctx, params)
+		})
+	if err != nil {
+		return err
+	}
+	tag := response.Header.Get("Etag")
+	switch {
+	case params.Range != nil && response.StatusCode != http.StatusPartialContent,
+		resumed && tag != d.tag:
+		_ = response.Body.Close()
+		return fmt.Errorf("%s: the file has changed while it was read", clean(d.path, 256))
+	case response.ContentLength < 0:
+		_ = response.Body.Close()
+		return errors.New("the answer has no Content-Length")
+	case !resumed:
+		d.left = response.ContentLength
+		var first, last, size int64
+		if _, err := fmt.Sscanf(response.Header.Get("Content-Range"), "bytes %d-%d/%d", &first, &last,
+			&size); err == nil {
+			d.offset = first
+		}
+	}
+	d.tag, d.body = tag, response.Body
+	return nil
+}
+
+// byteRange is the header for what is missing, nil for the whole file.
+func (d *download) byteRange() *string {
+	switch {
+	case d.offset < 0:
+		return Ptr(fmt.Sprintf("bytes=%d", d.offset))
+	case d.left > 0:
+		return Ptr(fmt.Sprintf("bytes=%d-%d", d.offset, d.offset+d.left-1))
+	case d.offset > 0:
+		return Ptr(fmt.Sprintf("bytes=%d-", d.offset))
+	}
+	return nil
+}
+
+// Read implements io.Reader.
+func (d *download) Read(p []byte) (int, error) {
+	for {
+		if d.left == 0 {
+			return 0, io.EOF
+		}
+		n, err := d.body.Read(p[:min(int64(len(p)), d.left)])
+		d.offset, d.left = d.offset+int64(n), d.left-int64(n)
+		if n > 0 || err == nil {
+			d.since = time.Time{}
+			return n, nil
+		}
+		if d.ctx.Err() != nil {
+			return 0, context.Cause(d.ctx)
+		}
+		if d.tag == "" {
+			return 0, &StreamError{What: "download of " + clean(d.path, 256), Err: err}
+		}
+		if d.since.IsZero() {
+			d.since = time.Now()
+		} else if time.Since(d.since) > d.box.client.resumeLimit {
+			return 0, &StreamError{What: "download of " + clean(d.path, 256), Err: err}
+		} else if err := sleep(d.ctx, firstPause); err != nil {
+			return 0, err
+		}
+		_ = d.body.Close()
+		if err := d.connect(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// Close implements io.Closer.
+func (d *download) Close() error { return d.body.Close() }

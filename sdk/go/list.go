@@ -1,0 +1,93 @@
+package sandbox
+
+import (
+	"context"
+	"iter"
+	"net/http"
+	"net/url"
+
+	"sandbox.internal/gen/lifecycle"
+)
+
+// pageSize is how many sandboxes one request lists.
+const pageSize = 100
+
+// ListOptions choose sandboxes. The zero value chooses all.
+type ListOptions struct {
+	// States keeps sandboxes in one of these.
+	States []string
+	// Metadata keeps sandboxes that have all of these pairs.
+	Metadata map[string]string
+}
+
+// List yields sandboxes, newest first, over all pages. What is created meanwhile can make one be
+// yielded again; it is left out then.
+func (c *Client) List(ctx context.Context, o ListOptions) iter.Seq2[Info, error] {
+	return func(yield func(Info, error) bool) {
+		params := &lifecycle.ListSandboxesParams{State: o.States, PageSize: Ptr(pageSize)}
+		if len(o.Metadata) > 0 {
+			pairs := url.Values{}
+			for key, value := range o.Metadata {
+				pairs.Set(key, value)
+			}
+			params.Metadata = Ptr(pairs.Encode())
+		}
+		seen := make(map[string]bool)
+		for page := 1; ; page++ {
+			params.Page = &page
+			var list lifecycle.SandboxList
+			err := c.call(ctx, repeatable, &list,
+				func(ctx context.Context) (*http.Response, error) {
+					return c.service.ListSandboxes(ctx, params)
+				})
+			if err != nil {
+				yield(Info{}, err)
+				return
+			}
+			for _, info := range list.Items {
+				if seen[info.ID] {
+					continue
+				}
+				seen[info.ID] = true
+				if !yield(info, nil) {
+					return
+				}
+			}
+			if !list.Pagination.HasNextPage || len(list.Items) == 0 {
+				return
+			}
+		}
+	}
+}
+
+// EventOptions say where a stream of events begins.
+type EventOptions struct {
+	// After is the id of the last event that the caller has.
+	After int64
+	// FromStart begins with the first event that the service keeps.
+	FromStart bool
+}
+
+// after is the parameter of the contract.
+func (o EventOptions) after() *int64 {
+	if o.FromStart {
+		return Ptr(int64(0))
+	}
+	return optional(o.After)
+}
+
+// Events yields what happens to all sandboxes that the key may read, from now on unless o says
+// otherwise. It ends with ctx, with an error, or when the caller stops. An event of type "reset"
+// says that events are missing: read the sandboxes again.
+func (c *Client) Events(ctx context.Context, o EventOptions) iter.Seq2[Event, error] {
+	return events(ctx, &follower{
+		client: c, what: "events", endless: true,
+		open: func(ctx context.Context, last string) (*http.Response, error) {
+			return c.service.StreamEvents(ctx, &lifecycle.StreamEventsParams{
+				After: o.after(), LastEventID: optional(last),
+			})
+		},
+	}, isPing)
+}
+
+func isPing(e Event) bool { return e.Type == "ping" }

@@ -1,0 +1,199 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"sandbox.internal/gen/lifecycle"
+)
+
+const (
+	// maxResumedLog is how much of a log may have been read when its connection is cut, in bytes.
+	// The engine forgets what is older than some 20 MB, and then a position means something else.
+	maxResumedLog = 16 << 20
+	// maxKeptLog and maxKeptLines are what the service keeps of an ended sandbox's log: its end.
+	maxKeptLog   = 64 << 10
+	maxKeptLines = 1000
+)
+
+// LogOptions choose a part of a log. Nil means all that is kept, without waiting for more.
+type LogOptions struct {
+	// Follow goes on with what is printed until the sandbox ends.
+	Follow bool
+	// Tail is with how many of the last lines to begin; nil means all that are kept.
+	Tail *int
+	// Since leaves out what was printed before.
+	Since time.Time
+}
+
+// Logs returns what the entrypoint printed, as a stream which is to be closed. It resumes when its
+// connection is cut and when the service restarts. Reading ends with a [*StreamError] where the
+// position is not known then: when it began with Tail or Since, when more than 16 MiB were read,
+// and when the sandbox ended meanwhile and what the service keeps of its log, the last 64 KiB or
+// 1000 lines, does not reach back far enough.
+func (s *Sandbox) Logs(ctx context.Context, o *LogOptions) (io.ReadCloser, error) {
+	if o == nil {
+		o = &LogOptions{}
+	}
+	l := &logReader{ctx: ctx, box: s, options: *o}
+	if err := l.connect(); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// logReader is a log on its way here.
+type logReader struct {
+	ctx     context.Context
+	box     *Sandbox
+	options LogOptions
+	body    io.ReadCloser
+	read    int64     // bytes that were delivered
+	skip    int64     // bytes of this connection that were delivered before
+	tail    []byte    // the last of them, at least maxKeptLog if there were so many
+	since   time.Time // of the first failure without a byte since
+	ended   bool      // the sandbox has ended, and body is all that is missing
+}
+
+// connect requests the log from its beginning.
+func (l *logReader) connect() error {
+	params := &lifecycle.GetLogsParams{Tail: l.options.Tail, Follow: optional(l.options.Follow)}
+	if !l.options.Since.IsZero() {
+		params.Since = &l.options.Since
+	}
+	response, err := l.box.client.send(l.ctx, repeatable,
+		func(ctx context.Context) (*http.Response, error) {
+			return l.box.client.service.GetLogs(ctx, l.box.id, params)
+		})
+	if err != nil {
+		return err
+	}
+	l.body, l.skip = response.Body, l.read
+	return nil
+}
+
+// Read implements io.Reader.
+func (l *logReader) Read(p []byte) (int, error) {
+	for {
+		if l.skip > 0 {
+			n, err := io.CopyN(io.Discard, l.body, l.skip)
+			l.skip -= n
+			if err != nil {
+				if err := l.again(err); err != nil {
+					return 0, err
+				}
+				continue
+			}
+		}
+		n, err := l.body.Read(p)
+		if n > 0 {
+			l.read, l.since = l.read+int64(n), time.Time{}
+			if l.tail = append(l.tail, p[:n]...); len(l.tail) > 4*maxKeptLog {
+				l.tail = append(l.tail[:0], l.tail[len(l.tail)-maxKeptLog:]...)
+			}
+			return n, nil
+		}
+		if err == nil {
+			continue
+		}
+		if err := l.again(err); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// again connects once more after the end of a connection, or returns the end of the log.
+func (l *logReader) again(failure error) error {
+	switch {
+	case l.ctx.Err() != nil:
+		return context.Cause(l.ctx)
+	case errors.Is(failure, io.EOF) && (!l.options.Follow || l.ended):
+		return io.EOF
+	case errors.Is(failure, io.EOF):
+		// The service ends the log when it stops, too.
+		over, err := l.isOver()
+		switch {
+		case errors.Is(err, ErrNotFound):
+			return io.EOF
+		case err != nil && !mayRepeat(err, repeatable):
+			return err
+		case over:
+			return l.finish()
+		}
+	}
+	if !l.isWhole() || l.read > maxResumedLog {
+		return &StreamError{What: l.what(), Err: errors.Join(errNoPosition, failure)}
+	}
+	for pause := firstPause; ; pause = min(2*pause, maxPause) {
+		if l.since.IsZero() {
+			l.since = time.Now()
+		} else if time.Since(l.since) > l.box.client.resumeLimit {
+			return &StreamError{What: l.what(), Err: failure}
+		} else if err := sleep(l.ctx, pause); err != nil {
+			return err
+		}
+		_ = l.body.Close()
+		over := false
+		err := l.connect()
+		if err == nil {
+			over, err = l.isOver()
+		}
+		switch {
+		case err == nil && over: // what is kept of its log may begin elsewhere
+			return l.finish()
+		case err == nil:
+			return nil
+		case !mayRepeat(err, repeatable):
+			return err
+		}
+		failure = err
+	}
+}
+
+// isOver reports whether the sandbox has ended. One that is ending is waited for.
+func (l *logReader) isOver() (bool, error) {
+	info, err := l.box.refresh(l.ctx, waitStep)
+	return err == nil && isOver(info.Status.State), err
+}
+
+// finish reads what is missing of the log of an ended sandbox.
+func (l *logReader) finish() error {
+	log, err := l.box.Logs(l.ctx, nil)
+	if errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) {
+		return io.EOF // nothing of it is kept
+	}
+	if err != nil {
+		return err
+	}
+	l.skip = 0
+	defer func() { _ = log.Close() }()
+	kept, err := readBounded(log, 2*maxKeptLog)
+	if err != nil {
+		return err
+	}
+	complete := len(kept) < maxKeptLog && bytes.Count(kept, []byte("\n")) < maxKeptLines
+	switch {
+	case complete && l.isWhole() && l.read <= int64(len(kept)):
+		_ = l.body.Close()
+		l.body, l.ended = io.NopCloser(bytes.NewReader(kept[l.read:])), true
+		return nil
+	case bytes.HasSuffix(l.tail, kept), bytes.HasSuffix(kept, l.tail):
+		return io.EOF
+	}
+	return &StreamError{What: l.what(), Err: errNoPosition}
+}
+
+// isWhole reports whether reading began at the beginning.
+func (l *logReader) isWhole() bool { return l.options.Tail == nil && l.options.Since.IsZero() }
+
+func (l *logReader) what() string { return "log of sandbox " + l.box.id }
+
+// errNoPosition is a log of which it is not known how much was read before a part of it.
+var errNoPosition = errors.New("its position is not known")
+
+// Close implements io.Closer.
+func (l *logReader) Close() error { return l.body.Close() }

@@ -1,0 +1,248 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// silence is how long a stream may bring no byte before its connection counts as dead. Streams that
+// have nothing to say send a ping every ten seconds or sooner.
+const silence = 45 * time.Second
+
+// follower reads a stream of server-sent events and resumes it when its connection is cut.
+type follower struct {
+	client *Client
+	what   string // in errors
+	// open requests the events after the last one, which is "" for the beginning.
+	open func(ctx context.Context, last string) (*http.Response, error)
+	// answer is a stream that is open already, nil if none is.
+	answer *http.Response
+	// last is the id of the last event that was delivered.
+	last string
+	// numbered says that the ids of a stream count 1, 2, 3, so that a gap is a loss.
+	numbered bool
+	// endless says that a connection which ends without an error was cut, too: the stream has no
+	// end of its own, or handle knows it.
+	endless bool
+	// once says that the stream cannot be resumed, because its events have no ids.
+	once bool
+
+	connected bool // at least once
+}
+
+// follow calls handle with the data of each event until handle reports that it was the last one or
+// returns an error, and until the stream ends by itself.
+func (f *follower) follow(ctx context.Context,
+	handle func(data []byte) (done bool, err error)) error {
+	var since time.Time // of the first failure after the last event
+	pause := time.Duration(0)
+	for {
+		if f.answer == nil {
+			response, err := f.connect(ctx)
+			if err != nil {
+				return err
+			}
+			f.answer = response
+		}
+		f.connected = true
+		before := f.last
+		done, delivered, err := f.read(ctx, handle)
+		f.answer = nil
+		switch {
+		case done || err != nil && !isCut(err):
+			return err
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err == nil && !f.endless:
+			return nil
+		case f.once:
+			return &StreamError{What: f.what, Err: errors.Join(errNotResumable, err)}
+		}
+		if err == nil {
+			err = io.EOF
+		}
+		if delivered || f.last != before {
+			since, pause = time.Time{}, 0
+		}
+		if since.IsZero() {
+			since = time.Now()
+		}
+		if time.Since(since) > f.client.resumeLimit {
+			return &StreamError{What: f.what, Err: err}
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+		pause = min(max(2*pause, firstPause), maxPause)
+	}
+}
+
+// errNotResumable is a stream whose events have no ids.
+var errNotResumable = errors.New("it has no ids to resume it with")
+
+// connect opens the stream after the last event, for as long as that may be tried.
+func (f *follower) connect(ctx context.Context) (*http.Response, error) {
+	deadline := time.Now().Add(f.client.resumeLimit)
+	for {
+		response, err := f.client.send(ctx, repeatable,
+			func(ctx context.Context) (*http.Response, error) { return f.open(ctx, f.last) })
+		if err == nil {
+			err = checkStream(response)
+		}
+		switch {
+		case err == nil:
+			return response, nil
+		case !f.connected || ctx.Err() != nil:
+			return nil, err
+		case !mayRepeat(err, repeatable), errors.Is(err, errNoStream), time.Now().After(deadline):
+			return nil, &StreamError{What: f.what, Err: err}
+		}
+		if err := sleep(ctx, maxPause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// checkStream refuses an answer that is no stream of events.
+func checkStream(response *http.Response) error {
+	kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
+	if kind == "text/event-stream" {
+		return nil
+	}
+	_ = response.Body.Close()
+	return fmt.Errorf("%w: its type is %.40q", errNoStream, kind)
+}
+
+// errNoStream is an answer of another kind.
+var errNoStream = errors.New("the answer is no stream of events")
+
+// cutError is the failure of a connection, as opposed to that of what reads from it.
+type cutError struct{ error }
+
+func (e cutError) Unwrap() error { return e.error }
+
+func isCut(err error) bool {
+	var cut cutError
+	return errors.As(err, &cut)
+}
+
+// errSilent ends a connection that brings nothing any more.
+var errSilent = fmt.Errorf("no byte came within %v", silence)
+
+// read delivers the events of one connection.
+func (f *follower) read(ctx context.Context, handle func([]byte) (bool, error)) (done,
+	delivered bool, err error) {
+	body := f.answer.Body
+	defer func() { _ = body.Close() }()
+	// Closing the body ends a read that waits, whoever sent the request.
+	var silent atomic.Bool
+	watch := time.AfterFunc(silence, func() {
+		silent.Store(true)
+		_ = body.Close()
+	})
+	defer watch.Stop()
+	defer context.AfterFunc(ctx, func() { _ = body.Close() })()
+	events := newEventReader(&touched{body, watch}, f.client.maxAnswer)
+	for {
+		event, err := events.next()
+		if err != nil {
+			if silent.Load() {
+				err = errSilent
+			}
+			if errors.Is(err, io.EOF) {
+				return false, delivered, nil
+			}
+			return false, delivered, cutError{err}
+		}
+		if event.hasID {
+			repeated, err := f.advance(event.id)
+			if err != nil {
+				return false, delivered, err
+			}
+			if repeated {
+				continue
+			}
+		}
+		delivered = true
+		if done, err := handle(event.data); done || err != nil {
+			if done {
+				_, _ = events.next() // the end, after which the connection can be used again
+			}
+			return true, delivered, err
+		}
+	}
+}
+
+// touched puts the end of a silence off with every byte.
+type touched struct {
+	io.Reader
+	watch *time.Timer
+}
+
+// Read implements io.Reader.
+func (t *touched) Read(p []byte) (int, error) {
+	n, err := t.Reader.Read(p)
+	if n > 0 {
+		t.watch.Reset(silence)
+	}
+	return n, err
+}
+
+// advance moves on to an event, and reports whether it was delivered before.
+func (f *follower) advance(id string) (repeated bool, err error) {
+	last, lastErr := strconv.ParseInt(f.last, 10, 64)
+	next, err := strconv.ParseInt(id, 10, 64)
+	if err == nil && (lastErr == nil || f.last == "") {
+		switch {
+		case f.numbered && next > last+1:
+			return false, fmt.Errorf("%s: event %d came after event %d", f.what, next, last)
+		case f.numbered && next <= last:
+			return true, nil
+		}
+	}
+	f.last = id
+	return false, nil
+}
+
+// decodeEvent reads the data of an event.
+func decodeEvent[T any](data []byte) (T, error) {
+	var event T
+	if err := json.Unmarshal(data, &event); err != nil {
+		return event, fmt.Errorf("an event is not what the contract says: %w", err)
+	}
+	return event, nil
+}
+
+// events yields the events of a stream that has no end that they tell. skip leaves events out.
+func events[T any](ctx context.Context, f *follower,
+	skip func(T) bool) func(yield func(T, error) bool) {
+	return func(yield func(T, error) bool) {
+		stopped := false
+		err := f.follow(ctx, func(data []byte) (bool, error) {
+			event, err := decodeEvent[T](data)
+			if err != nil || skip(event) {
+				return false, err
+			}
+			stopped = !yield(event, nil)
+			if stopped {
+				return false, errStopped
+			}
+			return false, nil
+		})
+		if err != nil && !stopped {
+			var zero T
+			yield(zero, err)
+		}
+	}
+}
+
+// errStopped ends a stream whose reader wants no more of it.
+var errStopped = errors.New("stopped")
