@@ -46,6 +46,7 @@ func TestErrorsOfNetworkOperations(t *testing.T) {
 	s.Delete(t, ended)
 	s.Await(t, ended, "Terminated")
 
+	lives.RefuseUnknownParameters(t, s.Service, operationsOnNetwork(running))
 	for _, o := range operationsOnNetwork(running) {
 		t.Run(o.Name, func(t *testing.T) {
 			if got := s.Send(t, o.Method, o.Path, o.Body, "Content-Type",

@@ -82,6 +82,11 @@ func testErrors(t *testing.T, b Backend) {
 	t.Run("idempotency", func(t *testing.T) { testIdempotency(t, s) })
 	t.Run("lost log", func(t *testing.T) { testLostLog(t, s) })
 	t.Run("extensions", func(t *testing.T) { testRefusedExtensions(t, s, running) })
+	t.Run("unknown parameter", func(t *testing.T) {
+		RefuseUnknownParameters(t, s, append(OperationsOn(running),
+			Operation{"getHealth", "GET", "/health", ""},
+			Operation{"getVersion", "GET", "/v1/version", ""}))
+	})
 	t.Run("too often", func(t *testing.T) { testTooOften(t, s) })
 	if b.InternalErrors != nil {
 		t.Run("internal", func(t *testing.T) { b.InternalErrors(t, s, running, paused, ended) })
@@ -205,6 +210,14 @@ func testTooOften(t *testing.T, s *Service) {
 		Operation{"listSandboxes", "GET", "/v1/sandboxes?page=0", ""},
 		Operation{"streamEvents", "GET", "/v1/events?after=x", ""},
 		Operation{"getVersion", "GET", "/v1/version", ""}))
+}
+
+// RefuseUnknownParameters asks each operation with a query parameter that the contract does not have.
+func RefuseUnknownParameters(t *testing.T, s *Service, operations []Operation) {
+	for _, o := range operations {
+		WantProblem(t, s.Send(t, o.Method, o.Path+"?unknown=1", o.Body), http.StatusBadRequest,
+			"INVALID_REQUEST_BODY", "unknown")
+	}
 }
 
 // AskTooOften asks with [SlowKey] until each operation is refused for that.

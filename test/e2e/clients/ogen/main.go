@@ -55,7 +55,7 @@ func run(ctx context.Context, url, key, image string) (err error) {
 	if err != nil {
 		return err
 	}
-	health, err := service.GetHealth(ctx)
+	health, err := as[*lifecycle.HealthHeaders](service.GetHealth(ctx))
 	if err != nil || health.Response.Status != "healthy" || !health.XRequestID.Set {
 		return fmt.Errorf("health: %+v, %w", health, err)
 	}
