@@ -27,7 +27,6 @@ const themes = {
 };
 
 // What the emulator answers by itself when a program asks for its state. A replay asks again what was answered long ago.
-// eslint-disable-next-line no-control-regex
 const report = /^\x1b(?:\[[?>=]?[\d;]*[cnRty$]|P|\])/;
 
 /**

@@ -154,7 +154,6 @@ export function bytes(n) {
 }
 
 /** plain takes the escape sequences of terminals out of a text. */
-// eslint-disable-next-line no-control-regex
 export const plain = (text) => text.replace(/\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])/g, '');
 
 /** nameOf is what people call a sandbox. */
