@@ -7,8 +7,10 @@
 // the models, an Echo server with strict handlers, and a client, below gen/. What is
 // generated is committed and never edited; a test in gen/ regenerates it and fails on
 // any difference. The generators' versions are tool lines of go.mod. Services check
-// requests by a slim form of their contract, which openapi/slim makes. From the types of the cluster's
-// resources, controller-gen makes their deep copies and their definitions for the API server.
+// requests by a slim form of their contract, which openapi/slim makes. The types and calls of the
+// Python client are made by openapi/python, and its synchronous face from the asynchronous one; the
+// types of the TypeScript client by a generator from npm. From the types of the cluster's resources,
+// controller-gen makes their deep copies and their definitions for the API server.
 package sandbox
 
 //go:generate go tool oapi-codegen -config openapi/codegen/models.yaml -package lifecycle -o gen/lifecycle/models.gen.go openapi/lifecycle.yaml
@@ -23,5 +25,21 @@ package sandbox
 //go:generate go tool oapi-codegen -config openapi/codegen/server.yaml -package egress -o gen/egress/server.gen.go openapi/egress.yaml
 //go:generate go tool oapi-codegen -config openapi/codegen/client.yaml -package egress -o gen/egress/client.gen.go openapi/egress.yaml
 //go:generate go run ./openapi/slim -o openapi/rules/egress.gen.go openapi/egress.yaml
+//go:generate go run ./openapi/python -o sdk/python/src/sandboxes/_gen/lifecycle.py openapi/lifecycle.yaml
+//go:generate go run ./openapi/python -o sdk/python/src/sandboxes/_gen/execd.py openapi/execd.yaml
+//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/client.py sdk/python/src/sandboxes/_async/client.py
+//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/code.py sdk/python/src/sandboxes/_async/code.py
+//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/commands.py sdk/python/src/sandboxes/_async/commands.py
+//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/daemon.py sdk/python/src/sandboxes/_async/daemon.py
+//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/files.py sdk/python/src/sandboxes/_async/files.py
+//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/http.py sdk/python/src/sandboxes/_async/http.py
+//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/network.py sdk/python/src/sandboxes/_async/network.py
+//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/sandbox.py sdk/python/src/sandboxes/_async/sandbox.py
+//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/streams.py sdk/python/src/sandboxes/_async/streams.py
+//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/terminals.py sdk/python/src/sandboxes/_async/terminals.py
+//go:generate go run ./sdk/python/synchronous -o sdk/python/tests/test_sync_life.py sdk/python/tests/test_async_life.py
+//go:generate go run ./sdk/python/synchronous -o sdk/python/tests/test_sync_inside.py sdk/python/tests/test_async_inside.py
+//go:generate go run ./sdk/python/synchronous -o sdk/python/tests/test_sync_cuts.py sdk/python/tests/test_async_cuts.py
 //go:generate go tool controller-gen object paths=./runtime/kube/v1alpha1
 //go:generate go tool controller-gen crd:maxDescLen=300 paths=./runtime/kube/v1alpha1 output:crd:dir=runtime/kube/config/crd
+//go:generate scripts/typescript.sh

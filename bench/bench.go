@@ -56,8 +56,8 @@ func groups() []group {
 		{[]string{rowGet, rowList, rowExpiry}, (*bench).measureStored},
 		{[]string{rowCrowd, rowService, rowRestart}, (*bench).measureCrowd},
 		{[]string{rowPool}, (*bench).measurePool},
-		{[]string{rowGatewayOne, rowGatewayMany, rowGatewayDownload, rowGatewayMemory},
-			(*bench).measureGateway},
+		{[]string{rowIngressOne, rowIngressMany, rowIngressDownload, rowIngressMemory},
+			(*bench).measureIngress},
 		{[]string{rowEgressDNS, rowEgressNames, rowEgressPacket, rowEgressStream, rowEgressChange,
 			rowEgressChangeMany, rowEgressMemory, rowEgressCPU}, (*bench).measureEgress},
 	}

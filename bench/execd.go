@@ -83,7 +83,7 @@ func send(client *http.Client, request *http.Request, want int) (*http.Response,
 
 // stream is the event stream of a running command.
 type stream struct {
-	*eventReader
+	eventReader
 	id       string
 	response *http.Response
 }

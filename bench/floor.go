@@ -20,7 +20,8 @@ func (b *bench) buildFloor(ctx context.Context) (string, error) {
 		return b.floorProgram, nil
 	}
 	program := filepath.Join(b.dir, "floor")
-	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o",
+	command := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
+		"-gcflags=all=-dwarf=false", "-ldflags", "-s -w", "-o",
 		program, "sandbox.internal/bench/floor")
 	command.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := command.CombinedOutput(); err != nil {

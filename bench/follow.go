@@ -11,7 +11,7 @@ import (
 // follower reads the changes of state of all sandboxes as the service sends them.
 type follower struct {
 	response *http.Response
-	events   *eventReader
+	events   eventReader
 }
 
 // follow begins with what happens next.
@@ -33,7 +33,7 @@ func (f *follower) close() { f.response.Body.Close() }
 // next returns the next change of state.
 func (f *follower) next() (id, to string, err error) {
 	for {
-		data, err := f.events.raw()
+		data, err := f.events.Next()
 		if err != nil {
 			return "", "", err
 		}

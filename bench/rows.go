@@ -110,10 +110,10 @@ const (
 	rowCreateEgress  = "create-egress"
 	rowStatelessMany = "stateless-10"
 
-	rowGatewayOne      = "gateway-1"
-	rowGatewayMany     = "gateway-16"
-	rowGatewayDownload = "gateway-download"
-	rowGatewayMemory   = "gateway-rss"
+	rowIngressOne      = "ingress-1"
+	rowIngressMany     = "ingress-16"
+	rowIngressDownload = "ingress-download"
+	rowIngressMemory   = "ingress-rss"
 
 	rowEgressDNS    = "egress-dns"
 	rowEgressNames  = "egress-names"
@@ -224,16 +224,16 @@ func rows() []row {
 			"100 sandboxes of a warm Pool, as one BatchSandbox, until Running, on played nodes",
 			"as many puts into etcd as the API server is written to for it",
 			milliseconds, lower, target{ours, 300}},
-		{rowGatewayOne, "GET through the gateway, one client",
+		{rowIngressOne, "GET through the ingress, one client",
 			"the same through a bare `httputil.ReverseProxy`",
 			perSecond, higher, target{ratio, 0.9}},
-		{rowGatewayMany, "GET through the gateway, 16 clients",
+		{rowIngressMany, "GET through the ingress, 16 clients",
 			"the same through a bare `httputil.ReverseProxy`",
 			perSecond, higher, target{ratio, 0.9}},
-		{rowGatewayDownload, "1 GiB downloaded through the gateway",
+		{rowIngressDownload, "1 GiB downloaded through the ingress",
 			"the same through a bare `httputil.ReverseProxy`",
 			mebiPerSec, higher, target{ratio, 0.9}},
-		{rowGatewayMemory, "resident memory of the gateway during that download, at its highest",
+		{rowIngressMemory, "resident memory of the ingress during that download, at its highest",
 			"a bare `httputil.ReverseProxy` during the same",
 			mebibytes, lower, target{ours, 40}},
 		{rowEgressDNS,

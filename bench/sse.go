@@ -1,12 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
+
+	"sandbox.internal/openapi/sse"
 )
 
 // The events that the bench reads (execd document, "Events").
@@ -36,74 +36,25 @@ func (e event) output() (line []byte, newline bool) {
 	return e.text, true
 }
 
-// eventReader reads server-sent events. It shares the machine with the server that is measured, so
-// it must cost little: the usual event is taken apart without a JSON parser, and whatever looks
+// eventReader reads the events of a command. It shares the machine with the server that is measured,
+// so it must cost little: the usual event is taken apart without a JSON parser, and whatever looks
 // different goes through one.
-type eventReader struct {
-	in   *bufio.Reader
-	long []byte // a line that does not fit into the buffer
-	data []byte // of the event being read
-}
+type eventReader struct{ *sse.Reader }
 
-// readBuffer is in bytes. It holds many usual lines; there may be a thousand readers.
-const readBuffer = 64 << 10
+// longestLine is in bytes.
+const longestLine = 1 << 20
 
-func newEventReader(body io.Reader) *eventReader {
-	return &eventReader{in: bufio.NewReaderSize(body, readBuffer)}
+func newEventReader(body io.Reader) eventReader {
+	return eventReader{sse.NewReader(body, longestLine)}
 }
 
 // next returns the next event of a command.
-func (r *eventReader) next() (event, error) {
-	data, err := r.raw()
+func (r eventReader) next() (event, error) {
+	data, err := r.Next()
 	if err != nil {
 		return event{}, err
 	}
 	return parseEvent(data)
-}
-
-// raw returns the data of the next event, valid until the one after it. It returns io.EOF at the
-// end of the stream, and io.ErrUnexpectedEOF within an event.
-func (r *eventReader) raw() ([]byte, error) {
-	r.data = r.data[:0]
-	fields := 0
-	for {
-		line, err := r.line()
-		if errors.Is(err, io.EOF) && (len(line) > 0 || fields > 0) {
-			return nil, io.ErrUnexpectedEOF
-		}
-		if err != nil {
-			return nil, err
-		}
-		value, isData := bytes.CutPrefix(line, []byte("data:"))
-		switch {
-		case len(line) == 0 && fields > 0:
-			return r.data, nil
-		case isData:
-			if fields++; fields > 1 {
-				r.data = append(r.data, '\n')
-			}
-			r.data = append(r.data, bytes.TrimPrefix(value, []byte{' '})...)
-		}
-	}
-}
-
-// line returns the next line without its end. Together with an error it returns what came before
-// it.
-func (r *eventReader) line() ([]byte, error) {
-	line, err := r.in.ReadSlice('\n')
-	if errors.Is(err, bufio.ErrBufferFull) {
-		r.long = r.long[:0]
-		for errors.Is(err, bufio.ErrBufferFull) {
-			r.long = append(r.long, line...)
-			line, err = r.in.ReadSlice('\n')
-		}
-		r.long = append(r.long, line...)
-		line = r.long
-	}
-	if err != nil {
-		return line, err
-	}
-	return bytes.TrimSuffix(line[:len(line)-1], []byte{'\r'}), nil
 }
 
 var (

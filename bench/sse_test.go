@@ -9,7 +9,7 @@ import (
 )
 
 func TestEventReader(t *testing.T) {
-	long := strings.Repeat("y", 3*readBuffer)
+	long := strings.Repeat("y", 200<<10)
 	for name, tc := range map[string]struct {
 		stream string
 		kind   string

@@ -3,13 +3,13 @@ package openapi_test
 // egressDocument is what the sidecar was asked to offer. No older document has it, so nothing of it is an extension.
 var egressDocument = document{
 	operations: map[string]documentedOperation{
-		"GET /healthz":            {statuses: "200", open: true},
-		"GET /policy":             {statuses: "200 401 500"},
+		"GET /healthz":            {statuses: "200 400", open: true},
+		"GET /policy":             {statuses: "200 400 401 500"},
 		"PUT /policy":             {statuses: "200 400 401 413 500"},
 		"PATCH /policy":           {statuses: "200 400 401 413 500"},
 		"DELETE /policy":          {statuses: "200 400 401 413 500"},
 		"GET /decisions":          {statuses: "200 400 401 500", parameters: []string{"header Last-Event-ID"}},
-		"GET /decisions/proposal": {statuses: "200 401 500"},
+		"GET /decisions/proposal": {statuses: "200 400 401 500"},
 	},
 	keyHeader: "X-EGRESS-ACCESS-TOKEN",
 	schemas: map[string]documentedSchema{

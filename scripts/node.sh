@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Makes sure that Node.js and what the TypeScript client of the tests needs are here, and prints the folder with its packages as the last
-# line. As root on Debian it installs Node.js. The packages are those of e2e/clients/typescript/package-lock.json, kept in
+# Makes sure that Node.js and the packages of FOLDER/package-lock.json are here, and prints the folder with these packages as the last line.
+# As root on Debian it installs Node.js. Usage: scripts/node.sh FOLDER, as seen from the root of the repository. The packages are kept in
 # $SANDBOX_CACHE. Safe to call again and by several at once.
 set -euo pipefail
 shopt -s inherit_errexit # a failure inside $(...) counts too
 cd "$(dirname "$0")/.."
 
-source=e2e/clients/typescript
+source=${1:?usage: scripts/node.sh FOLDER}
+name=npm-${source//\//-}
 cache=${SANDBOX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sandbox}
-oldest=18 # has fetch
+oldest=20 # what the clients support
 
 say() { printf 'node: %s\n' "$*"; }
 die() { printf 'node: %s\n' "$@" >&2; exit 1; }
@@ -19,23 +20,31 @@ complete() {
 
 install_node() {
 	if [[ $EUID -ne 0 ]] || ! command -v apt-get >/dev/null; then
-		die "no Node.js $oldest or newer with npm in PATH" "install it, or run this as root on Debian, which installs nodejs and npm"
+		die "no Node.js $oldest or newer with npm in PATH" "install it, or run this as root on Debian, which installs it"
 	fi
-	say "installing nodejs and npm"
-	apt-get update -qq
-	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 nodejs npm >/dev/null
+	if ! command -v npm >/dev/null; then
+		say "installing nodejs and npm"
+		apt-get update -qq
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 nodejs npm >/dev/null
+	fi
+	if ! complete; then # Debian 12 has Node.js 18
+		say "installing Node.js 22 from npm"
+		npm install --global --no-audit --no-fund --loglevel=error node@22 >&2
+		hash -r
+	fi
 	complete || die "installed, but node $oldest or npm still cannot be found"
 }
 
+[[ -r $source/package-lock.json ]] || die "$source has no package-lock.json"
 mkdir -p "$cache"
 exec 9>"$cache/node.lock"
 flock 9
 complete || install_node
 
-packages=$cache/typescript-$(cat "$source/package.json" "$source/package-lock.json" | sha256sum | cut -c1-16)
+packages=$cache/$name-$(cat "$source/package.json" "$source/package-lock.json" | sha256sum | cut -c1-16)
 if [[ ! -d $packages ]]; then
 	say "installing the packages of $source"
-	rm -rf "$cache"/typescript-* # older ones, and what was left half done
+	rm -rf "$cache/$name"-* # older ones, and what was left half done
 	work=$packages.partial
 	mkdir "$work"
 	cp "$source/package.json" "$source/package-lock.json" "$work"

@@ -23,7 +23,10 @@ fi
 
 scripts/kernels.sh
 scripts/browser.sh
-scripts/node.sh
+scripts/node.sh sdk/typescript
+scripts/node.sh test/e2e/clients/python
+scripts/node.sh test/e2e/clients/opensandbox
+scripts/python.sh
 scripts/images.sh server controller ingress python code-interpreter
 test/cluster/build.sh
 
@@ -32,5 +35,6 @@ if [[ $EUID -ne 0 ]]; then
 fi
 go run ./bench --gate # first, while nothing else runs
 scripts/fuzz.sh
-# `make lint` has vetted the packages, and a test needs no symbols for a debugger, which take long to link.
-CGO_ENABLED=1 exec go test -race -vet=off -ldflags=-w -timeout 20m "$@" ./...
+# `make lint` has vetted the packages, and a test needs no symbols for a debugger, which take long to compile and link. Without the paths
+# of this clone what is compiled serves another.
+CGO_ENABLED=1 exec go test -race -vet=off -trimpath -gcflags=all=-dwarf=false -ldflags=-w -timeout 20m "$@" ./...

@@ -58,7 +58,7 @@ func listen(ctx context.Context, address string, handler http.Handler) error {
 	return nil
 }
 
-// forward keeps as many connections as the gateway does.
+// forward keeps as many connections as the ingress does.
 func forward(ctx context.Context, address, to string) error {
 	target, err := url.Parse(to)
 	if err != nil {

@@ -31,7 +31,11 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	var err error
+	err := lookAtInputs()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "deploy/helm: %v\n", err)
+		os.Exit(1)
+	}
 	if shared, err = cluster.Start(ctx, cluster.Options{Mode: cluster.API}); err != nil {
 		fmt.Fprintf(os.Stderr, "deploy/helm: %v\n", err)
 		os.Exit(1)
@@ -43,6 +47,17 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(code)
 	}))
+}
+
+// lookAtInputs lists the folders of what helm and the cluster's node read. The go command repeats a
+// result from its cache until something changes that the test itself has looked at.
+func lookAtInputs() error {
+	for _, folder := range []string{chart, chart + "/templates", chart + "/crds", "../../bin"} {
+		if _, err := os.ReadDir(folder); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func kubectl(t *testing.T, stdin string, args ...string) string {

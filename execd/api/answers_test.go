@@ -8,9 +8,12 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"sandbox.internal/openapi/document"
 )
 
 // unprovoked are the answers that the contract declares and no test can bring about, with the reason.
@@ -160,6 +163,7 @@ func TestEveryDeclaredAnswer(t *testing.T) {
 	}
 	plain := connect(t, start(t).url, transport)
 	check(invalidRequests(t, plain))
+	check(unknownParameters(t, plain))
 	check(missingThings(t, plain))
 	check(conflicts(t, transport))
 	check(refusedByTheKernel(t, transport))
@@ -303,6 +307,22 @@ func invalidRequests(t *testing.T, d *daemon) []answer {
 		{on: d, operation: "uploadFiles", name: "an empty boundary", target: "POST /files/upload", body: "x", status: 400, code: "INVALID_REQUEST_BODY",
 			header: map[string]string{"Content-Type": "multipart/form-data; boundary="}, says: []string{"header Content-Type", "boundary"}},
 	}, mode("setPermissions", "/files/permissions"), mode("makeDirectories", "/directories"))
+}
+
+// unknownParameters asks every operation for something with a parameter that it does not have.
+func unknownParameters(t *testing.T, d *daemon) []answer {
+	doc, err := document.LoadExecd()
+	must(t, err)
+	placeholder := regexp.MustCompile(`\{[^}]*\}`)
+	var answers []answer
+	for path, item := range doc.Paths.Map() {
+		for method, operation := range item.Operations() {
+			answers = append(answers, answer{on: d, operation: operation.OperationID, name: "unknown parameter",
+				target: method + " " + placeholder.ReplaceAllString(path, "x") + "?no-such=1", status: 400, code: "INVALID_REQUEST_BODY",
+				says: []string{"query parameter no-such", "unknown"}})
+		}
+	}
+	return answers
 }
 
 func missingThings(t *testing.T, d *daemon) []answer {

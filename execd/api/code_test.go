@@ -11,7 +11,7 @@ import (
 	"sandbox.internal/openapi/conform"
 )
 
-// What cells do is tested in e2e/cells; here are only the answers to requests about them.
+// What cells do is tested in test/e2e/cells; here are only the answers to requests about them.
 
 // codeRefusals are requests about code that must fail, to a daemon with kernels and to one whose Jupyter Server is not there.
 func codeRefusals(t *testing.T, d *daemon, transport *conform.Transport) []answer {

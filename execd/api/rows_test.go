@@ -12,7 +12,7 @@ import (
 	"sandbox.internal/execd/config"
 )
 
-// The tests of this and the other rows_*_test.go files follow the document's tables row by row; e2e/coverage holds their names against
+// The tests of this and the other rows_*_test.go files follow the document's tables row by row; test/e2e/coverage holds their names against
 // the document. Each shows what its row promises; what can go wrong is tested elsewhere.
 
 // object is a JSON object whose fields a test looks at one by one.

@@ -12,12 +12,8 @@ import (
 	"sandbox.internal/openapi/serve"
 )
 
-const (
-	// pingInterval is how long a stream may be silent before it says that it is alive.
-	pingInterval = 10 * time.Second
-	// flushSize is how many bytes of events gather before they are sent although more are at hand.
-	flushSize = 32 << 10
-)
+// flushSize is how many bytes of events gather before they are sent although more are at hand.
+const flushSize = 32 << 10
 
 // logStream is the answer with the events of a log.
 type logStream struct {
@@ -63,7 +59,7 @@ type follower struct {
 
 func (s *follower) write(ctx context.Context, out *serve.EventStream) error {
 	defer s.reader.Close()
-	ping := time.NewTimer(pingInterval)
+	ping := time.NewTimer(serve.PingInterval)
 	defer ping.Stop()
 	for {
 		ended, err := s.catchUp(out)
@@ -77,7 +73,7 @@ func (s *follower) write(ctx context.Context, out *serve.EventStream) error {
 			s.stay(ctx)
 			return nil
 		}
-		ping.Reset(pingInterval)
+		ping.Reset(serve.PingInterval)
 		select {
 		case <-s.reader.Wait():
 		case now := <-ping.C:

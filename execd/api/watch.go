@@ -65,7 +65,7 @@ func (s fileStream) VisitWatchFilesResponse(w http.ResponseWriter) error {
 
 // next returns what comes within the time that a stream may be silent.
 func (s fileStream) next(ctx context.Context) ([]gen.FileEvent, error) {
-	ctx, cancel := context.WithTimeout(ctx, pingInterval)
+	ctx, cancel := context.WithTimeout(ctx, serve.PingInterval)
 	defer cancel()
 	events, err := s.watch.Next(ctx)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"sandbox.internal/execd/api"
 	"sandbox.internal/execd/code"
 	"sandbox.internal/execd/command"
+	"sandbox.internal/execd/compat"
 	"sandbox.internal/execd/config"
 	"sandbox.internal/execd/files"
 	"sandbox.internal/execd/freeze"
@@ -47,7 +49,7 @@ type App struct {
 	commands  *command.Manager
 	terminals *terminal.Manager
 	freezer   *freeze.Freezer
-	server    *serve.Server
+	handler   http.Handler
 }
 
 // New puts a daemon together and listens. It returns an error when the address cannot be listened on.
@@ -79,15 +81,17 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 		Host: kernels, Dir: dir, LogLimit: settings.CommandLogLimit, Logger: logger, Clock: time.Now, Frozen: freezer.Frozen,
 	})
 	terminals := terminal.New(terminal.Options{Dir: dir, Env: environ(), Clock: time.Now})
+	stored := files.New(files.Options{Root: dir})
+	port := listener.Addr().(*net.TCPAddr).Port
 	server, err := api.New(api.Options{
 		Code:      cells,
 		Commands:  commands,
-		Files:     files.New(files.Options{Root: dir}),
+		Files:     stored,
 		Freezer:   freezer,
 		Metrics:   metrics.New(metrics.Options{}),
 		Terminals: terminals,
 		Token:     settings.AccessToken,
-		Port:      listener.Addr().(*net.TCPAddr).Port,
+		Port:      port,
 		Linger:    settings.GracefulShutdownTimeout,
 		Logger:    logger,
 	})
@@ -95,9 +99,10 @@ func New(settings config.Settings, logger zerolog.Logger) (*App, error) {
 		listener.Close()
 		return nil, err
 	}
+	handler := compat.New(server, compat.Options{Code: cells, Commands: commands, Files: stored, Port: port})
 	return &App{
 		settings: settings, logger: logger, listener: listener,
-		code: cells, commands: commands, terminals: terminals, freezer: freezer, server: server,
+		code: cells, commands: commands, terminals: terminals, freezer: freezer, handler: handler,
 	}, nil
 }
 
@@ -137,7 +142,7 @@ func (a *App) Run(ctx context.Context) error {
 		<-cells
 		<-hungUp
 	}()
-	err := serve.Serve(ctx, a.listener, newTrimmer(a.server, giveBack, held), serve.ServeOptions{
+	err := serve.Serve(ctx, a.listener, newTrimmer(a.handler, giveBack, held), serve.ServeOptions{
 		Logger: a.logger,
 		Grace:  closeGrace + settle + a.settings.GracefulShutdownTimeout,
 	})

@@ -1,10 +1,10 @@
 package app_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -25,6 +25,7 @@ import (
 	gen "sandbox.internal/gen/execd"
 	"sandbox.internal/openapi/document"
 	"sandbox.internal/openapi/serve/servetest"
+	"sandbox.internal/openapi/sse"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -126,6 +127,7 @@ func TestEveryOperationButPingNeedsTheToken(t *testing.T) {
 			t.Errorf("with token %q: status %d, %s", given, status, body)
 		}
 	}
+	servetest.EveryOperationRefusesUnknownParameters(t, doc, d.url, http.Header{tokenHeader: {token}})
 	if status, body := d.get(t, "/metrics", token); status != http.StatusOK {
 		t.Errorf("with the token: status %d, %s", status, body)
 	}
@@ -202,20 +204,21 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// stream starts a command and returns its events, one line of JSON each, once it has said that it is ready.
-func (d *daemon) stream(t *testing.T, line string) *bufio.Scanner {
+// stream starts a command and returns its events once it has printed that it is ready.
+func (d *daemon) stream(t *testing.T, line string) *sse.Reader {
 	t.Helper()
 	response, err := d.client.RunCommand(t.Context(), gen.CommandRequest{Command: line})
 	must(t, err)
 	t.Cleanup(func() { response.Body.Close() })
-	lines := bufio.NewScanner(response.Body)
-	for lines.Scan() {
-		if strings.Contains(lines.Text(), `"ready"`) {
-			return lines
+	for events := sse.NewReader(response.Body, 1<<20); ; {
+		data, err := events.Next()
+		if err != nil {
+			t.Fatalf("the command never became ready: %v", err)
+		}
+		if bytes.Contains(data, []byte(`"ready"`)) {
+			return events
 		}
 	}
-	t.Fatalf("the command never became ready: %v", lines.Err())
-	return nil
 }
 
 type terminal struct {
@@ -224,17 +227,21 @@ type terminal struct {
 	Timestamp int64
 }
 
-// last reads a stream to its orderly end. It returns its last event, and how long after it the stream was open.
-func last(t *testing.T, lines *bufio.Scanner) (event terminal, stayed time.Duration) {
+// last reads a stream to its orderly end. It returns its last event, and how long after it the
+// stream was open.
+func last(t *testing.T, events *sse.Reader) (event terminal, stayed time.Duration) {
 	t.Helper()
-	for lines.Scan() {
-		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
-			event = terminal{}
-			must(t, json.Unmarshal([]byte(data), &event))
+	for {
+		data, err := events.Next()
+		if errors.Is(err, io.EOF) {
+			break
 		}
-	}
-	if err := lines.Err(); err != nil {
-		t.Errorf("the stream was cut: %v", err)
+		if err != nil {
+			t.Errorf("the stream was cut: %v", err)
+			break
+		}
+		event = terminal{}
+		must(t, json.Unmarshal(data, &event))
 	}
 	// The event's own time, not that of its arrival: a busy machine may deliver it late.
 	return event, time.Since(time.UnixMilli(event.Timestamp))
@@ -255,9 +262,9 @@ func TestGracefulShutdown(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			d := start(t, config.Settings{GracefulShutdownTimeout: linger})
-			lines := d.stream(t, test.line)
+			events := d.stream(t, test.line)
 			d.stop()
-			event, stayed := last(t, lines)
+			event, stayed := last(t, events)
 			if event.Type != "error" || event.ExitCode == nil || *event.ExitCode != test.code {
 				t.Errorf("the stream ended with %+v, want exit code %d", event, test.code)
 			}
@@ -281,12 +288,12 @@ func TestGracefulShutdown(t *testing.T) {
 func TestShutdownWithoutLingering(t *testing.T) {
 	t.Parallel()
 	d := start(t, config.Settings{})
-	lines := d.stream(t, "echo ready; sleep 60")
+	events := d.stream(t, "echo ready; sleep 60")
 	watch, err := d.client.WatchMetrics(t.Context())
 	must(t, err)
 	defer watch.Body.Close()
 	d.stop()
-	if event, _ := last(t, lines); event.Type != "error" {
+	if event, _ := last(t, events); event.Type != "error" {
 		t.Errorf("the stream ended with %+v", event)
 	}
 	if _, err := io.ReadAll(watch.Body); err != nil {
@@ -301,9 +308,14 @@ func TestNewConnectionsAreRefusedWhileStreamsEnd(t *testing.T) {
 	t.Parallel()
 	d := start(t, config.Settings{GracefulShutdownTimeout: 300 * time.Millisecond})
 	refused := filepath.Join(t.TempDir(), "refused")
-	lines := d.stream(t, `trap 'echo stopping; until [ -e `+refused+` ]; do sleep 0.01; done; exit 0' TERM; echo ready; while :; do sleep 0.05; done`)
+	events := d.stream(t, `trap 'echo stopping; until [ -e `+refused+` ]; do sleep 0.01; done; exit 0' TERM; echo ready; while :; do sleep 0.05; done`)
 	d.stop()
-	for lines.Scan() && !strings.Contains(lines.Text(), `"stopping"`) {
+	for {
+		data, err := events.Next()
+		must(t, err)
+		if bytes.Contains(data, []byte(`"stopping"`)) {
+			break
+		}
 	}
 	// The command is told to end at the moment at which the daemon stops to listen.
 	for deadline := time.Now().Add(time.Minute); ; {
@@ -317,7 +329,7 @@ func TestNewConnectionsAreRefusedWhileStreamsEnd(t *testing.T) {
 		}
 	}
 	must(t, os.WriteFile(refused, nil, 0o600))
-	if event, _ := last(t, lines); event.Type != "execution_complete" {
+	if event, _ := last(t, events); event.Type != "execution_complete" {
 		t.Errorf("the stream ended with %+v", event)
 	}
 	if err := <-d.stopped; err != nil {

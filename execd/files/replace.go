@@ -26,28 +26,34 @@ type Replacement struct {
 // No file is changed before the new content of all of them is on disk, so a full disk changes nothing. A missing
 // file is KindNotFound, anything but a regular file and an empty Old are KindInvalid.
 func (f *Files) Replace(wanted map[string]Replacement) error {
+	_, err := f.ReplaceAndCount(wanted)
+	return err
+}
+
+// ReplaceAndCount is [Files.Replace], and returns how many occurrences there were under each path.
+func (f *Files) ReplaceAndCount(wanted map[string]Replacement) (map[string]int, error) {
 	targets := make([]string, 0, len(wanted))
 	seen := make(map[string]bool, len(wanted))
 	keys := slices.Sorted(maps.Keys(wanted))
 	for _, path := range keys {
 		abs, err := f.resolve(path)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if wanted[path].Old == "" {
-			return invalid(abs, "old: must not be empty")
+			return nil, invalid(abs, "old: must not be empty")
 		}
 		target, err := followAll(abs)
 		if err != nil {
-			return classify(abs, err)
+			return nil, classify(abs, err)
 		}
 		if seen[target] {
-			return invalid(abs, "names the same file as another path of the request")
+			return nil, invalid(abs, "names the same file as another path of the request")
 		}
 		if info, err := os.Stat(target); err != nil {
-			return classify(abs, err)
+			return nil, classify(abs, err)
 		} else if !info.Mode().IsRegular() {
-			return invalid(abs, "is not a regular file")
+			return nil, invalid(abs, "is not a regular file")
 		}
 		targets, seen[target] = append(targets, target), true
 	}
@@ -58,21 +64,22 @@ func (f *Files) Replace(wanted map[string]Replacement) error {
 			e.staged.discard()
 		}
 	}()
+	counts := make(map[string]int, len(keys))
 	for i, path := range keys {
-		e, changed, err := prepareEdit(targets[i], wanted[path])
+		e, count, err := prepareEdit(targets[i], wanted[path])
 		if err != nil {
-			return classify(targets[i], err)
+			return nil, classify(targets[i], err)
 		}
-		if changed {
+		if counts[path] = count; count > 0 {
 			edits = append(edits, e)
 		}
 	}
 	for _, e := range edits {
 		if err := e.staged.commit(e.attributes); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	return nil
+	return counts, nil
 }
 
 // edit is the new content of a file and the attributes of the old one.
@@ -81,40 +88,40 @@ type edit struct {
 	attributes attributes
 }
 
-// prepareEdit writes the new content of target beside it. changed is false when the text does not occur.
-func prepareEdit(target string, r Replacement) (e edit, changed bool, err error) {
+// prepareEdit writes the new content of target beside it. There is no edit when count, the number of occurrences, is 0.
+func prepareEdit(target string, r Replacement) (e edit, count int, err error) {
 	in, err := os.OpenFile(target, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return edit{}, false, err
+		return edit{}, 0, err
 	}
 	defer in.Close()
 	var st unix.Stat_t
 	if err := unix.Fstat(int(in.Fd()), &st); err != nil {
-		return edit{}, false, err
+		return edit{}, 0, err
 	}
 	out, err := stage(target, filepath.Dir(target), "replace")
 	if err != nil {
-		return edit{}, false, err
+		return edit{}, 0, err
 	}
 	buffered := bufio.NewWriterSize(out.file, 256<<10)
-	changed, err = replaceStream(buffered, in, []byte(r.Old), []byte(r.New))
+	count, err = replaceStream(buffered, in, []byte(r.Old), []byte(r.New))
 	if err == nil {
 		err = buffered.Flush()
 	}
-	if err == nil && changed {
+	if err == nil && count > 0 {
 		err = out.file.Sync()
 	}
-	if err != nil || !changed {
+	if err != nil || count == 0 {
 		out.discard()
-		return edit{}, false, err
+		return edit{}, 0, err
 	}
 	attrs := attributes{uid: int(st.Uid), gid: int(st.Gid), mode: st.Mode & 0o7777, setMode: true}
-	return edit{out, attrs}, true, nil
+	return edit{out, attrs}, count, nil
 }
 
-// replaceStream copies in to out with every old replaced, in memory bounded by the length of old. found tells
-// whether there was any.
-func replaceStream(out io.Writer, in io.Reader, old, replacement []byte) (found bool, err error) {
+// replaceStream copies in to out with every old replaced, in memory bounded by the length of old. It
+// returns how many there were.
+func replaceStream(out io.Writer, in io.Reader, old, replacement []byte) (count int, err error) {
 	const chunk = 256 << 10
 	buf := make([]byte, 0, chunk+2*len(old))
 	for {
@@ -122,7 +129,7 @@ func replaceStream(out io.Writer, in io.Reader, old, replacement []byte) (found 
 		buf = buf[:len(buf)+n]
 		ended := errors.Is(readErr, io.EOF) || errors.Is(readErr, io.ErrUnexpectedEOF)
 		if readErr != nil && !ended {
-			return found, readErr
+			return count, readErr
 		}
 		rest := buf
 		for {
@@ -130,12 +137,12 @@ func replaceStream(out io.Writer, in io.Reader, old, replacement []byte) (found 
 			if i < 0 {
 				break
 			}
-			found = true
+			count++
 			if _, err := out.Write(rest[:i]); err != nil {
-				return found, err
+				return count, err
 			}
 			if _, err := out.Write(replacement); err != nil {
-				return found, err
+				return count, err
 			}
 			rest = rest[i+len(old):]
 		}
@@ -145,10 +152,10 @@ func replaceStream(out io.Writer, in io.Reader, old, replacement []byte) (found 
 			keep = 0
 		}
 		if _, err := out.Write(rest[:len(rest)-keep]); err != nil {
-			return found, err
+			return count, err
 		}
 		if ended {
-			return found, nil
+			return count, nil
 		}
 		buf = buf[:copy(buf, rest[len(rest)-keep:])]
 	}

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// TestWithoutLimits: nothing stops the steps, and the probe says so. With limits it runs in containers (e2e).
+// TestWithoutLimits: nothing stops the steps, and the probe says so. With limits it runs in containers (test/e2e).
 func TestWithoutLimits(t *testing.T) {
 	output, err := exec.Command(os.Args[0], "probe", "1000000", "3").CombinedOutput()
 	if err != nil {

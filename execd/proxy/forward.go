@@ -86,7 +86,7 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest, port int, target *url.URL, pr
 		out[headerForwardedFor] = earlier
 	}
 	pr.SetXForwarded()
-	// A gateway before us knows better than we do how the client called it.
+	// A reverse proxy before this one has the client's own request.
 	for _, name := range []string{headerForwardedHost, headerForwardedProto} {
 		if earlier := in.Get(name); earlier != "" {
 			out.Set(name, earlier)
@@ -103,7 +103,7 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest, port int, target *url.URL, pr
 	}
 }
 
-// publicPrefix is the path under which the client sees the port. A gateway before us
+// publicPrefix is the path under which the client sees the port. A reverse proxy before this one
 // that names another one than ours knows better: it may have taken that off and put
 // ours in its place. What it names leads to the first port of the path, which is
 // execd itself where a further one follows. One that names the root says that the

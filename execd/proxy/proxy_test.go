@@ -75,7 +75,7 @@ func TestHeadersThatTheServerSees(t *testing.T) {
 				fmt.Sprintf("X-Forwarded-Prefix: /proxy/%d", port),
 			},
 		},
-		"behind a gateway": {
+		"behind a reverse proxy": {
 			sent: []string{"X-Forwarded-For", "192.0.2.7", "X-Forwarded-Host", "box.example", "X-Forwarded-Proto", "https", "Origin", "https://box.example",
 				"X-Forwarded-Prefix", "/boxes/1/8000"},
 			want: []string{
@@ -211,7 +211,7 @@ func TestOwnPortIsServedWithoutAHop(t *testing.T) {
 	}
 }
 
-func TestPrefixOfAGatewayBehindExecdItself(t *testing.T) {
+func TestPrefixOfAProxyBehindExecdItself(t *testing.T) {
 	server := execd(t)
 	port := upstream(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Header.Get("X-Forwarded-Prefix")) })
 	_, body := get(t, server, "/proxy/44772"+to(port, "/x"), "X-Forwarded-Prefix", "/boxes/1/44772")

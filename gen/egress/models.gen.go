@@ -269,6 +269,9 @@ type InternalError = Error
 // Unauthorized Why a request was not fulfilled.
 type Unauthorized = Error
 
+// UnknownParameter Why a request was not fulfilled.
+type UnknownParameter = Error
+
 // ListDecisionsParams defines parameters for ListDecisions.
 type ListDecisionsParams struct {
 	// LastEventID The `id` of the last event that arrived; only for streams.

@@ -195,6 +195,8 @@ type PolicyJSONResponse Policy
 
 type UnauthorizedJSONResponse Error
 
+type UnknownParameterJSONResponse Error
+
 type ListDecisionsRequestObject struct {
 	Params ListDecisionsParams
 }
@@ -323,6 +325,20 @@ func (response ProposePolicy200JSONResponse) VisitProposePolicyResponse(w http.R
 	return err
 }
 
+type ProposePolicy400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response ProposePolicy400JSONResponse) VisitProposePolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ProposePolicy401JSONResponse struct{ UnauthorizedJSONResponse }
 
 func (response ProposePolicy401JSONResponse) VisitProposePolicyResponse(w http.ResponseWriter) error {
@@ -368,6 +384,20 @@ func (response GetHealth200JSONResponse) VisitGetHealthResponse(w http.ResponseW
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHealth400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response GetHealth400JSONResponse) VisitGetHealthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -467,6 +497,20 @@ func (response GetPolicy200JSONResponse) VisitGetPolicyResponse(w http.ResponseW
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetPolicy400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response GetPolicy400JSONResponse) VisitGetPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
 	_, err := buf.WriteTo(w)
 	return err
 }

@@ -336,9 +336,10 @@ type Envs map[string]string
 // Error Why a request was not fulfilled.
 type Error struct {
 	// Code The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`,
-	// `FORBIDDEN`, `FILE_NOT_FOUND`, `NOT_FOUND`, `CONFLICT`, `REQUEST_TOO_LARGE`,
-	// `RANGE_NOT_SATISFIABLE`, `SERVICE_UNAVAILABLE`, `INSUFFICIENT_STORAGE` or
-	// `RUNTIME_ERROR`. More may be added.
+	// `FORBIDDEN`, `FILE_NOT_FOUND` (no such file or directory), `NOT_FOUND` (no such
+	// command, cell, context or terminal), `CONFLICT`, `FROZEN`, `REQUEST_TOO_LARGE`,
+	// `RANGE_NOT_SATISFIABLE`, `RUNTIME_ERROR`, `SERVICE_UNAVAILABLE` or
+	// `INSUFFICIENT_STORAGE`. More may be added.
 	//
 	// Example: FILE_NOT_FOUND
 	Code string `json:"code"`
@@ -928,6 +929,9 @@ type Unauthorized = Error
 
 // Unavailable Why a request was not fulfilled.
 type Unavailable = Error
+
+// UnknownParameter Why a request was not fulfilled.
+type UnknownParameter = Error
 
 // InterruptCodeParams defines parameters for InterruptCode.
 type InterruptCodeParams struct {

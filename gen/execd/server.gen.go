@@ -872,6 +872,8 @@ type UnauthorizedJSONResponse Error
 
 type UnavailableJSONResponse Error
 
+type UnknownParameterJSONResponse Error
+
 type InterruptCodeRequestObject struct {
 	Params InterruptCodeParams
 }
@@ -1431,6 +1433,20 @@ func (response DeleteContext200JSONResponse) VisitDeleteContextResponse(w http.R
 	return err
 }
 
+type DeleteContext400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response DeleteContext400JSONResponse) VisitDeleteContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type DeleteContext401JSONResponse struct{ UnauthorizedJSONResponse }
 
 func (response DeleteContext401JSONResponse) VisitDeleteContextResponse(w http.ResponseWriter) error {
@@ -1519,6 +1535,20 @@ func (response GetContext200JSONResponse) VisitGetContextResponse(w http.Respons
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetContext400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response GetContext400JSONResponse) VisitGetContextResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -1984,6 +2014,20 @@ func (response GetCommandStatus200JSONResponse) VisitGetCommandStatusResponse(w 
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetCommandStatus400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response GetCommandStatus400JSONResponse) VisitGetCommandStatusResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -3886,6 +3930,20 @@ func (response Freeze200JSONResponse) VisitFreezeResponse(w http.ResponseWriter)
 	return err
 }
 
+type Freeze400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response Freeze400JSONResponse) VisitFreezeResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type Freeze401JSONResponse struct{ UnauthorizedJSONResponse }
 
 func (response Freeze401JSONResponse) VisitFreezeResponse(w http.ResponseWriter) error {
@@ -4076,6 +4134,20 @@ func (response WatchMetrics200TextEventStreamResponse) VisitWatchMetricsResponse
 	}
 }
 
+type WatchMetrics400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response WatchMetrics400JSONResponse) VisitWatchMetricsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type WatchMetrics401JSONResponse struct{ UnauthorizedJSONResponse }
 
 func (response WatchMetrics401JSONResponse) VisitWatchMetricsResponse(w http.ResponseWriter) error {
@@ -4173,6 +4245,20 @@ func (response ListTerminals200JSONResponse) VisitListTerminalsResponse(w http.R
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListTerminals400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response ListTerminals400JSONResponse) VisitListTerminalsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -4347,6 +4433,20 @@ func (response KillTerminal200JSONResponse) VisitKillTerminalResponse(w http.Res
 	return err
 }
 
+type KillTerminal400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response KillTerminal400JSONResponse) VisitKillTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type KillTerminal401JSONResponse struct{ UnauthorizedJSONResponse }
 
 func (response KillTerminal401JSONResponse) VisitKillTerminalResponse(w http.ResponseWriter) error {
@@ -4435,6 +4535,20 @@ func (response GetTerminal200JSONResponse) VisitGetTerminalResponse(w http.Respo
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetTerminal400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response GetTerminal400JSONResponse) VisitGetTerminalResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -4612,6 +4726,20 @@ func (response Thaw200JSONResponse) VisitThawResponse(w http.ResponseWriter) err
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type Thaw400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response Thaw400JSONResponse) VisitThawResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
 	_, err := buf.WriteTo(w)
 	return err
 }

@@ -166,12 +166,12 @@ type ClientInterface interface {
 	// 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
 	// With `docker.network_mode` `bridge` the address is a published port of the host; with
 	// `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself; with
-	// `ingress.mode` `gateway` it is on the gateway.
+	// `ingress.mode` `gateway` it is on the ingress.
 	//
 	// With `expires` the answer is a signed endpoint: its URL ends in
 	// `?sandbox-signature=...` and needs no key and no header until then, on this service or
-	// on a gateway with the same signing key. Whoever has the URL can use that port of that
-	// sandbox. `headers` is empty, unless the gateway needs one to find the sandbox.
+	// on an ingress with the same signing key. Whoever has the URL can use that port of that
+	// sandbox. `headers` is empty, unless the ingress needs one to find the sandbox.
 	//
 	// Corresponds with GET /v1/sandboxes/{sandboxId}/endpoints/{port} (the `GetEndpoint` operationId).
 	GetEndpoint(ctx context.Context, sandboxID SandboxID, port int, params *GetEndpointParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -180,7 +180,7 @@ type ClientInterface interface {
 	//
 	// A stream of server-sent events. It begins with the sandbox's first event that is
 	// kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
-	// happens, and ends after `forgotten`. In silence a `ping` comes every 10 seconds.
+	// happens, and ends after `forgotten`. In silence a `ping` comes every 5 seconds.
 	//
 	// Events are durable together with what they tell, and have ids from one sequence
 	// without gaps for the whole service. The service keeps the last 100000 of them,
@@ -518,12 +518,12 @@ func (c *Client) GetSandbox(ctx context.Context, sandboxID SandboxID, params *Ge
 // 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
 // With `docker.network_mode` `bridge` the address is a published port of the host; with
 // `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself; with
-// `ingress.mode` `gateway` it is on the gateway.
+// `ingress.mode` `gateway` it is on the ingress.
 //
 // With `expires` the answer is a signed endpoint: its URL ends in
 // `?sandbox-signature=...` and needs no key and no header until then, on this service or
-// on a gateway with the same signing key. Whoever has the URL can use that port of that
-// sandbox. `headers` is empty, unless the gateway needs one to find the sandbox.
+// on an ingress with the same signing key. Whoever has the URL can use that port of that
+// sandbox. `headers` is empty, unless the ingress needs one to find the sandbox.
 //
 // Corresponds with GET /v1/sandboxes/{sandboxId}/endpoints/{port} (the `GetEndpoint` operationId).
 func (c *Client) GetEndpoint(ctx context.Context, sandboxID SandboxID, port int, params *GetEndpointParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -542,7 +542,7 @@ func (c *Client) GetEndpoint(ctx context.Context, sandboxID SandboxID, port int,
 //
 // A stream of server-sent events. It begins with the sandbox's first event that is
 // kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
-// happens, and ends after `forgotten`. In silence a `ping` comes every 10 seconds.
+// happens, and ends after `forgotten`. In silence a `ping` comes every 5 seconds.
 //
 // Events are durable together with what they tell, and have ids from one sequence
 // without gaps for the whole service. The service keeps the last 100000 of them,
@@ -2132,12 +2132,12 @@ type ClientWithResponsesInterface interface {
 	// 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
 	// With `docker.network_mode` `bridge` the address is a published port of the host; with
 	// `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself; with
-	// `ingress.mode` `gateway` it is on the gateway.
+	// `ingress.mode` `gateway` it is on the ingress.
 	//
 	// With `expires` the answer is a signed endpoint: its URL ends in
 	// `?sandbox-signature=...` and needs no key and no header until then, on this service or
-	// on a gateway with the same signing key. Whoever has the URL can use that port of that
-	// sandbox. `headers` is empty, unless the gateway needs one to find the sandbox.
+	// on an ingress with the same signing key. Whoever has the URL can use that port of that
+	// sandbox. `headers` is empty, unless the ingress needs one to find the sandbox.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -2148,7 +2148,7 @@ type ClientWithResponsesInterface interface {
 	//
 	// A stream of server-sent events. It begins with the sandbox's first event that is
 	// kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
-	// happens, and ends after `forgotten`. In silence a `ping` comes every 10 seconds.
+	// happens, and ends after `forgotten`. In silence a `ping` comes every 5 seconds.
 	//
 	// Events are durable together with what they tell, and have ids from one sequence
 	// without gaps for the whole service. The service keeps the last 100000 of them,
@@ -2361,18 +2361,32 @@ type GetHealthResponse200Headers struct {
 	XRequestID *RequestID
 }
 
+// GetHealthResponse400Headers the declared response headers of an HTTP 400 response for GetHealth
+type GetHealthResponse400Headers struct {
+	XRequestID *RequestID
+}
+
 type GetHealthResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
 	// JSON200 the response for an HTTP 200 `application/json` response
 	JSON200 *Health
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *UnknownParameter
 	// Headers200 the parsed response headers for an HTTP 200 response
 	Headers200 *GetHealthResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *GetHealthResponse400Headers
 }
 
 // GetJSON200 returns the response for an HTTP 200 `application/json` response
 func (r GetHealthResponse) GetJSON200() *Health {
 	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetHealthResponse) GetJSON400() *UnknownParameter {
+	return r.JSON400
 }
 
 // GetBody returns the raw response body bytes
@@ -2805,6 +2819,11 @@ type DeleteSandboxResponse204Headers struct {
 	XRequestID        *RequestID
 }
 
+// DeleteSandboxResponse400Headers the declared response headers of an HTTP 400 response for DeleteSandbox
+type DeleteSandboxResponse400Headers struct {
+	XRequestID *RequestID
+}
+
 // DeleteSandboxResponse401Headers the declared response headers of an HTTP 401 response for DeleteSandbox
 type DeleteSandboxResponse401Headers struct {
 	XRequestID *RequestID
@@ -2844,6 +2863,8 @@ type DeleteSandboxResponse503Headers struct {
 type DeleteSandboxResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *UnknownParameter
 	// JSON401 the response for an HTTP 401 `application/json` response
 	JSON401 *Unauthorized
 	// JSON403 the response for an HTTP 403 `application/json` response
@@ -2860,6 +2881,8 @@ type DeleteSandboxResponse struct {
 	JSON503 *Unavailable
 	// Headers204 the parsed response headers for an HTTP 204 response
 	Headers204 *DeleteSandboxResponse204Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *DeleteSandboxResponse400Headers
 	// Headers401 the parsed response headers for an HTTP 401 response
 	Headers401 *DeleteSandboxResponse401Headers
 	// Headers403 the parsed response headers for an HTTP 403 response
@@ -2874,6 +2897,11 @@ type DeleteSandboxResponse struct {
 	Headers500 *DeleteSandboxResponse500Headers
 	// Headers503 the parsed response headers for an HTTP 503 response
 	Headers503 *DeleteSandboxResponse503Headers
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r DeleteSandboxResponse) GetJSON400() *UnknownParameter {
+	return r.JSON400
 }
 
 // GetJSON401 returns the response for an HTTP 401 `application/json` response
@@ -2946,6 +2974,11 @@ type GetSandboxResponse200Headers struct {
 	XRequestID        *RequestID
 }
 
+// GetSandboxResponse400Headers the declared response headers of an HTTP 400 response for GetSandbox
+type GetSandboxResponse400Headers struct {
+	XRequestID *RequestID
+}
+
 // GetSandboxResponse401Headers the declared response headers of an HTTP 401 response for GetSandbox
 type GetSandboxResponse401Headers struct {
 	XRequestID *RequestID
@@ -2982,6 +3015,8 @@ type GetSandboxResponse struct {
 	HTTPResponse *http.Response
 	// JSON200 the response for an HTTP 200 `application/json` response
 	JSON200 *Sandbox
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *UnknownParameter
 	// JSON401 the response for an HTTP 401 `application/json` response
 	JSON401 *Unauthorized
 	// JSON403 the response for an HTTP 403 `application/json` response
@@ -2996,6 +3031,8 @@ type GetSandboxResponse struct {
 	JSON503 *Unavailable
 	// Headers200 the parsed response headers for an HTTP 200 response
 	Headers200 *GetSandboxResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *GetSandboxResponse400Headers
 	// Headers401 the parsed response headers for an HTTP 401 response
 	Headers401 *GetSandboxResponse401Headers
 	// Headers403 the parsed response headers for an HTTP 403 response
@@ -3013,6 +3050,11 @@ type GetSandboxResponse struct {
 // GetJSON200 returns the response for an HTTP 200 `application/json` response
 func (r GetSandboxResponse) GetJSON200() *Sandbox {
 	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetSandboxResponse) GetJSON400() *UnknownParameter {
+	return r.JSON400
 }
 
 // GetJSON401 returns the response for an HTTP 401 `application/json` response
@@ -3872,6 +3914,11 @@ type ProposeNetworkPolicyResponse200Headers struct {
 	XRequestID *RequestID
 }
 
+// ProposeNetworkPolicyResponse400Headers the declared response headers of an HTTP 400 response for ProposeNetworkPolicy
+type ProposeNetworkPolicyResponse400Headers struct {
+	XRequestID *RequestID
+}
+
 // ProposeNetworkPolicyResponse401Headers the declared response headers of an HTTP 401 response for ProposeNetworkPolicy
 type ProposeNetworkPolicyResponse401Headers struct {
 	XRequestID *RequestID
@@ -3914,6 +3961,8 @@ type ProposeNetworkPolicyResponse struct {
 	HTTPResponse *http.Response
 	// JSON200 the response for an HTTP 200 `application/json` response
 	JSON200 *NetworkPolicy
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *UnknownParameter
 	// JSON401 the response for an HTTP 401 `application/json` response
 	JSON401 *Unauthorized
 	// JSON403 the response for an HTTP 403 `application/json` response
@@ -3930,6 +3979,8 @@ type ProposeNetworkPolicyResponse struct {
 	JSON503 *Unavailable
 	// Headers200 the parsed response headers for an HTTP 200 response
 	Headers200 *ProposeNetworkPolicyResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *ProposeNetworkPolicyResponse400Headers
 	// Headers401 the parsed response headers for an HTTP 401 response
 	Headers401 *ProposeNetworkPolicyResponse401Headers
 	// Headers403 the parsed response headers for an HTTP 403 response
@@ -3949,6 +4000,11 @@ type ProposeNetworkPolicyResponse struct {
 // GetJSON200 returns the response for an HTTP 200 `application/json` response
 func (r ProposeNetworkPolicyResponse) GetJSON200() *NetworkPolicy {
 	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ProposeNetworkPolicyResponse) GetJSON400() *UnknownParameter {
+	return r.JSON400
 }
 
 // GetJSON401 returns the response for an HTTP 401 `application/json` response
@@ -4196,6 +4252,11 @@ type GetNetworkPolicyResponse200Headers struct {
 	XRequestID *RequestID
 }
 
+// GetNetworkPolicyResponse400Headers the declared response headers of an HTTP 400 response for GetNetworkPolicy
+type GetNetworkPolicyResponse400Headers struct {
+	XRequestID *RequestID
+}
+
 // GetNetworkPolicyResponse401Headers the declared response headers of an HTTP 401 response for GetNetworkPolicy
 type GetNetworkPolicyResponse401Headers struct {
 	XRequestID *RequestID
@@ -4238,6 +4299,8 @@ type GetNetworkPolicyResponse struct {
 	HTTPResponse *http.Response
 	// JSON200 the response for an HTTP 200 `application/json` response
 	JSON200 *NetworkPolicy
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *UnknownParameter
 	// JSON401 the response for an HTTP 401 `application/json` response
 	JSON401 *Unauthorized
 	// JSON403 the response for an HTTP 403 `application/json` response
@@ -4254,6 +4317,8 @@ type GetNetworkPolicyResponse struct {
 	JSON503 *Unavailable
 	// Headers200 the parsed response headers for an HTTP 200 response
 	Headers200 *GetNetworkPolicyResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *GetNetworkPolicyResponse400Headers
 	// Headers401 the parsed response headers for an HTTP 401 response
 	Headers401 *GetNetworkPolicyResponse401Headers
 	// Headers403 the parsed response headers for an HTTP 403 response
@@ -4273,6 +4338,11 @@ type GetNetworkPolicyResponse struct {
 // GetJSON200 returns the response for an HTTP 200 `application/json` response
 func (r GetNetworkPolicyResponse) GetJSON200() *NetworkPolicy {
 	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetNetworkPolicyResponse) GetJSON400() *UnknownParameter {
+	return r.JSON400
 }
 
 // GetJSON401 returns the response for an HTTP 401 `application/json` response
@@ -4697,6 +4767,11 @@ type PauseSandboxResponse202Headers struct {
 	XRequestID        *RequestID
 }
 
+// PauseSandboxResponse400Headers the declared response headers of an HTTP 400 response for PauseSandbox
+type PauseSandboxResponse400Headers struct {
+	XRequestID *RequestID
+}
+
 // PauseSandboxResponse401Headers the declared response headers of an HTTP 401 response for PauseSandbox
 type PauseSandboxResponse401Headers struct {
 	XRequestID *RequestID
@@ -4736,6 +4811,8 @@ type PauseSandboxResponse503Headers struct {
 type PauseSandboxResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *UnknownParameter
 	// JSON401 the response for an HTTP 401 `application/json` response
 	JSON401 *Unauthorized
 	// JSON403 the response for an HTTP 403 `application/json` response
@@ -4752,6 +4829,8 @@ type PauseSandboxResponse struct {
 	JSON503 *Unavailable
 	// Headers202 the parsed response headers for an HTTP 202 response
 	Headers202 *PauseSandboxResponse202Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *PauseSandboxResponse400Headers
 	// Headers401 the parsed response headers for an HTTP 401 response
 	Headers401 *PauseSandboxResponse401Headers
 	// Headers403 the parsed response headers for an HTTP 403 response
@@ -4766,6 +4845,11 @@ type PauseSandboxResponse struct {
 	Headers500 *PauseSandboxResponse500Headers
 	// Headers503 the parsed response headers for an HTTP 503 response
 	Headers503 *PauseSandboxResponse503Headers
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r PauseSandboxResponse) GetJSON400() *UnknownParameter {
+	return r.JSON400
 }
 
 // GetJSON401 returns the response for an HTTP 401 `application/json` response
@@ -5013,6 +5097,11 @@ type ResumeSandboxResponse202Headers struct {
 	XRequestID        *RequestID
 }
 
+// ResumeSandboxResponse400Headers the declared response headers of an HTTP 400 response for ResumeSandbox
+type ResumeSandboxResponse400Headers struct {
+	XRequestID *RequestID
+}
+
 // ResumeSandboxResponse401Headers the declared response headers of an HTTP 401 response for ResumeSandbox
 type ResumeSandboxResponse401Headers struct {
 	XRequestID *RequestID
@@ -5052,6 +5141,8 @@ type ResumeSandboxResponse503Headers struct {
 type ResumeSandboxResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *UnknownParameter
 	// JSON401 the response for an HTTP 401 `application/json` response
 	JSON401 *Unauthorized
 	// JSON403 the response for an HTTP 403 `application/json` response
@@ -5068,6 +5159,8 @@ type ResumeSandboxResponse struct {
 	JSON503 *Unavailable
 	// Headers202 the parsed response headers for an HTTP 202 response
 	Headers202 *ResumeSandboxResponse202Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *ResumeSandboxResponse400Headers
 	// Headers401 the parsed response headers for an HTTP 401 response
 	Headers401 *ResumeSandboxResponse401Headers
 	// Headers403 the parsed response headers for an HTTP 403 response
@@ -5082,6 +5175,11 @@ type ResumeSandboxResponse struct {
 	Headers500 *ResumeSandboxResponse500Headers
 	// Headers503 the parsed response headers for an HTTP 503 response
 	Headers503 *ResumeSandboxResponse503Headers
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ResumeSandboxResponse) GetJSON400() *UnknownParameter {
+	return r.JSON400
 }
 
 // GetJSON401 returns the response for an HTTP 401 `application/json` response
@@ -5153,6 +5251,11 @@ type GetVersionResponse200Headers struct {
 	XRequestID *RequestID
 }
 
+// GetVersionResponse400Headers the declared response headers of an HTTP 400 response for GetVersion
+type GetVersionResponse400Headers struct {
+	XRequestID *RequestID
+}
+
 // GetVersionResponse401Headers the declared response headers of an HTTP 401 response for GetVersion
 type GetVersionResponse401Headers struct {
 	XRequestID *RequestID
@@ -5174,6 +5277,8 @@ type GetVersionResponse struct {
 	HTTPResponse *http.Response
 	// JSON200 the response for an HTTP 200 `application/json` response
 	JSON200 *Version
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *UnknownParameter
 	// JSON401 the response for an HTTP 401 `application/json` response
 	JSON401 *Unauthorized
 	// JSON429 the response for an HTTP 429 `application/json` response
@@ -5182,6 +5287,8 @@ type GetVersionResponse struct {
 	JSON500 *InternalError
 	// Headers200 the parsed response headers for an HTTP 200 response
 	Headers200 *GetVersionResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *GetVersionResponse400Headers
 	// Headers401 the parsed response headers for an HTTP 401 response
 	Headers401 *GetVersionResponse401Headers
 	// Headers429 the parsed response headers for an HTTP 429 response
@@ -5193,6 +5300,11 @@ type GetVersionResponse struct {
 // GetJSON200 returns the response for an HTTP 200 `application/json` response
 func (r GetVersionResponse) GetJSON200() *Version {
 	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r GetVersionResponse) GetJSON400() *UnknownParameter {
+	return r.JSON400
 }
 
 // GetJSON401 returns the response for an HTTP 401 `application/json` response
@@ -5367,12 +5479,12 @@ func (c *ClientWithResponses) GetSandboxWithResponse(ctx context.Context, sandbo
 // 30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
 // With `docker.network_mode` `bridge` the address is a published port of the host; with
 // `host` it is `http://{domain}/{sandboxId}/{port}` on this service itself; with
-// `ingress.mode` `gateway` it is on the gateway.
+// `ingress.mode` `gateway` it is on the ingress.
 //
 // With `expires` the answer is a signed endpoint: its URL ends in
 // `?sandbox-signature=...` and needs no key and no header until then, on this service or
-// on a gateway with the same signing key. Whoever has the URL can use that port of that
-// sandbox. `headers` is empty, unless the gateway needs one to find the sandbox.
+// on an ingress with the same signing key. Whoever has the URL can use that port of that
+// sandbox. `headers` is empty, unless the ingress needs one to find the sandbox.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -5389,7 +5501,7 @@ func (c *ClientWithResponses) GetEndpointWithResponse(ctx context.Context, sandb
 //
 // A stream of server-sent events. It begins with the sandbox's first event that is
 // kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
-// happens, and ends after `forgotten`. In silence a `ping` comes every 10 seconds.
+// happens, and ends after `forgotten`. In silence a `ping` comes every 5 seconds.
 //
 // Events are durable together with what they tell, and have ids from one sequence
 // without gaps for the whole service. The service keeps the last 100000 of them,
@@ -5731,6 +5843,13 @@ func ParseGetHealthResponse(rsp *http.Response) (*GetHealthResponse, error) {
 		}
 		response.JSON200 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest UnknownParameter
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
 	}
 
 	switch {
@@ -5744,6 +5863,16 @@ func ParseGetHealthResponse(rsp *http.Response) (*GetHealthResponse, error) {
 			headers.XRequestID = &value
 		}
 		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers GetHealthResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
 	}
 
 	return response, nil
@@ -6224,6 +6353,13 @@ func ParseDeleteSandboxResponse(rsp *http.Response) (*DeleteSandboxResponse, err
 	case rsp.StatusCode == 204:
 		break // No content-type
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest UnknownParameter
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
 		var dest Unauthorized
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -6293,6 +6429,16 @@ func ParseDeleteSandboxResponse(rsp *http.Response) (*DeleteSandboxResponse, err
 			headers.XRequestID = &value
 		}
 		response.Headers204 = &headers
+	case rsp.StatusCode == 400:
+		var headers DeleteSandboxResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
 	case rsp.StatusCode == 401:
 		var headers DeleteSandboxResponse401Headers
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
@@ -6396,6 +6542,13 @@ func ParseGetSandboxResponse(rsp *http.Response) (*GetSandboxResponse, error) {
 		}
 		response.JSON200 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest UnknownParameter
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
 		var dest Unauthorized
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -6458,6 +6611,16 @@ func ParseGetSandboxResponse(rsp *http.Response) (*GetSandboxResponse, error) {
 			headers.XRequestID = &value
 		}
 		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers GetSandboxResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
 	case rsp.StatusCode == 401:
 		var headers GetSandboxResponse401Headers
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
@@ -7464,6 +7627,13 @@ func ParseProposeNetworkPolicyResponse(rsp *http.Response) (*ProposeNetworkPolic
 		}
 		response.JSON200 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest UnknownParameter
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
 		var dest Unauthorized
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -7526,6 +7696,16 @@ func ParseProposeNetworkPolicyResponse(rsp *http.Response) (*ProposeNetworkPolic
 			headers.XRequestID = &value
 		}
 		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers ProposeNetworkPolicyResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
 	case rsp.StatusCode == 401:
 		var headers ProposeNetworkPolicyResponse401Headers
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
@@ -7842,6 +8022,13 @@ func ParseGetNetworkPolicyResponse(rsp *http.Response) (*GetNetworkPolicyRespons
 		}
 		response.JSON200 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest UnknownParameter
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
 		var dest Unauthorized
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -7904,6 +8091,16 @@ func ParseGetNetworkPolicyResponse(rsp *http.Response) (*GetNetworkPolicyRespons
 			headers.XRequestID = &value
 		}
 		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers GetNetworkPolicyResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
 	case rsp.StatusCode == 401:
 		var headers GetNetworkPolicyResponse401Headers
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
@@ -8422,6 +8619,13 @@ func ParsePauseSandboxResponse(rsp *http.Response) (*PauseSandboxResponse, error
 	case rsp.StatusCode == 202:
 		break // No content-type
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest UnknownParameter
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
 		var dest Unauthorized
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -8491,6 +8695,16 @@ func ParsePauseSandboxResponse(rsp *http.Response) (*PauseSandboxResponse, error
 			headers.XRequestID = &value
 		}
 		response.Headers202 = &headers
+	case rsp.StatusCode == 400:
+		var headers PauseSandboxResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
 	case rsp.StatusCode == 401:
 		var headers PauseSandboxResponse401Headers
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
@@ -8789,6 +9003,13 @@ func ParseResumeSandboxResponse(rsp *http.Response) (*ResumeSandboxResponse, err
 	case rsp.StatusCode == 202:
 		break // No content-type
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest UnknownParameter
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
 		var dest Unauthorized
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -8858,6 +9079,16 @@ func ParseResumeSandboxResponse(rsp *http.Response) (*ResumeSandboxResponse, err
 			headers.XRequestID = &value
 		}
 		response.Headers202 = &headers
+	case rsp.StatusCode == 400:
+		var headers ResumeSandboxResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
 	case rsp.StatusCode == 401:
 		var headers ResumeSandboxResponse401Headers
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
@@ -8961,6 +9192,13 @@ func ParseGetVersionResponse(rsp *http.Response) (*GetVersionResponse, error) {
 		}
 		response.JSON200 = &dest
 
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest UnknownParameter
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
 		var dest Unauthorized
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -8995,6 +9233,16 @@ func ParseGetVersionResponse(rsp *http.Response) (*GetVersionResponse, error) {
 			headers.XRequestID = &value
 		}
 		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers GetVersionResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
 	case rsp.StatusCode == 401:
 		var headers GetVersionResponse401Headers
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {

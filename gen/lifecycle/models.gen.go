@@ -223,9 +223,9 @@ type Env map[string]string
 
 // Error Why a request was not fulfilled.
 type Error struct {
-	// Code The kind of error for machines, in UPPER_SNAKE letters, such as
-	// `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`, `SANDBOX_NOT_FOUND`, `CONFLICT`,
-	// `RATE_LIMITED` or `INTERNAL_ERROR`. More may be added.
+	// Code The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`,
+	// `SANDBOX_NOT_FOUND`, `CONFLICT`, `REQUEST_TOO_LARGE`, `RATE_LIMITED`,
+	// `INTERNAL_ERROR` or `SERVICE_UNAVAILABLE`. More may be added.
 	//
 	// Example: INVALID_REQUEST_BODY
 	Code string `json:"code"`
@@ -794,6 +794,9 @@ type Unauthorized = Error
 // Unavailable Why a request was not fulfilled.
 type Unavailable = Error
 
+// UnknownParameter Why a request was not fulfilled.
+type UnknownParameter = Error
+
 // StreamEventsParams defines parameters for StreamEvents.
 type StreamEventsParams struct {
 	// After The id of the last event that the client has, or 0 for all events that are kept.
@@ -861,8 +864,8 @@ type GetEndpointParams struct {
 	// and not after the sandbox's own expiry (400 otherwise).
 	Expires *string `form:"expires,omitempty" json:"expires,omitempty"`
 
-	// Direct Asks for the address of the sandbox itself even where clients use a gateway. It is
-	// for the gateway, and cannot be combined with `expires` (400).
+	// Direct Asks for the address of the sandbox itself even where clients use an ingress. It is
+	// for the ingress, and cannot be combined with `expires` (400).
 	Direct *bool `form:"direct,omitempty" json:"direct,omitempty"`
 }
 

@@ -825,6 +825,15 @@ type UnavailableJSONResponse struct {
 	Headers UnavailableResponseHeaders
 }
 
+type UnknownParameterResponseHeaders struct {
+	XRequestID *RequestID
+}
+type UnknownParameterJSONResponse struct {
+	Body Error
+
+	Headers UnknownParameterResponseHeaders
+}
+
 type GetHealthRequestObject struct {
 }
 
@@ -852,6 +861,23 @@ func (response GetHealth200JSONResponse) VisitGetHealthResponse(w http.ResponseW
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
 	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetHealth400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response GetHealth400JSONResponse) VisitGetHealthResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -1334,6 +1360,23 @@ func (response DeleteSandbox204Response) VisitDeleteSandboxResponse(w http.Respo
 	return nil
 }
 
+type DeleteSandbox400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response DeleteSandbox400JSONResponse) VisitDeleteSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type DeleteSandbox401JSONResponse struct{ UnauthorizedJSONResponse }
 
 func (response DeleteSandbox401JSONResponse) VisitDeleteSandboxResponse(w http.ResponseWriter) error {
@@ -1489,6 +1532,23 @@ func (response GetSandbox200JSONResponse) VisitGetSandboxResponse(w http.Respons
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
 	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetSandbox400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response GetSandbox400JSONResponse) VisitGetSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -2562,6 +2622,23 @@ func (response ProposeNetworkPolicy200JSONResponse) VisitProposeNetworkPolicyRes
 	return err
 }
 
+type ProposeNetworkPolicy400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response ProposeNetworkPolicy400JSONResponse) VisitProposeNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ProposeNetworkPolicy401JSONResponse struct{ UnauthorizedJSONResponse }
 
 func (response ProposeNetworkPolicy401JSONResponse) VisitProposeNetworkPolicyResponse(w http.ResponseWriter) error {
@@ -2893,6 +2970,23 @@ func (response GetNetworkPolicy200JSONResponse) VisitGetNetworkPolicyResponse(w 
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
 	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetNetworkPolicy400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response GetNetworkPolicy400JSONResponse) VisitGetNetworkPolicyResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
 	_, err := buf.WriteTo(w)
 	return err
 }
@@ -3421,6 +3515,23 @@ func (response PauseSandbox202Response) VisitPauseSandboxResponse(w http.Respons
 	return nil
 }
 
+type PauseSandbox400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response PauseSandbox400JSONResponse) VisitPauseSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type PauseSandbox401JSONResponse struct{ UnauthorizedJSONResponse }
 
 func (response PauseSandbox401JSONResponse) VisitPauseSandboxResponse(w http.ResponseWriter) error {
@@ -3761,6 +3872,23 @@ func (response ResumeSandbox202Response) VisitResumeSandboxResponse(w http.Respo
 	return nil
 }
 
+type ResumeSandbox400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response ResumeSandbox400JSONResponse) VisitResumeSandboxResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
 type ResumeSandbox401JSONResponse struct{ UnauthorizedJSONResponse }
 
 func (response ResumeSandbox401JSONResponse) VisitResumeSandboxResponse(w http.ResponseWriter) error {
@@ -3910,6 +4038,23 @@ func (response GetVersion200JSONResponse) VisitGetVersionResponse(w http.Respons
 		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
 	}
 	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type GetVersion400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response GetVersion400JSONResponse) VisitGetVersionResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
 	_, err := buf.WriteTo(w)
 	return err
 }

@@ -2,8 +2,8 @@
 //
 // A [Transport] goes into the http.Client of a test. Whatever the test does with that
 // client, every answer is compared with the contract, and a difference fails the test:
-// a status, a content type, a header, a value or a field that the contract does not
-// have. [Routes] compares the routes of a service with the contract.
+// a status, a content type, a header, a value, a field or the code of an error that the
+// contract does not have. [Routes] compares the routes of a service with the contract.
 package conform
 
 import (
@@ -18,6 +18,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/getkin/kin-openapi/openapi3"
@@ -204,7 +205,24 @@ func check(ctx context.Context, answer *openapi3filter.ResponseValidationInput, 
 	if err := decoder.Decode(&value); err != nil {
 		return fmt.Errorf("the body %q is not JSON: %w", body, err)
 	}
+	if err := unlisted(content.Schema.Value, answer.Status, value); err != nil {
+		return err
+	}
 	return undeclared(content.Schema.Value, value, "body")
+}
+
+// unlisted tells whether the code of an error is none of those that the contract names, as code, in the description of its errors' code.
+func unlisted(schema *openapi3.Schema, status int, value any) error {
+	property := schema.Properties["code"]
+	fields, _ := value.(map[string]any)
+	code, ok := fields["code"].(string)
+	if status < http.StatusBadRequest || property == nil || !ok {
+		return nil
+	}
+	if !strings.Contains(property.Value.Description, "`"+code+"`") {
+		return fmt.Errorf("the contract does not list the code %s", code)
+	}
+	return nil
 }
 
 // takeBody reads the whole body and leaves a fresh copy of it in the answer.

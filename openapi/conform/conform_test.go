@@ -92,7 +92,7 @@ func TestTransport(t *testing.T) {
 		{"a good body", document.LoadLifecycle, "POST", "/v1/sandboxes",
 			answer{202, located, "{" + sandboxFields + "}"}, ""},
 		{"a good error", document.LoadLifecycle, "GET", "/v1/sandboxes/1",
-			answer{404, asJSON, `{"code": "NOT_FOUND", "message": "no", "detail": "no"}`}, ""},
+			answer{404, asJSON, `{"code": "SANDBOX_NOT_FOUND", "message": "no", "detail": "no"}`}, ""},
 		{"no body", document.LoadLifecycle, "DELETE", "/v1/sandboxes/1", answer{status: 204}, ""},
 		{"a good download", document.LoadExecd, "GET", "/files/download?path=a",
 			answer{206, octets("Content-Range", "bytes 0-2/9"), "abc"}, ""},
@@ -120,6 +120,8 @@ func TestTransport(t *testing.T) {
 		{"a returned credential", document.LoadLifecycle, "GET", "/v1/sandboxes/1",
 			answer{200, asJSON, `{"image": {"uri": "a", "auth": {"username": "u", "password": "p"}}, ` + sandboxFields + `}`},
 			"writeOnly"},
+		{"a code that is not listed", document.LoadLifecycle, "GET", "/v1/sandboxes/1",
+			answer{404, asJSON, `{"code": "NO_SANDBOX", "message": "no", "detail": "no"}`}, "does not list the code NO_SANDBOX"},
 		{"no JSON", document.LoadLifecycle, "GET", "/health", answer{200, asJSON, "{"}, "failed to decode response body"},
 		{"a partial download without its range", document.LoadExecd, "GET", "/files/download?path=a",
 			answer{206, octets(), "abc"}, `response header "Content-Range" missing`},
@@ -223,7 +225,7 @@ func TestTransportLetsOutsidePathsPass(t *testing.T) {
 }
 
 func TestSeen(t *testing.T) {
-	server := httptest.NewServer(answer{404, asJSON, `{"code": "NOT_FOUND", "message": "no", "detail": "no"}`})
+	server := httptest.NewServer(answer{404, asJSON, `{"code": "SANDBOX_NOT_FOUND", "message": "no", "detail": "no"}`})
 	defer server.Close()
 	transport := conform.New(load(t, document.LoadLifecycle), nil, t)
 	for _, path := range []string{"/v1/sandboxes/b", "/v1/sandboxes/b/endpoints/1", "/v1/sandboxes/a"} {

@@ -5,7 +5,10 @@
 // They are data of the program, so that a start has nothing to read.
 package rules
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Contract is what requests to a service must look like.
 type Contract struct {
@@ -51,6 +54,31 @@ type Body struct {
 type Media struct {
 	Type   string
 	Schema *Schema // nil: anything
+}
+
+// UnknownQuery returns a name in the query of a request that is no parameter of the operation, the first in alphabetical order.
+func (o *Operation) UnknownQuery(query map[string][]string) (name string, found bool) {
+	for given := range query {
+		known := slices.ContainsFunc(o.Parameters, func(p *Parameter) bool { return p.In == InQuery && p.Name == given })
+		if !known && (!found || given < name) {
+			name, found = given, true
+		}
+	}
+	return name, found
+}
+
+// QueryNames names the parameters in the query, for messages.
+func (o *Operation) QueryNames() string {
+	var names []string
+	for _, p := range o.Parameters {
+		if p.In == InQuery {
+			names = append(names, p.Name)
+		}
+	}
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
 }
 
 // Find returns what a Content-Type stands for, nil when it is not accepted.

@@ -15,6 +15,10 @@ const (
 	// client counts as stuck and is dropped.
 	DefaultWriteTimeout = 30 * time.Second
 
+	// PingInterval is how long a stream may be silent before it shows that it is alive. Clients
+	// of this field give up a read after 10 s.
+	PingInterval = 5 * time.Second
+
 	// firstBuffer is the capacity with which a stream's buffer begins, in bytes.
 	firstBuffer = 4 << 10
 
@@ -85,6 +89,13 @@ func (s *EventStream) Data(data []byte) {
 	}
 	s.line(data)
 	*s.buffer = append(*s.buffer, '\n')
+}
+
+// Ping adds a comment, which clients skip: it shows that the stream is alive where the schema of
+// the events has no event for that.
+func (s *EventStream) Ping() {
+	buffer := append(s.borrow(), ": ping\n\n"...)
+	*s.buffer = buffer
 }
 
 func (s *EventStream) line(data []byte) {

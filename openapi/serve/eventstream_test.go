@@ -34,6 +34,7 @@ func TestEventStreamFormat(t *testing.T) {
 		s.Event(7, []byte(`{"text":"one"}`))
 		s.Data([]byte(`{"text":"two"}`))
 		s.Append(8, func(b []byte) []byte { return append(b, "three"...) })
+		s.Ping()
 		s.Event(-1, nil)
 		s.Data([]byte("a\nb\r\nc\rd"))
 		if want := len("id: 7\ndata: {\"text\":\"one\"}\n\n"); s.Buffered() <= want {
@@ -49,7 +50,7 @@ func TestEventStreamFormat(t *testing.T) {
 	})
 	got := start(t, h, setup{}).request("GET", "/v1/watch", "")
 	want := "id: 7\ndata: {\"text\":\"one\"}\n\n" + "data: {\"text\":\"two\"}\n\n" +
-		"id: 8\ndata: three\n\n" + "id: -1\ndata: \n\n" +
+		"id: 8\ndata: three\n\n" + ": ping\n\n" + "id: -1\ndata: \n\n" +
 		"data: a\ndata: b\ndata: c\ndata: d\n\n"
 	if got.StatusCode != 200 || got.body != want {
 		t.Errorf("%d\n got %q\nwant %q", got.StatusCode, got.body, want)

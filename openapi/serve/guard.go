@@ -4,7 +4,6 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
@@ -48,13 +47,15 @@ func (s *Server) guard(op *rules.Operation) echo.MiddlewareFunc {
 
 func checkParameters(op *rules.Operation, c echo.Context) error {
 	r := c.Request()
-	// URL.Query drops what it cannot decode; a filter that is silently dropped would change the
-	// meaning of the request. An operation without parameters there ignores whatever comes.
+	// URL.Query drops what it cannot decode. A filter that is silently dropped, or ignored because
+	// the operation does not know it, would change the meaning of the request.
 	query, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil &&
-		slices.ContainsFunc(op.Parameters,
-			func(p *rules.Parameter) bool { return p.In == rules.InQuery }) {
+	if err != nil {
 		return Invalid("query: %v", err)
+	}
+	if name, found := op.UnknownQuery(query); found {
+		return Invalid("query parameter %s: unknown parameter; this operation has %s",
+			shorten(name), op.QueryNames())
 	}
 	path, err := pathParameters(c)
 	if err != nil {

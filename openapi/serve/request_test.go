@@ -100,21 +100,21 @@ func TestHandlersSeeTheRequest(t *testing.T) {
 
 func TestAccessLog(t *testing.T) {
 	s := start(t, handlers{
-		"getWidget": func(c echo.Context) error {
+		"listWidgets": func(c echo.Context) error {
 			ctx := c.Request().Context()
-			serve.LogField(ctx, "sandbox_id", c.Param("widgetId"))
+			serve.LogField(ctx, "sandbox_id", "w1")
 			serve.LogField(ctx, "warm", true)
 			return c.String(http.StatusOK, "twelve bytes")
 		},
 		"deleteWidget": func(echo.Context) error { return errLost },
 	}, setup{})
 
-	s.request("GET", "/v1/widgets/w1?token=s3cret", "", "X-Request-ID: a1",
+	s.request("GET", "/v1/widgets?filter=s3cret", "", "X-Request-ID: a1",
 		"Authorization: Bearer hunter2")
 	line := s.logs.find(t, "request", "request_id", "a1")
 	for field, want := range map[string]any{
-		"level": "info", "method": "GET", "route": "/v1/widgets/:widgetId",
-		"operation": "getWidget", "status": 200.0, "bytes": 12.0, "remote": "127.0.0.1",
+		"level": "info", "method": "GET", "route": "/v1/widgets",
+		"operation": "listWidgets", "status": 200.0, "bytes": 12.0, "remote": "127.0.0.1",
 		"sandbox_id": "w1", "warm": true,
 	} {
 		if line[field] != want {

@@ -2,7 +2,7 @@
 // sidecar, a task-executor. Whatever answers there may have been replaced by the sandbox's own program, root included, so its answers
 // are bounded, are never followed anywhere else, and none of their bytes get into an error.
 //
-// [NewClient] is the one constructor of such clients; architecture_test.go refuses every other. [Proof] is how execd proves who it is.
+// [NewClient] is the one constructor of such clients; a test refuses every other. [Proof] is how execd proves who it is.
 package sandboxhttp
 
 import (

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/e2e/lives"
 	sandbox "sandbox.internal/sdk/go"
+	"sandbox.internal/test/e2e/lives"
 )
 
 // TestClient uses a real service with real sandboxes.

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"sandbox.internal/e2e/lives"
+	"sandbox.internal/test/e2e/lives"
 	"sandbox.internal/test/program"
 )
 

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"sandbox.internal/e2e/lives"
 	sandbox "sandbox.internal/sdk/go"
+	"sandbox.internal/test/e2e/lives"
 )
 
 func testLife(t *testing.T, client *sandbox.Client, box *sandbox.Sandbox) {

@@ -10,10 +10,10 @@ import (
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
 
-	"sandbox.internal/e2e/lives"
 	"sandbox.internal/runtime/docker"
 	"sandbox.internal/runtime/engine"
 	sandbox "sandbox.internal/sdk/go"
+	"sandbox.internal/test/e2e/lives"
 )
 
 const (

@@ -14,6 +14,7 @@ import (
 	"sandbox.internal/openapi/serve/servetest"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/server/reach"
 )
 
 const (
@@ -36,6 +37,15 @@ func TestEveryOperationNeedsAKey(t *testing.T) {
 		t.Fatal(err)
 	}
 	servetest.EveryOperationNeedsKey(t, document, serve(t, newBackend(), allKeys()...).url, "getHealth")
+}
+
+func TestEveryOperationRefusesUnknownParameters(t *testing.T) {
+	document, err := document.LoadLifecycle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	servetest.EveryOperationRefusesUnknownParameters(t, document, serve(t, newBackend(), allKeys()...).url,
+		http.Header{http.CanonicalHeaderKey(reach.KeyHeader): {adminSecret}})
 }
 
 func TestRoutesAreThoseOfTheContract(t *testing.T) {

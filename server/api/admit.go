@@ -10,34 +10,40 @@ import (
 	"sandbox.internal/server/reach"
 )
 
-// Names that stand in the log and in the audit log where the name of an API key does, for requests to ports that no key lets in. A key
-// must not have them.
+// Names in the log and in the audit log in place of an API key's name, for requests to ports that
+// need no key. A key must not have them.
 const (
 	NameOfSignature = "signed endpoint"
 	NameOfToken     = "token of the sandbox"
 )
 
-// visit is a request to a port, as its path says.
+// visit is a request to a port, as read from its path.
 type visit struct {
-	id, segment string // segment is the port as it is written
+	id, segment string // segment is the port as written in the path
 	prefix      string // the part of the path that leads to the port
-	token       bool   // the path is that of an endpoint in host mode, for which a token counts and no key does
+	// the path is that of an endpoint in host mode, which accepts a token and no key
+	token bool
 }
 
-// enter forwards a request to a port once one of three lets it in: an API key, a signature of the port, or the sandbox's token. On a path
-// for keys a key counts before a signature; on one for tokens a token does.
+// enter forwards a request to a port that one of three authorises: an API key, a signature of the
+// port, or the sandbox's token. On a path for keys a key takes precedence over a signature; on one
+// for tokens a token does.
 func (p *ports) enter(c echo.Context, v visit) error {
 	signatures := signaturesOf(c.Request())
 	switch {
 	case v.token:
 		return p.byToken(c, v, signatures)
 	case len(signatures) == 0 || c.Request().Header.Get(reach.KeyHeader) != "":
-		return p.server.AuthenticatedAndCounted(func(c echo.Context) error { return p.byKey(c, v) })(c)
+		return p.server.AuthenticatedAndCounted(
+			func(c echo.Context) error { return p.byKey(c, v) })(
+			c,
+		)
 	}
 	return p.bySignature(c, v, signatures)
 }
 
-// byKey forwards a request of a caller that may use the sandbox: a port comes with all that the sandbox's own user may do there.
+// byKey forwards a request of a caller that may use the sandbox: access to a port gives everything
+// that the sandbox's user may do.
 func (p *ports) byKey(c echo.Context, v visit) error {
 	port, err := parsePort(v.segment)
 	if err != nil {
@@ -54,7 +60,8 @@ func (p *ports) byKey(c echo.Context, v visit) error {
 	return p.forward(c, location, port, v)
 }
 
-// bySignature forwards a request that carries a signature of the port. Without a good one it does not show whether there is a sandbox.
+// bySignature forwards a request that carries a signature of the port. Without a valid one the
+// response does not reveal whether the sandbox exists.
 func (p *ports) bySignature(c echo.Context, v visit, signatures []string) error {
 	port, err := parsePort(v.segment)
 	if err != nil {
@@ -62,7 +69,8 @@ func (p *ports) bySignature(c echo.Context, v visit, signatures []string) error 
 	}
 	r := c.Request()
 	serve.LogField(r.Context(), "sandbox_id", v.id)
-	holder, err := p.admit(r, reach.Visit{ID: v.id, Port: port, Signatures: reach.Signatures{Query: signatures}})
+	holder, err := p.admit(r,
+		reach.Visit{ID: v.id, Port: port, Signatures: reach.Signatures{Query: signatures}})
 	if err != nil {
 		return err
 	}
@@ -70,7 +78,10 @@ func (p *ports) bySignature(c echo.Context, v visit, signatures []string) error 
 	if err != nil {
 		return err
 	}
-	return p.server.Admitted(holder, func(c echo.Context) error { return p.forward(c, location, port, v) })(c)
+	return p.server.Admitted(holder,
+		func(c echo.Context) error { return p.forward(c, location, port, v) })(
+		c,
+	)
 }
 
 // byToken forwards a request that carries the sandbox's token, or a signature of the port.
@@ -86,15 +97,23 @@ func (p *ports) byToken(c echo.Context, v visit, signatures []string) error {
 		return err
 	}
 	holder, err := p.admit(r, reach.Visit{
-		ID: v.id, Port: port, Token: location.Token, Sent: r.Header.Get(lifecycle.TokenHeader), Signatures: reach.Signatures{Query: signatures},
+		ID:         v.id,
+		Port:       port,
+		Token:      location.Token,
+		Sent:       r.Header.Get(lifecycle.TokenHeader),
+		Signatures: reach.Signatures{Query: signatures},
 	})
 	if err != nil {
 		return err
 	}
-	return p.server.Admitted(holder, func(c echo.Context) error { return p.forward(c, location, port, v) })(c)
+	return p.server.Admitted(holder,
+		func(c echo.Context) error { return p.forward(c, location, port, v) })(
+		c,
+	)
 }
 
-// admit returns who sends a request that a token or a signature lets in. A refusal counts as a wrong key does.
+// admit returns the caller of a request that a token or a signature authorises. A refusal counts
+// like a wrong key.
 func (p *ports) admit(r *http.Request, v reach.Visit) (holder lifecycle.Principal, err error) {
 	err = p.server.Attempt(r, func() error {
 		pass, err := p.signing.Admit(v, p.clock())
@@ -111,8 +130,8 @@ func (p *ports) admit(r *http.Request, v reach.Visit) (holder lifecycle.Principa
 	return holder, err
 }
 
-// signaturesOf returns the signatures in the query. Cookies do not count: all sandboxes share the service's origin, so a cookie would be
-// sent along with what a page of another one asks for.
+// signaturesOf returns the signatures in the query. Cookies do not count: all sandboxes share the
+// service's origin, so a browser would send a cookie with the requests of another sandbox's page.
 func signaturesOf(r *http.Request) []string {
 	_, found := reach.TakeSignatures(r)
 	return found.Query

@@ -1,5 +1,6 @@
-// Package api serves the lifecycle contract (openapi/lifecycle.yaml) over HTTP. A handler converts in, checks the key's scope, calls
-// the backend once and converts out; errors are returned, and one table maps them.
+// Package api serves the lifecycle contract (openapi/lifecycle.yaml) over HTTP. A handler converts
+// in, checks the key's scope, calls the backend once and converts out; errors are returned, and one
+// table maps them.
 package api
 
 import (
@@ -18,7 +19,7 @@ import (
 	"sandbox.internal/server/reach"
 )
 
-// Version tells which build of the service answers.
+// Version identifies the build of the service.
 type Version struct {
 	Version string
 	Commit  string
@@ -27,21 +28,21 @@ type Version struct {
 // Options configures the API. Backend is required.
 type Options struct {
 	Backend lifecycle.Backend
-	// Keys are the API keys that are let in. Without any, everybody is an administrator.
+	// Keys are the accepted API keys. Without any, every client is an administrator.
 	Keys []Key
-	// Limits bounds how often the service may be called.
+	// Limits bounds the rate of requests.
 	Limits Limits
-	// Gateway is where clients reach sandboxes; the zero value means that they do it directly.
-	Gateway Gateway
+	// Ingress is where clients reach sandboxes; the zero value means that they do it directly.
+	Ingress Ingress
 	// Signing signs endpoints. Without a key there are no signed endpoints.
 	Signing reach.Keys
-	// Clock tells the time for them; nil means time.Now.
+	// Clock returns the present time for the expiry of signatures; nil means time.Now.
 	Clock   func() time.Time
 	Version Version
 	Logger  zerolog.Logger
 	// Metrics answers GET /metrics; nil means that there is no such path.
 	Metrics http.Handler
-	// Observer measures requests and Witness records those that change something; both may be nil.
+	// Observer measures requests and Witness records those that change state; both may be nil.
 	Observer serve.Observer
 	Witness  serve.Witness
 }
@@ -59,7 +60,7 @@ func New(options Options) (*serve.Server, error) {
 		WarnRefusals: true,
 		Observer:     options.Observer,
 		Witness:      options.Witness,
-		Witnessed:    []string{"getEndpoint"}, // it hands out the token of the sandbox
+		Witnessed:    []string{"getEndpoint"}, // its response has the token of the sandbox
 	})
 	if err != nil {
 		return nil, err
@@ -69,14 +70,33 @@ func New(options Options) (*serve.Server, error) {
 	if clock == nil {
 		clock = time.Now
 	}
-	h := &handlers{backend: options.Backend, version: options.Version, gateway: options.Gateway, signing: options.Signing, clock: clock}
-	gen.RegisterHandlersWithOptions(server.Echo(), gen.NewStrictHandler(h, nil), gen.RegisterHandlersOptions{
-		OperationMiddlewares: server.OperationMiddlewares(),
-	})
-	forwarder := &ports{server: server, handlers: h, proxy: proxy.New(options.Logger), signing: options.Signing, clock: clock, keys: options.Keys}
+	h := &handlers{
+		backend: options.Backend,
+		version: options.Version,
+		ingress: options.Ingress,
+		signing: options.Signing,
+		clock:   clock,
+	}
+	gen.RegisterHandlersWithOptions(
+		server.Echo(),
+		gen.NewStrictHandler(h, nil),
+		gen.RegisterHandlersOptions{
+			OperationMiddlewares: server.OperationMiddlewares(),
+		},
+	)
+	forwarder := &ports{
+		server:   server,
+		handlers: h,
+		proxy:    proxy.New(options.Logger),
+		signing:  options.Signing,
+		clock:    clock,
+		keys:     options.Keys,
+	}
 	forwarder.register()
 	if options.Metrics != nil {
-		server.Echo().GET("/metrics", echo.WrapHandler(options.Metrics), server.Named("getMetrics", true), server.Authenticated)
+		server.Echo().
+			GET("/metrics", echo.WrapHandler(options.Metrics), server.Named("getMetrics", true),
+				server.Authenticated)
 	}
 	return server, nil
 }
@@ -84,7 +104,7 @@ func New(options Options) (*serve.Server, error) {
 type handlers struct {
 	backend lifecycle.Backend
 	version Version
-	gateway Gateway
+	ingress Ingress
 	signing reach.Keys
 	clock   func() time.Time
 }
@@ -115,7 +135,8 @@ func problem(err error) (serve.Problem, bool) {
 	}, true
 }
 
-// body is the shape of an error: detail is what the document shows, code and message are what clients of the field read.
+// body is the shape of an error: detail is what the document shows, code and message are what
+// clients of the field read.
 func body(p serve.Problem) any {
 	return gen.Error{Code: p.Code, Message: p.Message, Detail: p.Message}
 }

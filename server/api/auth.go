@@ -11,16 +11,16 @@ import (
 	"sandbox.internal/server/reach"
 )
 
-// Key is an API key that is let in, known by its digest alone.
+// Key is an accepted API key. Only its digest is held.
 type Key struct {
 	Name   string
 	Digest [sha256.Size]byte // SHA-256 of the key
 	Role   lifecycle.Role
-	Rate   serve.Rate // how often it may call; the zero value means as often as it likes
+	Rate   serve.Rate // of its requests; the zero value means no bound
 }
 
-// find returns the key that was presented, nil when it is none of these. Every key is compared, so that the time it takes reveals
-// nothing about any of them.
+// find returns the key with the value presented, nil when there is none. Every key is compared, so
+// that the duration reveals nothing about any of them.
 func find(keys []Key, presented string) (found *Key) {
 	digest := sha256.Sum256([]byte(presented))
 	for i := range keys {
@@ -31,7 +31,7 @@ func find(keys []Key, presented string) (found *Key) {
 	return found
 }
 
-// authenticate returns who sends a request.
+// authenticate returns the caller of a request.
 func authenticate(keys []Key) func(*http.Request) (any, error) {
 	return func(r *http.Request) (any, error) {
 		if len(keys) == 0 {
@@ -51,7 +51,7 @@ func authenticate(keys []Key) func(*http.Request) (any, error) {
 	}
 }
 
-// caller returns who sends the request that ctx belongs to.
+// caller returns the caller of the request that ctx belongs to.
 func caller(ctx context.Context) lifecycle.Principal {
 	principal, _ := serve.Principal(ctx).(lifecycle.Principal)
 	return principal

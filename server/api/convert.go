@@ -12,7 +12,7 @@ const (
 	defaultPageSize = 20
 )
 
-// fromCreateRequest leaves the extensions out: they are taken from the bytes of the body.
+// fromCreateRequest leaves the extensions out: they are read from the bytes of the body.
 func fromCreateRequest(r gen.CreateSandboxRequest) lifecycle.Spec {
 	spec := lifecycle.Spec{
 		Image:      r.Image.URI,
@@ -27,7 +27,12 @@ func fromCreateRequest(r gen.CreateSandboxRequest) lifecycle.Spec {
 	}
 	spec.NetworkPolicy = fromNetworkPolicy(r.NetworkPolicy)
 	for _, v := range r.Volumes {
-		volume := lifecycle.Volume{Name: v.Name, MountPath: v.MountPath, ReadOnly: value(v.ReadOnly), SubPath: value(v.SubPath)}
+		volume := lifecycle.Volume{
+			Name:      v.Name,
+			MountPath: v.MountPath,
+			ReadOnly:  value(v.ReadOnly),
+			SubPath:   value(v.SubPath),
+		}
 		if v.Host != nil {
 			volume.HostPath = v.Host.Path
 		}
@@ -96,7 +101,12 @@ func toSandbox(s lifecycle.Sandbox) gen.Sandbox {
 }
 
 func toStatus(s lifecycle.Status) gen.SandboxStatus {
-	return gen.SandboxStatus{State: string(s.State), Reason: string(s.Reason), Message: s.Message, LastTransitionAt: s.LastTransitionAt}
+	return gen.SandboxStatus{
+		State:            string(s.State),
+		Reason:           string(s.Reason),
+		Message:          s.Message,
+		LastTransitionAt: s.LastTransitionAt,
+	}
 }
 
 // toMetadata never returns nil: an absent map is an empty object to a client.
@@ -109,7 +119,13 @@ func toMetadata(m map[string]string) gen.Metadata {
 
 func toPagination(total int, p lifecycle.Page) gen.Pagination {
 	pages := (total + p.Size - 1) / p.Size
-	return gen.Pagination{Page: p.Number, PageSize: p.Size, TotalItems: total, TotalPages: pages, HasNextPage: p.Number < pages}
+	return gen.Pagination{
+		Page:        p.Number,
+		PageSize:    p.Size,
+		TotalItems:  total,
+		TotalPages:  pages,
+		HasNextPage: p.Number < pages,
+	}
 }
 
 // value returns what p points to, or the zero value.

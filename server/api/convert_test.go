@@ -276,7 +276,8 @@ func TestEndpointHost(t *testing.T) {
 	}
 }
 
-// A list is written as its client takes it: what the service holds of it does not grow with the metadata.
+// A list is written as its client takes it: what the service holds of it does not grow with the
+// metadata.
 func TestListStreams(t *testing.T) {
 	b := newBackend()
 	b.sandbox.Metadata = map[string]string{}

@@ -14,25 +14,30 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// eventPing is how long a stream of events may be silent before it says that it is alive.
-const eventPing = 10 * time.Second
-
-func (h *handlers) StreamSandboxEvents(ctx context.Context, request gen.StreamSandboxEventsRequestObject) (gen.StreamSandboxEventsResponseObject, error) {
+func (h *handlers) StreamSandboxEvents(
+	ctx context.Context, request gen.StreamSandboxEventsRequestObject,
+) (gen.StreamSandboxEventsResponseObject, error) {
 	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
 		return nil, err
 	}
-	stream, err := h.follow(ctx, lifecycle.EventSelection{SandboxID: request.SandboxID}, request.Params.LastEventID, request.Params.After)
+	stream, err := h.follow(ctx, lifecycle.EventSelection{SandboxID: request.SandboxID},
+		request.Params.LastEventID, request.Params.After)
 	return stream, err
 }
 
-func (h *handlers) StreamEvents(ctx context.Context, request gen.StreamEventsRequestObject) (gen.StreamEventsResponseObject, error) {
-	stream, err := h.follow(ctx, lifecycle.EventSelection{Owner: caller(ctx).Sees()}, request.Params.LastEventID, request.Params.After)
+func (h *handlers) StreamEvents(
+	ctx context.Context, request gen.StreamEventsRequestObject,
+) (gen.StreamEventsResponseObject, error) {
+	stream, err := h.follow(ctx, lifecycle.EventSelection{Owner: caller(ctx).Sees()},
+		request.Params.LastEventID, request.Params.After)
 	return stream, err
 }
 
-// follow opens the stream of the selected events. What a client saw last comes from the header that it sends by itself when it
-// reconnects, and from the parameter of its URL otherwise.
-func (h *handlers) follow(ctx context.Context, selection lifecycle.EventSelection, lastEventID *string, after *int64) (*eventStream, error) {
+// follow opens the stream of the selected events. The client's last event is in the header that
+// browsers send when they reconnect, else in the query.
+func (h *handlers) follow(
+	ctx context.Context, selection lifecycle.EventSelection, lastEventID *string, after *int64,
+) (*eventStream, error) {
 	selection.After = after
 	if text := value(lastEventID); text != "" {
 		id, err := strconv.ParseInt(text, 10, 64)
@@ -48,7 +53,7 @@ func (h *handlers) follow(ctx context.Context, selection lifecycle.EventSelectio
 	return &eventStream{ctx: ctx, feed: feed}, nil
 }
 
-// eventStream is the answer with events.
+// eventStream is the response with events.
 type eventStream struct {
 	ctx  context.Context
 	feed lifecycle.EventFeed
@@ -74,7 +79,7 @@ func (s *eventStream) serve(w http.ResponseWriter) error {
 		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
 			batch.Cursor = cursor
 		case errors.Is(err, io.EOF), ctx.Err() != nil:
-			_ = out.Flush() // a stream of nothing is a stream too
+			_ = out.Flush() // the client gets the header before the first event
 			return nil
 		case err != nil:
 			return err
@@ -84,20 +89,20 @@ func (s *eventStream) serve(w http.ResponseWriter) error {
 			return err
 		}
 		if out.Flush() != nil {
-			return nil // the client has left, and can go on with Last-Event-ID
+			return nil // the client has disconnected, and can resume with Last-Event-ID
 		}
 	}
 }
 
-// next waits for events no longer than a stream may be silent.
+// next waits for events, at most until a ping is due.
 func (s *eventStream) next(ctx context.Context) (lifecycle.EventBatch, error) {
-	ctx, cancel := context.WithTimeout(ctx, eventPing)
+	ctx, cancel := context.WithTimeout(ctx, serve.PingInterval)
 	defer cancel()
 	return s.feed.Next(ctx)
 }
 
-// write adds a batch to the stream. A batch of nothing becomes a ping, and so does the beginning of a stream: from then on the client
-// has an id to go on from, and knows that it is being told.
+// write writes a batch to the stream. An empty batch becomes a ping, and a stream begins with one:
+// from then on the client has an id to resume from.
 func write(out *serve.EventStream, batch lifecycle.EventBatch, first bool) error {
 	now := gen.SandboxEvent{Timestamp: time.Now().UTC()}
 	if batch.Reset {
@@ -125,7 +130,7 @@ func writeEvent(out *serve.EventStream, id int64, event any) error {
 	return nil
 }
 
-// metadataEvent shows the keys that were set even when none was.
+// metadataEvent has an object of the keys that were set even when none was.
 type metadataEvent struct {
 	gen.SandboxEvent
 	Metadata gen.Metadata `json:"metadata"`

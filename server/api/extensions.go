@@ -12,8 +12,9 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// memberOf returns the bytes of one member of a valid JSON object as they were sent, nil when there is none. As in the validated
-// value, names match exactly and the last of several members with one name counts.
+// memberOf returns the bytes of one member of a valid JSON object as they were sent, nil when there
+// is none. As in the validated value, names match exactly and the last of several members with one
+// name counts.
 func memberOf(object []byte, name string) []byte {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(object, &members) != nil {
@@ -22,11 +23,11 @@ func memberOf(object []byte, name string) []byte {
 	return members[name]
 }
 
-// sandboxAnswer is the answer with one sandbox. It is not the generated one because that would rewrite the extensions' bytes: their
-// spaces, their escapes.
+// sandboxAnswer is the response with one sandbox. The generated one would change the bytes of the
+// extensions: white space and escapes.
 type sandboxAnswer struct {
 	sandbox lifecycle.Sandbox
-	applied *string // the preference that was heeded
+	applied *string // the preference that was applied
 }
 
 // VisitGetSandboxResponse implements the generated interface.
@@ -42,10 +43,11 @@ func (a sandboxAnswer) VisitGetSandboxResponse(w http.ResponseWriter) error {
 	return writeJSON(w, &body)
 }
 
-// listBuffer is how much of a list waits for its client, in bytes.
+// listBuffer is the size of the write buffer of a list, in bytes.
 const listBuffer = 32 << 10
 
-// listAnswer is the answer with a page of sandboxes. It is written sandbox by sandbox: a thousand of them may have a gigabyte of metadata.
+// listAnswer is the response with a page of sandboxes. It is encoded sandbox by sandbox: a thousand
+// of them may have a gigabyte of metadata.
 type listAnswer struct {
 	listing lifecycle.Listing
 	page    lifecycle.Page
@@ -92,7 +94,7 @@ func writeSandbox(body jsonWriter, sandbox lifecycle.Sandbox) error {
 		_, err := body.Write(data)
 		return err
 	}
-	_, _ = body.Write(bytes.TrimSuffix(data, []byte("}"))) // there are other members: the id
+	_, _ = body.Write(bytes.TrimSuffix(data, []byte("}"))) // the object is not empty: it has the id
 	_, _ = body.WriteString(`,"extensions":`)
 	_, _ = body.Write(sandbox.Extensions)
 	return body.WriteByte('}')

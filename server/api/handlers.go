@@ -11,15 +11,27 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-func (h *handlers) GetHealth(context.Context, gen.GetHealthRequestObject) (gen.GetHealthResponseObject, error) {
+func (h *handlers) GetHealth(
+	context.Context, gen.GetHealthRequestObject,
+) (gen.GetHealthResponseObject, error) {
 	return gen.GetHealth200JSONResponse{Body: gen.Health{Status: "healthy"}}, nil
 }
 
-func (h *handlers) GetVersion(_ context.Context, _ gen.GetVersionRequestObject) (gen.GetVersionResponseObject, error) {
-	return gen.GetVersion200JSONResponse{Body: gen.Version{Version: h.version.Version, Commit: h.version.Commit, GoVersion: runtime.Version()}}, nil
+func (h *handlers) GetVersion(
+	_ context.Context, _ gen.GetVersionRequestObject,
+) (gen.GetVersionResponseObject, error) {
+	return gen.GetVersion200JSONResponse{
+		Body: gen.Version{
+			Version:   h.version.Version,
+			Commit:    h.version.Commit,
+			GoVersion: runtime.Version(),
+		},
+	}, nil
 }
 
-func (h *handlers) CreateSandbox(ctx context.Context, request gen.CreateSandboxRequestObject) (gen.CreateSandboxResponseObject, error) {
+func (h *handlers) CreateSandbox(
+	ctx context.Context, request gen.CreateSandboxRequestObject,
+) (gen.CreateSandboxResponseObject, error) {
 	principal := caller(ctx)
 	if err := principal.CanCreate(); err != nil {
 		return nil, err
@@ -28,7 +40,11 @@ func (h *handlers) CreateSandbox(ctx context.Context, request gen.CreateSandboxR
 	spec.Extensions = memberOf(serve.JSONBody(ctx), "extensions")
 	var timing serverTiming
 	timing.add("decode", time.Since(serve.Began(ctx)))
-	options := lifecycle.CreateOptions{Owner: principal.Name, Role: principal.Role, Took: timing.add}
+	options := lifecycle.CreateOptions{
+		Owner: principal.Name,
+		Role:  principal.Role,
+		Took:  timing.add,
+	}
 	if key := request.Params.IdempotencyKey; key != nil {
 		options.IdempotencyKey = *key
 	}
@@ -45,12 +61,16 @@ func (h *handlers) CreateSandbox(ctx context.Context, request gen.CreateSandboxR
 	return gen.CreateSandbox202JSONResponse{
 		Body: toCreatedSandbox(sandbox),
 		Headers: gen.CreateSandbox202ResponseHeaders{
-			Location: "/v1/sandboxes/" + sandbox.ID, PreferenceApplied: applied, ServerTiming: timing.header(),
+			Location:          "/v1/sandboxes/" + sandbox.ID,
+			PreferenceApplied: applied,
+			ServerTiming:      timing.header(),
 		},
 	}, nil
 }
 
-func (h *handlers) GetSandbox(ctx context.Context, request gen.GetSandboxRequestObject) (gen.GetSandboxResponseObject, error) {
+func (h *handlers) GetSandbox(
+	ctx context.Context, request gen.GetSandboxRequestObject,
+) (gen.GetSandboxResponseObject, error) {
 	sandbox, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanRead)
 	if err != nil {
 		return nil, err
@@ -62,7 +82,9 @@ func (h *handlers) GetSandbox(ctx context.Context, request gen.GetSandboxRequest
 	return sandboxAnswer{sandbox, applied}, nil
 }
 
-func (h *handlers) ListSandboxes(ctx context.Context, request gen.ListSandboxesRequestObject) (gen.ListSandboxesResponseObject, error) {
+func (h *handlers) ListSandboxes(
+	ctx context.Context, request gen.ListSandboxesRequestObject,
+) (gen.ListSandboxesResponseObject, error) {
 	filter, page, err := fromListParams(request.Params)
 	if err != nil {
 		return nil, err
@@ -75,7 +97,9 @@ func (h *handlers) ListSandboxes(ctx context.Context, request gen.ListSandboxesR
 	return listAnswer{listing, page}, nil
 }
 
-func (h *handlers) DeleteSandbox(ctx context.Context, request gen.DeleteSandboxRequestObject) (gen.DeleteSandboxResponseObject, error) {
+func (h *handlers) DeleteSandbox(
+	ctx context.Context, request gen.DeleteSandboxRequestObject,
+) (gen.DeleteSandboxResponseObject, error) {
 	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
 		return nil, err
 	}
@@ -83,10 +107,14 @@ func (h *handlers) DeleteSandbox(ctx context.Context, request gen.DeleteSandboxR
 		return nil, err
 	}
 	_, applied := h.wait(ctx, request.Params.Prefer, request.SandboxID)
-	return gen.DeleteSandbox204Response{Headers: gen.DeleteSandbox204ResponseHeaders{PreferenceApplied: applied}}, nil
+	return gen.DeleteSandbox204Response{
+		Headers: gen.DeleteSandbox204ResponseHeaders{PreferenceApplied: applied},
+	}, nil
 }
 
-func (h *handlers) PauseSandbox(ctx context.Context, request gen.PauseSandboxRequestObject) (gen.PauseSandboxResponseObject, error) {
+func (h *handlers) PauseSandbox(
+	ctx context.Context, request gen.PauseSandboxRequestObject,
+) (gen.PauseSandboxResponseObject, error) {
 	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
 		return nil, err
 	}
@@ -94,10 +122,14 @@ func (h *handlers) PauseSandbox(ctx context.Context, request gen.PauseSandboxReq
 		return nil, err
 	}
 	_, applied := h.wait(ctx, request.Params.Prefer, request.SandboxID)
-	return gen.PauseSandbox202Response{Headers: gen.PauseSandbox202ResponseHeaders{PreferenceApplied: applied}}, nil
+	return gen.PauseSandbox202Response{
+		Headers: gen.PauseSandbox202ResponseHeaders{PreferenceApplied: applied},
+	}, nil
 }
 
-func (h *handlers) ResumeSandbox(ctx context.Context, request gen.ResumeSandboxRequestObject) (gen.ResumeSandboxResponseObject, error) {
+func (h *handlers) ResumeSandbox(
+	ctx context.Context, request gen.ResumeSandboxRequestObject,
+) (gen.ResumeSandboxResponseObject, error) {
 	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
 		return nil, err
 	}
@@ -105,10 +137,14 @@ func (h *handlers) ResumeSandbox(ctx context.Context, request gen.ResumeSandboxR
 		return nil, err
 	}
 	_, applied := h.wait(ctx, request.Params.Prefer, request.SandboxID)
-	return gen.ResumeSandbox202Response{Headers: gen.ResumeSandbox202ResponseHeaders{PreferenceApplied: applied}}, nil
+	return gen.ResumeSandbox202Response{
+		Headers: gen.ResumeSandbox202ResponseHeaders{PreferenceApplied: applied},
+	}, nil
 }
 
-func (h *handlers) RenewExpiration(ctx context.Context, request gen.RenewExpirationRequestObject) (gen.RenewExpirationResponseObject, error) {
+func (h *handlers) RenewExpiration(
+	ctx context.Context, request gen.RenewExpirationRequestObject,
+) (gen.RenewExpirationResponseObject, error) {
 	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
 		return nil, err
 	}
@@ -119,12 +155,14 @@ func (h *handlers) RenewExpiration(ctx context.Context, request gen.RenewExpirat
 	return gen.RenewExpiration200JSONResponse{Body: gen.Expiration{ExpiresAt: expiresAt}}, nil
 }
 
-func (h *handlers) GetEndpoint(ctx context.Context, request gen.GetEndpointRequestObject) (gen.GetEndpointResponseObject, error) {
+func (h *handlers) GetEndpoint(
+	ctx context.Context, request gen.GetEndpointRequestObject,
+) (gen.GetEndpointResponseObject, error) {
 	expires, direct := request.Params.Expires, value(request.Params.Direct)
 	if expires != nil && direct {
 		return nil, serve.Invalid("query parameter direct: cannot be combined with expires")
 	}
-	// An endpoint comes with the sandbox's token, which lets its bearer run anything there.
+	// The response has the sandbox's token, with which its bearer can run any command there.
 	sandbox, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse)
 	if err != nil {
 		return nil, err
@@ -141,7 +179,7 @@ func (h *handlers) GetEndpoint(ctx context.Context, request gen.GetEndpointReque
 		}
 		return gen.GetEndpoint200JSONResponse{Body: answer}, nil
 	}
-	answer, ok := h.gateway.endpoint(r, sandbox.ID, request.Port)
+	answer, ok := h.ingress.endpoint(r, sandbox.ID, request.Port)
 	if !ok || direct {
 		answer = at("http", addressOf(location.Endpoint, r.Host)+location.Endpoint.Path)
 	}
@@ -149,8 +187,10 @@ func (h *handlers) GetEndpoint(ctx context.Context, request gen.GetEndpointReque
 	return gen.GetEndpoint200JSONResponse{Body: answer}, nil
 }
 
-// reach returns the sandbox if the caller may do to it what allowed says.
-func (h *handlers) reach(ctx context.Context, id string, allowed func(p lifecycle.Principal, owner string) error) (lifecycle.Sandbox, error) {
+// reach returns the sandbox if allowed holds for the caller and the sandbox.
+func (h *handlers) reach(
+	ctx context.Context, id string, allowed func(p lifecycle.Principal, owner string) error,
+) (lifecycle.Sandbox, error) {
 	serve.LogField(ctx, "sandbox_id", id)
 	principal := caller(ctx)
 	sandbox, err := h.backend.Get(ctx, id)

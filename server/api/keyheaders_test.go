@@ -38,8 +38,8 @@ func TestKeyHeaders(t *testing.T) {
 	}
 }
 
-// TestPortGetsNoKeyInAnyForm: the program behind a port sees no key of the service, in whichever header it came, and all headers that are
-// its own.
+// TestPortGetsNoKeyInAnyForm: the program behind a port sees no key of the service, in whichever
+// header it came, and all headers that are its own.
 func TestPortGetsNoKeyInAnyForm(t *testing.T) {
 	for name, change := range map[string]func(*api.Options){"with keys": nil, "open": func(o *api.Options) { o.Keys = nil }} {
 		var got http.Header

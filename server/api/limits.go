@@ -9,17 +9,17 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Limits bounds how often the service may be called, beyond the rate that each [Key] has. The zero value sets no bound.
+// Limits bounds the rate of requests, beyond the rate of each [Key]. The zero value sets no bound.
 type Limits struct {
-	// Anonymous is how often one remote address may call while no key is configured.
+	// Anonymous is the rate of requests of one remote address while no key is configured.
 	Anonymous serve.Rate
-	// Refused is how often one remote address may send a missing or wrong key.
+	// Refused is the rate of requests without a key, or with a wrong one, of one remote address.
 	Refused serve.Rate
-	// Clock tells the time; nil means time.Now.
+	// Clock returns the present time; nil means time.Now.
 	Clock func() time.Time
 }
 
-// rateLimits counts the requests of each key, or of each remote address when everybody is let in.
+// rateLimits counts the requests of each key, or of each remote address while no key is configured.
 func rateLimits(keys []Key, limits Limits) serve.RateLimits {
 	rates := make(map[string]serve.Rate, len(keys))
 	for _, key := range keys {

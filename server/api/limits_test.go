@@ -63,7 +63,7 @@ func TestRateLimitOfAKey(t *testing.T) {
 	if got := statusOf(t, p.service, http.MethodGet, list, "", bobSecret); got != 200 {
 		t.Errorf("bob: %d", got)
 	}
-	// A wrong key is 401 and counts for nobody.
+	// A wrong key is 401 and counts for no key.
 	if got := statusOf(t, p.service, http.MethodGet, list, "", "wrong"); got != 401 {
 		t.Errorf("wrong key: %d", got)
 	}

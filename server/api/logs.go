@@ -10,7 +10,9 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-func (h *handlers) GetLogs(ctx context.Context, request gen.GetLogsRequestObject) (gen.GetLogsResponseObject, error) {
+func (h *handlers) GetLogs(
+	ctx context.Context, request gen.GetLogsRequestObject,
+) (gen.GetLogsResponseObject, error) {
 	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
 		return nil, err
 	}
@@ -18,12 +20,12 @@ func (h *handlers) GetLogs(ctx context.Context, request gen.GetLogsRequestObject
 	if since := request.Params.Since; since != nil {
 		options.Since = *since
 	}
-	// HEAD is a GET whose body nobody sees: it must not wait for the end of a log.
+	// The body of a HEAD is discarded: it must not wait for the end of a log.
 	options.Follow = options.Follow && serve.Request(ctx).Method != http.MethodHead
 	return logAnswer{ctx, h.backend, request.SandboxID, options}, nil
 }
 
-// logAnswer is the answer with a log. The backend writes it, piece by piece as it comes.
+// logAnswer is the response with a log, which the backend writes as output arrives.
 type logAnswer struct {
 	ctx     context.Context
 	backend lifecycle.Backend
@@ -39,20 +41,21 @@ func (a logAnswer) VisitGetLogsResponse(w http.ResponseWriter) error {
 	err := a.backend.Logs(ctx, a.id, a.options, func() io.Writer {
 		opened = true
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		w.Header().Set("X-Content-Type-Options", "nosniff") // what a sandbox prints is never a page
+		// the output of a sandbox is never an HTML page
+		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("X-Accel-Buffering", "no")
 		w.WriteHeader(http.StatusOK)
 		out := logWriter{serve.BoundedWriter(w, 0), http.NewResponseController(w)}
-		_ = out.controller.Flush() // a client that is gone shows at the first write
+		_ = out.controller.Flush() // a disconnected client causes an error at the first write
 		return out
 	})
 	if stopping := ctx.Err() != nil && a.ctx.Err() == nil; stopping && opened && a.options.Follow {
-		return nil // a log that is followed ends with the service
+		return nil // a followed log ends when the service stops
 	}
 	return err
 }
 
-// logWriter sends every piece at once: somebody may be watching.
+// logWriter flushes every write: the client may be following the log.
 type logWriter struct {
 	w          io.Writer
 	controller *http.ResponseController

@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// backend remembers what it was asked and answers what it was told to.
+// backend records its calls and returns the results that a test has set.
 type backend struct {
 	mu       sync.Mutex
 	spec     lifecycle.Spec
@@ -278,7 +278,8 @@ func (l *logBuffer) accessLine(t testing.TB, operation string) map[string]any {
 // lineOf waits for a line of the log that fits.
 func (l *logBuffer) lineOf(t testing.TB, fits func(map[string]any) bool) map[string]any {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) { // between two looks
+	// between two looks
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		decoder := json.NewDecoder(bytes.NewReader([]byte(l.text())))
 		for line := map[string]any{}; decoder.Decode(&line) == nil; line = map[string]any{} {
 			if fits(line) {

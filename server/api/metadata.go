@@ -7,7 +7,9 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-func (h *handlers) UpdateMetadata(ctx context.Context, request gen.UpdateMetadataRequestObject) (gen.UpdateMetadataResponseObject, error) {
+func (h *handlers) UpdateMetadata(
+	ctx context.Context, request gen.UpdateMetadataRequestObject,
+) (gen.UpdateMetadataResponseObject, error) {
 	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanUse); err != nil {
 		return nil, err
 	}

@@ -13,7 +13,9 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-func (h *handlers) GetNetworkPolicy(ctx context.Context, request gen.GetNetworkPolicyRequestObject) (gen.GetNetworkPolicyResponseObject, error) {
+func (h *handlers) GetNetworkPolicy(
+	ctx context.Context, request gen.GetNetworkPolicyRequestObject,
+) (gen.GetNetworkPolicyResponseObject, error) {
 	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
 		return nil, err
 	}
@@ -21,19 +23,29 @@ func (h *handlers) GetNetworkPolicy(ctx context.Context, request gen.GetNetworkP
 	return policyAnswer{toNetworkPolicyAnswer(policy)}, err
 }
 
-func (h *handlers) ReplaceNetworkPolicy(ctx context.Context, request gen.ReplaceNetworkPolicyRequestObject) (gen.ReplaceNetworkPolicyResponseObject, error) {
-	return h.changePolicy(ctx, request.SandboxID, lifecycle.PolicyChange{Replace: fromNetworkPolicy(request.Body)})
+func (h *handlers) ReplaceNetworkPolicy(
+	ctx context.Context, request gen.ReplaceNetworkPolicyRequestObject,
+) (gen.ReplaceNetworkPolicyResponseObject, error) {
+	return h.changePolicy(ctx, request.SandboxID,
+		lifecycle.PolicyChange{Replace: fromNetworkPolicy(request.Body)})
 }
 
-func (h *handlers) MergeNetworkPolicyRules(ctx context.Context, request gen.MergeNetworkPolicyRulesRequestObject) (gen.MergeNetworkPolicyRulesResponseObject, error) {
-	return h.changePolicy(ctx, request.SandboxID, lifecycle.PolicyChange{Merge: fromEgressRules(*request.Body)})
+func (h *handlers) MergeNetworkPolicyRules(
+	ctx context.Context, request gen.MergeNetworkPolicyRulesRequestObject,
+) (gen.MergeNetworkPolicyRulesResponseObject, error) {
+	return h.changePolicy(ctx, request.SandboxID,
+		lifecycle.PolicyChange{Merge: fromEgressRules(*request.Body)})
 }
 
-func (h *handlers) DeleteNetworkPolicyRules(ctx context.Context, request gen.DeleteNetworkPolicyRulesRequestObject) (gen.DeleteNetworkPolicyRulesResponseObject, error) {
+func (h *handlers) DeleteNetworkPolicyRules(
+	ctx context.Context, request gen.DeleteNetworkPolicyRulesRequestObject,
+) (gen.DeleteNetworkPolicyRulesResponseObject, error) {
 	return h.changePolicy(ctx, request.SandboxID, lifecycle.PolicyChange{Remove: *request.Body})
 }
 
-func (h *handlers) changePolicy(ctx context.Context, id string, change lifecycle.PolicyChange) (policyAnswer, error) {
+func (h *handlers) changePolicy(
+	ctx context.Context, id string, change lifecycle.PolicyChange,
+) (policyAnswer, error) {
 	if _, err := h.reach(ctx, id, lifecycle.Principal.CanUse); err != nil {
 		return policyAnswer{}, err
 	}
@@ -41,7 +53,9 @@ func (h *handlers) changePolicy(ctx context.Context, id string, change lifecycle
 	return policyAnswer{toNetworkPolicyAnswer(policy)}, err
 }
 
-func (h *handlers) ProposeNetworkPolicy(ctx context.Context, request gen.ProposeNetworkPolicyRequestObject) (gen.ProposeNetworkPolicyResponseObject, error) {
+func (h *handlers) ProposeNetworkPolicy(
+	ctx context.Context, request gen.ProposeNetworkPolicyRequestObject,
+) (gen.ProposeNetworkPolicyResponseObject, error) {
 	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
 		return nil, err
 	}
@@ -49,7 +63,9 @@ func (h *handlers) ProposeNetworkPolicy(ctx context.Context, request gen.Propose
 	return policyAnswer{toNetworkPolicyAnswer(policy)}, err
 }
 
-func (h *handlers) ListNetworkDecisions(ctx context.Context, request gen.ListNetworkDecisionsRequestObject) (gen.ListNetworkDecisionsResponseObject, error) {
+func (h *handlers) ListNetworkDecisions(
+	ctx context.Context, request gen.ListNetworkDecisionsRequestObject,
+) (gen.ListNetworkDecisionsResponseObject, error) {
 	if _, err := h.reach(ctx, request.SandboxID, lifecycle.Principal.CanRead); err != nil {
 		return nil, err
 	}
@@ -73,12 +89,14 @@ func wantsStream(r *http.Request) bool {
 	return false
 }
 
-// policyAnswer is the answer with a policy, the same for each operation.
+// policyAnswer is the response with a policy, the same for each operation.
 type policyAnswer struct{ gen.NetworkPolicyJSONResponse }
 
 // VisitGetNetworkPolicyResponse implements the generated interface.
 func (a policyAnswer) VisitGetNetworkPolicyResponse(w http.ResponseWriter) error {
-	return gen.GetNetworkPolicy200JSONResponse{NetworkPolicyJSONResponse: a.NetworkPolicyJSONResponse}.VisitGetNetworkPolicyResponse(w)
+	return gen.GetNetworkPolicy200JSONResponse{
+		NetworkPolicyJSONResponse: a.NetworkPolicyJSONResponse,
+	}.VisitGetNetworkPolicyResponse(w)
 }
 
 // VisitReplaceNetworkPolicyResponse implements the generated interface.
@@ -101,7 +119,7 @@ func (a policyAnswer) VisitProposeNetworkPolicyResponse(w http.ResponseWriter) e
 	return a.VisitGetNetworkPolicyResponse(w)
 }
 
-// decisionsAnswer passes on what the sidecar writes, piece by piece as it comes.
+// decisionsAnswer copies the sidecar's response, flushing every write.
 type decisionsAnswer struct {
 	ctx       context.Context
 	cancel    context.CancelFunc
@@ -122,10 +140,12 @@ func (a decisionsAnswer) VisitListNetworkDecisionsResponse(w http.ResponseWriter
 	w.Header().Set("X-Accel-Buffering", "no")
 	w.WriteHeader(http.StatusOK)
 	out := logWriter{serve.BoundedWriter(w, 0), http.NewResponseController(w)}
-	_ = out.controller.Flush() // a client that is gone shows at the first write
+	_ = out.controller.Flush() // a disconnected client causes an error at the first write
 	_, err := io.Copy(out, a.decisions)
 	if a.follow && (a.ctx.Err() != nil || errors.Is(err, io.ErrUnexpectedEOF)) {
-		return nil // the client has left, the service stops or the sidecar ended; a client goes on with Last-Event-ID
+		// the client has disconnected, the service stops or the sidecar ended; a client resumes
+		// with Last-Event-ID
+		return nil
 	}
 	return err
 }
@@ -141,7 +161,8 @@ func toNetworkPolicy(p lifecycle.NetworkPolicy) gen.NetworkPolicy {
 		policy.DefaultAction = &action
 	}
 	for _, rule := range p.Egress {
-		policy.Egress = append(policy.Egress, gen.EgressRule{Action: gen.NetworkAction(rule.Action), Target: rule.Target})
+		policy.Egress = append(policy.Egress,
+			gen.EgressRule{Action: gen.NetworkAction(rule.Action), Target: rule.Target})
 	}
 	return policy
 }
@@ -150,7 +171,11 @@ func fromNetworkPolicy(p *gen.NetworkPolicy) *lifecycle.NetworkPolicy {
 	if p == nil {
 		return nil
 	}
-	return &lifecycle.NetworkPolicy{DefaultAction: string(value(p.DefaultAction)), Egress: fromEgressRules(p.Egress), DryRun: value(p.DryRun)}
+	return &lifecycle.NetworkPolicy{
+		DefaultAction: string(value(p.DefaultAction)),
+		Egress:        fromEgressRules(p.Egress),
+		DryRun:        value(p.DryRun),
+	}
 }
 
 func fromEgressRules(rules []gen.EgressRule) []lifecycle.EgressRule {

@@ -19,10 +19,11 @@ import (
 	"sandbox.internal/server/reach"
 )
 
-// ports forwards requests to the ports of sandboxes. Two kinds of path lead there, and neither can be said in OpenAPI, because what
-// follows the port is the sandbox's: /v1/sandboxes/{sandboxId}/proxy/{port}/... for the service's keys, and /{sandboxId}/{port}/... for
-// the endpoints of sandboxes on the host's network (lifecycle document, "Networking rules", 1). On both, the signature of a signed
-// endpoint takes the place of the key or the token.
+// ports forwards requests to the ports of sandboxes. It has two kinds of paths, neither of which
+// OpenAPI can express, because the part after the port is the sandbox's:
+// /v1/sandboxes/{sandboxId}/proxy/{port}/... for the service's keys, and /{sandboxId}/{port}/...
+// for the endpoints of sandboxes on the host's network (lifecycle document, "Networking rules", 1).
+// On both, the signature of a signed endpoint takes the place of the key or the token.
 type ports struct {
 	server   *serve.Server
 	handlers *handlers
@@ -32,13 +33,21 @@ type ports struct {
 	keys     []Key
 }
 
-// register puts the routes on the server. They are for every method there is, so they are registered as what answers when no other does.
+// register adds the routes to the server. They are for every method, so they are registered as the
+// fallback after all other routes.
 func (p *ports) register() {
 	const path = "/v1/sandboxes/:sandboxId/proxy/:port"
 	for _, route := range []string{path, path + "/*"} {
 		p.server.Echo().RouteNotFound(route, func(c echo.Context) error {
 			id, segment := c.Param("sandboxId"), c.Param("port")
-			return p.enter(c, visit{id: id, segment: segment, prefix: "/v1/sandboxes/" + id + "/proxy/" + segment})
+			return p.enter(
+				c,
+				visit{
+					id:      id,
+					segment: segment,
+					prefix:  "/v1/sandboxes/" + id + "/proxy/" + segment,
+				},
+			)
 		}, p.server.Named(reachPort, false))
 	}
 	p.server.Echo().Use(p.hostRoute)
@@ -47,11 +56,12 @@ func (p *ports) register() {
 // reachPort is the name of these requests in the log, the metrics and the audit log.
 const reachPort = "reachPort"
 
-// hostPath is the path of an endpoint of a sandbox on the host's network. Ids are UUIDs, so no other path of the service looks like it.
+// hostPath is the path of an endpoint of a sandbox on the host's network. Ids are UUIDs, so no
+// other path of the service looks like it.
 var hostPath = regexp.MustCompile(`^/([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})/([^/]*)(?:/|$)`)
 
-// hostRoute serves /{sandboxId}/{port}/... and leaves every other path alone. It looks before the router does, which would otherwise
-// answer unknown paths of two parts in another way than those of one.
+// hostRoute serves /{sandboxId}/{port}/... and leaves every other path alone. It runs before the
+// router, which would otherwise answer unknown paths of two segments differently from those of one.
 func (p *ports) hostRoute(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		match := hostPath.FindStringSubmatch(echo.GetPath(c.Request()))
@@ -63,12 +73,13 @@ func (p *ports) hostRoute(next echo.HandlerFunc) echo.HandlerFunc {
 		c.SetParamNames("sandboxId", "port")
 		c.SetParamValues(id, segment)
 		return p.server.Named(reachPort, false)(func(c echo.Context) error {
-			return p.enter(c, visit{id: id, segment: segment, prefix: "/" + id + "/" + segment, token: true})
+			return p.enter(c,
+				visit{id: id, segment: segment, prefix: "/" + id + "/" + segment, token: true})
 		})(c)
 	}
 }
 
-// find returns where a port of a sandbox is.
+// find returns the location of a port of a sandbox.
 func (p *ports) find(r *http.Request, id string, port int) (lifecycle.Location, error) {
 	sandbox, err := p.handlers.backend.Get(r.Context(), id)
 	if err != nil {
@@ -77,15 +88,21 @@ func (p *ports) find(r *http.Request, id string, port int) (lifecycle.Location, 
 	return p.locate(r.Context(), sandbox, port)
 }
 
-// locate returns where to send a request for a port of the sandbox. Only a Running sandbox answers requests.
-func (p *ports) locate(ctx context.Context, sandbox lifecycle.Sandbox, port int) (lifecycle.Location, error) {
+// locate returns where to send a request for a port of the sandbox. Only a Running sandbox answers
+// requests.
+func (p *ports) locate(
+	ctx context.Context, sandbox lifecycle.Sandbox, port int,
+) (lifecycle.Location, error) {
 	serve.LogField(ctx, "port", port)
 	if state := sandbox.Status.State; state != lifecycle.StateRunning {
 		return lifecycle.Location{}, notRunning(state)
 	}
 	location, err := p.handlers.backend.Locate(ctx, sandbox.ID, port)
 	if err == nil && location.Daemon == "" {
-		err = lifecycle.Conflictf("port %d is the egress sidecar's: use its endpoint, or the operations for the network policy", port)
+		err = lifecycle.Conflictf(
+			"port %d is the egress sidecar's: use its endpoint, or the operations for the network "+
+				"policy",
+			port)
 	}
 	return location, err
 }
@@ -98,7 +115,7 @@ func notRunning(state lifecycle.State) *lifecycle.Error {
 	return conflict
 }
 
-// forward sends the request on.
+// forward forwards the request.
 func (p *ports) forward(c echo.Context, location lifecycle.Location, port int, v visit) error {
 	name := strconv.Itoa(port)
 	serve.WithoutDeadline(c.Request())
@@ -109,20 +126,28 @@ func (p *ports) forward(c echo.Context, location lifecycle.Location, port int, v
 		Path:    "/proxy/" + name,
 		Prefix:  v.prefix,
 		Set:     map[string]string{lifecycle.TokenHeader: location.Token},
-		Strip:   []string{reach.KeyHeader}, // in trailers
+		Strip:   []string{reach.KeyHeader}, // in trailers, too
 		Names:   []string{"127.0.0.1:" + name, "localhost:" + name},
 		// People type keys into the pages of /docs, which are of this origin.
 		SharedOrigin: true,
 		Inspect:      reach.Inspect,
 	})
 	switch {
-	case err == nil && !c.Response().Committed: // the connection was taken over, which echo does not notice
+	case err == nil && !c.Response().Committed:
+		// the connection was hijacked, which echo does not see
 		c.Response().Status = http.StatusSwitchingProtocols
 	case errors.Is(err, proxy.ErrRequestBody):
 		return serve.Invalid("body: ended before its announced end, or is malformed")
-	case errors.Is(err, proxy.ErrNotConnected), errors.Is(err, proxy.ErrNoAnswer), errors.Is(err, reach.ErrTokenRefused):
-		zerolog.Ctx(r.Context()).Warn().Err(err).Str("sandbox_id", v.id).Int("port", port).Msg("the sandbox did not answer")
-		// The sandbox may have ended meanwhile, which explains more.
+	case errors.Is(err, proxy.ErrNotConnected),
+		errors.Is(err, proxy.ErrNoAnswer),
+		errors.Is(err, reach.ErrTokenRefused):
+		zerolog.Ctx(r.Context()).
+			Warn().
+			Err(err).
+			Str("sandbox_id", v.id).
+			Int("port", port).
+			Msg("the sandbox did not answer")
+		// The sandbox may have ended meanwhile: then that is the error.
 		sandbox, err := p.handlers.backend.Get(r.Context(), v.id)
 		if err != nil {
 			return err
@@ -130,20 +155,30 @@ func (p *ports) forward(c echo.Context, location lifecycle.Location, port int, v
 		if state := sandbox.Status.State; state != lifecycle.StateRunning {
 			return notRunning(state)
 		}
-		return &serve.Problem{Status: http.StatusBadGateway, Code: reach.CodeNotAnswering,
-			Message: fmt.Sprintf("the daemon of sandbox %s did not answer a request for port %d; if it happens again, the sandbox is of no use any more", v.id, port)}
+		return &serve.Problem{
+			Status: http.StatusBadGateway,
+			Code:   reach.CodeNotAnswering,
+			Message: fmt.Sprintf(
+				"the daemon of sandbox %s did not answer a request for port %d; if it happens "+
+					"again, the sandbox is of no use any more",
+				v.id, port),
+		}
 	}
 	return err
 }
 
-// parsePort reads a port of a path. A second way to write the same port is refused, because links are made for the first.
+// parsePort reads a port of a path. A second way to write the same port is refused, because links
+// are made for the first.
 func parsePort(segment string) (int, error) {
 	port, err := strconv.ParseUint(segment, 10, 16)
 	if err != nil || port == 0 || segment[0] == '0' {
 		if decoded, err := url.PathUnescape(segment); err == nil {
 			segment = decoded
 		}
-		return 0, lifecycle.Invalidf("path parameter port: must be a decimal number from 1 to 65535 without leading zeros, not %.40q", segment)
+		return 0, lifecycle.Invalidf(
+			"path parameter port: must be a decimal number from 1 to 65535 without leading zeros, "+
+				"not %.40q",
+			segment)
 	}
 	return int(port), nil
 }

@@ -323,7 +323,8 @@ func TestHostRoute(t *testing.T) {
 			t.Errorf("%s: the key reached the sandbox, or the policy is missing: %s %v", path, body, response.Header)
 		}
 	}
-	// The service's own keys open nothing here: the endpoint promises that its headers suffice, and they are needed.
+	// The service's own keys open nothing here: the endpoint promises that its headers suffice, and
+	// they are needed.
 	for _, wrong := range []string{"", "guess", boxToken + "x"} {
 		response, body := p.get(t, "/"+id+"/8000/", "SERVICE-API-KEY", adminSecret, "X-EXECD-ACCESS-TOKEN", wrong)
 		wantError(t, response, body, http.StatusUnauthorized, "UNAUTHORIZED", "X-EXECD-ACCESS-TOKEN")
@@ -351,7 +352,8 @@ func TestHostRouteLeavesOtherPathsAlone(t *testing.T) {
 	}
 }
 
-// TestPortsAreWitnessed: what is sent into a sandbox through the service is recorded like every other change, whoever sends it.
+// TestPortsAreWitnessed: what is sent into a sandbox through the service is recorded like every
+// other change, whoever sends it.
 func TestPortsAreWitnessed(t *testing.T) {
 	seen := &recorder{}
 	p := servePorts(t, tell, func(o *api.Options) { o.Witness = seen })

@@ -12,8 +12,9 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// roles is what each operation answers to each caller, on a sandbox that alice created. What a role may do is decided here: an
-// operation of the contract without a row fails. The ports of sandboxes are outside of the contract and have rows of their own.
+// roles is what each operation answers to each caller, on a sandbox that alice created. What a role
+// may do is decided here: an operation of the contract without a row fails. The ports of sandboxes
+// are outside of the contract and have rows of their own.
 var roles = map[string]struct{ admin, owner, other, viewer, none, wrong int }{
 	"getHealth":       {200, 200, 200, 200, 200, 200},
 	"getVersion":      {200, 200, 200, 200, 401, 401},
@@ -102,7 +103,7 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// TestEveryoneIsAdminWithoutKeys also sends a key, which nobody looks at.
+// TestEveryoneIsAdminWithoutKeys also sends a key, which is ignored.
 func TestEveryoneIsAdminWithoutKeys(t *testing.T) {
 	b := newBackend()
 	b.sandbox.Status.State = lifecycle.StateRunning

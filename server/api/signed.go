@@ -11,17 +11,23 @@ import (
 	"sandbox.internal/server/reach"
 )
 
-// signedEndpoint is the answer with an endpoint that needs no key until a time.
-func (h *handlers) signedEndpoint(r *http.Request, sandbox lifecycle.Sandbox, port int, endpoint lifecycle.Endpoint, expires string) (gen.Endpoint, error) {
+// signedEndpoint returns an endpoint that needs no key until a given time.
+func (h *handlers) signedEndpoint(
+	r *http.Request, sandbox lifecycle.Sandbox, port int, endpoint lifecycle.Endpoint,
+	expires string,
+) (gen.Endpoint, error) {
 	until, err := lifecycle.SignedUntil(expires, h.clock(), sandbox.ExpiresAt)
 	if err != nil {
 		return gen.Endpoint{}, err
 	}
 	if !h.signing.Present() {
-		return gen.Endpoint{}, &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "query parameter expires: the service has no signing key"}
+		return gen.Endpoint{}, &lifecycle.Error{
+			Kind:    lifecycle.KindUnavailable,
+			Message: "query parameter expires: the service has no signing key",
+		}
 	}
 	signature := h.signing.Sign(sandbox.ID, port, until)
-	answer, ok := h.gateway.endpoint(r, sandbox.ID, port)
+	answer, ok := h.ingress.endpoint(r, sandbox.ID, port)
 	switch {
 	case ok:
 	case endpoint.Port == 0: // the service itself, on a path of the document
@@ -35,25 +41,27 @@ func (h *handlers) signedEndpoint(r *http.Request, sandbox lifecycle.Sandbox, po
 	return answer, nil
 }
 
-// Gateway tells where clients reach sandboxes when they do it through a gateway (lifecycle document, "Networking rules", 5).
-type Gateway struct {
-	// Mode is wildcard, uri or header; empty means that there is no gateway.
+// Ingress is the address at which clients reach sandboxes through an ingress (lifecycle document,
+// "Networking rules", 5).
+type Ingress struct {
+	// Mode is wildcard, uri or header; empty means that there is no ingress.
 	Mode string
-	// Address is the gateway's host with an optional port; in the mode wildcard it begins with "*.".
+	// Address is the host of the ingress with an optional port; in the mode wildcard it begins with
+	// "*.".
 	Address string
 }
 
-// endpoint returns the endpoint of a port on the gateway, false when there is none.
-func (g Gateway) endpoint(r *http.Request, id string, port int) (gen.Endpoint, bool) {
+// endpoint returns the endpoint of a port on the ingress, false when there is no ingress.
+func (i Ingress) endpoint(r *http.Request, id string, port int) (gen.Endpoint, bool) {
 	name := id + "-" + strconv.Itoa(port)
 	answer := gen.Endpoint{}
-	switch g.Mode {
+	switch i.Mode {
 	case "wildcard":
-		answer = at(schemeOf(r), name+"."+strings.TrimPrefix(g.Address, "*."))
+		answer = at(schemeOf(r), name+"."+strings.TrimPrefix(i.Address, "*."))
 	case "uri":
-		answer = at(schemeOf(r), g.Address+"/"+id+"/"+strconv.Itoa(port))
+		answer = at(schemeOf(r), i.Address+"/"+id+"/"+strconv.Itoa(port))
 	case "header":
-		answer = at(schemeOf(r), g.Address)
+		answer = at(schemeOf(r), i.Address)
 		answer.Headers[reach.RouteHeader] = name
 	default:
 		return answer, false
@@ -62,10 +70,15 @@ func (g Gateway) endpoint(r *http.Request, id string, port int) (gen.Endpoint, b
 }
 
 func at(scheme, address string) gen.Endpoint {
-	return gen.Endpoint{Endpoint: address, URL: scheme + "://" + address, Headers: map[string]string{}}
+	return gen.Endpoint{
+		Endpoint: address,
+		URL:      scheme + "://" + address,
+		Headers:  map[string]string{},
+	}
 }
 
-// schemeOf returns how the client called the service, as a reverse proxy before it tells. A gateway is behind the same kind of proxy.
+// schemeOf returns the scheme of the client's request, which a reverse proxy before the service
+// reports. An ingress is taken to be behind the same kind of proxy.
 func schemeOf(r *http.Request) string {
 	if strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https") {
 		return "https"
@@ -73,7 +86,8 @@ func schemeOf(r *http.Request) string {
 	return "http"
 }
 
-// addressOf returns the host and port of an endpoint, for a client that reached the service at the given Host header.
+// addressOf returns the host and port of an endpoint, for a client that reached the service at the
+// given Host header.
 func addressOf(endpoint lifecycle.Endpoint, header string) string {
 	if endpoint.Port == 0 {
 		return header
@@ -85,7 +99,8 @@ func addressOf(endpoint lifecycle.Endpoint, header string) string {
 	return net.JoinHostPort(host, strconv.Itoa(endpoint.Port))
 }
 
-// hostOf returns the host of a Host header, without the port and without the brackets of an IPv6 address.
+// hostOf returns the host of a Host header, without the port and without the brackets of an IPv6
+// address.
 func hostOf(header string) string {
 	if host, _, err := net.SplitHostPort(header); err == nil {
 		return host

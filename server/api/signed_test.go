@@ -148,22 +148,22 @@ func TestSignedEndpointIsRefused(t *testing.T) {
 	}
 }
 
-// TestEndpointsOnTheGateway has endpoints in the forms of the document ("Networking rules", 5).
-func TestEndpointsOnTheGateway(t *testing.T) {
+// TestEndpointsOnTheIngress has endpoints in the forms of the document ("Networking rules", 5).
+func TestEndpointsOnTheIngress(t *testing.T) {
 	const id = "0f7a3c52-6d1e-4d3f-8c56-5a0b4d8f1e77"
 	for _, tc := range []struct {
-		gateway    api.Gateway
+		ingress    api.Ingress
 		proto      string
 		want       string
 		route      string // of Service-Ingress-To
 		wantScheme string
 	}{
-		{api.Gateway{Mode: "wildcard", Address: "*.gw.example.com"}, "https", id + "-8000.gw.example.com", "", "https"},
-		{api.Gateway{Mode: "uri", Address: "gw.example.com:8443"}, "", "gw.example.com:8443/" + id + "/8000", "", "http"},
-		{api.Gateway{Mode: "header", Address: "192.0.2.1"}, "", "192.0.2.1", id + "-8000", "http"},
+		{api.Ingress{Mode: "wildcard", Address: "*.gw.example.com"}, "https", id + "-8000.gw.example.com", "", "https"},
+		{api.Ingress{Mode: "uri", Address: "gw.example.com:8443"}, "", "gw.example.com:8443/" + id + "/8000", "", "http"},
+		{api.Ingress{Mode: "header", Address: "192.0.2.1"}, "", "192.0.2.1", id + "-8000", "http"},
 	} {
-		t.Run("row lifecycle/configuration/ingress.gateway.address: endpoints, "+tc.gateway.Mode, func(t *testing.T) {
-			p, _ := serveSigned(t, func(o *api.Options) { o.Gateway = tc.gateway })
+		t.Run("row lifecycle/configuration/ingress.gateway.address: endpoints, "+tc.ingress.Mode, func(t *testing.T) {
+			p, _ := serveSigned(t, func(o *api.Options) { o.Ingress = tc.ingress })
 			proto := func(_ context.Context, r *http.Request) error {
 				if tc.proto != "" {
 					r.Header.Set("X-Forwarded-Proto", tc.proto)
@@ -176,11 +176,11 @@ func TestEndpointsOnTheGateway(t *testing.T) {
 			}
 			plain := response.JSON200
 			if plain.Endpoint != tc.want || plain.URL != tc.wantScheme+"://"+tc.want || plain.Headers["Service-Ingress-To"] != tc.route || plain.Headers["X-EXECD-ACCESS-TOKEN"] != "token" {
-				t.Errorf("%s: %+v", tc.gateway.Mode, plain)
+				t.Errorf("%s: %+v", tc.ingress.Mode, plain)
 			}
 			signed := p.sign(t, 8000, "60", proto).JSON200
 			if signed.URL != tc.wantScheme+"://"+tc.want+"/?sandbox-signature="+*signed.Signature || signed.Headers["X-EXECD-ACCESS-TOKEN"] != "" || signed.Headers["Service-Ingress-To"] != tc.route {
-				t.Errorf("%s: %+v", tc.gateway.Mode, signed)
+				t.Errorf("%s: %+v", tc.ingress.Mode, signed)
 			}
 			direct := true
 			response, err = p.client.GetEndpointWithResponse(t.Context(), id, 8000, &gen.GetEndpointParams{Direct: &direct}, with(aliceSecret))
@@ -197,7 +197,8 @@ func (p *portsTest) getOpen(t *testing.T, path string, headers ...string) (*http
 	return p.get(t, path, append([]string{"SERVICE-API-KEY", ""}, headers...)...)
 }
 
-// TestGuessingSignaturesIsSlow: a bad signature counts as a wrong key does, and a good one does not stand out after too many.
+// TestGuessingSignaturesIsSlow: a bad signature counts as a wrong key does, and a good one does not
+// stand out after too many.
 func TestGuessingSignaturesIsSlow(t *testing.T) {
 	p, _ := serveSigned(t, func(o *api.Options) {
 		o.Limits = api.Limits{Refused: guard.Rate{PerSecond: 0.05, Burst: 3}, Clock: func() time.Time { return birth }}

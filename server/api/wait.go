@@ -14,11 +14,13 @@ import (
 
 const (
 	preferHeader = "Prefer"
-	// maxWait is the longest wait that is heeded. A client that would wait for longer gets its answer earlier, as RFC 7240 allows.
+	// maxWait is the longest wait. A client that prefers a longer one gets its response earlier, as
+	// RFC 7240 allows.
 	maxWait = 60 * time.Second
 )
 
-// joinPrefer joins several Prefer headers to the one that they mean (RFC 9110, section 5.3): the contract knows one.
+// joinPrefer joins several Prefer headers into one (RFC 9110, section 5.3), which is what the
+// contract has.
 func joinPrefer(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if header := c.Request().Header; len(header.Values(preferHeader)) > 1 {
@@ -28,7 +30,7 @@ func joinPrefer(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// waitOf returns for how long the value of a Prefer header asks to wait, 0 when it does not, or not in a way that is understood.
+// waitOf returns the wait in the value of a Prefer header, 0 when there is none or it is malformed.
 func waitOf(prefer string) time.Duration {
 	for _, preference := range strings.Split(prefer, ",") {
 		preference, _, _ = strings.Cut(preference, ";") // its parameters
@@ -53,10 +55,13 @@ func unquote(text string) string {
 	return text
 }
 
-// wait heeds the wait that a client prefers: it returns the sandbox once its state has settled, or as it is when the time is up or
-// the service stops, and the preference that it heeded. It returns nothing without such a preference, and when the sandbox is
-// forgotten: what the client asked for is done all the same.
-func (h *handlers) wait(ctx context.Context, prefer *string, id string) (sandbox lifecycle.Sandbox, applied *string) {
+// wait applies a client's preference to wait: it returns the sandbox once its state is not
+// transient, or as it is when the time is up or the service stops, and the preference that it
+// applied. It returns nothing without such a preference, and when the sandbox is forgotten: the
+// request itself has succeeded.
+func (h *handlers) wait(
+	ctx context.Context, prefer *string, id string,
+) (sandbox lifecycle.Sandbox, applied *string) {
 	limit := waitOf(value(prefer))
 	if limit == 0 {
 		return sandbox, nil

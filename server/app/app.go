@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/audit"
+	"sandbox.internal/server/compat"
 	"sandbox.internal/server/config"
 	"sandbox.internal/server/docsui"
 	"sandbox.internal/server/lifecycle"
@@ -35,6 +38,7 @@ type App struct {
 	listener net.Listener
 	debug    net.Listener // nil when none is configured
 	server   *serve.Server
+	compat   *compat.Edge // nil unless configured
 }
 
 // backend keeps sandboxes: on one machine or on a cluster.
@@ -103,7 +107,7 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	a.server, err = api.New(api.Options{
 		Backend: backend,
 		Keys:    keys, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: logger,
-		Gateway: gateway(cfg.Ingress), Signing: signing,
+		Ingress: ingress(cfg.Ingress), Signing: signing,
 		Metrics: measured.Handler(), Observer: measured, Witness: a.witness(measured.AuditFailed),
 	})
 	if err != nil {
@@ -112,6 +116,9 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	a.server.Echo().GET("/readyz", readyz(backend.Ready))
 	if cfg.Server.MCP {
 		mcp.Register(a.server, version.Version)
+	}
+	if slices.Contains(cfg.Server.Compatibility, config.CompatibilityOpenSandbox) {
+		a.compat = compat.New(compat.Options{Next: a.server, Backend: backend, Logger: logger})
 	}
 	return a, a.addPages()
 }
@@ -137,9 +144,25 @@ func (a *App) Run(ctx context.Context) error {
 	stopDebugging := a.serveDebugging()
 	defer stopDebugging()
 	a.logger.Info().Str("address", a.Addr()).Msg("lifecycle service listens")
-	err := serve.Serve(ctx, a.listener, a.server, serve.ServeOptions{Logger: a.logger, Grace: stopGrace})
+	handler, stopCompat := a.edge(ctx)
+	defer stopCompat()
+	err := serve.Serve(ctx, a.listener, handler, serve.ServeOptions{Logger: a.logger, Grace: stopGrace})
 	a.logger.Info().Msg("lifecycle service stops; sandboxes go on running")
 	return err
+}
+
+// edge returns what answers clients, and what ends the work beside it.
+func (a *App) edge(ctx context.Context) (handler http.Handler, stop func()) {
+	if a.compat == nil {
+		return a.server, func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		a.compat.Keep(ctx)
+	}()
+	return a.compat, func() { cancel(); <-stopped }
 }
 
 func (a *App) close() {

@@ -59,12 +59,12 @@ func signingKeys(cfg config.Config) (keys reach.Keys, err error) {
 	return keys, nil
 }
 
-// gateway is where clients reach sandboxes, as the API takes it.
-func gateway(cfg config.Ingress) api.Gateway {
+// ingress returns the address at which clients reach sandboxes, as the API takes it.
+func ingress(cfg config.Ingress) api.Ingress {
 	if cfg.Mode != config.IngressGateway {
-		return api.Gateway{}
+		return api.Ingress{}
 	}
-	return api.Gateway{Mode: string(cfg.Gateway.Route.Mode), Address: cfg.Gateway.Address}
+	return api.Ingress{Mode: string(cfg.Gateway.Route.Mode), Address: cfg.Gateway.Address}
 }
 
 // rate is a limit as the API takes it. Where the file names no burst, a second's requests may come at once.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/clock"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -174,7 +175,7 @@ func (l *launching) prove(ctx context.Context) (lifecycle.Place, error) {
 		case now.Sub(foreign) >= foreignPatience:
 			return lifecycle.Place{}, replaced(lastErr)
 		}
-		if !sleep(ctx, pause) {
+		if !clock.Sleep(ctx, pause) {
 			return lifecycle.Place{}, ctx.Err()
 		}
 	}

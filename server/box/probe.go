@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"sandbox.internal/runtime/sandboxhttp"
+
+	"sandbox.internal/server/clock"
 )
 
 // errNotDaemon: what answers at the address does not hold the sandbox's token.
@@ -44,7 +46,7 @@ func (p *prober) until(ctx context.Context, d daemon, began time.Time, atMost ti
 	defer cancel()
 	for {
 		err := p.ask(ctx, d)
-		if err == nil || !sleep(window, askAgain(time.Since(began))) {
+		if err == nil || !clock.Sleep(window, askAgain(time.Since(began))) {
 			return err
 		}
 	}

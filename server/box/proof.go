@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/clock"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -150,7 +151,7 @@ func (c *Containers) probe(ctx context.Context) (seen proof, err error) {
 			return proof{}, err
 		case container.Status == engine.StatusExited:
 			return c.judge(ctx, container)
-		case !sleep(ctx, pause):
+		case !clock.Sleep(ctx, pause):
 			return proof{}, fmt.Errorf("it did not end within %v", proofTimeout)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/clock"
 	"sandbox.internal/server/lifecycle"
 )
 
@@ -96,7 +97,7 @@ func (l *launching) awaitWall(ctx context.Context) (lifecycle.Sidecar, error) {
 		if _, lastErr = c.Guards.Health(ctx, sidecar); lastErr == nil {
 			return sidecar, nil
 		}
-		if !sleep(ctx, pause) {
+		if !clock.Sleep(ctx, pause) {
 			return sidecar, ctx.Err()
 		}
 	}

@@ -404,6 +404,27 @@ func TestIdempotencyKeysAtTwoReplicas(t *testing.T) {
 	}
 }
 
+// TestCreateOutlivesItsRequest: a client that leaves while its sandbox is written leaves no Secret without a sandbox.
+func TestCreateOutlivesItsRequest(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	ctx, leave := context.WithCancel(t.Context())
+	created, err := s.replica(t).Create(ctx, sampleSpec(), lifecycle.CreateOptions{
+		Took: func(stage string, _ time.Duration) {
+			if stage == "validate" { // next it is written
+				leave()
+			}
+		},
+	})
+	must(t, err)
+	b := s.batch(t, created.ID)
+	var secret corev1.Secret
+	must(t, s.api.Get(t.Context(), client.ObjectKey{Namespace: s.name, Name: b.Annotations[view.AnnotationSecret]}, &secret))
+	if !metav1.IsControlledBy(&secret, b) {
+		t.Errorf("the Secret belongs to %v", secret.OwnerReferences)
+	}
+}
+
 func TestListing(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -545,7 +566,7 @@ func TestEventsOfOneSandboxEnd(t *testing.T) {
 	refuses(t, err, lifecycle.KindNotFound)
 }
 
-// routes is a gateway's table.
+// routes is an ingress's table.
 type routes struct {
 	mu  sync.Mutex
 	all map[string]view.Route
@@ -579,12 +600,12 @@ func (r *routes) get(id string) (view.Route, bool) {
 	return route, ok
 }
 
-func TestRoutesOfAGateway(t *testing.T) {
+func TestRoutesOfAnIngress(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
 	c := s.replica(t)
 	before := create(t, c, sampleSpec()).ID
-	// One whose record the service would keep for less time than the resource says: with an administrator's rights, too, a gateway only reads.
+	// One whose record the service would keep for less time than the resource says: with an administrator's rights, too, an ingress only reads.
 	failed := create(t, c, sampleSpec()).ID
 	c.Close()
 	s.play(t, failed, v1alpha1.PhaseFailed, v1alpha1.ReasonImagePullError, "no such image")
@@ -613,7 +634,7 @@ func TestRoutesOfAGateway(t *testing.T) {
 	stop()
 	must(t, <-done)
 	if version := s.batch(t, failed).ResourceVersion; version != unchanged {
-		t.Error("the gateway has written to a BatchSandbox")
+		t.Error("the ingress has written to a BatchSandbox")
 	}
 	if err := view.FollowRoutes(t.Context(), view.RouteOptions{Kubeconfig: "/no/such/file"}, &table); err == nil || !strings.Contains(err.Error(), "/no/such/file") {
 		t.Errorf("without a configuration: %v", err)

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/server/clock"
 	"sandbox.internal/server/cluster/view"
 	"sandbox.internal/server/lifecycle"
 )
@@ -124,7 +125,7 @@ func (c *Cluster) sweep() {
 		if young {
 			pause = creating
 		}
-		if !view.Sleep(c.ctx, pause) {
+		if !clock.Sleep(c.ctx, pause) {
 			return
 		}
 	}

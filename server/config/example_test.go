@@ -46,7 +46,7 @@ var documented = map[string]any{
 // extensions are our own keys.
 var extensions = []string{
 	"server.api_key_file", "server.data_dir", "server.instance", "server.terminated_retention",
-	"server.max_connections", "server.audit_log", "server.signing_key", "server.debug_address",
+	"server.max_connections", "server.compatibility", "server.audit_log", "server.signing_key", "server.debug_address",
 	"server.mcp",
 	"docker.allow_unenforced_limits", "storage.host_volumes", "egress.upstream",
 	"kubernetes.provision_timeout",

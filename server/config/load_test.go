@@ -30,6 +30,7 @@ instance = "blue-2"
 terminated_retention = 60
 max_connections = 500
 mcp = false
+compatibility = ["opensandbox"]
 [[server.keys]]
 name = "ci"
 sha256 = "`+strings.ToUpper(digestA)+`"
@@ -53,8 +54,8 @@ allowed_host_paths = ["/data/", "/"]
 	want.Server = config.Server{
 		Host: "::1", LogLevel: config.LogLevelWarning, APIKey: "0123456789abcdef0123456789abcdef",
 		DataDir: "/home/ada/records", Instance: "blue-2", TerminatedRetention: 60,
-		MaxConnections: 500,
-		Keys:           []config.Key{{Name: "ci", SHA256: digestA, Role: config.RoleViewer}},
+		MaxConnections: 500, Compatibility: []string{"opensandbox"},
+		Keys: []config.Key{{Name: "ci", SHA256: digestA, Role: config.RoleViewer}},
 	}
 	want.Runtime = config.Runtime{Type: config.RuntimeDocker,
 		ExecdImage: "registry.example/execd@sha256:abc"}

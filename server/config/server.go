@@ -24,6 +24,9 @@ func logLevels() []LogLevel {
 	return []LogLevel{LogLevelDebug, LogLevelInfo, LogLevelWarning, LogLevelError}
 }
 
+// CompatibilityOpenSandbox lets clients of OpenSandbox use the service.
+const CompatibilityOpenSandbox = "opensandbox"
+
 const (
 	// minAPIKeyLength is the length that the document advises ("Authentication").
 	minAPIKeyLength = 32
@@ -74,6 +77,9 @@ type Server struct {
 	// DebugAddress is the address and port of the profiler: a loopback address. Unset: there is no
 	// profiler.
 	DebugAddress string `toml:"debug_address"`
+	// Compatibility names other projects whose clients may use this service: opensandbox, see
+	// docs/compatibility.md.
+	Compatibility []string `toml:"compatibility"`
 	// Keys are further API keys, of which only the digests are configured.
 	Keys []Key `toml:"keys"`
 }
@@ -87,6 +93,7 @@ func defaultServer(env func(string) string) Server {
 		Instance:            "default",
 		TerminatedRetention: 3600,
 		MaxConnections:      10_000,
+		Compatibility:       []string{},
 		MCP:                 true,
 		Keys:                []Key{},
 	}
@@ -148,6 +155,9 @@ func (s Server) check(p *problems) {
 	s.TerminatedRetention.check(p, "server.terminated_retention", 0)
 	if s.MaxConnections < 1 || s.MaxConnections > 1_000_000 {
 		p.add("server.max_connections", "must be between 1 and 1000000 (got %d)", s.MaxConnections)
+	}
+	for _, name := range s.Compatibility {
+		checkOneOf(p, "server.compatibility", name, CompatibilityOpenSandbox)
 	}
 	s.RateLimit.check(p)
 	if s.AuditLog != "" && (!filepath.IsAbs(s.AuditLog) || strings.HasSuffix(s.AuditLog, "/")) {

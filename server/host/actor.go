@@ -14,8 +14,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// actor owns one sandbox: it alone changes the record and asks the engine for anything. All fields but the shared ones belong
-// to its goroutine.
+// actor owns one sandbox: it alone changes the record and calls the Box. All fields but the shared
+// ones belong to its goroutine.
 type actor struct {
 	host      *Host
 	id        string
@@ -24,14 +24,15 @@ type actor struct {
 
 	record       lifecycle.Record
 	auth         *lifecycle.ImageAuth // for the first pull; never stored
-	job          context.CancelFunc   // ends the engine work that is under way; nil when there is none
+	job          context.CancelFunc   // cancels the running job; nil when there is none
 	needsInspect bool                 // another process may have acted on the box
-	// launched belongs to the work under way: a box was begun, or may have been by an earlier service. Until then there is nothing to
-	// look for and to remove, which saves the engine three questions for each sandbox that ends in its pull.
+	// launched belongs to the running job: a launch has begun a box, perhaps in an earlier process.
+	// Until then there is nothing to look for and to remove, which saves three calls of the engine
+	// for each sandbox that ends while its image is pulled.
 	launched bool
 
 	unsaved      []lifecycle.Event // of changes that are visible and not durable yet
-	saveAgainAt  time.Time         // when they are tried again
+	saveAgainAt  time.Time         // when saving them is tried again
 	lastProgress lifecycle.Status  // the last progress that became an event
 
 	// Shared:
@@ -43,9 +44,10 @@ type actor struct {
 	changed chan struct{} // closed by the next change
 }
 
-// spawn starts the actor of a record and makes the sandbox visible. A record that is not new may have a container.
+// spawn starts the actor of a record and makes the sandbox visible. A record that is not new may
+// have a box.
 func (h *Host) spawn(record lifecycle.Record, auth *lifecycle.ImageAuth, isNew bool) *actor {
-	if record.Box == "" { // it is of a service before boxes had an identity
+	if record.Box == "" { // written by a version in which a box had no identity of its own
 		record.Box = record.Sandbox.ID
 	}
 	a := &actor{
@@ -78,7 +80,7 @@ func (a *actor) run() {
 		}
 		a.retrySave()
 		a.next()
-		timer.Reset(a.sleep())
+		timer.Reset(a.idle())
 		select {
 		case f := <-a.inbox:
 			f()
@@ -92,7 +94,8 @@ func (a *actor) run() {
 	}
 }
 
-// do runs f in the actor's goroutine and returns what it returns. It returns an error of KindNotFound when the sandbox is forgotten.
+// do runs f in the actor's goroutine and returns its error. It returns an error of KindNotFound
+// when the sandbox is forgotten.
 func (a *actor) do(ctx context.Context, f func() error) error {
 	result := make(chan error, 1)
 	select {
@@ -108,23 +111,20 @@ func (a *actor) do(ctx context.Context, f func() error) error {
 	case <-a.gone:
 	}
 	select {
-	case err := <-result: // it was the last thing that the actor did
+	case err := <-result: // f was the last function that the actor ran
 		return err
 	default:
 		return a.goneError()
 	}
 }
 
-// absent is the error for an actor that has ended: the sandbox is forgotten, or the service is stopping.
+// goneError is the error for an actor that has ended: the sandbox is forgotten, or the service is
+// stopping.
 func (a *actor) goneError() error {
 	if a.host.ctx.Err() != nil {
-		return stopping()
+		return lifecycle.Stopping()
 	}
 	return lifecycle.NotFound(a.id)
-}
-
-func stopping() error {
-	return &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "the service is stopping", RetryAfter: 1}
 }
 
 // post hands f to the actor's goroutine and does not wait.
@@ -156,16 +156,25 @@ func (a *actor) publish() {
 
 func (a *actor) state() lifecycle.State { return a.record.Sandbox.Status.State }
 
-// moved returns the record after a transition, or an error of KindConflict when the table does not have it.
-func (a *actor) afterTransition(trigger lifecycle.Trigger, reason lifecycle.Reason, message string) (lifecycle.Record, error) {
+// afterTransition returns the record after a transition, or an error of KindConflict when the table
+// does not have it.
+func (a *actor) afterTransition(
+	trigger lifecycle.Trigger, reason lifecycle.Reason, message string,
+) (lifecycle.Record, error) {
 	from := a.state()
 	to, ok := lifecycle.Next(from, trigger)
 	if !ok {
-		return lifecycle.Record{}, lifecycle.Conflictf("cannot %s: the sandbox is %s", trigger, from)
+		return lifecycle.Record{}, lifecycle.Conflictf("cannot %s: the sandbox is %s", trigger,
+			from)
 	}
 	now := a.host.Clock().UTC()
 	record := a.record
-	record.Sandbox.Status = lifecycle.Status{State: to, Reason: reason, Message: message, LastTransitionAt: now}
+	record.Sandbox.Status = lifecycle.Status{
+		State:            to,
+		Reason:           reason,
+		Message:          message,
+		LastTransitionAt: now,
+	}
 	if to.Final() {
 		retention := a.host.TerminatedRetention
 		if from == lifecycle.StatePending && to == lifecycle.StateFailed {
@@ -176,7 +185,7 @@ func (a *actor) afterTransition(trigger lifecycle.Trigger, reason lifecycle.Reas
 	return record, nil
 }
 
-// request makes a transition that a client asks for: it holds only once it is durable.
+// request makes a transition that a client requests: it is in force only once it is durable.
 func (a *actor) request(trigger lifecycle.Trigger, reason lifecycle.Reason, message string) error {
 	record, err := a.afterTransition(trigger, reason, message)
 	if err != nil {
@@ -185,11 +194,17 @@ func (a *actor) request(trigger lifecycle.Trigger, reason lifecycle.Reason, mess
 	return a.commit(record, a.transition(record))
 }
 
-// settle makes a transition that has happened already. It holds even when the store fails: a restart finds it out again.
-func (a *actor) recordTransition(trigger lifecycle.Trigger, reason lifecycle.Reason, message string) {
+// recordTransition records a transition that has happened at the engine. It is in force even when
+// the store fails: a restart inspects the box and records it again.
+func (a *actor) recordTransition(
+	trigger lifecycle.Trigger, reason lifecycle.Reason, message string,
+) {
 	record, err := a.afterTransition(trigger, reason, message)
 	if err != nil {
-		a.log.Error().Err(err).Str("state", string(a.state())).Msg("the transitions table lacks what happened")
+		a.log.Error().
+			Err(err).
+			Str("state", string(a.state())).
+			Msg("the transitions table lacks this transition")
 		return
 	}
 	var events []lifecycle.Event
@@ -207,21 +222,32 @@ func (a *actor) transition(to lifecycle.Record) lifecycle.Event {
 func stateEvent(from lifecycle.State, sandbox lifecycle.Sandbox) lifecycle.Event {
 	status := sandbox.Status
 	return lifecycle.Event{
-		SandboxID: sandbox.ID, Owner: sandbox.Owner, Type: lifecycle.EventState, Time: status.LastTransitionAt,
-		From: from, To: status.State, Reason: status.Reason, Message: status.Message,
+		SandboxID: sandbox.ID,
+		Owner:     sandbox.Owner,
+		Type:      lifecycle.EventState,
+		Time:      status.LastTransitionAt,
+		From:      from,
+		To:        status.State,
+		Reason:    status.Reason,
+		Message:   status.Message,
 	}
 }
 
 // event returns an event of the sandbox that happens now.
 func (a *actor) event(kind lifecycle.EventType) lifecycle.Event {
-	return lifecycle.Event{SandboxID: a.id, Owner: a.record.Sandbox.Owner, Type: kind, Time: a.host.Clock().UTC()}
+	return lifecycle.Event{
+		SandboxID: a.id,
+		Owner:     a.record.Sandbox.Owner,
+		Type:      kind,
+		Time:      a.host.Clock().UTC(),
+	}
 }
 
 // commit makes a changed record durable, then visible.
 func (a *actor) commit(record lifecycle.Record, events ...lifecycle.Event) error {
 	if err := a.save(record, events); err != nil {
 		if a.host.ctx.Err() != nil {
-			return stopping()
+			return lifecycle.Stopping()
 		}
 		return fmt.Errorf("save sandbox %s: %w", a.id, err)
 	}
@@ -229,7 +255,8 @@ func (a *actor) commit(record lifecycle.Record, events ...lifecycle.Event) error
 	return nil
 }
 
-// adopt makes a record visible that describes what has happened, durable or not.
+// saveOrRetry makes a record visible that describes what has happened, and saves it, now or in a
+// later attempt.
 func (a *actor) saveOrRetry(record lifecycle.Record, events ...lifecycle.Event) {
 	if err := a.save(record, events); err != nil {
 		a.log.Error().Err(err).Msg("a change is not durable; trying again")
@@ -239,18 +266,19 @@ func (a *actor) saveOrRetry(record lifecycle.Record, events ...lifecycle.Event) 
 	a.setRecord(record)
 }
 
-// save makes a record durable with its events, and with those that the store refused before: an event is never without its state.
+// save makes a record durable with its events and the unsaved ones: an event is never durable
+// without its state.
 func (a *actor) save(record lifecycle.Record, events []lifecycle.Event) error {
 	events = slices.Concat(a.unsaved, events)
 	if err := a.host.Store.Save(a.host.ctx, record, events...); err != nil {
 		return err
 	}
 	a.unsaved, a.saveAgainAt = nil, time.Time{}
-	a.host.bulletin.wake(events)
+	a.host.bulletin.notify(events)
 	return nil
 }
 
-// catchUp tries again to make durable what the store refused.
+// retrySave saves the record and the unsaved events when their time has come.
 func (a *actor) retrySave() {
 	if !a.saveAgainAt.IsZero() && !a.host.Clock().Before(a.saveAgainAt) {
 		a.saveOrRetry(a.record)
@@ -259,10 +287,15 @@ func (a *actor) retrySave() {
 
 func (a *actor) setRecord(record lifecycle.Record) {
 	if from, to := a.state(), record.Sandbox.Status.State; from != to {
-		// What the sandbox itself wrote, which follows the first line, is for its user: it may hold anything.
+		// The output of the sandbox, which follows the first line, is for its user: it may hold
+		// anything.
 		detail, _, _ := strings.Cut(record.Sandbox.Status.Message, "\n")
-		a.log.Info().Str("from", string(from)).Str("to", string(to)).Str("reason", string(record.Sandbox.Status.Reason)).
-			Str("detail", strings.TrimSuffix(detail, lifecycle.LogFollows)).Msg("sandbox changed state")
+		a.log.Info().
+			Str("from", string(from)).
+			Str("to", string(to)).
+			Str("reason", string(record.Sandbox.Status.Reason)).
+			Str("detail", strings.TrimSuffix(detail, lifecycle.LogFollows)).
+			Msg("sandbox changed state")
 		a.host.Observer.StateChanged(to, record.Sandbox.Status.Reason)
 	}
 	a.record = record
@@ -276,7 +309,7 @@ func (a *actor) progress(reason lifecycle.Reason, message string) {
 	a.publish()
 }
 
-// reach notes that provisioning has come to a stage.
+// reached records that provisioning has completed a stage.
 func (a *actor) reached(stage lifecycle.Stage) {
 	at := a.host.Clock()
 	a.post(func() {
@@ -290,8 +323,11 @@ func (a *actor) reached(stage lifecycle.Stage) {
 	})
 }
 
-// mark notes a stage in a record that is about to be the actor's, and returns its event; nothing if it was reached before.
-func (a *actor) mark(record *lifecycle.Record, stage lifecycle.Stage, at time.Time) []lifecycle.Event {
+// mark enters a stage in a record that is about to become the actor's, and returns its event; none
+// if the stage was reached before.
+func (a *actor) mark(
+	record *lifecycle.Record, stage lifecycle.Stage, at time.Time,
+) []lifecycle.Event {
 	event, first := record.Sandbox.Reach(stage, at)
 	if !first {
 		return nil
@@ -302,9 +338,9 @@ func (a *actor) mark(record *lifecycle.Record, stage lifecycle.Stage, at time.Ti
 	return []lifecycle.Event{event}
 }
 
-// untilDue returns how long the actor may sleep before time alone changes something.
+// untilDue returns the time until the expiry, or until the record is forgotten.
 func (a *actor) untilDue() time.Duration {
-	until := time.Hour // only the work under way changes something
+	until := time.Hour // only the running job changes something
 	switch state := a.state(); {
 	case state.Final() && a.record.Removed:
 		until = a.record.RetainUntil.Sub(a.host.Clock())
@@ -315,15 +351,16 @@ func (a *actor) untilDue() time.Duration {
 	return max(0, until)
 }
 
-// sleep returns how long the actor may sleep before it has something to do.
-func (a *actor) sleep() time.Duration {
+// idle returns how long the actor may wait for messages before it has something to do.
+func (a *actor) idle() time.Duration {
 	if a.saveAgainAt.IsZero() {
 		return a.untilDue()
 	}
 	return max(0, min(a.untilDue(), a.saveAgainAt.Sub(a.host.Clock())))
 }
 
-// due does what the time demands. It returns true when the sandbox is forgotten.
+// due expires the sandbox, or forgets its record, when its time has come. It returns true when the
+// record is forgotten.
 func (a *actor) due() bool {
 	if a.untilDue() > 0 {
 		return false
@@ -331,12 +368,14 @@ func (a *actor) due() bool {
 	if a.state().Final() {
 		events := slices.Concat(a.unsaved, []lifecycle.Event{a.event(lifecycle.EventForgotten)})
 		if err := a.host.Store.Forget(a.host.ctx, a.id, events...); err != nil {
-			a.log.Error().Err(err).Msg("the record of an ended sandbox cannot be removed; trying again")
+			a.log.Error().
+				Err(err).
+				Msg("the record of an ended sandbox cannot be removed; trying again")
 			a.record.RetainUntil = a.host.Clock().Add(time.Minute)
 			return false
 		}
 		a.host.registry.remove(a)
-		a.host.bulletin.wake(events)
+		a.host.bulletin.notify(events)
 		return true
 	}
 	a.recordTransition(lifecycle.TriggerExpire, lifecycle.ReasonExpired, "its time is up")

@@ -7,38 +7,48 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Box makes what sandboxes consist of, and acts on it. The host decides when, from records alone; states and expiry are not a Box's concern.
+// Box creates and controls what sandboxes consist of. The host decides when, from records alone; a
+// Box has no notion of states and expiry.
 //
-// Every method may be called from several goroutines at once, and again with the same record after a call that a crash interrupted.
-// Errors are wrapped [lifecycle.ErrBoxUnavailable], [lifecycle.ErrNoBox], [lifecycle.ErrBoxNotAlive], or a *[lifecycle.BoxFailure].
+// Every method may be called from several goroutines at once, and again with the same record after
+// a call that a crash interrupted. Errors are wrapped [lifecycle.ErrBoxUnavailable],
+// [lifecycle.ErrNoBox], [lifecycle.ErrBoxNotAlive], or a *[lifecycle.BoxFailure].
 type Box interface {
-	// Close breaks off what is under way, and touches no box.
+	// Close cancels the calls in progress, and changes no box.
 	Close()
 	// Ready returns an error when the engine does not answer.
 	Ready(ctx context.Context) error
-	// Admit refuses a spec that cannot be launched here, or not for the caller, with an error of type *lifecycle.Error.
+	// Admit refuses a spec that cannot be launched here, or not for the caller, with an error of
+	// type *lifecycle.Error.
 	Admit(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) error
-	// Assign gives a new record the identity of its box ([lifecycle.Record.Box]), and what the box is made with.
+	// Assign gives a new record the identity of its box ([lifecycle.Record.Box]), and what the box
+	// is made with.
 	Assign(record *lifecycle.Record)
-	// Launch makes the box, or takes up what an earlier launch has made, and returns where it is reached once execd has proved there
-	// that it holds the record's token.
-	Launch(ctx context.Context, record lifecycle.Record, launch lifecycle.Launch) (lifecycle.Place, error)
-	// Host returns the name or address at which the service reaches the ports of the record's place.
+	// Launch makes the box, or continues an interrupted launch, and returns where the box is
+	// reached once execd has proved there that it has the record's token.
+	Launch(ctx context.Context, record lifecycle.Record,
+		launch lifecycle.Launch) (lifecycle.Place, error)
+	// Host returns the name or address at which the service reaches the ports of the record's
+	// place.
 	Host(record *lifecycle.Record) string
 	// Inspect returns the condition of the box.
 	Inspect(ctx context.Context, record lifecycle.Record) (lifecycle.Box, error)
-	// Freeze stops the processes in the box from running, memory retained; Thaw lets them run again. What is so already is no error.
+	// Freeze stops the processes in the box from running, memory retained; Thaw lets them run
+	// again. Both are idempotent.
 	Freeze(ctx context.Context, record lifecycle.Record) error
 	Thaw(ctx context.Context, record lifecycle.Record) error
-	// Stop asks the entrypoint to end, and kills it after a grace. Remove removes everything of the box. What is gone is no error.
+	// Stop sends the entrypoint a SIGTERM, and a SIGKILL after a grace. Remove removes everything
+	// of the box. A box that is gone is no error.
 	Stop(ctx context.Context, record lifecycle.Record) error
 	Remove(ctx context.Context, record lifecycle.Record) error
-	// OpenLog returns what the entrypoint printed. Reading it ends with ctx; the caller closes it.
-	OpenLog(ctx context.Context, record lifecycle.Record, options lifecycle.LogOptions) (io.ReadCloser, error)
+	// OpenLog returns the output of the entrypoint. Reading it ends with ctx; the caller closes it.
+	OpenLog(ctx context.Context, record lifecycle.Record,
+		options lifecycle.LogOptions) (io.ReadCloser, error)
 	// List returns every box of this service that the engine has; Discard removes one of them.
 	List(ctx context.Context) ([]lifecycle.BoxListing, error)
 	Discard(ctx context.Context, box lifecycle.BoxListing) error
-	// Watch calls handle, one call at a time, for what happens to boxes, by their identity, until ctx ends or the engine closes the
-	// connection. It calls ready once nothing will be missed. handle must be quick.
+	// Watch calls handle, one call at a time, for events of boxes, by their identity, until ctx
+	// ends or the engine closes the connection. It calls ready once no event will be missed. handle
+	// must be quick.
 	Watch(ctx context.Context, ready func(), handle func(id string, event lifecycle.BoxEvent)) error
 }

@@ -9,7 +9,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// TestBoxWithAnIdentityOfItsOwn: a sandbox whose box is not named after it lives as any other does, whether its record is kept or lost.
+// TestBoxWithAnIdentityOfItsOwn: a sandbox whose box is not named after it lives as any other does,
+// whether its record is kept or lost.
 func TestBoxWithAnIdentityOfItsOwn(t *testing.T) {
 	for name, kept := range map[string]bool{"record kept": true, "record lost": false} {
 		t.Run(name, func(t *testing.T) {
@@ -31,7 +32,8 @@ func TestBoxWithAnIdentityOfItsOwn(t *testing.T) {
 				t.Fatal(err)
 			}
 			m.await("sandbox", lifecycle.StatePaused)
-			if err := m.engine.Thaw(context.Background(), container("box")); err != nil { // as another process would
+			// as another process would
+			if err := m.engine.Thaw(context.Background(), container("box")); err != nil {
 				t.Fatal(err)
 			}
 			m.awaitReason("sandbox", lifecycle.StateRunning, lifecycle.ReasonContainerRunning)
@@ -44,7 +46,8 @@ func TestBoxWithAnIdentityOfItsOwn(t *testing.T) {
 	}
 }
 
-// TestSecondBoxOfASandbox: what carries a sandbox's record and is not its box is removed at the start.
+// TestSecondBoxOfASandbox: what carries a sandbox's record and is not its box is removed at the
+// start.
 func TestSecondBoxOfASandbox(t *testing.T) {
 	m := newMachine(t)
 	r := m.record("sandbox", lifecycle.StateRunning)

@@ -14,7 +14,8 @@ func (e *memoryEngine) Logs(context.Context, string, int) (string, error) {
 	return e.logs, nil
 }
 
-// OpenLog knows no times, and of lines only the last one. A log that is followed lacks a last line without a newline, as Docker's do.
+// OpenLog has no times, and supports a tail of one line only. A log that is followed lacks a last line
+// without a newline, as Docker's do.
 func (e *memoryEngine) OpenLog(ctx context.Context, id string, options engine.LogOptions) (io.ReadCloser, error) {
 	var text string
 	err := e.around(ctx, callOpenLog, id, func() error {

@@ -39,8 +39,8 @@ const (
 // fault runs around a call of the engine and may delay it, or make it fail.
 type fault func(ctx context.Context, name string) error
 
-// memoryEngine is an engine.Engine whose containers are entries in a map. Their published port is a real one that answers /ping, and
-// proves that it holds the token of the container's record.
+// memoryEngine is an engine.Engine whose containers are entries in a map. Their published port is a
+// real one that answers /ping, and proves that it holds the token of the container's record.
 type memoryEngine struct {
 	t   testing.TB
 	own []string // paths of its own
@@ -86,7 +86,8 @@ func (e *memoryEngine) published(c *engine.Container) map[int]int {
 			var record lifecycle.Record
 			// A sidecar publishes the port of its sandbox's daemon.
 			if c := e.containers[strings.TrimSuffix(name, "-egress")]; c != nil {
-				_ = json.Unmarshal([]byte(c.Labels[lifecycle.LabelPrefix+"record"]), &record) // some tests have others
+				// some tests have others
+				_ = json.Unmarshal([]byte(c.Labels[lifecycle.LabelPrefix+"record"]), &record)
 			}
 			e.mu.Unlock()
 			w.Header().Set(sandboxhttp.ProofHeader, sandboxhttp.Proof(record.Token, r.Header.Get(sandboxhttp.ChallengeHeader)))
@@ -108,7 +109,8 @@ func (e *memoryEngine) port(name string) int {
 	return e.ports[name]
 }
 
-// failBefore makes a call fail without effect, failAfter in spite of its effect; a nil fault heals it.
+// failBefore makes a call fail without effect, failAfter in spite of its effect; a nil fault heals
+// it.
 func (e *memoryEngine) failBefore(call string, f fault) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -186,7 +188,7 @@ func (e *memoryEngine) put(c engine.Container) {
 	e.containers[c.Name] = &c
 }
 
-// happen lets something happen to a container behind the service's back, and tells of it.
+// happen changes a container without the service, and sends the event.
 func (e *memoryEngine) happen(name string, kind engine.EventType, change func(*engine.Container)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

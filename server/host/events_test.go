@@ -13,7 +13,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// stored returns everything that the store was told, in short.
+// stored returns a summary of everything that was written to the store.
 func (m *machine) stored(id string) string {
 	m.t.Helper()
 	page, err := m.store.Events(context.Background(), lifecycle.EventQuery{SandboxID: id, Limit: 10_000})
@@ -128,7 +128,7 @@ func TestFeedEndsWithTheHost(t *testing.T) {
 	}
 }
 
-// Feeds that nobody reads, and feeds that nobody wakes, hold nobody up and lose nothing.
+// Feeds without a reader, or without a notification, delay no writer and lose no event.
 func TestFeedAtItsOwnPace(t *testing.T) {
 	m := newMachine(t).start()
 	id, other := m.running(), m.running()
@@ -209,7 +209,8 @@ func TestFeedReset(t *testing.T) {
 	}
 }
 
-// While the store fails, what happens is visible and not told; once it works again, it is durable and told, in order.
+// While the store fails, changes are visible and have no events; once it works again, changes and
+// events are durable, in order.
 func TestEventsWaitForTheStore(t *testing.T) {
 	m := newMachine(t).start()
 	id := m.running()
@@ -302,7 +303,7 @@ func TestOldEventsAreForgotten(t *testing.T) {
 	}
 }
 
-// A service that was killed between two stages goes on with the rest, and tells no stage twice.
+// A service that was killed between two stages continues with the rest and reports no stage twice.
 func TestStagesOverARestart(t *testing.T) {
 	m := newMachine(t).start()
 	pull := newGate()

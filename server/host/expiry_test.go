@@ -21,8 +21,8 @@ func (m *machine) soon(id string, state lifecycle.State, status engine.Status, d
 }
 
 func TestExpiryIsPrecise(t *testing.T) {
-	// How late an expiry is, is measured by the benchmark of that name; here only the clock of each sandbox may end it, and no sweep,
-	// which comes a minute later.
+	// How late an expiry is, is measured by the benchmark of that name; here only the clock of each
+	// sandbox may end it, and no sweep, which comes a minute later.
 	const sandboxes, atMost = 200, 20 * time.Second
 	m := newMachine(t)
 	for i := range sandboxes {
@@ -100,7 +100,8 @@ func TestRenewMovesTheTimer(t *testing.T) {
 	if err != nil || !got.Equal(second) {
 		t.Fatalf("renew: %v, %v", got, err)
 	}
-	// The witness ends after the first expiry has passed: a timer that was still set to that would have fired by now.
+	// The witness ends after the first expiry has passed: a timer that was still set to that would
+	// have fired by now.
 	m.await("witness", lifecycle.StateTerminated)
 	if state := m.get("renewed").Status.State; state != lifecycle.StateRunning {
 		t.Fatalf("after its first expiry the renewed sandbox is %s", state)
@@ -179,7 +180,7 @@ func TestRecordsAreForgottenInTime(t *testing.T) {
 		t.Error("the sandbox that failed while Pending was forgotten before PENDING_FAILURE_TTL")
 	}
 	m.clock.advance(time.Hour)
-	// Nobody tells the sandbox's timer that the clock was moved: a request makes it look.
+	// The sandbox's timer does not follow the test's clock: a request makes the actor read it.
 	if err := m.host.Delete(t.Context(), failedPending); kindOf(err) != lifecycle.KindConflict && kindOf(err) != lifecycle.KindNotFound {
 		t.Errorf("delete of a Failed sandbox: %v", err)
 	}

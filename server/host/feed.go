@@ -10,25 +10,26 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// feedPage and feedBytes bound what a feed reads at once: so many events, and none once they have so many bytes. An event may have more
-// than a megabyte, because metadata and policies may.
+// feedPage and feedBytes bound what a feed reads at once: so many events, and none once they have
+// so many bytes. An event may have more than a megabyte, because metadata and policies may.
 const feedPage, feedBytes = 256, 256 << 10
 
-// bulletin wakes feeds. It carries no events: feeds read them from the store, at their own pace, so that no writer waits for a reader.
+// bulletin notifies feeds. It carries no events: feeds read them from the store, at their own pace,
+// so that no writer waits for a reader.
 type bulletin struct {
 	mu    sync.Mutex
 	feeds map[*feed]struct{}
 }
 
-// wake wakes the feeds that want one of the events. They are durable already.
-func (b *bulletin) wake(events []lifecycle.Event) {
+// notify notifies the feeds that select one of the events, which are durable already.
+func (b *bulletin) notify(events []lifecycle.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for f := range b.feeds {
-		if slices.ContainsFunc(events, f.wants) {
+		if slices.ContainsFunc(events, f.selects) {
 			select {
-			case f.woken <- struct{}{}:
-			default: // it is going to read the store anyway
+			case f.notified <- struct{}{}:
+			default: // it has a notification that it has not read yet
 			}
 		}
 	}
@@ -36,25 +37,33 @@ func (b *bulletin) wake(events []lifecycle.Event) {
 
 // feed implements lifecycle.EventFeed.
 type feed struct {
-	host   *Host
-	query  lifecycle.EventQuery // After is the cursor
-	woken  chan struct{}        // holds one
-	begun  bool
-	reset  bool // the first batch has to say that the client's events are unknown here
-	behind bool // there may be more to read without waiting
-	ended  bool // the last event of the sandbox was delivered
+	host     *Host
+	query    lifecycle.EventQuery // After is the cursor
+	notified chan struct{}        // holds one
+	begun    bool
+	reset    bool // the first batch has to say that the client's events are unknown here
+	behind   bool // there may be more to read without waiting
+	ended    bool // the last event of the sandbox was delivered
 }
 
 // Events implements lifecycle.Backend.
-func (h *Host) Events(ctx context.Context, selection lifecycle.EventSelection) (lifecycle.EventFeed, error) {
+func (h *Host) Events(
+	ctx context.Context, selection lifecycle.EventSelection,
+) (lifecycle.EventFeed, error) {
 	if selection.SandboxID != "" {
 		if _, err := h.registry.get(selection.SandboxID); err != nil {
 			return nil, err
 		}
 	}
-	f := &feed{host: h, woken: make(chan struct{}, 1), behind: true}
-	f.query = lifecycle.EventQuery{SandboxID: selection.SandboxID, Owner: selection.Owner, Limit: feedPage, Bytes: feedBytes}
-	// From here on nothing is missed: what comes before the first read is found by it, what comes after wakes the feed.
+	f := &feed{host: h, notified: make(chan struct{}, 1), behind: true}
+	f.query = lifecycle.EventQuery{
+		SandboxID: selection.SandboxID,
+		Owner:     selection.Owner,
+		Limit:     feedPage,
+		Bytes:     feedBytes,
+	}
+	// From here on no event is missed: the first read finds the earlier ones, the later ones notify
+	// the feed.
 	h.bulletin.mu.Lock()
 	h.bulletin.feeds[f] = struct{}{}
 	h.bulletin.mu.Unlock()
@@ -75,8 +84,9 @@ func (h *Host) Events(ctx context.Context, selection lifecycle.EventSelection) (
 	return f, nil
 }
 
-func (f *feed) wants(event lifecycle.Event) bool {
-	return (f.query.SandboxID == "" || f.query.SandboxID == event.SandboxID) && (f.query.Owner == nil || *f.query.Owner == event.Owner)
+func (f *feed) selects(event lifecycle.Event) bool {
+	return (f.query.SandboxID == "" || f.query.SandboxID == event.SandboxID) &&
+		(f.query.Owner == nil || *f.query.Owner == event.Owner)
 }
 
 // Close implements lifecycle.EventFeed.
@@ -94,11 +104,11 @@ func (f *feed) Next(ctx context.Context) (lifecycle.EventBatch, error) {
 		}
 		if !f.behind {
 			select {
-			case <-f.woken:
+			case <-f.notified:
 			case <-ctx.Done():
 				return lifecycle.EventBatch{}, ctx.Err()
 			case <-f.host.ctx.Done():
-				return lifecycle.EventBatch{}, stopping()
+				return lifecycle.EventBatch{}, lifecycle.Stopping()
 			}
 		}
 		batch, err := f.read(ctx)
@@ -124,7 +134,7 @@ func (f *feed) read(ctx context.Context) (lifecycle.EventBatch, error) {
 		return lifecycle.EventBatch{}, err
 	}
 	if f.query.After+1 < page.Oldest {
-		// What would come next is forgotten: the client was away for too long, or reads too slowly.
+		// The next events are forgotten: the client was away for too long, or reads too slowly.
 		f.query.After = page.Oldest - 1
 		if f.query.SandboxID != "" {
 			_, gone := f.host.registry.get(f.query.SandboxID)
@@ -132,7 +142,7 @@ func (f *feed) read(ctx context.Context) (lifecycle.EventBatch, error) {
 		}
 		return lifecycle.EventBatch{Cursor: f.query.After, Reset: true}, nil
 	}
-	// What the page does not show up to its newest belongs to others.
+	// The events up to the newest that are not in the page belong to other sandboxes or owners.
 	f.query.After = max(f.query.After, page.Newest)
 	if f.behind = page.More; f.behind {
 		f.query.After = page.Events[len(page.Events)-1].Sequence

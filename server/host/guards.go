@@ -9,28 +9,37 @@ import (
 	"time"
 
 	"sandbox.internal/server/lifecycle"
+
+	"sandbox.internal/server/clock"
 )
 
-// Guards asks egress sidecars (openapi/egress.yaml). Errors that a client may see are of type *lifecycle.Error.
+// Guards is a client of egress sidecars (openapi/egress.yaml). Errors that a client may see are of
+// type *lifecycle.Error.
 type Guards interface {
-	// Health returns how often the guard was started again. An error means that the wall is not known to stand.
+	// Health returns how often the guard was restarted. An error means that the policy may not be
+	// enforced.
 	Health(ctx context.Context, at lifecycle.Sidecar) (restarts int, err error)
 	Policy(ctx context.Context, at lifecycle.Sidecar) (lifecycle.NetworkPolicy, error)
-	Change(ctx context.Context, at lifecycle.Sidecar, change lifecycle.PolicyChange) (lifecycle.NetworkPolicy, error)
+	Change(ctx context.Context, at lifecycle.Sidecar,
+		change lifecycle.PolicyChange) (lifecycle.NetworkPolicy, error)
 	Propose(ctx context.Context, at lifecycle.Sidecar) (lifecycle.NetworkPolicy, error)
-	Decisions(ctx context.Context, at lifecycle.Sidecar, request lifecycle.DecisionsRequest) (io.ReadCloser, error)
+	Decisions(ctx context.Context, at lifecycle.Sidecar,
+		request lifecycle.DecisionsRequest) (io.ReadCloser, error)
 }
 
 const (
-	// guardInterval is how often running sidecars are asked how they are.
+	// guardInterval is how often the health of sidecars is checked.
 	guardInterval = 5 * time.Second
-	// concurrentQuestions bounds how many sidecars are asked at once.
-	concurrentQuestions = 16
+	// concurrentChecks bounds how many sidecars are checked at once.
+	concurrentChecks = 16
 )
 
-// syncSidecar brings the actor's record in line with its sidecar: where it is reached, whether its guard was restarted, and which policy is
-// in force there. The sidecar's policy counts, because a change reaches it before the record.
-func (a *actor) syncSidecar(ctx context.Context, record *lifecycle.Record, place lifecycle.Place) error {
+// syncSidecar brings the actor's record in line with its sidecar: where it is reached, whether its
+// guard was restarted, and which policy is in force there. The sidecar's policy counts, because a
+// change reaches it before the record.
+func (a *actor) syncSidecar(
+	ctx context.Context, record *lifecycle.Record, place lifecycle.Place,
+) error {
 	if record.Sidecar == nil {
 		return nil
 	}
@@ -40,7 +49,7 @@ func (a *actor) syncSidecar(ctx context.Context, record *lifecycle.Record, place
 	if err != nil {
 		return err
 	}
-	// A change in between would otherwise be undone in the record.
+	// Otherwise a change between the read and the record would be undone in the record.
 	a.policy.Lock()
 	defer a.policy.Unlock()
 	policy, err := a.host.Guards.Policy(ctx, sidecar)
@@ -54,7 +63,8 @@ func (a *actor) syncSidecar(ctx context.Context, record *lifecycle.Record, place
 		changed := now != *record.Sidecar || !reflect.DeepEqual(record.Spec.NetworkPolicy, &policy)
 		record.Sidecar, record.Spec.NetworkPolicy = &now, &policy
 		switch {
-		case a.state() == lifecycle.StatePending: // it becomes durable with the next state, which is news enough
+		case a.state() == lifecycle.StatePending:
+			// it becomes durable with the next state, and needs no event of its own
 			now.Restarts, now.Silent = restarts, false
 			a.setRecord(record)
 			return
@@ -66,26 +76,29 @@ func (a *actor) syncSidecar(ctx context.Context, record *lifecycle.Record, place
 	return nil
 }
 
-// watchGuards asks the sidecars of living sandboxes how they are, for as long as the host runs.
+// watchGuards checks the health of the sidecars of sandboxes with a network, for as long as the
+// host runs.
 func (h *Host) watchGuards() {
 	defer h.tasks.Done()
 	missed := map[*actor]bool{}
-	for sleep(h.ctx, guardInterval) {
+	for clock.Sleep(h.ctx, guardInterval) {
 		missed = h.checkGuards(missed)
 	}
 }
 
-// checkGuards asks each sidecar once, and returns those that did not answer. One that did not answer before either is shown as silent.
+// checkGuards checks each sidecar once, and returns the actors of those that did not answer. One
+// that did not answer before either is recorded as silent.
 func (h *Host) checkGuards(missed map[*actor]bool) map[*actor]bool {
 	var (
 		mu     sync.Mutex
 		group  sync.WaitGroup
-		turns  = make(chan struct{}, concurrentQuestions)
+		turns  = make(chan struct{}, concurrentChecks)
 		silent = map[*actor]bool{}
 	)
 	for _, a := range h.registry.all() {
 		record := a.now()
-		if record.Sidecar == nil || record.Sidecar.Port == 0 || !hasNetwork(record.Sandbox.Status.State) {
+		if record.Sidecar == nil || record.Sidecar.Port == 0 ||
+			!hasNetwork(record.Sandbox.Status.State) {
 			continue
 		}
 		turns <- struct{}{}
@@ -111,7 +124,7 @@ func (h *Host) checkGuards(missed map[*actor]bool) map[*actor]bool {
 	return silent
 }
 
-// hasNetwork reports whether the sidecar of a sandbox in that state is there to be asked.
+// hasNetwork reports whether the sidecar of a sandbox in that state runs.
 func hasNetwork(state lifecycle.State) bool {
 	return state == lifecycle.StateRunning || state == lifecycle.StatePaused
 }
@@ -120,10 +133,11 @@ func (a *actor) guardMissed() {
 	if a.record.Sidecar == nil || a.record.Sidecar.Silent || !hasNetwork(a.state()) {
 		return
 	}
-	a.needsInspect = true // perhaps its container has ended
+	a.needsInspect = true // its container may have ended
 	sidecar := *a.record.Sidecar
 	sidecar.Silent = true
-	a.showGuard(sidecar, lifecycle.ReasonNetworkError, "the egress guard does not answer; while it is down, nothing passes")
+	a.showGuard(sidecar, lifecycle.ReasonNetworkError,
+		"the egress guard does not answer; while it is down, nothing passes")
 }
 
 func (a *actor) guardAnswered(restarts int) {
@@ -135,16 +149,19 @@ func (a *actor) guardAnswered(restarts int) {
 	sidecar.Restarts, sidecar.Silent = restarts, false
 	message := "the egress guard answers again"
 	if restarts != known.Restarts {
-		message = fmt.Sprintf("the egress guard died and was started again (restarts so far: %d); nothing passed meanwhile", restarts)
+		message = fmt.Sprintf(
+			"the egress guard died and was started again (restarts so far: %d); nothing passed "+
+				"meanwhile",
+			restarts)
 	}
 	a.showGuard(sidecar, lifecycle.ReasonContainerRunning, message)
 }
 
-// showGuard shows in the sandbox's status what became of its guard, and records it as an event.
+// showGuard shows the condition of the guard in the sandbox's status, and records it as an event.
 func (a *actor) showGuard(sidecar lifecycle.Sidecar, reason lifecycle.Reason, message string) {
 	record := a.record
 	record.Sidecar = &sidecar
-	if a.state() == lifecycle.StateRunning { // another state has more to say
+	if a.state() == lifecycle.StateRunning { // in another state, its own reason matters more
 		record.Sandbox.Status.Reason, record.Sandbox.Status.Message = reason, message
 	}
 	event := a.event(lifecycle.EventProgress)

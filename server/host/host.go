@@ -1,8 +1,9 @@
-// Package host is the lifecycle backend for one machine: the states of sandboxes, their durability, expiry and recovery. What a sandbox is
-// made of is behind [Box], records are in one store.
+// Package host is the lifecycle backend for one machine: the states of sandboxes, their durability,
+// expiry and recovery. What a sandbox is made of is behind [Box], records are in one store.
 //
-// Every sandbox has an actor: one goroutine that owns its record, changes it and makes the box what the record says. What an actor
-// does next depends on the record alone, so a restarted service goes on where the killed one stopped.
+// Every sandbox has an actor: one goroutine that owns its record, changes it and brings the box
+// into the state of the record. What an actor does next depends on the record alone, so a restarted
+// service continues where the killed one stopped.
 package host
 
 import (
@@ -16,16 +17,18 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Store keeps records, and the events of their changes. Insert, Save and Forget return when the record and
-// its events would survive a power failure, and write either both or neither.
+// Store keeps records, and the events of their changes. Insert, Save and Forget return once the
+// record and its events are on disk, and write either both or neither.
 type Store interface {
 	Load(ctx context.Context) ([]lifecycle.Record, error)
-	Insert(ctx context.Context, record lifecycle.Record, key *lifecycle.IdempotencyKey, events ...lifecycle.Event) error
+	Insert(ctx context.Context, record lifecycle.Record, key *lifecycle.IdempotencyKey,
+		events ...lifecycle.Event) error
 	Save(ctx context.Context, record lifecycle.Record, events ...lifecycle.Event) error
 	Forget(ctx context.Context, id string, events ...lifecycle.Event) error
 
-	// Events returns what matches, and the bounds of what is kept. TrimEvents forgets what is older than notBefore or in excess of keep.
-	// The store may forget the oldest ones at any time.
+	// Events returns the matching events, and the bounds of those that are kept. TrimEvents forgets
+	// events older than notBefore, and the oldest ones in excess of keep. The store may forget the
+	// oldest ones at any time.
 	Events(ctx context.Context, query lifecycle.EventQuery) (lifecycle.EventPage, error)
 	TrimEvents(ctx context.Context, keep int, notBefore time.Time) error
 
@@ -33,7 +36,8 @@ type Store interface {
 	SaveLog(ctx context.Context, id string, log []byte) error
 	Log(ctx context.Context, id string) (log []byte, kept bool, err error)
 
-	FindKey(ctx context.Context, owner, key string, notBefore time.Time) (lifecycle.IdempotencyKey, bool, error)
+	FindKey(ctx context.Context, owner, key string,
+		notBefore time.Time) (lifecycle.IdempotencyKey, bool, error)
 	PurgeKeys(ctx context.Context, notBefore time.Time) error
 }
 
@@ -47,25 +51,29 @@ type Options struct {
 	// Observer measures; nil means that nothing is measured.
 	Observer Observer
 
-	// EndpointHost is the host in endpoints; empty means the one that the client reached the service on.
+	// EndpointHost is the host in endpoints; empty means the one that the client reached the
+	// service on.
 	EndpointHost string
-	// TerminatedRetention and FailedPendingRetention are for how long the record of an ended sandbox can be read.
+	// TerminatedRetention and FailedPendingRetention are for how long the record of an ended
+	// sandbox can be read.
 	TerminatedRetention    time.Duration
 	FailedPendingRetention time.Duration
 }
 
 const (
-	// settleTimeout is how long pause and resume wait for the engine before they answer.
+	// settleTimeout is how long pause and resume wait for the engine before they return.
 	settleTimeout = time.Second
 	// endpointTimeout is how long a request for an endpoint waits for a Pending sandbox.
 	endpointTimeout = 30 * time.Second
 	// sweepInterval is how often boxes are compared with records.
 	sweepInterval = time.Minute
-	// progressInterval is how often progress of one kind becomes an event, which costs a durable write; the status shows every step.
+	// progressInterval is how often progress of one kind becomes an event, which costs a durable
+	// write; the status shows every step.
 	progressInterval = 5 * time.Second
-	// saveInterval is how often a change that could not be made durable is tried again.
+	// saveInterval is how often saving a change that could not be made durable is tried again.
 	saveInterval = time.Second
-	// keptEvents and keptEventsFor bound how many events are kept, and for how long. What is in excess goes with the next sweep.
+	// keptEvents and keptEventsFor bound how many events are kept, and for how long. The next sweep
+	// removes the excess.
 	keptEvents    = 100_000
 	keptEventsFor = 7 * 24 * time.Hour
 )
@@ -88,8 +96,8 @@ type Host struct {
 
 var _ lifecycle.Backend = (*Host)(nil)
 
-// Start takes up every sandbox of the store and of the engine where it stands, and returns a host that serves. ctx bounds the start only.
-// The host closes its Box, also when the start fails.
+// Start continues every sandbox of the store and of the engine in its present state, and returns a
+// host that serves. ctx bounds the start only. The host closes its Box, also when the start fails.
 func Start(ctx context.Context, options Options) (*Host, error) {
 	h := &Host{Options: options, registry: newRegistry()}
 	if h.Observer == nil {
@@ -109,7 +117,7 @@ func Start(ctx context.Context, options Options) (*Host, error) {
 	return h, nil
 }
 
-// Close stops working on sandboxes. They go on running; the next Start takes them up.
+// Close stops working on sandboxes. They continue to run; the next Start continues their work.
 func (h *Host) Close() {
 	h.creating.Lock()
 	h.cancel()
@@ -123,7 +131,7 @@ func (h *Host) Ready(ctx context.Context) error {
 	if err := h.Box.Ready(ctx); err != nil {
 		return notReady("the container engine", err)
 	}
-	// A change that changes nothing: it shows that the store can still be written to.
+	// A write without an effect, which proves that the store is writable.
 	if err := h.Store.PurgeKeys(ctx, time.Unix(0, 0)); err != nil {
 		return notReady("the store", err)
 	}
@@ -131,6 +139,10 @@ func (h *Host) Ready(ctx context.Context) error {
 }
 
 func notReady(what string, err error) error {
-	unavailable := &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: what + " does not answer", RetryAfter: 1}
+	unavailable := &lifecycle.Error{
+		Kind:       lifecycle.KindUnavailable,
+		Message:    what + " does not answer",
+		RetryAfter: 1,
+	}
 	return fmt.Errorf("%w: %w", unavailable, err)
 }

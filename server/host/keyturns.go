@@ -8,14 +8,14 @@ import (
 // keyTurn names an Idempotency-Key of an owner.
 type keyTurn struct{ owner, key string }
 
-// keyTurns lets creates with the same Idempotency-Key go one at a time. The zero value is ready.
+// keyTurns serialises creates with the same Idempotency-Key. The zero value is ready to use.
 type keyTurns struct {
 	mu    sync.Mutex
 	taken map[keyTurn]chan struct{} // closed when the turn is over
 }
 
-// take waits until no other create holds the key. The caller calls done when its answer is known. It returns ctx's error when ctx ends
-// first.
+// take waits until no other create holds the key. The caller calls done when its result is known.
+// It returns ctx's error when ctx ends first.
 func (k *keyTurns) take(ctx context.Context, turn keyTurn) (done func(), err error) {
 	for {
 		k.mu.Lock()

@@ -8,8 +8,9 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// TestKeyedCreatesDoNotWaitForEachOther: while one create with an Idempotency-Key waits for the engine, others with other keys are
-// answered, and one with the same key waits, as long as its client does.
+// TestKeyedCreatesDoNotWaitForEachOther: while one create with an Idempotency-Key waits for the
+// engine, others with other keys are answered, and one with the same key waits, as long as its
+// client does.
 func TestKeyedCreatesDoNotWaitForEachOther(t *testing.T) {
 	m := newMachine(t).start()
 	during := newGate()

@@ -11,7 +11,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Of an ended sandbox's log so much is kept: the last lines, at most so many and so many bytes.
+// keptLogLines and keptLogBytes bound the end of an ended sandbox's log that is kept.
 const (
 	keptLogLines = 1000
 	keptLogBytes = 64 << 10
@@ -20,19 +20,22 @@ const (
 )
 
 // Logs implements lifecycle.Backend.
-func (h *Host) Logs(ctx context.Context, id string, options lifecycle.LogOptions, open func() io.Writer) error {
+func (h *Host) Logs(
+	ctx context.Context, id string, options lifecycle.LogOptions, open func() io.Writer,
+) error {
 	a, err := h.registry.get(id)
 	if err != nil {
 		return err
 	}
-	// What this answer waits for must not outlive the host.
+	// The request must not outlive the host.
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(h.ctx, cancel)()
 
 	var out io.Writer
 	if options.Follow && a.now().Sandbox.Status.State == lifecycle.StatePending {
-		out = open() // nothing is printed yet, and the client should know that the request was accepted
+		// there is no output yet, and the client should see that the request was accepted
+		out = open()
 		h.awaitStart(ctx, a)
 	}
 	log, live, err := h.openLog(ctx, a, options)
@@ -54,26 +57,32 @@ func (h *Host) Logs(ctx context.Context, id string, options lifecycle.LogOptions
 	return nil
 }
 
-// openLog returns the log of the sandbox's container, or what is kept of it, and whether the container is there.
-func (h *Host) openLog(ctx context.Context, a *actor, wanted lifecycle.LogOptions) (log io.ReadCloser, live bool, err error) {
+// openLog returns the log of the sandbox's box, or the kept end of it, and whether the box exists.
+func (h *Host) openLog(
+	ctx context.Context, a *actor, wanted lifecycle.LogOptions,
+) (log io.ReadCloser, live bool, err error) {
 	log, err = h.Box.OpenLog(ctx, *a.now(), wanted)
 	switch {
 	case errors.Is(err, lifecycle.ErrNoBox):
 		kept, err := h.keptLog(ctx, a, wanted.Tail)
 		return io.NopCloser(bytes.NewReader(kept)), false, err
 	case errors.Is(err, lifecycle.ErrBoxUnavailable):
-		return nil, false, &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "the container engine does not answer", RetryAfter: 1}
+		return nil, false, &lifecycle.Error{
+			Kind:       lifecycle.KindUnavailable,
+			Message:    "the container engine does not answer",
+			RetryAfter: 1,
+		}
 	}
 	return log, err == nil, err
 }
 
-// completeLog writes the last line of a log that was followed to its end, if it has no newline: Docker shows it to those who follow
-// only when they are lucky.
+// completeLog writes the last line of a log that was followed to its end, if it has no newline:
+// Docker does not always send that line to those who follow.
 func (h *Host) completeLog(ctx context.Context, a *actor, out io.Writer) error {
 	last := 1
 	log, _, err := h.openLog(ctx, a, lifecycle.LogOptions{Tail: &last})
 	if err != nil {
-		return nil // it was removed just now, with its last line
+		return nil // the box was removed meanwhile, with that line
 	}
 	defer func() { _ = log.Close() }()
 	line, err := io.ReadAll(io.LimitReader(log, keptLogBytes))
@@ -97,7 +106,7 @@ func (l *lastByte) Write(p []byte) (int, error) {
 	return l.Writer.Write(p)
 }
 
-// awaitStart returns when the sandbox's container runs, or never will.
+// awaitStart returns once the sandbox's entrypoint has started, or never will.
 func (h *Host) awaitStart(ctx context.Context, a *actor) {
 	for ctx.Err() == nil {
 		started := func(r *lifecycle.Record) bool {
@@ -116,7 +125,7 @@ func (h *Host) awaitStart(ctx context.Context, a *actor) {
 	}
 }
 
-// keptLog returns the end of the log of a sandbox that has no container.
+// keptLog returns the kept end of the log of a sandbox that has no box any more.
 func (h *Host) keptLog(ctx context.Context, a *actor, tail *int) ([]byte, error) {
 	log, kept, err := h.Store.Log(ctx, a.id)
 	if err != nil {
@@ -125,7 +134,9 @@ func (h *Host) keptLog(ctx context.Context, a *actor, tail *int) ([]byte, error)
 	record := a.now()
 	_, started := record.Sandbox.Reached(lifecycle.StageStarted)
 	if !kept && (started || record.Port != 0) {
-		return nil, lifecycle.Conflictf("the log is lost: the sandbox is %s and its container was removed by another process", record.Sandbox.Status.State)
+		return nil, lifecycle.Conflictf(
+			"the log is lost: the sandbox is %s and its container was removed by another process",
+			record.Sandbox.Status.State)
 	}
 	if tail == nil {
 		return log, nil

@@ -29,7 +29,8 @@ type clock struct{ offset atomic.Int64 }
 func (c *clock) now() time.Time           { return time.Now().Add(time.Duration(c.offset.Load())) }
 func (c *clock) advance(by time.Duration) { c.offset.Add(int64(by)) }
 
-// machine is one host of sandboxes with everything around it: a real store, an engine in memory, a clock.
+// machine is one host of sandboxes with everything around it: a real store, an engine in memory, a
+// clock.
 type machine struct {
 	t       testing.TB
 	engine  *memoryEngine
@@ -227,7 +228,8 @@ const (
 
 var errDisk = errors.New("the disk is gone")
 
-// watchedStore is a real store that can be made to fail, and that holds every sandbox to the transitions table.
+// watchedStore is a real store that can be made to fail, and that holds every sandbox to the
+// transitions table.
 type watchedStore struct {
 	*store.Store
 	t testing.TB

@@ -10,30 +10,37 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// slotTimeout is how long a sandbox on the host's network waits for the end of the one before.
+// slotTimeout is how long a sandbox on the host's network waits until the one before it is removed.
 const slotTimeout = 30 * time.Second
 
-// slotFree refuses another sandbox while one shares the host's network ("Networking rules", 1).
+// slotFree returns an error while another sandbox shares the host's network ("Networking rules",
+// 1).
 func (h *Host) slotFree() error {
 	for _, a := range h.registry.all() {
 		if state := a.now().Sandbox.Status.State; !state.Final() {
-			return lifecycle.Conflictf("docker.network_mode is host, which allows one sandbox at a time, and sandbox %s is %s: delete it first", a.id, state)
+			return lifecycle.Conflictf(
+				"docker.network_mode is host, which allows one sandbox at a time, and sandbox %s "+
+					"is %s: delete it first",
+				a.id, state)
 		}
 	}
 	return nil
 }
 
-// awaitSlot waits until nothing is left of the sandboxes before this one: a sandbox that has failed does not hold the slot any more,
-// but its processes may still hold ports.
+// awaitSlot waits until the boxes of the sandboxes before this one are removed: a sandbox that has
+// failed does not hold the slot any more, but its processes may still hold ports.
 func (a *actor) awaitSlot(ctx context.Context) error {
 	for _, other := range a.host.registry.all() {
 		if other == a {
 			continue
 		}
-		last := a.host.await(ctx, other, slotTimeout, func(r *lifecycle.Record) bool { return r.Removed })
+		last := a.host.await(ctx, other, slotTimeout,
+			func(r *lifecycle.Record) bool { return r.Removed })
 		if !last.Removed && ctx.Err() == nil {
 			return lifecycle.BoxFailuref(lifecycle.ReasonNetworkError,
-				"the container of sandbox %s still uses the host's network, which allows one sandbox at a time", other.id)
+				"the container of sandbox %s still uses the host's network, which allows one "+
+					"sandbox at a time",
+				other.id)
 		}
 	}
 	return ctx.Err()
@@ -50,18 +57,24 @@ func (h *Host) Locate(ctx context.Context, id string, port int) (lifecycle.Locat
 		return lifecycle.Location{Endpoint: endpoint}, err
 	}
 	location := lifecycle.Location{
-		Endpoint: lifecycle.Endpoint{Host: h.EndpointHost, Port: record.Port, Path: fmt.Sprintf("/proxy/%d", port)},
-		Daemon:   net.JoinHostPort(h.Box.Host(record), strconv.Itoa(record.Port)),
-		Token:    record.Token,
+		Endpoint: lifecycle.Endpoint{
+			Host: h.EndpointHost,
+			Port: record.Port,
+			Path: fmt.Sprintf("/proxy/%d", port),
+		},
+		Daemon: net.JoinHostPort(h.Box.Host(record), strconv.Itoa(record.Port)),
+		Token:  record.Token,
 	}
-	if record.HostNetwork { // the service forwards requests, because execd listens on the loopback interface only
+	// the service forwards requests, because execd listens on the loopback interface only
+	if record.HostNetwork {
 		location.Endpoint = lifecycle.Endpoint{Path: fmt.Sprintf("/%s/%d", id, port)}
 	}
 	location.Endpoint.Headers = map[string]string{lifecycle.TokenHeader: record.Token}
 	return location, nil
 }
 
-// reachable returns the record of a sandbox whose execd can be asked. It waits for a Pending one.
+// reachable returns the record of a sandbox whose execd has been located. It waits for a Pending
+// one.
 func (h *Host) reachable(ctx context.Context, id string, port int) (*lifecycle.Record, error) {
 	if err := lifecycle.CheckPort(port); err != nil {
 		return nil, err
@@ -77,7 +90,8 @@ func (h *Host) reachable(ctx context.Context, id string, port int) (*lifecycle.R
 	case state.Final(), state == lifecycle.StateStopping:
 		return nil, lifecycle.Conflictf("the sandbox is %s and has no endpoint", state)
 	case state == lifecycle.StatePending, record.Port == 0:
-		conflict := lifecycle.Conflictf("the sandbox is %s and does not answer yet; ask again", state)
+		conflict := lifecycle.Conflictf("the sandbox is %s and does not answer yet; ask again",
+			state)
 		conflict.RetryAfter = 1
 		return nil, conflict
 	}

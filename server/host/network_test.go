@@ -19,8 +19,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// sharing is an engine whose containers share this machine's network: the execd of each, which answers /ping, listens where its
-// flags say.
+// sharing is an engine whose containers share this machine's network: the execd of each, which
+// answers /ping, listens where its flags say.
 type sharing struct {
 	engine.Engine
 	t       *testing.T
@@ -190,8 +190,8 @@ func TestHostNetworkTogether(t *testing.T) {
 	}
 }
 
-// TestHostNetworkWaitsForTheContainerBefore: a sandbox that has failed lets the next one in, but the next one's container starts only
-// when nothing is left of it.
+// TestHostNetworkWaitsForTheContainerBefore: a sandbox that has failed lets the next one in, but
+// the next one's container starts only when nothing is left of it.
 func TestHostNetworkWaitsForTheContainerBefore(t *testing.T) {
 	m, _ := newHostNetwork(t)
 	m.start()

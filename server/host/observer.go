@@ -6,20 +6,23 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Observer gets what happens to sandboxes, for measurements. Its methods are called by many goroutines at once and must be quick.
+// Observer measures what happens to sandboxes. Its methods are called by many goroutines at once
+// and must be quick.
 type Observer interface {
-	// StateChanged is called for a new sandbox, which is Pending, and whenever one has come into another state.
+	// StateChanged is called for a new sandbox, which is Pending, and at every change of a state.
 	StateChanged(to lifecycle.State, reason lifecycle.Reason)
-	// StageDone is how long a stage of provisioning has taken, from the end of the stage before; accepted, from the call of Create
-	// until the record is durable. It is not called for a stage during which the service was restarted.
+	// StageDone is how long a stage of provisioning has taken, from the end of the stage before;
+	// accepted, from the call of Create until the record is durable. It is not called for a stage
+	// during which the service was restarted.
 	StageDone(stage lifecycle.Stage, took time.Duration)
-	// Provisioned is how long a sandbox has taken from its acceptance to Running, unless the service was restarted in between.
+	// Provisioned is how long a sandbox took from its acceptance to Running, unless the service was
+	// restarted in between.
 	Provisioned(took time.Duration)
-	// Expired is how much later than its time a sandbox was ended.
+	// Expired is by how much the end of a sandbox was later than its expiry.
 	Expired(late time.Duration)
 }
 
-// Count returns how many sandboxes there are in each state that any is in.
+// Count returns the number of sandboxes by state, without states that have none.
 func (h *Host) Count() map[lifecycle.State]int {
 	count := make(map[lifecycle.State]int)
 	h.registry.mu.RLock()

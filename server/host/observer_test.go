@@ -11,7 +11,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// notes is an observer that writes down what it is told.
+// notes is an observer that records its calls.
 type notes struct {
 	mu       sync.Mutex
 	changes  []string
@@ -75,7 +75,8 @@ func TestObserverIsToldOfALife(t *testing.T) {
 	}
 }
 
-// What was under way during a restart does not count with the time in which there was no service; what began after it counts.
+// What was under way during a restart does not count with the time in which there was no service;
+// what began after it counts.
 func TestProvisioningAcrossARestartIsNotTimed(t *testing.T) {
 	seen := &notes{}
 	m := newMachine(t)

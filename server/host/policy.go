@@ -8,7 +8,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// guarded returns the sandbox's actor and its sidecar, if it can be asked.
+// guarded returns the sandbox's actor and its sidecar, if that runs.
 func (h *Host) guarded(id string) (*actor, lifecycle.Sidecar, error) {
 	a, err := h.registry.get(id)
 	if err != nil {
@@ -16,10 +16,13 @@ func (h *Host) guarded(id string) (*actor, lifecycle.Sidecar, error) {
 	}
 	record := a.now()
 	if record.Sidecar == nil {
-		return nil, lifecycle.Sidecar{}, lifecycle.Conflictf("the sandbox has no egress sidecar: when it was created, docker.network_mode was host or egress.image was not set")
+		return nil, lifecycle.Sidecar{}, lifecycle.Conflictf(
+			"the sandbox has no egress sidecar: when it was created, " +
+				"docker.network_mode was host or egress.image was not set")
 	}
 	if state := record.Sandbox.Status.State; !hasNetwork(state) {
-		conflict := state.Forbidden("ask the egress sidecar", lifecycle.StateRunning, lifecycle.StatePaused)
+		conflict := state.Forbidden("ask the egress sidecar", lifecycle.StateRunning,
+			lifecycle.StatePaused)
 		if state.Transient() && state != lifecycle.StateStopping {
 			conflict.RetryAfter = 1
 		}
@@ -37,9 +40,11 @@ func (h *Host) NetworkPolicy(ctx context.Context, id string) (lifecycle.NetworkP
 	return h.Guards.Policy(ctx, sidecar)
 }
 
-// ChangeNetworkPolicy implements lifecycle.Backend. The sidecar comes first: the record follows what is in force, and when the service
-// dies in between, its next start reads the policy from the sidecar.
-func (h *Host) ChangeNetworkPolicy(ctx context.Context, id string, change lifecycle.PolicyChange) (lifecycle.NetworkPolicy, error) {
+// ChangeNetworkPolicy implements lifecycle.Backend. The sidecar is changed first: the record has
+// the policy in force, and after a crash in between the next start reads it from the sidecar.
+func (h *Host) ChangeNetworkPolicy(
+	ctx context.Context, id string, change lifecycle.PolicyChange,
+) (lifecycle.NetworkPolicy, error) {
 	a, _, err := h.guarded(id)
 	if err != nil {
 		return lifecycle.NetworkPolicy{}, err
@@ -50,7 +55,8 @@ func (h *Host) ChangeNetworkPolicy(ctx context.Context, id string, change lifecy
 	if err != nil {
 		return lifecycle.NetworkPolicy{}, err
 	}
-	ctx = context.WithoutCancel(ctx) // a client that leaves must not leave the two apart
+	// a client that disconnects must not make record and sidecar differ
+	ctx = context.WithoutCancel(ctx)
 	policy, err := h.Guards.Change(ctx, sidecar, change)
 	if err != nil {
 		return lifecycle.NetworkPolicy{}, err
@@ -68,7 +74,9 @@ func (h *Host) ChangeNetworkPolicy(ctx context.Context, id string, change lifecy
 }
 
 // ProposeNetworkPolicy implements lifecycle.Backend.
-func (h *Host) ProposeNetworkPolicy(ctx context.Context, id string) (lifecycle.NetworkPolicy, error) {
+func (h *Host) ProposeNetworkPolicy(
+	ctx context.Context, id string,
+) (lifecycle.NetworkPolicy, error) {
 	_, sidecar, err := h.guarded(id)
 	if err != nil {
 		return lifecycle.NetworkPolicy{}, err
@@ -77,7 +85,9 @@ func (h *Host) ProposeNetworkPolicy(ctx context.Context, id string) (lifecycle.N
 }
 
 // NetworkDecisions implements lifecycle.Backend.
-func (h *Host) NetworkDecisions(ctx context.Context, id string, request lifecycle.DecisionsRequest) (io.ReadCloser, error) {
+func (h *Host) NetworkDecisions(
+	ctx context.Context, id string, request lifecycle.DecisionsRequest,
+) (io.ReadCloser, error) {
 	_, sidecar, err := h.guarded(id)
 	if err != nil {
 		return nil, err
@@ -85,12 +95,18 @@ func (h *Host) NetworkDecisions(ctx context.Context, id string, request lifecycl
 	return h.Guards.Decisions(ctx, sidecar, request)
 }
 
-// sidecarEndpoint is how to reach the sidecar's own API. Never through execd: a root process in the sandbox could read the token there.
+// sidecarEndpoint returns the endpoint of the sidecar's API. It never leads through execd: a root
+// process in the sandbox could read the sidecar's token there.
 func (h *Host) sidecarEndpoint(sidecar lifecycle.Sidecar) (lifecycle.Endpoint, error) {
 	if sidecar.Port == 0 {
-		conflict := lifecycle.Conflictf("the sandbox's egress sidecar does not answer yet; ask again")
+		conflict := lifecycle.Conflictf(
+			"the sandbox's egress sidecar does not answer yet; ask again")
 		conflict.RetryAfter = 1
 		return lifecycle.Endpoint{}, conflict
 	}
-	return lifecycle.Endpoint{Host: h.EndpointHost, Port: sidecar.Port, Headers: map[string]string{lifecycle.SidecarTokenHeader: sidecar.Token}}, nil
+	return lifecycle.Endpoint{
+		Host:    h.EndpointHost,
+		Port:    sidecar.Port,
+		Headers: map[string]string{lifecycle.SidecarTokenHeader: sidecar.Token},
+	}, nil
 }

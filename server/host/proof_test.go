@@ -19,8 +19,8 @@ import (
 
 const proofName = "sandbox-proof-" + instance
 
-// proving is an engine on which the container that proves the limits has run to its end as soon as it is started. Real limits
-// are proven in e2e.
+// proving is an engine on which the container that proves the limits has run to its end as soon as
+// it is started. Real limits are proven in test/e2e.
 type proving struct {
 	*memoryEngine
 	info engine.Info
@@ -216,7 +216,8 @@ func replaced(t *testing.T, line string) string {
 	return strings.Join(lines, "\n")
 }
 
-// TestProofContainer: what proves the limits has limits, the configured profiles and no network, and can be found by its labels.
+// TestProofContainer: what proves the limits has limits, the configured profiles and no network,
+// and can be found by its labels.
 func TestProofContainer(t *testing.T) {
 	m := newMachine(t)
 	proof := newProving(m.engine)

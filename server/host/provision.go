@@ -6,9 +6,12 @@ import (
 	"time"
 
 	"sandbox.internal/server/lifecycle"
+
+	"sandbox.internal/server/clock"
 )
 
-// provision is the work of Pending: it launches the sandbox's box. A service that was killed half-way begins again.
+// provision is the job of Pending: it launches the sandbox's box. After a crash of the service it
+// runs again.
 func (a *actor) provision(ctx context.Context, record lifecycle.Record) func() {
 	if record.HostNetwork {
 		if err := a.awaitSlot(ctx); err != nil {
@@ -23,22 +26,26 @@ func (a *actor) provision(ctx context.Context, record lifecycle.Record) func() {
 		case !errors.Is(err, lifecycle.ErrBoxUnavailable) || ctx.Err() != nil:
 			return a.broken(ctx, err)
 		}
-		a.log.Warn().Err(err).Dur("retry_in", pause).Msg("provisioning waits for the container engine")
-		a.waiting(lifecycle.ReasonEngineUnavailable, "waiting for the container engine: "+err.Error())
-		if !sleep(ctx, pause) {
+		a.log.Warn().
+			Err(err).
+			Dur("retry_in", pause).
+			Msg("provisioning waits for the container engine")
+		a.waiting(lifecycle.ReasonEngineUnavailable,
+			"waiting for the container engine: "+err.Error())
+		if !clock.Sleep(ctx, pause) {
 			return nil
 		}
 	}
 }
 
-// launch returns what accompanies the launch of the actor's box.
+// launch returns the options and callbacks of a launch of the actor's box.
 func (a *actor) launch(ctx context.Context, record lifecycle.Record) lifecycle.Launch {
 	return lifecycle.Launch{
 		Fresh: !a.launched,
 		Auth:  a.auth,
 		Ready: func(place lifecycle.Place) error { return a.syncSidecar(ctx, &record, place) },
 		Reached: func(stage lifecycle.Stage) {
-			a.launched = true // from here on there may be something at the engine
+			a.launched = true // from here on the engine may have parts of the box
 			a.reached(stage)
 		},
 		Doing:   func(message string) { a.doing(lifecycle.ReasonContainerStarting, message) },
@@ -52,13 +59,15 @@ func (a *actor) provisioned(place lifecycle.Place) {
 	}
 	a.record.Port = place.Port
 	a.auth = nil
-	a.recordTransition(lifecycle.TriggerProvisioned, lifecycle.ReasonContainerRunning, "execd answers")
+	a.recordTransition(lifecycle.TriggerProvisioned, lifecycle.ReasonContainerRunning,
+		"execd answers")
 	if created := a.record.Sandbox.CreatedAt; !created.Before(a.host.since) {
 		a.host.Observer.Provisioned(a.host.Clock().Sub(created))
 	}
 }
 
-// broken returns the outcome for a box that is of no use: the sandbox has ended, or failed. It is nil when the work was broken off.
+// broken returns the outcome for a box that cannot be used: the sandbox has ended, or failed. It is
+// nil when the job was cancelled.
 func (a *actor) broken(ctx context.Context, err error) func() {
 	var failure *lifecycle.BoxFailure
 	switch {
@@ -72,7 +81,7 @@ func (a *actor) broken(ctx context.Context, err error) func() {
 	return a.fail(failure.Reason, failure.Message)
 }
 
-// doing shows how provisioning goes on.
+// doing shows a step of provisioning in the status.
 func (a *actor) doing(reason lifecycle.Reason, message string) {
 	a.post(func() {
 		if a.state() == lifecycle.StatePending {
@@ -81,7 +90,8 @@ func (a *actor) doing(reason lifecycle.Reason, message string) {
 	})
 }
 
-// waiting is doing for what may take minutes. Its beginning becomes an event, and then its latest message every few seconds.
+// waiting is doing for steps that may take minutes. The first message becomes an event, and then
+// the latest one every few seconds.
 func (a *actor) waiting(reason lifecycle.Reason, message string) {
 	a.post(func() {
 		if a.state() != lifecycle.StatePending {
@@ -89,7 +99,8 @@ func (a *actor) waiting(reason lifecycle.Reason, message string) {
 		}
 		a.progress(reason, message)
 		event := a.event(lifecycle.EventProgress)
-		recent := reason == a.lastProgress.Reason && event.Time.Sub(a.lastProgress.LastTransitionAt) < progressInterval
+		recent := reason == a.lastProgress.Reason &&
+			event.Time.Sub(a.lastProgress.LastTransitionAt) < progressInterval
 		if recent || len(a.unsaved) > 0 {
 			return
 		}

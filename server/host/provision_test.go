@@ -18,7 +18,8 @@ import (
 
 var errRefused = fmt.Errorf("the engine refuses")
 
-// gate is a fault that tells when a call has come and holds it until it is opened or the caller gives up.
+// gate is a fault that reports a call and blocks it until the gate is opened or the caller
+// gives up.
 type gate struct {
 	entered chan string
 	open    chan struct{}
@@ -66,7 +67,8 @@ func TestDeleteDuringPullCancelsThePull(t *testing.T) {
 	if err := m.host.Delete(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	m.awaitReason(id, lifecycle.StateTerminated, lifecycle.ReasonUserDelete) // the gate never opens: only a cancelled pull gets here
+	// the gate never opens: only a cancelled pull gets here
+	m.awaitReason(id, lifecycle.StateTerminated, lifecycle.ReasonUserDelete)
 	// Nothing was made, so there is nothing to look for and to remove.
 	for _, call := range []string{callCreate, callInspect, callStop, callOpenLog, callRemove} {
 		if n := m.engine.count(call); n != 0 {
@@ -76,7 +78,8 @@ func TestDeleteDuringPullCancelsThePull(t *testing.T) {
 	m.awaitEmpty()
 }
 
-// What an earlier service began is not known: the engine may have a container, or make one at this moment.
+// What an earlier service began is not known: the engine may have a container, or make one at this
+// moment.
 func TestRecordOfAnEarlierServiceMayHaveAContainer(t *testing.T) {
 	m := newMachine(t)
 	r := m.record("pending", lifecycle.StatePending)
@@ -265,7 +268,7 @@ func TestSlowAnswerOfExecd(t *testing.T) {
 	})
 }
 
-// A container that somebody freezes before its execd has answered would never answer.
+// A container that another process freezes before its execd has answered would never answer.
 func TestFrozenWhilePending(t *testing.T) {
 	m := newMachine(t).start()
 	m.engine.answerPing(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
@@ -303,8 +306,9 @@ func TestEndWhilePending(t *testing.T) {
 	}
 }
 
-// TestAnotherAnswersForExecd: Running is proven by what only the holder of the token can say. Whoever else listens on execd's port makes
-// the sandbox Failed, is not followed anywhere, and has no word in the message.
+// TestAnotherAnswersForExecd: Running is proven by what only the holder of the token can say.
+// Whoever else listens on execd's port makes the sandbox Failed, is not followed anywhere, and has
+// no word in the message.
 func TestAnotherAnswersForExecd(t *testing.T) {
 	const foreign = "STOLEN"
 	visited := make(chan string, 100)

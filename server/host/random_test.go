@@ -12,8 +12,9 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// TestRandomLives lets clients, the engine and strangers do whatever they like, in any order and at once. Every step must be one of
-// the transitions table, which the store of the machine sees to, and in the end nothing may be left.
+// TestRandomLives lets clients, the engine and strangers do whatever they like, in any order and at
+// once. Every step must be one of the transitions table, which the store of the machine sees to,
+// and in the end nothing may be left.
 func TestRandomLives(t *testing.T) {
 	const workers, steps = 8, 250
 	seed := uint64(time.Now().UnixNano())

@@ -6,9 +6,12 @@ import (
 	"time"
 
 	"sandbox.internal/server/lifecycle"
+
+	"sandbox.internal/server/clock"
 )
 
-// recover takes up every record of the store, and every box without a record in the store.
+// recover starts an actor for every record of the store, and for every box whose record the store
+// has lost.
 func (h *Host) recover(ctx context.Context) error {
 	records, err := h.Store.Load(ctx)
 	if err != nil {
@@ -26,28 +29,34 @@ func (h *Host) recover(ctx context.Context) error {
 		if h.registry.owner(box.ID) != nil {
 			continue
 		}
-		if box.Record == nil || h.registry.has(box.Record.Sandbox.ID) { // no sandbox, or one that has another box
+		// no sandbox, or one with another box
+		if box.Record == nil || h.registry.has(box.Record.Sandbox.ID) {
 			h.discard(ctx, box)
 			continue
 		}
 		record := *box.Record
 		if err := h.Store.Insert(ctx, record, nil, stateEvent("", record.Sandbox)); err != nil {
-			return fmt.Errorf("save sandbox %s, rebuilt from its container: %w", record.Sandbox.ID, err)
+			return fmt.Errorf("save sandbox %s, rebuilt from its container: %w", record.Sandbox.ID,
+				err)
 		}
 		h.spawn(record, nil, false)
 		adopted++
 	}
-	h.Logger.Info().Int("records", len(records)).Int("rebuilt_from_containers", adopted).Msg("sandboxes taken up")
+	h.Logger.Info().
+		Int("records", len(records)).
+		Int("rebuilt_from_containers", adopted).
+		Msg("sandboxes recovered")
 	return nil
 }
 
-// watch follows what happens to boxes for as long as the host runs.
+// watch follows the events of boxes for as long as the host runs.
 func (h *Host) watch() {
 	defer h.tasks.Done()
 	for pause := 100 * time.Millisecond; h.ctx.Err() == nil; pause = min(2*pause, 5*time.Second) {
 		ready := func() {
 			pause = 100 * time.Millisecond
-			for _, a := range h.registry.all() { // something may have happened before the subscription stood
+			// an event may have been missed before the subscription
+			for _, a := range h.registry.all() {
 				a.inspectSoon()
 			}
 		}
@@ -57,23 +66,28 @@ func (h *Host) watch() {
 			}
 		})
 		if h.ctx.Err() == nil {
-			h.Logger.Warn().Err(err).Dur("retry_in", pause).Msg("the container engine hung up")
-			sleep(h.ctx, pause)
+			h.Logger.Warn().
+				Err(err).
+				Dur("retry_in", pause).
+				Msg("the container engine closed the stream of events")
+			clock.Sleep(h.ctx, pause)
 		}
 	}
 }
 
-// inspectSoon makes the actor inspect its box as soon as it has nothing else to do.
+// inspectSoon makes the actor inspect its box once no other job runs.
 func (a *actor) inspectSoon() { a.post(func() { a.needsInspect = true }) }
 
-// onBoxEvent makes the actor inspect its box when the event is not the effect of what it is doing. An inspection that is under way may
-// have seen the box as it was before.
+// onBoxEvent makes the actor inspect its box when the event is not the effect of its own job. A
+// running inspection may have seen the box as it was before.
 func (a *actor) onBoxEvent(event lifecycle.BoxEvent) {
 	a.post(func() {
 		switch state := a.state(); {
 		case event == lifecycle.BoxEventStarted && state == lifecycle.StatePending:
-		case event == lifecycle.BoxEventFrozen && (state == lifecycle.StatePausing || state == lifecycle.StatePaused && a.job == nil):
-		case event == lifecycle.BoxEventThawed && (state == lifecycle.StateResuming || state == lifecycle.StateRunning && a.job == nil):
+		case event == lifecycle.BoxEventFrozen &&
+			(state == lifecycle.StatePausing || state == lifecycle.StatePaused && a.job == nil):
+		case event == lifecycle.BoxEventThawed &&
+			(state == lifecycle.StateResuming || state == lifecycle.StateRunning && a.job == nil):
 		default:
 			a.needsInspect = true
 		}
@@ -82,14 +96,15 @@ func (a *actor) onBoxEvent(event lifecycle.BoxEvent) {
 
 func (h *Host) sweepPeriodically() {
 	defer h.tasks.Done()
-	for sleep(h.ctx, sweepInterval) {
+	for clock.Sleep(h.ctx, sweepInterval) {
 		h.sweep()
 	}
 }
 
-// sweep removes boxes without a sandbox, which only a call can leave that the engine carried out after it had seemed to fail, and makes
-// those actors inspect whose box is not what their record says: an event may have been lost, or the inspection that it asked for may have
-// failed. It also forgets old idempotency keys and events.
+// sweep removes boxes without a sandbox, which remain when the engine carries out a call that it
+// had reported as failed, and makes the actors inspect whose box differs from their record: an
+// event, or the inspection after it, may have failed. It also forgets old idempotency keys and
+// events.
 func (h *Host) sweep() {
 	boxes, err := h.Box.List(h.ctx)
 	if err != nil {
@@ -120,7 +135,8 @@ func (h *Host) compare(boxes []lifecycle.BoxListing) {
 		record := a.now()
 		box := found[record.Box]
 		want, ok := settled[record.Sandbox.Status.State]
-		if ok && (box.Status != want || record.Sidecar != nil && box.Sidecar != lifecycle.BoxRunning) {
+		if ok &&
+			(box.Status != want || record.Sidecar != nil && box.Sidecar != lifecycle.BoxRunning) {
 			a.inspectSoon()
 		}
 	}
@@ -128,5 +144,8 @@ func (h *Host) compare(boxes []lifecycle.BoxListing) {
 
 func (h *Host) discard(ctx context.Context, box lifecycle.BoxListing) {
 	err := h.Box.Discard(ctx, box)
-	h.Logger.Warn().AnErr("error", err).Strs("containers", box.Parts).Msg("removed containers that have no record")
+	h.Logger.Warn().
+		AnErr("error", err).
+		Strs("containers", box.Parts).
+		Msg("removed containers that have no record")
 }

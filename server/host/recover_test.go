@@ -19,7 +19,8 @@ type found struct {
 	code   int
 }
 
-// TestRecovery starts a host over every state in the store and everything that may have become of the container meanwhile.
+// TestRecovery starts a host over every state in the store and everything that may have become of
+// the container meanwhile.
 func TestRecovery(t *testing.T) {
 	absent, created := found{name: "absent"}, found{name: "created", status: engine.StatusCreated}
 	runs, frozen := found{name: "running", status: engine.StatusRunning}, found{name: "frozen", status: engine.StatusFrozen}
@@ -103,7 +104,7 @@ func TestRestartGoesOn(t *testing.T) {
 	}
 }
 
-// A restart in the middle of a pull with credentials cannot go on, and says why.
+// A restart during a pull with credentials cannot continue it, and the message says why.
 func TestRestartForgetsCredentials(t *testing.T) {
 	m := newMachine(t)
 	r := m.record("private", lifecycle.StatePending)
@@ -214,8 +215,8 @@ func TestForgettingIsRepeated(t *testing.T) {
 	m.awaitForgotten("ended")
 }
 
-// TestInspectionsAreBounded: when the engine comes back every sandbox wants to know what became of its container, and the engine is not
-// asked for all of them at once.
+// TestInspectionsAreBounded: when the engine comes back every actor inspects
+// its container, and the engine is not asked for all of them at once.
 func TestInspectionsAreBounded(t *testing.T) {
 	const sandboxes, atMost = 60, 16
 	m := newMachine(t)

@@ -12,14 +12,14 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// registry holds the actors, by id, in the order of their creation, and by what listings ask for. Listings are answered from it alone,
-// so that one of a few among many thousands costs what the few cost.
+// registry holds the actors, by id, in the order of their creation, and by what listings filter.
+// Listings read it alone, so that a few sandboxes among many thousands cost no more than those few.
 type registry struct {
 	mu      sync.RWMutex
 	actors  map[string]*actor
 	boxes   map[string]*actor // by the identity of their box
-	ordered []*actor          // oldest first, ties by id descending: a listing walks it backwards
-	states  []lifecycle.State // of ordered: a filter reads these without looking at ten thousand records
+	ordered []*actor          // oldest first, ties by id descending: a listing iterates backwards
+	states  []lifecycle.State // of ordered: a filter reads these and not ten thousand records
 	tagged  map[tag]map[*actor]struct{}
 }
 
@@ -27,7 +27,11 @@ type registry struct {
 type tag struct{ key, value string }
 
 func newRegistry() registry {
-	return registry{actors: make(map[string]*actor), boxes: make(map[string]*actor), tagged: make(map[tag]map[*actor]struct{})}
+	return registry{
+		actors: make(map[string]*actor),
+		boxes:  make(map[string]*actor),
+		tagged: make(map[tag]map[*actor]struct{}),
+	}
 }
 
 func (r *registry) add(a *actor) {
@@ -54,7 +58,7 @@ func (r *registry) remove(a *actor) {
 	}
 }
 
-// publish makes a record the visible one. Before add and after remove only Get and waiters see it.
+// publish makes a record visible. Before add and after remove only Get and waiters see it.
 func (r *registry) publish(a *actor, record *lifecycle.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,21 +94,23 @@ func (r *registry) untag(a *actor, metadata map[string]string) {
 	}
 }
 
-// candidates returns, newest first, actors among which are all that the filter matches.
+// candidates returns, newest first, a superset of the actors that the filter matches.
 func (r *registry) candidates(filter lifecycle.Filter) iter.Seq[*actor] {
 	if len(filter.Metadata) > 0 {
 		return slices.Values(r.rarest(filter.Metadata))
 	}
 	return func(yield func(*actor) bool) {
 		for i, a := range slices.Backward(r.ordered) {
-			if (len(filter.States) == 0 || slices.Contains(filter.States, r.states[i])) && !yield(a) {
+			if (len(filter.States) == 0 || slices.Contains(filter.States, r.states[i])) &&
+				!yield(a) {
 				return
 			}
 		}
 	}
 }
 
-// rarest returns, newest first, the actors that have that pair of the metadata which the fewest have.
+// rarest returns, newest first, the actors with the pair of the metadata that the fewest actors
+// have.
 func (r *registry) rarest(metadata map[string]string) []*actor {
 	var fewest map[*actor]struct{}
 	first := true
@@ -133,7 +139,7 @@ func (r *registry) get(id string) (*actor, error) {
 	return nil, lifecycle.NotFound(id)
 }
 
-// has reports whether there is such a sandbox.
+// has reports whether the sandbox exists.
 func (r *registry) has(id string) bool {
 	_, err := r.get(id)
 	return err == nil
@@ -162,7 +168,9 @@ func (h *Host) Get(_ context.Context, id string) (lifecycle.Sandbox, error) {
 }
 
 // List implements lifecycle.Backend.
-func (h *Host) List(_ context.Context, filter lifecycle.Filter, page lifecycle.Page) (lifecycle.Listing, error) {
+func (h *Host) List(
+	_ context.Context, filter lifecycle.Filter, page lifecycle.Page,
+) (lifecycle.Listing, error) {
 	if err := page.Validate(); err != nil {
 		return lifecycle.Listing{}, err
 	}
@@ -184,9 +192,11 @@ func (h *Host) List(_ context.Context, filter lifecycle.Filter, page lifecycle.P
 	return listing, nil
 }
 
-// await returns when holds is true of the sandbox's record, the sandbox is forgotten, the time is up, or ctx ends.
-// It returns the record as it was last seen.
-func (h *Host) await(ctx context.Context, a *actor, atMost time.Duration, holds func(*lifecycle.Record) bool) *lifecycle.Record {
+// await returns the sandbox's record once holds is true of it, the sandbox is forgotten, the time
+// is up, or ctx ends.
+func (h *Host) await(
+	ctx context.Context, a *actor, atMost time.Duration, holds func(*lifecycle.Record) bool,
+) *lifecycle.Record {
 	timer := time.NewTimer(atMost)
 	defer timer.Stop()
 	for {

@@ -11,7 +11,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// TestListingsAgreeWithThePlainRule: whatever happened to the sandboxes, the registry lists what a look at every record would.
+// TestListingsAgreeWithThePlainRule: whatever happened to the sandboxes, the registry lists what a
+// look at every record would.
 func TestListingsAgreeWithThePlainRule(t *testing.T) {
 	states := []lifecycle.State{lifecycle.StatePending, lifecycle.StateRunning, lifecycle.StatePaused, lifecycle.StateFailed}
 	rapid.Check(t, func(t *rapid.T) {

@@ -12,7 +12,9 @@ import (
 )
 
 // Create implements lifecycle.Backend.
-func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) (lifecycle.Sandbox, error) {
+func (h *Host) Create(
+	ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions,
+) (lifecycle.Sandbox, error) {
 	took := options.Took
 	if took == nil {
 		took = func(string, time.Duration) {}
@@ -25,17 +27,22 @@ func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycl
 	h.creating.RLock()
 	defer h.creating.RUnlock()
 	if h.ctx.Err() != nil {
-		return lifecycle.Sandbox{}, stopping()
+		return lifecycle.Sandbox{}, lifecycle.Stopping()
 	}
 	var key *lifecycle.IdempotencyKey
 	if options.IdempotencyKey != "" {
-		// The next request with the same key waits for this one's answer; others do not.
+		// The next request with the same key waits for this one's response; others do not.
 		done, err := h.keys.take(ctx, keyTurn{options.Owner, options.IdempotencyKey})
 		if err != nil {
 			return lifecycle.Sandbox{}, err
 		}
 		defer done()
-		key = &lifecycle.IdempotencyKey{Owner: options.Owner, Key: options.IdempotencyKey, Digest: spec.Digest(), CreatedAt: h.Clock().UTC()}
+		key = &lifecycle.IdempotencyKey{
+			Owner:     options.Owner,
+			Key:       options.IdempotencyKey,
+			Digest:    spec.Digest(),
+			CreatedAt: h.Clock().UTC(),
+		}
 		if first, found, err := h.createdBefore(ctx, *key); found || err != nil {
 			return first, err
 		}
@@ -66,23 +73,32 @@ func (h *Host) Create(ctx context.Context, spec lifecycle.Spec, options lifecycl
 	h.Observer.StageDone(lifecycle.StageAccepted, durable.Sub(began))
 	h.Observer.StateChanged(record.Sandbox.Status.State, record.Sandbox.Status.Reason)
 	a := h.spawn(record, spec.Auth, true)
-	h.bulletin.wake(events)
-	a.log.Info().Str("image", spec.Image).Str("owner", options.Owner).Time("expires_at", record.Sandbox.ExpiresAt).Msg("sandbox accepted")
+	h.bulletin.notify(events)
+	a.log.Info().
+		Str("image", spec.Image).
+		Str("owner", options.Owner).
+		Time("expires_at", record.Sandbox.ExpiresAt).
+		Msg("sandbox accepted")
 	return record.Sandbox, nil
 }
 
 // createdBefore returns the sandbox that an earlier request with this key created.
-func (h *Host) createdBefore(ctx context.Context, key lifecycle.IdempotencyKey) (lifecycle.Sandbox, bool, error) {
-	earlier, found, err := h.Store.FindKey(ctx, key.Owner, key.Key, h.Clock().Add(-lifecycle.IdempotencyWindow))
+func (h *Host) createdBefore(
+	ctx context.Context, key lifecycle.IdempotencyKey,
+) (lifecycle.Sandbox, bool, error) {
+	earlier, found, err := h.Store.FindKey(ctx, key.Owner, key.Key,
+		h.Clock().Add(-lifecycle.IdempotencyWindow))
 	if err != nil || !found {
 		return lifecycle.Sandbox{}, false, err
 	}
 	if earlier.Digest != key.Digest {
-		return lifecycle.Sandbox{}, false, lifecycle.Conflictf("Idempotency-Key: %q was used with another request body", key.Key)
+		return lifecycle.Sandbox{}, false, lifecycle.Conflictf(
+			"Idempotency-Key: %q was used with another request body", key.Key)
 	}
 	sandbox, err := h.Get(ctx, earlier.SandboxID)
 	if err != nil {
-		return lifecycle.Sandbox{}, false, lifecycle.Conflictf("Idempotency-Key: the sandbox %s that %q created is gone", earlier.SandboxID, key.Key)
+		return lifecycle.Sandbox{}, false, lifecycle.Conflictf(
+			"Idempotency-Key: the sandbox %s that %q created is gone", earlier.SandboxID, key.Key)
 	}
 	return sandbox, true, nil
 }
@@ -90,7 +106,7 @@ func (h *Host) createdBefore(ctx context.Context, key lifecycle.IdempotencyKey) 
 func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) lifecycle.Record {
 	now := h.Clock().UTC()
 	extensions := spec.Extensions
-	spec.Extensions = nil // once is enough
+	spec.Extensions = nil // they are in the sandbox
 	record := lifecycle.Record{
 		Sandbox: lifecycle.Sandbox{
 			ID:         uuid.NewString(),
@@ -128,10 +144,13 @@ func (h *Host) Delete(ctx context.Context, id string) error {
 		case state == lifecycle.StateStopping:
 			return nil
 		case state.Final():
-			return lifecycle.Conflictf("cannot delete: the sandbox is %s already; its record is kept until %s",
-				state, a.record.RetainUntil.Format(time.RFC3339))
+			return lifecycle.Conflictf(
+				"cannot delete: the sandbox is %s already; its record is kept until %s", state,
+				a.record.RetainUntil.Format(time.RFC3339))
 		}
-		if err := a.request(lifecycle.TriggerDelete, lifecycle.ReasonUserDelete, "deleted by a client"); err != nil {
+		if err := a.request(
+			lifecycle.TriggerDelete, lifecycle.ReasonUserDelete, "deleted by a client",
+		); err != nil {
 			return err
 		}
 		a.cancelJob()
@@ -141,15 +160,20 @@ func (h *Host) Delete(ctx context.Context, id string) error {
 
 // Pause implements lifecycle.Backend.
 func (h *Host) Pause(ctx context.Context, id string) error {
-	return h.toggle(ctx, id, "pause", lifecycle.StateRunning, lifecycle.TriggerPause, lifecycle.ReasonUserPause)
+	return h.toggle(ctx, id, "pause", lifecycle.StateRunning, lifecycle.TriggerPause,
+		lifecycle.ReasonUserPause)
 }
 
 // Resume implements lifecycle.Backend.
 func (h *Host) Resume(ctx context.Context, id string) error {
-	return h.toggle(ctx, id, "resume", lifecycle.StatePaused, lifecycle.TriggerResume, lifecycle.ReasonUserResume)
+	return h.toggle(ctx, id, "resume", lifecycle.StatePaused, lifecycle.TriggerResume,
+		lifecycle.ReasonUserResume)
 }
 
-func (h *Host) toggle(ctx context.Context, id, action string, from lifecycle.State, trigger lifecycle.Trigger, reason lifecycle.Reason) error {
+func (h *Host) toggle(
+	ctx context.Context, id, action string, from lifecycle.State, trigger lifecycle.Trigger,
+	reason lifecycle.Reason,
+) error {
 	a, err := h.registry.get(id)
 	if err != nil {
 		return err
@@ -166,7 +190,8 @@ func (h *Host) toggle(ctx context.Context, id, action string, from lifecycle.Sta
 	if err != nil {
 		return err
 	}
-	h.await(ctx, a, settleTimeout, func(r *lifecycle.Record) bool { return r.Sandbox.Status.State != during })
+	h.await(ctx, a, settleTimeout,
+		func(r *lifecycle.Record) bool { return r.Sandbox.Status.State != during })
 	return nil
 }
 
@@ -179,9 +204,12 @@ func (h *Host) Renew(ctx context.Context, id string, expiresAt time.Time) (time.
 	expiresAt = expiresAt.UTC()
 	err = a.do(ctx, func() error {
 		if state := a.state(); state.Final() || state == lifecycle.StateStopping {
-			return state.Forbidden("renew", lifecycle.StatePending, lifecycle.StateRunning, lifecycle.StatePausing, lifecycle.StatePaused, lifecycle.StateResuming)
+			return state.Forbidden("renew", lifecycle.StatePending, lifecycle.StateRunning,
+				lifecycle.StatePausing, lifecycle.StatePaused, lifecycle.StateResuming)
 		}
-		if err := lifecycle.CheckRenewal(h.Clock(), a.record.Sandbox.ExpiresAt, expiresAt); err != nil {
+		if err := lifecycle.CheckRenewal(
+			h.Clock(), a.record.Sandbox.ExpiresAt, expiresAt,
+		); err != nil {
 			return err
 		}
 		record := a.record
@@ -194,7 +222,9 @@ func (h *Host) Renew(ctx context.Context, id string, expiresAt time.Time) (time.
 }
 
 // UpdateMetadata implements lifecycle.Backend.
-func (h *Host) UpdateMetadata(ctx context.Context, id string, patch map[string]*string) (map[string]string, error) {
+func (h *Host) UpdateMetadata(
+	ctx context.Context, id string, patch map[string]*string,
+) (map[string]string, error) {
 	a, err := h.registry.get(id)
 	if err != nil {
 		return nil, err
@@ -220,11 +250,14 @@ func (h *Host) UpdateMetadata(ctx context.Context, id string, patch map[string]*
 }
 
 // Settle implements lifecycle.Backend.
-func (h *Host) Settle(ctx context.Context, id string, atMost time.Duration) (lifecycle.Sandbox, error) {
+func (h *Host) Settle(
+	ctx context.Context, id string, atMost time.Duration,
+) (lifecycle.Sandbox, error) {
 	a, err := h.registry.get(id)
 	if err != nil {
 		return lifecycle.Sandbox{}, err
 	}
-	record := h.await(ctx, a, atMost, func(r *lifecycle.Record) bool { return !r.Sandbox.Status.State.Transient() })
+	record := h.await(ctx, a, atMost,
+		func(r *lifecycle.Record) bool { return !r.Sandbox.Status.State.Transient() })
 	return record.Sandbox, nil
 }

@@ -73,7 +73,8 @@ func TestDeleteOfASandboxThatIsFoundGone(t *testing.T) {
 	id := m.running()
 	slow := newGate()
 	m.engine.failBefore(callInspect, func(context.Context, string) error {
-		return slow.fault(context.Background(), id) // the answer comes, though nobody waits for it any more
+		// the engine answers after the caller has given up
+		return slow.fault(context.Background(), id)
 	})
 	m.engine.happen(container(id), engine.EventRemoved, nil)
 	slow.await(t)
@@ -119,7 +120,8 @@ func TestEngineThatIsAwayIsWaitedFor(t *testing.T) {
 	}
 }
 
-// Only refusals count: the time for which the engine was away in between says nothing about the container.
+// Only refusals count: the time for which the engine was away in between says nothing about the
+// container.
 func TestEngineThatRefusesNowAndThen(t *testing.T) {
 	m := newMachine(t)
 	m.had(m.record("s", lifecycle.StatePausing), engine.StatusRunning)
@@ -220,7 +222,8 @@ func TestWhatOthersDoToContainers(t *testing.T) {
 	m.awaitReason(paused, lifecycle.StateFailed, lifecycle.ReasonRemovedExternally)
 }
 
-// Somebody freezes and thaws the container so quickly that the look which the first one asked for is overtaken by the second.
+// Somebody freezes and thaws the container so quickly that the look which the first one asked for
+// is overtaken by the second.
 func TestNewsDuringALook(t *testing.T) {
 	m := newMachine(t).start()
 	set := func(status engine.Status) func(*engine.Container) {
@@ -251,7 +254,7 @@ func TestWhatHappensWhileTheEngineIsSilent(t *testing.T) {
 	m.engine.failBefore(callWatch, func(ctx context.Context, name string) error { return down.fault(ctx, name) })
 	m.engine.hangUp()
 	down.await(t)
-	m.engine.exit(container(id), 7, false) // nobody hears it
+	m.engine.exit(container(id), 7, false) // without an event
 	close(down.open)
 	m.awaitReason(id, lifecycle.StateFailed, lifecycle.ReasonEntrypointExited)
 }

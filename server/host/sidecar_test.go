@@ -165,7 +165,8 @@ func TestPolicyIsRememberedAndTold(t *testing.T) {
 		t.Errorf("stored: %+v", got)
 	}
 	g.mu.Lock()
-	g.policy.DefaultAction = "allow" // as by its own API, or by a service that died before it could write
+	// as by its own API, or by a service that died before it could write
+	g.policy.DefaultAction = "allow"
 	g.mu.Unlock()
 	m.host.Close()
 	m.start()

@@ -12,7 +12,8 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// TestExchangedFolder: a folder that was allowed when the sandbox was asked for is a link to another one later.
+// TestExchangedFolder: a folder that was allowed when the sandbox was asked for is a link to
+// another one later.
 func TestExchangedFolder(t *testing.T) {
 	for name, c := range map[string]struct{ during, says string }{
 		"before the container is made": {callEnsureImage, "storage.allowed_host_paths"},
@@ -68,7 +69,7 @@ func hostVolume(path, subPath string) lifecycle.Spec {
 	return wanted
 }
 
-// TestNeverMounted: whatever the list says, and by whatever name it is asked for.
+// TestNeverMounted: whatever the list of allowed paths holds, and under every name.
 func TestNeverMounted(t *testing.T) {
 	root := realTempDir(t)
 	socket, data := filepath.Join(root, "run", "engine.sock"), filepath.Join(root, "data")
@@ -143,8 +144,8 @@ func TestSocketsAreNotMounted(t *testing.T) {
 	}
 }
 
-// TestRefusalsDoNotShowTheDisk: what lies outside the list is refused in the same words whether it exists or not, also when a link in an
-// allowed folder, which a sandbox can make, leads there.
+// TestRefusalsDoNotShowTheDisk: what lies outside the list is refused in the same words whether it
+// exists or not, also when a link in an allowed folder, which a sandbox can make, leads there.
 func TestRefusalsDoNotShowTheDisk(t *testing.T) {
 	root := realTempDir(t)
 	allowed, outside := filepath.Join(root, "allowed"), filepath.Join(root, "outside")
@@ -181,7 +182,8 @@ func TestRefusalsDoNotShowTheDisk(t *testing.T) {
 	}
 }
 
-// TestPinnedFolder: what the engine mounts is what was checked, although a link takes the folder's place before the engine looks.
+// TestPinnedFolder: what the engine mounts is what was checked, although a link takes the folder's
+// place before the engine looks.
 func TestPinnedFolder(t *testing.T) {
 	root := realTempDir(t)
 	allowed, outside := filepath.Join(root, "allowed"), filepath.Join(root, "outside")
@@ -195,7 +197,8 @@ func TestPinnedFolder(t *testing.T) {
 	m := newMachine(t)
 	m.box.AllowedHostPaths = []string{allowed}
 	m.box.PinFolder = filepath.Join(root, "data", "pins")
-	if err := os.Symlink(realTempDir(t), filepath.Join(root, "data")); err != nil { // as where /var leads elsewhere
+	// as where /var leads elsewhere
+	if err := os.Symlink(realTempDir(t), filepath.Join(root, "data")); err != nil {
 		t.Fatal(err)
 	}
 	m.start()
@@ -227,8 +230,8 @@ func TestPinnedFolder(t *testing.T) {
 	}
 }
 
-// TestPinsOfAKilledService are released at the next start, and nothing is removed through them; what is mounted below a pinned folder
-// stays mounted where it was.
+// TestPinsOfAKilledService are released at the next start, and nothing is removed through them;
+// what is mounted below a pinned folder stays mounted where it was.
 func TestPinsOfAKilledService(t *testing.T) {
 	root := realTempDir(t)
 	folder, pins := filepath.Join(root, "folder"), filepath.Join(root, "pins")
@@ -298,7 +301,8 @@ func TestNamedVolumesHaveOwners(t *testing.T) {
 	}
 }
 
-// TestFirstOfTwoOwners: two keys ask for a volume that does not exist. It belongs to the one whose sandbox made it; the other's fails.
+// TestFirstOfTwoOwners: two keys ask for a volume that does not exist. It belongs to the one whose
+// sandbox made it; the other's fails.
 func TestFirstOfTwoOwners(t *testing.T) {
 	m := newMachine(t).start()
 	during := newGate()

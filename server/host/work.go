@@ -7,16 +7,18 @@ import (
 	"time"
 
 	"sandbox.internal/server/lifecycle"
+
+	"sandbox.internal/server/clock"
 )
 
-// stuckAfter is how long the engine may refuse to freeze, thaw or remove a container before the sandbox is Failed.
-// An engine that does not answer at all is waited for.
+// stuckAfter is how long the engine may fail to freeze, thaw or remove a box before the sandbox is
+// Failed. While the engine does not answer at all, the time does not count.
 const stuckAfter = 30 * time.Second
 
 const removedExternally = "the container was removed by another process"
 
-// next begins what the record demands, unless work is under way already. It decides from the record alone, so it is also what
-// takes a sandbox up after a restart.
+// next starts the job that the record requires, unless one runs already. It decides from the record
+// alone, so it also continues a sandbox after a restart.
 func (a *actor) next() {
 	if a.job != nil {
 		return
@@ -38,8 +40,8 @@ func (a *actor) next() {
 	}
 }
 
-// start runs work beside the actor. What the work returns is run by the actor when the work is over.
-func (a *actor) start(work func(ctx context.Context, record lifecycle.Record) (outcome func())) {
+// start runs a job beside the actor. The actor runs the job's outcome when the job has ended.
+func (a *actor) start(job func(ctx context.Context, record lifecycle.Record) (outcome func())) {
 	ctx, cancel := context.WithCancel(a.host.ctx)
 	a.job = cancel
 	record := a.record.Clone()
@@ -47,7 +49,7 @@ func (a *actor) start(work func(ctx context.Context, record lifecycle.Record) (o
 	go func() {
 		defer a.host.tasks.Done()
 		defer cancel()
-		outcome := work(ctx, record)
+		outcome := job(ctx, record)
 		a.post(func() {
 			a.job = nil
 			if outcome != nil {
@@ -57,7 +59,7 @@ func (a *actor) start(work func(ctx context.Context, record lifecycle.Record) (o
 	}()
 }
 
-// abandon ends the work under way, if any. Its outcome is still delivered.
+// cancelJob cancels the running job, if any. Its outcome is still delivered.
 func (a *actor) cancelJob() {
 	if a.job != nil {
 		a.job()
@@ -67,29 +69,33 @@ func (a *actor) cancelJob() {
 // fail returns an outcome that ends the sandbox in Failed, unless it is ending already.
 func (a *actor) fail(reason lifecycle.Reason, message string) func() {
 	return func() {
-		if _, ok := lifecycle.Next(a.state(), lifecycle.TriggerFail); ok && a.state() != lifecycle.StateStopping {
+		if _, ok := lifecycle.Next(a.state(), lifecycle.TriggerFail); ok &&
+			a.state() != lifecycle.StateStopping {
 			a.recordTransition(lifecycle.TriggerFail, reason, message)
 		}
 	}
 }
 
-// freeze is the work of Pausing.
+// freeze is the job of Pausing.
 func (a *actor) freeze(ctx context.Context, record lifecycle.Record) func() {
 	return a.act(ctx, record, "pause", a.host.Box.Freeze, func() {
-		a.recordTransition(lifecycle.TriggerPaused, a.record.Sandbox.Status.Reason, "frozen; its memory is retained")
+		a.recordTransition(lifecycle.TriggerPaused, a.record.Sandbox.Status.Reason,
+			"frozen; its memory is retained")
 	})
 }
 
-// thaw is the work of Resuming.
+// thaw is the job of Resuming.
 func (a *actor) thaw(ctx context.Context, record lifecycle.Record) func() {
 	return a.act(ctx, record, "resume", a.host.Box.Thaw, func() {
 		a.recordTransition(lifecycle.TriggerResumed, lifecycle.ReasonContainerRunning, "resumed")
 	})
 }
 
-// act does something to the box and returns done, or what failed. For a box that is not there to be acted on, inspect finds out why.
+// act calls do and returns done as the outcome, or the failure. When there is no living box,
+// inspect finds out why.
 func (a *actor) act(
-	ctx context.Context, record lifecycle.Record, name string, do func(context.Context, lifecycle.Record) error, done func(),
+	ctx context.Context, record lifecycle.Record, name string,
+	do func(context.Context, lifecycle.Record) error, done func(),
 ) func() {
 	err := a.retry(ctx, name, func(ctx context.Context) error { return do(ctx, record) })
 	switch {
@@ -112,7 +118,8 @@ func missing(err error) bool {
 	return errors.Is(err, lifecycle.ErrNoBox) || errors.Is(err, lifecycle.ErrBoxNotAlive)
 }
 
-// retry repeats a call until it works, the box is not there for it, ctx ends, or the engine keeps refusing.
+// retry repeats a call until it succeeds, there is no living box, ctx ends, or the engine has
+// failed for too long.
 func (a *actor) retry(ctx context.Context, name string, call func(context.Context) error) error {
 	refusedSince := time.Time{}
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
@@ -129,18 +136,22 @@ func (a *actor) retry(ctx context.Context, name string, call func(context.Contex
 		case now.Sub(refusedSince) > stuckAfter:
 			return err
 		}
-		a.log.Warn().Err(err).Str("action", name).Dur("retry_in", pause).Msg("the container engine did not do what it was asked to")
-		if !sleep(ctx, pause) {
+		a.log.Warn().
+			Err(err).
+			Str("action", name).
+			Dur("retry_in", pause).
+			Msg("a call of the container engine failed")
+		if !clock.Sleep(ctx, pause) {
 			return ctx.Err()
 		}
 	}
 }
 
-// terminate is the work of Stopping.
+// terminate is the job of Stopping.
 func (a *actor) terminate(ctx context.Context, record lifecycle.Record) func() {
 	if a.launched {
 		if err := a.host.Box.Stop(ctx, record); err != nil && ctx.Err() == nil {
-			a.log.Warn().Err(err).Msg("the entrypoint was not asked to end; it is killed")
+			a.log.Warn().Err(err).Msg("the entrypoint could not be stopped; it is killed")
 		}
 	}
 	err := a.remove(ctx, record)
@@ -149,7 +160,8 @@ func (a *actor) terminate(ctx context.Context, record lifecycle.Record) func() {
 		return nil
 	case err != nil:
 		return func() {
-			a.recordTransition(lifecycle.TriggerFail, lifecycle.ReasonContainerError, fmt.Sprintf("cannot remove the container: %v", err))
+			a.recordTransition(lifecycle.TriggerFail, lifecycle.ReasonContainerError,
+				fmt.Sprintf("cannot remove the container: %v", err))
 		}
 	}
 	return func() {
@@ -159,19 +171,22 @@ func (a *actor) terminate(ctx context.Context, record lifecycle.Record) func() {
 	}
 }
 
-// remove keeps the end of the log and removes what the engine has of the sandbox.
+// remove keeps the end of the log and removes the box.
 func (a *actor) remove(ctx context.Context, record lifecycle.Record) error {
 	if !a.launched {
 		return nil
 	}
 	a.keepLog(ctx, record)
-	return a.retry(ctx, "remove", func(ctx context.Context) error { return a.host.Box.Remove(ctx, record) })
+	return a.retry(ctx, "remove",
+		func(ctx context.Context) error { return a.host.Box.Remove(ctx, record) })
 }
 
-// clean removes what a sandbox that has Failed left at the engine.
+// clean removes the box of a sandbox that has Failed.
 func (a *actor) clean(ctx context.Context, record lifecycle.Record) func() {
 	if err := a.remove(ctx, record); err != nil {
-		a.log.Error().Err(err).Msg("the container of a failed sandbox cannot be removed; trying again")
+		a.log.Error().
+			Err(err).
+			Msg("the container of a failed sandbox cannot be removed; trying again")
 		return nil
 	}
 	return func() {
@@ -181,7 +196,7 @@ func (a *actor) clean(ctx context.Context, record lifecycle.Record) func() {
 	}
 }
 
-// inspect finds out what has become of the box, after another process may have acted on it.
+// inspect reads the condition of the box after another process may have acted on it.
 func (a *actor) inspect(ctx context.Context, record lifecycle.Record) func() {
 	box, err := a.host.Box.Inspect(ctx, record)
 	failure := (*lifecycle.BoxFailure)(nil)
@@ -193,19 +208,21 @@ func (a *actor) inspect(ctx context.Context, record lifecycle.Record) func() {
 	case ctx.Err() != nil:
 		return nil
 	case err != nil:
-		// Every actor inspects again when the engine comes back, and at every sweep that finds a difference.
+		// Every actor inspects again when the engine comes back, and at every sweep that finds a
+		// difference.
 		a.log.Warn().Err(err).Msg("the container cannot be inspected")
 		return nil
 	case box.Exit != nil:
 		return a.ended(*box.Exit)
 	}
 	if err := a.syncSidecar(ctx, &record, box.Place); err != nil && ctx.Err() == nil {
-		a.log.Warn().Err(err).Msg("the egress sidecar cannot be asked")
+		a.log.Warn().Err(err).Msg("the egress sidecar does not answer")
 	}
 	return func() { a.observe(box) }
 }
 
-// observe brings the record in line with a box that is alive. A freeze or thaw by another process is recorded and not undone.
+// observe updates the record from a living box. A freeze or thaw by another process is recorded and
+// not undone.
 func (a *actor) observe(box lifecycle.Box) {
 	if port := box.Place.Port; port != 0 && port != a.record.Port {
 		record := a.record
@@ -214,40 +231,38 @@ func (a *actor) observe(box lifecycle.Box) {
 	}
 	switch state := a.state(); {
 	case state == lifecycle.StateRunning && box.Status == lifecycle.BoxFrozen:
-		a.recordTransition(lifecycle.TriggerPause, lifecycle.ReasonExternalPause, "another process froze the container")
-		a.recordTransition(lifecycle.TriggerPaused, lifecycle.ReasonExternalPause, "another process froze the container; its memory is retained")
+		a.recordTransition(lifecycle.TriggerPause, lifecycle.ReasonExternalPause,
+			"another process froze the container")
+		a.recordTransition(lifecycle.TriggerPaused, lifecycle.ReasonExternalPause,
+			"another process froze the container; its memory is retained")
 	case state == lifecycle.StatePaused && box.Status == lifecycle.BoxRunning:
-		a.recordTransition(lifecycle.TriggerResume, lifecycle.ReasonExternalResume, "another process thawed the container")
-		a.recordTransition(lifecycle.TriggerResumed, lifecycle.ReasonContainerRunning, "another process thawed the container")
+		a.recordTransition(lifecycle.TriggerResume, lifecycle.ReasonExternalResume,
+			"another process thawed the container")
+		a.recordTransition(lifecycle.TriggerResumed, lifecycle.ReasonContainerRunning,
+			"another process thawed the container")
 	}
 }
 
-// ended returns the outcome for an entrypoint that has ended by itself: exit code 0 is Terminated, anything else Failed.
+// ended returns the outcome for an entrypoint that has exited: exit code 0 is Terminated, anything
+// else Failed.
 func (a *actor) ended(exit lifecycle.BoxExit) func() {
 	log := lifecycle.LogAfterMessage(exit.Log)
 	switch {
-	case exit.OOMKilled && exit.Code != 0: // it is also set when only another process of the sandbox was killed
-		return a.fail(lifecycle.ReasonOOMKilled, "the kernel killed it for using more memory than its limit"+log)
+	case exit.OOMKilled && exit.Code != 0:
+		// it is also set when only another process of the sandbox was killed
+		return a.fail(lifecycle.ReasonOOMKilled,
+			"the kernel killed it for using more memory than its limit"+log)
 	case exit.NeverStarted:
-		return a.fail(lifecycle.ReasonContainerError, "the container did not start: "+exit.StartError)
+		return a.fail(lifecycle.ReasonContainerError,
+			"the container did not start: "+exit.StartError)
 	case exit.Code != 0:
-		return a.fail(lifecycle.ReasonEntrypointExited, fmt.Sprintf("the entrypoint ended with exit code %d%s", exit.Code, log))
+		return a.fail(lifecycle.ReasonEntrypointExited,
+			fmt.Sprintf("the entrypoint ended with exit code %d%s", exit.Code, log))
 	}
 	return func() {
 		if _, ok := lifecycle.Next(a.state(), lifecycle.TriggerExit); ok {
-			a.recordTransition(lifecycle.TriggerExit, lifecycle.ReasonEntrypointExited, "the entrypoint ended with exit code 0")
+			a.recordTransition(lifecycle.TriggerExit, lifecycle.ReasonEntrypointExited,
+				"the entrypoint ended with exit code 0")
 		}
-	}
-}
-
-// sleep waits and reports whether ctx is still alive.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }

@@ -13,9 +13,9 @@ import (
 
 func TestTokenIsAsked(t *testing.T) {
 	for _, mode := range modes {
-		g := static(t, mode, http.HandlerFunc(tell))
+		in := static(t, mode, http.HandlerFunc(tell))
 		for _, wrong := range []string{"", "guess", token + "x", token[:5]} {
-			got := g.get(t, "/", "X-EXECD-ACCESS-TOKEN", wrong)
+			got := in.get(t, "/", "X-EXECD-ACCESS-TOKEN", wrong)
 			got.wantProblem(t, http.StatusUnauthorized, "UNAUTHORIZED", "X-EXECD-ACCESS-TOKEN")
 			if !strings.Contains(got.Header.Get("WWW-Authenticate"), "X-EXECD-ACCESS-TOKEN") {
 				t.Errorf("%s: WWW-Authenticate %q", mode, got.Header.Get("WWW-Authenticate"))
@@ -26,14 +26,14 @@ func TestTokenIsAsked(t *testing.T) {
 
 func TestSignatureLetsIn(t *testing.T) {
 	for _, mode := range modes {
-		g := static(t, mode, http.HandlerFunc(tell))
+		in := static(t, mode, http.HandlerFunc(tell))
 		until := time.Now().Add(time.Hour)
-		signature := g.signing.Sign(box, 8000, until)
+		signature := in.signing.Sign(box, 8000, until)
 		query := "sandbox-signature=" + url.QueryEscape(signature)
 		open := func(path string, headers ...string) answer {
-			return g.get(t, path, append([]string{"X-EXECD-ACCESS-TOKEN", ""}, headers...)...)
+			return in.get(t, path, append([]string{"X-EXECD-ACCESS-TOKEN", ""}, headers...)...)
 		}
-		got := open("/x?a=%31&"+query, "Referer", g.url+"/?"+query, "Cookie", "b=2; "+query)
+		got := open("/x?a=%31&"+query, "Referer", in.url+"/?"+query, "Cookie", "b=2; "+query)
 		if got.StatusCode != 200 || !strings.HasPrefix(got.body, "GET /proxy/8000/x?a=%31\n") || strings.Contains(got.body, "ignature") || !strings.Contains(got.body, "Cookie: b=2\r") {
 			t.Errorf("%s: %d %s", mode, got.StatusCode, got.body)
 		}
@@ -60,16 +60,16 @@ func TestSignatureLetsIn(t *testing.T) {
 		}
 		// It is for one port of one sandbox, and for a while.
 		for _, wrong := range []string{
-			g.signing.Sign(box, 8001, until), g.signing.Sign("other", 8000, until), signature + "x", "x",
+			in.signing.Sign(box, 8001, until), in.signing.Sign("other", 8000, until), signature + "x", "x",
 		} {
 			open("/?sandbox-signature="+wrong).wantProblem(t, 401, "UNAUTHORIZED", "sandbox-signature", "not valid")
 		}
-		open("/?sandbox-signature="+g.signing.Sign(box, 8000, time.Now())).wantProblem(t, 401, "UNAUTHORIZED", "expired")
+		open("/?sandbox-signature="+in.signing.Sign(box, 8000, time.Now())).wantProblem(t, 401, "UNAUTHORIZED", "expired")
 		// A token counts first.
-		g.get(t, "/?"+query, "X-EXECD-ACCESS-TOKEN", "guess").wantProblem(t, 401, "UNAUTHORIZED", "X-EXECD-ACCESS-TOKEN")
+		in.get(t, "/?"+query, "X-EXECD-ACCESS-TOKEN", "guess").wantProblem(t, 401, "UNAUTHORIZED", "X-EXECD-ACCESS-TOKEN")
 		// The line follows the answer.
-		eventually(t, "the line of the request that was let in", func() bool { return strings.Contains(g.log.text(), `"access":"signature"`) })
-		if log := g.log.text(); strings.Contains(log, signature) || strings.Contains(log, strings.Split(signature, ".")[1]) {
+		eventually(t, "the line of the request that was let in", func() bool { return strings.Contains(in.log.text(), `"access":"signature"`) })
+		if log := in.log.text(); strings.Contains(log, signature) || strings.Contains(log, strings.Split(signature, ".")[1]) {
 			t.Errorf("%s: the log: %s", mode, log)
 		}
 	}
@@ -77,11 +77,12 @@ func TestSignatureLetsIn(t *testing.T) {
 
 func TestNoSignaturesWithoutAKey(t *testing.T) {
 	file := routes(t, http.HandlerFunc(tell), "")
-	g := start(t, ingress.ModeURI, func(s *ingress.Settings) { s.Routes, s.SigningKey = file, "" })
-	g.get(t, "/?sandbox-signature="+g.signing.Sign(box, 8000, time.Now().Add(time.Hour)), "X-EXECD-ACCESS-TOKEN", "").wantProblem(t, 401, "UNAUTHORIZED")
+	in := start(t, ingress.ModeURI, func(s *ingress.Settings) { s.Routes, s.SigningKey = file, "" })
+	in.get(t, "/?sandbox-signature="+in.signing.Sign(box, 8000, time.Now().Add(time.Hour)), "X-EXECD-ACCESS-TOKEN", "").wantProblem(t, 401, "UNAUTHORIZED")
 }
 
-// TestCookieIsForOwnPages: the browser sends the cookie also with what pages of other sandboxes ask for.
+// TestCookieIsForOwnPages: the browser sends the cookie also with what pages of other sandboxes ask
+// for.
 func TestCookieIsForOwnPages(t *testing.T) {
 	for _, tc := range []struct {
 		method, site, mode, origin string

@@ -17,38 +17,49 @@ import (
 	"sandbox.internal/server/reach"
 )
 
-// App is a gateway that listens and does not serve yet.
+// App is an ingress that listens and does not serve yet.
 type App struct {
 	settings Settings
 	logger   zerolog.Logger
 	table    *table
 	metrics  *metrics
-	service  *service // nil with static routes and with a source
+	service  *service // nil with static routes and with a Source
 	proxy    *proxy.Proxy
-	handler  *serve.Server
+	server   *serve.Server
 	listener net.Listener
 	admin    net.Listener // nil when there is none
 }
 
-// New puts a gateway together and listens. It returns an error when a setting breaks a rule, a file cannot be read or an address cannot
-// be listened on. The lifecycle service need not answer yet.
+// New sets an ingress up and listens. It returns an error when a setting breaks a rule, a file
+// cannot be read or an address cannot be listened on. The lifecycle service need not answer yet.
 func New(settings Settings, logger zerolog.Logger) (_ *App, err error) {
 	if err := settings.Check(); err != nil {
 		return nil, err
 	}
-	a := &App{settings: settings, logger: logger, table: newTable(settings.Sandboxes), proxy: proxy.NewKeeping(logger)}
+	a := &App{
+		settings: settings,
+		logger:   logger,
+		table:    newTable(settings.Sandboxes),
+		proxy:    proxy.NewKeeping(logger),
+	}
 	defer func() {
 		if err != nil {
 			a.close()
 		}
 	}()
 	a.metrics = newMetrics(a.table)
-	gateway := &Gateway{
-		mode: settings.Mode, domain: settings.Domain, connections: int64(settings.SandboxConnections), key: settings.Key,
-		table: a.table, proxy: a.proxy, metrics: a.metrics, clock: time.Now,
+	h := &handler{
+		mode:        settings.Mode,
+		domain:      settings.Domain,
+		connections: int64(settings.SandboxConnections),
+		key:         settings.Key,
+		table:       a.table,
+		proxy:       a.proxy,
+		metrics:     a.metrics,
+		clock:       time.Now,
 	}
 	if settings.SigningKey != "" {
-		if gateway.signing, err = reach.LoadKeys(settings.SigningKey); err != nil {
+		if h.signing, err = reach.LoadKeys(settings.SigningKey); err != nil {
 			return nil, fmt.Errorf("--signing-key: %w", err)
 		}
 	}
@@ -60,9 +71,9 @@ func New(settings Settings, logger zerolog.Logger) (_ *App, err error) {
 		if a.service, err = newService(settings.Service, settings.Key); err != nil {
 			return nil, fmt.Errorf("--service: %w", err)
 		}
-		gateway.locator = a.service
+		h.locator = a.service
 	}
-	if a.handler, err = gateway.handler(logger); err != nil {
+	if a.server, err = h.server(logger); err != nil {
 		return nil, err
 	}
 	if a.listener, err = net.Listen("tcp", settings.Listen); err != nil {
@@ -76,7 +87,8 @@ func New(settings Settings, logger zerolog.Logger) (_ *App, err error) {
 	return a, nil
 }
 
-// Reload reads the static routes again. When that fails the old ones stay. With a service there is nothing to do.
+// Reload reads the static routes again. When that fails the old ones stay. With a service there is
+// nothing to do.
 func (a *App) Reload() error {
 	if a.settings.Routes == "" {
 		return nil
@@ -86,19 +98,21 @@ func (a *App) Reload() error {
 		return fmt.Errorf("--routes: %w", err)
 	}
 	if len(routes) > a.settings.Sandboxes {
-		return fmt.Errorf("--routes: there are %d routes, more than --max-sandboxes allows", len(routes))
+		return fmt.Errorf("--routes: there are %d routes, more than --max-sandboxes allows",
+			len(routes))
 	}
 	for i := range routes {
-		routes[i].since = time.Now() // the file says how things are now
+		routes[i].since = time.Now() // the file has the present states
 		if routes[i].state.Final() {
-			routes[i].state = lifecycle.StateStopping // it is named, so it is known
+			// named in the file, so it exists: 503, not 404
+			routes[i].state = lifecycle.StateStopping
 		}
 	}
 	a.table.replace(routes)
 	return nil
 }
 
-// Addr returns the address that clients reach, and AdminAddr the other one, empty when there is none.
+// Addr returns the host and port that clients connect to.
 func (a *App) Addr() string { return a.listener.Addr().String() }
 
 // AdminAddr returns the address of /metrics and /healthz, empty when there is none.
@@ -109,18 +123,24 @@ func (a *App) AdminAddr() string {
 	return a.admin.Addr().String()
 }
 
-// Run serves until ctx ends. Then it takes no new connections, and what is under way may go on for the grace.
+// Run serves until ctx ends. Then it accepts no new connections, and open requests and streams have
+// the grace to end.
 func (a *App) Run(ctx context.Context) error {
 	defer a.close()
 	ctx, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
-	// These end after the last request.
+	// The goroutines of this context end after the last request.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var all sync.WaitGroup
 	defer all.Wait()
 	defer stop()
 	if a.service != nil {
-		follower := &follower{service: a.service, table: a.table, metrics: a.metrics, logger: a.logger}
+		follower := &follower{
+			service: a.service,
+			table:   a.table,
+			metrics: a.metrics,
+			logger:  a.logger,
+		}
 		all.Go(func() { follower.run(background) })
 	}
 	if a.settings.Source != nil {
@@ -133,20 +153,36 @@ func (a *App) Run(ctx context.Context) error {
 	}
 	if a.admin != nil {
 		all.Go(func() {
-			err := serve.Serve(background, a.admin, admin(a.metrics, a.table, ctx.Done()), serve.ServeOptions{Logger: a.logger})
+			err := serve.Serve(background, a.admin, admin(a.metrics, a.table, ctx.Done()),
+				serve.ServeOptions{Logger: a.logger})
 			if err != nil {
 				a.logger.Error().Err(err).Msg("the admin listener failed")
 			}
 		})
 	}
-	a.logger.Info().Str("address", a.Addr()).Str("admin", a.AdminAddr()).Str("mode", string(a.settings.Mode)).Msg("gateway listens")
-	err := serve.Serve(ctx, netutil.LimitListener(a.listener, a.settings.Connections), a.handler, serve.ServeOptions{
-		Logger: a.logger, Grace: a.settings.Grace, AwaitUpgrades: true, HTTP2: true,
-		ReadHeaderTimeout: a.settings.HeaderTimeout, IdleTimeout: a.settings.IdleTimeout, MaxHeaderBytes: a.settings.HeaderBytes,
-	})
-	a.logger.Info().Msg("gateway stops")
-	if cause := context.Cause(ctx); err == nil && cause != nil && !errors.Is(cause, context.Canceled) {
-		return cause // there is nothing to serve
+	a.logger.Info().
+		Str("address", a.Addr()).
+		Str("admin", a.AdminAddr()).
+		Str("mode", string(a.settings.Mode)).
+		Msg("ingress listens")
+	err := serve.Serve(
+		ctx,
+		netutil.LimitListener(a.listener, a.settings.Connections),
+		a.server,
+		serve.ServeOptions{
+			Logger:            a.logger,
+			Grace:             a.settings.Grace,
+			AwaitUpgrades:     true,
+			HTTP2:             true,
+			ReadHeaderTimeout: a.settings.HeaderTimeout,
+			IdleTimeout:       a.settings.IdleTimeout,
+			MaxHeaderBytes:    a.settings.HeaderBytes,
+		},
+	)
+	a.logger.Info().Msg("ingress stops")
+	if cause := context.Cause(ctx); err == nil && cause != nil &&
+		!errors.Is(cause, context.Canceled) {
+		return cause // without routes there is nothing to serve
 	}
 	return err
 }

@@ -11,7 +11,7 @@ import (
 	"sandbox.internal/server/ingress"
 )
 
-// BenchmarkOneClient compares the gateway with a bare reverse proxy.
+// BenchmarkOneClient compares the ingress with a bare reverse proxy.
 func BenchmarkOneClient(b *testing.B) {
 	daemon := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "a small answer") }))
 	defer daemon.Close()
@@ -24,11 +24,11 @@ func BenchmarkOneClient(b *testing.B) {
 	bare := httptest.NewServer(&httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }})
 	defer bare.Close()
 	file := routeFile(b, "[[routes]]\nsandbox = \""+box+"\"\naddress = \""+daemon.Listener.Addr().String()+"\"\ntoken = \""+token+"\"\n")
-	g := start(b, ingress.ModeURI, func(s *ingress.Settings) { s.Routes = file })
-	through := g.request(b, http.MethodGet, box, 8000, "/", nil)
+	in := start(b, ingress.ModeURI, func(s *ingress.Settings) { s.Routes = file })
+	through := in.request(b, http.MethodGet, box, 8000, "/", nil)
 	direct := through.Clone(b.Context())
 	direct.URL.Host = bare.Listener.Addr().String()
-	for name, r := range map[string]*http.Request{"gateway": through, "bare": direct} {
+	for name, r := range map[string]*http.Request{"ingress": through, "bare": direct} {
 		b.Run(name, func(b *testing.B) {
 			client := &http.Transport{}
 			defer client.CloseIdleConnections()

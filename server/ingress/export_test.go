@@ -8,5 +8,5 @@ func ParseRoutes(text []byte) error {
 	return err
 }
 
-// FromOwnPage tells whether a cookie of the request counts.
+// FromOwnPage reports whether a cookie of the request counts.
 func FromOwnPage(r *http.Request) bool { return fromOwnPage(r) }

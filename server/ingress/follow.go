@@ -1,12 +1,11 @@
 package ingress
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"time"
@@ -14,21 +13,24 @@ import (
 	"github.com/rs/zerolog"
 
 	gen "sandbox.internal/gen/lifecycle"
+	"sandbox.internal/openapi/sse"
+	"sandbox.internal/server/clock"
 	"sandbox.internal/server/lifecycle"
 )
 
 const (
-	// silence is how long the stream of events may be silent before it counts as lost. The service says something every 10 s.
+	// silence is how long the stream of events may bring nothing before it counts as lost. The
+	// service sends a ping every 5 s.
 	silence = 45 * time.Second
 	// firstPause and longestPause are the pauses between attempts to reconnect.
 	firstPause   = 100 * time.Millisecond
 	longestPause = 10 * time.Second
-	// longestEvent bounds an event, in bytes. A change of metadata sets and removes at most 1 MiB each, which JSON escapes can make six
-	// times as long.
+	// longestEvent bounds an event, in bytes. A change of metadata sets and removes at most 1 MiB
+	// each, which JSON escapes can make six times as long.
 	longestEvent = 16 << 20
 )
 
-// follower keeps the table as the service's events say. It is used by one goroutine.
+// follower applies the service's events to the table. It is used by one goroutine.
 type follower struct {
 	service *service
 	table   *table
@@ -42,29 +44,30 @@ type follower struct {
 func (f *follower) run(ctx context.Context) {
 	pause := firstPause
 	for ctx.Err() == nil {
-		heard, err := f.stream(ctx)
+		received, err := f.stream(ctx)
 		f.metrics.connected.Set(0)
 		if ctx.Err() != nil {
 			return
 		}
-		if heard {
+		if received {
 			pause = firstPause
 		}
 		f.metrics.reconnects.Inc()
-		f.logger.Warn().Err(err).Dur("pause_ms", pause).Bool("complete", f.cursor != "").Msg("the stream of events is lost; routes stay as they are until it is back")
-		select {
-		case <-time.After(pause/2 + rand.N(pause)):
-		case <-ctx.Done():
-		}
+		f.logger.Warn().
+			Err(err).
+			Dur("pause_ms", pause).
+			Bool("complete", f.cursor != "").
+			Msg("the stream of events is lost; routes stay as they are until it is back")
+		clock.Sleep(ctx, pause/2+rand.N(pause))
 		pause = min(2*pause, longestPause)
 	}
 }
 
-// errSilence is the cause of a stream that was given up.
-var errSilence = fmt.Errorf("nothing was heard for %s", silence)
+// errSilence is the cancellation cause of a stream that brought nothing for too long.
+var errSilence = fmt.Errorf("nothing was received for %s", silence)
 
-// stream follows one stream to its end. Heard tells that it brought an event.
-func (f *follower) stream(ctx context.Context) (heard bool, err error) {
+// stream follows one stream to its end and reports whether it brought an event.
+func (f *follower) stream(ctx context.Context) (received bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	watchdog := time.AfterFunc(silence, func() { cancel(errSilence) })
@@ -81,39 +84,49 @@ func (f *follower) stream(ctx context.Context) (heard bool, err error) {
 	if response.StatusCode != http.StatusOK {
 		return false, fmt.Errorf("events: %s", response.Status)
 	}
-	lines := bufio.NewScanner(response.Body)
-	lines.Buffer(nil, longestEvent)
-	var id string
-	for lines.Scan() {
-		watchdog.Reset(silence)
-		line := lines.Bytes()
-		if text, ok := bytes.CutPrefix(line, []byte("id: ")); ok {
-			id = string(text)
+	body := &notifyingReader{response.Body, func() { watchdog.Reset(silence) }}
+	for events := sse.NewReader(body, longestEvent); ; {
+		data, err := events.Next()
+		if err != nil {
+			return received, errors.Join(context.Cause(ctx), err)
 		}
-		data, ok := bytes.CutPrefix(line, []byte("data: "))
-		if !ok {
-			continue
+		if err := f.apply(ctx, events.ID(), data); err != nil {
+			return received, err
 		}
-		if err := f.take(ctx, id, data); err != nil {
-			return heard, err
-		}
-		if !heard {
-			heard = true
+		if !received {
+			received = true
 			f.metrics.connected.Set(1)
-			f.logger.Info().Str("after", f.cursor).Msg("routes follow the events of the lifecycle service")
+			f.logger.Info().
+				Str("after", f.cursor).
+				Msg("routes follow the events of the lifecycle service")
 		}
 	}
-	return heard, errors.Join(context.Cause(ctx), lines.Err())
 }
 
-// take brings the table up to an event.
-func (f *follower) take(ctx context.Context, id string, data []byte) error {
+// notifyingReader calls received whenever bytes have arrived, of comments too.
+type notifyingReader struct {
+	io.Reader
+	received func()
+}
+
+// Read implements io.Reader.
+func (n *notifyingReader) Read(p []byte) (int, error) {
+	count, err := n.Reader.Read(p)
+	if count > 0 {
+		n.received()
+	}
+	return count, err
+}
+
+// apply applies an event to the table.
+func (f *follower) apply(ctx context.Context, id string, data []byte) error {
 	f.metrics.events.Inc()
 	var event gen.SandboxEvent
 	if err := json.Unmarshal(data, &event); err != nil {
 		return fmt.Errorf("event %s: %w", id, err)
 	}
-	// The list is read when the stream has begun, so that what changes from then on is in the stream.
+	// The list is read when the stream has begun, so that what changes from then on is in the
+	// stream.
 	if f.cursor == "" || event.Type == "reset" {
 		f.cursor = ""
 		all, err := f.service.list(ctx)
@@ -122,7 +135,10 @@ func (f *follower) take(ctx context.Context, id string, data []byte) error {
 		}
 		f.table.replace(all)
 		if len(all) > f.table.limit {
-			f.logger.Error().Int("sandboxes", len(all)).Int("limit", f.table.limit).Msg("there are more sandboxes than the gateway may know; raise --max-sandboxes")
+			f.logger.Error().
+				Int("sandboxes", len(all)).
+				Int("limit", f.table.limit).
+				Msg("there are more sandboxes than the ingress may hold; raise --max-sandboxes")
 		}
 	}
 	f.cursor = id
@@ -131,9 +147,15 @@ func (f *follower) take(ctx context.Context, id string, data []byte) error {
 	}
 	switch {
 	case event.Type == string(lifecycle.EventForgotten):
-		f.table.forget(*event.SandboxID)
+		f.table.remove(*event.SandboxID)
 	case event.Type == string(lifecycle.EventState) && event.To != nil:
-		f.table.update(seen{id: *event.SandboxID, state: lifecycle.State(*event.To), since: event.Timestamp})
+		f.table.update(
+			observation{
+				id:    *event.SandboxID,
+				state: lifecycle.State(*event.To),
+				since: event.Timestamp,
+			},
+		)
 	}
 	return nil
 }

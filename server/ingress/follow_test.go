@@ -15,7 +15,8 @@ import (
 	"sandbox.internal/server/ingress"
 )
 
-// control is a lifecycle service as far as the gateway can see it. Its sequence of events begins at 100.
+// control is a lifecycle service as far as the ingress can see it. Its sequence of events begins at
+// 100.
 type control struct {
 	*httptest.Server
 	daemon string // where every sandbox is
@@ -26,7 +27,7 @@ type control struct {
 	states    map[string]string // of those that have not ended
 	since     map[string]time.Time
 	events    []string // the data of 101, 102 and so on
-	forgotten int      // how many of them nobody can have any more
+	forgotten int      // how many of them the service has forgotten
 	cut       chan struct{}
 	down      bool
 	resumed   []string // what streams asked to go on after
@@ -63,7 +64,7 @@ func newControl(t *testing.T, daemon http.Handler) *control {
 	return c
 }
 
-// set changes a sandbox, and tells of it unless quietly.
+// set changes a sandbox, and sends the event unless quietly.
 func (c *control) set(id, state string, quietly bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,7 +171,7 @@ func (c *control) endpoint(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, `{"endpoint":"%s/proxy/44772","url":"","headers":{"X-EXECD-ACCESS-TOKEN":%q}}`, c.daemon, token)
 }
 
-func (c *control) gateway(t *testing.T, change func(*ingress.Settings)) *gateway {
+func (c *control) ingress(t *testing.T, change func(*ingress.Settings)) *running {
 	t.Helper()
 	return start(t, ingress.ModeHeader, func(s *ingress.Settings) {
 		s.Service, s.Key = c.URL, "admin"
@@ -181,9 +182,9 @@ func (c *control) gateway(t *testing.T, change func(*ingress.Settings)) *gateway
 }
 
 // status is the status of a request for the sandbox.
-func (g *gateway) status(t *testing.T, id string) int {
+func (in *running) status(t *testing.T, id string) int {
 	t.Helper()
-	return do(t, g.request(t, http.MethodGet, id, 8000, "/", nil)).StatusCode
+	return do(t, in.request(t, http.MethodGet, id, 8000, "/", nil)).StatusCode
 }
 
 func TestRoutesFollowTheService(t *testing.T) {
@@ -192,16 +193,16 @@ func TestRoutesFollowTheService(t *testing.T) {
 		c.set(fmt.Sprintf("box%d", i), "Running", true)
 	}
 	c.set("paused", "Paused", true)
-	g := c.gateway(t, nil)
-	eventually(t, "the list", func() bool { return g.admins(t, "/healthz").StatusCode == 200 })
+	in := c.ingress(t, nil)
+	eventually(t, "the list", func() bool { return in.admins(t, "/healthz").StatusCode == 200 })
 	for id, want := range map[string]int{"box0": 200, "box2499": 200, "paused": 503, "other": 404} {
-		if got := g.status(t, id); got != want {
+		if got := in.status(t, id); got != want {
 			t.Errorf("%s: %d, want %d", id, got, want)
 		}
 	}
 	for range 5 {
-		g.status(t, "box0")
-		g.status(t, "other")
+		in.status(t, "box0")
+		in.status(t, "other")
 	}
 	c.look(func() {
 		if c.lists != 3 || c.asked["box0"] != 1 || len(c.asked) != 2 {
@@ -209,38 +210,39 @@ func TestRoutesFollowTheService(t *testing.T) {
 		}
 	})
 	c.set("new", "Pending", false)
-	eventually(t, "the new one", func() bool { return g.status(t, "new") == 503 })
+	eventually(t, "the new one", func() bool { return in.status(t, "new") == 503 })
 	c.set("new", "Running", false)
-	eventually(t, "the new one runs", func() bool { return g.status(t, "new") == 200 })
+	eventually(t, "the new one runs", func() bool { return in.status(t, "new") == 200 })
 	c.set("new", "Paused", false)
-	eventually(t, "the new one paused", func() bool { return g.status(t, "new") == 503 })
+	eventually(t, "the new one paused", func() bool { return in.status(t, "new") == 503 })
 	c.set("new", "Terminated", false)
-	eventually(t, "the new one gone", func() bool { return g.status(t, "new") == 404 })
+	eventually(t, "the new one gone", func() bool { return in.status(t, "new") == 404 })
 	c.look(func() { c.tell(`{"type":"forgotten","sandboxId":"box1","timestamp":"2026-01-02T15:04:05Z"}`) })
-	eventually(t, "one forgotten", func() bool { return g.status(t, "box1") == 404 })
+	eventually(t, "one forgotten", func() bool { return in.status(t, "box1") == 404 })
 	c.look(func() { c.tell(`{"type":"state","sandboxId":"box2","timestamp":"2020-01-02T15:04:05Z","to":"Failed"}`) })
 	c.set("marker", "Running", false)
-	eventually(t, "the marker", func() bool { return g.status(t, "marker") == 200 })
-	if got := g.status(t, "box2"); got != 200 {
+	eventually(t, "the marker", func() bool { return in.status(t, "marker") == 200 })
+	if got := in.status(t, "box2"); got != 200 {
 		t.Errorf("an event that is older than the list made it %d", got)
 	}
 }
 
-// TestRoutesGoOnWhereTheyWere: what happens while the stream is lost is told afterwards, without another list.
-func TestRoutesGoOnWhereTheyWere(t *testing.T) {
+// TestRoutesResume: events from the time without a stream arrive afterwards, without
+// another list.
+func TestRoutesResume(t *testing.T) {
 	c := newControl(t, http.HandlerFunc(tell))
 	c.set("kept", "Running", true)
-	g := c.gateway(t, nil)
-	eventually(t, "the list", func() bool { return g.status(t, "kept") == 200 })
+	in := c.ingress(t, nil)
+	eventually(t, "the list", func() bool { return in.status(t, "kept") == 200 })
 	c.lose(true)
 	c.set("kept", "Paused", false)
 	c.set("new", "Running", false)
-	if got := g.status(t, "kept"); got != 200 {
+	if got := in.status(t, "kept"); got != 200 {
 		t.Errorf("while the service is away: %d", got)
 	}
-	eventually(t, "several attempts", func() bool { return strings.Count(g.log.text(), "the stream of events is lost") >= 3 })
+	eventually(t, "several attempts", func() bool { return strings.Count(in.log.text(), "the stream of events is lost") >= 3 })
 	c.look(func() { c.down = false })
-	eventually(t, "what happened meanwhile", func() bool { return g.status(t, "kept") == 503 && g.status(t, "new") == 200 })
+	eventually(t, "what happened meanwhile", func() bool { return in.status(t, "kept") == 503 && in.status(t, "new") == 200 })
 	c.look(func() {
 		if c.lists != 1 || !slices.Equal(c.resumed, []string{"", "100"}) {
 			t.Errorf("%d lists, streams after %q", c.lists, c.resumed)
@@ -253,35 +255,35 @@ func TestRoutesGoOnWhereTheyWere(t *testing.T) {
 	c.set("third", "Running", false)
 	c.look(func() { c.forgotten, c.down = len(c.events), false })
 	eventually(t, "the new list", func() bool {
-		return g.status(t, "kept") == 404 && g.status(t, "third") == 200 && g.status(t, "new") == 200
+		return in.status(t, "kept") == 404 && in.status(t, "third") == 200 && in.status(t, "new") == 200
 	})
 	c.look(func() {
 		if c.lists != 2 {
 			t.Errorf("%d lists", c.lists)
 		}
 	})
-	if metrics := g.admins(t, "/metrics").body; !strings.Contains(metrics, "sandbox_ingress_sandboxes{state=\"Running\"} 2\n") || !strings.Contains(metrics, "sandbox_ingress_events_connected 1\n") {
+	if metrics := in.admins(t, "/metrics").body; !strings.Contains(metrics, "sandbox_ingress_sandboxes{state=\"Running\"} 2\n") || !strings.Contains(metrics, "sandbox_ingress_events_connected 1\n") {
 		t.Errorf("%s", metrics)
 	}
-	if strings.Contains(g.log.text(), "admin\"") && strings.Contains(g.log.text(), "SERVICE-API-KEY") {
+	if strings.Contains(in.log.text(), "admin\"") && strings.Contains(in.log.text(), "SERVICE-API-KEY") {
 		t.Error("the log holds the key")
 	}
 }
 
-func TestGatewayBeforeItsService(t *testing.T) {
+func TestIngressBeforeItsService(t *testing.T) {
 	c := newControl(t, http.HandlerFunc(tell))
 	c.look(func() { c.down = true })
 	c.set("box", "Running", true)
-	g := c.gateway(t, nil)
-	got := do(t, g.request(t, http.MethodGet, "box", 8000, "/", nil))
+	in := c.ingress(t, nil)
+	got := do(t, in.request(t, http.MethodGet, "box", 8000, "/", nil))
 	if got.wantProblem(t, 503, "ROUTES_INCOMPLETE", "box"); got.Header.Get("Retry-After") != "1" {
 		t.Errorf("Retry-After %q", got.Header.Get("Retry-After"))
 	}
-	if health := g.admins(t, "/healthz"); health.StatusCode != 503 || !strings.Contains(health.body, "incomplete") {
+	if health := in.admins(t, "/healthz"); health.StatusCode != 503 || !strings.Contains(health.body, "incomplete") {
 		t.Errorf("%d %s", health.StatusCode, health.body)
 	}
 	c.look(func() { c.down = false })
-	eventually(t, "the route", func() bool { return g.status(t, "box") == 200 })
+	eventually(t, "the route", func() bool { return in.status(t, "box") == 200 })
 }
 
 func TestTableIsBounded(t *testing.T) {
@@ -289,22 +291,23 @@ func TestTableIsBounded(t *testing.T) {
 	for i := range 5 {
 		c.set(fmt.Sprintf("box%d", i), "Running", true)
 	}
-	g := c.gateway(t, func(s *ingress.Settings) { s.Sandboxes = 3 })
-	eventually(t, "the list", func() bool { return g.status(t, "box0") == 200 })
-	do(t, g.request(t, http.MethodGet, "box4", 8000, "/", nil)).wantProblem(t, 503, "ROUTES_INCOMPLETE", "box4")
-	if !strings.Contains(g.log.text(), "--max-sandboxes") {
-		t.Error("the log does not say what to do")
-	}
+	in := c.ingress(t, func(s *ingress.Settings) { s.Sandboxes = 3 })
+	eventually(t, "the list", func() bool { return in.status(t, "box0") == 200 })
+	do(t, in.request(t, http.MethodGet, "box4", 8000, "/", nil)).wantProblem(t, 503, "ROUTES_INCOMPLETE", "box4")
+	eventually(t, "a line in the log that says what to do", func() bool {
+		return strings.Contains(in.log.text(), "--max-sandboxes")
+	})
 }
 
-// TestPlaceIsAskedAgain: a sandbox whose daemon is found at another place, because the engine was restarted, is found there.
+// TestPlaceIsAskedAgain: a sandbox whose daemon is found at another place, because the engine was
+// restarted, is found there.
 func TestPlaceIsAskedAgain(t *testing.T) {
 	c := newControl(t, http.HandlerFunc(tell))
 	right := c.daemon
 	c.daemon = unused(t)
 	c.set("box", "Running", true)
-	g := c.gateway(t, nil)
-	eventually(t, "a daemon that is not there", func() bool { return g.status(t, "box") == 502 })
+	in := c.ingress(t, nil)
+	eventually(t, "a daemon that is not there", func() bool { return in.status(t, "box") == 502 })
 	c.look(func() { c.daemon = right })
-	eventually(t, "the daemon at its new place", func() bool { return g.status(t, "box") == 200 })
+	eventually(t, "the daemon at its new place", func() bool { return in.status(t, "box") == 200 })
 }

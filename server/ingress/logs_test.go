@@ -11,7 +11,8 @@ import (
 	"sandbox.internal/server/ingress"
 )
 
-// TestLogLinesAreKept: every line is written once and whole, whether it waits, is too much to wait, or is the last.
+// TestLogLinesAreKept: every line is written once and whole, whether it waits, is too much to wait,
+// or is the last.
 func TestLogLinesAreKept(t *testing.T) {
 	kept := &logBuffer{}
 	log := ingress.NewLogWriter(kept)

@@ -44,8 +44,8 @@ func signing(t testing.TB) (file string, keys reach.Keys) {
 	return file, keys
 }
 
-// gateway is a running gateway.
-type gateway struct {
+// running is an ingress that serves.
+type running struct {
 	url, admin string
 	mode       ingress.Mode
 	log        *logBuffer
@@ -55,33 +55,33 @@ type gateway struct {
 	stopped    chan error
 }
 
-// start runs a gateway with settings that change makes of the usual ones.
-func start(t testing.TB, mode ingress.Mode, change func(*ingress.Settings)) *gateway {
+// start runs an ingress with settings that change makes of the usual ones.
+func start(t testing.TB, mode ingress.Mode, change func(*ingress.Settings)) *running {
 	t.Helper()
 	settings := ingress.DefaultSettings()
 	settings.Listen, settings.Admin, settings.Mode, settings.Grace = "127.0.0.1:0", "127.0.0.1:0", mode, patience
-	g := &gateway{mode: mode, log: &logBuffer{}, stopped: make(chan error, 1)}
-	settings.SigningKey, g.signing = signing(t)
+	in := &running{mode: mode, log: &logBuffer{}, stopped: make(chan error, 1)}
+	settings.SigningKey, in.signing = signing(t)
 	if mode == ingress.ModeWildcard {
 		settings.Domain = "*." + domain
 	}
 	change(&settings)
 	var err error
-	if g.app, err = ingress.New(settings, zerolog.New(g.log).Level(zerolog.DebugLevel)); err != nil {
+	if in.app, err = ingress.New(settings, zerolog.New(in.log).Level(zerolog.DebugLevel)); err != nil {
 		t.Fatal(err)
 	}
-	g.url, g.admin = "http://"+g.app.Addr(), "http://"+g.app.AdminAddr()
+	in.url, in.admin = "http://"+in.app.Addr(), "http://"+in.app.AdminAddr()
 	ctx, cancel := context.WithCancel(context.Background())
-	g.stop = cancel
-	go func() { g.stopped <- g.app.Run(ctx) }()
+	in.stop = cancel
+	go func() { in.stopped <- in.app.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
-		if err := <-g.stopped; err != nil {
+		if err := <-in.stopped; err != nil {
 			t.Error(err)
 		}
-		g.stopped <- nil
+		in.stopped <- nil
 	})
-	return g
+	return in
 }
 
 // routes writes a file with one route to a daemon that the handler is.
@@ -101,25 +101,25 @@ func routeFile(t testing.TB, text string) string {
 	return file
 }
 
-// static runs a gateway with a route to a daemon that the handler is.
-func static(t testing.TB, mode ingress.Mode, handler http.Handler) *gateway {
+// static runs an ingress with a route to a daemon that the handler is.
+func static(t testing.TB, mode ingress.Mode, handler http.Handler) *running {
 	t.Helper()
 	file := routes(t, handler, "")
 	return start(t, mode, func(s *ingress.Settings) { s.Routes = file })
 }
 
 // request makes a request for a port, with headers given as name, value, name, value.
-func (g *gateway) request(t testing.TB, method, id string, port int, path string, body io.Reader, headers ...string) *http.Request {
+func (in *running) request(t testing.TB, method, id string, port int, path string, body io.Reader, headers ...string) *http.Request {
 	t.Helper()
 	name := fmt.Sprintf("%s-%d", id, port)
-	if g.mode == ingress.ModeURI {
+	if in.mode == ingress.ModeURI {
 		path = fmt.Sprintf("/%s/%d%s", id, port, path)
 	}
-	r, err := http.NewRequestWithContext(t.Context(), method, g.url+path, body)
+	r, err := http.NewRequestWithContext(t.Context(), method, in.url+path, body)
 	if err != nil {
 		t.Fatal(err)
 	}
-	switch g.mode {
+	switch in.mode {
 	case ingress.ModeWildcard:
 		r.Host = name + "." + domain
 	case ingress.ModeHeader:
@@ -155,9 +155,9 @@ func do(t testing.TB, r *http.Request) answer {
 	return answer{response, string(body)}
 }
 
-func (g *gateway) get(t testing.TB, path string, headers ...string) answer {
+func (in *running) get(t testing.TB, path string, headers ...string) answer {
 	t.Helper()
-	return do(t, g.request(t, http.MethodGet, box, 8000, path, nil, headers...))
+	return do(t, in.request(t, http.MethodGet, box, 8000, path, nil, headers...))
 }
 
 func (a answer) wantProblem(t testing.TB, status int, code string, words ...string) {
@@ -180,19 +180,20 @@ func (a answer) wantProblem(t testing.TB, status int, code string, words ...stri
 }
 
 // health returns what /healthz and /metrics say.
-func (g *gateway) admins(t testing.TB, path string) answer {
+func (in *running) admins(t testing.TB, path string) answer {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, g.admin+path, nil)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, in.admin+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return do(t, r)
 }
 
-// eventually asks again until the condition holds.
+// eventually polls until the condition holds.
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !condition(); time.Sleep(2 * time.Millisecond) { // between two looks
+	// between two looks
+	for deadline := time.Now().Add(patience); !condition(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s has not come to be", what)
 		}
@@ -223,7 +224,7 @@ func (l *logBuffer) text() string {
 	return l.lines.String()
 }
 
-// unused returns an address that nobody listens on.
+// unused returns an address without a listener.
 func unused(t testing.TB) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

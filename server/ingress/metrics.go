@@ -13,7 +13,7 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// metrics count what the gateway does. No label carries an id.
+// metrics are the Prometheus metrics of the ingress. No label holds an id.
 type metrics struct {
 	registry   *prometheus.Registry
 	requests   *prometheus.CounterVec
@@ -28,29 +28,95 @@ type metrics struct {
 }
 
 // reasons are those of sandbox_ingress_refused_total.
-var reasons = []string{"no_route", "unknown", "not_running", "incomplete", "not_located", "access", "connections", "unanswered"}
+var reasons = []string{
+	"no_route", "unknown", "not_running", "incomplete", "not_located", "access", "connections",
+	"unanswered",
+}
 
 func newMetrics(t *table) *metrics {
 	const space = "sandbox_ingress_"
 	m := &metrics{
-		registry:   prometheus.NewRegistry(),
-		requests:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: space + "requests_total", Help: "Requests that have ended, by status."}, []string{"status"}),
-		duration:   prometheus.NewHistogram(prometheus.HistogramOpts{Name: space + "request_duration_seconds", Help: "Time from a request's header to the end of its answer, streams left out.", Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60}}),
-		streaming:  prometheus.NewHistogram(prometheus.HistogramOpts{Name: space + "stream_duration_seconds", Help: "How long event streams and connections that were taken over lasted.", Buckets: []float64{1, 10, 60, 300, 1800, 3600, 14400, 86400}}),
-		inFlight:   prometheus.NewGauge(prometheus.GaugeOpts{Name: space + "requests_in_flight", Help: "Requests that have not ended, streams among them."}),
-		streams:    prometheus.NewGauge(prometheus.GaugeOpts{Name: space + "streams_open", Help: "Event streams and connections that were taken over."}),
-		refusals:   prometheus.NewCounterVec(prometheus.CounterOpts{Name: space + "refused_total", Help: "Requests that the gateway answered itself, by reason."}, []string{"reason"}),
-		connected:  prometheus.NewGauge(prometheus.GaugeOpts{Name: space + "events_connected", Help: "1 while the routes follow the events of the lifecycle service."}),
-		reconnects: prometheus.NewCounter(prometheus.CounterOpts{Name: space + "events_lost_total", Help: "How often the stream of events was lost or could not be had."}),
-		events:     prometheus.NewCounter(prometheus.CounterOpts{Name: space + "events_total", Help: "Events that the lifecycle service has sent, pings among them."}),
+		registry: prometheus.NewRegistry(),
+		requests: prometheus.NewCounterVec(
+			prometheus.CounterOpts{
+				Name: space + "requests_total",
+				Help: "Requests that have ended, by status.",
+			},
+			[]string{"status"},
+		),
+		duration: prometheus.NewHistogram(
+			prometheus.HistogramOpts{
+				Name: space + "request_duration_seconds",
+				Help: "Time from a request's header to the end of its response, without streams.",
+				Buckets: []float64{
+					.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 60,
+				},
+			},
+		),
+		streaming: prometheus.NewHistogram(
+			prometheus.HistogramOpts{
+				Name:    space + "stream_duration_seconds",
+				Help:    "Duration of event streams and upgraded connections.",
+				Buckets: []float64{1, 10, 60, 300, 1800, 3600, 14400, 86400},
+			},
+		),
+		inFlight: prometheus.NewGauge(
+			prometheus.GaugeOpts{
+				Name: space + "requests_in_flight",
+				Help: "Requests that have not ended, including streams.",
+			},
+		),
+		streams: prometheus.NewGauge(
+			prometheus.GaugeOpts{
+				Name: space + "streams_open",
+				Help: "Open event streams and upgraded connections.",
+			},
+		),
+		refusals: prometheus.NewCounterVec(
+			prometheus.CounterOpts{
+				Name: space + "refused_total",
+				Help: "Requests that the ingress refused, by reason.",
+			},
+			[]string{"reason"},
+		),
+		connected: prometheus.NewGauge(
+			prometheus.GaugeOpts{
+				Name: space + "events_connected",
+				Help: "1 while the routes follow the events of the lifecycle service.",
+			},
+		),
+		reconnects: prometheus.NewCounter(
+			prometheus.CounterOpts{
+				Name: space + "events_lost_total",
+				Help: "Losses of the stream of events, and failed attempts to open it.",
+			},
+		),
+		events: prometheus.NewCounter(
+			prometheus.CounterOpts{
+				Name: space + "events_total",
+				Help: "Events received from the lifecycle service, including pings.",
+			},
+		),
 	}
 	m.registry.MustRegister(
-		m.requests, m.duration, m.streaming, m.inFlight, m.streams, m.refusals, m.connected, m.reconnects, m.events, &census{
-			table:     t,
-			sandboxes: prometheus.NewDesc(space+"sandboxes", "Sandboxes that the gateway knows, by state.", []string{"state"}, nil),
-			complete:  prometheus.NewDesc(space+"routes_complete", "1 while the gateway knows every sandbox.", nil, nil),
+		m.requests,
+		m.duration,
+		m.streaming,
+		m.inFlight,
+		m.streams,
+		m.refusals,
+		m.connected,
+		m.reconnects,
+		m.events,
+		&census{
+			table: t,
+			sandboxes: prometheus.NewDesc(space+"sandboxes",
+				"Sandboxes in the table of routes, by state.", []string{"state"}, nil),
+			complete: prometheus.NewDesc(space+"routes_complete",
+				"1 while the table of routes has every sandbox.", nil, nil),
 		},
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
 	for _, reason := range reasons {
 		m.refusals.WithLabelValues(reason)
@@ -82,7 +148,7 @@ func (m *metrics) RequestEnded(e serve.Exchange) {
 	m.duration.Observe(e.Took.Seconds())
 }
 
-// statusLabel keeps programs in sandboxes from making up labels.
+// statusLabel keeps programs in sandboxes from inventing labels.
 func statusLabel(status int) string {
 	if status == 499 || http.StatusText(status) != "" {
 		return strconv.Itoa(status)
@@ -104,7 +170,8 @@ func (c *census) Collect(to chan<- prometheus.Metric) {
 	count, complete := c.table.census()
 	for _, state := range lifecycle.States() {
 		if !state.Final() {
-			to <- prometheus.MustNewConstMetric(c.sandboxes, prometheus.GaugeValue, float64(count[state]), string(state))
+			to <- prometheus.MustNewConstMetric(c.sandboxes, prometheus.GaugeValue,
+				float64(count[state]), string(state))
 		}
 	}
 	value := 0.0
@@ -114,7 +181,7 @@ func (c *census) Collect(to chan<- prometheus.Metric) {
 	to <- prometheus.MustNewConstMetric(c.complete, prometheus.GaugeValue, value)
 }
 
-// admin answers on the listener that clients do not reach.
+// admin serves the listener that clients do not reach.
 func admin(m *metrics, t *table, draining <-chan struct{}) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", m.handler())
@@ -132,7 +199,8 @@ func admin(m *metrics, t *table, draining <-chan struct{}) http.Handler {
 		if status != "healthy" {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		_, _ = w.Write([]byte(`{"status":"` + status + `"}` + "\n")) // who is gone by now asks again
+		// a client that has disconnected sees no error either way
+		_, _ = w.Write([]byte(`{"status":"` + status + `"}` + "\n"))
 	})
 	return http.TimeoutHandler(mux, time.Minute, "")
 }

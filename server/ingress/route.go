@@ -1,5 +1,6 @@
-// Package ingress is the gateway: one address through which clients reach every port of every sandbox (lifecycle document, "Networking
-// rules", 5). It learns which sandboxes there are from the lifecycle service's events, or from a file, and never asks per request.
+// Package ingress gives clients one address for every port of every sandbox (lifecycle document,
+// "Networking rules", 5). Its routes follow the events of the lifecycle service, a [Source] or a
+// file; a request causes at most one look-up per sandbox, of its place.
 package ingress
 
 import (
@@ -31,10 +32,12 @@ type Destination struct {
 	Prefix string
 }
 
-// errNoRoute is a request that names no sandbox at all, as opposed to one that names it in a wrong way.
+// errNoRoute is a request that names no sandbox at all, as opposed to one that names it in a wrong
+// way.
 var errNoRoute = errors.New("names no sandbox")
 
-// ParseHost reads a Host header in the mode wildcard. Letter case, a port and a last dot do not matter.
+// ParseHost reads a Host header in the mode wildcard. Letter case, a port and a last dot do not
+// matter.
 func ParseHost(host, domain string) (Destination, error) {
 	if bare, _, err := net.SplitHostPort(host); err == nil {
 		host = bare
@@ -42,7 +45,8 @@ func ParseHost(host, domain string) (Destination, error) {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	name, ok := strings.CutSuffix(host, "."+domain)
 	if !ok || strings.Contains(name, ".") {
-		return Destination{}, fmt.Errorf("host %.100q: %w: it must be <sandbox_id>-<port>.%s", host, errNoRoute, domain)
+		return Destination{}, fmt.Errorf("host %.100q: %w: it must be <sandbox_id>-<port>.%s", host,
+			errNoRoute, domain)
 	}
 	destination, err := parseName(name)
 	if err != nil {
@@ -51,12 +55,14 @@ func ParseHost(host, domain string) (Destination, error) {
 	return destination, nil
 }
 
-// ParsePath reads a path in the mode uri, as the client wrote it: /<sandbox_id>/<port>, and a slash and more if there is more.
+// ParsePath reads a path in the mode uri, as the client wrote it: /<sandbox_id>/<port>, and a slash
+// and more if there is more.
 func ParsePath(path string) (Destination, error) {
 	rest, ok := strings.CutPrefix(path, "/")
 	id, rest, second := strings.Cut(rest, "/")
 	if !ok || !second || !validID(id) {
-		return Destination{}, fmt.Errorf("path: %w: it must begin with /<sandbox_id>/<port>", errNoRoute)
+		return Destination{}, fmt.Errorf("path: %w: it must begin with /<sandbox_id>/<port>",
+			errNoRoute)
 	}
 	segment, _, _ := strings.Cut(rest, "/")
 	port, err := parsePort(segment)
@@ -101,11 +107,14 @@ func validID(id string) bool {
 	return true
 }
 
-// parsePort reads a port. A second way to write the same port is refused, because links are made for the first.
+// parsePort reads a port. A second way to write the same port is refused, because links are made
+// for the first.
 func parsePort(text string) (int, error) {
 	port, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || port == 0 || text[0] == '0' {
-		return 0, fmt.Errorf("the port must be a decimal number from 1 to 65535 without leading zeros, not %.40q", text)
+		return 0, fmt.Errorf(
+			"the port must be a decimal number from 1 to 65535 without leading zeros, not %.40q",
+			text)
 	}
 	return int(port), nil
 }

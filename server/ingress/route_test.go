@@ -10,7 +10,7 @@ import (
 
 const (
 	box    = "5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11"
-	domain = "gateway.example.com"
+	domain = "ingress.example.com"
 )
 
 // TestModesOfTheDocument has the examples of "Networking rules", 5, with an id and a port put in.
@@ -121,7 +121,7 @@ func FuzzParseHeader(f *testing.F) {
 	})
 }
 
-// FuzzParseRoutes: a file of routes is read or refused, and does not crash the gateway.
+// FuzzParseRoutes: a file of routes is read or refused, and does not crash the ingress.
 func FuzzParseRoutes(f *testing.F) {
 	f.Add("[[routes]]\nsandbox = \"a\"\naddress = \"127.0.0.1:1\"\ntoken = \"t\"\n")
 	f.Fuzz(func(_ *testing.T, text string) { _ = ingress.ParseRoutes([]byte(text)) })

@@ -14,41 +14,49 @@ import (
 	gen "sandbox.internal/gen/lifecycle"
 	"sandbox.internal/runtime/sandboxhttp"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/server/reach"
 )
 
 const (
-	keyHeader = "SERVICE-API-KEY"
-	// callTimeout bounds a call of the service that is no stream. The endpoint of a sandbox may take 30 s.
+	// callTimeout bounds a call of the service other than a stream. The endpoint of a Pending
+	// sandbox may take 30 s.
 	callTimeout = 40 * time.Second
-	// daemonPort is the port of execd in every sandbox. Its endpoint tells those of all others.
-	daemonPort = 44772
-	// listAttempts bounds how often the list is read again because it changed meanwhile.
+	// listAttempts bounds how often the list is read because it changed meanwhile.
 	listAttempts = 5
 	pageSize     = 1000
 )
 
-// service is the lifecycle service as the gateway uses it.
+// service is the client of the lifecycle service.
 type service struct {
-	client *gen.ClientWithResponses
-	http   *http.Client
-	asking singleflight.Group
-	// life ends with the gateway: a question outlives the request that asked it first.
+	client  *gen.ClientWithResponses
+	http    *http.Client
+	lookups singleflight.Group
+	// life ends with the ingress: a look-up outlives the request that caused it.
 	life context.Context
 	end  context.CancelFunc
 }
 
 func newService(address, key string) (*service, error) {
 	// The service is trusted, but a redirection would carry the key elsewhere.
-	s := &service{http: sandboxhttp.NewClient(sandboxhttp.Options{HeaderTimeout: callTimeout, IdleConnections: 16, MaxAnswer: sandboxhttp.Unbounded})}
+	s := &service{
+		http: sandboxhttp.NewClient(
+			sandboxhttp.Options{
+				HeaderTimeout:   callTimeout,
+				IdleConnections: 16,
+				MaxAnswer:       sandboxhttp.Unbounded,
+			},
+		),
+	}
 	s.life, s.end = context.WithCancel(context.Background())
 	authorise := func(_ context.Context, r *http.Request) error {
 		if key != "" {
-			r.Header.Set(keyHeader, key)
+			r.Header.Set(reach.KeyHeader, key)
 		}
 		return nil
 	}
 	var err error
-	s.client, err = gen.NewClientWithResponses(address, gen.WithHTTPClient(s.http), gen.WithRequestEditorFn(authorise))
+	s.client, err = gen.NewClientWithResponses(address, gen.WithHTTPClient(s.http),
+		gen.WithRequestEditorFn(authorise))
 	return s, err
 }
 
@@ -58,10 +66,10 @@ func (s *service) close() {
 }
 
 // list returns every sandbox that has not ended.
-func (s *service) list(ctx context.Context) ([]seen, error) {
+func (s *service) list(ctx context.Context) ([]observation, error) {
 	for attempt := 1; ; attempt++ {
 		all, stable, err := s.pages(ctx)
-		// A sandbox that goes from one page moves another to a page that was read already.
+		// When a sandbox leaves one page, another moves to a page that was read already.
 		if err != nil || stable || attempt == listAttempts {
 			return all, err
 		}
@@ -69,7 +77,7 @@ func (s *service) list(ctx context.Context) ([]seen, error) {
 }
 
 // pages reads the list once. It is stable when nothing moved between its pages.
-func (s *service) pages(ctx context.Context) (all []seen, stable bool, err error) {
+func (s *service) pages(ctx context.Context) (all []observation, stable bool, err error) {
 	var states []gen.SandboxState
 	for _, state := range lifecycle.States() {
 		if !state.Final() {
@@ -80,7 +88,8 @@ func (s *service) pages(ctx context.Context) (all []seen, stable bool, err error
 	stable = true
 	for page := 1; ; page++ {
 		call, cancel := context.WithTimeout(ctx, callTimeout)
-		response, err := s.client.ListSandboxesWithResponse(call, &gen.ListSandboxesParams{State: states, Page: &page, PageSize: &size})
+		response, err := s.client.ListSandboxesWithResponse(call,
+			&gen.ListSandboxesParams{State: states, Page: &page, PageSize: &size})
 		cancel()
 		if err != nil {
 			return nil, false, err
@@ -89,7 +98,14 @@ func (s *service) pages(ctx context.Context) (all []seen, stable bool, err error
 			return nil, false, fmt.Errorf("list of sandboxes: %s", response.Status())
 		}
 		for _, item := range response.JSON200.Items {
-			all = append(all, seen{id: item.ID, state: lifecycle.State(item.Status.State), since: item.Status.LastTransitionAt})
+			all = append(
+				all,
+				observation{
+					id:    item.ID,
+					state: lifecycle.State(item.Status.State),
+					since: item.Status.LastTransitionAt,
+				},
+			)
 		}
 		if total >= 0 && total != response.JSON200.Pagination.TotalItems {
 			stable = false
@@ -101,18 +117,19 @@ func (s *service) pages(ctx context.Context) (all []seen, stable bool, err error
 	}
 }
 
-// errNotKnown: the service knows no such sandbox. errNoPlace: it does not say where the sandbox is.
+// errNotKnown: the service has no such sandbox. errNoPlace: it does not say where the sandbox is.
 var (
-	errNotKnown = errors.New("the service does not know the sandbox")
-	errNoPlace  = errors.New("the service does not tell where the sandbox is")
+	errNotKnown = errors.New("the service has no such sandbox")
+	errNoPlace  = errors.New("the service does not say where the sandbox is")
 )
 
-// place asks where a sandbox is. Requests for one sandbox share one question, which outlives those that ask.
+// place looks up where a sandbox is. Requests for one sandbox share one look-up, which outlives
+// them.
 func (s *service) place(ctx context.Context, id string) (*Place, error) {
-	result := s.asking.DoChan(id, func() (any, error) {
+	result := s.lookups.DoChan(id, func() (any, error) {
 		call, cancel := context.WithTimeout(s.life, callTimeout)
 		defer cancel()
-		return s.ask(call, id)
+		return s.lookUp(call, id)
 	})
 	select {
 	case answer := <-result:
@@ -125,9 +142,10 @@ func (s *service) place(ctx context.Context, id string) (*Place, error) {
 	}
 }
 
-func (s *service) ask(ctx context.Context, id string) (*Place, error) {
+func (s *service) lookUp(ctx context.Context, id string) (*Place, error) {
 	direct := true
-	response, err := s.client.GetEndpointWithResponse(ctx, id, daemonPort, &gen.GetEndpointParams{Direct: &direct})
+	response, err := s.client.GetEndpointWithResponse(ctx, id, lifecycle.DaemonPort,
+		&gen.GetEndpointParams{Direct: &direct})
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errNoPlace, err)
@@ -137,10 +155,15 @@ func (s *service) ask(ctx context.Context, id string) (*Place, error) {
 		return nil, fmt.Errorf("%w: %s", errNoPlace, response.Status())
 	}
 	address, path, _ := strings.Cut(response.JSON200.Endpoint, "/")
-	// Of one port's path the others' are made: /proxy/44772, or /{id}/44772 on the host's network.
-	before, ok := strings.CutSuffix("/"+path, fmt.Sprint(daemonPort))
+	// The paths of other ports follow from this one: /proxy/44772, or /{id}/44772 on the host's
+	// network.
+	before, ok := strings.CutSuffix("/"+path, fmt.Sprint(lifecycle.DaemonPort))
 	if u, err := url.Parse("http://" + address); err != nil || u.Port() == "" || !ok {
 		return nil, fmt.Errorf("%w: its endpoint is %q", errNoPlace, response.JSON200.Endpoint)
 	}
-	return &Place{Address: address, Path: before, Token: response.JSON200.Headers[lifecycle.TokenHeader]}, nil
+	return &Place{
+		Address: address,
+		Path:    before,
+		Token:   response.JSON200.Headers[lifecycle.TokenHeader],
+	}, nil
 }

@@ -9,36 +9,41 @@ import (
 	"time"
 )
 
-// Settings configure a gateway. [DefaultSettings] has what need not be set.
+// Settings configure an ingress. [DefaultSettings] has the defaults.
 type Settings struct {
-	// Listen is the host and port that clients reach; Admin the one of /metrics and /healthz, empty for none.
+	// Listen is the host and port that clients connect to; Admin the one of /metrics and /healthz,
+	// empty for none.
 	Listen string
 	Admin  string
-	// Mode says how requests name their sandbox. Domain is needed in the mode wildcard: sandboxes are hosts below it.
+	// Mode is how requests name their sandbox. Domain is needed in the mode wildcard: sandboxes
+	// are hosts below it.
 	Mode   Mode
 	Domain string
-	// Service is the URL of the lifecycle service, whose sandboxes are served, and Key an administrator's key of it, which no sandbox gets.
+	// Service is the URL of the lifecycle service, whose sandboxes are served, and Key an
+	// administrator's key for it, which never reaches a sandbox.
 	Service string
 	Key     string
-	// Routes is a file with static routes, and Source somebody else who knows them, instead of a service.
+	// Routes is a file with static routes, and Source a function that keeps the routes; each takes
+	// the place of a service.
 	Routes string
 	Source Source
 	// SigningKey is the file with the keys of signed endpoints; empty means that there are none.
 	SigningKey string
-	// Connections bounds the connections of clients, SandboxConnections the requests and connections of one sandbox, and Sandboxes
-	// how many sandboxes are known.
+	// Connections bounds the connections of clients, SandboxConnections the requests and
+	// connections of one sandbox, and Sandboxes the routes.
 	Connections        int
 	SandboxConnections int
 	Sandboxes          int
-	// HeaderTimeout, IdleTimeout and HeaderBytes bound what a connection may cost that has no request under way.
+	// HeaderTimeout, IdleTimeout and HeaderBytes bound a connection without a request in progress.
 	HeaderTimeout time.Duration
 	IdleTimeout   time.Duration
 	HeaderBytes   int
-	// Grace is how long requests, streams and WebSockets may go on after the stop.
+	// Grace is how long open requests, streams and WebSockets may continue after Run's ctx has
+	// ended.
 	Grace time.Duration
 }
 
-// DefaultSettings returns what holds when nothing else is said.
+// DefaultSettings returns the defaults.
 func DefaultSettings() Settings {
 	return Settings{
 		Listen: "0.0.0.0:8081", Admin: "127.0.0.1:9081",
@@ -48,10 +53,12 @@ func DefaultSettings() Settings {
 	}
 }
 
-// Check returns every rule that the settings break, and brings the domain to its one form.
+// Check returns every rule that the settings break, and normalises the domain.
 func (s *Settings) Check() error {
 	var problems []error
-	add := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
+	add := func(format string, args ...any) {
+		problems = append(problems, fmt.Errorf(format, args...))
+	}
 	if _, _, err := net.SplitHostPort(s.Listen); err != nil {
 		add("--listen: must be a host and a port (got %q)", s.Listen)
 	}
@@ -63,7 +70,10 @@ func (s *Settings) Check() error {
 	case ModeWildcard:
 		for label := range strings.SplitSeq(s.Domain, ".") {
 			if !validID(label) {
-				add("--domain: must be the domain below which sandboxes are hosts, without a port, such as sandboxes.example.com (got %q)", s.Domain)
+				add(
+					"--domain: must be the domain below which sandboxes are hosts, without a "+
+						"port, such as sandboxes.example.com (got %q)",
+					s.Domain)
 				break
 			}
 		}
@@ -85,12 +95,17 @@ func (s *Settings) Check() error {
 	if ways != 1 {
 		add("--service, --kubernetes, --routes: exactly one of them is required")
 	}
-	if u, err := url.Parse(s.Service); s.Service != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+	if u, err := url.Parse(s.Service); s.Service != "" &&
+		(err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
 		add("--service: must be an http or https URL (got %q)", s.Service)
 	}
 	for flag, value := range map[string]int64{
-		"--max-connections": int64(s.Connections), "--max-sandbox-connections": int64(s.SandboxConnections), "--max-sandboxes": int64(s.Sandboxes),
-		"--max-header-bytes": int64(s.HeaderBytes), "--header-timeout": int64(s.HeaderTimeout), "--idle-timeout": int64(s.IdleTimeout),
+		"--max-connections":         int64(s.Connections),
+		"--max-sandbox-connections": int64(s.SandboxConnections),
+		"--max-sandboxes":           int64(s.Sandboxes),
+		"--max-header-bytes":        int64(s.HeaderBytes),
+		"--header-timeout":          int64(s.HeaderTimeout),
+		"--idle-timeout":            int64(s.IdleTimeout),
 	} {
 		if value <= 0 {
 			add("%s: must be more than 0", flag)

@@ -15,14 +15,14 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// TestSource: a gateway without a lifecycle service serves what somebody else tells it.
+// TestSource: an ingress without a lifecycle service serves the routes of a Source.
 func TestSource(t *testing.T) {
 	t.Parallel()
 	daemon := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.URL.Path) }))
 	t.Cleanup(daemon.Close)
 	place := &ingress.Place{Address: strings.TrimPrefix(daemon.URL, "http://"), Path: "/proxy/", Token: token}
 	steps, done := make(chan func(*ingress.Routes)), make(chan struct{})
-	g := start(t, ingress.ModeHeader, func(s *ingress.Settings) {
+	in := start(t, ingress.ModeHeader, func(s *ingress.Settings) {
 		s.Source = func(ctx context.Context, routes *ingress.Routes) error {
 			for {
 				select {
@@ -40,26 +40,26 @@ func TestSource(t *testing.T) {
 		<-done
 	}
 	step(func(r *ingress.Routes) { r.Replace(nil) })
-	g.get(t, "/x").wantProblem(t, http.StatusNotFound, "SANDBOX_NOT_FOUND")
+	in.get(t, "/x").wantProblem(t, http.StatusNotFound, "SANDBOX_NOT_FOUND")
 	step(func(r *ingress.Routes) { r.Update(ingress.Route{ID: box, State: lifecycle.StateRunning}) })
-	g.get(t, "/x").wantProblem(t, http.StatusServiceUnavailable, "SANDBOX_NOT_LOCATED")
+	in.get(t, "/x").wantProblem(t, http.StatusServiceUnavailable, "SANDBOX_NOT_LOCATED")
 	step(func(r *ingress.Routes) {
 		r.Update(ingress.Route{ID: box, State: lifecycle.StateRunning, Place: place})
 	})
-	if got := g.get(t, "/x"); got.StatusCode != http.StatusOK || got.body != "/proxy/8000/x" {
+	if got := in.get(t, "/x"); got.StatusCode != http.StatusOK || got.body != "/proxy/8000/x" {
 		t.Errorf("%d %s", got.StatusCode, got.body)
 	}
 	step(func(r *ingress.Routes) { r.Forget(box) })
-	g.get(t, "/x").wantProblem(t, http.StatusNotFound, "SANDBOX_NOT_FOUND")
+	in.get(t, "/x").wantProblem(t, http.StatusNotFound, "SANDBOX_NOT_FOUND")
 	step(func(r *ingress.Routes) {
 		r.Replace([]ingress.Route{{ID: box, State: lifecycle.StateRunning, Place: place}})
 	})
-	if got := g.get(t, "/y"); got.StatusCode != http.StatusOK {
+	if got := in.get(t, "/y"); got.StatusCode != http.StatusOK {
 		t.Errorf("%d %s", got.StatusCode, got.body)
 	}
 }
 
-// TestSourceThatCannotBegin ends the gateway: it would refuse everything for ever.
+// TestSourceThatCannotBegin ends the ingress: it would refuse everything for ever.
 func TestSourceThatCannotBegin(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("no such cluster")
@@ -71,6 +71,6 @@ func TestSourceThatCannotBegin(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := app.Run(t.Context()); !errors.Is(err, broken) {
-		t.Errorf("the gateway ended with %v", err)
+		t.Errorf("the ingress ended with %v", err)
 	}
 }

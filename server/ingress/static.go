@@ -11,8 +11,9 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// loadRoutes reads static routes from a TOML file: [[routes]] with sandbox, token, address or host, and state.
-func loadRoutes(path string) ([]seen, error) {
+// loadRoutes reads static routes from a TOML file: [[routes]] with sandbox, token, address or host,
+// and state.
+func loadRoutes(path string) ([]observation, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
@@ -24,7 +25,7 @@ func loadRoutes(path string) ([]seen, error) {
 	return routes, nil
 }
 
-func parseRoutes(text []byte) ([]seen, error) {
+func parseRoutes(text []byte) ([]observation, error) {
 	var file struct {
 		Routes []struct {
 			Sandbox string `toml:"sandbox"`
@@ -39,22 +40,33 @@ func parseRoutes(text []byte) ([]seen, error) {
 		return nil, err
 	}
 	known := map[string]bool{}
-	var routes []seen
+	var routes []observation
 	for i, route := range file.Routes {
 		key := fmt.Sprintf("routes[%d]", i)
-		one := seen{id: route.Sandbox, state: lifecycle.StateRunning, place: &Place{Address: route.Address, Path: "/proxy/", Token: route.Token}}
+		one := observation{
+			id:    route.Sandbox,
+			state: lifecycle.StateRunning,
+			place: &Place{Address: route.Address, Path: "/proxy/", Token: route.Token},
+		}
 		_, _, addressErr := net.SplitHostPort(route.Address)
 		switch {
 		case !validID(route.Sandbox):
-			return nil, fmt.Errorf("%s.sandbox: must be lower-case letters, digits and inner hyphens, at most 63 (got %q)", key, route.Sandbox)
+			return nil, fmt.Errorf(
+				"%s.sandbox: must be lower-case letters, digits and inner hyphens, at most 63 "+
+					"(got %q)",
+				key, route.Sandbox)
 		case known[route.Sandbox]:
 			return nil, fmt.Errorf("%s.sandbox: %s has a route already", key, route.Sandbox)
 		case (route.Address == "") == (route.Host == ""):
-			return nil, fmt.Errorf("%s: needs either address, the host and port of the sandbox's daemon, or host, whose ports are the sandbox's own", key)
+			return nil, fmt.Errorf(
+				"%s: needs either address, the host and port of the sandbox's daemon, or host, "+
+					"whose ports are the sandbox's own",
+				key)
 		case route.Address != "" && addressErr != nil:
 			return nil, fmt.Errorf("%s.address: must be a host and a port: %w", key, addressErr)
 		case route.Token == "":
-			return nil, fmt.Errorf("%s.token: is required: clients send it in the header X-EXECD-ACCESS-TOKEN", key)
+			return nil, fmt.Errorf(
+				"%s.token: is required: clients send it in the header X-EXECD-ACCESS-TOKEN", key)
 		}
 		known[route.Sandbox] = true
 		if route.Host != "" {

@@ -35,9 +35,9 @@ func echo(w http.ResponseWriter, r *http.Request) {
 }
 
 // dial opens a WebSocket to the port.
-func (g *gateway) dial(ctx context.Context, t testing.TB) (*websocket.Conn, error) {
+func (in *running) dial(ctx context.Context, t testing.TB) (*websocket.Conn, error) {
 	t.Helper()
-	r := g.request(t, http.MethodGet, box, 8000, "/ws", nil)
+	r := in.request(t, http.MethodGet, box, 8000, "/ws", nil)
 	conn, _, err := websocket.Dial(ctx, r.URL.String(), &websocket.DialOptions{HTTPHeader: r.Header, Host: r.Host})
 	return conn, err
 }
@@ -56,7 +56,7 @@ func bounce(ctx context.Context, conn *websocket.Conn, message string) error {
 // TestThousandWebSockets are open at the same time, and each gets its own messages back.
 func TestThousandWebSockets(t *testing.T) {
 	const count = 1000
-	g := static(t, ingress.ModeWildcard, http.HandlerFunc(echo))
+	in := static(t, ingress.ModeWildcard, http.HandlerFunc(echo))
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	conns := make([]*websocket.Conn, count)
@@ -87,13 +87,13 @@ func TestThousandWebSockets(t *testing.T) {
 		}
 	}()
 	each(func(i int) (err error) {
-		conns[i], err = g.dial(ctx, t)
+		conns[i], err = in.dial(ctx, t)
 		return err
 	})
 	for round := range 3 {
 		each(func(i int) error { return bounce(ctx, conns[i], fmt.Sprintf("round %d of %d", round, i)) })
 	}
-	if metrics := g.admins(t, "/metrics").body; !strings.Contains(metrics, "\nsandbox_ingress_streams_open 1000\n") {
+	if metrics := in.admins(t, "/metrics").body; !strings.Contains(metrics, "\nsandbox_ingress_streams_open 1000\n") {
 		t.Error("the metrics do not count 1000 open streams")
 	}
 }
@@ -101,7 +101,7 @@ func TestThousandWebSockets(t *testing.T) {
 func TestEventsComeAtOnce(t *testing.T) {
 	more := make(chan struct{})
 	for _, mode := range modes {
-		g := static(t, mode, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		in := static(t, mode, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "text/event-stream")
 			for i := range 3 {
 				fmt.Fprintf(w, "data: %d\n\n", i)
@@ -113,7 +113,7 @@ func TestEventsComeAtOnce(t *testing.T) {
 				}
 			}
 		}))
-		response, err := http.DefaultTransport.RoundTrip(g.request(t, http.MethodGet, box, 8000, "/", nil))
+		response, err := http.DefaultTransport.RoundTrip(in.request(t, http.MethodGet, box, 8000, "/", nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -144,7 +144,8 @@ func TestBigBodies(t *testing.T) {
 	const size = 64 << 20
 	daemon := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet {
-			_, _ = io.Copy(w, io.LimitReader(&counting{}, size)) // a client that is gone shows on its own side
+			// a client that is gone shows on its own side
+			_, _ = io.Copy(w, io.LimitReader(&counting{}, size))
 			return
 		}
 		sum := sha256.New()
@@ -155,13 +156,13 @@ func TestBigBodies(t *testing.T) {
 	if _, err := io.Copy(sum, io.LimitReader(&counting{}, size)); err != nil {
 		t.Fatal(err)
 	}
-	g := static(t, ingress.ModeURI, daemon)
-	up := do(t, g.request(t, http.MethodPost, box, 8000, "/", io.LimitReader(&counting{}, size)))
+	in := static(t, ingress.ModeURI, daemon)
+	up := do(t, in.request(t, http.MethodPost, box, 8000, "/", io.LimitReader(&counting{}, size)))
 	if want := fmt.Sprintf("%d %x <nil>", size, sum.Sum(nil)); up.body != want {
 		t.Errorf("the sandbox got %s, want %s", up.body, want)
 	}
 	transport := &http.Transport{DisableKeepAlives: true}
-	response, err := transport.RoundTrip(g.request(t, http.MethodGet, box, 8000, "/", nil))
+	response, err := transport.RoundTrip(in.request(t, http.MethodGet, box, 8000, "/", nil))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +177,7 @@ func TestBigBodies(t *testing.T) {
 func TestHTTP2(t *testing.T) {
 	meet := make(chan struct{})
 	for _, mode := range modes {
-		g := static(t, mode, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		in := static(t, mode, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			select {
 			case meet <- struct{}{}: // each needs another one that is under way
 			case <-meet:
@@ -189,7 +190,7 @@ func TestHTTP2(t *testing.T) {
 		var both sync.WaitGroup
 		for i := range 2 {
 			both.Go(func() {
-				response, err := transport.RoundTrip(g.request(t, http.MethodPost, box, 8000, fmt.Sprintf("/%d", i), strings.NewReader("x")))
+				response, err := transport.RoundTrip(in.request(t, http.MethodPost, box, 8000, fmt.Sprintf("/%d", i), strings.NewReader("x")))
 				if err != nil {
 					t.Error(err)
 					return
@@ -212,13 +213,13 @@ func TestSandboxHasALimitOfConnections(t *testing.T) {
 		arrived <- struct{}{}
 		<-release
 	}), "")
-	g := start(t, ingress.ModeHeader, func(s *ingress.Settings) { s.Routes, s.SandboxConnections = file, 2 })
+	in := start(t, ingress.ModeHeader, func(s *ingress.Settings) { s.Routes, s.SandboxConnections = file, 2 })
 	var open sync.WaitGroup
 	for range 2 {
-		open.Go(func() { g.get(t, "/") })
+		open.Go(func() { in.get(t, "/") })
 		<-arrived
 	}
-	over := g.get(t, "/")
+	over := in.get(t, "/")
 	over.wantProblem(t, http.StatusTooManyRequests, "TOO_MANY_CONNECTIONS", box, "2")
 	if over.Header.Get("Retry-After") != "1" {
 		t.Errorf("Retry-After %q", over.Header.Get("Retry-After"))
@@ -226,16 +227,16 @@ func TestSandboxHasALimitOfConnections(t *testing.T) {
 	close(release)
 	open.Wait()
 	go func() { <-arrived }()
-	if again := g.get(t, "/"); again.StatusCode != http.StatusOK {
+	if again := in.get(t, "/"); again.StatusCode != http.StatusOK {
 		t.Errorf("%d %s", again.StatusCode, again.body)
 	}
 }
 
-// TestSlowHeadersEnd: a connection that sends its header drop by drop, one with a header that is too long, and one that sends a refused
-// body slowly are all ended by the gateway.
+// TestSlowHeadersEnd: a connection that sends its header drop by drop, one with a header that is
+// too long, and one that sends a refused body slowly are all ended by the ingress.
 func TestSlowHeadersEnd(t *testing.T) {
 	file := routes(t, http.HandlerFunc(tell), "")
-	g := start(t, ingress.ModeURI, func(s *ingress.Settings) {
+	in := start(t, ingress.ModeURI, func(s *ingress.Settings) {
 		s.Routes, s.HeaderTimeout, s.IdleTimeout, s.HeaderBytes = file, 200*time.Millisecond, 200*time.Millisecond, 4096
 	})
 	for what, sent := range map[string]string{
@@ -246,7 +247,7 @@ func TestSlowHeadersEnd(t *testing.T) {
 		"half a refused body":  "POST /" + box + "/8000/ HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\nx",
 		"HTTP/2 and then none": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",
 	} {
-		conn, err := net.Dial("tcp", g.app.Addr())
+		conn, err := net.Dial("tcp", in.app.Addr())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -258,34 +259,35 @@ func TestSlowHeadersEnd(t *testing.T) {
 		}
 		var late net.Error
 		if _, err := io.Copy(io.Discard, conn); errors.As(err, &late) && late.Timeout() {
-			t.Errorf("%s: the gateway waits", what)
+			t.Errorf("%s: the ingress waits", what)
 		}
 		conn.Close()
 	}
 }
 
-// TestStopGivesStreamsAGrace: what is under way goes on, new requests are not taken, and the gateway ends when the last stream does.
+// TestStopGivesStreamsAGrace: what is under way goes on, new requests are not taken, and the
+// ingress ends when the last stream does.
 func TestStopGivesStreamsAGrace(t *testing.T) {
-	g := static(t, ingress.ModeWildcard, http.HandlerFunc(echo))
+	in := static(t, ingress.ModeWildcard, http.HandlerFunc(echo))
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	conn, err := g.dial(ctx, t)
+	conn, err := in.dial(ctx, t)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.CloseNow()
-	if health := g.admins(t, "/healthz"); health.StatusCode != 200 || health.body != "{\"status\":\"healthy\"}\n" {
+	if health := in.admins(t, "/healthz"); health.StatusCode != 200 || health.body != "{\"status\":\"healthy\"}\n" {
 		t.Errorf("%d %s", health.StatusCode, health.body)
 	}
-	g.stop()
+	in.stop()
 	eventually(t, "the end of the listener", func() bool {
-		late, err := net.Dial("tcp", g.app.Addr())
+		late, err := net.Dial("tcp", in.app.Addr())
 		if err == nil {
 			late.Close()
 		}
 		return err != nil
 	})
-	if health := g.admins(t, "/healthz"); health.StatusCode != 503 || !strings.Contains(health.body, "draining") {
+	if health := in.admins(t, "/healthz"); health.StatusCode != 503 || !strings.Contains(health.body, "draining") {
 		t.Errorf("%d %s", health.StatusCode, health.body)
 	}
 	for i := range 3 {
@@ -294,29 +296,29 @@ func TestStopGivesStreamsAGrace(t *testing.T) {
 		}
 	}
 	select {
-	case err := <-g.stopped:
-		t.Fatalf("the gateway ended before its last stream: %v", err)
+	case err := <-in.stopped:
+		t.Fatalf("the ingress ended before its last stream: %v", err)
 	default:
 	}
 	if err := conn.Close(websocket.StatusNormalClosure, ""); err != nil {
 		t.Error(err)
 	}
-	err = <-g.stopped
-	g.stopped <- err
+	err = <-in.stopped
+	in.stopped <- err
 }
 
 // TestGraceEnds: a stream that does not end is cut off.
 func TestGraceEnds(t *testing.T) {
 	file := routes(t, http.HandlerFunc(echo), "")
-	g := start(t, ingress.ModeURI, func(s *ingress.Settings) { s.Routes, s.Grace = file, 100*time.Millisecond })
+	in := start(t, ingress.ModeURI, func(s *ingress.Settings) { s.Routes, s.Grace = file, 100*time.Millisecond })
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	conn, err := g.dial(ctx, t)
+	conn, err := in.dial(ctx, t)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.CloseNow()
-	g.stop()
+	in.stop()
 	if _, message, err := conn.Read(ctx); err == nil || ctx.Err() != nil {
 		t.Errorf("got %q, %v; want the end of the connection", message, err)
 	}

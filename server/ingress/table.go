@@ -10,11 +10,13 @@ import (
 
 // Place is where the ports of a sandbox are reached.
 type Place struct {
-	// Address is the host and port of the sandbox's daemon, and Path what comes before the port in a path there: /proxy/. With an
-	// empty Path, Address is a host alone, whose ports are the sandbox's own.
+	// Address is the host and port of the sandbox's daemon, and Path what comes before the port in
+	// a path there: /proxy/. With an empty Path, Address is a host alone, whose ports are the
+	// sandbox's own.
 	Address string
 	Path    string
-	// Token is the sandbox's token. It is asked of clients, and sent on where there is a Path.
+	// Token is the sandbox's token. Clients must send it; it is sent to the daemon where there is a
+	// Path.
 	Token string
 }
 
@@ -24,8 +26,8 @@ type sandbox struct {
 	state lifecycle.State
 	since time.Time // when it came into the state, zero if not known
 
-	place    atomic.Pointer[Place] // nil until it was asked for
-	located  atomic.Int64          // when, in nanoseconds since 1970
+	place    atomic.Pointer[Place] // nil until it was looked up
+	located  atomic.Int64          // when it was looked up, in nanoseconds since 1970
 	inFlight atomic.Int64          // requests and connections
 }
 
@@ -35,19 +37,20 @@ type table struct {
 
 	mu        sync.RWMutex
 	sandboxes map[string]*sandbox
-	listed    bool // it was filled once
-	complete  bool // every sandbox that has not ended is in it
+	listed    bool // it has been filled once
+	complete  bool // it has every sandbox that has not ended
 }
 
 func newTable(limit int) *table { return &table{limit: limit, sandboxes: map[string]*sandbox{}} }
 
-// row is a sandbox as somebody else sees it at one moment.
+// row is a sandbox and its state at one moment.
 type row struct {
 	sandbox *sandbox
 	state   lifecycle.State
 }
 
-// find returns the row of a sandbox, and whether a sandbox that is not found does not exist.
+// find returns the row of a sandbox, and whether the table is complete: then a sandbox that is not
+// in it does not exist.
 func (t *table) find(id string) (found row, complete bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -57,20 +60,21 @@ func (t *table) find(id string) (found row, complete bool) {
 	return row{}, t.complete
 }
 
-// seen is what a source knows of a sandbox.
-type seen struct {
+// observation is a sandbox as the service, a Source or a file reports it.
+type observation struct {
 	id    string
 	state lifecycle.State
 	since time.Time
-	place *Place // nil if it has to be asked for
+	place *Place // nil if it has to be looked up
 }
 
-// replace makes the table hold exactly these sandboxes. What is known of one that stays is kept.
-func (t *table) replace(all []seen) {
+// replace replaces the table by these sandboxes. One that stays keeps its place.
+func (t *table) replace(all []observation) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before := t.sandboxes
-	t.sandboxes, t.listed, t.complete = make(map[string]*sandbox, min(len(all), t.limit)), true, true
+	t.sandboxes, t.listed, t.complete = make(map[string]*sandbox,
+		min(len(all), t.limit)), true, true
 	for _, one := range all {
 		if s := before[one.id]; s != nil && !one.state.Final() {
 			t.sandboxes[one.id] = s
@@ -79,15 +83,15 @@ func (t *table) replace(all []seen) {
 	}
 }
 
-// update notes a change of a sandbox. One that is older than what is known is not noted.
-func (t *table) update(one seen) {
+// update adds or changes a sandbox. A change that is older than the table's is ignored.
+func (t *table) update(one observation) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.put(one)
 }
 
-// put enters what was seen. The caller holds mu.
-func (t *table) put(one seen) {
+// put applies an observation. The caller holds mu.
+func (t *table) put(one observation) {
 	s := t.sandboxes[one.id]
 	switch {
 	case s != nil && one.since.Before(s.since):
@@ -108,21 +112,21 @@ func (t *table) put(one seen) {
 	}
 }
 
-// forget takes a sandbox out.
-func (t *table) forget(id string) {
+// remove removes a sandbox.
+func (t *table) remove(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.sandboxes, id)
 }
 
-// ready reports whether the table was filled once.
+// ready reports whether the table has been filled once.
 func (t *table) ready() bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.listed
 }
 
-// census counts the sandboxes by state, and tells whether the table is complete.
+// census counts the sandboxes by state, and reports whether the table is complete.
 func (t *table) census() (count map[lifecycle.State]int, complete bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

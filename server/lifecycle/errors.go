@@ -40,6 +40,11 @@ func NotFound(id string) *Error {
 	return &Error{Kind: KindNotFound, Message: fmt.Sprintf("sandbox %q does not exist", id)}
 }
 
+// Stopping returns the Error of KindUnavailable for a call that the end of the service interrupts.
+func Stopping() *Error {
+	return &Error{Kind: KindUnavailable, Message: "the service is stopping", RetryAfter: 1}
+}
+
 // Forbidden returns the Error for a transition that the table does not have. It names the states that allow the action, if any do.
 func (s State) Forbidden(action string, allowed ...State) *Error {
 	if len(allowed) == 0 {

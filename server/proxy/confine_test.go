@@ -8,7 +8,7 @@ import (
 	"sandbox.internal/server/proxy"
 )
 
-// answering starts a server that answers with these headers, and a gateway in front of it.
+// answering starts a server that answers with these headers, and a forwarder in front of it.
 func answering(t *testing.T, target proxy.Target, header http.Header) func(path string) http.Header {
 	t.Helper()
 	target.Address = upstream(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -17,7 +17,7 @@ func answering(t *testing.T, target proxy.Target, header http.Header) func(path 
 		}
 		w.WriteHeader(http.StatusSeeOther)
 	})
-	server := gateway(t, target)
+	server := forwarder(t, target)
 	return func(path string) http.Header {
 		response, _ := get(t, server, path, "X-Forwarded-Host", "public.example")
 		return response.Header

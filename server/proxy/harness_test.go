@@ -33,10 +33,10 @@ func upstream(t *testing.T, handler http.HandlerFunc) string {
 	return server.Listener.Addr().String()
 }
 
-// gateway starts a server that forwards everything to the target, behind a layer that
+// forwarder starts a server that forwards everything to the target, behind a layer that
 // gives every answer a request id and takes the first status for the final one, as the
 // service's own layers do.
-func gateway(t *testing.T, target proxy.Target) *httptest.Server {
+func forwarder(t *testing.T, target proxy.Target) *httptest.Server {
 	t.Helper()
 	p := proxy.New(zerolog.New(zerolog.NewTestWriter(t)))
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

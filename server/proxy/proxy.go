@@ -220,7 +220,7 @@ func rewrite(pr *httputil.ProxyRequest, target Target, below *url.URL) {
 		out["X-Forwarded-For"] = earlier
 	}
 	pr.SetXForwarded()
-	// A gateway before us knows better than we do how the client called it.
+	// A reverse proxy before this one has the client's own request.
 	for _, name := range []string{"X-Forwarded-Host", "X-Forwarded-Proto"} {
 		if earlier := in.Get(name); earlier != "" {
 			out.Set(name, earlier)

@@ -18,7 +18,7 @@ import (
 
 func TestPathAndQueryArriveAsWritten(t *testing.T) {
 	address := upstream(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.RequestURI) })
-	below, root := gateway(t, to(address)), gateway(t, proxy.Target{Address: address, Prefix: prefix})
+	below, root := forwarder(t, to(address)), forwarder(t, proxy.Target{Address: address, Prefix: prefix})
 	for name, tc := range map[string]struct{ sent, want string }{
 		"no path":            {"", "/"},
 		"no path, a query":   {"?a=1", "/?a=1"},
@@ -51,7 +51,7 @@ func TestPathAndQueryArriveAsWritten(t *testing.T) {
 }
 
 func TestPathOutsideOfThePrefix(t *testing.T) {
-	server := gateway(t, to(upstream(t, func(http.ResponseWriter, *http.Request) { t.Error("the request got through") })))
+	server := forwarder(t, to(upstream(t, func(http.ResponseWriter, *http.Request) { t.Error("the request got through") })))
 	for _, path := range []string{"/", "/box", "/box/80000/x", "/%62ox/8000/x"} {
 		if response, body := get(t, server, path); response.StatusCode != http.StatusTeapot {
 			t.Errorf("%s: %d %s", path, response.StatusCode, body)
@@ -60,7 +60,7 @@ func TestPathOutsideOfThePrefix(t *testing.T) {
 }
 
 func TestEveryMethodPasses(t *testing.T) {
-	server := gateway(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) { w.Header().Set("Was", r.Method) })))
+	server := forwarder(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) { w.Header().Set("Was", r.Method) })))
 	for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "LOCK", "QUERY", "X-OWN"} {
 		r, err := http.NewRequestWithContext(t.Context(), method, server.URL+prefix+"/", nil)
 		if err != nil {
@@ -80,7 +80,7 @@ func TestHeadersThatTheServerSees(t *testing.T) {
 	target := to(address)
 	target.Set = map[string]string{"X-Token": "of the server"}
 	target.Strip = []string{"X-Key"}
-	server := gateway(t, target)
+	server := forwarder(t, target)
 	host := server.Listener.Addr().String()
 
 	for name, tc := range map[string]struct {
@@ -90,7 +90,7 @@ func TestHeadersThatTheServerSees(t *testing.T) {
 			want: []string{"Host: " + address, "X-Forwarded-For: 127.0.0.1", "X-Forwarded-Host: " + host, "X-Forwarded-Proto: http",
 				"X-Forwarded-Prefix: " + prefix, "X-Token: of the server"},
 		},
-		"behind a gateway": {
+		"behind a reverse proxy": {
 			sent: []string{"X-Forwarded-For", "192.0.2.7", "X-Forwarded-Host", "box.example", "X-Forwarded-Proto", "https"},
 			want: []string{"X-Forwarded-For: 192.0.2.7, 127.0.0.1", "X-Forwarded-Host: box.example", "X-Forwarded-Proto: https"},
 		},
@@ -133,7 +133,7 @@ func TestInterimAnswersPass(t *testing.T) {
 		io.WriteString(w, "in the end")
 	}))
 	target.SharedOrigin = true
-	server := gateway(t, target)
+	server := forwarder(t, target)
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+prefix+"/", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +162,7 @@ func TestInterimAnswersPass(t *testing.T) {
 }
 
 func TestHeadHasALengthAndNoBody(t *testing.T) {
-	server := gateway(t, to(upstream(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "12345") })))
+	server := forwarder(t, to(upstream(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Content-Length", "12345") })))
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodHead, server.URL+prefix+"/", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -182,7 +182,7 @@ func TestTrailersPassBothWays(t *testing.T) {
 		w.Header().Set(http.TrailerPrefix+"Late", "2"+r.Trailer.Get("X-Key"))
 	}))
 	target.Strip = []string{"X-Key"}
-	server := gateway(t, target)
+	server := forwarder(t, target)
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+prefix+"/", io.NopCloser(strings.NewReader("body")))
 	if err != nil {
 		t.Fatal(err)
@@ -196,7 +196,7 @@ func TestTrailersPassBothWays(t *testing.T) {
 }
 
 func TestNothingListens(t *testing.T) {
-	server := gateway(t, to(closedPort(t)))
+	server := forwarder(t, to(closedPort(t)))
 	response, body := get(t, server, prefix+"/x")
 	if response.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("%d %s", response.StatusCode, body)
@@ -229,7 +229,7 @@ func TestServerThatSpeaksNoHTTP(t *testing.T) {
 					io.WriteString(conn, said)
 				}
 			}()
-			response, body := get(t, gateway(t, to(listener.Addr().String())), prefix+"/")
+			response, body := get(t, forwarder(t, to(listener.Addr().String())), prefix+"/")
 			if response.StatusCode != http.StatusBadGateway {
 				t.Fatalf("%d %s", response.StatusCode, body)
 			}
@@ -251,7 +251,7 @@ func TestInspect(t *testing.T) {
 		r.Header.Del("Content-Length")
 		return nil
 	}
-	server := gateway(t, target)
+	server := forwarder(t, target)
 	if response, body := get(t, server, prefix+"/"); body != "ours theirs" {
 		t.Errorf("%d %q", response.StatusCode, body)
 	}

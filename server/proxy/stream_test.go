@@ -19,7 +19,7 @@ func TestAnswerArrivesWhileTheServerStillWorks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			// Buffered, because a server whose last byte is out may be gone already.
 			goOn := make(chan struct{}, 3)
-			server := gateway(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
+			server := forwarder(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
 				for i := 0; i < len(headers); i += 2 {
 					w.Header().Set(headers[i], headers[i+1])
 				}
@@ -64,7 +64,7 @@ func TestAnswerArrivesWhileTheServerStillWorks(t *testing.T) {
 }
 
 func TestBothDirectionsAtTheSameTime(t *testing.T) {
-	server := gateway(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
+	server := forwarder(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		control := http.NewResponseController(w)
 		if err := control.EnableFullDuplex(); err != nil {
 			t.Error(err)
@@ -120,7 +120,7 @@ func (c *counter) Read(p []byte) (int, error) {
 func TestUploadStreams(t *testing.T) {
 	const first, size = 1 << 20, 64 << 20
 	begun := make(chan struct{})
-	server := gateway(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
+	server := forwarder(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		digest := sha256.New()
 		if _, err := io.CopyN(digest, r.Body, first); err != nil {
 			t.Error(err)
@@ -155,7 +155,7 @@ func TestUploadStreams(t *testing.T) {
 }
 
 func TestUploadThatWaitsForContinue(t *testing.T) {
-	server := gateway(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
+	server := forwarder(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		w.WriteHeader(http.StatusCreated)
 		fmt.Fprintf(w, "%s %v", body, err)
@@ -181,7 +181,7 @@ func TestUploadThatWaitsForContinue(t *testing.T) {
 }
 
 func TestUploadRefusedBeforeItIsSent(t *testing.T) {
-	server := gateway(t, to(upstream(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusRequestEntityTooLarge) })))
+	server := forwarder(t, to(upstream(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusRequestEntityTooLarge) })))
 	conn := raw(t, server, "PUT "+prefix+"/ HTTP/1.1\nHost: x\nContent-Length: 5\nExpect: 100-continue\nConnection: close\n\n")
 	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.HasPrefix(line, "HTTP/1.1 413 ") {
 		t.Fatalf("first answer %q, %v", line, err)
@@ -189,7 +189,7 @@ func TestUploadRefusedBeforeItIsSent(t *testing.T) {
 }
 
 func TestUploadWhereNothingListens(t *testing.T) {
-	server := gateway(t, to(closedPort(t)))
+	server := forwarder(t, to(closedPort(t)))
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL+prefix+"/", pattern(16<<20))
 	if err != nil {
 		t.Fatal(err)
@@ -200,7 +200,7 @@ func TestUploadWhereNothingListens(t *testing.T) {
 }
 
 func TestUploadThatIsMalformed(t *testing.T) {
-	server := gateway(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
+	server := forwarder(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		if _, err := io.ReadAll(r.Body); err == nil {
 			t.Error("the server took the broken body for a whole one")
 		}
@@ -216,7 +216,7 @@ func TestClientThatLeavesCancelsTheServer(t *testing.T) {
 	for name, flush := range map[string]bool{"before the answer": false, "within the answer": true} {
 		t.Run(name, func(t *testing.T) {
 			entered, cancelled := make(chan struct{}), make(chan struct{})
-			server := gateway(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
+			server := forwarder(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
 				if flush {
 					http.NewResponseController(w).Flush()
 				}
@@ -233,7 +233,7 @@ func TestClientThatLeavesCancelsTheServer(t *testing.T) {
 }
 
 func TestServerThatBreaksOffBreaksTheAnswerOff(t *testing.T) {
-	server := gateway(t, to(upstream(t, func(w http.ResponseWriter, _ *http.Request) {
+	server := forwarder(t, to(upstream(t, func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, "half")
 		http.NewResponseController(w).Flush()
 		panic(http.ErrAbortHandler)

@@ -10,12 +10,12 @@ import (
 	"testing"
 )
 
-// own starts a server that switches to a protocol of its own, and a gateway in front
+// own starts a server that switches to a protocol of its own, and a forwarder in front
 // of it. speak has the connection then; its end is told by the channel.
 func own(t *testing.T, speak func(conn *net.TCPConn, r *bufio.Reader)) (start func(early string) (*net.TCPConn, *bufio.Reader), ended <-chan struct{}) {
 	t.Helper()
 	done := make(chan struct{})
-	server := gateway(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
+	server := forwarder(t, to(upstream(t, func(w http.ResponseWriter, r *http.Request) {
 		defer close(done)
 		conn, stream, err := http.NewResponseController(w).Hijack()
 		if err != nil {
@@ -106,7 +106,7 @@ func TestUpgradeHalfClosedByTheServer(t *testing.T) {
 }
 
 func TestUpgradeThatTheServerDeclines(t *testing.T) {
-	server := gateway(t, to(upstream(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusUpgradeRequired) })))
+	server := forwarder(t, to(upstream(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusUpgradeRequired) })))
 	conn := raw(t, server, "GET "+prefix+"/ HTTP/1.1\nHost: x\nConnection: Upgrade\nUpgrade: own\n\n")
 	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.HasPrefix(line, "HTTP/1.1 426 ") {
 		t.Fatalf("%q, %v", line, err)

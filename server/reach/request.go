@@ -9,7 +9,7 @@ import (
 // SignatureName is the name of the query parameter, and of the cookie, that carries a signature.
 const SignatureName = "sandbox-signature"
 
-// RouteHeader is the header that names the sandbox and the port to a gateway in header mode (lifecycle document, "Networking rules", 5).
+// RouteHeader is the header that names the sandbox and the port to an ingress in header mode (lifecycle document, "Networking rules", 5).
 const RouteHeader = "Service-Ingress-To"
 
 // maxSignatures bounds how many signatures of one kind are looked at. There is more than one where somebody else has set a cookie for

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes sure that a cluster for tests can be started: builds Kubernetes, etcd, kwok and helm from the Go module proxy into
-# $SANDBOX_CACHE/kube, and as root on Debian installs what else a node needs. The first time takes 10 to 16 minutes on two processors;
+# Makes sure that a cluster for tests can be started: builds Kubernetes, etcd and helm from the Go module proxy into
+# $SANDBOX_CACHE/kube, and as root on Debian installs what else a node needs. The first time takes about ten minutes on two processors;
 # afterwards it only looks. Safe to call again and by several at once.
 set -euo pipefail
 shopt -s inherit_errexit # a failure inside $(...) counts too
@@ -51,55 +51,51 @@ complete() {
 # logged COMMAND...: runs it, and shows the end of what it said if it fails.
 logged() { "$@" >"$work/log" 2>&1 || { tail -n 30 "$work/log" >&2; die "failed: $*"; }; }
 
-# kubernetes_module writes a go.mod that builds the commands of Kubernetes as its own would. They cannot be installed by name, because its
-# go.mod has replacements.
-kubernetes_module() {
-	local info gomod
-	info=$(cd / && go mod download -json "k8s.io/kubernetes@$kubernetes_version")
-	gomod=$(sed -n 's/.*"GoMod": "\(.*\)".*/\1/p' <<<"$info")
+# module writes a go.mod that builds all programs, so that what they have in common is compiled once. Kubernetes cannot be installed by name
+# anyway, because its go.mod has replacements.
+module() {
+	local gomod
+	gomod=$(cd / && go mod download -json "k8s.io/kubernetes@$kubernetes_version" | sed -n 's/.*"GoMod": "\(.*\)".*/\1/p')
 	{
-		printf 'module sandbox.internal/kubernetes\n'
+		printf 'module sandbox.internal/cluster\n'
 		awk '/^go /; /^godebug/, /^\)/' "$gomod"
-		printf 'require k8s.io/kubernetes %s\n' "$kubernetes_version"
+		printf 'require %s\n' "k8s.io/kubernetes $kubernetes_version" "go.etcd.io/etcd/server/v3 $etcd_version" \
+			"helm.sh/helm/v3 $helm_version"
 		printf 'tool k8s.io/kubernetes/cmd/%s\n' "${kubernetes_programs[@]}"
+		printf 'tool %s\n' "${packages[@]}"
 		# Its staging modules are published under the same number, with major version 0.
 		awk -v version="v0.${kubernetes_version#v1.}" '$2 == "=>" && $3 ~ /^\.\/staging\// { print "replace " $1 " => " $1 " " version }' "$gomod"
 	} >go.mod
-}
-
-build_kubernetes() {
-	local variable=k8s.io/component-base/version minor=${kubernetes_version#v1.} name
-	mkdir "$work/kubernetes"
-	cd "$work/kubernetes"
-	kubernetes_module
 	logged go mod tidy
-	logged go build -trimpath -o bin/ -ldflags "-s -w -X $variable.gitVersion=$kubernetes_version -X $variable.gitMajor=1 \
-		-X $variable.gitMinor=${minor%%.*} -X $variable.gitTreeState=clean" "${kubernetes_programs[@]/#/k8s.io/kubernetes/cmd/}"
-	for name in "${kubernetes_programs[@]}"; do keep "$name" "bin/$name"; done
 }
 
-build_etcd() {
-	mkdir "$work/etcd"
-	cd "$work/etcd"
-	printf 'module sandbox.internal/etcd\ngo 1.24.0\nrequire go.etcd.io/etcd/server/v3 %s\ntool go.etcd.io/etcd/server/v3\n' "$etcd_version" >go.mod
-	logged go mod tidy
-	logged go build -trimpath -ldflags '-s -w' -o etcd go.etcd.io/etcd/server/v3
-	keep etcd etcd
-}
+# The packages of the programs that are not Kubernetes' own.
+declare -A packages=([etcd]=go.etcd.io/etcd/server/v3 [helm]=helm.sh/helm/v3/cmd/helm)
 
-# install NAME PACKAGE@VERSION [LDFLAGS]
-install() {
-	GOBIN=$work logged go install -trimpath -ldflags "-s -w ${3:-}" "$2"
-	keep "$1" "$work/$1"
-}
-build_kwok() { install kwok "sigs.k8s.io/kwok/cmd/kwok@$kwok_version" "-X sigs.k8s.io/kwok/pkg/consts.Version=$kwok_version"; }
-# A helm without a cluster takes the version of Kubernetes that it was built with.
-build_helm() {
-	local package minor=${kubernetes_version#v1.} flags="-X helm.sh/helm/v3/internal/version.version=$helm_version"
-	for package in lint/rules chartutil; do
-		flags+=" -X helm.sh/helm/v3/pkg/$package.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$package.k8sVersionMinor=${minor%%.*}"
+# compile LDFLAGS NAME=PACKAGE...: builds programs without symbols for a debugger, which take a tenth of the time.
+compile() {
+	local each
+	for each in "${@:2}"; do
+		complete "${each%%=*}" && continue
+		logged go build -trimpath -gcflags=all=-dwarf=false -ldflags "-s -w $1" -o "$work/${each%%=*}" "${each#*=}"
+		keep "${each%%=*}" "$work/${each%%=*}"
 	done
-	install helm "helm.sh/helm/v3/cmd/helm@$helm_version" "$flags"
+}
+
+build_programs() {
+	local name minor=${kubernetes_version#v1.} flags variable=k8s.io/component-base/version
+	mkdir "$work/module"
+	cd "$work/module"
+	module
+	flags="-X $variable.gitVersion=$kubernetes_version -X $variable.gitMajor=1 -X $variable.gitMinor=${minor%%.*} -X $variable.gitTreeState=clean"
+	for name in "${kubernetes_programs[@]}"; do compile "$flags" "$name=k8s.io/kubernetes/cmd/$name"; done
+	compile '' "etcd=${packages[etcd]}"
+	# A helm without a cluster takes the version of Kubernetes that it was built with.
+	flags="-X helm.sh/helm/v3/internal/version.version=$helm_version"
+	for name in lint/rules chartutil; do
+		flags+=" -X helm.sh/helm/v3/pkg/$name.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/$name.k8sVersionMinor=${minor%%.*}"
+	done
+	compile "$flags" "helm=${packages[helm]}"
 }
 
 build_pause() {
@@ -126,9 +122,6 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 install_missing
-note="10 to 16 minutes, once" build kubernetes "${kubernetes_programs[@]}"
-build etcd etcd
-build kwok kwok
-build helm helm
+note="about ten minutes, once" build programs "${kubernetes_programs[@]}" "${!packages[@]}"
 build pause pause
 say "Kubernetes $kubernetes_version is in $cache"

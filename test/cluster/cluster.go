@@ -16,7 +16,9 @@
 package cluster
 
 import (
+	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,6 +29,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"sandbox.internal/test/program"
 )
 
 // Mode says how much of a cluster a test needs.
@@ -39,16 +43,15 @@ const (
 	// API is an API server and etcd alone, for tests of resources: nothing makes pods, service
 	// accounts or garbage collection happen. It is up in a few seconds and needs no root.
 	API Mode = "api"
-	// Fake is a control plane without a kubelet. Its nodes are played by kwok, which reports every
-	// pod as Ready. It needs no root.
+	// Fake is a control plane without a kubelet. Start plays its nodes, and reports every pod as
+	// Ready. It needs no root.
 	Fake Mode = "fake"
 )
 
 // Component is a process of a cluster that a test may end and start again.
 type Component string
 
-// The components. Mode API has the first two, Fake all but Containerd and Kubelet, Node all but
-// Kwok.
+// The components. Mode API has the first two, Fake all but Containerd and Kubelet, Node all.
 const (
 	Etcd              Component = "etcd"
 	APIServer         Component = "kube-apiserver"
@@ -56,7 +59,6 @@ const (
 	Scheduler         Component = "kube-scheduler"
 	Containerd        Component = "containerd"
 	Kubelet           Component = "kubelet"
-	Kwok              Component = "kwok"
 )
 
 // ErrForeign is what methods that would harm a cluster return for one that the tests did not start.
@@ -66,7 +68,7 @@ var ErrForeign = errors.New("this is the cluster of KUBECONFIG: its components a
 type Options struct {
 	// Mode is Node if empty.
 	Mode Mode
-	// Nodes is how many nodes kwok plays in mode Fake; 0 means 10.
+	// Nodes is how many nodes are played in mode Fake; 0 means 10.
 	Nodes int
 	// Images of the Docker Engine that the node shall have, like "sandbox/busybox:dev". A cluster
 	// of KUBECONFIG must have them already.
@@ -87,6 +89,7 @@ type Cluster struct {
 	Folder string
 
 	mode    Mode
+	nodes   io.Closer // ends the program that plays the nodes of mode Fake
 	scripts string
 	log     io.Writer
 }
@@ -126,9 +129,6 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 	}
 	folder := filepath.Join(parent, "c")
 	args := []string{"--mode", string(c.mode), "--owner", strconv.Itoa(os.Getpid())}
-	if options.Nodes > 0 {
-		args = append(args, "--nodes", strconv.Itoa(options.Nodes))
-	}
 	for _, image := range options.Images {
 		args = append(args, "--image", image)
 	}
@@ -136,8 +136,45 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 		return nil, errors.Join(err, os.RemoveAll(parent))
 	}
 	c.Folder, c.Kubeconfig = folder, filepath.Join(folder, "kubeconfig")
+	if c.mode == Fake {
+		if err := c.startNodes(ctx, cmp.Or(options.Nodes, 10)); err != nil {
+			return nil, errors.Join(err, c.Stop())
+		}
+	}
 	return c, nil
 }
+
+// startNodes starts the program that plays count nodes, and returns when it has made them.
+func (c *Cluster) startNodes(ctx context.Context, count int) error {
+	folder := filepath.Join(c.Folder, "bin")
+	if err := program.Build(ctx, folder, "sandbox.internal/test/cluster/nodes"); err != nil {
+		return err
+	}
+	command := exec.Command(filepath.Join(folder, "nodes"), "--kubeconfig", c.Kubeconfig,
+		"--nodes", strconv.Itoa(count))
+	command.Stderr = c.log
+	input, err := command.StdinPipe()
+	if err != nil {
+		return err
+	}
+	output, err := command.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := command.Start(); err != nil {
+		return err
+	}
+	c.nodes = closer(func() error { return errors.Join(input.Close(), command.Wait()) })
+	if _, err := bufio.NewReader(output).ReadString('\n'); err != nil {
+		return fmt.Errorf("the nodes could not be made: %w", err)
+	}
+	return nil
+}
+
+type closer func() error
+
+// Close implements io.Closer.
+func (c closer) Close() error { return c() }
 
 // Stop removes a cluster that Start made, with everything in it; one of KUBECONFIG stays. It works
 // in whatever state the cluster is, and needs no context: a test that was cancelled cleans up, too.
@@ -145,6 +182,10 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 func (c *Cluster) Stop() error {
 	if c.Folder == "" {
 		return nil
+	}
+	if c.nodes != nil {
+		_ = c.nodes.Close()
+		c.nodes = nil
 	}
 	if err := c.run(context.Background(), "down.sh", c.Folder); err != nil {
 		return err

@@ -264,22 +264,6 @@ func TestFakeNodes(t *testing.T) {
 		t.Errorf("%d pods on the nodes %q, want 100 on several", len(nodes), used)
 	}
 
-	// However long kwok has no processor to report for its nodes on: no pod may be marked as not
-	// ready, because kwok would leave it so.
-	if err := c.Kill(limited(t), cluster.Kwok); err != nil {
-		t.Fatal(err)
-	}
-	const silence = 65 * time.Second // a controller manager waits 50 s by default
-	for end := time.Now().Add(silence); time.Now().Before(end); time.Sleep(time.Second) {
-		for _, kind := range []string{"nodes", "pods"} {
-			states := kubectl(t, c, "", "get", kind, "-o",
-				`jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}`)
-			if n := strings.Count(states, "True"); n != map[string]int{"nodes": 20,
-				"pods": 100}[kind] {
-				t.Fatalf("without kwok, %d %s are ready: %s", n, kind, states)
-			}
-		}
-	}
 	stopped(t, c, seen)
 }
 
@@ -347,7 +331,6 @@ func TestErrorsExplainThemselves(t *testing.T) {
 		{"taken", []string{exists}, "exists"},
 		{"long", []string{"/tmp/" + strings.Repeat("x", 70)}, "longer than 60 bytes"},
 		{"mode", []string{"--mode", "big", folder}, "node, api or fake, not big"},
-		{"nodes", []string{"--nodes", "many", folder}, "needs a number, not many"},
 		{"option", []string{"--help-me", folder}, "no option --help-me"},
 		{"images", []string{"--mode", "api", "--image", "sandbox/busybox:dev", folder},
 			"mode api has no node"},

@@ -4,7 +4,7 @@
 #   stop     SIGTERM; returns when the process is gone
 #   kill     SIGKILL; likewise. Pods outlive kubelet and containerd.
 #   restart  kill, then start
-# NAME is etcd, kube-apiserver, kube-controller-manager, kube-scheduler, containerd, kubelet or kwok.
+# NAME is etcd, kube-apiserver, kube-controller-manager, kube-scheduler, containerd or kubelet.
 set -euo pipefail
 shopt -s inherit_errexit # a failure inside $(...) counts too
 # shellcheck source-path=SCRIPTDIR

@@ -3,7 +3,7 @@
 # ended. Sourced, never run.
 
 # The newest Kubernetes that accepts version 1 of control groups without being asked, and what goes with it.
-kubernetes_version=v1.34.4 etcd_version=v3.6.4 kwok_version=v0.7.0 helm_version=v3.19.0 pause_version=1
+kubernetes_version=v1.34.4 etcd_version=v3.6.4 helm_version=v3.19.0 pause_version=1
 
 # One folder per program and version, so that a new version of one builds that one alone, and checkouts do not disturb each other.
 # A program is complete, or not there.
@@ -18,7 +18,6 @@ program() {
 	case $1 in
 	kube-* | kubelet | kubectl) printf '%s/kubernetes-%s/%s' "$cache" "$kubernetes_version" "$1" ;;
 	etcd) printf '%s/etcd-%s/etcd' "$cache" "$etcd_version" ;;
-	kwok) printf '%s/kwok-%s/kwok' "$cache" "$kwok_version" ;;
 	helm) printf '%s/helm-%s/helm' "$cache" "$helm_version" ;;
 	pause) printf '%s/pause-%s/pause' "$cache" "$pause_version" ;;
 	*) die "no program $1" ;;
@@ -38,7 +37,7 @@ cni_folder() {
 }
 
 # The components of a cluster, in the order in which they are started.
-components=(etcd kube-apiserver containerd kube-controller-manager kube-scheduler kubelet kwok)
+components=(etcd kube-apiserver containerd kube-controller-manager kube-scheduler kubelet)
 
 # The functions below work on the cluster in $dir.
 
@@ -46,7 +45,7 @@ components=(etcd kube-apiserver containerd kube-controller-manager kube-schedule
 read_settings() {
 	[[ -r ${dir:=}/settings ]] || die "$dir holds no cluster"
 	mode='' number='' address='' subnet='' service='' bridge='' cgroup=''
-	port_api='' port_etcd='' port_etcd_peer='' port_controller_manager='' port_scheduler='' port_kubelet='' port_kubelet_health='' port_kwok=''
+	port_api='' port_etcd='' port_etcd_peer='' port_controller_manager='' port_scheduler='' port_kubelet='' port_kubelet_health=''
 	# shellcheck source=/dev/null
 	source "$dir/settings"
 }
@@ -138,7 +137,6 @@ works() {
 	kube-controller-manager) accepts 127.0.0.1 "$port_controller_manager" ;;
 	kube-scheduler) accepts 127.0.0.1 "$port_scheduler" ;;
 	kubelet) answers_ok 127.0.0.1 "$port_kubelet_health" /healthz ;;
-	kwok) answers_ok 127.0.0.1 "$port_kwok" /healthz ;;
 	esac
 }
 

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # Starts a Kubernetes cluster for tests in a folder of its own and returns when it is ready.
 #
-# Usage: up.sh [--mode node|api|fake] [--nodes N] [--image NAME]... [--owner PID] FOLDER
+# Usage: up.sh [--mode node|api|fake] [--image NAME]... [--owner PID] FOLDER
 #   --mode node   all of it, with one real node (the default; needs root). Its pods are reached by their addresses.
 #   --mode api    etcd and the API server alone: for tests that need only resources. Needs no root.
-#   --mode fake   a control plane without a kubelet, and N nodes that kwok plays. Needs no root.
-#   --nodes N     how many nodes in mode fake (default 10)
+#   --mode fake   a control plane without a kubelet, whose nodes the test plays. Needs no root.
 #   --image NAME  an image of the Docker Engine that the node shall have; may be repeated
 #   --owner PID   when this process ends, so does the cluster, whoever ended it
 #   FOLDER        is made, and must not exist; its path is short, because sockets are in it. FOLDER/kubeconfig is the administrator's.
@@ -20,11 +19,10 @@ source "$scripts/lib.sh"
 # shellcheck source-path=SCRIPTDIR
 source "$scripts/host.sh"
 
-mode=node nodes=10 images=() owner='' dir=''
+mode=node images=() owner='' dir=''
 while (($# > 0)); do
 	case $1 in
 	--mode) mode=${2:?--mode needs node, api or fake} && shift 2 ;;
-	--nodes) nodes=${2:?--nodes needs a number} && shift 2 ;;
 	--image) images+=("${2:?--image needs a name}") && shift 2 ;;
 	--owner) owner=${2:?--owner needs a process} && shift 2 ;;
 	-*) die "no option $1: see the head of $0" ;;
@@ -32,12 +30,11 @@ while (($# > 0)); do
 	esac
 done
 case $mode in node | api | fake) ;; *) die "--mode is node, api or fake, not $mode" ;; esac
-[[ $nodes =~ ^[0-9]+$ ]] || die "--nodes needs a number, not $nodes"
 [[ $dir == /* ]] || die "the last argument is the cluster's folder, as an absolute path"
 ((${#dir} <= 60)) || die "$dir: the path is longer than 60 bytes, and sockets have to fit below it"
 [[ $dir =~ ^[A-Za-z0-9/._-]+$ ]] || die "$dir: a path of letters, digits and ./_- is needed"
 [[ ! -e $dir ]] || die "$dir exists: a cluster makes its folder"
-for name in "${kubernetes_programs[@]}" etcd kwok; do
+for name in "${kubernetes_programs[@]}" etcd; do
 	[[ -x $(program "$name") ]] || die "$name is missing: run $scripts/build.sh"
 done
 if [[ $mode == node ]]; then
@@ -88,12 +85,12 @@ address=127.0.0.1 subnet=10.91.$((4 * number)).0/22 services=10.92.$number.0/24
 cat >"$dir/settings" <<X
 mode=$mode number=$number address=$address subnet=$subnet service=10.92.$number.1 bridge=sandbox$number cgroup=sandbox-cluster-$number
 port_api=$first port_etcd=$((first + 1)) port_etcd_peer=$((first + 2)) port_controller_manager=$((first + 3)) port_scheduler=$((first + 4))
-port_kubelet=$((first + 5)) port_kubelet_health=$((first + 6)) port_kwok=$((first + 7))
+port_kubelet=$((first + 5)) port_kubelet_health=$((first + 6))
 X
 read_settings
 trap 'say "the cluster did not come up"; exec 9>&-; "$scripts/down.sh" "$dir" || true' EXIT
 mkdir "$dir"/{bin,cni,command,data,log,pid,pki,run}
-for name in "${kubernetes_programs[@]}" etcd kwok helm; do
+for name in "${kubernetes_programs[@]}" etcd helm; do
 	[[ ! -x $(program "$name") ]] || ln -s "$(program "$name")" "$dir/bin/$name"
 done
 if [[ $mode == node ]]; then
@@ -167,20 +164,14 @@ write_components() {
 
 	local client=(--kubeconfig "$dir/kubeconfig" --authentication-kubeconfig "$dir/kubeconfig" --authorization-kubeconfig "$dir/kubeconfig"
 		--bind-address 127.0.0.1 --leader-elect=false --kube-api-qps 200 --kube-api-burst 400)
-	# kwok reports for a node every 50 s or so, which is when the controller manager takes a node for dead; on a busy machine later still. The
-	# pods of such a node are marked as not ready, and kwok never marks them as ready again.
+	# The nodes that a test plays report once, when they are made.
 	local grace=()
 	[[ $mode != fake ]] || grace=(--node-monitor-grace-period 24h)
 	component kube-controller-manager "$dir/bin/kube-controller-manager" "${client[@]}" --secure-port "$port_controller_manager" "${grace[@]}" \
 		--flex-volume-plugin-dir "$dir/data/volume-plugins" --root-ca-file "$dir/pki/ca.crt" \
 		--service-account-private-key-file "$dir/pki/service-accounts.key"
 	component kube-scheduler "$dir/bin/kube-scheduler" "${client[@]}" --secure-port "$port_scheduler"
-	if [[ $mode == fake ]]; then
-		printf 'apiVersion: config.kwok.x-k8s.io/v1alpha1\nkind: KwokConfiguration\noptions: {podPlayStageParallelism: 16, nodePlayStageParallelism: 16}\n' >"$dir/kwok.yaml"
-		component kwok "$dir/bin/kwok" --kubeconfig "$dir/kubeconfig" --config "$dir/kwok.yaml" --cidr 10.93.0.1/16 --server-address "127.0.0.1:$port_kwok" \
-			--manage-all-nodes=false --manage-nodes-with-label-selector sandbox.internal/fake=true
-		return
-	fi
+	[[ $mode == node ]] || return 0
 	component containerd "$(command -v containerd)" --config "$dir/containerd.toml"
 	component kubelet "$dir/bin/kubelet" --kubeconfig "$dir/kubeconfig" --config "$dir/kubelet.yaml" --root-dir "$dir/data/kubelet" \
 		--cert-dir "$dir/pki/kubelet" --hostname-override node --node-ip "$address"
@@ -268,19 +259,7 @@ import() { ctr --address "$dir/containerd.sock" --namespace k8s.io images import
 
 # --- everything comes up ---
 
-fake_nodes() {
-	local i
-	for ((i = 0; i < nodes; i++)); do
-		cat <<-X
-			---
-			{apiVersion: v1, kind: Node, metadata: {name: fake-$i, labels: {sandbox.internal/fake: "true", kubernetes.io/hostname: fake-$i}},
-			 status: {allocatable: {cpu: 64, memory: 256Gi, pods: 1000}, capacity: {cpu: 64, memory: 256Gi, pods: 1000}}}
-		X
-	done | kubectl create -f - >/dev/null
-}
-
-ready_nodes() { kubectl get nodes --output 'jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}' 2>/dev/null | grep -o True | wc -l; }
-nodes_ready() { (($(ready_nodes) >= $1)); }
+node_ready() { [[ $(kubectl get nodes --output 'jsonpath={.items[*].status.conditions[?(@.type=="Ready")].status}' 2>/dev/null) == True ]]; }
 account_ready() { kubectl get serviceaccount default >/dev/null 2>&1; }
 
 if [[ -n $owner ]]; then
@@ -303,13 +282,10 @@ case $mode in
 node)
 	for name in kube-controller-manager kube-scheduler kubelet; do launch "$name"; done
 	wait "$importing"
-	within "$patience" nodes_ready 1 || { await kubelet && tail -n 15 "$dir/log/kubelet.log" >&2; die "the node did not become Ready"; }
+	within "$patience" node_ready || { await kubelet && tail -n 15 "$dir/log/kubelet.log" >&2; die "the node did not become Ready"; }
 	;;
 fake)
-	for name in kube-controller-manager kube-scheduler kwok; do launch "$name"; done
-	await kwok
-	fake_nodes
-	within "$patience" nodes_ready "$nodes" || die "$(ready_nodes) of $nodes nodes became Ready in $patience s (log: $dir/log/kwok.log)"
+	for name in kube-controller-manager kube-scheduler; do launch "$name"; done
 	;;
 esac
 if [[ $mode != api ]]; then

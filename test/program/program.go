@@ -25,7 +25,8 @@ func Build(ctx context.Context, folder string, packages ...string) error {
 	if err := look(ctx, packages); err != nil {
 		return err
 	}
-	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o",
+	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false",
+		"-ldflags", "-s -w", "-o",
 		folder + string(filepath.Separator)}, packages...)
 	_, err := goCommand(ctx, args...)
 	return err

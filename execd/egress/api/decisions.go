@@ -14,12 +14,8 @@ import (
 	"sandbox.internal/openapi/serve"
 )
 
-const (
-	// pingInterval is how long a stream may be silent before a comment says that it is alive.
-	pingInterval = 10 * time.Second
-	// gather is how long changes gather before they are sent: a decision that is made a thousand times a second is sent ten times.
-	gather = 100 * time.Millisecond
-)
+// gather is how long changes gather before they are sent: a decision that is made a thousand times a second is sent ten times.
+const gather = 100 * time.Millisecond
 
 func (h *handlers) ListDecisions(ctx context.Context, request gen.ListDecisionsRequestObject) (gen.ListDecisionsResponseObject, error) {
 	log := h.options.Guard.Decisions()
@@ -60,7 +56,7 @@ type decisionStream struct {
 // VisitListDecisionsResponse implements the generated interface.
 func (s decisionStream) VisitListDecisionsResponse(w http.ResponseWriter) error {
 	out := serve.NewEventStream(s.ctx, w, serve.EventStreamOptions{})
-	timer := time.NewTimer(pingInterval)
+	timer := time.NewTimer(serve.PingInterval)
 	defer timer.Stop()
 	for {
 		changed, more := s.log.After(s.after)
@@ -75,14 +71,14 @@ func (s decisionStream) VisitListDecisionsResponse(w http.ResponseWriter) error 
 		if out.Flush() != nil {
 			return nil // the client has left
 		}
-		timer.Reset(pingInterval)
+		timer.Reset(serve.PingInterval)
 		select {
 		case <-more:
 			if !s.pause() {
 				return nil
 			}
 		case <-timer.C:
-			out.Data(nil)
+			out.Ping()
 		case <-serve.Draining(s.ctx):
 			return nil
 		case <-s.ctx.Done():

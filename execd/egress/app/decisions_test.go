@@ -1,7 +1,6 @@
 package app_test
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +10,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -20,6 +18,7 @@ import (
 	gen "sandbox.internal/gen/egress"
 	"sandbox.internal/openapi/document"
 	"sandbox.internal/openapi/serve/servetest"
+	"sandbox.internal/openapi/sse"
 )
 
 // decided waits for a decision and returns it.
@@ -110,25 +109,19 @@ func (s *sandbox) follow(t *testing.T, after string, wanted func(gen.Decision) b
 	if response.StatusCode != http.StatusOK {
 		t.Fatalf("the stream: %s", response.Status)
 	}
-	id := ""
-	lines := bufio.NewScanner(response.Body)
-	for lines.Scan() {
-		field, value, _ := strings.Cut(lines.Text(), ": ")
-		switch field {
-		case "id":
-			id = value
-		case "data":
-			var d gen.Decision
-			if err := json.Unmarshal([]byte(value), &d); err != nil {
-				t.Fatalf("event %q: %v", value, err)
-			}
-			if wanted(d) {
-				return id
-			}
+	for events := sse.NewReader(response.Body, 1<<20); ; {
+		data, err := events.Next()
+		if err != nil {
+			t.Fatalf("the stream ended without the event: %v", err)
+		}
+		var d gen.Decision
+		if err := json.Unmarshal(data, &d); err != nil {
+			t.Fatalf("event %q: %v", data, err)
+		}
+		if wanted(d) {
+			return events.ID()
 		}
 	}
-	t.Fatalf("the stream ended without the event: %v", lines.Err())
-	return ""
 }
 
 func TestADryRunProposesWhatIsNeeded(t *testing.T) {

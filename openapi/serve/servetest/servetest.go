@@ -35,7 +35,7 @@ func EveryOperationNeedsKey(t T, doc *openapi3.T, baseURL string, open ...string
 		for method, operation := range item.Operations() {
 			wantOpen := slices.Contains(open, operation.OperationID)
 			for _, key := range []string{"", "wrong"} {
-				status, err := send(client, method, baseURL+path, wrongKeys(doc, key))
+				status, _, err := send(client, method, baseURL+path, wrongKeys(doc, key))
 				switch {
 				case err != nil:
 					t.Errorf("%s: %v", operation.OperationID, err)
@@ -46,6 +46,28 @@ func EveryOperationNeedsKey(t T, doc *openapi3.T, baseURL string, open ...string
 					t.Errorf("%s (%s %s) with key %q: status 401, want it open",
 						operation.OperationID, method, path, key)
 				}
+			}
+		}
+	}
+}
+
+// EveryOperationRefusesUnknownParameters sends every operation of doc to the service at baseURL, with
+// the header, which carries a key that may do everything, and with a query parameter that no
+// operation has. Each must refuse it with 400 and name it.
+func EveryOperationRefusesUnknownParameters(t T, doc *openapi3.T, baseURL string,
+	header http.Header) {
+	t.Helper()
+	const name = "no-such-parameter"
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for path, item := range doc.Paths.Map() {
+		for method, operation := range item.Operations() {
+			status, body, err := send(client, method, baseURL+path+"?"+name+"=1", header.Clone())
+			switch {
+			case err != nil:
+				t.Errorf("%s: %v", operation.OperationID, err)
+			case status != http.StatusBadRequest || !strings.Contains(body, name):
+				t.Errorf("%s (%s %s) with an unknown query parameter: %d %s, want 400 and its name",
+					operation.OperationID, method, path, status, body)
 			}
 		}
 	}
@@ -76,20 +98,21 @@ func wrongKeys(doc *openapi3.T, value string) http.Header {
 	return header
 }
 
-// send does not follow the contract: the key is checked before anything else.
-func send(client *http.Client, method, url string, header http.Header) (int, error) {
+// send does not follow the contract: what is tested is checked before anything else. The body that
+// it returns is bounded.
+func send(client *http.Client, method, url string, header http.Header) (int, string, error) {
 	request, err := http.NewRequest(method, pathParameter.ReplaceAllString(url, "x"),
 		strings.NewReader(`{}`))
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	request.Header = header
 	request.Header.Set("Content-Type", "application/json")
 	response, err := client.Do(request)
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	defer response.Body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(response.Body, 1<<20))
-	return response.StatusCode, nil
+	body, _ := io.ReadAll(io.LimitReader(response.Body, 4<<10))
+	return response.StatusCode, string(body), nil
 }

@@ -103,3 +103,53 @@ func TestEveryOperationNeedsKey(t *testing.T) {
 		})
 	}
 }
+
+func TestEveryOperationRefusesUnknownParameters(t *testing.T) {
+	doc, err := openapi3.NewLoader().LoadFromData([]byte(contract))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cases := map[string]struct {
+		answer func(http.ResponseWriter, *http.Request)
+		want   []string
+	}{
+		"refused": {func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusBadRequest)
+			fmt.Fprint(w, r.URL.RawQuery)
+		}, nil},
+		"one ignores it": {func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodPut {
+				w.WriteHeader(http.StatusBadRequest)
+			}
+			fmt.Fprint(w, r.URL.RawQuery)
+		}, []string{"putThing (PUT /things/{thingId})"}},
+		"not named": {func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusBadRequest)
+		}, []string{"getHealth (GET /health)", "getThing (GET /things/{thingId})",
+			"putThing (PUT /things/{thingId})"}},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			server := httptest.NewServer(
+				http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					if r.Header.Get("X-Test-Key") != "right" {
+						t.Errorf("%s %s comes without the key", r.Method, r.URL.Path)
+					}
+					c.answer(w, r)
+				}))
+			defer server.Close()
+			got := &recorder{}
+			servetest.EveryOperationRefusesUnknownParameters(got, doc, server.URL,
+				http.Header{"X-Test-Key": {"right"}})
+			if len(got.failures) != len(c.want) {
+				t.Fatalf("failures %q, want %q", got.failures, c.want)
+			}
+			for _, want := range c.want {
+				if !slices.ContainsFunc(got.failures,
+					func(f string) bool { return strings.HasPrefix(f, want) }) {
+					t.Errorf("failures %q lack %q", got.failures, want)
+				}
+			}
+		})
+	}
+}

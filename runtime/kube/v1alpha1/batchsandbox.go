@@ -6,7 +6,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// BatchSandbox is a number of sandboxes that live and expire together: pods from a template of its own, or pods of a Pool.
+// BatchSandbox is a number of sandboxes with one lifetime: pods from a template of its own, or pods
+// of a Pool.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -41,7 +42,7 @@ type BatchSandboxList struct {
 	Items           []BatchSandbox `json:"items"`
 }
 
-// BatchSandboxSpec is what is wanted.
+// BatchSandboxSpec is the desired state.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.template) != has(self.poolRef)",message="exactly one of template and poolRef must be set"
 // +kubebuilder:validation:XValidation:rule="has(self.poolRef) == has(oldSelf.poolRef) && (!has(self.poolRef) || self.poolRef == oldSelf.poolRef)",message="poolRef is immutable"
@@ -54,15 +55,16 @@ type BatchSandboxList struct {
 // +kubebuilder:validation:XValidation:rule="oldSelf.replicas == 0 || has(self.shardTaskPatches) == has(oldSelf.shardTaskPatches) && (!has(self.shardTaskPatches) || self.shardTaskPatches == oldSelf.shardTaskPatches)",message="shardTaskPatches are immutable while there are replicas: their tasks run already, and no task runs twice"
 // +kubebuilder:validation:XValidation:rule="oldSelf.replicas == 0 || !has(self.taskTemplate) || !has(self.template) || !has(oldSelf.template) || self.template == oldSelf.template",message="template is immutable while there are replicas with tasks"
 type BatchSandboxSpec struct {
-	// Replicas is how many sandboxes there are. They are numbered from 0; a smaller number removes the last ones.
+	// Replicas is the number of sandboxes, which are numbered from 0. Lowering it removes those
+	// with the highest numbers.
 	//
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	Replicas int32 `json:"replicas"`
 
-	// Template is the pod of each sandbox. A change takes effect for pods that are made from then on; with a task template it can change only
-	// while there are no replicas.
+	// Template is the pod of each sandbox. A change affects pods that are created later; with a
+	// task template it can change only while there are no replicas.
 	//
 	// +optional
 	// +kubebuilder:validation:Schemaless
@@ -77,56 +79,64 @@ type BatchSandboxSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	PoolRef string `json:"poolRef,omitempty"`
 
-	// ExpireTime is when all sandboxes of the batch end. Without it they live until the batch is deleted.
+	// ExpireTime is when all sandboxes of the batch end. Without it they run until the batch is
+	// deleted.
 	//
 	// +optional
 	ExpireTime *metav1.Time `json:"expireTime,omitempty"`
 
-	// Pause asks for the sandboxes' processes to be frozen; they keep their memory. It needs execd in the pods.
+	// Pause freezes the processes of the sandboxes, which keep their memory. It needs execd in the
+	// pods.
 	//
 	// +optional
 	Pause bool `json:"pause,omitempty"`
 
-	// TaskTemplate is the process that runs in each sandbox, started by the pod's task-executor. It can change only while there are no replicas.
+	// TaskTemplate is the process that the pod's task-executor starts in each sandbox. It can
+	// change only while there are no replicas.
 	//
 	// +optional
 	TaskTemplate *TaskTemplate `json:"taskTemplate,omitempty"`
 
-	// ShardPatches changes the template for the sandbox of the same number, as a strategic merge patch.
+	// ShardPatches changes the template for the sandbox of the same number, as a strategic merge
+	// patch.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=10000
 	ShardPatches []runtime.RawExtension `json:"shardPatches,omitempty"`
 
-	// ShardTaskPatches changes the task template for the sandbox of the same number, as a JSON merge patch.
+	// ShardTaskPatches changes the task template for the sandbox of the same number, as a JSON
+	// merge patch.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=10000
 	ShardTaskPatches []runtime.RawExtension `json:"shardTaskPatches,omitempty"`
 
-	// TaskResourcePolicyWhenCompleted says what becomes of a sandbox whose task has ended: Retain keeps it until the batch ends,
-	// Release gives its pod back at once.
+	// TaskResourcePolicyWhenCompleted is the policy for a sandbox whose task has ended: Retain
+	// keeps it until the batch ends, Release releases its pod at once.
 	//
 	// +optional
 	// +kubebuilder:default=Retain
 	TaskResourcePolicyWhenCompleted TaskResourcePolicy `json:"taskResourcePolicyWhenCompleted,omitempty"`
 
-	// ProvisionTimeoutSeconds is how long a batch that is Pending may take until every sandbox is usable: then those that are not end with
-	// what keeps them, or PROVISION_TIMEOUT. Without it the batch waits as long as it takes, for a node with room, for instance.
+	// ProvisionTimeoutSeconds is how long a Pending batch may take until every sandbox is usable:
+	// after it, sandboxes that are not usable end with the reason that delays them, or
+	// PROVISION_TIMEOUT. Without it the batch waits without a limit, for example for a node with
+	// capacity.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	ProvisionTimeoutSeconds *int32 `json:"provisionTimeoutSeconds,omitempty"`
 
-	// TTLSecondsAfterFinished is how long the record of a batch that has ended (Terminated or Failed) stays readable, in seconds.
-	// Without it the batch is deleted as soon as it has expired, and one that ended otherwise stays.
+	// TTLSecondsAfterFinished is how long the record of a batch that has ended (Terminated or
+	// Failed) is kept, in seconds. Without it an expired batch is deleted at once, and one that
+	// ended otherwise is kept.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	TTLSecondsAfterFinished *int32 `json:"ttlSecondsAfterFinished,omitempty"`
 }
 
-// TaskResourcePolicy says what becomes of a sandbox whose task has ended.
+// TaskResourcePolicy is the policy for a sandbox whose task has ended.
 //
 // +kubebuilder:validation:Enum=Retain;Release
 type TaskResourcePolicy string
@@ -147,20 +157,20 @@ type TaskTemplate struct {
 	//
 	// +optional
 	Args []string `json:"args,omitempty"`
-	// Env is added to the main container's environment.
+	// Env is added to the environment of the main container.
 	//
 	// +optional
 	Env []EnvVar `json:"env,omitempty"`
-	// WorkingDir is the process's folder; empty means that of the main container.
+	// WorkingDir is the working directory; empty means that of the main container.
 	//
 	// +optional
 	WorkingDir string `json:"workingDir,omitempty"`
-	// TimeoutSeconds ends the task as failed; 0 means never.
+	// TimeoutSeconds is after how long the task is ended as failed; 0 means never.
 	//
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	TimeoutSeconds int64 `json:"timeoutSeconds,omitempty"`
-	// Readiness must answer before the sandbox counts as ready. Without it the task's start is enough.
+	// Readiness must succeed before the sandbox counts as ready. Without it a started task does.
 	//
 	// +optional
 	Readiness *TaskReadiness `json:"readiness,omitempty"`
@@ -178,15 +188,16 @@ type EnvVar struct {
 	//
 	// +optional
 	Value string `json:"value,omitempty"`
-	// ValueFrom says where the value is instead.
+	// ValueFrom is the source of the value instead.
 	//
 	// +optional
 	ValueFrom *EnvVarSource `json:"valueFrom,omitempty"`
 }
 
-// EnvVarSource is where the value of a variable is.
+// EnvVarSource is the source of the value of a variable.
 type EnvVarSource struct {
-	// SecretKeyRef is an entry of a Secret in the batch's namespace. It is read once, before the first task that names it is started.
+	// SecretKeyRef is an entry of a Secret in the batch's namespace. It is read once, before the
+	// first task that names it is started.
 	SecretKeyRef SecretKeySelector `json:"secretKeyRef"`
 }
 
@@ -216,56 +227,58 @@ type TaskReadiness struct {
 	Path string `json:"path,omitempty"`
 }
 
-// Phase is where the batch stands. The names are those of the lifecycle document's states.
+// Phase is the state of the batch. The names are those of the lifecycle document's states.
 type Phase string
 
 // The phases.
 const (
-	PhasePending    Phase = "Pending"    // not every sandbox is usable yet
-	PhaseRunning    Phase = "Running"    // every sandbox was proven usable; the condition Ready says whether all are
+	PhasePending Phase = "Pending" // not every sandbox is usable yet
+	// every sandbox was proven usable; the condition Ready says whether all are
+	PhaseRunning    Phase = "Running"
 	PhasePausing    Phase = "Pausing"    // being frozen
 	PhasePaused     Phase = "Paused"     // every sandbox is frozen
 	PhaseResuming   Phase = "Resuming"   // being thawed
 	PhaseStopping   Phase = "Stopping"   // being removed
-	PhaseTerminated Phase = "Terminated" // ended, nothing of it runs
-	PhaseFailed     Phase = "Failed"     // ended by an error, nothing of it runs
+	PhaseTerminated Phase = "Terminated" // ended, no pod of it runs
+	PhaseFailed     Phase = "Failed"     // ended by an error, no pod of it runs
 )
 
 // Finished reports whether no phase follows.
 func (p Phase) Finished() bool { return p == PhaseTerminated || p == PhaseFailed }
 
-// BatchSandboxStatus is what is.
+// BatchSandboxStatus is the observed state.
 type BatchSandboxStatus struct {
-	// ObservedGeneration is the generation of the spec that the status tells of.
+	// ObservedGeneration is the generation of the spec that the status describes.
 	//
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Replicas is how many pods there are.
+	// Replicas is the number of pods.
 	//
 	// +optional
 	// +kubebuilder:default=0
 	Replicas int32 `json:"replicas"`
-	// Allocated is how many sandboxes have a pod of their own: one that is scheduled, or one of the pool.
+	// Allocated is the number of sandboxes with a pod: one that is scheduled, or one of the pool.
 	//
 	// +optional
 	// +kubebuilder:default=0
 	Allocated int32 `json:"allocated"`
-	// Ready is how many sandboxes are proven usable.
+	// Ready is the number of sandboxes proven usable.
 	//
 	// +optional
 	// +kubebuilder:default=0
 	Ready int32 `json:"ready"`
-	// TaskStats counts the sandboxes by what their task does; absent without a task template.
+	// TaskStats counts the sandboxes by the state of their task; absent without a task template.
 	//
 	// +optional
 	TaskStats *TaskStats `json:"taskStats,omitempty"`
-	// Outcomes has one letter for each sandbox, by its number, so that no controller forgets an end: "-" lives; "S" ended well and "F" by
-	// an error, and its pod is given back; "s" and "f" have a task that ended so, and their pod is kept (Retain). Shorter means "-".
+	// Outcomes has one letter for each sandbox, by its number, so that a restarted controller has
+	// every end: "-" has not ended; "S" succeeded and "F" failed, and the pod is released; "s" and
+	// "f" have a task that ended so, and their pod is kept (Retain). Missing letters mean "-".
 	//
 	// +optional
 	// +kubebuilder:validation:MaxLength=10000
 	Outcomes string `json:"outcomes,omitempty"`
-	// Phase is where the batch stands; Reason, in upper snake case, and Message say why.
+	// Phase is the state of the batch; Reason, in upper snake case, and Message give its cause.
 	//
 	// +optional
 	Phase Phase `json:"phase,omitempty"`
@@ -273,12 +286,13 @@ type BatchSandboxStatus struct {
 	Reason string `json:"reason,omitempty"`
 	// +optional
 	Message string `json:"message,omitempty"`
-	// History has the latest changes of phase, oldest first.
+	// History is the latest changes of phase, oldest first.
 	//
 	// +optional
 	// +kubebuilder:validation:MaxItems=32
 	History []PhaseChange `json:"history,omitempty"`
-	// Addresses are the pods' IP addresses by the sandboxes' numbers; empty strings stand for those that have none yet.
+	// Addresses are the pods' IP addresses by the sandboxes' numbers; empty strings stand for those
+	// that have none yet.
 	//
 	// +optional
 	Addresses []string `json:"addresses,omitempty"`
@@ -286,7 +300,7 @@ type BatchSandboxStatus struct {
 	//
 	// +optional
 	FinishedAt *metav1.MicroTime `json:"finishedAt,omitempty"`
-	// Conditions of the batch: Ready, and what hinders it.
+	// Conditions of the batch: Ready, Invalid and Degraded.
 	//
 	// +optional
 	// +listType=map
@@ -296,9 +310,11 @@ type BatchSandboxStatus struct {
 
 // The types of conditions.
 const (
-	ConditionReady    = "Ready"    // every sandbox is proven usable
-	ConditionInvalid  = "Invalid"  // template, patch or pool break a rule: the message names it
-	ConditionDegraded = "Degraded" // at least one of the sandboxes has ended by an error: reason and message are those of the first that did
+	ConditionReady   = "Ready"   // every sandbox is proven usable
+	ConditionInvalid = "Invalid" // template, patch or pool break a rule: the message names it
+	// at least one of the sandboxes has ended by an error: reason and message are those of the
+	// first that did
+	ConditionDegraded = "Degraded"
 )
 
 // PhaseChange is a change of phase.

@@ -30,7 +30,7 @@ const (
 	// with a DELETE of the BatchSandbox.
 	AnnotationStop = "sandbox.internal/stop"
 
-	// Finalizer keeps a BatchSandbox until its pods are given back.
+	// Finalizer keeps a BatchSandbox until its pods are released.
 	Finalizer = "sandbox.internal/pods"
 )
 
@@ -67,8 +67,8 @@ const (
 	OutcomeKeptFailed  = 'f'
 )
 
-// Ended reports whether the sandbox of a number has ended, so that its pod is given back and it
-// gets no other.
+// Ended reports whether the sandbox of a number has ended, so that its pod is released and it gets
+// no other.
 func (s *BatchSandboxStatus) Ended(number int) bool {
 	return number < len(s.Outcomes) &&
 		(s.Outcomes[number] == OutcomeEndedWell || s.Outcomes[number] == OutcomeEndedFailed)
@@ -77,7 +77,7 @@ func (s *BatchSandboxStatus) Ended(number int) bool {
 // Allocation lists the pods of a pool that belong to a batch. It is one annotation, written at once
 // for all of them.
 type Allocation struct {
-	// Pods by the sandboxes' numbers. An empty name stands for a pod that was given back.
+	// Pods by the sandboxes' numbers. An empty name stands for a pod that was released.
 	Pods []string `json:"pods"`
 }
 

@@ -41,10 +41,10 @@ type PoolList struct {
 	Items           []Pool `json:"items"`
 }
 
-// PoolSpec is what is wanted.
+// PoolSpec is the desired state.
 type PoolSpec struct {
-	// Template is the pod. For tasks it must set shareProcessNamespace and have a container task-executor with the capability
-	// SYS_PTRACE added.
+	// Template is the pod. For tasks it must set shareProcessNamespace and have a container
+	// task-executor with the capability SYS_PTRACE added.
 	//
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:Type=object
@@ -54,18 +54,20 @@ type PoolSpec struct {
 	// CapacitySpec bounds the pool.
 	CapacitySpec CapacitySpec `json:"capacitySpec"`
 
-	// ScaleStrategy bounds how fast pods are made.
+	// ScaleStrategy bounds how fast pods are created.
 	//
 	// +optional
 	ScaleStrategy ScaleStrategy `json:"scaleStrategy,omitempty"`
 
-	// UpdateStrategy says how pods that wait follow a changed template. Pods that are allocated are never touched.
+	// UpdateStrategy is how available pods are replaced after a change of the template. Allocated
+	// pods are never replaced.
 	//
 	// +optional
 	UpdateStrategy UpdateStrategy `json:"updateStrategy,omitempty"`
 
-	// RecycleStrategy says what becomes of a pod that was used: Delete removes it and another one is made, Restart restarts its
-	// containers, so that nothing of the file systems and processes stays but what its volumes hold, and gives it again.
+	// RecycleStrategy is the treatment of a released pod: Delete deletes it, and the pool creates
+	// another one; Restart restarts its containers, which removes their processes and files except
+	// in volumes, and makes it available again.
 	//
 	// +optional
 	// +kubebuilder:default=Delete
@@ -78,44 +80,46 @@ type PoolSpec struct {
 // +kubebuilder:validation:XValidation:rule="self.poolMin <= self.poolMax",message="poolMin must not be greater than poolMax"
 // +kubebuilder:validation:XValidation:rule="self.bufferMax <= self.poolMax",message="bufferMax must not be greater than poolMax"
 type CapacitySpec struct {
-	// BufferMin: with fewer pods waiting, more are made, up to bufferMax.
+	// BufferMin: with fewer available pods, more are created, up to bufferMax.
 	//
 	// +kubebuilder:validation:Minimum=0
 	BufferMin int32 `json:"bufferMin"`
-	// BufferMax: with more pods waiting, the surplus is removed.
+	// BufferMax: with more available pods, the surplus is deleted.
 	//
 	// +kubebuilder:validation:Minimum=0
 	BufferMax int32 `json:"bufferMax"`
-	// PoolMin is how many pods there are at least, allocated ones included.
+	// PoolMin is the least number of pods, including allocated ones.
 	//
 	// +kubebuilder:validation:Minimum=0
 	PoolMin int32 `json:"poolMin"`
-	// PoolMax is how many pods there are at most, allocated ones included.
+	// PoolMax is the greatest number of pods, including allocated ones.
 	//
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	PoolMax int32 `json:"poolMax"`
 }
 
-// ScaleStrategy bounds how fast pods are made.
+// ScaleStrategy bounds how fast pods are created.
 type ScaleStrategy struct {
-	// MaxUnavailable is how many pods of the pool may be on their way at once, as a number or a percentage of poolMax.
+	// MaxUnavailable is how many pods of the pool may be starting at once, as a number or a
+	// percentage of poolMax.
 	//
 	// +optional
 	// +kubebuilder:default="100%"
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 }
 
-// UpdateStrategy says how pods that wait follow a changed template.
+// UpdateStrategy is how available pods are replaced after a change of the template.
 type UpdateStrategy struct {
-	// MaxUnavailable is how many waiting pods may be missing at once during an update, as a number or a percentage of those that wait.
+	// MaxUnavailable is how many pods may be unavailable at once during an update, as a number or a
+	// percentage of the available ones.
 	//
 	// +optional
 	// +kubebuilder:default="25%"
 	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 }
 
-// RecycleStrategy says what becomes of a pod that was used.
+// RecycleStrategy is the treatment of a released pod.
 //
 // +kubebuilder:validation:Enum=Delete;Restart
 type RecycleStrategy string
@@ -126,26 +130,26 @@ const (
 	RecycleRestart RecycleStrategy = "Restart"
 )
 
-// PoolStatus is what is.
+// PoolStatus is the observed state.
 type PoolStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Total is how many pods there are.
+	// Total is the number of pods.
 	//
 	// +optional
 	// +kubebuilder:default=0
 	Total int32 `json:"total"`
-	// Allocated is how many of them belong to BatchSandboxes.
+	// Allocated is the number of pods that belong to BatchSandboxes.
 	//
 	// +optional
 	// +kubebuilder:default=0
 	Allocated int32 `json:"allocated"`
-	// Available is how many are ready and wait.
+	// Available is the number of pods that are ready and not allocated.
 	//
 	// +optional
 	// +kubebuilder:default=0
 	Available int32 `json:"available"`
-	// Updated is how many are made from the present template.
+	// Updated is the number of pods created from the present template.
 	//
 	// +optional
 	// +kubebuilder:default=0

@@ -252,7 +252,7 @@ func (f *feed) Next(ctx context.Context) (lifecycle.EventBatch, error) {
 		case <-ctx.Done():
 			return lifecycle.EventBatch{}, ctx.Err()
 		case <-f.view.ctx.Done():
-			return lifecycle.EventBatch{}, stopping()
+			return lifecycle.EventBatch{}, lifecycle.Stopping()
 		}
 	}
 }
@@ -294,9 +294,4 @@ func (f *feed) read() (batch lifecycle.EventBatch, more <-chan struct{}) {
 	f.cursor = max(f.cursor, j.newest)
 	batch.Cursor = f.cursor
 	return batch, j.changed
-}
-
-// stopping is the error of a feed that ends because the service stops.
-func stopping() error {
-	return &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "the service is stopping", RetryAfter: 1}
 }

@@ -12,10 +12,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/server/clock"
 	"sandbox.internal/server/lifecycle"
 )
 
-// Route is where a gateway finds a sandbox.
+// Route is where an ingress finds a sandbox.
 type Route struct {
 	ID    string
 	State lifecycle.State
@@ -31,13 +32,13 @@ type RouteTable interface {
 	Forget(id string)
 }
 
-// RouteOptions says which cluster a gateway follows.
+// RouteOptions says which cluster an ingress follows.
 type RouteOptions struct {
 	Kubeconfig, Namespace string // as Connect takes them
 	Logger                zerolog.Logger
 }
 
-// FollowRoutes keeps a gateway's table as the cluster says, until ctx ends: while the API server does not answer, it stays as it is.
+// FollowRoutes keeps an ingress's table as the cluster says, until ctx ends: while the API server does not answer, it stays as it is.
 // It returns an error when the options do not say how the cluster is reached.
 func FollowRoutes(ctx context.Context, options RouteOptions, to RouteTable) error {
 	connection, err := Connect(options.Kubeconfig, options.Namespace)
@@ -57,7 +58,7 @@ func FollowRoutes(ctx context.Context, options RouteOptions, to RouteTable) erro
 	return nil
 }
 
-// routes is a gateway's table as a sink. It keeps the tokens, and nothing else of a resource.
+// routes is an ingress's table as a sink. It keeps the tokens, and nothing else of a resource.
 type routes struct {
 	ctx    context.Context // of following
 	table  RouteTable
@@ -85,7 +86,7 @@ func (r *routes) routeOf(e *Entry) Route {
 			break
 		}
 		r.logger.Warn().Err(err).Str("sandbox_id", route.ID).Msg("the token of a sandbox cannot be read")
-		if !errors.As(err, &known) || known.Kind != lifecycle.KindUnavailable || !Sleep(r.ctx, time.Second) {
+		if !errors.As(err, &known) || known.Kind != lifecycle.KindUnavailable || !clock.Sleep(r.ctx, time.Second) {
 			return route
 		}
 	}
@@ -113,15 +114,3 @@ func (r *routes) take(e *Entry, deleted bool) {
 }
 
 func (r *routes) advance(uint64) {}
-
-// Sleep waits, and reports whether ctx is still alive.
-func Sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}

@@ -1,7 +1,7 @@
 // Package view is the read model of a cluster: what the BatchSandboxes of a namespace say about the sandboxes of the service. It reads
 // the API server and never writes to it.
 //
-// The service's backend reads a [View], which adds the answers to the backend's own writes; a gateway follows the routes alone
+// The service's backend reads a [View], which adds the answers to the backend's own writes; an ingress follows the routes alone
 // ([FollowRoutes]). Both are fed by one client-go Reflector.
 package view
 

@@ -9,10 +9,10 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	"sandbox.internal/runtime/kube/manager"
+	"sandbox.internal/server/build"
 )
 
 const usage = `usage: sandbox-controller [flags]
@@ -60,7 +60,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
 	if len(args) == 1 && args[0] == "version" {
-		fmt.Fprintln(stdout, "sandbox-controller", version())
+		fmt.Fprintln(stdout, "sandbox-controller", build.Version())
 		return 0
 	}
 	s, err := parse(args)
@@ -125,13 +125,6 @@ func serve(s settings, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	logger.Info("sandbox-controller starts", "version", version(), "cluster", s.options.Config.Host, "namespace", s.options.Namespace)
+	logger.Info("sandbox-controller starts", "version", build.Version(), "cluster", s.options.Config.Host, "namespace", s.options.Namespace)
 	return controllers.Run(ctx)
-}
-
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
-		return info.Main.Version
-	}
-	return "devel"
 }

@@ -9,7 +9,7 @@ import (
 	"sandbox.internal/server/ingress"
 )
 
-// kubernetes is where the routes come from with --kubernetes.
+// kubernetes are the settings of --kubernetes.
 type kubernetes struct {
 	on         bool
 	kubeconfig string
@@ -19,11 +19,13 @@ type kubernetes struct {
 // source follows the cluster's sandboxes.
 func (k kubernetes) source(logger zerolog.Logger) ingress.Source {
 	return func(ctx context.Context, routes *ingress.Routes) error {
-		return view.FollowRoutes(ctx, view.RouteOptions{Kubeconfig: k.kubeconfig, Namespace: k.namespace, Logger: logger}, adapter{routes})
+		return view.FollowRoutes(ctx,
+			view.RouteOptions{Kubeconfig: k.kubeconfig, Namespace: k.namespace, Logger: logger},
+			adapter{routes})
 	}
 }
 
-// adapter is the gateway's table as the cluster fills it.
+// adapter applies the cluster's routes to the table of the ingress.
 type adapter struct{ routes *ingress.Routes }
 
 func (a adapter) Replace(all []view.Route) {
@@ -40,7 +42,11 @@ func (a adapter) Forget(id string)        { a.routes.Forget(id) }
 func convert(route view.Route) ingress.Route {
 	converted := ingress.Route{ID: route.ID, State: route.State}
 	if route.Address != "" {
-		converted.Place = &ingress.Place{Address: route.Address, Path: "/proxy/", Token: route.Token}
+		converted.Place = &ingress.Place{
+			Address: route.Address,
+			Path:    "/proxy/",
+			Token:   route.Token,
+		}
 	}
 	return converted
 }

@@ -1,4 +1,4 @@
-// Command sandbox-ingress is the gateway: one address for every port of every sandbox.
+// Command sandbox-ingress gives clients one address for every port of every sandbox.
 package main
 
 import (
@@ -9,21 +9,21 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
 
 	"github.com/rs/zerolog"
 
+	"sandbox.internal/server/build"
 	"sandbox.internal/server/ingress"
 )
 
 const usage = `usage: sandbox-ingress --mode MODE (--service URL | --kubernetes | --routes FILE) [flags]
        sandbox-ingress version
 
-Takes requests to the ports of sandboxes until SIGINT or SIGTERM; then what is under way may go on for --grace, and a second
-signal ends it at once. SIGHUP reads --routes again.
+Forwards requests to the ports of sandboxes until SIGINT or SIGTERM; then open requests and streams have --grace to end, and a
+second signal ends them at once. SIGHUP reads --routes again.
 
 Routes:
   --mode MODE           how a request names its sandbox and port:
@@ -32,10 +32,10 @@ Routes:
                           header    header Service-Ingress-To: <sandbox_id>-<port>
   --domain DOMAIN       the domain of the mode wildcard
   --service URL         the lifecycle service whose sandboxes are served
-  --service-key-file F  file with an administrator's key of it; default: the variable SERVICE_API_KEY
+  --service-key-file F  file with an administrator's key for it; default: the variable SERVICE_API_KEY
   --kubernetes          the sandboxes of a cluster instead of a service, from its API server
-  --kubeconfig-path F   how the cluster is reached, absolute; default: as the service account of the gateway's pod
-  --kubernetes-namespace N  where its sandboxes are; default: that of the kubeconfig's context, or of the gateway's pod
+  --kubeconfig-path F   how the cluster is reached, absolute; default: as the service account of the ingress's pod
+  --kubernetes-namespace N  where its sandboxes are; default: that of the kubeconfig's context, or of the ingress's pod
   --routes FILE         static routes instead of a service
   --signing-key FILE    the service's signing keys (server.signing_key); without it no signed endpoint is accepted
 
@@ -46,11 +46,11 @@ Listeners:
 Limits:
   --max-connections N          connections of clients (default 10000)
   --max-sandbox-connections N  requests and connections of one sandbox, then 429 (default 2000)
-  --max-sandboxes N            sandboxes that are known (default 100000)
+  --max-sandboxes N            sandboxes in the table of routes (default 100000)
   --max-header-bytes N         the header of a request (default 65536)
   --header-timeout DURATION    how long a header may take (default 10s)
   --idle-timeout DURATION      how long a connection may be without a request (default 2m)
-  --grace DURATION             how long requests and streams may go on after the stop (default 30s)
+  --grace DURATION             how long open requests and streams may last after the signal (default 30s)
 
   --log-level LEVEL     debug, info, warn or error (default info)
 
@@ -66,7 +66,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, stdout, stderr io.Writer) int {
 	if len(args) == 1 && args[0] == "version" {
-		fmt.Fprintln(stdout, "sandbox-ingress", version())
+		fmt.Fprintln(stdout, "sandbox-ingress", build.Version())
 		return 0
 	}
 	settings, level, err := parse(args, stderr)
@@ -80,7 +80,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	lines := ingress.NewLogWriter(stderr)
 	err = serve(settings, zerolog.New(lines).Level(level).With().Timestamp().Logger())
-	_ = lines.Close() // a log that cannot be written has no place to say so
+	_ = lines.Close() // there is no other place to report that the log cannot be written
 	if err != nil {
 		fmt.Fprintf(stderr, "sandbox-ingress: %v\n", err)
 		return exitFailure
@@ -88,7 +88,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// parse reads the command line. What the values must be is the gateway's to say.
+// parse reads the command line. [ingress.Settings.Check] has the rules for the values.
 func parse(args []string, stderr io.Writer) (ingress.Settings, zerolog.Level, error) {
 	s := ingress.DefaultSettings()
 	flags := flag.NewFlagSet("sandbox-ingress", flag.ContinueOnError)
@@ -129,13 +129,15 @@ func parse(args []string, stderr io.Writer) (ingress.Settings, zerolog.Level, er
 	}
 	level, err := zerolog.ParseLevel(strings.ToLower(*logLevel))
 	if err != nil || *logLevel == "" {
-		return s, 0, fmt.Errorf("--log-level: must be debug, info, warn or error (got %q)", *logLevel)
+		return s, 0, fmt.Errorf("--log-level: must be debug, info, warn or error (got %q)",
+			*logLevel)
 	}
 	switch {
 	case k.on:
 		s.Source = k.source(zerolog.New(stderr).Level(level).With().Timestamp().Logger())
 	case k.kubeconfig != "" || k.namespace != "":
-		return s, 0, errors.New("--kubeconfig-path, --kubernetes-namespace: have no meaning without --kubernetes")
+		return s, 0, errors.New(
+			"--kubeconfig-path, --kubernetes-namespace: have no meaning without --kubernetes")
 	}
 	return s, level, s.Check()
 }
@@ -148,7 +150,7 @@ func serve(settings ingress.Settings, logger zerolog.Logger) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal has its usual effect
-	gateway, err := ingress.New(settings, logger)
+	app, err := ingress.New(settings, logger)
 	if err != nil {
 		return err
 	}
@@ -158,7 +160,7 @@ func serve(settings ingress.Settings, logger zerolog.Logger) error {
 		for {
 			select {
 			case <-hangups:
-				if err := gateway.Reload(); err != nil {
+				if err := app.Reload(); err != nil {
 					logger.Error().Err(err).Msg("the routes stay as they were")
 				}
 			case <-done:
@@ -166,15 +168,8 @@ func serve(settings ingress.Settings, logger zerolog.Logger) error {
 			}
 		}
 	})
-	err = gateway.Run(ctx)
+	err = app.Run(ctx)
 	close(done)
 	reloading.Wait()
 	return err
-}
-
-func version() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
-		return info.Main.Version
-	}
-	return "devel"
 }

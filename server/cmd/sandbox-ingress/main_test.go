@@ -62,7 +62,8 @@ func TestCommandLine(t *testing.T) {
 	}
 }
 
-// TestEveryFlagIsDocumented compares what --help and the documentation say with the flags that there are.
+// TestEveryFlagIsDocumented compares what --help and the documentation say with the flags that
+// there are.
 func TestEveryFlagIsDocumented(t *testing.T) {
 	page, err := os.ReadFile("../../../docs/ingress.md")
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"sandbox.internal/server/api"
 	"sandbox.internal/server/app"
+	"sandbox.internal/server/build"
 	"sandbox.internal/server/config"
 )
 
@@ -65,8 +66,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case len(command) == 0:
 		err = serve(*file, stderr)
 	case len(command) == 1 && command[0] == "version":
-		build := api.Build()
-		fmt.Fprintln(stdout, "sandbox-server", build.Version, build.Commit)
+		fmt.Fprintln(stdout, "sandbox-server", build.Version(), build.Commit())
 	case len(command) >= 2 && command[0] == "audit" && command[1] == "verify":
 		err = verify(*file, command[2:], stdout)
 	case len(command) == 2 && command[0] == "config" && command[1] == "check":
@@ -130,7 +130,7 @@ func serve(file string, logs io.Writer) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal has its usual effect
-	service, err := app.New(ctx, cfg, api.Build(), logger)
+	service, err := app.New(ctx, cfg, api.Version{Version: build.Version(), Commit: build.Commit()}, logger)
 	if err != nil {
 		return err
 	}

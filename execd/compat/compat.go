@@ -1,0 +1,122 @@
+// Package compat lets the clients of OpenSandbox use execd: it translates their requests and answers, and nothing behind it knows of them.
+// docs/compatibility.md has the table of what is translated.
+//
+// A request is one of theirs when it carries a header that the service, if it is configured for these clients (package server/compat),
+// gives them with the endpoint of execd. Every other request passes unchanged.
+package compat
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"sandbox.internal/execd/code"
+	"sandbox.internal/execd/command"
+	"sandbox.internal/execd/files"
+	"sandbox.internal/openapi/serve"
+)
+
+const (
+	dialectHeader = "X-Sandbox-Dialect"
+	dialect       = "opensandbox"
+	// documentedPort is the port under which clients know execd, wherever it listens.
+	documentedPort = 44772
+	// own begins the paths of the operations that only these clients have. They reach them by other paths.
+	own = "/opensandbox"
+)
+
+// Options are the engines of execd, and the port that it listens on.
+type Options struct {
+	Code     *code.Manager
+	Commands *command.Manager
+	Files    *files.Files
+	Port     int
+}
+
+// handler is execd as clients of OpenSandbox expect it.
+type handler struct {
+	Options
+	server   *serve.Server
+	prefixes []string // of execd's own port on execd's own port
+	sessions sessions
+}
+
+// New registers what these clients have beyond the contract on the server, and returns the server with a translation around it.
+func New(server *serve.Server, options Options) http.Handler {
+	h := &handler{Options: options, server: server}
+	for _, port := range []int{documentedPort, options.Port} {
+		h.prefixes = append(h.prefixes, fmt.Sprintf("/proxy/%d/", port))
+	}
+	routes := server.Echo()
+	routes.GET(own+"/contexts", h.listContexts, theirsAlone, server.Authenticated)
+	routes.POST(own+"/replace", h.replace, theirsAlone, server.Authenticated)
+	routes.GET(own+"/lines", h.lines, theirsAlone, server.Authenticated)
+	routes.POST(own+"/session", h.createSession, theirsAlone, server.Authenticated)
+	routes.POST(own+"/session/:id/run", h.runInSession, theirsAlone, server.Authenticated)
+	routes.DELETE(own+"/session/:id", h.deleteSession, theirsAlone, server.Authenticated)
+	return h
+}
+
+// theirsAlone hides an operation from other clients.
+func theirsAlone(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if c.Request().Header.Get(dialectHeader) != dialect {
+			return echo.ErrNotFound
+		}
+		return next(c)
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Header.Get(dialectHeader) != dialect || r.URL.RawPath != "" {
+		h.server.ServeHTTP(w, r)
+		return
+	}
+	path := r.URL.Path
+	for _, prefix := range h.prefixes {
+		if rest, ok := strings.CutPrefix(path, prefix); ok {
+			path = "/" + rest
+			break
+		}
+	}
+	query := r.URL.Query()
+	switch target := r.Method + " " + path; {
+	case target == "GET /code/contexts" && !query.Has("language"):
+		r = moved(r, own+"/contexts", query)
+	case target == "POST /files/replace" && query.Has("verbose"):
+		verbose, err := strconv.ParseBool(query.Get("verbose"))
+		if err != nil {
+			break // the contract refuses the parameter
+		}
+		query.Del("verbose")
+		r = moved(r, map[bool]string{true: own + "/replace", false: "/files/replace"}[verbose], query)
+	case target == "GET /files/download" && (query.Has("offset") || query.Has("limit")):
+		r = moved(r, own+"/lines", query)
+	case path == "/session" || strings.HasPrefix(path, "/session/"):
+		r = moved(r, own+path, query)
+	case target == "POST /code", r.Method == http.MethodGet && strings.HasPrefix(path, "/code/executions/"):
+		w = &resultWriter{ResponseWriter: w}
+	}
+	h.server.ServeHTTP(w, r)
+}
+
+// moved returns the request with another path and query.
+func moved(r *http.Request, path string, query url.Values) *http.Request {
+	there := *r
+	there.URL = &url.URL{Path: path, RawQuery: query.Encode()}
+	there.RequestURI = there.URL.RequestURI()
+	return &there
+}
+
+func (h *handler) listContexts(c echo.Context) error {
+	contexts := []map[string]string{}
+	for _, context := range h.Code.Contexts("") {
+		contexts = append(contexts, map[string]string{"id": context.ID, "language": context.Language})
+	}
+	return c.JSON(http.StatusOK, contexts)
+}

@@ -1,0 +1,57 @@
+"""A client for sandboxes as a service.
+
+`Client` and `Sandbox` block; `AsyncClient` and `AsyncSandbox` are the same for asyncio. `lifecycle` and
+`execd` have every type and call of the two contracts.
+"""
+
+from ._async.client import AsyncClient
+from ._async.code import AsyncCell, AsyncCode
+from ._async.commands import AsyncCommand, AsyncCommands
+from ._async.files import AsyncFiles
+from ._async.network import AsyncNetwork
+from ._async.sandbox import AsyncSandbox
+from ._async.streams import AsyncDownload, AsyncEvents
+from ._async.terminals import AsyncAttachment, AsyncTerminal, AsyncTerminals
+from ._errors import (
+    APIError,
+    CommandFailed,
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    ProtocolError,
+    RateLimitedError,
+    SandboxesError,
+    SandboxFailed,
+    StreamError,
+    TransportError,
+    UnauthorizedError,
+    UnavailableError,
+    WaitTimeout,
+)
+from ._gen import execd, lifecycle
+from ._gen.execd import CodeContext, FileEvent, FileInfo, Metrics
+from ._gen.lifecycle import EgressRule, ImageAuth, NetworkPolicy, SandboxEvent, Volume
+from ._gen.lifecycle import Sandbox as SandboxInfo
+from ._output import CodeError, CommandResult, Execution, Output, Result
+from ._sync.client import Client
+from ._sync.code import Cell, Code
+from ._sync.commands import Command, Commands
+from ._sync.files import Files
+from ._sync.network import Network
+from ._sync.sandbox import Sandbox
+from ._sync.streams import Download, Events
+from ._sync.terminals import Attachment, Terminal, Terminals
+from ._terminal import TerminalEvent, TerminalExit, TerminalOutput, TerminalReplay
+from ._upload import Upload
+
+__all__ = [
+    "APIError", "AsyncAttachment", "AsyncCell", "AsyncClient", "AsyncCode", "AsyncCommand", "AsyncCommands",
+    "AsyncDownload", "AsyncEvents", "AsyncFiles", "AsyncNetwork", "AsyncSandbox", "AsyncTerminal",
+    "AsyncTerminals", "Attachment", "Cell", "Client", "Code", "CodeContext", "CodeError", "Command",
+    "CommandFailed", "CommandResult", "Commands", "ConflictError", "Download", "EgressRule", "Events",
+    "Execution", "FileEvent", "FileInfo", "Files", "ForbiddenError", "ImageAuth", "Metrics", "Network",
+    "NetworkPolicy", "NotFoundError", "Output", "ProtocolError", "RateLimitedError", "Result", "Sandbox",
+    "SandboxEvent", "SandboxFailed", "SandboxInfo", "SandboxesError", "StreamError", "Terminal",
+    "TerminalEvent", "TerminalExit", "TerminalOutput", "TerminalReplay", "Terminals", "TransportError",
+    "UnauthorizedError", "UnavailableError", "Upload", "Volume", "WaitTimeout", "execd", "lifecycle",
+]

@@ -1,0 +1,116 @@
+"""The service."""
+
+from __future__ import annotations
+
+import ssl
+import uuid
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, Mapping, Sequence, TypeVar
+
+from .._gen import lifecycle
+from .._gen.lifecycle import ImageAuth, NetworkPolicy, SandboxEvent, Version, Volume
+from .._gen.lifecycle import Sandbox as SandboxInfo
+from .._operations import Call
+from .._options import Duration, metadata_filter, prefer_wait, seconds, service_key, service_url
+from .http import AsyncHTTP
+from .sandbox import AsyncSandbox
+from .streams import AsyncEvents
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A service that sandboxes are made with. As a context manager it closes its connections at the end."""
+
+    def __init__(self, url: str | None = None, key: str | None = None, *, timeout: Duration = 60,
+                 tls: ssl.SSLContext | None = None) -> None:
+        """The URL is else $SANDBOX_URL, the key $SERVICE_API_KEY.
+
+        `timeout` is how many seconds the service may take to answer; `tls` replaces the system's certificates.
+        """
+        self._http = AsyncHTTP(service_url(url), service_key(key), seconds(timeout), tls)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._http.origin.url}>"
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Closes the connections that are kept."""
+        self._http.close()
+
+    async def create(self, image: str, *, timeout: Duration = 600, entrypoint: Sequence[str] = ("sleep", "infinity"),
+                     cpu: str | None = None, memory: str | None = None, gpu: str | None = None,
+                     env: Mapping[str, str] | None = None, metadata: Mapping[str, str] | None = None,
+                     network_policy: NetworkPolicy | None = None, volumes: Sequence[Volume] | None = None,
+                     auth: ImageAuth | None = None, extensions: Mapping[str, Any] | None = None,
+                     idempotency_key: str | None = None, ready_timeout: Duration = 300) -> AsyncSandbox:
+        """Creates a sandbox and waits until it is Running.
+
+        It ends by itself after `timeout` seconds, 60 to 86400. `cpu` is in cores (`0.5`, `500m`), `memory` in
+        bytes with a unit (`512Mi`). The entrypoint must keep running, because its exit ends the sandbox.
+
+        The request has an idempotency key, so repetitions after a cut connection make one sandbox. One that
+        fails is a SandboxFailed. One that is not Running after `ready_timeout` seconds is a WaitTimeout; it
+        exists, and with `ready_timeout=0` it is returned as it is.
+        """
+        limit = seconds(ready_timeout)
+        prefer, held = prefer_wait(limit) if limit > 0 else (None, 0)
+        created = await self._http.call(lifecycle.create_sandbox(
+            lifecycle.CreateSandboxRequest(
+                image=lifecycle.Image(uri=image, auth=auth), timeout=round(seconds(timeout)), entrypoint=entrypoint,
+                resource_limits=lifecycle.ResourceLimits(cpu=cpu, memory=memory, gpu=gpu), env=env, metadata=metadata,
+                network_policy=network_policy, volumes=volumes, extensions=extensions),
+            idempotency_key=idempotency_key or str(uuid.uuid4()), prefer=prefer), wait=held)
+        sandbox = AsyncSandbox(self._http, SandboxInfo(
+            id=created.id, image=lifecycle.Image(uri=image), status=created.status, metadata=created.metadata,
+            entrypoint=created.entrypoint, expires_at=created.expires_at, created_at=created.created_at,
+            extensions=extensions))
+        if limit > 0 and sandbox.state != "Running":
+            await sandbox.wait("Running", timeout=limit)
+        return sandbox
+
+    async def get(self, id: str) -> AsyncSandbox:
+        """A sandbox in any state."""
+        return AsyncSandbox(self._http, await self._http.call(lifecycle.get_sandbox(id)))
+
+    async def connect(self, id: str, *, timeout: Duration = 300) -> AsyncSandbox:
+        """A sandbox that is Running, or will be within so many seconds. One that is Paused stays so."""
+        sandbox = await self.get(id)
+        if sandbox.state not in ("Running", "Pausing", "Paused"):
+            await sandbox.wait("Running", timeout=timeout)
+        return sandbox
+
+    async def list(self, *, state: Sequence[str] | None = None, metadata: Mapping[str, str] | None = None,
+                   page_size: int = 100) -> AsyncIterator[AsyncSandbox]:
+        """The sandboxes in one of the states and with all of the metadata, newest first, from all pages."""
+        seen, page = set[str](), 1  # a sandbox that is made meanwhile moves others to the next page
+        while True:
+            found = await self._http.call(lifecycle.list_sandboxes(
+                state=state, metadata=metadata_filter(metadata), page=page, page_size=page_size))
+            for info in found.items:
+                if info.id not in seen:
+                    seen.add(info.id)
+                    yield AsyncSandbox(self._http, info)
+            if not found.pagination.has_next_page:
+                return
+            page += 1
+
+    def events(self, after: int | None = None) -> AsyncEvents[SandboxEvent]:
+        """What happens to all sandboxes from now on, or after the event with an id (0: all that are kept)."""
+        return AsyncEvents(self._http, "", "the events of the service", SandboxEvent,
+                           lambda last: lifecycle.stream_events(after=after, last_event_id=last))
+
+    async def version(self) -> Version:
+        """Which build of the service answers."""
+        return await self._http.call(lifecycle.get_version())
+
+    async def call(self, operation: Call[T]) -> T:
+        """Sends any call of `sandboxes.lifecycle`."""
+        return await self._http.call(operation)

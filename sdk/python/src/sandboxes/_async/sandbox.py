@@ -1,0 +1,165 @@
+"""One sandbox."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from datetime import datetime
+from types import TracebackType
+from typing import Mapping
+
+from .._errors import ConflictError, NotFoundError, SandboxFailed, StreamError, TransportError, WaitTimeout
+from .._gen import execd, lifecycle
+from .._gen.execd import Metrics
+from .._gen.lifecycle import Endpoint, SandboxEvent
+from .._gen.lifecycle import Sandbox as SandboxInfo
+from .._operations import fill
+from .._options import Duration, from_now, prefer_wait, seconds
+from .code import AsyncCode
+from .commands import AsyncCommands
+from .daemon import AsyncDaemon
+from .files import AsyncFiles
+from .http import AsyncHTTP
+from .network import AsyncNetwork
+from .streams import AsyncEvents
+from .terminals import AsyncTerminals
+
+ENDED = ("Terminated", "Failed")
+
+
+class AsyncSandbox:
+    """A sandbox. As a context manager it deletes the sandbox at the end."""
+
+    def __init__(self, http: AsyncHTTP, info: SandboxInfo) -> None:
+        self._http = http
+        self._daemon = AsyncDaemon(http, info.id)
+        self.id = info.id
+        self.info = info
+        """What the service last answered about the sandbox; `refresh` asks again."""
+        self.commands = AsyncCommands(self._daemon)
+        self.code = AsyncCode(self._daemon)
+        self.files = AsyncFiles(self._daemon)
+        self.terminals = AsyncTerminals(self._daemon)
+        self.network = AsyncNetwork(http, info.id)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} {self.state}>"
+
+    async def __aenter__(self) -> AsyncSandbox:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        try:
+            await self.delete()
+        except (NotFoundError, ConflictError):
+            pass  # it has ended by itself
+
+    @property
+    def state(self) -> str:
+        """The state in `info`: Pending, Running, Pausing, Paused, Resuming, Stopping, Terminated, Failed; more may come."""
+        return self.info.status.state
+
+    async def refresh(self) -> SandboxInfo:
+        """Reads the sandbox again."""
+        self.info = await self._http.call(lifecycle.get_sandbox(self.id))
+        return self.info
+
+    async def wait(self, state: str = "Running", *, timeout: Duration = 300) -> SandboxInfo:
+        """Waits for a state, at most so many seconds (else WaitTimeout).
+
+        A sandbox that has ended otherwise is a SandboxFailed with its reason and message.
+        """
+        events = self.events()
+        events.deadline = time.monotonic() + seconds(timeout)
+        try:
+            async with events:  # opened before the state is read, so that no change is missed
+                await self.refresh()
+                while self.state != state:
+                    self._check_alive()
+                    await self._until_state(events, state)
+                    await self.refresh()
+        except TimeoutError:
+            raise WaitTimeout(f"sandbox {self.id} is {self.state} and not {state} after {seconds(timeout):g} s", self.id) from None
+        return self.info
+
+    async def _until_state(self, events: AsyncEvents[SandboxEvent], state: str) -> None:
+        """Reads events, which begin in the past, up to one that may have led to the state."""
+        async for event in events:
+            if event.type == "reset" or event.to in (state, *ENDED):
+                return
+
+    def _check_alive(self) -> None:
+        status = self.info.status
+        if status.state in ENDED:
+            raise SandboxFailed(self.id, status.state, status.reason, status.message)
+
+    async def pause(self, *, timeout: Duration = 60) -> None:
+        """Stops the processes of the sandbox and keeps their memory. The expiry goes on counting."""
+        prefer, held = prefer_wait(seconds(timeout))
+        await self._http.call(lifecycle.pause_sandbox(self.id, prefer=prefer), wait=held)
+        await self.wait("Paused", timeout=timeout)
+
+    async def resume(self, *, timeout: Duration = 60) -> None:
+        """Lets the processes of a paused sandbox go on."""
+        prefer, held = prefer_wait(seconds(timeout))
+        await self._http.call(lifecycle.resume_sandbox(self.id, prefer=prefer), wait=held)
+        await self.wait("Running", timeout=timeout)
+
+    async def renew(self, duration: Duration) -> datetime:
+        """Moves the expiry to so many seconds from now; it can only be moved forward."""
+        request = lifecycle.RenewRequest(expires_at=from_now(duration))
+        return (await self._http.call(lifecycle.renew_expiration(self.id, request))).expires_at
+
+    async def delete(self, *, wait: bool = False) -> None:
+        """Ends the sandbox. With `wait`, returns when nothing of it is left, or after a minute."""
+        prefer, held = prefer_wait(60) if wait else (None, 0)
+        await self._http.call(lifecycle.delete_sandbox(self.id, prefer=prefer), wait=held)
+
+    async def update_metadata(self, changes: Mapping[str, str | None]) -> Mapping[str, str]:
+        """Sets keys, removes those whose value is None, and returns all that there are now."""
+        return await self._http.call(lifecycle.update_metadata(self.id, changes))
+
+    async def endpoint(self, port: int, *, expires: Duration | None = None) -> Endpoint:
+        """How to reach a port from elsewhere: the URL, and the headers that every request needs.
+
+        With `expires`, in seconds, the URL is signed and needs no header: whoever has it can use the port.
+        """
+        text = None if expires is None else str(round(seconds(expires)))
+        return await self._http.call(lifecycle.get_endpoint(self.id, port, expires=text), wait=30)
+
+    async def signed_url(self, port: int, *, expires: Duration = 3600) -> str:
+        """A URL of a port for a browser, good for so many seconds."""
+        return (await self.endpoint(port, expires=expires)).url
+
+    def service_url(self, port: int) -> str:
+        """The URL of a port on the service itself. Requests to it need the service's key."""
+        return self._http.origin.url + fill("/v1/sandboxes/{}/proxy/{}", self.id, port)
+
+    async def logs(self, *, tail: int | None = None, since: datetime | None = None, follow: bool = False) -> AsyncIterator[bytes]:
+        """What the entrypoint printed, piece by piece; with `follow`, until the sandbox ends.
+
+        The contract gives logs no positions, so one that is cut raises StreamError.
+        """
+        response = await self._http.open(lifecycle.get_logs(self.id, tail=tail, since=since, follow=follow or None))
+        try:
+            while piece := await response.piece(None if follow else self._http.timeout):
+                yield piece
+        except TransportError as error:
+            raise StreamError(f"the log of sandbox {self.id} broke off and cannot be resumed: {error}") from error
+        finally:
+            response.close()
+
+    def events(self, after: int | None = None) -> AsyncEvents[SandboxEvent]:
+        """What happens to the sandbox, from its first event on or after the one with an id."""
+        return AsyncEvents(
+            self._http, "", f"the events of sandbox {self.id}", SandboxEvent,
+            lambda last: lifecycle.stream_sandbox_events(self.id, after=after, last_event_id=last), ends=("forgotten",))
+
+    async def metrics(self) -> Metrics:
+        """Processor and memory use now."""
+        return await self._daemon.call(execd.get_metrics())
+
+    def watch_metrics(self) -> AsyncEvents[Metrics]:
+        """Processor and memory use, every second."""
+        return self._daemon.events(f"the metrics of sandbox {self.id}", Metrics, lambda _: execd.watch_metrics())

@@ -1,0 +1,124 @@
+"""The errors of this package. All are a SandboxesError."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+
+class SandboxesError(Exception):
+    """Anything that went wrong between this client, the service and a sandbox."""
+
+
+class TransportError(SandboxesError):
+    """The service could not be reached, or a connection broke before the answer was complete.
+
+    `sent` says whether the request may have had its effect.
+    """
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class ProtocolError(SandboxesError):
+    """An answer is not as its contract says, or larger than this client reads."""
+
+
+class StreamError(SandboxesError):
+    """A stream ended before its end and could not be resumed."""
+
+
+class WaitTimeout(SandboxesError, TimeoutError):
+    """A state did not come in time. The sandbox exists."""
+
+    def __init__(self, message: str, sandbox_id: str) -> None:
+        super().__init__(message)
+        self.sandbox_id = sandbox_id
+
+
+class SandboxFailed(SandboxesError):
+    """A sandbox is Failed or Terminated, so it will never have the state that was waited for."""
+
+    def __init__(self, sandbox_id: str, state: str, reason: str, message: str) -> None:
+        super().__init__(printable(f"sandbox {sandbox_id} is {state} ({reason}): {message}"))
+        self.sandbox_id = sandbox_id
+        self.state = state
+        self.reason = reason
+        self.message = message
+
+
+class CommandFailed(SandboxesError):
+    """A command that was to succeed did not end with exit code 0."""
+
+    def __init__(self, message: str, exit_code: int | None) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class APIError(SandboxesError):
+    """An answer that is an error.
+
+    `code` is for machines (docs/errors.md lists them), `message` for people. `request_id` finds the
+    request in the service's log. `retry_after` is in seconds.
+    """
+
+    def __init__(self, status: int, code: str, message: str, request_id: str = "", retry_after: float | None = None) -> None:
+        super().__init__(f"{status} {code}: {message}" + (f" (request {request_id})" if request_id else ""))
+        self.status = status
+        self.code = code
+        self.message = message
+        self.request_id = request_id
+        self.retry_after = retry_after
+
+
+class UnauthorizedError(APIError):
+    """401: the key is missing or wrong."""
+
+
+class ForbiddenError(APIError):
+    """403: the key does not allow this, or the sandbox's kernel refuses it."""
+
+
+class NotFoundError(APIError):
+    """404: there is no such sandbox, file, command or context."""
+
+
+class ConflictError(APIError):
+    """409: the current state does not allow this."""
+
+
+class RateLimitedError(APIError):
+    """429: the key has used up its rate limit."""
+
+
+class UnavailableError(APIError):
+    """502, 503 or 504: the service or the sandbox cannot answer now."""
+
+
+_KINDS: dict[int, type[APIError]] = {
+    401: UnauthorizedError, 403: ForbiddenError, 404: NotFoundError, 409: ConflictError,
+    429: RateLimitedError, 502: UnavailableError, 503: UnavailableError, 504: UnavailableError,
+}
+
+
+def printable(text: str) -> str:
+    """A text without control characters: what is in a sandbox can choose messages, which people print."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\N{REPLACEMENT CHARACTER}" for letter in text)
+
+
+def api_error(status: int, body: bytes, request_id: str, retry_after: str) -> APIError:
+    """The error that an answer is, whoever made it: a proxy on the way may answer with a page."""
+    code, message = "", ""
+    try:
+        value: object = json.loads(body)
+    except (ValueError, RecursionError):
+        value = None
+    if isinstance(value, dict):
+        found = cast(dict[str, Any], value)
+        code, message = str(found.get("code", "")), str(found.get("message", ""))
+    if not message and 300 <= status < 400:
+        message = "the answer is a redirect, which is not followed"
+    after = float(retry_after) if retry_after.isdecimal() and len(retry_after) < 10 else None
+    return _KINDS.get(status, APIError)(
+        status, printable(code[:100]) or "UNKNOWN", printable(message[:2000]) or "no message", printable(request_id), after)

@@ -1,0 +1,1 @@
+"""What openapi/python generates from the contracts."""

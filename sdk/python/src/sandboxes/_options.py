@@ -1,0 +1,49 @@
+"""Small conversions between what people write and what the contracts have. No I/O."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timedelta, timezone
+from typing import Mapping
+from urllib.parse import urlencode
+
+Duration = float | timedelta
+"""A number of seconds, or a timedelta."""
+
+DAEMON_PORT = 44772
+
+
+def seconds(duration: Duration) -> float:
+    """A duration in seconds."""
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration
+
+
+def milliseconds(duration: Duration | None) -> int | None:
+    """A timeout of a command. One under a millisecond is not none."""
+    return None if duration is None else max(1, round(seconds(duration) * 1000))
+
+
+def from_now(duration: Duration) -> datetime:
+    """The time after so many seconds."""
+    return datetime.now(timezone.utc) + timedelta(seconds=seconds(duration))
+
+
+def service_url(url: str | None) -> str:
+    """The URL of the service: the argument, else $SANDBOX_URL, else that of a service on this machine."""
+    return url or os.environ.get("SANDBOX_URL") or "http://localhost:8080"
+
+
+def service_key(key: str | None) -> str | None:
+    """The key: the argument, else $SERVICE_API_KEY; an open service needs none."""
+    return key if key is not None else os.environ.get("SERVICE_API_KEY")
+
+
+def metadata_filter(metadata: Mapping[str, str] | None) -> str | None:
+    """The filter of a list, in which keys and values are encoded themselves."""
+    return urlencode(metadata) if metadata else None
+
+
+def prefer_wait(left: float) -> tuple[str, int]:
+    """The header that holds an answer until the state settles, and for how many seconds at most."""
+    wait = max(1, min(60, round(left)))
+    return f"wait={wait}", wait

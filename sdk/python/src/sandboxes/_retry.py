@@ -1,0 +1,73 @@
+"""When a request is repeated, and when a stream is opened again. No I/O."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from ._errors import APIError, ConflictError, RateLimitedError, SandboxesError, TransportError, UnavailableError
+from ._operations import Operation
+
+LONGEST_PAUSE = 2.0
+LONGEST_RETRY_AFTER = 30.0
+REPETITIONS = 4
+
+
+def _pause(seconds: float, error: SandboxesError) -> float:
+    after = error.retry_after if isinstance(error, APIError) else None
+    return max(seconds * random.uniform(0.5, 1), min(after or 0, LONGEST_RETRY_AFTER))
+
+
+class Repetitions:
+    """The repetitions of one request: a few, and only of one that has had no effect or may have it twice."""
+
+    def __init__(self, operation: Operation) -> None:
+        self._repeatable = operation.repeatable
+        self._count = 0
+        self.cut = False
+        """Whether an earlier attempt may have had its effect."""
+
+    def pause(self, error: SandboxesError) -> float:
+        """How many seconds to wait after an error. Raises the error when the request is not to be repeated."""
+        if self._count >= REPETITIONS or not self._may(error):
+            raise error
+        self._count += 1
+        self.cut = self.cut or isinstance(error, TransportError) and error.sent
+        return _pause(0.1 * 2 ** (self._count - 1), error)
+
+    def _may(self, error: SandboxesError) -> bool:
+        match error:
+            case RateLimitedError():
+                return True
+            case ConflictError():
+                return error.retry_after is not None  # soon the state will allow it
+            case TransportError(sent=False):
+                return True
+            case TransportError() | UnavailableError():
+                return self._repeatable
+            case _:
+                return False
+
+
+class Resumption:
+    """The attempts to resume one stream: at once, then with growing pauses, for a limited time without an event."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._pause = 0.0
+        self._deadline: float | None = None
+
+    def progress(self) -> None:
+        """An event has arrived."""
+        self._pause, self._deadline = 0.0, None
+
+    def pause(self, error: SandboxesError) -> float | None:
+        """How many seconds to wait after an error, or None to give up."""
+        temporary = isinstance(error, (TransportError, UnavailableError, RateLimitedError, ConflictError))
+        if self._deadline is None:
+            self._deadline = time.monotonic() + self._limit
+        if not temporary or time.monotonic() >= self._deadline:
+            return None
+        seconds = _pause(self._pause, error)
+        self._pause = min(LONGEST_PAUSE, self._pause * 2 or 0.05)
+        return seconds

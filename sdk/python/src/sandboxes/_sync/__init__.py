@@ -1,0 +1,1 @@
+"""The synchronous face: generated from the asynchronous one, but for the connections."""

@@ -1,0 +1,221 @@
+"""What needs no service: parsers, JSON, output."""
+
+from __future__ import annotations
+
+import random
+import re
+import unittest
+from datetime import datetime, timezone
+from pathlib import Path
+
+from sandboxes import (
+    Attachment,
+    Cell,
+    Client,
+    Code,
+    Command,
+    Commands,
+    Files,
+    Network,
+    ProtocolError,
+    Sandbox,
+    Terminal,
+    Terminals,
+    execd,
+    lifecycle,
+)
+from sandboxes._decode import decode
+from sandboxes._errors import NotFoundError, RateLimitedError, TransportError, api_error
+from sandboxes._http1 import Body, Head, Origin, chunk, request_head, split_head
+from sandboxes._operations import encode
+from sandboxes._output import Collector, output_of
+from sandboxes._retry import Repetitions, Resumption
+from sandboxes._sse import Event, EventParser
+from sandboxes._websocket import BINARY, PING, TEXT, Message, MessageParser, frame
+
+
+def pieces(data: bytes, seed: int) -> list[bytes]:
+    """The data in pieces of random sizes."""
+    generator, cut = random.Random(seed), list[bytes]()
+    while data:
+        size = generator.randint(1, 9)
+        cut.append(data[:size])
+        data = data[size:]
+    return cut
+
+
+class Parsers(unittest.TestCase):
+    def test_events_in_pieces(self) -> None:
+        stream = b': note\nid: 1\ndata: {"a":\r\ndata: 1}\r\n\r\nid: 2\ndata:x\n\nretry: 5\n\ndata: half'
+        for seed in range(50):
+            parser = EventParser()
+            events = [event for piece in pieces(stream, seed) for event in parser.feed(piece)]
+            self.assertEqual(events, [Event("1", b'{"a":\n1}'), Event("2", b"x")])
+
+    def test_events_are_bounded(self) -> None:
+        parser = EventParser()
+        with self.assertRaises(ProtocolError):
+            for _ in range(2000):
+                list(parser.feed(b"data: " + b"x" * 65000 + b"\n"))
+
+    def test_bodies_in_pieces(self) -> None:
+        head = Head(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked")
+        stream = chunk(b"one ") + b"3;note=1\r\ntwo\r\n" + chunk(b"") + b"rest"
+        for seed in range(50):
+            body, buffer, data = Body("GET", head), bytearray(), b""
+            for piece in pieces(stream, seed):
+                buffer += piece
+                data += body.take(buffer)
+            self.assertEqual((data, body.done, bytes(buffer)), (b"one two", True, b"rest"))
+
+    def test_malformed_answers(self) -> None:
+        for text in (b"SSH-2.0", b"HTTP/1.1 2x0 OK", b"HTTP/1.1 200 OK\r\nno colon", b"HTTP/1.1 200 OK\r\n folded: 1"):
+            with self.subTest(text), self.assertRaises(ProtocolError):
+                split_head(bytearray(text + b"\r\n\r\n"))
+        for header in (b"Content-Length: -1", b"Content-Length: 1, 2", b"Transfer-Encoding: gzip, chunked"):
+            with self.subTest(header), self.assertRaises(ProtocolError):
+                Body("GET", Head(b"HTTP/1.1 200 OK\r\n" + header))
+        for start in (b"x\r\n", b"-1\r\n", b"1\r\nab\r\n", b"\r\n"):
+            with self.subTest(start), self.assertRaises(ProtocolError):
+                Body("GET", Head(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked")).take(bytearray(start))
+        with self.assertRaises(ProtocolError):
+            split_head(bytearray(b"x" * (1 << 17)))
+
+    def test_request_head(self) -> None:
+        with self.assertRaises(ValueError):
+            request_head("GET", "/", [("Idempotency-Key", "a\r\nX: b")])
+        for url in ("ftp://a", "a", "http://", "http://a?b", "http://u:p@a"):
+            with self.subTest(url), self.assertRaises(ValueError):
+                Origin(url)
+        origin = Origin("https://[::1]:8443/base/")
+        self.assertEqual((origin.name, origin.port, origin.prefix, origin.tls), ("::1", 8443, "/base", True))
+
+    def test_messages_in_pieces(self) -> None:
+        def unmasked(final: bool, opcode: int, data: bytes) -> bytes:
+            size = bytes([len(data)]) if len(data) < 126 else b"\x7e" + len(data).to_bytes(2, "big")
+            return bytes([final << 7 | opcode]) + size + data
+
+        stream = (unmasked(False, BINARY, b"a" * 200) + unmasked(True, PING, b"p")
+                  + unmasked(True, 0, b"b") + unmasked(True, TEXT, b"{}"))
+        for seed in range(20):
+            parser = MessageParser()
+            messages = [message for piece in pieces(stream, seed) for message in parser.feed(piece)]
+            self.assertEqual(messages, [Message(PING, b"p"), Message(BINARY, b"a" * 200 + b"b"), Message(TEXT, b"{}")])
+
+    def test_frames(self) -> None:
+        for size in (0, 5, 125, 126, 70000):
+            data = random.Random(size).randbytes(size)
+            sent = frame(BINARY, data)
+            mask, payload = sent[-size - 4 : len(sent) - size], sent[len(sent) - size :]
+            self.assertEqual(bytes(byte ^ mask[i % 4] for i, byte in enumerate(payload)), data)
+
+    def test_malformed_messages(self) -> None:
+        for data in (b"\xc2\x00", b"\x82\x80", b"\x83\x00", b"\x80\x00", b"\x09\x00", b"\x82\x7f" + b"\xff" * 8):
+            with self.subTest(data), self.assertRaises(ProtocolError):
+                list(MessageParser().feed(data))
+
+
+class JSON(unittest.TestCase):
+    def test_names_and_absent_fields(self) -> None:
+        request = lifecycle.CreateSandboxRequest(
+            image=lifecycle.Image(uri="a"), timeout=60, entrypoint=["b"], resource_limits=lifecycle.ResourceLimits())
+        self.assertEqual(encode(request), b'{"entrypoint":["b"],"image":{"uri":"a"},"resourceLimits":{},"timeout":60}')
+        moment = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
+        self.assertEqual(encode({"a": None, "b": moment, "c": b"\xff"}), b'{"a":null,"b":"2026-01-02T03:04:05Z","c":"/w=="}')
+
+    def test_decode(self) -> None:
+        event = decode(lifecycle.SandboxEvent, b'{"type":"state","timestamp":"2026-01-02T15:04:07.123456789Z",'
+                       b'"from":"Brand New","to":"Running","unknown":1}')
+        self.assertEqual((event.from_, event.to, event.timestamp.microsecond), ("Brand New", "Running", 123456))
+        last = decode(execd.StreamEvent, b'{"type":"error","timestamp":1,"exit_code":null}')
+        self.assertIsNone(last.exit_code)
+
+    def test_malformed(self) -> None:
+        for text in (b"", b"[]", b"{}", b'{"type":1,"timestamp":1}', b'{"type":"ping","timestamp":true}', b"[" * 100000,
+                     b'{"type":"stdout","timestamp":1,"raw":"?"}', b'{"type":"error","timestamp":1,"error":{"ename":"a"}}'):
+            with self.subTest(text[:60]), self.assertRaises(ProtocolError):
+                decode(execd.StreamEvent, text)
+
+    def test_secrets_are_not_shown(self) -> None:
+        auth = lifecycle.ImageAuth(username="robot", password="hidden")
+        endpoint = lifecycle.Endpoint(endpoint="a", url="b", headers={"X": "hidden"}, signature="hidden")
+        self.assertNotIn("hidden", repr(auth) + repr(endpoint))
+
+
+class Rules(unittest.TestCase):
+    def test_output(self) -> None:
+        def event(**fields: object) -> execd.StreamEvent:
+            return execd.StreamEvent(type="stdout", timestamp=1, **fields)  # type: ignore[arg-type]
+
+        self.assertEqual(output_of(event(text="a")), b"a\n")
+        self.assertEqual(output_of(event(text="\n")), b"\n")
+        self.assertEqual(output_of(event(text="$ ", partial=True)), b"$ ")
+        self.assertEqual(output_of(event(text="?", raw=b"\xff", partial=True)), b"\xff")
+
+    def test_callbacks_get_whole_characters(self) -> None:
+        texts = list[str]()
+        collector = Collector("id", on_stdout=texts.append)
+        for data in (b"\xe2\x82", b"\xac"):
+            collector.add(execd.StreamEvent(type="stdout", timestamp=1, raw=data, partial=True))
+        collector.add(execd.StreamEvent(type="execution_complete", timestamp=1, exit_code=0))
+        self.assertEqual((texts, collector.command_result().stdout), (["€"], "€"))
+
+    def test_repetitions(self) -> None:
+        get, post = lifecycle.get_sandbox("a"), lifecycle.pause_sandbox("a")
+        lost, unsent = TransportError("", sent=True), TransportError("", sent=False)
+        limited = api_error(429, b"{}", "", "7")
+        assert isinstance(limited, RateLimitedError)
+        Repetitions(get).pause(lost)
+        Repetitions(post).pause(unsent)
+        self.assertGreaterEqual(Repetitions(post).pause(limited), 7)
+        for operation, error in ((post, lost), (post, api_error(503, b"", "", "")), (get, api_error(404, b"", "", ""))):
+            with self.subTest(error), self.assertRaises(type(error)):
+                Repetitions(operation).pause(error)
+        bounded = Repetitions(get)
+        with self.assertRaises(TransportError):
+            for _ in range(10):
+                bounded.pause(lost)
+        self.assertLessEqual(Repetitions(get).pause(api_error(503, b"", "", "99999")), 30)
+
+    def test_resumption(self) -> None:
+        resumption = Resumption(limit=1000)
+        lost = TransportError("", sent=True)
+        pauses = [resumption.pause(lost) for _ in range(12)]
+        self.assertEqual(pauses[0], 0)
+        self.assertTrue(all(pause is not None and pause <= 2 for pause in pauses))
+        self.assertIsNone(resumption.pause(api_error(404, b"", "", "")))
+        self.assertIsNone(Resumption(limit=0).pause(lost))
+
+    def test_errors(self) -> None:
+        error = api_error(404, b'{"code":"NOT_FOUND","message":"no"}', "r1", "")
+        self.assertIsInstance(error, NotFoundError)
+        self.assertEqual((error.status, error.code, error.message, error.request_id), (404, "NOT_FOUND", "no", "r1"))
+        self.assertEqual(api_error(502, b"<html>", "", "soon").code, "UNKNOWN")
+        self.assertEqual(str(api_error(500, b'{"code":"A","message":"\\u001b[2J"}', "", "")), "500 A: \ufffd[2J")
+        self.assertIn("redirect", str(api_error(302, b"", "", "")))
+
+    def test_paths(self) -> None:
+        self.assertEqual(lifecycle.get_sandbox("a/b?c").path, "/v1/sandboxes/a%2Fb%3Fc")
+        for id in ("", ".", ".."):
+            with self.subTest(id), self.assertRaises(ValueError):
+                lifecycle.get_sandbox(id)
+
+
+class Pages(unittest.TestCase):
+    def test_readme_has_every_name(self) -> None:
+        classes: dict[str, tuple[type, ...]] = {
+            "client": (Client,), "sandbox": (Sandbox,), "sandbox.commands": (Commands, Command), "sandbox.code": (Code, Cell),
+            "sandbox.files": (Files,), "sandbox.terminals": (Terminals, Terminal, Attachment), "sandbox.network": (Network,),
+        }
+        text = (Path(__file__).parent.parent / "README.md").read_text()
+        rows = dict[str, str](re.findall(r"^\| `([\w.]+)` \| (.*) \|$", text, re.MULTILINE))
+        self.assertEqual(rows.keys(), classes.keys())
+        for row, kinds in classes.items():
+            named = set[str](re.findall(r"`(\w+)`", rows[row]))
+            there = {name for kind in kinds for name in vars(kind) if not name.startswith("_")} - {"close"}
+            fields = {"info"} if row == "sandbox" else set[str]()
+            self.assertEqual(named, there | fields, row)
+
+
+if __name__ == "__main__":
+    unittest.main()

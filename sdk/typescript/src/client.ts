@@ -1,0 +1,157 @@
+import { Api } from "./calls.js";
+import { type EventOptions, type NumberedEvent, followEvents } from "./events.js";
+import type { components, paths } from "./gen/lifecycle.js";
+import { type CallOptions, Http, randomName } from "./http.js";
+import { type Connection, Sandbox, type SandboxInfo, type SandboxState } from "./sandbox.js";
+import type { WebSocketConstructor } from "./terminals.js";
+
+type CreateRequest = components["schemas"]["CreateSandboxRequest"];
+
+/** Where the service is, and how to speak to it. */
+export interface ClientOptions {
+  /** The service's URL; `$SANDBOX_URL`, else `http://127.0.0.1:8080`. */
+  url?: string;
+  /** The service's key; `$SERVICE_API_KEY`. Without one no key is sent. */
+  apiKey?: string;
+  /** Milliseconds in which an answer must arrive; 60 s without it. */
+  timeout?: number;
+  /** Milliseconds for which a request that may be repeated is repeated; 10 s without it. */
+  retryFor?: number;
+  /** Milliseconds for which a stream tries to resume before it fails; 60 s without it. */
+  resumeFor?: number;
+  /** Takes the place of the runtime's fetch. */
+  fetch?: typeof fetch;
+  /** Takes the place of the runtime's WebSocket, which Node.js 20 does not have. Terminals need it. */
+  webSocket?: WebSocketConstructor;
+}
+
+/** What to create. Without an `entrypoint` the sandbox stays idle until it is used. */
+export interface CreateOptions extends CallOptions {
+  /** Seconds after which the sandbox ends by itself; 600 without it. */
+  timeout?: number;
+  entrypoint?: string[];
+  env?: Record<string, string>;
+  metadata?: Record<string, string>;
+  /** Such as `{ cpu: "500m", memory: "512Mi" }`. What is left out is not limited. */
+  resourceLimits?: CreateRequest["resourceLimits"];
+  /** Credentials for a private registry. */
+  auth?: NonNullable<CreateRequest["image"]["auth"]>;
+  networkPolicy?: NonNullable<CreateRequest["networkPolicy"]>;
+  volumes?: NonNullable<CreateRequest["volumes"]>;
+  extensions?: NonNullable<CreateRequest["extensions"]>;
+  /** Milliseconds in which the sandbox must be Running; 5 minutes without it. */
+  startTimeout?: number;
+}
+
+/** Which sandboxes to list. */
+export interface ListOptions extends CallOptions {
+  /** Those in one of these states. */
+  state?: SandboxState | SandboxState[];
+  /** Those whose metadata holds all of these pairs. */
+  metadata?: Record<string, string>;
+}
+
+/** How many sandboxes are asked for at a time. */
+const pageSize = 100;
+
+/** A client of the sandbox service. It holds no connection and needs no end. */
+export class Client {
+  /** Every operation of the service, typed from its contract. */
+  readonly api: Api<paths>;
+  readonly #connection: Connection;
+
+  constructor(options: ClientOptions = {}) {
+    const url = (options.url ?? environment("SANDBOX_URL") ?? "http://127.0.0.1:8080").replace(/\/+$/, "");
+    const key = options.apiKey ?? environment("SERVICE_API_KEY");
+    const http = new Http(url, key === undefined ? {} : { "SERVICE-API-KEY": key }, {
+      fetch: options.fetch ?? ((input, init) => fetch(input, init)),
+      timeout: options.timeout ?? 60_000,
+      retryFor: options.retryFor ?? 10_000,
+    });
+    this.api = new Api<paths>(http);
+    this.#connection = {
+      api: this.api,
+      resumeFor: options.resumeFor ?? 60_000,
+      webSocket: options.webSocket ?? globalThis.WebSocket, // undefined in Node.js 20
+    };
+  }
+
+  /**
+   * Creates a sandbox and waits until it is Running. A cut connection never makes two of them. When
+   * it does not become Running, it is deleted and the error says why: `failed`, with the reason of
+   * the service as its code, or `timeout`.
+   */
+  async create(image: string, options: CreateOptions = {}): Promise<Sandbox> {
+    const { timeout = 600, resourceLimits = {}, startTimeout = 300_000, auth, signal, ...rest } = options;
+    const body: CreateRequest = {
+      entrypoint: ["tail", "-f", "/dev/null"],
+      ...rest,
+      image: { uri: image, ...(auth ? { auth } : {}) },
+      timeout,
+      resourceLimits,
+    };
+    signal?.throwIfAborted();
+    const call = signal ? { signal } : {};
+    const header = { "Idempotency-Key": randomName() };
+    const request = async (options: CallOptions) => {
+      const created = await this.api.json("post", "/v1/sandboxes", { body, header }, { ...options, idempotent: true });
+      return new Sandbox(this.#connection, { ...created, image: { uri: image } });
+    };
+    const sandbox = await request(call).catch(async (error: unknown) => {
+      // The request may have arrived: the same key finds the sandbox. The first error counts.
+      if (signal?.aborted === true) await request({}).then((late) => late.delete()).catch(() => undefined);
+      throw error;
+    });
+    try {
+      await sandbox.wait("Running", { ...call, timeout: startTimeout });
+    } catch (error) {
+      await sandbox.delete().catch(() => undefined); // the first error counts
+      throw error;
+    }
+    return sandbox;
+  }
+
+  /** A sandbox that is there already, in whatever state. */
+  async connect(id: string, options: CallOptions = {}): Promise<Sandbox> {
+    return new Sandbox(this.#connection, await this.get(id, options));
+  }
+
+  /** What the service knows about a sandbox. */
+  get(id: string, options: CallOptions = {}): Promise<SandboxInfo> {
+    return this.api.json("get", "/v1/sandboxes/{sandboxId}", { path: { sandboxId: id } }, options);
+  }
+
+  /** All sandboxes that match, newest first. Those that are created meanwhile may be left out. */
+  async *list(options: ListOptions = {}): AsyncGenerator<SandboxInfo, void, undefined> {
+    const { state, metadata, signal } = options;
+    const query = {
+      pageSize,
+      ...(state === undefined ? {} : { state: typeof state === "string" ? [state] : state }),
+      ...(metadata ? { metadata: new URLSearchParams(metadata).toString() } : {}),
+    };
+    const seen = new Set<string>(); // a new sandbox moves others to the next page
+    for (let page = 1; ; page++) {
+      const input = { query: { ...query, page } };
+      const { items, pagination } = await this.api.json("get", "/v1/sandboxes", input, signal ? { signal } : {});
+      for (const item of items) {
+        if (!seen.has(item.id)) yield item;
+        seen.add(item.id);
+      }
+      if (!pagination.hasNextPage) return;
+    }
+  }
+
+  /**
+   * What happens to all sandboxes that the key may read, from now on or after the event with an id.
+   * It does not end. After `reset` events are missing: read the sandboxes themselves.
+   */
+  events(options: EventOptions = {}): AsyncGenerator<NumberedEvent, void, undefined> {
+    return followEvents(this.api, this.#connection.resumeFor, undefined, options);
+  }
+}
+
+/** An environment variable, where there is an environment that may be read. */
+function environment(name: string): string | undefined {
+  const { process } = globalThis as { process?: { env?: Record<string, string | undefined> } };
+  return process?.env?.[name] || undefined;
+}

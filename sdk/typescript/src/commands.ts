@@ -1,0 +1,278 @@
+import type { Api } from "./calls.js";
+import { SandboxError } from "./errors.js";
+import type { components, paths } from "./gen/execd.js";
+import type { Answered, CallOptions } from "./http.js";
+import { Output, type StreamEvent, bytesOf, decoder } from "./output.js";
+import { resumable } from "./resume.js";
+
+/** How a command is doing. */
+export type CommandStatus = components["schemas"]["CommandStatus"];
+
+/** How to run a command. */
+export interface CommandOptions extends CallOptions {
+  /** The directory to run in; without it the sandbox's working directory. */
+  cwd?: string;
+  /** Environment variables on top of the sandbox's. */
+  envs?: Record<string, string>;
+  /** The numeric user to run as. */
+  uid?: number;
+  /** The numeric group to run as. */
+  gid?: number;
+  /** Milliseconds after which the command is ended; without it never. */
+  timeout?: number;
+}
+
+/** What to do with the output of a command while it runs. */
+export interface OutputOptions extends CallOptions {
+  /** Called with each piece of standard output, as text and as the exact bytes. */
+  onStdout?: (text: string, bytes: Uint8Array) => void;
+  /** Called with each piece of standard error. */
+  onStderr?: (text: string, bytes: Uint8Array) => void;
+  /**
+   * How many bytes of each output the result holds, 16 MiB without it. What is beyond goes to the
+   * callbacks alone.
+   */
+  maxOutput?: number;
+}
+
+/** A piece of a command's life. */
+export type CommandEvent =
+  | {
+      /** A piece of output: a line with its newline, or a part of one. */
+      type: "stdout" | "stderr";
+      text: string;
+      /** The exact bytes. */
+      bytes: Uint8Array;
+    }
+  | {
+      /** A notice about the stream itself, such as that output beyond the daemon's limit is lost. */
+      type: "status";
+      text: string;
+    }
+  | {
+      /** The command has ended; the last event. */
+      type: "end";
+      /** The exit code; null when the timeout ended the command. */
+      exitCode: number | null;
+      durationMs: number;
+      /** Why it failed; absent when it did not. */
+      error?: ExecutionError;
+    };
+
+/** Why a command or a cell failed. */
+export interface ExecutionError {
+  /** Such as `CommandExecError`, `CommandTimeoutError`, or the exception of a cell. */
+  name: string;
+  value: string;
+  traceback: string[];
+}
+
+/** What became of a command. */
+export interface CommandResult {
+  id: string;
+  /** The exit code; null when the timeout ended the command. */
+  exitCode: number | null;
+  /** Standard output as text, with U+FFFD for what is no UTF-8. */
+  stdout: string;
+  stderr: string;
+  /** Standard output as exact bytes. */
+  stdoutBytes: Uint8Array;
+  stderrBytes: Uint8Array;
+  /** Whether more came than `maxOutput`. */
+  truncated: boolean;
+  /** Notices of the daemon, such as that output beyond its own limit is lost. */
+  notices: string[];
+  durationMs: number;
+  error?: ExecutionError;
+}
+
+/** What sandboxes' parts need of their client. */
+export interface Inside {
+  api: Api<paths>;
+  /** For how many milliseconds without an event a stream is resumed. */
+  resumeFor: number;
+}
+
+/** How many bytes of an output are kept without another choice. */
+export const defaultMaxOutput = 16 << 20;
+
+/** Shell commands in one sandbox. */
+export class Commands {
+  constructor(private readonly inside: Inside) {}
+
+  /**
+   * Runs a command with the sandbox's shell to its end. A failed command is a result, not an error.
+   * When the signal aborts or a callback throws, the command is interrupted.
+   */
+  async run(command: string, options: CommandOptions & OutputOptions = {}): Promise<CommandResult> {
+    const { onStdout, onStderr, maxOutput, signal, ...request } = options;
+    const call = signal ? { signal } : {};
+    const first = await this.inside.api.open(
+      "post", "/command", { body: { command, ...request } }, { ...call, accept: "text/event-stream" },
+    );
+    const id = first.response.headers.get("X-Command-ID");
+    if (id === null) {
+      first.close();
+      throw new SandboxError("protocol", "POST /command: the answer has no X-Command-ID");
+    }
+    const running = new Command(this.inside, id);
+    try {
+      return await collect(id, running.follow(() => Promise.resolve(first), call), options);
+    } catch (error) {
+      // The command would run on, and the caller does not have its id. The first error counts.
+      if (!(error instanceof SandboxError)) await running.interrupt().catch(() => undefined);
+      throw error;
+    }
+  }
+
+  /** Starts a command and returns at once. It runs on when this client ends. */
+  async start(command: string, options: CommandOptions = {}): Promise<Command> {
+    const { signal, ...request } = options;
+    const { id } = await this.inside.api.json(
+      "post", "/command", { body: { command, background: true, ...request } }, signal ? { signal } : {},
+    );
+    return new Command(this.inside, id);
+  }
+
+  /** A command that was started before, here or by another client; `not_found` when there is none. */
+  async connect(id: string, options: CallOptions = {}): Promise<Command> {
+    const command = new Command(this.inside, id);
+    await command.status(options);
+    return command;
+  }
+}
+
+/**
+ * A command that was started. Iterating over it gives all of its events from the first one, and
+ * follows it to its end; each iteration begins anew.
+ */
+export class Command implements AsyncIterable<CommandEvent> {
+  constructor(
+    private readonly inside: Inside,
+    readonly id: string,
+  ) {}
+
+  [Symbol.asyncIterator](): AsyncGenerator<CommandEvent, void, undefined> {
+    return this.events();
+  }
+
+  /** The events from the first one, followed to the end. A cut connection is resumed. */
+  events(options: CallOptions = {}): AsyncGenerator<CommandEvent, void, undefined> {
+    const input = { path: { id: this.id } };
+    const start = () =>
+      this.inside.api.open("get", "/command/{id}/stream", input, { ...options, accept: "text/event-stream" });
+    return this.follow(start, options);
+  }
+
+  /** Waits for the end; the result has all output from the beginning. */
+  wait(options: OutputOptions = {}): Promise<CommandResult> {
+    return collect(this.id, this.events(options.signal ? { signal: options.signal } : {}), options);
+  }
+
+  /** How the command is doing. */
+  status(options: CallOptions = {}): Promise<CommandStatus> {
+    return this.inside.api.json("get", "/command/status/{id}", { path: { id: this.id } }, options);
+  }
+
+  /** Ends the command: SIGTERM to its process group, SIGKILL after two seconds. */
+  async interrupt(options: CallOptions = {}): Promise<void> {
+    await this.inside.api.json("delete", "/command", { query: { id: this.id } }, options);
+  }
+
+  /**
+   * Standard output and standard error so far, combined, after the line with the index `cursor`; the
+   * answer's cursor is for the next call. An unfinished last line comes again with the next one.
+   */
+  async logs(options: CallOptions & { cursor?: number } = {}): Promise<{ text: string; cursor: number }> {
+    const { cursor, ...call } = options;
+    const input = { path: { id: this.id }, ...(cursor === undefined ? {} : { query: { cursor } }) };
+    const { response, text } = await this.inside.api.text("get", "/command/{id}/logs", input, call);
+    return { text, cursor: Number(response.headers.get("EXECD-COMMANDS-TAIL-CURSOR") ?? -1) };
+  }
+
+  /** The events of a stream that is open already. */
+  async *follow(start: () => Promise<Answered>, call: CallOptions): AsyncGenerator<CommandEvent, void, undefined> {
+    const stream = resumable<StreamEvent>({
+      name: `the stream of command ${this.id}`,
+      start,
+      resume: (after) =>
+        this.inside.api.once(
+          "get", "/command/{id}/stream",
+          { path: { id: this.id }, ...(after === undefined ? {} : { header: { "Last-Event-ID": after } }) },
+          { ...call, accept: "text/event-stream" },
+        ),
+      last: isLast,
+      resumeFor: this.inside.resumeFor,
+      signal: call.signal,
+    });
+    const decoders = { stdout: decoder(), stderr: decoder() }; // a character may span pieces
+    for await (const event of stream) {
+      switch (event.type) {
+        case "stdout":
+        case "stderr": {
+          const bytes = bytesOf(event);
+          yield { type: event.type, text: decoders[event.type].decode(bytes, { stream: true }), bytes };
+          break;
+        }
+        case "status":
+          yield { type: "status", text: event.text ?? "" };
+          break;
+        case "execution_complete":
+        case "error":
+          yield {
+            type: "end",
+            exitCode: event.exit_code ?? null,
+            durationMs: event.execution_time ?? 0,
+            ...errorOf(event),
+          };
+      }
+    }
+  }
+}
+
+/** Whether a stream of a command or a cell ends with an event. */
+export function isLast(event: StreamEvent): boolean {
+  return event.type === "execution_complete" || event.type === "error";
+}
+
+/** The error of a last event, to be spread. */
+export function errorOf({ error }: StreamEvent): { error?: ExecutionError } {
+  return error ? { error: { name: error.ename, value: error.evalue, traceback: error.traceback } } : {};
+}
+
+async function collect(
+  id: string,
+  events: AsyncIterable<CommandEvent>,
+  options: OutputOptions,
+): Promise<CommandResult> {
+  const max = options.maxOutput ?? defaultMaxOutput;
+  const kept = { stdout: new Output(max), stderr: new Output(max) };
+  const on = { stdout: options.onStdout, stderr: options.onStderr };
+  const notices: string[] = [];
+  for await (const event of events) {
+    if (event.type === "status") {
+      notices.push(event.text);
+      continue;
+    }
+    if (event.type !== "end") {
+      kept[event.type].add(event.bytes);
+      on[event.type]?.(event.text, event.bytes);
+      continue;
+    }
+    const stdoutBytes = kept.stdout.bytes();
+    const stderrBytes = kept.stderr.bytes();
+    return {
+      id,
+      exitCode: event.exitCode,
+      stdout: decoder().decode(stdoutBytes),
+      stderr: decoder().decode(stderrBytes),
+      stdoutBytes,
+      stderrBytes,
+      truncated: kept.stdout.truncated || kept.stderr.truncated,
+      notices,
+      durationMs: event.durationMs,
+      ...(event.error ? { error: event.error } : {}),
+    };
+  }
+  throw new SandboxError("protocol", `the stream of command ${id} has no last event`);
+}

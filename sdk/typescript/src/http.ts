@@ -1,0 +1,240 @@
+import { SandboxError, clean, isKind, kindOf } from "./errors.js";
+import { Pauses } from "./pauses.js";
+
+/** What every call takes. */
+export interface CallOptions {
+  /** Ends the call; it then throws the signal's reason. */
+  signal?: AbortSignal;
+}
+
+/** One request, relative to a base URL. */
+export interface HttpRequest extends CallOptions {
+  method: string;
+  path: string;
+  query?: Record<string, unknown>;
+  headers?: Record<string, string>;
+  body?: string | Blob | ReadableStream<Uint8Array>;
+  /** Whether to repeat it after a cut connection and after 502, 503 and 504. */
+  idempotent?: boolean;
+  /** Milliseconds in which the answer must arrive, on top of the client's own timeout. */
+  longer?: number;
+}
+
+/** What all requests of a client have in common. */
+export interface HttpSettings {
+  fetch: typeof fetch;
+  /** Milliseconds until the header of an answer, and until the end of one that is no stream. */
+  timeout: number;
+  /** Milliseconds for which a request is repeated. */
+  retryFor: number;
+}
+
+/** The longest answer that is read into memory and is no file, in bytes. */
+const maxAnswer = 64 << 20;
+const maxErrorBody = 64 << 10;
+
+/** An answer whose body may still be on its way. */
+export interface Answered {
+  response: Response;
+  /** To be called when nothing more is read; it ends a body that has not ended. */
+  close(): void;
+}
+
+/** What ends one exchange: the caller's signal, or that nothing more of it is wanted. */
+class Connection {
+  readonly #controller = new AbortController();
+  readonly #abort = () => this.#controller.abort();
+
+  constructor(private readonly caller: AbortSignal | undefined) {
+    caller?.addEventListener("abort", this.#abort, { once: true });
+  }
+
+  get signal(): AbortSignal {
+    return this.#controller.signal;
+  }
+
+  close(): void {
+    this.caller?.removeEventListener("abort", this.#abort);
+    this.#controller.abort();
+  }
+}
+
+/** Sends requests below one URL, with the headers that they all need. */
+export class Http {
+  /** @param base - A URL without a slash at its end. */
+  constructor(
+    readonly base: string,
+    private readonly headers: Record<string, string>,
+    readonly settings: HttpSettings,
+  ) {}
+
+  /** The same service below a longer path. */
+  below(path: string): Http {
+    return new Http(this.base + path, this.headers, this.settings);
+  }
+
+  /** Sends a request and returns its answer, a success, with a body that is still to be read. */
+  open(request: HttpRequest): Promise<Answered> {
+    return this.#repeat(request, () => this.once(request));
+  }
+
+  /** Sends a request and returns its answer with the whole body. */
+  read(request: HttpRequest): Promise<{ response: Response; body: Uint8Array<ArrayBuffer> }> {
+    return this.#repeat(request, () =>
+      this.#limited(request, async (connection) => {
+        const response = await this.#send(request, connection.signal);
+        const body = await readAll(response, maxAnswer);
+        connection.close();
+        return { response, body };
+      }),
+    );
+  }
+
+  /** {@link Http.open} without any repetition. */
+  once(request: HttpRequest): Promise<Answered> {
+    return this.#limited(request, async (connection) => {
+      const response = await this.#send(request, connection.signal);
+      return { response, close: () => connection.close() };
+    });
+  }
+
+  /** Does work that has to be done within the request's time, and makes its errors ours. */
+  async #limited<T>(request: HttpRequest, work: (connection: Connection) => Promise<T>): Promise<T> {
+    request.signal?.throwIfAborted();
+    const connection = new Connection(request.signal);
+    const milliseconds = this.settings.timeout + (request.longer ?? 0);
+    let late = false;
+    const expire = () => {
+      late = true;
+      connection.close();
+    };
+    const timer = milliseconds === Infinity ? undefined : setTimeout(expire, milliseconds);
+    try {
+      return await work(connection);
+    } catch (error) {
+      connection.close();
+      request.signal?.throwIfAborted();
+      if (late) {
+        throw new SandboxError("timeout", `${name(request)}: no answer within ${milliseconds} ms`);
+      }
+      throw cut(error, name(request));
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+
+  async #send(request: HttpRequest, signal: AbortSignal): Promise<Response> {
+    const init: RequestInit & { duplex?: "half" } = {
+      method: request.method,
+      headers: { ...this.headers, ...request.headers },
+      redirect: "manual", // the key is for this service alone
+      signal,
+    };
+    if (request.body !== undefined) init.body = request.body;
+    if (request.body instanceof ReadableStream) init.duplex = "half";
+    const response = await this.settings.fetch(this.base + request.path + search(request.query), init);
+    if (response.type === "opaqueredirect" || (response.status >= 300 && response.status < 400)) {
+      await response.body?.cancel();
+      throw new SandboxError("protocol", `${name(request)}: redirected, which is not followed`);
+    }
+    if (!response.ok) throw await problem(response, request);
+    return response;
+  }
+
+  async #repeat<T>(request: HttpRequest, attempt: () => Promise<T>): Promise<T> {
+    const pauses = new Pauses(this.settings.retryFor);
+    for (;;) {
+      try {
+        return await attempt();
+      } catch (error) {
+        const again =
+          isKind(error, "rate_limited") || // it has had no effect
+          (request.idempotent === true && isKind(error, "connection", "unavailable"));
+        const repeatable = !(request.body instanceof ReadableStream);
+        if (!again || !repeatable) throw error;
+        if (!(await pauses.next(error.retryAfter, request.signal))) throw error;
+      }
+    }
+  }
+}
+
+function name(request: HttpRequest): string {
+  return `${request.method} ${request.path}`;
+}
+
+/** An error of fetch or of reading a body as one of ours. */
+export function cut(error: unknown, what: string): SandboxError {
+  if (error instanceof SandboxError) return error;
+  const cause = error instanceof Error && error.cause instanceof Error ? error.cause : error;
+  const text = cause instanceof Error ? cause.message || cause.name : String(cause);
+  return new SandboxError("connection", `${what}: ${clean(text)}`, { cause: error });
+}
+
+/** The error that an answer describes. */
+async function problem(response: Response, request: HttpRequest): Promise<SandboxError> {
+  let code: string | undefined;
+  let message = response.statusText || "no reason is given";
+  try {
+    const body = new TextDecoder().decode(await readAll(response, maxErrorBody));
+    const parsed = JSON.parse(body) as { code?: unknown; message?: unknown };
+    if (typeof parsed.code === "string") code = clean(parsed.code);
+    if (typeof parsed.message === "string") message = parsed.message;
+  } catch {
+    // Something between us and the service answered: its status says enough.
+  }
+  const { status } = response;
+  const requestId = response.headers.get("X-Request-ID");
+  const seconds = response.headers.get("Retry-After");
+  const retryAfter = seconds === null || seconds === "" ? NaN : Number(seconds);
+  return new SandboxError(kindOf(status), `${name(request)}: ${status} ${code ?? ""}: ${clean(message)}`, {
+    status,
+    ...(code === undefined ? {} : { code }),
+    ...(requestId === null ? {} : { requestId: clean(requestId) }),
+    ...(retryAfter >= 0 ? { retryAfter } : {}),
+  });
+}
+
+function search(query: Record<string, unknown> = {}): string {
+  const pairs = new URLSearchParams();
+  for (const [key, value] of Object.entries(query)) {
+    if (value === undefined) continue;
+    for (const one of Array.isArray(value) ? (value as unknown[]) : [value]) {
+      pairs.append(key, String(one));
+    }
+  }
+  const text = pairs.toString();
+  return text && `?${text}`;
+}
+
+/** Reads a body into memory; one with more than max bytes is an error. */
+export async function readAll(response: Response, max: number): Promise<Uint8Array<ArrayBuffer>> {
+  const pieces: Uint8Array[] = [];
+  let length = 0;
+  const reader = response.body?.getReader();
+  for (;;) {
+    const next = await reader?.read();
+    if (next?.value === undefined) return join(pieces, length);
+    length += next.value.length;
+    if (length > max) {
+      await reader?.cancel();
+      throw new SandboxError("protocol", `the answer is longer than ${max} bytes`);
+    }
+    pieces.push(next.value);
+  }
+}
+
+/** A value that nobody else has. randomUUID is missing on pages without TLS. */
+export function randomName(): string {
+  return crypto.getRandomValues(new Uint32Array(4)).join("-");
+}
+
+/** Several pieces as one. */
+export function join(pieces: Uint8Array[], length: number): Uint8Array<ArrayBuffer> {
+  const whole = new Uint8Array(length);
+  let at = 0;
+  for (const piece of pieces) {
+    whole.set(piece, at);
+    at += piece.length;
+  }
+  return whole;
+}

@@ -1,0 +1,52 @@
+/**
+ * Client of the sandbox service.
+ *
+ * ```ts
+ * import { Client } from "@sandbox.internal/sdk";
+ *
+ * await using sandbox = await new Client().create("python:3.12");
+ * const { stdout, exitCode } = await sandbox.commands.run("echo hello");
+ * ```
+ *
+ * @packageDocumentation
+ */
+export { Client, type ClientOptions, type CreateOptions, type ListOptions } from "./client.js";
+export {
+  type Endpoint,
+  type Metrics,
+  Sandbox,
+  type SandboxInfo,
+  type SandboxState,
+} from "./sandbox.js";
+export type { EventOptions, NumberedEvent, SandboxEvent } from "./events.js";
+export {
+  Command,
+  type CommandEvent,
+  type CommandOptions,
+  type CommandResult,
+  type Commands,
+  type CommandStatus,
+  type ExecutionError,
+  type OutputOptions,
+} from "./commands.js";
+export { type Code, type CodeContext, type CodeOptions, type Contexts, type Execution, Result } from "./code.js";
+export type { FileEvent, FileInfo, Files, Permission, ReadOptions, Replacement } from "./files.js";
+export type { ByteRange } from "./download.js";
+export type { FileContent, FileToWrite } from "./upload.js";
+export {
+  Attachment,
+  Terminal,
+  type TerminalEvent,
+  type TerminalRequest,
+  type Terminals,
+  type TerminalStatus,
+  type WebSocketConstructor,
+  type WebSocketLike,
+} from "./terminals.js";
+export type { EgressRule, Network, NetworkDecision, NetworkPolicy } from "./network.js";
+export type { LogOptions } from "./logs.js";
+export { type ErrorDetails, type ErrorKind, isKind, SandboxError } from "./errors.js";
+export type { Api, ApiOptions } from "./calls.js";
+export type { Answered, CallOptions } from "./http.js";
+export type { components as execd, paths as ExecdPaths } from "./gen/execd.js";
+export type { components as lifecycle, paths as LifecyclePaths } from "./gen/lifecycle.js";

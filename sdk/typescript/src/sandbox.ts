@@ -1,0 +1,217 @@
+import { Api } from "./calls.js";
+import { Code } from "./code.js";
+import { Commands, type Inside } from "./commands.js";
+import { SandboxError, clean, isKind } from "./errors.js";
+import { Files } from "./files.js";
+import type { components as insideComponents, paths as ExecdPaths } from "./gen/execd.js";
+import type { components, paths } from "./gen/lifecycle.js";
+import type { CallOptions } from "./http.js";
+import { type LogOptions, logs } from "./logs.js";
+import { Network } from "./network.js";
+import { type EventOptions, type NumberedEvent, followEvents } from "./events.js";
+import { resumable } from "./resume.js";
+import { Terminals, type WebSocketConstructor } from "./terminals.js";
+
+/** What the service knows about a sandbox. */
+export type SandboxInfo = components["schemas"]["Sandbox"];
+/** The state of a sandbox; there may be others than those of the contract. */
+export type SandboxState = components["schemas"]["SandboxState"];
+/** How to reach a port. */
+export type Endpoint = components["schemas"]["Endpoint"];
+/** Processor and memory use. */
+export type Metrics = insideComponents["schemas"]["Metrics"];
+
+/** What sandboxes need of their client. */
+export interface Connection {
+  api: Api<paths>;
+  resumeFor: number;
+  webSocket: WebSocketConstructor | undefined;
+}
+
+/** How long one request waits for a state, in seconds; the service permits 60. */
+const longestWait = 30;
+const path = "/v1/sandboxes/{sandboxId}";
+
+/**
+ * A sandbox. Its daemon is reached through the service, below `/v1/sandboxes/{id}/proxy/44772`: that
+ * works from wherever the service itself is reached, with its key alone.
+ *
+ * `await using sandbox = await client.create(...)` deletes it at the end of the scope.
+ */
+export class Sandbox implements AsyncDisposable {
+  readonly id: string;
+  readonly commands: Commands;
+  readonly code: Code;
+  readonly files: Files;
+  readonly terminals: Terminals;
+  readonly network: Network;
+  /** Every operation of the sandbox's daemon, typed from its contract. */
+  readonly api: Api<ExecdPaths>;
+  readonly #api: Api<paths>;
+  readonly #resumeFor: number;
+  readonly #inside: Inside;
+  readonly #input: { path: { sandboxId: string } };
+  #info: SandboxInfo;
+
+  /** Use the methods of a client. */
+  constructor(connection: Connection, info: SandboxInfo) {
+    this.#api = connection.api;
+    this.#resumeFor = connection.resumeFor;
+    this.#info = info;
+    this.id = info.id;
+    this.#input = { path: { sandboxId: info.id } };
+    const { api, resumeFor, webSocket } = connection;
+    const below = `/v1/sandboxes/${encodeURIComponent(info.id)}/proxy/44772`;
+    this.api = new Api<ExecdPaths>(api.http.below(below));
+    this.#inside = { api: this.api, resumeFor };
+    this.commands = new Commands(this.#inside);
+    this.code = new Code(this.#inside);
+    this.files = new Files(this.#inside);
+    this.terminals = new Terminals(this.#inside, { lifecycle: api, webSocket }, info.id);
+    this.network = new Network(api, info.id, resumeFor);
+  }
+
+  /** What the service said last about the sandbox; {@link Sandbox.refresh} asks again. */
+  get info(): SandboxInfo {
+    return this.#info;
+  }
+
+  /** Asks the service about the sandbox. */
+  async refresh(options: CallOptions = {}): Promise<SandboxInfo> {
+    return (this.#info = await this.#api.json("get", path, this.#input, options));
+  }
+
+  /**
+   * Waits for a state, which the service's events report, for at most `timeout` milliseconds. A
+   * sandbox that ends in another one is an error of the kind `failed`.
+   */
+  async wait(state: SandboxState, options: CallOptions & { timeout?: number } = {}): Promise<SandboxInfo> {
+    const { timeout, signal } = options;
+    const late = new AbortController();
+    const forward = () => late.abort(signal?.reason);
+    if (signal?.aborted === true) forward();
+    signal?.addEventListener("abort", forward, { once: true });
+    const expire = () => late.abort(new SandboxError("timeout", `${this.id}: not ${state} within ${timeout} ms`));
+    const timer = timeout === undefined ? undefined : setTimeout(expire, timeout);
+    const call = { signal: late.signal };
+    try {
+      // The service itself waits for the end of what is under way. Events report what takes longer.
+      const input = { ...this.#input, header: { Prefer: `wait=${longestWait}` } };
+      this.#info = await this.#api.json("get", path, input, { ...call, longer: longestWait * 1_000 });
+      if (this.#reached(state)) return this.#info;
+      for await (const { type, to } of this.events(call)) {
+        const news = type === "reset" || (type === "state" && (to === state || isFinal(to)));
+        if (!news) continue;
+        await this.refresh(call);
+        if (this.#reached(state)) return this.#info;
+      }
+      throw new SandboxError("failed", `${this.id}: is forgotten and was not ${state}`);
+    } finally {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", forward);
+    }
+  }
+
+  #reached(wanted: SandboxState): boolean {
+    const { state, reason, message } = this.#info.status;
+    if (state === wanted || !isFinal(state)) return state === wanted;
+    const text = `${this.id}: is ${clean(state)} (${clean(reason)}): ${clean(message)}`;
+    throw new SandboxError("failed", text, { code: clean(reason) });
+  }
+
+  /** Stops all processes and keeps their memory; returns when the sandbox is Paused. */
+  pause(options: CallOptions = {}): Promise<SandboxInfo> {
+    return this.#change("pause", "Paused", options);
+  }
+
+  /** Lets a Paused sandbox go on; returns when it is Running. */
+  resume(options: CallOptions = {}): Promise<SandboxInfo> {
+    return this.#change("resume", "Running", options);
+  }
+
+  async #change(verb: "pause" | "resume", state: SandboxState, options: CallOptions): Promise<SandboxInfo> {
+    await this.#api.json("post", `${path}/${verb}`, this.#input, options);
+    return this.wait(state, options);
+  }
+
+  /** Moves the expiry to so many seconds from now; it can only move forward. */
+  async renew(seconds: number, options: CallOptions = {}): Promise<Date> {
+    const expiresAt = new Date(Date.now() + seconds * 1_000).toISOString();
+    const input = { ...this.#input, body: { expiresAt } };
+    const renewed = await this.#api.json("post", `${path}/renew-expiration`, input, options);
+    this.#info = { ...this.#info, expiresAt: renewed.expiresAt };
+    return new Date(renewed.expiresAt);
+  }
+
+  /** Ends the sandbox. One that has ended already, or is gone, is no error. */
+  async delete(options: CallOptions = {}): Promise<void> {
+    try {
+      await this.#api.json("delete", path, this.#input, options);
+    } catch (error) {
+      if (isKind(error, "not_found")) return;
+      if (!isKind(error, "conflict") || !isFinal((await this.refresh(options)).status.state)) throw error;
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.delete();
+  }
+
+  /** Changes metadata: a string sets its key, null removes it. Returns all of it. */
+  async updateMetadata(
+    patch: Record<string, string | null>,
+    options: CallOptions = {},
+  ): Promise<Record<string, string>> {
+    const call = { ...options, idempotent: true }; // the same keys get the same values
+    const input = { ...this.#input, body: patch };
+    const metadata = await this.#api.json("patch", `${path}/metadata`, input, call);
+    this.#info = { ...this.#info, metadata };
+    return metadata;
+  }
+
+  /** How to reach a port: its URL, and headers that every request needs. Treat them as a secret. */
+  endpoint(port: number, options: CallOptions = {}): Promise<Endpoint> {
+    const input = { path: { ...this.#input.path, port } };
+    return this.#api.json("get", `${path}/endpoints/{port}`, input, options);
+  }
+
+  /** The URL of a port that needs no key for so many seconds, for a browser or a webhook. */
+  async signedUrl(port: number, seconds: number, options: CallOptions = {}): Promise<string> {
+    const input = { path: { ...this.#input.path, port }, query: { expires: String(seconds) } };
+    return (await this.#api.json("get", `${path}/endpoints/{port}`, input, options)).url;
+  }
+
+  /** The bytes that the entrypoint printed; with `follow`, until the sandbox ends. */
+  logs(options: LogOptions = {}): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
+    return logs(this.#api, this.id, options, this.#resumeFor);
+  }
+
+  /**
+   * What happened to the sandbox, from its first event or after the one with an id, and what happens
+   * from now on, until its record is forgotten. Pings are left out.
+   */
+  events(options: EventOptions = {}): AsyncGenerator<NumberedEvent, void, undefined> {
+    return followEvents(this.#api, this.#resumeFor, this.id, options);
+  }
+
+  /** Processor and memory use now. */
+  async metrics(options: CallOptions = {}): Promise<Metrics> {
+    return this.#inside.api.json("get", "/metrics", {}, options);
+  }
+
+  /** Processor and memory use, every second. It does not end. */
+  watchMetrics(options: CallOptions = {}): AsyncGenerator<Metrics, void, undefined> {
+    const call = { ...options, accept: "text/event-stream" };
+    return resumable<Metrics>({
+      name: `the metrics of ${this.id}`,
+      start: () => this.#inside.api.open("get", "/metrics/watch", {}, call),
+      resume: () => this.#inside.api.once("get", "/metrics/watch", {}, call),
+      resumeFor: this.#inside.resumeFor,
+      signal: options.signal,
+    });
+  }
+}
+
+function isFinal(state: SandboxState | undefined): boolean {
+  return state === "Terminated" || state === "Failed";
+}

@@ -1,0 +1,167 @@
+import assert from "node:assert/strict";
+import { type IncomingMessage, type ServerResponse, createServer } from "node:http";
+import type { AddressInfo } from "node:net";
+import { after, test } from "node:test";
+
+import { Client, SandboxError } from "@sandbox.internal/sdk";
+// @ts-expect-error The package has no types.
+import { WebSocket } from "ws";
+
+type Handler = (request: IncomingMessage, response: ServerResponse) => void;
+const servers: (() => void)[] = [];
+after(() => servers.forEach((close) => close()));
+
+/** A client of a server that answers as a test wants, and what the server was asked. */
+async function clientOf(handler: Handler, options = {}): Promise<{ client: Client; asked: IncomingMessage[] }> {
+  const asked: IncomingMessage[] = [];
+  const server = createServer((request, response) => {
+    asked.push(request);
+    handler(request, response);
+  });
+  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
+  servers.push(() => {
+    server.closeAllConnections();
+    server.close();
+  });
+  const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}/`;
+  return { client: new Client({ url, apiKey: "secret", retryFor: 2_000, ...options }), asked };
+}
+
+function refuse(response: ServerResponse, status: number, code: string, headers = {}): void {
+  response.writeHead(status, { "X-Request-ID": "r1", ...headers }).end(JSON.stringify({ code, message: "no\u001b[31m\n" }));
+}
+
+async function errorOf(work: Promise<unknown>): Promise<SandboxError> {
+  const error: unknown = await work.then(() => assert.fail("it succeeded"), (reason: unknown) => reason);
+  assert.ok(error instanceof SandboxError, String(error));
+  return error;
+}
+
+test("errors have what the service said, without control characters", async () => {
+  const { client, asked } = await clientOf((_, response) => refuse(response, 404, "SANDBOX_NOT_FOUND"));
+  const error = await errorOf(client.get("a/b"));
+  assert.deepEqual(
+    [error.kind, error.status, error.code, error.requestId, error.message],
+    ["not_found", 404, "SANDBOX_NOT_FOUND", "r1", "GET /v1/sandboxes/{id}: 404 SANDBOX_NOT_FOUND: no [31m ".replace("{id}", "a%2Fb")],
+  );
+  assert.equal(asked[0]?.headers["service-api-key"], "secret");
+});
+
+test("a redirect is not followed", async () => {
+  const { client, asked } = await clientOf((_, response) => response.writeHead(307, { Location: "/elsewhere" }).end());
+  assert.equal((await errorOf(client.get("a"))).kind, "protocol");
+  assert.equal(asked.length, 1);
+});
+
+test("requests that may be repeated are, until the limit and not before Retry-After", async () => {
+  let times = 0;
+  const { client, asked } = await clientOf((request, response) => {
+    times++;
+    if (times === 1) return void request.socket.resetAndDestroy();
+    if (times === 2) return refuse(response, 503, "SERVICE_UNAVAILABLE");
+    if (times === 3) return refuse(response, 429, "RATE_LIMITED", { "Retry-After": "1" });
+    if (times === 4) return void response.end(JSON.stringify({ id: "a" }));
+    refuse(response, 429, "RATE_LIMITED", { "Retry-After": "60" });
+  });
+  const begin = Date.now();
+  assert.equal((await client.get("a")).id, "a");
+  assert.ok(Date.now() - begin >= 990, `it took ${Date.now() - begin} ms`);
+  assert.equal(asked.length, 4);
+  const error = await errorOf(client.get("a"));
+  assert.deepEqual([error.kind, error.retryAfter, asked.length], ["rate_limited", 60, 5]);
+});
+
+test("what may have had an effect is not repeated, and a create carries one key", async () => {
+  const { client, asked } = await clientOf((request, response) => {
+    if (request.method === "DELETE") return void response.writeHead(204).end();
+    if (asked.length % 2 === 1) return void request.socket.resetAndDestroy();
+    refuse(response, 400, "INVALID_REQUEST_BODY");
+  });
+  const id = { path: { sandboxId: "a" } };
+  assert.equal((await errorOf(client.api.json("post", "/v1/sandboxes/{sandboxId}/pause", id))).kind, "connection");
+  assert.equal(asked.length, 1);
+  asked.length = 0;
+  assert.equal((await errorOf(client.create("image"))).kind, "invalid");
+  const keys = asked.map(({ headers }) => headers["idempotency-key"]);
+  assert.equal(keys.length, 2);
+  assert.ok(keys[0]);
+  assert.equal(keys[0], keys[1]);
+});
+
+test("an answer that does not come is a timeout, and an aborted call throws its reason", async () => {
+  const { client } = await clientOf(() => undefined, { timeout: 50 });
+  assert.equal((await errorOf(client.get("a"))).kind, "timeout");
+  const reason = new Error("enough");
+  await assert.rejects(client.get("a", { signal: AbortSignal.abort(reason) }), reason);
+  const { client: patient } = await clientOf(() => undefined);
+  const abort = new AbortController();
+  const asked = patient.get("a", { signal: abort.signal });
+  abort.abort(reason);
+  await assert.rejects(asked, reason);
+});
+
+test("an answer that is no JSON, and one without an end, are errors of the protocol", async () => {
+  const { client } = await clientOf((_, response) => response.end("<html>"));
+  assert.equal((await errorOf(client.get("a"))).kind, "protocol");
+  const piece = Buffer.alloc(1 << 20, " ");
+  const { client: flooded } = await clientOf((_, response) => {
+    const more = () => {
+      while (!response.destroyed && response.write(piece));
+    };
+    response.on("drain", more);
+    more();
+  });
+  const error = await errorOf(flooded.get("a"));
+  assert.equal(error.kind, "protocol");
+  assert.match(error.message, /longer than/);
+});
+
+test("a log that was cut is compared with what had arrived, and a gap is an error", async () => {
+  const logs = ["one\ntwo\n", "one\ntwo\nthree\n", "two\nthree\nfour\n"];
+  const { client } = await clientOf((request, response) => {
+    if (!request.url?.includes("/logs")) return void response.end(JSON.stringify({ id: "a", status: { state: "Running" } }));
+    response.write(logs.shift() ?? "", () => request.socket.destroySoon()); // before its end
+  });
+  const sandbox = await client.connect("a");
+  let seen = "";
+  const follow = async (options = {}) => {
+    for await (const piece of sandbox.logs({ follow: true, ...options })) seen += Buffer.from(piece).toString();
+  };
+  assert.equal((await errorOf(follow())).kind, "stream");
+  assert.equal(seen, "one\ntwo\nthree\n");
+  logs.push("one\n");
+  assert.equal((await errorOf(follow({ tail: 1 }))).kind, "stream");
+});
+
+test("a terminal whose WebSocket is refused is not attached to for ever", async () => {
+  const answer = { id: "a", signature: "1.x" }; // to everything, handshakes too
+  const { client, asked } = await clientOf((_, response) => response.end(JSON.stringify(answer)), { webSocket: WebSocket });
+  const terminal = await (await client.connect("a")).terminals.connect("t");
+  const error = await errorOf(terminal.attach());
+  assert.equal(error.kind, "connection");
+  assert.match(error.message, /refused: Unexpected server response: 200/);
+  const handshakes = asked.filter(({ headers }) => headers.upgrade === "websocket");
+  assert.equal(handshakes.length, 5);
+  assert.match(handshakes[0]?.url ?? "", /\/proxy\/44772\/pty\/t\/attach\?sandbox-signature=1\.x$/);
+});
+
+test("a stream that cannot be resumed fails, and says so", async () => {
+  const { client, asked } = await clientOf(
+    (request, response) => {
+      if (asked.length > 1) return void request.socket.resetAndDestroy();
+      response.writeHead(200, { "Content-Type": "text/event-stream" });
+      response.write('id: 7\ndata: {"type":"reset","timestamp":"2026-01-02T15:04:05Z"}\n\nid: 8\ndata: {"ty', () =>
+        request.socket.destroySoon(),
+      );
+    },
+    { resumeFor: 300 },
+  );
+  const seen: number[] = [];
+  const read = async () => {
+    for await (const { id } of client.events({ after: 5 })) seen.push(id);
+  };
+  assert.equal((await errorOf(read())).kind, "stream");
+  assert.deepEqual(seen, [7]);
+  assert.ok(asked.length > 2, `${asked.length} requests`);
+  assert.ok(asked.slice(1).every(({ headers }) => headers["last-event-id"] === "7"));
+});

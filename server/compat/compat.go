@@ -1,0 +1,125 @@
+// Package compat lets the clients of OpenSandbox use this service: it translates their requests and its answers at the edge, so
+// that nothing behind it knows of them. docs/compatibility.md has the table of what is translated.
+//
+// A request is one of theirs when it carries their header for keys, the header that endpoints made here ask for, or the User-Agent of
+// their SDKs. Every other request passes unchanged.
+package compat
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/server/reach"
+)
+
+const (
+	// keyHeader carries the key of a client of OpenSandbox.
+	keyHeader = "OPEN-SANDBOX-API-KEY"
+	// agentPrefix begins the User-Agent of their SDKs.
+	agentPrefix = "OpenSandbox-"
+	// dialectHeader, with the value dialect, tells the sandbox's execd (package execd/compat) and this package who asks. It is one of
+	// the headers of an endpoint, which clients send with every request.
+	dialectHeader = "X-Sandbox-Dialect"
+	dialect       = "opensandbox"
+)
+
+const (
+	sandboxesPath = "/v1/sandboxes"
+	daemonPort    = "44772"
+	egressPort    = "18080"
+)
+
+// Options configures an [Edge]. All but the Clock are required.
+type Options struct {
+	// Next is the service.
+	Next    http.Handler
+	Backend Backend
+	Logger  zerolog.Logger
+	// Clock tells the time; nil means time.Now.
+	Clock func() time.Time
+}
+
+// Edge is the service as clients of OpenSandbox expect it. [Edge.Keep] must run beside it.
+type Edge struct {
+	Options
+	changed chan struct{} // an expiry was set
+}
+
+// New returns an Edge.
+func New(options Options) *Edge {
+	if options.Clock == nil {
+		options.Clock = time.Now
+	}
+	return &Edge{Options: options, changed: make(chan struct{}, 1)}
+}
+
+// ServeHTTP implements http.Handler.
+func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !theirs(r) {
+		e.Next.ServeHTTP(w, r)
+		return
+	}
+	key := r.Header.Get(keyHeader)
+	r = withOurKey(r)
+	x := &exchange{edge: e, w: w, r: r, key: key}
+	handle := x.route()
+	if handle == nil {
+		e.Next.ServeHTTP(w, r)
+		return
+	}
+	handle()
+}
+
+func theirs(r *http.Request) bool {
+	return r.Header.Get(keyHeader) != "" || r.Header.Get(dialectHeader) == dialect || strings.HasPrefix(r.UserAgent(), agentPrefix)
+}
+
+// withOurKey returns the request with the key where the service looks for it. Their header must not get through to a sandbox.
+func withOurKey(r *http.Request) *http.Request {
+	ours := *r
+	ours.Header = r.Header.Clone()
+	ours.Header.Del(keyHeader)
+	if key := r.Header.Get(keyHeader); key != "" && ours.Header.Get(reach.KeyHeader) == "" {
+		ours.Header.Set(reach.KeyHeader, key)
+	}
+	return &ours
+}
+
+// route returns what translates the request, nil for what passes as it is.
+func (x *exchange) route() func() {
+	path := x.r.URL.Path
+	if path == "/v1/metrics/events" && x.r.Method == http.MethodPost {
+		return x.reportMetrics
+	}
+	rest, ok := strings.CutPrefix(path, sandboxesPath)
+	if !ok || x.r.URL.RawPath != "" {
+		return nil
+	}
+	parts := strings.Split(rest, "/") // the first is empty
+	if parts[0] != "" {
+		return nil
+	}
+	at := x.r.Method + " "
+	switch len(parts) {
+	case 1:
+		return map[string]func(){"POST ": x.create, "GET ": x.list}[at]
+	case 2:
+		if x.r.Method == http.MethodGet && parts[1] != "" {
+			return x.get
+		}
+	case 3:
+		return map[string]func(){"PATCH metadata": x.patchMetadata, "POST renew-expiration": x.renew}[at+parts[2]]
+	case 4:
+		if at+parts[2] == "GET endpoints" {
+			return func() { x.endpoint(parts[1], parts[3]) }
+		}
+	case 5:
+		if parts[2] == "proxy" && parts[3] == egressPort && parts[4] == "policy" {
+			return func() { x.policy(sandboxesPath + "/" + parts[1] + "/network-policy") }
+		}
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package compat
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+)
+
+// endpoint gives the service's own path where the client asks for it, and always for the egress sidecar: what is behind that path are
+// the service's operations for the network policy.
+func (x *exchange) endpoint(id, port string) {
+	query, err := url.ParseQuery(x.r.URL.RawQuery)
+	if err != nil {
+		x.pass()
+		return
+	}
+	own := port == egressPort
+	switch viaService, err := strconv.ParseBool(query.Get("use_server_proxy")); {
+	case err == nil && viaService && query.Has("expires"): // one excludes the other: the service refuses the parameter
+	case err == nil:
+		own = own || viaService
+		query.Del("use_server_proxy")
+	}
+	if seconds, err := strconv.ParseInt(query.Get("expires"), 10, 64); err == nil {
+		own = false
+		query.Set("expires", time.Unix(seconds, 0).UTC().Format(time.RFC3339))
+	}
+	found := x.ask(http.MethodGet, x.r.URL.Path, query, nil)
+	var endpoint object
+	if !found.ok() || json.Unmarshal(found.body.Bytes(), &endpoint) != nil {
+		found.send(x.w)
+		return
+	}
+	headers := map[string]string{}
+	if own {
+		address := x.r.Host + sandboxesPath + "/" + id + "/proxy/" + port
+		scheme := "http"
+		if x.r.TLS != nil {
+			scheme = "https"
+		}
+		endpoint["endpoint"], endpoint["url"] = quoted(address), quoted(scheme+"://"+address)
+		if x.key != "" {
+			headers[keyHeader] = x.key
+		}
+	} else if json.Unmarshal(endpoint["headers"], &headers) != nil || headers == nil {
+		headers = map[string]string{}
+	}
+	if port == daemonPort && !query.Has("expires") || own && port == egressPort {
+		headers[dialectHeader] = dialect
+	}
+	endpoint["headers"] = encode(headers)
+	found.sendJSON(x.w, endpoint)
+}
+
+// policy answers for the API of the egress sidecar.
+func (x *exchange) policy(path string) {
+	method := x.r.Method
+	var body []byte
+	switch method {
+	case http.MethodGet:
+	case http.MethodPost, http.MethodPut:
+		method = http.MethodPut
+		var ok bool
+		if body, ok = x.take(); !ok {
+			x.pass()
+			return
+		}
+		var policy object
+		if len(body) == 0 || json.Unmarshal(body, &policy) == nil {
+			if policy == nil {
+				policy = object{}
+			}
+			toPolicy(policy)
+			body = encode(policy)
+		}
+		x.r.Header.Set("Content-Type", "application/json")
+	case http.MethodPatch, http.MethodDelete:
+		var ok bool
+		if body, ok = x.take(); !ok {
+			x.pass()
+			return
+		}
+	default:
+		x.pass()
+		return
+	}
+	changed := x.ask(method, path, x.r.URL.Query(), body)
+	var policy struct {
+		DefaultAction string            `json:"defaultAction"`
+		Egress        []json.RawMessage `json:"egress"`
+	}
+	if !changed.ok() || json.Unmarshal(changed.body.Bytes(), &policy) != nil {
+		changed.send(x.w)
+		return
+	}
+	mode := "enforcing"
+	if len(policy.Egress) == 0 {
+		mode = policy.DefaultAction + "_all"
+	}
+	wrapped := json.RawMessage(append([]byte(nil), changed.body.Bytes()...))
+	changed.sendJSON(x.w, map[string]any{"status": "ok", "mode": mode, "policy": wrapped})
+}

@@ -1,0 +1,177 @@
+package compat
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+)
+
+const (
+	// maxBody is how many bytes of a JSON body are translated. The service refuses more.
+	maxBody = 1 << 20
+	// requestIDHeader is the same in every request to the service that one request of a client becomes.
+	requestIDHeader = "X-Request-Id"
+)
+
+// exchange is one request of a client and what the service is asked for it.
+type exchange struct {
+	edge *Edge
+	w    http.ResponseWriter
+	r    *http.Request // with the key where the service looks for it
+	key  string        // as the client sent it
+	id   string        // of the request, once the service has answered
+}
+
+// pass lets the service answer the request as it is.
+func (x *exchange) pass() { x.edge.Next.ServeHTTP(x.w, x.r) }
+
+// take reads a JSON body. It reports false when there is none that can be translated; the request still has it then, and the service
+// says what is wrong.
+func (x *exchange) take() (body []byte, ok bool) {
+	if media, _, err := mime.ParseMediaType(x.r.Header.Get("Content-Type")); err == nil && media != "application/json" &&
+		media != "application/merge-patch+json" {
+		return nil, false
+	}
+	body, err := io.ReadAll(io.LimitReader(x.r.Body, maxBody+1))
+	if err != nil || len(body) > maxBody {
+		x.r.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(bytes.NewReader(body), x.r.Body), x.r.Body}
+		return nil, false
+	}
+	return body, true
+}
+
+// takeObject reads a JSON object. When it reports false, the service has answered.
+func (x *exchange) takeObject() (object, bool) {
+	body, ok := x.take()
+	if !ok {
+		x.pass()
+		return nil, false
+	}
+	var fields object
+	if err := json.Unmarshal(body, &fields); err != nil || fields == nil {
+		x.ask(x.r.Method, x.r.URL.Path, x.r.URL.Query(), body).send(x.w)
+		return nil, false
+	}
+	return fields, true
+}
+
+// ask sends the service a request in the client's name, with a JSON body unless that is nil, and keeps the answer.
+func (x *exchange) ask(method, path string, query url.Values, body []byte) *answer {
+	r := *x.r
+	r.Method, r.Body, r.ContentLength = method, http.NoBody, int64(len(body))
+	r.URL = &url.URL{Path: path, RawQuery: query.Encode()}
+	r.RequestURI = r.URL.RequestURI()
+	r.Header = x.r.Header.Clone()
+	r.Header.Del("Content-Length")
+	if body != nil {
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		if r.Header.Get("Content-Type") == "" {
+			r.Header.Set("Content-Type", "application/json")
+		}
+	}
+	if x.id != "" {
+		r.Header.Set(requestIDHeader, x.id)
+	}
+	kept := &answer{client: x.w, header: http.Header{}}
+	x.edge.Next.ServeHTTP(kept, &r)
+	x.id = kept.header.Get(requestIDHeader)
+	return kept
+}
+
+// answer is an answer of the service.
+type answer struct {
+	client http.ResponseWriter
+	header http.Header
+	status int
+	body   bytes.Buffer
+}
+
+// Header implements http.ResponseWriter.
+func (a *answer) Header() http.Header { return a.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (a *answer) WriteHeader(status int) {
+	if a.status == 0 && status >= http.StatusOK {
+		a.status = status
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (a *answer) Write(p []byte) (int, error) {
+	a.WriteHeader(http.StatusOK)
+	return a.body.Write(p)
+}
+
+// FlushError keeps a [http.ResponseController] from flushing to the client, which gets nothing yet.
+func (a *answer) FlushError() error { return nil }
+
+// Unwrap gives a [http.ResponseController] the deadlines of the client's connection.
+func (a *answer) Unwrap() http.ResponseWriter { return a.client }
+
+// ok reports success.
+func (a *answer) ok() bool { return a.status >= 200 && a.status < 300 }
+
+// send answers the client.
+func (a *answer) send(w http.ResponseWriter) {
+	header := w.Header()
+	for name, values := range a.header {
+		header[name] = values
+	}
+	if a.body.Len() > 0 {
+		header.Set("Content-Length", strconv.Itoa(a.body.Len()))
+	}
+	w.WriteHeader(a.status)
+	_, _ = w.Write(a.body.Bytes()) // a client that is gone by now is no news
+}
+
+// sendJSON answers the client with another body.
+func (a *answer) sendJSON(w http.ResponseWriter, value any) {
+	a.body.Reset()
+	a.body.Write(encode(value))
+	a.header.Set("Content-Type", "application/json")
+	a.send(w)
+}
+
+// object is a JSON object whose values stay as they were written.
+type object = map[string]json.RawMessage
+
+// encode returns the JSON of what came from JSON, or of strings.
+func encode(value any) []byte {
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	if err := encoder.Encode(value); err != nil {
+		panic(err)
+	}
+	return bytes.TrimSuffix(out.Bytes(), []byte("\n"))
+}
+
+// within changes an object that is the value of a field. A value that is none stays as it is, for the service to refuse.
+func within(fields object, name string, change func(object)) {
+	var inner object
+	if raw, ok := fields[name]; !ok || json.Unmarshal(raw, &inner) != nil || inner == nil {
+		return
+	}
+	change(inner)
+	fields[name] = encode(inner)
+}
+
+// dropNulls removes the fields that are null, which means that they are absent.
+func dropNulls(fields object) {
+	for name, raw := range fields {
+		if is(raw, "null") {
+			delete(fields, name)
+		}
+	}
+}
+
+func is(raw json.RawMessage, literal string) bool { return string(bytes.TrimSpace(raw)) == literal }
+
+func quoted(text string) json.RawMessage { return encode(text) }

@@ -1,0 +1,269 @@
+package architecture_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// module is the path of this module, which tables leave out in front of our packages.
+const module = "sandbox.internal"
+
+// listed is what `go list -json` prints of a package.
+type listed struct {
+	ImportPath   string
+	Name         string
+	Standard     bool
+	Imports      []string
+	TestImports  []string
+	XTestImports []string
+}
+
+// TestArchitecture compares the imports of this repository with the rules of packages_test.go.
+func TestArchitecture(t *testing.T) {
+	atRoot(t)
+	watchSources(t)
+	for _, violation := range projectRules.violations(list(t)) {
+		t.Error(violation)
+	}
+}
+
+// list asks the go command for every package of ours and everything they link.
+func list(t *testing.T) map[string]listed {
+	t.Helper()
+	var stderr bytes.Buffer
+	command := exec.CommandContext(t.Context(), "go", "list", "-deps",
+		"-json=ImportPath,Name,Standard,Imports,TestImports,XTestImports", "./...")
+	command.Stderr = &stderr
+	out, err := command.Output()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", command, err, &stderr)
+	}
+	graph := make(map[string]listed)
+	for decoder := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p listed
+		switch err := decoder.Decode(&p); {
+		case errors.Is(err, io.EOF):
+			return graph
+		case err != nil:
+			t.Fatalf("%s: %v", command, err)
+		}
+		graph[p.ImportPath] = p
+	}
+}
+
+// watchSources opens every folder with sources. The go command remembers a passed test
+// until a file that the test opened has changed. It does not record what a child process
+// read, and would repeat the old result for a new import.
+func watchSources(t *testing.T) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(name string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.IsDir() && name != "." &&
+			(strings.HasPrefix(entry.Name(), ".") || name == "bin") {
+			return fs.SkipDir
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// violations reports every breach of the rules in a graph of packages, in the order of their paths.
+func (r importRules) violations(graph map[string]listed) []string {
+	var found []string
+	report := func(p, format string, args ...any) {
+		found = append(found, p+": "+fmt.Sprintf(format, args...))
+	}
+	for _, importPath := range slices.Sorted(maps.Keys(graph)) {
+		p, ours := own(importPath)
+		if !ours {
+			continue
+		}
+		node := graph[importPath]
+		for _, name := range []string{path.Base(p), node.Name} {
+			if slices.Contains(r.names, name) {
+				report(
+					p,
+					"a package named %q has a name without a topic: name it after what it does",
+					name,
+				)
+				break
+			}
+		}
+		r.checkLibraries(p, node, report)
+		r.checkForbidden(p, graph, report)
+
+		switch rules := r.rulesOf(p); len(rules) {
+		case 0:
+			report(
+				p,
+				"has no rule: add one to projectRules.packages in test/architecture/packages_test.go, "+
+					"with the packages that it may import, and a row to the table of docs/architecture.md",
+			)
+		case 1:
+			checkImports(p, rules[0], node, graph, report)
+		default:
+			report(
+				p,
+				"has %d rules in projectRules.packages of test/architecture/packages_test.go: leave one",
+				len(rules),
+			)
+		}
+	}
+	return found
+}
+
+type reporter func(p, format string, args ...any)
+
+// checkImports compares the direct imports of a package with its rule.
+func checkImports(p string, r packageRule, node listed, graph map[string]listed, report reporter) {
+	imports := node.Imports
+	if r.tests {
+		imports = slices.Concat(imports, node.TestImports, node.XTestImports)
+	}
+	slices.Sort(imports)
+	for _, imported := range slices.Compact(imports) {
+		name, ours := own(imported)
+		switch {
+		case ours && name == p: // an external test imports its own package
+		case ours && !matchesAny(r.ours, name):
+			report(p, "imports %s; of ours it may import %s", name, orNothing(r.ours))
+		case !ours && r.libraries != nil && isLibrary(imported, graph) && !belowAny(r.libraries, imported):
+			report(
+				p,
+				"imports %s; besides the standard library it may import %s",
+				imported,
+				orNothing(r.libraries),
+			)
+		}
+	}
+}
+
+// checkLibraries finds libraries that a package imports without permission.
+func (r importRules) checkLibraries(p string, node listed, report reporter) {
+	for _, rule := range r.libraries {
+		if matchesAny(rule.packages, p) {
+			continue
+		}
+		for _, imported := range node.Imports {
+			if belowAny(rule.libraries, imported) {
+				report(
+					p,
+					"imports %s, which only %s may import",
+					imported,
+					strings.Join(rule.packages, " and "),
+				)
+			}
+		}
+	}
+}
+
+// checkForbidden finds what a package must not link, directly or through others.
+func (r importRules) checkForbidden(p string, graph map[string]listed, report reporter) {
+	for _, rule := range r.forbidden {
+		if !matchesAny(rule.packages, p) {
+			continue
+		}
+		chain := shortestChain(graph, path.Join(module, p), func(linked string) bool {
+			name, ours := own(linked)
+			return ours && matchesAny(rule.ours, name) || !ours && belowAny(rule.libraries, linked)
+		})
+		if chain != nil {
+			report(
+				p,
+				"links %s (%s): %s",
+				chain[len(chain)-1],
+				strings.Join(chain, " -> "),
+				rule.why,
+			)
+		}
+	}
+}
+
+// shortestChain returns the shortest chain of imports from a package to one that is unwanted, nil
+// when there is none.
+func shortestChain(graph map[string]listed, from string, unwanted func(string) bool) []string {
+	cameFrom := map[string]string{from: ""}
+	for queue := []string{from}; len(queue) > 0; queue = queue[1:] {
+		at := queue[0]
+		if at != from && unwanted(at) {
+			var chain []string
+			for ; at != ""; at = cameFrom[at] {
+				chain = append(chain, at)
+			}
+			slices.Reverse(chain)
+			return chain
+		}
+		for _, next := range graph[at].Imports {
+			if _, seen := cameFrom[next]; !seen {
+				cameFrom[next] = at
+				queue = append(queue, next)
+			}
+		}
+	}
+	return nil
+}
+
+func (r importRules) rulesOf(p string) []packageRule {
+	var rules []packageRule
+	for _, rule := range r.packages {
+		if matchesAny(rule.packages, p) {
+			rules = append(rules, rule)
+		}
+	}
+	return rules
+}
+
+// own reports whether a package is ours, and returns its path below the module; "." is the root.
+func own(importPath string) (string, bool) {
+	if importPath == module {
+		return ".", true
+	}
+	return strings.CutPrefix(importPath, module+"/")
+}
+
+// isLibrary reports whether a package is outside of the standard library. What `go list` did not
+// list is imported by tests alone, and a library when its first element has a dot.
+func isLibrary(importPath string, graph map[string]listed) bool {
+	if p, ok := graph[importPath]; ok {
+		return !p.Standard
+	}
+	first, _, _ := strings.Cut(importPath, "/")
+	return strings.Contains(first, ".")
+}
+
+// matchesAny reads patterns as the go command does: "a" is one package, "a/..." is that
+// package and all below it.
+func matchesAny(patterns []string, p string) bool {
+	return slices.ContainsFunc(patterns, func(pattern string) bool {
+		if tree, ok := strings.CutSuffix(pattern, "/..."); ok {
+			return belowAny([]string{tree}, p)
+		}
+		return pattern == p
+	})
+}
+
+func belowAny(trees []string, p string) bool {
+	return slices.ContainsFunc(
+		trees,
+		func(tree string) bool { return p == tree || strings.HasPrefix(p, tree+"/") },
+	)
+}
+
+func orNothing(names []string) string {
+	if len(names) == 0 {
+		return "nothing"
+	}
+	return strings.Join(names, ", ")
+}

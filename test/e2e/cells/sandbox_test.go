@@ -1,0 +1,189 @@
+package cells_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/rs/zerolog"
+
+	gen "sandbox.internal/gen/execd"
+	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/server/api"
+	"sandbox.internal/server/app"
+	"sandbox.internal/server/config"
+)
+
+const (
+	interpreterImage = "sandbox/code-interpreter:dev"
+	execdImage       = "sandbox/execd:dev"
+)
+
+func sandboxDirect(t *testing.T) *daemon { return enter(t, nil, "sleep", "infinity") }
+
+// sandboxServer: the sandbox's own program is a Jupyter Server, and its execd is told so, as a user would do it.
+func sandboxServer(t *testing.T) *daemon {
+	env := map[string]string{"JUPYTER_HOST": "http://127.0.0.1:8888", "JUPYTER_TOKEN": jupyterToken}
+	d := enter(t, env, append([]string{"jupyter-server"}, jupyterArgs("8888")...)...)
+	d.command(t, "until curl -fs http://127.0.0.1:8888/api >/dev/null; do sleep 0.1; done")
+	return d
+}
+
+// enter creates a sandbox with every kernel there is, and returns its execd.
+func enter(t *testing.T, env map[string]string, entrypoint ...string) *daemon {
+	t.Helper()
+	client := startService(t)
+	memory := "4Gi"
+	created, err := client.CreateSandboxWithResponse(t.Context(), nil, lifecycle.CreateSandboxRequest{
+		Image: lifecycle.Image{URI: interpreterImage}, Timeout: 3600, Env: env, Entrypoint: entrypoint,
+		ResourceLimits: lifecycle.ResourceLimits{Memory: &memory},
+	})
+	must(t, err)
+	if created.JSON202 == nil {
+		t.Fatalf("create: %s: %s", created.Status(), created.Body)
+	}
+	id := created.JSON202.ID
+	t.Cleanup(func() { remove(t, client, id) })
+	eventually(t, "the sandbox runs", func() bool {
+		sandbox, err := client.GetSandboxWithResponse(t.Context(), id, nil)
+		must(t, err)
+		if sandbox.JSON200 == nil || sandbox.JSON200.Status.State == "Failed" {
+			t.Fatalf("the sandbox: %s: %s", sandbox.Status(), sandbox.Body)
+		}
+		return sandbox.JSON200.Status.State == "Running"
+	})
+	endpoint, err := client.GetEndpointWithResponse(t.Context(), id, 44772, nil)
+	must(t, err)
+	if endpoint.JSON200 == nil {
+		t.Fatalf("endpoint: %s: %s", endpoint.Status(), endpoint.Body)
+	}
+	base := &http.Transport{}
+	t.Cleanup(base.CloseIdleConnections)
+	// The contract knows its paths from the root; what is before them comes with the transport.
+	return connect(t, "http://sandbox", behind{base, *endpoint.JSON200})
+}
+
+// remove deletes a sandbox and waits until nothing of it is left.
+func remove(t *testing.T, client *lifecycle.ClientWithResponses, id string) {
+	ctx := context.WithoutCancel(t.Context())
+	deleted, err := client.DeleteSandboxWithResponse(ctx, id, nil)
+	must(t, err)
+	if deleted.StatusCode() != http.StatusNoContent {
+		t.Errorf("delete: %s: %s", deleted.Status(), deleted.Body)
+	}
+	eventually(t, "the sandbox is gone", func() bool {
+		sandbox, err := client.GetSandboxWithResponse(ctx, id, nil)
+		must(t, err)
+		return sandbox.JSON200 == nil || sandbox.JSON200.Status.State == "Terminated"
+	})
+}
+
+// startService runs the lifecycle service in this process until the test ends.
+func startService(t *testing.T) *lifecycle.ClientWithResponses {
+	t.Helper()
+	const key = "the-key-of-the-administrator-of-these-tests"
+	// The go command repeats the result that it remembers until a file that a test looked at has changed; the image is made of these.
+	_, _ = os.Stat("../../../bin/execd")
+	_, _ = os.Stat("../../../bin/execd-init")
+	folder := t.TempDir()
+	file := filepath.Join(folder, "sandbox.toml")
+	must(t, os.WriteFile(file, fmt.Appendf(nil,
+		"[server]\nhost = \"127.0.0.1\"\nport = 0\ndata_dir = %q\ninstance = %q\napi_key = %q\n[runtime]\ntype = \"docker\"\nexecd_image = %q\n",
+		filepath.Join(folder, "data"), "cells-"+uuid.NewString()[:8], key, execdImage), 0o600))
+	cfg, err := config.Load(file, os.Getenv)
+	must(t, err)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	service, err := app.New(ctx, cfg, api.Version{Version: "cells", Commit: "none"}, zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel))
+	if err != nil {
+		cancel()
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- service.Run(ctx) }()
+	transport := &http.Transport{}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		cancel()
+		must(t, <-done)
+	})
+	client, err := lifecycle.NewClientWithResponses("http://"+service.Addr(),
+		lifecycle.WithHTTPClient(&http.Client{Transport: transport, Timeout: patience}),
+		lifecycle.WithRequestEditorFn(func(_ context.Context, request *http.Request) error {
+			request.Header.Set("SERVICE-API-KEY", key)
+			return nil
+		}))
+	must(t, err)
+	return client
+}
+
+// behind sends requests to an endpoint, whatever host they name.
+type behind struct {
+	base     http.RoundTripper
+	endpoint lifecycle.Endpoint
+}
+
+func (b behind) RoundTrip(request *http.Request) (*http.Response, error) {
+	request = request.Clone(request.Context())
+	host, path, _ := strings.Cut(b.endpoint.Endpoint, "/")
+	request.URL.Host, request.Host = host, host
+	request.URL.Path = "/" + path + request.URL.Path
+	for name, value := range b.endpoint.Headers {
+		request.Header.Set(name, value)
+	}
+	return b.base.RoundTrip(request)
+}
+
+// TestPlot: what matplotlib draws arrives as a picture of its size.
+func TestPlot(t *testing.T) {
+	d := sandboxDirect(t)
+	events := d.alone(t, "python", `
+%config InlineBackend.print_figure_kwargs = {"bbox_inches": None}
+import matplotlib.pyplot as plot
+plot.figure(figsize=(3, 2), dpi=100)
+plot.plot([1, 4, 9])
+plot.show()`).good(t)
+	checkPNG(t, events, 300, 200)
+}
+
+// TestKilledDaemon: when the daemon of a sandbox is killed, its kernels end with it, and the next one takes away what they left behind.
+func TestKilledDaemon(t *testing.T) {
+	d := sandboxDirect(t)
+	python := python()
+	id := d.newContext(t, "python")
+	s := d.start(t, id, python.endless)
+	s.until("stdout")
+	const kernels, folders = "pgrep -fc ^/usr/bin/python3.*ipykernel || true", "ls -d /tmp/execd-kernel-* 2>/dev/null | wc -l"
+	if found := d.command(t, kernels); found == "0" || d.command(t, folders) == "0" {
+		t.Fatalf("%s kernels run", found)
+	}
+	background := true
+	response, err := d.client.RunCommand(t.Context(), gen.CommandRequest{Command: "kill -KILL $PPID", Background: &background})
+	if err == nil {
+		response.Body.Close()
+	}
+	if _, err := io.Copy(io.Discard, s.reader); err == nil {
+		t.Error("the stream of a killed daemon ended in an orderly way")
+	}
+	eventually(t, "the daemon is back", func() bool {
+		response, err := d.client.Ping(t.Context(), nil)
+		if err != nil {
+			return false
+		}
+		response.Body.Close()
+		return response.StatusCode == http.StatusOK
+	})
+	if d.exists(t, id) {
+		t.Error("the new daemon knows a context whose kernel it has not")
+	}
+	eventually(t, "no kernel is left", func() bool { return d.command(t, kernels) == "0" })
+	if left := d.command(t, folders); left != "0" {
+		t.Errorf("%s folders of kernels are left", left)
+	}
+	d.run(t, d.newContext(t, "python"), python.print).good(t)
+}

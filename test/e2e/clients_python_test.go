@@ -1,0 +1,161 @@
+package e2e_test
+
+import (
+	"encoding/pem"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"sandbox.internal/server/config"
+	"sandbox.internal/test/e2e/lives"
+)
+
+const (
+	pythonClient = "../../sdk/python"
+	codeImage    = "sandbox/code-interpreter:dev"
+)
+
+// TestPythonClient runs the tests of the Python client, of each face in a process of its own, its
+// examples and its README, with the system's Python.
+func TestPythonClient(t *testing.T) {
+	t.Parallel()
+	slow := &config.RateLimit{RequestsPerSecond: 1, Burst: 1}
+	s := start(t, lives.Plan{
+		Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage),
+		Keys: []config.Key{ // one for each face
+			{Name: "viewer", SHA256: lives.Digest(lives.ViewerKey), Role: config.RoleViewer, RateLimit: slow},
+			{Name: "slow", SHA256: lives.Digest(lives.SlowKey), Role: config.RoleViewer, RateLimit: slow},
+		},
+	})
+	python, folder := pythonHere(t), copyOf(t, pythonClient)
+	environment := append(s.variables(), "SANDBOX_URL="+s.URL, "SANDBOX_IMAGE="+busyboxImage,
+		"SANDBOX_CODE_IMAGE="+codeImage, "PYTHONPATH="+filepath.Join(folder, "src"))
+	environment = append(environment, overTLS(t, s.URL)...)
+
+	tests := func(viewer string, modules ...string) func(t *testing.T) {
+		return func(t *testing.T) {
+			t.Parallel()
+			variables := append(slices.Clone(environment), "SANDBOX_VIEWER_KEY="+viewer)
+			t.Log(tool(t, folder, variables, python,
+				append([]string{"-m", "unittest", "--verbose"}, modules...)...))
+		}
+	}
+	t.Run("pure", tests("", "tests.test_pure"))
+	t.Run("asynchronous", tests(lives.ViewerKey,
+		"tests.test_async_life", "tests.test_async_inside", "tests.test_async_cuts"))
+	t.Run("synchronous", tests(lives.SlowKey,
+		"tests.test_sync_life", "tests.test_sync_inside", "tests.test_sync_cuts"))
+
+	for name, example := range map[string]struct{ image, prints string }{
+		"run_command.py": {busyboxImage, "the last is 100"},
+		"many.py":        {busyboxImage, "the sum of the squares is 30"},
+		"cells.py":       {codeImage, "picture-0.png has "},
+		"restricted.py":  {busyboxImage, "deny 192.0.2.1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			script := filepath.Join(folder, "examples", name)
+			out := tool(t, t.TempDir(), environment, python, script, example.image)
+			if !strings.Contains(out, example.prints) {
+				t.Errorf("it prints %q and not %q", out, example.prints)
+			}
+		})
+	}
+	t.Run("README", func(t *testing.T) {
+		t.Parallel()
+		for _, block := range pythonBlocks(t) {
+			t.Log(tool(t, folder, environment, python, "-c", block))
+		}
+	})
+}
+
+// overTLS makes the service available with TLS too, and returns the variables that say where.
+func overTLS(t *testing.T, service string) []string {
+	t.Helper()
+	target, err := url.Parse(service)
+	if err != nil {
+		t.Fatal(err)
+	}
+	forward := httputil.NewSingleHostReverseProxy(target)
+	forward.FlushInterval = -1
+	transport := &http.Transport{}
+	forward.Transport = transport
+	server := httptest.NewTLSServer(forward)
+	t.Cleanup(func() {
+		server.Close()
+		transport.CloseIdleConnections()
+	})
+	certificate := pem.EncodeToMemory(
+		&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(file, certificate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return []string{"SANDBOX_TLS_URL=" + server.URL, "SANDBOX_TLS_CA=" + file}
+}
+
+// pythonBlocks are the programs of the client's README, for the service under test.
+func pythonBlocks(t *testing.T) (blocks []string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(pythonClient, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	changes := strings.NewReplacer(
+		`"http://localhost:8080", "KEY"`, "", // the environment has them
+		"python:3.12", baseImage,
+	)
+	fences := regexp.MustCompile("(?s)```python\n(.*?)```")
+	for _, match := range fences.FindAllStringSubmatch(string(text), -1) {
+		blocks = append(blocks, changes.Replace(match[1]))
+	}
+	if len(blocks) != 2 {
+		t.Fatalf("the README has %d programs", len(blocks))
+	}
+	return blocks
+}
+
+// TestPythonClientTypes checks the types of the Python client, its tests and its examples.
+func TestPythonClientTypes(t *testing.T) {
+	t.Parallel()
+	packages := lastLine(tool(t, "../..", nil, "scripts/node.sh", "test/e2e/clients/python"))
+	checker := filepath.Join(packages, "node_modules", "pyright", "index.js")
+	t.Log(tool(t, copyOf(t, pythonClient), nil, "node", checker, "--pythonpath", pythonHere(t)))
+}
+
+// TestPythonClientPackage builds the package of the Python client without a network, and imports
+// it.
+func TestPythonClientPackage(t *testing.T) {
+	t.Parallel()
+	python, folder := pythonHere(t), copyOf(t, pythonClient)
+	wheel := lastLine(tool(t, folder, nil, python, "-c",
+		"from setuptools import build_meta; print(build_meta.build_wheel('.'))"))
+	environment := []string{"PYTHONPATH=" + filepath.Join(folder, wheel)}
+	t.Log(tool(t, t.TempDir(), environment, python, "-c", `
+import importlib.resources, sandboxes
+assert ".whl" in sandboxes.__file__, sandboxes.__file__
+assert (importlib.resources.files(sandboxes) / "py.typed").is_file()
+for name in sandboxes.__all__:
+    assert getattr(sandboxes, name).__doc__, name
+`))
+}
+
+// pythonHere is a Python that the client supports.
+func pythonHere(t *testing.T) string {
+	t.Helper()
+	return lastLine(tool(t, "../..", nil, "scripts/python.sh"))
+}
+
+// lastLine is what a script of ours answers.
+func lastLine(out string) string {
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	return lines[len(lines)-1]
+}

@@ -1,0 +1,97 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+
+	"sandbox.internal/runtime/docker"
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/test/e2e/lives"
+)
+
+// TestLives runs the table of what every backend has in common.
+func TestLives(t *testing.T) {
+	t.Parallel()
+	lives.Run(t, onDocker(openEngine(t, os.Getenv("DOCKER_HOST"))))
+}
+
+// runtimeSettings choose the engine in a configuration.
+func runtimeSettings() string {
+	return fmt.Sprintf("[runtime]\ntype = \"docker\"\nexecd_image = %q\n", execdImage)
+}
+
+// onDocker is the host backend, with an engine.
+func onDocker(containers *docker.Engine) lives.Backend {
+	list := func(t *testing.T, instance, id string) []engine.Container {
+		labels := map[string]string{"sandbox.internal/instance": instance}
+		if id != "" {
+			labels["sandbox.internal/id"] = id
+		}
+		found, err := containers.List(context.Background(), labels)
+		if err != nil {
+			t.Error(err)
+		}
+		return found
+	}
+	return lives.Backend{
+		Images: lives.Images{Busybox: busyboxImage, Base: baseImage},
+		Settings: func(*testing.T, string) string {
+			// The go command repeats its cached result until a file that a test opened has changed;
+			// the image is made of these.
+			_, _ = os.Stat("../../bin/execd")
+			_, _ = os.Stat("../../bin/execd-init")
+			return runtimeSettings()
+		},
+		Leftovers: func(t *testing.T, instance, id string) []string {
+			var names []string
+			for _, container := range list(t, instance, id) {
+				names = append(names,
+					fmt.Sprintf("container %s (%s)", container.Name, container.Status))
+			}
+			return names
+		},
+		Clear: func(t *testing.T, instance string) {
+			for _, container := range list(t, instance, "") {
+				if err := containers.Remove(context.Background(), container.ID); err != nil {
+					t.Error(err)
+				}
+			}
+		},
+		Destroy: func(t *testing.T, _, id string) {
+			if err := containers.Remove(context.Background(), "sandbox-"+id); err != nil {
+				t.Fatal(err)
+			}
+		},
+		// A volume that is not there is made when a sandbox first names it.
+		Claim: func(t *testing.T, s *lives.Service) string {
+			claim := s.Instance + "-claim"
+			t.Cleanup(func() {
+				s.DeleteAll(t) // a volume in use cannot be removed
+				dockerCLI(t, "volume", "rm", claim)
+			})
+			return claim
+		},
+		InternalErrors: takeTablesAway,
+		Unprovoked: map[string]string{
+			"getSandbox 500":    "it reads memory alone",
+			"listSandboxes 500": "it reads memory alone",
+			"getEndpoint 500":   "it reads memory alone",
+			"getLogs 503":       "the engine would have to be away",
+
+			"getNetworkPolicy 500":     "the sidecar would have to answer nonsense",
+			"listNetworkDecisions 500": "the sidecar would have to answer nonsense",
+			"proposeNetworkPolicy 500": "the sidecar would have to answer nonsense",
+		},
+		Instead: map[string]lives.Instead{
+			"EventsSurviveKills": {
+				Because: "here the ids of events have no gaps",
+				Test: func(t *testing.T, b lives.Backend) {
+					lives.EventsSurviveKills(t, b,
+						func(last, next int64) bool { return next == last+1 })
+				},
+			},
+		},
+	}
+}

@@ -1,0 +1,46 @@
+package e2e_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sandbox.internal/test/e2e/lives"
+)
+
+// TestOpenSandboxClient takes sandboxes through their lives with the JavaScript SDK of OpenSandbox as npm has it.
+func TestOpenSandboxClient(t *testing.T) {
+	t.Parallel()
+	s := start(t, lives.Plan{Server: `compatibility = ["opensandbox"]`,
+		Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
+	folder := copyOf(t, "clients/opensandbox")
+	packages := lastLine(tool(t, "../..", nil, "scripts/node.sh", "test/e2e/clients/opensandbox"))
+	if err := os.Symlink(filepath.Join(packages, "node_modules"), filepath.Join(folder, "node_modules")); err != nil {
+		t.Fatal(err)
+	}
+	t.Log(tool(t, folder, []string{
+		"OPEN_SANDBOX_DOMAIN=" + strings.TrimPrefix(s.URL, "http://"), "OPEN_SANDBOX_API_KEY=" + lives.AdminKey,
+	}, "node", "main.mjs", busyboxImage))
+}
+
+// TestOpenSandboxIsOff: without the setting its clients have no key.
+func TestOpenSandboxIsOff(t *testing.T) {
+	t.Parallel()
+	s := start(t, lives.Plan{})
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/v1/sandboxes", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("OPEN-SANDBOX-API-KEY", lives.AdminKey)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusUnauthorized {
+		t.Errorf("%s, want 401", response.Status)
+	}
+}

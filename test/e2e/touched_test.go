@@ -1,0 +1,31 @@
+package e2e_test
+
+import (
+	"testing"
+
+	"sandbox.internal/test/e2e/lives"
+)
+
+func TestContainerChangedByAnotherProgram(t *testing.T) {
+	t.Parallel()
+	s := start(t, lives.Plan{})
+	t.Run("paused and resumed", func(t *testing.T) {
+		t.Parallel()
+		id := s.Running(t, idle())
+		if err := s.engine.Freeze(t.Context(), "sandbox-"+id); err != nil {
+			t.Fatal(err)
+		}
+		s.Await(t, id, "Paused")
+		s.Resume(t, id)
+	})
+	t.Run("stopped", func(t *testing.T) {
+		t.Parallel()
+		id := s.Running(t, idle())
+		if err := s.engine.Stop(t.Context(), "sandbox-"+id, 0); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Await(t, id, "Failed").Status; got.Reason != "ENTRYPOINT_EXITED" {
+			t.Errorf("the reason is %s (%s)", got.Reason, got.Message)
+		}
+	})
+}
