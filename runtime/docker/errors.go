@@ -29,6 +29,8 @@ var (
 	forEngine    = meaning{}
 	forContainer = meaning{notFound: engine.ErrNotFound, conflict: engine.ErrNotRunning,
 		invalid: engine.ErrInvalid}
+	// The engine refuses the log of a container that it is removing with a conflict.
+	forLog    = meaning{notFound: engine.ErrNotFound, conflict: engine.ErrNotFound}
 	forCreate = meaning{notFound: engine.ErrImage, conflict: engine.ErrExists,
 		invalid: engine.ErrInvalid}
 	forImage = meaning{notFound: engine.ErrImage, conflict: engine.ErrImage,

@@ -68,7 +68,7 @@ func (e *Engine) OpenLog(ctx context.Context, id string,
 			return nil, fmt.Errorf("%s: %w: no answer within %s", op, engine.ErrUnavailable,
 				e.timeout)
 		}
-		return nil, explain(op, err, forContainer)
+		return nil, explain(op, err, forLog)
 	}
 	reader, writer := io.Pipe()
 	go func() {

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"sandbox.internal/openapi/sse"
 )
 
 // silence is how long a stream may bring no byte before its connection counts as dead. Streams that
@@ -150,9 +152,9 @@ func (f *follower) read(ctx context.Context, handle func([]byte) (bool, error)) 
 	})
 	defer watch.Stop()
 	defer context.AfterFunc(ctx, func() { _ = body.Close() })()
-	events := newEventReader(&touched{body, watch}, f.client.maxAnswer)
+	events := sse.NewReader(&touched{body, watch}, f.client.maxAnswer)
 	for {
-		event, err := events.next()
+		data, err := events.Next()
 		if err != nil {
 			if silent.Load() {
 				err = errSilent
@@ -162,8 +164,8 @@ func (f *follower) read(ctx context.Context, handle func([]byte) (bool, error)) 
 			}
 			return false, delivered, cutError{err}
 		}
-		if event.hasID {
-			repeated, err := f.advance(event.id)
+		if events.HasID() {
+			repeated, err := f.advance(events.ID())
 			if err != nil {
 				return false, delivered, err
 			}
@@ -172,9 +174,9 @@ func (f *follower) read(ctx context.Context, handle func([]byte) (bool, error)) 
 			}
 		}
 		delivered = true
-		if done, err := handle(event.data); done || err != nil {
+		if done, err := handle(data); done || err != nil {
 			if done {
-				_, _ = events.next() // the end, after which the connection can be used again
+				_, _ = events.Next() // the end, after which the connection can be used again
 			}
 			return true, delivered, err
 		}
