@@ -159,7 +159,7 @@ var projectRules = importRules{
 		// What people program with: the contracts' clients and nothing of the services.
 		{
 			packages:  []string{"sdk/go"},
-			ours:      []string{"gen/execd", "gen/lifecycle", "runtime/sandboxhttp"},
+			ours:      []string{"gen/execd", "gen/lifecycle", "openapi/sse", "runtime/sandboxhttp"},
 			libraries: []string{"github.com/coder/websocket"},
 		},
 		{packages: []string{"sdk/go/examples/..."}, ours: []string{"sdk/go"}, libraries: noLibraries},
