@@ -1,0 +1,560 @@
+package e2e_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+
+	"sandbox.internal/e2e/lives"
+)
+
+// commandLine runs the command line tool as people do: the program, with a service in its environment.
+type commandLine struct {
+	program string
+	folder  string // where it runs
+	env     []string
+}
+
+func newCommandLine(t *testing.T, url string) *commandLine {
+	t.Helper()
+	return &commandLine{
+		program: lives.Build(t, "sandbox.internal/server/cmd/sandbox"),
+		folder:  t.TempDir(),
+		env: append(os.Environ(), "SANDBOX_URL="+url, "SERVICE_API_KEY="+lives.AdminKey,
+			"SANDBOX_CONTEXTS="+filepath.Join(t.TempDir(), "contexts.json"), "LC_ALL=C.UTF-8"),
+	}
+}
+
+func (c *commandLine) command(t *testing.T, args ...string) *exec.Cmd {
+	command := exec.CommandContext(t.Context(), c.program, args...)
+	command.Dir, command.Env = c.folder, c.env
+	return command
+}
+
+// outcome is what one invocation printed, and its exit code.
+type outcome struct {
+	code           int
+	stdout, stderr string
+}
+
+func (c *commandLine) run(t *testing.T, stdin string, args ...string) outcome {
+	t.Helper()
+	command := c.command(t, args...)
+	var stdout, stderr bytes.Buffer
+	command.Stdin, command.Stdout, command.Stderr = strings.NewReader(stdin), &stdout, &stderr
+	var exit *exec.ExitError
+	if err := command.Run(); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	return outcome{command.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// must returns what a successful invocation printed.
+func (c *commandLine) must(t *testing.T, args ...string) string {
+	t.Helper()
+	got := c.run(t, "", args...)
+	if got.code != 0 {
+		t.Fatalf("sandbox %s: exit code %d\n%s%s", strings.Join(args, " "), got.code, got.stdout,
+			got.stderr)
+	}
+	return got.stdout
+}
+
+// session is an invocation that goes on.
+type session struct {
+	*exec.Cmd
+	input io.Writer
+
+	mu     sync.Mutex
+	output bytes.Buffer
+	ended  chan struct{}
+}
+
+// Write keeps what the tool prints.
+func (s *session) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.output.Write(p)
+}
+
+func (s *session) text() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.output.String()
+}
+
+// begin starts an invocation without a terminal.
+func (c *commandLine) begin(t *testing.T, command *exec.Cmd) *session {
+	t.Helper()
+	s := &session{Cmd: command, ended: make(chan struct{})}
+	command.Stdout, command.Stderr = s, s
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = command.Wait() // its exit code is checked
+		close(s.ended)
+	}()
+	t.Cleanup(func() { s.kill() })
+	return s
+}
+
+// beginOnTerminal starts an invocation on a terminal with so many columns.
+func (c *commandLine) beginOnTerminal(t *testing.T, columns uint16, command *exec.Cmd) (*session, *os.File) {
+	t.Helper()
+	s := &session{Cmd: command, ended: make(chan struct{})}
+	terminal, err := pty.StartWithSize(command, &pty.Winsize{Rows: 24, Cols: columns})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.input = terminal
+	go func() {
+		_, _ = io.Copy(s, terminal) // ends with an error when the program does
+		_ = command.Wait()
+		close(s.ended)
+	}()
+	t.Cleanup(func() {
+		s.kill()
+		_ = terminal.Close()
+	})
+	return s, terminal
+}
+
+func (s *session) kill() {
+	_ = s.Process.Kill() // it may have ended
+	<-s.ended
+}
+
+func (s *session) await(t *testing.T, text string) {
+	t.Helper()
+	s.awaitThat(t, fmt.Sprintf("%q", text), func(output string) bool {
+		return strings.Contains(output, text)
+	})
+}
+
+func (s *session) awaitThat(t *testing.T, what string, holds func(output string) bool) {
+	t.Helper()
+	lives.Eventually(t, "output: "+what, func() bool {
+		if holds(s.text()) {
+			return true
+		}
+		select {
+		case <-s.ended:
+			if !holds(s.text()) {
+				t.Fatalf("the tool ended without %s:\n%s", what, s.text())
+			}
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+func (s *session) send(t *testing.T, keys string) {
+	t.Helper()
+	if _, err := io.WriteString(s.input, keys); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *session) interrupt(t *testing.T) {
+	t.Helper()
+	if err := s.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// end waits for the end and checks the exit code.
+func (s *session) end(t *testing.T, code int) {
+	t.Helper()
+	select {
+	case <-s.ended:
+	case <-time.After(lives.Patience):
+		t.Fatalf("the tool does not end:\n%s", s.text())
+	}
+	if got := s.ProcessState.ExitCode(); got != code {
+		t.Errorf("exit code %d, want %d:\n%s", got, code, s.text())
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	t.Parallel()
+	s := start(t, lives.Plan{})
+	c := newCommandLine(t, s.URL)
+	box := strings.TrimSpace(c.must(t, "create", baseImage, "--name", "box", "-q"))
+
+	t.Run("exit codes", func(t *testing.T) {
+		t.Parallel()
+		for _, test := range []struct {
+			args           []string
+			code           int
+			stdout, stderr string
+		}{
+			{[]string{"exec", "box", "--", "sh", "-c", "echo out; echo err >&2; exit 7"}, 7, "out\n", "err\n"},
+			{[]string{"exec", "box", "true"}, 0, "", ""},
+			{[]string{"exec", "box", "sh", "-c", "kill -9 $$"}, 137, "", ""},
+			{[]string{"exec", "box", "no-such-program"}, 127, "", "not found"},
+			{[]string{"exec", "box", "/etc/passwd"}, 126, "", "denied"},
+			{[]string{"exec", "--timeout", "200ms", "box", "sleep", "60"}, 124, "", "was ended"},
+			{[]string{"exec", "-w", "/nowhere", "box", "true"}, 125, "", "cwd"},
+			{[]string{"exec", "nobody", "true"}, 125, "", `no sandbox "nobody"`},
+			{[]string{"exec", "-u", "65534:65534", "-e", "A=it's", "-w", "/tmp", "box", "sh", "-c",
+				`echo "$(id -u):$(id -g) $A $PWD"`}, 0, "65534:65534 it's /tmp\n", ""},
+			{[]string{"run", "no.invalid/image", "true"}, 125, "", "IMAGE_PULL_ERROR"},
+			{[]string{"--api-key", "wrong", "ls"}, 1, "", "401"},
+		} {
+			got := c.run(t, "", test.args...)
+			if got.code != test.code || got.stdout != test.stdout ||
+				!strings.Contains(got.stderr, test.stderr) || test.stderr == "" && got.stderr != "" {
+				t.Errorf("sandbox %s: code %d, want %d\nstdout %q\nstderr %q",
+					strings.Join(test.args, " "), got.code, test.code, got.stdout, got.stderr)
+			}
+		}
+	})
+
+	t.Run("standard input", func(t *testing.T) {
+		t.Parallel()
+		input := strings.Repeat("every byte counts \x00\xff\r\n", 50_000)
+		got := c.run(t, input, "exec", "-i", "box", "cat")
+		if got.code != 0 || got.stdout != input || got.stderr != "" {
+			t.Errorf("code %d, %d bytes came back of %d, stderr %q", got.code, len(got.stdout), len(input),
+				got.stderr)
+		}
+		if got := c.run(t, "x", "exec", "box", "cat"); got.code != 0 || got.stdout != "" {
+			t.Errorf("without -i: code %d, stdout %q", got.code, got.stdout)
+		}
+		got = c.run(t, "secret", "exec", "-i", "-u", "65534", "box", "cat")
+		if got.code != 0 || got.stdout != "secret" {
+			t.Errorf("as another user: code %d, stdout %q, stderr %q", got.code, got.stdout, got.stderr)
+		}
+		if left := c.must(t, "files", "find", "box", "/tmp", ".sandbox-stdin-*", "-q"); left != "" {
+			t.Errorf("left in the sandbox: %s", left)
+		}
+	})
+
+	t.Run("signals", func(t *testing.T) {
+		t.Parallel()
+		const waits = "echo ready; while :; do sleep 0.1; done"
+		s := c.begin(t, c.command(t, "exec", "box", "sh", "-c", `trap 'echo caught; exit 9' TERM; `+waits))
+		s.await(t, "ready\n")
+		s.interrupt(t)
+		s.end(t, 9)
+		if !strings.HasSuffix(s.text(), "caught\n") {
+			t.Errorf("the program was not asked to end:\n%s", s.text())
+		}
+
+		// The second one leaves, also when the sandbox does not answer.
+		c.must(t, "create", busyboxImage, "--name", "frozen")
+		s = c.begin(t, c.command(t, "exec", "frozen", "sh", "-c", waits))
+		s.await(t, "ready\n")
+		c.must(t, "pause", "frozen")
+		lives.Eventually(t, "the tool leaves", func() bool {
+			_ = s.Process.Signal(os.Interrupt) // it may have ended
+			select {
+			case <-s.ended:
+				return true
+			default:
+				return false
+			}
+		})
+		s.end(t, 130)
+	})
+
+	t.Run("copies", func(t *testing.T) { t.Parallel(); testCopies(t, c) })
+	t.Run("terminal", func(t *testing.T) { t.Parallel(); testTerminal(t, c) })
+
+	t.Run("names", func(t *testing.T) {
+		t.Parallel()
+		for range 2 {
+			c.must(t, "create", busyboxImage, "--name", "Zwillinge – zwei", "--no-wait")
+		}
+		got := c.run(t, "", "get", "Zwillinge – zwei")
+		if got.code != 1 || !strings.Contains(got.stderr, "is ambiguous: ") ||
+			strings.Count(got.stderr, "Zwillinge") != 3 {
+			t.Errorf("code %d, stderr %q", got.code, got.stderr)
+		}
+		if got := c.must(t, "get", box[:13], "-o", "name"); got != "box\n" {
+			t.Errorf("by the beginning of its id: %q", got)
+		}
+		command := c.command(t, "ls")
+		command.Env = append(command.Env, "LC_ALL=C")
+		text, err := command.Output()
+		if err != nil || !bytes.Contains(text, []byte("Zwillinge ? zwei")) {
+			t.Errorf("in the locale C (%v):\n%s", err, text)
+		}
+	})
+
+	t.Run("forwarded port", func(t *testing.T) {
+		t.Parallel()
+		c.must(t, "cp", writeFile(t, "index.html", "<p>hello</p>"), "box:/srv/www/index.html")
+		web := c.begin(t, c.command(t, "exec", "box", "python3", "-u", "-m", "http.server", "-d", "/srv", "8000"))
+		web.await(t, "Serving")
+		port := c.begin(t, c.command(t, "port", "box", "0:8000"))
+		port.await(t, " port 8000")
+		url, _, _ := strings.Cut(port.text(), " ")
+		// Without its slash a directory is a redirection.
+		got := lives.Fetch(t, url+"/www")
+		if got.Status != http.StatusOK || !strings.Contains(got.Body, "hello") ||
+			got.Header.Get("Content-Security-Policy") != "" {
+			t.Errorf("status %d, headers %v: %s", got.Status, got.Header, got.Body)
+		}
+		port.interrupt(t)
+		port.end(t, 130)
+		web.interrupt(t)
+		web.end(t, 143)
+	})
+}
+
+func writeFile(t *testing.T, name, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte(text), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func digestOf(t *testing.T, file string) [32]byte {
+	t.Helper()
+	content, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer content.Close()
+	digest := sha256.New()
+	if _, err := io.Copy(digest, content); err != nil {
+		t.Fatal(err)
+	}
+	return [32]byte(digest.Sum(nil))
+}
+
+// testCopies: a large file both ways, and a tree as files and as a tar stream.
+func testCopies(t *testing.T, c *commandLine) {
+	const size = 100 << 20
+	folder := t.TempDir()
+	large, back := filepath.Join(folder, "large"), filepath.Join(folder, "back")
+	pattern := make([]byte, 1<<20)
+	for i := range pattern {
+		pattern[i] = byte(i * i >> 7)
+	}
+	file, err := os.OpenFile(large, os.O_CREATE|os.O_WRONLY, 0o750)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range size >> 20 {
+		pattern[0] = byte(i)
+		if _, err := file.Write(pattern); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c.must(t, "cp", large, "box:/tmp/large")
+	c.must(t, "cp", "box:/tmp/large", back)
+	if digestOf(t, large) != digestOf(t, back) {
+		t.Error("100 MiB came back changed")
+	}
+	if info, err := os.Stat(back); err != nil || info.Mode().Perm() != 0o750 {
+		t.Errorf("its mode is %v (%v)", info.Mode(), err)
+	}
+	c.must(t, "files", "rm", "box", "/tmp/large")
+
+	tree := filepath.Join(folder, "tree")
+	for name, text := range map[string]string{"a": "1", "b/c": "22", "b/d e": "", "b/ü": "4"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(tree, name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(tree, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.must(t, "cp", tree, "box:/tmp")
+	out := c.command(t, "cp", "box:/tmp/tree", "-")
+	archive, err := out.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.run(t, string(archive), "cp", "-", "box:/tmp/again"); got.code != 0 {
+		t.Fatalf("from a tar stream: %s", got.stderr)
+	}
+	c.must(t, "cp", "box:/tmp/again/tree", filepath.Join(folder, "copy"))
+	if text, err := exec.CommandContext(t.Context(), "diff", "-r", tree,
+		filepath.Join(folder, "copy")).CombinedOutput(); err != nil {
+		t.Errorf("the tree came back changed: %v\n%s", err, text)
+	}
+}
+
+// testTerminal: a shell on a narrow terminal, which is resized, left and come back to.
+func testTerminal(t *testing.T, c *commandLine) {
+	shell, terminal := c.beginOnTerminal(t, 20, c.command(t, "shell", "box", "--", "bash", "--norc"))
+	shell.send(t, "stty size; echo first-$((20+1))\r")
+	shell.await(t, "24 20")
+	shell.await(t, "first-21")
+	if err := pty.Setsize(terminal, &pty.Winsize{Rows: 30, Cols: 77}); err != nil {
+		t.Fatal(err)
+	}
+	shell.send(t, "until [ \"$(stty size)\" = '30 77' ]; do sleep 0.05; done; echo resized-$((1+1))\r")
+	shell.await(t, "resized-2")
+	// Ctrl-C is the program's.
+	shell.send(t, "sleep 1000\r")
+	shell.await(t, "sleep 1000")
+	shell.send(t, "\x03")
+	shell.send(t, "echo status-$?-\r")
+	shell.await(t, "status-130-")
+	shell.send(t, "(sleep 0.5; echo behind-$((40+2))) &\r")
+	shell.send(t, "echo left-$((2+1))\r")
+	shell.await(t, "left-3")
+	shell.send(t, "\x10\x11")
+	shell.await(t, "detached; come back with: sandbox shell --attach=")
+	shell.end(t, 0)
+
+	again, _ := c.beginOnTerminal(t, 77, c.command(t, "shell", "--attach", "box"))
+	again.await(t, "behind-42")
+	if text := again.text(); strings.Count(text, "first-21") != 1 || !strings.Contains(text, "status-130-") {
+		t.Errorf("the past is not shown once:\n%q", text)
+	}
+	again.send(t, "exit 5\r")
+	again.end(t, 5)
+
+	// Tables and programs on a narrow terminal.
+	list, _ := c.beginOnTerminal(t, 20, c.command(t, "ls"))
+	list.end(t, 0)
+	for line := range strings.Lines(list.text()) {
+		if n := len([]rune(strings.TrimRight(line, "\r\n"))); n > 20 {
+			t.Errorf("a line of ls has %d columns: %q", n, line)
+		}
+	}
+	failed, _ := c.beginOnTerminal(t, 20, c.command(t, "exec", "-it", "box", "no-such-program"))
+	failed.end(t, 127)
+}
+
+// cutter is a stable address of a service that comes and goes.
+type cutter struct {
+	net.Listener
+	mu    sync.Mutex
+	to    string
+	conns []net.Conn
+}
+
+func newCutter(t *testing.T) *cutter {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &cutter{Listener: listener}
+	var pumps sync.WaitGroup
+	pumps.Go(func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			f.mu.Lock()
+			server, err := net.Dial("tcp", f.to)
+			if err != nil {
+				f.mu.Unlock()
+				_ = client.Close()
+				continue
+			}
+			f.conns = append(f.conns, client, server)
+			f.mu.Unlock()
+			for _, pair := range [][2]net.Conn{{client, server}, {server, client}} {
+				pumps.Go(func() {
+					_, _ = io.Copy(pair[0], pair[1])
+					_, _ = pair[0].Close(), pair[1].Close()
+				})
+			}
+		}
+	})
+	t.Cleanup(func() {
+		_ = listener.Close()
+		f.cut()
+		pumps.Wait()
+	})
+	return f
+}
+
+// lead sends new connections to a service.
+func (f *cutter) lead(url string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.to = strings.TrimPrefix(url, "http://")
+}
+
+// cut resets all connections.
+func (f *cutter) cut() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, conn := range f.conns {
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			_ = tcp.SetLinger(0)
+		}
+		_ = conn.Close()
+	}
+	f.conns = nil
+}
+
+// TestCommandLineResumes: nothing is lost or printed twice when connections are cut and when the
+// service starts again.
+func TestCommandLineResumes(t *testing.T) {
+	t.Parallel()
+	s := start(t, lives.Plan{})
+	f := newCutter(t)
+	f.lead(s.URL)
+	c := newCommandLine(t, "http://"+f.Addr().String())
+	const lines = 40
+	var want strings.Builder
+	for i := range lines {
+		fmt.Fprintf(&want, "line %d\n", i)
+	}
+	// Each line waits for a file, so that the test decides when it is written.
+	script := fmt.Sprintf(`i=0; while [ $i -lt %d ]; do while [ ! -e /tmp/go-$((i/10)) ]; do sleep 0.05; done; `+
+		`echo line $i; i=$((i+1)); done`, lines)
+	c.must(t, "create", busyboxImage, "--name", "writer", "--", "sh", "-c", script+"; sleep 1000")
+	all := c.begin(t, c.command(t, "logs", "-f", "writer"))
+	last := c.begin(t, c.command(t, "logs", "-f", "--tail", "3", "writer"))
+	program := c.begin(t, c.command(t, "exec", "writer", "sh", "-c", script))
+	sessions := []*session{all, last, program}
+	for step := range 4 {
+		c.must(t, "exec", "writer", "touch", fmt.Sprintf("/tmp/go-%d", step))
+		for _, session := range sessions {
+			session.await(t, fmt.Sprintf("line %d\n", 10*step+9))
+		}
+		switch step {
+		case 0:
+			f.cut()
+		case 1:
+			s.Halt(t)
+			f.cut()
+			s.Boot(t)
+			f.lead(s.URL)
+		case 2:
+			f.cut()
+		}
+	}
+	program.end(t, 0)
+	for _, session := range sessions[:2] {
+		session.interrupt(t)
+		session.end(t, 130)
+	}
+	for i, session := range sessions {
+		if got := session.text(); got != want.String() {
+			t.Errorf("stream %d printed:\n%s", i, got)
+		}
+	}
+}
