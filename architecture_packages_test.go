@@ -134,6 +134,13 @@ var projectRules = importRules{
 			packages: []string{"server/cli"},
 			ours:     []string{"gen/lifecycle", "gen/execd", "runtime/sandboxhttp"},
 		},
+		// What people program with: the contracts' clients and nothing of the services.
+		{
+			packages:  []string{"sdk/go"},
+			ours:      []string{"gen/execd", "gen/lifecycle", "runtime/sandboxhttp"},
+			libraries: []string{"github.com/coder/websocket"},
+		},
+		{packages: []string{"sdk/go/examples/..."}, ours: []string{"sdk/go"}, libraries: noLibraries},
 		{
 			packages: []string{"server/app", "server/cmd/sandbox-server"},
 			ours:     []string{"gen/...", "openapi/...", "runtime/...", "server/..."},

@@ -28,10 +28,11 @@ type eventReader struct {
 	started bool
 	afterCR bool   // the last line ended with CR: an LF right after it belongs to it
 	id      string // the last one
+	limit   int    // of a line, in bytes
 }
 
 func newEventReader(source io.Reader) *eventReader {
-	return &eventReader{source: bufio.NewReaderSize(source, 32<<10)}
+	return &eventReader{source: bufio.NewReaderSize(source, 32<<10), limit: maxEventLine}
 }
 
 // next returns the next event that has data. It returns [io.EOF] when the stream ends
@@ -97,8 +98,8 @@ func (r *eventReader) readLine() ([]byte, error) {
 			r.afterCR = b == '\r'
 			return r.withoutMark(), nil
 		}
-		if len(r.line) == maxEventLine {
-			return nil, fmt.Errorf("event stream: a line is longer than %d bytes", maxEventLine)
+		if len(r.line) == r.limit {
+			return nil, fmt.Errorf("event stream: a line is longer than %d bytes", r.limit)
 		}
 		r.line = append(r.line, b)
 	}

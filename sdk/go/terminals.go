@@ -123,8 +123,8 @@ func (t *Terminal) dial(ctx context.Context) (*websocket.Conn, error) {
 // Next returns what comes next and waits for it. After the event with Exited it returns io.EOF. It
 // connects again when the connection is cut.
 func (t *Terminal) Next(ctx context.Context) (TerminalEvent, error) {
-	var since time.Time
-	for {
+	var since time.Time // of the first failure
+	for pause := time.Duration(0); ; pause = min(max(2*pause, firstPause), maxPause) {
 		conn, closed := t.connection()
 		if closed {
 			return TerminalEvent{}, io.EOF
@@ -142,7 +142,13 @@ func (t *Terminal) Next(ctx context.Context) (TerminalEvent, error) {
 		if since.IsZero() {
 			since = time.Now()
 		}
-		if err := t.reattach(ctx, since, err); err != nil {
+		if time.Since(since) > t.box.client.resumeLimit {
+			return TerminalEvent{}, &StreamError{What: "terminal " + t.ID, Err: err}
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return TerminalEvent{}, err
+		}
+		if err := t.reattach(ctx); err != nil && !mayRepeat(err, repeatable) {
 			return TerminalEvent{}, err
 		}
 	}
@@ -187,37 +193,24 @@ func (t *Terminal) receive(ctx context.Context, conn *websocket.Conn) (TerminalE
 }
 
 // reattach makes another connection after one was cut.
-func (t *Terminal) reattach(ctx context.Context, since time.Time, failure error) error {
-	for pause := time.Duration(0); ; pause = min(max(2*pause, firstPause), maxPause) {
-		if time.Since(since) > t.box.client.resumeLimit {
-			return &StreamError{What: "terminal " + t.ID, Err: failure}
-		}
-		if err := sleep(ctx, pause); err != nil {
-			return err
-		}
-		conn, err := t.dial(ctx)
-		if err != nil {
-			failure = err
-			if !mayRepeat(err, repeatable) {
-				return err
-			}
-			continue
-		}
-		t.mu.Lock()
-		closed, rows, cols := t.closed, t.rows, t.cols
-		if !closed {
-			t.conn = conn
-		}
-		t.mu.Unlock()
-		if closed {
-			_ = conn.CloseNow()
-			return io.EOF
-		}
-		if rows > 0 {
-			_ = t.Resize(ctx, rows, cols) // when it fails, so does the next read
-		}
-		return nil
+func (t *Terminal) reattach(ctx context.Context) error {
+	conn, err := t.dial(ctx)
+	if err != nil {
+		return err
 	}
+	t.mu.Lock()
+	closed, rows, cols := t.closed, t.rows, t.cols
+	if !closed {
+		t.conn = conn
+	}
+	t.mu.Unlock()
+	if closed {
+		return conn.CloseNow()
+	}
+	if rows > 0 {
+		_ = t.Resize(ctx, rows, cols) // when it fails, so does the next read
+	}
+	return nil
 }
 
 // Write types into the terminal. What is typed while the connection is cut is an error: it may or

@@ -1,0 +1,195 @@
+package sandbox_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	sandbox "sandbox.internal/sdk/go"
+)
+
+const (
+	wantedCuts = 1000
+	streams    = 8 // at once
+)
+
+// testCuts: whatever is cut, and wherever, the output of commands arrives byte for byte.
+func testCuts(t *testing.T, serviceURL string, box *sandbox.Sandbox) {
+	ctx := limited(t)
+	begin := time.Now()
+	proxy := newCutter(t, serviceURL, 0, 3<<10, 0)
+	client := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: oneConnectionEach(t)})
+	far, err := client.Connect(ctx, box.ID())
+	check(t, err)
+	var all sync.WaitGroup
+	for stream := range streams {
+		stdout, stderr := lines(uint64(stream), 500), lines(uint64(stream)+100, 100)
+		name := fmt.Sprintf("/cuts-%d", stream)
+		check(t, box.Files.Write(ctx, name+".out", stdout, nil))
+		check(t, box.Files.Write(ctx, name+".err", stderr, nil))
+		all.Go(func() {
+			for proxy.cuts.Load() < wantedCuts {
+				result, err := far.Commands.Run(ctx,
+					fmt.Sprintf("cat %s.out; cat %s.err >&2; exit %d", name, name, stream), nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if result.Stdout != string(stdout) || result.Stderr != string(stderr) ||
+					result.ExitCode == nil || *result.ExitCode != stream {
+					t.Errorf("stream %d: %d and %d bytes of %d and %d, exit code %v, equal: %v, %v", stream,
+						len(result.Stdout), len(result.Stderr), len(stdout), len(stderr), result.ExitCode,
+						result.Stdout == string(stdout), result.Stderr == string(stderr))
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%d cuts in %v", proxy.cuts.Load(), time.Since(begin).Round(time.Millisecond))
+}
+
+// lines makes lines of any bytes, empty ones among them, and a last one without a newline.
+func lines(seed uint64, count int) []byte {
+	random := rand.New(rand.NewPCG(seed, 1))
+	var text bytes.Buffer
+	for range count {
+		switch random.IntN(4) {
+		case 0: // an empty line
+		case 1:
+			text.Write(bytes.ReplaceAll(noise(random.Uint64(), random.IntN(60)), []byte("\n"), nil))
+		default:
+			fmt.Fprintf(&text, "%d %s", random.Int(), strings.Repeat("ä", random.IntN(20)))
+		}
+		text.WriteByte('\n')
+	}
+	text.WriteString("the end")
+	return text.Bytes()
+}
+
+// noise makes bytes that look random.
+func noise(seed uint64, count int) []byte {
+	random := rand.New(rand.NewPCG(seed, 2))
+	data := make([]byte, count)
+	for i := range data {
+		data[i] = byte(random.Uint32())
+	}
+	return data
+}
+
+// boxURL is the service of a sandbox.
+func boxURL(box *sandbox.Sandbox) string {
+	base, _, _ := strings.Cut(box.ProxyURL(1), "/v1/")
+	return base
+}
+
+// oneConnectionEach is a client whose requests have connections of their own.
+func oneConnectionEach(t *testing.T) *http.Client {
+	t.Helper()
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+}
+
+// cutter is a TCP proxy that resets its connections after random numbers of bytes. The answer to a
+// POST is not cut before the end of its header: whether the request had an effect would not be
+// known then.
+type cutter struct {
+	listener    net.Listener
+	to          string
+	least, most int   // bytes that a connection lives for
+	limit       int64 // of cuts; 0 is none
+	cuts        atomic.Int64
+	ctx         context.Context
+	all         sync.WaitGroup
+}
+
+func newCutter(t *testing.T, serviceURL string, least, most int, limit int64) *cutter {
+	t.Helper()
+	parsed, err := url.Parse(serviceURL)
+	check(t, err)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &cutter{listener: listener, to: parsed.Host, least: least, most: most, limit: limit,
+		ctx: ctx}
+	p.all.Go(p.serve)
+	t.Cleanup(func() {
+		cancel()
+		_ = listener.Close()
+		p.all.Wait()
+	})
+	return p
+}
+
+func (p *cutter) url() string { return "http://" + p.listener.Addr().String() }
+
+func (p *cutter) serve() {
+	for {
+		near, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		p.all.Go(func() { p.pass(near.(*net.TCPConn)) })
+	}
+}
+
+// pass serves one connection, and cuts it.
+func (p *cutter) pass(near *net.TCPConn) {
+	conn, err := net.Dial("tcp", p.to)
+	if err != nil {
+		_ = near.Close()
+		return
+	}
+	far := conn.(*net.TCPConn)
+	closeBoth := func() { _, _ = near.Close(), far.Close() }
+	defer closeBoth()
+	defer context.AfterFunc(p.ctx, closeBoth)()
+	first := make([]byte, 4)
+	if _, err := io.ReadFull(near, first); err != nil {
+		return
+	}
+	var up sync.WaitGroup
+	up.Go(func() {
+		_, _ = far.Write(first)
+		_, _ = io.Copy(far, near)
+		_ = far.CloseWrite()
+	})
+	defer up.Wait()
+	defer closeBoth()
+	left := p.least + rand.IntN(p.most-p.least)
+	buffer := make([]byte, 4<<10)
+	header := string(first) == "POST" // still to come whole
+	var tail []byte
+	for {
+		n, err := far.Read(buffer)
+		data := buffer[:n]
+		if header && n > 0 {
+			tail = append(tail, data...)
+			end := bytes.Index(tail, []byte("\r\n\r\n"))
+			if header = end < 0; !header {
+				left += n - (len(tail) - end - 4)
+			} else {
+				left += n
+			}
+		}
+		if len(data) > left && (p.limit == 0 || p.cuts.Load() < p.limit) {
+			_, _ = near.Write(data[:left])
+			_ = near.SetLinger(0) // a reset
+			p.cuts.Add(1)
+			return
+		}
+		left = max(0, left-n)
+		if _, failed := near.Write(data); failed != nil || err != nil {
+			return
+		}
+	}
+}
