@@ -132,8 +132,9 @@ var projectRules = importRules{
 		{packages: []string{"server/docsui"}, ours: []string{"openapi"}},
 		{
 			packages: []string{"server/cli"},
-			ours:     []string{"gen/lifecycle", "gen/execd", "runtime/sandboxhttp"},
+			ours:     []string{"gen/lifecycle", "runtime/sandboxhttp", "sdk/go", "server/cli/forward"},
 		},
+		{packages: []string{"server/cli/forward"}, ours: []string{}, libraries: noLibraries},
 		// What people program with: the contracts' clients and nothing of the services.
 		{
 			packages:  []string{"sdk/go"},

@@ -65,7 +65,11 @@ func (t *tool) newSandbox(ctx context.Context, options sandbox.CreateOptions,
 		return nil, err
 	}
 	options.Wait = -1
-	box, err := c.client.Create(ctx, options)
+	// Not cut short by an interrupt: an accepted sandbox whose id was not read could not be
+	// deleted.
+	asked, cancel := context.WithTimeout(context.WithoutCancel(ctx), quick)
+	box, err := c.client.Create(asked, options)
+	cancel()
 	if err != nil || !wait {
 		return box, err
 	}

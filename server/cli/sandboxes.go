@@ -40,16 +40,16 @@ func (t *tool) sandboxView() view[sandbox.Info] {
 				}
 				return shortID(s.ID)
 			}},
-			{title: "NAME", value: nameOf, least: 8},
-			{title: "STATE", value: func(s sandbox.Info) string { return s.Status.State }, least: 10},
-			{title: "EXPIRES", value: func(s sandbox.Info) string {
+			{title: "NAME", usual: 16, value: nameOf, least: 8},
+			{title: "STATE", usual: 10, value: func(s sandbox.Info) string { return s.Status.State }, least: 10},
+			{title: "EXPIRES", usual: 7, value: func(s sandbox.Info) string {
 				if ended(s) {
 					return "-"
 				}
 				return "in " + roughly(s.ExpiresAt.Sub(now))
 			}},
-			{title: "AGE", value: func(s sandbox.Info) string { return roughly(now.Sub(s.CreatedAt)) }},
-			{title: "IMAGE", value: func(s sandbox.Info) string { return s.Image.URI }, least: 8},
+			{title: "AGE", usual: 4, value: func(s sandbox.Info) string { return roughly(now.Sub(s.CreatedAt)) }},
+			{title: "IMAGE", usual: 24, value: func(s sandbox.Info) string { return s.Image.URI }, least: 8},
 			{title: "ENTRYPOINT", wide: true, value: func(s sandbox.Info) string {
 				return strings.Join(s.Entrypoint, " ")
 			}},

@@ -16,7 +16,7 @@ func urlCommand(t *tool) *cobra.Command {
 		Short: "Print a signed URL of a port, which needs no key",
 		Long: "Print a signed URL of a port, which needs no key. Whoever has it can use that port of\n" +
 			"that sandbox until it expires.",
-		Example:           "  sandbox url web 8000 --expires 10m",
+		Example:           "  sandbox url web 8000 --expires 5m",
 		Args:              arguments(2, 2, "a SANDBOX and a PORT"),
 		ValidArgsFunction: t.completeNames(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -27,6 +27,10 @@ func urlCommand(t *tool) *cobra.Command {
 			box, err := t.find(c.Context(), args[0])
 			if err != nil {
 				return err
+			}
+			if !c.Flags().Changed("expires") {
+				// A URL cannot outlive its sandbox. A second is for the request.
+				expires = min(expires, time.Until(box.Info().ExpiresAt)-time.Second)
 			}
 			endpoint, err := box.SignedEndpoint(c.Context(), port, expires)
 			if err != nil {
@@ -39,7 +43,8 @@ func urlCommand(t *tool) *cobra.Command {
 			return showOne(t, endpointView, endpoint)
 		},
 	}
-	command.Flags().DurationVar(&expires, "expires", time.Hour, "for how long, at most 24h")
+	command.Flags().DurationVar(&expires, "expires", time.Hour,
+		"for how long, at most 24h and not longer than the sandbox lives")
 	t.registerOutput(command)
 	return command
 }
