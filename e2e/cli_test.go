@@ -123,6 +123,8 @@ func TestCommandLine(t *testing.T) {
 		}
 	})
 
+	t.Run("watches", func(t *testing.T) { t.Parallel(); testWatches(t, c) })
+
 	t.Run("forwarded port", func(t *testing.T) {
 		t.Parallel()
 		c.must(t, "cp", writeFile(t, "index.html", "<p>hello</p>"), "box:/srv/www/index.html")
@@ -142,6 +144,40 @@ func TestCommandLine(t *testing.T) {
 		web.interrupt(t)
 		web.end(t, 143)
 	})
+}
+
+// testWatches: tables that follow what happens.
+func testWatches(t *testing.T, c *commandLine) {
+	list := c.begin(t, c.command(t, "ls", "--watch", "--filter", "metadata.name=watched"))
+	top, _ := c.beginOnTerminal(t, 60, c.command(t, "top"))
+	top.await(t, "  box  ")
+	// On a terminal the progress of a create is one line, which is taken away.
+	created, _ := c.beginOnTerminal(t, 20, c.command(t, "create", busyboxImage, "--name", "watched"))
+	created.end(t, 0)
+	text := created.text()
+	if !strings.Contains(text, "\x1b[Kstarting watched") ||
+		!strings.Contains(text, "\x1b[KID") || strings.Count(text, "\n") != 2 {
+		t.Errorf("create on a terminal prints %q", text)
+	}
+	one := c.begin(t, c.command(t, "get", "--watch", "watched", "-o", "json"))
+	one.await(t, `"Running"`)
+	list.await(t, "Running")
+	top.await(t, " watched ") // which only has what runs
+	c.must(t, "pause", "watched")
+	one.await(t, `"Paused"`)
+	list.await(t, "Paused")
+	c.must(t, "rm", "--filter", "metadata.name=watched")
+	one.end(t, 0)
+	list.await(t, "Terminated")
+	for _, session := range []*session{list, one} {
+		if text := session.text(); strings.Count(text, "Terminated") != 1 {
+			t.Errorf("the end is not shown once:\n%s", text)
+		}
+	}
+	list.interrupt(t)
+	list.end(t, 130)
+	top.send(t, "\x03")
+	top.end(t, 130)
 }
 
 func writeFile(t *testing.T, name, text string) string {

@@ -142,7 +142,7 @@ func (t *tool) runCode(ctx context.Context, box *sandbox.Sandbox, source string,
 	case err != nil:
 		return err
 	case t.output.structured():
-		if err := t.showValue(execution); err != nil {
+		if err := t.showValue(cellOf(execution)); err != nil {
 			return err
 		}
 	case execution.Error != nil:
@@ -152,6 +152,37 @@ func (t *tool) runCode(ctx context.Context, box *sandbox.Sandbox, source string,
 		return exitError{ExitFailed}
 	}
 	return nil
+}
+
+// cell is what became of code, for programs.
+type cell struct {
+	ID         string               `json:"id"`
+	Count      int                  `json:"execution_count"`
+	DurationMs int64                `json:"duration_ms"`
+	Stdout     string               `json:"stdout"`
+	Stderr     string               `json:"stderr"`
+	Truncated  bool                 `json:"truncated"` // there was more than is here
+	Results    []sandbox.CodeResult `json:"results"`
+	Error      *cellError           `json:"error,omitempty"`
+}
+
+// cellError is why code failed.
+type cellError struct {
+	Name      string   `json:"ename"`
+	Value     string   `json:"evalue"`
+	Traceback []string `json:"traceback"`
+}
+
+func cellOf(e sandbox.Execution) cell {
+	c := cell{ID: e.ID, Count: e.Count, DurationMs: e.Duration.Milliseconds(), Stdout: e.Stdout,
+		Stderr: e.Stderr, Truncated: e.Truncated, Results: e.Results}
+	if c.Results == nil {
+		c.Results = []sandbox.CodeResult{}
+	}
+	if e.Error != nil {
+		c.Error = &cellError{e.Error.Name, e.Error.Value, e.Error.Traceback}
+	}
+	return c
 }
 
 // showTraceback prints why a cell failed, as its kernel says it: with colours, which are for

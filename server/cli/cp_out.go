@@ -59,7 +59,11 @@ func (c *copier) download(ctx context.Context, from, to string) error {
 		return err
 	}
 	if there, err := os.Stat(to); err == nil && there.IsDir() {
-		to = filepath.Join(to, path.Base(root.Path))
+		name := path.Base(root.Path)
+		if !filepath.IsLocal(name) {
+			return fmt.Errorf("%q cannot be the name of a file here", name)
+		}
+		to = filepath.Join(to, name)
 	} else if err == nil && root.Type == "directory" {
 		return fmt.Errorf("%s is not a directory", to)
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -103,10 +104,13 @@ func (t *tool) runOnTerminal(ctx context.Context, box *sandbox.Sandbox, p progra
 // startFailure gives a program that cannot be started the exit code of docker run.
 func startFailure(err error) error {
 	var refused *sandbox.Error
-	if errors.As(err, &refused) && refused.Status == 400 {
-		return codedError{ExitNotFound, err}
+	if !errors.As(err, &refused) || !strings.Contains(refused.Message, "command: ") {
+		return err
 	}
-	return err
+	if strings.Contains(refused.Message, "cannot be run") {
+		return codedError{ExitCannotRun, err}
+	}
+	return codedError{ExitNotFound, err}
 }
 
 // terminalSize is the size of our terminal; 0, 0 when it is not known.
