@@ -42,6 +42,7 @@ const (
 	sysPackage  = "golang.org/x/sys"
 	sqlite      = "modernc.org/sqlite"
 	prometheus  = "github.com/prometheus"
+	mcpLibrary  = "github.com/modelcontextprotocol/go-sdk"
 )
 
 var (
@@ -132,7 +133,7 @@ var projectRules = importRules{
 		{packages: []string{"server/docsui"}, ours: []string{"openapi"}},
 		{
 			packages: []string{"server/cli"},
-			ours:     []string{"gen/lifecycle", "runtime/sandboxhttp", "sdk/go", "server/cli/forward"},
+			ours:     []string{"gen/lifecycle", "runtime/sandboxhttp", "sdk/go", "server/cli/forward", "server/mcp"},
 		},
 		{packages: []string{"server/cli/forward"}, ours: []string{}, libraries: noLibraries},
 		// What people program with: the contracts' clients and nothing of the services.
@@ -142,6 +143,11 @@ var projectRules = importRules{
 			libraries: []string{"github.com/coder/websocket"},
 		},
 		{packages: []string{"sdk/go/examples/..."}, ours: []string{"sdk/go"}, libraries: noLibraries},
+		{
+			packages:  []string{"server/mcp"},
+			ours:      []string{"openapi/serve", "sdk/go"},
+			libraries: []string{echo, mcpLibrary},
+		},
 		{
 			packages: []string{"server/app", "server/cmd/sandbox-server"},
 			ours:     []string{"gen/...", "openapi/...", "runtime/...", "server/..."},
@@ -242,7 +248,7 @@ var projectRules = importRules{
 
 		// End-to-end tests: execd is a program in a sandbox.
 		{packages: []string{"e2e"}, tests: true, ours: []string{
-			"e2e/lives", "gen/...", "openapi/conform", "runtime/engine", "runtime/docker", "server/api", "server/app", "server/cli", "server/config",
+			"e2e/lives", "gen/...", "openapi/conform", "runtime/engine", "runtime/docker", "sdk/go", "server/api", "server/app", "server/cli", "server/config", "server/mcp",
 		}},
 		// Tests for every backend: no adapter, and of the server its configuration and its start.
 		{packages: []string{"e2e/lives"}, tests: true, ours: []string{
@@ -354,6 +360,7 @@ var projectRules = importRules{
 		{libraries: []string{prometheus}, packages: []string{"server/metrics", "server/ingress", "runtime/kube/...", "e2e"}},
 		{libraries: netfilter, packages: []string{"execd/egress/wall"}},
 		{libraries: []string{dns}, packages: []string{"execd/egress/dnsproxy", "bench"}},
+		{libraries: []string{mcpLibrary}, packages: []string{"server/mcp", "e2e"}},
 	},
 
 	names: []string{"util", "utils", "helper", "helpers", "common", "misc", "shared", "base"},

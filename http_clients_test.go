@@ -20,6 +20,7 @@ const httpConstructor = "runtime/sandboxhttp"
 // Programs that only tests and the bench run are not checked.
 var httpExceptions = map[string]string{
 	httpConstructor:      "it is the constructor",
+	"server/mcp":         "calls the service's own handler, in process, and follows no redirection",
 	"server/proxy":       "passes answers on to the client that asked, as they are, and follows no redirection",
 	"server/cli/forward": "passes answers on to the client of a local port, as they are, and follows no redirection",
 	"execd/proxy":        "the same, inside the sandbox",

@@ -13,8 +13,6 @@ import (
 	"sandbox.internal/e2e/lives"
 )
 
-const pythonImage = "sandbox/python:dev"
-
 // examples are those of the help, by the command. They run in this order, in one folder, against
 // one service; each command has at least one, and none is run that is not here.
 var examples = []struct {
@@ -27,6 +25,7 @@ var examples = []struct {
 	lasts bool
 }{
 	{command: "doctor"},
+	{command: "mcp"},
 	{command: "create"},
 	{command: "ls"},
 	{command: "get"},

@@ -14,11 +14,15 @@ import (
 	"github.com/creack/pty"
 
 	"sandbox.internal/e2e/lives"
+	"sandbox.internal/server/config"
 )
 
 func TestCommandLine(t *testing.T) {
 	t.Parallel()
-	s := start(t, lives.Plan{})
+	s := start(t, lives.Plan{Keys: []config.Key{
+		{Name: "u", SHA256: lives.Digest("key-of-a-user"), Role: "user"},
+		{Name: "v", SHA256: lives.Digest("key-of-a-viewer"), Role: "viewer"},
+	}})
 	c := newCommandLine(t, s.URL)
 	box := strings.TrimSpace(c.must(t, "create", baseImage, "--name", "box", "-q"))
 
@@ -124,6 +128,25 @@ func TestCommandLine(t *testing.T) {
 	})
 
 	t.Run("watches", func(t *testing.T) { t.Parallel(); testWatches(t, c) })
+
+	t.Run("roles", func(t *testing.T) {
+		t.Parallel()
+		got := c.run(t, "", "--api-key", "key-of-a-user", "ls", "-q")
+		if got.code != 0 || got.stdout != "" {
+			t.Errorf("a user sees %q of others (%s)", got.stdout, got.stderr)
+		}
+		got = c.run(t, "", "--api-key", "key-of-a-user", "exec", box, "true")
+		if got.code != 125 {
+			t.Errorf("a user runs a program in the sandbox of another: %v", got)
+		}
+		if got := c.run(t, "", "--api-key", "key-of-a-viewer", "get", "box", "-q"); got.stdout != box+"\n" {
+			t.Errorf("a viewer does not see the sandbox: %v", got)
+		}
+		got = c.run(t, "", "--api-key", "key-of-a-viewer", "rm", "box")
+		if got.code != 1 || !strings.Contains(got.stderr, "403 FORBIDDEN") {
+			t.Errorf("a viewer deletes the sandbox: %v", got)
+		}
+	})
 
 	t.Run("forwarded port", func(t *testing.T) {
 		t.Parallel()

@@ -24,6 +24,9 @@ const (
 
 	// defaultResumeLimit is how long a stream is tried to be resumed without a new event.
 	defaultResumeLimit = time.Minute
+	// defaultMaxAnswer has room for a result of a cell, such as an image: a kernel's message has at
+	// most 64 MiB.
+	defaultMaxAnswer = 80 << 20
 	// headerTimeout bounds how long an answer may take to begin. The slowest waits for an image.
 	headerTimeout = 5 * time.Minute
 	// idleConnections is how many connections are kept for later requests.
@@ -41,6 +44,9 @@ type Options struct {
 	// and follows no redirection. One that is given should not follow redirections either, and
 	// should have no Timeout: streams are endless.
 	HTTPClient *http.Client
+	// MaxAnswer is how many bytes of an answer are held in memory at most: of one in JSON, of one
+	// event of a stream, of a log; 0 means 80 MiB. Files and logs that are streamed have no bound.
+	MaxAnswer int
 	// ResumeLimit is how long a stream that was cut is tried to be resumed; 0 means one minute.
 	ResumeLimit time.Duration
 }
@@ -52,6 +58,7 @@ type Client struct {
 	service     *lifecycle.Client
 	headers     http.Header // that every request gets
 	resumeLimit time.Duration
+	maxAnswer   int
 }
 
 // New returns a client. Nothing is sent yet.
@@ -66,6 +73,7 @@ func New(o Options) (*Client, error) {
 		http:        o.HTTPClient,
 		headers:     http.Header{},
 		resumeLimit: cmp.Or(o.ResumeLimit, defaultResumeLimit),
+		maxAnswer:   cmp.Or(o.MaxAnswer, defaultMaxAnswer),
 	}
 	if key := cmp.Or(o.Key, os.Getenv(keyVariable)); key != "" {
 		c.headers.Set(keyHeader, key)

@@ -43,6 +43,7 @@ func TestClient(t *testing.T) {
 	t.Run("code", func(t *testing.T) { testCode(t, create(t, client, python)) })
 	t.Run("errors", func(t *testing.T) { testErrors(t, client, service.URL) })
 	t.Run("examples", func(t *testing.T) { testExamples(t, service.URL) })
+	t.Run("restart", func(t *testing.T) { testRestart(t, service) })
 }
 
 func testCommands(t *testing.T, box *sandbox.Sandbox) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strconv"
 	"time"
@@ -177,23 +178,34 @@ func (c *Command) callOff(ctx context.Context) {
 // Logs returns what the command wrote after a line, both outputs combined, and the cursor for the
 // next call. It begins with -1. An unfinished last line is returned again by the next call.
 func (c *Command) Logs(ctx context.Context, cursor int64) (text string, next int64, err error) {
+	log, next, err := c.OpenLogs(ctx, cursor)
+	if err != nil {
+		return "", cursor, err
+	}
+	defer func() { _ = log.Close() }()
+	data, err := readBounded(log, c.box.client.maxAnswer)
+	if err != nil {
+		return "", cursor, err
+	}
+	return string(data), next, nil
+}
+
+// OpenLogs is Logs for output of any size: a stream, which is to be closed.
+func (c *Command) OpenLogs(ctx context.Context,
+	cursor int64) (log io.ReadCloser, next int64, err error) {
 	response, err := c.box.client.send(ctx, repeatable,
 		func(ctx context.Context) (*http.Response, error) {
 			return c.box.daemon.GetCommandLogs(ctx, c.ID, &execd.GetCommandLogsParams{Cursor: &cursor})
 		})
 	if err != nil {
-		return "", cursor, err
-	}
-	defer func() { _ = response.Body.Close() }()
-	data, err := readBounded(response.Body, maxJSON)
-	if err != nil {
-		return "", cursor, err
+		return nil, cursor, err
 	}
 	next, err = strconv.ParseInt(response.Header.Get("Execd-Commands-Tail-Cursor"), 10, 64)
 	if err != nil {
-		return "", cursor, errors.New("the answer has no EXECD-COMMANDS-TAIL-CURSOR")
+		_ = response.Body.Close()
+		return nil, cursor, errors.New("the answer has no EXECD-COMMANDS-TAIL-CURSOR")
 	}
-	return string(data), next, nil
+	return response.Body, next, nil
 }
 
 // The streams of an [Output].

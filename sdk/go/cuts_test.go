@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -104,7 +103,7 @@ func oneConnectionEach(t *testing.T) *http.Client {
 // known then.
 type cutter struct {
 	listener    net.Listener
-	to          string
+	to          atomic.Pointer[string]
 	least, most int   // bytes that a connection lives for
 	limit       int64 // of cuts; 0 is none
 	cuts        atomic.Int64
@@ -114,13 +113,11 @@ type cutter struct {
 
 func newCutter(t *testing.T, serviceURL string, least, most int, limit int64) *cutter {
 	t.Helper()
-	parsed, err := url.Parse(serviceURL)
-	check(t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	check(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	p := &cutter{listener: listener, to: parsed.Host, least: least, most: most, limit: limit,
-		ctx: ctx}
+	p := &cutter{listener: listener, least: least, most: most, limit: limit, ctx: ctx}
+	p.lead(serviceURL)
 	p.all.Go(p.serve)
 	t.Cleanup(func() {
 		cancel()
@@ -128,6 +125,12 @@ func newCutter(t *testing.T, serviceURL string, least, most int, limit int64) *c
 		p.all.Wait()
 	})
 	return p
+}
+
+// lead makes the proxy lead to another service.
+func (p *cutter) lead(serviceURL string) {
+	address := strings.TrimPrefix(serviceURL, "http://")
+	p.to.Store(&address)
 }
 
 func (p *cutter) url() string { return "http://" + p.listener.Addr().String() }
@@ -144,7 +147,7 @@ func (p *cutter) serve() {
 
 // pass serves one connection, and cuts it.
 func (p *cutter) pass(near *net.TCPConn) {
-	conn, err := net.Dial("tcp", p.to)
+	conn, err := net.Dial("tcp", *p.to.Load())
 	if err != nil {
 		_ = near.Close()
 		return

@@ -6,7 +6,9 @@ import "io"
 type EventReader struct{ reader *eventReader }
 
 // NewEventReader is newEventReader.
-func NewEventReader(source io.Reader) EventReader { return EventReader{newEventReader(source)} }
+func NewEventReader(source io.Reader) EventReader {
+	return EventReader{newEventReader(source, defaultMaxAnswer)}
+}
 
 // Next is eventReader.next.
 func (r EventReader) Next() (id, data string, err error) {

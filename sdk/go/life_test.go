@@ -2,12 +2,14 @@ package sandbox_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"sandbox.internal/e2e/lives"
 	sandbox "sandbox.internal/sdk/go"
 )
 
@@ -114,6 +116,53 @@ func testCode(t *testing.T, box *sandbox.Sandbox) {
 	check(t, box.Code.DeleteContexts(ctx, "python"))
 	if _, err := box.Code.Run(ctx, "1", &sandbox.CodeOptions{Context: kernel.ID}); !errors.Is(err, sandbox.ErrNotFound) {
 		t.Errorf("%v", err)
+	}
+}
+
+// testRestart follows a log and events while connections are cut and the service restarts.
+func testRestart(t *testing.T, service *lives.Service) {
+	ctx := limited(t)
+	proxy := newCutter(t, service.URL, 256, 1<<10, 5)
+	client := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: oneConnectionEach(t)})
+	box, err := dial(t, sandbox.Options{URL: service.URL}).Create(ctx, sandbox.CreateOptions{Image: busybox,
+		Entrypoint: []string{"sh", "-c", "for i in $(seq 100); do echo line $i; sleep 0.03; done; echo end"}})
+	check(t, err)
+	box, err = client.Connect(ctx, box.ID())
+	check(t, err)
+	followed := make(chan []string, 1)
+	go func() {
+		var types []string
+		for event, err := range box.Events(ctx, sandbox.EventOptions{FromStart: true}) {
+			if err != nil {
+				t.Error(err)
+				break
+			}
+			if types = append(types, event.Type); event.To != nil && *event.To == sandbox.Terminated {
+				break
+			}
+		}
+		followed <- types
+	}()
+	log, err := box.Logs(ctx, &sandbox.LogOptions{Follow: true})
+	check(t, err)
+	defer log.Close()
+	first := make([]byte, 10)
+	_, err = io.ReadFull(log, first)
+	check(t, err)
+	service.Halt(t)
+	service.Boot(t)
+	proxy.lead(service.URL)
+	rest, err := io.ReadAll(log)
+	check(t, err)
+	var want strings.Builder
+	for i := range 100 {
+		fmt.Fprintf(&want, "line %d\n", i+1)
+	}
+	if got := string(first) + string(rest); got != want.String()+"end\n" {
+		t.Errorf("the log is %q", got)
+	}
+	if types := <-followed; strings.Count(strings.Join(types, " "), "state") != 4 {
+		t.Errorf("events %v", types)
 	}
 }
 

@@ -12,10 +12,9 @@ import (
 )
 
 const (
-	// maxError and maxMessage bound an error's body and text, maxJSON an answer in JSON; in bytes.
+	// maxError and maxMessage bound an error's body and text, in bytes.
 	maxError   = 64 << 10
 	maxMessage = 8 << 10
-	maxJSON    = 64 << 20
 
 	// attempts is how often a request is sent at most.
 	attempts = 5
@@ -102,7 +101,7 @@ func (c *Client) call(ctx context.Context, again repetition, result any,
 		if err != nil {
 			return err
 		}
-		data, err := readBounded(response.Body, maxJSON)
+		data, err := readBounded(response.Body, c.maxAnswer)
 		_ = response.Body.Close()
 		switch {
 		case err == nil:
@@ -126,9 +125,9 @@ func decode(data []byte, result any) error {
 }
 
 // readBounded reads a body to its end, up to a bound.
-func readBounded(body io.Reader, limit int64) ([]byte, error) {
-	data, err := io.ReadAll(io.LimitReader(body, limit+1))
-	if int64(len(data)) > limit {
+func readBounded(body io.Reader, limit int) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(body, int64(limit)+1))
+	if len(data) > limit {
 		return data[:limit], fmt.Errorf("%w: more than %d bytes", errTooLarge, limit)
 	}
 	return data, err

@@ -8,10 +8,6 @@ import (
 	"io"
 )
 
-// maxEventLine bounds one line of a stream, in bytes. The longest is a result of a cell, such as an
-// image: a kernel's message has at most 64 MiB.
-const maxEventLine = 80 << 20
-
 // message is one server-sent event.
 type message struct {
 	id    string // the last id that the stream gave, for Last-Event-ID
@@ -31,8 +27,8 @@ type eventReader struct {
 	limit   int    // of a line, in bytes
 }
 
-func newEventReader(source io.Reader) *eventReader {
-	return &eventReader{source: bufio.NewReaderSize(source, 32<<10), limit: maxEventLine}
+func newEventReader(source io.Reader, limit int) *eventReader {
+	return &eventReader{source: bufio.NewReaderSize(source, 32<<10), limit: limit}
 }
 
 // next returns the next event that has data. It returns [io.EOF] when the stream ends

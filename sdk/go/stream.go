@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 )
 
@@ -98,12 +99,15 @@ func (f *follower) connect(ctx context.Context) (*http.Response, error) {
 	for {
 		response, err := f.client.send(ctx, repeatable,
 			func(ctx context.Context) (*http.Response, error) { return f.open(ctx, f.last) })
+		if err == nil {
+			err = checkStream(response)
+		}
 		switch {
 		case err == nil:
-			return response, checkStream(response)
-		case !f.connected || !mayRepeat(err, repeatable):
+			return response, nil
+		case !f.connected || ctx.Err() != nil:
 			return nil, err
-		case time.Now().After(deadline):
+		case !mayRepeat(err, repeatable), errors.Is(err, errNoStream), time.Now().After(deadline):
 			return nil, &StreamError{What: f.what, Err: err}
 		}
 		if err := sleep(ctx, maxPause); err != nil {
@@ -119,8 +123,11 @@ func checkStream(response *http.Response) error {
 		return nil
 	}
 	_ = response.Body.Close()
-	return fmt.Errorf("the answer is %.40q and no stream of events", kind)
+	return fmt.Errorf("%w: its type is %.40q", errNoStream, kind)
 }
+
+// errNoStream is an answer of another kind.
+var errNoStream = errors.New("the answer is no stream of events")
 
 // cutError is the failure of a connection, as opposed to that of what reads from it.
 type cutError struct{ error }
@@ -141,18 +148,19 @@ func (f *follower) read(ctx context.Context, handle func([]byte) (bool, error)) 
 	body := f.answer.Body
 	defer func() { _ = body.Close() }()
 	// Closing the body ends a read that waits, whoever sent the request.
-	silent := make(chan struct{})
-	watch := time.AfterFunc(silence, func() { close(silent); _ = body.Close() })
+	var silent atomic.Bool
+	watch := time.AfterFunc(silence, func() {
+		silent.Store(true)
+		_ = body.Close()
+	})
 	defer watch.Stop()
 	defer context.AfterFunc(ctx, func() { _ = body.Close() })()
-	events := newEventReader(&touched{body, watch})
+	events := newEventReader(&touched{body, watch}, f.client.maxAnswer)
 	for {
 		event, err := events.next()
 		if err != nil {
-			select {
-			case <-silent:
+			if silent.Load() {
 				err = errSilent
-			default:
 			}
 			if errors.Is(err, io.EOF) {
 				return false, delivered, nil

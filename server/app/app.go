@@ -19,6 +19,7 @@ import (
 	"sandbox.internal/server/config"
 	"sandbox.internal/server/docsui"
 	"sandbox.internal/server/lifecycle"
+	"sandbox.internal/server/mcp"
 	"sandbox.internal/server/metrics"
 )
 
@@ -109,6 +110,9 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 		return nil, err
 	}
 	a.server.Echo().GET("/readyz", readyz(backend.Ready))
+	if cfg.Server.MCP {
+		mcp.Register(a.server, version.Version)
+	}
 	return a, a.addPages()
 }
 

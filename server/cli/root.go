@@ -60,7 +60,7 @@ func newRoot(t *tool) *cobra.Command {
 	add(groupInside, execCommand(t), shellCommand(t), codeCommand(t), copyCommand(t), filesCommand(t))
 	add(groupWatch, logsCommand(t), eventsCommand(t), statsCommand(t), topCommand(t))
 	add(groupNetwork, portCommand(t), urlCommand(t), networkCommand(t))
-	add(groupTool, loginCommand(t), contextCommand(t), doctorCommand(t), benchCommand(t),
+	add(groupTool, loginCommand(t), contextCommand(t), doctorCommand(t), mcpCommand(t), benchCommand(t),
 		demoCommand(t), versionCommand(t), docsCommand(t))
 	root.SetHelpCommandGroupID(groupTool)
 	root.SetCompletionCommandGroupID(groupTool)

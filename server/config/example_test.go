@@ -47,6 +47,7 @@ var documented = map[string]any{
 var extensions = []string{
 	"server.api_key_file", "server.data_dir", "server.instance", "server.terminated_retention",
 	"server.max_connections", "server.audit_log", "server.signing_key", "server.debug_address",
+	"server.mcp",
 	"docker.allow_unenforced_limits", "storage.host_volumes", "egress.upstream",
 	"kubernetes.provision_timeout",
 	"kubernetes.runtime_class", "kubernetes.priority_class", "kubernetes.node_selector",

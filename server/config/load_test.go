@@ -29,6 +29,7 @@ data_dir = "~/records"
 instance = "blue-2"
 terminated_retention = 60
 max_connections = 500
+mcp = false
 [[server.keys]]
 name = "ci"
 sha256 = "`+strings.ToUpper(digestA)+`"

@@ -68,6 +68,9 @@ type Server struct {
 	// SigningKey is the path of the file with the keys that sign endpoints, one a line, each of at
 	// least 32 characters, see docs/security.md. A path that is set must exist.
 	SigningKey string `toml:"signing_key"`
+	// MCP is whether agents may use the service over the Model Context Protocol, at /mcp, with the
+	// same keys.
+	MCP bool `toml:"mcp"`
 	// DebugAddress is the address and port of the profiler: a loopback address. Unset: there is no
 	// profiler.
 	DebugAddress string `toml:"debug_address"`
@@ -84,6 +87,7 @@ func defaultServer(env func(string) string) Server {
 		Instance:            "default",
 		TerminatedRetention: 3600,
 		MaxConnections:      10_000,
+		MCP:                 true,
 		Keys:                []Key{},
 	}
 }

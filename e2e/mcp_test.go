@@ -1,0 +1,495 @@
+package e2e_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"sandbox.internal/e2e/lives"
+	sandbox "sandbox.internal/sdk/go"
+	"sandbox.internal/server/config"
+	server "sandbox.internal/server/mcp"
+)
+
+// pythonImage has a Python kernel.
+const pythonImage = "sandbox/python:dev"
+
+// agent is the official client of the protocol, with one key.
+type agent struct {
+	*mcp.ClientSession
+	t *testing.T
+
+	mu       sync.Mutex
+	progress []string
+	heard    chan struct{} // of progress
+
+	cut context.CancelFunc // loses its connections; over HTTP only
+}
+
+// TestMCP drives the tools over HTTP, as agents do.
+func TestMCP(t *testing.T) {
+	t.Parallel()
+	const alice, bob, viewer = "the-key-of-alice-of-these-tests-x", "the-key-of-bob-of-these-tests-xxx", "the-key-of-a-viewer-of-these-tests"
+	s := start(t, lives.Plan{Keys: []config.Key{
+		{Name: "alice", SHA256: digest(alice), Role: config.RoleUser},
+		{Name: "bob", SHA256: digest(bob), Role: config.RoleUser},
+		{Name: "viewer", SHA256: digest(viewer), Role: config.RoleViewer},
+	}})
+	a := overHTTP(t, s.URL, alice)
+	id := a.create(busyboxImage)
+	t.Run("tools", func(t *testing.T) { testTools(t, a, id) })
+	t.Run("images", func(t *testing.T) { testImages(t, a) })
+	t.Run("roles", func(t *testing.T) {
+		b, v := overHTTP(t, s.URL, bob), overHTTP(t, s.URL, viewer)
+		b.refused("FORBIDDEN", "run_command", map[string]any{"sandbox": id, "command": "true"})
+		if list := b.call("list_sandboxes", nil); strings.Contains(list, id) {
+			t.Errorf("bob sees %s", list)
+		}
+		v.refused("FORBIDDEN", "create_sandbox", map[string]any{"image": busyboxImage})
+		v.refused("FORBIDDEN", "delete_sandbox", map[string]any{"sandbox": id})
+		if list := v.call("list_sandboxes", nil); !strings.Contains(list, id) {
+			t.Errorf("the viewer sees %s", list)
+		}
+	})
+	t.Run("cancel", func(t *testing.T) { testLeave(t, s, a, id, alice) })
+	t.Run("earlier protocol", func(t *testing.T) { testEarlierProtocol(t, s, id, alice) })
+	t.Run("lost client", func(t *testing.T) {
+		testLeave(t, s, overHTTP(t, s.URL, alice), id, "")
+	})
+	t.Run("browsers and strangers", func(t *testing.T) {
+		if got := ping(t, s.URL, lives.AdminKey); got.Status != http.StatusOK {
+			t.Errorf("a program: %s", got)
+		}
+		for _, header := range []string{"Origin", "Sec-Fetch-Site"} {
+			lives.WantProblem(t, ping(t, s.URL, lives.AdminKey, header, s.URL), http.StatusForbidden, "FORBIDDEN", header)
+		}
+		lives.WantProblem(t, ping(t, s.URL, "wrong"), http.StatusUnauthorized, "UNAUTHORIZED")
+	})
+	if text := a.call("delete_sandbox", map[string]any{"sandbox": id}); text != "deleted" {
+		t.Error(text)
+	}
+}
+
+// ping sends a message as any program could.
+func ping(t *testing.T, url, key string, headers ...string) lives.Answer {
+	t.Helper()
+	return post(t, url, key, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, headers...)
+}
+
+// post sends a message. Headers are pairs of name and value.
+func post(t *testing.T, url, key, message string, headers ...string) lives.Answer {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+server.Path,
+		strings.NewReader(message))
+	if err != nil {
+		t.Fatal(err)
+	}
+	headers = append(headers, lives.KeyHeader, key, "Content-Type", "application/json",
+		"Accept", "application/json, text/event-stream")
+	for i := 0; i < len(headers); i += 2 {
+		request.Header.Set(headers[i], headers[i+1])
+	}
+	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lives.Answer{Status: response.StatusCode, Header: response.Header, Body: string(body)}
+}
+
+// testEarlierProtocol: clients of 2025-06-18 initialize a session, and cancel with a message.
+func testEarlierProtocol(t *testing.T, s *service, id, key string) {
+	hello := post(t, s.URL, key, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	session := hello.Header.Get("Mcp-Session-Id")
+	if session == "" || !strings.Contains(hello.Body, `"protocolVersion":"2025-06-18"`) {
+		t.Fatalf("%s", hello)
+	}
+	headers := []string{"Mcp-Session-Id", session, "MCP-Protocol-Version", "2025-06-18"}
+	send := func(message string) lives.Answer { return post(t, s.URL, key, message, headers...) }
+	if got := send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); got.Status != http.StatusAccepted {
+		t.Errorf("%s", got)
+	}
+	if got := send(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`); !strings.Contains(got.Body, "run_command") {
+		t.Errorf("%s", got)
+	}
+	const marker = "sleep 4713"
+	over := make(chan lives.Answer, 1)
+	go func() {
+		over <- send(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"run_command","arguments":{"sandbox":"` + id + `","command":"` + marker + `"}}}`)
+	}()
+	awaitProcess(t, s, id, marker, true)
+	const cancelled = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`
+	_ = post(t, s.URL, key, cancelled, "Mcp-Session-Id", "of another client") // reaches no call
+	select {
+	case got := <-over:
+		t.Errorf("another client ended the call: %s", got)
+	default:
+	}
+	send(cancelled)
+	awaitProcess(t, s, id, marker, false)
+	<-over
+}
+
+// testImages: what can be looked at comes as an image.
+func testImages(t *testing.T, a *agent) {
+	id := a.create(pythonImage)
+	ran := a.call("run_code", map[string]any{"sandbox": id, "context": "new", "code": "x = 41\nprint('out')\nx + 1"})
+	match := regexp.MustCompile(`^context: (\S+)\nended well\nout\n42\n$`).FindStringSubmatch(ran)
+	if match == nil {
+		t.Fatalf("%q", ran)
+	}
+	const plot = "from IPython.display import Image\ndata = bytes.fromhex('89504e470d0a1a0a')\n" +
+		"open('/tmp/plot.png', 'wb').write(data)\nImage(data=data, format='png')"
+	ran = a.call("run_code", map[string]any{"sandbox": id, "context": match[1], "code": plot})
+	if !strings.HasSuffix(ran, "<image/png of 8 bytes>") {
+		t.Errorf("%q", ran)
+	}
+	if got := a.call("read_file", map[string]any{"sandbox": id, "path": "/tmp/plot.png"}); got != "<image/png of 8 bytes>" {
+		t.Errorf("%q", got)
+	}
+	ran = a.call("run_code", map[string]any{"sandbox": id, "code": "x"})
+	if !strings.HasPrefix(ran, "failed\n") || !strings.Contains(ran, "NameError") || strings.Contains(ran, "\x1b") {
+		t.Errorf("%q", ran)
+	}
+	a.refused("was interrupted after 1s", "run_code", map[string]any{"sandbox": id, "timeout_seconds": 1,
+		"context": match[1], "code": "import time\nprint('waits')\ntime.sleep(60)"})
+}
+
+// TestMCPOverStdio drives the tools as `sandbox mcp` serves them.
+func TestMCPOverStdio(t *testing.T) {
+	t.Parallel()
+	s := start(t, lives.Plan{})
+	client, err := sandbox.New(sandbox.Options{URL: s.URL, Key: lives.AdminKey})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	in, toServer := io.Pipe()
+	fromServer, out := io.Pipe()
+	served := make(chan error, 1)
+	go func() {
+		served <- server.ServeStdio(t.Context(), in, out, client, "test")
+		_ = out.Close()
+	}()
+	a := connect(t, &mcp.IOTransport{Reader: fromServer, Writer: toServer})
+	id := a.create(busyboxImage)
+	if got := a.call("run_command", map[string]any{"sandbox": id, "command": "echo hello"}); !strings.Contains(got, "hello\n") {
+		t.Error(got)
+	}
+	// The client goes away while a command runs.
+	marker := "sleep 98765"
+	go func() {
+		_, _ = a.CallTool(t.Context(), &mcp.CallToolParams{Name: "run_command",
+			Arguments: map[string]any{"sandbox": id, "command": marker}})
+	}()
+	awaitProcess(t, s, id, marker, true)
+	_ = toServer.Close()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	awaitProcess(t, s, id, marker, false)
+}
+
+func testTools(t *testing.T, a *agent, id string) {
+	with := func(more map[string]any) map[string]any {
+		more["sandbox"] = id
+		return more
+	}
+	for _, step := range []struct {
+		tool      string
+		arguments map[string]any
+		want      []string
+	}{
+		{"list_sandboxes", nil, []string{id, "Running"}},
+		{"run_command", with(map[string]any{"command": "echo $X; echo oops >&2; exit 3", "env": map[string]string{"X": "hi"}}),
+			[]string{"exit code: 3", "hi\n", "oops\n"}},
+		{"run_command", with(map[string]any{"command": "sleep 60", "timeout_seconds": 1}), []string{"timeout of 1s"}},
+		{"write_file", with(map[string]any{"path": "/w/a.txt", "content": "alpha", "mode": 640}), []string{"5 bytes"}},
+		{"write_file", with(map[string]any{"path": "/w/b.bin", "content": "/wA=", "base64": true}), []string{"2 bytes"}},
+		{"read_file", with(map[string]any{"path": "/w/a.txt"}), []string{"alpha"}},
+		{"search_files", with(map[string]any{"path": "/w", "pattern": "*.txt"}), []string{"/w/a.txt 5"}},
+		{"search_files", with(map[string]any{"path": "/w", "pattern": "*.none"}), []string{"Nothing"}},
+		{"read_logs", with(map[string]any{}), []string{""}},
+		{"renew_sandbox", with(map[string]any{"life_seconds": 3600}), []string{"expires: "}},
+		{"pause_sandbox", with(map[string]any{"paused": true}), []string{"Paused"}},
+		{"pause_sandbox", with(map[string]any{"paused": true}), []string{"Paused"}},
+		{"pause_sandbox", with(map[string]any{"paused": false}), []string{"Running"}},
+	} {
+		got := a.call(step.tool, step.arguments)
+		for _, want := range step.want {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s %v: %q is not in %q", step.tool, step.arguments, want, got)
+			}
+		}
+	}
+	a.refused("not text", "read_file", with(map[string]any{"path": "/w/b.bin"}))
+	a.refused("FILE_NOT_FOUND", "read_file", with(map[string]any{"path": "/none"}))
+	a.refused("1 to 3600", "run_command", with(map[string]any{"command": "true", "timeout_seconds": 9999}))
+
+	// More output than is shown: what is left out can be read, without a gap.
+	got := a.call("run_command", with(map[string]any{"command": "seq 1 30000"}))
+	match := regexp.MustCompile(`cursor (\d+) reads on`).FindStringSubmatch(got)
+	if len(got) > 26<<10 || match == nil || !strings.HasSuffix(got, "\n29999\n30000\n") {
+		t.Fatalf("%d bytes: %.200s", len(got), got)
+	}
+	head, _, _ := strings.Cut(got, "\n\n[")
+	last := head[strings.LastIndexByte(head, '\n')+1:]
+	command := regexp.MustCompile(`command: (\S+),`).FindStringSubmatch(got)[1]
+	var next int
+	if _, err := fmt.Sscan(last, &next); err != nil {
+		t.Fatal(err)
+	}
+	for cursor := match[1]; cursor != "29999"; {
+		page := a.call("read_logs", with(map[string]any{"command": command, "cursor": jsonNumber(t, cursor)}))
+		_, lines, _ := strings.Cut(page, "\n")
+		lines, note, _ := strings.Cut(lines, "\n[")
+		for line := range strings.Lines(strings.TrimSpace(lines)) {
+			if next++; strings.TrimSpace(line) != fmt.Sprint(next) {
+				t.Fatalf("after %d comes %q", next-1, line)
+			}
+		}
+		if match = regexp.MustCompile(`cursor (\d+) reads on`).FindStringSubmatch(note); match == nil {
+			break
+		}
+		cursor = match[1]
+	}
+	if next != 30000 {
+		t.Errorf("the last line is %d", next)
+	}
+
+	// A large file, in parts.
+	a.call("run_command", with(map[string]any{"command": "seq 1 10000 > /w/long"}))
+	var whole strings.Builder
+	for offset := int64(0); ; {
+		part := a.call("read_file", with(map[string]any{"path": "/w/long", "offset": offset}))
+		content, note, cut := strings.Cut(part, "\n[cut; ")
+		whole.WriteString(content)
+		if !cut {
+			break
+		}
+		if _, err := fmt.Sscanf(note, "offset %d", &offset); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !strings.HasPrefix(whole.String(), "1\n2\n") || !strings.HasSuffix(whole.String(), "9999\n10000\n") || whole.Len() != 48894 {
+		t.Errorf("%d bytes", whole.Len())
+	}
+
+	// A server in the background, and the URL of its port.
+	started := a.call("run_command", with(map[string]any{
+		"command": "mkdir -p /www; echo a page > /www/index.html; exec busybox httpd -f -p 8000 -h /www", "background": true}))
+	url := regexp.MustCompile(`url: (\S+)`).FindStringSubmatch(a.call("wait_for_port", with(map[string]any{"port": 8000})))
+	if !strings.HasPrefix(started, "command: ") || url == nil {
+		t.Fatal(started, url)
+	}
+	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Get(url[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if page, err := io.ReadAll(response.Body); err != nil || string(page) != "a page\n" {
+		t.Errorf("%q, %v", page, err)
+	}
+	a.refused("nothing listens", "wait_for_port", with(map[string]any{"port": 8001, "timeout_seconds": 1}))
+
+	// A long command reports what it prints, while it runs.
+	a.mu.Lock()
+	a.progress, a.heard = nil, make(chan struct{}, 100)
+	a.mu.Unlock()
+	running := make(chan string, 1)
+	go func() {
+		running <- a.call("run_command", with(map[string]any{"command": "echo halfway; while [ ! -e /w/go ]; do sleep 0.05; done; echo there"}))
+	}()
+	select {
+	case <-a.heard:
+	case <-time.After(lives.Patience):
+		t.Fatal("no progress was reported")
+	}
+	a.mu.Lock()
+	first := a.progress[0]
+	a.mu.Unlock()
+	a.call("write_file", with(map[string]any{"path": "/w/go", "content": ""}))
+	if got := <-running; first != "halfway" || !strings.Contains(got, "there") {
+		t.Errorf("reported %q, then %q", first, got)
+	}
+}
+
+// testLeave: the command of a call is interrupted when its client cancels it or, without a key to do
+// so with, is gone.
+func testLeave(t *testing.T, s *service, a *agent, id, key string) {
+	marker := "sleep 4711"
+	if key == "" {
+		marker = "sleep 4712"
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		_, err := a.CallTool(ctx, &mcp.CallToolParams{Name: "run_command",
+			Arguments: map[string]any{"sandbox": id, "command": marker}})
+		done <- err
+	}()
+	awaitProcess(t, s, id, marker, true)
+	if key == "" {
+		a.cut()
+	} else {
+		cancel()
+	}
+	awaitProcess(t, s, id, marker, false)
+	cancel()
+	<-done
+}
+
+// awaitProcess waits until a process with that command line runs in a sandbox, or does not.
+func awaitProcess(t *testing.T, s *service, id, line string, want bool) {
+	t.Helper()
+	client, err := sandbox.New(sandbox.Options{URL: s.URL, Key: lives.AdminKey})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	box, err := client.Connect(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lives.Eventually(t, fmt.Sprintf("that %q runs in the sandbox is %v", line, want), func() bool {
+		result, err := box.Commands.Run(t.Context(), "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline; echo; done", nil)
+		return err == nil && strings.Contains(result.Stdout, "\n"+line) == want
+	})
+}
+
+// keyed adds a key to requests, and can lose the connections.
+type keyed struct {
+	key  string
+	base *http.Transport
+	ctx  context.Context
+}
+
+func (k *keyed) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancel(r.Context())
+	context.AfterFunc(k.ctx, cancel)
+	r = r.Clone(ctx)
+	r.Header.Set(lives.KeyHeader, k.key)
+	return k.base.RoundTrip(r)
+}
+
+func overHTTP(t *testing.T, url, key string) *agent {
+	t.Helper()
+	ctx, lose := context.WithCancel(context.Background())
+	base := &http.Transport{}
+	a := connect(t, &mcp.StreamableClientTransport{Endpoint: url + server.Path, MaxRetries: -1,
+		DisableStandaloneSSE: true,
+		HTTPClient:           &http.Client{Transport: &keyed{key, base, ctx}}})
+	a.cut = lose
+	t.Cleanup(func() {
+		lose()
+		base.CloseIdleConnections()
+	})
+	return a
+}
+
+func connect(t *testing.T, transport mcp.Transport) *agent {
+	t.Helper()
+	a := &agent{t: t, heard: make(chan struct{}, 100)}
+	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.progress = append(a.progress, r.Params.Message)
+			select {
+			case a.heard <- struct{}{}:
+			default:
+			}
+		},
+	})
+	session, err := client.Connect(t.Context(), transport, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.ClientSession = session
+	t.Cleanup(func() { _ = session.Close() }) // some tests lose it before
+	return a
+}
+
+// ask calls a tool and returns the text of its answer.
+func (a *agent) ask(tool string, arguments map[string]any) (string, bool) {
+	a.t.Helper()
+	if arguments == nil {
+		arguments = map[string]any{}
+	}
+	params := &mcp.CallToolParams{Name: tool, Arguments: arguments}
+	params.SetProgressToken(tool)
+	result, err := a.CallTool(a.t.Context(), params)
+	if err != nil {
+		a.t.Errorf("%s: %v", tool, err)
+		return "", true
+	}
+	var text strings.Builder
+	for _, content := range result.Content {
+		switch c := content.(type) {
+		case *mcp.TextContent:
+			text.WriteString(c.Text)
+		case *mcp.ImageContent:
+			fmt.Fprintf(&text, "<%s of %d bytes>", c.MIMEType, len(c.Data))
+		}
+	}
+	return text.String(), result.IsError
+}
+
+func (a *agent) call(tool string, arguments map[string]any) string {
+	a.t.Helper()
+	text, failed := a.ask(tool, arguments)
+	if failed {
+		a.t.Errorf("%s %v: %s", tool, arguments, text)
+	}
+	return text
+}
+
+func (a *agent) refused(want, tool string, arguments map[string]any) {
+	a.t.Helper()
+	if text, failed := a.ask(tool, arguments); !failed || !strings.Contains(text, want) {
+		a.t.Errorf("%s %v: %q, want an error with %q", tool, arguments, text, want)
+	}
+}
+
+// create returns the id of a new sandbox, which expires.
+func (a *agent) create(image string) string {
+	a.t.Helper()
+	text := a.call("create_sandbox", map[string]any{"image": image, "memory": "512Mi", "life_seconds": 600})
+	match := regexp.MustCompile(`(?s)^id: (\S+)\nstate: Running\nexpires: (\S+)`).FindStringSubmatch(text)
+	if match == nil {
+		a.t.Fatalf("created: %q", text)
+	}
+	if until, err := time.Parse(time.RFC3339, match[2]); err != nil || time.Until(until) > 11*time.Minute {
+		a.t.Errorf("it expires %s", match[2])
+	}
+	return match[1]
+}
+
+func jsonNumber(t *testing.T, text string) int64 {
+	t.Helper()
+	var n int64
+	if _, err := fmt.Sscan(text, &n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func digest(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:])
+}

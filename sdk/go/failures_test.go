@@ -1,0 +1,151 @@
+package sandbox_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	sandbox "sandbox.internal/sdk/go"
+)
+
+// These tests are about failures that a real service does not produce on demand: a scripted one
+// stands in for it.
+
+const scriptedBox = `{"id":"box","status":{"state":"Running","reason":"","message":"","lastTransitionAt":"2026-01-02T15:04:05Z"},` +
+	`"image":{"uri":"x"},"metadata":{},"entrypoint":["x"],"expiresAt":"2026-01-02T15:04:05Z","createdAt":"2026-01-02T15:04:05Z"}`
+
+// scripted returns a client of a service with one sandbox, whose other paths are those of mux.
+func scripted(t *testing.T, mux *http.ServeMux) *sandbox.Client {
+	t.Helper()
+	mux.HandleFunc("GET /v1/sandboxes/box", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprint(w, scriptedBox)
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return dial(t, sandbox.Options{URL: server.URL})
+}
+
+// cut ends a connection in the middle of an answer.
+func cut(http.ResponseWriter) { panic(http.ErrAbortHandler) }
+
+func TestCreateIsRepeatedWithItsKey(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var keys []string
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/sandboxes", func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		keys = append(keys, r.Header.Get("Idempotency-Key"))
+		switch len(keys) {
+		case 1: // it may have been made
+			cut(w)
+		case 2:
+			w.WriteHeader(http.StatusTooManyRequests)
+		default:
+			w.WriteHeader(http.StatusAccepted)
+			_, _ = fmt.Fprint(w, scriptedBox)
+		}
+	})
+	box, err := scripted(t, mux).Create(t.Context(), sandbox.CreateOptions{Image: "x"})
+	check(t, err)
+	mu.Lock()
+	defer mu.Unlock()
+	if len(keys) != 3 || keys[0] == "" || keys[0] != keys[1] || keys[0] != keys[2] || box.ID() != "box" {
+		t.Errorf("keys %q", keys)
+	}
+}
+
+// TestCommandsAreNotRepeated: whether a command whose answer was cut has started is not known.
+func TestCommandsAreNotRepeated(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int64
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/sandboxes/box/proxy/44772/command", func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		cut(w)
+	})
+	box, err := scripted(t, mux).Connect(t.Context(), "box")
+	check(t, err)
+	if _, err := box.Commands.Run(t.Context(), "true", nil); err == nil || asked.Load() != 1 {
+		t.Errorf("%v after %d requests", err, asked.Load())
+	}
+}
+
+func TestStreamsThatCannotGoOn(t *testing.T) {
+	t.Parallel()
+	const begin = "id: 1\ndata: {\"type\":\"init\",\"timestamp\":1,\"text\":\"c\"}\n\nid: 2\ndata: {\"type\":\"stdout\",\"timestamp\":1,\"text\":\"a\"}\n\n"
+	for name, test := range map[string]struct {
+		rest func(http.ResponseWriter, *http.Request)
+		want string
+	}{
+		"the daemon is another one": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Request-ID", "r")
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = fmt.Fprint(w, `{"code":"NOT_FOUND","message":"there is no \u001b[31mcommand"}`)
+		}, "status 404 NOT_FOUND: there is no ?[31mcommand (X-Request-ID r)"},
+		"an event is missing": {func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Last-Event-ID") != "2" {
+				t.Errorf("resumed after %q", r.Header.Get("Last-Event-ID"))
+			}
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = fmt.Fprint(w, "id: 4\ndata: {\"type\":\"stdout\",\"timestamp\":1,\"text\":\"c\"}\n\n")
+		}, "event 4 came after event 2"},
+		"no stream": {func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/html")
+		}, "no stream of events"},
+		"a redirection": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/elsewhere", http.StatusFound)
+		}, "status 302"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mux := http.NewServeMux()
+			mux.HandleFunc("POST /v1/sandboxes/box/proxy/44772/command", func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "text/event-stream")
+				w.Header().Set("X-Command-ID", "c")
+				_, _ = fmt.Fprint(w, begin)
+				check(t, http.NewResponseController(w).Flush())
+				cut(w)
+			})
+			mux.HandleFunc("GET /v1/sandboxes/box/proxy/44772/command/c/stream", test.rest)
+			mux.HandleFunc("/elsewhere", func(http.ResponseWriter, *http.Request) { t.Error("a redirection was followed") })
+			box, err := scripted(t, mux).Connect(t.Context(), "box")
+			check(t, err)
+			result, err := box.Commands.Run(t.Context(), "true", nil)
+			if err == nil || !strings.Contains(err.Error(), test.want) || result.Stdout != "a\n" {
+				t.Errorf("%+v, %v; want %q", result, err, test.want)
+			}
+		})
+	}
+}
+
+// TestWatchIsNotResumed: its events have no ids, so it says that it was cut.
+func TestWatchIsNotResumed(t *testing.T) {
+	t.Parallel()
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/sandboxes/box/proxy/44772/files/watch", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = fmt.Fprint(w, "data: {\"type\":\"ready\",\"timestamp\":1}\n\n")
+		check(t, http.NewResponseController(w).Flush())
+		cut(w)
+	})
+	box, err := scripted(t, mux).Connect(t.Context(), "box")
+	check(t, err)
+	var last error
+	seen := 0
+	for _, err := range box.Files.Watch(t.Context(), "/", false) {
+		if seen, last = seen+1, err; err != nil {
+			break
+		}
+	}
+	var broken *sandbox.StreamError
+	if seen != 2 || !errors.As(last, &broken) {
+		t.Errorf("%d events, then %v", seen, last)
+	}
+}

@@ -1,0 +1,191 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"sync"
+
+	"github.com/labstack/echo/v4"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"sandbox.internal/openapi/serve"
+	sandbox "sandbox.internal/sdk/go"
+)
+
+const (
+	// Path is where the service speaks the protocol.
+	Path = "/mcp"
+	// maxBody bounds a message, in bytes: the largest has a file to write.
+	maxBody = 4 << 20
+	// maxHeld bounds what a call holds of one answer of a sandbox, in bytes.
+	maxHeld = 8 << 20
+	// maxSession bounds the name of a session, in bytes.
+	maxSession    = 128
+	sessionHeader = "Mcp-Session-Id"
+)
+
+// Register puts the protocol on a service, at Path. Requests need a key of the service, and calls
+// act with it.
+//
+// No session is kept: every request stands for itself, so any replica of a service can answer it.
+// Clients of the protocol before 2026-07-28 get a name for their session all the same, with which
+// they can cancel a call that runs on the same replica.
+func Register(server *serve.Server, version string) {
+	h := &handler{service: server, running: make(map[call]context.CancelFunc)}
+	h.protocol = mcp.NewStreamableHTTPHandler(
+		func() func(*http.Request) *mcp.Server {
+			tools := newServer(version, h.client)
+			return func(*http.Request) *mcp.Server { return tools }
+		}(),
+		&mcp.StreamableHTTPOptions{
+			Stateless:                    true,
+			PropagateRequestCancellation: true,
+			MaxRequestBodyBytes:          maxBody,
+			// A proxy on this machine that passes the Host on is none; browsers are refused below.
+			DisableLocalhostProtection: true,
+		})
+	server.Echo().Any(Path, h.serve, server.Named("mcp", false), refuseBrowsers, server.Authenticated)
+}
+
+// refuseBrowsers answers only programs. Whatever page a browser shows, and whatever its name
+// resolves to, the browser marks the requests of the page with these headers.
+func refuseBrowsers(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		for _, name := range []string{"Origin", "Sec-Fetch-Site"} {
+			if c.Request().Header.Get(name) != "" {
+				return serve.Forbidden("header %s: the page of a browser may not use %s", name, Path)
+			}
+		}
+		return next(c)
+	}
+}
+
+// handler serves the protocol over HTTP.
+type handler struct {
+	service  http.Handler
+	protocol http.Handler
+
+	mu      sync.Mutex
+	running map[call]context.CancelFunc
+}
+
+// call is a call of a tool, as its client names it.
+type call struct{ session, id string }
+
+// caller is who made a call: the context of a call holds it under callerKey. The protocol's library
+// keeps values of the context that a session was opened with, but not its end.
+type caller struct {
+	ctx     context.Context // ends the call
+	request *http.Request   // that it came in; nil without HTTP
+}
+
+type callerKey struct{}
+
+// message is what is looked at of a message.
+type message struct {
+	Method string          `json:"method"`
+	ID     json.RawMessage `json:"id"`
+	Params struct {
+		RequestID json.RawMessage `json:"requestId"`
+	} `json:"params"`
+}
+
+// serve answers one request.
+func (h *handler) serve(c echo.Context) error {
+	r := c.Request()
+	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), r.Body, maxBody))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return &serve.Problem{Status: http.StatusRequestEntityTooLarge, Code: "REQUEST_TOO_LARGE",
+			Message: "body: must be at most 4194304 bytes"}
+	case err != nil:
+		return serve.Invalid("body: %v", err)
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	var m message
+	_ = json.Unmarshal(body, &m) // the protocol's own answer says what is wrong with it
+	session := r.Header.Get(sessionHeader)
+	if session != "" && len(session) <= maxSession {
+		switch m.Method {
+		case "tools/call":
+			defer h.begin(call{session, string(m.ID)}, cancel)()
+		case "notifications/cancelled":
+			h.cancel(call{session, string(m.Params.RequestID)})
+		}
+	}
+	if m.Method == "initialize" {
+		c.Response().Header().Set(sessionHeader, rand.Text())
+	}
+	r = r.WithContext(context.WithValue(ctx, callerKey{}, caller{ctx, r}))
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	h.protocol.ServeHTTP(c.Response(), r)
+	return nil
+}
+
+// begin notes a call that can be cancelled until the returned function is called.
+func (h *handler) begin(c call, cancel context.CancelFunc) (end func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.running[c] != nil {
+		return func() {} // the client uses a name twice; the first call keeps it
+	}
+	h.running[c] = cancel
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		delete(h.running, c)
+	}
+}
+
+// cancel ends a call, if it runs.
+func (h *handler) cancel(c call) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if cancel := h.running[c]; cancel != nil {
+		cancel()
+	}
+}
+
+// bind ends the context of a call with its caller's.
+func bind(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	from, ok := ctx.Value(callerKey{}).(caller)
+	if !ok {
+		return ctx, cancel
+	}
+	stop := context.AfterFunc(from.ctx, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
+}
+
+// client returns a client that acts for the caller of a tool, in process.
+func (h *handler) client(ctx context.Context) (*sandbox.Client, error) {
+	from, ok := ctx.Value(callerKey{}).(caller)
+	if !ok {
+		return nil, errors.New("the call belongs to no request")
+	}
+	request := from.request
+	scheme := "http"
+	if request.TLS != nil {
+		scheme = "https"
+	}
+	return sandbox.New(sandbox.Options{
+		URL: scheme + "://" + request.Host,
+		// What sandboxes send is held in the memory of the service.
+		MaxAnswer: maxHeld,
+		Key:       "of the caller", // replaced by the transport, so that none of this process is used
+		HTTPClient: &http.Client{
+			Transport:     &inProcess{handler: h.service, caller: request, id: serve.RequestID(from.ctx)},
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	})
+}
