@@ -79,10 +79,8 @@ func TestExamplesOfTheHelp(t *testing.T) {
 	t.Parallel()
 	s := start(t, lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
 	c := newCommandLine(t, s.URL)
-	c.env = append(c.env, "PATH="+filepath.Dir(c.program)+string(os.PathListSeparator)+os.Getenv("PATH"))
-	if err := os.WriteFile(filepath.Join(c.folder, "notes.txt"), []byte("a note\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	c.env = append(c.env, "PATH="+filepath.Dir(c.program)+":"+os.Getenv("PATH"))
+	write(t, c.folder, "notes.txt", "a note\n")
 	var listed []string
 	for _, e := range examples {
 		listed = append(listed, e.command)

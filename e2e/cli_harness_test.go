@@ -110,7 +110,8 @@ func (c *commandLine) begin(t *testing.T, command *exec.Cmd) *session {
 }
 
 // beginOnTerminal starts an invocation on a terminal with so many columns.
-func (c *commandLine) beginOnTerminal(t *testing.T, columns uint16, command *exec.Cmd) (*session, *os.File) {
+func (c *commandLine) beginOnTerminal(t *testing.T, columns uint16,
+	command *exec.Cmd) (*session, *os.File) {
 	t.Helper()
 	s := &session{Cmd: command, ended: make(chan struct{})}
 	terminal, err := pty.StartWithSize(command, &pty.Winsize{Rows: 24, Cols: columns})

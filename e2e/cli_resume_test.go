@@ -92,7 +92,8 @@ func TestCommandLineResumes(t *testing.T) {
 		fmt.Fprintf(&want, "line %d\n", i)
 	}
 	// Each line waits for a file, so that the test decides when it is written.
-	script := fmt.Sprintf(`i=0; while [ $i -lt %d ]; do while [ ! -e /tmp/go-$((i/10)) ]; do sleep 0.05; done; `+
+	script := fmt.Sprintf(`i=0; while [ $i -lt %d ]; do `+
+		`while [ ! -e /tmp/go-$((i/10)) ]; do sleep 0.05; done; `+
 		`echo line $i; i=$((i+1)); done`, lines)
 	c.must(t, "create", busyboxImage, "--name", "writer", "--", "sh", "-c", script+"; sleep 1000")
 	all := c.begin(t, c.command(t, "logs", "-f", "writer"))

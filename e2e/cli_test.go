@@ -33,7 +33,8 @@ func TestCommandLine(t *testing.T) {
 			code           int
 			stdout, stderr string
 		}{
-			{[]string{"exec", "box", "--", "sh", "-c", "echo out; echo err >&2; exit 7"}, 7, "out\n", "err\n"},
+			{[]string{"exec", "box", "--", "sh", "-c", "echo out; echo err >&2; exit 7"}, 7, "out\n",
+				"err\n"},
 			{[]string{"exec", "box", "true"}, 0, "", ""},
 			{[]string{"exec", "box", "sh", "-c", "kill -9 $$"}, 137, "", ""},
 			{[]string{"exec", "box", "no-such-program"}, 127, "", "not found"},
@@ -60,15 +61,15 @@ func TestCommandLine(t *testing.T) {
 		input := strings.Repeat("every byte counts \x00\xff\r\n", 50_000)
 		got := c.run(t, input, "exec", "-i", "box", "cat")
 		if got.code != 0 || got.stdout != input || got.stderr != "" {
-			t.Errorf("code %d, %d bytes came back of %d, stderr %q", got.code, len(got.stdout), len(input),
-				got.stderr)
+			t.Errorf("code %d, %d bytes came back of %d, stderr %q", got.code, len(got.stdout),
+				len(input), got.stderr)
 		}
 		if got := c.run(t, "x", "exec", "box", "cat"); got.code != 0 || got.stdout != "" {
 			t.Errorf("without -i: code %d, stdout %q", got.code, got.stdout)
 		}
 		got = c.run(t, "secret", "exec", "-i", "-u", "65534", "box", "cat")
 		if got.code != 0 || got.stdout != "secret" {
-			t.Errorf("as another user: code %d, stdout %q, stderr %q", got.code, got.stdout, got.stderr)
+			t.Errorf("as another user: %v", got)
 		}
 		if left := c.must(t, "files", "find", "box", "/tmp", ".sandbox-stdin-*", "-q"); left != "" {
 			t.Errorf("left in the sandbox: %s", left)
@@ -78,7 +79,8 @@ func TestCommandLine(t *testing.T) {
 	t.Run("signals", func(t *testing.T) {
 		t.Parallel()
 		const waits = "echo ready; while :; do sleep 0.1; done"
-		s := c.begin(t, c.command(t, "exec", "box", "sh", "-c", `trap 'echo caught; exit 9' TERM; `+waits))
+		s := c.begin(t, c.command(t, "exec", "box", "sh", "-c",
+			`trap 'echo caught; exit 9' TERM; `+waits))
 		s.await(t, "ready\n")
 		s.interrupt(t)
 		s.end(t, 9)
@@ -139,7 +141,8 @@ func TestCommandLine(t *testing.T) {
 		if got.code != 125 {
 			t.Errorf("a user runs a program in the sandbox of another: %v", got)
 		}
-		if got := c.run(t, "", "--api-key", "key-of-a-viewer", "get", "box", "-q"); got.stdout != box+"\n" {
+		got = c.run(t, "", "--api-key", "key-of-a-viewer", "get", "box", "-q")
+		if got.stdout != box+"\n" {
 			t.Errorf("a viewer does not see the sandbox: %v", got)
 		}
 		got = c.run(t, "", "--api-key", "key-of-a-viewer", "rm", "box")
@@ -151,7 +154,8 @@ func TestCommandLine(t *testing.T) {
 	t.Run("forwarded port", func(t *testing.T) {
 		t.Parallel()
 		c.must(t, "cp", writeFile(t, "index.html", "<p>hello</p>"), "box:/srv/www/index.html")
-		web := c.begin(t, c.command(t, "exec", "box", "python3", "-u", "-m", "http.server", "-d", "/srv", "8000"))
+		web := c.begin(t, c.command(t, "exec", "box", "python3", "-u", "-m", "http.server", "-d", "/srv",
+			"8000"))
 		web.await(t, "Serving")
 		port := c.begin(t, c.command(t, "port", "box", "0:8000"))
 		port.await(t, " port 8000")
@@ -175,7 +179,8 @@ func testWatches(t *testing.T, c *commandLine) {
 	top, _ := c.beginOnTerminal(t, 60, c.command(t, "top"))
 	top.await(t, "  box  ")
 	// On a terminal the progress of a create is one line, which is taken away.
-	created, _ := c.beginOnTerminal(t, 20, c.command(t, "create", busyboxImage, "--name", "watched"))
+	created, _ := c.beginOnTerminal(t, 20,
+		c.command(t, "create", busyboxImage, "--name", "watched"))
 	created.end(t, 0)
 	text := created.text()
 	if !strings.Contains(text, "\x1b[Kstarting watched") ||
@@ -285,14 +290,16 @@ func testCopies(t *testing.T, c *commandLine) {
 
 // testTerminal: a shell on a narrow terminal, which is resized, left and come back to.
 func testTerminal(t *testing.T, c *commandLine) {
-	shell, terminal := c.beginOnTerminal(t, 20, c.command(t, "shell", "box", "--", "bash", "--norc"))
+	shell, terminal := c.beginOnTerminal(t, 20,
+		c.command(t, "shell", "box", "--", "bash", "--norc"))
 	shell.send(t, "stty size; echo first-$((20+1))\r")
 	shell.await(t, "24 20")
 	shell.await(t, "first-21")
 	if err := pty.Setsize(terminal, &pty.Winsize{Rows: 30, Cols: 77}); err != nil {
 		t.Fatal(err)
 	}
-	shell.send(t, "until [ \"$(stty size)\" = '30 77' ]; do sleep 0.05; done; echo resized-$((1+1))\r")
+	shell.send(t, "until [ \"$(stty size)\" = '30 77' ]; do sleep 0.05; done; "+
+		"echo resized-$((1+1))\r")
 	shell.await(t, "resized-2")
 	// Ctrl-C is the program's.
 	shell.send(t, "sleep 1000\r")
@@ -309,7 +316,8 @@ func testTerminal(t *testing.T, c *commandLine) {
 
 	again, _ := c.beginOnTerminal(t, 77, c.command(t, "shell", "--attach", "box"))
 	again.await(t, "behind-42")
-	if text := again.text(); strings.Count(text, "first-21") != 1 || !strings.Contains(text, "status-130-") {
+	if text := again.text(); strings.Count(text, "first-21") != 1 ||
+		!strings.Contains(text, "status-130-") {
 		t.Errorf("the past is not shown once:\n%q", text)
 	}
 	again.send(t, "exit 5\r")

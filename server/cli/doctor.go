@@ -159,7 +159,7 @@ func checkKey(ctx context.Context, c *connection) check {
 	}
 	if !c.secured {
 		return check{"key", checkWarn, "the service takes requests without a key",
-			"configure server.api_key, unless nobody else can reach it"}
+			"configure server.api_key, unless it can be reached by you alone"}
 	}
 	return check{"key", checkOK, fmt.Sprintf("good; it sees %d sandboxes", count), ""}
 }

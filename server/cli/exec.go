@@ -163,7 +163,7 @@ func (t *tool) follow(ctx context.Context, command *sandbox.Command) (sandbox.Re
 	release := t.signals.onInterrupt(func() { asked <- struct{}{} })
 	defer release()
 	over := make(chan struct{})
-	told := make(chan bool, 1) // whether the daemon ends the command
+	interrupted := make(chan bool, 1) // whether the daemon ends the command
 	go func() {
 		select {
 		case <-asked:
@@ -171,9 +171,9 @@ func (t *tool) follow(ctx context.Context, command *sandbox.Command) (sandbox.Re
 			if err != nil && ctx.Err() == nil {
 				t.warn("interrupt the program: %v", err)
 			}
-			told <- err == nil
+			interrupted <- err == nil
 		case <-over:
-			told <- false
+			interrupted <- false
 		}
 	}()
 	// What is printed cannot be taken back, so an output that cannot be written ends the command.
@@ -189,7 +189,7 @@ func (t *tool) follow(ctx context.Context, command *sandbox.Command) (sandbox.Re
 	result, err := command.Wait(ctx, &sandbox.RunOptions{OnStdout: print(t.Stdout),
 		OnStderr: print(t.Stderr), MaxOutput: 1})
 	close(over)
-	if ends := <-told; err != nil && ctx.Err() != nil {
+	if ends := <-interrupted; err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 		if !ends {
 			t.callOff(ctx, command)
@@ -198,7 +198,7 @@ func (t *tool) follow(ctx context.Context, command *sandbox.Command) (sandbox.Re
 	return result, err
 }
 
-// callOffLimit bounds how long who leaves waits for a command to be told to end.
+// callOffLimit bounds the request that ends a command when the tool leaves.
 const callOffLimit = 2 * time.Second
 
 // callOff ends a command whose output goes nowhere any more.

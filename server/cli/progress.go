@@ -14,8 +14,8 @@ type progress struct {
 	mu sync.Mutex
 }
 
-// newProgress returns nil where nobody watches: in a pipe, with --quiet, on a terminal that
-// cannot go back.
+// newProgress returns nil where there is no use for it: in a pipe, with --quiet, and on a terminal
+// that cannot go back in a line.
 func (t *tool) newProgress() *progress {
 	if !isTerminal(t.Stderr) || t.output.quiet || t.Env("TERM") == "dumb" {
 		return nil

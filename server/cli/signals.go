@@ -14,8 +14,8 @@ type signals struct {
 	left    bool
 }
 
-// deliver takes one interrupt. It reports false when the command was told to end before and
-// has not ended.
+// deliver takes one interrupt. It reports false when an earlier one has cancelled the command,
+// which has not returned yet.
 func (s *signals) deliver() bool {
 	s.mu.Lock()
 	handler := s.handler
