@@ -81,6 +81,6 @@ fi
 say "the API is at $url (log: $log); Ctrl-C stops the service"
 say "it demands the key in $key; in another terminal:"
 say "  export SERVICE_API_KEY=\$(cat $key)"
-say "  curl -H \"SERVICE-API-KEY: \$SERVICE_API_KEY\" $url/v1/sandboxes"
+say "  bin/sandbox --url $url run sandbox/base:dev -- echo hello"
 trap 'exit 0' INT TERM
 wait "$server"

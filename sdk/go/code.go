@@ -19,6 +19,8 @@ type CodeOptions struct {
 	Language string
 	// Context is the id of a context, whose variables the cell sees. It wins over Language.
 	Context string
+	// OnStart gets the id of the execution, with which the cell can be interrupted.
+	OnStart func(id string)
 	// OnStdout, OnStderr and OnResult get what the cell shows as it comes.
 	OnStdout, OnStderr func([]byte)
 	OnResult           func(CodeResult)
@@ -120,6 +122,9 @@ func (c Code) Run(ctx context.Context, code string, o *CodeOptions) (Execution, 
 	if id == "" {
 		_ = response.Body.Close()
 		return Execution{}, errors.New("the answer has no X-Execution-ID")
+	}
+	if o.OnStart != nil {
+		o.OnStart(id)
 	}
 	execution, err := c.follow(ctx, id, response, o)
 	if err != nil && ctx.Err() != nil {

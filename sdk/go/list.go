@@ -66,6 +66,9 @@ type EventOptions struct {
 	After int64
 	// FromStart begins with the first event that the service keeps.
 	FromStart bool
+	// OnOpen is called when the stream is connected, at first and after each cut: what is read of
+	// the service from then on misses nothing that the stream does not bring. It may be nil.
+	OnOpen func()
 }
 
 // after is the parameter of the contract.
@@ -81,7 +84,7 @@ func (o EventOptions) after() *int64 {
 // says that events are missing: read the sandboxes again.
 func (c *Client) Events(ctx context.Context, o EventOptions) iter.Seq2[Event, error] {
 	return events(ctx, &follower{
-		client: c, what: "events", endless: true,
+		client: c, what: "events", endless: true, onOpen: o.OnOpen,
 		open: func(ctx context.Context, last string) (*http.Response, error) {
 			return c.service.StreamEvents(ctx, &lifecycle.StreamEventsParams{
 				After: o.after(), LastEventID: optional(last),

@@ -246,6 +246,7 @@ func (s *Sandbox) Events(ctx context.Context, o EventOptions) iter.Seq2[Event, e
 	return func(yield func(Event, error) bool) {
 		stream := events(ctx, &follower{
 			client: s.client, what: "events of sandbox " + s.id, endless: true,
+			onOpen: o.OnOpen,
 			open: func(ctx context.Context, last string) (*http.Response, error) {
 				return s.client.service.StreamSandboxEvents(ctx, s.id,
 					&lifecycle.StreamSandboxEventsParams{

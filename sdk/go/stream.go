@@ -36,6 +36,8 @@ type follower struct {
 	endless bool
 	// once says that the stream cannot be resumed, because its events have no ids.
 	once bool
+	// onOpen is called for each connection; it may be nil.
+	onOpen func()
 
 	connected bool // at least once
 }
@@ -53,6 +55,9 @@ func (f *follower) follow(ctx context.Context,
 				return err
 			}
 			f.answer = response
+		}
+		if f.onOpen != nil {
+			f.onOpen()
 		}
 		f.connected = true
 		before := f.last

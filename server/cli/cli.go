@@ -1,50 +1,57 @@
 // Package cli is the `sandbox` command line tool. It uses the services only through
-// their published contracts: it uses the generated clients and nothing else of ours.
+// their published contracts: the generated clients, and the Go client of sdk/go for streams.
 //
-// Each command has a file of its own and one row in [commands].
+// Each command, or small group of them, has a file of its own and one line in newRoot.
 package cli
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
 )
 
-// The exit codes of [Run].
+// The exit codes of [Program.Run]. Commands that run a program in a sandbox (run, exec, shell)
+// exit with the program's own code instead, and with the codes of docker(1) where there is none:
+// 125 when the tool or the service failed, 126 when the program cannot be run, 127 when there is
+// no such program; 124 when the timeout ended it, as timeout(1) has it.
 const (
-	ExitOK     = 0
-	ExitFailed = 1 // the command was understood and did not succeed
-	ExitUsage  = 2 // the command line is wrong; nothing was done
+	ExitOK          = 0
+	ExitFailed      = 1 // the command was understood and did not succeed
+	ExitUsage       = 2 // the command line is wrong; nothing was done
+	ExitTimeout     = 124
+	ExitService     = 125
+	ExitCannotRun   = 126
+	ExitNotFound    = 127
+	ExitInterrupted = 130 // left by a second interrupt, or by the first where nothing is to be interrupted
 )
 
-// command is one word that the tool understands.
-type command struct {
-	name    string
-	summary string
-	// setup declares the command's flags on flags and returns what to do once they
-	// are parsed.
-	setup func(t *tool, flags *flag.FlagSet) func(ctx context.Context) error
+// Program is what one invocation of the tool has around it.
+type Program struct {
+	Env    func(string) string
+	Stdin  io.Reader
+	Stdout io.Writer
+	Stderr io.Writer
+	// Signals are interrupts. The first one interrupts what runs in the sandbox, or ends the
+	// command where nothing does; the second one ends the command; at the third Run returns at
+	// once. It may be nil.
+	Signals <-chan os.Signal
 }
 
-// commands lists what the tool can do, in the order of its help.
-func commands() []command {
-	return []command{
-		{"demo", "take one sandbox through its whole life and check every step", setupDemo},
-		{"version", "print the version of this tool and of the service", setupVersion},
-	}
-}
-
-// tool is one invocation of the command line.
+// tool is one invocation.
 type tool struct {
-	env    func(string) string
-	stdout io.Writer
-	stderr io.Writer
-	target target
+	Program
+	target  target
+	output  output
+	signals *signals
+	ascii   bool // the locale has no other characters
 }
 
-// usageError says that the command line is wrong, as opposed to what it asked for.
+// usageError is an error of the command line, as opposed to what it asked for.
 type usageError struct{ text string }
 
 func (e usageError) Error() string { return e.text }
@@ -53,85 +60,80 @@ func usageErrorf(format string, args ...any) error {
 	return usageError{fmt.Sprintf(format, args...)}
 }
 
-// Run carries out one command line, args without the program's name, and returns the
-// exit code. Cancelling ctx interrupts the command, which still cleans up after itself.
-func Run(ctx context.Context, args []string, env func(string) string, stdout,
-	stderr io.Writer) int {
-	t := &tool{env: env, stdout: stdout, stderr: stderr}
-	err := t.run(ctx, args)
+// exitError ends the tool with a code and without a message of its own.
+type exitError struct{ code int }
+
+func (e exitError) Error() string { return fmt.Sprintf("exit code %d", e.code) }
+
+// codedError is an error with an exit code of its own.
+type codedError struct {
+	code int
+	error
+}
+
+func (e codedError) Unwrap() error { return e.error }
+
+// errInterrupted is the cause of the context of a command that an interrupt has ended.
+var errInterrupted = errors.New("interrupted")
+
+// Run carries out one command line, args without the program's name, and returns the exit
+// code. Cancelling ctx ends the command, which still cleans up after itself.
+func (p Program) Run(ctx context.Context, args []string) int {
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
+	t := &tool{Program: p, ascii: asciiLocale(p.Env), signals: &signals{leave: leave}}
+	done := make(chan int, 1)
+	go func() { done <- t.run(ctx, args) }()
+	for {
+		select {
+		case code := <-done:
+			return code
+		case _, ok := <-p.Signals:
+			if !ok {
+				p.Signals = nil
+			} else if !t.signals.deliver() {
+				return ExitInterrupted
+			}
+		}
+	}
+}
+
+func (t *tool) run(ctx context.Context, args []string) int {
+	root := newRoot(t)
+	root.SetArgs(append([]string{}, args...)) // cobra takes those of the process for nil
+	command, err := root.ExecuteContextC(ctx)
+	t.target.close()
+	return t.exit(ctx, command, err)
+}
+
+// exit prints an error and returns the code to exit with.
+func (t *tool) exit(ctx context.Context, command *cobra.Command, err error) int {
 	if err == nil {
 		return ExitOK
 	}
-	_, _ = fmt.Fprintf(stderr, "sandbox: %v\n", err)
+	var exit exitError
+	if errors.As(err, &exit) {
+		return exit.code
+	}
+	if errors.Is(context.Cause(ctx), errInterrupted) {
+		return ExitInterrupted
+	}
+	runs := command.Annotations[runsPrograms] != ""
+	names := strings.Fields(command.CommandPath())
+	t.warn("%s", strings.Join(append(names[1:], strings.TrimSpace(err.Error())), ": "))
 	var usage usageError
-	if errors.As(err, &usage) {
-		_, _ = fmt.Fprintln(stderr, "Run 'sandbox help' for what there is.")
+	var coded codedError
+	switch {
+	case errors.As(err, &coded):
+		return coded.code
+	case errors.As(err, &usage):
+		_, _ = fmt.Fprintf(t.Stderr, "See '%s --help'.\n", command.CommandPath())
+		if runs {
+			return ExitService
+		}
 		return ExitUsage
+	case runs:
+		return ExitService
 	}
 	return ExitFailed
-}
-
-func (t *tool) run(ctx context.Context, args []string) error {
-	global := newFlagSet("sandbox")
-	t.target.register(global)
-	switch help, err := parse(global, args); {
-	case err != nil:
-		return err
-	case help:
-		return t.help()
-	case global.NArg() == 0:
-		return usageErrorf("which command?")
-	}
-
-	name, rest := global.Arg(0), global.Args()[1:]
-	if name == "help" {
-		if len(rest) == 0 {
-			return t.help()
-		}
-		name, rest = rest[0], []string{"--help"}
-	}
-	for _, c := range commands() {
-		if c.name == name {
-			return t.runCommand(ctx, c, rest)
-		}
-	}
-	return usageErrorf("there is no command %q", name)
-}
-
-func (t *tool) runCommand(ctx context.Context, c command, args []string) error {
-	flags := newFlagSet("sandbox " + c.name)
-	// The target's flags are understood before and after the command's name.
-	t.target.register(flags)
-	do := c.setup(t, flags)
-	switch help, err := parse(flags, args); {
-	case err != nil:
-		return fmt.Errorf("%s: %w", c.name, err)
-	case help:
-		return t.commandHelp(c, flags)
-	case flags.NArg() > 0:
-		return usageErrorf("%s: unexpected argument %q", c.name, flags.Arg(0))
-	}
-	if err := do(ctx); err != nil {
-		return fmt.Errorf("%s: %w", c.name, err)
-	}
-	return nil
-}
-
-// newFlagSet returns a flag set that leaves all printing to us.
-func newFlagSet(name string) *flag.FlagSet {
-	flags := flag.NewFlagSet(name, flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	flags.Usage = func() {}
-	return flags
-}
-
-// parse reports whether help was asked for; any other trouble is a usageError.
-func parse(flags *flag.FlagSet, args []string) (help bool, err error) {
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		return true, nil
-	case err != nil:
-		return false, usageError{err.Error()}
-	}
-	return false, nil
 }

@@ -3,8 +3,12 @@ package cli_test
 import (
 	"context"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/tools/go/packages"
 
 	"sandbox.internal/server/cli"
 )
@@ -16,8 +20,20 @@ type result struct {
 }
 
 func run(ctx context.Context, env map[string]string, args ...string) result {
+	return runWith(ctx, env, "", args...)
+}
+
+func runWith(ctx context.Context, env map[string]string, stdin string, args ...string) result {
 	var stdout, stderr strings.Builder
-	code := cli.Run(ctx, args, func(name string) string { return env[name] }, &stdout, &stderr)
+	variable := func(name string) string {
+		if value, ok := env[name]; ok || name != "SANDBOX_CONTEXTS" {
+			return value
+		}
+		return "nowhere.json" // not those of who runs the tests
+	}
+	program := cli.Program{Env: variable, Stdin: strings.NewReader(stdin), Stdout: &stdout,
+		Stderr: &stderr}
+	code := program.Run(ctx, args)
 	return result{code, stdout.String(), stderr.String()}
 }
 
@@ -34,6 +50,7 @@ func unusedURL(t *testing.T) string {
 
 func TestUsage(t *testing.T) {
 	t.Parallel()
+	const ok, usage, service = cli.ExitOK, cli.ExitUsage, cli.ExitService
 	tests := []struct {
 		name   string
 		args   []string
@@ -41,29 +58,50 @@ func TestUsage(t *testing.T) {
 		stdout string
 		stderr string
 	}{
-		{"no command", nil, cli.ExitUsage, "", "which command?"},
-		{"unknown command", []string{"fly"}, cli.ExitUsage, "", `there is no command "fly"`},
-		{"help for an unknown command", []string{"help", "fly"}, cli.ExitUsage, "",
-			`there is no command "fly"`},
-		{"unknown flag", []string{"--fly"}, cli.ExitUsage, "",
-			"flag provided but not defined: -fly"},
-		{"unknown flag of a command", []string{"demo", "--fly"}, cli.ExitUsage, "",
-			"demo: flag provided but not defined: -fly"},
-		{"argument too many", []string{"demo", "now"}, cli.ExitUsage, "",
-			`demo: unexpected argument "now"`},
-		{"URL without a scheme", []string{"demo", "--url", "127.0.0.1:8080"}, cli.ExitUsage, "",
+		{"no command", nil, ok, "The life of sandboxes:", ""},
+		{"unknown command", []string{"fly"}, usage, "", `there is no command "fly"`},
+		{"unknown subcommand", []string{"files", "mvv"}, usage, "", "did you mean mv?"},
+		{"unknown flag", []string{"--fly"}, usage, "", "unknown flag: --fly"},
+		{"unknown flag of a command", []string{"demo", "--fly"}, usage, "", "demo: unknown flag: --fly"},
+		{"argument too many", []string{"demo", "now"}, usage, "", `demo: unexpected argument "now"`},
+		{"argument missing", []string{"get"}, usage, "", "get: needs at least a SANDBOX"},
+		{"output", []string{"ls", "-o", "xml"}, usage, "", "output: must be one of table, wide, json"},
+		{"URL without a scheme", []string{"demo", "--url", "127.0.0.1:8080"}, usage, "",
 			"url: must look like http://127.0.0.1:8080"},
-		{"URL of another scheme", []string{"version", "--url", "ftp://a"}, cli.ExitUsage, "",
-			`not "ftp://a"`},
-		{"help", []string{"help"}, cli.ExitOK, "demo", ""},
-		{"help flag", []string{"--help"}, cli.ExitOK, "version", ""},
-		{"help for a command", []string{"help", "demo"}, cli.ExitOK, "--image IMAGE", ""},
-		{"help flag of a command", []string{"demo", "-h"}, cli.ExitOK, "--image IMAGE", ""},
+		{"URL of another scheme", []string{"version", "--url", "ftp://a"}, usage, "", `not "ftp://a"`},
+		{"help", []string{"help"}, ok, "demo", ""},
+		{"help for a command", []string{"help", "demo"}, ok, "--image IMAGE", ""},
+		{"help of a subcommand", []string{"files", "ls", "-h"}, ok, "--depth", ""},
+
+		// As docker run has it.
+		{"run without an image", []string{"run"}, service, "", "needs at least an IMAGE"},
+		{"run without a program", []string{"run", "image"}, service, "", "needs a PROGRAM, or -it"},
+		{"run on no terminal", []string{"run", "-it", "image"}, service, "", "is not a terminal"},
+		{"run with an unknown flag", []string{"run", "--fly", "image"}, service, "", "unknown flag"},
+		{"env", []string{"run", "-e", "=x", "image", "true"}, service, "", `not "=x"`},
+		{"volume", []string{"create", "-v", "data", "image"}, usage, "", `not "data"`},
+		{"volume's path", []string{"create", "-v", "data:rel", "image"}, usage, "", `not "data:rel"`},
+		{"metadata", []string{"create", "-m", "team", "image"}, usage, "", `not "team"`},
+		{"policy", []string{"create", "--policy", "/nowhere.yaml", "image"}, cli.ExitFailed, "",
+			"no such file"},
+		{"entrypoint twice", []string{"create", "--entrypoint", "a", "image", "b"}, usage, "", "twice"},
+		{"publish", []string{"run", "-p", "99999", "image", "true"}, service, "", `not "99999"`},
+		{"user", []string{"exec", "-u", "me", "box", "true"}, service, "", `not "me"`},
+		{"filter", []string{"ls", "--filter", "name=a"}, usage, "", `not "name=a"`},
+		{"state", []string{"wait", "box", "--for", "Happy"}, usage, "", `not "Happy"`},
+		{"rm of nothing", []string{"rm"}, usage, "", "needs SANDBOX..., --filter or --all"},
+		{"rm of all and one", []string{"rm", "--all", "box"}, usage, "", "only one of them"},
+		{"cp between sandboxes", []string{"cp", "a:/x", "b:/y"}, usage, "", "one of SOURCE"},
+		{"cp without a sandbox", []string{"cp", "x", "y"}, usage, "", "one of SOURCE"},
+		{"port", []string{"url", "box", "0"}, usage, "", `not "0"`},
+		{"bench", []string{"bench", "--mode", "slow", "image"}, usage, "", `not "slow"`},
+		{"context", []string{"ls", "--context", "nowhere"}, usage, "", `no context "nowhere"`},
+		{"since", []string{"logs", "box", "--since", "monday"}, usage, "", `not "monday"`},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			got := run(t.Context(), nil, test.args...)
+			got := run(t.Context(), map[string]string{"SANDBOX_URL": "http://127.0.0.1:1"}, test.args...)
 			if got.code != test.code {
 				t.Errorf("exit code %d, want %d", got.code, test.code)
 			}
@@ -88,24 +126,72 @@ func TestHelpNeverShowsTheKey(t *testing.T) {
 	}
 }
 
-func TestVersionWithoutService(t *testing.T) {
+func TestWithoutService(t *testing.T) {
 	t.Parallel()
-	got := run(t.Context(), map[string]string{"SANDBOX_URL": unusedURL(t)}, "version")
+	env := map[string]string{"SANDBOX_URL": unusedURL(t)}
+	got := run(t.Context(), env, "version")
 	if got.code != cli.ExitOK || !strings.Contains(got.stdout, "go1.") ||
 		!strings.Contains(got.stdout, "no answer") {
-		t.Errorf("code %d, stdout %q, stderr %q", got.code, got.stdout, got.stderr)
+		t.Errorf("version: code %d, stdout %q, stderr %q", got.code, got.stdout, got.stderr)
+	}
+	got = run(t.Context(), env, "doctor")
+	if got.code != cli.ExitFailed || !strings.Contains(got.stdout, "fail  service") ||
+		!strings.Contains(got.stdout, "make run") {
+		t.Errorf("doctor: code %d, stdout %q, stderr %q", got.code, got.stdout, got.stderr)
+	}
+	got = run(t.Context(), env, "exec", "box", "true")
+	if got.code != cli.ExitService || !strings.Contains(got.stderr, "connection refused") {
+		t.Errorf("exec: code %d, stderr %q", got.code, got.stderr)
 	}
 }
 
-func TestDemoWithoutService(t *testing.T) {
+func TestManual(t *testing.T) {
 	t.Parallel()
-	url := unusedURL(t)
-	got := run(t.Context(), nil, "--url", url, "demo")
-	if got.code != cli.ExitFailed || !strings.Contains(got.stderr, "demo: create: ") ||
-		!strings.Contains(got.stderr, "is the service running") {
-		t.Errorf("code %d, stderr %q", got.code, got.stderr)
+	folder := filepath.Join(t.TempDir(), "man1")
+	if got := run(t.Context(), nil, "docs", folder); got.code != cli.ExitOK {
+		t.Fatalf("exit code %d: %s", got.code, got.stderr)
 	}
-	if !strings.Contains(got.stdout, "✗ create") {
-		t.Errorf("stdout %q does not show the step that failed", got.stdout)
+	for _, page := range []string{"sandbox.1", "sandbox-run.1", "sandbox-files-ls.1"} {
+		text, err := os.ReadFile(filepath.Join(folder, page))
+		if err != nil || !strings.Contains(string(text), ".TH") {
+			t.Errorf("%s: %v\n%.200s", page, err, text)
+		}
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		if got := run(t.Context(), nil, "completion", shell); got.code != cli.ExitOK ||
+			!strings.Contains(got.stdout, "__complete") {
+			t.Errorf("%s: exit code %d: %s", shell, got.code, got.stderr)
+		}
+	}
+}
+
+// TestIsForOtherSystems: nothing of the tool is for Linux alone. Types are checked, because a build
+// for two more systems takes minutes where the caches are empty.
+func TestIsForOtherSystems(t *testing.T) {
+	t.Parallel()
+	for _, system := range []string{"darwin", "windows"} {
+		found, err := packages.Load(&packages.Config{
+			Context: t.Context(),
+			Mode: packages.NeedName | packages.NeedImports | packages.NeedDeps | packages.NeedTypes |
+				packages.NeedSyntax | packages.NeedTypesInfo | packages.NeedFiles |
+				packages.NeedCompiledGoFiles,
+			Env: append(os.Environ(), "GOOS="+system, "GOARCH=arm64", "CGO_ENABLED=0"),
+		}, "sandbox.internal/server/cmd/sandbox", "sandbox.internal/server/cli/...",
+			"sandbox.internal/sdk/go", "sandbox.internal/runtime/sandboxhttp")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(found) < 5 {
+			t.Errorf("%s: only %d packages", system, len(found))
+		}
+		packages.Visit(found, nil, func(p *packages.Package) {
+			for _, err := range p.Errors {
+				t.Errorf("%s: %v", system, err)
+			}
+		})
 	}
 }

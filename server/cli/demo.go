@@ -4,29 +4,36 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
-	"net/http"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"sandbox.internal/gen/lifecycle"
+	sandbox "sandbox.internal/sdk/go"
 )
 
 const (
 	defaultDemoImage = "sandbox/base:dev"
+	execdPort        = 44772 // the execution document's default port
 
 	// quick bounds a step that only has to be answered, generously.
 	quick = 30 * time.Second
 	// provisioning bounds the way to Running, which may include the image's pull.
 	provisioning = 120 * time.Second
-	// cleanup bounds the delete of a sandbox whose demo went wrong.
-	cleanup = 15 * time.Second
 )
 
-func setupDemo(t *tool, flags *flag.FlagSet) func(context.Context) error {
-	image := flags.String("image", defaultDemoImage,
-		"the `IMAGE` of the sandbox, with a shell; else "+defaultDemoImage)
-	return func(ctx context.Context) error { return t.demo(ctx, *image) }
+func demoCommand(t *tool) *cobra.Command {
+	image := defaultDemoImage
+	command := &cobra.Command{
+		Use:     "demo [flags]",
+		Short:   "Take one sandbox through its whole life and check every step",
+		Example: "  sandbox demo",
+		Args:    arguments(0, 0, ""),
+		RunE:    func(c *cobra.Command, _ []string) error { return t.demo(c.Context(), image) },
+	}
+	command.Flags().StringVar(&image, "image", image, "the `IMAGE` of the sandbox, with a shell")
+	return command
 }
 
 // demo takes one sandbox through its whole life. Whatever happens on the way, the
@@ -36,8 +43,11 @@ func (t *tool) demo(ctx context.Context, image string) error {
 	if err != nil {
 		return err
 	}
-	defer c.close()
-	l := &life{connection: c, report: t.newReport(), request: demoRequest(image)}
+	l := &life{client: c.client, report: t.newReport(), options: sandbox.CreateOptions{
+		Image: image, Timeout: 10 * time.Minute, CPU: "1", Memory: "512Mi",
+		Entrypoint: []string{"sleep", "infinity"}, Metadata: map[string]string{nameKey: "demo"},
+		Wait: -1,
+	}}
 	l.report.line(fmt.Sprintf("The life of a sandbox: image %s, service %s\n", image, c.url))
 
 	start := time.Now()
@@ -48,19 +58,8 @@ func (t *tool) demo(ctx context.Context, image string) error {
 		}
 	}
 	l.report.line(fmt.Sprintf("\nAll of it worked and took %s.\n\n%s", duration(time.Since(start)),
-		l.hint()))
+		l.hint(c)))
 	return nil
-}
-
-func demoRequest(image string) lifecycle.CreateSandboxRequest {
-	cpu, memory := "1", "512Mi"
-	return lifecycle.CreateSandboxRequest{
-		Image:          lifecycle.Image{URI: image},
-		Timeout:        600,
-		ResourceLimits: lifecycle.ResourceLimits{CPU: &cpu, Memory: &memory},
-		Entrypoint:     lifecycle.Entrypoint{"sleep", "infinity"},
-		Metadata:       lifecycle.Metadata{"name": "demo"},
-	}
 }
 
 // step is one row of the demo's table.
@@ -107,7 +106,7 @@ func (l *life) take(ctx context.Context, s step) error {
 	switch {
 	case ctx.Err() != nil:
 		err = errors.New("interrupted")
-	case errors.Is(err, context.DeadlineExceeded):
+	case limited.Err() != nil:
 		err = context.Cause(limited)
 	}
 	return fmt.Errorf("%s: %w", s.name, err)
@@ -116,35 +115,41 @@ func (l *life) take(ctx context.Context, s step) error {
 // abandon deletes the sandbox of a demo that went wrong. An interrupt is the usual
 // reason to be here, so it must not stop the delete.
 func (l *life) abandon(ctx context.Context) {
-	if l.id == "" {
+	if l.box == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
-	response, err := l.service.DeleteSandbox(ctx, l.id, nil)
-	err = accept(response, err, http.StatusNoContent)
-	var problem *statusError
+	err := l.box.Delete(ctx)
 	switch {
 	case err == nil:
-		l.report.note("sandbox " + l.id + " is deleted")
-	case errors.As(err, &problem) &&
-		(problem.status == http.StatusNotFound || problem.status == http.StatusConflict):
-		l.report.note("sandbox " + l.id + " has ended already")
+		l.report.note("sandbox " + l.box.ID() + " is deleted")
+	case errors.Is(err, sandbox.ErrNotFound):
+		l.report.note("sandbox " + l.box.ID() + " has ended already")
 	default:
 		l.report.note(fmt.Sprintf("sandbox %s could not be deleted: %v\nit ends by itself at %s",
-			l.id, err, l.expiresAt.Local().Format(time.TimeOnly)))
+			l.box.ID(), err, l.box.Info().ExpiresAt.Local().Format(time.TimeOnly)))
 	}
 }
 
 // hint is what to try next, ready to be pasted. It names the variable of the key, not
 // the key.
-func (l *life) hint() string {
-	body, _ := json.Marshal(l.request) // it was sent as JSON before
+func (l *life) hint(c *connection) string {
+	request := lifecycle.CreateSandboxRequest{
+		Image:      lifecycle.Image{URI: l.options.Image},
+		Timeout:    int(l.options.Timeout / time.Second),
+		Entrypoint: l.options.Entrypoint, Metadata: l.options.Metadata,
+		ResourceLimits: lifecycle.ResourceLimits{CPU: &l.options.CPU, Memory: &l.options.Memory},
+	}
+	body, _ := json.Marshal(request) // of strings and a number
 	key := ""
-	if l.secured {
+	if c.secured {
 		key = fmt.Sprintf(` -H "%s: $%s"`, keyHeader, keyVar)
 	}
-	return fmt.Sprintf("A sandbox of your own, and then its execution API:\n"+
+	return fmt.Sprintf("A sandbox of your own, with this tool:\n"+
+		"  sandbox run %[5]s -- echo hello\n"+
+		"or with the API, and then its execution API:\n"+
 		"  curl %[1]s/v1/sandboxes%[2]s -H 'Content-Type: application/json' -d '%[3]s'\n"+
-		"  curl %[1]s/v1/sandboxes/ID/endpoints/%[4]d%[2]s", l.url, key, body, execdPort)
+		"  curl %[1]s/v1/sandboxes/ID/endpoints/%[4]d%[2]s", c.url, key, body, execdPort,
+		l.options.Image)
 }

@@ -3,16 +3,14 @@ package cli
 import (
 	"bytes"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
-	"mime/multipart"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
 
-	"sandbox.internal/gen/execd"
+	sandbox "sandbox.internal/sdk/go"
 )
 
 const (
@@ -28,7 +26,7 @@ const (
 	oldText  = "outside"
 	newText  = "inside"
 
-	rangeStart, rangeEnd = 1000, 1999 // inclusive, as in the Range header
+	rangeStart, rangeLength = 1000, 1000
 )
 
 // fileContent is what goes up. It is longer than the range, and not all ASCII.
@@ -47,18 +45,19 @@ func (l *life) stream(ctx context.Context) (string, error) {
 	l.report.note("$ " + streamCommand)
 	start := time.Now()
 	var first, last time.Duration
-	stdout, err := runCommand(ctx, l.daemon, streamCommand, func(output []byte) {
-		last = time.Since(start)
-		if first == 0 {
-			first = last
-		}
-		l.report.note(fmt.Sprintf("%6.3f s  %s", last.Seconds(), bytes.TrimRight(output, "\n")))
-	})
-	if err != nil {
+	result, err := l.box.Commands.Run(ctx, streamCommand, &sandbox.RunOptions{
+		OnStdout: func(output []byte) {
+			last = time.Since(start)
+			if first == 0 {
+				first = last
+			}
+			l.report.note(fmt.Sprintf("%6.3f s  %s", last.Seconds(), bytes.TrimRight(output, "\n")))
+		}})
+	if err = errors.Join(err, result.Err()); err != nil {
 		return "", err
 	}
-	if string(stdout) != streamOutput {
-		return "", fmt.Errorf("the output is %q, not %q", stdout, streamOutput)
+	if result.Stdout != streamOutput {
+		return "", fmt.Errorf("the output is %q, not %q", result.Stdout, streamOutput)
 	}
 	if last-first < streamSpread {
 		return "", fmt.Errorf("all lines arrived within %s: they were collected, not streamed",
@@ -68,31 +67,17 @@ func (l *life) stream(ctx context.Context) (string, error) {
 }
 
 func (l *life) upload(ctx context.Context) (string, error) {
-	mode := fileMode
-	metadata, err := json.Marshal(execd.UploadMetadata{Path: filePath, Mode: &mode})
+	err := l.box.Files.WriteText(ctx, filePath, fileContent(),
+		&sandbox.WriteOptions{Mode: sandbox.Ptr(fileMode)})
 	if err != nil {
-		return "", fmt.Errorf("encode the metadata of the upload: %w", err)
-	}
-	// Writes to a buffer do not fail.
-	var body bytes.Buffer
-	form := multipart.NewWriter(&body)
-	_ = form.WriteField("metadata", string(metadata))
-	part, _ := form.CreateFormFile("file", "notes.txt")
-	_, _ = io.WriteString(part, fileContent())
-	_ = form.Close()
-
-	response, err := l.daemon.UploadFilesWithBody(ctx, nil, form.FormDataContentType(), &body)
-	if err := accept(response, err, http.StatusOK); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%d bytes to %s", len(fileContent()), filePath), nil
 }
 
 func (l *life) search(ctx context.Context) (string, error) {
-	pattern := "**/*.txt"
-	response, err := l.daemon.SearchFiles(ctx,
-		&execd.SearchFilesParams{Path: fileRoot, Pattern: &pattern})
-	found, err := decode[execd.FileInfos](response, err, http.StatusOK)
+	const pattern = "**/*.txt"
+	found, err := l.box.Files.Search(ctx, fileRoot, pattern)
 	if err != nil {
 		return "", err
 	}
@@ -108,9 +93,9 @@ func (l *life) search(ctx context.Context) (string, error) {
 }
 
 func (l *life) replace(ctx context.Context) (string, error) {
-	response, err := l.daemon.ReplaceInFiles(ctx,
-		execd.ReplacementByPath{filePath: {Old: oldText, New: newText}})
-	if err := accept(response, err, http.StatusOK); err != nil {
+	err := l.box.Files.Replace(ctx, map[string]sandbox.Replacement{
+		filePath: {Old: oldText, New: newText}})
+	if err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("every %q is now %q", oldText, newText), nil
@@ -118,7 +103,7 @@ func (l *life) replace(ctx context.Context) (string, error) {
 
 func (l *life) download(ctx context.Context) (string, error) {
 	want := changedContent()
-	if _, err := l.fetch(ctx, nil, http.StatusOK, want); err != nil {
+	if err := l.fetch(ctx, nil, want); err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%d bytes, all as expected", len(want)), nil
@@ -126,51 +111,41 @@ func (l *life) download(ctx context.Context) (string, error) {
 
 func (l *life) downloadRange(ctx context.Context) (string, error) {
 	whole := changedContent()
-	header := fmt.Sprintf("bytes=%d-%d", rangeStart, rangeEnd)
-	response, err := l.fetch(ctx, &header, http.StatusPartialContent, whole[rangeStart:rangeEnd+1])
+	err := l.fetch(ctx, &sandbox.ReadOptions{Offset: rangeStart, Length: rangeLength},
+		whole[rangeStart:rangeStart+rangeLength])
 	if err != nil {
 		return "", err
 	}
-	want := fmt.Sprintf("bytes %d-%d/%d", rangeStart, rangeEnd, len(whole))
-	if got := response.Header.Get("Content-Range"); got != want {
-		return "", fmt.Errorf("header Content-Range is %q, not %q", got, want)
-	}
-	return want + ", all as expected", nil
+	return fmt.Sprintf("bytes %d-%d of %d, all as expected", rangeStart, rangeStart+rangeLength-1,
+		len(whole)), nil
 }
 
-// fetch downloads the file and compares it with want, byte by byte. The body of the
-// answer that it returns is closed.
-func (l *life) fetch(ctx context.Context, byteRange *string, status int,
-	want string) (*http.Response, error) {
-	response, err := l.daemon.DownloadFile(ctx,
-		&execd.DownloadFileParams{Path: filePath, Range: byteRange})
-	if err := expect(response, err, status); err != nil {
-		return nil, err
-	}
-	defer closeBody(response)
-	// One byte more than expected is enough to see that there are too many.
-	got, err := io.ReadAll(io.LimitReader(response.Body, int64(len(want))+1))
+// fetch downloads the file, or a part of it, and compares it with want, byte by byte.
+func (l *life) fetch(ctx context.Context, part *sandbox.ReadOptions, want string) error {
+	content, err := l.box.Files.Open(ctx, filePath, part)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", filePath, err)
+		return err
+	}
+	defer func() { _ = content.Close() }()
+	// One byte more than expected is enough to see that there are too many.
+	got, err := io.ReadAll(io.LimitReader(content, int64(len(want))+1))
+	if err != nil {
+		return fmt.Errorf("read %s: %w", filePath, err)
 	}
 	for i := range min(len(got), len(want)) {
 		if got[i] != want[i] {
-			return nil, fmt.Errorf("byte %d is %#02x, not %#02x", i, got[i], want[i])
+			return fmt.Errorf("byte %d is %#02x, not %#02x", i, got[i], want[i])
 		}
 	}
-	switch {
-	case len(got) < len(want):
-		return nil, fmt.Errorf("only %d of %d bytes arrived", len(got), len(want))
-	case len(got) > len(want):
-		return nil, fmt.Errorf("more than %d bytes arrived", len(want))
+	if len(got) != len(want) {
+		return fmt.Errorf("%d bytes arrived and not %d", len(got), len(want))
 	}
-	return response, nil
+	return nil
 }
 
 // metrics checks that the numbers are the sandbox's own: no more than its limits.
 func (l *life) metrics(ctx context.Context) (string, error) {
-	response, err := l.daemon.GetMetrics(ctx, nil)
-	m, err := decode[execd.Metrics](response, err, http.StatusOK)
+	m, err := l.box.Metrics(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -193,12 +168,12 @@ func (l *life) metrics(ctx context.Context) (string, error) {
 
 // checkAwake runs a command that needs what was there before the pause.
 func (l *life) checkAwake(ctx context.Context) error {
-	stdout, err := runCommand(ctx, l.daemon, "wc -c < "+filePath, func([]byte) {})
-	if err != nil {
+	result, err := l.box.Commands.Run(ctx, "wc -c < "+filePath, nil)
+	if err = errors.Join(err, result.Err()); err != nil {
 		return fmt.Errorf("a command after the resume: %w", err)
 	}
 	want := strconv.Itoa(len(changedContent()))
-	if got := strings.TrimSpace(string(stdout)); got != want {
+	if got := strings.TrimSpace(result.Stdout); got != want {
 		return fmt.Errorf("after the resume the file has %q bytes, not %s", got, want)
 	}
 	return nil

@@ -1,52 +1,94 @@
 package cli
 
 import (
-	"context"
-	"io"
+	"bytes"
 	"time"
-
-	"sandbox.internal/gen/execd"
 )
 
-// MaxEventLine is maxEventLine.
-const MaxEventLine = maxEventLine
-
-// EventReader is eventReader.
-type EventReader struct{ reader *eventReader }
-
-// NewEventReader is newEventReader.
-func NewEventReader(source io.Reader) EventReader { return EventReader{newEventReader(source)} }
-
-// Next is eventReader.next.
-func (r EventReader) Next() (id, data string, err error) {
-	e, err := r.reader.next()
-	return e.id, string(e.data), err
+// Columns prints a table of two columns of a terminal that is limit wide: an id, which is shown
+// whole, and a text, which is not.
+func Columns(limit int, ascii bool, rows ...[2]string) string {
+	var out bytes.Buffer
+	t := &tool{ascii: ascii}
+	columns := []column[[2]string]{
+		{title: "ID", value: func(r [2]string) string { return r[0] }},
+		{title: "TEXT", value: func(r [2]string) string { return r[1] }, least: 6},
+		{title: "LAST", value: func([2]string) string { return "last" }},
+	}
+	_ = writeTable(t, &out, columns, rows, limit) // a buffer takes everything
+	return out.String()
 }
 
-// OutputOf is outputOf.
-func OutputOf(e execd.StreamEvent) []byte { return outputOf(e) }
+// Cells is cells.
+func Cells(text string) int { return cells(text) }
 
-// Duration is duration.
+// EncodeJSON is encodeJSON.
+func EncodeJSON(value any) (string, error) {
+	text, err := encodeJSON(value, "")
+	return string(text), err
+}
+
+// WriteYAML is writeYAML.
+func WriteYAML(text string) (string, error) {
+	var out bytes.Buffer
+	err := writeYAML(&out, []byte(text))
+	return out.String(), err
+}
+
+// LastLines is lastLines.
+func LastLines(text string, lines int) string { return string(lastLines([]byte(text), lines)) }
+
+// Detacher is detacher.
+type Detacher struct{ keys detacher }
+
+// Filter is detacher.filter.
+func (d *Detacher) Filter(typed string) (send string, leave bool) {
+	sent, leave := d.keys.filter([]byte(typed))
+	return string(sent), leave
+}
+
+// ParsePlace is parsePlace.
+func ParsePlace(text string) (sandbox, path string) {
+	p := parsePlace(text)
+	return p.sandbox, p.path
+}
+
+// Digits and Permissions are digits and permissions.
+func Digits(mode uint32) int        { return *digits(mode) }
+func Permissions(digits int) uint32 { return permissions(digits) }
+
+// Quote is quote.
+func Quote(words ...string) string { return quote(words) }
+
+// WithoutColours is withoutColours.
+func WithoutColours(text string) string { return withoutColours(text) }
+
+// Duration is duration, and DescribeTransfer is describeTransfer.
 func Duration(d time.Duration) string { return duration(d) }
+func DescribeTransfer(what string, done, total int64, took time.Duration) string {
+	return describeTransfer(what, done, total, took)
+}
+
+// Summarize returns percentiles, score and success rate of times in milliseconds; a negative one
+// is a failure.
+func Summarize(ms ...float64) (p50, p95, p99, score, success float64) {
+	took := make([]time.Duration, len(ms))
+	failures := make([]error, len(ms))
+	for i, m := range ms {
+		if took[i] = time.Duration(m * float64(time.Millisecond)); m < 0 {
+			failures[i] = errDone
+		}
+	}
+	r := summarize(modeBurst, took, failures)
+	return r.P50, r.P95, r.P99, r.Score, r.SuccessRate
+}
 
 // Table prints two rows and a note as a report does.
-func Table(out io.Writer, colour bool) {
-	r := &report{out: out, colour: colour}
+func Table(colour, ascii bool) string {
+	var out bytes.Buffer
+	r := &report{t: &tool{ascii: ascii}, out: &out, colour: colour}
 	r.note("a note\nof two lines\n")
 	r.passed("create", 3*time.Millisecond, "done")
 	r.failed("download", 12*time.Second)
-}
-
-// RunCommand is runCommand.
-func RunCommand(ctx context.Context, daemon *execd.Client) (stdout string, err error) {
-	output, err := runCommand(ctx, daemon, "true", func([]byte) {})
-	return string(output), err
-}
-
-// Fetch is life.fetch.
-func Fetch(ctx context.Context, daemon *execd.Client, byteRange *string, status int,
-	want string) error {
-	l := &life{daemon: daemon}
-	_, err := l.fetch(ctx, byteRange, status, want)
-	return err
+	return out.String()
 }

@@ -1,19 +1,16 @@
 package cli
 
 import (
-	"cmp"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // report prints the steps of a long command as an aligned table, one row when a step
 // is over, with notes in between.
 type report struct {
+	t      *tool
 	out    io.Writer
 	colour bool
 }
@@ -21,14 +18,8 @@ type report struct {
 // newReport colours only what a person reads on a terminal, and not when the person
 // set NO_COLOR (no-color.org).
 func (t *tool) newReport() *report {
-	file, ok := t.stdout.(*os.File)
-	colour := ok && isTerminal(file) && t.env("NO_COLOR") == "" && t.env("TERM") != "dumb"
-	return &report{out: t.stdout, colour: colour}
-}
-
-func isTerminal(file *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
-	return err == nil
+	colour := isTerminal(t.Stdout) && t.Env("NO_COLOR") == "" && t.Env("TERM") != "dumb"
+	return &report{t: t, out: t.Stdout, colour: colour}
 }
 
 // The colours in use, as numbers of SGR sequences.
@@ -50,16 +41,16 @@ func (r *report) line(text string) { _, _ = fmt.Fprintln(r.out, text) }
 // note prints something that happens within a step, before the step's own row.
 func (r *report) note(text string) {
 	for line := range strings.Lines(text) {
-		r.line(r.paint(faint, "      "+strings.TrimRight(line, "\n")))
+		r.line(r.paint(faint, "      "+r.t.clean(strings.TrimRight(line, "\n"))))
 	}
 }
 
 func (r *report) passed(name string, took time.Duration, detail string) {
-	r.row(r.paint(green, "✓"), name, took, detail)
+	r.row(r.paint(green, r.t.symbol("✓", "ok")), name, took, detail)
 }
 
 func (r *report) failed(name string, took time.Duration) {
-	r.row(r.paint(red, "✗"), name, took, "")
+	r.row(r.paint(red, r.t.symbol("✗", "!!")), name, took, "")
 }
 
 func (r *report) row(mark, name string, took time.Duration, detail string) {
@@ -79,9 +70,4 @@ func duration(d time.Duration) string {
 	default:
 		return fmt.Sprintf("%.2f s", d.Seconds())
 	}
-}
-
-// sentence prints a status for people: its message, or its reason when it has none.
-func sentence(message, reason string) string {
-	return cmp.Or(strings.TrimSpace(message), reason, "no reason given")
 }

@@ -1,89 +1,70 @@
 package cli
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
-	"mime"
-	"net/http"
-	"strings"
 
-	"sandbox.internal/gen/execd"
+	"github.com/spf13/cobra"
+
+	sandbox "sandbox.internal/sdk/go"
 )
 
-// runCommand runs a shell command in the foreground, calls onOutput with each piece of
-// its standard output as it arrives, and returns all of it. A command that does not end
-// with exit code 0 is an error, and so is a stream that ends without saying how.
-func runCommand(ctx context.Context, daemon *execd.Client, line string,
-	onOutput func([]byte)) (stdout []byte, err error) {
-	// The call with a parsed response would read the whole stream before it returns.
-	response, err := daemon.RunCommand(ctx, execd.CommandRequest{Command: line})
-	if err := expect(response, err, http.StatusOK); err != nil {
-		return nil, err
-	}
-	// Not drained, unlike other bodies: on an error the stream may go on for long.
-	defer func() { _ = response.Body.Close() }()
-	if kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind != "text/event-stream" {
-		return nil, fmt.Errorf("a foreground command answers with an event stream, not %q", kind)
-	}
-
-	var stderr []byte
-	events := newEventReader(response.Body)
-	for {
-		raw, err := events.next()
-		if errors.Is(err, io.EOF) {
-			return stdout, errors.New("the stream ended before the command did")
-		}
-		if err != nil {
-			return stdout, fmt.Errorf("read the command's stream: %w", err)
-		}
-		var e execd.StreamEvent
-		if err := json.Unmarshal(raw.data, &e); err != nil {
-			return stdout, fmt.Errorf("event %s of the command's stream: %w", raw.id, err)
-		}
-		switch e.Type {
-		case execd.StreamEventTypeStdout:
-			output := outputOf(e)
-			stdout = append(stdout, output...)
-			onOutput(output)
-		case execd.StreamEventTypeStderr:
-			stderr = append(stderr, outputOf(e)...)
-		case execd.StreamEventTypeExecutionComplete:
-			if _, err := events.next(); !errors.Is(err, io.EOF) {
-				return stdout, errors.New("the stream went on after the event that ends it")
+func runCommand(t *tool) *cobra.Command {
+	spec, f := &specFlags{}, &execFlags{}
+	remove := true
+	var ports []string
+	command := &cobra.Command{
+		Use:   "run [flags] IMAGE [--] [PROGRAM [ARGUMENT...]]",
+		Short: "Run a program in a sandbox of its own",
+		Long: "Run a program in a sandbox of its own, which is deleted afterwards, and exit with the\n" +
+			"program's exit code. Without a program, -it starts the image's shell.",
+		Example: "  sandbox run sandbox/base:dev -- echo hello\n" +
+			"  echo 'print(6 * 7)' | sandbox run -i sandbox/base:dev -- python3 -\n" +
+			"  sandbox run --cpu 1 --memory 256Mi -e LANG=C.UTF-8 sandbox/base:dev -- uname -a",
+		Args:        arguments(1, -1, "an IMAGE"),
+		Annotations: map[string]string{runsPrograms: "yes"},
+		RunE: func(c *cobra.Command, args []string) error {
+			options, err := spec.options(t, args[0])
+			if err != nil {
+				return err
 			}
-			return stdout, nil
-		case execd.StreamEventTypeError:
-			return stdout, commandError(e, stderr)
-		}
+			f.argv = afterDash(args, 1)
+			if err := f.check(t); err != nil {
+				return err
+			}
+			rules, err := parseForwards(ports)
+			if err != nil {
+				return err
+			}
+			return t.runInNew(c.Context(), options, f.program, rules, remove)
+		},
 	}
+	spec.register(command, lifetime)
+	f.register(command)
+	flags := command.Flags()
+	flags.StringArrayVarP(&ports, "publish", "p", nil,
+		"`[LOCAL:]PORT`: forward a local port while the program runs")
+	flags.BoolVar(&remove, "rm", true, "delete the sandbox afterwards")
+	flags.BoolVarP(&t.output.quiet, "quiet", "q", false, "show no progress")
+	flags.SetInterspersed(false)
+	return command
 }
 
-// commandError says in one line why a command failed.
-func commandError(e execd.StreamEvent, stderr []byte) error {
-	reason := "no details"
-	if e.Error != nil {
-		reason = strings.TrimSpace(e.Error.Ename + " " + e.Error.Evalue)
+// runInNew creates a sandbox, runs a program in it, and deletes the sandbox whatever happened.
+func (t *tool) runInNew(ctx context.Context, options sandbox.CreateOptions, p program,
+	rules []forwardRule, remove bool) error {
+	box, err := t.newSandbox(ctx, options, true)
+	if err != nil {
+		return err
 	}
-	if said := bytes.TrimSpace(stderr); len(said) > 0 {
-		reason += ": " + string(said)
+	if remove {
+		defer t.discard(ctx, box)
+	} else if !t.output.quiet {
+		defer t.warn("the sandbox is %s", box.ID())
 	}
-	return fmt.Errorf("the command failed: %s", reason)
-}
-
-// outputOf rebuilds the exact bytes that an output event stands for. An event is a
-// line without its newline, except that an empty line is the newline itself and that a
-// partial line has none. Bytes that are not UTF-8 come in raw.
-func outputOf(e execd.StreamEvent) []byte {
-	output := e.Raw
-	if len(output) == 0 && e.Text != nil {
-		output = []byte(*e.Text)
+	forwards, err := t.startForwards(box, localhost, rules)
+	if err != nil {
+		return err
 	}
-	if (e.Partial != nil && *e.Partial) || string(output) == "\n" {
-		return output
-	}
-	return append(bytes.Clone(output), '\n')
+	return errors.Join(t.runProgram(ctx, box, p), forwards.stop())
 }

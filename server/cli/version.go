@@ -2,20 +2,37 @@ package cli
 
 import (
 	"context"
-	"flag"
-	"fmt"
-	"net/http"
 	"runtime/debug"
 	"time"
 
-	"sandbox.internal/gen/lifecycle"
+	"github.com/spf13/cobra"
+
+	sandbox "sandbox.internal/sdk/go"
 )
 
 // versionTimeout bounds the question to the service: who asks for a version does not
 // want to wait for a service that is not there.
 const versionTimeout = 3 * time.Second
 
-func setupVersion(t *tool, _ *flag.FlagSet) func(context.Context) error { return t.version }
+// versions is what `version` prints.
+type versions struct {
+	Client  sandbox.Version  `json:"client"`
+	Service *sandbox.Version `json:"service,omitempty"`
+	URL     string           `json:"url"`
+	Error   string           `json:"error,omitempty"` // why there is no service
+}
+
+func versionCommand(t *tool) *cobra.Command {
+	command := &cobra.Command{
+		Use:     "version [flags]",
+		Short:   "Print the version of this tool and of the service",
+		Example: "  sandbox version -o json",
+		Args:    arguments(0, 0, ""),
+		RunE:    func(c *cobra.Command, _ []string) error { return t.version(c.Context()) },
+	}
+	t.registerOutput(command)
+	return command
+}
 
 // version prints both versions. A service that does not answer is reported and is no
 // failure: the tool's own version was asked for as well.
@@ -24,25 +41,40 @@ func (t *tool) version(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer c.close()
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-
-	table := newTable(t.stdout)
-	_, _ = fmt.Fprintf(table, "sandbox\t%s\n", describeBuild(ownBuild()))
-	response, err := c.service.GetVersion(ctx)
-	service, err := decode[lifecycle.Version](response, err, http.StatusOK)
-	if err != nil {
-		_, _ = fmt.Fprintf(table, "service\tno answer: %v\n", err)
+	result := versions{Client: ownBuild(), URL: c.url}
+	if service, err := c.client.Version(ctx); err != nil {
+		result.Error = err.Error()
 	} else {
-		_, _ = fmt.Fprintf(table, "service\t%s at %s\n", describeBuild(service), c.url)
+		result.Service = &service
 	}
-	return table.Flush()
+	if t.output.structured() {
+		return t.showValue(result)
+	}
+	type part struct{ name, version string }
+	service := "no answer: " + result.Error
+	if result.Service != nil {
+		service = describeBuild(*result.Service) + " at " + c.url
+	}
+	parts := []part{{"sandbox", describeBuild(result.Client)}, {"service", service}}
+	if t.output.quiet || t.output.format == formatName {
+		parts = []part{{result.Client.Version, ""}}
+	}
+	columns := []column[part]{{value: func(p part) string { return p.name }},
+		{value: func(p part) string { return p.version }, least: 1}}
+	for _, p := range parts {
+		if err := writeRow(t, t.Stdout, cellsOf(t, columns, p), []int{len(p.name),
+			cells(p.version)}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ownBuild describes this program in the words of the contract.
-func ownBuild() lifecycle.Version {
-	build := lifecycle.Version{Version: "devel"}
+func ownBuild() sandbox.Version {
+	build := sandbox.Version{Version: "devel"}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return build
@@ -59,7 +91,7 @@ func ownBuild() lifecycle.Version {
 	return build
 }
 
-func describeBuild(v lifecycle.Version) string {
+func describeBuild(v sandbox.Version) string {
 	text := v.Version
 	if v.Commit != "" {
 		text += " (" + v.Commit[:min(len(v.Commit), 12)] + ")"

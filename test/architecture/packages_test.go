@@ -154,8 +154,9 @@ var projectRules = importRules{
 		},
 		{
 			packages: []string{"server/cli"},
-			ours:     []string{"gen/lifecycle", "gen/execd", "runtime/sandboxhttp"},
+			ours:     []string{"gen/lifecycle", "runtime/sandboxhttp", "sdk/go", "server/cli/forward", "server/mcp"},
 		},
+		{packages: []string{"server/cli/forward"}, ours: []string{}, libraries: noLibraries},
 		// What people program with: the contracts' clients and nothing of the services.
 		{
 			packages:  []string{"sdk/go"},

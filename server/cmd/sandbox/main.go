@@ -11,8 +11,9 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// The first signal lets the command clean up; a second one ends it at once.
-	context.AfterFunc(ctx, stop)
-	os.Exit(cli.Run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	program := cli.Program{Env: os.Getenv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Signals: signals}
+	os.Exit(program.Run(context.Background(), os.Args[1:]))
 }

@@ -1,0 +1,192 @@
+package cli
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	sandbox "sandbox.internal/sdk/go"
+)
+
+// walk calls each with a path of the sandbox and what is below it, directories before their
+// entries. Names that a sandbox made up to lead elsewhere are an error.
+func (c *copier) walk(ctx context.Context, root sandbox.FileInfo,
+	each func(relative string, info sandbox.FileInfo) error) error {
+	queue := []sandbox.FileInfo{root}
+	for len(queue) > 0 {
+		info := queue[0]
+		queue = queue[1:]
+		relative := "."
+		if info.Path != root.Path {
+			below, ok := strings.CutPrefix(info.Path, strings.TrimSuffix(root.Path, "/")+"/")
+			if !ok || !filepath.IsLocal(filepath.FromSlash(below)) || strings.Contains(below, "\x00") {
+				return fmt.Errorf("%q is not below %s", info.Path, root.Path)
+			}
+			relative = below
+		}
+		if err := each(relative, info); err != nil {
+			return err
+		}
+		if info.Type != "directory" {
+			continue
+		}
+		entries, err := c.box.Files.List(ctx, info.Path, 1)
+		if err != nil {
+			return err
+		}
+		for _, entry := range entries {
+			if path.Dir(entry.Path) != path.Clean(info.Path) {
+				return fmt.Errorf("%q is not an entry of %s", entry.Path, info.Path)
+			}
+		}
+		queue = slices.Insert(queue, 0, entries...)
+	}
+	return nil
+}
+
+// download copies a file or directory of the sandbox to this machine.
+func (c *copier) download(ctx context.Context, from, to string) error {
+	root, err := c.stat(ctx, from)
+	if err != nil {
+		return err
+	}
+	if there, err := os.Stat(to); err == nil && there.IsDir() {
+		name := path.Base(root.Path)
+		if !filepath.IsLocal(name) {
+			return fmt.Errorf("%q cannot be the name of a file here", name)
+		}
+		to = filepath.Join(to, name)
+	} else if err == nil && root.Type == "directory" {
+		return fmt.Errorf("%s is not a directory", to)
+	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if root.Type == "directory" {
+		return c.downloadDirectory(ctx, root, to)
+	}
+	if root.Type == "other" {
+		return fmt.Errorf("%s: is neither a file nor a directory", from)
+	}
+	// Of a link the content is wanted: it was named itself.
+	file, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode(root, 0o666))
+	if err != nil {
+		return err
+	}
+	return errors.Join(c.receive(ctx, from, file, root.Size), file.Close())
+}
+
+// downloadDirectory writes below a directory and nowhere else, whatever the sandbox says.
+func (c *copier) downloadDirectory(ctx context.Context, from sandbox.FileInfo, to string) error {
+	if err := os.MkdirAll(to, 0o777); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(to)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = root.Close() }()
+	type directory struct {
+		name string
+		mode fs.FileMode
+	}
+	var directories []directory
+	err = c.walk(ctx, from, func(relative string, info sandbox.FileInfo) error {
+		name := filepath.FromSlash(relative)
+		switch info.Type {
+		case "directory":
+			directories = append(directories, directory{name, mode(info, 0o777)})
+			if relative == "." {
+				return nil
+			}
+			// Its own mode comes last: it may forbid to write.
+			if err := root.Mkdir(name, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+				return err
+			}
+		case "file":
+			file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, mode(info, 0o666))
+			if err != nil {
+				return err
+			}
+			return errors.Join(c.receive(ctx, info.Path, file, info.Size), file.Close())
+		case "symlink":
+			c.skip(info.Path, "symbolic link")
+		default:
+			c.skip(info.Path, "special file")
+		}
+		return nil
+	})
+	for _, d := range slices.Backward(directories) {
+		err = errors.Join(err, root.Chmod(d.name, d.mode))
+	}
+	return err
+}
+
+// mode is the permissions of a file, without those that most leaves out. Those of a link say
+// nothing about what it leads to.
+func mode(info sandbox.FileInfo, most fs.FileMode) fs.FileMode {
+	if info.Type == "symlink" {
+		return most
+	}
+	return fs.FileMode(permissions(info.Mode)) & (most | 0o111)
+}
+
+// receive writes the content of one file of the sandbox.
+func (c *copier) receive(ctx context.Context, from string, to io.Writer, size int64) error {
+	content, err := c.box.Files.Open(ctx, from, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = content.Close() }()
+	got := c.t.newTransfer(path.Base(from), size)
+	defer got.end()
+	_, err = io.Copy(got.writer(to), content)
+	return err
+}
+
+// pack writes a tar stream of a path to the standard output.
+func (c *copier) pack(ctx context.Context, from string) error {
+	root, err := c.stat(ctx, from)
+	if err != nil {
+		return err
+	}
+	archive := tar.NewWriter(c.t.Stdout)
+	base := path.Base(root.Path)
+	err = c.walk(ctx, root, func(relative string, info sandbox.FileInfo) error {
+		header := &tar.Header{
+			Name: path.Join(base, relative), Mode: int64(permissions(info.Mode)),
+			ModTime: info.ModifiedAt, Uname: info.Owner, Gname: info.Group, Format: tar.FormatPAX,
+		}
+		if root.Path == "/" {
+			header.Name = relative
+		}
+		switch info.Type {
+		case "directory":
+			header.Typeflag, header.Name = tar.TypeDir, header.Name+"/"
+			return archive.WriteHeader(header)
+		case "file":
+			header.Typeflag, header.Size = tar.TypeReg, info.Size
+			if err := archive.WriteHeader(header); err != nil {
+				return err
+			}
+			// A file that has become shorter or longer since it was listed is an error.
+			return c.receive(ctx, info.Path, archive, info.Size)
+		case "symlink":
+			c.skip(info.Path, "symbolic link")
+		default:
+			c.skip(info.Path, "special file")
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return archive.Close()
+}

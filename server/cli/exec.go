@@ -1,0 +1,248 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	sandbox "sandbox.internal/sdk/go"
+)
+
+// program is a program to run in a sandbox.
+type program struct {
+	argv        []string // empty means the image's shell, on a terminal only
+	interactive bool     // it gets our standard input
+	tty         bool     // it gets a terminal
+	env         map[string]string
+	dir         string
+	user        string // UID or UID:GID
+	timeout     time.Duration
+}
+
+// execFlags are the flags of a program to run.
+type execFlags struct {
+	program
+	list []string // of --env
+}
+
+func (f *execFlags) register(command *cobra.Command) {
+	flags := command.Flags()
+	flags.BoolVarP(&f.interactive, "interactive", "i", false, "pass the standard input on")
+	flags.BoolVarP(&f.tty, "tty", "t", false, "run it on a terminal")
+	flags.StringVarP(&f.dir, "workdir", "w", "", "`DIRECTORY` to run in")
+	flags.StringVarP(&f.user, "user", "u", "", "`UID[:GID]` to run as, in numbers")
+}
+
+func execCommand(t *tool) *cobra.Command {
+	f := &execFlags{}
+	command := &cobra.Command{
+		Use:   "exec [flags] SANDBOX [--] PROGRAM [ARGUMENT...]",
+		Short: "Run a program in a sandbox",
+		Long: "Run a program in a sandbox, and exit with its exit code.\n\n" +
+			"With -i and without -t the standard input is read to its end before the program starts.\n" +
+			"An interrupt (Ctrl-C) ends the program with SIGTERM, a second one leaves.",
+		Example: "  sandbox exec box -- ls -l /\n" +
+			"  echo hello | sandbox exec -i box -- wc -c\n" +
+			"  sandbox exec -e GREETING=hello -w /tmp box -- sh -c 'echo $GREETING from $PWD'",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 || len(afterDash(args, 1)) == 0 {
+				return usageErrorf("needs a SANDBOX and a PROGRAM")
+			}
+			return nil
+		},
+		Annotations:       map[string]string{runsPrograms: "yes"},
+		ValidArgsFunction: t.completeNames(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			f.argv = afterDash(args, 1)
+			var err error
+			if f.env, err = environment(f.list, t.Env); err != nil {
+				return err
+			}
+			if err := f.check(t); err != nil {
+				return err
+			}
+			box, err := t.find(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return t.runProgram(c.Context(), box, f.program)
+		},
+	}
+	f.register(command)
+	command.Flags().StringArrayVarP(&f.list, "env", "e", nil,
+		"`NAME=VALUE` for its environment, or NAME to pass your own on")
+	command.Flags().DurationVar(&f.timeout, "timeout", 0, "end it after this time; 0 is never")
+	command.Flags().SetInterspersed(false)
+	return command
+}
+
+// check refuses what cannot work before anything is done.
+func (p program) check(t *tool) error {
+	switch {
+	case p.tty && !isTerminal(t.Stdin):
+		return usageErrorf("tty: the standard input is not a terminal")
+	case p.tty && p.user != "":
+		return usageErrorf("user: a program on a terminal runs as the user of the image")
+	case p.tty && p.timeout > 0:
+		return usageErrorf("timeout: does not go with --tty")
+	case !p.tty && len(p.argv) == 0:
+		return usageErrorf("needs a PROGRAM, or -it for a shell")
+	}
+	_, _, err := p.ids()
+	return err
+}
+
+// ids reads UID[:GID].
+func (p program) ids() (uid, gid *int64, err error) {
+	if p.user == "" {
+		return nil, nil, nil
+	}
+	user, group, both := strings.Cut(p.user, ":")
+	id, err := strconv.ParseUint(user, 10, 32)
+	if err != nil {
+		return nil, nil, usageErrorf("user: must be UID or UID:GID in numbers, not %q", p.user)
+	}
+	uid = sandbox.Ptr(int64(id))
+	if both {
+		if id, err = strconv.ParseUint(group, 10, 32); err != nil {
+			return nil, nil, usageErrorf("user: must be UID or UID:GID in numbers, not %q", p.user)
+		}
+		gid = sandbox.Ptr(int64(id))
+	}
+	return uid, gid, nil
+}
+
+// runProgram runs a program and returns nil after exit code 0, and an exitError after any other.
+func (t *tool) runProgram(ctx context.Context, box *sandbox.Sandbox, p program) error {
+	if p.tty {
+		return t.runOnTerminal(ctx, box, p)
+	}
+	uid, gid, err := p.ids()
+	if err != nil {
+		return err
+	}
+	line := quote(p.argv)
+	if p.interactive {
+		file, err := t.sendInput(ctx, box, uid)
+		if err != nil {
+			return err
+		}
+		defer t.dropInput(ctx, box, file)
+		line += " <" + quote([]string{file})
+	}
+	command, err := box.Commands.Start(ctx, line, &sandbox.RunOptions{Cwd: p.dir, Envs: p.env,
+		UID: uid, GID: gid, Timeout: p.timeout})
+	if err != nil {
+		return err
+	}
+	result, err := t.follow(ctx, command)
+	switch {
+	case err != nil:
+		return err
+	case result.TimedOut():
+		t.warn("the program was ended after %s", p.timeout)
+		return exitError{ExitTimeout}
+	case result.ExitCode == nil:
+		return fmt.Errorf("the program ended without an exit code: %s", result.ErrorName)
+	case *result.ExitCode != 0:
+		return exitError{*result.ExitCode}
+	}
+	return nil
+}
+
+// follow prints the output of a command up to its end. The first interrupt ends the command.
+func (t *tool) follow(ctx context.Context, command *sandbox.Command) (sandbox.Result, error) {
+	asked := make(chan struct{}, 1)
+	release := t.signals.onInterrupt(func() { asked <- struct{}{} })
+	defer release()
+	over := make(chan struct{})
+	interrupted := make(chan bool, 1) // whether the daemon ends the command
+	go func() {
+		select {
+		case <-asked:
+			err := command.Interrupt(ctx)
+			if err != nil && ctx.Err() == nil {
+				t.warn("interrupt the program: %v", err)
+			}
+			interrupted <- err == nil
+		case <-over:
+			interrupted <- false
+		}
+	}()
+	// What is printed cannot be taken back, so an output that cannot be written ends the command.
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	print := func(w io.Writer) func([]byte) {
+		return func(data []byte) {
+			if _, err := w.Write(data); err != nil {
+				stop(fmt.Errorf("print the output: %w", err))
+			}
+		}
+	}
+	result, err := command.Wait(ctx, &sandbox.RunOptions{OnStdout: print(t.Stdout),
+		OnStderr: print(t.Stderr), MaxOutput: 1})
+	close(over)
+	if ends := <-interrupted; err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+		if !ends {
+			t.callOff(ctx, command)
+		}
+	}
+	return result, err
+}
+
+// callOffLimit bounds the request that ends a command when the tool leaves.
+const callOffLimit = 2 * time.Second
+
+// callOff ends a command whose output goes nowhere any more.
+func (t *tool) callOff(ctx context.Context, command *sandbox.Command) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callOffLimit)
+	defer cancel()
+	if err := command.Interrupt(ctx); err != nil && !errors.Is(err, sandbox.ErrNotFound) {
+		t.warn("command %s goes on in the sandbox: %v", command.ID, err)
+	}
+}
+
+// sendInput sends the standard input to a file in the sandbox: the contract has no other way for
+// the input of a command.
+func (t *tool) sendInput(ctx context.Context, box *sandbox.Sandbox, uid *int64) (string, error) {
+	file := "/tmp/.sandbox-stdin-" + uuid.NewString()
+	options := &sandbox.WriteOptions{Mode: sandbox.Ptr(600)}
+	if uid != nil {
+		options.Owner = strconv.FormatInt(*uid, 10)
+	}
+	input := t.Stdin
+	if !isTerminal(t.Stdin) {
+		sent := t.newTransfer("sending the input", 0)
+		defer sent.end()
+		input = sent.reader(input)
+	}
+	if err := box.Files.WriteFrom(ctx, file, input, options); err != nil {
+		return "", fmt.Errorf("send the standard input: %w", err)
+	}
+	return file, nil
+}
+
+func (t *tool) dropInput(ctx context.Context, box *sandbox.Sandbox, file string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+	defer cancel()
+	if err := box.Files.Delete(ctx, file); err != nil && !errors.Is(err, sandbox.ErrNotFound) {
+		t.warn("%s is left in the sandbox: %v", file, err)
+	}
+}
+
+// quote writes words for a shell, each one as it is.
+func quote(words []string) string {
+	quoted := make([]string, len(words))
+	for i, word := range words {
+		quoted[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+	}
+	return strings.Join(quoted, " ")
+}

@@ -1,0 +1,255 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	sandbox "sandbox.internal/sdk/go"
+)
+
+func logsCommand(t *tool) *cobra.Command {
+	var follow bool
+	var tail int
+	var since string
+	command := &cobra.Command{
+		Use:   "logs [flags] SANDBOX",
+		Short: "Print what the main program of a sandbox wrote",
+		Long: "Print what the main program of a sandbox wrote, byte for byte. With -f it goes on until\n" +
+			"the sandbox ends; a cut connection is resumed, except with --since.",
+		Example: "  sandbox logs web --tail 10\n" +
+			"  sandbox logs -f web",
+		Args:              arguments(1, 1, "a SANDBOX"),
+		ValidArgsFunction: t.completeNames(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			options := sandbox.LogOptions{Follow: follow}
+			if c.Flags().Changed("tail") {
+				if tail < 0 {
+					return usageErrorf("tail: must not be negative")
+				}
+				options.Tail = &tail
+			}
+			var err error
+			if options.Since, err = moment(since); err != nil {
+				return err
+			}
+			box, err := t.find(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return t.logs(c.Context(), box, options)
+		},
+	}
+	flags := command.Flags()
+	flags.BoolVarP(&follow, "follow", "f", false, "go on with what is written, until the sandbox ends")
+	flags.IntVar(&tail, "tail", 0, "begin with so many of the last `LINES`")
+	flags.StringVar(&since, "since", "", "leave out what is older: a `TIME` (RFC 3339) or a duration")
+	return command
+}
+
+// moment reads a time, or how long ago it was; empty is the zero time.
+func moment(text string) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		return time.Now().Add(-d), nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, usageErrorf("since: must be a time like %s or a duration like 10m, not %q",
+			time.RFC3339, text)
+	}
+	return at, nil
+}
+
+func (t *tool) logs(ctx context.Context, box *sandbox.Sandbox, options sandbox.LogOptions) error {
+	skip := int64(0)
+	if options.Follow && options.Tail != nil && options.Since.IsZero() {
+		// A log that is followed from its beginning can be resumed, one from its last lines cannot.
+		var err error
+		if skip, err = t.printTail(ctx, box, *options.Tail); err != nil {
+			return err
+		}
+		options.Tail = nil
+	}
+	log, err := box.Logs(ctx, &options)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = log.Close() }()
+	if _, err := io.CopyN(io.Discard, log, skip); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	_, err = io.Copy(t.Stdout, log)
+	return err
+}
+
+// printTail prints the last lines of the log and returns how many bytes it had.
+func (t *tool) printTail(ctx context.Context, box *sandbox.Sandbox, lines int) (int64, error) {
+	log, err := box.Logs(ctx, nil)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = log.Close() }()
+	// The engine keeps 20 MB or so.
+	text, err := io.ReadAll(log)
+	if err != nil {
+		return 0, err
+	}
+	_, err = t.Stdout.Write(lastLines(text, lines))
+	return int64(len(text)), err
+}
+
+// lastLines is the end of a text; a last line without a newline counts.
+func lastLines(text []byte, lines int) []byte {
+	end := len(text)
+	if end > 0 && text[end-1] == '\n' {
+		end--
+	}
+	for range lines {
+		if end < 0 {
+			break
+		}
+		end = bytes.LastIndexByte(text[:max(end, 0)], '\n')
+	}
+	if lines == 0 {
+		return nil
+	}
+	return text[end+1:]
+}
+
+func eventsCommand(t *tool) *cobra.Command {
+	var follow bool
+	command := &cobra.Command{
+		Use:   "events [flags] [SANDBOX]",
+		Short: "Print what happened to sandboxes",
+		Long: "Print what happened to a sandbox, or to all. With -f it goes on with what happens; a cut\n" +
+			"connection is resumed without a gap.",
+		Example: "  sandbox events box\n" +
+			"  sandbox events -f -o json",
+		Args:              arguments(0, 1, "a SANDBOX"),
+		ValidArgsFunction: t.completeNames(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return t.allEvents(c.Context(), follow)
+			}
+			box, err := t.find(c.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return t.eventsOf(c.Context(), box, follow)
+		},
+	}
+	command.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens")
+	t.registerOutput(command)
+	return command
+}
+
+var eventView = view[sandbox.Event]{
+	id: func(e sandbox.Event) string { return optional(e.SandboxID) },
+	columns: []column[sandbox.Event]{
+		{title: "TIME", usual: 8, value: func(e sandbox.Event) string {
+			return e.Timestamp.Local().Format(time.TimeOnly)
+		}},
+		{title: "SANDBOX", usual: 8, value: func(e sandbox.Event) string {
+			return shortID(optional(e.SandboxID))
+		}},
+		{title: "EVENT", usual: 13, value: func(e sandbox.Event) string { return e.Type }},
+		{title: "WHAT", usual: 400, least: 4, value: describeEvent},
+	},
+}
+
+// optional is the value behind a pointer, or the zero value.
+func optional[T any](pointer *T) (value T) {
+	if pointer != nil {
+		value = *pointer
+	}
+	return value
+}
+
+// describeEvent is an event in a few words.
+func describeEvent(e sandbox.Event) string {
+	switch e.Type {
+	case "state":
+		text := optional(e.To)
+		if e.From != nil {
+			text = *e.From + " -> " + text
+		}
+		return fmt.Sprintf("%s (%s)", text, sentence(optional(e.Message), optional(e.Reason)))
+	case "stage":
+		return fmt.Sprintf("%s after %s", optional(e.Stage),
+			duration(time.Duration(optional(e.ElapsedMs)*float64(time.Millisecond))))
+	case "renewed":
+		return "expires at " + optional(e.ExpiresAt).Local().Format(time.RFC3339)
+	case "metadata":
+		return fmt.Sprintf("set %v, removed %v", e.Metadata, e.MetadataRemoved)
+	case "networkPolicy":
+		policy := optional(e.NetworkPolicy)
+		return fmt.Sprintf("%s by default, %d rules", optional(policy.DefaultAction), len(policy.Egress))
+	}
+	return optional(e.Message)
+}
+
+// errDone ends a stream that has shown enough.
+var errDone = errors.New("done")
+
+// eventsOf prints the events of one sandbox. Without follow it ends with what has happened.
+func (t *tool) eventsOf(ctx context.Context, box *sandbox.Sandbox, follow bool) error {
+	return t.printEvents(ctx, follow, func(ctx context.Context, o sandbox.EventOptions,
+		yield func(sandbox.Event, error) bool) {
+		box.Events(ctx, o)(yield)
+	})
+}
+
+func (t *tool) allEvents(ctx context.Context, follow bool) error {
+	c, err := t.connect()
+	if err != nil {
+		return err
+	}
+	return t.printEvents(ctx, follow, func(ctx context.Context, o sandbox.EventOptions,
+		yield func(sandbox.Event, error) bool) {
+		o.FromStart = !follow
+		c.client.Events(ctx, o)(yield)
+	})
+}
+
+// catchUp is how long a stream of events that is not followed may be silent before it has shown
+// all that has happened.
+const catchUp = 500 * time.Millisecond
+
+func (t *tool) printEvents(ctx context.Context, follow bool, stream func(context.Context,
+	sandbox.EventOptions, func(sandbox.Event, error) bool)) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var options sandbox.EventOptions
+	silent := func() {}
+	if !follow {
+		timer := time.AfterFunc(catchUp, func() { stop(errDone) })
+		timer.Stop() // until the stream is open
+		defer timer.Stop()
+		silent = func() { timer.Reset(catchUp) }
+		options.OnOpen = silent
+	}
+	printed := newRows(t, eventView)
+	var failed error
+	stream(ctx, options, func(event sandbox.Event, err error) bool {
+		if failed = err; failed == nil {
+			failed = printed.print(event)
+		}
+		silent()
+		return failed == nil
+	})
+	if errors.Is(context.Cause(ctx), errDone) {
+		return nil
+	}
+	if failed == nil {
+		failed = context.Cause(ctx)
+	}
+	return failed
+}

@@ -1,0 +1,160 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+)
+
+// The values of --output.
+const (
+	formatTable = "table"
+	formatWide  = "wide"
+	formatJSON  = "json"
+	formatYAML  = "yaml"
+	formatName  = "name"
+)
+
+var formats = []string{formatTable, formatWide, formatJSON, formatYAML, formatName}
+
+// output is how results are printed.
+type output struct {
+	format string
+	quiet  bool
+}
+
+// registerOutput declares the flags that every command with results has.
+func (t *tool) registerOutput(command *cobra.Command) {
+	flags := command.Flags()
+	flags.StringVarP(&t.output.format, "output", "o", formatTable,
+		"how to print: `FORMAT` is "+strings.Join(formats, ", "))
+	flags.BoolVarP(&t.output.quiet, "quiet", "q", false, "print ids only")
+	_ = command.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	check := command.PreRunE
+	command.PreRunE = func(c *cobra.Command, args []string) error {
+		if !slices.Contains(formats, t.output.format) {
+			return usageErrorf("output: must be one of %s, not %q", strings.Join(formats, ", "),
+				t.output.format)
+		}
+		if check != nil {
+			return check(c, args)
+		}
+		return nil
+	}
+}
+
+// structured reports whether results are printed for programs.
+func (o output) structured() bool {
+	return !o.quiet && (o.format == formatJSON || o.format == formatYAML)
+}
+
+// view is how values of one type are printed.
+type view[T any] struct {
+	columns []column[T]
+	id      func(T) string
+	name    func(T) string // what `-o name` prints; nil means the id
+}
+
+// showAll prints several values; showOne prints one, which as JSON or YAML is no list.
+func showAll[T any](t *tool, v view[T], items []T) error {
+	if t.output.structured() {
+		if items == nil {
+			items = []T{}
+		}
+		return t.showValue(items)
+	}
+	return showText(t, v, items)
+}
+
+func showOne[T any](t *tool, v view[T], item T) error {
+	if t.output.structured() {
+		return t.showValue(item)
+	}
+	return showText(t, v, []T{item})
+}
+
+func showText[T any](t *tool, v view[T], items []T) error {
+	label := v.id
+	if !t.output.quiet && v.name != nil {
+		label = v.name
+	}
+	if t.output.quiet || t.output.format == formatName {
+		for _, item := range items {
+			if _, err := fmt.Fprintln(t.Stdout, t.clean(label(item))); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	wide := t.output.format == formatWide
+	limit := t.width()
+	if wide {
+		limit = 0
+	}
+	return writeTable(t, t.Stdout, shown(v.columns, wide), items, limit)
+}
+
+// showValue prints a value as JSON or YAML.
+func (t *tool) showValue(value any) error {
+	text, err := encodeJSON(value, "  ")
+	if err != nil {
+		return err
+	}
+	if t.output.format == formatYAML {
+		return writeYAML(t.Stdout, text)
+	}
+	_, err = t.Stdout.Write(text)
+	return err
+}
+
+// encodeJSON is JSON that leaves no control character to a terminal. Without an indent it is
+// one line.
+func encodeJSON(value any, indent string) ([]byte, error) {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", indent)
+	if err := encoder.Encode(value); err != nil {
+		return nil, err
+	}
+	// encoding/json escapes the control characters of ASCII except DEL, and none of those after.
+	var clean bytes.Buffer
+	for _, r := range text.String() {
+		if r >= 0x7f && r < 0xa0 {
+			fmt.Fprintf(&clean, `\u%04x`, r)
+			continue
+		}
+		clean.WriteRune(r)
+	}
+	return clean.Bytes(), nil
+}
+
+// writeYAML prints JSON as YAML, its keys in the same order.
+func writeYAML(w io.Writer, text []byte) error {
+	var node yaml.Node
+	if err := yaml.Unmarshal(text, &node); err != nil {
+		return err
+	}
+	plain(&node)
+	encoder := yaml.NewEncoder(w)
+	encoder.SetIndent(2)
+	if err := encoder.Encode(&node); err != nil {
+		return err
+	}
+	return encoder.Close()
+}
+
+// plain takes away the style that JSON has.
+func plain(node *yaml.Node) {
+	node.Style = 0
+	for _, child := range node.Content {
+		plain(child)
+	}
+}

@@ -1,0 +1,64 @@
+package e2e_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"sandbox.internal/test/e2e/lives"
+)
+
+// between stands between the outputs of commands that are replayed.
+const between = "\x1e"
+
+// TestQuickstart replays the console blocks of docs/quickstart.md in one shell, and compares what
+// each command prints with what the page shows. An ellipsis of the page stands for any text.
+func TestQuickstart(t *testing.T) {
+	t.Parallel()
+	s := start(t, lives.Plan{})
+	program := lives.Build(t, "sandbox.internal/server/cmd/sandbox")
+	folder := t.TempDir()
+	write(t, folder, "api.key", lives.AdminKey+"\n")
+	if err := os.Symlink(filepath.Dir(program), filepath.Join(folder, "bin")); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := strings.NewReplacer(pageServer, s.URL, "~/.local/state/sandbox-run/", "")
+	var commands, outputs []string
+	for _, rest := range strings.Split(readPage(t, "docs/quickstart.md"), "\n```console\n")[1:] {
+		block, _, _ := strings.Cut(rest, "\n```")
+		for line := range strings.Lines(block + "\n") {
+			if command, ok := strings.CutPrefix(line, "$ "); ok {
+				commands, outputs = append(commands, elsewhere.Replace(command)), append(outputs, "")
+			} else {
+				outputs[len(outputs)-1] += elsewhere.Replace(line)
+			}
+		}
+	}
+	if len(commands) < 10 {
+		t.Fatalf("the page has only %d commands", len(commands))
+	}
+	var script strings.Builder
+	for _, command := range commands {
+		fmt.Fprintf(&script, "%sprintf '\\x1e'\n", command)
+	}
+	shell := exec.CommandContext(t.Context(), "bash", "-c", script.String())
+	shell.Dir = folder
+	printed, err := shell.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, printed)
+	}
+	got := strings.Split(strings.TrimSuffix(string(printed), between), between)
+	if len(got) != len(commands) {
+		t.Fatalf("%d commands printed %d outputs:\n%s", len(commands), len(got), printed)
+	}
+	for i, command := range commands {
+		pattern := strings.ReplaceAll(regexp.QuoteMeta(outputs[i]), "…", ".*")
+		if !regexp.MustCompile("^" + pattern + "$").MatchString(got[i]) {
+			t.Errorf("$ %sprinted\n%s\nthe page shows\n%s", command, got[i], outputs[i])
+		}
+	}
+}
