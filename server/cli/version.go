@@ -2,12 +2,13 @@ package cli
 
 import (
 	"context"
-	"runtime/debug"
+	"runtime"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	sandbox "sandbox.internal/sdk/go"
+	"sandbox.internal/server/build"
 )
 
 // versionTimeout bounds the question to the service: who asks for a version does not
@@ -74,21 +75,9 @@ func (t *tool) version(ctx context.Context) error {
 
 // ownBuild describes this program in the words of the contract.
 func ownBuild() sandbox.Version {
-	build := sandbox.Version{Version: "devel"}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return build
+	return sandbox.Version{
+		Version: build.Version(), Commit: build.Commit(), GoVersion: runtime.Version(),
 	}
-	build.GoVersion = info.GoVersion
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		build.Version = v
-	}
-	for _, setting := range info.Settings {
-		if setting.Key == "vcs.revision" {
-			build.Commit = setting.Value
-		}
-	}
-	return build
 }
 
 func describeBuild(v sandbox.Version) string {

@@ -154,7 +154,10 @@ var projectRules = importRules{
 		},
 		{
 			packages: []string{"server/cli"},
-			ours:     []string{"gen/lifecycle", "runtime/sandboxhttp", "sdk/go", "server/cli/forward", "server/mcp"},
+			ours: []string{
+				"gen/lifecycle", "runtime/sandboxhttp", "sdk/go", "server/build", "server/cli/forward",
+				"server/mcp",
+			},
 		},
 		{packages: []string{"server/cli/forward"}, ours: []string{}, libraries: noLibraries},
 		// What people program with: the contracts' clients and nothing of the services.
