@@ -23,7 +23,7 @@ import (
 	"sandbox.internal/server/console"
 	"sandbox.internal/server/docsui"
 	"sandbox.internal/server/lifecycle"
-	"sandbox.internal/server/mcp"
+	"sandbox.internal/server/mcp/endpoint"
 	"sandbox.internal/server/metrics"
 )
 
@@ -128,7 +128,7 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	}
 	a.console.Register(a.server)
 	if cfg.Server.MCP {
-		mcp.Register(a.server, version.Version)
+		endpoint.Register(a.server, version.Version)
 	}
 	return a, a.addPages()
 }

@@ -1,5 +1,5 @@
-// Package mcp offers sandboxes to agents over the Model Context Protocol: at /mcp of the service
-// ([Register]) and over standard input and output ([ServeStdio]).
+// Package mcp offers sandboxes to agents over the Model Context Protocol: over standard input and
+// output ([ServeStdio]), and at /mcp of the service (package endpoint).
 //
 // Every tool call acts through the public API with the caller's own key, so keys, roles, limits and
 // the audit log hold as they do for any other client. A call ends with the request that it came in:

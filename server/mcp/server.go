@@ -28,8 +28,9 @@ type tools struct {
 	client func(ctx context.Context) (*sandbox.Client, error)
 }
 
-// newServer returns a server with all tools.
-func newServer(version string, client func(context.Context) (*sandbox.Client, error)) *mcp.Server {
+// New returns a server with all tools. client returns the client that acts for the caller of a
+// context, or the error that the agent gets.
+func New(version string, client func(context.Context) (*sandbox.Client, error)) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "sandbox", Version: version},
 		&mcp.ServerOptions{
 			Instructions: instructions,
@@ -48,9 +49,9 @@ func newServer(version string, client func(context.Context) (*sandbox.Client, er
 // calls that had not ended are interrupted.
 func ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteCloser, client *sandbox.Client,
 	version string) error {
-	server := newServer(version,
+	server := New(version,
 		func(context.Context) (*sandbox.Client, error) { return client, nil })
-	session, err := server.Connect(context.WithValue(ctx, callerKey{}, caller{ctx: ctx}),
+	session, err := server.Connect(WithEnd(ctx),
 		&mcp.IOTransport{Reader: in, Writer: out}, nil)
 	if err != nil {
 		return fmt.Errorf("mcp: %w", err)
@@ -63,6 +64,26 @@ func ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteCloser, clien
 		return nil
 	}
 	return err
+}
+
+type endKey struct{}
+
+// WithEnd returns a context whose calls end with ctx. The protocol's library keeps the values of the
+// context that a session was opened with, but not its end.
+func WithEnd(ctx context.Context) context.Context { return context.WithValue(ctx, endKey{}, ctx) }
+
+// bind ends the context of a call as WithEnd says.
+func bind(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	end, ok := ctx.Value(endKey{}).(context.Context)
+	if !ok {
+		return ctx, cancel
+	}
+	stop := context.AfterFunc(end, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
 }
 
 // The annotations of tools. What a sandbox reaches is the world's.

@@ -169,7 +169,12 @@ var projectRules = importRules{
 		{packages: []string{"sdk/go/examples/..."}, ours: []string{"sdk/go"}, libraries: noLibraries},
 		{
 			packages:  []string{"server/mcp"},
-			ours:      []string{"openapi/serve", "sdk/go"},
+			ours:      []string{"sdk/go"},
+			libraries: []string{mcpLibrary},
+		},
+		{
+			packages:  []string{"server/mcp/endpoint"},
+			ours:      []string{"openapi/serve", "sdk/go", "server/mcp"},
 			libraries: []string{echo, mcpLibrary},
 		},
 		{
@@ -284,6 +289,7 @@ var projectRules = importRules{
 		{packages: []string{"test/e2e"}, tests: true, ours: []string{
 			"test/e2e/lives", "gen/...", "openapi/conform", "openapi/sse", "runtime/engine", "runtime/docker",
 			"sdk/go", "server/api", "server/app", "server/cli", "server/config", "server/mcp",
+			"server/mcp/endpoint",
 		}},
 		// Tests for every backend: no adapter, and of the server its configuration and its start.
 		{packages: []string{"test/e2e/lives"}, tests: true, ours: []string{
@@ -397,7 +403,7 @@ var projectRules = importRules{
 		{libraries: []string{prometheus}, packages: []string{"server/metrics", "server/ingress", "runtime/kube/...", "test/e2e"}},
 		{libraries: netfilter, packages: []string{"execd/egress/wall"}},
 		{libraries: []string{dns}, packages: []string{"execd/egress/dnsproxy", "bench"}},
-		{libraries: []string{mcpLibrary}, packages: []string{"server/mcp", "test/e2e"}},
+		{libraries: []string{mcpLibrary}, packages: []string{"server/mcp/...", "test/e2e"}},
 	},
 
 	names: []string{"util", "utils", "helper", "helpers", "common", "misc", "shared", "base"},

@@ -1,4 +1,6 @@
-package mcp
+// Package endpoint puts the tools of package mcp on the lifecycle service, at /mcp: the protocol's
+// streamable HTTP. It is apart from them, so that the command line tool links nothing of a service.
+package endpoint
 
 import (
 	"bytes"
@@ -15,6 +17,7 @@ import (
 
 	"sandbox.internal/openapi/serve"
 	sandbox "sandbox.internal/sdk/go"
+	tools "sandbox.internal/server/mcp"
 )
 
 const (
@@ -39,8 +42,8 @@ func Register(server *serve.Server, version string) {
 	h := &handler{service: server, running: make(map[callName]context.CancelFunc)}
 	h.protocol = mcp.NewStreamableHTTPHandler(
 		func() func(*http.Request) *mcp.Server {
-			tools := newServer(version, h.client)
-			return func(*http.Request) *mcp.Server { return tools }
+			server := tools.New(version, h.client)
+			return func(*http.Request) *mcp.Server { return server }
 		}(),
 		&mcp.StreamableHTTPOptions{
 			Stateless:                    true,
@@ -78,14 +81,8 @@ type handler struct {
 // callName is how a client names a call of a tool.
 type callName struct{ session, id string }
 
-// caller is who made a call: the context of a call holds it under callerKey. The protocol's library
-// keeps values of the context that a session was opened with, but not its end.
-type caller struct {
-	ctx     context.Context // ends the call
-	request *http.Request   // that it came in; nil without HTTP
-}
-
-type callerKey struct{}
+// requestKey is where the context of a call holds the request that it came in.
+type requestKey struct{}
 
 // message is what is looked at of a message.
 type message struct {
@@ -124,7 +121,7 @@ func (h *handler) serve(c echo.Context) error {
 	if m.Method == "initialize" {
 		c.Response().Header().Set(sessionHeader, rand.Text())
 	}
-	r = r.WithContext(context.WithValue(ctx, callerKey{}, caller{ctx, r}))
+	r = r.WithContext(tools.WithEnd(context.WithValue(ctx, requestKey{}, r)))
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	h.protocol.ServeHTTP(c.Response(), r)
 	return nil
@@ -154,27 +151,12 @@ func (h *handler) cancel(c callName) {
 	}
 }
 
-// bind ends the context of a call with its caller's.
-func bind(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	from, ok := ctx.Value(callerKey{}).(caller)
-	if !ok {
-		return ctx, cancel
-	}
-	stop := context.AfterFunc(from.ctx, cancel)
-	return ctx, func() {
-		stop()
-		cancel()
-	}
-}
-
 // client returns a client that acts for the caller of a tool, in process.
 func (h *handler) client(ctx context.Context) (*sandbox.Client, error) {
-	from, ok := ctx.Value(callerKey{}).(caller)
+	request, ok := ctx.Value(requestKey{}).(*http.Request)
 	if !ok {
 		return nil, errors.New("the call belongs to no request")
 	}
-	request := from.request
 	scheme := "http"
 	if request.TLS != nil {
 		scheme = "https"
@@ -186,7 +168,7 @@ func (h *handler) client(ctx context.Context) (*sandbox.Client, error) {
 		Key:       "of the caller", // the transport sets it; none of this process is used
 		HTTPClient: &http.Client{
 			Transport: &inProcess{
-				handler: h.service, caller: request, id: serve.RequestID(from.ctx),
+				handler: h.service, caller: request, id: serve.RequestID(request.Context()),
 			},
 			CheckRedirect: func(*http.Request, []*http.Request) error {
 				return http.ErrUseLastResponse
