@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes the archives of a release in dist/: for Linux all programs, for macOS and Windows the command line tool alone, each with LICENSE
 # and README.md, and SHA256SUMS over all. Called by `make dist`.
+# What is compiled is a clone of the commit HEAD: the Go tool stamps no worktree, and changes that are not committed are no release.
 # The version is what the Go tool stamps: the tag of the commit, else a pseudo-version. The same commit and the same Go make the same bytes.
 # PLATFORMS is what to make, e.g. "linux/amd64 windows/arm64"; by default everything.
 set -euo pipefail
@@ -12,7 +13,6 @@ read -ra platforms <<<"${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/
 say() { printf 'dist: %s\n' "$*"; }
 die() { printf 'dist: %s\n' "$*" >&2; exit 1; }
 
-[[ -z $(git status --porcelain) ]] || die "the working tree has changes, and an archive is made of a commit: commit or stash them"
 for platform in "${platforms[@]}"; do
 	case $platform in
 	linux/amd64 | linux/arm64 | darwin/amd64 | darwin/arm64) ;;
@@ -29,6 +29,7 @@ committed=$(git show --no-patch --format=%ct HEAD)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/dist"
+git clone --quiet --shared . "$work/source"
 
 # stamped FILE: the version that the Go tool wrote into the program.
 stamped() { go version -m "$1" | awk '$1 == "mod" { print $3 }'; }
@@ -38,14 +39,15 @@ for platform in "${platforms[@]}"; do
 	packages=(./server/cmd/sandbox)
 	[[ $os != linux ]] || packages=(./server/cmd/... ./execd/cmd/...)
 	mkdir "$work/programs"
-	GOOS=$os GOARCH=$arch go build -trimpath -buildvcs=true -gcflags=all=-dwarf=false -ldflags '-s -w' -o "$work/programs/" "${packages[@]}"
+	GOOS=$os GOARCH=$arch go -C "$work/source" build -trimpath -buildvcs=true -gcflags=all=-dwarf=false -ldflags '-s -w' \
+		-o "$work/programs/" "${packages[@]}"
 	programs=("$work"/programs/*)
 	version=$(stamped "${programs[0]}")
-	[[ -n $version && $version != "(devel)" ]] || die "the Go tool stamped no version: is this a clone with Git's history?"
+	[[ -n $version && $version != "(devel)" ]] || die "the Go tool stamped no version: is git there?"
 	name=sandbox_${version#v}_${os}_$arch
 	mkdir "$work/$name"
 	install -m 0755 "${programs[@]}" "$work/$name/"
-	install -m 0644 LICENSE README.md "$work/$name/"
+	install -m 0644 "$work"/source/{LICENSE,README.md} "$work/$name/"
 	find "$work/$name" -exec touch --date="@$committed" {} +
 	if [[ $os == windows ]]; then
 		(cd "$work" && find "$name" -type f | sort | zip --quiet -X -9 "dist/$name.zip" -@)
@@ -60,4 +62,4 @@ done
 (cd "$work/dist" && sha256sum -- * >SHA256SUMS)
 rm -rf dist
 mv "$work/dist" dist
-say "dist/ has the archives and SHA256SUMS"
+say "dist/ has the archives of commit $(git rev-parse --short HEAD), and SHA256SUMS"
