@@ -14,7 +14,7 @@ FORMATTED   = test -z "$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go'
 STATE = $${SANDBOX_STATE:-$${XDG_STATE_HOME:-$$HOME/.local/state}/sandbox-run}
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo check test test-cluster race bare bench gate generate drift lint build images engine clean
+.PHONY: help run demo check test test-cluster race bare bench gate generate drift lint build install uninstall dist images engine clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -73,6 +73,15 @@ build: ## compile the programs into bin/
 	$(GOBUILD) ./server/cmd/... ./execd/cmd/...
 	$(REPLACE)
 
+install: ## install programs, manual, completion and systemd unit (PREFIX=/usr/local, DESTDIR=, PROGRAMS=FOLDER)
+	@scripts/install.sh install
+
+uninstall: ## remove what `make install` put there (PREFIX and DESTDIR as then)
+	@scripts/install.sh uninstall
+
+dist: ## make the archives of a release in dist/ (PLATFORMS="linux/amd64 ...")
+	@scripts/dist.sh
+
 images: engine build ## build the images sandbox/{execd,egress,task-executor,busybox,base}:dev
 	@scripts/images.sh
 
@@ -80,4 +89,4 @@ engine: ## make sure that a Docker Engine answers
 	@scripts/engine.sh
 
 clean: ## remove what was built here; images and caches stay
-	rm -rf bin
+	rm -rf bin dist

@@ -279,6 +279,7 @@ var projectRules = importRules{
 		{packages: []string{"test/architecture"}, tests: true, ours: []string{
 			"execd/config", "execd/egress/config", "execd/files", "openapi/document", "server/config",
 		}},
+		{packages: []string{"deploy"}, tests: true, ours: []string{"test/program"}},
 		{
 			packages: []string{"deploy/helm"},
 			tests:    true,

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Makes the archives of a release in dist/: for Linux all programs, for macOS and Windows the command line tool alone, each with LICENSE
+# and README.md, and SHA256SUMS over all. Called by `make dist`.
+# What is compiled is a clone of the commit HEAD: the Go tool stamps no worktree, and changes that are not committed are no release.
+# The version is what the Go tool stamps: the tag of the commit, else a pseudo-version. The same commit and the same Go make the same bytes.
+# PLATFORMS is what to make, e.g. "linux/amd64 windows/arm64"; by default everything.
+set -euo pipefail
+shopt -s inherit_errexit
+cd "$(dirname "$0")/.."
+
+read -ra platforms <<<"${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64}"
+
+say() { printf 'dist: %s\n' "$*"; }
+die() { printf 'dist: %s\n' "$*" >&2; exit 1; }
+
+for platform in "${platforms[@]}"; do
+	case $platform in
+	linux/amd64 | linux/arm64 | darwin/amd64 | darwin/arm64) ;;
+	windows/amd64 | windows/arm64) command -v zip >/dev/null || die "zip is missing: install it" ;;
+	*) die "PLATFORMS: no platform $platform: linux, darwin or windows, /amd64 or /arm64" ;;
+	esac
+done
+
+# Nothing of the caller's environment may change the bytes.
+unset GOFLAGS GOAMD64 GOARM64 GOEXPERIMENT GZIP ZIPOPT
+export CGO_ENABLED=0 GOWORK=off TZ=UTC LC_ALL=C
+umask 022
+committed=$(git show --no-patch --format=%ct HEAD)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/dist"
+git clone --quiet --shared . "$work/source"
+
+# stamped FILE: the version that the Go tool wrote into the program.
+stamped() { go version -m "$1" | awk '$1 == "mod" { print $3 }'; }
+
+for platform in "${platforms[@]}"; do
+	os=${platform%/*} arch=${platform#*/}
+	packages=(./server/cmd/sandbox)
+	[[ $os != linux ]] || packages=(./server/cmd/... ./execd/cmd/...)
+	mkdir "$work/programs"
+	GOOS=$os GOARCH=$arch go -C "$work/source" build -trimpath -buildvcs=true -gcflags=all=-dwarf=false -ldflags '-s -w' \
+		-o "$work/programs/" "${packages[@]}"
+	programs=("$work"/programs/*)
+	version=$(stamped "${programs[0]}")
+	[[ -n $version && $version != "(devel)" ]] || die "the Go tool stamped no version: is git there?"
+	name=sandbox_${version#v}_${os}_$arch
+	mkdir "$work/$name"
+	install -m 0755 "${programs[@]}" "$work/$name/"
+	install -m 0644 "$work"/source/{LICENSE,README.md} "$work/$name/"
+	find "$work/$name" -exec touch --date="@$committed" {} +
+	if [[ $os == windows ]]; then
+		(cd "$work" && find "$name" -type f | sort | zip --quiet -X -9 "dist/$name.zip" -@)
+	else
+		tar --directory="$work" --format=ustar --sort=name --mtime="@$committed" --owner=0 --group=0 --numeric-owner --create "$name" |
+			gzip --no-name --best >"$work/dist/$name.tar.gz"
+	fi
+	say "$name: ${#programs[@]} programs"
+	rm -r "$work/programs" "${work:?}/$name"
+done
+
+(cd "$work/dist" && sha256sum -- * >SHA256SUMS)
+rm -rf dist
+mv "$work/dist" dist
+say "dist/ has the archives of commit $(git rev-parse --short HEAD), and SHA256SUMS"
