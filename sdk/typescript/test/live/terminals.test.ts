@@ -99,7 +99,7 @@ test("a terminal is hung up, one that is missing is an error, and abort ends the
 });
 
 test("what nobody takes is not kept: the viewer gets a replay instead", async () => {
-  const line = "read x; tr '\\0' x </dev/zero | head -c 9500000; echo e''nd; touch /tmp/flooded; read y; exit 6";
+  const line = "read x; tr '\\0' x </dev/zero | head -c 40000000; echo e''nd; touch /tmp/flooded; read y; exit 6";
   const terminal = await sandbox.terminals.create({ command: "sh", args: ["-c", line] });
   await using attachment = await terminal.attach();
   await attachment.write("\n");
@@ -107,7 +107,8 @@ test("what nobody takes is not kept: the viewer gets a replay instead", async ()
   const screen = new Screen(attachment);
   let bytes = 0;
   await screen.until("end\r\n", 1, (length) => (bytes += length));
-  assert.ok(bytes < 8_000_000, `${bytes} bytes were kept`);
+  // What waits in the client, and what was still on its way to it.
+  assert.ok(bytes < 20_000_000, `${bytes} bytes were kept`);
   await attachment.write("\n");
   assert.equal(await screen.until(), 6);
 });
