@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"golang.org/x/net/netutil"
 
@@ -122,6 +123,9 @@ func (a *App) AdminAddr() string {
 	}
 	return a.admin.Addr().String()
 }
+
+// Gatherer returns what a scrape would, for tests.
+func (a *App) Gatherer() prometheus.Gatherer { return a.metrics.registry }
 
 // Run serves until ctx ends. Then it accepts no new connections, and open requests and streams have
 // the grace to end.

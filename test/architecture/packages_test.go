@@ -280,6 +280,9 @@ var projectRules = importRules{
 			"execd/config", "execd/egress/config", "execd/files", "openapi/document", "server/config",
 		}},
 		{packages: []string{"deploy"}, tests: true, ours: []string{"test/program"}},
+		{packages: []string{"deploy/monitoring"}, tests: true, ours: []string{
+			"server/ingress", "server/lifecycle", "server/metrics",
+		}},
 		{
 			packages: []string{"deploy/helm"},
 			tests:    true,
@@ -401,7 +404,7 @@ var projectRules = importRules{
 		{libraries: kubernetes, packages: []string{"runtime/kube/...", "server/cluster/...", "test/e2e/kube",
 			"test/cluster/nodes"}},
 		{libraries: []string{sqlite}, packages: []string{"server/store"}},
-		{libraries: []string{prometheus}, packages: []string{"server/metrics", "server/ingress", "runtime/kube/...", "test/e2e"}},
+		{libraries: []string{prometheus}, packages: []string{"server/metrics", "server/ingress", "runtime/kube/...", "test/e2e", "deploy/monitoring"}},
 		{libraries: netfilter, packages: []string{"execd/egress/wall"}},
 		{libraries: []string{dns}, packages: []string{"execd/egress/dnsproxy", "bench"}},
 		{libraries: []string{mcpLibrary}, packages: []string{"server/mcp/...", "test/e2e"}},
