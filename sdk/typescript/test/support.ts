@@ -85,9 +85,11 @@ export class CuttingProxy implements AsyncDisposable {
     service.on("data", (data: Buffer) => {
       if (header !== undefined) {
         header += data.toString("latin1");
-        if (!header.includes("\r\n\r\n")) return void client.write(data);
+        const end = header.indexOf("\r\n\r\n");
+        if (end < 0) return void client.write(data);
+        // The whole of a stream may come together with its header.
+        budget = end + 4 - (header.length - data.length) + this.#random();
         header = undefined;
-        budget = data.length + this.#random();
       }
       if (data.length <= budget) {
         budget -= data.length;
