@@ -14,15 +14,14 @@ FORMATTED   = test -z "$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go'
 STATE = $${SANDBOX_STATE:-$${XDG_STATE_HOME:-$$HOME/.local/state}/sandbox-run}
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo check test test-cluster race bare bench gate generate drift lint build install uninstall dist images engine clean
+.PHONY: help run demo check test test-cluster machines race bare bench gate generate drift lint build install uninstall dist images engine clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-run: engine ## install what is missing, start the service, take a sandbox through its life (PORT=8080)
-	$(GOBUILD) ./server/cmd/sandbox ./server/cmd/sandbox-server ./execd/cmd/execd ./execd/cmd/execd-init
+run: ## install what is missing, start the service, take a sandbox through its life (PORT=8080, ENGINE=local or docker)
+	$(GOBUILD) ./server/cmd/sandbox ./server/cmd/sandbox-server ./server/cmd/sandbox-keeper ./execd/cmd/execd ./execd/cmd/execd-init
 	$(REPLACE)
-	@scripts/images.sh execd base
 	@scripts/run.sh
 
 demo: build ## take a sandbox through its life on a service that runs (URL=http://127.0.0.1:8080)
@@ -41,6 +40,9 @@ test-cluster: images ## the tests on a real Kubernetes, which is built the first
 	@test/cluster/build.sh
 	CGO_ENABLED=1 go test -race -timeout 20m $(addsuffix /...,$(wildcard ./test/cluster ./runtime/kube ./server/cluster ./test/e2e/kube ./deploy/helm))
 
+machines: ## the local engine on Debian 12 and 13 with cgroup v2 and no Docker, and on arm64, in QEMU (MACHINES="trixie-arm64 ...")
+	@test/machine/boot.sh $(MACHINES)
+
 bare: ## both commands of the README with every cache empty, before a release (LOGS=FOLDER keeps what they print)
 	@scripts/bare.sh $(LOGS)
 
@@ -49,11 +51,16 @@ race: ## the tests of the packages given, e.g. PKG=./execd/..., with the race de
 
 bench: build images ## measure, as ratios to a floor taken in the same run
 	@scripts/kernels.sh
-	go run ./bench
+	@scripts/crun.sh
+	@scripts/podman.sh
+	@scripts/images.sh --archives execd base
+	$(CHECKED) go run ./bench
 
 gate: build images ## fail when a measured ratio has become worse than its baseline
 	@scripts/kernels.sh
-	go run ./bench --gate
+	@scripts/crun.sh
+	@scripts/images.sh --archives execd base
+	$(CHECKED) go run ./bench --gate
 
 GENERATED = gen sdk server/console/assets
 

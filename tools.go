@@ -10,7 +10,8 @@
 // requests by a slim form of their contract, which openapi/slim makes. The types and calls of the
 // Python client are made by openapi/python, and its synchronous face from the asynchronous one; the
 // types of the TypeScript client by a generator from npm. From the types of the cluster's resources,
-// controller-gen makes their deep copies and their definitions for the API server.
+// controller-gen makes their deep copies and their definitions for the API server. The numbers of
+// system calls, for the compiler of seccomp profiles, are those of golang.org/x/sys.
 package sandbox
 
 //go:generate go tool oapi-codegen -config openapi/codegen/models.yaml -package lifecycle -o gen/lifecycle/models.gen.go openapi/lifecycle.yaml
@@ -35,6 +36,7 @@ package sandbox
 //go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/http.py sdk/python/src/sandboxes/_async/http.py
 //go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/network.py sdk/python/src/sandboxes/_async/network.py
 //go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/sandbox.py sdk/python/src/sandboxes/_async/sandbox.py
+//go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/stdin.py sdk/python/src/sandboxes/_async/stdin.py
 //go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/streams.py sdk/python/src/sandboxes/_async/streams.py
 //go:generate go run ./sdk/python/synchronous -o sdk/python/src/sandboxes/_sync/terminals.py sdk/python/src/sandboxes/_async/terminals.py
 //go:generate go run ./sdk/python/synchronous -o sdk/python/tests/test_sync_life.py sdk/python/tests/test_async_life.py
@@ -42,5 +44,6 @@ package sandbox
 //go:generate go run ./sdk/python/synchronous -o sdk/python/tests/test_sync_cuts.py sdk/python/tests/test_async_cuts.py
 //go:generate go tool controller-gen object paths=./runtime/kube/v1alpha1
 //go:generate go tool controller-gen crd:maxDescLen=300 paths=./runtime/kube/v1alpha1 output:crd:dir=runtime/kube/config/crd
+//go:generate go run ./runtime/oci/seccomp/table -o runtime/oci/seccomp/syscalls.txt go.mod
 //go:generate scripts/typescript.sh
 //go:generate scripts/console.sh

@@ -22,7 +22,7 @@ func (b *bench) measureLifecycle(ctx context.Context) error {
 	return b.withService(ctx, "", func(s *service, engine *engine) error {
 		if b.wants(rowCreate) || b.wants(rowAccept) || b.wants(rowDelete) {
 			var r creation
-			if err := b.measureCreate(ctx, s, engine, &r); err != nil {
+			if err := b.measureCreate(ctx, s, engine, atOnce, &r); err != nil {
 				return err
 			}
 			b.results[rowCreate], b.results[rowAccept], b.results[rowDelete] = r.create, r.accept,
@@ -45,11 +45,54 @@ func (b *bench) measureConfinedCreate(ctx context.Context) error {
 	return b.withService(ctx, fmt.Sprintf("\n[egress]\nimage = %q\n", egressImage),
 		func(s *service, engine *engine) error {
 			var r creation
-			err := b.measureCreate(ctx, s, engine, &r)
+			err := b.measureCreate(ctx, s, engine, atOnce, &r)
 			b.results[rowCreateEgress] = r.create
 			return err
 		})
 }
+
+// oneSpare makes the service keep one network ahead.
+const oneSpare = "\n[docker]\nspare_networks = 1\n"
+
+// measureSpareCreate measures sandboxes that each find a network made ahead.
+func (b *bench) measureSpareCreate(ctx context.Context) error {
+	return b.withService(ctx, oneSpare, func(s *service, engine *engine) error {
+		var r creation
+		err := b.measureCreate(ctx, s, engine, s.spare, &r)
+		b.results[rowCreateSpare], b.results[rowDeleteSpare] = r.create, r.remove
+		return err
+	})
+}
+
+// measureConfinedSpareCreate measures sandboxes that each find an egress sidecar made ahead.
+func (b *bench) measureConfinedSpareCreate(ctx context.Context) error {
+	return b.withService(ctx, oneSpare+fmt.Sprintf("\n[egress]\nimage = %q\n", egressImage),
+		func(s *service, engine *engine) error {
+			var r creation
+			err := b.measureCreate(ctx, s, engine, s.spare, &r)
+			b.results[rowEgressSpare] = r.create
+			return err
+		})
+}
+
+// spare returns when a network that was made ahead is free, and the next one is not being made.
+func (s *service) spare(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, usableTimeout)
+	defer cancel()
+	metrics := getter{client: s.client, url: s.url + "/metrics", header: http.Header{keyHeader: {key}}}
+	for {
+		text, err := metrics.get(ctx)
+		if err != nil || bytes.Contains(text, []byte("\nsandbox_spare_networks 1\n")) {
+			return err
+		}
+		if err := pause(ctx, 10*time.Millisecond); err != nil {
+			return fmt.Errorf("no network was made ahead: %w", err)
+		}
+	}
+}
+
+// atOnce waits for nothing.
+func atOnce(context.Context) error { return nil }
 
 // withService starts an engine's client and a service with a piece of configuration of its own, and
 // removes what they leave.
@@ -75,8 +118,9 @@ type creation struct{ create, accept, remove pair }
 
 // measureCreate measures sandboxes from nothing to the first output, how soon the service answers
 // that it will make them, which it does when the record is safe, and how long it takes until
-// nothing is left of them.
-func (b *bench) measureCreate(ctx context.Context, s *service, engine *engine, r *creation) error {
+// nothing is left of them. Ready is called before each side's turn.
+func (b *bench) measureCreate(ctx context.Context, s *service, engine *engine,
+	ready func(context.Context) error, r *creation) error {
 	floor, err := b.startWorker(ctx)
 	if err != nil {
 		return err
@@ -85,6 +129,9 @@ func (b *bench) measureCreate(ctx context.Context, s *service, engine *engine, r
 	record := filepath.Join(s.dataDir, "floor")
 	for i := range b.rounds(20, 3) + 1 {
 		var round creation
+		if err := ready(ctx); err != nil {
+			return err
+		}
 		if err := s.lifeOfOne(ctx, &round); err != nil {
 			if errors.Is(err, errLost) || ctx.Err() != nil {
 				return err
@@ -93,6 +140,9 @@ func (b *bench) measureCreate(ctx context.Context, s *service, engine *engine, r
 			round.create.ours.fail()
 			round.accept.ours.fail()
 			round.remove.ours.fail()
+		}
+		if err := ready(ctx); err != nil {
+			return err
 		}
 		if err := engine.lifeOfOne(ctx, floor.one("append", record), &round); err != nil {
 			return fmt.Errorf("floor of %s: %w", rowCreate, err)

@@ -108,7 +108,20 @@ const (
 	rowRestart     = "restart-200"
 
 	rowCreateEgress  = "create-egress"
+	rowCreateSpare   = "create-spare"
+	rowDeleteSpare   = "delete-spare"
+	rowEgressSpare   = "create-egress-spare"
 	rowStatelessMany = "stateless-10"
+
+	rowCreateLocal     = "local-create"
+	rowCreateLocalTail = "local-create-p99"
+	rowCreateLocalRunc = "local-create-runc"
+	rowDeleteLocal     = "local-delete"
+	rowPauseLocal      = "local-pause"
+	rowCrowdLocal      = "local-creates-100"
+	rowIdleLocal       = "local-idle-500"
+	rowBusyLocal       = "local-command-500"
+	rowPullLocal       = "local-pull"
 
 	rowIngressOne      = "ingress-1"
 	rowIngressMany     = "ingress-16"
@@ -128,7 +141,10 @@ const (
 
 // rivals are the rows that another program is measured for, too, and what it does.
 func rivals() map[string]string {
-	return map[string]string{rowPool: "a Deployment scaled to 100 on the same nodes, until ready"}
+	return map[string]string{
+		rowPool:        "a Deployment scaled to 100 on the same nodes, until ready",
+		rowCreateLocal: "Podman with crun, create and start of a container of the same image with the same limits and one port,",
+	}
 }
 
 // rows lists every row, in the order of the report.
@@ -192,6 +208,17 @@ func rows() []row {
 			"cold create with an egress sidecar: POST to the first output of a command",
 			"the engine's create and start, on its bridge",
 			milliseconds, lower, target{ratio, 2.2}},
+		{rowCreateSpare,
+			"cold create with a network made ahead: POST to the first output of a command",
+			"the engine's create and start, on its bridge",
+			milliseconds, lower, target{ratio, 0.7}},
+		{rowEgressSpare,
+			"cold create with an egress sidecar made ahead: POST to the first output of a command",
+			"the engine's create and start, on its bridge",
+			milliseconds, lower, target{ratio, 0.8}},
+		{rowDeleteSpare, "DELETE of a sandbox whose network was made ahead until nothing is left but the record",
+			"the engine's forced removal",
+			milliseconds, lower, target{ratio, 1.5}},
 		{rowDelete, "DELETE until nothing is left but the record", "the engine's forced removal",
 			milliseconds, lower, target{ratio, 1.2}},
 		{rowPause, "pause, and resume to the next command's output",
@@ -220,6 +247,32 @@ func rows() []row {
 		{rowRestart,
 			"SIGKILL of the service with these 200: from its start until all are listed and one runs a command", "a minimal server's start, and the engine asked for the state of each",
 			milliseconds, lower, target{ours, 2000}},
+		{rowCreateLocal, "cold create on the local engine with crun: POST to the first output of a command",
+			"Docker's create and start, on its bridge",
+			milliseconds, lower, target{ours, 30}},
+		{rowCreateLocalTail, "the slowest of these creates",
+			"Docker's create and start, on its bridge",
+			milliseconds, lower, target{tail, 60}},
+		{rowCreateLocalRunc, "cold create on the local engine with runc",
+			"Docker's create and start, on its bridge",
+			milliseconds, lower, target{ours, 75}},
+		{rowDeleteLocal, "DELETE on the local engine until nothing is left but the record", "Docker's forced removal",
+			milliseconds, lower, target{ours, 15}},
+		{rowPauseLocal, "pause on the local engine, and resume to the next command's output",
+			"Docker's pause and unpause",
+			milliseconds, lower, target{ours, 5}},
+		{rowCrowdLocal, "100 creates at once on the local engine: how many a second until all run",
+			"Docker's create and start of as many, 16 at once",
+			perSecond, higher, target{ours, 30}},
+		{rowPullLocal, "pull of the base image, in four layers, from a registry in the same process, by the local engine",
+			"`docker pull` of the same",
+			milliseconds, lower, target{ratio, 0.7}},
+		{rowIdleLocal, "resident memory of service and keeper for each of 500 idle sandboxes",
+			"a minimal net/http program, idle",
+			mebibytes, lower, target{ours, 1}},
+		{rowBusyLocal, "a command in a random one of these 500",
+			"the same in a sandbox that is alone",
+			milliseconds, lower, target{ratio, 2}},
 		{rowPool,
 			"100 sandboxes of a warm Pool, as one BatchSandbox, until Running, on played nodes",
 			"as many puts into etcd as the API server is written to for it",

@@ -28,8 +28,12 @@ type service struct {
 	start    func(context.Context) (*process, error) // once more, after it has ended
 }
 
-// startService starts the service with a piece of configuration behind that of every run.
+// startService starts the service on Docker, with a piece of configuration behind that of every run.
 func (b *bench) startService(ctx context.Context, more string) (*service, error) {
+	return b.startServiceOn(ctx, "docker", more)
+}
+
+func (b *bench) startServiceOn(ctx context.Context, runtime, more string) (*service, error) {
 	dir, err := b.folder("service")
 	if err != nil {
 		return nil, err
@@ -49,9 +53,9 @@ data_dir = %q
 instance = %q
 
 [runtime]
-type = "docker"
+type = %q
 execd_image = "sandbox/execd:dev"
-%s`, host, port, key, s.dataDir, s.instance, more), 0o600)
+%s`, host, port, key, s.dataDir, s.instance, runtime, more), 0o600)
 	if err != nil {
 		return nil, err
 	}

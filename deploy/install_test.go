@@ -31,7 +31,7 @@ func TestInstall(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The script copies the others without running them: any file will do.
-	for _, name := range []string{"sandbox-server", "sandbox-ingress", "sandbox-controller"} {
+	for _, name := range []string{"sandbox-server", "sandbox-keeper", "sandbox-ingress", "sandbox-controller"} {
 		write(t, filepath.Join(programs, name), name)
 	}
 	prefix := filepath.Join(root, "opt/sandbox")
@@ -56,7 +56,8 @@ func TestInstall(t *testing.T) {
 	first := snapshot(t, root)
 	for path, mode := range map[string]fs.FileMode{
 		"bin/sandbox": 0o755, "bin/sandbox-server": 0o755, "bin/sandbox-ingress": 0o755,
-		"bin/sandbox-controller": 0o755, "share/man/man1/sandbox.1": 0o644,
+		"bin/sandbox-keeper": 0o755, "bin/sandbox-controller": 0o755,
+		"share/man/man1/sandbox.1":                     0o644,
 		"share/man/man1/sandbox-run.1":                 0o644,
 		"share/bash-completion/completions/sandbox":    0o644,
 		"share/zsh/site-functions/_sandbox":            0o644,

@@ -97,7 +97,7 @@ func operations(doc *openapi3.T) []operation {
 	return all
 }
 
-// marked tells whether a thing is marked as one that the documents do not have. What a
+// marked reports whether a thing is marked as one that the documents do not have. What a
 // reference leads to carries the mark: OpenAPI 3.0 ignores anything next to a $ref.
 func marked(extensions map[string]any) bool { return extensions["x-extension"] == true }
 

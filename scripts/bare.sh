@@ -23,6 +23,23 @@ bridge=bare$((BASHPID % 100000))
 octet=$((BASHPID % 250))
 engine=
 
+# end_local ends what is left of the local engine, which `make run` uses where crun is installed, when that command has failed: sandboxes and
+# their keeper with its folder, the bridge, and the table of its name. docs/local.md has the same for people.
+end_local() {
+	local key deadline=$((SECONDS + 10))
+	key=$(printf %s "$work/state/data/local" | sha256sum | cut -c1-8)
+	[[ -e /run/sandbox-local/$key ]] || return 0
+	until find /sys/fs/cgroup -depth -type d -path "*/sandbox-$key*" -exec rmdir {} + || ((SECONDS >= deadline)); do
+		find /sys/fs/cgroup -path "*/sandbox-$key/*" -name cgroup.procs -exec cat {} + | sort -u | xargs -r kill -9
+		find /sys/fs/cgroup -path "*/sandbox-$key/*/freezer.state" -exec tee {} + <<<THAWED >/dev/null
+		sleep 0.2
+	done
+	ip link delete sandbox-run
+	nft delete table inet sandbox-run
+	# What is in DOCKER-USER is removed by the next start of any local engine.
+	rm -r "/run/sandbox-local/$key"
+}
+
 stop() {
 	local status=$?
 	trap - EXIT
@@ -31,6 +48,7 @@ stop() {
 		kill "$engine" 2>/dev/null || true
 		wait "$engine" 2>/dev/null || true
 	fi
+	end_local 2>/dev/null || true
 	ip link delete "$bridge" 2>/dev/null || true
 	chmod -R u+w "$work" 2>/dev/null || true # Go's module cache is read-only
 	rm -rf --one-file-system "$work"

@@ -26,7 +26,7 @@ fi
 
 exec 9>/run/lock/sandbox-browser.lock
 flock 9
-if complete; then exit 0; fi # somebody else has just installed it
+if complete; then exit 0; fi # another run has just installed it
 
 say "installing chromium"
 apt-get update -qq

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Makes the archives of a release in dist/: for Linux all programs, for macOS and Windows the command line tool alone, each with LICENSE
-# and README.md, and SHA256SUMS over all. Called by `make dist`.
+# and README.md; the packages of the Python and the TypeScript client; and SHA256SUMS over all. Called by `make dist`.
 # What is compiled is a clone of the commit HEAD: the Go tool stamps no worktree, and changes that are not committed are no release.
 # The version is what the Go tool stamps: the tag of the commit, else a pseudo-version. The same commit and the same Go make the same bytes.
-# PLATFORMS is what to make, e.g. "linux/amd64 windows/arm64"; by default everything.
+# PLATFORMS is what to make, e.g. "linux/amd64 windows/arm64 python typescript"; by default everything.
 set -euo pipefail
 shopt -s inherit_errexit
 cd "$(dirname "$0")/.."
 
-read -ra platforms <<<"${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64}"
+read -ra platforms <<<"${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64 python typescript}"
 
 say() { printf 'dist: %s\n' "$*"; }
 die() { printf 'dist: %s\n' "$*" >&2; exit 1; }
@@ -17,7 +17,9 @@ for platform in "${platforms[@]}"; do
 	case $platform in
 	linux/amd64 | linux/arm64 | darwin/amd64 | darwin/arm64) ;;
 	windows/amd64 | windows/arm64) command -v zip >/dev/null || die "zip is missing: install it" ;;
-	*) die "PLATFORMS: no platform $platform: linux, darwin or windows, /amd64 or /arm64" ;;
+	python) python=$(scripts/python.sh | tail -n 1) ;;
+	typescript) node=$(scripts/node.sh sdk/typescript | tail -n 1) ;;
+	*) die "PLATFORMS: no platform $platform: linux, darwin or windows, /amd64 or /arm64; or python, or typescript" ;;
 	esac
 done
 
@@ -31,10 +33,41 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/dist"
 git clone --quiet --shared . "$work/source"
 
-# stamped FILE: the version that the Go tool wrote into the program.
-stamped() { go version -m "$1" | awk '$1 == "mod" { print $3 }'; }
+# What the Go tool stamps is the same in every program: here in the smallest.
+go -C "$work/source" build -buildvcs=true -o "$work/stamped" ./sdk/python/synchronous
+version=$(go version -m "$work/stamped" | awk '$1 == "mod" { print $3 }')
+[[ -n $version && $version != "(devel)" ]] || die "the Go tool stamped no version: is git there?"
+
+# package_python puts the wheel of the Python client into dist/.
+package_python() {
+	local number
+	number=$(scripts/pythonversion.sh "$version")
+	cp -R "$work/source/sdk/python" "$work/python"
+	cp "$work/source/LICENSE" "$work/python/"
+	sed -i "s/^version = .*/version = \"$number\"/" "$work/python/pyproject.toml"
+	(cd "$work/python" && SOURCE_DATE_EPOCH=$committed "$python" -c \
+		'import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])' "$work/dist" >"$work/wheel.log" 2>&1) ||
+		{ cat "$work/wheel.log" >&2; die "the package of the Python client was not built"; }
+	[[ -f $work/dist/sandboxes-$number-py3-none-any.whl ]] || die "the package of the Python client has not the version $number"
+	say "sandboxes-$number-py3-none-any.whl"
+}
+
+# package_typescript puts the package of the TypeScript client into dist/. Both schemes of versions are semantic.
+package_typescript() {
+	local packed
+	cp -R "$work/source/sdk/typescript" "$work/typescript"
+	cp "$work/source/LICENSE" "$work/typescript/"
+	ln -s "$node/node_modules" "$work/typescript/node_modules"
+	packed=$(cd "$work/typescript" && npm pkg set "version=${version#v}" && npm pack --silent --pack-destination "$work/dist") ||
+		die "the package of the TypeScript client was not built"
+	say "$packed"
+}
 
 for platform in "${platforms[@]}"; do
+	if [[ $platform != */* ]]; then
+		"package_$platform"
+		continue
+	fi
 	os=${platform%/*} arch=${platform#*/}
 	packages=(./server/cmd/sandbox)
 	[[ $os != linux ]] || packages=(./server/cmd/... ./execd/cmd/...)
@@ -42,8 +75,6 @@ for platform in "${platforms[@]}"; do
 	GOOS=$os GOARCH=$arch go -C "$work/source" build -trimpath -buildvcs=true -gcflags=all=-dwarf=false -ldflags '-s -w' \
 		-o "$work/programs/" "${packages[@]}"
 	programs=("$work"/programs/*)
-	version=$(stamped "${programs[0]}")
-	[[ -n $version && $version != "(devel)" ]] || die "the Go tool stamped no version: is git there?"
 	name=sandbox_${version#v}_${os}_$arch
 	mkdir "$work/$name"
 	install -m 0755 "${programs[@]}" "$work/$name/"

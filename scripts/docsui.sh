@@ -35,7 +35,7 @@ cp "$swagger/LICENSE" "$assets/swagger-ui.LICENSE.txt"
 cp "$swagger/NOTICE" "$assets/swagger-ui.NOTICE.txt"
 cp "$swagger/swagger-ui-bundle.js.LICENSE.txt" "$assets/"
 
-# ReDoc shows a logo from its maker's server. Our pages ask nobody but their own service, so the logo becomes an empty picture.
+# ReDoc shows a logo from its maker's server. Our pages ask only their own service, so the logo becomes an empty picture.
 logo=https://cdn.redoc.ly/redoc/logo-mini.svg
 [[ $(grep -o "$logo" "$redoc/redoc.standalone.js" | wc -l) == 1 ]] || die "redoc.standalone.js names $logo not once"
 sed -i "s|$logo|data:image/svg+xml,<svg xmlns='http://www.w3.org/2000/svg'/>|" "$redoc/redoc.standalone.js"

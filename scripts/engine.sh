@@ -77,7 +77,7 @@ fi
 
 exec 9>/run/lock/sandbox-engine.lock
 flock 9
-if version=$(answers); then found "$version"; fi # somebody else has just started it
+if version=$(answers); then found "$version"; fi # another run has just started it
 
 for tool in dockerd docker iptables; do
 	if ! command -v "$tool" >/dev/null; then

@@ -17,7 +17,7 @@ mapfile -t targets < <(grep -rEo --include='*_test.go' "^func Fuzz${1:-}[A-Za-z0
 
 # A program per package, built once.
 for package in $(printf '%s\n' "${targets[@]}" | cut -d' ' -f1 | sort -u); do
-	go test -c -fuzz=Fuzz -o "$programs/${package//\//_}" "./$package"
+	go test -c -fuzz=Fuzz -vet=off -gcflags=all=-dwarf=false -ldflags=-w -o "$programs/${package//\//_}" "./$package"
 done
 
 # A number of inputs and not a time: when the time is over, package testing sometimes calls that a failure ("context deadline exceeded"),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the images sandbox/NAME:dev. Usage: scripts/images.sh [NAME...], of execd, egress, task-executor, busybox, base, server, controller,
+# Builds the images sandbox/NAME:dev. Usage: scripts/images.sh [--archives] [NAME...], of execd, egress, task-executor, busybox, base, server, controller,
 # ingress, python and code-interpreter; by default the first five.
 #
 # execd holds the programs that are put into every sandbox, egress the sidecar that stands beside one, task-executor what runs tasks in a
@@ -8,6 +8,9 @@
 # `make test` does.
 # server, controller and ingress are what deploy/helm installs. python is base with a kernel for Python alone.
 # An image that is up to date is left alone; what took long to make is kept in $SANDBOX_CACHE.
+#
+# --archives needs no Docker Engine: it makes the files $SANDBOX_CACHE/archives/NAME.tar, of execd, egress, busybox and base, which the local
+# engine and `docker load` read. code-interpreter is saved there from a Docker Engine that has it.
 set -euo pipefail
 shopt -s inherit_errexit # a failure inside $(...) counts too
 cd "$(dirname "$0")/.."
@@ -26,6 +29,10 @@ docker() { command docker --host "$host" "$@"; }
 
 # up_to_date NAME RECIPE: the image is there and was made by this recipe.
 up_to_date() {
+	if [[ -n $archives ]]; then
+		[[ -s $archives/$1.tar && $(cat "$archives/$1.recipe" 2>/dev/null) == "$2" ]]
+		return
+	fi
 	[[ $(docker image inspect --format "{{index .Config.Labels \"$label\"}}" "sandbox/$1:dev" 2>/dev/null) == "$2" ]]
 }
 
@@ -40,6 +47,29 @@ import() {
 	local changes=(-c "LABEL $label=$2") change
 	for change in "${@:3}"; do changes+=(-c "$change"); done
 	docker import "${changes[@]}" - "sandbox/$1:dev" >/dev/null
+}
+
+# save NAME RECIPE [CHANGE...]: makes an archive of the image, in the form of `docker save`, as import makes the image.
+save() {
+	local folder=$work/$1.image id settings='' change
+	mkdir -p "$folder" "$archives"
+	cat >"$folder/layer.tar"
+	id=$(sha256sum <"$folder/layer.tar" | cut -c1-64)
+	for change in "${@:3}"; do
+		case $change in
+		ENTRYPOINT\ *) settings+="\"Entrypoint\":${change#* }," ;;
+		CMD\ *) settings+="\"Cmd\":${change#* }," ;;
+		ENV\ *) settings+="\"Env\":[\"${change#* }\"]," ;;
+		EXPOSE\ *) settings+="\"ExposedPorts\":{\"${change#* }/tcp\":{}}," ;;
+		*) die "no archive can have: $change" ;;
+		esac
+	done
+	printf '{"architecture":"%s","os":"linux","config":{%s"Labels":{"%s":"%s"}},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
+		"$(go env GOARCH)" "$settings" "$label" "$2" "$id" >"$folder/config.json"
+	printf '[{"Config":"config.json","RepoTags":["sandbox/%s:dev"],"Layers":["layer.tar"]}]' "$1" >"$folder/manifest.json"
+	pack "$folder" >"$archives/$1.tar.$$"
+	mv "$archives/$1.tar.$$" "$archives/$1.tar"
+	printf '%s' "$2" >"$archives/$1.recipe"
 }
 
 build_execd() {
@@ -88,12 +118,13 @@ from_registry() {
 	}
 }
 
-# from_cache NAME RECIPE MAKER: prints the name of the cached archive, which MAKER FOLDER fills first if need be.
+# from_cache NAME: prints the name of a cached archive of what make_NAME FOLDER makes, which it does first if need be.
 from_cache() {
-	local archive=$cache/$1-$2.tar
+	local archive
+	archive=$cache/$1-$(recipe <(declare -f "make_$1" need_debian own_mirror pack)).tar
 	if [[ ! -s $archive ]]; then
 		mkdir -p "$cache" "$work/$1"
-		"$3" "$work/$1" >&2
+		"make_$1" "$work/$1" >&2
 		pack "$work/$1" >"$archive.$$"
 		rm -f "$cache/$1"-*.tar
 		mv "$archive.$$" "$archive" # complete, or not there
@@ -101,7 +132,7 @@ from_cache() {
 	printf '%s' "$archive"
 }
 
-# need_debian PACKAGE: apt is there and knows the package.
+# need_debian PACKAGE: apt is there and has the package.
 need_debian() {
 	command -v apt-get >/dev/null || die "no registry can be reached, and this machine has no apt to build from instead"
 	apt-cache show "$1" >/dev/null 2>&1 || apt-get update -qq
@@ -110,7 +141,7 @@ need_debian() {
 build_busybox() {
 	if from_registry busybox "$1" busybox:stable-musl 30; then return; fi
 	local archive
-	archive=$(from_cache busybox "$1" make_busybox)
+	archive=$(from_cache busybox)
 	import busybox "$1" "ENV PATH=$path" 'CMD ["sh"]' <"$archive"
 }
 
@@ -132,7 +163,7 @@ make_busybox() {
 build_base() {
 	if from_registry base "$1" debian:bookworm-slim 120; then return; fi
 	local archive
-	archive=$(from_cache base "$1" make_base)
+	archive=$(from_cache base)
 	import base "$1" "ENV PATH=$path" 'CMD ["bash"]' <"$archive"
 }
 
@@ -182,20 +213,52 @@ build() {
 		say "sandbox/$1:dev is up to date"
 		return
 	fi
-	local old
-	old=$(docker image inspect --format '{{.Id}}' "sandbox/$1:dev" 2>/dev/null || true)
+	local old=
+	[[ -n $archives ]] || old=$(docker image inspect --format '{{.Id}}' "sandbox/$1:dev" 2>/dev/null || true)
 	"build_$1" "$hash"
-	# What the tag named before is of no use to anybody; an image that a container still uses stays.
+	# What the tag named before is not used any more; an image that a container still uses stays.
 	[[ -z $old ]] || docker image rm "$old" >/dev/null 2>&1 || true
 	say "sandbox/$1:dev built in $((SECONDS - began)) s"
 }
 
-# how NAME: what this script does to make an image. Changing something else in it makes no image anew.
+# save_built NAME: the archive of an image that the Docker Engine has.
+save_built() {
+	local id
+	id=$(docker image inspect --format '{{.Id}}' "sandbox/$1:dev") || die "no image sandbox/$1:dev at $host: scripts/images.sh $1"
+	if up_to_date "$1" "$id"; then
+		say "the archive of sandbox/$1:dev is up to date"
+		return
+	fi
+	mkdir -p "$archives"
+	docker save --output "$archives/$1.tar.$$" "sandbox/$1:dev"
+	mv "$archives/$1.tar.$$" "$archives/$1.tar"
+	printf '%s' "$id" >"$archives/$1.recipe"
+	say "the archive of sandbox/$1:dev is made"
+}
+
+# how NAME: what this script does to make an image. Changing something else in it rebuilds no image.
 how() { declare -f "build_$1" "make_$1" from_registry from_cache pack import own_mirror; }
 
-docker version >/dev/null 2>&1 || die "no Docker Engine at $host: make engine"
-[[ $# -gt 0 ]] || set -- execd egress task-executor busybox base
+archives=
+if [[ ${1:-} == --archives ]]; then
+	archives=$cache/archives
+	shift
+	import() { save "$@"; }
+	from_registry() { return 1; } # there is no engine to pull and to build with
+	[[ $# -gt 0 ]] || set -- execd egress busybox base
+	for name; do
+		case $name in
+		execd | egress | busybox | base) ;;
+		code-interpreter) save_built "$name" ;;
+		*) die "no archive of $name: execd, egress, busybox, base and code-interpreter are there" ;;
+		esac
+	done
+else
+	docker version >/dev/null 2>&1 || die "no Docker Engine at $host: make engine"
+	[[ $# -gt 0 ]] || set -- execd egress task-executor busybox base
+fi
 for name; do
+	[[ -z $archives || $name != code-interpreter ]] || continue # saved already
 	case $name in
 	execd) build execd bin/execd bin/execd-init <(declare -f build_execd pack import) ;;
 	egress) build egress bin/egress bin/egress-init <(declare -f build_egress pack import) ;;

@@ -2,7 +2,7 @@
 # Installs what a host needs, or removes it again. Usage: scripts/install.sh install|uninstall. Called by `make install` and
 # `make uninstall`. It starts, stops and enables no service, and writes no configuration.
 # PREFIX (/usr/local) is where the files are used, DESTDIR (empty) a folder that stands for / while a package is made.
-# PROGRAMS is a folder with compiled programs; without it they are compiled, with the version that Git knows.
+# PROGRAMS is a folder with compiled programs; without it they are compiled, and their version is Git's.
 # What was installed is listed in PREFIX/share/sandbox/installed: files, and with a slash at their ends the folders that were made.
 set -euo pipefail
 shopt -s inherit_errexit
@@ -36,7 +36,7 @@ install_all() {
 		programs=$work/programs
 		CGO_ENABLED=0 go build -trimpath -buildvcs=auto -gcflags=all=-dwarf=false -ldflags '-s -w' -o "$programs/" ./server/cmd/...
 	fi
-	for name in sandbox sandbox-server sandbox-ingress sandbox-controller; do
+	for name in sandbox sandbox-server sandbox-keeper sandbox-ingress sandbox-controller; do
 		stage 0755 "$programs/$name" "bin/$name"
 	done
 	"$programs/sandbox" docs "$work/man"

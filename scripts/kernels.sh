@@ -8,7 +8,7 @@ packages=(jupyter-server python3-jupyter-server python3-ipykernel)
 say() { printf 'kernels: %s\n' "$*"; }
 die() { printf 'kernels: %s\n' "$@" >&2; exit 1; }
 
-# The server's own Python must have the kernel, too. Finding modules costs a tenth of importing them, and tells as much.
+# The server's own Python must have the kernel, too. Finding modules costs a tenth of importing them.
 complete() {
 	local server python
 	server=$(command -v jupyter-server) || return
@@ -30,7 +30,7 @@ fi
 
 exec 9>/run/lock/sandbox-kernels.lock
 flock 9
-if complete; then exit 0; fi # somebody else has just installed them
+if complete; then exit 0; fi # another run has just installed them
 
 say "installing ${packages[*]}"
 apt-get update -qq

@@ -2,6 +2,8 @@
 # Starts the lifecycle service on this machine and takes a first sandbox through its life. On a terminal the service then runs until
 # Ctrl-C; without one it stops, and the life's result is the exit code. Called by `make run`, which has built everything.
 # PORT (8080) is where it listens, on 127.0.0.1 only. Records, log and the API key, which the first run makes, are kept in $SANDBOX_STATE.
+# ENGINE is what sandboxes run on: local, the service's own engine with crun, or docker. By default it is local, which root alone can use, unless
+# this machine has a Docker Engine and no crun.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -32,6 +34,31 @@ healthy() {
 	[[ $line == *" 200 "* ]]
 }
 
+engine=${ENGINE:-}
+if [[ -z $engine ]]; then
+	engine=local
+	if [[ $EUID -ne 0 ]]; then
+		engine=docker
+	elif ! command -v crun >/dev/null && docker --host "${DOCKER_HOST:-unix:///var/run/docker.sock}" version >/dev/null 2>&1; then
+		engine=docker
+	fi
+fi
+case $engine in
+docker)
+	scripts/engine.sh
+	scripts/images.sh execd base
+	;;
+local)
+	scripts/crun.sh
+	scripts/images.sh --archives execd base
+	;;
+*)
+	say "ENGINE must be local or docker (got \"$engine\")" >&2
+	exit 2
+	;;
+esac
+archives=${SANDBOX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sandbox}/archives
+
 mkdir -p "$state"
 if [[ ! -s $key ]]; then
 	# Under another name first: what is interrupted must not leave half a key.
@@ -48,16 +75,21 @@ data_dir = "$state/data"
 instance = "make-run"
 
 [runtime]
-type = "docker"
+type = "$engine"
 execd_image = "sandbox/execd:dev"
 
 [storage]
 host_volumes = false
 TOML
+if [[ $engine == local ]]; then
+	printf '\n[local]\nbridge = "sandbox-run"\narchives = ["%s", "%s"]\n' "$archives/execd.tar" "$archives/base.tar" >>"$state/sandbox.toml"
+else
+	printf '\n[docker]\nspare_networks = 2\n' >>"$state/sandbox.toml"
+fi
 
 bin/sandbox-server --config "$state/sandbox.toml" >"$log" 2>&1 &
 server=$!
-# Its first start fills the volume that holds execd, so it may take a few seconds.
+# Its first start unpacks images, so it may take a few seconds.
 deadline=$((SECONDS + 60))
 until healthy; do
 	if ! kill -0 "$server" 2>/dev/null; then

@@ -24,7 +24,7 @@ const chart = "sandbox"
 // patience is how long anything may take on a machine that does other things, too.
 const patience = 5 * time.Minute
 
-// shared is the API server of all tests. Each has namespaces and releases of its own; the resource definitions are everybody's.
+// shared is the API server of all tests. Each has namespaces and releases of its own; the resource definitions are common to all.
 var shared *cluster.Cluster
 
 func TestMain(m *testing.M) {
@@ -102,6 +102,8 @@ var values = map[string][]string{
 		"--set-string", "server.extraConfig=[server.rate_limit]\nrequests_per_second = 20",
 		"--set", "imagePullSecrets[0].name=registry", "--set", "server.nodeSelector.disk=fast", "--set", "controller.podAnnotations.a=b",
 		"--set", "sandboxes.runtimeClass=gvisor", "--set", "sandboxes.priorityClass=low", "--set", "sandboxes.ephemeralStorage=10Gi",
+		"--set", "sandboxes.runtimeClasses[0].name=gvisor", "--set", "sandboxes.runtimeClasses[0].handler=runsc",
+		"--set", "sandboxes.runtimeClasses[1].name=kata", "--set", "sandboxes.runtimeClasses[1].handler=kata", "--set", "sandboxes.runtimeClasses[1].egressSidecar=true",
 		"--set", "sandboxes.nodeSelector.example\\.com/pool=sandboxes",
 		"--set", "sandboxes.tolerations[0].key=only", "--set", "sandboxes.tolerations[0].effect=NoExecute", "--set", "sandboxes.tolerations[0].tolerationSeconds=60",
 		"--set", "sandboxes.tolerations[1].operator=Exists",
@@ -109,7 +111,8 @@ var values = map[string][]string{
 		"--set", "networkPolicy.ingress[0].from[0].namespaceSelector.matchLabels.a=b",
 		"--set", "gateway.service.type=LoadBalancer", "--set", "gateway.tolerations[0].operator=Exists",
 	},
-	"without gateway": {"--set", "networkPolicy.enabled=false", "--set", "gateway.enabled=false", "--set", "secret.existing=keys-of-mine", "--set", "server.replicas=1"},
+	"scraped":         scraped,
+	"without gateway": {"--set", "metrics.service.enabled=true", "--set", "networkPolicy.enabled=false", "--set", "gateway.enabled=false", "--set", "secret.existing=keys-of-mine", "--set", "server.replicas=1", "--set", "server.console=false,server.mcp=false"},
 }
 
 func TestLint(t *testing.T) {
@@ -120,6 +123,7 @@ func TestLint(t *testing.T) {
 
 // TestServerAcceptsWhatIsRendered has the API server validate every field, strictly.
 func TestServerAcceptsWhatIsRendered(t *testing.T) {
+	definePodMonitors(t)
 	for name, set := range values {
 		t.Run(name, func(t *testing.T) {
 			objects := helm(t, append([]string{"template", "rendered", chart, "--include-crds"}, set...)...)
@@ -194,6 +198,10 @@ func TestSchemaRefuses(t *testing.T) {
 		"networkPolicy.denied={private}":                  "/networkPolicy/denied/0",
 		"sandboxes.ephemeralStorage=much":                 "/sandboxes/ephemeralStorage",
 		"sandboxes.tolerations[0].effect=Never":           "/sandboxes/tolerations/0/effect",
+		"sandboxes.runtimeClasses[0].name=gvisor":         "missing property 'handler'",
+		"metrics.podMonitor.enabled=true":                 "/metrics/podMonitor/key/secret",
+		"server.console=off":                              "/server/console",
+		"metrics.podMonitor.interval=often":               "/metrics/podMonitor/interval",
 	} {
 		if _, err := tryHelm(t, "template", "refused", chart, "--set", set); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", set, err, want)
@@ -359,7 +367,7 @@ func (s selector) matches(labels map[string]string) bool {
 	return true
 }
 
-// TestAccountsMayNoMore compares what the accounts may, as the API server tells it, with written lists: nothing is missing, and nothing is
+// TestAccountsMayNoMore compares what the accounts may, as the API server reports it, with written lists: nothing is missing, and nothing is
 // there that is not needed.
 func TestAccountsMayNoMore(t *testing.T) {
 	for _, namespace := range []string{"install", "boxes", "elsewhere"} {
@@ -406,10 +414,10 @@ func TestAccountsMayNoMore(t *testing.T) {
 // is for some only.
 func allowed(t *testing.T, home, account, namespace string) []string {
 	t.Helper()
-	everybody := strings.Split(rights(t, home, "nobody-in-particular", namespace), "\n")
+	common := strings.Split(rights(t, home, "nobody-in-particular", namespace), "\n")
 	var found []string
 	for _, line := range strings.Split(rights(t, home, account, namespace), "\n") {
-		if line == "" || slices.Contains(everybody, line) {
+		if line == "" || slices.Contains(common, line) {
 			continue
 		}
 		// RESOURCE [URLS] [NAMES] [VERBS]

@@ -65,7 +65,7 @@ func TestInstalledServiceWorks(t *testing.T) {
 	i.servesFromTheDocumentedPool(servers[1])
 	i.separatesPods()
 
-	// What was refused to somebody would be in a log.
+	// A refusal would be in a log.
 	for _, component := range []string{"server", "controller", "gateway"} {
 		for _, line := range strings.Split(i.kubectl("-n", "system", "logs", "--tail=-1", "--prefix", "-l", "app.kubernetes.io/name=sandbox-"+component), "\n") {
 			if strings.Contains(line, "forbidden") || strings.Contains(line, "cannot list resource") {

@@ -62,7 +62,7 @@ final class JShellHost {
         try (DataInputStream in = new DataInputStream(requests)) {
             host.serve(in);
         } catch (EOFException kernelHasEnded) {
-            // Nobody is left to run cells for.
+            // The kernel has ended: there are no more cells to run.
         }
         Runtime.getRuntime().halt(0);
     }

@@ -99,7 +99,7 @@ class Shell:
             ["bash", "-c", 'read -r; kill -KILL -- "-$0"', str(self.process.pid)],
             stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, bufsize=0,
         )
-        self.ended = os.pidfd_open(self.process.pid)  # the pipes tell nothing: a background job may hold them open
+        self.ended = os.pidfd_open(self.process.pid)  # the end of the pipes is no sign: a background job may hold them open
         self.streams = {self.process.stdout.fileno(): "stdout", self.process.stderr.fileno(): "stderr"}
         self.poll = select.poll()
         for fd in (self.status, self.ended, self.wake, *self.streams):
@@ -154,7 +154,7 @@ class Shell:
         try:
             os.write(self.requests, b"%d\n" % self.number)
         except BrokenPipeError:
-            pass  # the shell has ended; has_ended tells
+            pass  # the shell has ended; has_ended reports it
 
     def write_cell(self, code):
         os.ftruncate(self.cell, 0)
@@ -281,7 +281,7 @@ class BashKernel(WrapperKernel):
 
     def do_execute(self, code, silent, store_history=True, user_expressions=None, allow_stdin=False):
         self.silent = silent
-        if self.shell.has_ended():  # somebody killed it between two cells
+        if self.shell.has_ended():  # it was killed between two cells
             self.new_shell()
         shell = self.shell
         shell.interrupted = False

@@ -61,11 +61,11 @@ class Cell:
         self.stdout = self.stderr = self.result = ""
         self.png = self.error = None
         began = time.monotonic()
-        reply = client.execute_interactive(code, store_history=True, allow_stdin=False, stop_on_error=False, timeout=patience, output_hook=self.hear)
+        reply = client.execute_interactive(code, store_history=True, allow_stdin=False, stop_on_error=False, timeout=patience, output_hook=self.collect)
         self.seconds = time.monotonic() - began
         self.status = reply["content"]["status"]
 
-    def hear(self, message):
+    def collect(self, message):
         content = message["content"]
         if message["msg_type"] == "stream":
             setattr(self, content["name"], getattr(self, content["name"]) + content["text"])

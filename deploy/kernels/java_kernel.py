@@ -43,10 +43,10 @@ class Host:
             while data:
                 data = data[os.write(self.process.stdin.fileno(), data):]
         except BrokenPipeError:
-            pass  # receive tells
+            pass  # receive reports it
 
     def receive(self, wait):
-        """Returns the frames that are there, at least one when told to wait. It raises EOFError when the host has ended."""
+        """Returns the frames that are there, at least one with wait. It raises EOFError when the host has ended."""
         while True:
             frames = self.whole_frames()
             if frames:

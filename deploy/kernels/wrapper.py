@@ -44,7 +44,7 @@ class WrapperKernel(Kernel):
         return {"status": "ok", "execution_count": self.execution_count, "payload": [], "user_expressions": {}}
 
     def failed(self, ename, evalue, traceback):
-        """Tells everybody that the cell failed; returns the reply that says the same."""
+        """Publishes that the cell failed, and returns the reply with the same error."""
         error = {"ename": ename, "evalue": evalue, "traceback": traceback}
         if not self.silent:
             self.send_response(self.iopub_socket, "error", error)

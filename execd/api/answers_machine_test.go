@@ -37,7 +37,7 @@ func conflicts(t *testing.T, transport *conform.Transport) []answer {
 	execd := &child{Tmpfs: map[string]string{mounted: "size=1m"}, Bind: []string{program}}
 	d := execd.start(t, transport)
 	// The program runs once its name is that of its process.
-	d.background(t, "exec "+program+" 60")
+	without := d.background(t, "exec "+program+" 60")
 	eventually(t, "the program runs", func() bool {
 		running, _ := filepath.Glob("/proc/[0-9]*/exe")
 		for _, link := range running {
@@ -57,6 +57,7 @@ func conflicts(t *testing.T, transport *conform.Transport) []answer {
 		conflict("makeDirectories", "POST /directories", fmt.Sprintf(`{%q:{}}`, one), one),
 		conflict("deleteFiles", "DELETE /files"+query(program), "", program),
 		conflict("deleteDirectories", "DELETE /directories"+query(mounted), "", mounted),
+		conflict("writeCommandStdin", "POST /command/"+without+"/stdin?offset=0", "", "no standard input"),
 		conflict("replaceInFiles", "POST /files/replace", fmt.Sprintf(`{%q:{"old":"ELF","new":"FLE"}}`, program), program),
 		sent,
 	}
@@ -69,7 +70,7 @@ func refusedByTheKernel(t *testing.T, transport *conform.Transport) []answer {
 	file := write(t, filepath.Join(dir, "file"), "x")
 	must(t, os.Chmod(dir, 0))
 	t.Cleanup(func() { must(t, os.Chmod(dir, 0o700)) })
-	d := (&child{Nobody: true}).start(t, transport)
+	d := (&child{Unprivileged: true}).start(t, transport)
 	forbidden := func(operation, target, body string) answer {
 		return answer{on: d, operation: operation, target: target, body: body, status: 403, code: "FORBIDDEN", says: []string{dir, "permission denied"}}
 	}
@@ -88,7 +89,7 @@ func refusedByTheKernel(t *testing.T, transport *conform.Transport) []answer {
 		forbidden("listDirectory", "GET /directories/list"+query(dir), ""),
 		forbidden("watchFiles", "GET /files/watch"+query(dir), ""),
 		sent,
-		// Only root may become somebody else.
+		// Only root may become another user.
 		{on: d, operation: "runCommand", name: "another user", target: "POST /command", body: `{"command":"id","uid":1}`,
 			status: 400, code: "INVALID_REQUEST_BODY", says: []string{"uid"}},
 	}
@@ -236,7 +237,7 @@ func outOfDescriptors(t *testing.T, transport *conform.Transport) []answer {
 // atProcessLimit are requests to a daemon that may start no process.
 func atProcessLimit(t *testing.T, transport *conform.Transport) []answer {
 	// Root has no such limit.
-	d := (&child{Nobody: true, Alone: true}).start(t, transport)
+	d := (&child{Unprivileged: true, Alone: true}).start(t, transport)
 	refused := func(operation, target, body string) answer {
 		return answer{on: d, operation: operation, name: "at the limit of processes", target: target, body: body, status: 503, code: "SERVICE_UNAVAILABLE",
 			says: []string{"processes", "DELETE /command"}}
@@ -323,6 +324,7 @@ func successes(t *testing.T, d *daemon) {
 	}
 	(answer{on: d, target: "GET /files/download" + query(path("a/b/g.txt")), header: map[string]string{"Range": "bytes=15-"},
 		status: 416, code: "RANGE_NOT_SATISFIABLE", says: []string{"header Range", "15"}}).check(t)
+	d.put(t, d.run(t, gen.CommandRequest{Command: "cat", Stdin: new(true)}).until("init").Text, "x", 0, true, http.StatusOK)
 	empty(d.client.DeleteFiles(ctx, &gen.DeleteFilesParams{Path: gen.Paths{path("a/b/g.txt")}}))
 	empty(d.client.DeleteDirectories(ctx, &gen.DeleteDirectoriesParams{Path: gen.Paths{path("a")}}))
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {

@@ -24,6 +24,7 @@ var unprovoked = map[string]string{
 	"getCommandStatus 503":  "cut off together with its connection",
 	"interruptCommand 503":  "cut off together with its connection",
 	"streamCommand 503":     "cut off together with its connection",
+	"writeCommandStdin 503": "cut off together with its connection",
 	"getMetrics 503":        "cut off together with its connection",
 	"watchMetrics 503":      "cut off together with its connection",
 	"deleteDirectories 503": "cut off together with its connection",
@@ -72,12 +73,14 @@ var unprovoked = map[string]string{
 	"getCommandLogs 500":   "works on memory; a log that cannot be read breaks an answer that has begun",
 	"getCommandStatus 500": "works on memory",
 	"interruptCommand 500": "works on memory",
-	"streamCommand 500":    "works on memory; a log that cannot be read breaks an answer that has begun",
-	"deleteFiles 500":      "every error of unlink(2) has a kind",
-	"getFilesInfo 500":     "every error of statx(2) has a kind",
-	"makeDirectories 500":  "every error of mkdir(2) but a failing disk has a kind",
-	"setPermissions 500":   "every error of chown(2) and chmod(2) has a kind",
-	"setPermissions 409":   "no file system at hand calls a file busy for chown(2) or chmod(2)",
+
+	"writeCommandStdin 500": "every error of a pipe is the end of its command's input",
+	"streamCommand 500":     "works on memory; a log that cannot be read breaks an answer that has begun",
+	"deleteFiles 500":       "every error of unlink(2) has a kind",
+	"getFilesInfo 500":      "every error of statx(2) has a kind",
+	"makeDirectories 500":   "every error of mkdir(2) but a failing disk has a kind",
+	"setPermissions 500":    "every error of chown(2) and chmod(2) has a kind",
+	"setPermissions 409":    "no file system at hand calls a file busy for chown(2) or chmod(2)",
 }
 
 // answer is a request and the error that it must get.
@@ -341,6 +344,7 @@ func missingThings(t *testing.T, d *daemon) []answer {
 		id("getCommandStatus", "GET /command/status/no-such-id"),
 		id("getCommandLogs", "GET /command/no-such-id/logs"),
 		id("streamCommand", "GET /command/no-such-id/stream"),
+		id("writeCommandStdin", "POST /command/no-such-id/stdin?offset=0"),
 		id("interruptCommand", "DELETE /command?id=no-such-id"),
 		file("getFilesInfo", "GET /files/info"+query(there)+"&path="+gone, ""),
 		file("deleteFiles", "DELETE /files"+query(there)+"&path="+gone, ""),

@@ -44,7 +44,7 @@ type Options struct {
 	Freezer   *freeze.Freezer
 	Metrics   *metrics.Sampler
 	Terminals *terminal.Manager
-	// Token is what requests must carry; empty lets everybody in.
+	// Token is what requests must carry; empty admits every request.
 	Token string
 	// Port is the port that execd listens on, which its own proxy serves without a hop.
 	Port int
@@ -69,11 +69,11 @@ func New(options Options) (*serve.Server, error) {
 		return nil, err
 	}
 	h := &handlers{code: options.Code, commands: options.Commands, files: options.Files, freezer: options.Freezer,
-		metrics: options.Metrics, terminals: options.Terminals, linger: options.Linger, token: options.Token}
+		metrics: options.Metrics, terminals: options.Terminals, linger: options.Linger, token: options.Token, repeats: newRepeats()}
 	gen.RegisterHandlersWithOptions(server.Echo(), gen.NewStrictHandler(h, nil), gen.RegisterHandlersOptions{
 		OperationMiddlewares: server.OperationMiddlewares(),
 	})
-	// Clients know execd by the documented port, wherever it listens: a sandbox on the host's network has another one.
+	// Clients identify execd by the documented port, wherever it listens: a sandbox on the host's network has another one.
 	own := []int{options.Port}
 	if options.Port != documentedPort {
 		own = append(own, documentedPort)
@@ -117,6 +117,7 @@ type handlers struct {
 	terminals *terminal.Manager
 	linger    time.Duration
 	token     string
+	repeats   *repeats
 }
 
 // problem is the one table from the engines' errors to HTTP (execd document, "Errors").
@@ -131,6 +132,8 @@ func problem(err error) (serve.Problem, bool) {
 		return serve.Problem{Status: http.StatusNotFound, Code: "FILE_NOT_FOUND", Message: err.Error()}, true
 	case errors.Is(err, watch.ErrPermission):
 		return serve.Problem{Status: http.StatusForbidden, Code: "FORBIDDEN", Message: err.Error()}, true
+	case errors.Is(err, command.ErrConflict):
+		return serve.Problem{Status: http.StatusConflict, Code: "CONFLICT", Message: err.Error()}, true
 	case errors.Is(err, freeze.ErrFrozen):
 		return serve.Problem{Status: http.StatusConflict, Code: "FROZEN", Message: err.Error()}, true
 	case atProcessLimit(err):

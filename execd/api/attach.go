@@ -65,7 +65,7 @@ func send(ctx, left context.Context, connection *websocket.Conn, t *terminal.Ter
 		}
 		switch {
 		case errors.Is(err, io.EOF):
-			if tell(ctx, connection, gen.TerminalNews{Type: gen.TerminalNewsTypeExit, ExitCode: t.Status().ExitCode}) == nil {
+			if sendNews(ctx, connection, gen.TerminalNews{Type: gen.TerminalNewsTypeExit, ExitCode: t.Status().ExitCode}) == nil {
 				connection.Close(websocket.StatusNormalClosure, "")
 			}
 			return
@@ -77,7 +77,7 @@ func send(ctx, left context.Context, connection *websocket.Conn, t *terminal.Ter
 			return
 		}
 		if output.Replay {
-			if tell(ctx, connection, gen.TerminalNews{Type: gen.TerminalNewsTypeReplay, Bytes: &output.Replayed}) != nil {
+			if sendNews(ctx, connection, gen.TerminalNews{Type: gen.TerminalNewsTypeReplay, Bytes: &output.Replayed}) != nil {
 				return
 			}
 		}
@@ -87,7 +87,7 @@ func send(ctx, left context.Context, connection *websocket.Conn, t *terminal.Ter
 	}
 }
 
-func tell(ctx context.Context, connection *websocket.Conn, news gen.TerminalNews) error {
+func sendNews(ctx context.Context, connection *websocket.Conn, news gen.TerminalNews) error {
 	data, err := json.Marshal(news)
 	if err != nil {
 		return err

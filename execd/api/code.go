@@ -17,12 +17,23 @@ func (h *handlers) RunCode(ctx context.Context, request gen.RunCodeRequestObject
 	if err != nil {
 		return nil, err
 	}
-	if err := h.awake(); err != nil {
-		return nil, err
-	}
-	execution, err := h.code.Execute(ctx, spec)
+	key := request.Params.IdempotencyKey
+	id, err := h.repeats.once(ctx, "runCode", key, func() (string, error) {
+		if err := h.awake(); err != nil {
+			return "", err
+		}
+		execution, err := h.code.Execute(ctx, spec)
+		if err != nil {
+			return "", err
+		}
+		return execution.ID(), nil
+	})
 	if err != nil {
 		return nil, err
+	}
+	execution, err := h.code.Execution(id)
+	if err != nil {
+		return nil, gone(key, err)
 	}
 	serve.LogField(ctx, "execution_id", execution.ID())
 	reader, err := execution.Log().Reader(0)
@@ -57,12 +68,20 @@ func (h *handlers) InterruptCode(ctx context.Context, request gen.InterruptCodeR
 }
 
 func (h *handlers) CreateContext(ctx context.Context, request gen.CreateContextRequestObject) (gen.CreateContextResponseObject, error) {
-	if err := h.awake(); err != nil {
-		return nil, err
-	}
-	created, err := h.code.CreateContext(ctx, request.Body.Language)
+	key := request.Params.IdempotencyKey
+	id, err := h.repeats.once(ctx, "createContext", key, func() (string, error) {
+		if err := h.awake(); err != nil {
+			return "", err
+		}
+		created, err := h.code.CreateContext(ctx, request.Body.Language)
+		return created.ID, err
+	})
 	if err != nil {
 		return nil, err
+	}
+	created, err := h.code.Context(id)
+	if err != nil {
+		return nil, gone(key, err)
 	}
 	serve.LogField(ctx, "context_id", created.ID)
 	return gen.CreateContext200JSONResponse(toContext(created)), nil
@@ -161,7 +180,7 @@ func appendCodeDetail(b []byte, e eventlog.Event) []byte {
 	failure := gen.StreamError{Traceback: []string{}}
 	switch {
 	case err != nil:
-		failure.Evalue = err.Error() // the event itself still tells that it ended, and not well
+		failure.Evalue = err.Error() // the event itself still reports that it failed
 	case outcome.Error != nil:
 		failure.Ename, failure.Evalue = outcome.Error.Name, outcome.Error.Value
 		failure.Traceback = append(failure.Traceback, outcome.Error.Traceback...)

@@ -73,14 +73,14 @@ func (d *daemon) execution(t *testing.T, id string) string {
 func (d *daemon) newContext(t *testing.T, language string) string {
 	t.Helper()
 	var created gen.CodeContext
-	must(t, json.Unmarshal(body200(t)(d.client.CreateContext(t.Context(), gen.ContextRequest{Language: language})), &created))
+	must(t, json.Unmarshal(body200(t)(d.client.CreateContext(t.Context(), nil, gen.ContextRequest{Language: language})), &created))
 	return created.ID
 }
 
 // cell starts a cell in a context.
 func (d *daemon) cell(t *testing.T, id, source string) *stream {
 	t.Helper()
-	response, err := d.client.RunCode(context.WithoutCancel(t.Context()), gen.CodeRequest{Code: source, Context: &gen.ContextChoice{ID: &id}})
+	response, err := d.client.RunCode(context.WithoutCancel(t.Context()), nil, gen.CodeRequest{Code: source, Context: &gen.ContextChoice{ID: &id}})
 	return d.stream(t, response, err)
 }
 

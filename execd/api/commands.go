@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"errors"
+	"io"
 	"mime"
 	"net/http"
 	"slices"
@@ -20,14 +22,14 @@ func (h *handlers) RunCommand(ctx context.Context, request gen.RunCommandRequest
 	if err != nil {
 		return nil, err
 	}
-	leave, err := h.freezer.Enter()
+	key := request.Params.IdempotencyKey
+	id, err := h.repeats.once(ctx, "runCommand", key, func() (string, error) { return h.start(spec) })
 	if err != nil {
 		return nil, err
 	}
-	c, err := h.commands.Start(spec)
-	leave()
+	c, err := h.commands.Get(id)
 	if err != nil {
-		return nil, err
+		return nil, gone(key, err)
 	}
 	serve.LogField(ctx, "command_id", c.ID())
 	background := value(request.Body.Background)
@@ -44,6 +46,20 @@ func (h *handlers) RunCommand(ctx context.Context, request gen.RunCommandRequest
 	return commandStream{id: c.ID(), logStream: logStream{
 		ctx: ctx, reader: reader, detail: appendExit, linger: h.linger, greet: true, initOnly: background,
 	}}, nil
+}
+
+// start starts a command and returns its id.
+func (h *handlers) start(spec command.Spec) (string, error) {
+	leave, err := h.freezer.Enter()
+	if err != nil {
+		return "", err
+	}
+	defer leave()
+	c, err := h.commands.Start(spec)
+	if err != nil {
+		return "", err
+	}
+	return c.ID(), nil
 }
 
 func (h *handlers) StreamCommand(ctx context.Context, request gen.StreamCommandRequestObject) (gen.StreamCommandResponseObject, error) {
@@ -104,6 +120,33 @@ func (h *handlers) InterruptCommand(ctx context.Context, request gen.InterruptCo
 	return gen.InterruptCommand200JSONResponse{}, nil
 }
 
+func (h *handlers) WriteCommandStdin(ctx context.Context, request gen.WriteCommandStdinRequestObject) (gen.WriteCommandStdinResponseObject, error) {
+	c, err := h.commands.Get(request.ID)
+	if err != nil {
+		return nil, err
+	}
+	state, err := c.WriteInput(ctx, arriving{request.Body}, request.Params.Offset, value(request.Params.End))
+	if err != nil {
+		return nil, err
+	}
+	return gen.WriteCommandStdin200JSONResponse(toCommandStdin(state)), nil
+}
+
+// arriving is the body of a request. Its errors are the client's.
+type arriving struct{ body io.Reader }
+
+func (a arriving) Read(p []byte) (int, error) {
+	n, err := a.body.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = serve.Invalid("body: did not arrive completely; what came was written")
+	}
+	return n, err
+}
+
+func toCommandStdin(s command.InputState) gen.CommandStdin {
+	return gen.CommandStdin{Offset: s.Offset, Closed: s.Closed}
+}
+
 // commandLogs is the answer with a part of a command's output.
 type commandLogs struct{ lines *eventlog.Lines }
 
@@ -117,12 +160,22 @@ func (l commandLogs) VisitGetCommandLogsResponse(w http.ResponseWriter) error {
 }
 
 func fromCommandRequest(r gen.CommandRequest) (command.Spec, error) {
-	spec := command.Spec{Command: r.Command, Dir: value(r.Cwd), Env: r.Envs, Timeout: time.Duration(value(r.Timeout)) * time.Millisecond}
-	if limit := int64(365 * 24 * time.Hour / time.Millisecond); value(r.Timeout) > limit {
-		return spec, serve.Invalid("body/timeout: must be at most %d milliseconds", limit)
+	spec := command.Spec{Command: r.Command, Dir: value(r.Cwd), Env: r.Envs}
+	var err error
+	if spec.Timeout, err = toTimeout(r.Timeout); err != nil {
+		return spec, err
 	}
-	spec.UID, spec.GID = toID(r.UID), toID(r.GID)
+	spec.UID, spec.GID, spec.Input = toID(r.UID), toID(r.GID), value(r.Stdin)
 	return spec, nil
+}
+
+// toTimeout converts milliseconds. The contract has no maximum, but a time.Duration has one.
+func toTimeout(milliseconds *int64) (time.Duration, error) {
+	const limit = int64(365 * 24 * time.Hour / time.Millisecond)
+	if value(milliseconds) > limit {
+		return 0, serve.Invalid("body/timeout: must be at most %d milliseconds", limit)
+	}
+	return time.Duration(value(milliseconds)) * time.Millisecond, nil
 }
 
 // toID narrows a user or group number; the contract's limits keep it within 32 bits.
@@ -142,6 +195,9 @@ func toCommandStatus(s command.Status) gen.CommandStatus {
 	if !s.FinishedAt.IsZero() {
 		finished := s.FinishedAt.UTC()
 		status.FinishedAt = &finished
+	}
+	if s.Input != nil {
+		status.Stdin = new(toCommandStdin(*s.Input))
 	}
 	return status
 }

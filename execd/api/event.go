@@ -10,7 +10,7 @@ import (
 	"sandbox.internal/execd/eventlog"
 )
 
-// detailFunc appends the members of an event that only its source can tell, each with a comma before it.
+// detailFunc appends the members of an event that only its source has, each with a comma before it.
 type detailFunc func(b []byte, e eventlog.Event) []byte
 
 // appendEvent appends an event as JSON (execd document, "Stream event"). It is written by hand: a stream carries millions of lines,
@@ -50,7 +50,7 @@ func appendText(b []byte, e eventlog.Event) []byte {
 func appendExit(b []byte, e eventlog.Event) []byte {
 	exit, err := command.ParseExit(e.Text)
 	if err != nil {
-		exit.Reason = err.Error() // the event itself still tells that it ended, and not well
+		exit.Reason = err.Error() // the event itself still reports that it failed
 	}
 	b = append(b, `,"execution_time":`...)
 	b = strconv.AppendInt(b, exit.Duration.Milliseconds(), 10)

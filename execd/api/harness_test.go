@@ -32,7 +32,7 @@ import (
 // deadline bounds whatever a test waits for.
 const deadline = 30 * time.Second
 
-// contract is the document that every answer is held to; nobody changes it.
+// contract is the document that every answer is held to; it is never changed.
 var contract = sync.OnceValues(document.LoadExecd)
 
 // TestMain lets the test binary stand in for execd where a test needs the daemon, or its shell, in a process of its own.
@@ -99,11 +99,11 @@ func newTransport(t *testing.T) *conform.Transport {
 
 // child is an execd in a process of its own, for what must not happen to the test's.
 type child struct {
-	Args   []string          // flags of the daemon
-	Env    []string          // added to the test's
-	Tmpfs  map[string]string // folders that become file systems of their own, with their mount options
-	Bind   []string          // files that become mount points
-	Nobody bool              // run without any rights
+	Args         []string          // flags of the daemon
+	Env          []string          // added to the test's
+	Tmpfs        map[string]string // folders that become file systems of their own, with their mount options
+	Bind         []string          // files that become mount points
+	Unprivileged bool              // run without any rights
 	// Descriptors is how many files may be open; 0 is the usual limit.
 	Descriptors uint64
 	// Alone forbids the child to have any process but itself.
@@ -122,8 +122,9 @@ func (c *child) start(t *testing.T, transport *conform.Transport) *daemon {
 	process.Env = append(append(os.Environ(), c.Env...), "TEST_CHILD="+string(setup))
 	process.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	root := os.Geteuid() == 0
-	if c.Nobody && root {
+	if c.Unprivileged && root {
 		process.SysProcAttr.Credential = &syscall.Credential{Uid: 65534, Gid: 65534}
+		process.Dir = "/" // others may not be able to enter this one
 	}
 	if len(c.Tmpfs)+len(c.Bind) > 0 {
 		process.SysProcAttr.Cloneflags = syscall.CLONE_NEWNS
@@ -173,7 +174,7 @@ func runChild() int {
 		err = unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: 1, Max: 1})
 	}
 	if err == nil {
-		go tellWhatItHolds()
+		go reportHolds()
 		err = serveChild(os.Args[2:])
 	}
 	if err != nil {
@@ -264,10 +265,10 @@ func (d *daemon) status(t *testing.T, id string) gen.CommandStatus {
 	return status
 }
 
-// background starts a command that nobody waits for and returns its id.
+// background starts a command in the background and returns its id.
 func (d *daemon) background(t *testing.T, line string) string {
 	t.Helper()
-	response, err := d.client.RunCommand(t.Context(), gen.CommandRequest{Command: line, Background: new(true)})
+	response, err := d.client.RunCommand(t.Context(), nil, gen.CommandRequest{Command: line, Background: new(true)})
 	var accepted gen.CommandAccepted
 	must(t, json.Unmarshal(body(t, response, err), &accepted))
 	if header := response.Header.Get("X-Command-ID"); header != accepted.ID {

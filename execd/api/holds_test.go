@@ -25,8 +25,8 @@ type held struct {
 	descriptors, processes int
 }
 
-// tellWhatItHolds is the child's side of holds.
-func tellWhatItHolds() {
+// reportHolds is the child's side of holds.
+func reportHolds() {
 	asked := make(chan os.Signal, 1)
 	signal.Notify(asked, syscall.SIGUSR1)
 	for range asked {
@@ -46,7 +46,7 @@ func (c *child) holds(t *testing.T) held {
 	before := len(c.output.bytes())
 	must(t, syscall.Kill(c.pid, syscall.SIGUSR1))
 	var now held
-	eventually(t, "the child tells what it holds", func() bool {
+	eventually(t, "the child reports what it holds", func() bool {
 		for line := range bytes.Lines(c.output.bytes()[before:]) {
 			if json.Unmarshal(line, &now) == nil && now.Goroutines > 0 {
 				return true
@@ -96,7 +96,7 @@ func (c *child) backTo(t *testing.T, before held) {
 			t.Logf("the child held %+v and holds %+v", before, now)
 		}
 	}()
-	eventually(t, "the child lets go of everything", func() bool {
+	eventually(t, "the child releases everything", func() bool {
 		now = c.holds(t)
 		return now.Goroutines <= before.Goroutines && now.descriptors <= before.descriptors && now.processes <= before.processes
 	})

@@ -85,7 +85,7 @@ func TestThousandStreamsAtOnce(t *testing.T) {
 	execd.backTo(t, before)
 }
 
-// follow runs a command in the foreground and returns its events, after it has checked their frame. The first output is told of. Unlike a
+// follow runs a command in the foreground and returns its events, after it has checked their frame. The first output is reported. Unlike a
 // stream it may be used by any goroutine.
 func (d *daemon) follow(ctx context.Context, client *http.Client, line string, output func()) ([]event, error) {
 	body, err := json.Marshal(gen.CommandRequest{Command: line})

@@ -12,7 +12,7 @@ import (
 	"sandbox.internal/openapi/serve"
 )
 
-// FuzzMetadata holds the metadata of uploads to encoding/json: what is taken means the same to both, so nobody's file
+// FuzzMetadata holds the metadata of uploads to encoding/json: what is taken means the same to both, so no file
 // goes where another reader of the same text would not put it. What is refused is the client's fault and says where.
 func FuzzMetadata(f *testing.F) {
 	for _, seed := range []string{

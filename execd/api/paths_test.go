@@ -136,7 +136,7 @@ func oddThings(t *testing.T, dir string) []string {
 // TestPathsOfTheKernel asks the same of what the kernel makes up, as a user who can do no harm.
 func TestPathsOfTheKernel(t *testing.T) {
 	t.Parallel()
-	d := (&child{Nobody: true}).start(t, newTransport(t))
+	d := (&child{Unprivileged: true}).start(t, newTransport(t))
 	for _, path := range []string{
 		"/proc", "/proc/self", "/proc/self/mem", "/proc/self/maps", "/proc/self/fd", "/proc/self/fd/0", "/proc/self/exe", "/proc/self/pagemap",
 		"/proc/self/clear_refs", "/proc/self/attr/current", "/proc/self/task", "/proc/1/environ", "/proc/kmsg", "/proc/kcore", "/proc/version", "/proc/sys/kernel", "/proc/sys/vm/drop_caches",

@@ -33,7 +33,7 @@ func sources(t *testing.T, d *daemon) map[string]source {
 	t.Helper()
 	command := d.run(t, gen.CommandRequest{Command: `echo one; echo; printf 'a\377b\n'; printf end; exit 3`})
 	commandEvents := command.all(1)
-	response, err := d.client.RunCode(t.Context(), gen.CodeRequest{Code: "print('one'); print(); print('end', end=''); 1/0", Language: new("python")})
+	response, err := d.client.RunCode(t.Context(), nil, gen.CodeRequest{Code: "print('one'); print(); print('end', end=''); 1/0", Language: new("python")})
 	cell := d.stream(t, response, err)
 	cellEvents := cell.all(1)
 	return map[string]source{

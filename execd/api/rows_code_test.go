@@ -28,7 +28,7 @@ func TestRowsOfCode(t *testing.T) {
 	})
 	t.Run("row execd/operations/POST /code", func(t *testing.T) {
 		for range 2 { // without a context nothing is kept
-			response, err := d.client.RunCode(t.Context(), gen.CodeRequest{Code: "print('x' in globals()); x = 1"})
+			response, err := d.client.RunCode(t.Context(), nil, gen.CodeRequest{Code: "print('x' in globals()); x = 1"})
 			d.stream(t, response, err).ends(t, "False\n")
 		}
 	})

@@ -176,7 +176,7 @@ func TestRowsOfCommandEvents(t *testing.T) {
 				return
 			}
 		}
-		t.Errorf("nothing tells that the output was cut; the last event is %s", last(events).data)
+		t.Errorf("nothing reports that the output was cut; the last event is %s", last(events).data)
 	})
 	t.Run("row execd/events/ping", func(t *testing.T) {
 		s := d.run(t, gen.CommandRequest{Command: "sleep 1000"})

@@ -84,7 +84,7 @@ func (s *follower) write(ctx context.Context, out *serve.EventStream) error {
 	}
 }
 
-// catchUp adds the events that are at hand, or as many as are worth a flush, and tells whether the last one of the stream is among them.
+// catchUp adds the events that are at hand, or as many as are worth a flush, and reports whether the last one of the stream is among them.
 func (s *follower) catchUp(out *serve.EventStream) (ended bool, err error) {
 	for out.Buffered() < flushSize {
 		event, ok, err := s.reader.Next()

@@ -77,7 +77,7 @@ func (d *daemon) stream(t *testing.T, response *http.Response, err error) *strea
 // run starts a command in the foreground.
 func (d *daemon) run(t *testing.T, request gen.CommandRequest) *stream {
 	t.Helper()
-	response, err := d.client.RunCommand(t.Context(), request)
+	response, err := d.client.RunCommand(t.Context(), nil, request)
 	return d.stream(t, response, err)
 }
 

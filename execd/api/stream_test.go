@@ -290,7 +290,7 @@ func TestClosedConnectionDoesNotEndTheCommand(t *testing.T) {
 	fifo, marker := filepath.Join(dir, "go"), filepath.Join(dir, "done")
 	must(t, syscall.Mkfifo(fifo, 0o600))
 	ctx, leave := context.WithCancel(t.Context())
-	response, err := d.client.RunCommand(ctx, gen.CommandRequest{
+	response, err := d.client.RunCommand(ctx, nil, gen.CommandRequest{
 		Command: fmt.Sprintf("echo before; read x < %s; echo after; touch %s; sleep 60", fifo, marker),
 	})
 	s := d.stream(t, response, err)
@@ -321,7 +321,7 @@ func TestBackgroundAsStream(t *testing.T) {
 	t.Parallel()
 	d := start(t)
 	for _, accept := range []string{"text/event-stream", "application/json, text/event-stream;q=0.9"} {
-		response, err := d.client.RunCommand(t.Context(), gen.CommandRequest{Command: "sleep 60", Background: new(true)}, header("Accept", accept))
+		response, err := d.client.RunCommand(t.Context(), nil, gen.CommandRequest{Command: "sleep 60", Background: new(true)}, header("Accept", accept))
 		s := d.stream(t, response, err)
 		e := s.must()
 		if e.Type != "init" || e.Text == "" || e.Text != response.Header.Get("X-Command-ID") {

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"time"
 
 	"sandbox.internal/execd/terminal"
 	gen "sandbox.internal/gen/execd"
@@ -10,9 +11,25 @@ import (
 
 func (h *handlers) StartTerminal(ctx context.Context, request gen.StartTerminalRequestObject) (gen.StartTerminalResponseObject, error) {
 	r := *request.Body
-	leave, err := h.freezer.Enter()
+	timeout, err := toTimeout(r.Timeout)
 	if err != nil {
 		return nil, err
+	}
+	id, err := h.repeats.once(ctx, "startTerminal", request.Params.IdempotencyKey, func() (string, error) {
+		return h.startTerminal(r, timeout)
+	})
+	if err != nil {
+		return nil, err
+	}
+	serve.LogField(ctx, "terminal_id", id)
+	return gen.StartTerminal200JSONResponse{ID: id}, nil
+}
+
+// startTerminal starts a terminal and returns its id.
+func (h *handlers) startTerminal(r gen.TerminalRequest, timeout time.Duration) (string, error) {
+	leave, err := h.freezer.Enter()
+	if err != nil {
+		return "", err
 	}
 	defer leave()
 	t, err := h.terminals.Start(terminal.Spec{
@@ -20,14 +37,16 @@ func (h *handlers) StartTerminal(ctx context.Context, request gen.StartTerminalR
 		Args:    r.Args,
 		Dir:     value(r.Cwd),
 		Env:     r.Envs,
+		UID:     toID(r.UID),
+		GID:     toID(r.GID),
+		Timeout: timeout,
 		Rows:    uint16(value(r.Rows)), // the contract's limits keep it within 16 bits
 		Cols:    uint16(value(r.Cols)),
 	})
 	if err != nil {
-		return nil, err
+		return "", err
 	}
-	serve.LogField(ctx, "terminal_id", t.ID())
-	return gen.StartTerminal200JSONResponse{ID: t.ID()}, nil
+	return t.ID(), nil
 }
 
 func (h *handlers) ListTerminals(context.Context, gen.ListTerminalsRequestObject) (gen.ListTerminalsResponseObject, error) {

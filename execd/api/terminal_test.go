@@ -26,7 +26,7 @@ import (
 
 func (d *daemon) terminal(t *testing.T, request gen.TerminalRequest) string {
 	t.Helper()
-	response, err := d.client.StartTerminal(t.Context(), request)
+	response, err := d.client.StartTerminal(t.Context(), nil, request)
 	var accepted gen.TerminalAccepted
 	must(t, json.Unmarshal(body(t, response, err), &accepted))
 	return accepted.ID
@@ -281,7 +281,7 @@ func TestTerminalNeedsTheToken(t *testing.T) {
 	t.Parallel()
 	d := (&child{Args: []string{"--access-token=open-sesame"}}).start(t, newTransport(t))
 	token := header("X-EXECD-ACCESS-TOKEN", "open-sesame")
-	response, err := d.client.StartTerminal(t.Context(), gen.TerminalRequest{Command: new("cat")}, token)
+	response, err := d.client.StartTerminal(t.Context(), nil, gen.TerminalRequest{Command: new("cat")}, token)
 	var accepted gen.TerminalAccepted
 	must(t, json.Unmarshal(body(t, response, err), &accepted))
 	url := d.url + "/pty/" + accepted.ID + "/attach"
@@ -294,4 +294,27 @@ func TestTerminalNeedsTheToken(t *testing.T) {
 	})
 	must(t, err)
 	must(t, connection.Close(websocket.StatusNormalClosure, ""))
+}
+
+func TestTerminalOfAnotherUserWithATimeout(t *testing.T) {
+	t.Parallel()
+	d := start(t)
+	id := d.terminal(t, gen.TerminalRequest{
+		Command: new("sh"), Args: []string{"-c", "id -u; id -g; sleep 1000"}, Cwd: new("/"),
+		UID: new(int64(65534)), GID: new(int64(7)), Timeout: new(int64(500)),
+	})
+	v := d.attach(t, id)
+	v.until("65534\r\n7\r\n")
+	if code := v.end(); code != websocket.StatusNormalClosure || v.exit != nil {
+		t.Errorf("closed with %d, exit code %v", code, v.exit)
+	}
+	if status := d.terminalStatus(t, id); status.Running || status.ExitCode != nil {
+		t.Errorf("%+v", status)
+	}
+	response, err := d.client.StartTerminal(t.Context(), nil, gen.TerminalRequest{Timeout: new(int64(1 << 60))})
+	must(t, err)
+	response.Body.Close()
+	if response.StatusCode != http.StatusBadRequest {
+		t.Errorf("an endless timeout: %s", response.Status)
+	}
 }

@@ -108,7 +108,7 @@ func (u *upload) next() (*multipart.Part, error) {
 	return part, err
 }
 
-// content is what a part holds. Its errors are the client's, so that io.Copy tells them from those of the disk it writes to.
+// content is what a part holds. Its errors are the client's, so that they differ from those of the disk that io.Copy writes to.
 type content struct{ part *multipart.Part }
 
 func (c content) Read(p []byte) (int, error) {

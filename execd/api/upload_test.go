@@ -247,7 +247,7 @@ func peakMemory(t *testing.T, pid int) int64 {
 			return kib << 10
 		}
 	}
-	t.Fatal("the kernel tells no peak memory")
+	t.Fatal("the kernel reports no peak memory")
 	return 0
 }
 

@@ -33,9 +33,9 @@ import (
 // closeGrace is how long commands have to end, once the daemon stops, before they are killed.
 const closeGrace = 2 * time.Second
 
-// settle is what a killed command's end may need to reach its streams on a busy machine, on top of closeGrace and the
+// endGrace is what a killed command's end may need to reach its streams on a busy machine, on top of closeGrace and the
 // streams' own time.
-const settle = 2 * time.Second
+const endGrace = 2 * time.Second
 
 // collectAt is how much garbage there may be before it is collected, in percent of what lives (GOGC).
 const collectAt = 50
@@ -113,7 +113,7 @@ func (a *App) Addr() string { return a.listener.Addr().String() }
 // shutdown timeout, and Run returns.
 func (a *App) Run(ctx context.Context) error {
 	if a.settings.AccessToken == "" {
-		a.logger.Warn().Msg("no access token is set: everybody who reaches this port may run commands")
+		a.logger.Warn().Msg("no access token is set: anyone who reaches this port may run commands")
 	}
 	a.logger.Info().Str("address", a.Addr()).Msg("execd listens")
 	if a.freezer.Frozen() { // by a daemon that did not live to finish it, perhaps
@@ -144,7 +144,7 @@ func (a *App) Run(ctx context.Context) error {
 	}()
 	err := serve.Serve(ctx, a.listener, newTrimmer(a.handler, giveBack, held), serve.ServeOptions{
 		Logger: a.logger,
-		Grace:  closeGrace + settle + a.settings.GracefulShutdownTimeout,
+		Grace:  closeGrace + endGrace + a.settings.GracefulShutdownTimeout,
 	})
 	stop()
 	<-stopped
@@ -181,7 +181,7 @@ func listen(settings config.Settings) (net.Listener, error) {
 func kernelHost(settings config.Settings, freezer *freeze.Freezer, logger zerolog.Logger) (kernel.Host, error) {
 	if settings.JupyterHost == "" {
 		return jupyter.NewDirect(jupyter.DirectOptions{
-			Env: environ(), Enter: freezer.Enter, AwaitExit: process.AwaitExit, Frozen: freezer.Frozen, Logger: logger,
+			Env: environ(), Enter: freezer.Enter, AwaitExit: awaitKernel, Frozen: freezer.Frozen, Logger: logger,
 		}), nil
 	}
 	server, err := jupyter.NewServer(jupyter.ServerOptions{
@@ -191,6 +191,12 @@ func kernelHost(settings config.Settings, freezer *freeze.Freezer, logger zerolo
 		return nil, fmt.Errorf("--jupyter-host: %w", err)
 	}
 	return server, nil
+}
+
+// awaitKernel returns when a kernel that was just started has ended.
+func awaitKernel(pid int) {
+	process.PreferForOOMKill(pid)
+	process.AwaitExit(pid)
 }
 
 // environ returns the environment of commands, terminals and kernels: this process's own without the token of a Jupyter Server. Names that

@@ -167,10 +167,10 @@ func TestProxy(t *testing.T) {
 	port := server.URL[strings.LastIndexByte(server.URL, ':')+1:]
 	d := start(t, config.Settings{AccessToken: token})
 	own := d.address[strings.LastIndexByte(d.address, ':')+1:]
-	nobody, err := net.Listen("tcp", "127.0.0.1:0")
+	unused, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
-	closed := fmt.Sprint(nobody.Addr().(*net.TCPAddr).Port)
-	nobody.Close()
+	closed := fmt.Sprint(unused.Addr().(*net.TCPAddr).Port)
+	unused.Close()
 
 	tests := []struct {
 		name, path, token string
@@ -207,7 +207,7 @@ func TestProxy(t *testing.T) {
 // stream starts a command and returns its events once it has printed that it is ready.
 func (d *daemon) stream(t *testing.T, line string) *sse.Reader {
 	t.Helper()
-	response, err := d.client.RunCommand(t.Context(), gen.CommandRequest{Command: line})
+	response, err := d.client.RunCommand(t.Context(), nil, gen.CommandRequest{Command: line})
 	must(t, err)
 	t.Cleanup(func() { response.Body.Close() })
 	for events := sse.NewReader(response.Body, 1<<20); ; {
@@ -317,7 +317,7 @@ func TestNewConnectionsAreRefusedWhileStreamsEnd(t *testing.T) {
 			break
 		}
 	}
-	// The command is told to end at the moment at which the daemon stops to listen.
+	// The command gets its signal at the moment at which the daemon stops to listen.
 	for deadline := time.Now().Add(time.Minute); ; {
 		connection, err := net.Dial("tcp", d.address)
 		if err != nil {
@@ -343,13 +343,13 @@ func TestSecretsReachNoProcess(t *testing.T) {
 	t.Setenv("EXECD_ACCESS_TOKEN", "an-execd-secret")
 	t.Setenv("OF_THE_USER", "kept")
 	d := start(t, config.Settings{})
-	response, err := d.client.RunCommand(t.Context(), gen.CommandRequest{Command: "env"})
+	response, err := d.client.RunCommand(t.Context(), nil, gen.CommandRequest{Command: "env"})
 	must(t, err)
 	defer response.Body.Close()
 	command, err := io.ReadAll(response.Body)
 	must(t, err)
 	language := "python"
-	response, err = d.client.RunCode(t.Context(), gen.CodeRequest{Language: &language, Code: "import os; print(os.environ)"})
+	response, err = d.client.RunCode(t.Context(), nil, gen.CodeRequest{Language: &language, Code: "import os; print(os.environ)"})
 	must(t, err)
 	defer response.Body.Close()
 	cell, err := io.ReadAll(response.Body)
@@ -380,7 +380,7 @@ func TestKernelsHoldNoThread(t *testing.T) {
 	}
 	before := waiting()
 	for range 3 {
-		response, err := d.client.CreateContext(t.Context(), gen.ContextRequest{Language: "python"})
+		response, err := d.client.CreateContext(t.Context(), nil, gen.ContextRequest{Language: "python"})
 		must(t, err)
 		response.Body.Close()
 		if response.StatusCode != http.StatusOK {

@@ -165,7 +165,7 @@ func TestSessionsOfOpenSandbox(t *testing.T) {
 	if output, end := d.run(t, s, `{"command":"echo on"}`); output != "on\n" || end != "execution_complete" {
 		t.Errorf("after that: %q and %s", output, end)
 	}
-	// One session knows nothing of another.
+	// One session has nothing of another.
 	if output, _ := d.run(t, d.session(t, ""), `{"command":"echo \"<$A>\""}`); output != "<>\n" {
 		t.Errorf("another session: %q", output)
 	}

@@ -18,7 +18,7 @@ const (
 	trimExcess = 2 << 20
 )
 
-// trimmer gives memory back to the system after bursts of requests. The Go runtime keeps what it once had for minutes, because it cannot know
+// trimmer gives memory back to the system after bursts of requests. The Go runtime keeps what it once had for minutes, because it cannot predict
 // that a burst is over; there is a daemon in every sandbox, and most of them are idle most of the time.
 //
 // Nothing runs while no request ends.

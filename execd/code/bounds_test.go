@@ -65,22 +65,22 @@ func TestAnInterruptReachesNoOtherCell(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if text, outcome := tell(t, waiting); text != "init error" || outcome.Error.Name != "KeyboardInterrupt" || outcome.Count != 0 {
+	if text, outcome := outcomeOf(t, waiting); text != "init error" || outcome.Error.Name != "KeyboardInterrupt" || outcome.Count != 0 {
 		t.Errorf("the cell that waited: %s, %+v", text, outcome)
 	}
 	select {
 	case <-running.Done():
-		_, outcome := tell(t, running)
-		t.Fatalf("the cell that nobody interrupted: %+v", outcome.Error)
+		_, outcome := outcomeOf(t, running)
+		t.Fatalf("the cell that was not interrupted: %+v", outcome.Error)
 	default:
 	}
 	if err := m.Interrupt(t.Context(), running.ID()); err != nil {
 		t.Fatal(err)
 	}
-	if _, outcome := tell(t, running); outcome.Error == nil || outcome.Error.Name != "KeyboardInterrupt" {
+	if _, outcome := outcomeOf(t, running); outcome.Error == nil || outcome.Error.Name != "KeyboardInterrupt" {
 		t.Errorf("the cell that was interrupted: %+v", outcome.Error)
 	}
-	if text, outcome := tell(t, behind); outcome.Error != nil || outcome.Count != 3 {
+	if text, outcome := outcomeOf(t, behind); outcome.Error != nil || outcome.Count != 3 {
 		t.Errorf("the cell behind: %s, %+v", text, outcome)
 	}
 }
@@ -121,7 +121,7 @@ func TestAFreezeDoesNotCountAsDeafness(t *testing.T) {
 			t.Fatalf("before the kernel's time is over: %v", err)
 		}
 		time.Sleep(2 * time.Second)
-		if _, outcome := tell(t, running); outcome.Error == nil || !strings.Contains(outcome.Error.Value, "did not react") {
+		if _, outcome := outcomeOf(t, running); outcome.Error == nil || !strings.Contains(outcome.Error.Value, "did not react") {
 			t.Errorf("outcome: %+v", outcome.Error)
 		}
 	})
@@ -133,7 +133,7 @@ func TestSparesExpire(t *testing.T) {
 	bubble(t, code.Options{Host: host, SpareTime: time.Minute}, func(t *testing.T, m *code.Manager) {
 		for range 2 {
 			for range 3 {
-				tell(t, execute(t, m, code.Spec{Code: "say x", Language: "python"}))
+				outcomeOf(t, execute(t, m, code.Spec{Code: "say x", Language: "python"}))
 				time.Sleep(59 * time.Second)
 				if living := host.living.Load(); living != 1 {
 					t.Errorf("%d kernels are ready, want one", living)

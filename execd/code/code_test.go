@@ -62,8 +62,8 @@ func wait(t *testing.T, e *code.Execution) {
 	}
 }
 
-// tell returns a cell's events as words once it has ended, "type" or "type:text", and how it ended.
-func tell(t *testing.T, e *code.Execution) (string, code.Outcome) {
+// outcomeOf returns a cell's events as words once it has ended, "type" or "type:text", and how it ended.
+func outcomeOf(t *testing.T, e *code.Execution) (string, code.Outcome) {
 	t.Helper()
 	wait(t, e)
 	r, err := e.Log().Reader(0)
@@ -129,7 +129,7 @@ func TestACellTellsItsStoryInOrder(t *testing.T) {
 		{"raise", "init execution_count:2 error", "ValueError"},
 		{"", "init execution_count:3 execution_complete", ""},
 	} {
-		got, outcome := tell(t, execute(t, m, code.Spec{Code: test.code, ContextID: id}))
+		got, outcome := outcomeOf(t, execute(t, m, code.Spec{Code: test.code, ContextID: id}))
 		if got != test.want {
 			t.Errorf("%q: %s, want %s", test.code, got, test.want)
 		}
@@ -151,11 +151,11 @@ func TestCellsOfAContextRunInOrder(t *testing.T) {
 	if err := m.Interrupt(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	if _, outcome := tell(t, first); outcome.Error == nil || outcome.Error.Name != "KeyboardInterrupt" {
+	if _, outcome := outcomeOf(t, first); outcome.Error == nil || outcome.Error.Name != "KeyboardInterrupt" {
 		t.Errorf("the interrupted cell: %+v", outcome)
 	}
 	for i, e := range queued {
-		if _, outcome := tell(t, e); outcome.Error != nil || outcome.Count != i+2 {
+		if _, outcome := outcomeOf(t, e); outcome.Error != nil || outcome.Count != i+2 {
 			t.Errorf("cell %d ran as number %d: %+v", i, outcome.Count, outcome.Error)
 		}
 	}
@@ -166,7 +166,7 @@ func TestStatelessCellsNeverShareAKernel(t *testing.T) {
 	m := newManager(t, host)
 	seen := make(map[string]bool)
 	for range 20 {
-		text, _ := tell(t, execute(t, m, code.Spec{Code: "number", Language: "python"}))
+		text, _ := outcomeOf(t, execute(t, m, code.Spec{Code: "number", Language: "python"}))
 		if seen[text] {
 			t.Fatalf("a kernel was used twice: %s", text)
 		}
@@ -190,17 +190,17 @@ func TestACellThatDoesNotWaitLeavesItsKernel(t *testing.T) {
 		t.Fatalf("a cell that was called off: %v", err)
 	}
 	close(host.hold)
-	if text, _ := tell(t, execute(t, m, code.Spec{Code: "number", Language: "python"})); !strings.Contains(text, "stdout:1 ") {
+	if text, _ := outcomeOf(t, execute(t, m, code.Spec{Code: "number", Language: "python"})); !strings.Contains(text, "stdout:1 ") {
 		t.Errorf("the next cell has another kernel: %s", text)
 	}
 }
 
-// A spare kernel that died is not given to anybody.
+// A spare kernel that died is given to no cell.
 func TestADeadSpareIsReplaced(t *testing.T) {
 	host := &fakeHost{}
 	m := newManager(t, host)
 	for range 5 {
-		if text, outcome := tell(t, execute(t, m, code.Spec{Code: "say x", Language: "python"})); outcome.Error != nil {
+		if text, outcome := outcomeOf(t, execute(t, m, code.Spec{Code: "say x", Language: "python"})); outcome.Error != nil {
 			t.Errorf("%s: %+v", text, outcome.Error)
 		}
 		host.killAll()
@@ -217,10 +217,10 @@ func TestADeadKernelIsToldAndForgotten(t *testing.T) {
 	if err := m.Interrupt(t.Context(), first.ID()); err != nil {
 		t.Fatal(err)
 	}
-	if text, outcome := tell(t, fatal); !strings.HasSuffix(text, " error") || outcome.Error.Name != "KernelDied" {
+	if text, outcome := outcomeOf(t, fatal); !strings.HasSuffix(text, " error") || outcome.Error.Name != "KernelDied" {
 		t.Errorf("%s, %+v", text, outcome)
 	}
-	if text, outcome := tell(t, behind); text != "init error" || outcome.Error.Name != "ContextEnded" {
+	if text, outcome := outcomeOf(t, behind); text != "init error" || outcome.Error.Name != "ContextEnded" {
 		t.Errorf("%s, %+v", text, outcome)
 	}
 	gone(t, m, id)
@@ -237,7 +237,7 @@ func TestAContextThatIsDeletedEndsItsCell(t *testing.T) {
 	if err := m.DeleteContexts(t.Context(), "python"); err != nil {
 		t.Fatal(err)
 	}
-	if _, outcome := tell(t, running); outcome.Error == nil || outcome.Error.Name != "ContextEnded" || !strings.Contains(outcome.Error.Value, "deleted") {
+	if _, outcome := outcomeOf(t, running); outcome.Error == nil || outcome.Error.Name != "ContextEnded" || !strings.Contains(outcome.Error.Value, "deleted") {
 		t.Errorf("outcome: %+v", outcome)
 	}
 	gone(t, m, id)
@@ -257,7 +257,7 @@ func TestAKernelThatIgnoresTheInterruptIsEnded(t *testing.T) {
 	if err := m.Interrupt(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	if _, outcome := tell(t, running); outcome.Error == nil || outcome.Error.Name != "KeyboardInterrupt" ||
+	if _, outcome := outcomeOf(t, running); outcome.Error == nil || outcome.Error.Name != "KeyboardInterrupt" ||
 		!strings.Contains(outcome.Error.Value, "did not react") {
 		t.Errorf("outcome: %+v", outcome)
 	}
@@ -293,7 +293,7 @@ func TestStopEndsEverything(t *testing.T) {
 	running := execute(t, m, code.Spec{Code: "wait", ContextID: id})
 	started(t, running)
 	m.Stop()
-	if _, outcome := tell(t, running); outcome.Error == nil || outcome.Error.Name != "ContextEnded" {
+	if _, outcome := outcomeOf(t, running); outcome.Error == nil || outcome.Error.Name != "ContextEnded" {
 		t.Errorf("outcome: %+v", outcome)
 	}
 	if _, err := m.CreateContext(context.Background(), "python"); err == nil {

@@ -1,7 +1,7 @@
 // Package code is execd's code engine: it runs cells in Jupyter kernels, in contexts that keep their variables or in kernels that are
 // thrown away after use, and keeps everything that a cell says in a log.
 //
-// It knows no HTTP and no Jupyter: kernels come from a kernel.Host.
+// It uses neither HTTP nor Jupyter: kernels come from a kernel.Host.
 package code
 
 import (
@@ -79,7 +79,7 @@ type Context struct {
 	Language string
 }
 
-// New returns a manager without contexts. It starts no kernel before somebody asks for one.
+// New returns a manager without contexts. It starts no kernel before one is asked for.
 func New(options Options) *Manager {
 	if options.SpareTime == 0 {
 		options.SpareTime = spareTime

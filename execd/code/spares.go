@@ -12,7 +12,7 @@ import (
 // spareTime is how long a spare kernel is kept after the last cell that took one.
 const spareTime = 5 * time.Minute
 
-// spares keeps a kernel ready for each language that has been used without a context: such a cell gets a kernel that nobody has used,
+// spares keeps a kernel ready for each language that has been used without a context: such a cell gets an unused kernel,
 // and need not wait for it to start. A language that was never asked for costs nothing.
 type spares struct {
 	manager *Manager
@@ -116,7 +116,7 @@ func (s *spares) restock(spec string, shelf *shelf) {
 	}
 }
 
-// start starts a kernel in the background, with mu held. Nobody's request bounds it: whoever is first gets it.
+// start starts a kernel in the background, with mu held. No request bounds it: the first cell to ask gets it.
 func (s *spares) start(spec string, shelf *shelf) {
 	if s.stopped {
 		return
@@ -131,8 +131,8 @@ func (s *spares) start(spec string, shelf *shelf) {
 	})
 }
 
-// put gives a kernel, or why there is none, to whoever waits longest, or puts the kernel on the shelf. An error that nobody waits for
-// is dropped: the next cell finds out anew.
+// put gives a kernel, or why there is none, to the cell that waits longest, or puts the kernel on the shelf. An error that no
+// cell waits for is dropped: the next cell tries again.
 func (s *spares) put(shelf *shelf, got started) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,7 +150,7 @@ func (s *spares) put(shelf *shelf, got started) {
 	}
 }
 
-// expire ends the spares of a spec that has not been used for a while. One that is being started for nobody is ended the next time.
+// expire ends the spares of a spec that has not been used for a while. One that is still starting is ended the next time.
 func (s *spares) expire(shelf *shelf) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

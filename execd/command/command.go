@@ -3,7 +3,6 @@ package command
 import (
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"sandbox.internal/execd/eventlog"
+	"sandbox.internal/execd/identity"
 	"sandbox.internal/execd/process"
 )
 
@@ -25,6 +25,7 @@ type Spec struct {
 	UID     *uint32           // user to run as; nil means the daemon's own
 	GID     *uint32           // group to run as; nil means the primary group of UID, or the daemon's own without a UID
 	Timeout time.Duration     // 0 means none
+	Input   bool              // whether WriteInput writes its standard input; without it, that is empty
 }
 
 // Command is a command that runs or has ended.
@@ -34,9 +35,10 @@ type Command struct {
 	timeout   time.Duration
 	startedAt time.Time
 	log       *eventlog.Log
+	input     *input // nil when its standard input is empty
 	clock     func() time.Time
-	run       *run
-	done      chan struct{} // closed when the terminal event is in the log
+	run       atomic.Pointer[run] // nil once the command has ended, which may be remembered for long
+	done      chan struct{}       // closed when the terminal event is in the log
 	exit      atomic.Pointer[Exit]
 }
 
@@ -48,7 +50,8 @@ type Status struct {
 	ExitCode   *int   // nil while it runs and after a timeout
 	Error      string // why it failed; empty when it did not
 	StartedAt  time.Time
-	FinishedAt time.Time // zero while it runs
+	FinishedAt time.Time   // zero while it runs
+	Input      *InputState // nil when its standard input is empty
 }
 
 // ID returns the command's id.
@@ -65,6 +68,10 @@ func (c *Command) Status() Status {
 		status.ExitCode = exit.Code
 		status.Error = exit.Reason
 		status.FinishedAt = exit.At
+	}
+	if c.input != nil {
+		input := c.input.state()
+		status.Input = &input
 	}
 	return status
 }
@@ -99,25 +106,55 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 		clock: m.options.Clock,
 		done:  make(chan struct{}),
 	}
-	if c.run, err = startRun(c, p, prepared, m.ended); err != nil {
+	if spec.Input {
+		reader, err := c.openInput(prepared.SysProcAttr.Credential)
+		if err != nil {
+			return nil, err
+		}
+		defer reader.Close() // the process has its own
+		prepared.Stdin = reader
+	}
+	r, err := startRun(c, p, prepared, m.ended)
+	if err != nil {
+		if c.input != nil {
+			c.input.close()
+		}
 		return nil, startError(spec, prepared.Path, err)
 	}
+	c.run.Store(r)
 	return c, nil
+}
+
+// interrupt ends the command's process, if it runs: SIGTERM to its group, and SIGKILL later.
+func (c *Command) interrupt() {
+	if r := c.run.Load(); r != nil {
+		r.interrupt()
+	}
+}
+
+// kill ends the command's process at once, if it runs.
+func (c *Command) kill() {
+	if r := c.run.Load(); r != nil {
+		r.kill()
+	}
 }
 
 // prepare builds the process: a session of its own, so that signals reach all of it and no terminal does.
 func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 	dir := process.WorkingDirectory(spec.Dir, m.options.Dir, m.env)
-	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return nil, invalidf("cwd: %q is not a directory", dir)
+	if err := process.IsDirectory(dir); err != nil {
+		return nil, invalidf("cwd: %v", err)
 	}
 	env := slices.Concat(m.env, []string{"PWD=" + dir})
-	as, err := identify(spec.UID, spec.GID)
+	as, err := identity.Of(spec.UID, spec.GID)
+	if errors.Is(err, identity.ErrTooManyGroups) {
+		return nil, invalidf("uid: %v", err)
+	}
 	if err != nil {
 		return nil, err
 	}
-	attributes := &syscall.SysProcAttr{Setsid: true, Credential: as.credential}
-	if env, err = process.AddVariables(append(env, as.env...), spec.Env); err != nil {
+	attributes := &syscall.SysProcAttr{Setsid: true, Credential: as.Credential}
+	if env, err = process.AddVariables(append(env, as.Env...), spec.Env); err != nil {
 		return nil, invalidf("envs: %v", err)
 	}
 	argv := m.shell(env, spec.Command)
@@ -140,7 +177,11 @@ func startError(spec Spec, shell string, err error) error {
 
 // end records how the command ended. It is the last thing that happens to it.
 func (c *Command) end(exit Exit) {
+	if c.input != nil {
+		c.input.close()
+	}
 	c.exit.Store(&exit)
 	c.log.Finish(exit.Type(), exit.detail())
+	c.run.Store(nil)
 	close(c.done)
 }

@@ -140,7 +140,7 @@ func TestCommandNeverWaitsForItsReader(t *testing.T) {
 	if _, ok, err := r.Next(); !ok || err != nil {
 		t.Fatal("no init event", err)
 	}
-	wait(t, c) // nobody reads
+	wait(t, c) // without a reader
 	count := 0
 	for {
 		e, ok, err := r.Next()

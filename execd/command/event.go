@@ -14,7 +14,7 @@ type Exit struct {
 	Code *int
 	// Reason says in words why the command failed; empty for exit code 0.
 	Reason string
-	// TimedOut tells that the command ran into its timeout.
+	// TimedOut is whether the command ran into its timeout.
 	TimedOut bool
 	// Duration is from start to end; At is the end.
 	Duration time.Duration

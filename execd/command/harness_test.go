@@ -85,7 +85,7 @@ func follow(t *testing.T, c *command.Command, after int64, stop func(event) bool
 
 func all(t *testing.T, c *command.Command) []event { return follow(t, c, 0, nil) }
 
-// rebuild puts the bytes of a stream together again, as docs tell a client to.
+// rebuild puts the bytes of a stream together again, as docs/execd.md asks of a client.
 func rebuild(events []event, stream eventlog.Type) string {
 	var b strings.Builder
 	for _, e := range events {

@@ -99,7 +99,7 @@ func TestUserBringsItsGroups(t *testing.T) {
 		{"a group alone: the daemon's others stay", nil, new(uint32(5)), "0:5:5 7 9 :/daemon\n"},
 		{"a user: its groups, primary and supplementary", new(uint32(1815)), nil, "1815:1852:1852 2001 2003 :/home/ada\n"},
 		{"a user and a group: that group, and its others", new(uint32(1815)), new(uint32(5)), "1815:5:5 1852 2001 2003 :/home/ada\n"},
-		{"a user that the image does not know", new(uint32(4242)), nil, "4242:4242:4242 :/daemon\n"},
+		{"a user that the image does not have", new(uint32(4242)), nil, "4242:4242:4242 :/daemon\n"},
 	} {
 		if got := stdout(t, m, command.Spec{Command: whoami, Dir: "/", UID: test.uid, GID: test.gid}); got != test.want {
 			t.Errorf("%s: %q, want %q", test.name, got, test.want)

@@ -1,7 +1,7 @@
 // Package command is execd's command engine: it runs shell commands and keeps everything they say in lossless, append-only logs.
 //
-// It knows no HTTP. Its promises: a command never waits for whoever reads its output; every byte that its process wrote is in the
-// log, in order per stream, until the log's limit; the log ends with exactly one terminal event, told once the process has been
+// It uses no HTTP. It guarantees: a command never waits for whoever reads its output; every byte that its process wrote is in the
+// log, in order per stream, until the log's limit; the log ends with exactly one terminal event, sent once the process has been
 // waited for and its last byte is in.
 package command
 
@@ -44,7 +44,7 @@ type Options struct {
 	// Env is the environment that commands start with, NAME=value each. Names that begin with EXECD_ are the daemon's own
 	// and are not passed on.
 	Env []string
-	// LogLimit is how many bytes of output are kept per command. What exceeds it is counted and told in a status event.
+	// LogLimit is how many bytes of output are kept per command. What exceeds it is counted and reported in a status event.
 	LogLimit int64
 	// SpoolDir is where output goes that does not fit into memory; empty means the system's folder for temporary files.
 	SpoolDir string
@@ -92,9 +92,9 @@ func (m *Manager) Start(spec Spec) (*Command, error) {
 	m.commands[c.id] = c
 	closed := m.closed
 	m.mu.Unlock()
-	c.run.release()
-	if closed { // Stop did not see it
-		c.run.interrupt()
+	c.run.Load().release() // it cannot have ended before
+	if closed {            // Stop did not see it
+		c.interrupt()
 	}
 	return c, nil
 }
@@ -114,8 +114,8 @@ func (m *Manager) watcher() (*poller, error) {
 	return m.poller, nil
 }
 
-// ended is told of every command that has ended. Retaining it may discard another one, and freeing a large file takes its time, so it is done
-// by nobody who has to go on.
+// ended is called for every command that has ended. Retaining it may discard another one, and freeing a large file takes its time, so it
+// has a goroutine of its own.
 func (m *Manager) ended(c *Command) {
 	go func() {
 		defer m.running.Done()
@@ -140,7 +140,7 @@ func (m *Manager) Interrupt(id string) error {
 	if err != nil {
 		return err
 	}
-	c.run.interrupt()
+	c.interrupt()
 	return nil
 }
 
@@ -152,7 +152,7 @@ func (m *Manager) Stop(ctx context.Context) {
 	commands := slices.Collect(maps.Values(m.commands))
 	m.mu.Unlock()
 	for _, c := range commands {
-		c.run.interrupt()
+		c.interrupt()
 	}
 	ended := make(chan struct{})
 	go func() { m.running.Wait(); close(ended) }()
@@ -160,7 +160,7 @@ func (m *Manager) Stop(ctx context.Context) {
 	case <-ended:
 	case <-ctx.Done():
 		for _, c := range commands {
-			c.run.kill()
+			c.kill()
 		}
 		<-ended
 	}

@@ -30,7 +30,7 @@ type output struct {
 	stream eventlog.Type
 	fd     int           // -1 once closed
 	log    *eventlog.Log // nil once the command has ended: what still comes is thrown away
-	late   func()        // tells that a fragment is due
+	late   func()        // reports that a fragment is due
 	held   []byte        // the beginning of a line, less than maxFragment bytes
 	since  time.Time     // when the first held byte came
 	timer  *time.Timer   // calls late; nil before something was held for the first time
@@ -45,7 +45,7 @@ type readResult int
 const (
 	readSome  readResult = iota // there may be more
 	readNone                    // nothing is there now
-	readEnded                   // nobody has the pipe open for writing any more
+	readEnded                   // no process has the pipe open for writing any more
 )
 
 // read reads once, at most limit bytes, and records what came.
@@ -100,7 +100,7 @@ func (o *output) hold(data []byte, fresh bool) {
 	}
 }
 
-// wake has the timer tell, after a while, that a fragment is due. A timer that runs already is left alone: when it comes too early it
+// wake has the timer report, after a while, that a fragment is due. A timer that runs already is left alone: when it comes too early it
 // is set again, which is far less often than once for every read.
 func (o *output) wake(delay time.Duration) {
 	o.timing = true

@@ -106,7 +106,7 @@ func (p *poller) serve() {
 	}
 }
 
-// close stops watching, and lets go of the pipes that what commands left behind still holds.
+// close stops watching, and closes the pipes that what commands left behind still holds.
 func (p *poller) close() {
 	_, _ = unix.Write(p.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	<-p.stopped

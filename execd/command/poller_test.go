@@ -117,7 +117,7 @@ func TestManyCommandsAtOnceKeepTheirBytes(t *testing.T) {
 	working.Wait()
 }
 
-// A grandchild that keeps the pipe is read on, so that it is neither killed nor stopped by a full pipe; its output belongs to nobody.
+// A grandchild that keeps the pipe is read on, so that it is neither killed nor stopped by a full pipe; its output belongs to no command.
 func TestGrandchildMayGoOnWriting(t *testing.T) {
 	m := newManager(t)
 	path, file := gate(t)

@@ -16,9 +16,10 @@ import (
 
 // run is the part of a command that costs something while it lasts: its process and its pipes.
 //
-// Nothing waits for a run. News about it is delivered by the poller, by timers and by whoever interrupts it, and is dealt with by whoever
-// delivers it while nobody else is at it; so a run is served by one goroutine at a time. The poller serves what cannot block. As soon as a
-// command has said so much that its log is about to go to a file, goroutines of its own take over for as long as there is something to do.
+// Nothing waits for a run. News about it is delivered by the poller, by timers and by whoever interrupts it, and is handled by the
+// goroutine that delivers it unless another one is at it; so a run is served by one goroutine at a time. The poller serves what cannot
+// block. As soon as a command has printed so much that its log is about to go to a file, goroutines of its own take over for as long as
+// there is something to do.
 //
 // The end of a command is the end of its process, not of its pipes: a grandchild may keep a pipe open for ever. So when the process has
 // ended, what is in the pipes at that moment, which is all that the process itself wrote, is recorded, and the command is over. After
@@ -26,15 +27,15 @@ import (
 // would be killed.
 type run struct {
 	poller *poller
-	number int32 // by which the poller knows it
+	number int32 // by which the poller names it
 	pid    int   // of the process, and of its group
 	ended  func(*Command)
 
 	mu       sync.Mutex
 	news     news
-	served   bool        // somebody deals with the news
-	reaped   bool        // the process has been waited for, and its number may be somebody else's
-	stopping reason      // why the process has been told to end
+	served   bool        // a goroutine handles the news
+	reaped   bool        // the process has been waited for, and its number may be another process's
+	stopping reason      // why the process has been signalled to end
 	timer    *time.Timer // the timeout, or what follows a signal that did not help
 
 	// What follows belongs to whoever serves.
@@ -50,11 +51,11 @@ const (
 	readable  news = 1 << 0 // the first output has something to be read; shifted by one, the second
 	late      news = 1 << 2 // a fragment of the first output is due; shifted by one, of the second
 	exited    news = 1 << 4 // the process has ended
-	discarded news = 1 << 5 // nobody is interested any more
+	discarded news = 1 << 5 // the command is no longer kept
 	excess    news = 1 << 6 // the ended command's first output may be read again, see leftovers; shifted by one, the second
 )
 
-// reason is why a process has been told to end.
+// reason is why a process has been signalled to end.
 type reason int
 
 const (
@@ -66,7 +67,7 @@ const (
 // killDelay is how long a process group has to end after SIGTERM before it is killed.
 const killDelay = 2 * time.Second
 
-// startRun starts the process of a command, which ended is told of at its end. Nothing is done about news before release.
+// startRun starts the process of a command, and has ended called at its end. News is not handled before release.
 func startRun(c *Command, p *poller, prepared *exec.Cmd, ended func(*Command)) (*run, error) {
 	r := &run{poller: p, ended: ended, command: c, served: true}
 	for i, stream := range []eventlog.Type{eventlog.TypeStdout, eventlog.TypeStderr} {
@@ -93,6 +94,7 @@ func startRun(c *Command, p *poller, prepared *exec.Cmd, ended func(*Command)) (
 		return nil, err
 	}
 	r.process, r.pid = prepared.Process, prepared.Process.Pid
+	process.PreferForOOMKill(r.pid)
 	r.watchExit(prepared.Process)
 	return r, nil
 }
@@ -108,7 +110,7 @@ func (r *run) open(i int, credential *syscall.Credential) (*os.File, error) {
 	writer := os.NewFile(uintptr(ends[1]), string(o.stream))
 	err := unix.SetNonblock(o.fd, true)
 	if err == nil {
-		err = handOver(writer, credential)
+		err = handOver(writer, outputMode, credential)
 	}
 	if err == nil {
 		err = r.poller.watch(o.fd, r, readable<<i)
@@ -131,7 +133,7 @@ func (r *run) release() {
 	}
 }
 
-// deliver tells of news. On the poller nothing may block.
+// deliver adds news and has it handled. On the poller nothing may block.
 func (r *run) deliver(n news, onPoller bool) {
 	r.mu.Lock()
 	r.news |= n
@@ -173,7 +175,7 @@ func (r *run) mayBlock(n news) bool {
 		return false
 	}
 	if n&exited != 0 && r.outputs[0].waiting()+r.outputs[1].waiting() > 2*maxFragment {
-		return true // somebody has made a pipe larger than usual
+		return true // a process has made its pipe larger than usual
 	}
 	return r.command.log.MayBlock()
 }
@@ -315,7 +317,7 @@ func (r *run) signal(signal syscall.Signal) {
 	_ = process.SignalGroup(r.pid, signal) // ESRCH: no process is left
 }
 
-// outcome tells how a process ended, without its times.
+// outcome reports how a process ended, without its times.
 func outcome(state *os.ProcessState, err error, stopping reason, timeout time.Duration) Exit {
 	if stopping == timedOut {
 		return Exit{TimedOut: true, Reason: fmt.Sprintf("the command ran into its timeout of %d ms", timeout.Milliseconds())}

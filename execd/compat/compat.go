@@ -1,4 +1,4 @@
-// Package compat lets the clients of OpenSandbox use execd: it translates their requests and answers, and nothing behind it knows of them.
+// Package compat lets the clients of OpenSandbox use execd: it translates their requests and answers, and nothing behind it depends on them.
 // docs/compatibility.md has the table of what is translated.
 //
 // A request is one of theirs when it carries a header that the service, if it is configured for these clients (package server/compat),
@@ -25,7 +25,7 @@ import (
 const (
 	dialectHeader = "X-Sandbox-Dialect"
 	dialect       = "opensandbox"
-	// documentedPort is the port under which clients know execd, wherever it listens.
+	// documentedPort is the port of execd for clients, wherever it listens.
 	documentedPort = 44772
 	// own begins the paths of the operations that only these clients have. They reach them by other paths.
 	own = "/opensandbox"

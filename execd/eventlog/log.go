@@ -14,7 +14,7 @@ import (
 // Log is the record of everything that one command or cell said: its init event, every byte of its output, its end.
 //
 // The log is a sequence of frames: a header and what one read of a pipe brought, either complete lines or one fragment
-// of a line. Events and lines are counted per frame and told apart only when somebody reads, so that writing costs one copy.
+// of a line. Events and lines are counted per frame and separated only when a reader asks, so that writing costs one copy.
 type Log struct {
 	limit  int64 // bytes of output kept
 	beside int64 // bytes that the owner holds
@@ -57,7 +57,7 @@ var kinds = []Type{TypeInit, TypeStatus, TypeStdout, TypeStderr, TypeResult, Typ
 
 // Options configures a Log.
 type Options struct {
-	// Limit is how many bytes of output are kept. What exceeds it is counted and told in a status event.
+	// Limit is how many bytes of output are kept. What exceeds it is counted and reported in a status event.
 	Limit int64
 	// SpoolDir is where output goes that does not fit into memory; empty means wherever a temporary file can be made.
 	SpoolDir string

@@ -133,7 +133,7 @@ func (s *spool) at(offset int64) (data []byte, file *os.File, fileOffset, size i
 func (s *spool) close() {
 	s.closed = true
 	if s.file != nil {
-		s.file.Close() // nobody will read it again
+		s.file.Close() // it has no reader any more
 	}
 }
 

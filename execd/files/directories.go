@@ -50,7 +50,7 @@ func checkDirectory(path string) (string, error) {
 		case err == nil:
 			return "", conflict(path, "exists and is a symbolic link to nothing")
 		case errors.Is(err, unix.EINVAL):
-			continue // somebody made it since: look again
+			continue // it has been made since: look again
 		}
 		path = filepath.Dir(path)
 	}
@@ -83,7 +83,7 @@ func unmake(folders []string) {
 	}
 }
 
-// exists tells whether something is at path, or whether it cannot be told.
+// exists reports whether something is at path, or may be.
 func exists(path string) bool {
 	_, err := os.Lstat(path)
 	return !errors.Is(err, fs.ErrNotExist)

@@ -52,7 +52,7 @@ func conflict(path, format string, args ...any) error {
 	return &Error{Kind: KindConflict, Path: path, Msg: fmt.Sprintf(format, args...)}
 }
 
-// classify gives an error of the operating system its kind. Its text is rebuilt from the path that the caller knows:
+// classify gives an error of the operating system its kind. Its text is rebuilt from the path that the caller gave:
 // the original may name a temporary file.
 func classify(path string, err error) error {
 	var known *Error

@@ -83,7 +83,7 @@ func (f *Files) resolve(path string) (string, error) {
 	return abs, nil
 }
 
-// followAll is filepath.EvalSymlinks with an error that classify knows for links that never end.
+// followAll is filepath.EvalSymlinks with an error for links that never end, which classify handles.
 func followAll(path string) (string, error) {
 	target, err := filepath.EvalSymlinks(path)
 	if errno := unix.Errno(0); err != nil && !errors.As(err, &errno) {

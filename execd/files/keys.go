@@ -12,7 +12,7 @@ type keys struct {
 	limit int
 	text  []byte
 	spans []span
-	// last is the highest key that can still be taken, once some did not fit; more tells that there are others behind it.
+	// last is the highest key that can still be taken, once some did not fit; more is whether there are others behind it.
 	last []byte
 	more bool
 }

@@ -91,7 +91,7 @@ func (plan movePlan) stat(path string, stat func(string) (fs.FileInfo, error)) (
 	return stat(path)
 }
 
-// below tells whether path is root or inside it, and what of path comes after root.
+// below reports whether path is root or inside it, and what of path comes after root.
 func below(path, root string) (rest string, ok bool) {
 	rest, ok = strings.CutPrefix(path, root)
 	return rest, ok && (rest == "" || rest[0] == '/' || root == "/")

@@ -32,7 +32,7 @@ func (d *Download) Close() error {
 // Open opens a regular file for download, following symbolic links. A directory, FIFO, socket or device is
 // KindInvalid, and never blocks.
 //
-// Files of /proc, /sys and the like tell no true size. They are read at once into memory, at most 16 MiB; one that is
+// Files of /proc, /sys and the like have no true size. They are read at once into memory, at most 16 MiB; one that is
 // longer, or that has no end, is KindInvalid.
 func (f *Files) Open(path string) (*Download, error) {
 	abs, err := f.resolve(path)
@@ -96,7 +96,7 @@ func checkRegular(info Info) error {
 }
 
 // readPseudo reads a file without a true size. The descriptor does not block, so one that waits for more instead of
-// ending (/proc/kmsg) is told apart by EAGAIN.
+// ending (/proc/kmsg) is recognized by EAGAIN.
 func readPseudo(fd int, path string) ([]byte, error) {
 	var content bytes.Buffer
 	chunk := make([]byte, 64<<10)
@@ -118,7 +118,7 @@ func readPseudo(fd int, path string) ([]byte, error) {
 		}
 		content.Write(chunk[:n])
 		if content.Len() > maxPseudoFile {
-			return nil, invalid(path, "tells no size and is longer than %d bytes; read it with a command", maxPseudoFile)
+			return nil, invalid(path, "reports no size and is longer than %d bytes; read it with a command", maxPseudoFile)
 		}
 	}
 }

@@ -101,7 +101,7 @@ func (s *staged) overwrite(attrs attributes) error {
 	return out.Sync()
 }
 
-// discard removes the temporary file. Nothing can be done about a failure, and the name tells what is left.
+// discard removes the temporary file. Nothing can be done about a failure, and the name says what is left.
 func (s *staged) discard() {
 	if s.done {
 		return

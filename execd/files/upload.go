@@ -18,7 +18,7 @@ import (
 // call for each would halve the speed.
 const blockSize = 256 << 10
 
-// flushSize is after how many bytes the kernel is told to start writing to disk, so that Commit's fsync finds little
+// flushSize is after how many bytes the kernel is asked to start writing to disk, so that Commit's fsync finds little
 // left to do. A multiple of blockSize.
 const flushSize = 8 << 20
 
@@ -198,7 +198,7 @@ func (u *Upload) drain() {
 			n, err := u.staged.file.Write(*block)
 			u.size += int64(n)
 			if u.size%flushSize == 0 {
-				// Only a hint, so what it returns does not matter: Commit's fsync tells about errors.
+				// Only a hint, so what it returns does not matter: Commit's fsync reports errors.
 				_ = unix.SyncFileRange(int(u.staged.file.Fd()), u.size-flushSize, flushSize, unix.SYNC_FILE_RANGE_WRITE)
 			}
 			if err != nil {

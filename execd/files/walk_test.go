@@ -76,7 +76,7 @@ func TestSearch(t *testing.T) {
 			wantList(t, "found", paths(got, root), test.want)
 		})
 	}
-	t.Run("tells everything about what it finds", func(t *testing.T) {
+	t.Run("reports everything about what it finds", func(t *testing.T) {
 		got, err := search(t.Context(), f, root, "n.txt")
 		must(t, err)
 		path := root + "/a/deep/n.txt"

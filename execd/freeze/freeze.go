@@ -1,7 +1,7 @@
 // Package freeze stops the processes of a sandbox and lets them go on, from inside: with SIGSTOP and SIGCONT, because the control group's
 // freezer belongs to whoever runs the container. What is in memory stays there.
 //
-// Who had been stopped by somebody else before stays stopped afterwards. That is kept in a file that outlives the daemon, so a daemon
+// A process that another program had stopped before stays stopped afterwards. That is kept in a file that outlives the daemon, so a daemon
 // that is killed and started again goes on where the last one was.
 package freeze
 
@@ -35,7 +35,7 @@ const interval = 2 * time.Millisecond
 // Options configures a Freezer.
 type Options struct {
 	// Root is the process whose descendants are the sandbox: the init, or the daemon itself where there is none. Zero means the daemon's
-	// own process. With 1 every process of the namespace is the sandbox's, also one that somebody started from outside (kubectl exec).
+	// own process. With 1 every process of the namespace is the sandbox's, also one that was started from outside (kubectl exec).
 	Root int
 	// State is where it is kept who was stopped by whom; nil means in memory alone, so that it is lost with the daemon.
 	State *os.File
@@ -118,9 +118,9 @@ func (f *Freezer) Thaw() error {
 	return f.thaw()
 }
 
-// stopAll signals whoever runs, parents before their children, until a look finds nobody: a child that was forked meanwhile is found by
-// the next look, and who has been signalled forks no more. Those that the first look finds stopped are not ours, when we have not
-// stopped anybody yet.
+// stopAll signals every process that runs, parents before their children, until a look finds none: a child that was forked meanwhile is
+// found by the next look, and a process that has been signalled forks no more. Those that the first look finds stopped are not ours, when
+// we have not stopped any yet.
 func (f *Freezer) stopAll(ctx context.Context, first bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not every process stopped within %v", patience))
 	defer cancel()
@@ -152,7 +152,7 @@ func (f *Freezer) stopAll(ctx context.Context, first bool) error {
 			}
 			running = append(running, p.ID)
 		}
-		if changed { // before anybody is signalled: a daemon that is killed in the middle must know who had been stopped before
+		if changed { // before any is signalled: after a kill in the middle, the next daemon needs what had been stopped before
 			if err := f.save(); err != nil {
 				return err
 			}
@@ -176,7 +176,7 @@ func (f *Freezer) stopAll(ctx context.Context, first bool) error {
 
 // thaw continues processes, children before their parents: a shell that waits for its jobs then never sees one of them stopped.
 func (f *Freezer) thaw() error {
-	found, _, err := look(f.root, f.self) // nobody ends who is stopped
+	found, _, err := look(f.root, f.self) // a stopped process does not end meanwhile
 	if err != nil {
 		return err
 	}

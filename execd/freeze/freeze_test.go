@@ -143,10 +143,10 @@ func TestStoppedBeforeStaysStopped(t *testing.T) {
 	defer state.Close()
 	must(t, newFreezer(t, state).Freeze(t.Context()))
 
-	// The daemon is killed, and the next one is told to freeze once more.
+	// The daemon is killed, and the next one is asked to freeze once more.
 	second := newFreezer(t, state)
 	if !second.Frozen() {
-		t.Fatal("the next daemon does not know that the sandbox is frozen")
+		t.Fatal("the next daemon does not report the sandbox as frozen")
 	}
 	must(t, second.Freeze(t.Context()))
 
@@ -177,7 +177,7 @@ func TestContinuedByItsOwnerIsOurs(t *testing.T) {
 }
 
 func TestZombiesAndStrangersAreLeftAlone(t *testing.T) {
-	// A child that has ended and that nobody waits for.
+	// A child that has ended and has not been waited for.
 	pid, zombie := run(t, `sleep 0 & echo $!; exec sleep 1000`)
 	eventually(t, "the child is a zombie", func() bool { return states(t, number(t, zombie)) == "Z" })
 	f, err := freeze.New(freeze.Options{Root: pid})

@@ -8,8 +8,7 @@ import (
 	"strings"
 )
 
-// minSecret is the length from which a secret is kept out of the log. A shorter one is part of too many words to be
-// found by anybody, or missed.
+// minSecret is the length from which a secret is kept out of the log. A shorter one is part of too many words.
 const minSecret = 4
 
 // redacted stands in the log where a secret was.

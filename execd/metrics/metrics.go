@@ -59,8 +59,8 @@ type reading struct {
 	used time.Duration
 }
 
-// New returns a Sampler and takes the first measurement, so that the first Sample tells the CPU use since New. It does
-// not fail, for a daemon should start where metrics cannot be had: Sample tells what is wrong.
+// New returns a Sampler and takes the first measurement, so that the first Sample has the CPU use since New. It does
+// not fail, for a daemon should start where metrics cannot be had: Sample returns what is wrong.
 func New(opts Options) *Sampler {
 	s := &Sampler{proc: opts.ProcRoot, now: opts.Now}
 	if s.proc == "" {

@@ -1,5 +1,5 @@
 // Package probe is the hidden program "execd probe". The lifecycle service runs it in a throwaway container at its start, to see
-// that limits and profiles work on this engine before it promises them to anybody.
+// that limits and profiles work on this engine before it promises them to clients.
 //
 // It says what it sees in lines of JSON, one after each step, so that what is known by then is known even when a step ends it.
 package probe
@@ -36,7 +36,7 @@ const (
 type Walls struct {
 	// CPUCores is the quota of CPU time, in cores; 0 when there is none.
 	CPUCores float64 `json:"cpu_cores"`
-	// NoNewPrivileges tells that no program can get privileges by being executed.
+	// NoNewPrivileges is whether no program can get privileges by being executed.
 	NoNewPrivileges bool `json:"no_new_privileges"`
 	// Seccomp is the kernel's number of the mode; 2 means that a profile filters system calls.
 	Seccomp int `json:"seccomp"`
@@ -128,7 +128,7 @@ func probe(bytes, processes int, say *json.Encoder) error {
 	return say.Encode(Memory{Killed: killed})
 }
 
-// step runs this program again. killed tells that the kernel ended it, as its out-of-memory killer does.
+// step runs this program again. killed is whether the kernel ended it, as its out-of-memory killer does.
 func step(name string, number int) (code int, killed bool, err error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -145,7 +145,7 @@ func step(name string, number int) (code int, killed bool, err error) {
 }
 
 // reap takes away what the step before left to the first process of the container: a process that has ended counts as long as
-// nobody has asked for its status.
+// it has not been waited for.
 func reap() {
 	for {
 		if _, err := syscall.Wait4(-1, nil, 0, nil); err != nil && !errors.Is(err, syscall.EINTR) {
@@ -166,7 +166,7 @@ func eat(bytes int) error {
 	return nil
 }
 
-// fork starts processes and ends them at once; they go on counting, because nobody asks for their status. It returns EAGAIN when the
+// fork starts processes and ends them at once; they go on counting, because they are not waited for. It returns EAGAIN when the
 // kernel refused one.
 func fork(processes int) error {
 	self, err := os.Executable()

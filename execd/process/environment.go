@@ -2,7 +2,10 @@ package process
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -64,4 +67,16 @@ func WorkingDirectory(dir, base string, env []string) string {
 		return dir
 	}
 	return filepath.Join(base, dir)
+}
+
+// IsDirectory returns an error that says of a folder why no process can start in it.
+func IsDirectory(path string) error {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%q may not be entered by user %d, who runs execd", path, os.Geteuid())
+	case err != nil || !info.IsDir():
+		return fmt.Errorf("%q is not a directory", path)
+	}
+	return nil
 }

@@ -19,8 +19,10 @@ const (
 	headerForwardedPrefix = "X-Forwarded-Prefix"
 )
 
+var errUnasked = errors.New("the server switches to another protocol without being asked")
+
 // statusClientGone is the log's status for a client that left before the answer.
-// Nobody receives it.
+// No client receives it.
 const statusClientGone = 499
 
 // forward sends the request to a port of the sandbox and streams the answer back.
@@ -43,6 +45,10 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, port int, target
 			}
 		},
 		ModifyResponse: func(response *http.Response) error {
+			if response.StatusCode == http.StatusSwitchingProtocols &&
+				!strings.EqualFold(response.Header.Get("Upgrade"), response.Request.Header.Get("Upgrade")) {
+				return errUnasked // ReverseProxy would leave the connection open
+			}
 			if id != "" {
 				w.Header().Set(headerRequestID, id)
 				response.Header.Del(headerRequestID)
@@ -104,7 +110,7 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest, port int, target *url.URL, pr
 }
 
 // publicPrefix is the path under which the client sees the port. A reverse proxy before this one
-// that names another one than ours knows better: it may have taken that off and put
+// that names another one than ours takes precedence: it may have taken that off and put
 // ours in its place. What it names leads to the first port of the path, which is
 // execd itself where a further one follows. One that names the root says that the
 // client uses no prefix at all.

@@ -35,7 +35,7 @@ func upstream(t *testing.T, handler http.HandlerFunc) int {
 
 // execd starts the proxy as execd would: behind a layer that gives every answer its
 // request id and takes the first status for the final one. Its own handler routes
-// /proxy/ back to the proxy and tells everything else what it got.
+// /proxy/ back to the proxy and answers everything else with what it got.
 func execd(t *testing.T) *httptest.Server {
 	t.Helper()
 	mux := http.NewServeMux()

@@ -216,7 +216,7 @@ func TestPrefixOfAProxyBehindExecdItself(t *testing.T) {
 	port := upstream(t, func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Header.Get("X-Forwarded-Prefix")) })
 	_, body := get(t, server, "/proxy/44772"+to(port, "/x"), "X-Forwarded-Prefix", "/boxes/1/44772")
 	if want := "/boxes/1/44772" + to(port, ""); body != want {
-		t.Errorf("the server was told %q, want %q", body, want)
+		t.Errorf("the server got %q, want %q", body, want)
 	}
 }
 

@@ -157,7 +157,7 @@ func TestUploadStreams(t *testing.T) {
 	}
 }
 
-// TestTrailersPass in both directions, those that nobody announced included.
+// TestTrailersPass in both directions, unannounced ones included.
 func TestTrailersPass(t *testing.T) {
 	server := execd(t)
 	port := upstream(t, func(w http.ResponseWriter, r *http.Request) {

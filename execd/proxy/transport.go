@@ -16,7 +16,7 @@ const dialTimeout = 2 * time.Second
 
 var errNotListening = errors.New("nothing listens")
 
-// loopback is the address of a port as servers in the sandbox know it.
+// loopback is the address of a port as servers in the sandbox see it.
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
 // newTransport speaks HTTP/1.1 to the sandbox's loopback interface, whatever proxy
@@ -24,8 +24,8 @@ func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.It
 func newTransport() *http.Transport {
 	return &http.Transport{
 		DialContext: dial,
-		// A client that asks before it sends a large body is told what the server says,
-		// or goes ahead when the server does not know the question.
+		// A client that asks before it sends a large body (Expect: 100-continue) gets the
+		// server's answer, or goes ahead when the server has none.
 		ExpectContinueTimeout: time.Second,
 		// A connection costs little here, and one that is kept would fail the next
 		// upload when the server has been restarted meanwhile, as in development it

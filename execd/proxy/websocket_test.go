@@ -154,3 +154,25 @@ func TestServerClosesTheUpgradedConnection(t *testing.T) {
 	}
 	conn.(*net.TCPConn).CloseWrite()
 }
+
+// TestUnaskedSwitchIsClosed: a server that switches to another protocol by itself keeps no connection of execd.
+func TestUnaskedSwitchIsClosed(t *testing.T) {
+	closed := make(chan error, 1)
+	port := upstream(t, func(w http.ResponseWriter, _ *http.Request) {
+		connection, _, err := http.NewResponseController(w).Hijack()
+		if err == nil {
+			_, err = io.WriteString(connection, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: mine\r\nConnection: Upgrade\r\n\r\n")
+		}
+		if err == nil {
+			_, err = connection.Read(make([]byte, 1))
+			connection.Close()
+		}
+		closed <- err
+	})
+	if response, body := get(t, execd(t), to(port, "/")); response.StatusCode != http.StatusBadGateway {
+		t.Errorf("%s: %s", response.Status, body)
+	}
+	if err := await(t, "the end of the connection to the server", closed); err != io.EOF {
+		t.Error(err)
+	}
+}

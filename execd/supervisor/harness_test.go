@@ -30,12 +30,14 @@ const patience = time.Minute
 // TestMain also is the first process of the tests, a sandbox's and a sidecar's: the test binary runs itself, so that it is a real process.
 func TestMain(m *testing.M) {
 	if raw := os.Getenv(planVariable); raw != "" {
-		os.Exit(runInit(raw))
+		supervisor.Exit("test-init", func() int { return runInit(raw) })
 	}
 	if os.Getenv(roleVariable) != "" {
-		os.Exit(supervisor.Run(supervisor.Options{
-			Name: "test-init", Program: os.Args[1:], Prefix: "TEST", LongestPause: time.Second, Meanwhile: "nothing happens",
-		}))
+		supervisor.Exit("test-init", func() int {
+			return supervisor.Run(supervisor.Options{
+				Name: "test-init", Program: os.Args[1:], Prefix: "TEST", LongestPause: time.Second, Meanwhile: "nothing happens",
+			})
+		})
 	}
 	goleak.VerifyTestMain(m)
 }

@@ -28,7 +28,7 @@ func TestDaemonIsRestarted(t *testing.T) {
 		eventually(t, "another start", func() bool { return strings.Count(content(t, starts), "up") == kills+2 })
 	}
 	if got := strings.Count(s.errors(), "killed by SIGKILL"); got != 3 {
-		t.Errorf("the log tells of %d deaths, want 3: %s", got, s.errors())
+		t.Errorf("the log reports %d deaths, want 3: %s", got, s.errors())
 	}
 	s.say("go\n")
 	if got := s.wait(); got != 6 {
@@ -121,7 +121,7 @@ func TestDaemonThatDoesNotStopIsKilled(t *testing.T) {
 		t.Errorf("killed after %v, before its grace of %v", took, grace)
 	}
 	if got := s.errors(); !strings.Contains(got, "killing it") {
-		t.Errorf("the log does not tell of the kill: %s", got)
+		t.Errorf("the log does not report the kill: %s", got)
 	}
 }
 

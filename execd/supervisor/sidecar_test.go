@@ -49,7 +49,7 @@ func ends(t *testing.T, cmd *exec.Cmd, lines *bufio.Scanner) int {
 	t.Helper()
 	for lines.Scan() { // Wait closes the pipe
 	}
-	_ = cmd.Wait() // the status tells
+	_ = cmd.Wait() // the test reads the status
 	return cmd.ProcessState.ExitCode()
 }
 
@@ -63,7 +63,7 @@ func TestNeverReady(t *testing.T) {
 }
 
 func TestStartsAgain(t *testing.T) {
-	cmd, lines := sidecar(t, `trap 'echo told; exit 3' TERM; eval "echo >&$TEST_READY_FD; exec $TEST_READY_FD>&-"; echo "run $TEST_RESTARTS $$"; while :; do sleep 0.05; done`)
+	cmd, lines := sidecar(t, `trap 'echo signalled; exit 3' TERM; eval "echo >&$TEST_READY_FD; exec $TEST_READY_FD>&-"; echo "run $TEST_RESTARTS $$"; while :; do sleep 0.05; done`)
 	for run := range 3 {
 		pid, ok := strings.CutPrefix(line(t, lines), "run "+strconv.Itoa(run)+" ")
 		number, err := strconv.Atoi(pid)
@@ -81,7 +81,7 @@ func TestStartsAgain(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if said := line(t, lines); said != "told" {
+	if said := line(t, lines); said != "signalled" {
 		t.Errorf("it says %q", said)
 	}
 	if status := ends(t, cmd, lines); status != 3 {

@@ -17,7 +17,7 @@ type signals struct {
 }
 
 // notify takes over the signals. With an entrypoint every signal that the container may get is forwarded, real-time signals included: some
-// programs are told to stop by one. Without an entrypoint it is those that end the container.
+// programs stop by one. Without an entrypoint it is those that end the container.
 func notify(entrypoint bool) signals {
 	s := signals{
 		forward:  make(chan os.Signal, lastSignal),

@@ -111,7 +111,7 @@ type supervisor struct {
 	Options
 	signals    signals
 	program    program
-	stopping   bool               // without an entrypoint: the program was told to end
+	stopping   bool               // without an entrypoint: the program was signalled to end
 	entrypoint int                // process id; 0 once it was reaped
 	status     syscall.WaitStatus // of the entrypoint, once it was reaped
 }
@@ -165,6 +165,9 @@ func (s *supervisor) startEntrypoint(terminal bool) error {
 		Files: []uintptr{os.Stdin.Fd(), os.Stdout.Fd(), os.Stderr.Fd()},
 		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: terminal},
 	})
+	if err == nil {
+		process.PreferForOOMKill(s.entrypoint)
+	}
 	if errors.Is(err, syscall.ENOENT) {
 		if _, missing := os.Stat(path); missing == nil {
 			s.say(path + " exists, but the interpreter or loader that it names does not")

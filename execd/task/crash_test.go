@@ -23,7 +23,7 @@ func TestExecutorKilled(t *testing.T) {
 	p.runs("late")
 
 	first := p.host(p.executor)
-	p.signal(first, syscall.SIGSTOP) // nobody starts another one
+	p.signal(first, syscall.SIGSTOP) // it cannot start another one
 	p.signal(p.theExecutor(), syscall.SIGKILL)
 	p.sh("touch /tmp/go-meanwhile")
 	p.vanishes("/task-executor shim", "/tasks/meanwhile.")

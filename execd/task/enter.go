@@ -45,6 +45,7 @@ func enter(args []string) error {
 	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
+	process.PreferForOOMKill(os.Getpid()) // before the executor and the shims, which share its memory
 	record, err := folder(args[0]).task()
 	if err != nil {
 		return err
@@ -54,7 +55,7 @@ func enter(args []string) error {
 	if err != nil {
 		return fmt.Errorf("look at the main container: %w", err)
 	}
-	if err := host.moveIn(task.WorkingDir); err != nil {
+	if err := host.enter(task.WorkingDir); err != nil {
 		return err
 	}
 	if err := host.credentials.take(); err != nil {
@@ -70,15 +71,15 @@ func enter(args []string) error {
 	return execute(slices.Concat(task.Command, task.Args), environment(host.environ, task.Env))
 }
 
-// house is what is to be known of the main container's process, and what cannot be reached any more once we have moved in.
-type house struct {
+// mainContainer is what is needed of the main container's process, and cannot be reached any more from inside of that container.
+type mainContainer struct {
 	root, cwd   *os.File
 	environ     []string
 	credentials credentials
 }
 
-func look(main process.ID) (*house, error) {
-	h := &house{}
+func look(main process.ID) (*mainContainer, error) {
+	m := &mainContainer{}
 	dir, err := os.Open(procPath(main.PID, ""))
 	if err != nil {
 		return nil, err
@@ -95,18 +96,18 @@ func look(main process.ID) (*house, error) {
 	if data, err = readAt(dir, "status"); err != nil {
 		return nil, err
 	}
-	if h.credentials, err = parseCredentials(string(data)); err != nil {
+	if m.credentials, err = parseCredentials(string(data)); err != nil {
 		return nil, fmt.Errorf("understand its status: %w", err)
 	}
 	if data, err = readAt(dir, "environ"); err != nil {
 		return nil, err
 	}
-	h.environ = strings.FieldsFunc(string(data), func(char rune) bool { return char == 0 })
-	if h.root, err = openAt(dir, "root", unix.O_PATH|unix.O_DIRECTORY); err != nil {
+	m.environ = strings.FieldsFunc(string(data), func(char rune) bool { return char == 0 })
+	if m.root, err = openAt(dir, "root", unix.O_PATH|unix.O_DIRECTORY); err != nil {
 		return nil, err
 	}
-	h.cwd, err = openAt(dir, "cwd", unix.O_PATH|unix.O_DIRECTORY)
-	return h, err
+	m.cwd, err = openAt(dir, "cwd", unix.O_PATH|unix.O_DIRECTORY)
+	return m, err
 }
 
 func openAt(dir *os.File, name string, flags int) (*os.File, error) {
@@ -138,16 +139,16 @@ func readAt(dir *os.File, name string) ([]byte, error) {
 	}
 }
 
-// moveIn makes the main container's root and working directory ours.
-func (h *house) moveIn(workingDir string) error {
-	if err := unix.Fchdir(int(h.root.Fd())); err != nil {
+// enter makes the main container's root and working directory ours.
+func (m *mainContainer) enter(workingDir string) error {
+	if err := unix.Fchdir(int(m.root.Fd())); err != nil {
 		return fmt.Errorf("go to the main container's root: %w", err)
 	}
 	if err := unix.Chroot("."); err != nil {
 		return fmt.Errorf("make the main container's root ours (it takes CAP_SYS_CHROOT): %w", err)
 	}
 	if workingDir == "" {
-		if err := unix.Fchdir(int(h.cwd.Fd())); err != nil {
+		if err := unix.Fchdir(int(m.cwd.Fd())); err != nil {
 			return fmt.Errorf("go to the main container's working directory: %w", err)
 		}
 		return nil

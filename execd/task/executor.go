@@ -10,7 +10,7 @@
 //	└── ...
 //
 // The executor decides what is to be, the shim what is. They share nothing but files (record.go), of which each side writes its own, and
-// two signals. So a new executor knows what the last one knew as soon as it has read them.
+// two signals. So a new executor has the state of the last one as soon as it has read them.
 package task
 
 import (
@@ -35,7 +35,7 @@ import (
 	"sandbox.internal/runtime/tasks"
 )
 
-// maxTasks bounds how many tasks an executor keeps, ended ones that nobody has deleted included.
+// maxTasks bounds how many tasks an executor keeps, ended ones that have not been deleted included.
 const maxTasks = 256
 
 // Options say how an executor works.
@@ -219,7 +219,7 @@ func (e *Executor) Run(ctx context.Context, ready func()) error {
 	ready()
 
 	<-ctx.Done()
-	// Nobody who holds this is in the middle of adding a task.
+	// With this lock held, no task is in the middle of being added.
 	e.changing.Lock()
 	e.mu.Lock()
 	e.running = false
@@ -232,7 +232,7 @@ func (e *Executor) Run(ctx context.Context, ready func()) error {
 	return errors.Join(err, e.lock.Close())
 }
 
-// listen hears from shims that something has changed.
+// listen receives from shims that something has changed.
 func (e *Executor) listen() {
 	for buffer := make([]byte, 512); ; {
 		n, err := e.socket.Read(buffer)
@@ -336,7 +336,7 @@ func (e *Executor) Delete(name string) (<-chan struct{}, error) {
 	return t.gone, e.ask(t, false)
 }
 
-// ask records that a task is to end, so that it will whatever happens, and lets it know. The caller holds changing.
+// ask records that a task is to end, so that it will whatever happens, and signals it. The caller holds changing.
 func (e *Executor) ask(t *entry, kill bool) error {
 	e.mu.Lock()
 	asked := t.deleting

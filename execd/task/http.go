@@ -41,7 +41,7 @@ type Access struct {
 	Pod string
 }
 
-// Open reports whether everybody is served.
+// Open reports whether every request is served.
 func (a Access) Open() bool { return a.Token == "" && a.Key == nil }
 
 // Handler serves the interface that package runtime/tasks describes.
@@ -171,7 +171,7 @@ func (a *api) list(r *http.Request) (int, any, error) {
 		case <-timer.C:
 			return http.StatusOK, list, nil
 		case <-r.Context().Done():
-			return http.StatusOK, list, nil // to nobody
+			return http.StatusOK, list, nil // the client has left
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// What is waited for without being told is looked for after the first pause, then in longer ones, up to the longest.
+	// What is waited for without a notification is looked for after the first pause, then in longer ones, up to the longest.
 	firstPause   = 5 * time.Millisecond
 	longestPause = 250 * time.Millisecond
 
@@ -120,11 +120,11 @@ func (e *Executor) update(t *entry, s snapshot) {
 	if status.State == tasks.Pending && t.status.Reason == tasks.ReasonWaitingForMain {
 		status = t.status // until it is known to be otherwise
 	}
-	e.tell(t, status)
+	e.setStatus(t, status)
 }
 
-// tell changes the status of a task. The caller holds the mutex.
-func (e *Executor) tell(t *entry, status tasks.Status) {
+// setStatus changes the status of a task. The caller holds the mutex.
+func (e *Executor) setStatus(t *entry, status tasks.Status) {
 	if reflect.DeepEqual(status, t.status) {
 		return
 	}
@@ -166,11 +166,11 @@ func (e *Executor) start(t *entry) bool {
 		defer e.mu.Unlock()
 		status := t.status
 		status.Reason, status.Message = tasks.ReasonWaitingForMain, err.Error()
-		e.tell(t, status)
+		e.setStatus(t, status)
 		return false
 	}
 	e.mu.Lock()
-	e.tell(t, tasks.Status{Name: t.name, State: tasks.Pending, Reason: tasks.ReasonStarting})
+	e.setStatus(t, tasks.Status{Name: t.name, State: tasks.Pending, Reason: tasks.ReasonStarting})
 	e.mu.Unlock()
 	// Its environment is empty: nothing that is ours alone shall be found there.
 	command := exec.Command(e.exe, shimArguments(t.folder, e.MainMarker)...)
@@ -184,7 +184,7 @@ func (e *Executor) start(t *entry) bool {
 	ended := make(chan struct{})
 	e.lives.Go(func() {
 		process.AwaitExit(command.Process.Pid)
-		_ = command.Wait() // the records tell what there is to tell
+		_ = command.Wait() // the records have the result
 		close(ended)
 	})
 	look := time.NewTicker(longestPause)
@@ -194,7 +194,7 @@ func (e *Executor) start(t *entry) bool {
 			return err == nil
 		}
 		if deleting, stopping := e.asked(t); deleting || stopping {
-			// Nothing is to be started any more; a shim that has ended need not be told.
+			// Nothing is to be started any more; a shim that has ended needs no signal.
 			_ = command.Process.Signal(signalEnd)
 		}
 		select {
@@ -211,7 +211,7 @@ func (e *Executor) start(t *entry) bool {
 func (e *Executor) attend(t *entry, s snapshot) {
 	pidfd, err := s.started.Shim.Open()
 	if errors.Is(err, process.ErrEnded) {
-		e.bury(t, s)
+		e.recordLost(t, s)
 		return
 	}
 	if err != nil {
@@ -231,7 +231,7 @@ func (e *Executor) attend(t *entry, s snapshot) {
 		deleting, stopped := e.asked(t)
 		if wanted := e.signalFor(t, deleting, stopped); wanted != signalled && wanted != 0 {
 			if err := process.Send(pidfd, wanted); err != nil {
-				e.Logger.Error().Err(err).Str("task", t.name).Msg("the shim cannot be told to end its task")
+				e.Logger.Error().Err(err).Str("task", t.name).Msg("the shim cannot be signalled to end its task")
 			}
 			signalled = wanted
 			wait := patience
@@ -268,7 +268,7 @@ func (e *Executor) attend(t *entry, s snapshot) {
 	}
 }
 
-// signalFor returns what the shim is to be told, 0 for nothing.
+// signalFor returns the signal for the shim, 0 for none.
 func (e *Executor) signalFor(t *entry, deleting, stopping bool) unix.Signal {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -281,11 +281,11 @@ func (e *Executor) signalFor(t *entry, deleting, stopping bool) unix.Signal {
 	return 0
 }
 
-// bury records the end of a task whose shim was killed, after it has made sure that nothing of it is left.
-func (e *Executor) bury(t *entry, s snapshot) {
+// recordLost records the end of a task whose shim was killed, after it has made sure that nothing of it is left.
+func (e *Executor) recordLost(t *entry, s snapshot) {
 	lock, locked, err := t.folder.lock()
 	if err == nil && !locked {
-		err = errors.New("somebody else holds its lock")
+		err = errors.New("another process holds its lock")
 	}
 	if err == nil {
 		// The end may have been recorded since we looked.

@@ -17,7 +17,7 @@ const probeTimeout = 5 * time.Second
 // probe asks for a task's readiness until it is answered. A nil probe asks for nothing.
 type probe struct {
 	cancel context.CancelFunc
-	done   chan struct{} // closed when nobody asks any more
+	done   chan struct{} // closed when no request waits any more
 	ready  chan struct{} // closed when it was answered
 }
 

@@ -24,7 +24,7 @@ import (
 //
 // Whether a task was ever started is decided by startedFile and the lock alone. The shim holds the lock from its first moment to its
 // last, and writes startedFile before it starts anything. So without that file nothing was started, and a shim may be; with it, nothing is
-// ever started again; and if then nobody holds the lock, nobody will learn how the task ended.
+// ever started again; and if then no process holds the lock, how the task ended is lost.
 const (
 	taskFile    = "task.json"    // what to run; written by the executor before it answers
 	deletedFile = "deleted.json" // it was asked to end and to be forgotten; by the executor
@@ -65,7 +65,7 @@ type (
 	}
 )
 
-// folder is where the records of one task are. Its name is the task's, a dot, and what tells it from earlier tasks of that name.
+// folder is where the records of one task are. Its name is the task's, a dot, and what distinguishes it from earlier tasks of that name.
 type folder string
 
 // snapshot is what a folder says.
@@ -115,7 +115,7 @@ func folders(parent string) ([]folder, error) {
 
 func (f folder) base() string { return filepath.Base(string(f)) }
 
-// name is the task's name as the folder's name tells it, for when nothing else does.
+// name is the task's name as the folder's name has it, for when nothing else does.
 func (f folder) name() string {
 	name, _, _ := strings.Cut(f.base(), ".")
 	return name
@@ -157,7 +157,7 @@ func (f folder) load() (snapshot, error) {
 
 func (f folder) mark(name string) error { return write(string(f), name, markRecord{time.Now().UTC()}) }
 
-// lock takes the folder's lock, unless somebody else holds it. The kernel takes it back when its holder ends, however that happens.
+// lock takes the folder's lock, unless another process holds it. The kernel takes it back when its holder ends, however that happens.
 func (f folder) lock() (file *os.File, locked bool, err error) {
 	file, err = os.OpenFile(filepath.Join(string(f), lockFile), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

@@ -40,7 +40,7 @@ const (
 	signalKill = unix.SIGUSR1 // end the task at once
 )
 
-// notifySocket is where shims tell the executor that something has changed. It may miss that: the files count.
+// notifySocket is where shims report to the executor that something has changed. A report may be lost: the files count.
 const notifySocket = "notify.sock"
 
 // shimArguments returns the command line of a shim, without the program.
@@ -152,7 +152,7 @@ func (s *shim) attend(main process.ID, mainEnded <-chan struct{}) endRecord {
 		case failure = <-entered:
 			entered = nil
 			if failure == "" {
-				timeout = s.tellRunning()
+				timeout = s.recordRunning()
 			}
 		case sig := <-s.signals:
 			if sig == signalKill {
@@ -220,8 +220,8 @@ func (s *shim) enter(main process.ID) (<-chan string, error) {
 	return said, nil
 }
 
-// tellRunning writes down that the process runs, and returns when it is to be ended for it.
-func (s *shim) tellRunning() <-chan time.Time {
+// recordRunning writes down that the process runs, and returns when it is to be ended for it.
+func (s *shim) recordRunning() <-chan time.Time {
 	// A process that has ended meanwhile is not waited for yet, so it can still be named.
 	p, err := process.Identify(s.pid)
 	if err == nil {
@@ -260,7 +260,7 @@ func (s *shim) end(cause string, grace time.Duration) {
 func (s *shim) kill() { s.signal(unix.SIGKILL) }
 
 // signal sends to the group of the task's process, which has not been waited for, so that the number is still its own. Before the process
-// leads a group of its own there is nobody else to tell.
+// leads a group of its own, the signal goes to it alone.
 func (s *shim) signal(sig unix.Signal) {
 	if process.SignalGroup(s.pid, sig) != nil {
 		_ = unix.Kill(s.pid, sig)
@@ -278,7 +278,7 @@ func (s *shim) reap() (status syscall.WaitStatus, ended bool) {
 }
 
 // sweep ends what the task's process has left behind, as in a container that ends with its first process. Only children of ours are killed,
-// whose numbers cannot be anybody else's before we wait for them; the children of a killed one become ours.
+// whose numbers are not reused before we wait for them; the children of a killed one become ours.
 func (s *shim) sweep() {
 	for {
 		found, err := children(os.Getpid())
@@ -312,7 +312,7 @@ func (s *shim) verdict(status syscall.WaitStatus, failure string) endRecord {
 	case s.cause == tasks.ReasonMainEnded:
 		return endRecord{ExitCode: &code, Reason: s.cause, Message: "the main container, in which it ran, has ended: " + how}
 	case s.cause != "":
-		return endRecord{ExitCode: &code, Reason: s.cause, Message: "it was told to end: " + how}
+		return endRecord{ExitCode: &code, Reason: s.cause, Message: "it was signalled to end: " + how}
 	case failure != "":
 		return endRecord{Reason: tasks.ReasonStartFailed, Message: failure}
 	case status.Signaled():
@@ -323,7 +323,7 @@ func (s *shim) verdict(status syscall.WaitStatus, failure string) endRecord {
 	return endRecord{ExitCode: &code}
 }
 
-// notify tells the executor, if there is one at the moment, to look again.
+// notify has the executor, if one runs at the moment, look again.
 func (s *shim) notify() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

@@ -3,8 +3,11 @@ package task_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -41,6 +44,25 @@ func TestInsideTheMainContainer(t *testing.T) {
 	if got := p.sh("cat /data/where"); got != "/data" {
 		t.Errorf("workingDir: the task was in %q", got)
 	}
+
+	p.put("score", tasks.Task{Command: []string{"/bin/sh", "-c", "cat /proc/self/oom_score_adj > /data/score"}})
+	p.ended("score", tasks.Succeeded, "")
+	executor, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.theExecutor()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if task, own := number(t, p.sh("cat /data/score")), number(t, string(executor)); task != min(own+500, 1000) {
+		t.Errorf("when memory is used up, a task has %d and the executor %d: the executor is to be the last", task, own)
+	}
+}
+
+func number(t *testing.T, text string) int {
+	t.Helper()
+	n, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // TestEnds: what a task's status says about its end.
@@ -160,7 +182,7 @@ func TestDelete(t *testing.T) {
 		t.Fatalf("delete: gone %t, %v", gone, err)
 	}
 	if status := p.runs("slow"); !status.Deleting {
-		t.Errorf("the status does not tell: %+v", status)
+		t.Errorf("the status does not report it: %+v", status)
 	}
 	if _, err := p.Put(ctx, "slow", task); !tasks.HasCode(err, tasks.CodeTaskDeleting) {
 		t.Errorf("put while it is ending: %v", err)
@@ -168,7 +190,7 @@ func TestDelete(t *testing.T) {
 	p.signal(p.theExecutor(), syscall.SIGKILL)
 	p.answers()
 	if status := p.runs("slow"); !status.Deleting {
-		t.Errorf("the next executor does not know: %+v", status)
+		t.Errorf("the next executor does not have it: %+v", status)
 	}
 	p.sh("touch /tmp/go")
 	p.eventually("it is gone", func() error {
@@ -221,7 +243,7 @@ http.server.HTTPServer(("127.0.0.1", 8099), Handler).serve_forever()`
 	p.until("plain", "is ready", func(s tasks.Status) bool { return s.Ready })
 }
 
-// TestWait: whoever waits learns of a change at once, and what was already known is not told again.
+// TestWait: a change ends a wait at once, and what the caller already had is not reported again.
 func TestWait(t *testing.T) {
 	p := start(t, podOptions{})
 	ctx := t.Context()

@@ -2,7 +2,7 @@ package terminal
 
 import "bytes"
 
-// historyLimit is how much of a terminal's output is kept, in bytes: enough to draw any screen anew, and some pages above it.
+// historyLimit is how much of a terminal's output is kept, in bytes: enough to draw any screen again, and some pages above it.
 const historyLimit = 256 << 10
 
 // maxTrim is how far a replay looks for a line's beginning, in bytes.

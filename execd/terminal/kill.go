@@ -14,8 +14,20 @@ import (
 func (t *Terminal) kill() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.hangUp()
+}
+
+// expire hangs the terminal up because its timeout has elapsed.
+func (t *Terminal) expire() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.timedOut = t.hangUp()
+}
+
+// hangUp is kill for a caller that holds the lock. It reports whether there was something to hang up.
+func (t *Terminal) hangUp() bool {
 	if t.reaped || t.killing != nil {
-		return
+		return false
 	}
 	t.hungUp = t.foreground()
 	for _, signal := range []syscall.Signal{syscall.SIGHUP, syscall.SIGCONT} { // who is stopped would not notice
@@ -25,6 +37,7 @@ func (t *Terminal) kill() {
 		t.signalGroup(signal)
 	}
 	t.killing = time.AfterFunc(killDelay, t.killNow)
+	return true
 }
 
 func (t *Terminal) killNow() {
@@ -44,7 +57,7 @@ func (t *Terminal) signalGroup(signal syscall.Signal) {
 }
 
 // remaining are the processes of the group that was hung up in the foreground. They can outlive the program, and with them their
-// session, by which they are told from strangers that use the group's number again.
+// session, which distinguishes them from other processes that reuse the group's number.
 func (t *Terminal) remaining() []int {
 	all, _ := process.List() // without /proc none can be found
 	var pids []int

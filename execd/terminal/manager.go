@@ -1,7 +1,7 @@
 // Package terminal is execd's engine for interactive terminals: a program on a pseudo-terminal that any number of viewers watch and type into.
 //
-// It knows no HTTP. Its promises: a program never waits for a viewer; a viewer that comes late, or falls behind, is given the last
-// 256 KiB of output again; a viewer sees the last byte that the program wrote before it is told of the end.
+// It uses no HTTP. It guarantees: a program never waits for a viewer; a viewer that comes late, or falls behind, is given the last
+// 256 KiB of output again; a viewer sees the last byte that the program wrote before it gets the end.
 package terminal
 
 import (

@@ -9,11 +9,13 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/creack/pty"
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
+	"sandbox.internal/execd/identity"
 	"sandbox.internal/execd/process"
 )
 
@@ -23,7 +25,7 @@ const (
 	defaultCols = 80
 )
 
-// termType is what programs are told about the terminal; every emulator of today understands it.
+// termType is the terminal's type for programs (TERM); every emulator of today understands it.
 const termType = "TERM=xterm-256color"
 
 // Spec is a terminal to start.
@@ -32,6 +34,9 @@ type Spec struct {
 	Args    []string          // its arguments
 	Dir     string            // working directory; empty means the manager's
 	Env     map[string]string // added to the manager's
+	UID     *uint32           // user to run as; nil means the daemon's own
+	GID     *uint32           // group to run as; nil means the primary group of UID, or the daemon's own without a UID
+	Timeout time.Duration     // after which the terminal is hung up; 0 means never
 	Rows    uint16            // 0 means 24
 	Cols    uint16            // 0 means 80
 }
@@ -48,9 +53,9 @@ func (m *Manager) start(spec Spec) (*Terminal, error) {
 		spec.Cols = defaultCols
 	}
 	createdAt := m.options.Clock()
-	master, err := pty.StartWithSize(program, &pty.Winsize{Rows: spec.Rows, Cols: spec.Cols})
+	master, err := open(program, &pty.Winsize{Rows: spec.Rows, Cols: spec.Cols})
 	if err != nil {
-		return nil, startError(program.Path, err)
+		return nil, startError(spec, program.Path, err)
 	}
 	if master, err = pollable(master); err != nil {
 		program.Process.Kill()
@@ -61,6 +66,7 @@ func (m *Manager) start(spec Spec) (*Terminal, error) {
 		id:        uuid.NewString(),
 		command:   program.Args,
 		createdAt: createdAt,
+		timeout:   spec.Timeout,
 		process:   program,
 		master:    master,
 		typing:    make(chan struct{}, 1),
@@ -69,6 +75,30 @@ func (m *Manager) start(spec Spec) (*Terminal, error) {
 		cols:      spec.Cols,
 		changed:   make(chan struct{}),
 	}, nil
+}
+
+// open starts the program on a new terminal, which is its user's, and returns the terminal's other side.
+func open(program *exec.Cmd, size *pty.Winsize) (*os.File, error) {
+	master, slave, err := pty.Open()
+	if err != nil {
+		return nil, err
+	}
+	defer slave.Close() // the program has its own
+	if credential := program.SysProcAttr.Credential; credential != nil {
+		// Programs open their terminal by its name, too. The group stays the one that the kernel gives terminals. Without the right to
+		// give files away (CAP_CHOWN) the program still has the descriptors.
+		_ = unix.Fchown(int(slave.Fd()), int(credential.Uid), -1)
+	}
+	program.Stdin, program.Stdout, program.Stderr = slave, slave, slave
+	if err = pty.Setsize(master, size); err == nil {
+		err = program.Start()
+	}
+	if err != nil {
+		master.Close()
+		return nil, err
+	}
+	process.PreferForOOMKill(program.Process.Pid)
+	return master, nil
 }
 
 // pollable returns a file for the same terminal whose reads and writes have deadlines and cost no thread while they wait. pty has
@@ -87,10 +117,17 @@ func pollable(master *os.File) (*os.File, error) {
 
 func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 	dir := process.WorkingDirectory(spec.Dir, m.options.Dir, m.env)
-	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
-		return nil, invalidf("cwd: %q is not a directory", dir)
+	if err := process.IsDirectory(dir); err != nil {
+		return nil, invalidf("cwd: %v", err)
 	}
-	env, err := process.AddVariables(slices.Concat(m.env, []string{termType, "PWD=" + dir}), spec.Env)
+	as, err := identity.Of(spec.UID, spec.GID)
+	if errors.Is(err, identity.ErrTooManyGroups) {
+		return nil, invalidf("uid: %v", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	env, err := process.AddVariables(slices.Concat(m.env, []string{termType, "PWD=" + dir}, as.Env), spec.Env)
 	if err != nil {
 		return nil, invalidf("envs: %v", err)
 	}
@@ -115,11 +152,21 @@ func (m *Manager) prepare(spec Spec) (*exec.Cmd, error) {
 	if path == "" {
 		return nil, invalidf("command: %q is not an executable file or the name of one", name)
 	}
-	return &exec.Cmd{Path: path, Args: append([]string{name}, spec.Args...), Dir: dir, Env: env}, nil
+	return &exec.Cmd{
+		Path: path, Args: append([]string{name}, spec.Args...), Dir: dir, Env: env,
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Setctty: true, Credential: as.Credential},
+	}, nil
 }
 
-func startError(path string, err error) error {
+func startError(spec Spec, path string, err error) error {
+	other := spec.UID != nil || spec.GID != nil
 	switch {
+	case errors.Is(err, syscall.EPERM) && other:
+		return invalidf("uid and gid: the daemon may not run programs as another user")
+	case errors.Is(err, syscall.EINVAL) && other:
+		return invalidf("uid and gid: the sandbox's user namespace has no such user or group")
+	case errors.Is(err, syscall.EACCES) && other:
+		return invalidf("command: the program's user may not run %s, or may not enter cwd", path)
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.ENOEXEC), errors.Is(err, syscall.ENOENT):
 		return invalidf("command: %s cannot be run: %v", path, err)
 	case errors.Is(err, syscall.E2BIG):

@@ -20,7 +20,7 @@ const (
 	// killDelay is how long a terminal's processes have to end after SIGHUP before they are killed.
 	killDelay = 2 * time.Second
 	// drainTime bounds the wait for the last output once the program has ended. Only a process that outlives it and keeps the terminal
-	// open makes us wait that long; else the kernel tells the end.
+	// open makes us wait that long; else the kernel reports the end.
 	drainTime = 100 * time.Millisecond
 )
 
@@ -29,6 +29,7 @@ type Terminal struct {
 	id        string
 	command   []string
 	createdAt time.Time
+	timeout   time.Duration // 0 is none
 	process   *exec.Cmd
 	master    *os.File
 	typing    chan struct{} // held by whoever writes input
@@ -41,8 +42,9 @@ type Terminal struct {
 	rows     uint16
 	cols     uint16
 	reaped   bool        // the program is no more: its process id must not be signalled
-	killing  *time.Timer // set once the terminal was told to end
+	killing  *time.Timer // set once the terminal was asked to end
 	hungUp   int         // the group that was in the foreground then
+	timedOut bool        // the timeout ended it
 	ended    bool
 	exitCode *int
 }
@@ -52,7 +54,7 @@ type Status struct {
 	ID        string
 	Command   []string // the program and its arguments
 	Running   bool
-	ExitCode  *int // nil while it runs; 128 and the signal's number for a program that a signal ended
+	ExitCode  *int // nil while it runs and after a timeout; 128 and the signal's number for a program that a signal ended
 	Rows      uint16
 	Cols      uint16
 	Viewers   int
@@ -81,7 +83,7 @@ func (t *Terminal) Status() Status {
 	}
 }
 
-// Resize changes the terminal's size; its programs are told by the kernel. A terminal that has ended is left as it is.
+// Resize changes the terminal's size; the kernel signals its programs. A terminal that has ended is left as it is.
 // It returns ErrInvalid for a size of nothing.
 func (t *Terminal) Resize(rows, cols uint16) error {
 	if rows == 0 || cols == 0 {
@@ -127,7 +129,7 @@ func (t *Terminal) Type(ctx context.Context, input []byte) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return context.Cause(ctx)
 	}
-	return nil // any other error means that nobody is there to read
+	return nil // any other error means that there is no reader
 }
 
 // control calls f with the terminal's descriptor. os.File.Fd would make it a blocking one.
@@ -150,6 +152,9 @@ func (t *Terminal) run() {
 		defer close(pumped)
 		t.pump()
 	}()
+	if t.timeout > 0 {
+		defer time.AfterFunc(t.timeout, t.expire).Stop()
+	}
 	process.AwaitExit(t.process.Process.Pid)
 	t.mu.Lock()
 	t.reaped = true
@@ -165,7 +170,10 @@ func (t *Terminal) run() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.master.Close() // hangs up whoever still uses the terminal
-	t.ended, t.exitCode = true, exitCode(t.process.ProcessState)
+	t.ended = true
+	if !t.timedOut {
+		t.exitCode = exitCode(t.process.ProcessState)
+	}
 	close(t.changed)
 	close(t.over)
 }
@@ -190,7 +198,7 @@ func (t *Terminal) pump() {
 
 func exitCode(state *os.ProcessState) *int {
 	if state == nil {
-		return nil // somebody else has waited for it: nobody knows the code
+		return nil // it was waited for elsewhere, which loses the code
 	}
 	code := process.ExitCode(state.Sys().(syscall.WaitStatus))
 	return &code

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -278,7 +279,7 @@ func TestKillReachesTheForeground(t *testing.T) {
 	}
 }
 
-// gone reports whether a process has ended; one that nobody has waited for counts.
+// gone reports whether a process has ended; one that has not been waited for counts.
 func gone(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err != nil || bytes.Contains(stat, []byte(") Z ")) || syscall.Kill(pid, 0) != nil
@@ -390,5 +391,77 @@ func TestNoDescriptorStays(t *testing.T) {
 	}
 	if after := open(); after != before {
 		t.Errorf("%d descriptors before, %d after", before, after)
+	}
+}
+
+func TestAnotherUser(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root, to change users")
+	}
+	m := newManager(t, "HOME=/daemon")
+	other, err := user.LookupId("65534")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := func(n uint32) *uint32 { return &n }
+	// What opens the terminal by its name needs to own it: so do screen, script and su.
+	const whoami = `echo "$(id -u):$(id -g):$HOME"; t=$(tty); echo "by name" >$t; echo "at all" >/dev/tty; stat -c 'owner %u' $t`
+	for name, tc := range map[string]struct {
+		uid, gid *uint32
+		want     string
+	}{
+		"a user":                {id(65534), nil, "65534:65534:" + other.HomeDir + "\nby name\nat all\nowner 65534\n"},
+		"a user and a group":    {id(65534), id(7), "65534:7:" + other.HomeDir + "\nby name\nat all\nowner 65534\n"},
+		"a user without a name": {id(4242), nil, "4242:4242:/daemon\nby name\nat all\nowner 4242\n"},
+		"the daemon's":          {nil, nil, "0:0:/daemon\nby name\nat all\nowner 0\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := sh(whoami)
+			spec.UID, spec.GID, spec.Dir = tc.uid, tc.gid, "/"
+			s := attach(t, start(t, m, spec))
+			s.end()
+			if got := string(s.text); got != line(tc.want) {
+				t.Errorf("the screen shows %q, want %q", got, line(tc.want))
+			}
+		})
+	}
+	private := t.TempDir()
+	if err := os.Chmod(private, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	_, err = m.Start(terminal.Spec{Dir: private, UID: id(65534)})
+	if !errors.Is(err, terminal.ErrInvalid) || !strings.Contains(err.Error(), "cwd") {
+		t.Errorf("a folder that the user may not enter: %v", err)
+	}
+}
+
+func TestTimeout(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	ended := func(shell *terminal.Terminal) *int {
+		t.Helper()
+		select {
+		case <-shell.Done():
+		case <-time.After(patience):
+			t.Fatal("the terminal does not end")
+		}
+		return shell.Status().ExitCode
+	}
+	for name, script := range map[string]string{
+		"a program that hangs up":        "sleep 1000",
+		"a program that ends well":       "trap 'exit 0' HUP; while :; do sleep 0.01; done",
+		"a program that ignores signals": "trap '' HUP; while :; do sleep 0.01; done",
+	} {
+		spec := sh(script)
+		spec.Timeout = 200 * time.Millisecond
+		if code := ended(start(t, m, spec)); code != nil {
+			t.Errorf("%s: exit code %d", name, *code)
+		}
+	}
+	spec := sh("exit 3")
+	spec.Timeout = patience
+	if code := ended(start(t, m, spec)); code == nil || *code != 3 {
+		t.Errorf("a program that ends in time: %v", code)
 	}
 }

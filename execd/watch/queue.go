@@ -8,7 +8,7 @@ import (
 // maxQueued bounds the paths of the events that wait for their reader, in bytes: whatever runs in the sandbox makes them, and as long as it likes.
 const maxQueued = 8 << 20
 
-// queue holds what was not told yet.
+// queue holds the events that no reader has taken yet.
 type queue struct {
 	limit int // of events
 	root  string

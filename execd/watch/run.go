@@ -9,7 +9,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// run passes on what the kernel tells, until the watch is closed or has nothing more to tell.
+// run passes on what the kernel reports, until the watch is closed or has nothing more to report.
 func (w *Watch) run() {
 	defer close(w.stopped)
 	defer w.queue.end()
@@ -37,7 +37,7 @@ func (w *Watch) run() {
 	}
 }
 
-// overflow begins anew. The event comes after the new watches stand, so whoever reads the files then misses nothing.
+// overflow sets all watches again. The event comes after the new watches stand, so whoever reads the files then misses nothing.
 func (w *Watch) overflow() error {
 	err := w.renew()
 	w.queue.put(Event{Type: Overflow, Path: w.options.Path})
@@ -89,7 +89,7 @@ func (w *Watch) appeared(path string) error {
 	return err
 }
 
-// forget takes the watches off a path that left and everything below it. They would tell of the old names.
+// forget takes the watches off a path that left and everything below it. They would report the old names.
 func (w *Watch) forget(path string) {
 	if _, watched := w.folders[path]; !watched {
 		return // no folder

@@ -1,7 +1,7 @@
-// Package watch is execd's engine that tells what happens to a file or a directory.
+// Package watch is execd's engine that reports what happens to a file or a directory.
 //
-// It knows no HTTP. Its promises: what happens after Open has returned is told, in order, at least once; what a directory holds that
-// has just appeared is told too, although nobody could watch it yet; when more happens than can be kept, an Overflow event says so,
+// It uses no HTTP. It guarantees: what happens after Open has returned is reported, in order, at least once; what a directory holds that
+// has just appeared is reported too, although it could not be watched yet; when more happens than can be kept, an Overflow event says so,
 // and nothing is lost silently.
 package watch
 
@@ -40,7 +40,7 @@ func (errFolders) Error() string {
 
 func (errFolders) Is(target error) bool { return target == ErrLimit }
 
-// Type is what an event tells.
+// Type is what an event reports.
 type Type string
 
 // The types of events.
@@ -50,7 +50,7 @@ const (
 	Remove   Type = "remove"   // the path is gone
 	Rename   Type = "rename"   // the path has another name now
 	Chmod    Type = "chmod"    // mode, owner or another attribute changed
-	Overflow Type = "overflow" // events were lost: whatever was known of the files is to be read anew
+	Overflow Type = "overflow" // events were lost: the reader has to read the files again
 	Failed   Type = "error"    // the watch cannot go on; the last event
 )
 
@@ -62,8 +62,8 @@ type Event struct {
 	Time    time.Time
 }
 
-// settle is how long events are collected before they are told, so that a burst of equal ones becomes one.
-const settle = 20 * time.Millisecond
+// collectTime is how long events are collected before they are reported, so that a burst of equal ones becomes one.
+const collectTime = 20 * time.Millisecond
 
 // Options configures a Watch.
 type Options struct {
@@ -76,7 +76,7 @@ type Options struct {
 	Clock func() time.Time
 }
 
-// Watch tells what happens to a path. It is to be closed.
+// Watch reports what happens to a path. It is to be closed.
 type Watch struct {
 	options  Options
 	watcher  *fsnotify.Watcher
@@ -129,7 +129,7 @@ func (w *Watch) Next(ctx context.Context) ([]Event, error) {
 			return nil, context.Cause(ctx)
 		}
 		if more {
-			timer := time.NewTimer(settle)
+			timer := time.NewTimer(collectTime)
 			select {
 			case <-timer.C:
 			case <-ctx.Done():
@@ -147,7 +147,7 @@ func (w *Watch) Next(ctx context.Context) ([]Event, error) {
 	}
 }
 
-// renew watches with a watcher that knows nothing of what was before.
+// renew watches with a new watcher, without the events of the last one.
 func (w *Watch) renew() error {
 	watcher, err := fsnotify.NewWatcher()
 	if errors.Is(err, syscall.EMFILE) {
@@ -160,7 +160,7 @@ func (w *Watch) renew() error {
 		w.watcher.Close()
 	}
 	w.watcher, w.folders, w.bytes = watcher, make(map[string]struct{}), 0
-	go w.hear(watcher)
+	go w.forward(watcher)
 	// A file is watched by its folder, so that the watch survives when the file is replaced by another.
 	if root := w.options.Path; w.file {
 		err = w.add(filepath.Dir(root))
@@ -173,16 +173,16 @@ func (w *Watch) renew() error {
 	return err
 }
 
-// hear passes on what goes wrong with a watcher until it is closed. It waits for nobody: fsnotify may hold its lock while it tells an error,
+// forward passes on the errors of a watcher until it is closed. It never blocks: fsnotify may hold its lock while it sends an error,
 // and run waits for that lock.
-func (w *Watch) hear(watcher *fsnotify.Watcher) {
+func (w *Watch) forward(watcher *fsnotify.Watcher) {
 	for err := range watcher.Errors {
 		if errors.Is(err, syscall.EINVAL) {
 			continue // a folder was removed in the moment in which it was no longer to be watched
 		}
 		select {
 		case w.failures <- err:
-		default: // one is enough to begin anew, or to end
+		default: // one is enough to set the watches again, or to end
 		}
 	}
 }
@@ -202,7 +202,7 @@ func (w *Watch) add(folder string) error {
 }
 
 // addTree watches a folder and, if asked for, what is below. Each folder is read after its watch stands, so nothing slips in between.
-// announce tells what is found.
+// announce is whether what is found is reported.
 func (w *Watch) addTree(folder string, announce bool) error {
 	if err := w.add(folder); err != nil {
 		return err
@@ -216,7 +216,7 @@ func (w *Watch) addTree(folder string, announce bool) error {
 	}
 	for _, name := range below {
 		path := filepath.Join(folder, name)
-		// What is gone again was told by its parent; what is closed to us tells nothing, as everything else that we may not see.
+		// What is gone again was reported by its parent; what we may not read reports nothing.
 		err := w.addTree(path, announce)
 		if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrPermission) {
 			return err
@@ -225,7 +225,7 @@ func (w *Watch) addTree(folder string, announce bool) error {
 	return nil
 }
 
-// look returns the names of the folders in a folder, and tells what else it finds if asked to. There may be more than fit into memory.
+// look returns the names of the folders in a folder, and reports what else it finds if asked to. There may be more than fit into memory.
 func (w *Watch) look(folder string, announce bool) (below []string, err error) {
 	dir, err := os.Open(folder)
 	if err != nil {

@@ -89,7 +89,7 @@ func shell(t *testing.T, dir, script string) {
 	}
 }
 
-func TestWhatHappensIsTold(t *testing.T) {
+func TestWhatHappensIsReported(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	shell(t, dir, "echo x > old; mkdir sub; echo x > sub/deep")
@@ -140,7 +140,7 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	}
 }
 
-func TestTheEndIsTold(t *testing.T) {
+func TestTheEndIsReported(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ path, script, last string }{
 		"a directory is removed":  {"dir", "rm -r dir", "remove ."},
@@ -192,7 +192,7 @@ func TestBurstOfFiles(t *testing.T) {
 	for len(wanted) > 0 {
 		before := len(o.seen)
 		if err := o.next(); err != nil {
-			t.Fatalf("%d files were not told: %v", len(wanted), err)
+			t.Fatalf("%d files were not reported: %v", len(wanted), err)
 		}
 		for _, seen := range o.seen[before:] {
 			delete(wanted, seen)
@@ -214,7 +214,7 @@ func TestFoldersThatLeave(t *testing.T) {
 	o.until("create after")
 }
 
-func TestOverflowIsTold(t *testing.T) {
+func TestOverflowIsReported(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	o := observe(t, watch.Options{Path: dir, Limit: 8})

@@ -113,7 +113,7 @@ type ClientInterface interface {
 	// Corresponds with GET /decisions/proposal (the `ProposePolicy` operationId).
 	ProposePolicy(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetHealth Tell whether the wall stands
+	// GetHealth Check whether the packet filter is in force
 	//
 	// Never needs the token. It answers only while the filter stands and the policy holds;
 	// before that, connections are refused or get no answer.
@@ -226,7 +226,7 @@ func (c *Client) ProposePolicy(ctx context.Context, reqEditors ...RequestEditorF
 	return c.Client.Do(req)
 }
 
-// GetHealth Tell whether the wall stands
+// GetHealth Check whether the packet filter is in force
 //
 // Never needs the token. It answers only while the filter stands and the policy holds;
 // before that, connections are refused or get no answer.
@@ -689,7 +689,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /decisions/proposal (the `ProposePolicy` operationId).
 	ProposePolicyWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ProposePolicyResponse, error)
 
-	// GetHealthWithResponse Tell whether the wall stands
+	// GetHealthWithResponse Check whether the packet filter is in force
 	//
 	// Never needs the token. It answers only while the filter stands and the policy holds;
 	// before that, connections are refused or get no answer.
@@ -1243,7 +1243,7 @@ func (c *ClientWithResponses) ProposePolicyWithResponse(ctx context.Context, req
 	return ParseProposePolicyResponse(rsp)
 }
 
-// GetHealthWithResponse Tell whether the wall stands
+// GetHealthWithResponse Check whether the packet filter is in force
 //
 // Never needs the token. It answers only while the filter stands and the policy holds;
 // before that, connections are refused or get no answer.

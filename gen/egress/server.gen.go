@@ -23,7 +23,7 @@ type ServerInterface interface {
 	// ProposePolicy Propose the smallest allow-list for what was seen
 	// (GET /decisions/proposal)
 	ProposePolicy(ctx echo.Context) error
-	// GetHealth Tell whether the wall stands
+	// GetHealth Check whether the packet filter is in force
 	// (GET /healthz)
 	GetHealth(ctx echo.Context) error
 	// DeletePolicyRules Delete rules by their targets
@@ -707,7 +707,7 @@ type StrictServerInterface interface {
 	// ProposePolicy Propose the smallest allow-list for what was seen
 	// (GET /decisions/proposal)
 	ProposePolicy(ctx context.Context, request ProposePolicyRequestObject) (ProposePolicyResponseObject, error)
-	// GetHealth Tell whether the wall stands
+	// GetHealth Check whether the packet filter is in force
 	// (GET /healthz)
 	GetHealth(ctx context.Context, request GetHealthRequestObject) (GetHealthResponseObject, error)
 	// DeletePolicyRules Delete rules by their targets

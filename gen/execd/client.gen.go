@@ -109,7 +109,7 @@ type ClientInterface interface {
 	// The answer is a stream of the cell's events that ends with exactly one
 	// `execution_complete` or `error`. With the id of a context the cell sees the
 	// variables of the cells before it, and waits for them: cells of one context run in
-	// the order in which they came. Without one it gets a kernel that nobody has used
+	// the order in which they came. Without one it gets a kernel that has not been used
 	// and that is thrown away afterwards.
 	//
 	// A cell does not end when its client goes away: resume its stream with
@@ -118,14 +118,14 @@ type ClientInterface interface {
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /code (the `RunCode` operationId).
-	RunCodeWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+	RunCodeWithBody(ctx context.Context, params *RunCodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// RunCode Execute a cell of code
 	//
 	// The answer is a stream of the cell's events that ends with exactly one
 	// `execution_complete` or `error`. With the id of a context the cell sees the
 	// variables of the cells before it, and waits for them: cells of one context run in
-	// the order in which they came. Without one it gets a kernel that nobody has used
+	// the order in which they came. Without one it gets a kernel that has not been used
 	// and that is thrown away afterwards.
 	//
 	// A cell does not end when its client goes away: resume its stream with
@@ -134,7 +134,7 @@ type ClientInterface interface {
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /code (the `RunCode` operationId).
-	RunCode(ctx context.Context, body RunCodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+	RunCode(ctx context.Context, params *RunCodeParams, body RunCodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CreateContextWithBody Create a context
 	//
@@ -143,7 +143,7 @@ type ClientInterface interface {
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /code/context (the `CreateContext` operationId).
-	CreateContextWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+	CreateContextWithBody(ctx context.Context, params *CreateContextParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CreateContext Create a context
 	//
@@ -152,7 +152,7 @@ type ClientInterface interface {
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /code/context (the `CreateContext` operationId).
-	CreateContext(ctx context.Context, body CreateContextJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+	CreateContext(ctx context.Context, params *CreateContextParams, body CreateContextJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// DeleteContexts End all contexts of a language
 	//
@@ -207,7 +207,7 @@ type ClientInterface interface {
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /command (the `RunCommand` operationId).
-	RunCommandWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+	RunCommandWithBody(ctx context.Context, params *RunCommandParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// RunCommand Run a shell command
 	//
@@ -224,9 +224,9 @@ type ClientInterface interface {
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /command (the `RunCommand` operationId).
-	RunCommand(ctx context.Context, body RunCommandJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+	RunCommand(ctx context.Context, params *RunCommandParams, body RunCommandJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetCommandStatus Tell how a command is doing
+	// GetCommandStatus Get the status of a command
 	//
 	// Corresponds with GET /command/status/{id} (the `GetCommandStatus` operationId).
 	GetCommandStatus(ctx context.Context, id CommandID, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -243,6 +243,27 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /command/{id}/logs (the `GetCommandLogs` operationId).
 	GetCommandLogs(ctx context.Context, id CommandID, params *GetCommandLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// WriteCommandStdinWithBody Write to the standard input of a command
+	//
+	// For a command that was started with `stdin: true`. The body is the next bytes, of
+	// any number; `offset` is the position of the first of them. Bytes below the offset
+	// that the command has reached are skipped, so a request whose answer was lost can be
+	// repeated as it was. An `offset` above it is 409; the message names the right one.
+	//
+	// The bytes go into a pipe and are kept nowhere else, so a slow command slows its
+	// client down. The answer comes when the pipe has all of the body, or has taken
+	// nothing for 5 seconds: then go on from the `offset` of the answer. When the command
+	// has closed its standard input, or has ended, `closed` is true, and what it did not
+	// take is dropped.
+	//
+	// With `end` the standard input is closed after the body: the command reads an end of
+	// file. An empty body is permitted.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /command/{id}/stdin (the `WriteCommandStdin` operationId).
+	WriteCommandStdinWithBody(ctx context.Context, id CommandID, params *WriteCommandStdinParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// StreamCommand Replay and follow the events of a command
 	//
@@ -381,15 +402,15 @@ type ClientInterface interface {
 
 	// WatchFiles Stream what happens to a file or directory
 	//
-	// Tells of changes from the `ready` event on. The stream ends when the watched path
-	// itself is removed or renamed, which is told first. Repetitions of the same event
-	// for the same path within some 20 ms are told once. Nothing is lost silently: when
-	// more happened than could be told, an `overflow` event says so, and what the
-	// client knows of the files is to be read anew.
+	// Reports changes from the `ready` event on. The stream ends when the watched path
+	// itself is removed or renamed, which is reported first. Repetitions of the same event
+	// for the same path within some 20 ms are reported once. Nothing is lost silently: when
+	// more happened than could be reported, an `overflow` event says so, and the client
+	// has to read the files again.
 	//
 	// Symbolic links below the path are not followed. What lies in a directory that has
-	// just appeared is told as `create`, also when it was there first; an entry can be
-	// told twice.
+	// just appeared is reported as `create`, also when it was there first; an entry can be
+	// reported twice.
 	//
 	// Corresponds with GET /files/watch (the `WatchFiles` operationId).
 	WatchFiles(ctx context.Context, params *WatchFilesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -398,7 +419,7 @@ type ClientInterface interface {
 	//
 	// Stops every process of the sandbox but the daemon and its init, with `SIGSTOP`, and
 	// answers when none of them runs. What is in memory stays there. A process that
-	// somebody else had stopped before stays stopped when the sandbox is thawed. Freezing a
+	// another process had stopped before stays stopped when the sandbox is thawed. Freezing a
 	// frozen sandbox stops what has come since.
 	//
 	// Meanwhile operations that start or need a process are 409 `FROZEN`; files,
@@ -420,7 +441,7 @@ type ClientInterface interface {
 	// Corresponds with GET /metrics/watch (the `WatchMetrics` operationId).
 	WatchMetrics(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// Ping Tell whether the daemon runs
+	// Ping Check whether the daemon runs
 	//
 	// Never needs the token. With a challenge the answer proves that it comes from the
 	// daemon that holds the sandbox's token, without sending the token: the proof is
@@ -438,24 +459,24 @@ type ClientInterface interface {
 	// StartTerminalWithBody Start a program on a pseudo-terminal
 	//
 	// Without a command it is the image's shell: bash, or sh where there is none. The
-	// terminal lives until its program ends or `DELETE /pty/{id}` hangs it up; viewers
-	// come and go.
+	// terminal lives until its program ends, or `DELETE /pty/{id}` or its timeout hangs it
+	// up; viewers come and go.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /pty (the `StartTerminal` operationId).
-	StartTerminalWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+	StartTerminalWithBody(ctx context.Context, params *StartTerminalParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// StartTerminal Start a program on a pseudo-terminal
 	//
 	// Without a command it is the image's shell: bash, or sh where there is none. The
-	// terminal lives until its program ends or `DELETE /pty/{id}` hangs it up; viewers
-	// come and go.
+	// terminal lives until its program ends, or `DELETE /pty/{id}` or its timeout hangs it
+	// up; viewers come and go.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /pty (the `StartTerminal` operationId).
-	StartTerminal(ctx context.Context, body StartTerminalJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+	StartTerminal(ctx context.Context, params *StartTerminalParams, body StartTerminalJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// KillTerminal Hang a terminal up
 	//
@@ -465,7 +486,7 @@ type ClientInterface interface {
 	// Corresponds with DELETE /pty/{id} (the `KillTerminal` operationId).
 	KillTerminal(ctx context.Context, id TerminalID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetTerminal Tell how a terminal is doing
+	// GetTerminal Get the status of a terminal
 	//
 	// Corresponds with GET /pty/{id} (the `GetTerminal` operationId).
 	GetTerminal(ctx context.Context, id TerminalID, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -523,7 +544,7 @@ func (c *Client) InterruptCode(ctx context.Context, params *InterruptCodeParams,
 // The answer is a stream of the cell's events that ends with exactly one
 // `execution_complete` or `error`. With the id of a context the cell sees the
 // variables of the cells before it, and waits for them: cells of one context run in
-// the order in which they came. Without one it gets a kernel that nobody has used
+// the order in which they came. Without one it gets a kernel that has not been used
 // and that is thrown away afterwards.
 //
 // A cell does not end when its client goes away: resume its stream with
@@ -532,8 +553,8 @@ func (c *Client) InterruptCode(ctx context.Context, params *InterruptCodeParams,
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /code (the `RunCode` operationId).
-func (c *Client) RunCodeWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewRunCodeRequestWithBody(c.Server, contentType, body)
+func (c *Client) RunCodeWithBody(ctx context.Context, params *RunCodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRunCodeRequestWithBody(c.Server, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -549,7 +570,7 @@ func (c *Client) RunCodeWithBody(ctx context.Context, contentType string, body i
 // The answer is a stream of the cell's events that ends with exactly one
 // `execution_complete` or `error`. With the id of a context the cell sees the
 // variables of the cells before it, and waits for them: cells of one context run in
-// the order in which they came. Without one it gets a kernel that nobody has used
+// the order in which they came. Without one it gets a kernel that has not been used
 // and that is thrown away afterwards.
 //
 // A cell does not end when its client goes away: resume its stream with
@@ -558,8 +579,8 @@ func (c *Client) RunCodeWithBody(ctx context.Context, contentType string, body i
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /code (the `RunCode` operationId).
-func (c *Client) RunCode(ctx context.Context, body RunCodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewRunCodeRequest(c.Server, body)
+func (c *Client) RunCode(ctx context.Context, params *RunCodeParams, body RunCodeJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRunCodeRequest(c.Server, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -577,8 +598,8 @@ func (c *Client) RunCode(ctx context.Context, body RunCodeJSONRequestBody, reqEd
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /code/context (the `CreateContext` operationId).
-func (c *Client) CreateContextWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewCreateContextRequestWithBody(c.Server, contentType, body)
+func (c *Client) CreateContextWithBody(ctx context.Context, params *CreateContextParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateContextRequestWithBody(c.Server, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -596,8 +617,8 @@ func (c *Client) CreateContextWithBody(ctx context.Context, contentType string, 
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /code/context (the `CreateContext` operationId).
-func (c *Client) CreateContext(ctx context.Context, body CreateContextJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewCreateContextRequest(c.Server, body)
+func (c *Client) CreateContext(ctx context.Context, params *CreateContextParams, body CreateContextJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewCreateContextRequest(c.Server, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -721,8 +742,8 @@ func (c *Client) InterruptCommand(ctx context.Context, params *InterruptCommandP
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /command (the `RunCommand` operationId).
-func (c *Client) RunCommandWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewRunCommandRequestWithBody(c.Server, contentType, body)
+func (c *Client) RunCommandWithBody(ctx context.Context, params *RunCommandParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRunCommandRequestWithBody(c.Server, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -748,8 +769,8 @@ func (c *Client) RunCommandWithBody(ctx context.Context, contentType string, bod
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /command (the `RunCommand` operationId).
-func (c *Client) RunCommand(ctx context.Context, body RunCommandJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewRunCommandRequest(c.Server, body)
+func (c *Client) RunCommand(ctx context.Context, params *RunCommandParams, body RunCommandJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRunCommandRequest(c.Server, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -760,7 +781,7 @@ func (c *Client) RunCommand(ctx context.Context, body RunCommandJSONRequestBody,
 	return c.Client.Do(req)
 }
 
-// GetCommandStatus Tell how a command is doing
+// GetCommandStatus Get the status of a command
 //
 // Corresponds with GET /command/status/{id} (the `GetCommandStatus` operationId).
 func (c *Client) GetCommandStatus(ctx context.Context, id CommandID, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -788,6 +809,37 @@ func (c *Client) GetCommandStatus(ctx context.Context, id CommandID, reqEditors 
 // Corresponds with GET /command/{id}/logs (the `GetCommandLogs` operationId).
 func (c *Client) GetCommandLogs(ctx context.Context, id CommandID, params *GetCommandLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewGetCommandLogsRequest(c.Server, id, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// WriteCommandStdinWithBody Write to the standard input of a command
+//
+// For a command that was started with `stdin: true`. The body is the next bytes, of
+// any number; `offset` is the position of the first of them. Bytes below the offset
+// that the command has reached are skipped, so a request whose answer was lost can be
+// repeated as it was. An `offset` above it is 409; the message names the right one.
+//
+// The bytes go into a pipe and are kept nowhere else, so a slow command slows its
+// client down. The answer comes when the pipe has all of the body, or has taken
+// nothing for 5 seconds: then go on from the `offset` of the answer. When the command
+// has closed its standard input, or has ended, `closed` is true, and what it did not
+// take is dropped.
+//
+// With `end` the standard input is closed after the body: the command reads an end of
+// file. An empty body is permitted.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /command/{id}/stdin (the `WriteCommandStdin` operationId).
+func (c *Client) WriteCommandStdinWithBody(ctx context.Context, id CommandID, params *WriteCommandStdinParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewWriteCommandStdinRequestWithBody(c.Server, id, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -1095,15 +1147,15 @@ func (c *Client) UploadFilesWithBody(ctx context.Context, params *UploadFilesPar
 
 // WatchFiles Stream what happens to a file or directory
 //
-// Tells of changes from the `ready` event on. The stream ends when the watched path
-// itself is removed or renamed, which is told first. Repetitions of the same event
-// for the same path within some 20 ms are told once. Nothing is lost silently: when
-// more happened than could be told, an `overflow` event says so, and what the
-// client knows of the files is to be read anew.
+// Reports changes from the `ready` event on. The stream ends when the watched path
+// itself is removed or renamed, which is reported first. Repetitions of the same event
+// for the same path within some 20 ms are reported once. Nothing is lost silently: when
+// more happened than could be reported, an `overflow` event says so, and the client
+// has to read the files again.
 //
 // Symbolic links below the path are not followed. What lies in a directory that has
-// just appeared is told as `create`, also when it was there first; an entry can be
-// told twice.
+// just appeared is reported as `create`, also when it was there first; an entry can be
+// reported twice.
 //
 // Corresponds with GET /files/watch (the `WatchFiles` operationId).
 func (c *Client) WatchFiles(ctx context.Context, params *WatchFilesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1122,7 +1174,7 @@ func (c *Client) WatchFiles(ctx context.Context, params *WatchFilesParams, reqEd
 //
 // Stops every process of the sandbox but the daemon and its init, with `SIGSTOP`, and
 // answers when none of them runs. What is in memory stays there. A process that
-// somebody else had stopped before stays stopped when the sandbox is thawed. Freezing a
+// another process had stopped before stays stopped when the sandbox is thawed. Freezing a
 // frozen sandbox stops what has come since.
 //
 // Meanwhile operations that start or need a process are 409 `FROZEN`; files,
@@ -1174,7 +1226,7 @@ func (c *Client) WatchMetrics(ctx context.Context, reqEditors ...RequestEditorFn
 	return c.Client.Do(req)
 }
 
-// Ping Tell whether the daemon runs
+// Ping Check whether the daemon runs
 //
 // Never needs the token. With a challenge the answer proves that it comes from the
 // daemon that holds the sandbox's token, without sending the token: the proof is
@@ -1212,14 +1264,14 @@ func (c *Client) ListTerminals(ctx context.Context, reqEditors ...RequestEditorF
 // StartTerminalWithBody Start a program on a pseudo-terminal
 //
 // Without a command it is the image's shell: bash, or sh where there is none. The
-// terminal lives until its program ends or `DELETE /pty/{id}` hangs it up; viewers
-// come and go.
+// terminal lives until its program ends, or `DELETE /pty/{id}` or its timeout hangs it
+// up; viewers come and go.
 //
 // Takes any type of body and a specified content type.
 //
 // Corresponds with POST /pty (the `StartTerminal` operationId).
-func (c *Client) StartTerminalWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewStartTerminalRequestWithBody(c.Server, contentType, body)
+func (c *Client) StartTerminalWithBody(ctx context.Context, params *StartTerminalParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStartTerminalRequestWithBody(c.Server, params, contentType, body)
 	if err != nil {
 		return nil, err
 	}
@@ -1233,14 +1285,14 @@ func (c *Client) StartTerminalWithBody(ctx context.Context, contentType string, 
 // StartTerminal Start a program on a pseudo-terminal
 //
 // Without a command it is the image's shell: bash, or sh where there is none. The
-// terminal lives until its program ends or `DELETE /pty/{id}` hangs it up; viewers
-// come and go.
+// terminal lives until its program ends, or `DELETE /pty/{id}` or its timeout hangs it
+// up; viewers come and go.
 //
 // Takes a body of the `application/json` content type.
 //
 // Corresponds with POST /pty (the `StartTerminal` operationId).
-func (c *Client) StartTerminal(ctx context.Context, body StartTerminalJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewStartTerminalRequest(c.Server, body)
+func (c *Client) StartTerminal(ctx context.Context, params *StartTerminalParams, body StartTerminalJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStartTerminalRequest(c.Server, params, body)
 	if err != nil {
 		return nil, err
 	}
@@ -1269,7 +1321,7 @@ func (c *Client) KillTerminal(ctx context.Context, id TerminalID, reqEditors ...
 	return c.Client.Do(req)
 }
 
-// GetTerminal Tell how a terminal is doing
+// GetTerminal Get the status of a terminal
 //
 // Corresponds with GET /pty/{id} (the `GetTerminal` operationId).
 func (c *Client) GetTerminal(ctx context.Context, id TerminalID, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1378,18 +1430,18 @@ func NewInterruptCodeRequest(server string, params *InterruptCodeParams) (*http.
 }
 
 // NewRunCodeRequest calls the generic RunCode builder with application/json body
-func NewRunCodeRequest(server string, body RunCodeJSONRequestBody) (*http.Request, error) {
+func NewRunCodeRequest(server string, params *RunCodeParams, body RunCodeJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
 	buf, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	bodyReader = bytes.NewReader(buf)
-	return NewRunCodeRequestWithBody(server, "application/json", bodyReader)
+	return NewRunCodeRequestWithBody(server, params, "application/json", bodyReader)
 }
 
 // NewRunCodeRequestWithBody constructs an http.Request for the RunCode method, with any body, and a specified content type
-func NewRunCodeRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+func NewRunCodeRequestWithBody(server string, params *RunCodeParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -1414,22 +1466,37 @@ func NewRunCodeRequestWithBody(server string, contentType string, body io.Reader
 
 	req.Header.Add("Content-Type", contentType)
 
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
+
 	return req, nil
 }
 
 // NewCreateContextRequest calls the generic CreateContext builder with application/json body
-func NewCreateContextRequest(server string, body CreateContextJSONRequestBody) (*http.Request, error) {
+func NewCreateContextRequest(server string, params *CreateContextParams, body CreateContextJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
 	buf, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	bodyReader = bytes.NewReader(buf)
-	return NewCreateContextRequestWithBody(server, "application/json", bodyReader)
+	return NewCreateContextRequestWithBody(server, params, "application/json", bodyReader)
 }
 
 // NewCreateContextRequestWithBody constructs an http.Request for the CreateContext method, with any body, and a specified content type
-func NewCreateContextRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+func NewCreateContextRequestWithBody(server string, params *CreateContextParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -1453,6 +1520,21 @@ func NewCreateContextRequestWithBody(server string, contentType string, body io.
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
 
 	return req, nil
 }
@@ -1725,18 +1807,18 @@ func NewInterruptCommandRequest(server string, params *InterruptCommandParams) (
 }
 
 // NewRunCommandRequest calls the generic RunCommand builder with application/json body
-func NewRunCommandRequest(server string, body RunCommandJSONRequestBody) (*http.Request, error) {
+func NewRunCommandRequest(server string, params *RunCommandParams, body RunCommandJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
 	buf, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	bodyReader = bytes.NewReader(buf)
-	return NewRunCommandRequestWithBody(server, "application/json", bodyReader)
+	return NewRunCommandRequestWithBody(server, params, "application/json", bodyReader)
 }
 
 // NewRunCommandRequestWithBody constructs an http.Request for the RunCommand method, with any body, and a specified content type
-func NewRunCommandRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+func NewRunCommandRequestWithBody(server string, params *RunCommandParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -1760,6 +1842,21 @@ func NewRunCommandRequestWithBody(server string, contentType string, body io.Rea
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
 
 	return req, nil
 }
@@ -1855,6 +1952,77 @@ func NewGetCommandLogsRequest(server string, id CommandID, params *GetCommandLog
 	if err != nil {
 		return nil, err
 	}
+
+	return req, nil
+}
+
+// NewWriteCommandStdinRequestWithBody constructs an http.Request for the WriteCommandStdin method, with any body, and a specified content type
+func NewWriteCommandStdinRequestWithBody(server string, id CommandID, params *WriteCommandStdinParams, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "id", id, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/command/%s/stdin", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if queryFrag, err := runtime.StyleParamWithOptions("form", true, "offset", params.Offset, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int64"}); err != nil {
+			return nil, err
+		} else {
+			for _, qp := range strings.Split(queryFrag, "&") {
+				rawQueryFragments = append(rawQueryFragments, qp)
+			}
+		}
+
+		if params.End != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "end", *params.End, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
 
 	return req, nil
 }
@@ -2714,18 +2882,18 @@ func NewListTerminalsRequest(server string) (*http.Request, error) {
 }
 
 // NewStartTerminalRequest calls the generic StartTerminal builder with application/json body
-func NewStartTerminalRequest(server string, body StartTerminalJSONRequestBody) (*http.Request, error) {
+func NewStartTerminalRequest(server string, params *StartTerminalParams, body StartTerminalJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
 	buf, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	bodyReader = bytes.NewReader(buf)
-	return NewStartTerminalRequestWithBody(server, "application/json", bodyReader)
+	return NewStartTerminalRequestWithBody(server, params, "application/json", bodyReader)
 }
 
 // NewStartTerminalRequestWithBody constructs an http.Request for the StartTerminal method, with any body, and a specified content type
-func NewStartTerminalRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+func NewStartTerminalRequestWithBody(server string, params *StartTerminalParams, contentType string, body io.Reader) (*http.Request, error) {
 	var err error
 
 	serverURL, err := url.Parse(server)
@@ -2749,6 +2917,21 @@ func NewStartTerminalRequestWithBody(server string, contentType string, body io.
 	}
 
 	req.Header.Add("Content-Type", contentType)
+
+	if params != nil {
+
+		if params.IdempotencyKey != nil {
+			var headerParam0 string
+
+			headerParam0, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Key", *params.IdempotencyKey, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "string", Format: ""})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+	}
 
 	return req, nil
 }
@@ -2947,7 +3130,7 @@ type ClientWithResponsesInterface interface {
 	// The answer is a stream of the cell's events that ends with exactly one
 	// `execution_complete` or `error`. With the id of a context the cell sees the
 	// variables of the cells before it, and waits for them: cells of one context run in
-	// the order in which they came. Without one it gets a kernel that nobody has used
+	// the order in which they came. Without one it gets a kernel that has not been used
 	// and that is thrown away afterwards.
 	//
 	// A cell does not end when its client goes away: resume its stream with
@@ -2956,14 +3139,14 @@ type ClientWithResponsesInterface interface {
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /code (the `RunCode` operationId).
-	RunCodeWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RunCodeResponse, error)
+	RunCodeWithBodyWithResponse(ctx context.Context, params *RunCodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RunCodeResponse, error)
 
 	// RunCodeWithResponse Execute a cell of code
 	//
 	// The answer is a stream of the cell's events that ends with exactly one
 	// `execution_complete` or `error`. With the id of a context the cell sees the
 	// variables of the cells before it, and waits for them: cells of one context run in
-	// the order in which they came. Without one it gets a kernel that nobody has used
+	// the order in which they came. Without one it gets a kernel that has not been used
 	// and that is thrown away afterwards.
 	//
 	// A cell does not end when its client goes away: resume its stream with
@@ -2972,7 +3155,7 @@ type ClientWithResponsesInterface interface {
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /code (the `RunCode` operationId).
-	RunCodeWithResponse(ctx context.Context, body RunCodeJSONRequestBody, reqEditors ...RequestEditorFn) (*RunCodeResponse, error)
+	RunCodeWithResponse(ctx context.Context, params *RunCodeParams, body RunCodeJSONRequestBody, reqEditors ...RequestEditorFn) (*RunCodeResponse, error)
 
 	// CreateContextWithBodyWithResponse Create a context
 	//
@@ -2981,7 +3164,7 @@ type ClientWithResponsesInterface interface {
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /code/context (the `CreateContext` operationId).
-	CreateContextWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateContextResponse, error)
+	CreateContextWithBodyWithResponse(ctx context.Context, params *CreateContextParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateContextResponse, error)
 
 	// CreateContextWithResponse Create a context
 	//
@@ -2990,7 +3173,7 @@ type ClientWithResponsesInterface interface {
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /code/context (the `CreateContext` operationId).
-	CreateContextWithResponse(ctx context.Context, body CreateContextJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateContextResponse, error)
+	CreateContextWithResponse(ctx context.Context, params *CreateContextParams, body CreateContextJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateContextResponse, error)
 
 	// DeleteContextsWithResponse End all contexts of a language
 	//
@@ -3057,7 +3240,7 @@ type ClientWithResponsesInterface interface {
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /command (the `RunCommand` operationId).
-	RunCommandWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RunCommandResponse, error)
+	RunCommandWithBodyWithResponse(ctx context.Context, params *RunCommandParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RunCommandResponse, error)
 
 	// RunCommandWithResponse Run a shell command
 	//
@@ -3074,9 +3257,9 @@ type ClientWithResponsesInterface interface {
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /command (the `RunCommand` operationId).
-	RunCommandWithResponse(ctx context.Context, body RunCommandJSONRequestBody, reqEditors ...RequestEditorFn) (*RunCommandResponse, error)
+	RunCommandWithResponse(ctx context.Context, params *RunCommandParams, body RunCommandJSONRequestBody, reqEditors ...RequestEditorFn) (*RunCommandResponse, error)
 
-	// GetCommandStatusWithResponse Tell how a command is doing
+	// GetCommandStatusWithResponse Get the status of a command
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -3097,6 +3280,27 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /command/{id}/logs (the `GetCommandLogs` operationId).
 	GetCommandLogsWithResponse(ctx context.Context, id CommandID, params *GetCommandLogsParams, reqEditors ...RequestEditorFn) (*GetCommandLogsResponse, error)
+
+	// WriteCommandStdinWithBodyWithResponse Write to the standard input of a command
+	//
+	// For a command that was started with `stdin: true`. The body is the next bytes, of
+	// any number; `offset` is the position of the first of them. Bytes below the offset
+	// that the command has reached are skipped, so a request whose answer was lost can be
+	// repeated as it was. An `offset` above it is 409; the message names the right one.
+	//
+	// The bytes go into a pipe and are kept nowhere else, so a slow command slows its
+	// client down. The answer comes when the pipe has all of the body, or has taken
+	// nothing for 5 seconds: then go on from the `offset` of the answer. When the command
+	// has closed its standard input, or has ended, `closed` is true, and what it did not
+	// take is dropped.
+	//
+	// With `end` the standard input is closed after the body: the command reads an end of
+	// file. An empty body is permitted.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /command/{id}/stdin (the `WriteCommandStdin` operationId).
+	WriteCommandStdinWithBodyWithResponse(ctx context.Context, id CommandID, params *WriteCommandStdinParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*WriteCommandStdinResponse, error)
 
 	// StreamCommandWithResponse Replay and follow the events of a command
 	//
@@ -3249,15 +3453,15 @@ type ClientWithResponsesInterface interface {
 
 	// WatchFilesWithResponse Stream what happens to a file or directory
 	//
-	// Tells of changes from the `ready` event on. The stream ends when the watched path
-	// itself is removed or renamed, which is told first. Repetitions of the same event
-	// for the same path within some 20 ms are told once. Nothing is lost silently: when
-	// more happened than could be told, an `overflow` event says so, and what the
-	// client knows of the files is to be read anew.
+	// Reports changes from the `ready` event on. The stream ends when the watched path
+	// itself is removed or renamed, which is reported first. Repetitions of the same event
+	// for the same path within some 20 ms are reported once. Nothing is lost silently: when
+	// more happened than could be reported, an `overflow` event says so, and the client
+	// has to read the files again.
 	//
 	// Symbolic links below the path are not followed. What lies in a directory that has
-	// just appeared is told as `create`, also when it was there first; an entry can be
-	// told twice.
+	// just appeared is reported as `create`, also when it was there first; an entry can be
+	// reported twice.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -3268,7 +3472,7 @@ type ClientWithResponsesInterface interface {
 	//
 	// Stops every process of the sandbox but the daemon and its init, with `SIGSTOP`, and
 	// answers when none of them runs. What is in memory stays there. A process that
-	// somebody else had stopped before stays stopped when the sandbox is thawed. Freezing a
+	// another process had stopped before stays stopped when the sandbox is thawed. Freezing a
 	// frozen sandbox stops what has come since.
 	//
 	// Meanwhile operations that start or need a process are 409 `FROZEN`; files,
@@ -3296,7 +3500,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /metrics/watch (the `WatchMetrics` operationId).
 	WatchMetricsWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*WatchMetricsResponse, error)
 
-	// PingWithResponse Tell whether the daemon runs
+	// PingWithResponse Check whether the daemon runs
 	//
 	// Never needs the token. With a challenge the answer proves that it comes from the
 	// daemon that holds the sandbox's token, without sending the token: the proof is
@@ -3318,24 +3522,24 @@ type ClientWithResponsesInterface interface {
 	// StartTerminalWithBodyWithResponse Start a program on a pseudo-terminal
 	//
 	// Without a command it is the image's shell: bash, or sh where there is none. The
-	// terminal lives until its program ends or `DELETE /pty/{id}` hangs it up; viewers
-	// come and go.
+	// terminal lives until its program ends, or `DELETE /pty/{id}` or its timeout hangs it
+	// up; viewers come and go.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /pty (the `StartTerminal` operationId).
-	StartTerminalWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StartTerminalResponse, error)
+	StartTerminalWithBodyWithResponse(ctx context.Context, params *StartTerminalParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StartTerminalResponse, error)
 
 	// StartTerminalWithResponse Start a program on a pseudo-terminal
 	//
 	// Without a command it is the image's shell: bash, or sh where there is none. The
-	// terminal lives until its program ends or `DELETE /pty/{id}` hangs it up; viewers
-	// come and go.
+	// terminal lives until its program ends, or `DELETE /pty/{id}` or its timeout hangs it
+	// up; viewers come and go.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /pty (the `StartTerminal` operationId).
-	StartTerminalWithResponse(ctx context.Context, body StartTerminalJSONRequestBody, reqEditors ...RequestEditorFn) (*StartTerminalResponse, error)
+	StartTerminalWithResponse(ctx context.Context, params *StartTerminalParams, body StartTerminalJSONRequestBody, reqEditors ...RequestEditorFn) (*StartTerminalResponse, error)
 
 	// KillTerminalWithResponse Hang a terminal up
 	//
@@ -3347,7 +3551,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with DELETE /pty/{id} (the `KillTerminal` operationId).
 	KillTerminalWithResponse(ctx context.Context, id TerminalID, reqEditors ...RequestEditorFn) (*KillTerminalResponse, error)
 
-	// GetTerminalWithResponse Tell how a terminal is doing
+	// GetTerminalWithResponse Get the status of a terminal
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -3480,7 +3684,7 @@ type RunCodeResponse struct {
 	// JSON404 the response for an HTTP 404 `application/json` response
 	JSON404 *NotFound
 	// JSON409 the response for an HTTP 409 `application/json` response
-	JSON409 *Frozen
+	JSON409 *FrozenOrConflict
 	// JSON413 the response for an HTTP 413 `application/json` response
 	JSON413 *ContentTooLarge
 	// JSON500 the response for an HTTP 500 `application/json` response
@@ -3507,7 +3711,7 @@ func (r RunCodeResponse) GetJSON404() *NotFound {
 }
 
 // GetJSON409 returns the response for an HTTP 409 `application/json` response
-func (r RunCodeResponse) GetJSON409() *Frozen {
+func (r RunCodeResponse) GetJSON409() *FrozenOrConflict {
 	return r.JSON409
 }
 
@@ -3565,7 +3769,7 @@ type CreateContextResponse struct {
 	// JSON401 the response for an HTTP 401 `application/json` response
 	JSON401 *Unauthorized
 	// JSON409 the response for an HTTP 409 `application/json` response
-	JSON409 *Frozen
+	JSON409 *FrozenOrConflict
 	// JSON413 the response for an HTTP 413 `application/json` response
 	JSON413 *ContentTooLarge
 	// JSON500 the response for an HTTP 500 `application/json` response
@@ -3590,7 +3794,7 @@ func (r CreateContextResponse) GetJSON401() *Unauthorized {
 }
 
 // GetJSON409 returns the response for an HTTP 409 `application/json` response
-func (r CreateContextResponse) GetJSON409() *Frozen {
+func (r CreateContextResponse) GetJSON409() *FrozenOrConflict {
 	return r.JSON409
 }
 
@@ -4109,7 +4313,7 @@ type RunCommandResponse struct {
 	// JSON401 the response for an HTTP 401 `application/json` response
 	JSON401 *Unauthorized
 	// JSON409 the response for an HTTP 409 `application/json` response
-	JSON409 *Frozen
+	JSON409 *FrozenOrConflict
 	// JSON413 the response for an HTTP 413 `application/json` response
 	JSON413 *ContentTooLarge
 	// JSON500 the response for an HTTP 500 `application/json` response
@@ -4136,7 +4340,7 @@ func (r RunCommandResponse) GetJSON401() *Unauthorized {
 }
 
 // GetJSON409 returns the response for an HTTP 409 `application/json` response
-func (r RunCommandResponse) GetJSON409() *Frozen {
+func (r RunCommandResponse) GetJSON409() *FrozenOrConflict {
 	return r.JSON409
 }
 
@@ -4330,6 +4534,89 @@ func (r GetCommandLogsResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r GetCommandLogsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+type WriteCommandStdinResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *CommandStdin
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NotFound
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *Error
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *RuntimeError
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r WriteCommandStdinResponse) GetJSON200() *CommandStdin {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r WriteCommandStdinResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r WriteCommandStdinResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r WriteCommandStdinResponse) GetJSON404() *NotFound {
+	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r WriteCommandStdinResponse) GetJSON409() *Error {
+	return r.JSON409
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r WriteCommandStdinResponse) GetJSON500() *RuntimeError {
+	return r.JSON500
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r WriteCommandStdinResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r WriteCommandStdinResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r WriteCommandStdinResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r WriteCommandStdinResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r WriteCommandStdinResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -5859,7 +6146,7 @@ type StartTerminalResponse struct {
 	// JSON401 the response for an HTTP 401 `application/json` response
 	JSON401 *Unauthorized
 	// JSON409 the response for an HTTP 409 `application/json` response
-	JSON409 *Frozen
+	JSON409 *FrozenOrConflict
 	// JSON413 the response for an HTTP 413 `application/json` response
 	JSON413 *ContentTooLarge
 	// JSON500 the response for an HTTP 500 `application/json` response
@@ -5884,7 +6171,7 @@ func (r StartTerminalResponse) GetJSON401() *Unauthorized {
 }
 
 // GetJSON409 returns the response for an HTTP 409 `application/json` response
-func (r StartTerminalResponse) GetJSON409() *Frozen {
+func (r StartTerminalResponse) GetJSON409() *FrozenOrConflict {
 	return r.JSON409
 }
 
@@ -6263,7 +6550,7 @@ func (c *ClientWithResponses) InterruptCodeWithResponse(ctx context.Context, par
 // The answer is a stream of the cell's events that ends with exactly one
 // `execution_complete` or `error`. With the id of a context the cell sees the
 // variables of the cells before it, and waits for them: cells of one context run in
-// the order in which they came. Without one it gets a kernel that nobody has used
+// the order in which they came. Without one it gets a kernel that has not been used
 // and that is thrown away afterwards.
 //
 // A cell does not end when its client goes away: resume its stream with
@@ -6272,8 +6559,8 @@ func (c *ClientWithResponses) InterruptCodeWithResponse(ctx context.Context, par
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /code (the `RunCode` operationId).
-func (c *ClientWithResponses) RunCodeWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RunCodeResponse, error) {
-	rsp, err := c.RunCodeWithBody(ctx, contentType, body, reqEditors...)
+func (c *ClientWithResponses) RunCodeWithBodyWithResponse(ctx context.Context, params *RunCodeParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RunCodeResponse, error) {
+	rsp, err := c.RunCodeWithBody(ctx, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -6285,7 +6572,7 @@ func (c *ClientWithResponses) RunCodeWithBodyWithResponse(ctx context.Context, c
 // The answer is a stream of the cell's events that ends with exactly one
 // `execution_complete` or `error`. With the id of a context the cell sees the
 // variables of the cells before it, and waits for them: cells of one context run in
-// the order in which they came. Without one it gets a kernel that nobody has used
+// the order in which they came. Without one it gets a kernel that has not been used
 // and that is thrown away afterwards.
 //
 // A cell does not end when its client goes away: resume its stream with
@@ -6294,8 +6581,8 @@ func (c *ClientWithResponses) RunCodeWithBodyWithResponse(ctx context.Context, c
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /code (the `RunCode` operationId).
-func (c *ClientWithResponses) RunCodeWithResponse(ctx context.Context, body RunCodeJSONRequestBody, reqEditors ...RequestEditorFn) (*RunCodeResponse, error) {
-	rsp, err := c.RunCode(ctx, body, reqEditors...)
+func (c *ClientWithResponses) RunCodeWithResponse(ctx context.Context, params *RunCodeParams, body RunCodeJSONRequestBody, reqEditors ...RequestEditorFn) (*RunCodeResponse, error) {
+	rsp, err := c.RunCode(ctx, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -6309,8 +6596,8 @@ func (c *ClientWithResponses) RunCodeWithResponse(ctx context.Context, body RunC
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /code/context (the `CreateContext` operationId).
-func (c *ClientWithResponses) CreateContextWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateContextResponse, error) {
-	rsp, err := c.CreateContextWithBody(ctx, contentType, body, reqEditors...)
+func (c *ClientWithResponses) CreateContextWithBodyWithResponse(ctx context.Context, params *CreateContextParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateContextResponse, error) {
+	rsp, err := c.CreateContextWithBody(ctx, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -6324,8 +6611,8 @@ func (c *ClientWithResponses) CreateContextWithBodyWithResponse(ctx context.Cont
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /code/context (the `CreateContext` operationId).
-func (c *ClientWithResponses) CreateContextWithResponse(ctx context.Context, body CreateContextJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateContextResponse, error) {
-	rsp, err := c.CreateContext(ctx, body, reqEditors...)
+func (c *ClientWithResponses) CreateContextWithResponse(ctx context.Context, params *CreateContextParams, body CreateContextJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateContextResponse, error) {
+	rsp, err := c.CreateContext(ctx, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -6433,8 +6720,8 @@ func (c *ClientWithResponses) InterruptCommandWithResponse(ctx context.Context, 
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /command (the `RunCommand` operationId).
-func (c *ClientWithResponses) RunCommandWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RunCommandResponse, error) {
-	rsp, err := c.RunCommandWithBody(ctx, contentType, body, reqEditors...)
+func (c *ClientWithResponses) RunCommandWithBodyWithResponse(ctx context.Context, params *RunCommandParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*RunCommandResponse, error) {
+	rsp, err := c.RunCommandWithBody(ctx, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -6456,15 +6743,15 @@ func (c *ClientWithResponses) RunCommandWithBodyWithResponse(ctx context.Context
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /command (the `RunCommand` operationId).
-func (c *ClientWithResponses) RunCommandWithResponse(ctx context.Context, body RunCommandJSONRequestBody, reqEditors ...RequestEditorFn) (*RunCommandResponse, error) {
-	rsp, err := c.RunCommand(ctx, body, reqEditors...)
+func (c *ClientWithResponses) RunCommandWithResponse(ctx context.Context, params *RunCommandParams, body RunCommandJSONRequestBody, reqEditors ...RequestEditorFn) (*RunCommandResponse, error) {
+	rsp, err := c.RunCommand(ctx, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
 	return ParseRunCommandResponse(rsp)
 }
 
-// GetCommandStatusWithResponse Tell how a command is doing
+// GetCommandStatusWithResponse Get the status of a command
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -6496,6 +6783,33 @@ func (c *ClientWithResponses) GetCommandLogsWithResponse(ctx context.Context, id
 		return nil, err
 	}
 	return ParseGetCommandLogsResponse(rsp)
+}
+
+// WriteCommandStdinWithBodyWithResponse Write to the standard input of a command
+//
+// For a command that was started with `stdin: true`. The body is the next bytes, of
+// any number; `offset` is the position of the first of them. Bytes below the offset
+// that the command has reached are skipped, so a request whose answer was lost can be
+// repeated as it was. An `offset` above it is 409; the message names the right one.
+//
+// The bytes go into a pipe and are kept nowhere else, so a slow command slows its
+// client down. The answer comes when the pipe has all of the body, or has taken
+// nothing for 5 seconds: then go on from the `offset` of the answer. When the command
+// has closed its standard input, or has ended, `closed` is true, and what it did not
+// take is dropped.
+//
+// With `end` the standard input is closed after the body: the command reads an end of
+// file. An empty body is permitted.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /command/{id}/stdin (the `WriteCommandStdin` operationId).
+func (c *ClientWithResponses) WriteCommandStdinWithBodyWithResponse(ctx context.Context, id CommandID, params *WriteCommandStdinParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*WriteCommandStdinResponse, error) {
+	rsp, err := c.WriteCommandStdinWithBody(ctx, id, params, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseWriteCommandStdinResponse(rsp)
 }
 
 // StreamCommandWithResponse Replay and follow the events of a command
@@ -6745,15 +7059,15 @@ func (c *ClientWithResponses) UploadFilesWithBodyWithResponse(ctx context.Contex
 
 // WatchFilesWithResponse Stream what happens to a file or directory
 //
-// Tells of changes from the `ready` event on. The stream ends when the watched path
-// itself is removed or renamed, which is told first. Repetitions of the same event
-// for the same path within some 20 ms are told once. Nothing is lost silently: when
-// more happened than could be told, an `overflow` event says so, and what the
-// client knows of the files is to be read anew.
+// Reports changes from the `ready` event on. The stream ends when the watched path
+// itself is removed or renamed, which is reported first. Repetitions of the same event
+// for the same path within some 20 ms are reported once. Nothing is lost silently: when
+// more happened than could be reported, an `overflow` event says so, and the client
+// has to read the files again.
 //
 // Symbolic links below the path are not followed. What lies in a directory that has
-// just appeared is told as `create`, also when it was there first; an entry can be
-// told twice.
+// just appeared is reported as `create`, also when it was there first; an entry can be
+// reported twice.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -6770,7 +7084,7 @@ func (c *ClientWithResponses) WatchFilesWithResponse(ctx context.Context, params
 //
 // Stops every process of the sandbox but the daemon and its init, with `SIGSTOP`, and
 // answers when none of them runs. What is in memory stays there. A process that
-// somebody else had stopped before stays stopped when the sandbox is thawed. Freezing a
+// another process had stopped before stays stopped when the sandbox is thawed. Freezing a
 // frozen sandbox stops what has come since.
 //
 // Meanwhile operations that start or need a process are 409 `FROZEN`; files,
@@ -6816,7 +7130,7 @@ func (c *ClientWithResponses) WatchMetricsWithResponse(ctx context.Context, reqE
 	return ParseWatchMetricsResponse(rsp)
 }
 
-// PingWithResponse Tell whether the daemon runs
+// PingWithResponse Check whether the daemon runs
 //
 // Never needs the token. With a challenge the answer proves that it comes from the
 // daemon that holds the sandbox's token, without sending the token: the proof is
@@ -6850,14 +7164,14 @@ func (c *ClientWithResponses) ListTerminalsWithResponse(ctx context.Context, req
 // StartTerminalWithBodyWithResponse Start a program on a pseudo-terminal
 //
 // Without a command it is the image's shell: bash, or sh where there is none. The
-// terminal lives until its program ends or `DELETE /pty/{id}` hangs it up; viewers
-// come and go.
+// terminal lives until its program ends, or `DELETE /pty/{id}` or its timeout hangs it
+// up; viewers come and go.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /pty (the `StartTerminal` operationId).
-func (c *ClientWithResponses) StartTerminalWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StartTerminalResponse, error) {
-	rsp, err := c.StartTerminalWithBody(ctx, contentType, body, reqEditors...)
+func (c *ClientWithResponses) StartTerminalWithBodyWithResponse(ctx context.Context, params *StartTerminalParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*StartTerminalResponse, error) {
+	rsp, err := c.StartTerminalWithBody(ctx, params, contentType, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -6867,14 +7181,14 @@ func (c *ClientWithResponses) StartTerminalWithBodyWithResponse(ctx context.Cont
 // StartTerminalWithResponse Start a program on a pseudo-terminal
 //
 // Without a command it is the image's shell: bash, or sh where there is none. The
-// terminal lives until its program ends or `DELETE /pty/{id}` hangs it up; viewers
-// come and go.
+// terminal lives until its program ends, or `DELETE /pty/{id}` or its timeout hangs it
+// up; viewers come and go.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
 // Corresponds with POST /pty (the `StartTerminal` operationId).
-func (c *ClientWithResponses) StartTerminalWithResponse(ctx context.Context, body StartTerminalJSONRequestBody, reqEditors ...RequestEditorFn) (*StartTerminalResponse, error) {
-	rsp, err := c.StartTerminal(ctx, body, reqEditors...)
+func (c *ClientWithResponses) StartTerminalWithResponse(ctx context.Context, params *StartTerminalParams, body StartTerminalJSONRequestBody, reqEditors ...RequestEditorFn) (*StartTerminalResponse, error) {
+	rsp, err := c.StartTerminal(ctx, params, body, reqEditors...)
 	if err != nil {
 		return nil, err
 	}
@@ -6897,7 +7211,7 @@ func (c *ClientWithResponses) KillTerminalWithResponse(ctx context.Context, id T
 	return ParseKillTerminalResponse(rsp)
 }
 
-// GetTerminalWithResponse Tell how a terminal is doing
+// GetTerminalWithResponse Get the status of a terminal
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -7053,7 +7367,7 @@ func ParseRunCodeResponse(rsp *http.Response) (*RunCodeResponse, error) {
 		response.JSON404 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
-		var dest Frozen
+		var dest FrozenOrConflict
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}
@@ -7134,7 +7448,7 @@ func ParseCreateContextResponse(rsp *http.Response) (*CreateContextResponse, err
 		response.JSON401 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
-		var dest Frozen
+		var dest FrozenOrConflict
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}
@@ -7568,7 +7882,7 @@ func ParseRunCommandResponse(rsp *http.Response) (*RunCommandResponse, error) {
 		response.JSON401 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
-		var dest Frozen
+		var dest FrozenOrConflict
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}
@@ -7739,6 +8053,74 @@ func ParseGetCommandLogsResponse(rsp *http.Response) (*GetCommandLogsResponse, e
 			headers.EXECDCOMMANDSTAILCURSOR = value
 		}
 		response.Headers200 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseWriteCommandStdinResponse parses an HTTP response from a WriteCommandStdinWithResponse call
+func ParseWriteCommandStdinResponse(rsp *http.Response) (*WriteCommandStdinResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &WriteCommandStdinResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest CommandStdin
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest Error
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest RuntimeError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
 	}
 
 	return response, nil
@@ -9083,7 +9465,7 @@ func ParseStartTerminalResponse(rsp *http.Response) (*StartTerminalResponse, err
 		response.JSON401 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
-		var dest Frozen
+		var dest FrozenOrConflict
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
 			return nil, err
 		}

@@ -231,11 +231,15 @@ type CommandRequest struct {
 	Envs Envs `json:"envs,omitempty"`
 
 	// GID The numeric group to run as. Without it, the primary group of `uid` (where the
-	// image does not know that user, the group with the same number); without `uid`,
+	// image has no such user, the group with the same number); without `uid`,
 	// the daemon's own. The supplementary groups are always those of the user.
 	//
 	// Example: 1000
-	GID *int64 `json:"gid,omitempty"`
+	GID *GID `json:"gid,omitempty"`
+
+	// Stdin Whether the command reads what `POST /command/{id}/stdin` writes, until that ends
+	// it. Without it, its standard input is empty.
+	Stdin *bool `json:"stdin,omitempty"`
 
 	// Timeout After how many milliseconds to end the command. Without it, or with 0, never.
 	//
@@ -246,7 +250,7 @@ type CommandRequest struct {
 	// supplementary groups that the image lists for it.
 	//
 	// Example: 1000
-	UID *int64 `json:"uid,omitempty"`
+	UID *UID `json:"uid,omitempty"`
 }
 
 // CommandStatus How a command is doing.
@@ -285,6 +289,22 @@ type CommandStatus struct {
 	//
 	// Example: 2026-01-02T15:04:05Z
 	StartedAt time.Time `json:"started_at"`
+
+	// Stdin How far the standard input of a command is.
+	Stdin *CommandStdin `json:"stdin,omitempty"`
+}
+
+// CommandStdin How far the standard input of a command is.
+type CommandStdin struct {
+	// Closed Whether nothing can be written any more, because of `end` or because the command has closed it or ended.
+	//
+	// Example: false
+	Closed bool `json:"closed"`
+
+	// Offset A number of bytes of standard input.
+	//
+	// Example: 100
+	Offset StdinOffset `json:"offset"`
 }
 
 // ContextChoice Where a cell runs: in the context `id`, or without one in a fresh kernel of
@@ -376,16 +396,16 @@ type FileEvent struct {
 	// Example: 1767366246120
 	Timestamp int64 `json:"timestamp"`
 
-	// Type What an event tells.
+	// Type The kind of an event.
 	//
-	// - `ready`: the watch stands; what happens from now on is told. The first event.
+	// - `ready`: the watch stands; what happens from now on is reported. The first event.
 	// - `create`: the path appeared, also by being moved to where it is.
 	// - `write`: the content changed.
 	// - `remove`: the path is gone.
-	// - `rename`: the path has another name now; a `create` tells the new one when that
+	// - `rename`: the path has another name now; a `create` has the new one when that
 	//   is watched.
 	// - `chmod`: mode, owner or another attribute changed.
-	// - `overflow`: more happened than could be told: read the files anew.
+	// - `overflow`: more happened than could be reported: read the files again.
 	// - `error`: the watch cannot go on; `message` says why. The last event.
 	// - `ping`: nothing happened for a while; keeps the connection alive.
 	//
@@ -393,16 +413,16 @@ type FileEvent struct {
 	Type FileEventType `json:"type"`
 }
 
-// FileEventType What an event tells.
+// FileEventType The kind of an event.
 //
-//   - `ready`: the watch stands; what happens from now on is told. The first event.
+//   - `ready`: the watch stands; what happens from now on is reported. The first event.
 //   - `create`: the path appeared, also by being moved to where it is.
 //   - `write`: the content changed.
 //   - `remove`: the path is gone.
-//   - `rename`: the path has another name now; a `create` tells the new one when that
+//   - `rename`: the path has another name now; a `create` has the new one when that
 //     is watched.
 //   - `chmod`: mode, owner or another attribute changed.
-//   - `overflow`: more happened than could be told: read the files anew.
+//   - `overflow`: more happened than could be reported: read the files again.
 //   - `error`: the watch cannot go on; `message` says why. The last event.
 //   - `ping`: nothing happened for a while; keeps the connection alive.
 //
@@ -474,6 +494,13 @@ type FileMode = int
 //
 // Example: file
 type FileType string
+
+// GID The numeric group to run as. Without it, the primary group of `uid` (where the
+// image has no such user, the group with the same number); without `uid`,
+// the daemon's own. The supplementary groups are always those of the user.
+//
+// Example: 1000
+type GID = int64
 
 // Language A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,
 // `typescript`, `go` or `bash`. Letter case does not matter. One that is not
@@ -590,6 +617,11 @@ type ReprDigest = string
 // Example: {"text/plain":"2"}
 type Results map[string]interface{}
 
+// StdinOffset A number of bytes of standard input.
+//
+// Example: 100
+type StdinOffset = int64
+
 // StreamError Why a command or a cell failed.
 type StreamError struct {
 	// Ename The kind of error: `CommandExecError` for a failed command,
@@ -659,7 +691,7 @@ type StreamEvent struct {
 	// Example: 1767366245003
 	Timestamp int64 `json:"timestamp"`
 
-	// Type What an event tells.
+	// Type The kind of an event.
 	//
 	// - `init`: the command or the cell was accepted; `text` holds the id of the
 	//   command or of the execution.
@@ -678,7 +710,7 @@ type StreamEvent struct {
 	Type StreamEventType `json:"type"`
 }
 
-// StreamEventType What an event tells.
+// StreamEventType The kind of an event.
 //
 //   - `init`: the command or the cell was accepted; `text` holds the id of the
 //     command or of the execution.
@@ -713,7 +745,8 @@ type Terminal struct {
 	// Example: 2026-01-02T15:04:05Z
 	CreatedAt time.Time `json:"created_at"`
 
-	// ExitCode The program's exit code, 128 and the number of the signal that ended it; null while it runs.
+	// ExitCode The program's exit code, 128 and the number of the signal that ended it; null
+	// while it runs, and null after its timeout ended it.
 	//
 	// Example: 0
 	ExitCode *int `json:"exit_code"`
@@ -782,7 +815,7 @@ type TerminalNews struct {
 	// Example: 0
 	Bytes *int `json:"bytes,omitempty"`
 
-	// ExitCode The program's exit code; in an `exit`.
+	// ExitCode The program's exit code, null after its timeout; in an `exit`.
 	//
 	// Example: 0
 	ExitCode *int `json:"exit_code,omitempty"`
@@ -827,10 +860,28 @@ type TerminalRequest struct {
 	// Example: {"GREETING":"hello"}
 	Envs Envs `json:"envs,omitempty"`
 
+	// GID The numeric group to run as. Without it, the primary group of `uid` (where the
+	// image has no such user, the group with the same number); without `uid`,
+	// the daemon's own. The supplementary groups are always those of the user.
+	//
+	// Example: 1000
+	GID *GID `json:"gid,omitempty"`
+
 	// Rows A number of rows or columns.
 	//
 	// Example: 24
 	Rows *TerminalSize `json:"rows,omitempty"`
+
+	// Timeout After how many milliseconds to hang the terminal up. Without it, or with 0, never.
+	//
+	// Example: 3600000
+	Timeout *int64 `json:"timeout,omitempty"`
+
+	// UID The numeric user to run as. Without it, the daemon's own. Another user has the
+	// supplementary groups that the image lists for it.
+	//
+	// Example: 1000
+	UID *UID `json:"uid,omitempty"`
 }
 
 // TerminalSize A number of rows or columns.
@@ -840,6 +891,12 @@ type TerminalSize = int
 
 // Terminals Several terminals.
 type Terminals = []Terminal
+
+// UID The numeric user to run as. Without it, the daemon's own. Another user has the
+// supplementary groups that the image lists for it.
+//
+// Example: 1000
+type UID = int64
 
 // UploadForm One file of an upload. The pair of fields is repeated, in order, for several files.
 type UploadForm struct {
@@ -887,6 +944,11 @@ type UploadMetadata struct {
 // Example: python
 type ContextLanguage = Language
 
+// IdempotencyKey An opaque key, best a UUID.
+//
+// Example: 0f7a3c52-6d1e-4d3f-8c56-5a0b4d8f1e77
+type IdempotencyKey = string
+
 // LastEventID An event id, as the stream gave it.
 //
 // Example: 2
@@ -911,6 +973,9 @@ type Forbidden = Error
 
 // Frozen Why a request was not fulfilled.
 type Frozen = Error
+
+// FrozenOrConflict Why a request was not fulfilled.
+type FrozenOrConflict = Error
 
 // InsufficientStorage Why a request was not fulfilled.
 type InsufficientStorage = Error
@@ -939,6 +1004,22 @@ type InterruptCodeParams struct {
 	ID ContextID `form:"id" json:"id"`
 }
 
+// RunCodeParams defines parameters for RunCode.
+type RunCodeParams struct {
+	// IdempotencyKey A value of the client's choice that makes the request safe to repeat: the same key
+	// with the same body is answered with what the first request made. With another body,
+	// or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
+// CreateContextParams defines parameters for CreateContext.
+type CreateContextParams struct {
+	// IdempotencyKey A value of the client's choice that makes the request safe to repeat: the same key
+	// with the same body is answered with what the first request made. With another body,
+	// or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // DeleteContextsParams defines parameters for DeleteContexts.
 type DeleteContextsParams struct {
 	// Language The language whose contexts are meant.
@@ -963,11 +1044,28 @@ type InterruptCommandParams struct {
 	ID CommandID `form:"id" json:"id"`
 }
 
+// RunCommandParams defines parameters for RunCommand.
+type RunCommandParams struct {
+	// IdempotencyKey A value of the client's choice that makes the request safe to repeat: the same key
+	// with the same body is answered with what the first request made. With another body,
+	// or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+}
+
 // GetCommandLogsParams defines parameters for GetCommandLogs.
 type GetCommandLogsParams struct {
 	// Cursor The index of a line, counted from 0: only the lines after it are returned.
 	// Without it, or with -1, the whole log is returned.
 	Cursor *int64 `form:"cursor,omitempty" json:"cursor,omitempty"`
+}
+
+// WriteCommandStdinParams defines parameters for WriteCommandStdin.
+type WriteCommandStdinParams struct {
+	// Offset How many bytes of the command's standard input come before the body.
+	Offset StdinOffset `form:"offset" json:"offset"`
+
+	// End Whether to close the standard input after the body.
+	End *bool `form:"end,omitempty" json:"end,omitempty"`
 }
 
 // StreamCommandParams defines parameters for StreamCommand.
@@ -1055,6 +1153,14 @@ type PingParams struct {
 	// XEXECDCHALLENGE A random value that was not used before: 32 to 128 lower-case hexadecimal
 	// digits. Anything else is answered without a proof.
 	XEXECDCHALLENGE *string `json:"X-EXECD-CHALLENGE,omitempty"`
+}
+
+// StartTerminalParams defines parameters for StartTerminal.
+type StartTerminalParams struct {
+	// IdempotencyKey A value of the client's choice that makes the request safe to repeat: the same key
+	// with the same body is answered with what the first request made. With another body,
+	// or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends.
+	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // RunCodeJSONRequestBody defines body for RunCode for application/json ContentType.

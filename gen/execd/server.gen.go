@@ -23,10 +23,10 @@ type ServerInterface interface {
 	InterruptCode(ctx echo.Context, params InterruptCodeParams) error
 	// RunCode Execute a cell of code
 	// (POST /code)
-	RunCode(ctx echo.Context) error
+	RunCode(ctx echo.Context, params RunCodeParams) error
 	// CreateContext Create a context
 	// (POST /code/context)
-	CreateContext(ctx echo.Context) error
+	CreateContext(ctx echo.Context, params CreateContextParams) error
 	// DeleteContexts End all contexts of a language
 	// (DELETE /code/contexts)
 	DeleteContexts(ctx echo.Context, params DeleteContextsParams) error
@@ -47,13 +47,16 @@ type ServerInterface interface {
 	InterruptCommand(ctx echo.Context, params InterruptCommandParams) error
 	// RunCommand Run a shell command
 	// (POST /command)
-	RunCommand(ctx echo.Context) error
-	// GetCommandStatus Tell how a command is doing
+	RunCommand(ctx echo.Context, params RunCommandParams) error
+	// GetCommandStatus Get the status of a command
 	// (GET /command/status/{id})
 	GetCommandStatus(ctx echo.Context, id CommandID) error
 	// GetCommandLogs Read the output of a command so far
 	// (GET /command/{id}/logs)
 	GetCommandLogs(ctx echo.Context, id CommandID, params GetCommandLogsParams) error
+	// WriteCommandStdin Write to the standard input of a command
+	// (POST /command/{id}/stdin)
+	WriteCommandStdin(ctx echo.Context, id CommandID, params WriteCommandStdinParams) error
 	// StreamCommand Replay and follow the events of a command
 	// (GET /command/{id}/stream)
 	StreamCommand(ctx echo.Context, id CommandID, params StreamCommandParams) error
@@ -102,7 +105,7 @@ type ServerInterface interface {
 	// WatchMetrics Stream a snapshot every second
 	// (GET /metrics/watch)
 	WatchMetrics(ctx echo.Context) error
-	// Ping Tell whether the daemon runs
+	// Ping Check whether the daemon runs
 	// (GET /ping)
 	Ping(ctx echo.Context, params PingParams) error
 	// ListTerminals List the terminals
@@ -110,11 +113,11 @@ type ServerInterface interface {
 	ListTerminals(ctx echo.Context) error
 	// StartTerminal Start a program on a pseudo-terminal
 	// (POST /pty)
-	StartTerminal(ctx echo.Context) error
+	StartTerminal(ctx echo.Context, params StartTerminalParams) error
 	// KillTerminal Hang a terminal up
 	// (DELETE /pty/{id})
 	KillTerminal(ctx echo.Context, id TerminalID) error
-	// GetTerminal Tell how a terminal is doing
+	// GetTerminal Get the status of a terminal
 	// (GET /pty/{id})
 	GetTerminal(ctx echo.Context, id TerminalID) error
 	// AttachTerminal Watch a terminal and type into it
@@ -152,8 +155,28 @@ func (w *ServerInterfaceWrapper) InterruptCode(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) RunCode(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RunCodeParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.RunCode(ctx)
+	err = w.Handler.RunCode(ctx, params)
 	return err
 }
 
@@ -161,8 +184,28 @@ func (w *ServerInterfaceWrapper) RunCode(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) CreateContext(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params CreateContextParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.CreateContext(ctx)
+	err = w.Handler.CreateContext(ctx, params)
 	return err
 }
 
@@ -292,8 +335,28 @@ func (w *ServerInterfaceWrapper) InterruptCommand(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) RunCommand(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params RunCommandParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.RunCommand(ctx)
+	err = w.Handler.RunCommand(ctx, params)
 	return err
 }
 
@@ -335,6 +398,38 @@ func (w *ServerInterfaceWrapper) GetCommandLogs(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.GetCommandLogs(ctx, id, params)
+	return err
+}
+
+// WriteCommandStdin converts echo context to params.
+func (w *ServerInterfaceWrapper) WriteCommandStdin(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "id" -------------
+	var id CommandID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "id", ctx.Param("id"), &id, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter id: %s", err))
+	}
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params WriteCommandStdinParams
+	// ------------- Required query parameter "offset" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, true, "offset", ctx.QueryParams(), &params.Offset, runtime.BindQueryParameterOptions{Type: "integer", Format: "int64"})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter offset: %s", err))
+	}
+
+	// ------------- Optional query parameter "end" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "end", ctx.QueryParams(), &params.End, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter end: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.WriteCommandStdin(ctx, id, params)
 	return err
 }
 
@@ -696,8 +791,28 @@ func (w *ServerInterfaceWrapper) ListTerminals(ctx echo.Context) error {
 func (w *ServerInterfaceWrapper) StartTerminal(ctx echo.Context) error {
 	var err error
 
+	// Parameter object where we will unmarshal all parameters from the context
+	var params StartTerminalParams
+
+	headers := ctx.Request().Header
+	// ------------- Optional header parameter "Idempotency-Key" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Key")]; found {
+		var IdempotencyKey IdempotencyKey
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Key, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Key", valueList[0], &IdempotencyKey, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Key: %s", err))
+		}
+
+		params.IdempotencyKey = &IdempotencyKey
+	}
+
 	// Invoke the callback with all the unmarshaled arguments
-	err = w.Handler.StartTerminal(ctx)
+	err = w.Handler.StartTerminal(ctx, params)
 	return err
 }
 
@@ -820,6 +935,7 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.POST(options.BaseURL+"/command", wrapper.RunCommand, options.OperationMiddlewares["runCommand"]...)
 	router.GET(options.BaseURL+"/command/status/:id", wrapper.GetCommandStatus, options.OperationMiddlewares["getCommandStatus"]...)
 	router.GET(options.BaseURL+"/command/:id/logs", wrapper.GetCommandLogs, options.OperationMiddlewares["getCommandLogs"]...)
+	router.POST(options.BaseURL+"/command/:id/stdin", wrapper.WriteCommandStdin, options.OperationMiddlewares["writeCommandStdin"]...)
 	router.GET(options.BaseURL+"/command/:id/stream", wrapper.StreamCommand, options.OperationMiddlewares["streamCommand"]...)
 	router.DELETE(options.BaseURL+"/files", wrapper.DeleteFiles, options.OperationMiddlewares["deleteFiles"]...)
 	router.GET(options.BaseURL+"/files/info", wrapper.GetFilesInfo, options.OperationMiddlewares["getFilesInfo"]...)
@@ -852,6 +968,8 @@ type ContentTooLargeJSONResponse Error
 type ForbiddenJSONResponse Error
 
 type FrozenJSONResponse Error
+
+type FrozenOrConflictJSONResponse Error
 
 type InsufficientStorageJSONResponse Error
 
@@ -981,7 +1099,8 @@ func (response InterruptCode503JSONResponse) VisitInterruptCodeResponse(w http.R
 }
 
 type RunCodeRequestObject struct {
-	Body *RunCodeJSONRequestBody
+	Params RunCodeParams
+	Body   *RunCodeJSONRequestBody
 }
 
 type RunCodeResponseObject interface {
@@ -1079,7 +1198,7 @@ func (response RunCode404JSONResponse) VisitRunCodeResponse(w http.ResponseWrite
 	return err
 }
 
-type RunCode409JSONResponse struct{ FrozenJSONResponse }
+type RunCode409JSONResponse struct{ FrozenOrConflictJSONResponse }
 
 func (response RunCode409JSONResponse) VisitRunCodeResponse(w http.ResponseWriter) error {
 
@@ -1136,7 +1255,8 @@ func (response RunCode503JSONResponse) VisitRunCodeResponse(w http.ResponseWrite
 }
 
 type CreateContextRequestObject struct {
-	Body *CreateContextJSONRequestBody
+	Params CreateContextParams
+	Body   *CreateContextJSONRequestBody
 }
 
 type CreateContextResponseObject interface {
@@ -1185,7 +1305,7 @@ func (response CreateContext401JSONResponse) VisitCreateContextResponse(w http.R
 	return err
 }
 
-type CreateContext409JSONResponse struct{ FrozenJSONResponse }
+type CreateContext409JSONResponse struct{ FrozenOrConflictJSONResponse }
 
 func (response CreateContext409JSONResponse) VisitCreateContextResponse(w http.ResponseWriter) error {
 
@@ -1838,7 +1958,8 @@ func (response InterruptCommand503JSONResponse) VisitInterruptCommandResponse(w 
 }
 
 type RunCommandRequestObject struct {
-	Body *RunCommandJSONRequestBody
+	Params RunCommandParams
+	Body   *RunCommandJSONRequestBody
 }
 
 type RunCommandResponseObject interface {
@@ -1940,7 +2061,7 @@ func (response RunCommand401JSONResponse) VisitRunCommandResponse(w http.Respons
 	return err
 }
 
-type RunCommand409JSONResponse struct{ FrozenJSONResponse }
+type RunCommand409JSONResponse struct{ FrozenOrConflictJSONResponse }
 
 func (response RunCommand409JSONResponse) VisitRunCommandResponse(w http.ResponseWriter) error {
 
@@ -2175,6 +2296,114 @@ func (response GetCommandLogs500JSONResponse) VisitGetCommandLogsResponse(w http
 type GetCommandLogs503JSONResponse struct{ UnavailableJSONResponse }
 
 func (response GetCommandLogs503JSONResponse) VisitGetCommandLogsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteCommandStdinRequestObject struct {
+	ID     CommandID `json:"id"`
+	Params WriteCommandStdinParams
+	Body   io.Reader
+}
+
+type WriteCommandStdinResponseObject interface {
+	VisitWriteCommandStdinResponse(w http.ResponseWriter) error
+}
+
+type WriteCommandStdin200JSONResponse CommandStdin
+
+func (response WriteCommandStdin200JSONResponse) VisitWriteCommandStdinResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteCommandStdin400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response WriteCommandStdin400JSONResponse) VisitWriteCommandStdinResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteCommandStdin401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response WriteCommandStdin401JSONResponse) VisitWriteCommandStdinResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteCommandStdin404JSONResponse struct{ NotFoundJSONResponse }
+
+func (response WriteCommandStdin404JSONResponse) VisitWriteCommandStdinResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteCommandStdin409JSONResponse Error
+
+func (response WriteCommandStdin409JSONResponse) VisitWriteCommandStdinResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteCommandStdin500JSONResponse struct{ RuntimeErrorJSONResponse }
+
+func (response WriteCommandStdin500JSONResponse) VisitWriteCommandStdinResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type WriteCommandStdin503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response WriteCommandStdin503JSONResponse) VisitWriteCommandStdinResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response); err != nil {
@@ -4306,7 +4535,8 @@ func (response ListTerminals503JSONResponse) VisitListTerminalsResponse(w http.R
 }
 
 type StartTerminalRequestObject struct {
-	Body *StartTerminalJSONRequestBody
+	Params StartTerminalParams
+	Body   *StartTerminalJSONRequestBody
 }
 
 type StartTerminalResponseObject interface {
@@ -4355,7 +4585,7 @@ func (response StartTerminal401JSONResponse) VisitStartTerminalResponse(w http.R
 	return err
 }
 
-type StartTerminal409JSONResponse struct{ FrozenJSONResponse }
+type StartTerminal409JSONResponse struct{ FrozenOrConflictJSONResponse }
 
 func (response StartTerminal409JSONResponse) VisitStartTerminalResponse(w http.ResponseWriter) error {
 
@@ -4818,12 +5048,15 @@ type StrictServerInterface interface {
 	// RunCommand Run a shell command
 	// (POST /command)
 	RunCommand(ctx context.Context, request RunCommandRequestObject) (RunCommandResponseObject, error)
-	// GetCommandStatus Tell how a command is doing
+	// GetCommandStatus Get the status of a command
 	// (GET /command/status/{id})
 	GetCommandStatus(ctx context.Context, request GetCommandStatusRequestObject) (GetCommandStatusResponseObject, error)
 	// GetCommandLogs Read the output of a command so far
 	// (GET /command/{id}/logs)
 	GetCommandLogs(ctx context.Context, request GetCommandLogsRequestObject) (GetCommandLogsResponseObject, error)
+	// WriteCommandStdin Write to the standard input of a command
+	// (POST /command/{id}/stdin)
+	WriteCommandStdin(ctx context.Context, request WriteCommandStdinRequestObject) (WriteCommandStdinResponseObject, error)
 	// StreamCommand Replay and follow the events of a command
 	// (GET /command/{id}/stream)
 	StreamCommand(ctx context.Context, request StreamCommandRequestObject) (StreamCommandResponseObject, error)
@@ -4872,7 +5105,7 @@ type StrictServerInterface interface {
 	// WatchMetrics Stream a snapshot every second
 	// (GET /metrics/watch)
 	WatchMetrics(ctx context.Context, request WatchMetricsRequestObject) (WatchMetricsResponseObject, error)
-	// Ping Tell whether the daemon runs
+	// Ping Check whether the daemon runs
 	// (GET /ping)
 	Ping(ctx context.Context, request PingRequestObject) (PingResponseObject, error)
 	// ListTerminals List the terminals
@@ -4884,7 +5117,7 @@ type StrictServerInterface interface {
 	// KillTerminal Hang a terminal up
 	// (DELETE /pty/{id})
 	KillTerminal(ctx context.Context, request KillTerminalRequestObject) (KillTerminalResponseObject, error)
-	// GetTerminal Tell how a terminal is doing
+	// GetTerminal Get the status of a terminal
 	// (GET /pty/{id})
 	GetTerminal(ctx context.Context, request GetTerminalRequestObject) (GetTerminalResponseObject, error)
 	// AttachTerminal Watch a terminal and type into it
@@ -4933,8 +5166,10 @@ func (sh *strictHandler) InterruptCode(ctx echo.Context, params InterruptCodePar
 }
 
 // RunCode operation middleware
-func (sh *strictHandler) RunCode(ctx echo.Context) error {
+func (sh *strictHandler) RunCode(ctx echo.Context, params RunCodeParams) error {
 	var request RunCodeRequestObject
+
+	request.Params = params
 
 	var body RunCodeJSONRequestBody
 	var err error
@@ -4979,8 +5214,10 @@ func (sh *strictHandler) RunCode(ctx echo.Context) error {
 }
 
 // CreateContext operation middleware
-func (sh *strictHandler) CreateContext(ctx echo.Context) error {
+func (sh *strictHandler) CreateContext(ctx echo.Context, params CreateContextParams) error {
 	var request CreateContextRequestObject
+
+	request.Params = params
 
 	var body CreateContextJSONRequestBody
 	var err error
@@ -5176,8 +5413,10 @@ func (sh *strictHandler) InterruptCommand(ctx echo.Context, params InterruptComm
 }
 
 // RunCommand operation middleware
-func (sh *strictHandler) RunCommand(ctx echo.Context) error {
+func (sh *strictHandler) RunCommand(ctx echo.Context, params RunCommandParams) error {
 	var request RunCommandRequestObject
+
+	request.Params = params
 
 	var body RunCommandJSONRequestBody
 	var err error
@@ -5266,6 +5505,34 @@ func (sh *strictHandler) GetCommandLogs(ctx echo.Context, id CommandID, params G
 		return err
 	} else if validResponse, ok := response.(GetCommandLogsResponseObject); ok {
 		return validResponse.VisitGetCommandLogsResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// WriteCommandStdin operation middleware
+func (sh *strictHandler) WriteCommandStdin(ctx echo.Context, id CommandID, params WriteCommandStdinParams) error {
+	var request WriteCommandStdinRequestObject
+
+	request.ID = id
+	request.Params = params
+
+	request.Body = ctx.Request().Body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.WriteCommandStdin(ctx.Request().Context(), request.(WriteCommandStdinRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "WriteCommandStdin")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(WriteCommandStdinResponseObject); ok {
+		return validResponse.VisitWriteCommandStdinResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}
@@ -5808,8 +6075,10 @@ func (sh *strictHandler) ListTerminals(ctx echo.Context) error {
 }
 
 // StartTerminal operation middleware
-func (sh *strictHandler) StartTerminal(ctx echo.Context) error {
+func (sh *strictHandler) StartTerminal(ctx echo.Context, params StartTerminalParams) error {
 	var request StartTerminalRequestObject
+
+	request.Params = params
 
 	var body StartTerminalJSONRequestBody
 	var err error

@@ -90,7 +90,7 @@ func WithRequestEditorFn(fn RequestEditorFn) ClientOption {
 // The interface specification for the client above.
 type ClientInterface interface {
 
-	// GetHealth Tell whether the service is healthy
+	// GetHealth Check whether the service is healthy
 	//
 	// For load balancers and probes. Never needs a key.
 	//
@@ -106,6 +106,71 @@ type ClientInterface interface {
 	//
 	// Corresponds with GET /v1/events (the `StreamEvents` operationId).
 	StreamEvents(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// StreamHostLoad Follow how busy the host is
+	//
+	// The machine that the service and its sandboxes run on, every two seconds, as server-sent
+	// events. What other keys' sandboxes do shows in it, so it takes a key with the role `admin`
+	// or `viewer`. A service whose sandboxes run elsewhere, such as on a cluster, answers 501.
+	//
+	// Corresponds with GET /v1/host/load (the `StreamHostLoad` operationId).
+	StreamHostLoad(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListImages List the images that the engine has
+	//
+	// The images that sandboxes can be made of without a pull. Their order is the engine's.
+	//
+	// Corresponds with GET /v1/images (the `ListImages` operationId).
+	ListImages(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// LoadImagesWithBody Send images to the engine
+	//
+	// The body is an archive as `docker save` writes it, or an OCI image layout in a tar file,
+	// also compressed with gzip. Its size is bounded by what the engine stores alone. An
+	// archive that is refused (400) changes no name.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/images/load (the `LoadImages` operationId).
+	LoadImagesWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PruneImages Remove images that nothing needs
+	//
+	// Removes images that have neither a name nor a sandbox. It is 501 with an engine that has
+	// the images of other programs, too.
+	//
+	// Corresponds with POST /v1/images/prune (the `PruneImages` operationId).
+	PruneImages(ctx context.Context, params *PruneImagesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PullImageWithBody Have the engine get an image
+	//
+	// Answers when the engine has the image, which may take minutes. One that it has is not
+	// asked for again. A pull ends with the last request that waits for it. What the registry
+	// refuses is 400 with `IMAGE_PULL_ERROR` and the registry's own message.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/images/pull (the `PullImage` operationId).
+	PullImageWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// PullImage Have the engine get an image
+	//
+	// Answers when the engine has the image, which may take minutes. One that it has is not
+	// asked for again. A pull ends with the last request that waits for it. What the registry
+	// refuses is 400 with `IMAGE_PULL_ERROR` and the registry's own message.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/images/pull (the `PullImage` operationId).
+	PullImage(ctx context.Context, body PullImageJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// RemoveImage Take a name away from an image
+	//
+	// With its last name the image goes, at once or with `prune`; an id takes all names. An
+	// image that a sandbox is made of stays for that sandbox, or is 409.
+	//
+	// Corresponds with DELETE /v1/images/{imageName} (the `RemoveImage` operationId).
+	RemoveImage(ctx context.Context, imageName string, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListSandboxes List sandboxes, newest first
 	//
@@ -159,7 +224,7 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/sandboxes/{sandboxId} (the `GetSandbox` operationId).
 	GetSandbox(ctx context.Context, sandboxID SandboxID, params *GetSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetEndpoint Tell how to reach a port of a sandbox
+	// GetEndpoint Get the address of a port of a sandbox
 	//
 	// May be asked for right after the sandbox was created: while the sandbox is
 	// `Pending` the answer waits until the sandbox answers at that address, for at most
@@ -182,7 +247,7 @@ type ClientInterface interface {
 	// kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
 	// happens, and ends after `forgotten`. In silence a `ping` comes every 5 seconds.
 	//
-	// Events are durable together with what they tell, and have ids from one sequence
+	// Events are durable together with what they report, and have ids from one sequence
 	// without gaps for the whole service. The service keeps the last 100000 of them,
 	// for 7 days. When some that the client asked for are forgotten, the stream says so
 	// with a `reset`.
@@ -197,7 +262,7 @@ type ClientInterface interface {
 	// engine keeps the last 20 MB or so; older output is forgotten. While the sandbox is
 	// `Pending` there is no output yet. Of an ended sandbox the last 1000 lines are
 	// kept, at most 64 KiB, for as long as its record; when even those are lost,
-	// because somebody else removed the container, the answer is 409.
+	// because another program removed the container, the answer is 409.
 	//
 	// Corresponds with GET /v1/sandboxes/{sandboxId}/logs (the `GetLogs` operationId).
 	GetLogs(ctx context.Context, sandboxID SandboxID, params *GetLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -280,7 +345,7 @@ type ClientInterface interface {
 
 	// GetNetworkPolicy Read what a sandbox may reach
 	//
-	// The policy in force, as the egress sidecar of the sandbox tells it. Without a sidecar,
+	// The policy in force, as the egress sidecar of the sandbox reports it. Without a sidecar,
 	// and while the sandbox is neither Running nor Paused, it is 409.
 	//
 	// Corresponds with GET /v1/sandboxes/{sandboxId}/network-policy (the `GetNetworkPolicy` operationId).
@@ -366,13 +431,13 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/sandboxes/{sandboxId}/resume (the `ResumeSandbox` operationId).
 	ResumeSandbox(ctx context.Context, sandboxID SandboxID, params *ResumeSandboxParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetVersion Tell which build of the service answers
+	// GetVersion Get the version of the service
 	//
 	// Corresponds with GET /v1/version (the `GetVersion` operationId).
 	GetVersion(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 }
 
-// GetHealth Tell whether the service is healthy
+// GetHealth Check whether the service is healthy
 //
 // For load balancers and probes. Never needs a key.
 //
@@ -399,6 +464,141 @@ func (c *Client) GetHealth(ctx context.Context, reqEditors ...RequestEditorFn) (
 // Corresponds with GET /v1/events (the `StreamEvents` operationId).
 func (c *Client) StreamEvents(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewStreamEventsRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// StreamHostLoad Follow how busy the host is
+//
+// The machine that the service and its sandboxes run on, every two seconds, as server-sent
+// events. What other keys' sandboxes do shows in it, so it takes a key with the role `admin`
+// or `viewer`. A service whose sandboxes run elsewhere, such as on a cluster, answers 501.
+//
+// Corresponds with GET /v1/host/load (the `StreamHostLoad` operationId).
+func (c *Client) StreamHostLoad(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewStreamHostLoadRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListImages List the images that the engine has
+//
+// The images that sandboxes can be made of without a pull. Their order is the engine's.
+//
+// Corresponds with GET /v1/images (the `ListImages` operationId).
+func (c *Client) ListImages(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListImagesRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// LoadImagesWithBody Send images to the engine
+//
+// The body is an archive as `docker save` writes it, or an OCI image layout in a tar file,
+// also compressed with gzip. Its size is bounded by what the engine stores alone. An
+// archive that is refused (400) changes no name.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/images/load (the `LoadImages` operationId).
+func (c *Client) LoadImagesWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewLoadImagesRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PruneImages Remove images that nothing needs
+//
+// Removes images that have neither a name nor a sandbox. It is 501 with an engine that has
+// the images of other programs, too.
+//
+// Corresponds with POST /v1/images/prune (the `PruneImages` operationId).
+func (c *Client) PruneImages(ctx context.Context, params *PruneImagesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPruneImagesRequest(c.Server, params)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PullImageWithBody Have the engine get an image
+//
+// Answers when the engine has the image, which may take minutes. One that it has is not
+// asked for again. A pull ends with the last request that waits for it. What the registry
+// refuses is 400 with `IMAGE_PULL_ERROR` and the registry's own message.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/images/pull (the `PullImage` operationId).
+func (c *Client) PullImageWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPullImageRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// PullImage Have the engine get an image
+//
+// Answers when the engine has the image, which may take minutes. One that it has is not
+// asked for again. A pull ends with the last request that waits for it. What the registry
+// refuses is 400 with `IMAGE_PULL_ERROR` and the registry's own message.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/images/pull (the `PullImage` operationId).
+func (c *Client) PullImage(ctx context.Context, body PullImageJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewPullImageRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// RemoveImage Take a name away from an image
+//
+// With its last name the image goes, at once or with `prune`; an id takes all names. An
+// image that a sandbox is made of stays for that sandbox, or is 409.
+//
+// Corresponds with DELETE /v1/images/{imageName} (the `RemoveImage` operationId).
+func (c *Client) RemoveImage(ctx context.Context, imageName string, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewRemoveImageRequest(c.Server, imageName)
 	if err != nil {
 		return nil, err
 	}
@@ -511,7 +711,7 @@ func (c *Client) GetSandbox(ctx context.Context, sandboxID SandboxID, params *Ge
 	return c.Client.Do(req)
 }
 
-// GetEndpoint Tell how to reach a port of a sandbox
+// GetEndpoint Get the address of a port of a sandbox
 //
 // May be asked for right after the sandbox was created: while the sandbox is
 // `Pending` the answer waits until the sandbox answers at that address, for at most
@@ -544,7 +744,7 @@ func (c *Client) GetEndpoint(ctx context.Context, sandboxID SandboxID, port int,
 // kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
 // happens, and ends after `forgotten`. In silence a `ping` comes every 5 seconds.
 //
-// Events are durable together with what they tell, and have ids from one sequence
+// Events are durable together with what they report, and have ids from one sequence
 // without gaps for the whole service. The service keeps the last 100000 of them,
 // for 7 days. When some that the client asked for are forgotten, the stream says so
 // with a `reset`.
@@ -569,7 +769,7 @@ func (c *Client) StreamSandboxEvents(ctx context.Context, sandboxID SandboxID, p
 // engine keeps the last 20 MB or so; older output is forgotten. While the sandbox is
 // `Pending` there is no output yet. Of an ended sandbox the last 1000 lines are
 // kept, at most 64 KiB, for as long as its record; when even those are lost,
-// because somebody else removed the container, the answer is 409.
+// because another program removed the container, the answer is 409.
 //
 // Corresponds with GET /v1/sandboxes/{sandboxId}/logs (the `GetLogs` operationId).
 func (c *Client) GetLogs(ctx context.Context, sandboxID SandboxID, params *GetLogsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -732,7 +932,7 @@ func (c *Client) DeleteNetworkPolicyRules(ctx context.Context, sandboxID Sandbox
 
 // GetNetworkPolicy Read what a sandbox may reach
 //
-// The policy in force, as the egress sidecar of the sandbox tells it. Without a sidecar,
+// The policy in force, as the egress sidecar of the sandbox reports it. Without a sidecar,
 // and while the sandbox is neither Running nor Paused, it is 409.
 //
 // Corresponds with GET /v1/sandboxes/{sandboxId}/network-policy (the `GetNetworkPolicy` operationId).
@@ -908,7 +1108,7 @@ func (c *Client) ResumeSandbox(ctx context.Context, sandboxID SandboxID, params 
 	return c.Client.Do(req)
 }
 
-// GetVersion Tell which build of the service answers
+// GetVersion Get the version of the service
 //
 // Corresponds with GET /v1/version (the `GetVersion` operationId).
 func (c *Client) GetVersion(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -1014,6 +1214,217 @@ func NewStreamEventsRequest(server string, params *StreamEventsParams) (*http.Re
 			req.Header.Set("Last-Event-ID", headerParam0)
 		}
 
+	}
+
+	return req, nil
+}
+
+// NewStreamHostLoadRequest constructs an http.Request for the StreamHostLoad method
+func NewStreamHostLoadRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/host/load")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewListImagesRequest constructs an http.Request for the ListImages method
+func NewListImagesRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/images")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewLoadImagesRequestWithBody constructs an http.Request for the LoadImages method, with any body, and a specified content type
+func NewLoadImagesRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/images/load")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewPruneImagesRequest constructs an http.Request for the PruneImages method
+func NewPruneImagesRequest(server string, params *PruneImagesParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/images/prune")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.All != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "all", *params.All, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "boolean", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewPullImageRequest calls the generic PullImage builder with application/json body
+func NewPullImageRequest(server string, body PullImageJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewPullImageRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewPullImageRequestWithBody constructs an http.Request for the PullImage method, with any body, and a specified content type
+func NewPullImageRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/images/pull")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewRemoveImageRequest constructs an http.Request for the RemoveImage method
+func NewRemoveImageRequest(server string, imageName string) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "imageName", imageName, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/images/%s", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodDelete, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
 	}
 
 	return req, nil
@@ -2046,7 +2457,7 @@ func WithBaseURL(baseURL string) ClientOption {
 // ClientWithResponsesInterface is the interface specification for the client with responses above.
 type ClientWithResponsesInterface interface {
 
-	// GetHealthWithResponse Tell whether the service is healthy
+	// GetHealthWithResponse Check whether the service is healthy
 	//
 	// For load balancers and probes. Never needs a key.
 	//
@@ -2066,6 +2477,79 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with GET /v1/events (the `StreamEvents` operationId).
 	StreamEventsWithResponse(ctx context.Context, params *StreamEventsParams, reqEditors ...RequestEditorFn) (*StreamEventsResponse, error)
+
+	// StreamHostLoadWithResponse Follow how busy the host is
+	//
+	// The machine that the service and its sandboxes run on, every two seconds, as server-sent
+	// events. What other keys' sandboxes do shows in it, so it takes a key with the role `admin`
+	// or `viewer`. A service whose sandboxes run elsewhere, such as on a cluster, answers 501.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/host/load (the `StreamHostLoad` operationId).
+	StreamHostLoadWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*StreamHostLoadResponse, error)
+
+	// ListImagesWithResponse List the images that the engine has
+	//
+	// The images that sandboxes can be made of without a pull. Their order is the engine's.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/images (the `ListImages` operationId).
+	ListImagesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListImagesResponse, error)
+
+	// LoadImagesWithBodyWithResponse Send images to the engine
+	//
+	// The body is an archive as `docker save` writes it, or an OCI image layout in a tar file,
+	// also compressed with gzip. Its size is bounded by what the engine stores alone. An
+	// archive that is refused (400) changes no name.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/images/load (the `LoadImages` operationId).
+	LoadImagesWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*LoadImagesResponse, error)
+
+	// PruneImagesWithResponse Remove images that nothing needs
+	//
+	// Removes images that have neither a name nor a sandbox. It is 501 with an engine that has
+	// the images of other programs, too.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/images/prune (the `PruneImages` operationId).
+	PruneImagesWithResponse(ctx context.Context, params *PruneImagesParams, reqEditors ...RequestEditorFn) (*PruneImagesResponse, error)
+
+	// PullImageWithBodyWithResponse Have the engine get an image
+	//
+	// Answers when the engine has the image, which may take minutes. One that it has is not
+	// asked for again. A pull ends with the last request that waits for it. What the registry
+	// refuses is 400 with `IMAGE_PULL_ERROR` and the registry's own message.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/images/pull (the `PullImage` operationId).
+	PullImageWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PullImageResponse, error)
+
+	// PullImageWithResponse Have the engine get an image
+	//
+	// Answers when the engine has the image, which may take minutes. One that it has is not
+	// asked for again. A pull ends with the last request that waits for it. What the registry
+	// refuses is 400 with `IMAGE_PULL_ERROR` and the registry's own message.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/images/pull (the `PullImage` operationId).
+	PullImageWithResponse(ctx context.Context, body PullImageJSONRequestBody, reqEditors ...RequestEditorFn) (*PullImageResponse, error)
+
+	// RemoveImageWithResponse Take a name away from an image
+	//
+	// With its last name the image goes, at once or with `prune`; an id takes all names. An
+	// image that a sandbox is made of stays for that sandbox, or is 409.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with DELETE /v1/images/{imageName} (the `RemoveImage` operationId).
+	RemoveImageWithResponse(ctx context.Context, imageName string, reqEditors ...RequestEditorFn) (*RemoveImageResponse, error)
 
 	// ListSandboxesWithResponse List sandboxes, newest first
 	//
@@ -2125,7 +2609,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/sandboxes/{sandboxId} (the `GetSandbox` operationId).
 	GetSandboxWithResponse(ctx context.Context, sandboxID SandboxID, params *GetSandboxParams, reqEditors ...RequestEditorFn) (*GetSandboxResponse, error)
 
-	// GetEndpointWithResponse Tell how to reach a port of a sandbox
+	// GetEndpointWithResponse Get the address of a port of a sandbox
 	//
 	// May be asked for right after the sandbox was created: while the sandbox is
 	// `Pending` the answer waits until the sandbox answers at that address, for at most
@@ -2150,7 +2634,7 @@ type ClientWithResponsesInterface interface {
 	// kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
 	// happens, and ends after `forgotten`. In silence a `ping` comes every 5 seconds.
 	//
-	// Events are durable together with what they tell, and have ids from one sequence
+	// Events are durable together with what they report, and have ids from one sequence
 	// without gaps for the whole service. The service keeps the last 100000 of them,
 	// for 7 days. When some that the client asked for are forgotten, the stream says so
 	// with a `reset`.
@@ -2167,7 +2651,7 @@ type ClientWithResponsesInterface interface {
 	// engine keeps the last 20 MB or so; older output is forgotten. While the sandbox is
 	// `Pending` there is no output yet. Of an ended sandbox the last 1000 lines are
 	// kept, at most 64 KiB, for as long as its record; when even those are lost,
-	// because somebody else removed the container, the answer is 409.
+	// because another program removed the container, the answer is 409.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -2256,7 +2740,7 @@ type ClientWithResponsesInterface interface {
 
 	// GetNetworkPolicyWithResponse Read what a sandbox may reach
 	//
-	// The policy in force, as the egress sidecar of the sandbox tells it. Without a sidecar,
+	// The policy in force, as the egress sidecar of the sandbox reports it. Without a sidecar,
 	// and while the sandbox is neither Running nor Paused, it is 409.
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -2348,7 +2832,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/sandboxes/{sandboxId}/resume (the `ResumeSandbox` operationId).
 	ResumeSandboxWithResponse(ctx context.Context, sandboxID SandboxID, params *ResumeSandboxParams, reqEditors ...RequestEditorFn) (*ResumeSandboxResponse, error)
 
-	// GetVersionWithResponse Tell which build of the service answers
+	// GetVersionWithResponse Get the version of the service
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -2524,6 +3008,930 @@ func (r StreamEventsResponse) StatusCode() int {
 
 // ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
 func (r StreamEventsResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// StreamHostLoadResponse200Headers the declared response headers of an HTTP 200 response for StreamHostLoad
+type StreamHostLoadResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// StreamHostLoadResponse400Headers the declared response headers of an HTTP 400 response for StreamHostLoad
+type StreamHostLoadResponse400Headers struct {
+	XRequestID *RequestID
+}
+
+// StreamHostLoadResponse401Headers the declared response headers of an HTTP 401 response for StreamHostLoad
+type StreamHostLoadResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// StreamHostLoadResponse403Headers the declared response headers of an HTTP 403 response for StreamHostLoad
+type StreamHostLoadResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// StreamHostLoadResponse429Headers the declared response headers of an HTTP 429 response for StreamHostLoad
+type StreamHostLoadResponse429Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// StreamHostLoadResponse500Headers the declared response headers of an HTTP 500 response for StreamHostLoad
+type StreamHostLoadResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// StreamHostLoadResponse501Headers the declared response headers of an HTTP 501 response for StreamHostLoad
+type StreamHostLoadResponse501Headers struct {
+	XRequestID *RequestID
+}
+
+// StreamHostLoadResponse503Headers the declared response headers of an HTTP 503 response for StreamHostLoad
+type StreamHostLoadResponse503Headers struct {
+	XRequestID *RequestID
+}
+
+type StreamHostLoadResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *UnknownParameter
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *NotReader
+	// JSON429 the response for an HTTP 429 `application/json` response
+	JSON429 *RateLimited
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *NotImplemented
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *StreamHostLoadResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *StreamHostLoadResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *StreamHostLoadResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *StreamHostLoadResponse403Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *StreamHostLoadResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *StreamHostLoadResponse500Headers
+	// Headers501 the parsed response headers for an HTTP 501 response
+	Headers501 *StreamHostLoadResponse501Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *StreamHostLoadResponse503Headers
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r StreamHostLoadResponse) GetJSON400() *UnknownParameter {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r StreamHostLoadResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r StreamHostLoadResponse) GetJSON403() *NotReader {
+	return r.JSON403
+}
+
+// GetJSON429 returns the response for an HTTP 429 `application/json` response
+func (r StreamHostLoadResponse) GetJSON429() *RateLimited {
+	return r.JSON429
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r StreamHostLoadResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r StreamHostLoadResponse) GetJSON501() *NotImplemented {
+	return r.JSON501
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r StreamHostLoadResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r StreamHostLoadResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r StreamHostLoadResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r StreamHostLoadResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r StreamHostLoadResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// ListImagesResponse200Headers the declared response headers of an HTTP 200 response for ListImages
+type ListImagesResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// ListImagesResponse400Headers the declared response headers of an HTTP 400 response for ListImages
+type ListImagesResponse400Headers struct {
+	XRequestID *RequestID
+}
+
+// ListImagesResponse401Headers the declared response headers of an HTTP 401 response for ListImages
+type ListImagesResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// ListImagesResponse403Headers the declared response headers of an HTTP 403 response for ListImages
+type ListImagesResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// ListImagesResponse429Headers the declared response headers of an HTTP 429 response for ListImages
+type ListImagesResponse429Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// ListImagesResponse500Headers the declared response headers of an HTTP 500 response for ListImages
+type ListImagesResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// ListImagesResponse501Headers the declared response headers of an HTTP 501 response for ListImages
+type ListImagesResponse501Headers struct {
+	XRequestID *RequestID
+}
+
+// ListImagesResponse503Headers the declared response headers of an HTTP 503 response for ListImages
+type ListImagesResponse503Headers struct {
+	XRequestID *RequestID
+}
+
+type ListImagesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Images
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *UnknownParameter
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *NotAdmin
+	// JSON429 the response for an HTTP 429 `application/json` response
+	JSON429 *RateLimited
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *NotImplemented
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *ListImagesResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *ListImagesResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ListImagesResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *ListImagesResponse403Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ListImagesResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *ListImagesResponse500Headers
+	// Headers501 the parsed response headers for an HTTP 501 response
+	Headers501 *ListImagesResponse501Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListImagesResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r ListImagesResponse) GetJSON200() *Images {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r ListImagesResponse) GetJSON400() *UnknownParameter {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r ListImagesResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r ListImagesResponse) GetJSON403() *NotAdmin {
+	return r.JSON403
+}
+
+// GetJSON429 returns the response for an HTTP 429 `application/json` response
+func (r ListImagesResponse) GetJSON429() *RateLimited {
+	return r.JSON429
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r ListImagesResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r ListImagesResponse) GetJSON501() *NotImplemented {
+	return r.JSON501
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r ListImagesResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r ListImagesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r ListImagesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListImagesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r ListImagesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// LoadImagesResponse200Headers the declared response headers of an HTTP 200 response for LoadImages
+type LoadImagesResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// LoadImagesResponse400Headers the declared response headers of an HTTP 400 response for LoadImages
+type LoadImagesResponse400Headers struct {
+	XRequestID *RequestID
+}
+
+// LoadImagesResponse401Headers the declared response headers of an HTTP 401 response for LoadImages
+type LoadImagesResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// LoadImagesResponse403Headers the declared response headers of an HTTP 403 response for LoadImages
+type LoadImagesResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// LoadImagesResponse429Headers the declared response headers of an HTTP 429 response for LoadImages
+type LoadImagesResponse429Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// LoadImagesResponse500Headers the declared response headers of an HTTP 500 response for LoadImages
+type LoadImagesResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// LoadImagesResponse501Headers the declared response headers of an HTTP 501 response for LoadImages
+type LoadImagesResponse501Headers struct {
+	XRequestID *RequestID
+}
+
+// LoadImagesResponse503Headers the declared response headers of an HTTP 503 response for LoadImages
+type LoadImagesResponse503Headers struct {
+	XRequestID *RequestID
+}
+
+type LoadImagesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Images
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *NotAdmin
+	// JSON429 the response for an HTTP 429 `application/json` response
+	JSON429 *RateLimited
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *NotImplemented
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *LoadImagesResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *LoadImagesResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *LoadImagesResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *LoadImagesResponse403Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *LoadImagesResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *LoadImagesResponse500Headers
+	// Headers501 the parsed response headers for an HTTP 501 response
+	Headers501 *LoadImagesResponse501Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *LoadImagesResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r LoadImagesResponse) GetJSON200() *Images {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r LoadImagesResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r LoadImagesResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r LoadImagesResponse) GetJSON403() *NotAdmin {
+	return r.JSON403
+}
+
+// GetJSON429 returns the response for an HTTP 429 `application/json` response
+func (r LoadImagesResponse) GetJSON429() *RateLimited {
+	return r.JSON429
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r LoadImagesResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r LoadImagesResponse) GetJSON501() *NotImplemented {
+	return r.JSON501
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r LoadImagesResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r LoadImagesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r LoadImagesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r LoadImagesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r LoadImagesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// PruneImagesResponse200Headers the declared response headers of an HTTP 200 response for PruneImages
+type PruneImagesResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// PruneImagesResponse400Headers the declared response headers of an HTTP 400 response for PruneImages
+type PruneImagesResponse400Headers struct {
+	XRequestID *RequestID
+}
+
+// PruneImagesResponse401Headers the declared response headers of an HTTP 401 response for PruneImages
+type PruneImagesResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// PruneImagesResponse403Headers the declared response headers of an HTTP 403 response for PruneImages
+type PruneImagesResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// PruneImagesResponse429Headers the declared response headers of an HTTP 429 response for PruneImages
+type PruneImagesResponse429Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// PruneImagesResponse500Headers the declared response headers of an HTTP 500 response for PruneImages
+type PruneImagesResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// PruneImagesResponse501Headers the declared response headers of an HTTP 501 response for PruneImages
+type PruneImagesResponse501Headers struct {
+	XRequestID *RequestID
+}
+
+// PruneImagesResponse503Headers the declared response headers of an HTTP 503 response for PruneImages
+type PruneImagesResponse503Headers struct {
+	XRequestID *RequestID
+}
+
+type PruneImagesResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *PrunedImages
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *NotAdmin
+	// JSON429 the response for an HTTP 429 `application/json` response
+	JSON429 *RateLimited
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *NotImplemented
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *PruneImagesResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *PruneImagesResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *PruneImagesResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *PruneImagesResponse403Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *PruneImagesResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *PruneImagesResponse500Headers
+	// Headers501 the parsed response headers for an HTTP 501 response
+	Headers501 *PruneImagesResponse501Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *PruneImagesResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r PruneImagesResponse) GetJSON200() *PrunedImages {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r PruneImagesResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r PruneImagesResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r PruneImagesResponse) GetJSON403() *NotAdmin {
+	return r.JSON403
+}
+
+// GetJSON429 returns the response for an HTTP 429 `application/json` response
+func (r PruneImagesResponse) GetJSON429() *RateLimited {
+	return r.JSON429
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r PruneImagesResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r PruneImagesResponse) GetJSON501() *NotImplemented {
+	return r.JSON501
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r PruneImagesResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r PruneImagesResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PruneImagesResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PruneImagesResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PruneImagesResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// PullImageResponse200Headers the declared response headers of an HTTP 200 response for PullImage
+type PullImageResponse200Headers struct {
+	XRequestID *RequestID
+}
+
+// PullImageResponse400Headers the declared response headers of an HTTP 400 response for PullImage
+type PullImageResponse400Headers struct {
+	XRequestID *RequestID
+}
+
+// PullImageResponse401Headers the declared response headers of an HTTP 401 response for PullImage
+type PullImageResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// PullImageResponse403Headers the declared response headers of an HTTP 403 response for PullImage
+type PullImageResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// PullImageResponse409Headers the declared response headers of an HTTP 409 response for PullImage
+type PullImageResponse409Headers struct {
+	XRequestID *RequestID
+}
+
+// PullImageResponse413Headers the declared response headers of an HTTP 413 response for PullImage
+type PullImageResponse413Headers struct {
+	XRequestID *RequestID
+}
+
+// PullImageResponse429Headers the declared response headers of an HTTP 429 response for PullImage
+type PullImageResponse429Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// PullImageResponse500Headers the declared response headers of an HTTP 500 response for PullImage
+type PullImageResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// PullImageResponse501Headers the declared response headers of an HTTP 501 response for PullImage
+type PullImageResponse501Headers struct {
+	XRequestID *RequestID
+}
+
+// PullImageResponse503Headers the declared response headers of an HTTP 503 response for PullImage
+type PullImageResponse503Headers struct {
+	XRequestID *RequestID
+}
+
+type PullImageResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *StoredImage
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *NotAdmin
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *ImageConflict
+	// JSON413 the response for an HTTP 413 `application/json` response
+	JSON413 *ContentTooLarge
+	// JSON429 the response for an HTTP 429 `application/json` response
+	JSON429 *RateLimited
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *NotImplemented
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers200 the parsed response headers for an HTTP 200 response
+	Headers200 *PullImageResponse200Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *PullImageResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *PullImageResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *PullImageResponse403Headers
+	// Headers409 the parsed response headers for an HTTP 409 response
+	Headers409 *PullImageResponse409Headers
+	// Headers413 the parsed response headers for an HTTP 413 response
+	Headers413 *PullImageResponse413Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *PullImageResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *PullImageResponse500Headers
+	// Headers501 the parsed response headers for an HTTP 501 response
+	Headers501 *PullImageResponse501Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *PullImageResponse503Headers
+}
+
+// GetJSON200 returns the response for an HTTP 200 `application/json` response
+func (r PullImageResponse) GetJSON200() *StoredImage {
+	return r.JSON200
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r PullImageResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r PullImageResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r PullImageResponse) GetJSON403() *NotAdmin {
+	return r.JSON403
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r PullImageResponse) GetJSON409() *ImageConflict {
+	return r.JSON409
+}
+
+// GetJSON413 returns the response for an HTTP 413 `application/json` response
+func (r PullImageResponse) GetJSON413() *ContentTooLarge {
+	return r.JSON413
+}
+
+// GetJSON429 returns the response for an HTTP 429 `application/json` response
+func (r PullImageResponse) GetJSON429() *RateLimited {
+	return r.JSON429
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r PullImageResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r PullImageResponse) GetJSON501() *NotImplemented {
+	return r.JSON501
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r PullImageResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r PullImageResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r PullImageResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r PullImageResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r PullImageResponse) ContentType() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Header.Get("Content-Type")
+	}
+	return ""
+}
+
+// RemoveImageResponse204Headers the declared response headers of an HTTP 204 response for RemoveImage
+type RemoveImageResponse204Headers struct {
+	XRequestID *RequestID
+}
+
+// RemoveImageResponse400Headers the declared response headers of an HTTP 400 response for RemoveImage
+type RemoveImageResponse400Headers struct {
+	XRequestID *RequestID
+}
+
+// RemoveImageResponse401Headers the declared response headers of an HTTP 401 response for RemoveImage
+type RemoveImageResponse401Headers struct {
+	XRequestID *RequestID
+}
+
+// RemoveImageResponse403Headers the declared response headers of an HTTP 403 response for RemoveImage
+type RemoveImageResponse403Headers struct {
+	XRequestID *RequestID
+}
+
+// RemoveImageResponse404Headers the declared response headers of an HTTP 404 response for RemoveImage
+type RemoveImageResponse404Headers struct {
+	XRequestID *RequestID
+}
+
+// RemoveImageResponse409Headers the declared response headers of an HTTP 409 response for RemoveImage
+type RemoveImageResponse409Headers struct {
+	XRequestID *RequestID
+}
+
+// RemoveImageResponse429Headers the declared response headers of an HTTP 429 response for RemoveImage
+type RemoveImageResponse429Headers struct {
+	RetryAfter *int
+	XRequestID *RequestID
+}
+
+// RemoveImageResponse500Headers the declared response headers of an HTTP 500 response for RemoveImage
+type RemoveImageResponse500Headers struct {
+	XRequestID *RequestID
+}
+
+// RemoveImageResponse501Headers the declared response headers of an HTTP 501 response for RemoveImage
+type RemoveImageResponse501Headers struct {
+	XRequestID *RequestID
+}
+
+// RemoveImageResponse503Headers the declared response headers of an HTTP 503 response for RemoveImage
+type RemoveImageResponse503Headers struct {
+	XRequestID *RequestID
+}
+
+type RemoveImageResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON400 the response for an HTTP 400 `application/json` response
+	JSON400 *BadRequest
+	// JSON401 the response for an HTTP 401 `application/json` response
+	JSON401 *Unauthorized
+	// JSON403 the response for an HTTP 403 `application/json` response
+	JSON403 *NotAdmin
+	// JSON404 the response for an HTTP 404 `application/json` response
+	JSON404 *NoImage
+	// JSON409 the response for an HTTP 409 `application/json` response
+	JSON409 *ImageConflict
+	// JSON429 the response for an HTTP 429 `application/json` response
+	JSON429 *RateLimited
+	// JSON500 the response for an HTTP 500 `application/json` response
+	JSON500 *InternalError
+	// JSON501 the response for an HTTP 501 `application/json` response
+	JSON501 *NotImplemented
+	// JSON503 the response for an HTTP 503 `application/json` response
+	JSON503 *Unavailable
+	// Headers204 the parsed response headers for an HTTP 204 response
+	Headers204 *RemoveImageResponse204Headers
+	// Headers400 the parsed response headers for an HTTP 400 response
+	Headers400 *RemoveImageResponse400Headers
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *RemoveImageResponse401Headers
+	// Headers403 the parsed response headers for an HTTP 403 response
+	Headers403 *RemoveImageResponse403Headers
+	// Headers404 the parsed response headers for an HTTP 404 response
+	Headers404 *RemoveImageResponse404Headers
+	// Headers409 the parsed response headers for an HTTP 409 response
+	Headers409 *RemoveImageResponse409Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *RemoveImageResponse429Headers
+	// Headers500 the parsed response headers for an HTTP 500 response
+	Headers500 *RemoveImageResponse500Headers
+	// Headers501 the parsed response headers for an HTTP 501 response
+	Headers501 *RemoveImageResponse501Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *RemoveImageResponse503Headers
+}
+
+// GetJSON400 returns the response for an HTTP 400 `application/json` response
+func (r RemoveImageResponse) GetJSON400() *BadRequest {
+	return r.JSON400
+}
+
+// GetJSON401 returns the response for an HTTP 401 `application/json` response
+func (r RemoveImageResponse) GetJSON401() *Unauthorized {
+	return r.JSON401
+}
+
+// GetJSON403 returns the response for an HTTP 403 `application/json` response
+func (r RemoveImageResponse) GetJSON403() *NotAdmin {
+	return r.JSON403
+}
+
+// GetJSON404 returns the response for an HTTP 404 `application/json` response
+func (r RemoveImageResponse) GetJSON404() *NoImage {
+	return r.JSON404
+}
+
+// GetJSON409 returns the response for an HTTP 409 `application/json` response
+func (r RemoveImageResponse) GetJSON409() *ImageConflict {
+	return r.JSON409
+}
+
+// GetJSON429 returns the response for an HTTP 429 `application/json` response
+func (r RemoveImageResponse) GetJSON429() *RateLimited {
+	return r.JSON429
+}
+
+// GetJSON500 returns the response for an HTTP 500 `application/json` response
+func (r RemoveImageResponse) GetJSON500() *InternalError {
+	return r.JSON500
+}
+
+// GetJSON501 returns the response for an HTTP 501 `application/json` response
+func (r RemoveImageResponse) GetJSON501() *NotImplemented {
+	return r.JSON501
+}
+
+// GetJSON503 returns the response for an HTTP 503 `application/json` response
+func (r RemoveImageResponse) GetJSON503() *Unavailable {
+	return r.JSON503
+}
+
+// GetBody returns the raw response body bytes
+func (r RemoveImageResponse) GetBody() []byte {
+	return r.Body
+}
+
+// Status returns HTTPResponse.Status
+func (r RemoveImageResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r RemoveImageResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ContentType is a convenience method to retrieve the Content-Type value from the HTTP response headers
+func (r RemoveImageResponse) ContentType() string {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.Header.Get("Content-Type")
 	}
@@ -5351,7 +6759,7 @@ func (r GetVersionResponse) ContentType() string {
 	return ""
 }
 
-// GetHealthWithResponse Tell whether the service is healthy
+// GetHealthWithResponse Check whether the service is healthy
 //
 // For load balancers and probes. Never needs a key.
 //
@@ -5382,6 +6790,121 @@ func (c *ClientWithResponses) StreamEventsWithResponse(ctx context.Context, para
 		return nil, err
 	}
 	return ParseStreamEventsResponse(rsp)
+}
+
+// StreamHostLoadWithResponse Follow how busy the host is
+//
+// The machine that the service and its sandboxes run on, every two seconds, as server-sent
+// events. What other keys' sandboxes do shows in it, so it takes a key with the role `admin`
+// or `viewer`. A service whose sandboxes run elsewhere, such as on a cluster, answers 501.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/host/load (the `StreamHostLoad` operationId).
+func (c *ClientWithResponses) StreamHostLoadWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*StreamHostLoadResponse, error) {
+	rsp, err := c.StreamHostLoad(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseStreamHostLoadResponse(rsp)
+}
+
+// ListImagesWithResponse List the images that the engine has
+//
+// The images that sandboxes can be made of without a pull. Their order is the engine's.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/images (the `ListImages` operationId).
+func (c *ClientWithResponses) ListImagesWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListImagesResponse, error) {
+	rsp, err := c.ListImages(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListImagesResponse(rsp)
+}
+
+// LoadImagesWithBodyWithResponse Send images to the engine
+//
+// The body is an archive as `docker save` writes it, or an OCI image layout in a tar file,
+// also compressed with gzip. Its size is bounded by what the engine stores alone. An
+// archive that is refused (400) changes no name.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/images/load (the `LoadImages` operationId).
+func (c *ClientWithResponses) LoadImagesWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*LoadImagesResponse, error) {
+	rsp, err := c.LoadImagesWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseLoadImagesResponse(rsp)
+}
+
+// PruneImagesWithResponse Remove images that nothing needs
+//
+// Removes images that have neither a name nor a sandbox. It is 501 with an engine that has
+// the images of other programs, too.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/images/prune (the `PruneImages` operationId).
+func (c *ClientWithResponses) PruneImagesWithResponse(ctx context.Context, params *PruneImagesParams, reqEditors ...RequestEditorFn) (*PruneImagesResponse, error) {
+	rsp, err := c.PruneImages(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePruneImagesResponse(rsp)
+}
+
+// PullImageWithBodyWithResponse Have the engine get an image
+//
+// Answers when the engine has the image, which may take minutes. One that it has is not
+// asked for again. A pull ends with the last request that waits for it. What the registry
+// refuses is 400 with `IMAGE_PULL_ERROR` and the registry's own message.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/images/pull (the `PullImage` operationId).
+func (c *ClientWithResponses) PullImageWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*PullImageResponse, error) {
+	rsp, err := c.PullImageWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePullImageResponse(rsp)
+}
+
+// PullImageWithResponse Have the engine get an image
+//
+// Answers when the engine has the image, which may take minutes. One that it has is not
+// asked for again. A pull ends with the last request that waits for it. What the registry
+// refuses is 400 with `IMAGE_PULL_ERROR` and the registry's own message.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/images/pull (the `PullImage` operationId).
+func (c *ClientWithResponses) PullImageWithResponse(ctx context.Context, body PullImageJSONRequestBody, reqEditors ...RequestEditorFn) (*PullImageResponse, error) {
+	rsp, err := c.PullImage(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParsePullImageResponse(rsp)
+}
+
+// RemoveImageWithResponse Take a name away from an image
+//
+// With its last name the image goes, at once or with `prune`; an id takes all names. An
+// image that a sandbox is made of stays for that sandbox, or is 409.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with DELETE /v1/images/{imageName} (the `RemoveImage` operationId).
+func (c *ClientWithResponses) RemoveImageWithResponse(ctx context.Context, imageName string, reqEditors ...RequestEditorFn) (*RemoveImageResponse, error) {
+	rsp, err := c.RemoveImage(ctx, imageName, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseRemoveImageResponse(rsp)
 }
 
 // ListSandboxesWithResponse List sandboxes, newest first
@@ -5472,7 +6995,7 @@ func (c *ClientWithResponses) GetSandboxWithResponse(ctx context.Context, sandbo
 	return ParseGetSandboxResponse(rsp)
 }
 
-// GetEndpointWithResponse Tell how to reach a port of a sandbox
+// GetEndpointWithResponse Get the address of a port of a sandbox
 //
 // May be asked for right after the sandbox was created: while the sandbox is
 // `Pending` the answer waits until the sandbox answers at that address, for at most
@@ -5503,7 +7026,7 @@ func (c *ClientWithResponses) GetEndpointWithResponse(ctx context.Context, sandb
 // kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
 // happens, and ends after `forgotten`. In silence a `ping` comes every 5 seconds.
 //
-// Events are durable together with what they tell, and have ids from one sequence
+// Events are durable together with what they report, and have ids from one sequence
 // without gaps for the whole service. The service keeps the last 100000 of them,
 // for 7 days. When some that the client asked for are forgotten, the stream says so
 // with a `reset`.
@@ -5526,7 +7049,7 @@ func (c *ClientWithResponses) StreamSandboxEventsWithResponse(ctx context.Contex
 // engine keeps the last 20 MB or so; older output is forgotten. While the sandbox is
 // `Pending` there is no output yet. Of an ended sandbox the last 1000 lines are
 // kept, at most 64 KiB, for as long as its record; when even those are lost,
-// because somebody else removed the container, the answer is 409.
+// because another program removed the container, the answer is 409.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -5663,7 +7186,7 @@ func (c *ClientWithResponses) DeleteNetworkPolicyRulesWithResponse(ctx context.C
 
 // GetNetworkPolicyWithResponse Read what a sandbox may reach
 //
-// The policy in force, as the egress sidecar of the sandbox tells it. Without a sidecar,
+// The policy in force, as the egress sidecar of the sandbox reports it. Without a sidecar,
 // and while the sandbox is neither Running nor Paused, it is 409.
 //
 // Returns a wrapper object for the known response body format(s).
@@ -5809,7 +7332,7 @@ func (c *ClientWithResponses) ResumeSandboxWithResponse(ctx context.Context, san
 	return ParseResumeSandboxResponse(rsp)
 }
 
-// GetVersionWithResponse Tell which build of the service answers
+// GetVersionWithResponse Get the version of the service
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -5989,6 +7512,1053 @@ func ParseStreamEventsResponse(rsp *http.Response) (*StreamEventsResponse, error
 		response.Headers500 = &headers
 	case rsp.StatusCode == 503:
 		var headers StreamEventsResponse503Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseStreamHostLoadResponse parses an HTTP response from a StreamHostLoadWithResponse call
+func ParseStreamHostLoadResponse(rsp *http.Response) (*StreamHostLoadResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &StreamHostLoadResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest UnknownParameter
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest NotReader
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest RateLimited
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest NotImplemented
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers StreamHostLoadResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers StreamHostLoadResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers StreamHostLoadResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers StreamHostLoadResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 429:
+		var headers StreamHostLoadResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers StreamHostLoadResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 501:
+		var headers StreamHostLoadResponse501Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers501 = &headers
+	case rsp.StatusCode == 503:
+		var headers StreamHostLoadResponse503Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListImagesResponse parses an HTTP response from a ListImagesWithResponse call
+func ParseListImagesResponse(rsp *http.Response) (*ListImagesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListImagesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Images
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest UnknownParameter
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest NotAdmin
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest RateLimited
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest NotImplemented
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers ListImagesResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers ListImagesResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers ListImagesResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers ListImagesResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 429:
+		var headers ListImagesResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers ListImagesResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 501:
+		var headers ListImagesResponse501Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers501 = &headers
+	case rsp.StatusCode == 503:
+		var headers ListImagesResponse503Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseLoadImagesResponse parses an HTTP response from a LoadImagesWithResponse call
+func ParseLoadImagesResponse(rsp *http.Response) (*LoadImagesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &LoadImagesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Images
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest NotAdmin
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest RateLimited
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest NotImplemented
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers LoadImagesResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers LoadImagesResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers LoadImagesResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers LoadImagesResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 429:
+		var headers LoadImagesResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers LoadImagesResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 501:
+		var headers LoadImagesResponse501Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers501 = &headers
+	case rsp.StatusCode == 503:
+		var headers LoadImagesResponse503Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParsePruneImagesResponse parses an HTTP response from a PruneImagesWithResponse call
+func ParsePruneImagesResponse(rsp *http.Response) (*PruneImagesResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PruneImagesResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest PrunedImages
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest NotAdmin
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest RateLimited
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest NotImplemented
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers PruneImagesResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers PruneImagesResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers PruneImagesResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers PruneImagesResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 429:
+		var headers PruneImagesResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers PruneImagesResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 501:
+		var headers PruneImagesResponse501Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers501 = &headers
+	case rsp.StatusCode == 503:
+		var headers PruneImagesResponse503Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParsePullImageResponse parses an HTTP response from a PullImageWithResponse call
+func ParsePullImageResponse(rsp *http.Response) (*PullImageResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &PullImageResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest StoredImage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest NotAdmin
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest ImageConflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest ContentTooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest RateLimited
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest NotImplemented
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 200:
+		var headers PullImageResponse200Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers200 = &headers
+	case rsp.StatusCode == 400:
+		var headers PullImageResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers PullImageResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers PullImageResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 409:
+		var headers PullImageResponse409Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers409 = &headers
+	case rsp.StatusCode == 413:
+		var headers PullImageResponse413Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers413 = &headers
+	case rsp.StatusCode == 429:
+		var headers PullImageResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers PullImageResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 501:
+		var headers PullImageResponse501Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers501 = &headers
+	case rsp.StatusCode == 503:
+		var headers PullImageResponse503Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseRemoveImageResponse parses an HTTP response from a RemoveImageWithResponse call
+func ParseRemoveImageResponse(rsp *http.Response) (*RemoveImageResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &RemoveImageResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		break // No content-type
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthorized
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest NotAdmin
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NoImage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 409:
+		var dest ImageConflict
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON409 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest RateLimited
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 501:
+		var dest NotImplemented
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON501 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 204:
+		var headers RemoveImageResponse204Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers204 = &headers
+	case rsp.StatusCode == 400:
+		var headers RemoveImageResponse400Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers400 = &headers
+	case rsp.StatusCode == 401:
+		var headers RemoveImageResponse401Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 403:
+		var headers RemoveImageResponse403Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers403 = &headers
+	case rsp.StatusCode == 404:
+		var headers RemoveImageResponse404Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers404 = &headers
+	case rsp.StatusCode == 409:
+		var headers RemoveImageResponse409Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers409 = &headers
+	case rsp.StatusCode == 429:
+		var headers RemoveImageResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = &value
+		}
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 500:
+		var headers RemoveImageResponse500Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers500 = &headers
+	case rsp.StatusCode == 501:
+		var headers RemoveImageResponse501Headers
+		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
+			var value RequestID
+			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.XRequestID = &value
+		}
+		response.Headers501 = &headers
+	case rsp.StatusCode == 503:
+		var headers RemoveImageResponse503Headers
 		if values := rsp.Header.Values("X-Request-ID"); len(values) > 0 {
 			var value RequestID
 			if err := runtime.BindStyledParameterWithOptions("simple", "X-Request-ID", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "string", Format: ""}); err != nil {

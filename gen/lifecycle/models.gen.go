@@ -117,6 +117,12 @@ type CreateSandboxRequest struct {
 	// ResourceLimits The most that the sandbox may use of each resource. What is left out is not limited.
 	ResourceLimits ResourceLimits `json:"resourceLimits"`
 
+	// RuntimeClass The name of what runs the sandbox, such as a runtime with a kernel of its own. It is one of
+	// the `runtimeClasses` of `/v1/version`; without it the service's default runs the sandbox.
+	//
+	// Example: gvisor
+	RuntimeClass *RuntimeClass `json:"runtimeClass,omitempty"`
+
 	// Timeout How many seconds the sandbox lives, counted from its creation.
 	//
 	// Example: 600
@@ -211,6 +217,33 @@ type Endpoint struct {
 	URL string `json:"url"`
 }
 
+// Engine What runs the sandboxes of a service on one machine. A service on Kubernetes has none.
+type Engine struct {
+	// HostUsers Why users in sandboxes, root among them, are those of the machine; empty when they are others, by user
+	// namespaces. Absent for other roles than `admin`, and from engines that do not say.
+	//
+	//
+	// Example: local.user_namespaces is off
+	HostUsers *string `json:"hostUsers,omitempty"`
+
+	// Name `docker`, or `local`: an OCI runtime without an engine of its own. Others may be added.
+	//
+	// Example: local
+	Name string `json:"name"`
+
+	// Problem Why sandboxes do not reach the network, and what to type on the machine; empty when nothing is known to be
+	// wrong. Absent for other roles than `admin`, and from engines that do not say.
+	//
+	//
+	// Example: forwarding of IPv4 is switched off, and sandboxes reach nothing: sysctl -w net.ipv4.ip_forward=1
+	Problem *string `json:"problem,omitempty"`
+
+	// Version The version that was found at the start of the service, of `local` that of the OCI runtime.
+	//
+	// Example: crun 1.14
+	Version string `json:"version"`
+}
+
 // Entrypoint The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and command.
 //
 // Example: ["sleep","infinity"]
@@ -224,8 +257,9 @@ type Env map[string]string
 // Error Why a request was not fulfilled.
 type Error struct {
 	// Code The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`,
-	// `SANDBOX_NOT_FOUND`, `CONFLICT`, `REQUEST_TOO_LARGE`, `RATE_LIMITED`,
-	// `INTERNAL_ERROR` or `SERVICE_UNAVAILABLE`. More may be added.
+	// `SANDBOX_NOT_FOUND`, `IMAGE_NOT_FOUND`, `IMAGE_PULL_ERROR`, `CONFLICT`,
+	// `REQUEST_TOO_LARGE`, `RATE_LIMITED`, `INTERNAL_ERROR`, `NOT_IMPLEMENTED` or
+	// `SERVICE_UNAVAILABLE`. More may be added.
 	//
 	// Example: INVALID_REQUEST_BODY
 	Code string `json:"code"`
@@ -268,6 +302,44 @@ type Health struct {
 	//
 	// Example: healthy
 	Status string `json:"status"`
+}
+
+// HostLoad How busy the host is.
+type HostLoad struct {
+	// CPUCount How many processors are online.
+	//
+	// Example: 2
+	CPUCount int `json:"cpuCount"`
+
+	// CPUUsedPercent The part of all processors' time that was used since the event before, 0 to 100.
+	//
+	// Example: 37.5
+	CPUUsedPercent float64 `json:"cpuUsedPercent"`
+
+	// DiskTotalBytes The file system with the data of the service, and with the local engine of the sandboxes, without what only root may use.
+	//
+	// Example: 107374182400
+	DiskTotalBytes int64 `json:"diskTotalBytes"`
+
+	// DiskUsedBytes The part of it in use.
+	//
+	// Example: 42949672960
+	DiskUsedBytes int64 `json:"diskUsedBytes"`
+
+	// MemoryTotalBytes The memory of the host.
+	//
+	// Example: 8589934592
+	MemoryTotalBytes int64 `json:"memoryTotalBytes"`
+
+	// MemoryUsedBytes The memory in use, without page cache that can be dropped.
+	//
+	// Example: 3221225472
+	MemoryUsedBytes int64 `json:"memoryUsedBytes"`
+
+	// Timestamp When it was measured, RFC 3339.
+	//
+	// Example: 2026-01-02T15:04:05Z
+	Timestamp time.Time `json:"timestamp"`
 }
 
 // HostSource A directory of the host. It must lie under an allowed prefix when the service has a list of those.
@@ -442,6 +514,20 @@ type Pagination struct {
 	TotalPages int `json:"totalPages"`
 }
 
+// PrunedImages What a removal of images has freed.
+type PrunedImages struct {
+	// FreedBytes Bytes of disk.
+	//
+	// Example: 120795136
+	FreedBytes int64 `json:"freedBytes"`
+}
+
+// PullImageRequest Which image to get.
+type PullImageRequest struct {
+	// Image A container image in a public or private registry.
+	Image Image `json:"image"`
+}
+
 // RenewRequest A new expiry. Unknown fields are refused.
 type RenewRequest struct {
 	// ExpiresAt The new time of the end, RFC 3339: in the future, later than the current one,
@@ -475,6 +561,12 @@ type ResourceLimits struct {
 	// Example: 512Mi
 	Memory *string `json:"memory,omitempty"`
 }
+
+// RuntimeClass The name of what runs the sandbox, such as a runtime with a kernel of its own. It is one of
+// the `runtimeClasses` of `/v1/version`; without it the service's default runs the sandbox.
+//
+// Example: gvisor
+type RuntimeClass = string
 
 // Sandbox A sandbox.
 //
@@ -516,6 +608,12 @@ type Sandbox struct {
 	// Example: {"name":"nightly-run","team":"research"}
 	Metadata Metadata `json:"metadata"`
 
+	// RuntimeClass The name of what runs the sandbox, such as a runtime with a kernel of its own. It is one of
+	// the `runtimeClasses` of `/v1/version`; without it the service's default runs the sandbox.
+	//
+	// Example: gvisor
+	RuntimeClass *RuntimeClass `json:"runtimeClass,omitempty"`
+
 	// Status The state of a sandbox and why it has it.
 	Status SandboxStatus `json:"status"`
 }
@@ -547,7 +645,7 @@ type SandboxEvent struct {
 	// - `Resuming`: it is on its way from `Paused` back to `Running`.
 	// - `Stopping`: it is being terminated.
 	// - `Terminated`: it has ended.
-	// - `Failed`: a critical error ended it; `reason` and `message` tell which.
+	// - `Failed`: a critical error ended it; `reason` and `message` say which.
 	//
 	// Example: Running
 	From *SandboxState `json:"from,omitempty"`
@@ -602,12 +700,12 @@ type SandboxEvent struct {
 	// - `Resuming`: it is on its way from `Paused` back to `Running`.
 	// - `Stopping`: it is being terminated.
 	// - `Terminated`: it has ended.
-	// - `Failed`: a critical error ended it; `reason` and `message` tell which.
+	// - `Failed`: a critical error ended it; `reason` and `message` say which.
 	//
 	// Example: Running
 	To *SandboxState `json:"to,omitempty"`
 
-	// Type What the event tells. New values may be added, so clients must tolerate unknown
+	// Type The kind of the event. New values may be added, so clients must tolerate unknown
 	// ones.
 	//
 	// - `state`: the sandbox went `from` one state `to` another; the first one has no `from`.
@@ -646,7 +744,7 @@ type SandboxList struct {
 // - `Resuming`: it is on its way from `Paused` back to `Running`.
 // - `Stopping`: it is being terminated.
 // - `Terminated`: it has ended.
-// - `Failed`: a critical error ended it; `reason` and `message` tell which.
+// - `Failed`: a critical error ended it; `reason` and `message` say which.
 //
 // Example: Running
 type SandboxState = string
@@ -681,7 +779,7 @@ type SandboxStatus struct {
 	// - `Resuming`: it is on its way from `Paused` back to `Running`.
 	// - `Stopping`: it is being terminated.
 	// - `Terminated`: it has ended.
-	// - `Failed`: a critical error ended it; `reason` and `message` tell which.
+	// - `Failed`: a critical error ended it; `reason` and `message` say which.
 	//
 	// Example: Running
 	State SandboxState `json:"state"`
@@ -693,6 +791,38 @@ type SandboxStatus struct {
 // Example: {"example.priority":"high"}
 type SentExtensions = json.RawMessage
 
+// StoredImage An image that the engine has.
+type StoredImage struct {
+	// Bytes The size of its unpacked layers, of which other images may share some.
+	//
+	// Example: 120795136
+	Bytes int64 `json:"bytes"`
+
+	// CreatedAt When the engine got it, or when it was built, whichever the engine has.
+	//
+	// Example: 2026-01-02T15:04:05Z
+	CreatedAt time.Time `json:"createdAt"`
+
+	// ID The digest of its configuration.
+	//
+	// Example: sha256:9d7b0f1c3a5e2b4d6f8091a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e6
+	ID string `json:"id"`
+
+	// InUse Whether a container of the engine is made of it.
+	//
+	// Example: false
+	InUse bool `json:"inUse"`
+
+	// Names Its references; empty when it has none.
+	Names []string `json:"names"`
+}
+
+// StoredImageList Images that the engine has.
+type StoredImageList struct {
+	// Items The images.
+	Items []StoredImage `json:"items"`
+}
+
 // Version The build of the service.
 type Version struct {
 	// Commit The source revision of the build; empty when the build did not record one.
@@ -700,10 +830,16 @@ type Version struct {
 	// Example: 3f2a9c1d7be04c5f
 	Commit string `json:"commit"`
 
+	// Engine What runs the sandboxes of a service on one machine. A service on Kubernetes has none.
+	Engine *Engine `json:"engine,omitempty"`
+
 	// GoVersion The Go release that built the service.
 	//
 	// Example: go1.26.0
 	GoVersion string `json:"goVersion"`
+
+	// RuntimeClasses The runtime classes that a sandbox may be created with; empty when there are none.
+	RuntimeClasses []RuntimeClass `json:"runtimeClasses"`
 
 	// Version The released version, or `devel`.
 	//
@@ -770,6 +906,12 @@ type ContentTooLarge = Error
 // Forbidden Why a request was not fulfilled.
 type Forbidden = Error
 
+// ImageConflict Why a request was not fulfilled.
+type ImageConflict = Error
+
+// Images Images that the engine has.
+type Images = StoredImageList
+
 // InternalError Why a request was not fulfilled.
 type InternalError = Error
 
@@ -779,11 +921,23 @@ type MayNotCreate = Error
 // NoEndpoint Why a request was not fulfilled.
 type NoEndpoint = Error
 
+// NoImage Why a request was not fulfilled.
+type NoImage = Error
+
 // NoSidecar Why a request was not fulfilled.
 type NoSidecar = Error
 
+// NotAdmin Why a request was not fulfilled.
+type NotAdmin = Error
+
 // NotFound Why a request was not fulfilled.
 type NotFound = Error
+
+// NotImplemented Why a request was not fulfilled.
+type NotImplemented = Error
+
+// NotReader Why a request was not fulfilled.
+type NotReader = Error
 
 // RateLimited Why a request was not fulfilled.
 type RateLimited = Error
@@ -805,6 +959,12 @@ type StreamEventsParams struct {
 	// LastEventID The id of the last event that the client has; the stream goes on after it. It
 	// comes before `after`, so that a client that reconnects to the same URL goes on.
 	LastEventID *LastEventID `json:"Last-Event-ID,omitempty"`
+}
+
+// PruneImagesParams defines parameters for PruneImages.
+type PruneImagesParams struct {
+	// All Remove those with a name and without a sandbox as well.
+	All *bool `form:"all,omitempty" json:"all,omitempty"`
 }
 
 // ListSandboxesParams defines parameters for ListSandboxes.
@@ -832,27 +992,27 @@ type CreateSandboxParams struct {
 	// another body is 409.
 	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
 
-	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state has settled - until it is
-	// none of `Pending`, `Pausing`, `Resuming` and `Stopping` - but no longer than so many
-	// seconds, at most 60. Status and body are the same as without it and show the state at the time of
+	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state is none of `Pending`,
+	// `Pausing`, `Resuming` and `Stopping`, but no longer than so many seconds, which are at
+	// most 60. Status and body are the same as without it and show the state at the time of
 	// the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
 	Prefer *Prefer `json:"Prefer,omitempty"`
 }
 
 // DeleteSandboxParams defines parameters for DeleteSandbox.
 type DeleteSandboxParams struct {
-	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state has settled - until it is
-	// none of `Pending`, `Pausing`, `Resuming` and `Stopping` - but no longer than so many
-	// seconds, at most 60. Status and body are the same as without it and show the state at the time of
+	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state is none of `Pending`,
+	// `Pausing`, `Resuming` and `Stopping`, but no longer than so many seconds, which are at
+	// most 60. Status and body are the same as without it and show the state at the time of
 	// the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
 	Prefer *Prefer `json:"Prefer,omitempty"`
 }
 
 // GetSandboxParams defines parameters for GetSandbox.
 type GetSandboxParams struct {
-	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state has settled - until it is
-	// none of `Pending`, `Pausing`, `Resuming` and `Stopping` - but no longer than so many
-	// seconds, at most 60. Status and body are the same as without it and show the state at the time of
+	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state is none of `Pending`,
+	// `Pausing`, `Resuming` and `Stopping`, but no longer than so many seconds, which are at
+	// most 60. Status and body are the same as without it and show the state at the time of
 	// the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
 	Prefer *Prefer `json:"Prefer,omitempty"`
 }
@@ -902,21 +1062,24 @@ type ListNetworkDecisionsParams struct {
 
 // PauseSandboxParams defines parameters for PauseSandbox.
 type PauseSandboxParams struct {
-	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state has settled - until it is
-	// none of `Pending`, `Pausing`, `Resuming` and `Stopping` - but no longer than so many
-	// seconds, at most 60. Status and body are the same as without it and show the state at the time of
+	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state is none of `Pending`,
+	// `Pausing`, `Resuming` and `Stopping`, but no longer than so many seconds, which are at
+	// most 60. Status and body are the same as without it and show the state at the time of
 	// the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
 	Prefer *Prefer `json:"Prefer,omitempty"`
 }
 
 // ResumeSandboxParams defines parameters for ResumeSandbox.
 type ResumeSandboxParams struct {
-	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state has settled - until it is
-	// none of `Pending`, `Pausing`, `Resuming` and `Stopping` - but no longer than so many
-	// seconds, at most 60. Status and body are the same as without it and show the state at the time of
+	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state is none of `Pending`,
+	// `Pausing`, `Resuming` and `Stopping`, but no longer than so many seconds, which are at
+	// most 60. Status and body are the same as without it and show the state at the time of
 	// the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
 	Prefer *Prefer `json:"Prefer,omitempty"`
 }
+
+// PullImageJSONRequestBody defines body for PullImage for application/json ContentType.
+type PullImageJSONRequestBody = PullImageRequest
 
 // CreateSandboxJSONRequestBody defines body for CreateSandbox for application/json ContentType.
 type CreateSandboxJSONRequestBody = CreateSandboxRequest

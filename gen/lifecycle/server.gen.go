@@ -19,12 +19,30 @@ import (
 
 // ServerInterface represents all server handlers.
 type ServerInterface interface {
-	// GetHealth Tell whether the service is healthy
+	// GetHealth Check whether the service is healthy
 	// (GET /health)
 	GetHealth(ctx echo.Context) error
 	// StreamEvents Follow what happens to all sandboxes
 	// (GET /v1/events)
 	StreamEvents(ctx echo.Context, params StreamEventsParams) error
+	// StreamHostLoad Follow how busy the host is
+	// (GET /v1/host/load)
+	StreamHostLoad(ctx echo.Context) error
+	// ListImages List the images that the engine has
+	// (GET /v1/images)
+	ListImages(ctx echo.Context) error
+	// LoadImages Send images to the engine
+	// (POST /v1/images/load)
+	LoadImages(ctx echo.Context) error
+	// PruneImages Remove images that nothing needs
+	// (POST /v1/images/prune)
+	PruneImages(ctx echo.Context, params PruneImagesParams) error
+	// PullImage Have the engine get an image
+	// (POST /v1/images/pull)
+	PullImage(ctx echo.Context) error
+	// RemoveImage Take a name away from an image
+	// (DELETE /v1/images/{imageName})
+	RemoveImage(ctx echo.Context, imageName string) error
 	// ListSandboxes List sandboxes, newest first
 	// (GET /v1/sandboxes)
 	ListSandboxes(ctx echo.Context, params ListSandboxesParams) error
@@ -37,7 +55,7 @@ type ServerInterface interface {
 	// GetSandbox Read one sandbox
 	// (GET /v1/sandboxes/{sandboxId})
 	GetSandbox(ctx echo.Context, sandboxID SandboxID, params GetSandboxParams) error
-	// GetEndpoint Tell how to reach a port of a sandbox
+	// GetEndpoint Get the address of a port of a sandbox
 	// (GET /v1/sandboxes/{sandboxId}/endpoints/{port})
 	GetEndpoint(ctx echo.Context, sandboxID SandboxID, port int, params GetEndpointParams) error
 	// StreamSandboxEvents Follow what happens to one sandbox
@@ -76,7 +94,7 @@ type ServerInterface interface {
 	// ResumeSandbox Resume a paused sandbox
 	// (POST /v1/sandboxes/{sandboxId}/resume)
 	ResumeSandbox(ctx echo.Context, sandboxID SandboxID, params ResumeSandboxParams) error
-	// GetVersion Tell which build of the service answers
+	// GetVersion Get the version of the service
 	// (GET /v1/version)
 	GetVersion(ctx echo.Context) error
 }
@@ -127,6 +145,76 @@ func (w *ServerInterfaceWrapper) StreamEvents(ctx echo.Context) error {
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.StreamEvents(ctx, params)
+	return err
+}
+
+// StreamHostLoad converts echo context to params.
+func (w *ServerInterfaceWrapper) StreamHostLoad(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.StreamHostLoad(ctx)
+	return err
+}
+
+// ListImages converts echo context to params.
+func (w *ServerInterfaceWrapper) ListImages(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.ListImages(ctx)
+	return err
+}
+
+// LoadImages converts echo context to params.
+func (w *ServerInterfaceWrapper) LoadImages(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.LoadImages(ctx)
+	return err
+}
+
+// PruneImages converts echo context to params.
+func (w *ServerInterfaceWrapper) PruneImages(ctx echo.Context) error {
+	var err error
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params PruneImagesParams
+	// ------------- Optional query parameter "all" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "all", ctx.QueryParams(), &params.All, runtime.BindQueryParameterOptions{Type: "boolean", Format: ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter all: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PruneImages(ctx, params)
+	return err
+}
+
+// PullImage converts echo context to params.
+func (w *ServerInterfaceWrapper) PullImage(ctx echo.Context) error {
+	var err error
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.PullImage(ctx)
+	return err
+}
+
+// RemoveImage converts echo context to params.
+func (w *ServerInterfaceWrapper) RemoveImage(ctx echo.Context) error {
+	var err error
+	// ------------- Path parameter "imageName" -------------
+	var imageName string
+
+	err = runtime.BindStyledParameterWithOptions("simple", "imageName", ctx.Param("imageName"), &imageName, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: ctx.Request().URL.RawPath == ""})
+	if err != nil {
+		return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter imageName: %s", err))
+	}
+
+	// Invoke the callback with all the unmarshaled arguments
+	err = w.Handler.RemoveImage(ctx, imageName)
 	return err
 }
 
@@ -702,6 +790,12 @@ func RegisterHandlersWithOptions(router EchoRouter, si ServerInterface, options 
 	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/logs", wrapper.GetLogs, options.OperationMiddlewares["getLogs"]...)
 	router.GET(options.BaseURL+"/v1/sandboxes/:sandboxId/events", wrapper.StreamSandboxEvents, options.OperationMiddlewares["streamSandboxEvents"]...)
 	router.GET(options.BaseURL+"/v1/events", wrapper.StreamEvents, options.OperationMiddlewares["streamEvents"]...)
+	router.GET(options.BaseURL+"/v1/host/load", wrapper.StreamHostLoad, options.OperationMiddlewares["streamHostLoad"]...)
+	router.GET(options.BaseURL+"/v1/images", wrapper.ListImages, options.OperationMiddlewares["listImages"]...)
+	router.POST(options.BaseURL+"/v1/images/pull", wrapper.PullImage, options.OperationMiddlewares["pullImage"]...)
+	router.POST(options.BaseURL+"/v1/images/load", wrapper.LoadImages, options.OperationMiddlewares["loadImages"]...)
+	router.POST(options.BaseURL+"/v1/images/prune", wrapper.PruneImages, options.OperationMiddlewares["pruneImages"]...)
+	router.DELETE(options.BaseURL+"/v1/images/:imageName", wrapper.RemoveImage, options.OperationMiddlewares["removeImage"]...)
 
 }
 
@@ -741,6 +835,24 @@ type ForbiddenJSONResponse struct {
 	Headers ForbiddenResponseHeaders
 }
 
+type ImageConflictResponseHeaders struct {
+	XRequestID *RequestID
+}
+type ImageConflictJSONResponse struct {
+	Body Error
+
+	Headers ImageConflictResponseHeaders
+}
+
+type ImagesResponseHeaders struct {
+	XRequestID *RequestID
+}
+type ImagesJSONResponse struct {
+	Body StoredImageList
+
+	Headers ImagesResponseHeaders
+}
+
 type InternalErrorResponseHeaders struct {
 	XRequestID *RequestID
 }
@@ -778,6 +890,15 @@ type NoEndpointJSONResponse struct {
 	Headers NoEndpointResponseHeaders
 }
 
+type NoImageResponseHeaders struct {
+	XRequestID *RequestID
+}
+type NoImageJSONResponse struct {
+	Body Error
+
+	Headers NoImageResponseHeaders
+}
+
 type NoSidecarResponseHeaders struct {
 	RetryAfter *int
 	XRequestID *RequestID
@@ -788,6 +909,15 @@ type NoSidecarJSONResponse struct {
 	Headers NoSidecarResponseHeaders
 }
 
+type NotAdminResponseHeaders struct {
+	XRequestID *RequestID
+}
+type NotAdminJSONResponse struct {
+	Body Error
+
+	Headers NotAdminResponseHeaders
+}
+
 type NotFoundResponseHeaders struct {
 	XRequestID *RequestID
 }
@@ -795,6 +925,24 @@ type NotFoundJSONResponse struct {
 	Body Error
 
 	Headers NotFoundResponseHeaders
+}
+
+type NotImplementedResponseHeaders struct {
+	XRequestID *RequestID
+}
+type NotImplementedJSONResponse struct {
+	Body Error
+
+	Headers NotImplementedResponseHeaders
+}
+
+type NotReaderResponseHeaders struct {
+	XRequestID *RequestID
+}
+type NotReaderJSONResponse struct {
+	Body Error
+
+	Headers NotReaderResponseHeaders
 }
 
 type RateLimitedResponseHeaders struct {
@@ -1015,6 +1163,1001 @@ func (response StreamEvents500JSONResponse) VisitStreamEventsResponse(w http.Res
 type StreamEvents503JSONResponse struct{ UnavailableJSONResponse }
 
 func (response StreamEvents503JSONResponse) VisitStreamEventsResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamHostLoadRequestObject struct {
+}
+
+type StreamHostLoadResponseObject interface {
+	VisitStreamHostLoadResponse(w http.ResponseWriter) error
+}
+
+type StreamHostLoad200ResponseHeaders struct {
+	XRequestID *RequestID
+}
+
+type StreamHostLoad200TextEventStreamResponse struct {
+	Body          io.Reader
+	Headers       StreamHostLoad200ResponseHeaders
+	ContentLength int64
+}
+
+func (response StreamHostLoad200TextEventStreamResponse) VisitStreamHostLoadResponse(w http.ResponseWriter) error {
+
+	w.Header().Set("Content-Type", "text/event-stream")
+	if response.ContentLength != 0 {
+		w.Header().Set("Content-Length", fmt.Sprint(response.ContentLength))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+
+	if closer, ok := response.Body.(io.ReadCloser); ok {
+		defer closer.Close()
+	}
+	flusher, ok := w.(http.Flusher)
+	if !ok {
+		// If w doesn't support flushing, fall back to io.Copy.
+		_, err := io.Copy(w, response.Body)
+		return err
+	}
+	// text/event-stream messages are typically small; use a
+	// modest buffer and flush after each chunk so clients see
+	// events immediately instead of waiting on OS buffering.
+	buf := make([]byte, 4096)
+	for {
+		n, err := response.Body.Read(buf)
+		if n > 0 {
+			if _, writeErr := w.Write(buf[:n]); writeErr != nil {
+				return writeErr
+			}
+			flusher.Flush()
+		}
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+type StreamHostLoad400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response StreamHostLoad400JSONResponse) VisitStreamHostLoadResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamHostLoad401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response StreamHostLoad401JSONResponse) VisitStreamHostLoadResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamHostLoad403JSONResponse struct{ NotReaderJSONResponse }
+
+func (response StreamHostLoad403JSONResponse) VisitStreamHostLoadResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamHostLoad429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response StreamHostLoad429JSONResponse) VisitStreamHostLoadResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamHostLoad500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response StreamHostLoad500JSONResponse) VisitStreamHostLoadResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamHostLoad501JSONResponse struct{ NotImplementedJSONResponse }
+
+func (response StreamHostLoad501JSONResponse) VisitStreamHostLoadResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type StreamHostLoad503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response StreamHostLoad503JSONResponse) VisitStreamHostLoadResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListImagesRequestObject struct {
+}
+
+type ListImagesResponseObject interface {
+	VisitListImagesResponse(w http.ResponseWriter) error
+}
+
+type ListImages200JSONResponse struct{ ImagesJSONResponse }
+
+func (response ListImages200JSONResponse) VisitListImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListImages400JSONResponse struct{ UnknownParameterJSONResponse }
+
+func (response ListImages400JSONResponse) VisitListImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListImages401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response ListImages401JSONResponse) VisitListImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListImages403JSONResponse struct{ NotAdminJSONResponse }
+
+func (response ListImages403JSONResponse) VisitListImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListImages429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response ListImages429JSONResponse) VisitListImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListImages500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response ListImages500JSONResponse) VisitListImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListImages501JSONResponse struct{ NotImplementedJSONResponse }
+
+func (response ListImages501JSONResponse) VisitListImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type ListImages503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response ListImages503JSONResponse) VisitListImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type LoadImagesRequestObject struct {
+	Body io.Reader
+}
+
+type LoadImagesResponseObject interface {
+	VisitLoadImagesResponse(w http.ResponseWriter) error
+}
+
+type LoadImages200JSONResponse struct{ ImagesJSONResponse }
+
+func (response LoadImages200JSONResponse) VisitLoadImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type LoadImages400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response LoadImages400JSONResponse) VisitLoadImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type LoadImages401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response LoadImages401JSONResponse) VisitLoadImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type LoadImages403JSONResponse struct{ NotAdminJSONResponse }
+
+func (response LoadImages403JSONResponse) VisitLoadImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type LoadImages429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response LoadImages429JSONResponse) VisitLoadImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type LoadImages500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response LoadImages500JSONResponse) VisitLoadImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type LoadImages501JSONResponse struct{ NotImplementedJSONResponse }
+
+func (response LoadImages501JSONResponse) VisitLoadImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type LoadImages503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response LoadImages503JSONResponse) VisitLoadImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PruneImagesRequestObject struct {
+	Params PruneImagesParams
+}
+
+type PruneImagesResponseObject interface {
+	VisitPruneImagesResponse(w http.ResponseWriter) error
+}
+
+type PruneImages200ResponseHeaders struct {
+	XRequestID *RequestID
+}
+
+type PruneImages200JSONResponse struct {
+	Body    PrunedImages
+	Headers PruneImages200ResponseHeaders
+}
+
+func (response PruneImages200JSONResponse) VisitPruneImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PruneImages400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response PruneImages400JSONResponse) VisitPruneImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PruneImages401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response PruneImages401JSONResponse) VisitPruneImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PruneImages403JSONResponse struct{ NotAdminJSONResponse }
+
+func (response PruneImages403JSONResponse) VisitPruneImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PruneImages429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response PruneImages429JSONResponse) VisitPruneImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PruneImages500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response PruneImages500JSONResponse) VisitPruneImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PruneImages501JSONResponse struct{ NotImplementedJSONResponse }
+
+func (response PruneImages501JSONResponse) VisitPruneImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PruneImages503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response PruneImages503JSONResponse) VisitPruneImagesResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PullImageRequestObject struct {
+	Body *PullImageJSONRequestBody
+}
+
+type PullImageResponseObject interface {
+	VisitPullImageResponse(w http.ResponseWriter) error
+}
+
+type PullImage200ResponseHeaders struct {
+	XRequestID *RequestID
+}
+
+type PullImage200JSONResponse struct {
+	Body    StoredImage
+	Headers PullImage200ResponseHeaders
+}
+
+func (response PullImage200JSONResponse) VisitPullImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(200)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PullImage400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response PullImage400JSONResponse) VisitPullImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PullImage401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response PullImage401JSONResponse) VisitPullImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PullImage403JSONResponse struct{ NotAdminJSONResponse }
+
+func (response PullImage403JSONResponse) VisitPullImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PullImage409JSONResponse struct{ ImageConflictJSONResponse }
+
+func (response PullImage409JSONResponse) VisitPullImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PullImage413JSONResponse struct{ ContentTooLargeJSONResponse }
+
+func (response PullImage413JSONResponse) VisitPullImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(413)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PullImage429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response PullImage429JSONResponse) VisitPullImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PullImage500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response PullImage500JSONResponse) VisitPullImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PullImage501JSONResponse struct{ NotImplementedJSONResponse }
+
+func (response PullImage501JSONResponse) VisitPullImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type PullImage503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response PullImage503JSONResponse) VisitPullImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(503)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveImageRequestObject struct {
+	ImageName string `json:"imageName"`
+}
+
+type RemoveImageResponseObject interface {
+	VisitRemoveImageResponse(w http.ResponseWriter) error
+}
+
+type RemoveImage204ResponseHeaders struct {
+	XRequestID *RequestID
+}
+
+type RemoveImage204Response struct {
+	Headers RemoveImage204ResponseHeaders
+}
+
+func (response RemoveImage204Response) VisitRemoveImageResponse(w http.ResponseWriter) error {
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(204)
+	return nil
+}
+
+type RemoveImage400JSONResponse struct{ BadRequestJSONResponse }
+
+func (response RemoveImage400JSONResponse) VisitRemoveImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(400)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveImage401JSONResponse struct{ UnauthorizedJSONResponse }
+
+func (response RemoveImage401JSONResponse) VisitRemoveImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(401)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveImage403JSONResponse struct{ NotAdminJSONResponse }
+
+func (response RemoveImage403JSONResponse) VisitRemoveImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(403)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveImage404JSONResponse struct{ NoImageJSONResponse }
+
+func (response RemoveImage404JSONResponse) VisitRemoveImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(404)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveImage409JSONResponse struct{ ImageConflictJSONResponse }
+
+func (response RemoveImage409JSONResponse) VisitRemoveImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(409)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveImage429JSONResponse struct{ RateLimitedJSONResponse }
+
+func (response RemoveImage429JSONResponse) VisitRemoveImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.RetryAfter != nil {
+		w.Header().Set("Retry-After", fmt.Sprint(*response.Headers.RetryAfter))
+	}
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(429)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveImage500JSONResponse struct{ InternalErrorJSONResponse }
+
+func (response RemoveImage500JSONResponse) VisitRemoveImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(500)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveImage501JSONResponse struct{ NotImplementedJSONResponse }
+
+func (response RemoveImage501JSONResponse) VisitRemoveImageResponse(w http.ResponseWriter) error {
+
+	var buf bytes.Buffer
+	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if response.Headers.XRequestID != nil {
+		w.Header().Set("X-Request-ID", fmt.Sprint(*response.Headers.XRequestID))
+	}
+	w.WriteHeader(501)
+	_, err := buf.WriteTo(w)
+	return err
+}
+
+type RemoveImage503JSONResponse struct{ UnavailableJSONResponse }
+
+func (response RemoveImage503JSONResponse) VisitRemoveImageResponse(w http.ResponseWriter) error {
 
 	var buf bytes.Buffer
 	if err := json.NewEncoder(&buf).Encode(response.Body); err != nil {
@@ -4115,12 +5258,30 @@ func (response GetVersion500JSONResponse) VisitGetVersionResponse(w http.Respons
 
 // StrictServerInterface represents all server handlers.
 type StrictServerInterface interface {
-	// GetHealth Tell whether the service is healthy
+	// GetHealth Check whether the service is healthy
 	// (GET /health)
 	GetHealth(ctx context.Context, request GetHealthRequestObject) (GetHealthResponseObject, error)
 	// StreamEvents Follow what happens to all sandboxes
 	// (GET /v1/events)
 	StreamEvents(ctx context.Context, request StreamEventsRequestObject) (StreamEventsResponseObject, error)
+	// StreamHostLoad Follow how busy the host is
+	// (GET /v1/host/load)
+	StreamHostLoad(ctx context.Context, request StreamHostLoadRequestObject) (StreamHostLoadResponseObject, error)
+	// ListImages List the images that the engine has
+	// (GET /v1/images)
+	ListImages(ctx context.Context, request ListImagesRequestObject) (ListImagesResponseObject, error)
+	// LoadImages Send images to the engine
+	// (POST /v1/images/load)
+	LoadImages(ctx context.Context, request LoadImagesRequestObject) (LoadImagesResponseObject, error)
+	// PruneImages Remove images that nothing needs
+	// (POST /v1/images/prune)
+	PruneImages(ctx context.Context, request PruneImagesRequestObject) (PruneImagesResponseObject, error)
+	// PullImage Have the engine get an image
+	// (POST /v1/images/pull)
+	PullImage(ctx context.Context, request PullImageRequestObject) (PullImageResponseObject, error)
+	// RemoveImage Take a name away from an image
+	// (DELETE /v1/images/{imageName})
+	RemoveImage(ctx context.Context, request RemoveImageRequestObject) (RemoveImageResponseObject, error)
 	// ListSandboxes List sandboxes, newest first
 	// (GET /v1/sandboxes)
 	ListSandboxes(ctx context.Context, request ListSandboxesRequestObject) (ListSandboxesResponseObject, error)
@@ -4133,7 +5294,7 @@ type StrictServerInterface interface {
 	// GetSandbox Read one sandbox
 	// (GET /v1/sandboxes/{sandboxId})
 	GetSandbox(ctx context.Context, request GetSandboxRequestObject) (GetSandboxResponseObject, error)
-	// GetEndpoint Tell how to reach a port of a sandbox
+	// GetEndpoint Get the address of a port of a sandbox
 	// (GET /v1/sandboxes/{sandboxId}/endpoints/{port})
 	GetEndpoint(ctx context.Context, request GetEndpointRequestObject) (GetEndpointResponseObject, error)
 	// StreamSandboxEvents Follow what happens to one sandbox
@@ -4172,7 +5333,7 @@ type StrictServerInterface interface {
 	// ResumeSandbox Resume a paused sandbox
 	// (POST /v1/sandboxes/{sandboxId}/resume)
 	ResumeSandbox(ctx context.Context, request ResumeSandboxRequestObject) (ResumeSandboxResponseObject, error)
-	// GetVersion Tell which build of the service answers
+	// GetVersion Get the version of the service
 	// (GET /v1/version)
 	GetVersion(ctx context.Context, request GetVersionRequestObject) (GetVersionResponseObject, error)
 }
@@ -4231,6 +5392,173 @@ func (sh *strictHandler) StreamEvents(ctx echo.Context, params StreamEventsParam
 		return err
 	} else if validResponse, ok := response.(StreamEventsResponseObject); ok {
 		return validResponse.VisitStreamEventsResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// StreamHostLoad operation middleware
+func (sh *strictHandler) StreamHostLoad(ctx echo.Context) error {
+	var request StreamHostLoadRequestObject
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.StreamHostLoad(ctx.Request().Context(), request.(StreamHostLoadRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "StreamHostLoad")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(StreamHostLoadResponseObject); ok {
+		return validResponse.VisitStreamHostLoadResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// ListImages operation middleware
+func (sh *strictHandler) ListImages(ctx echo.Context) error {
+	var request ListImagesRequestObject
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.ListImages(ctx.Request().Context(), request.(ListImagesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "ListImages")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(ListImagesResponseObject); ok {
+		return validResponse.VisitListImagesResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// LoadImages operation middleware
+func (sh *strictHandler) LoadImages(ctx echo.Context) error {
+	var request LoadImagesRequestObject
+
+	request.Body = ctx.Request().Body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.LoadImages(ctx.Request().Context(), request.(LoadImagesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "LoadImages")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(LoadImagesResponseObject); ok {
+		return validResponse.VisitLoadImagesResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// PruneImages operation middleware
+func (sh *strictHandler) PruneImages(ctx echo.Context, params PruneImagesParams) error {
+	var request PruneImagesRequestObject
+
+	request.Params = params
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.PruneImages(ctx.Request().Context(), request.(PruneImagesRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "PruneImages")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(PruneImagesResponseObject); ok {
+		return validResponse.VisitPruneImagesResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// PullImage operation middleware
+func (sh *strictHandler) PullImage(ctx echo.Context) error {
+	var request PullImageRequestObject
+
+	var body PullImageJSONRequestBody
+	var err error
+	if binder, ok := ctx.Echo().Binder.(*echo.DefaultBinder); ok {
+		// A request validator built on kin-openapi's openapi3filter with
+		// KeepValidatedValue leaves the value it validated on the body. Bind
+		// that value, matching member names exactly, so the handler receives
+		// what was validated instead of a second, case-insensitive decode.
+		// Otherwise bind only the request body, so that path and query
+		// parameters are not also bound into the body struct.
+		if vb, ok := ctx.Request().Body.(interface{ ValidatedValue() any }); !ok || runtime.BindJSONValue(vb.ValidatedValue(), &body) != nil {
+			err = binder.BindBody(ctx, &body)
+		}
+	} else {
+		// A custom binder is installed on the Echo instance; defer to it
+		// entirely, since echo.Binder does not expose body-only binding and
+		// the binder may do more than decode (for example call ctx.Validate).
+		err = ctx.Bind(&body)
+	}
+	if err != nil {
+		return err
+	}
+	request.Body = &body
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.PullImage(ctx.Request().Context(), request.(PullImageRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "PullImage")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(PullImageResponseObject); ok {
+		return validResponse.VisitPullImageResponse(ctx.Response())
+	} else if response != nil {
+		return fmt.Errorf("unexpected response type: %T", response)
+	}
+	return nil
+}
+
+// RemoveImage operation middleware
+func (sh *strictHandler) RemoveImage(ctx echo.Context, imageName string) error {
+	var request RemoveImageRequestObject
+
+	request.ImageName = imageName
+
+	handler := func(ctx echo.Context, request interface{}) (interface{}, error) {
+		return sh.ssi.RemoveImage(ctx.Request().Context(), request.(RemoveImageRequestObject))
+	}
+	for _, middleware := range sh.middlewares {
+		handler = middleware(handler, "RemoveImage")
+	}
+
+	response, err := handler(ctx, request)
+
+	if err != nil {
+		return err
+	} else if validResponse, ok := response.(RemoveImageResponseObject); ok {
+		return validResponse.VisitRemoveImageResponse(ctx.Response())
 	} else if response != nil {
 		return fmt.Errorf("unexpected response type: %T", response)
 	}

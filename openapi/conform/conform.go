@@ -107,7 +107,7 @@ func (c *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// Check tells what an answer has that its operation does not allow, nil if nothing. It
+// Check returns what an answer has that its operation does not allow, nil if nothing. It
 // reads a JSON body completely and puts it back; every other body is left alone. The
 // error is that of an answer that could not be read to its end.
 func Check(operation *openapi3.Operation, resp *http.Response) (mismatch, err error) {
@@ -158,7 +158,7 @@ func (c *Transport) Unseen() []string {
 	return unseen
 }
 
-// CheckEvent tells whether the data of one event of a stream is valid JSON of the
+// CheckEvent checks whether the data of one event of a stream is valid JSON of the
 // schema of that name in the contract. The error says what is wrong.
 func (c *Transport) CheckEvent(schema string, data []byte) error {
 	ref := c.doc.Components.Schemas[schema]
@@ -211,7 +211,7 @@ func check(ctx context.Context, answer *openapi3filter.ResponseValidationInput, 
 	return undeclared(content.Schema.Value, value, "body")
 }
 
-// unlisted tells whether the code of an error is none of those that the contract names, as code, in the description of its errors' code.
+// unlisted reports whether the code of an error is none of those that the contract names, as code, in the description of its errors' code.
 func unlisted(schema *openapi3.Schema, status int, value any) error {
 	property := schema.Properties["code"]
 	fields, _ := value.(map[string]any)

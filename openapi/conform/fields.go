@@ -9,8 +9,8 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 )
 
-// undeclared finds fields that a schema does not have. A contract lets clients meet
-// fields that they do not know, so a validator passes them; a service, however, must
+// undeclared finds fields that a schema does not have. A contract lets answers have
+// fields that a client does not have, so a validator passes them; a service, however, must
 // not send what its own contract leaves out.
 func undeclared(schema *openapi3.Schema, value any, at string) error {
 	var errs []error

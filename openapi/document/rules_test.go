@@ -228,7 +228,7 @@ func value(r *rand.Rand, schema *rules.Schema, depth int) any {
 	return object
 }
 
-// TestRulesDecideAsKinOpenAPI compares package rules with a library that knows all of OpenAPI: the same requests are refused, in the same
+// TestRulesDecideAsKinOpenAPI compares package rules with a library that implements all of OpenAPI: the same requests are refused, in the same
 // words.
 func TestRulesDecideAsKinOpenAPI(t *testing.T) {
 	t.Parallel()

@@ -6,7 +6,9 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 	{ID: "interruptCode", Parameters: []*Parameter{
 		{Name: "id", In: "query", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
 	}},
-	{ID: "runCode", Streams: true, Body: &Body{Required: true, Media: []Media{
+	{ID: "runCode", Streams: true, Parameters: []*Parameter{
+		{Name: "Idempotency-Key", In: "header", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 255}},
+	}, Body: &Body{Required: true, Media: []Media{
 		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
 			{Name: "code", Schema: &Schema{Type: "string"}},
 			{Name: "context", Schema: &Schema{Type: "object", Properties: []Property{
@@ -18,7 +20,9 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 			"code",
 		}, Closed: true}},
 	}}},
-	{ID: "createContext", Body: &Body{Required: true, Media: []Media{
+	{ID: "createContext", Parameters: []*Parameter{
+		{Name: "Idempotency-Key", In: "header", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 255}},
+	}, Body: &Body{Required: true, Media: []Media{
 		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
 			{Name: "language", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 64}},
 		}, Required: []string{
@@ -44,13 +48,16 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 	{ID: "interruptCommand", Parameters: []*Parameter{
 		{Name: "id", In: "query", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
 	}},
-	{ID: "runCommand", Streams: true, Body: &Body{Required: true, Media: []Media{
+	{ID: "runCommand", Streams: true, Parameters: []*Parameter{
+		{Name: "Idempotency-Key", In: "header", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 255}},
+	}, Body: &Body{Required: true, Media: []Media{
 		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
 			{Name: "background", Schema: &Schema{Type: "boolean"}},
 			{Name: "command", Schema: &Schema{Type: "string", MinLength: 1}},
 			{Name: "cwd", Schema: &Schema{Type: "string"}},
 			{Name: "envs", Schema: &Schema{Type: "object", Others: &Schema{Type: "string"}}},
 			{Name: "gid", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 4.294967294e+09}}},
+			{Name: "stdin", Schema: &Schema{Type: "boolean"}},
 			{Name: "timeout", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}}},
 			{Name: "uid", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 4.294967294e+09}}},
 		}, Required: []string{
@@ -64,6 +71,13 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 		{Name: "id", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
 		{Name: "cursor", In: "query", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true, Value: -1}}},
 	}},
+	{ID: "writeCommandStdin", Parameters: []*Parameter{
+		{Name: "id", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
+		{Name: "offset", In: "query", Required: true, Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}}},
+		{Name: "end", In: "query", Schema: &Schema{Type: "boolean"}},
+	}, Body: &Body{Media: []Media{
+		{Type: "application/octet-stream"},
+	}}},
 	{ID: "streamCommand", Streams: true, Parameters: []*Parameter{
 		{Name: "id", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
 		{Name: "Last-Event-ID", In: "header", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 128}},
@@ -143,14 +157,19 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 		{Name: "X-EXECD-CHALLENGE", In: "header", Schema: &Schema{Type: "string"}},
 	}},
 	{ID: "listTerminals"},
-	{ID: "startTerminal", Body: &Body{Required: true, Media: []Media{
+	{ID: "startTerminal", Parameters: []*Parameter{
+		{Name: "Idempotency-Key", In: "header", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 255}},
+	}, Body: &Body{Required: true, Media: []Media{
 		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
 			{Name: "args", Schema: &Schema{Type: "array", Items: &Schema{Type: "string"}}},
 			{Name: "cols", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 1}, Maximum: Bound{Set: true, Value: 10000}}},
 			{Name: "command", Schema: &Schema{Type: "string", MinLength: 1}},
 			{Name: "cwd", Schema: &Schema{Type: "string"}},
 			{Name: "envs", Schema: &Schema{Type: "object", Others: &Schema{Type: "string"}}},
+			{Name: "gid", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 4.294967294e+09}}},
 			{Name: "rows", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 1}, Maximum: Bound{Set: true, Value: 10000}}},
+			{Name: "timeout", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}}},
+			{Name: "uid", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 4.294967294e+09}}},
 		}, Closed: true}},
 	}}},
 	{ID: "killTerminal", Parameters: []*Parameter{

@@ -8,6 +8,35 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 		{Name: "Last-Event-ID", In: "header", Schema: &Schema{Type: "string", Pattern: "^[0-9]{0,18}$"}},
 		{Name: "after", In: "query", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}}},
 	}},
+	{ID: "streamHostLoad", Streams: true},
+	{ID: "listImages"},
+	{ID: "loadImages", Body: &Body{Required: true, Media: []Media{
+		{Type: "application/x-tar"},
+	}}},
+	{ID: "pruneImages", Parameters: []*Parameter{
+		{Name: "all", In: "query", Schema: &Schema{Type: "boolean"}},
+	}},
+	{ID: "pullImage", Body: &Body{Required: true, Media: []Media{
+		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
+			{Name: "image", Schema: &Schema{Type: "object", Properties: []Property{
+				{Name: "auth", Schema: &Schema{Type: "object", Properties: []Property{
+					{Name: "password", Schema: &Schema{Type: "string"}},
+					{Name: "username", Schema: &Schema{Type: "string", MinLength: 1}},
+				}, Required: []string{
+					"username",
+					"password",
+				}, Closed: true}},
+				{Name: "uri", Schema: &Schema{Type: "string", MinLength: 1}},
+			}, Required: []string{
+				"uri",
+			}, Closed: true}},
+		}, Required: []string{
+			"image",
+		}, Closed: true}},
+	}}},
+	{ID: "removeImage", Parameters: []*Parameter{
+		{Name: "imageName", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 1024}},
+	}},
 	{ID: "listSandboxes", Parameters: []*Parameter{
 		{Name: "state", In: "query", Schema: &Schema{Type: "array", Items: &Schema{Type: "string", MinLength: 1}}},
 		{Name: "metadata", In: "query", Schema: &Schema{Type: "string"}},
@@ -57,6 +86,7 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 				{Name: "gpu", Schema: &Schema{Type: "string", Pattern: "^[0-9]+$"}},
 				{Name: "memory", Schema: &Schema{Type: "string", Pattern: "^[0-9]+(\\.[0-9]+)?([KMGT]i|[kMGT])?$"}},
 			}, Closed: true}},
+			{Name: "runtimeClass", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 63}},
 			{Name: "timeout", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 60}, Maximum: Bound{Set: true, Value: 86400}}},
 			{Name: "volumes", Schema: &Schema{Type: "array", Items: &Schema{Type: "object", Properties: []Property{
 				{Name: "host", Schema: &Schema{Type: "object", Properties: []Property{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
@@ -15,11 +16,11 @@ import (
 // Create implements [engine.Engine]. It returns [engine.ErrImage] when the image is gone.
 func (e *Engine) Create(ctx context.Context, spec engine.ContainerSpec) (string, error) {
 	op := "create container " + spec.Name
-	config, err := containerConfig(spec)
-	if err != nil {
+	if err := spec.Check(); err != nil {
 		return "", fmt.Errorf("%s: %w", op, err)
 	}
-	host := hostConfig(spec)
+	config, host := containerConfig(spec), hostConfig(spec)
+	var err error
 	if host.Mounts, err = e.mounts(ctx, spec.Mounts); err != nil {
 		return "", fmt.Errorf("%s: %w", op, err)
 	}
@@ -44,10 +45,22 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 // Freeze implements [engine.Engine].
 func (e *Engine) Freeze(ctx context.Context, id string) error {
 	op := "freeze container " + id
-	err := e.call(ctx, op, forContainer,
-		func(ctx context.Context) error { return e.api.ContainerPause(ctx, id) })
-	return e.unlessAlready(ctx, op, id, engine.StatusFrozen, err)
+	for attempt := 1; ; attempt++ {
+		err := e.call(ctx, op, forContainer,
+			func(ctx context.Context) error { return e.api.ContainerPause(ctx, id) })
+		err = e.unlessAlready(ctx, op, id, engine.StatusFrozen, err)
+		if err == nil || attempt == freezeAttempts || !strings.Contains(err.Error(), unableToFreeze) {
+			return err
+		}
+	}
 }
+
+// With cgroup v1, runc gives up after some seconds where processes that are being made keep the
+// cgroup from freezing, and thaws it. That passes: the next attempt usually succeeds.
+const (
+	unableToFreeze = "unable to freeze" // as runc says it, through the engine
+	freezeAttempts = 3
+)
 
 // Thaw implements [engine.Engine].
 func (e *Engine) Thaw(ctx context.Context, id string) error {

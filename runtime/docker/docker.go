@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/docker/docker/api/types/system"
@@ -19,6 +20,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/engine/pull"
 )
 
 // defaultAPITimeout is what the lifecycle document gives as the default of docker.api_timeout.
@@ -41,7 +43,10 @@ type Engine struct {
 	api     *client.Client
 	timeout time.Duration
 	log     zerolog.Logger
-	pulls   *pulls
+	pulls   *pull.Group
+
+	negotiated  atomic.Bool
+	negotiation chan struct{} // holds one token: see negotiate
 
 	// volumeTurn holds one token: volumes are filled one at a time, which is rare and quick.
 	volumeTurn chan struct{}
@@ -68,8 +73,7 @@ func New(opts Options) (*Engine, error) {
 		return nil, fmt.Errorf("docker host %q: the scheme must be unix, tcp, http or https", host)
 	}
 	// Environment comes first: WithHost then adapts the transport that the certificates configured.
-	api, err := client.NewClientWithOpts(client.WithTLSClientConfigFromEnv(), client.WithHost(host),
-		client.WithAPIVersionNegotiation())
+	api, err := client.NewClientWithOpts(client.WithTLSClientConfigFromEnv(), client.WithHost(host))
 	if err != nil {
 		return nil, fmt.Errorf("docker host %q: %w", host, err)
 	}
@@ -78,12 +82,13 @@ func New(opts Options) (*Engine, error) {
 		timeout = defaultAPITimeout
 	}
 	return &Engine{
-		api:        api,
-		timeout:    timeout,
-		log:        opts.Logger,
-		pulls:      newPulls(),
-		volumeTurn: make(chan struct{}, 1),
-		filled:     map[string]filledVolume{},
+		api:         api,
+		timeout:     timeout,
+		log:         opts.Logger,
+		pulls:       pull.NewGroup(),
+		negotiation: make(chan struct{}, 1),
+		volumeTurn:  make(chan struct{}, 1),
+		filled:      map[string]filledVolume{},
 	}, nil
 }
 
@@ -118,13 +123,7 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 // default, and where this engine has them. Other engines of the same host count as well: access to
 // one is access to the host.
 func ownPaths(daemonHost, dataRoot string) []string {
-	paths := []string{"/var/lib/docker", "/var/lib/containerd", "/var/lib/containers"}
-	for _, run := range []string{"/run", "/var/run"} {
-		for _, name := range []string{"docker.sock", "docker", "containerd", "podman", "crio",
-			"cri-dockerd.sock"} {
-			paths = append(paths, filepath.Join(run, name))
-		}
-	}
+	paths := engine.HostPaths()
 	if parsed, err := url.Parse(daemonHost); err == nil && parsed.Scheme == "unix" {
 		paths = append(paths, filepath.Clean(parsed.Path))
 	}
@@ -146,7 +145,7 @@ func hasSecurityOption(list []string, kind string) bool {
 
 // Close implements [engine.Engine]. Pulls that are under way are cancelled.
 func (e *Engine) Close() error {
-	e.pulls.close()
+	e.pulls.Close()
 	return e.api.Close()
 }
 
@@ -160,9 +159,38 @@ func (e *Engine) callWithin(ctx context.Context, limit time.Duration, op string,
 	request func(context.Context) error) error {
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := request(limited)
+	err := e.negotiate(limited)
+	if err != nil {
+		m = forEngine
+	} else {
+		err = request(limited)
+	}
 	if err != nil && limited.Err() != nil && ctx.Err() == nil {
 		return fmt.Errorf("%s: %w: no answer within %s", op, engine.ErrUnavailable, limit)
 	}
 	return explain(op, err, m)
+}
+
+// negotiate agrees with the engine on a version of the API, before the first request. The client would
+// do it by itself, but reads its version without a lock in some calls that others may precede.
+func (e *Engine) negotiate(ctx context.Context) error {
+	if e.negotiated.Load() {
+		return nil
+	}
+	select {
+	case e.negotiation <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-e.negotiation }()
+	if e.negotiated.Load() {
+		return nil
+	}
+	ping, err := e.api.Ping(ctx)
+	if err != nil {
+		return err
+	}
+	e.api.NegotiateAPIVersionPing(ping)
+	e.negotiated.Store(true)
+	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
 
 	"sandbox.internal/runtime/docker"
 	"sandbox.internal/runtime/engine"
@@ -54,6 +55,27 @@ func TestNewRefuses(t *testing.T) {
 			_ = e.Close()
 			t.Errorf("host %q was accepted", host)
 		}
+	}
+}
+
+// TestManyAskAtOnce is for the race detector: the first requests agree on a version of the API.
+func TestManyAskAtOnce(t *testing.T) {
+	e, err := docker.New(docker.Options{Host: os.Getenv("DOCKER_HOST"), Logger: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	group := errgroup.Group{}
+	for range 8 {
+		group.Go(func() error {
+			_, err := e.List(t.Context(), map[string]string{"sandbox.internal/instance": "none"})
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Error(err)
+	}
+	if err := e.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/docker/docker/pkg/jsonmessage"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/engine/pull"
 )
 
 // imageIDs are accepted besides names: an image without a name can be used, but not pulled.
@@ -39,17 +40,17 @@ func (e *Engine) EnsureImage(ctx context.Context, ref string, auth *engine.Regis
 	if !errors.Is(err, engine.ErrImage) {
 		return id, err
 	}
-	key := pullKey{ref: name.String()}
+	key := pull.Key{Ref: name.String()}
 	if auth != nil {
-		key.auth = *auth
+		key.Auth = *auth
 	}
-	return e.pulls.do(ctx, key, progress,
+	return e.pulls.Do(ctx, key, progress,
 		func(ctx context.Context, report func(string)) (string, error) {
 			// The image may have come by a pull that ended after the look above.
 			if id, err := e.localImage(ctx, name.String()); !errors.Is(err, engine.ErrImage) {
 				return id, err
 			}
-			if err := e.pull(ctx, name, key.auth, report); err != nil {
+			if err := e.pull(ctx, name, key.Auth, report); err != nil {
 				return "", err
 			}
 			return e.localImage(ctx, name.String())

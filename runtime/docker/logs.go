@@ -57,7 +57,14 @@ func (e *Engine) OpenLog(ctx context.Context, id string,
 	// its reader.
 	ctx, cancel := context.WithCancel(ctx)
 	late := time.AfterFunc(e.timeout, cancel)
-	frames, err := e.api.ContainerLogs(ctx, id, request)
+	var frames io.ReadCloser
+	meaning := forLog
+	err := e.negotiate(ctx)
+	if err != nil {
+		meaning = forEngine
+	} else {
+		frames, err = e.api.ContainerLogs(ctx, id, request)
+	}
 	inTime := late.Stop()
 	if err == nil && !inTime {
 		err = errors.Join(context.DeadlineExceeded, frames.Close())
@@ -68,7 +75,7 @@ func (e *Engine) OpenLog(ctx context.Context, id string,
 			return nil, fmt.Errorf("%s: %w: no answer within %s", op, engine.ErrUnavailable,
 				e.timeout)
 		}
-		return nil, explain(op, err, forLog)
+		return nil, explain(op, err, meaning)
 	}
 	reader, writer := io.Pipe()
 	go func() {

@@ -32,28 +32,13 @@ func (e *Engine) mounts(ctx context.Context, wanted []engine.Mount) ([]mount.Mou
 
 func (e *Engine) mount(ctx context.Context, want engine.Mount) (mount.Mount, error) {
 	made := mount.Mount{Target: want.Target, ReadOnly: want.ReadOnly}
-	sources := 0
-	for _, source := range []string{want.HostPath, want.Volume, want.Folder} {
-		if source != "" {
-			sources++
-		}
-	}
 	switch {
-	case sources != 1:
-		return made, fmt.Errorf("%w: exactly one of host path, volume and folder must be set",
-			engine.ErrInvalid)
-	case want.Volume == "" && want.SubPath != "":
-		return made, fmt.Errorf("%w: a sub path needs a volume", engine.ErrInvalid)
-	case want.SubPath != "" && !filepath.IsLocal(want.SubPath):
-		return made, fmt.Errorf("%w: sub path %q must be relative and stay inside the volume",
-			engine.ErrInvalid, want.SubPath)
 	case want.HostPath != "":
 		// Unlike the older "binds", a mount of type bind is refused when the path is missing,
 		// instead of making it.
 		made.Type, made.Source = mount.TypeBind, want.HostPath
 		return made, nil
-	}
-	if want.Folder != "" { // EnsureFolder keeps it in a volume
+	case want.Folder != "": // EnsureFolder keeps it in a volume
 		made.Type, made.Source, made.ReadOnly = mount.TypeVolume, want.Folder, true
 		return made, nil
 	}
@@ -68,7 +53,7 @@ func (e *Engine) mount(ctx context.Context, want engine.Mount) (mount.Mount, err
 			want.SubPath, want.Volume)
 	case err != nil:
 		return made, err
-	// The request above settled the version that is spoken.
+	// The request above negotiated the version of the API.
 	case versions.GreaterThanOrEqualTo(e.api.ClientVersion(), subpathAPI):
 		made.VolumeOptions = &mount.VolumeOptions{Subpath: want.SubPath}
 		return made, nil

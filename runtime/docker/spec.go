@@ -2,7 +2,6 @@ package docker
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -14,24 +13,9 @@ import (
 )
 
 // containerConfig is what goes into the container, whatever host it runs on.
-func containerConfig(spec engine.ContainerSpec) (*container.Config, error) {
-	if (spec.Network != engine.NetworkOwn || spec.Join != "") && len(spec.Publish) > 0 {
-		return nil,
-			fmt.Errorf(
-				"%w: publish: ports can be published by a container with a network of its own only",
-				engine.ErrInvalid)
-	}
-	if spec.Network != engine.NetworkOwn && spec.Join != "" {
-		return nil,
-			fmt.Errorf("%w: network: %q, and the one of container %q: only one can be given",
-				engine.ErrInvalid, spec.Network, spec.Join)
-	}
+func containerConfig(spec engine.ContainerSpec) *container.Config {
 	exposed := nat.PortSet{}
 	for _, port := range spec.Publish {
-		if port < 1 || port > 65535 {
-			return nil, fmt.Errorf("%w: publish: port %d is not in 1..65535", engine.ErrInvalid,
-				port)
-		}
 		exposed[tcp(port)] = struct{}{}
 	}
 	env := make([]string, 0, len(spec.Env))
@@ -49,13 +33,14 @@ func containerConfig(spec engine.ContainerSpec) (*container.Config, error) {
 		// An image's own health check would run processes in the sandbox, and hang while it is
 		// frozen.
 		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
-	}, nil
+	}
 }
 
 // hostConfig is how the host runs the container, all but the mounts.
 func hostConfig(spec engine.ContainerSpec) *container.HostConfig {
 	noInit := false // execd is the first process; an engine can be configured to add its own
 	host := &container.HostConfig{
+		Runtime:       spec.Runtime,
 		NetworkMode:   networkMode(spec),
 		PortBindings:  nat.PortMap{},
 		IpcMode:       container.IPCModePrivate,

@@ -29,6 +29,7 @@ func TestHostConfig(t *testing.T) {
 	imageID := importEmpty(t, janitor.api)
 	id, err := e.Create(ctx, engine.ContainerSpec{
 		Name: "docker-test-" + uuid.NewString(), ImageID: imageID, Entrypoint: []string{"/none"},
+		Runtime:   "runc", // every engine has it
 		Resources: engine.Resources{MemoryBytes: 64 << 20, NanoCPUs: 5e8, PIDs: 20, GPUs: 2},
 		Security: engine.Security{
 			DropCapabilities: []string{"NET_RAW"}, AddCapabilities: []string{"NET_ADMIN"},
@@ -45,6 +46,9 @@ func TestHostConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	host := found.HostConfig
+	if host.Runtime != "runc" {
+		t.Errorf("runtime %q", host.Runtime)
+	}
 	if host.Memory != 64<<20 || host.MemorySwap != host.Memory && host.MemorySwap != -1 {
 		// -1: this kernel cannot limit swap
 		t.Errorf("memory %d, with swap %d", host.Memory, host.MemorySwap)

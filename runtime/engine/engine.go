@@ -123,6 +123,10 @@ type ContainerSpec struct {
 	Name    string
 	ImageID string
 	Labels  map[string]string
+	// Runtime names what the container is run with, in the engine's own words: an OCI runtime of its configuration, such as runsc, or the path of
+	// one where the engine takes paths. Empty means the engine's default. Create, or Start at the latest, returns [ErrInvalid] for one that it
+	// does not have.
+	Runtime string
 	// Entrypoint replaces the image's entrypoint and command.
 	Entrypoint []string
 	// Env is added to the image's environment.
@@ -138,6 +142,9 @@ type ContainerSpec struct {
 	PublishIP string
 	Resources Resources
 	Security  Security
+	// HostUsers makes the container's root that of the engine's host, as root, also where the engine gives containers user namespaces: for
+	// programs of ours that change a network namespace.
+	HostUsers bool
 	// Sysctls are kernel parameters of the container's namespaces.
 	Sysctls map[string]string
 	// LogBytes is how much the engine keeps at least of what the container's processes print; it never keeps more than twice as much, and

@@ -3,7 +3,6 @@ package jupyter
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
 
 	"github.com/google/uuid"
 
@@ -28,7 +27,7 @@ func denoMark(session string) (question message, mark string) {
 }
 
 // colour is an escape sequence that sets colours and the like on a terminal.
-var colour = regexp.MustCompile(`\\u001[bB]\[[0-9;]*m`)
+var colour = pattern(`\\u001[bB]\[[0-9;]*m`)
 
 // denoHandle mends what Deno says about a cell before it is passed on.
 //
@@ -38,7 +37,7 @@ var colour = regexp.MustCompile(`\\u001[bB]\[[0-9;]*m`)
 func denoHandle(q *request, handle func(kernel.Output)) func(kernel.Output) {
 	return func(output kernel.Output) {
 		if text, ok := output.Data["text/plain"]; ok && output.Type == kernel.OutputResult {
-			output.Data["text/plain"] = json.RawMessage(colour.ReplaceAll(text, nil))
+			output.Data["text/plain"] = json.RawMessage(colour().ReplaceAll(text, nil))
 		}
 		output.Error = denoError(q, output.Error)
 		handle(output)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -150,6 +151,35 @@ func TestDirectInterruptReachesACellThatHasJustBegun(t *testing.T) {
 	}
 }
 
+// TestDirectInterruptAtTheEndOfACell: a signal that comes when IPython has run the cell and is on its
+// way back to ipykernel ends the cell with a reply.
+func TestDirectInterruptAtTheEndOfACell(t *testing.T) {
+	k := startPython(t, newDirect(t, jupyter.DirectOptions{}))
+	for _, event := range []string{"call", "return"} { // of IPython's function that triggers hooks
+		t.Run(event, func(t *testing.T) {
+			began := time.Now()
+			reply, err := k.Execute(t.Context(), `
+import signal, sys
+def interrupt(frame, event, arg):
+    if event == "`+event+`" and frame.f_code.co_name == "trigger":
+        sys.setprofile(None)
+        signal.raise_signal(signal.SIGINT)
+print("ran")
+sys.setprofile(interrupt)`, func(kernel.Output) {})
+			if err != nil || reply.Error == nil || reply.Error.Name != "KeyboardInterrupt" {
+				t.Errorf("%+v, %v", reply.Error, err)
+			}
+			// after 5 s it would be given up
+			if took := time.Since(began); took > 4*time.Second {
+				t.Errorf("the reply took %s", took)
+			}
+			if got := run(t, k, "print(1)"); got != "1\n" {
+				t.Errorf("the next cell: %q", got)
+			}
+		})
+	}
+}
+
 func TestDirectAbandonedCellCanBeInterrupted(t *testing.T) {
 	k := startPython(t, newDirect(t, jupyter.DirectOptions{}))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -215,6 +245,7 @@ func TestDirectStopEndsABusyKernelThatIgnoresSignals(t *testing.T) {
 		t.Fatal(err)
 	}
 	busy, done := make(chan struct{}), make(chan error, 1)
+	report := sync.OnceFunc(func() { close(busy) }) // a line may come in more than one piece
 	go func() {
 		_, err := k.Execute(t.Context(), `
 import signal, time
@@ -222,7 +253,7 @@ for s in (signal.SIGINT, signal.SIGTERM): signal.signal(s, signal.SIG_IGN)
 print("busy", flush=True)
 while True: time.sleep(1)`, func(o kernel.Output) {
 			if o.Type == kernel.OutputStdout {
-				close(busy)
+				report()
 			}
 		})
 		done <- err
@@ -281,5 +312,26 @@ func TestDirectTwentyKernelsLeaveNothing(t *testing.T) {
 	}
 	if after := files(); after > before {
 		t.Errorf("%d files are open, %d were", after, before)
+	}
+}
+
+// TestDirectInterruptAtTheFirstInstructionOfACell: since Python 3.11 that is in line 0, whose
+// traceback IPython cannot format.
+func TestDirectInterruptAtTheFirstInstructionOfACell(t *testing.T) {
+	k := startPython(t, newDirect(t, jupyter.DirectOptions{}))
+	run(t, k, `
+import signal, sys
+def interrupt(frame, event, arg):
+    if event == "call" and frame.f_code.co_name == "<module>" and "ipykernel" in frame.f_code.co_filename:
+        sys.setprofile(None)
+        signal.raise_signal(signal.SIGINT)
+sys.setprofile(interrupt)`)
+	reply, err := k.Execute(t.Context(), "print('ran')", func(o kernel.Output) {
+		if o.Type == kernel.OutputStdout || o.Type == kernel.OutputStderr {
+			t.Errorf("the cell has printed %+v", o)
+		}
+	})
+	if err != nil || reply.Error == nil || reply.Error.Name != "KeyboardInterrupt" {
+		t.Errorf("%+v, %v", reply.Error, err)
 	}
 }

@@ -1,7 +1,6 @@
 package jupyter
 
 import (
-	"regexp"
 	"strings"
 
 	"sandbox.internal/runtime/kernel"
@@ -15,10 +14,10 @@ const gonbTail = 64 << 10
 
 // gonbEnd is what GoNB prints to stderr, as one message and the last one, when a cell's program did
 // not end well: what os/exec says about that, after ^C when there was an interrupt.
-var gonbEnd = regexp.MustCompile(`^(\^C\n)?(?:exit status (\d+)|signal: (.+))\n$`)
+var gonbEnd = pattern(`^(\^C\n)?(?:exit status (\d+)|signal: (.+))\n$`)
 
 // gonbPanic is the prefix of what the Go runtime prints when it ends a program.
-var gonbPanic = regexp.MustCompile(`(?m)^(panic|fatal error): (.*)$`)
+var gonbPanic = pattern(`(?m)^(panic|fatal error): (.*)$`)
 
 // gonbWatch finds out how a cell of GoNB ended, which the kernel's reply does not say: it is ok
 // whatever became of the program.
@@ -41,7 +40,7 @@ func (g *gonbWatch) listen(handle func(kernel.Output)) func(kernel.Output) {
 
 // failure returns how the cell's program failed, nil when it did not.
 func (g *gonbWatch) failure() *kernel.Error {
-	end := gonbEnd.FindStringSubmatch(g.last)
+	end := gonbEnd().FindStringSubmatch(g.last)
 	if end == nil {
 		return nil
 	}
@@ -49,7 +48,7 @@ func (g *gonbWatch) failure() *kernel.Error {
 	if end[1] != "" || end[3] == "interrupt" {
 		return &kernel.Error{Name: "KeyboardInterrupt", Traceback: []string{said}}
 	}
-	if at := gonbPanic.FindStringSubmatchIndex(g.stderr); at != nil {
+	if at := gonbPanic().FindStringSubmatchIndex(g.stderr); at != nil {
 		return &kernel.Error{
 			Name: g.stderr[at[2]:at[3]], Value: g.stderr[at[4]:at[5]],
 			Traceback: strings.Split(strings.TrimSpace(g.stderr[at[0]:]), "\n"),

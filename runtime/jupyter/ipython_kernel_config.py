@@ -11,12 +11,13 @@ import os
 import select
 import signal
 import struct
+import sys
 import termios
 import threading
 import types
 
 import zmq
-from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
 from ipykernel.iostream import OutStream
 from ipykernel.kernelapp import IPKernelApp
 from ipykernel.kernelbase import Kernel
@@ -83,7 +84,7 @@ def keep_what_children_print():
                 write(self, self._pipe_decoder.decode(data))
                 os.write(self._original_stdstream_copy, data)
             except OSError:
-                pass  # nobody reads the kernel's own log
+                pass  # the kernel's own log has no reader
             finally:
                 self._pipe_busy = False
 
@@ -104,6 +105,20 @@ def keep_what_children_print():
         return flush(self)
 
     OutStream.__init__, OutStream.write, OutStream.flush, OutStream._watch_pipe_fd = __init__, draining_write, draining_flush, watch
+
+
+def without_line_0(traceback):
+    """Since Python 3.11 the first instruction of a cell is in line 0. IPython cannot format the traceback of an interrupt that comes there."""
+    before, entry = None, traceback
+    while entry is not None:
+        if entry.tb_lineno == 0:
+            entry = types.TracebackType(entry.tb_next, entry.tb_frame, entry.tb_lasti, entry.tb_frame.f_code.co_firstlineno)
+            if before is None:
+                traceback = entry
+            else:
+                before.tb_next = entry
+        before, entry = entry, entry.tb_next
+    return traceback
 
 
 def interrupt_only_cells():
@@ -138,14 +153,26 @@ def interrupt_only_cells():
     def interruptible_run_cell(self, *args, **kwargs):
         # The hooks that follow a cell, which draw its plots, may be interrupted, too. A cell may run another.
         outer, cell.hooked = cell.hooked, True
+        result = None
         try:
-            return run_cell(self, *args, **kwargs)
-        finally:
+            try:
+                result = run_cell(self, *args, **kwargs)
+            finally:
+                cell.interruptible = cell.hooked = outer
+        except KeyboardInterrupt as error:  # between two hooks, or on the way out
             cell.interruptible = cell.hooked = outer
+            if result is None:
+                result = ExecutionResult(None)
+                result.error_in_exec = error
+                self.showtraceback()
+        return result
 
     def whole_showtraceback(self, *args, **kwargs):
         before, cell.interruptible = cell.interruptible, False
         try:
+            error = sys.exc_info()[1]
+            if error is not None:
+                error.__traceback__ = without_line_0(error.__traceback__)
             return showtraceback(self, *args, **kwargs)
         finally:
             cell.interruptible = before

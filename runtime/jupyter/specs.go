@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -37,7 +36,7 @@ const (
 )
 
 // specName is what Jupyter accepts as a kernelspec's name.
-var specName = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
+var specName = pattern(`^[A-Za-z0-9._-]+$`)
 
 // kernelDirs returns the folders that kernelspecs are looked for in, most important first, as
 // jupyter_core does. What belongs to the prefix of a Python is left out, because we run in none.
@@ -75,7 +74,7 @@ func findSpecs(dirs []string, log zerolog.Logger) []kernelspec {
 		}
 		for _, entry := range entries {
 			name := strings.ToLower(entry.Name()) // names are case-insensitive, as in Jupyter
-			if _, taken := found[name]; taken || !specName.MatchString(name) {
+			if _, taken := found[name]; taken || !specName().MatchString(name) {
 				continue
 			}
 			spec, err := readSpec(filepath.Join(dir, entry.Name()))

@@ -1,6 +1,6 @@
 // Package kernel is the contract between execd's code engine and whatever runs Jupyter kernels: a Jupyter Server, or execd itself.
 //
-// A kernel executes one cell after the other and keeps its variables. The contract knows no contexts, queues or streams; those are
+// A kernel executes one cell after the other and keeps its variables. The contract has no contexts, queues or streams; those are
 // the caller's.
 package kernel
 
@@ -52,7 +52,7 @@ type StartOptions struct {
 type Kernel interface {
 	// Execute runs one cell. It calls handle, one call at a time and in the kernel's order, for everything that the cell says, and returns when
 	// the kernel has replied and has said on its output channel that it is idle: nothing of the cell follows.
-	// A cell that raises is no error: Reply tells. It returns ErrDead when the kernel ends meanwhile.
+	// A cell that raises is no error: Reply has it. It returns ErrDead when the kernel ends meanwhile.
 	// When ctx ends, Execute returns its error at once; the kernel goes on unless it is interrupted.
 	Execute(ctx context.Context, code string, handle func(Output)) (Reply, error)
 

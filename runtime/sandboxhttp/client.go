@@ -136,7 +136,7 @@ func (b *bounded) Read(p []byte) (int, error) {
 		return 0, ErrAnswerTooLong
 	}
 	if int64(len(p)) > b.left+1 {
-		p = p[:b.left+1] // one byte more, to know whether there is more
+		p = p[:b.left+1] // one byte more, to find out whether there is more
 	}
 	n, err := b.ReadCloser.Read(p)
 	if b.left -= int64(n); b.left < 0 {

@@ -31,8 +31,8 @@ const (
 	Container = "task-executor"
 	// TokenHeader is the header that carries the executor's token.
 	TokenHeader = "X-Task-Executor-Token"
-	// MainMarker is the variable that the main container of a pod must have, and no other: it is how the executor tells the
-	// container that tasks run in from the others.
+	// MainMarker is the variable that the main container of a pod must have, and no other: by it the executor
+	// recognizes the container that tasks run in.
 	MainMarker = "SANDBOX_MAIN=1"
 	// MaxWait bounds how long a request may wait: what asks for more gets this much.
 	MaxWait = time.Minute
@@ -80,8 +80,8 @@ const (
 	Pending   State = "Pending"   // recorded, and not started yet
 	Running   State = "Running"   // its process runs
 	Succeeded State = "Succeeded" // its process ended with exit code 0
-	Failed    State = "Failed"    // it ended otherwise; Reason tells how
-	Unknown   State = "Unknown"   // its record cannot be read; nobody can say
+	Failed    State = "Failed"    // it ended otherwise; Reason says how
+	Unknown   State = "Unknown"   // its record cannot be read
 )
 
 // Reasons of a status. Clients take others as the word of an executor newer than they are.
@@ -92,10 +92,10 @@ const (
 	ReasonExited         = "EXITED"                     // Failed: the exit code was not 0
 	ReasonSignaled       = "SIGNALED"                   // Failed: a signal N ended it; the exit code is 128+N
 	ReasonTimedOut       = "TIMED_OUT"                  // Failed: it was ended after TimeoutSeconds
-	ReasonStartFailed    = "START_FAILED"               // Failed: there was no process to speak of; the message tells why
+	ReasonStartFailed    = "START_FAILED"               // Failed: there was no process to speak of; the message says why
 	ReasonMainEnded      = "MAIN_CONTAINER_ENDED"       // Failed: the main container, which it ran in, ended
 	ReasonStopped        = "EXECUTOR_STOPPED"           // Failed: it was ended together with the executor's container
-	ReasonExecutorLost   = "EXECUTOR_LOST"              // Failed: whoever would know how it ended was killed; it is not run again
+	ReasonExecutorLost   = "EXECUTOR_LOST"              // Failed: its shim was killed, and with it how it ended was lost; it is not run again
 	ReasonRecordDamaged  = "RECORD_DAMAGED"             // Unknown
 )
 
@@ -113,7 +113,7 @@ type Status struct {
 	// StartedAt is when the task's process was started; FinishedAt when everything of it was gone.
 	StartedAt  *time.Time `json:"startedAt,omitempty"`
 	FinishedAt *time.Time `json:"finishedAt,omitempty"`
-	// Deleting is true once somebody asked for the task's end; it is gone as soon as its processes are.
+	// Deleting is true once the task's end was asked for; it is gone as soon as its processes are.
 	Deleting bool `json:"deleting,omitempty"`
 }
 

@@ -93,6 +93,6 @@ func TestStrangers(t *testing.T) {
 		t.Errorf("202: %t, %v", gone, err)
 	}
 	if _, err := (&tasks.Client{BaseURL: "http://127.0.0.1:1"}).List(t.Context()); err == nil || !strings.Contains(err.Error(), "GET /tasks") {
-		t.Errorf("nobody there: %v", err)
+		t.Errorf("no listener: %v", err)
 	}
 }

@@ -35,6 +35,7 @@ func TestClient(t *testing.T) {
 				test(t, box)
 			})
 		}
+		t.Run("stdin", func(t *testing.T) { t.Parallel(); testStdin(t, service.URL, box) })
 		t.Run("cuts", func(t *testing.T) { // the time that it takes is its own
 			testCuts(t, service.URL, box)
 		})
@@ -279,9 +280,28 @@ func testTerminal(t *testing.T, box *sandbox.Sandbox) {
 	if _, err := terminal.Next(ctx); !errors.Is(err, io.EOF) {
 		t.Errorf("after the end: %v", err)
 	}
+	short, err := box.Terminals.Create(ctx, &sandbox.TerminalOptions{Command: "sh",
+		Args: []string{"-c", "id -u; sleep 1000"}, UID: sandbox.Ptr[int64](1000),
+		Timeout: 500 * time.Millisecond})
+	check(t, err)
+	viewer, err := box.Terminals.Attach(ctx, short)
+	check(t, err)
+	defer viewer.Close()
+	screen.Reset()
+	for over := false; !over; {
+		event, err := viewer.Next(ctx)
+		check(t, err)
+		screen.Write(event.Data)
+		if over = event.Exited; over && event.ExitCode != nil {
+			t.Errorf("after a timeout: exit code %d", *event.ExitCode)
+		}
+	}
+	if screen.String() != "1000\r\n" {
+		t.Errorf("as another user: %q", screen.String())
+	}
 	list, err := box.Terminals.List(ctx)
 	check(t, err)
-	if len(list) != 1 || list[0].Running || list[0].ID != id {
+	if len(list) != 2 || list[0].Running || list[0].ID != id {
 		t.Errorf("%+v", list)
 	}
 	check(t, box.Terminals.Delete(ctx, id))

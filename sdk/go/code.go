@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/base64"
 	"errors"
 	"net/http"
@@ -109,8 +110,9 @@ func (c Code) Run(ctx context.Context, code string, o *CodeOptions) (Execution, 
 			request.Context.Language = &o.Language
 		}
 	}
-	response, err := c.box.client.send(ctx, once, func(ctx context.Context) (*http.Response, error) {
-		return c.box.daemon.RunCode(ctx, request)
+	params := &execd.RunCodeParams{IdempotencyKey: Ptr(rand.Text())}
+	response, err := c.box.client.send(ctx, repeatable, func(ctx context.Context) (*http.Response, error) {
+		return c.box.daemon.RunCode(ctx, params, request)
 	})
 	if err != nil {
 		return Execution{}, err
@@ -196,8 +198,9 @@ func (c Code) Interrupt(ctx context.Context, id string) error {
 // CreateContext starts a kernel that keeps its variables.
 func (c Code) CreateContext(ctx context.Context, language string) (CodeContext, error) {
 	var created CodeContext
-	err := c.box.client.call(ctx, once, &created, func(ctx context.Context) (*http.Response, error) {
-		return c.box.daemon.CreateContext(ctx, execd.ContextRequest{Language: language})
+	params := &execd.CreateContextParams{IdempotencyKey: Ptr(rand.Text())}
+	err := c.box.client.call(ctx, repeatable, &created, func(ctx context.Context) (*http.Response, error) {
+		return c.box.daemon.CreateContext(ctx, params, execd.ContextRequest{Language: language})
 	})
 	return created, err
 }

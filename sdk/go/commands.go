@@ -3,6 +3,7 @@ package sandbox
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +17,7 @@ import (
 const (
 	// DefaultMaxOutput is how much of each output a Result keeps, in bytes.
 	DefaultMaxOutput = 16 << 20
-	// interruptPatience is how long a command that is called off may take to be told so.
+	// interruptPatience is how long the request to interrupt a command may take.
 	interruptPatience = 5 * time.Second
 )
 
@@ -33,6 +34,11 @@ type RunOptions struct {
 	UID, GID *int64
 	// Timeout is after how long it is ended; 0 means never.
 	Timeout time.Duration
+	// Stdin is what Run gives the command to read; nil means an empty standard input. When the command
+	// ends first, Run returns although a Read may still wait, whose bytes are lost then.
+	Stdin io.Reader
+	// OpenStdin has Start give the command a standard input for [Command.Stdin].
+	OpenStdin bool
 	// OnStdout and OnStderr get the output as it comes, exactly as it was written. What they are
 	// given is theirs. The next piece waits for them to return.
 	OnStdout, OnStderr func([]byte)
@@ -49,6 +55,7 @@ func (o *RunOptions) request(command string, background bool) execd.CommandReque
 	}
 	request.Cwd, request.Envs = optional(o.Cwd), o.Envs
 	request.UID, request.GID = o.UID, o.GID
+	request.Stdin = optional(background && o.OpenStdin || !background && o.Stdin != nil)
 	if o.Timeout > 0 {
 		request.Timeout = Ptr(max(1, o.Timeout.Milliseconds()))
 	}
@@ -86,11 +93,13 @@ func (r Result) Err() error {
 }
 
 // Run runs a command with the sandbox's shell and returns when it has ended. That the command fails
-// is no error of Run: see Result.ExitCode. When ctx ends, the command is interrupted.
+// is no error of Run: see Result.ExitCode. When ctx ends, or RunOptions.Stdin cannot be read, the command
+// is interrupted.
 func (c Commands) Run(ctx context.Context, command string, o *RunOptions) (Result, error) {
 	request := o.request(command, false)
-	response, err := c.box.client.send(ctx, once, func(ctx context.Context) (*http.Response, error) {
-		return c.box.daemon.RunCommand(ctx, request)
+	params := &execd.RunCommandParams{IdempotencyKey: Ptr(rand.Text())}
+	response, err := c.box.client.send(ctx, repeatable, func(ctx context.Context) (*http.Response, error) {
+		return c.box.daemon.RunCommand(ctx, params, request)
 	})
 	if err != nil {
 		return Result{}, err
@@ -103,8 +112,18 @@ func (c Commands) Run(ctx context.Context, command string, o *RunOptions) (Resul
 		_ = response.Body.Close()
 		return Result{}, errors.New("the answer has no X-Command-ID")
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if o != nil && o.Stdin != nil {
+		go func() {
+			if err := running.feed(ctx, o.Stdin); err != nil {
+				cancel(err)
+			}
+		}()
+	}
 	result, err := running.wait(ctx, response, o)
 	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
 		running.callOff(ctx)
 	}
 	return result, err
@@ -114,8 +133,9 @@ func (c Commands) Run(ctx context.Context, command string, o *RunOptions) (Resul
 func (c Commands) Start(ctx context.Context, command string, o *RunOptions) (*Command, error) {
 	var accepted execd.CommandAccepted
 	request := o.request(command, true)
-	err := c.box.client.call(ctx, once, &accepted, func(ctx context.Context) (*http.Response, error) {
-		return c.box.daemon.RunCommand(ctx, request, asJSON)
+	params := &execd.RunCommandParams{IdempotencyKey: Ptr(rand.Text())}
+	err := c.box.client.call(ctx, repeatable, &accepted, func(ctx context.Context) (*http.Response, error) {
+		return c.box.daemon.RunCommand(ctx, params, request, asJSON)
 	})
 	if err != nil {
 		return nil, err
@@ -126,7 +146,10 @@ func (c Commands) Start(ctx context.Context, command string, o *RunOptions) (*Co
 // Connect returns the command with that id, which may run or have ended.
 func (c Commands) Connect(ctx context.Context, id string) (*Command, error) {
 	command := c.handle(id)
-	_, err := command.Status(ctx)
+	status, err := command.Status(ctx)
+	if status.Stdin != nil {
+		command.input = status.Stdin.Offset
+	}
 	return command, err
 }
 
@@ -146,8 +169,9 @@ func asStream(_ context.Context, request *http.Request) error {
 
 // Command is a command in a sandbox.
 type Command struct {
-	ID  string
-	box *Sandbox
+	ID    string
+	box   *Sandbox
+	input int64 // bytes of its standard input that were written before
 }
 
 // Status returns how the command is doing.
@@ -172,7 +196,7 @@ func (c *Command) Interrupt(ctx context.Context) error {
 func (c *Command) callOff(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), interruptPatience)
 	defer cancel()
-	_ = c.Interrupt(ctx) // nobody waits for the answer; the sandbox ends the command at its expiry
+	_ = c.Interrupt(ctx) // best effort: the sandbox ends the command at its expiry
 }
 
 // Logs returns what the command wrote after a line, both outputs combined, and the cursor for the

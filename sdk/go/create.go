@@ -43,6 +43,9 @@ type CreateOptions struct {
 	// NetworkPolicy is what the sandbox may reach; nil means everything.
 	NetworkPolicy *NetworkPolicy
 	Volumes       []Volume
+	// RuntimeClass is the name of what runs the sandbox, one of Version.RuntimeClasses; empty means the
+	// service's default.
+	RuntimeClass string
 	// Extensions are settings of the provider, a JSON object.
 	Extensions json.RawMessage
 
@@ -64,7 +67,7 @@ func (o CreateOptions) request() lifecycle.CreateSandboxRequest {
 			CPU: optional(o.CPU), Memory: optional(o.Memory), Gpu: optional(o.GPU),
 		},
 		Env: o.Env, Metadata: o.Metadata, NetworkPolicy: o.NetworkPolicy, Volumes: o.Volumes,
-		Extensions: o.Extensions,
+		Extensions: o.Extensions, RuntimeClass: optional(o.RuntimeClass),
 	}
 	if len(request.Entrypoint) == 0 {
 		request.Entrypoint = []string{"sleep", "infinity"}
@@ -100,6 +103,7 @@ func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) 
 		ID: created.ID, Status: created.Status, Metadata: created.Metadata,
 		Entrypoint: created.Entrypoint, Image: lifecycle.Image{URI: o.Image},
 		CreatedAt: created.CreatedAt, ExpiresAt: created.ExpiresAt, Extensions: o.Extensions,
+		RuntimeClass: optional(o.RuntimeClass),
 	})
 	if err != nil || wait < 0 {
 		return box, err
@@ -131,12 +135,12 @@ func (c *Client) Connect(ctx context.Context, id string) (*Sandbox, error) {
 	return c.box(info)
 }
 
-// Get returns what the service knows about a sandbox.
+// Get returns a sandbox's details.
 func (c *Client) Get(ctx context.Context, id string) (Info, error) {
 	return c.get(ctx, id, 0)
 }
 
-// get waits for a while until the state has settled.
+// get waits for a while until the state is no transient one.
 func (c *Client) get(ctx context.Context, id string, wait time.Duration) (Info, error) {
 	var info Info
 	err := c.call(ctx, repeatable, &info, func(ctx context.Context) (*http.Response, error) {

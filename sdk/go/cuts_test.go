@@ -3,6 +3,8 @@ package sandbox_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -12,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	sandbox "sandbox.internal/sdk/go"
@@ -58,6 +61,67 @@ func testCuts(t *testing.T, serviceURL string, box *sandbox.Sandbox) {
 	t.Logf("%d cuts in %v", proxy.cuts.Load(), time.Since(begin).Round(time.Millisecond))
 }
 
+// testStdin: what a command reads is what was given, exactly and once, whatever is cut.
+func testStdin(t *testing.T, serviceURL string, box *sandbox.Sandbox) {
+	ctx := limited(t)
+	data := noise(5, 3<<20)
+	want := fmt.Sprintf("%x  -\n", sha256.Sum256(data))
+	result, err := box.Commands.Run(ctx, "sha256sum", &sandbox.RunOptions{Stdin: bytes.NewReader(data)})
+	check(t, err)
+	if result.Stdout != want || result.Err() != nil {
+		t.Errorf("%+v, want %s", result, want)
+	}
+
+	started, err := box.Commands.Start(ctx, "sha256sum", &sandbox.RunOptions{OpenStdin: true})
+	check(t, err)
+	proxy := newCutter(t, serviceURL, 0, 2000, 0)
+	proxy.anywhere = true
+	far, err := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: oneConnectionEach(t)}).
+		Connect(ctx, box.ID())
+	check(t, err)
+	for rest := data; len(rest) > 0; { // each connection to the command goes on where the last one stopped
+		command, err := far.Commands.Connect(ctx, started.ID)
+		check(t, err)
+		stdin := command.Stdin(ctx)
+		part := rest[:min(len(rest), 1<<20)]
+		n, err := stdin.Write(part)
+		check(t, err)
+		if rest = rest[n:]; len(rest) == 0 {
+			check(t, stdin.Close())
+			check(t, stdin.Close())
+			if _, err := stdin.Write(part); !errors.Is(err, io.ErrClosedPipe) {
+				t.Errorf("a write after the end: %v", err)
+			}
+		}
+	}
+	result, err = started.Wait(ctx, nil)
+	check(t, err)
+	if result.Stdout != want {
+		t.Errorf("after %d cuts: %+v, want %s", proxy.cuts.Load(), result, want)
+	}
+	if proxy.cuts.Load() < 3 {
+		t.Errorf("%d cuts", proxy.cuts.Load())
+	}
+
+	// A command that reads no further is no error of its source, and a source that fails ends its command.
+	endless := io.MultiReader(strings.NewReader("first\n"), zeros{})
+	result, err = box.Commands.Run(ctx, "head -n 1", &sandbox.RunOptions{Stdin: endless})
+	check(t, err)
+	if result.Stdout != "first\n" {
+		t.Errorf("%+v", result)
+	}
+	broken := errors.New("the source is broken")
+	_, err = box.Commands.Run(ctx, "cat; sleep 1000", &sandbox.RunOptions{Stdin: iotest.ErrReader(broken)})
+	if !errors.Is(err, broken) {
+		t.Errorf("a source that fails: %v", err)
+	}
+}
+
+// zeros never ends.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
+
 // lines makes lines of any bytes, empty ones among them, and a last one without a newline.
 func lines(seed uint64, count int) []byte {
 	random := rand.New(rand.NewPCG(seed, 1))
@@ -99,13 +163,14 @@ func oneConnectionEach(t *testing.T) *http.Client {
 }
 
 // cutter is a TCP proxy that resets its connections after random numbers of bytes. The answer to a
-// POST is not cut before the end of its header: whether the request had an effect would not be
-// known then.
+// POST is not cut before the end of its header, unless anywhere says so: a request that is not
+// answered is repeated a few times only.
 type cutter struct {
 	listener    net.Listener
 	to          atomic.Pointer[string]
 	least, most int   // bytes that a connection lives for
 	limit       int64 // of cuts; 0 is none
+	anywhere    bool  // also in the header of an answer to a POST, and in requests
 	cuts        atomic.Int64
 	ctx         context.Context
 	all         sync.WaitGroup
@@ -163,6 +228,13 @@ func (p *cutter) pass(near *net.TCPConn) {
 	var up sync.WaitGroup
 	up.Go(func() {
 		_, _ = far.Write(first)
+		if p.anywhere && rand.IntN(3) == 0 {
+			_, _ = io.CopyN(far, near, rand.Int64N(100<<10))
+			_ = near.SetLinger(0)
+			p.cuts.Add(1)
+			closeBoth()
+			return
+		}
 		_, _ = io.Copy(far, near)
 		_ = far.CloseWrite()
 	})
@@ -170,7 +242,7 @@ func (p *cutter) pass(near *net.TCPConn) {
 	defer closeBoth()
 	left := p.least + rand.IntN(p.most-p.least)
 	buffer := make([]byte, 4<<10)
-	header := string(first) == "POST" // still to come whole
+	header := string(first) == "POST" && !p.anywhere // still to come whole
 	var tail []byte
 	for {
 		n, err := far.Read(buffer)

@@ -15,8 +15,8 @@
 // [Options].ResumeLimit, ends with a [*StreamError].
 //
 // Errors of the service are an [*Error]; test for their kinds with errors.Is and [ErrNotFound],
-// [ErrConflict] and so on. Requests that may be repeated are, a few times; a create always may be,
-// because it carries an Idempotency-Key. Redirections are not followed, and answers are read up to
+// [ErrConflict] and so on. Requests that may be repeated are, a few times; what makes
+// something always may be, because it carries an Idempotency-Key. Redirections are not followed, and answers are read up to
 // a bound.
 //
 // A [Client] and what it returns are safe for concurrent use, except for iterators, readers and

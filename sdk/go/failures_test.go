@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 
 	sandbox "sandbox.internal/sdk/go"
@@ -69,19 +68,30 @@ func TestCreateIsRepeatedWithItsKey(t *testing.T) {
 	}
 }
 
-// TestCommandsAreNotRepeated: whether a command whose answer was cut has started is not known.
-func TestCommandsAreNotRepeated(t *testing.T) {
+// TestCommandsAreRepeatedWithTheirKey: whether a command whose answer was cut has started is not known,
+// and its key has the daemon start it once.
+func TestCommandsAreRepeatedWithTheirKey(t *testing.T) {
 	t.Parallel()
-	var asked atomic.Int64
+	var mu sync.Mutex
+	var keys []string
 	mux := http.NewServeMux()
-	mux.HandleFunc("POST "+commands, func(w http.ResponseWriter, _ *http.Request) {
-		asked.Add(1)
-		cut(w)
+	mux.HandleFunc("POST "+commands, func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		if keys = append(keys, r.Header.Get("Idempotency-Key")); len(keys) < 3 {
+			cut(w)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprint(w, `{"id":"c"}`)
 	})
 	box, err := scripted(t, mux).Connect(t.Context(), "box")
 	check(t, err)
-	if _, err := box.Commands.Run(t.Context(), "true", nil); err == nil || asked.Load() != 1 {
-		t.Errorf("%v after %d requests", err, asked.Load())
+	command, err := box.Commands.Start(t.Context(), "true", nil)
+	check(t, err)
+	mu.Lock()
+	defer mu.Unlock()
+	if command.ID != "c" || keys[0] == "" || keys[0] != keys[1] || keys[0] != keys[2] {
+		t.Errorf("keys %q", keys)
 	}
 }
 

@@ -35,7 +35,7 @@ type Sandbox struct {
 	info Info
 }
 
-// box is a sandbox that the service knows.
+// box is a sandbox that the service has.
 func (c *Client) box(info Info) (*Sandbox, error) {
 	s := &Sandbox{client: c, id: info.ID, info: info,
 		base: fmt.Sprintf("%s/v1/sandboxes/%s/proxy/%d", c.base, url.PathEscape(info.ID), daemonPort)}
@@ -60,7 +60,7 @@ func (s *Sandbox) Info() Info {
 	return s.info
 }
 
-func (s *Sandbox) know(info Info) {
+func (s *Sandbox) update(info Info) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.info = info
@@ -72,7 +72,7 @@ func (s *Sandbox) Refresh(ctx context.Context) (Info, error) { return s.refresh(
 func (s *Sandbox) refresh(ctx context.Context, wait time.Duration) (Info, error) {
 	info, err := s.client.get(ctx, s.id, wait)
 	if err == nil {
-		s.know(info)
+		s.update(info)
 	}
 	return info, err
 }
@@ -97,7 +97,7 @@ func (s *Sandbox) waitFrom(ctx context.Context, info Info, want string) (Info, e
 			return info, &StateError{ID: s.id, State: state, Want: want,
 				Reason: info.Status.Reason, Message: info.Status.Message}
 		case isSettled(state):
-			// The state changes only when somebody wants it to; an event says when.
+			// The state changes only at a request; an event says when.
 			if err := s.nextState(ctx, info); err != nil {
 				return info, err
 			}
@@ -126,7 +126,7 @@ func (s *Sandbox) nextState(ctx context.Context, info Info) error {
 // isOver reports whether a state never changes.
 func isOver(state string) bool { return state == Terminated || state == Failed }
 
-// isSettled reports whether a state lasts until somebody changes it.
+// isSettled reports whether a state lasts until a request changes it.
 func isSettled(state string) bool { return state == Running || state == Paused }
 
 // Pause stops all processes of the sandbox, and keeps them, and returns when they stand still.

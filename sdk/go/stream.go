@@ -32,7 +32,7 @@ type follower struct {
 	// numbered says that the ids of a stream count 1, 2, 3, so that a gap is a loss.
 	numbered bool
 	// endless says that a connection which ends without an error was cut, too: the stream has no
-	// end of its own, or handle knows it.
+	// end of its own, or handle recognizes it.
 	endless bool
 	// once says that the stream cannot be resumed, because its events have no ids.
 	once bool
@@ -228,7 +228,7 @@ func decodeEvent[T any](data []byte) (T, error) {
 	return event, nil
 }
 
-// events yields the events of a stream that has no end that they tell. skip leaves events out.
+// events yields the events of a stream that has no event for its end. skip leaves events out.
 func events[T any](ctx context.Context, f *follower,
 	skip func(T) bool) func(yield func(T, error) bool) {
 	return func(yield func(T, error) bool) {

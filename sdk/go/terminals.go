@@ -2,6 +2,7 @@ package sandbox
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,6 +28,10 @@ type TerminalOptions struct {
 	Args    []string
 	Cwd     string
 	Envs    map[string]string
+	// UID and GID are who runs it; nil means the daemon's own user.
+	UID, GID *int64
+	// Timeout is after how long it is hung up; 0 means never.
+	Timeout time.Duration
 	// Rows and Cols are the size; 0 means the usual one.
 	Rows, Cols int
 }
@@ -37,11 +42,16 @@ func (t Terminals) Create(ctx context.Context, o *TerminalOptions) (id string, e
 	var request execd.TerminalRequest
 	if o != nil {
 		request = execd.TerminalRequest{Command: optional(o.Command), Args: o.Args,
-			Cwd: optional(o.Cwd), Envs: o.Envs, Rows: optional(o.Rows), Cols: optional(o.Cols)}
+			Cwd: optional(o.Cwd), Envs: o.Envs, UID: o.UID, GID: o.GID, Rows: optional(o.Rows),
+			Cols: optional(o.Cols)}
+		if o.Timeout > 0 {
+			request.Timeout = Ptr(max(1, o.Timeout.Milliseconds()))
+		}
 	}
 	var accepted execd.TerminalAccepted
-	err = t.box.client.call(ctx, once, &accepted, func(ctx context.Context) (*http.Response, error) {
-		return t.box.daemon.StartTerminal(ctx, request)
+	params := &execd.StartTerminalParams{IdempotencyKey: Ptr(rand.Text())}
+	err = t.box.client.call(ctx, repeatable, &accepted, func(ctx context.Context) (*http.Response, error) {
+		return t.box.daemon.StartTerminal(ctx, params, request)
 	})
 	return accepted.ID, err
 }
@@ -97,7 +107,7 @@ type TerminalEvent struct {
 	// connection was cut; so nothing is missing on the screen.
 	Replay bool
 	Data   []byte
-	// Exited is true for the last event; ExitCode is that of the program.
+	// Exited is true for the last event; ExitCode is that of the program, nil after a timeout.
 	Exited   bool
 	ExitCode *int
 }

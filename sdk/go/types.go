@@ -19,10 +19,14 @@ const (
 
 // What the contracts define is used as it is.
 type (
-	// Info is what the service knows about a sandbox.
+	// Info has a sandbox's details.
 	Info = lifecycle.Sandbox
 	// Version is a build of the service.
 	Version = lifecycle.Version
+	// Engine is what runs the sandboxes of a service on one machine.
+	Engine = lifecycle.Engine
+	// StoredImage is an image that the service's engine has.
+	StoredImage = lifecycle.StoredImage
 	// Event is something that happened to a sandbox; which fields it has depends on its Type.
 	Event = lifecycle.SandboxEvent
 	// Endpoint is how to reach a port: a URL, and the headers that every request to it needs.
@@ -47,7 +51,7 @@ type (
 	CommandStatus = execd.CommandStatus
 	// CodeContext is a kernel that keeps its variables.
 	CodeContext = execd.CodeContext
-	// FileInfo is what a file system knows about a file. Modes are octal digits: 644.
+	// FileInfo is what a file system has about a file. Modes are octal digits: 644.
 	FileInfo = execd.FileInfo
 	// FileEvent is something that happened to a watched file or directory.
 	FileEvent = execd.FileEvent

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -302,8 +303,33 @@ func TestVersionAndHealth(t *testing.T) {
 	if err != nil || version.JSON200 == nil || version.JSON200.Version != "1.2.3" || version.JSON200.Commit != "abc" {
 		t.Errorf("%v, %s", err, version.Body)
 	}
+	if version.JSON200 != nil && version.JSON200.Engine != nil {
+		t.Errorf("a service without an engine of its own has one: %s", version.Body)
+	}
 	health, err := s.client.GetHealthWithResponse(t.Context())
 	if err != nil || health.JSON200 == nil || health.JSON200.Status != "healthy" {
 		t.Errorf("%v, %s", err, health.Body)
+	}
+}
+
+// TestEngine: what to type on the service's machine is for those who administer it.
+func TestEngine(t *testing.T) {
+	const problem = "nothing is forwarded: type this"
+	s := serveWith(t, api.Options{
+		Backend: newBackend(),
+		Keys:    allKeys(),
+		Engine: &api.Engine{
+			Name: "local", Version: "crun 1.14", Problem: func() string { return problem }, HostUsers: func() string { return problem },
+		},
+	})
+	for secret, want := range map[string]*string{adminSecret: new(problem), aliceSecret: nil, viewerSecret: nil} {
+		version, err := s.client.GetVersionWithResponse(t.Context(), with(secret))
+		if err != nil || version.JSON200 == nil || version.JSON200.Engine == nil {
+			t.Fatalf("%s: %v, %s", secret, err, version.Body)
+		}
+		got := version.JSON200.Engine
+		if got.Name != "local" || got.Version != "crun 1.14" || !reflect.DeepEqual(got.Problem, want) || !reflect.DeepEqual(got.HostUsers, want) {
+			t.Errorf("%s: %s, want the problem %v", secret, version.Body, want)
+		}
 	}
 }

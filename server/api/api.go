@@ -26,9 +26,23 @@ type Version struct {
 	Commit  string
 }
 
+// Engine is what runs the sandboxes of a service on one machine.
+type Engine struct {
+	Name    string // docker or local
+	Version string // at the start of the service
+	// Problem returns why sandboxes do not reach the network, and what to type; "" when nothing is
+	// known to be wrong. Nil when the engine cannot say.
+	Problem func() string
+	// HostUsers returns why users in sandboxes are those of the machine; "" when they are others. Nil when
+	// the engine cannot say.
+	HostUsers func() string
+}
+
 // Options configures the API. Backend is required.
 type Options struct {
 	Backend lifecycle.Backend
+	// Images manages the images of the backend; nil when it has no such ability.
+	Images lifecycle.ImageStore
 	// Keys are the accepted API keys. Without any, every client is an administrator.
 	Keys []Key
 	// Session returns who sends a request that carries a session in the place of a key, with ok, or
@@ -43,7 +57,13 @@ type Options struct {
 	// Clock returns the present time for the expiry of signatures; nil means time.Now.
 	Clock   func() time.Time
 	Version Version
-	Logger  zerolog.Logger
+	// RuntimeClasses are the names of the classes that sandboxes may run in.
+	RuntimeClasses []string
+	// Engine is what runs the sandboxes; nil on a cluster.
+	Engine *Engine
+	// HostLoad begins to measure the machine that runs the sandboxes; nil when that is another one.
+	HostLoad func() (LoadSampler, error)
+	Logger   zerolog.Logger
 	// Metrics answers GET /metrics; nil means that there is no such path.
 	Metrics http.Handler
 	// Observer measures requests and Witness records those that change state; both may be nil.
@@ -76,10 +96,15 @@ func New(options Options) (*serve.Server, error) {
 	}
 	h := &handlers{
 		backend: options.Backend,
+		images:  options.Images,
 		version: options.Version,
-		ingress: options.Ingress,
-		signing: options.Signing,
-		clock:   clock,
+		classes: append([]string{}, options.RuntimeClasses...), // never nil
+		engine:  options.Engine,
+
+		hostLoad: options.HostLoad,
+		ingress:  options.Ingress,
+		signing:  options.Signing,
+		clock:    clock,
 	}
 	gen.RegisterHandlersWithOptions(
 		server.Echo(),
@@ -107,10 +132,15 @@ func New(options Options) (*serve.Server, error) {
 
 type handlers struct {
 	backend lifecycle.Backend
+	images  lifecycle.ImageStore // nil without the ability
 	version Version
+	classes []string // names of runtime classes
+	engine  *Engine  // nil on a cluster
 	ingress Ingress
 	signing reach.Keys
 	clock   func() time.Time
+
+	hostLoad func() (LoadSampler, error) // nil where sandboxes run on other machines
 }
 
 // statuses is the one table from kinds of failure to HTTP (DESIGN: a code is UPPER_SNAKE).
@@ -123,6 +153,9 @@ var statuses = map[lifecycle.Kind]struct {
 	lifecycle.KindNotFound:    {http.StatusNotFound, "SANDBOX_NOT_FOUND"},
 	lifecycle.KindConflict:    {http.StatusConflict, "CONFLICT"},
 	lifecycle.KindUnavailable: {http.StatusServiceUnavailable, "SERVICE_UNAVAILABLE"},
+	lifecycle.KindUnsupported: {http.StatusNotImplemented, "NOT_IMPLEMENTED"},
+	lifecycle.KindNoImage:     {http.StatusNotFound, "IMAGE_NOT_FOUND"},
+	lifecycle.KindImagePull:   {http.StatusBadRequest, "IMAGE_PULL_ERROR"},
 }
 
 func problem(err error) (serve.Problem, bool) {

@@ -15,12 +15,13 @@ const (
 // fromCreateRequest leaves the extensions out: they are read from the bytes of the body.
 func fromCreateRequest(r gen.CreateSandboxRequest) lifecycle.Spec {
 	spec := lifecycle.Spec{
-		Image:      r.Image.URI,
-		Timeout:    time.Duration(r.Timeout) * time.Second,
-		Resources:  fromResourceLimits(r.ResourceLimits),
-		Entrypoint: r.Entrypoint,
-		Env:        r.Env,
-		Metadata:   r.Metadata,
+		Image:        r.Image.URI,
+		Timeout:      time.Duration(r.Timeout) * time.Second,
+		Resources:    fromResourceLimits(r.ResourceLimits),
+		Entrypoint:   r.Entrypoint,
+		Env:          r.Env,
+		Metadata:     r.Metadata,
+		RuntimeClass: value(r.RuntimeClass),
 	}
 	if auth := r.Image.Auth; auth != nil {
 		spec.Auth = &lifecycle.ImageAuth{Username: auth.Username, Password: auth.Password}
@@ -89,7 +90,7 @@ func toCreatedSandbox(s lifecycle.Sandbox) gen.CreatedSandbox {
 }
 
 func toSandbox(s lifecycle.Sandbox) gen.Sandbox {
-	return gen.Sandbox{
+	sandbox := gen.Sandbox{
 		ID:         s.ID,
 		Image:      gen.Image{URI: s.Image},
 		Status:     toStatus(s.Status),
@@ -98,6 +99,10 @@ func toSandbox(s lifecycle.Sandbox) gen.Sandbox {
 		CreatedAt:  s.CreatedAt,
 		ExpiresAt:  s.ExpiresAt,
 	}
+	if s.RuntimeClass != "" {
+		sandbox.RuntimeClass = &s.RuntimeClass
+	}
+	return sandbox
 }
 
 func toStatus(s lifecycle.Status) gen.SandboxStatus {

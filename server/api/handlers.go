@@ -18,15 +18,32 @@ func (h *handlers) GetHealth(
 }
 
 func (h *handlers) GetVersion(
-	_ context.Context, _ gen.GetVersionRequestObject,
+	ctx context.Context, _ gen.GetVersionRequestObject,
 ) (gen.GetVersionResponseObject, error) {
 	return gen.GetVersion200JSONResponse{
 		Body: gen.Version{
-			Version:   h.version.Version,
-			Commit:    h.version.Commit,
-			GoVersion: runtime.Version(),
+			Version:        h.version.Version,
+			Commit:         h.version.Commit,
+			GoVersion:      runtime.Version(),
+			RuntimeClasses: h.classes,
+			Engine:         h.describeEngine(caller(ctx)),
 		},
 	}, nil
+}
+
+// describeEngine returns nil on a cluster. The host's firewall is only its administrators' business.
+func (h *handlers) describeEngine(principal lifecycle.Principal) *gen.Engine {
+	if h.engine == nil {
+		return nil
+	}
+	described := &gen.Engine{Name: h.engine.Name, Version: h.engine.Version}
+	if h.engine.Problem != nil && principal.CanAdminister() == nil {
+		described.Problem = new(h.engine.Problem())
+	}
+	if h.engine.HostUsers != nil && principal.CanAdminister() == nil {
+		described.HostUsers = new(h.engine.HostUsers())
+	}
+	return described
 }
 
 func (h *handlers) CreateSandbox(

@@ -10,7 +10,7 @@ import (
 
 // TestKeyHeaders: a key is accepted in the document's header, and in those that people type.
 func TestKeyHeaders(t *testing.T) {
-	p := servePorts(t, tell, nil)
+	p := servePorts(t, showRequest, nil)
 	path := "/v1/sandboxes/" + p.backend.sandbox.ID
 	for name, tt := range map[string]struct {
 		headers []string

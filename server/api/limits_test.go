@@ -36,7 +36,7 @@ func TestRateLimitOfAKey(t *testing.T) {
 			keys[i].Rate = guard.Rate{PerSecond: 0.4, Burst: 2}
 		}
 	}
-	p := servePorts(t, tell, func(o *api.Options) { o.Keys, o.Limits = keys, api.Limits{Clock: now.Now} })
+	p := servePorts(t, showRequest, func(o *api.Options) { o.Keys, o.Limits = keys, api.Limits{Clock: now.Now} })
 
 	const list = "/v1/sandboxes"
 	for range 2 {
@@ -87,7 +87,7 @@ func TestRateLimitWithoutKeysIsPerAddress(t *testing.T) {
 
 func TestGuessingKeysIsSlow(t *testing.T) {
 	now := &clock{now: birth}
-	p := servePorts(t, tell, func(o *api.Options) {
+	p := servePorts(t, showRequest, func(o *api.Options) {
 		o.Limits = api.Limits{Refused: guard.Rate{PerSecond: 0.05, Burst: 3}, Clock: now.Now}
 	})
 	get := func(secret string) int { return statusOf(t, p.service, http.MethodGet, "/v1/sandboxes", "", secret) }

@@ -96,7 +96,7 @@ func (b *backend) UpdateMetadata(_ context.Context, _ string, patch map[string]*
 	return map[string]string{"name": "merged"}, b.err
 }
 
-func (b *backend) Settle(_ context.Context, _ string, atMost time.Duration) (lifecycle.Sandbox, error) {
+func (b *backend) AwaitStable(_ context.Context, _ string, atMost time.Duration) (lifecycle.Sandbox, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.waited = append(b.waited, atMost)

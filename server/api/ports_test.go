@@ -116,14 +116,14 @@ func wantError(t *testing.T, response *http.Response, body string, status int, c
 	}
 }
 
-// tell answers with what has arrived.
-func tell(w http.ResponseWriter, r *http.Request) {
+// showRequest answers with what has arrived.
+func showRequest(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "%s %s\nHost: %s\n", r.Method, r.RequestURI, r.Host)
 	r.Header.Write(w)
 }
 
 func TestPortGetsTheTokenAndNotTheKey(t *testing.T) {
-	p := servePorts(t, tell, nil)
+	p := servePorts(t, showRequest, nil)
 	response, body := p.get(t, p.path("8000", "/a%2Fb/?x=%31"), "X-EXECD-ACCESS-TOKEN", "guess", "X-Request-ID", "abc")
 	lines := strings.Split(strings.ReplaceAll(body, "\r", ""), "\n")
 	for _, want := range []string{
@@ -156,7 +156,7 @@ func TestPortGetsTheTokenAndNotTheKey(t *testing.T) {
 }
 
 func TestPortOfASandboxThatIsNotRunning(t *testing.T) {
-	p := servePorts(t, tell, nil)
+	p := servePorts(t, showRequest, nil)
 	for _, state := range []lifecycle.State{
 		lifecycle.StatePending, lifecycle.StatePausing, lifecycle.StatePaused, lifecycle.StateResuming, lifecycle.StateStopping,
 		lifecycle.StateTerminated, lifecycle.StateFailed,
@@ -176,7 +176,7 @@ func TestPortOfASandboxThatIsNotRunning(t *testing.T) {
 
 // TestSidecarsPortIsNotForwarded: the sidecar's token would pass through the sandbox.
 func TestSidecarsPortIsNotForwarded(t *testing.T) {
-	p := servePorts(t, tell, nil)
+	p := servePorts(t, showRequest, nil)
 	p.backend.box = nil // so the location has no execd
 	response, body := p.get(t, p.path("18080", "/"))
 	wantError(t, response, body, http.StatusConflict, "CONFLICT", "port 18080", "egress sidecar")
@@ -185,7 +185,7 @@ func TestSidecarsPortIsNotForwarded(t *testing.T) {
 }
 
 func TestPortRefusals(t *testing.T) {
-	p := servePorts(t, tell, nil)
+	p := servePorts(t, showRequest, nil)
 	for _, port := range []string{"0", "65536", "99999999999999999999", "-1", "+80", "080", "8o", "%38080", "http", "%00"} {
 		response, body := p.get(t, p.path(port, "/x"))
 		wantError(t, response, body, http.StatusBadRequest, "INVALID_REQUEST_BODY", "path parameter port", "from 1 to 65535")
@@ -249,7 +249,7 @@ func TestPortOfADeadDaemon(t *testing.T) {
 		t.Fatal(err)
 	}
 	listener.Close()
-	p := servePorts(t, tell, nil)
+	p := servePorts(t, showRequest, nil)
 	p.box.address = listener.Addr().String()
 	response, body := p.get(t, p.path("8000", "/"))
 	wantError(t, response, body, http.StatusBadGateway, "SANDBOX_NOT_ANSWERING", p.backend.sandbox.ID, "port 8000")
@@ -310,7 +310,7 @@ func TestPortCarriesAWebSocket(t *testing.T) {
 }
 
 func TestHostRoute(t *testing.T) {
-	p := servePorts(t, tell, nil)
+	p := servePorts(t, showRequest, nil)
 	id := p.backend.sandbox.ID
 	token := []string{"X-EXECD-ACCESS-TOKEN", boxToken}
 
@@ -340,7 +340,7 @@ func TestHostRoute(t *testing.T) {
 
 // TestHostRouteLeavesOtherPathsAlone: only an id and a port lead into a sandbox.
 func TestHostRouteLeavesOtherPathsAlone(t *testing.T) {
-	p := servePorts(t, tell, nil)
+	p := servePorts(t, showRequest, nil)
 	id := p.backend.sandbox.ID
 	for _, path := range []string{
 		"/", "/x", "/x/8000", "/" + id, "/" + strings.ToUpper(id) + "/8000", "/" + id + "x/8000", "//" + id + "/8000", "/health/8000", "/health",
@@ -356,7 +356,7 @@ func TestHostRouteLeavesOtherPathsAlone(t *testing.T) {
 // other change, whoever sends it.
 func TestPortsAreWitnessed(t *testing.T) {
 	seen := &recorder{}
-	p := servePorts(t, tell, func(o *api.Options) { o.Witness = seen })
+	p := servePorts(t, showRequest, func(o *api.Options) { o.Witness = seen })
 	id := p.backend.sandbox.ID
 	send := func(path string, headers ...string) {
 		t.Helper()
@@ -376,7 +376,7 @@ func TestPortsAreWitnessed(t *testing.T) {
 	}
 	send(p.path("8000", "/by-key"), "SERVICE-API-KEY", aliceSecret)
 	send("/"+id+"/8000/by-token", "X-EXECD-ACCESS-TOKEN", boxToken)
-	send("/"+id+"/8000/by-nobody", "X-EXECD-ACCESS-TOKEN", "guess")
+	send("/"+id+"/8000/by-no-one", "X-EXECD-ACCESS-TOKEN", "guess")
 	want := []string{"alice reachPort " + id, "token of the sandbox reachPort " + id}
 	if got := seen.all(); !slices.Equal(got, want) {
 		t.Errorf("recorded %q, want %q", got, want)

@@ -36,8 +36,15 @@ var roles = map[string]struct{ admin, owner, other, viewer, none, wrong int }{
 	"listNetworkDecisions":     {200, 200, 403, 200, 401, 401},
 	"proposeNetworkPolicy":     {200, 200, 403, 200, 401, 401},
 
+	"listImages":  {200, 403, 403, 403, 401, 401},
+	"pullImage":   {200, 403, 403, 403, 401, 401},
+	"loadImages":  {200, 403, 403, 403, 401, 401},
+	"removeImage": {204, 403, 403, 403, 401, 401},
+	"pruneImages": {200, 403, 403, 403, 401, 401},
+
 	"streamSandboxEvents": {200, 200, 403, 200, 401, 401},
 	"streamEvents":        {200, 200, 200, 200, 401, 401},
+	"streamHostLoad":      {200, 403, 403, 200, 401, 401},
 
 	"port GET":    {299, 299, 403, 403, 401, 401},
 	"port POST":   {299, 299, 403, 403, 401, 401},
@@ -50,6 +57,9 @@ var bodies = map[string]string{
 	"createSandbox":   `{"image": {"uri": "busybox"}, "timeout": 60, "resourceLimits": {}, "entrypoint": ["sleep", "60"]}`,
 	"renewExpiration": `{"expiresAt": "2026-11-21T15:00:00Z"}`,
 	"updateMetadata":  `{"name": "changed"}`,
+
+	"pullImage":  `{"image": {"uri": "busybox"}}`,
+	"loadImages": "an archive",
 
 	"replaceNetworkPolicy":     `{"defaultAction": "deny"}`,
 	"mergeNetworkPolicyRules":  `[{"action": "allow", "target": "pypi.org"}]`,
@@ -64,12 +74,12 @@ func TestRoles(t *testing.T) {
 	b := newBackend()
 	b.sandbox.Status.State = lifecycle.StateRunning
 	b.box = newBox(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(299) })
-	s := serveWith(t, api.Options{Backend: b, Keys: allKeys()})
+	s := serveWith(t, api.Options{Backend: b, Images: &images{}, Keys: allKeys(), HostLoad: idle})
 
 	requests := map[string]string{} // method and path, by the name of the row
 	for path, item := range document.Paths.Map() {
 		for method, operation := range item.Operations() {
-			requests[operation.OperationID] = method + " " + strings.NewReplacer("{sandboxId}", b.sandbox.ID, "{port}", "80").Replace(path)
+			requests[operation.OperationID] = method + " " + strings.NewReplacer("{sandboxId}", b.sandbox.ID, "{port}", "80", "{imageName}", "busybox").Replace(path)
 		}
 	}
 	for name := range requests {
@@ -94,7 +104,7 @@ func TestRoles(t *testing.T) {
 			want         int
 		}{
 			{"admin", adminSecret, row.admin}, {"the owner", aliceSecret, row.owner}, {"another user", bobSecret, row.other},
-			{"viewer", viewerSecret, row.viewer}, {"nobody", "", row.none}, {"a wrong key", "wrong", row.wrong},
+			{"viewer", viewerSecret, row.viewer}, {"no key", "", row.none}, {"a wrong key", "wrong", row.wrong},
 		} {
 			if got := statusOf(t, s, method, path, bodies[name], caller.secret); got != caller.want {
 				t.Errorf("%s by %s: %d, want %d", name, caller.name, got, caller.want)
@@ -134,6 +144,9 @@ func statusOf(t *testing.T, s *service, method, path, body, secret string) int {
 		r.Header.Set("Content-Type", "application/json")
 		if strings.HasSuffix(path, "/metadata") {
 			r.Header.Set("Content-Type", "application/merge-patch+json")
+		}
+		if strings.HasSuffix(path, "/images/load") {
+			r.Header.Set("Content-Type", "application/x-tar")
 		}
 	}
 	if secret != "" {

@@ -30,7 +30,7 @@ func signingKeys(t *testing.T) reach.Keys {
 func serveSigned(t *testing.T, change func(*api.Options)) (*portsTest, func(time.Duration)) {
 	t.Helper()
 	now := birth.Add(time.Minute)
-	p := servePorts(t, tell, func(o *api.Options) {
+	p := servePorts(t, showRequest, func(o *api.Options) {
 		o.Signing, o.Clock = signingKeys(t), func() time.Time { return now }
 		if change != nil {
 			change(o)

@@ -68,7 +68,7 @@ func (h *handlers) wait(
 	}
 	ctx, cancel := serve.UntilDraining(ctx)
 	defer cancel()
-	sandbox, err := h.backend.Settle(ctx, id, limit)
+	sandbox, err := h.backend.AwaitStable(ctx, id, limit)
 	if err != nil {
 		return lifecycle.Sandbox{}, nil
 	}

@@ -34,13 +34,14 @@ const stopGrace = 5 * time.Second
 type App struct {
 	logger   zerolog.Logger
 	backend  backend
-	machine  machine    // what the docker runtime needs beside its backend
-	audit    *audit.Log // nil when none is configured
+	machine  machine              // what sandboxes on one machine need beside their backend
+	images   lifecycle.ImageStore // nil where the backend does not manage images
+	audit    *audit.Log           // nil when none is configured
 	listener net.Listener
 	debug    net.Listener // nil when none is configured
 	server   *serve.Server
-	compat   *compat.Edge // nil unless configured
-	console  *console.Console
+	compat   *compat.Edge     // nil unless configured
+	console  *console.Console // nil unless configured
 }
 
 // backend keeps sandboxes: on one machine or on a cluster.
@@ -107,9 +108,10 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 		return nil, err
 	}
 	a.server, err = api.New(api.Options{
-		Backend: backend,
-		Keys:    keys, Session: console.Caller, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: logger,
-		Ingress: ingress(cfg.Ingress), Signing: signing,
+		Backend: backend, Images: a.images,
+		Keys: keys, Session: console.Caller, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: logger,
+		Ingress: ingress(cfg.Ingress), Signing: signing, RuntimeClasses: runtimeClasses(cfg.Runtime).Names(),
+		Engine: a.machine.describe(), HostLoad: hostLoad(cfg),
 		Metrics: measured.Handler(), Observer: measured, Witness: a.witness(measured.AuditFailed),
 	})
 	if err != nil {
@@ -117,23 +119,25 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	}
 	a.server.Echo().GET("/readyz", readyz(backend.Ready))
 	if slices.Contains(cfg.Server.Compatibility, config.CompatibilityOpenSandbox) {
-		a.compat = compat.New(compat.Options{Next: a.server, Backend: backend, Logger: logger})
+		a.compat = compat.New(compat.Options{Next: a.server, Admits: api.Admits(keys), Backend: backend, Logger: logger})
 	}
-	a.console, err = console.New(console.Options{
-		Identify: func(key string) (lifecycle.Principal, error) { return api.Identify(keys, key) },
-		Open:     len(keys) == 0,
-	})
-	if err != nil {
-		return nil, err
+	if cfg.Server.Console {
+		a.console, err = console.New(console.Options{
+			Identify: func(key string) (lifecycle.Principal, error) { return api.Identify(keys, key) },
+			Open:     len(keys) == 0,
+		})
+		if err != nil {
+			return nil, err
+		}
+		a.console.Register(a.server)
 	}
-	a.console.Register(a.server)
 	if cfg.Server.MCP {
-		endpoint.Register(a.server, version.Version)
+		endpoint.Register(a.server, version.Version, runtimeClasses(cfg.Runtime).Names())
 	}
 	return a, a.addPages()
 }
 
-// addPages puts the contracts, for people, beside the API. Nobody needs a key to read them.
+// addPages puts the contracts, for people, beside the API. They need no key.
 func (a *App) addPages() error {
 	pages, err := docsui.New()
 	if err != nil {
@@ -154,25 +158,29 @@ func (a *App) Run(ctx context.Context) error {
 	stopDebugging := a.serveDebugging()
 	defer stopDebugging()
 	a.logger.Info().Str("address", a.Addr()).Msg("lifecycle service listens")
-	handler, stopCompat := a.edge(ctx)
-	defer stopCompat()
-	err := serve.Serve(ctx, a.listener, a.console.Handler(handler), serve.ServeOptions{Logger: a.logger, Grace: stopGrace})
+	handler, stop := a.edge(ctx)
+	defer stop()
+	err := serve.Serve(ctx, a.listener, handler, serve.ServeOptions{Logger: a.logger, Grace: stopGrace})
 	a.logger.Info().Msg("lifecycle service stops; sandboxes go on running")
 	return err
 }
 
 // edge returns what answers clients, and what ends the work beside it.
 func (a *App) edge(ctx context.Context) (handler http.Handler, stop func()) {
-	if a.compat == nil {
-		return a.server, func() {}
+	handler, stop = a.server, func() {}
+	if a.compat != nil {
+		ctx, cancel := context.WithCancel(ctx)
+		stopped := make(chan struct{})
+		go func() {
+			defer close(stopped)
+			a.compat.Keep(ctx)
+		}()
+		handler, stop = a.compat, func() { cancel(); <-stopped }
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		a.compat.Keep(ctx)
-	}()
-	return a.compat, func() { cancel(); <-stopped }
+	if a.console != nil {
+		handler = a.console.Handler(handler)
+	}
+	return handler, stop
 }
 
 func (a *App) close() {

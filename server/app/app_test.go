@@ -40,6 +40,15 @@ func settings(t *testing.T) config.Config {
 	return cfg
 }
 
+// TestEngineThatCannotBeOpened: what fails before there is an engine is an error, and nothing is closed that was not opened.
+func TestEngineThatCannotBeOpened(t *testing.T) {
+	t.Setenv("DOCKER_CERT_PATH", t.TempDir()) // without certificates
+	_, err := app.New(t.Context(), settings(t), api.Version{}, zerolog.Nop())
+	if err == nil || !strings.Contains(err.Error(), "docker host") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
 func TestAddresses(t *testing.T) {
 	const local, remote = "unix:///var/run/docker.sock", "tcp://engine.example.com:2375"
 	tests := []struct {
@@ -63,7 +72,7 @@ func TestAddresses(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			var cfg config.Config
+			cfg := config.Config{Runtime: config.Runtime{Type: config.RuntimeDocker}}
 			cfg.Server.Host, cfg.Docker.HostIP, cfg.Environment.DockerHost = tt.host, tt.hostIP, tt.dockerHost
 			if publish, reach := app.Addresses(cfg); publish != tt.publish || reach != tt.reach {
 				t.Errorf("published on %q, reached at %q; want %q and %q", publish, reach, tt.publish, tt.reach)

@@ -22,7 +22,11 @@ import (
 // sockets, which leaves nothing behind, is open to a sandbox in host mode. The file stays. Services in containers of their own, or on
 // two machines, do not see each other's.
 func claim(cfg config.Config) (io.Closer, error) {
-	held := sha256.Sum256([]byte(engineAddress(cfg.Environment.DockerHost) + "\x00" + cfg.Server.Instance))
+	address := engineAddress(cfg.Environment.DockerHost)
+	if cfg.Runtime.Type == config.RuntimeLocal {
+		address = "local:" + cfg.Local.Folder(cfg.Server)
+	}
+	held := sha256.Sum256([]byte(address + "\x00" + cfg.Server.Instance))
 	path := filepath.Join(lockFolder(cfg.Server.DataDir), "sandbox-server-"+hex.EncodeToString(held[:16])+".lock")
 	file, err := openLock(path)
 	if err != nil {

@@ -40,6 +40,7 @@ func clusterOptions(cfg config.Config) cluster.Options {
 			AppArmorProfile:  cfg.Docker.AppArmorProfile,
 		},
 		Placement:           placement(cfg.Kubernetes),
+		RuntimeClasses:      runtimeClasses(cfg.Runtime),
 		NoHostVolumes:       !cfg.Storage.HostVolumes,
 		AllowedHostPaths:    cfg.Storage.AllowedHostPaths,
 		TerminatedRetention: cfg.Server.TerminatedRetention.Duration(),

@@ -13,6 +13,9 @@ import (
 // pinFolder is where host paths are pinned (box.Options), "" where the engine would not see what this process mounts.
 func pinFolder(cfg config.Config) string {
 	socket := engineSocket(cfg.Environment.DockerHost)
+	if cfg.Runtime.Type == config.RuntimeLocal { // the local engine opens what it mounts by itself, once
+		return ""
+	}
 	if socket == "" || !cfg.Storage.HostVolumes || !sharesMounts(socket) {
 		return ""
 	}

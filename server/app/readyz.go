@@ -12,7 +12,7 @@ import (
 const (
 	// readyTimeout bounds one question whether the service is ready.
 	readyTimeout = 5 * time.Second
-	// readyFor is how long an answer holds: nobody needs a key to ask, and each question costs the engine one.
+	// readyFor is how long an answer holds: it needs no key, and each request costs the engine one.
 	readyFor = time.Second
 )
 

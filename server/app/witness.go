@@ -36,7 +36,7 @@ func (a *App) witness(failed func()) serve.Witness {
 	return &witness{log: a.audit, logger: a.logger, failed: failed}
 }
 
-// witness writes what serve tells it into the audit log.
+// witness writes what serve reports into the audit log.
 type witness struct {
 	log    *audit.Log
 	logger zerolog.Logger

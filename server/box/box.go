@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/runtime/engine"
@@ -41,6 +42,8 @@ type Options struct {
 	// Security is what the processes of a sandbox may do. PIDsLimit bounds their number; 0 means no limit.
 	Security  engine.Security
 	PIDsLimit int64
+	// RuntimeClasses are those that a spec may name; their handlers are the engine's runtimes.
+	RuntimeClasses lifecycle.RuntimeClasses
 	// AllowUnenforcedLimits lets Open succeed although a limit was seen to have no effect.
 	AllowUnenforcedLimits bool
 	// EgressImage is the image of the egress sidecar that every sandbox gets that has a network of its own; empty means none.
@@ -48,6 +51,8 @@ type Options struct {
 	EgressImage    string
 	EgressUpstream string
 	Guards         Guards
+	// SpareNetworks is how many networks of sandboxes are made ahead; see spares.go.
+	SpareNetworks int
 	// HostNetwork makes sandboxes share the network of the engine's host, which must be this machine.
 	HostNetwork bool
 	// PublishIP is the host's address that sandboxes' daemons are published on; empty means all of them.
@@ -82,6 +87,7 @@ type Containers struct {
 	Options
 	info   engine.Info
 	prober *prober
+	spares *spares
 	starts chan struct{}
 	looks  chan struct{}
 
@@ -106,9 +112,14 @@ func Open(ctx context.Context, options Options) (*Containers, error) {
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if err := c.prepare(ctx); err != nil {
-		c.Close()
+		c.cancel()
+		c.prober.close()
 		return nil, err
 	}
+	if c.HostNetwork {
+		c.SpareNetworks = 0
+	}
+	c.spares = newSpares(c, c.SpareNetworks)
 	return c, nil
 }
 
@@ -135,11 +146,18 @@ func (c *Containers) prepare(ctx context.Context) error {
 			return fmt.Errorf("make egress.image %q available: %w", c.EgressImage, err)
 		}
 	}
-	return c.proveLimits(ctx)
+	if err := c.proveLimits(ctx); err != nil {
+		return err
+	}
+	return c.proveClasses(ctx)
 }
 
-// Close breaks off what is under way. Containers go on running.
+// Info returns what the engine said about itself when it was opened.
+func (c *Containers) Info() engine.Info { return c.info }
+
+// Close removes the networks that no sandbox has taken, and breaks off what is under way. Containers of sandboxes go on running.
 func (c *Containers) Close() {
+	c.spares.close()
 	c.cancel()
 	c.prober.close()
 }
@@ -155,16 +173,47 @@ func (c *Containers) Admit(ctx context.Context, spec lifecycle.Spec, options lif
 	if !spec.NetworkPolicy.Empty() && (c.HostNetwork || c.EgressImage == "") {
 		return lifecycle.Invalidf("networkPolicy: a network policy requires bridge mode and egress image configuration (docker.network_mode and egress.image)")
 	}
+	class, err := c.RuntimeClasses.Find(spec.RuntimeClass)
+	if err != nil {
+		return err
+	}
+	if err := class.Walled(spec.NetworkPolicy); err != nil {
+		return err
+	}
 	return c.checkVolumes(ctx, spec.Volumes, options.Owner, options.Role)
 }
 
-// Assign gives a new record the identity of its box, and what the box is made with.
+// Assign gives a new record the identity of its box, and what the box is made with. Where a network has been made ahead it gives the
+// sandbox the id that the network was made with, too.
 func (c *Containers) Assign(record *lifecycle.Record) {
-	record.Box = record.Sandbox.ID // operators find the container by the id of its sandbox
+	class, _ := c.RuntimeClasses.Find(record.Spec.RuntimeClass) // Admit has found it
+	record.Box = record.Sandbox.ID                              // operators find the container by the id of its sandbox
 	record.HostNetwork = c.HostNetwork
-	if !c.HostNetwork && c.EgressImage != "" {
-		record.Sidecar = &lifecycle.Sidecar{Image: c.EgressImage, Upstream: c.EgressUpstream, Token: lifecycle.NewToken()}
+	record.Runtime = class.Handler
+	walled := !c.HostNetwork && c.EgressImage != "" && class.EgressSidecar
+	// A spare is a sidecar where there are sidecars at all. A runtime with a network stack of its own is not tried on another's network.
+	if usable := walled || c.EgressImage == "" && class.Handler == ""; usable && c.spares.take(record) {
+		return
 	}
+	if walled {
+		record.Sidecar = c.newSidecar()
+	}
+}
+
+// spareRecord returns the record of a sandbox that does not exist yet, for the network that is made ahead of it. Its policy lets nothing
+// pass.
+func (c *Containers) spareRecord() lifecycle.Record {
+	id := uuid.NewString()
+	record := lifecycle.Record{Sandbox: lifecycle.Sandbox{ID: id}, Box: id, SpareNetwork: true}
+	if c.EgressImage != "" {
+		record.Sidecar = c.newSidecar()
+		record.Spec.NetworkPolicy = &lifecycle.NetworkPolicy{DefaultAction: "deny"}
+	}
+	return record
+}
+
+func (c *Containers) newSidecar() *lifecycle.Sidecar {
+	return &lifecycle.Sidecar{Image: c.EgressImage, Upstream: c.EgressUpstream, Token: lifecycle.NewToken()}
 }
 
 // Host returns the name or address at which the service reaches the ports of the record's [lifecycle.Place].
@@ -174,6 +223,9 @@ func (c *Containers) Host(record *lifecycle.Record) string {
 	}
 	return c.EngineHost
 }
+
+// SpareNetworkCounts returns how many networks that were made ahead are free, how many sandboxes have taken one, and how many found none.
+func (c *Containers) SpareNetworkCounts() (free, taken, missed int) { return c.spares.count() }
 
 // daemonVolume returns the name of the volume that holds execd, and fills it first when that has not been done.
 func (c *Containers) daemonVolume(ctx context.Context) (string, error) {
@@ -194,6 +246,13 @@ func (c *Containers) daemonVolume(ctx context.Context) (string, error) {
 	}
 	c.volume, c.imageID = name, imageID
 	return name, nil
+}
+
+// daemonImage returns the id of the image that execd's volume was filled from.
+func (c *Containers) daemonImage() string {
+	c.volumeMu.Lock()
+	defer c.volumeMu.Unlock()
+	return c.imageID
 }
 
 // checkVolumeAgain makes the next launch fill execd's volume again: another process may have removed it.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
@@ -45,15 +46,15 @@ func (c *Containers) inspect(ctx context.Context, record *lifecycle.Record) (lif
 		return box, nil
 	}
 	box.Place.Port = portOf(container)
-	if record.Sidecar == nil {
+	if owner, _ := networkOwner(*record); owner == "" {
 		return box, nil
 	}
-	sidecar, err := c.sidecar(ctx, record.Box)
+	network, err := c.network(ctx, *record)
 	if err != nil {
 		return lifecycle.Box{}, err
 	}
-	// The network is the sidecar's: it publishes the ports of both.
-	box.Place = lifecycle.Place{Port: sidecar.Ports[lifecycle.DaemonPort], SidecarPort: sidecar.Ports[lifecycle.SidecarPort]}
+	// The owner of the network publishes the ports of both.
+	box.Place = lifecycle.Place{Port: network.Ports[lifecycle.DaemonPort], SidecarPort: network.Ports[lifecycle.SidecarPort]}
 	return box, nil
 }
 
@@ -97,16 +98,30 @@ func (c *Containers) Stop(ctx context.Context, record lifecycle.Record) error {
 	return translated(c.Engine.Stop(ctx, containerName(record.Box), stopGrace))
 }
 
-// Remove removes everything of the box. What is gone is no error.
+// Remove removes everything of the box, its containers at once. What is gone is no error.
 func (c *Containers) Remove(ctx context.Context, record lifecycle.Record) error {
-	if err := c.Engine.Remove(ctx, containerName(record.Box)); err != nil {
+	defer c.spares.begin()()
+	c.spares.claim(record.Box)
+	var group sync.WaitGroup
+	var network error
+	// Nothing of the sandbox passes any more once the owner of its network has ended.
+	group.Go(func() { network = c.removeNetwork(ctx, record) })
+	err := c.Engine.Remove(ctx, containerName(record.Box))
+	group.Wait()
+	if err != nil {
 		return translated(err)
 	}
-	if record.Sidecar == nil {
+	return network
+}
+
+// removeNetwork removes the container that owns the record's network, where that is not the sandbox's own.
+func (c *Containers) removeNetwork(ctx context.Context, record lifecycle.Record) error {
+	name, title := networkOwner(record)
+	if name == "" {
 		return nil
 	}
-	if err := c.Engine.Remove(ctx, sidecarName(record.Box)); err != nil {
-		return fmt.Errorf("the egress sidecar: %w", translated(err))
+	if err := c.Engine.Remove(ctx, name); err != nil {
+		return fmt.Errorf("%s: %w", title, translated(err))
 	}
 	return nil
 }

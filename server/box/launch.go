@@ -68,7 +68,7 @@ func (l *launching) takeUp(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// make creates and starts the container, after its sidecar.
+// make creates and starts the container, after the one that owns its network.
 func (l *launching) make(ctx context.Context) error {
 	c := l.containers
 	if err := c.fitsHost(l.record.Spec); err != nil {
@@ -85,10 +85,9 @@ func (l *launching) make(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if l.record.Sidecar != nil {
-		if err := l.makeSidecar(ctx); err != nil {
-			return err
-		}
+	defer c.spares.begin()()
+	if err := l.makeNetwork(ctx); err != nil {
+		return err
 	}
 	volume, err := c.daemonVolume(ctx)
 	if err != nil {
@@ -107,7 +106,7 @@ func (l *launching) make(ctx context.Context) error {
 	}
 	defer release()
 	l.Doing("the container is being started")
-	if err := l.start(spec, func() { l.Reached(lifecycle.StageCreated) }); err != nil {
+	if err := c.start(spec, func() { l.Reached(lifecycle.StageCreated) }); err != nil {
 		c.checkVolumeAgain()
 		if errors.Is(err, engine.ErrInvalid) && spec.Resources.GPUs > 0 {
 			return lifecycle.BoxFailuref(lifecycle.ReasonResourceLimit, "resourceLimits.gpu: %d: %v", spec.Resources.GPUs, err)
@@ -120,8 +119,7 @@ func (l *launching) make(ctx context.Context) error {
 
 // start creates and starts a container. The two calls are seen through even when the sandbox is deleted meanwhile: only then is it known
 // what there is to remove. When the service stops they are broken off, and the next launch finds what they have done.
-func (l *launching) start(spec engine.ContainerSpec, created func()) error {
-	c := l.containers
+func (c *Containers) start(spec engine.ContainerSpec, created func()) error {
 	if _, err := c.Engine.Create(c.ctx, spec); err != nil && !errors.Is(err, engine.ErrExists) {
 		return err
 	}

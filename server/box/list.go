@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/server/lifecycle"
@@ -12,16 +13,21 @@ import (
 
 func (c *Containers) ours() map[string]string { return map[string]string{labelInstance: c.Instance} }
 
-// List returns every box of this service that the engine has, and what is left of others.
+// List returns every box of this service that the engine has, and what is left of others, but for networks that were made ahead.
 func (c *Containers) List(ctx context.Context) ([]lifecycle.BoxListing, error) {
+	spares := c.spares.boxes()
 	containers, err := c.Engine.List(ctx, c.ours())
 	if err != nil {
 		return nil, translated(err)
 	}
+	spares = append(spares, c.spares.boxes()...) // those that were made meanwhile
 	var boxes []lifecycle.BoxListing
 	at := map[string]int{} // index in boxes, by identity
 	for _, container := range containers {
 		id := boxOf(container)
+		if slices.Contains(spares, id) {
+			continue
+		}
 		i, known := at[id]
 		if !known || id == "" {
 			i = len(boxes)
@@ -30,8 +36,8 @@ func (c *Containers) List(ctx context.Context) ([]lifecycle.BoxListing, error) {
 		}
 		box := &boxes[i]
 		box.Parts = append(box.Parts, container.Name)
-		if isSidecar(container) {
-			box.Sidecar = statusOf(container)
+		if ownsNetwork(container) {
+			box.Network = statusOf(container)
 			continue
 		}
 		box.Status, box.Record = statusOf(container), recordOf(container)
@@ -83,11 +89,17 @@ func (c *Containers) Watch(ctx context.Context, ready func(), handle func(id str
 		engine.EventFrozen:  lifecycle.BoxEventFrozen,
 		engine.EventThawed:  lifecycle.BoxEventThawed,
 	}
-	return c.Engine.Watch(ctx, c.ours(), ready, func(event engine.Event) {
+	subscribed := func() {
+		c.spares.replace() // they may have ended before
+		ready()
+	}
+	return c.Engine.Watch(ctx, c.ours(), subscribed, func(event engine.Event) {
+		id := cmp.Or(event.Labels[labelBox], event.Labels[labelID])
 		what, known := events[event.Type]
 		if !known {
 			what = lifecycle.BoxEventEnded
+			c.spares.ended(id)
 		}
-		handle(cmp.Or(event.Labels[labelBox], event.Labels[labelID]), what)
+		handle(id, what)
 	})
 }

@@ -14,7 +14,7 @@ import (
 
 // The engine is given a path, and follows it later, when a sandbox that can write to a folder on the way may have put a link there. So
 // what was checked is pinned: it is opened, the kernel reports where what was opened really lies, and that is mounted at a place of the
-// service's own, which the engine is given instead. Nobody else can write there. The place is needed only while the container is started.
+// service's own, which the engine is given instead. No sandbox can write there. The place is needed only while the container is started.
 
 const (
 	openPath         = 0x200000 // O_PATH of open(2): the descriptor stands for the file, and nothing of it is read

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// labelProof marks the container that proves the limits. It carries the instance's label as well, so that the sweep removes one
+	// labelProof marks the container that proves the limits or a runtime class. It carries the instance's label as well, so that the sweep removes one
 	// that a killed service left behind.
 	labelProof = lifecycle.LabelPrefix + "proof"
 
@@ -155,6 +155,37 @@ func (c *Containers) probe(ctx context.Context) (seen proof, err error) {
 			return proof{}, fmt.Errorf("it did not end within %v", proofTimeout)
 		}
 	}
+}
+
+// proveClasses returns an error when the engine does not have the handler of a class. Whether the handler works shows when a sandbox of the
+// class starts.
+func (c *Containers) proveClasses(ctx context.Context) error {
+	for _, class := range c.RuntimeClasses {
+		if err := c.proveClass(ctx, class); err != nil {
+			return fmt.Errorf("runtime.classes: %s: the handler %q: %w", class.Name, class.Handler, err)
+		}
+	}
+	return nil
+}
+
+// proveClass creates a container that is never started, and removes it.
+func (c *Containers) proveClass(ctx context.Context, class lifecycle.RuntimeClass) (err error) {
+	spec := engine.ContainerSpec{
+		Name:       "sandbox-proof-" + c.Instance,
+		ImageID:    c.imageID,
+		Labels:     map[string]string{labelInstance: c.Instance, labelProof: "class"},
+		Runtime:    class.Handler,
+		Entrypoint: []string{filepath.Join(lifecycle.DaemonPath, "execd")},
+		Network:    engine.NetworkNone,
+		Security:   c.Security,
+	}
+	if err := c.Engine.Remove(ctx, spec.Name); err != nil { // a service that was killed may have left it
+		return err
+	}
+	if _, err := c.Engine.Create(ctx, spec); err != nil {
+		return err
+	}
+	return c.Engine.Remove(context.WithoutCancel(ctx), spec.Name)
 }
 
 // judge reads what the container wrote.

@@ -76,6 +76,7 @@ func (c *Containers) containerSpec(record lifecycle.Record, imageID, folder stri
 	spec := engine.ContainerSpec{
 		Name:    containerName(record.Box),
 		ImageID: imageID,
+		Runtime: record.Runtime,
 		Labels: map[string]string{
 			labelID:        record.Sandbox.ID,
 			labelBox:       record.Box,
@@ -107,6 +108,10 @@ func (c *Containers) containerSpec(record lifecycle.Record, imageID, folder stri
 func (c *Containers) connect(record lifecycle.Record, spec *engine.ContainerSpec) (flags []string, err error) {
 	if record.Sidecar != nil {
 		wallIn(record.Box, spec)
+		return nil, nil
+	}
+	if owner, _ := networkOwner(record); owner != "" {
+		spec.Join = owner
 		return nil, nil
 	}
 	if !record.HostNetwork {

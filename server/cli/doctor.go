@@ -30,7 +30,7 @@ type check struct {
 }
 
 const (
-	// checkTimeout bounds each check.
+	// checkTimeout bounds the checks of the service together, and each of the machine's.
 	checkTimeout = 10 * time.Second
 	// maxSkew is how far apart the clocks may be: expiries and signatures are absolute times.
 	maxSkew = 5 * time.Second
@@ -41,8 +41,8 @@ func doctorCommand(t *tool) *cobra.Command {
 		Use:   "doctor [flags]",
 		Short: "Check the service and this machine, and say what to do",
 		Long: "Check that the service can be reached, takes the key, streams, and has the same time; and,\n" +
-			"when it is on this machine, its engine, kernel, cgroups and disk. The exit code is 1 when\n" +
-			"something is broken.",
+			"when it is on this machine, its engine, network, kernel, cgroups and disk. The exit code is 1\n" +
+			"when something is broken.",
 		Example: "  sandbox doctor",
 		Args:    arguments(0, 0, ""),
 		RunE:    func(c *cobra.Command, _ []string) error { return t.doctor(c.Context()) },
@@ -56,9 +56,9 @@ func (t *tool) doctor(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	checks := t.checkService(ctx, c)
+	checks, version := t.checkService(ctx, c)
 	if onThisMachine(c.url) {
-		checks = append(checks, t.checkMachine(ctx)...)
+		checks = append(checks, t.checkMachine(ctx, version)...)
 	}
 	if err := t.showChecks(checks); err != nil {
 		return err
@@ -106,8 +106,8 @@ func onThisMachine(text string) bool {
 }
 
 // checkService checks what can be seen of the service from here. Without an answer there is
-// nothing more to check.
-func (t *tool) checkService(ctx context.Context, c *connection) []check {
+// nothing more to check. It also returns what the service says about itself, nil when it does not.
+func (t *tool) checkService(ctx context.Context, c *connection) ([]check, *sandbox.Version) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	start := time.Now()
@@ -121,15 +121,17 @@ func (t *tool) checkService(ctx context.Context, c *connection) []check {
 	took := time.Since(start)
 	if err != nil {
 		return []check{{"service", checkFail, c.url + ": " + err.Error(),
-			"start it (make run), or name it: --url, $" + urlVar + " or sandbox login"}}
+			"start it (make run), or name it: --url, $" + urlVar + " or sandbox login"}}, nil
 	}
 	checks := []check{{"service", checkOK, fmt.Sprintf("%s answers in %s", c.url, duration(took)), ""}}
 	checks = append(checks, checkClock(response, start.Add(took/2)), checkKey(ctx, c))
-	if version, err := c.client.Version(ctx); err == nil {
-		checks = append(checks, compareVersions(ownBuild(), version))
-		checks = append(checks, checkStreams(ctx, c))
+	version, err := c.client.Version(ctx)
+	if err != nil {
+		return checks, nil
 	}
-	return checks
+	checks = append(checks, compareVersions(ownBuild(), version))
+	checks = append(checks, checkStreams(ctx, c))
+	return checks, &version
 }
 
 func checkClock(response *http.Response, now time.Time) check {
@@ -176,15 +178,18 @@ func compareVersions(own, service sandbox.Version) check {
 func checkStreams(ctx context.Context, c *connection) check {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	opened := false
+	opened, failure := false, errors.New("the stream ended before it began")
 	for _, err := range c.client.Events(ctx, sandbox.EventOptions{OnOpen: func() {
 		opened = true
 		cancel()
 	}}) {
-		if err != nil && !opened {
-			return check{"streams", checkFail, err.Error(),
-				"let the proxies between here and the service pass text/event-stream on unbuffered"}
+		if err != nil {
+			failure = err
 		}
+	}
+	if !opened {
+		return check{"streams", checkFail, failure.Error(),
+			"let the proxies between here and the service pass text/event-stream on unbuffered"}
 	}
 	return check{"streams", checkOK, "events arrive as they happen", ""}
 }

@@ -2,7 +2,11 @@
 
 package cli
 
-import "context"
+import (
+	"context"
+
+	sandbox "sandbox.internal/sdk/go"
+)
 
 // checkMachine has nothing to check: services run on Linux.
-func (t *tool) checkMachine(context.Context) []check { return nil }
+func (t *tool) checkMachine(context.Context, *sandbox.Version) []check { return nil }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	sandbox "sandbox.internal/sdk/go"
@@ -46,7 +45,7 @@ func execCommand(t *tool) *cobra.Command {
 		Use:   "exec [flags] SANDBOX [--] PROGRAM [ARGUMENT...]",
 		Short: "Run a program in a sandbox",
 		Long: "Run a program in a sandbox, and exit with its exit code.\n\n" +
-			"With -i and without -t the standard input is read to its end before the program starts.\n" +
+			"With -i the program reads our standard input as it comes, and its end.\n" +
 			"An interrupt (Ctrl-C) ends the program with SIGTERM, a second one leaves.",
 		Example: "  sandbox exec box -- ls -l /\n" +
 			"  echo hello | sandbox exec -i box -- wc -c\n" +
@@ -88,10 +87,6 @@ func (p program) check(t *tool) error {
 	switch {
 	case p.tty && !isTerminal(t.Stdin):
 		return usageErrorf("tty: the standard input is not a terminal")
-	case p.tty && p.user != "":
-		return usageErrorf("user: a program on a terminal runs as the user of the image")
-	case p.tty && p.timeout > 0:
-		return usageErrorf("timeout: does not go with --tty")
 	case !p.tty && len(p.argv) == 0:
 		return usageErrorf("needs a PROGRAM, or -it for a shell")
 	}
@@ -128,19 +123,15 @@ func (t *tool) runProgram(ctx context.Context, box *sandbox.Sandbox, p program) 
 	if err != nil {
 		return err
 	}
-	line := quote(p.argv)
-	if p.interactive {
-		file, err := t.sendInput(ctx, box, uid)
-		if err != nil {
-			return err
-		}
-		defer t.dropInput(ctx, box, file)
-		line += " <" + quote([]string{file})
-	}
-	command, err := box.Commands.Start(ctx, line, &sandbox.RunOptions{Cwd: p.dir, Envs: p.env,
-		UID: uid, GID: gid, Timeout: p.timeout})
+	command, err := box.Commands.Start(ctx, quote(p.argv), &sandbox.RunOptions{Cwd: p.dir, Envs: p.env,
+		UID: uid, GID: gid, Timeout: p.timeout, OpenStdin: p.interactive})
 	if err != nil {
 		return err
+	}
+	if p.interactive {
+		feeding, stop := context.WithCancel(ctx)
+		defer stop()
+		go t.feed(feeding, command)
 	}
 	result, err := t.follow(ctx, command)
 	switch {
@@ -210,31 +201,22 @@ func (t *tool) callOff(ctx context.Context, command *sandbox.Command) {
 	}
 }
 
-// sendInput sends the standard input to a file in the sandbox: the contract has no other way for
-// the input of a command.
-func (t *tool) sendInput(ctx context.Context, box *sandbox.Sandbox, uid *int64) (string, error) {
-	file := "/tmp/.sandbox-stdin-" + uuid.NewString()
-	options := &sandbox.WriteOptions{Mode: sandbox.Ptr(600)}
-	if uid != nil {
-		options.Owner = strconv.FormatInt(*uid, 10)
-	}
-	input := t.Stdin
-	if !isTerminal(t.Stdin) {
-		sent := t.newTransfer("sending the input", 0)
-		defer sent.end()
-		input = sent.reader(input)
-	}
-	if err := box.Files.WriteFrom(ctx, file, input, options); err != nil {
-		return "", fmt.Errorf("send the standard input: %w", err)
-	}
-	return file, nil
-}
+// inputPiece is how many bytes of the standard input are read at once.
+const inputPiece = 256 << 10
 
-func (t *tool) dropInput(ctx context.Context, box *sandbox.Sandbox, file string) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
-	defer cancel()
-	if err := box.Files.Delete(ctx, file); err != nil && !errors.Is(err, sandbox.ErrNotFound) {
-		t.warn("%s is left in the sandbox: %v", file, err)
+// feed passes our standard input on to a command until it ends or the command reads no further. It ends
+// with the tool: a read of a terminal cannot be called off.
+func (t *tool) feed(ctx context.Context, command *sandbox.Command) {
+	stdin := command.Stdin(ctx)
+	_, err := io.CopyBuffer(struct{ io.Writer }{stdin}, struct{ io.Reader }{t.Stdin},
+		make([]byte, inputPiece))
+	if err == nil {
+		err = stdin.Close()
+	}
+	over := errors.Is(err, io.ErrClosedPipe) || errors.Is(err, sandbox.ErrNotFound) || ctx.Err() != nil
+	if err != nil && !over {
+		t.warn("pass the standard input on: %v", err)
+		t.callOff(ctx, command) // it would wait for the rest, or take a part for the whole
 	}
 }
 

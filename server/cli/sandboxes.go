@@ -21,7 +21,7 @@ func label(s sandbox.Info) string {
 	return s.ID
 }
 
-// shortID is enough of an id to tell a few sandboxes apart.
+// shortID is enough of an id to distinguish a few sandboxes.
 func shortID(id string) string { return id[:min(len(id), 8)] }
 
 func ended(s sandbox.Info) bool {
@@ -53,6 +53,7 @@ func (t *tool) sandboxView() view[sandbox.Info] {
 			{title: "ENTRYPOINT", wide: true, value: func(s sandbox.Info) string {
 				return strings.Join(s.Entrypoint, " ")
 			}},
+			{title: "CLASS", wide: true, value: func(s sandbox.Info) string { return optional(s.RuntimeClass) }},
 			{title: "REASON", wide: true, value: func(s sandbox.Info) string { return s.Status.Reason }},
 			{title: "MESSAGE", wide: true, value: func(s sandbox.Info) string { return s.Status.Message }},
 		},

@@ -29,6 +29,7 @@ func shellCommand(t *tool) *cobra.Command {
 		Long: "Open a terminal in a sandbox, with the image's shell or a program, and exit with its\n" +
 			"exit code. Ctrl-P Ctrl-Q detaches: the program goes on, and --attach comes back to it.",
 		Example: "  sandbox shell box\n" +
+			"  sandbox shell --user 1000 --timeout 1h box\n" +
 			"  sandbox shell box -- python3\n" +
 			"  sandbox shell --attach box",
 		Args:              arguments(1, -1, "a SANDBOX"),
@@ -36,8 +37,8 @@ func shellCommand(t *tool) *cobra.Command {
 		ValidArgsFunction: t.completeNames(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			p.argv = afterDash(args, 1)
-			if attach != "" && len(p.argv) > 0 {
-				return usageErrorf("attach: does not go with a PROGRAM")
+			if attach != "" && (len(p.argv) > 0 || p.user != "" || p.timeout > 0) {
+				return usageErrorf("attach: does not go with a PROGRAM, --user or --timeout")
 			}
 			var err error
 			if p.env, err = environment(list, t.Env); err != nil {
@@ -66,6 +67,8 @@ func shellCommand(t *tool) *cobra.Command {
 	flags.StringVarP(&p.dir, "workdir", "w", "", "`DIRECTORY` to start in")
 	flags.StringArrayVarP(&list, "env", "e", nil,
 		"`NAME=VALUE` for its environment, or NAME to pass your own on")
+	flags.StringVarP(&p.user, "user", "u", "", "`UID[:GID]` to run as, in numbers")
+	flags.DurationVar(&p.timeout, "timeout", 0, "hang it up after this time; 0 is never")
 	flags.SetInterspersed(false)
 	return command
 }
@@ -89,7 +92,11 @@ func terminalID(ctx context.Context, box *sandbox.Sandbox, id string) (string, e
 
 // runOnTerminal starts a program on a terminal of the sandbox and connects it with ours.
 func (t *tool) runOnTerminal(ctx context.Context, box *sandbox.Sandbox, p program) error {
-	options := &sandbox.TerminalOptions{Cwd: p.dir, Envs: p.env}
+	uid, gid, err := p.ids()
+	if err != nil {
+		return err
+	}
+	options := &sandbox.TerminalOptions{Cwd: p.dir, Envs: p.env, UID: uid, GID: gid, Timeout: p.timeout}
 	if len(p.argv) > 0 {
 		options.Command, options.Args = p.argv[0], p.argv[1:]
 	}
@@ -158,7 +165,8 @@ func (t *tool) attach(ctx context.Context, box *sandbox.Sandbox, id string, fres
 	case err != nil:
 		return err
 	case code == nil:
-		return errors.New("the program ended without an exit code")
+		t.warn("the program was ended by its timeout")
+		return exitError{ExitTimeout}
 	case *code != 0:
 		return exitError{*code}
 	}

@@ -31,6 +31,7 @@ type specFlags struct {
 	gpu         string
 	policy      string
 	user        string
+	class       string
 }
 
 func (f *specFlags) register(command *cobra.Command, lives time.Duration) {
@@ -50,6 +51,8 @@ func (f *specFlags) register(command *cobra.Command, lives time.Duration) {
 	flags.StringVar(&f.memory, "memory", "", "`BYTES` that it may use, such as 512Mi")
 	flags.StringVar(&f.gpu, "gpu", "", "`NUMBER` of GPUs")
 	flags.StringVar(&f.policy, "policy", "", "`FILE` of its network policy, in JSON or YAML")
+	flags.StringVar(&f.class, "runtime-class", "",
+		"`CLASS` of what runs it, one that `sandbox version -o yaml` lists")
 	flags.StringVar(&f.user, "registry-user", "",
 		"`USER` at the image's registry; the password is in $SANDBOX_REGISTRY_PASSWORD")
 }
@@ -58,7 +61,7 @@ func (f *specFlags) register(command *cobra.Command, lives time.Duration) {
 func (f *specFlags) options(t *tool, image string) (sandbox.CreateOptions, error) {
 	o := sandbox.CreateOptions{
 		Image: image, Entrypoint: f.entrypoint, Timeout: f.timeout,
-		CPU: f.cpu, Memory: f.memory, GPU: f.gpu,
+		CPU: f.cpu, Memory: f.memory, GPU: f.gpu, RuntimeClass: f.class,
 	}
 	if f.user != "" {
 		o.Username, o.Password = f.user, t.Env("SANDBOX_REGISTRY_PASSWORD")

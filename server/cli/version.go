@@ -17,10 +17,17 @@ const versionTimeout = 3 * time.Second
 
 // versions is what `version` prints.
 type versions struct {
-	Client  sandbox.Version  `json:"client"`
+	Client  clientVersion    `json:"client"`
 	Service *sandbox.Version `json:"service,omitempty"`
 	URL     string           `json:"url"`
 	Error   string           `json:"error,omitempty"` // why there is no service
+}
+
+// clientVersion is the build of this tool, in the words of the contract.
+type clientVersion struct {
+	Version   string `json:"version"`
+	Commit    string `json:"commit"`
+	GoVersion string `json:"goVersion"`
 }
 
 func versionCommand(t *tool) *cobra.Command {
@@ -44,7 +51,8 @@ func (t *tool) version(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
-	result := versions{Client: ownBuild(), URL: c.url}
+	own := ownBuild()
+	result := versions{Client: clientVersion{own.Version, own.Commit, own.GoVersion}, URL: c.url}
 	if service, err := c.client.Version(ctx); err != nil {
 		result.Error = err.Error()
 	} else {
@@ -58,9 +66,9 @@ func (t *tool) version(ctx context.Context) error {
 	if result.Service != nil {
 		service = describeBuild(*result.Service) + " at " + c.url
 	}
-	parts := []part{{"sandbox", describeBuild(result.Client)}, {"service", service}}
+	parts := []part{{"sandbox", describeBuild(own)}, {"service", service}}
 	if t.output.quiet || t.output.format == formatName {
-		parts = []part{{result.Client.Version, ""}}
+		parts = []part{{own.Version, ""}}
 	}
 	columns := []column[part]{{value: func(p part) string { return p.name }},
 		{value: func(p part) string { return p.version }, least: 1}}

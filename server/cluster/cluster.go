@@ -22,9 +22,9 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// settleTimeout is how long Pause and Resume wait for the controller, locateTimeout how long Locate waits for a Pending sandbox.
+// actTimeout is how long Pause and Resume wait for the controller, locateTimeout how long Locate waits for a Pending sandbox.
 const (
-	settleTimeout = time.Second
+	actTimeout    = time.Second
 	locateTimeout = 30 * time.Second
 )
 
@@ -62,6 +62,8 @@ type Options struct {
 	NewGuard  func(host string) Guard
 	Security  Security
 	Placement Placement
+	// RuntimeClasses are those that a spec may name; their handlers are names of the cluster's RuntimeClasses.
+	RuntimeClasses lifecycle.RuntimeClasses
 	// NoHostVolumes refuses every volume from a node. AllowedHostPaths are the folders of nodes that volumes may come from; empty means any,
 	// for administrators.
 	NoHostVolumes    bool

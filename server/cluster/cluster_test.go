@@ -141,7 +141,7 @@ func value(env []corev1.EnvVar, name string) string {
 }
 
 // TestHostPathsOfNodes: whatever the list says, what a node is reached by is not mounted; without a list host paths are for
-// administrators; and with host volumes switched off for nobody.
+// administrators; and with host volumes switched off, for no key.
 func TestHostPathsOfNodes(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -195,10 +195,42 @@ func TestRefusals(t *testing.T) {
 	refuses(t, err, lifecycle.KindNotFound)
 }
 
+// TestRuntimeClassOfAPod: the class names the RuntimeClass, instead of the configured one for all pods, and decides on the sidecar.
+func TestRuntimeClassOfAPod(t *testing.T) {
+	t.Parallel()
+	s := newSpace(t)
+	c := s.replica(t, func(o *cluster.Options) {
+		o.EgressImage, o.Placement = "sandbox/egress:dev", cluster.Placement{RuntimeClass: "usual"}
+		o.RuntimeClasses = lifecycle.RuntimeClasses{{Name: "gvisor", Handler: "runsc"}, {Name: "kata", Handler: "kata-qemu", EgressSidecar: true}}
+	})
+	for class, want := range map[string]struct {
+		handler string
+		sidecar bool
+	}{"": {"usual", true}, "gvisor": {"runsc", false}, "kata": {"kata-qemu", true}} {
+		spec := sampleSpec()
+		spec.RuntimeClass = class
+		sandbox := create(t, c, spec)
+		pod := s.batch(t, sandbox.ID).Spec.Template.Spec
+		hasSidecar := slices.ContainsFunc(pod.InitContainers, func(c corev1.Container) bool { return c.Name == "egress" })
+		if sandbox.RuntimeClass != class || *pod.RuntimeClassName != want.handler || hasSidecar != want.sidecar {
+			t.Errorf("class %q: the sandbox has %q, its pod %q, a sidecar %t", class, sandbox.RuntimeClass, *pod.RuntimeClassName, hasSidecar)
+		}
+	}
+	spec := sampleSpec()
+	spec.RuntimeClass = "firecracker"
+	_, err := c.Create(t.Context(), spec, lifecycle.CreateOptions{})
+	refuses(t, err, lifecycle.KindInvalid, "runtimeClass", "firecracker", "gvisor, kata")
+	spec.RuntimeClass, spec.NetworkPolicy = "gvisor", &lifecycle.NetworkPolicy{DefaultAction: "deny"}
+	_, err = c.Create(t.Context(), spec, lifecycle.CreateOptions{})
+	refuses(t, err, lifecycle.KindInvalid, "networkPolicy", "gvisor")
+}
+
 func TestPool(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
-	c := s.replica(t)
+	c := s.replica(t, func(o *cluster.Options) {
+		o.RuntimeClasses = lifecycle.RuntimeClasses{{Name: "gvisor", Handler: "runsc"}}
+	})
 	share := true
 	pool := &v1alpha1.Pool{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "warm"}}
 	pool.Spec.Template = &corev1.PodTemplateSpec{Spec: corev1.PodSpec{ShareProcessNamespace: &share, Containers: []corev1.Container{
@@ -239,6 +271,7 @@ func TestPool(t *testing.T) {
 	}
 	for says, change := range map[string]func(*lifecycle.Spec){
 		"image.uri":          func(s *lifecycle.Spec) { s.Image = "other" },
+		"runtimeClass":       func(s *lifecycle.Spec) { s.RuntimeClass = "gvisor" },
 		"resourceLimits.cpu": func(s *lifecycle.Spec) { s.Resources = lifecycle.ResourceLimits{"cpu": "1"} },
 		"volumes": func(s *lifecycle.Spec) {
 			s.Volumes = []lifecycle.Volume{{Name: "x", ClaimName: "claim", MountPath: "/x"}}
@@ -285,7 +318,7 @@ func TestLife(t *testing.T) {
 	s := newSpace(t)
 	c, other := s.replica(t), s.replica(t)
 	id := create(t, c, sampleSpec()).ID
-	// Another replica knows it at once, and lists it soon.
+	// Another replica returns it at once, and lists it soon.
 	if got, err := other.Get(t.Context(), id); err != nil || got.ID != id {
 		t.Fatalf("the other replica: %+v, %v", got, err)
 	}
@@ -358,7 +391,7 @@ func TestLife(t *testing.T) {
 	}
 	must(t, c.Delete(t.Context(), id)) // no error, wherever it is asked
 	s.play(t, id, v1alpha1.PhaseTerminated, v1alpha1.ReasonUserDelete, "removed")
-	settled, err := c.Settle(t.Context(), id, patience)
+	settled, err := c.AwaitStable(t.Context(), id, patience)
 	if must(t, err); settled.Status.State != lifecycle.StateTerminated {
 		t.Errorf("settled, it is %+v", settled.Status)
 	}
@@ -366,7 +399,7 @@ func TestLife(t *testing.T) {
 	refuses(t, c.Logs(t.Context(), id, lifecycle.LogOptions{}, nil), lifecycle.KindConflict, "lost")
 	_, err = c.Locate(t.Context(), id, 80)
 	refuses(t, err, lifecycle.KindConflict, "Terminated")
-	must(t, s.api.Delete(t.Context(), s.batch(t, id))) // its retention is over
+	s.remove(t, id) // its retention is over
 	eventually(t, "it is forgotten", func() bool {
 		_, err := c.Get(t.Context(), id)
 		var known *lifecycle.Error
@@ -433,7 +466,7 @@ func TestListing(t *testing.T) {
 	for range 5 {
 		ids = append([]string{create(t, c, sampleSpec()).ID}, ids...)
 	}
-	// A batch that somebody applied is no sandbox of the service.
+	// A batch that was applied by another client is no sandbox of the service.
 	must(t, s.api.Create(t.Context(), &v1alpha1.BatchSandbox{ObjectMeta: metav1.ObjectMeta{Namespace: s.name, Name: "by-hand"},
 		Spec: v1alpha1.BatchSandboxSpec{Template: &corev1.PodTemplateSpec{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "x", Image: "x"}}}}}}))
 	listing, err := c.List(t.Context(), lifecycle.Filter{}, lifecycle.Page{Number: 2, Size: 2})
@@ -460,7 +493,7 @@ func TestListing(t *testing.T) {
 	}
 }
 
-// TestEventsAreTheSameEverywhere: what one replica told goes on at another, without a gap or a repetition.
+// TestEventsAreTheSameEverywhere: what one replica reported goes on at another, without a gap or a repetition.
 func TestEventsAreTheSameEverywhere(t *testing.T) {
 	t.Parallel()
 	s := newSpace(t)
@@ -474,7 +507,7 @@ func TestEventsAreTheSameEverywhere(t *testing.T) {
 	must(t, one.Delete(t.Context(), id))
 	s.play(t, id, v1alpha1.PhaseTerminated, v1alpha1.ReasonUserDelete, "removed")
 	awaitState(t, two, id, lifecycle.StateTerminated)
-	must(t, s.api.Delete(t.Context(), s.batch(t, id)))
+	s.remove(t, id)
 
 	zero := int64(0)
 	read := func(c *cluster.Cluster, after *int64) (events []lifecycle.Event) {
@@ -495,42 +528,42 @@ func TestEventsAreTheSameEverywhere(t *testing.T) {
 			}
 		}
 	}
-	told := read(one, &zero)
+	sent := read(one, &zero)
 	var what []string
-	for _, event := range told {
+	for _, event := range sent {
 		what = append(what, strings.Trim(string(event.Type)+" "+string(event.To)+string(event.Stage), " "))
 	}
 	want := []string{"state Pending", "stage accepted", "stage ready", "state Running", "metadata", "state Stopping", "state Terminated", "forgotten"}
 	if !slices.Equal(what, want) {
-		t.Errorf("told are %q, want %q", what, want)
+		t.Errorf("the events are %q, want %q", what, want)
 	}
-	for i := range told {
-		rest := read(two, &told[i].Sequence)
-		if i == len(told)-1 {
+	for i := range sent {
+		rest := read(two, &sent[i].Sequence)
+		if i == len(sent)-1 {
 			break
 		}
-		if len(rest) != len(told)-1-i || rest[0].Sequence != told[i+1].Sequence || rest[0].Type != told[i+1].Type {
-			t.Errorf("after event %d (%s) the other replica tells %d events", i, what[i], len(rest))
+		if len(rest) != len(sent)-1-i || rest[0].Sequence != sent[i+1].Sequence || rest[0].Type != sent[i+1].Type {
+			t.Errorf("after event %d (%s) the other replica has %d events", i, what[i], len(rest))
 		}
-		if i == len(told)-2 {
+		if i == len(sent)-2 {
 			break
 		}
 	}
-	// A replica that begins later cannot tell what was before, and says so.
+	// A replica that begins later has no events from before, and says so.
 	late := s.replica(t)
-	feed, err := late.Events(t.Context(), lifecycle.EventSelection{After: &told[0].Sequence})
+	feed, err := late.Events(t.Context(), lifecycle.EventSelection{After: &sent[0].Sequence})
 	must(t, err)
 	defer feed.Close()
-	if batch, err := feed.Next(t.Context()); err != nil || !batch.Reset || batch.Cursor <= told[0].Sequence {
+	if batch, err := feed.Next(t.Context()); err != nil || !batch.Reset || batch.Cursor <= sent[0].Sequence {
 		t.Errorf("the late replica: %+v, %v", batch, err)
 	}
 	// A number from elsewhere is unknown everywhere.
-	future := told[0].Sequence << 20
+	future := sent[0].Sequence << 20
 	feed, err = one.Events(t.Context(), lifecycle.EventSelection{After: &future})
 	must(t, err)
 	defer feed.Close()
 	if batch, err := feed.Next(t.Context()); err != nil || !batch.Reset {
-		t.Errorf("a sequence that nobody told: %+v, %v", batch, err)
+		t.Errorf("a sequence that was never sent: %+v, %v", batch, err)
 	}
 }
 
@@ -543,7 +576,7 @@ func TestEventsOfOneSandboxEnd(t *testing.T) {
 	feed, err := c.Events(t.Context(), lifecycle.EventSelection{SandboxID: id})
 	must(t, err)
 	defer feed.Close()
-	must(t, s.api.Delete(t.Context(), s.batch(t, id)))
+	s.remove(t, id)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	var last lifecycle.Event
@@ -629,7 +662,7 @@ func TestRoutesOfAnIngress(t *testing.T) {
 	} else if route, _ := table.get(after); route.Token != location.Token {
 		t.Error("the route has another token than the service")
 	}
-	must(t, s.api.Delete(t.Context(), s.batch(t, after)))
+	s.remove(t, after)
 	eventually(t, "it is forgotten", func() bool { _, ok := table.get(after); return !ok })
 	stop()
 	must(t, <-done)

@@ -91,7 +91,7 @@ func (c *Cluster) insert(ctx context.Context, b *v1alpha1.BatchSandbox, secret *
 	return e, nil // as it was created, whatever has become of it meanwhile
 }
 
-// refused turns what the API server has against a resource into what a client may be told.
+// refused turns what the API server has against a resource into what a client may see.
 func refused(err error) error {
 	switch {
 	case apierrors.IsInvalid(err), apierrors.IsRequestEntityTooLargeError(err):
@@ -125,6 +125,10 @@ func (c *Cluster) newBatch(ctx context.Context, spec lifecycle.Spec, options lif
 		id = uuid.NewSHA1(keySpace, []byte(options.Owner+"\x00"+options.IdempotencyKey)).String()
 		digest = spec.Digest()
 	}
+	class, err := c.RuntimeClasses.Find(spec.RuntimeClass)
+	if err != nil {
+		return nil, nil, err
+	}
 	pool, err := poolOf(spec.Extensions)
 	if err != nil {
 		return nil, nil, err
@@ -135,7 +139,9 @@ func (c *Cluster) newBatch(ctx context.Context, spec lifecycle.Spec, options lif
 	b := &v1alpha1.BatchSandbox{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: id, Namespace: c.Namespace,
-			Labels:      map[string]string{view.LabelManagedBy: view.ManagedBy},
+			Labels: map[string]string{view.LabelManagedBy: view.ManagedBy},
+			// From the beginning: no deletion can be under way that has not seen it, and the controller saves a write.
+			Finalizers:  []string{v1alpha1.Finalizer},
 			Annotations: map[string]string{view.AnnotationTouched: now.Format(time.RFC3339Nano), view.AnnotationSecret: secret.name},
 		},
 		Spec: v1alpha1.BatchSandboxSpec{Replicas: 1, TTLSecondsAfterFinished: &retention},
@@ -147,6 +153,7 @@ func (c *Cluster) newBatch(ctx context.Context, spec lifecycle.Spec, options lif
 	err = errors.Join(
 		view.Annotate(b, view.AnnotationRecord, view.Record{
 			Owner: options.Owner, Image: spec.Image, Entrypoint: spec.Entrypoint, CreatedAt: now, Extensions: spec.Extensions, Digest: digest,
+			RuntimeClass: spec.RuntimeClass,
 		}),
 		view.Annotate(b, view.AnnotationMetadata, spec.Metadata),
 	)
@@ -161,9 +168,9 @@ func (c *Cluster) newBatch(ctx context.Context, spec lifecycle.Spec, options lif
 	}
 	token := lifecycle.NewToken()
 	if pool != "" {
-		return b, secret, c.fromPool(ctx, b, pool, spec, token, secret)
+		return b, secret, c.fromPool(ctx, b, pool, spec, class, token, secret)
 	}
-	b.Spec.Template, err = c.template(spec, token, secret)
+	b.Spec.Template, err = c.template(spec, class, token, secret)
 	return b, secret, err
 }
 
@@ -186,7 +193,7 @@ func poolOf(extensions []byte) (string, error) {
 }
 
 // fromPool makes the sandbox a task in a pod of a pool. What the pod is follows from the pool, so what the client asks for has to be that.
-func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name string, spec lifecycle.Spec, token string, secret *secret) error {
+func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name string, spec lifecycle.Spec, class lifecycle.RuntimeClass, token string, secret *secret) error {
 	ctx, cancel := context.WithTimeout(ctx, view.CallTimeout)
 	defer cancel()
 	var pool v1alpha1.Pool
@@ -197,7 +204,7 @@ func (c *Cluster) fromPool(ctx context.Context, b *v1alpha1.BatchSandbox, name s
 	if err != nil {
 		return view.Explain(err)
 	}
-	if err := fits(&pool, spec); err != nil {
+	if err := fits(&pool, spec, class); err != nil {
 		return err
 	}
 	b.Spec.PoolRef = name

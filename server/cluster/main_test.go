@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -135,6 +136,19 @@ func (s *space) play(t *testing.T, id string, phase v1alpha1.Phase, reason, mess
 		b.Status.FinishedAt = &now
 	}
 	must(t, s.api.Status().Update(t.Context(), b))
+}
+
+// remove deletes a resource, whose pods the controller would release.
+func (s *space) remove(t *testing.T, id string) {
+	t.Helper()
+	must(t, s.api.Delete(t.Context(), s.batch(t, id)))
+	b := s.batch(t, id)
+	if !slices.Contains(b.Finalizers, v1alpha1.Finalizer) {
+		t.Errorf("a new resource lacks the finalizer: it has %q", b.Finalizers)
+	}
+	released := b.DeepCopy()
+	released.Finalizers = nil
+	must(t, s.api.Patch(t.Context(), released, client.MergeFrom(b)))
 }
 
 func sampleSpec() lifecycle.Spec {

@@ -125,7 +125,7 @@ func (c *Cluster) Logs(ctx context.Context, id string, options lifecycle.LogOpti
 	var out io.Writer
 	pending := func(e *view.Entry) bool { return e.Sandbox.Status.State == lifecycle.StatePending }
 	if options.Follow && pending(e) {
-		out = open() // nothing is printed yet, and the client should know that it is being listened
+		out = open() // nothing is printed yet; the client gets the headers at once
 		e = c.view.Await(ctx, e, lifecycle.MaxTimeout, func(e *view.Entry) bool { return !pending(e) })
 	}
 	log, err := c.openLog(ctx, e, options)

@@ -142,7 +142,7 @@ func (c *Cluster) toggle(ctx context.Context, id, action string, from lifecycle.
 	if err != nil {
 		return err
 	}
-	c.view.Await(ctx, e, settleTimeout, func(e *view.Entry) bool { return !e.Sandbox.Status.State.Transient() })
+	c.view.Await(ctx, e, actTimeout, func(e *view.Entry) bool { return !e.Sandbox.Status.State.Transient() })
 	return nil
 }
 
@@ -184,8 +184,8 @@ func (c *Cluster) UpdateMetadata(ctx context.Context, id string, patch map[strin
 	return merged, nil
 }
 
-// Settle implements lifecycle.Backend.
-func (c *Cluster) Settle(ctx context.Context, id string, atMost time.Duration) (lifecycle.Sandbox, error) {
+// AwaitStable implements lifecycle.Backend.
+func (c *Cluster) AwaitStable(ctx context.Context, id string, atMost time.Duration) (lifecycle.Sandbox, error) {
 	e, err := c.view.Find(ctx, id)
 	if err != nil {
 		return lifecycle.Sandbox{}, err

@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
 	"sandbox.internal/server/cluster/view"
@@ -44,7 +45,7 @@ const readyAttempts = 60
 var daemonCommand = []string{lifecycle.DaemonPath + "/execd-init", "--log-level=4", "--"}
 
 // template is the pod of a sandbox with an image of its own. What is not for every reader of the resource goes into the secret.
-func (c *Cluster) template(spec lifecycle.Spec, token string, secret *secret) (*corev1.PodTemplateSpec, error) {
+func (c *Cluster) template(spec lifecycle.Spec, class lifecycle.RuntimeClass, token string, secret *secret) (*corev1.PodTemplateSpec, error) {
 	resources, err := requirements(spec.Resources)
 	if err != nil {
 		return nil, err
@@ -102,8 +103,16 @@ func (c *Cluster) template(spec lifecycle.Spec, token string, secret *secret) (*
 		pod.ImagePullSecrets = []corev1.LocalObjectReference{{Name: secret.name}}
 	}
 	c.Placement.apply(&pod)
-	if err := c.wallIn(&pod, spec.NetworkPolicy, secret); err != nil {
+	if class.Handler != "" {
+		pod.RuntimeClassName = &class.Handler
+	}
+	if err := class.Walled(spec.NetworkPolicy); err != nil {
 		return nil, err
+	}
+	if class.EgressSidecar {
+		if err := c.wallIn(&pod, spec.NetworkPolicy, secret); err != nil {
+			return nil, err
+		}
 	}
 	return &corev1.PodTemplateSpec{Spec: pod}, nil
 }
@@ -217,7 +226,7 @@ func requirements(limits lifecycle.ResourceLimits) (corev1.ResourceRequirements,
 	}
 	list := corev1.ResourceList{}
 	if parsed.NanoCPUs > 0 {
-		// The kubelet knows thousandths of a core.
+		// The kubelet counts in thousandths of a core.
 		list[corev1.ResourceCPU] = *resource.NewMilliQuantity((parsed.NanoCPUs+999_999)/1_000_000, resource.DecimalSI)
 	}
 	if parsed.MemoryBytes > 0 {
@@ -277,7 +286,7 @@ func volumeName(v lifecycle.Volume, i int) string {
 }
 
 // fits returns an error of KindInvalid unless the pods of a pool are what the client asks for.
-func fits(pool *v1alpha1.Pool, spec lifecycle.Spec) error {
+func fits(pool *v1alpha1.Pool, spec lifecycle.Spec, class lifecycle.RuntimeClass) error {
 	template := pool.Spec.Template
 	if template == nil || !v1alpha1.UsesTasks(template) {
 		return lifecycle.Invalidf("extensions.poolRef: the pods of Pool %q run no tasks: they have no container named %s", pool.Name, v1alpha1.ContainerTaskExecutor)
@@ -290,6 +299,9 @@ func fits(pool *v1alpha1.Pool, spec lifecycle.Spec) error {
 	switch {
 	case spec.Image != container.Image:
 		return lifecycle.Invalidf("image.uri: must be %q, which the pods of Pool %q run", container.Image, pool.Name)
+	case class.Handler != "" && ptr.Deref(template.Spec.RuntimeClassName, "") != class.Handler:
+		return lifecycle.Invalidf("runtimeClass: %q stands for the RuntimeClass %q, and the pods of Pool %q have %q", class.Name, class.Handler, pool.Name,
+			ptr.Deref(template.Spec.RuntimeClassName, ""))
 	case spec.Auth != nil:
 		return lifecycle.Invalidf("image.auth: has no use in Pool %q, whose pods have their image already", pool.Name)
 	case len(spec.Volumes) > 0:

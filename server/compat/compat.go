@@ -1,5 +1,5 @@
 // Package compat lets the clients of OpenSandbox use this service: it translates their requests and its answers at the edge, so
-// that nothing behind it knows of them. docs/compatibility.md has the table of what is translated.
+// that nothing behind it depends on them. docs/compatibility.md has the table of what is translated.
 //
 // A request is one of theirs when it carries their header for keys, the header that endpoints made here ask for, or the User-Agent of
 // their SDKs. Every other request passes unchanged.
@@ -20,7 +20,7 @@ const (
 	keyHeader = "OPEN-SANDBOX-API-KEY"
 	// agentPrefix begins the User-Agent of their SDKs.
 	agentPrefix = "OpenSandbox-"
-	// dialectHeader, with the value dialect, tells the sandbox's execd (package execd/compat) and this package who asks. It is one of
+	// dialectHeader, with the value dialect, marks these clients for the sandbox's execd (package execd/compat) and this package. It is one of
 	// the headers of an endpoint, which clients send with every request.
 	dialectHeader = "X-Sandbox-Dialect"
 	dialect       = "opensandbox"
@@ -35,10 +35,13 @@ const (
 // Options configures an [Edge]. All but the Clock are required.
 type Options struct {
 	// Next is the service.
-	Next    http.Handler
+	Next http.Handler
+	// Admits reports whether the service would accept the key of a request, which is in the header that the service reads. Nothing of
+	// another request is translated: that takes memory.
+	Admits  func(*http.Request) bool
 	Backend Backend
 	Logger  zerolog.Logger
-	// Clock tells the time; nil means time.Now.
+	// Clock returns the present time; nil means time.Now.
 	Clock func() time.Time
 }
 
@@ -66,7 +69,7 @@ func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	r = withOurKey(r)
 	x := &exchange{edge: e, w: w, r: r, key: key}
 	handle := x.route()
-	if handle == nil {
+	if handle == nil || !e.Admits(r) {
 		e.Next.ServeHTTP(w, r)
 		return
 	}

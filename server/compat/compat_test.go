@@ -53,6 +53,8 @@ func (s *service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, text)
 }
 
+func (s *service) admits(r *http.Request) bool { return r.Header.Get("SERVICE-API-KEY") != "wrong" }
+
 // ask sends a request as a client of OpenSandbox.
 func (s *service) ask(target, body string, header ...string) *http.Response {
 	method, path, _ := strings.Cut(target, " ")
@@ -66,12 +68,32 @@ func (s *service) ask(target, body string, header ...string) *http.Response {
 		}
 	}
 	recorder := httptest.NewRecorder()
-	compat.New(compat.Options{Next: s, Logger: zerolog.Nop(), Clock: func() time.Time { return now }}).ServeHTTP(recorder, r)
+	compat.New(compat.Options{Next: s, Admits: s.admits, Logger: zerolog.Nop(), Clock: func() time.Time { return now }}).ServeHTTP(recorder, r)
 	return recorder.Result()
 }
 
 func sandbox(metadata, expiresAt string) string {
 	return `{"id":"` + id + `","metadata":` + metadata + `,"expiresAt":"` + expiresAt + `"}`
+}
+
+// TestWrongKey: a request that the service will refuse is not read for translation.
+func TestWrongKey(t *testing.T) {
+	s := &service{t: t, answers: map[string]string{"POST /v1/sandboxes": "401 {}"}}
+	s.ask("POST /v1/sandboxes", `{"env":{"A":null}}`, "OPEN-SANDBOX-API-KEY: wrong")
+	if want := `POST /v1/sandboxes {"env":{"A":null}}`; len(s.asked) != 1 || s.asked[0] != want {
+		t.Errorf("the service was asked %q, want %q", s.asked, want)
+	}
+}
+
+// TestLargePage: a page of sandboxes that takes too much memory is refused by the name of the parameter that makes it smaller.
+func TestLargePage(t *testing.T) {
+	s := &service{t: t, answers: map[string]string{
+		"GET /v1/sandboxes": `200 {"items":[{"metadata":{"a":"` + strings.Repeat("x", 17<<20) + `"}}]}`}}
+	answered := s.ask("GET /v1/sandboxes", "")
+	body, err := io.ReadAll(answered.Body)
+	if err != nil || answered.StatusCode != 400 || !strings.Contains(string(body), "query/pageSize: ") {
+		t.Errorf("%d %.100s %v, want 400 that names pageSize", answered.StatusCode, body, err)
+	}
 }
 
 func TestTranslation(t *testing.T) {

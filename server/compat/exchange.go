@@ -3,6 +3,7 @@ package compat
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"mime"
 	"net/http"
@@ -13,6 +14,8 @@ import (
 const (
 	// maxBody is how many bytes of a JSON body are translated. The service refuses more.
 	maxBody = 1 << 20
+	// maxAnswer is how many bytes of an answer of the service are kept for translation.
+	maxAnswer = 16 << 20
 	// requestIDHeader is the same in every request to the service that one request of a client becomes.
 	requestIDHeader = "X-Request-Id"
 )
@@ -87,11 +90,14 @@ func (x *exchange) ask(method, path string, query url.Values, body []byte) *answ
 
 // answer is an answer of the service.
 type answer struct {
-	client http.ResponseWriter
-	header http.Header
-	status int
-	body   bytes.Buffer
+	client   http.ResponseWriter
+	header   http.Header
+	status   int
+	body     bytes.Buffer
+	tooLarge bool // it has more than maxAnswer bytes, and body has none of them
 }
+
+var errTooLarge = errors.New("the answer is too large to be translated")
 
 // Header implements http.ResponseWriter.
 func (a *answer) Header() http.Header { return a.header }
@@ -106,6 +112,10 @@ func (a *answer) WriteHeader(status int) {
 // Write implements http.ResponseWriter.
 func (a *answer) Write(p []byte) (int, error) {
 	a.WriteHeader(http.StatusOK)
+	if a.tooLarge || a.body.Len()+len(p) > maxAnswer {
+		a.tooLarge, a.body = true, bytes.Buffer{}
+		return 0, errTooLarge
+	}
 	return a.body.Write(p)
 }
 
@@ -137,6 +147,12 @@ func (a *answer) sendJSON(w http.ResponseWriter, value any) {
 	a.body.Write(encode(value))
 	a.header.Set("Content-Type", "application/json")
 	a.send(w)
+}
+
+// refuse answers the client that its request is wrong, as the service does.
+func (a *answer) refuse(w http.ResponseWriter, message string) {
+	a.status = http.StatusBadRequest
+	a.sendJSON(w, map[string]string{"code": "INVALID_REQUEST_BODY", "message": message, "detail": message})
 }
 
 // object is a JSON object whose values stay as they were written.

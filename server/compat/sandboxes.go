@@ -2,6 +2,7 @@ package compat
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -153,6 +154,10 @@ func (x *exchange) list() {
 		query.Set("pageSize", strconv.Itoa(maxPageSize))
 	}
 	found := x.ask(http.MethodGet, sandboxesPath, query, nil)
+	if found.ok() && found.tooLarge {
+		found.refuse(x.w, fmt.Sprintf("query/pageSize: one page of these sandboxes has more than %d MiB: ask for fewer at a time", maxAnswer>>20))
+		return
+	}
 	var page object
 	var items []object
 	if !found.ok() || json.Unmarshal(found.body.Bytes(), &page) != nil || json.Unmarshal(page["items"], &items) != nil {

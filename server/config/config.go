@@ -9,6 +9,7 @@
 package config
 
 import (
+	"net/netip"
 	"path/filepath"
 	"slices"
 )
@@ -17,6 +18,7 @@ import (
 type Config struct {
 	Server     Server     `toml:"server"`
 	Runtime    Runtime    `toml:"runtime"`
+	Local      Local      `toml:"local"`
 	Docker     Docker     `toml:"docker"`
 	Egress     Egress     `toml:"egress"`
 	Ingress    Ingress    `toml:"ingress"`
@@ -36,7 +38,7 @@ func (c Config) OwnPaths() []string {
 	var paths []string
 	for _, path := range []string{
 		c.File, c.Server.DataDir, c.Server.APIKeyFile, c.Server.SigningKey, c.Server.AuditLog,
-		c.Docker.SeccompProfile, c.Kubernetes.KubeconfigPath,
+		c.Local.DataDir, c.Docker.SeccompProfile, c.Kubernetes.KubeconfigPath,
 	} {
 		if filepath.IsAbs(path) {
 			paths = append(paths, filepath.Clean(path))
@@ -53,6 +55,8 @@ func (c Config) OwnPaths() []string {
 func Default(env func(string) string) Config {
 	return Config{
 		Server:      defaultServer(env),
+		Runtime:     defaultRuntime(),
+		Local:       defaultLocal(),
 		Docker:      defaultDocker(),
 		Egress:      Egress{Upstream: []string{}},
 		Ingress:     Ingress{Mode: IngressDirect},
@@ -76,6 +80,10 @@ func (c Config) Validate() error {
 func (c Config) check(p *problems) {
 	c.Server.check(p)
 	c.Runtime.check(p)
+	c.Local.check(p)
+	if ip, err := netip.ParseAddr(c.Server.Host); c.Runtime.Type == RuntimeLocal && err == nil && ip.Is6() && !ip.IsUnspecified() {
+		p.add("server.host", "must be an IPv4 address, a host name or :: with the local runtime, which publishes ports for IPv4 alone (got %q)", c.Server.Host)
+	}
 	c.Docker.check(p, c.Environment, c.Runtime.Type)
 	c.Egress.check(p)
 	c.Ingress.check(p, c.Runtime.Type)
@@ -95,7 +103,7 @@ func (c *Config) normalise(env func(string) string) {
 // Warnings returns settings that are allowed but that an operator should know
 // about, one sentence each. They never contain a secret.
 func (c Config) Warnings() []string {
-	return slices.Concat(c.Server.warnings(), c.Docker.warnings(c.Runtime.Type),
+	return slices.Concat(c.Server.warnings(), c.Local.warnings(c.Runtime.Type), c.Docker.warnings(c.Runtime.Type),
 		c.Egress.warnings(c.Docker.NetworkMode, c.Runtime.Type), c.Ingress.warnings(),
 		c.Kubernetes.warnings(c.Runtime.Type))
 }

@@ -75,7 +75,7 @@ func TestDefaultDataDir(t *testing.T) {
 
 func TestDefaultLacksOnlyTheRequiredKeys(t *testing.T) {
 	c := config.Default(home)
-	want := "runtime.type: is required (docker or kubernetes)\nruntime.execd_image: is required"
+	want := "runtime.type: is required (local, docker or kubernetes)\nruntime.execd_image: is required"
 	if err := c.Validate(); err == nil || err.Error() != want {
 		t.Fatalf("got %v, want %s", err, want)
 	}

@@ -47,8 +47,11 @@ var documented = map[string]any{
 var extensions = []string{
 	"server.api_key_file", "server.data_dir", "server.instance", "server.terminated_retention",
 	"server.max_connections", "server.compatibility", "server.audit_log", "server.signing_key", "server.debug_address",
-	"server.mcp",
-	"docker.allow_unenforced_limits", "storage.host_volumes", "egress.upstream",
+	"server.mcp", "server.console",
+	"local.data_dir", "local.oci_runtime", "local.keeper", "local.bridge", "local.subnet", "local.user_namespaces", "local.disk_mib", "local.archives", "local.images_mib",
+	"local.insecure_registries", "local.mirrors.registry", "local.mirrors.hosts",
+	"runtime.classes.name", "runtime.classes.handler", "runtime.classes.egress_sidecar",
+	"docker.allow_unenforced_limits", "docker.spare_networks", "storage.host_volumes", "egress.upstream",
 	"kubernetes.provision_timeout",
 	"kubernetes.runtime_class", "kubernetes.priority_class", "kubernetes.node_selector",
 	"kubernetes.ephemeral_storage",
@@ -85,13 +88,14 @@ func TestDefaultsAreTheDocuments(t *testing.T) {
 	}
 }
 
-// TestInitLoadsToTheDefaults but for what keeps the service closed.
+// TestInitLoadsToTheDefaults but for what keeps the service closed, and sandboxes fast.
 func TestInitLoadsToTheDefaults(t *testing.T) {
 	want := config.Default(home)
-	want.Runtime = config.Runtime{Type: config.RuntimeDocker, ExecdImage: "sandbox/execd:dev"}
+	want.Runtime.Type, want.Runtime.ExecdImage = config.RuntimeDocker, "sandbox/execd:dev"
 	const key = "0123456789abcdef0123456789abcdef"
 	// closed
 	want.Server.Host, want.Server.APIKey, want.Storage.HostVolumes = "127.0.0.1", key, false
+	want.Docker.SpareNetworks = 2
 	if got := load(t, string(config.Init(key)), home); !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Egress is the section [egress]: what sandboxes may reach. The docker runtime uses it in bridge
-// mode alone.
+// Egress is the section [egress]: what sandboxes may reach. On one machine it is used in
+// bridge mode alone.
 type Egress struct {
 	// Image is the reference of the egress sidecar's image. With it every sandbox in bridge mode
 	// has a sidecar; without it a networkPolicy is 400.
@@ -37,7 +37,7 @@ func (e Egress) check(p *problems) {
 
 func (e Egress) warnings(mode NetworkMode, runtime RuntimeType) []string {
 	switch {
-	case e.Image != "" && mode == NetworkHost && runtime == RuntimeDocker:
+	case e.Image != "" && mode == NetworkHost && runtime != RuntimeKubernetes:
 		return []string{"egress.image has no effect: docker.network_mode is host, and network policies need bridge"}
 	case e.Image == "" && len(e.Upstream) > 0:
 		return []string{"egress.upstream has no effect without egress.image"}
@@ -53,7 +53,7 @@ const (
 	// IngressDirect publishes a port of the host for each sandbox; on a cluster clients reach the
 	// pod's own address.
 	IngressDirect IngressMode = "direct"
-	// IngressGateway routes through an ingress; the docker runtime does not have it.
+	// IngressGateway routes through an ingress; only the kubernetes runtime has it.
 	IngressGateway IngressMode = "gateway"
 )
 
@@ -69,14 +69,14 @@ const (
 
 // Ingress is the section [ingress]: how clients reach sandboxes.
 type Ingress struct {
-	// Mode is direct or gateway, of which the docker runtime accepts direct alone.
+	// Mode is direct or gateway, which the kubernetes runtime alone accepts.
 	Mode IngressMode `toml:"mode"`
 	// Gateway is the address of the ingress.
 	Gateway Gateway `toml:"gateway"`
 }
 
-// Gateway is the section [ingress.gateway]. It is used by the gateway mode alone, which the docker
-// runtime does not have.
+// Gateway is the section [ingress.gateway]. It is used by the gateway mode alone, which only
+// the kubernetes runtime has.
 type Gateway struct {
 	// Address is a wildcard domain such as *.example.com, or a host name or an IP address with an
 	// optional port; required in the mode gateway, without effect in the other.
@@ -93,13 +93,14 @@ type Route struct {
 }
 
 func (i Ingress) check(p *problems, runtime RuntimeType) {
-	if i.Mode == IngressGateway && runtime == RuntimeDocker {
-		p.add("ingress.mode", "must be direct, because the docker runtime requires it (got %q)",
-			string(i.Mode))
+	local := runtime == RuntimeLocal || runtime == RuntimeDocker
+	if i.Mode == IngressGateway && local {
+		p.add("ingress.mode", "must be direct, because the %s runtime requires it (got %q)",
+			string(runtime), string(i.Mode))
 	} else {
 		checkOneOf(p, "ingress.mode", i.Mode, IngressDirect, IngressGateway)
 	}
-	i.Gateway.check(p, i.Mode == IngressGateway && runtime != RuntimeDocker)
+	i.Gateway.check(p, i.Mode == IngressGateway && !local)
 }
 
 func (g Gateway) check(p *problems, required bool) {

@@ -168,6 +168,7 @@ func requiredKeys(t *testing.T) map[string]bool {
 	c := config.Default(home)
 	c.Server.Keys = []config.Key{{RateLimit: &config.RateLimit{}}}
 	c.Kubernetes.Tolerations = []config.Toleration{{}}
+	c.Runtime.Classes = []config.RuntimeClass{{}}
 	joined, ok := c.Validate().(interface{ Unwrap() []error })
 	if !ok {
 		t.Fatal("nothing is required")
@@ -179,8 +180,8 @@ func requiredKeys(t *testing.T) map[string]bool {
 			required[strings.ReplaceAll(problem.Key, "[0]", "")] = true
 		}
 	}
-	want := []string{"runtime.execd_image", "runtime.type", "server.keys.name", "server.keys.role",
-		"server.keys.sha256"}
+	want := []string{"runtime.classes.handler", "runtime.classes.name", "runtime.execd_image",
+		"runtime.type", "server.keys.name", "server.keys.role", "server.keys.sha256"}
 	if got := slices.Sorted(maps.Keys(required)); !slices.Equal(got, want) {
 		t.Errorf("required are %q, want %q", got, want)
 	}

@@ -74,6 +74,8 @@ type Server struct {
 	// MCP is whether agents may use the service over the Model Context Protocol, at /mcp, with the
 	// same keys.
 	MCP bool `toml:"mcp"`
+	// Console is whether people may use the service in a browser, at /console, with the same keys.
+	Console bool `toml:"console"`
 	// DebugAddress is the address and port of the profiler: a loopback address. Unset: there is no
 	// profiler.
 	DebugAddress string `toml:"debug_address"`
@@ -95,6 +97,7 @@ func defaultServer(env func(string) string) Server {
 		MaxConnections:      10_000,
 		Compatibility:       []string{},
 		MCP:                 true,
+		Console:             true,
 		Keys:                []Key{},
 	}
 }

@@ -61,7 +61,7 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'%s; " +
 type Options struct {
 	// Identify returns the holder of an API key, or the error to answer with.
 	Identify func(key string) (lifecycle.Principal, error)
-	// Open says that the service has no keys and lets everybody in.
+	// Open says that the service has no keys and admits every request.
 	Open bool
 	// Lifetime is how long a session lasts; 0 means 12 hours.
 	Lifetime time.Duration
@@ -141,7 +141,7 @@ func (c *Console) showPage(ctx echo.Context) error {
 	return ctx.HTMLBlob(http.StatusOK, html.Bytes())
 }
 
-// shown is what the page gets to know of its session.
+// shown is what the page gets of its session.
 type shown struct {
 	Name      string         `json:"name"`
 	Role      lifecycle.Role `json:"role"`

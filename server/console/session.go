@@ -46,7 +46,7 @@ type sessions struct {
 
 func newSessions() *sessions { return &sessions{all: map[digest]*session{}} }
 
-// session is a browser that somebody has signed in with.
+// session is a browser that a user has signed in with.
 type session struct {
 	principal lifecycle.Principal
 	began     time.Time
@@ -113,8 +113,8 @@ func (s *sessions) of(r *http.Request) (*session, error) {
 	)
 }
 
-// byCookie returns the sessions whose cookies a request carries, several where somebody else has
-// set another.
+// byCookie returns the sessions whose cookies a request carries, several where another page has
+// set one.
 func (s *sessions) byCookie(r *http.Request) (found []*session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

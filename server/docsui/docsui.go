@@ -21,7 +21,7 @@ var assets embed.FS
 //go:embed page
 var own embed.FS
 
-// policy lets a page load from, send to and be framed by nobody but its own service. ReDoc writes its style into the page, both draw
+// policy lets a page load from, send to and be framed by its own service only. ReDoc writes its style into the page, both draw
 // pictures from data, and ReDoc searches in a worker that it makes itself.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; " +
 	"worker-src blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

@@ -8,7 +8,7 @@ import (
 
 // view is a page: one contract in one program.
 type view struct {
-	Program string // as the script knows it
+	Program string // as the script calls it
 	Title   string
 	Verb    string
 	Path    string

@@ -45,7 +45,7 @@ func New(host string) *Client {
 }
 
 // Environment returns the variables that start a sidecar with that policy. A policy that no variable can hold is left out: the sidecar
-// then lets nothing pass until it is told by Change, and whole is false.
+// then lets nothing pass until Change, and whole is false.
 func (c *Client) Environment(at lifecycle.Sidecar, policy *lifecycle.NetworkPolicy) (env map[string]string, whole bool, err error) {
 	first := lifecycle.NetworkPolicy{}
 	if policy != nil {
@@ -175,16 +175,16 @@ func answered(response *http.Response, err error) func(into any) error {
 // policy breaks; of any other answer nothing is repeated but its number.
 func refusal(response *http.Response) error {
 	defer func() { _ = response.Body.Close() }()
-	var told gen.Error
-	_ = json.NewDecoder(io.LimitReader(response.Body, 64<<10)).Decode(&told) // somebody else's body says nothing
+	var body gen.Error
+	_ = json.NewDecoder(io.LimitReader(response.Body, 64<<10)).Decode(&body) // a body of another form leaves it empty
 	switch response.StatusCode {
 	case http.StatusBadRequest, http.StatusRequestEntityTooLarge:
-		return lifecycle.Invalidf("%s", sandboxhttp.Quote(told.Message))
+		return lifecycle.Invalidf("%s", sandboxhttp.Quote(body.Message))
 	}
 	return unavailable(fmt.Errorf("it answered %s", response.Status))
 }
 
-// unavailable is what a client is told; why is for the log.
+// unavailable is what a client gets; why is for the log.
 func unavailable(why error) error {
 	known := &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "the egress sidecar of the sandbox does not answer", RetryAfter: 1}
 	return &silence{known, why}

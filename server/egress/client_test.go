@@ -110,7 +110,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("decisions, %d: %v", status, err)
 		}
 	}
-	for name, at := range map[string]lifecycle.Sidecar{"no port": {}, "nobody there": {Port: 1}} {
+	for name, at := range map[string]lifecycle.Sidecar{"no port": {}, "no listener": {Port: 1}} {
 		known := (*lifecycle.Error)(nil)
 		if _, err := c.Health(t.Context(), at); !errors.As(err, &known) || known.Kind != lifecycle.KindUnavailable || strings.Contains(known.Message, "127.0.0.1") {
 			t.Errorf("%s: %v", name, err)

@@ -44,56 +44,6 @@ type actor struct {
 	changed chan struct{} // closed by the next change
 }
 
-// spawn starts the actor of a record and makes the sandbox visible. A record that is not new may
-// have a box.
-func (h *Host) spawn(record lifecycle.Record, auth *lifecycle.ImageAuth, isNew bool) *actor {
-	if record.Box == "" { // written by a version in which a box had no identity of its own
-		record.Box = record.Sandbox.ID
-	}
-	a := &actor{
-		host:      h,
-		id:        record.Sandbox.ID,
-		createdAt: record.Sandbox.CreatedAt,
-		log:       h.Logger.With().Str("sandbox_id", record.Sandbox.ID).Logger(),
-		record:    record,
-		auth:      auth,
-		launched:  !isNew,
-		inbox:     make(chan func(), 16),
-		gone:      make(chan struct{}),
-		changed:   make(chan struct{}),
-	}
-	a.publish()
-	h.registry.add(a)
-	h.tasks.Add(1)
-	go a.run()
-	return a
-}
-
-func (a *actor) run() {
-	defer a.host.tasks.Done()
-	defer close(a.gone)
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		if a.due() {
-			return
-		}
-		a.retrySave()
-		a.next()
-		timer.Reset(a.idle())
-		select {
-		case f := <-a.inbox:
-			f()
-		case <-timer.C:
-		case <-a.host.ctx.Done():
-			if a.job != nil {
-				a.job()
-			}
-			return
-		}
-	}
-}
-
 // do runs f in the actor's goroutine and returns its error. It returns an error of KindNotFound
 // when the sandbox is forgotten.
 func (a *actor) do(ctx context.Context, f func() error) error {
@@ -145,6 +95,31 @@ func (a *actor) changes() <-chan struct{} {
 	return a.changed
 }
 
+// await returns the sandbox's record once holds is true of it, the sandbox is forgotten, the time
+// is up, or ctx ends.
+func (a *actor) await(
+	ctx context.Context, atMost time.Duration, holds func(*lifecycle.Record) bool,
+) *lifecycle.Record {
+	timer := time.NewTimer(atMost)
+	defer timer.Stop()
+	for {
+		changed := a.changes()
+		record := a.now()
+		if holds(record) {
+			return record
+		}
+		select {
+		case <-changed:
+		case <-a.gone:
+			return record
+		case <-timer.C:
+			return record
+		case <-ctx.Done():
+			return record
+		}
+	}
+}
+
 func (a *actor) publish() {
 	snapshot := a.record.Clone()
 	a.mu.Lock()
@@ -185,13 +160,13 @@ func (a *actor) afterTransition(
 	return record, nil
 }
 
-// request makes a transition that a client requests: it is in force only once it is durable.
+// request makes a transition that a client requests: it is in force only once it is saved.
 func (a *actor) request(trigger lifecycle.Trigger, reason lifecycle.Reason, message string) error {
 	record, err := a.afterTransition(trigger, reason, message)
 	if err != nil {
 		return err
 	}
-	return a.commit(record, a.transition(record))
+	return a.commitBy(a.saverOf(trigger), record, a.transition(record))
 }
 
 // recordTransition records a transition that has happened at the engine. It is in force even when
@@ -211,7 +186,23 @@ func (a *actor) recordTransition(
 	if trigger == lifecycle.TriggerProvisioned {
 		events = a.mark(&record, lifecycle.StageReady, record.Sandbox.Status.LastTransitionAt)
 	}
-	a.saveOrRetry(record, append(events, a.transition(record))...)
+	a.saveOrRetryBy(a.saverOf(trigger), record, append(events, a.transition(record))...)
+}
+
+// saver is how a change is saved: Store.Save or Store.SaveUnsynced.
+type saver func(context.Context, lifecycle.Record, ...lifecycle.Event) error
+
+// saverOf returns how the transition of that trigger is saved.
+func (a *actor) saverOf(trigger lifecycle.Trigger) saver {
+	switch trigger {
+	case lifecycle.TriggerPause, lifecycle.TriggerPaused, lifecycle.TriggerResume,
+		lifecycle.TriggerResumed:
+		// Nothing is lost if a loss of power takes it back. One of the engine's machine ends the
+		// box, and Running, Pausing, Paused and Resuming all lead to the same end then. One of the
+		// service's alone does not, and a start takes from the engine whether the box is frozen.
+		return a.host.Store.SaveUnsynced
+	}
+	return a.host.Store.Save
 }
 
 // transition returns the event for the change from the actor's record to that one.
@@ -243,9 +234,15 @@ func (a *actor) event(kind lifecycle.EventType) lifecycle.Event {
 	}
 }
 
-// commit makes a changed record durable, then visible.
+// commit saves a changed record, then makes it visible.
 func (a *actor) commit(record lifecycle.Record, events ...lifecycle.Event) error {
-	if err := a.save(record, events); err != nil {
+	return a.commitBy(a.host.Store.Save, record, events...)
+}
+
+func (a *actor) commitBy(
+	save saver, record lifecycle.Record, events ...lifecycle.Event,
+) error {
+	if err := a.save(save, record, events); err != nil {
 		if a.host.ctx.Err() != nil {
 			return lifecycle.Stopping()
 		}
@@ -258,7 +255,11 @@ func (a *actor) commit(record lifecycle.Record, events ...lifecycle.Event) error
 // saveOrRetry makes a record visible that describes what has happened, and saves it, now or in a
 // later attempt.
 func (a *actor) saveOrRetry(record lifecycle.Record, events ...lifecycle.Event) {
-	if err := a.save(record, events); err != nil {
+	a.saveOrRetryBy(a.host.Store.Save, record, events...)
+}
+
+func (a *actor) saveOrRetryBy(save saver, record lifecycle.Record, events ...lifecycle.Event) {
+	if err := a.save(save, record, events); err != nil {
 		a.log.Error().Err(err).Msg("a change is not durable; trying again")
 		a.unsaved = append(a.unsaved, events...)
 		a.saveAgainAt = a.host.Clock().Add(saveInterval)
@@ -266,11 +267,14 @@ func (a *actor) saveOrRetry(record lifecycle.Record, events ...lifecycle.Event) 
 	a.setRecord(record)
 }
 
-// save makes a record durable with its events and the unsaved ones: an event is never durable
-// without its state.
-func (a *actor) save(record lifecycle.Record, events []lifecycle.Event) error {
+// save saves a record with its events and the unsaved ones: an event is never saved without its
+// state.
+func (a *actor) save(save saver, record lifecycle.Record, events []lifecycle.Event) error {
+	if !a.saveAgainAt.IsZero() {
+		save = a.host.Store.Save // what could not be saved before may have to be synced
+	}
 	events = slices.Concat(a.unsaved, events)
-	if err := a.host.Store.Save(a.host.ctx, record, events...); err != nil {
+	if err := save(a.host.ctx, record, events...); err != nil {
 		return err
 	}
 	a.unsaved, a.saveAgainAt = nil, time.Time{}
@@ -318,7 +322,9 @@ func (a *actor) reached(stage lifecycle.Stage) {
 		}
 		record := a.record
 		if events := a.mark(&record, stage, at); events != nil {
-			a.saveOrRetry(record, events...)
+			// A launch that is taken up looks at the engine for what is there: a stage that a loss
+			// of power takes back was not reached as far as clients can see.
+			a.saveOrRetryBy(a.host.Store.SaveUnsynced, record, events...)
 		}
 	})
 }
@@ -336,50 +342,4 @@ func (a *actor) mark(
 		a.host.Observer.StageDone(stage, event.Took)
 	}
 	return []lifecycle.Event{event}
-}
-
-// untilDue returns the time until the expiry, or until the record is forgotten.
-func (a *actor) untilDue() time.Duration {
-	until := time.Hour // only the running job changes something
-	switch state := a.state(); {
-	case state.Final() && a.record.Removed:
-		until = a.record.RetainUntil.Sub(a.host.Clock())
-	case state.Final() || state == lifecycle.StateStopping:
-	default:
-		until = a.record.Sandbox.ExpiresAt.Sub(a.host.Clock())
-	}
-	return max(0, until)
-}
-
-// idle returns how long the actor may wait for messages before it has something to do.
-func (a *actor) idle() time.Duration {
-	if a.saveAgainAt.IsZero() {
-		return a.untilDue()
-	}
-	return max(0, min(a.untilDue(), a.saveAgainAt.Sub(a.host.Clock())))
-}
-
-// due expires the sandbox, or forgets its record, when its time has come. It returns true when the
-// record is forgotten.
-func (a *actor) due() bool {
-	if a.untilDue() > 0 {
-		return false
-	}
-	if a.state().Final() {
-		events := slices.Concat(a.unsaved, []lifecycle.Event{a.event(lifecycle.EventForgotten)})
-		if err := a.host.Store.Forget(a.host.ctx, a.id, events...); err != nil {
-			a.log.Error().
-				Err(err).
-				Msg("the record of an ended sandbox cannot be removed; trying again")
-			a.record.RetainUntil = a.host.Clock().Add(time.Minute)
-			return false
-		}
-		a.host.registry.remove(a)
-		a.host.bulletin.notify(events)
-		return true
-	}
-	a.recordTransition(lifecycle.TriggerExpire, lifecycle.ReasonExpired, "its time is up")
-	a.host.Observer.Expired(a.host.Clock().Sub(a.record.Sandbox.ExpiresAt))
-	a.cancelJob()
-	return false
 }

@@ -14,7 +14,7 @@ import (
 // a call that a crash interrupted. Errors are wrapped [lifecycle.ErrBoxUnavailable],
 // [lifecycle.ErrNoBox], [lifecycle.ErrBoxNotAlive], or a *[lifecycle.BoxFailure].
 type Box interface {
-	// Close cancels the calls in progress, and changes no box.
+	// Close cancels the calls in progress, and changes no box of a sandbox.
 	Close()
 	// Ready returns an error when the engine does not answer.
 	Ready(ctx context.Context) error
@@ -22,7 +22,8 @@ type Box interface {
 	// type *lifecycle.Error.
 	Admit(ctx context.Context, spec lifecycle.Spec, options lifecycle.CreateOptions) error
 	// Assign gives a new record the identity of its box ([lifecycle.Record.Box]), and what the box
-	// is made with.
+	// is made with. It may choose another id for the sandbox: one that a part of the box was made
+	// with already.
 	Assign(record *lifecycle.Record)
 	// Launch makes the box, or continues an interrupted launch, and returns where the box is
 	// reached once execd has proved there that it has the record's token.

@@ -48,6 +48,7 @@ type memoryEngine struct {
 	mu         sync.Mutex
 	containers map[string]*engine.Container // by name
 	mounts     map[string][]engine.Mount    // by the name of the container
+	joins      map[string]string            // what the container joins, by its name
 	volumes    map[string]map[string]string // labels, by name
 	logs       string
 	before     map[string]fault // a call that fails here does nothing
@@ -64,6 +65,7 @@ func newMemoryEngine(t testing.TB) *memoryEngine {
 	e := &memoryEngine{
 		containers: map[string]*engine.Container{},
 		mounts:     map[string][]engine.Mount{},
+		joins:      map[string]string{},
 		volumes:    map[string]map[string]string{},
 		before:     map[string]fault{},
 		after:      map[string]fault{},
@@ -84,8 +86,8 @@ func (e *memoryEngine) published(c *engine.Container) map[int]int {
 			e.mu.Lock()
 			ping := e.ping
 			var record lifecycle.Record
-			// A sidecar publishes the port of its sandbox's daemon.
-			if c := e.containers[strings.TrimSuffix(name, "-egress")]; c != nil {
+			// The owner of a network publishes the port of its sandbox's daemon.
+			if c := e.containers[strings.TrimSuffix(strings.TrimSuffix(name, "-egress"), "-network")]; c != nil {
 				// some tests have others
 				_ = json.Unmarshal([]byte(c.Labels[lifecycle.LabelPrefix+"record"]), &record)
 			}
@@ -171,7 +173,7 @@ func (e *memoryEngine) find(id string) (*engine.Container, error) {
 	return nil, fmt.Errorf("%w: %s", engine.ErrNotFound, id)
 }
 
-func (e *memoryEngine) tell(kind engine.EventType, c *engine.Container) {
+func (e *memoryEngine) emit(kind engine.EventType, c *engine.Container) {
 	for listener := range e.listeners {
 		listener <- engine.Event{Type: kind, ContainerID: c.ID, Labels: maps.Clone(c.Labels)}
 	}
@@ -201,7 +203,7 @@ func (e *memoryEngine) happen(name string, kind engine.EventType, change func(*e
 	} else {
 		change(c)
 	}
-	e.tell(kind, c)
+	e.emit(kind, c)
 }
 
 func (e *memoryEngine) exit(name string, code int, oom bool) {
@@ -292,6 +294,7 @@ func (e *memoryEngine) Create(ctx context.Context, spec engine.ContainerSpec) (s
 			return fmt.Errorf("%w: %s", engine.ErrExists, spec.Name)
 		}
 		e.mounts[spec.Name] = slices.Clone(spec.Mounts)
+		e.joins[spec.Name] = spec.Join
 		e.containers[spec.Name] = &engine.Container{
 			ID: "id-of-" + spec.Name, Name: spec.Name, Labels: maps.Clone(spec.Labels), Status: engine.StatusCreated,
 		}
@@ -306,8 +309,11 @@ func (e *memoryEngine) Start(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
+		if owner := e.joins[c.Name]; owner != "" && (e.containers[owner] == nil || e.containers[owner].Status != engine.StatusRunning) {
+			return fmt.Errorf("%w: cannot join the network of %s", engine.ErrNotRunning, owner)
+		}
 		c.Status, c.Ports = engine.StatusRunning, e.published(c)
-		e.tell(engine.EventStarted, c)
+		e.emit(engine.EventStarted, c)
 		return nil
 	})
 }
@@ -331,7 +337,7 @@ func (e *memoryEngine) turn(id string, to engine.Status, kind engine.EventType) 
 		return fmt.Errorf("%w: it is %s", engine.ErrNotRunning, c.Status)
 	}
 	c.Status = to
-	e.tell(kind, c)
+	e.emit(kind, c)
 	return nil
 }
 
@@ -339,7 +345,7 @@ func (e *memoryEngine) Stop(ctx context.Context, id string, _ time.Duration) err
 	return e.around(ctx, callStop, id, func() error {
 		if c, err := e.find(id); err == nil && c.Status != engine.StatusExited {
 			c.Status, c.ExitCode = engine.StatusExited, 143
-			e.tell(engine.EventExited, c)
+			e.emit(engine.EventExited, c)
 		}
 		return nil
 	})
@@ -349,7 +355,7 @@ func (e *memoryEngine) Remove(ctx context.Context, id string) error {
 	return e.around(ctx, callRemove, id, func() error {
 		if c, err := e.find(id); err == nil {
 			delete(e.containers, c.Name)
-			e.tell(engine.EventRemoved, c)
+			e.emit(engine.EventRemoved, c)
 		}
 		return nil
 	})

@@ -86,7 +86,7 @@ func TestFeedOfALife(t *testing.T) {
 	m.awaitForgotten(id)
 	const want = "Pending accepted progress pulled created started ready Running Stopping Terminated"
 	if got := describe(seen); got != want {
-		t.Errorf("told:  %s\nwant:  %s", got, want)
+		t.Errorf("got:   %s\nwant:  %s", got, want)
 	}
 	if got := m.stored(id); got != want+" forgotten" {
 		t.Errorf("stored: %s", got)
@@ -146,13 +146,13 @@ func TestFeedAtItsOwnPace(t *testing.T) {
 	for _, e := range m.read(slow, func(e lifecycle.Event) bool { return len(e.Metadata["n"]) == changes-1 }) {
 		if e.Type == lifecycle.EventMetadata {
 			if len(e.Metadata["n"]) != count {
-				t.Fatalf("change %d is told where %d should be", len(e.Metadata["n"]), count)
+				t.Fatalf("change %d is reported where %d should be", len(e.Metadata["n"]), count)
 			}
 			count++
 		}
 	}
 	if count != changes {
-		t.Errorf("%d of %d changes were told", count, changes)
+		t.Errorf("%d of %d changes were reported", count, changes)
 	}
 	for name, feed := range map[string]lifecycle.EventFeed{"another sandbox": foreign, "another owner": scoped} {
 		batch, err := feed.Next(t.Context())
@@ -227,7 +227,7 @@ func TestEventsWaitForTheStore(t *testing.T) {
 	}
 	m.store.fail(callSave, nil)
 	if got := describe(m.read(feed, to(lifecycle.StateFailed))); got != "Failed" {
-		t.Errorf("told: %s", got)
+		t.Errorf("got: %s", got)
 	}
 	records, err := m.store.Load(t.Context())
 	if err != nil || len(records) != 1 || records[0].Sandbox.Status.State != lifecycle.StateFailed {
@@ -281,8 +281,8 @@ func TestStagesOfACreation(t *testing.T) {
 			t.Errorf("stage %d: %+v", i, sandbox.Stages)
 		}
 	}
-	// Somebody who waits for Running finds them all.
-	settled, err := m.host.Settle(t.Context(), m.create(), time.Minute)
+	// A client that waits for Running gets them all.
+	settled, err := m.host.AwaitStable(t.Context(), m.create(), time.Minute)
 	if err != nil || settled.Status.State != lifecycle.StateRunning || len(settled.Stages) != 5 {
 		t.Errorf("settled: %+v, %v", settled, err)
 	}

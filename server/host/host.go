@@ -17,30 +17,6 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
-// Store keeps records, and the events of their changes. Insert, Save and Forget return once the
-// record and its events are on disk, and write either both or neither.
-type Store interface {
-	Load(ctx context.Context) ([]lifecycle.Record, error)
-	Insert(ctx context.Context, record lifecycle.Record, key *lifecycle.IdempotencyKey,
-		events ...lifecycle.Event) error
-	Save(ctx context.Context, record lifecycle.Record, events ...lifecycle.Event) error
-	Forget(ctx context.Context, id string, events ...lifecycle.Event) error
-
-	// Events returns the matching events, and the bounds of those that are kept. TrimEvents forgets
-	// events older than notBefore, and the oldest ones in excess of keep. The store may forget the
-	// oldest ones at any time.
-	Events(ctx context.Context, query lifecycle.EventQuery) (lifecycle.EventPage, error)
-	TrimEvents(ctx context.Context, keep int, notBefore time.Time) error
-
-	// SaveLog keeps the end of an ended sandbox's log until its record is forgotten.
-	SaveLog(ctx context.Context, id string, log []byte) error
-	Log(ctx context.Context, id string) (log []byte, kept bool, err error)
-
-	FindKey(ctx context.Context, owner, key string,
-		notBefore time.Time) (lifecycle.IdempotencyKey, bool, error)
-	PurgeKeys(ctx context.Context, notBefore time.Time) error
-}
-
 // Options configures a Host.
 type Options struct {
 	Box    Box
@@ -61,8 +37,8 @@ type Options struct {
 }
 
 const (
-	// settleTimeout is how long pause and resume wait for the engine before they return.
-	settleTimeout = time.Second
+	// actTimeout is how long pause and resume wait for the engine before they return.
+	actTimeout = time.Second
 	// endpointTimeout is how long a request for an endpoint waits for a Pending sandbox.
 	endpointTimeout = 30 * time.Second
 	// sweepInterval is how often boxes are compared with records.

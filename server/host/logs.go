@@ -113,7 +113,7 @@ func (h *Host) awaitStart(ctx context.Context, a *actor) {
 			_, runs := r.Sandbox.Reached(lifecycle.StageStarted)
 			return runs || r.Sandbox.Status.State != lifecycle.StatePending
 		}
-		record := h.await(ctx, a, lifecycle.MaxTimeout, started)
+		record := a.await(ctx, lifecycle.MaxTimeout, started)
 		select {
 		case <-a.gone:
 			return

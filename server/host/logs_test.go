@@ -104,7 +104,7 @@ func TestLogsWithoutAnEngine(t *testing.T) {
 	if _, opened, err := m.log(id, lifecycle.LogOptions{}); kindOf(err) != lifecycle.KindUnavailable || opened != 0 {
 		t.Errorf("opened %d times, %v", opened, err)
 	}
-	// Nobody waits for a log that cannot be had.
+	// No client waits for a log that cannot be had.
 	if err := m.host.Delete(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}

@@ -38,6 +38,7 @@ type machine struct {
 	clock   *clock
 	box     box.Options
 	options host.Options
+	boxes   *box.Containers // of the host that was opened last
 	host    *host.Host
 }
 
@@ -54,7 +55,7 @@ func newMachine(t testing.TB) *machine {
 		}
 	})
 	m := &machine{t: t, engine: newMemoryEngine(t), clock: &clock{}}
-	m.store = &watchedStore{Store: records, t: t, states: map[string]lifecycle.State{}, faults: map[string]error{}}
+	m.store = &watchedStore{Store: records, t: t, states: map[string]lifecycle.State{}, faults: map[string]error{}, unsynced: map[string][]string{}}
 	m.box = box.Options{
 		Engine: newProving(m.engine), Logger: zerolog.Nop(), Clock: m.clock.now,
 		Instance: instance, ExecdImage: "execd", EngineHost: "127.0.0.1",
@@ -84,7 +85,7 @@ func (m *machine) open() (*host.Host, error) {
 		return nil, err
 	}
 	options := m.options
-	options.Box = boxes
+	m.boxes, options.Box = boxes, boxes
 	return host.Start(m.t.Context(), options)
 }
 
@@ -234,9 +235,10 @@ type watchedStore struct {
 	*store.Store
 	t testing.TB
 
-	mu     sync.Mutex
-	states map[string]lifecycle.State
-	faults map[string]error
+	mu       sync.Mutex
+	states   map[string]lifecycle.State
+	faults   map[string]error
+	unsynced map[string][]string // by sandbox: the states, and stages, that were saved without a sync
 }
 
 func (s *watchedStore) fail(call string, err error) {
@@ -281,6 +283,19 @@ func (s *watchedStore) Save(ctx context.Context, r lifecycle.Record, events ...l
 		return err
 	}
 	return s.Store.Save(ctx, r, events...)
+}
+
+func (s *watchedStore) SaveUnsynced(ctx context.Context, r lifecycle.Record, events ...lifecycle.Event) error {
+	if err := s.note(callSave, r); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	for _, event := range events {
+		id := r.Sandbox.ID
+		s.unsynced[id] = append(s.unsynced[id], string(event.To)+string(event.Stage))
+	}
+	s.mu.Unlock()
+	return s.Store.SaveUnsynced(ctx, r, events...)
 }
 
 func (s *watchedStore) Forget(ctx context.Context, id string, events ...lifecycle.Event) error {

@@ -27,7 +27,7 @@ func TestUpdateMetadata(t *testing.T) {
 		t.Errorf("%v, %v", got, err)
 	}
 	if after := m.stored(id); after != before {
-		t.Errorf("a patch that changes nothing is told: %s", after)
+		t.Errorf("a patch that changes nothing is reported: %s", after)
 	}
 	for _, patch := range []map[string]*string{
 		{"": text("")}, {lifecycle.LabelPrefix + "x": text("")}, {"long": text(strings.Repeat("x", lifecycle.MaxMetadataValue+1))},

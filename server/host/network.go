@@ -34,7 +34,7 @@ func (a *actor) awaitSlot(ctx context.Context) error {
 		if other == a {
 			continue
 		}
-		last := a.host.await(ctx, other, slotTimeout,
+		last := other.await(ctx, slotTimeout,
 			func(r *lifecycle.Record) bool { return r.Removed })
 		if !last.Removed && ctx.Err() == nil {
 			return lifecycle.BoxFailuref(lifecycle.ReasonNetworkError,
@@ -83,7 +83,7 @@ func (h *Host) reachable(ctx context.Context, id string, port int) (*lifecycle.R
 	if err != nil {
 		return nil, err
 	}
-	record := h.await(ctx, a, endpointTimeout, func(r *lifecycle.Record) bool {
+	record := a.await(ctx, endpointTimeout, func(r *lifecycle.Record) bool {
 		return r.Sandbox.Status.State != lifecycle.StatePending
 	})
 	switch state := record.Sandbox.Status.State; {

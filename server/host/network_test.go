@@ -145,7 +145,7 @@ func TestHostNetwork(t *testing.T) {
 	m.running()
 }
 
-// TestHostNetworkForeignDaemon: who answers at the port must know the sandbox's token.
+// TestHostNetworkForeignDaemon: what answers at the port must have the sandbox's token.
 func TestHostNetworkForeignDaemon(t *testing.T) {
 	m, shared := newHostNetwork(t)
 	m.start()

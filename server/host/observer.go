@@ -22,17 +22,6 @@ type Observer interface {
 	Expired(late time.Duration)
 }
 
-// Count returns the number of sandboxes by state, without states that have none.
-func (h *Host) Count() map[lifecycle.State]int {
-	count := make(map[lifecycle.State]int)
-	h.registry.mu.RLock()
-	defer h.registry.mu.RUnlock()
-	for _, a := range h.registry.ordered {
-		count[a.now().Sandbox.Status.State]++
-	}
-	return count
-}
-
 // noObserver measures nothing.
 type noObserver struct{}
 

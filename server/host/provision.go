@@ -5,9 +5,8 @@ import (
 	"errors"
 	"time"
 
-	"sandbox.internal/server/lifecycle"
-
 	"sandbox.internal/server/clock"
+	"sandbox.internal/server/lifecycle"
 )
 
 // provision is the job of Pending: it launches the sandbox's box. After a crash of the service it
@@ -64,21 +63,6 @@ func (a *actor) provisioned(place lifecycle.Place) {
 	if created := a.record.Sandbox.CreatedAt; !created.Before(a.host.since) {
 		a.host.Observer.Provisioned(a.host.Clock().Sub(created))
 	}
-}
-
-// broken returns the outcome for a box that cannot be used: the sandbox has ended, or failed. It is
-// nil when the job was cancelled.
-func (a *actor) broken(ctx context.Context, err error) func() {
-	var failure *lifecycle.BoxFailure
-	switch {
-	case ctx.Err() != nil:
-		return nil
-	case !errors.As(err, &failure):
-		return a.fail(lifecycle.ReasonContainerError, err.Error())
-	case failure.Exit != nil:
-		return a.ended(*failure.Exit)
-	}
-	return a.fail(failure.Reason, failure.Message)
 }
 
 // doing shows a step of provisioning in the status.

@@ -3,11 +3,11 @@ package host
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
-	"sandbox.internal/server/lifecycle"
-
 	"sandbox.internal/server/clock"
+	"sandbox.internal/server/lifecycle"
 )
 
 // recover starts an actor for every record of the store, and for every box whose record the store
@@ -24,6 +24,8 @@ func (h *Host) recover(ctx context.Context) error {
 	for _, record := range records {
 		h.spawn(record, nil, false)
 	}
+	var discards sync.WaitGroup // all at once: a killed service may leave as many as it made ahead
+	defer discards.Wait()
 	adopted := 0
 	for _, box := range boxes {
 		if h.registry.owner(box.ID) != nil {
@@ -31,7 +33,7 @@ func (h *Host) recover(ctx context.Context) error {
 		}
 		// no sandbox, or one with another box
 		if box.Record == nil || h.registry.has(box.Record.Sandbox.ID) {
-			h.discard(ctx, box)
+			discards.Go(func() { h.discard(ctx, box) })
 			continue
 		}
 		record := *box.Record
@@ -135,8 +137,8 @@ func (h *Host) compare(boxes []lifecycle.BoxListing) {
 		record := a.now()
 		box := found[record.Box]
 		want, ok := settled[record.Sandbox.Status.State]
-		if ok &&
-			(box.Status != want || record.Sidecar != nil && box.Sidecar != lifecycle.BoxRunning) {
+		joined := record.Sidecar != nil || record.SpareNetwork
+		if ok && (box.Status != want || joined && box.Network != lifecycle.BoxRunning) {
 			a.inspectSoon()
 		}
 	}

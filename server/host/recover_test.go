@@ -3,6 +3,7 @@ package host_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -69,6 +70,26 @@ func TestRecovery(t *testing.T) {
 		if name := container("Terminated-" + id.name); m.engine.status(name) != "" {
 			t.Errorf("%s is still there", name)
 		}
+	}
+}
+
+// TestWhatALossOfPowerTakesBack: states that recovery reads from the engine, as TestRecovery shows, and
+// stages. Every other change is synced.
+func TestWhatALossOfPowerTakesBack(t *testing.T) {
+	m := newMachine(t).start()
+	id := m.paused()
+	if err := m.host.Resume(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.host.Delete(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	m.await(id, lifecycle.StateTerminated)
+	m.store.mu.Lock()
+	defer m.store.mu.Unlock()
+	want := []string{"pulled", "created", "started", "Pausing", "Paused", "Resuming", "Running"}
+	if got := m.store.unsynced[id]; !slices.Equal(got, want) {
+		t.Errorf("saved without a sync: %v, want %v", got, want)
 	}
 }
 
@@ -142,7 +163,7 @@ func TestLostDatabase(t *testing.T) {
 	broken.Labels[lifecycle.LabelPrefix+"record"] = "{"
 	m.engine.put(broken)
 	stolen := m.containerOf(m.record("stolen", lifecycle.StatePending), engine.StatusRunning)
-	stolen.Labels[lifecycle.LabelPrefix+"id"] = "somebody-else"
+	stolen.Labels[lifecycle.LabelPrefix+"id"] = "another-id"
 	m.engine.put(stolen)
 	foreign := m.containerOf(m.record("foreign", lifecycle.StatePending), engine.StatusRunning)
 	foreign.Labels[lifecycle.LabelPrefix+"instance"] = "another"

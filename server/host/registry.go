@@ -1,13 +1,11 @@
 package host
 
 import (
-	"context"
 	"iter"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"sandbox.internal/server/lifecycle"
 )
@@ -156,63 +154,4 @@ func (r *registry) all() []*actor {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return slices.Clone(r.ordered)
-}
-
-// Get implements lifecycle.Backend.
-func (h *Host) Get(_ context.Context, id string) (lifecycle.Sandbox, error) {
-	a, err := h.registry.get(id)
-	if err != nil {
-		return lifecycle.Sandbox{}, err
-	}
-	return a.now().Sandbox, nil
-}
-
-// List implements lifecycle.Backend.
-func (h *Host) List(
-	_ context.Context, filter lifecycle.Filter, page lifecycle.Page,
-) (lifecycle.Listing, error) {
-	if err := page.Validate(); err != nil {
-		return lifecycle.Listing{}, err
-	}
-	r := &h.registry
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	listing := lifecycle.Listing{Items: []lifecycle.Sandbox{}}
-	certain := filter.Owner == nil && len(filter.Metadata) == 0 // the candidates are the matches
-	for a := range r.candidates(filter) {
-		if !certain && !filter.Match(&a.now().Sandbox) {
-			continue
-		}
-		// Divided, not multiplied: a page number may be as large as an integer gets.
-		if listing.Total/page.Size == page.Number-1 {
-			listing.Items = append(listing.Items, a.now().Sandbox)
-		}
-		listing.Total++
-	}
-	return listing, nil
-}
-
-// await returns the sandbox's record once holds is true of it, the sandbox is forgotten, the time
-// is up, or ctx ends.
-func (h *Host) await(
-	ctx context.Context, a *actor, atMost time.Duration, holds func(*lifecycle.Record) bool,
-) *lifecycle.Record {
-	timer := time.NewTimer(atMost)
-	defer timer.Stop()
-	for {
-		changed := a.changes()
-		record := a.now()
-		if holds(record) {
-			return record
-		}
-		select {
-		case <-changed:
-		case <-a.gone:
-			return record
-		case <-timer.C:
-			return record
-		case <-ctx.Done():
-			return record
-		}
-	}
 }

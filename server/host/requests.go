@@ -117,6 +117,8 @@ func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) l
 			ExpiresAt:  now.Add(spec.Timeout),
 			Owner:      options.Owner,
 			Extensions: extensions,
+
+			RuntimeClass: spec.RuntimeClass,
 			Status: lifecycle.Status{
 				State:            lifecycle.StatePending,
 				Reason:           lifecycle.ReasonProvisioning,
@@ -190,7 +192,7 @@ func (h *Host) toggle(
 	if err != nil {
 		return err
 	}
-	h.await(ctx, a, settleTimeout,
+	a.await(ctx, actTimeout,
 		func(r *lifecycle.Record) bool { return r.Sandbox.Status.State != during })
 	return nil
 }
@@ -249,15 +251,15 @@ func (h *Host) UpdateMetadata(
 	return maps.Clone(merged), err
 }
 
-// Settle implements lifecycle.Backend.
-func (h *Host) Settle(
+// AwaitStable implements lifecycle.Backend.
+func (h *Host) AwaitStable(
 	ctx context.Context, id string, atMost time.Duration,
 ) (lifecycle.Sandbox, error) {
 	a, err := h.registry.get(id)
 	if err != nil {
 		return lifecycle.Sandbox{}, err
 	}
-	record := h.await(ctx, a, atMost,
+	record := a.await(ctx, atMost,
 		func(r *lifecycle.Record) bool { return !r.Sandbox.Status.State.Transient() })
 	return record.Sandbox, nil
 }

@@ -142,7 +142,7 @@ func TestEndpointWaitsUntilTheSandboxIsUsable(t *testing.T) {
 	answering.await(t)
 	select {
 	case endpoint := <-got:
-		t.Errorf("the endpoint %+v was told before execd answered there", endpoint)
+		t.Errorf("the endpoint %+v was returned before execd answered there", endpoint)
 	default:
 	}
 	close(answering.open)
@@ -152,7 +152,7 @@ func TestEndpointWaitsUntilTheSandboxIsUsable(t *testing.T) {
 			t.Errorf("endpoint: %+v", endpoint)
 		}
 	case <-time.After(deadline):
-		t.Fatal("the endpoint was not told though execd answers")
+		t.Fatal("the endpoint was not returned though execd answers")
 	}
 	if state := m.get(id).Status.State; state != lifecycle.StateRunning {
 		t.Errorf("state: %s", state)

@@ -222,7 +222,7 @@ func TestWhatOthersDoToContainers(t *testing.T) {
 	m.awaitReason(paused, lifecycle.StateFailed, lifecycle.ReasonRemovedExternally)
 }
 
-// Somebody freezes and thaws the container so quickly that the look which the first one asked for
+// Another program freezes and thaws the container so quickly that the look which the first one asked for
 // is overtaken by the second.
 func TestNewsDuringALook(t *testing.T) {
 	m := newMachine(t).start()
@@ -260,7 +260,7 @@ func TestWhatHappensWhileTheEngineIsSilent(t *testing.T) {
 }
 
 // An event may be lost, and the look that it asked for may fail.
-func TestSweepFindsWhatNobodyTold(t *testing.T) {
+func TestSweepFindsWhatNoEventReported(t *testing.T) {
 	m := newMachine(t).start()
 	id := m.running()
 	failed := newGate()

@@ -147,7 +147,7 @@ func TestGuardThatDies(t *testing.T) {
 	eventually(t, func() bool { return strings.Contains(m.get(id).Status.Message, "answers again") }, func() any { return m.get(id).Status })
 }
 
-func TestPolicyIsRememberedAndTold(t *testing.T) {
+func TestPolicyIsStoredAndApplied(t *testing.T) {
 	m, g := guarded(t)
 	id := m.running()
 	policy := lifecycle.NetworkPolicy{DefaultAction: "deny", Egress: []lifecycle.EgressRule{{Action: "allow", Target: "a.example"}}}

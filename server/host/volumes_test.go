@@ -321,7 +321,7 @@ func TestFirstOfTwoOwners(t *testing.T) {
 	close(during.open)
 	states := map[lifecycle.State]int{}
 	for id := range ids {
-		settled, err := m.host.Settle(t.Context(), id, deadline)
+		settled, err := m.host.AwaitStable(t.Context(), id, deadline)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,9 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"sandbox.internal/server/lifecycle"
-
 	"sandbox.internal/server/clock"
+	"sandbox.internal/server/lifecycle"
 )
 
 // stuckAfter is how long the engine may fail to freeze, thaw or remove a box before the sandbox is
@@ -16,55 +15,6 @@ import (
 const stuckAfter = 30 * time.Second
 
 const removedExternally = "the container was removed by another process"
-
-// next starts the job that the record requires, unless one runs already. It decides from the record
-// alone, so it also continues a sandbox after a restart.
-func (a *actor) next() {
-	if a.job != nil {
-		return
-	}
-	switch state := a.state(); {
-	case state == lifecycle.StatePending:
-		a.start(a.provision)
-	case state == lifecycle.StatePausing:
-		a.start(a.freeze)
-	case state == lifecycle.StateResuming:
-		a.start(a.thaw)
-	case state == lifecycle.StateStopping:
-		a.start(a.terminate)
-	case state.Final() && !a.record.Removed:
-		a.start(a.clean)
-	case a.needsInspect && !state.Final():
-		a.needsInspect = false
-		a.start(a.inspect)
-	}
-}
-
-// start runs a job beside the actor. The actor runs the job's outcome when the job has ended.
-func (a *actor) start(job func(ctx context.Context, record lifecycle.Record) (outcome func())) {
-	ctx, cancel := context.WithCancel(a.host.ctx)
-	a.job = cancel
-	record := a.record.Clone()
-	a.host.tasks.Add(1)
-	go func() {
-		defer a.host.tasks.Done()
-		defer cancel()
-		outcome := job(ctx, record)
-		a.post(func() {
-			a.job = nil
-			if outcome != nil {
-				outcome()
-			}
-		})
-	}()
-}
-
-// cancelJob cancels the running job, if any. Its outcome is still delivered.
-func (a *actor) cancelJob() {
-	if a.job != nil {
-		a.job()
-	}
-}
 
 // fail returns an outcome that ends the sandbox in Failed, unless it is ending already.
 func (a *actor) fail(reason lifecycle.Reason, message string) func() {
@@ -173,7 +123,7 @@ func (a *actor) terminate(ctx context.Context, record lifecycle.Record) func() {
 
 // remove keeps the end of the log and removes the box.
 func (a *actor) remove(ctx context.Context, record lifecycle.Record) error {
-	if !a.launched {
+	if !a.launched && !record.SpareNetwork {
 		return nil
 	}
 	a.keepLog(ctx, record)
@@ -241,6 +191,21 @@ func (a *actor) observe(box lifecycle.Box) {
 		a.recordTransition(lifecycle.TriggerResumed, lifecycle.ReasonContainerRunning,
 			"another process thawed the container")
 	}
+}
+
+// broken returns the outcome for a box that cannot be used: the sandbox has ended, or failed. It is
+// nil when the job was cancelled.
+func (a *actor) broken(ctx context.Context, err error) func() {
+	var failure *lifecycle.BoxFailure
+	switch {
+	case ctx.Err() != nil:
+		return nil
+	case !errors.As(err, &failure):
+		return a.fail(lifecycle.ReasonContainerError, err.Error())
+	case failure.Exit != nil:
+		return a.ended(*failure.Exit)
+	}
+	return a.fail(failure.Reason, failure.Message)
 }
 
 // ended returns the outcome for an entrypoint that has exited: exit code 0 is Terminated, anything

@@ -13,7 +13,7 @@ import (
 
 func TestTokenIsAsked(t *testing.T) {
 	for _, mode := range modes {
-		in := static(t, mode, http.HandlerFunc(tell))
+		in := static(t, mode, http.HandlerFunc(showRequest))
 		for _, wrong := range []string{"", "guess", token + "x", token[:5]} {
 			got := in.get(t, "/", "X-EXECD-ACCESS-TOKEN", wrong)
 			got.wantProblem(t, http.StatusUnauthorized, "UNAUTHORIZED", "X-EXECD-ACCESS-TOKEN")
@@ -26,7 +26,7 @@ func TestTokenIsAsked(t *testing.T) {
 
 func TestSignatureLetsIn(t *testing.T) {
 	for _, mode := range modes {
-		in := static(t, mode, http.HandlerFunc(tell))
+		in := static(t, mode, http.HandlerFunc(showRequest))
 		until := time.Now().Add(time.Hour)
 		signature := in.signing.Sign(box, 8000, until)
 		query := "sandbox-signature=" + url.QueryEscape(signature)
@@ -76,7 +76,7 @@ func TestSignatureLetsIn(t *testing.T) {
 }
 
 func TestNoSignaturesWithoutAKey(t *testing.T) {
-	file := routes(t, http.HandlerFunc(tell), "")
+	file := routes(t, http.HandlerFunc(showRequest), "")
 	in := start(t, ingress.ModeURI, func(s *ingress.Settings) { s.Routes, s.SigningKey = file, "" })
 	in.get(t, "/?sandbox-signature="+in.signing.Sign(box, 8000, time.Now().Add(time.Hour)), "X-EXECD-ACCESS-TOKEN", "").wantProblem(t, 401, "UNAUTHORIZED")
 }

@@ -78,12 +78,12 @@ func (c *control) set(id, state string, quietly bool) {
 		delete(c.states, id)
 	}
 	if !quietly {
-		c.tell(fmt.Sprintf(`{"type":"state","sandboxId":%q,"timestamp":%q,"to":%q}`, id, now.Format(time.RFC3339Nano), state))
+		c.emit(fmt.Sprintf(`{"type":"state","sandboxId":%q,"timestamp":%q,"to":%q}`, id, now.Format(time.RFC3339Nano), state))
 	}
 }
 
-// tell adds an event. The caller holds mu.
-func (c *control) tell(data string) {
+// emit adds an event. The caller holds mu.
+func (c *control) emit(data string) {
 	c.events = append(c.events, data)
 	close(c.changed)
 	c.changed = make(chan struct{})
@@ -188,7 +188,7 @@ func (in *running) status(t *testing.T, id string) int {
 }
 
 func TestRoutesFollowTheService(t *testing.T) {
-	c := newControl(t, http.HandlerFunc(tell))
+	c := newControl(t, http.HandlerFunc(showRequest))
 	for i := range 2500 { // three pages
 		c.set(fmt.Sprintf("box%d", i), "Running", true)
 	}
@@ -217,9 +217,9 @@ func TestRoutesFollowTheService(t *testing.T) {
 	eventually(t, "the new one paused", func() bool { return in.status(t, "new") == 503 })
 	c.set("new", "Terminated", false)
 	eventually(t, "the new one gone", func() bool { return in.status(t, "new") == 404 })
-	c.look(func() { c.tell(`{"type":"forgotten","sandboxId":"box1","timestamp":"2026-01-02T15:04:05Z"}`) })
+	c.look(func() { c.emit(`{"type":"forgotten","sandboxId":"box1","timestamp":"2026-01-02T15:04:05Z"}`) })
 	eventually(t, "one forgotten", func() bool { return in.status(t, "box1") == 404 })
-	c.look(func() { c.tell(`{"type":"state","sandboxId":"box2","timestamp":"2020-01-02T15:04:05Z","to":"Failed"}`) })
+	c.look(func() { c.emit(`{"type":"state","sandboxId":"box2","timestamp":"2020-01-02T15:04:05Z","to":"Failed"}`) })
 	c.set("marker", "Running", false)
 	eventually(t, "the marker", func() bool { return in.status(t, "marker") == 200 })
 	if got := in.status(t, "box2"); got != 200 {
@@ -230,7 +230,7 @@ func TestRoutesFollowTheService(t *testing.T) {
 // TestRoutesResume: events from the time without a stream arrive afterwards, without
 // another list.
 func TestRoutesResume(t *testing.T) {
-	c := newControl(t, http.HandlerFunc(tell))
+	c := newControl(t, http.HandlerFunc(showRequest))
 	c.set("kept", "Running", true)
 	in := c.ingress(t, nil)
 	eventually(t, "the list", func() bool { return in.status(t, "kept") == 200 })
@@ -271,7 +271,7 @@ func TestRoutesResume(t *testing.T) {
 }
 
 func TestIngressBeforeItsService(t *testing.T) {
-	c := newControl(t, http.HandlerFunc(tell))
+	c := newControl(t, http.HandlerFunc(showRequest))
 	c.look(func() { c.down = true })
 	c.set("box", "Running", true)
 	in := c.ingress(t, nil)
@@ -287,7 +287,7 @@ func TestIngressBeforeItsService(t *testing.T) {
 }
 
 func TestTableIsBounded(t *testing.T) {
-	c := newControl(t, http.HandlerFunc(tell))
+	c := newControl(t, http.HandlerFunc(showRequest))
 	for i := range 5 {
 		c.set(fmt.Sprintf("box%d", i), "Running", true)
 	}
@@ -302,7 +302,7 @@ func TestTableIsBounded(t *testing.T) {
 // TestPlaceIsAskedAgain: a sandbox whose daemon is found at another place, because the engine was
 // restarted, is found there.
 func TestPlaceIsAskedAgain(t *testing.T) {
-	c := newControl(t, http.HandlerFunc(tell))
+	c := newControl(t, http.HandlerFunc(showRequest))
 	right := c.daemon
 	c.daemon = unused(t)
 	c.set("box", "Running", true)

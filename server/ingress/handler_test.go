@@ -17,7 +17,7 @@ var modes = []ingress.Mode{ingress.ModeWildcard, ingress.ModeURI, ingress.ModeHe
 // TestRequestArrivesAsItWasWritten has the same request in every mode.
 func TestRequestArrivesAsItWasWritten(t *testing.T) {
 	for _, mode := range modes {
-		in := static(t, mode, http.HandlerFunc(tell))
+		in := static(t, mode, http.HandlerFunc(showRequest))
 		got := do(t, in.request(t, http.MethodPatch, box, 8000, "/a%2Fb/?x=%31&y", strings.NewReader("body"), "SERVICE-API-KEY", "secret-key", "X-Own", "1", "X-Request-ID", "mine"))
 		prefix := map[ingress.Mode]string{ingress.ModeURI: "/" + box + "/8000"}[mode]
 		want := []string{"PATCH /proxy/8000/a%2Fb/?x=%31&y", "X-Own: 1", "X-Request-Id: mine", "X-Execd-Access-Token: " + token, "X-Forwarded-Prefix: " + map[bool]string{true: "/", false: prefix}[prefix == ""]}
@@ -51,7 +51,7 @@ func TestRequestArrivesAsItWasWritten(t *testing.T) {
 // arrive.
 func TestServiceKeyDoesNotReachTheSandbox(t *testing.T) {
 	const key = "the-key-of-an-administrator"
-	file := routes(t, http.HandlerFunc(tell), "")
+	file := routes(t, http.HandlerFunc(showRequest), "")
 	for _, mode := range modes {
 		in := start(t, mode, func(s *ingress.Settings) { s.Routes, s.Key = file, key })
 		for _, form := range [][2]string{{"SERVICE-API-KEY", key}, {"Authorization", "Bearer " + key}, {"Authorization", "bearer  " + key}, {"X-API-Key", key}} {
@@ -65,7 +65,7 @@ func TestServiceKeyDoesNotReachTheSandbox(t *testing.T) {
 		}
 	}
 	// Without a key there is none to take away.
-	if got := static(t, ingress.ModeHeader, http.HandlerFunc(tell)).get(t, "/", "Authorization", "Bearer own"); !strings.Contains(got.body, "Bearer own") {
+	if got := static(t, ingress.ModeHeader, http.HandlerFunc(showRequest)).get(t, "/", "Authorization", "Bearer own"); !strings.Contains(got.body, "Bearer own") {
 		t.Errorf("without a key: %s", got.body)
 	}
 }
@@ -89,7 +89,7 @@ func TestAnswerLeadsBackThroughTheIngress(t *testing.T) {
 }
 
 func TestRequestsThatNameNoSandbox(t *testing.T) {
-	wildcard, uri, header := static(t, ingress.ModeWildcard, http.HandlerFunc(tell)), static(t, ingress.ModeURI, http.HandlerFunc(tell)), static(t, ingress.ModeHeader, http.HandlerFunc(tell))
+	wildcard, uri, header := static(t, ingress.ModeWildcard, http.HandlerFunc(showRequest)), static(t, ingress.ModeURI, http.HandlerFunc(showRequest)), static(t, ingress.ModeHeader, http.HandlerFunc(showRequest))
 	plain := func(in *running, path, host string, headers ...string) answer {
 		r := in.request(t, http.MethodGet, box, 8000, "/", nil, headers...)
 		r.URL.Path, r.Host = path, host
@@ -108,7 +108,7 @@ func TestRequestsThatNameNoSandbox(t *testing.T) {
 }
 
 func TestSandboxThatDoesNotRun(t *testing.T) {
-	file := routes(t, http.HandlerFunc(tell), "state = \"Paused\"\n[[routes]]\nsandbox = \"starts\"\naddress = \"127.0.0.1:1\"\ntoken = \"t\"\nstate = \"Resuming\"\n")
+	file := routes(t, http.HandlerFunc(showRequest), "state = \"Paused\"\n[[routes]]\nsandbox = \"starts\"\naddress = \"127.0.0.1:1\"\ntoken = \"t\"\nstate = \"Resuming\"\n")
 	in := start(t, ingress.ModeHeader, func(s *ingress.Settings) { s.Routes = file })
 	paused := in.get(t, "/")
 	paused.wantProblem(t, 503, "SANDBOX_NOT_RUNNING", "Paused", "Running")
@@ -148,7 +148,7 @@ func TestSandboxThatDoesNotAnswer(t *testing.T) {
 
 // TestDirectRoute reaches ports at a host of their own, which the sandbox's token is not for.
 func TestDirectRoute(t *testing.T) {
-	program := httptest.NewServer(http.HandlerFunc(tell))
+	program := httptest.NewServer(http.HandlerFunc(showRequest))
 	defer program.Close()
 	host, text, _ := strings.Cut(program.Listener.Addr().String(), ":")
 	var port int

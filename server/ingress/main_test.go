@@ -200,8 +200,8 @@ func eventually(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-// tell answers with what has arrived.
-func tell(w http.ResponseWriter, r *http.Request) {
+// showRequest answers with what has arrived.
+func showRequest(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "%s %s\nHost: %s\n", r.Method, r.RequestURI, r.Host)
 	_ = r.Header.Write(w) // a client that is gone shows on its own side
 }

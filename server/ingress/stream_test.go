@@ -175,12 +175,12 @@ func TestBigBodies(t *testing.T) {
 
 // TestHTTP2 has requests at the same time on one connection without TLS.
 func TestHTTP2(t *testing.T) {
-	meet := make(chan struct{})
+	pair := make(chan struct{})
 	for _, mode := range modes {
 		in := static(t, mode, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			select {
-			case meet <- struct{}{}: // each needs another one that is under way
-			case <-meet:
+			case pair <- struct{}{}: // each needs another one that is under way
+			case <-pair:
 			}
 			body, _ := io.ReadAll(r.Body)
 			fmt.Fprintf(w, "%s %s %s", r.Method, r.RequestURI, body)
@@ -235,7 +235,7 @@ func TestSandboxHasALimitOfConnections(t *testing.T) {
 // TestSlowHeadersEnd: a connection that sends its header drop by drop, one with a header that is
 // too long, and one that sends a refused body slowly are all ended by the ingress.
 func TestSlowHeadersEnd(t *testing.T) {
-	file := routes(t, http.HandlerFunc(tell), "")
+	file := routes(t, http.HandlerFunc(showRequest), "")
 	in := start(t, ingress.ModeURI, func(s *ingress.Settings) {
 		s.Routes, s.HeaderTimeout, s.IdleTimeout, s.HeaderBytes = file, 200*time.Millisecond, 200*time.Millisecond, 4096
 	})

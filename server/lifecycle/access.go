@@ -40,6 +40,22 @@ func (p Principal) CanUse(owner string) error {
 	return p.CanRead(owner)
 }
 
+// CanReadAll returns an Error of KindForbidden unless the principal may look at what concerns all sandboxes, whoever created them.
+func (p Principal) CanReadAll() error {
+	if p.Role == RoleAdmin || p.Role == RoleViewer {
+		return nil
+	}
+	return forbidden("API key %q has the role %s, and this takes the role admin or viewer", p)
+}
+
+// CanAdminister returns an Error of KindForbidden unless the principal may change what all sandboxes share, such as images.
+func (p Principal) CanAdminister() error {
+	if p.Role == RoleAdmin {
+		return nil
+	}
+	return forbidden("API key %q has the role %s, and this takes the role admin", p)
+}
+
 // Sees returns the owner whose sandboxes alone the principal sees in a listing, nil for all.
 func (p Principal) Sees() *string {
 	if p.Role == RoleAdmin || p.Role == RoleViewer {

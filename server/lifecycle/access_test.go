@@ -9,18 +9,18 @@ import (
 func TestRoles(t *testing.T) {
 	const everyOwner = "*"
 	for name, test := range map[string]struct {
-		who                            lifecycle.Principal
-		create                         bool
-		readOwn, readOther, readNobody bool
-		useOwn, useOther, useNobody    bool
-		sees                           string
+		who                             lifecycle.Principal
+		create                          bool
+		readOwn, readOther, readUnowned bool
+		useOwn, useOther, useUnowned    bool
+		sees                            string
 	}{
 		"admin": {
 			who: lifecycle.Principal{Name: "me", Role: lifecycle.RoleAdmin}, create: true,
-			readOwn: true, readOther: true, readNobody: true, useOwn: true, useOther: true, useNobody: true, sees: everyOwner,
+			readOwn: true, readOther: true, readUnowned: true, useOwn: true, useOther: true, useUnowned: true, sees: everyOwner,
 		},
 		"user":   {who: lifecycle.Principal{Name: "me", Role: lifecycle.RoleUser}, create: true, readOwn: true, useOwn: true, sees: "me"},
-		"viewer": {who: lifecycle.Principal{Name: "me", Role: lifecycle.RoleViewer}, readOwn: true, readOther: true, readNobody: true, sees: everyOwner},
+		"viewer": {who: lifecycle.Principal{Name: "me", Role: lifecycle.RoleViewer}, readOwn: true, readOther: true, readUnowned: true, sees: everyOwner},
 		"no role": {
 			who: lifecycle.Principal{Name: "me"}, sees: "me",
 		},
@@ -31,10 +31,10 @@ func TestRoles(t *testing.T) {
 			expectAllowed(t, "create", test.who.CanCreate(), test.create)
 			expectAllowed(t, "read own", test.who.CanRead("me"), test.readOwn)
 			expectAllowed(t, "read another's", test.who.CanRead("other"), test.readOther)
-			expectAllowed(t, "read nobody's", test.who.CanRead(""), test.readNobody)
+			expectAllowed(t, "read an unowned one", test.who.CanRead(""), test.readUnowned)
 			expectAllowed(t, "use own", test.who.CanUse("me"), test.useOwn)
 			expectAllowed(t, "use another's", test.who.CanUse("other"), test.useOther)
-			expectAllowed(t, "use nobody's", test.who.CanUse(""), test.useNobody)
+			expectAllowed(t, "use an unowned one", test.who.CanUse(""), test.useUnowned)
 			sees := everyOwner
 			if owner := test.who.Sees(); owner != nil {
 				sees = *owner

@@ -24,7 +24,7 @@ type Backend interface {
 	// is no error. It returns KindNotFound, and KindConflict for one that has ended.
 	Delete(ctx context.Context, id string) error
 
-	// Pause freezes a Running sandbox, Resume thaws a Paused one. Both wait up to a second for the engine to act; a slower one settles behind.
+	// Pause freezes a Running sandbox, Resume thaws a Paused one. Both wait up to a second for the engine to act; a slower one completes afterwards.
 	// They return KindNotFound and, in any other state, KindConflict.
 	Pause(ctx context.Context, id string) error
 	Resume(ctx context.Context, id string) error
@@ -37,9 +37,9 @@ type Backend interface {
 	// KindInvalid for a result that breaks a rule of metadata, and KindConflict for a sandbox that has ended.
 	UpdateMetadata(ctx context.Context, id string, patch map[string]*string) (map[string]string, error)
 
-	// Settle waits until the service is not at work to change the sandbox's state ([State.Transient]), the sandbox is forgotten, the
+	// AwaitStable waits until the service is not at work to change the sandbox's state ([State.Transient]), the sandbox is forgotten, the
 	// time is up or ctx ends, whatever comes first, and returns the sandbox as it was last seen. It returns KindNotFound.
-	Settle(ctx context.Context, id string, atMost time.Duration) (Sandbox, error)
+	AwaitStable(ctx context.Context, id string, atMost time.Duration) (Sandbox, error)
 
 	// Events returns a feed of what happens. It returns KindNotFound when one sandbox is asked for and does not exist.
 	Events(ctx context.Context, selection EventSelection) (EventFeed, error)

@@ -73,8 +73,8 @@ type BoxExit struct {
 type BoxListing struct {
 	// ID is the identity of the box ([Record.Box]); empty for what is no sandbox's.
 	ID      string
-	Status  BoxStatus // BoxEnded also for one that has not been started; empty when only the sidecar is left
-	Sidecar BoxStatus // of the egress sidecar; empty without one
+	Status  BoxStatus // BoxEnded also for one that has not been started; empty when only the owner of its network is left
+	Network BoxStatus // of the container that owns its network, such as the egress sidecar; empty where that is its own
 	// Record is rebuilt from what the box carries, for a box that is alive; nil otherwise. Its expiry is the one at creation.
 	Record *Record
 	// Parts are the engine's names of what belongs to it.

@@ -12,6 +12,9 @@ const (
 	KindNotFound    Kind = "not found"   // no such sandbox
 	KindConflict    Kind = "conflict"    // the sandbox's state does not allow it
 	KindUnavailable Kind = "unavailable" // not now; the same request may work later
+	KindUnsupported Kind = "unsupported" // the backend does not have the ability
+	KindNoImage     Kind = "no image"    // no such image
+	KindImagePull   Kind = "image pull"  // the image cannot be had from its registry
 )
 
 // Error is a failure that the client may see. Every other error is internal and appears in the log only.
@@ -28,6 +31,11 @@ func (e *Error) Error() string { return e.Message }
 // Invalidf returns an Error of KindInvalid.
 func Invalidf(format string, args ...any) *Error {
 	return &Error{Kind: KindInvalid, Message: fmt.Sprintf(format, args...)}
+}
+
+// Unsupportedf returns an Error of KindUnsupported. Its text is a sentence that says what it would take.
+func Unsupportedf(format string, args ...any) *Error {
+	return &Error{Kind: KindUnsupported, Message: fmt.Sprintf(format, args...)}
 }
 
 // Conflictf returns an Error of KindConflict.

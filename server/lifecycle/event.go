@@ -131,7 +131,7 @@ type EventFeed interface {
 	// Next returns what follows. The first call returns at once; a later one waits until there is an event or ctx ends. It returns
 	// io.EOF after the last event of a sandbox.
 	Next(ctx context.Context) (EventBatch, error)
-	// Close lets go of the feed. It may be called once, and not during Next.
+	// Close releases the feed. It may be called once, and not during Next.
 	Close()
 }
 

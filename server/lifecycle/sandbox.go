@@ -23,6 +23,8 @@ type Sandbox struct {
 	CreatedAt  time.Time // UTC
 	Owner      string    // name of the API key that created it; empty when no key was needed
 	Extensions []byte    `json:",omitempty"` // as in the Spec, byte for byte
+	// RuntimeClass is the name of the class that it runs in; empty means the backend's default.
+	RuntimeClass string `json:",omitempty"`
 	// Stages are the stages of provisioning that the sandbox has reached, in order. Empty when they are not known.
 	Stages []StageTime `json:",omitempty"`
 }
@@ -46,6 +48,8 @@ type Spec struct {
 	Metadata      map[string]string
 	NetworkPolicy *NetworkPolicy
 	Volumes       []Volume
+	// RuntimeClass is the name of one of the service's [RuntimeClasses]; empty means the backend's default.
+	RuntimeClass string `json:",omitempty"`
 	// Extensions is a JSON object for other software, passed through byte for byte; nil when there is none. Not json.RawMessage: as a
 	// part of other JSON its bytes would be rewritten.
 	Extensions []byte `json:",omitempty"`
@@ -57,7 +61,7 @@ type ImageAuth struct {
 	Password string
 }
 
-// Record is a sandbox with everything the service must remember to keep its promises after a crash.
+// Record is a sandbox with everything the service needs after a crash.
 type Record struct {
 	Sandbox Sandbox
 	Spec    Spec
@@ -71,9 +75,14 @@ type Record struct {
 	Port int
 	// HostNetwork is true when the sandbox shares the host's network: Port is then execd's own, on the loopback interface.
 	HostNetwork bool
+	// Runtime is what the engine runs it with, the [RuntimeClass].Handler when it was accepted; empty means the engine's default.
+	Runtime string `json:",omitempty"`
 	// Sidecar is the egress sidecar beside the sandbox; nil when there is none.
 	Sidecar *Sidecar `json:",omitempty"`
-	// Box is the identity of what the sandbox is made of at the engine. It differs from the id of the sandbox where the box was there first.
+	// SpareNetwork is true when the network was made before the sandbox: its owner is then at the engine from the beginning, and is a
+	// container of its own, without a sidecar, too.
+	SpareNetwork bool `json:",omitempty"`
+	// Box is the identity of what the sandbox is made of at the engine.
 	Box string `json:",omitempty"`
 	// Removed is true when nothing of the sandbox is left at the engine.
 	Removed bool

@@ -60,7 +60,7 @@ func TestClone(t *testing.T) {
 func scramble(t *testing.T, v reflect.Value, name string) {
 	t.Helper()
 	if v.IsZero() && v.Kind() != reflect.Bool && v.Kind() != reflect.String {
-		t.Fatalf("%s is empty, so this test cannot tell whether a clone shares it", name)
+		t.Fatalf("%s is empty, so this test cannot show whether a clone shares it", name)
 	}
 	switch v.Kind() {
 	case reflect.Struct:

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	sandbox "sandbox.internal/sdk/go"
@@ -24,8 +26,8 @@ const (
 )
 
 // addLife adds the tools for the lives of sandboxes.
-func (t *tools) addLife(server *mcp.Server) {
-	add(server, &mcp.Tool{Name: "create_sandbox",
+func (t *tools) addLife(server *mcp.Server, classes []string) {
+	add(server, &mcp.Tool{Name: "create_sandbox", InputSchema: createSchema(classes),
 		Description: "Create a sandbox and wait until it runs. Returns its id.",
 		Annotations: changes("Create a sandbox", false, false, true)}, t.create)
 	add(server, &mcp.Tool{Name: "list_sandboxes",
@@ -51,6 +53,27 @@ type createInput struct {
 	CPU        string            `json:"cpu,omitempty" jsonschema:"e.g. 500m; default 1"`
 	Memory     string            `json:"memory,omitempty" jsonschema:"e.g. 512Mi; default 1Gi"`
 	AllowHosts []string          `json:"allow_hosts,omitempty" jsonschema:"all it may reach: domains, CIDRs"`
+	Class      string            `json:"runtime_class,omitempty" jsonschema:"what runs it, e.g. gvisor"`
+}
+
+// createSchema is the schema of createInput, with the names of the service's runtime classes, and
+// without the field where there are none.
+func createSchema(classes []string) *jsonschema.Schema {
+	schema, err := jsonschema.For[createInput](nil)
+	if err != nil {
+		panic(err) // the type is fixed
+	}
+	const field = "runtime_class"
+	if len(classes) == 0 {
+		delete(schema.Properties, field)
+		schema.PropertyOrder = slices.DeleteFunc(schema.PropertyOrder,
+			func(name string) bool { return name == field })
+		return schema
+	}
+	for _, name := range classes {
+		schema.Properties[field].Enum = append(schema.Properties[field].Enum, name)
+	}
+	return schema
 }
 
 func (t *tools) create(ctx context.Context, request call,
@@ -64,7 +87,7 @@ func (t *tools) create(ctx context.Context, request call,
 	options := sandbox.CreateOptions{
 		Image: in.Image, Timeout: time.Duration(in.Life) * time.Second, Env: in.Env,
 		CPU: cmp.Or(in.CPU, "1"), Memory: cmp.Or(in.Memory, "1Gi"),
-		Metadata: map[string]string{"created-by": "mcp"}, Wait: -1,
+		Metadata: map[string]string{"created-by": "mcp"}, RuntimeClass: in.Class, Wait: -1,
 	}
 	if in.Name != "" {
 		options.Metadata["name"] = in.Name
@@ -87,15 +110,41 @@ func (t *tools) create(ctx context.Context, request call,
 	}
 	info, err := started(ctx, request, box)
 	if err != nil {
-		if ctx.Err() != nil { // nobody has learned its id
+		if ctx.Err() != nil { // no client has its id
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leavePatience)
 			defer cancel()
 			err = errors.Join(err, box.Delete(ctx))
 		}
-		return nil, err
+		return nil, t.suggest(ctx, client, err)
 	}
 	return text("id: %s\nstate: %s\nexpires: %s", info.ID, info.Status.State,
 		info.ExpiresAt.Format(time.RFC3339)), nil
+}
+
+// maxSuggested is how many images an error suggests.
+const maxSuggested = 10
+
+// suggest adds to the error of an image that cannot be had which images the engine has, where the
+// caller may see them.
+func (t *tools) suggest(ctx context.Context, client *sandbox.Client, err error) error {
+	var failed *sandbox.StateError
+	if !errors.As(err, &failed) || failed.Reason != "IMAGE_PULL_ERROR" {
+		return err
+	}
+	images, listing := client.Images().List(ctx)
+	if listing != nil {
+		return err
+	}
+	var names []string
+	for _, image := range images {
+		names = append(names, image.Names...)
+	}
+	if len(names) == 0 {
+		return err
+	}
+	slices.Sort(names)
+	return fmt.Errorf("%w\nimages that need no pull: %s", err,
+		strings.Join(names[:min(len(names), maxSuggested)], ", "))
 }
 
 // started waits until a new sandbox runs, and reports how far it is.

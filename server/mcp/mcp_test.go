@@ -1,7 +1,10 @@
 package mcp_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"testing"
 
@@ -66,5 +69,53 @@ func TestTools(t *testing.T) {
 	}
 	if err := <-served; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestRuntimeClasses: the tool that creates has the service's classes as its choices, and no field for
+// them where there are none.
+func TestRuntimeClasses(t *testing.T) {
+	for _, classes := range [][]string{nil, {"gvisor", "kata"}} {
+		service, agent := mcp.NewInMemoryTransports()
+		tools := server.New("test", classes,
+			func(context.Context) (*sandbox.Client, error) { return nil, errors.New("no service") })
+		served, err := tools.Connect(t.Context(), service, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		session, err := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil).
+			Connect(t.Context(), agent, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := session.ListTools(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var choices []any
+		for _, tool := range list.Tools {
+			if tool.Name != "create_sandbox" {
+				continue
+			}
+			properties := tool.InputSchema.(map[string]any)["properties"].(map[string]any)
+			if field, ok := properties["runtime_class"].(map[string]any); ok {
+				choices = field["enum"].([]any)
+			}
+			if _, ok := properties["image"]; !ok {
+				t.Errorf("the schema has lost its other fields: %v", properties)
+			}
+		}
+		if fmt.Sprint(choices) != fmt.Sprint(classes) {
+			t.Errorf("the choices are %v, want %v", choices, classes)
+		}
+		result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "create_sandbox",
+			Arguments: map[string]any{"image": "x", "runtime_class": "other"}})
+		if err == nil && !result.IsError {
+			t.Error("a class that the service does not have is accepted")
+		}
+		if err := session.Close(); err != nil {
+			t.Error(err)
+		}
+		_ = served.Wait()
 	}
 }

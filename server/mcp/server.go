@@ -6,13 +6,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	sandbox "sandbox.internal/sdk/go"
 )
 
-// instructions tell an agent what the descriptions of the tools do not.
+// instructions are for agents: what the descriptions of the tools do not say.
 const instructions = `Sandboxes are isolated Linux containers that expire. Create one, keep its ` +
 	`id, run commands and code in it, and delete it when done. Output that was cut says how to ` +
 	`read the rest.`
@@ -28,9 +29,11 @@ type tools struct {
 	client func(ctx context.Context) (*sandbox.Client, error)
 }
 
-// New returns a server with all tools. client returns the client that acts for the caller of a
-// context, or the error that the agent gets.
-func New(version string, client func(context.Context) (*sandbox.Client, error)) *mcp.Server {
+// New returns a server with all tools. classes are the runtime classes that a sandbox may be created
+// with. client returns the client that acts for the caller of a context, or the error that the agent
+// gets.
+func New(version string, classes []string,
+	client func(context.Context) (*sandbox.Client, error)) *mcp.Server {
 	server := mcp.NewServer(&mcp.Implementation{Name: "sandbox", Version: version},
 		&mcp.ServerOptions{
 			Instructions: instructions,
@@ -38,7 +41,7 @@ func New(version string, client func(context.Context) (*sandbox.Client, error)) 
 			Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}},
 		})
 	t := &tools{client: client}
-	t.addLife(server)
+	t.addLife(server, classes)
 	t.addWork(server)
 	t.addFiles(server)
 	return server
@@ -49,7 +52,7 @@ func New(version string, client func(context.Context) (*sandbox.Client, error)) 
 // calls that had not ended are interrupted.
 func ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteCloser, client *sandbox.Client,
 	version string) error {
-	server := New(version,
+	server := New(version, runtimeClasses(ctx, client),
 		func(context.Context) (*sandbox.Client, error) { return client, nil })
 	session, err := server.Connect(WithEnd(ctx),
 		&mcp.IOTransport{Reader: in, Writer: out}, nil)
@@ -64,6 +67,22 @@ func ServeStdio(ctx context.Context, in io.ReadCloser, out io.WriteCloser, clien
 		return nil
 	}
 	return err
+}
+
+// classesPatience is how long the service may take to report its runtime classes before tools are
+// offered without them.
+const classesPatience = 5 * time.Second
+
+// runtimeClasses returns the runtime classes of the service; none when it does not answer, for its
+// error is better shown to a call that needs it.
+func runtimeClasses(ctx context.Context, client *sandbox.Client) []string {
+	ctx, cancel := context.WithTimeout(ctx, classesPatience)
+	defer cancel()
+	version, err := client.Version(ctx)
+	if err != nil {
+		return nil
+	}
+	return version.RuntimeClasses
 }
 
 type endKey struct{}

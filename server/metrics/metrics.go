@@ -65,7 +65,7 @@ func New(version, commit string, clock func() time.Time) *Metrics {
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 	)
-	build := m.gauge("build_info", "Always 1; the labels tell which build runs.", "version",
+	build := m.gauge("build_info", "Always 1; the labels identify the build that runs.", "version",
 		"commit", "go_version")
 	build.WithLabelValues(version, commit, runtime.Version()).Set(1)
 	m.requestMetrics()
@@ -137,6 +137,27 @@ func (m *Metrics) Sandboxes(count func() map[lifecycle.State]int) {
 		desc: prometheus.NewDesc(namespace+"_sandboxes",
 			"Sandboxes whose record can be read, by state.", []string{"state"}, nil),
 	})
+}
+
+// SpareNetworks adds the networks that are made ahead: how many are free, how many sandboxes have
+// taken one, and how many found none. Count returns these at every scrape.
+func (m *Metrics) SpareNetworks(count func() (free, taken, missed int)) {
+	const requests = "spare_network_requests_total"
+	const help = "Sandboxes that could use a network that was made ahead, by whether there was one."
+	counter := func(result string, value func() float64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Namespace: namespace, Name: requests, Help: help,
+			ConstLabels: prometheus.Labels{"result": result},
+		}, value)
+	}
+	m.registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Namespace: namespace, Name: "spare_networks",
+			Help: "Networks that were made ahead and that no sandbox has taken.",
+		}, func() float64 { free, _, _ := count(); return float64(free) }),
+		counter("taken", func() float64 { _, taken, _ := count(); return float64(taken) }),
+		counter("missed", func() float64 { _, _, missed := count(); return float64(missed) }),
+	)
 }
 
 // Handler answers scrapes, in the format that the scraper asks for.

@@ -36,6 +36,7 @@ func newMetrics() *metrics.Metrics {
 	m := metrics.New("v1", "abc", (&clock{}).tick)
 	m.Sandboxes(
 		func() map[lifecycle.State]int { return map[lifecycle.State]int{lifecycle.StateRunning: 3} })
+	m.SpareNetworks(func() (free, taken, missed int) { return 2, 5, 1 })
 	return m
 }
 
@@ -133,6 +134,8 @@ func TestSandboxes(t *testing.T) {
 		`sandbox_provision_duration_seconds_sum 3`,
 		`sandbox_expiry_lateness_seconds_bucket{le="0.005"} 1`,
 		`sandbox_expiry_lateness_seconds_bucket{le="0.0025"} 0`,
+		`sandbox_spare_networks 2`, `sandbox_spare_network_requests_total{result="taken"} 5`,
+		`sandbox_spare_network_requests_total{result="missed"} 1`,
 	)
 }
 

@@ -21,9 +21,13 @@ const (
 	writeInsert = "insert"
 	writeSave   = "save"
 	writeForget = "forget"
+
+	writeSaveUnsynced = "save_unsynced"
 )
 
-func writes() []string { return []string{writeInsert, writeSave, writeForget} }
+func writes() []string {
+	return []string{writeInsert, writeSave, writeSaveUnsynced, writeForget}
+}
 
 func (s *measuredStore) measure(write string, began time.Time, err error) {
 	s.metrics.storeWrites.WithLabelValues(write).Observe(s.metrics.clock().Sub(began).Seconds())
@@ -45,6 +49,14 @@ func (s *measuredStore) Save(ctx context.Context, record lifecycle.Record,
 	began := s.metrics.clock()
 	err := s.Store.Save(ctx, record, events...)
 	s.measure(writeSave, began, err)
+	return err
+}
+
+func (s *measuredStore) SaveUnsynced(ctx context.Context, record lifecycle.Record,
+	events ...lifecycle.Event) error {
+	began := s.metrics.clock()
+	err := s.Store.SaveUnsynced(ctx, record, events...)
+	s.measure(writeSaveUnsynced, began, err)
 	return err
 }
 

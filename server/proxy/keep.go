@@ -3,29 +3,40 @@ package proxy
 import (
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/rs/zerolog"
+)
+
+const (
+	// keptPerServer and keptInAll bound the connections that a keeping proxy holds while
+	// no request needs them. Each costs two goroutines and 8 KiB of buffers.
+	keptPerServer = 64
+	keptInAll     = 1024
+	// keptFor is how long a connection is held. Servers give theirs up later, so that few
+	// requests use one that is just being closed.
+	keptFor = 30 * time.Second
 )
 
 // NewKeeping returns a proxy that uses connections again, which is for those who
 // forward many small requests. A request that cannot be repeated when its connection
 // turns out to be dead, one with a body above all, still gets a fresh one. Close it.
 func NewKeeping(logger zerolog.Logger) *Proxy {
-	return newProxy(logger, &keeping{kept: newPool(), fresh: newTransport()})
+	kept := newTransport()
+	kept.DisableKeepAlives = false
+	kept.MaxIdleConnsPerHost, kept.MaxIdleConns, kept.IdleConnTimeout = keptPerServer, keptInAll, keptFor
+	return newProxy(logger, &keeping{kept: kept, fresh: newTransport()})
 }
 
-// Close lets go of connections that no request uses, and keeps none from then on.
+// Close closes connections that no request uses. Call it after the last request.
 func (p *Proxy) Close() {
 	if keeping, ok := p.transport.(*keeping); ok {
-		keeping.kept.close()
+		keeping.kept.CloseIdleConnections()
 	}
 }
 
 // keeping uses connections again for requests that can be repeated.
-type keeping struct {
-	kept  *pool
-	fresh *http.Transport
-}
+type keeping struct{ kept, fresh *http.Transport }
 
 // RoundTrip implements http.RoundTripper.
 func (k *keeping) RoundTrip(r *http.Request) (*http.Response, error) {

@@ -1,5 +1,5 @@
 // Package proxy sends an HTTP request on to another server and streams the answer
-// back. It knows nothing of sandboxes: a [Target] says where a request goes, what it
+// back. It has no notion of sandboxes: a [Target] says where a request goes, what it
 // carries there and what of the answer may come back.
 //
 // Everything streams in both directions and nothing is buffered, so uploads of any
@@ -43,6 +43,8 @@ var (
 	ErrRequestBody = errors.New("the request's body cannot be read")
 )
 
+var errUnasked = errors.New("the server switches to another protocol without being asked")
+
 // Target is where a request goes. Only Address is required.
 type Target struct {
 	// Address is the server's host and port.
@@ -51,7 +53,7 @@ type Target struct {
 	// does not end in one.
 	Path string
 	// Prefix is what the path of the client's request begins with. It is taken off and
-	// told to the server as X-Forwarded-Prefix. Empty, or of the form of Path, and of
+	// sent to the server as X-Forwarded-Prefix. Empty, or of the form of Path, and of
 	// letters, digits and hyphens alone.
 	Prefix string
 	// Set holds headers that the request gets, whatever the client sent under these
@@ -95,8 +97,8 @@ func newTransport() *http.Transport {
 		DialContext: dial,
 		// Whatever proxy the environment names, targets are reached directly.
 		Proxy: nil,
-		// A client that asks before it sends a large body is told what the server says, or
-		// goes ahead when the server does not know the question.
+		// A client that asks before it sends a large body (Expect: 100-continue) gets the
+		// server's answer, or goes ahead when the server has none.
 		ExpectContinueTimeout: time.Second,
 		// A connection that is kept would fail the next upload when the server behind it
 		// was restarted meanwhile, and the address may belong to another one by then.
@@ -143,6 +145,9 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 			body = watch(pr, target.Strip)
 		},
 		ModifyResponse: func(response *http.Response) error {
+			if switchesUnasked(response) {
+				return errUnasked
+			}
 			if target.Inspect != nil {
 				if err := target.Inspect(response); err != nil {
 					return &inspectedError{err}
@@ -179,6 +184,13 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 	}
 	to.restore(nil)
 	return explain(r, body, failure)
+}
+
+// switchesUnasked reports whether an answer switches to another protocol than the request asks for.
+// ReverseProxy refuses that, too, but leaves the connection open.
+func switchesUnasked(response *http.Response) bool {
+	return response.StatusCode == http.StatusSwitchingProtocols &&
+		!strings.EqualFold(response.Header.Get("Upgrade"), response.Request.Header.Get("Upgrade"))
 }
 
 // inspectedError is an error of Target.Inspect on its way through ReverseProxy.

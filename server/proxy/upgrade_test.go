@@ -11,7 +11,7 @@ import (
 )
 
 // own starts a server that switches to a protocol of its own, and a forwarder in front
-// of it. speak has the connection then; its end is told by the channel.
+// of it. speak has the connection then; its end closes the channel.
 func own(t *testing.T, speak func(conn *net.TCPConn, r *bufio.Reader)) (start func(early string) (*net.TCPConn, *bufio.Reader), ended <-chan struct{}) {
 	t.Helper()
 	done := make(chan struct{})

@@ -35,7 +35,7 @@ func PresentedKeys(header http.Header) []PresentedKey {
 }
 
 // WithoutKeys returns the request without the API keys that it carries, for the program in a sandbox. Headers that are that program's
-// own stay: an Authorization or X-API-Key that isKey does not know. The request given is not changed.
+// own stay: an Authorization or X-API-Key that isKey does not accept. The request given is not changed.
 func WithoutKeys(r *http.Request, isKey func(string) bool) *http.Request {
 	holdsKey := map[string]func(string) bool{
 		bearerHeader: func(value string) bool { key := bearer(value); return key != "" && isKey(key) },

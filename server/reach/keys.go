@@ -114,7 +114,7 @@ func (k Keys) Sign(id string, port int, expires time.Time) string {
 }
 
 // Verify returns until when the signature lets requests for a port of a sandbox in. It returns [ErrSignature] and [ErrExpired]. The
-// time that it takes tells nothing about the keys.
+// time that it takes reveals nothing about the keys.
 func (k Keys) Verify(signature, id string, port int, now time.Time) (time.Time, error) {
 	until, encoded, _ := strings.Cut(signature, ".")
 	sent, err := base64.RawURLEncoding.Strict().DecodeString(encoded)

@@ -12,7 +12,7 @@ const SignatureName = "sandbox-signature"
 // RouteHeader is the header that names the sandbox and the port to an ingress in header mode (lifecycle document, "Networking rules", 5).
 const RouteHeader = "Service-Ingress-To"
 
-// maxSignatures bounds how many signatures of one kind are looked at. There is more than one where somebody else has set a cookie for
+// maxSignatures bounds how many signatures of one kind are looked at. There is more than one where another service has set a cookie for
 // a host above.
 const maxSignatures = 8
 
@@ -37,7 +37,7 @@ func TakeSignatures(r *http.Request) (*http.Request, Signatures) {
 		u := *r.URL
 		u.RawQuery, u.ForceQuery = query, false
 		clean.URL = &u
-		clean.RequestURI = "" // nobody may read the signature there
+		clean.RequestURI = "" // it has the signature
 	}
 	clean.Header = r.Header.Clone()
 	set(clean.Header, "Cookie", cookies)

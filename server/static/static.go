@@ -121,7 +121,7 @@ func acceptsGzip(accepted string) bool {
 	return false
 }
 
-// contentTypes do not depend on what the machine knows of file names.
+// contentTypes do not depend on the machine's table of file names.
 var contentTypes = map[string]string{
 	"":      "text/html; charset=utf-8",
 	".css":  "text/css; charset=utf-8",

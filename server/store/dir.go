@@ -35,3 +35,18 @@ func syncDir(name string) error {
 	}
 	return errors.Join(dir.Sync(), dir.Close())
 }
+
+// syncData makes what a file has durable, and its size.
+func syncData(file *os.File) error {
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		for failed = syscall.EINTR; errors.Is(failed, syscall.EINTR); {
+			failed = syscall.Fdatasync(int(fd))
+		}
+	})
+	return errors.Join(err, os.NewSyscallError("fdatasync", failed))
+}

@@ -19,10 +19,14 @@ const keptEventBytes = 64 << 20
 const newestSQL = `SELECT seq FROM sqlite_sequence WHERE name = 'events'`
 
 // Events returns the stored events that match, oldest first, and the bounds of what is stored at
-// the same moment.
+// the same moment. All of it is synced: a loss of power must not take back an event that a client
+// has, because another one would get its sequence.
 func (s *Store) Events(ctx context.Context,
 	query lifecycle.EventQuery) (lifecycle.EventPage, error) {
 	page, err := s.events(ctx, query)
+	if err == nil {
+		err = s.writer.sync()
+	}
 	if err != nil {
 		return lifecycle.EventPage{}, fmt.Errorf("store: read events: %w", err)
 	}
@@ -47,7 +51,7 @@ func (s *Store) events(ctx context.Context,
 	if oldest.Valid {
 		page.Oldest = oldest.Int64
 	}
-	// The common questions, asked after every change by everybody who follows, read nothing when
+	// The common questions, asked after every change by every stream, read nothing when
 	// there is nothing.
 	if query.After >= page.Newest {
 		return page, nil

@@ -73,6 +73,19 @@ func (s *Store) Insert(ctx context.Context, record lifecycle.Record, key *lifecy
 // record that is not there is an error: one that was removed must not be stored again.
 func (s *Store) Save(ctx context.Context, record lifecycle.Record,
 	events ...lifecycle.Event) error {
+	return s.save(ctx, s.writer.do, record, events)
+}
+
+// SaveUnsynced is Save without the sync: kill -9 does not undo the change, and a loss of power may,
+// until the next change that is synced or the next read of events.
+func (s *Store) SaveUnsynced(ctx context.Context, record lifecycle.Record,
+	events ...lifecycle.Event) error {
+	return s.save(ctx, s.writer.doUnsynced, record, events)
+}
+
+func (s *Store) save(ctx context.Context,
+	do func(context.Context, func(*statements) error) error,
+	record lifecycle.Record, events []lifecycle.Event) error {
 	data, err := encode(record)
 	if err != nil {
 		return err
@@ -81,7 +94,7 @@ func (s *Store) Save(ctx context.Context, record lifecycle.Record,
 	if err != nil {
 		return err
 	}
-	return s.writer.do(ctx, func(stmts *statements) error {
+	return do(ctx, func(stmts *statements) error {
 		box := &record.Sandbox
 		result, err := stmts.save.ExecContext(context.Background(), string(box.Status.State), data,
 			box.ID)

@@ -1,10 +1,11 @@
 // Package store keeps sandbox records and idempotency keys in one SQLite file, so that nothing
 // accepted is lost to a crash.
 //
-// What a method reports as done survives kill -9 and a loss of power: the database runs with a
-// write-ahead log and syncs it at every commit. One goroutine writes; whatever is asked for while a
-// commit runs shares the next one, so a single client pays one sync per operation and a hundred
-// concurrent ones pay little more between them. Reads go past the writer.
+// What a method reports as done survives kill -9 and, unless [Store.SaveUnsynced] has written it, a
+// loss of power: the database runs with a write-ahead log and syncs it at every commit. One
+// goroutine writes; whatever is asked for while a commit runs shares the next one, so a single
+// client pays one sync per operation and a hundred concurrent ones pay little more between them.
+// Reads go past the writer. [Store.Events] returns nothing that a loss of power could take back.
 //
 // An operation that returns an error has no effect, with one exception that no database can avoid:
 // when the disk fails during the commit itself, a crash right after may find the change done.
@@ -33,6 +34,7 @@ import (
 
 const (
 	databaseName = "sandbox.db"
+	walSuffix    = "-wal"
 	lockName     = "lock"
 	maxReaders   = 4
 )
@@ -47,6 +49,7 @@ type Store struct {
 	lock    *os.File
 	writeDB *sql.DB
 	readDB  *sql.DB
+	wal     *os.File // SQLite's own log: what a sync has to reach
 	findKey *sql.Stmt
 	writer  *writer
 
@@ -127,7 +130,11 @@ func (s *Store) prepare(ctx context.Context, conn *sql.Conn) error {
 	if s.findKey, err = s.readDB.PrepareContext(ctx, findKeySQL); err != nil {
 		return s.damaged("open", err)
 	}
-	if s.writer, err = startWriter(ctx, conn, s.log); err != nil {
+	// It exists as long as a connection is open.
+	if s.wal, err = os.Open(s.path + walSuffix); err != nil {
+		return fmt.Errorf("store: %w", err)
+	}
+	if s.writer, err = startWriter(ctx, conn, s.wal, s.log); err != nil {
 		return s.damaged("open", err)
 	}
 	return nil
@@ -151,6 +158,9 @@ func (s *Store) release() error {
 	}
 	if s.readDB != nil {
 		errs = append(errs, s.readDB.Close())
+	}
+	if s.wal != nil {
+		errs = append(errs, s.wal.Close())
 	}
 	if s.writeDB != nil {
 		errs = append(errs, s.writeDB.Close())

@@ -5,6 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
+	"sync"
 
 	"github.com/rs/zerolog"
 )
@@ -18,6 +21,7 @@ var errClosed = errors.New("store: closed")
 type operation struct {
 	ctx  context.Context
 	run  func(*statements) error
+	sync bool       // what it changes is to survive a loss of power
 	done chan error // holds one
 }
 
@@ -25,20 +29,29 @@ type operation struct {
 type writer struct {
 	log     zerolog.Logger
 	conn    *sql.Conn
+	wal     *os.File
 	stmts   *statements
 	queue   chan *operation // unbuffered: what is not taken yet still belongs to its caller
 	closing chan struct{}
 	stopped chan struct{}
+
+	syncs   bool       // whether the connection syncs commits
+	syncing sync.Mutex // held during sync
+	// mu is held during a commit without a sync: where such a change can be read, unsynced is set.
+	mu       sync.Mutex
+	unsynced bool
 }
 
-func startWriter(ctx context.Context, conn *sql.Conn, log zerolog.Logger) (*writer, error) {
+func startWriter(ctx context.Context, conn *sql.Conn, wal *os.File,
+	log zerolog.Logger) (*writer, error) {
 	stmts, err := prepareStatements(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
 	w := &writer{
-		log: log, conn: conn, stmts: stmts,
-		queue: make(chan *operation), closing: make(chan struct{}), stopped: make(chan struct{}),
+		log: log, conn: conn, wal: wal, stmts: stmts, syncs: true,
+		unsynced: true, // perhaps by an earlier process, which was killed
+		queue:    make(chan *operation), closing: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	go w.loop()
 	return w, nil
@@ -47,15 +60,44 @@ func startWriter(ctx context.Context, conn *sql.Conn, log zerolog.Logger) (*writ
 // do returns once the change is durable or has failed. Once the writer has taken the operation ctx
 // no longer ends it, so that the answer always says what happened.
 func (w *writer) do(ctx context.Context, run func(*statements) error) error {
-	op := &operation{ctx: ctx, run: run, done: make(chan error, 1)}
+	return w.enqueue(&operation{ctx: ctx, run: run, sync: true, done: make(chan error, 1)})
+}
+
+// doUnsynced is do for a change that a loss of power may undo.
+func (w *writer) doUnsynced(ctx context.Context, run func(*statements) error) error {
+	return w.enqueue(&operation{ctx: ctx, run: run, done: make(chan error, 1)})
+}
+
+func (w *writer) enqueue(op *operation) error {
 	select {
 	case w.queue <- op:
 		return <-op.done
-	case <-ctx.Done():
-		return ctx.Err()
+	case <-op.ctx.Done():
+		return op.ctx.Err()
 	case <-w.closing:
 		return errClosed
 	}
+}
+
+// sync returns when everything that can be read is synced. Commits go on meanwhile.
+func (w *writer) sync() error {
+	w.syncing.Lock()
+	defer w.syncing.Unlock()
+	if !w.setUnsynced(false) {
+		return nil
+	}
+	err := syncData(w.wal)
+	if err != nil {
+		w.setUnsynced(true)
+	}
+	return err
+}
+
+func (w *writer) setUnsynced(to bool) (before bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before, w.unsynced = w.unsynced, to
+	return before
 }
 
 // close must be called once.
@@ -111,12 +153,16 @@ func (w *writer) commit(batch []*operation) {
 }
 
 func (w *writer) transact(batch []*operation, outcomes []error) error {
+	synced := slices.ContainsFunc(batch, func(op *operation) bool { return op.sync })
+	if err := w.setSyncs(synced); err != nil {
+		return err
+	}
 	if err := execute(w.stmts.begin); err != nil {
 		return err
 	}
 	err := w.runAll(batch, outcomes)
 	if err == nil {
-		err = execute(w.stmts.commit)
+		err = w.commitAs(synced)
 	}
 	if err != nil {
 		// SQLite has rolled back by itself after some errors, a full disk among them; then there is
@@ -124,6 +170,35 @@ func (w *writer) transact(batch []*operation, outcomes []error) error {
 		_ = execute(w.stmts.rollback)
 	}
 	return err
+}
+
+// setSyncs makes the next commits synced ones, or not. The log is synced before it is copied into
+// the database in both cases, so that a loss of power undoes the latest commits and nothing else.
+func (w *writer) setSyncs(synced bool) error {
+	if synced == w.syncs {
+		return nil
+	}
+	level := "NORMAL"
+	if synced {
+		level = "FULL"
+	}
+	// It takes effect when it is prepared.
+	if _, err := w.conn.ExecContext(context.Background(), "PRAGMA synchronous = "+level); err != nil {
+		return err
+	}
+	w.syncs = synced
+	return nil
+}
+
+func (w *writer) commitAs(synced bool) error {
+	if synced {
+		// unsynced stays: a transaction that has changed nothing is committed without a sync.
+		return execute(w.stmts.commit)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.unsynced = true
+	return execute(w.stmts.commit)
 }
 
 // runAll fills outcomes and returns an error when the transaction as a whole is lost.

@@ -129,7 +129,7 @@ func testDiskFull(t *testing.T, recordSize int, small, large string) {
 	}
 }
 
-// fill inserts with several clients until each has met an error, and returns what was inserted and
+// fill inserts with several clients until each has got an error, and returns what was inserted and
 // the first error.
 func fill(t *testing.T, s *store.Store, recordSize int) ([]string, error) {
 	t.Helper()

@@ -272,6 +272,8 @@ func testServiceDefaults(t *testing.T) {
 	for _, cells := range tables(page, "| key | type | default | rule |") {
 		key, documented := strings.Trim(cells[0], "`"), cells[2]
 		if strings.HasPrefix(key, "server.keys.") ||
+			strings.HasPrefix(key, "runtime.classes.") ||
+			strings.HasPrefix(key, "local.mirrors.") ||
 			strings.HasPrefix(key, "kubernetes.tolerations.") {
 			continue // a default of each entry, of which there is none
 		}

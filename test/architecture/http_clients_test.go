@@ -24,6 +24,7 @@ var httpExceptions = map[string]string{
 	"server/proxy":        "passes answers on to the client that asked, as they are, and follows no redirection",
 	"server/cli/forward":  "passes answers on to the client of a local port, as they are, and follows no redirection",
 	"execd/proxy":         "the same, inside the sandbox",
+	"runtime/oci/images":  "asks registries, which redirect to where layers lie; it bounds what it reads, checks digests and confines redirections",
 	"runtime/jupyter":     "inside the sandbox: execd calls the Jupyter Server of its flags and follows no redirection",
 }
 

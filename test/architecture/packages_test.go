@@ -43,13 +43,18 @@ const (
 	sqlite      = "modernc.org/sqlite"
 	prometheus  = "github.com/prometheus"
 	mcpLibrary  = "github.com/modelcontextprotocol/go-sdk"
+	jsonSchema  = "github.com/google/jsonschema-go"
+
+	runtimeSpec     = "github.com/opencontainers/runtime-spec"
+	seccompProfiles = "github.com/moby/profiles/seccomp"
 )
 
 var (
 	noLibraries = []string{}
-	docker      = []string{"github.com/docker", "github.com/moby"}
+	docker      = []string{"github.com/docker", "github.com/moby/moby", "github.com/moby/client"}
 	kubernetes  = []string{"k8s.io", "sigs.k8s.io"}
 	netfilter   = []string{"github.com/google/nftables", "github.com/mdlayher/netlink"}
+	routing     = []string{"github.com/vishvananda"}
 )
 
 var projectRules = importRules{
@@ -99,6 +104,7 @@ var projectRules = importRules{
 			libraries: noLibraries,
 		},
 		{packages: []string{"server/store"}, ours: []string{"server/lifecycle"}},
+		{packages: []string{"server/load"}, ours: []string{"server/lifecycle"}, libraries: []string{sysPackage}},
 		{packages: []string{"server/config", "server/audit"}},
 		{
 			packages: []string{"server/metrics"},
@@ -142,9 +148,17 @@ var projectRules = importRules{
 		},
 		{
 			packages: []string{"server/cmd/sandbox-ingress"},
-			ours:     []string{"server/build", "server/cluster/view", "server/ingress"},
+			ours: []string{
+				"server/build", "server/cluster/view", "server/commandline", "server/ingress",
+			},
 		},
 		{packages: []string{"server/build"}, ours: []string{}, libraries: noLibraries},
+		{packages: []string{"server/commandline"}, ours: []string{}, libraries: []string{"github.com/spf13"}},
+		{
+			packages:  []string{"server/commandline/commandlinetest"},
+			ours:      []string{"server/commandline"},
+			libraries: []string{"github.com/spf13"},
+		},
 		{packages: []string{"server/static"}, ours: []string{}, libraries: noLibraries},
 		{packages: []string{"server/docsui"}, ours: []string{"openapi", "server/static"}},
 		{
@@ -168,9 +182,14 @@ var projectRules = importRules{
 		},
 		{packages: []string{"sdk/go/examples/..."}, ours: []string{"sdk/go"}, libraries: noLibraries},
 		{
+			packages:  []string{"examples/..."},
+			ours:      []string{"sdk/go"},
+			libraries: []string{"golang.org/x/sync"},
+		},
+		{
 			packages:  []string{"server/mcp"},
 			ours:      []string{"sdk/go"},
-			libraries: []string{mcpLibrary},
+			libraries: []string{mcpLibrary, jsonSchema},
 		},
 		{
 			packages:  []string{"server/mcp/endpoint"},
@@ -183,9 +202,10 @@ var projectRules = importRules{
 		},
 		{
 			packages: []string{"server/cmd/sandbox-controller"},
-			ours:     []string{"runtime/kube/manager", "server/build"},
+			ours:     []string{"runtime/kube/manager", "server/build", "server/commandline"},
 		},
 		{packages: []string{"server/cmd/sandbox"}, ours: []string{"server/cli"}},
+		{packages: []string{"server/cmd/sandbox-keeper"}, ours: []string{"runtime/oci/keeper"}, libraries: noLibraries},
 
 		// Inside the sandbox.
 		{packages: []string{"execd/process"}, ours: []string{}, libraries: []string{sysPackage}},
@@ -193,8 +213,9 @@ var projectRules = importRules{
 		{packages: []string{"execd/cmd/execd-init"}, ours: []string{"execd/process", "execd/supervisor"}, libraries: noLibraries},
 		{packages: []string{"execd/cmd/egress-init", "execd/cmd/task-executor-init"}, ours: []string{"execd/supervisor"}, libraries: noLibraries},
 		{packages: []string{"execd/eventlog"}},
-		{packages: []string{"execd/command"}, ours: []string{"execd/eventlog", "execd/process"}},
-		{packages: []string{"execd/terminal"}, ours: []string{"execd/process"}},
+		{packages: []string{"execd/identity"}, ours: []string{}, libraries: []string{sysPackage}},
+		{packages: []string{"execd/command"}, ours: []string{"execd/eventlog", "execd/identity", "execd/process"}},
+		{packages: []string{"execd/terminal"}, ours: []string{"execd/identity", "execd/process"}},
 		{packages: []string{"execd/code"}, ours: []string{"execd/eventlog", "runtime/kernel"}},
 		{packages: []string{"execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/watch"}},
 		{packages: []string{"execd/settings"}, ours: []string{}, libraries: noLibraries},
@@ -235,7 +256,59 @@ var projectRules = importRules{
 			packages: []string{"runtime/engine/enginetest"},
 			ours:     []string{"runtime/engine", "test/program"},
 		},
-		{packages: []string{"runtime/docker"}, ours: []string{"runtime/engine"}},
+		{packages: []string{"runtime/engine/pull"}, ours: []string{"runtime/engine"}, libraries: noLibraries},
+		{packages: []string{"runtime/docker"}, ours: []string{"runtime/engine", "runtime/engine/pull"}},
+		{packages: []string{"runtime/oci/images/unpack"}, ours: []string{}, libraries: []string{sysPackage}},
+		{
+			packages: []string{"runtime/oci/images"},
+			ours:     []string{"runtime/engine", "runtime/engine/pull", "runtime/oci/images/unpack"},
+			libraries: []string{
+				"github.com/distribution/reference", "github.com/google/go-containerregistry",
+				"github.com/klauspost/compress", "golang.org/x/sync", sysPackage, zerolog,
+			},
+		},
+		{
+			packages:  []string{"runtime/oci/bundle"},
+			ours:      []string{"runtime/engine", "runtime/oci/seccomp"},
+			libraries: []string{runtimeSpec, seccompProfiles, sysPackage},
+		},
+		{packages: []string{"runtime/oci/disk"}, ours: []string{}, libraries: []string{sysPackage}},
+		{packages: []string{"runtime/oci/users"}, ours: []string{}, libraries: []string{sysPackage}},
+		{
+			packages:  []string{"runtime/oci/cgroup"},
+			ours:      []string{"runtime/engine"},
+			libraries: []string{sysPackage},
+		},
+		{
+			packages:  []string{"runtime/oci/seccomp"},
+			ours:      []string{},
+			libraries: []string{runtimeSpec, sysPackage},
+		},
+		{packages: []string{"runtime/oci/seccomp/table"}, ours: []string{}, libraries: noLibraries},
+		{
+			packages:  []string{"runtime/oci/overlay", "runtime/oci/thread"},
+			ours:      []string{},
+			libraries: []string{sysPackage},
+		},
+		{
+			packages:  []string{"runtime/oci/keeper"},
+			ours:      []string{"runtime/engine", "runtime/oci/overlay", "runtime/oci/thread"},
+			libraries: []string{sysPackage, zerolog},
+		},
+		{packages: []string{"runtime/oci/network"}, ours: []string{"runtime/engine", "runtime/oci/thread"}},
+		{
+			packages: []string{"runtime/oci"},
+			ours: []string{
+				"runtime/engine", "runtime/oci/bundle", "runtime/oci/cgroup", "runtime/oci/disk", "runtime/oci/images",
+				"runtime/oci/keeper", "runtime/oci/network", "runtime/oci/overlay",
+				"runtime/oci/thread", "runtime/oci/users",
+			},
+			libraries: []string{"github.com/fsnotify/fsnotify", "golang.org/x/sync", sysPackage, zerolog},
+		},
+		{
+			packages: []string{"runtime/oci/bundle/probe"}, ours: []string{},
+			libraries: []string{sysPackage},
+		},
 		{packages: []string{"runtime/kube/v1alpha1"}, libraries: kubernetes},
 		{
 			packages: []string{"runtime/kube/batch"},
@@ -280,6 +353,7 @@ var projectRules = importRules{
 			"execd/config", "execd/egress/config", "execd/files", "openapi/document", "server/config",
 		}},
 		{packages: []string{"deploy"}, tests: true, ours: []string{"test/program"}},
+		{packages: []string{"deploy/compose"}, tests: true, ours: []string{"server/config"}},
 		{packages: []string{"deploy/monitoring"}, tests: true, ours: []string{
 			"server/ingress", "server/lifecycle", "server/metrics",
 		}},
@@ -300,6 +374,7 @@ var projectRules = importRules{
 			"gen/...", "openapi/conform", "openapi/document", "openapi/serve/servetest", "openapi/sse",
 			"server/api", "server/app", "server/config", "server/lifecycle", "test/program",
 		}},
+		{packages: []string{"test/e2e/local"}, tests: true, ours: []string{"test/e2e/lives", "gen/...", "runtime/oci"}},
 		// The same on a cluster, with the access of its administrators.
 		{packages: []string{"test/e2e/kube"}, tests: true, ours: []string{
 			"test/e2e/lives", "gen/...", "runtime/kube/manager", "runtime/kube/v1alpha1", "test/cluster",
@@ -307,6 +382,7 @@ var projectRules = importRules{
 		{packages: []string{"test/e2e/coverage"}, tests: true},
 		{packages: []string{"test/e2e/cells"}, tests: true, ours: []string{
 			"gen/...", "openapi/conform", "openapi/document", "execd/app", "execd/config", "server/api", "server/app", "server/config",
+			"test/program",
 		}},
 		// A kernel is the floor of execd's cells, and a Deployment that of a Pool.
 		{packages: []string{"bench"}, tests: true, ours: []string{
@@ -348,7 +424,7 @@ var projectRules = importRules{
 			packages: []string{
 				"server/lifecycle", "server/host", "server/cluster/...", "server/store", "server/config", "server/audit", "server/proxy", "runtime/...",
 				"execd/command", "execd/files", "execd/metrics", "execd/proxy", "execd/shell", "execd/settings", "execd/config", "execd/log", "execd/process",
-				"execd/freeze", "execd/terminal", "execd/watch", "execd/probe", "execd/task", "execd/supervisor", "execd/egress/policy", "execd/egress/wall", "execd/egress/dnsproxy",
+				"execd/freeze", "execd/identity", "execd/terminal", "execd/watch", "execd/probe", "execd/task", "execd/supervisor", "execd/egress/policy", "execd/egress/wall", "execd/egress/dnsproxy",
 				"execd/egress/guard", "execd/egress/config",
 			},
 			ours:      []string{"gen/...", "openapi/..."},
@@ -405,9 +481,11 @@ var projectRules = importRules{
 			"test/cluster/nodes"}},
 		{libraries: []string{sqlite}, packages: []string{"server/store"}},
 		{libraries: []string{prometheus}, packages: []string{"server/metrics", "server/ingress", "runtime/kube/...", "test/e2e", "deploy/monitoring"}},
-		{libraries: netfilter, packages: []string{"execd/egress/wall"}},
+		{libraries: netfilter, packages: []string{"execd/egress/wall", "runtime/oci/network"}},
+		{libraries: routing, packages: []string{"runtime/oci/network"}},
 		{libraries: []string{dns}, packages: []string{"execd/egress/dnsproxy", "bench"}},
 		{libraries: []string{mcpLibrary}, packages: []string{"server/mcp/...", "test/e2e"}},
+		{libraries: []string{jsonSchema}, packages: []string{"server/mcp"}},
 	},
 
 	names: []string{"util", "utils", "helper", "helpers", "common", "misc", "shared", "base"},

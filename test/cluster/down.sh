@@ -42,7 +42,7 @@ no_mounts() {
 
 no_folder() { rm -rf --one-file-system "$dir" 2>/dev/null; }
 
-# What nobody outlives needs no time to end in order. The cluster's owner may be the one who waits for this script.
+# What ends with the cluster needs no time to end in order. The cluster's owner may be the one who waits for this script.
 if owner=$(pid_of owner); then kill -KILL -- "-$owner" 2>/dev/null || true; fi # and what it waits with
 end KILL owner "${components[@]}"
 if [[ $mode == node ]]; then

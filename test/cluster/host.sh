@@ -46,7 +46,7 @@ cgroups() {
 raise_cgroup() {
 	local hierarchy file
 	if [[ -e /sys/fs/cgroup/cgroup.controllers ]]; then
-		for hierarchy in cpu cpuset io memory pids hugetlb; do # what is not there, the kubelet tells
+		for hierarchy in cpu cpuset io memory pids hugetlb; do # the kubelet reports what is missing
 			printf '+%s' "$hierarchy" 2>/dev/null >/sys/fs/cgroup/cgroup.subtree_control || true
 		done
 		mkdir "/sys/fs/cgroup/$cgroup"

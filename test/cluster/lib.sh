@@ -50,7 +50,7 @@ read_settings() {
 	source "$dir/settings"
 }
 
-# pid_of NAME: prints the component's process, if it lives. Its number may be somebody else's by now: its command line names the folder.
+# pid_of NAME: prints the component's process, if it runs. Its number may be another process's by now: its command line names the folder.
 pid_of() {
 	local pid
 	pid=$(cat "$dir/pid/$1" 2>/dev/null) && [[ -n $pid ]] && names_folder "$pid" && printf '%s' "$pid"
@@ -106,7 +106,7 @@ end() {
 	for name in "${@:2}"; do rm -f "$dir/pid/$name"; done
 }
 
-# gone PID: the process has ended, all its threads too, so that its files and ports are free. Somebody else may have yet to ask for its status.
+# gone PID: the process has ended, all its threads too, so that its files and ports are free. It may not have been waited for yet.
 gone() {
 	local threads
 	[[ -e /proc/$1 ]] || return 0
@@ -143,7 +143,7 @@ works() {
 # works_or_ended NAME: works, or never will.
 works_or_ended() { works "$1" || ! pid_of "$1" >/dev/null; }
 
-# await NAME: returns when the component works; the end of its log tells why it does not.
+# await NAME: returns when the component works; otherwise it prints the end of its log.
 await() {
 	if within "$patience" works_or_ended "$1" && pid_of "$1" >/dev/null; then return; fi
 	say "$1 did not come up; the end of its log:"

@@ -50,7 +50,7 @@ for image in "${images[@]}"; do
 	docker image inspect "$image" >/dev/null 2>&1 || die "the Docker Engine has no image $image: make images"
 done
 
-# --- a number, from which come ports and names that nobody else uses ---
+# --- a number, from which come ports and names that no other cluster uses ---
 
 # ports NUMBER: the first of the ten ports of the cluster with this number. They are below those that the kernel hands out.
 ports() { printf '%s' $((21000 + 10 * $1)); }
@@ -156,7 +156,7 @@ write_components() {
 			--kubelet-client-certificate "$dir/pki/administrator.crt" --kubelet-client-key "$dir/pki/administrator.key")
 		;;
 	fake) api+=(--endpoint-reconciler-type none) ;;
-	# Nobody makes the service accounts that pods would need.
+	# No controller makes the service accounts that pods would need.
 	api) api+=(--endpoint-reconciler-type none --disable-admission-plugins ServiceAccount) ;;
 	esac
 	component kube-apiserver "$dir/bin/kube-apiserver" "${api[@]}"

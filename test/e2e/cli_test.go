@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"bytes"
 	"crypto/sha256"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -71,8 +72,38 @@ func TestCommandLine(t *testing.T) {
 		if got.code != 0 || got.stdout != "secret" {
 			t.Errorf("as another user: %v", got)
 		}
-		if left := c.must(t, "files", "find", "box", "/tmp", ".sandbox-stdin-*", "-q"); left != "" {
-			t.Errorf("left in the sandbox: %s", left)
+		got = c.run(t, strings.Repeat("y\n", 1<<20), "exec", "-i", "box", "head", "-n", "1")
+		if got.code != 0 || got.stdout != "y\n" || got.stderr != "" {
+			t.Errorf("a program that reads no further: %v", got)
+		}
+		got = c.run(t, input, "run", "-q", "-i", busyboxImage, "--", "wc", "-c")
+		if got.code != 0 || strings.TrimSpace(got.stdout) != fmt.Sprint(len(input)) {
+			t.Errorf("in a sandbox of its own: %v", got)
+		}
+	})
+
+	// The program answers each line before it is given the next one, and ends with its input.
+	t.Run("a conversation", func(t *testing.T) {
+		t.Parallel()
+		command := c.command(t, "exec", "-i", "box", "sh", "-c",
+			`while read line; do echo "<$line>"; done; echo over`)
+		input, err := command.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := c.begin(t, command)
+		for _, line := range []string{"one", "two"} {
+			if _, err := io.WriteString(input, line+"\n"); err != nil {
+				t.Fatal(err)
+			}
+			s.await(t, "<"+line+">\n")
+		}
+		if err := input.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s.end(t, 0)
+		if !strings.HasSuffix(s.text(), "over\n") {
+			t.Errorf("the program printed %q", s.text())
 		}
 	})
 
@@ -302,8 +333,8 @@ func testTerminal(t *testing.T, c *commandLine) {
 		"echo resized-$((1+1))\r")
 	shell.await(t, "resized-2")
 	// Ctrl-C is the program's.
-	shell.send(t, "sleep 1000\r")
-	shell.await(t, "sleep 1000")
+	shell.send(t, "echo sleeps-$((1+1)); sleep 1000\r")
+	shell.await(t, "sleeps-2") // before that, the shell itself would get the interrupt, and ignore it
 	shell.send(t, "\x03")
 	shell.send(t, "echo status-$?-\r")
 	shell.await(t, "status-130-")
@@ -333,4 +364,11 @@ func testTerminal(t *testing.T, c *commandLine) {
 	}
 	failed, _ := c.beginOnTerminal(t, 20, c.command(t, "exec", "-it", "box", "no-such-program"))
 	failed.end(t, 127)
+	timed, _ := c.beginOnTerminal(t, 77, c.command(t, "exec", "-it", "-u", "65534:7", "--timeout", "2s",
+		"-w", "/", "box", "sh", "-c", "echo user-$(id -u)-$(id -g)-; sleep 1000"))
+	timed.await(t, "user-65534-7-")
+	timed.end(t, 124)
+	if !strings.Contains(timed.text(), "ended by its timeout") {
+		t.Errorf("after a timeout the tool says\n%s", timed.text())
+	}
 }

@@ -123,12 +123,17 @@ func pythonBlocks(t *testing.T) (blocks []string) {
 	return blocks
 }
 
-// TestPythonClientTypes checks the types of the Python client, its tests and its examples.
+// TestPythonClientTypes checks the types of the Python client, its tests and its examples, and of
+// what is Python in examples/.
 func TestPythonClientTypes(t *testing.T) {
 	t.Parallel()
+	folder := copyOf(t, pythonClient)
+	if err := os.CopyFS(filepath.Join(folder, "examples/whole"), os.DirFS(exampleFolder)); err != nil {
+		t.Fatal(err)
+	}
 	packages := lastLine(tool(t, "../..", nil, "scripts/node.sh", "test/e2e/clients/python"))
 	checker := filepath.Join(packages, "node_modules", "pyright", "index.js")
-	t.Log(tool(t, copyOf(t, pythonClient), nil, "node", checker, "--pythonpath", pythonHere(t)))
+	t.Log(tool(t, folder, nil, "node", checker, "--pythonpath", pythonHere(t)))
 }
 
 // TestPythonClientPackage builds the package of the Python client without a network, and imports

@@ -143,7 +143,9 @@ func (b *tab) accessible(t *testing.T, checker, name string) {
 func TestConsolePages(t *testing.T) {
 	t.Parallel()
 	checker := axe(t)
-	s := start(t, lives.Plan{Settings: fmt.Sprintf("[egress]\nimage = %q\n", egressImage)})
+	s := start(t, lives.Plan{
+		Settings: classSettings(otherRuntime, "") + fmt.Sprintf("[egress]\nimage = %q\n", egressImage),
+	})
 	b := browse(t, s.URL)
 	looks := []look{
 		{"light", 1280, 900, "light"},
@@ -186,8 +188,15 @@ func TestConsolePages(t *testing.T) {
 	request.Metadata = lifecycle.Metadata{"name": "worker"}
 	id := s.Running(t, request)
 	b.until(t, `document.querySelector('tbody tr')?.innerText.includes('Running')`)
+	b.until(t, "document.querySelectorAll('.host meter').length === 3")
+	for _, text := range []string{"Processor", " cores", "Memory", "Disk"} {
+		b.until(t, says(text))
+	}
 	check("overview")
-	b.visit(t, "#/new", there("form.create"))
+	b.visit(t, "#/new", there("form.create #f-runtimeClass"))
+	for _, image := range []string{pythonImage, busyboxImage} {
+		b.until(t, there(fmt.Sprintf("#images option[value=%q]", image)))
+	}
 	b.run(t, "document.querySelectorAll('details').forEach((d) => { d.open = true; })")
 	check("new")
 
@@ -270,8 +279,12 @@ display(HTML('<script>window.hurt = 1</script><table><tr><td onclick="x" style="
 	b.take() // Chromium itself reports refused requests
 	b.run(t, "document.forms[0].volumes.value = document.forms[0].entrypoint.value = ''")
 	b.enter(t, "#f-entrypoint", `sh -c "sleep 100 # 'a  b' \"c\"" '' d\ e`)
+	b.run(t, "document.forms[0].runtimeClass.value = 'chosen'")
 	b.settled(t, "form .primary", "location.hash.startsWith('#/sandboxes/')")
 	made := s.Get(t, strings.TrimPrefix(evaluate[string](t, b, "location.hash"), "#/sandboxes/"))
+	if class := made.RuntimeClass; class == nil || *class != "chosen" {
+		t.Errorf("the runtime class is %v", class)
+	}
 	want := []string{"sh", "-c", `sleep 100 # 'a  b' "c"`, "", "d e"}
 	if !slices.Equal(made.Entrypoint, want) {
 		t.Errorf("the entrypoint is %q, want %q", made.Entrypoint, want)
@@ -316,6 +329,7 @@ func TestConsoleRoles(t *testing.T) {
 
 	b := console(t, s, s.URL, "watcher-key-0123456789")
 	b.until(t, there("tbody tr"))
+	b.until(t, there(".host meter"))
 	buttons := func(without string) string {
 		return evaluate[string](t, b, fmt.Sprintf(
 			`[...document.querySelectorAll('main :is(button, .button, input, select, textarea)')]
@@ -346,5 +360,13 @@ func TestConsoleRoles(t *testing.T) {
 
 	b = console(t, s, s.URL, "alice-key-0123456789")
 	b.until(t, says("There is no sandbox"))
+	b.until(t, says("Live"))
+	if evaluate[bool](t, b, there(".host")) {
+		t.Error("a user is shown the load of the host")
+	}
+	b.visit(t, "#/new", there("form.create"))
+	if evaluate[bool](t, b, there("#f-runtimeClass")) {
+		t.Error("a service without runtime classes offers some")
+	}
 	b.visit(t, "#/sandboxes/"+id, says("FORBIDDEN"))
 }

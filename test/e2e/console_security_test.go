@@ -21,6 +21,22 @@ import (
 //go:embed testdata/hostile.js
 var hostile string
 
+// TestConsoleIsOff: without the console there is no way to a session, and none is looked for.
+func TestConsoleIsOff(t *testing.T) {
+	t.Parallel()
+	s := start(t, lives.Plan{Server: "console = false"})
+	cookie := []string{"Cookie", "sandbox-console=any", "X-Sandbox-Console", "any"}
+	for _, path := range []string{"/console", "/console/assets/console.js", "/console/session",
+		"/console/api/v1/sandboxes"} {
+		if got := lives.Fetch(t, s.URL+path, cookie...); got.Status != http.StatusNotFound {
+			t.Errorf("%s: %s", path, got)
+		}
+	}
+	if got := lives.Fetch(t, s.URL+"/v1/sandboxes", cookie...); got.Status != http.StatusUnauthorized {
+		t.Errorf("the API with a cookie: %s", got)
+	}
+}
+
 // TestPagesOfSandboxesCannotUseTheConsole opens a page of a sandbox on the console's own host, and
 // one on another port of it, in a browser that is signed in.
 func TestPagesOfSandboxesCannotUseTheConsole(t *testing.T) {

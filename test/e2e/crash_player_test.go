@@ -67,7 +67,7 @@ func (p *player) begin() {
 		p.t.Error(err)
 		return
 	}
-	got := p.insist(http.MethodPost, "/v1/sandboxes", string(body), "Idempotency-Key", p.key)
+	got := p.retry(http.MethodPost, "/v1/sandboxes", string(body), "Idempotency-Key", p.key)
 	created, err := lives.Decode[lifecycle.CreatedSandbox](got)
 	if err != nil || got.Status != http.StatusAccepted {
 		p.t.Errorf("create: %v: %s", err, got)
@@ -78,8 +78,8 @@ func (p *player) begin() {
 	p.metadata = map[string]string{"name": p.name}
 }
 
-// insist repeats a request until it is answered.
-func (p *player) insist(method, path, body string, headers ...string) lives.Answer {
+// retry repeats a request until it is answered.
+func (p *player) retry(method, path, body string, headers ...string) lives.Answer {
 	for deadline := time.Now().Add(giveUp); ; time.Sleep(20 * time.Millisecond) {
 		// between two attempts
 		got, answered := p.st.try(method, path, body, headers...)
@@ -243,7 +243,7 @@ func (p *player) meddle() {
 
 // see returns the sandbox as the service shows it.
 func (p *player) see() lifecycle.Sandbox {
-	got := p.insist(http.MethodGet, "/v1/sandboxes/"+p.id, "")
+	got := p.retry(http.MethodGet, "/v1/sandboxes/"+p.id, "")
 	sandbox, err := lives.Decode[lifecycle.Sandbox](got)
 	if err != nil {
 		p.t.Errorf("a sandbox that was accepted: GET %s: %v", p.id, err)

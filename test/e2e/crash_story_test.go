@@ -67,8 +67,8 @@ func TestCrashStory(t *testing.T) {
 	open()
 	openGuarded()
 
-	everybody := append(actors, ticking, renewed, arriving, revoked, lost)
-	for _, p := range everybody {
+	all := append(actors, ticking, renewed, arriving, revoked, lost)
+	for _, p := range all {
 		p.curtain()
 	}
 	if got := lost.last(); got.State != "Failed" || got.Reason != "IMAGE_PULL_ERROR" {
@@ -76,9 +76,9 @@ func TestCrashStory(t *testing.T) {
 	} else {
 		lives.Contains(t, got.Message, "credentials are not stored")
 	}
-	story.checkBooks(t, everybody)
-	story.checkEvents(t, everybody)
-	story.loseDatabase(t, everybody)
+	story.checkBooks(t, all)
+	story.checkEvents(t, all)
+	story.loseDatabase(t, all)
 }
 
 // story is a service that is killed, and those who play with it.

@@ -93,12 +93,14 @@ func TestFuzzLifecycle(t *testing.T) {
 	})
 	f := newFuzzer(t, s.URL, document, http.Header{lives.KeyHeader: {lives.AdminKey}})
 	f.health = "/health"
+	f.expected["pruneImages 501"] = "a Docker Engine has images of others"
 	// Nothing listens on that port: pulls fail at once, and reach no registry.
 	nowhere := []string{"127.0.0.1:1/none:a", "127.0.0.1:1/none@sha256:" + strings.Repeat("0", 64),
 		"127.0.0.1:1/none", "UPPER", "a b", ":", "a:b:c", "@"}
 	f.world = &world{texts: map[string][]string{
 		"sandboxId":  {running, running, paused, ended, "00000000-0000-4000-8000-000000000000"},
 		"uri":        nowhere,
+		"imageName":  nowhere,
 		"entrypoint": {"sleep", "1000", "true", "/no/such/file", "sh"},
 		"host":       {folder},
 		"path":       {folder, "/etc", folder + "/..", "relative", folder + "/none"},
@@ -178,7 +180,7 @@ func TestFuzzExecd(t *testing.T) {
 func background(t *testing.T, b *lives.Box, command string) string {
 	t.Helper()
 	yes := true
-	response, err := b.Client.RunCommandWithResponse(t.Context(),
+	response, err := b.Client.RunCommandWithResponse(t.Context(), nil,
 		execd.CommandRequest{Command: command, Background: &yes})
 	if err != nil || response.JSON200 == nil {
 		t.Fatalf("%q in the background: %v, %s", command, err, response.Body)

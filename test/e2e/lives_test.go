@@ -22,6 +22,9 @@ func runtimeSettings() string {
 	return fmt.Sprintf("[runtime]\ntype = \"docker\"\nexecd_image = %q\n", execdImage)
 }
 
+// otherRuntime is a runtime that every Docker Engine has, and another name than that of its default.
+const otherRuntime = "io.containerd.runc.v2"
+
 // onDocker is the host backend, with an engine.
 func onDocker(containers *docker.Engine) lives.Backend {
 	list := func(t *testing.T, instance, id string) []engine.Container {
@@ -73,12 +76,15 @@ func onDocker(containers *docker.Engine) lives.Backend {
 			})
 			return claim
 		},
+		RuntimeHandler: func(*testing.T) string { return otherRuntime },
 		InternalErrors: takeTablesAway,
 		Unprovoked: map[string]string{
 			"getSandbox 500":    "it reads memory alone",
 			"listSandboxes 500": "it reads memory alone",
 			"getEndpoint 500":   "it reads memory alone",
 			"getLogs 503":       "the engine would have to be away",
+
+			"streamHostLoad 501": "the engine is on the service's machine",
 
 			"getNetworkPolicy 500":     "the sidecar would have to answer nonsense",
 			"listNetworkDecisions 500": "the sidecar would have to answer nonsense",

@@ -29,7 +29,7 @@ type agent struct {
 
 	mu       sync.Mutex
 	progress []string
-	heard    chan struct{} // of progress
+	notified chan struct{} // of progress
 
 	cut context.CancelFunc // loses its connections; over HTTP only
 }
@@ -337,7 +337,7 @@ func testTools(t *testing.T, a *agent, id string) {
 
 	// A long command reports what it prints, while it runs.
 	a.mu.Lock()
-	a.progress, a.heard = nil, make(chan struct{}, 100)
+	a.progress, a.notified = nil, make(chan struct{}, 100)
 	a.mu.Unlock()
 	running := make(chan string, 1)
 	go func() {
@@ -345,7 +345,7 @@ func testTools(t *testing.T, a *agent, id string) {
 			"command": "echo halfway; while [ ! -e /w/go ]; do sleep 0.05; done; echo there"}))
 	}()
 	select {
-	case <-a.heard:
+	case <-a.notified:
 	case <-time.After(lives.Patience):
 		t.Fatal("no progress was reported")
 	}
@@ -430,14 +430,14 @@ func overHTTP(t *testing.T, url, key string) *agent {
 
 func connect(t *testing.T, transport mcp.Transport) *agent {
 	t.Helper()
-	a := &agent{t: t, heard: make(chan struct{}, 100)}
+	a := &agent{t: t, notified: make(chan struct{}, 100)}
 	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, r *mcp.ProgressNotificationClientRequest) {
 			a.mu.Lock()
 			defer a.mu.Unlock()
 			a.progress = append(a.progress, r.Params.Message)
 			select {
-			case a.heard <- struct{}{}:
+			case a.notified <- struct{}{}:
 			default:
 			}
 		},

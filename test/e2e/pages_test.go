@@ -82,7 +82,7 @@ serving() {
 }
 # own gives a configuration that "config init" wrote a place that no other service has.
 own() {
-	sed -i -e "s|^#data_dir = .*|data_dir = \"$PWD/data\"|" -e "s|^instance = .*|instance = \"docs-$$\"|" -e 's|^port = .*|port = 0|' "$1"
+	sed -i -e "0,/^#data_dir = /s|^#data_dir = .*|data_dir = \"$PWD/data\"|" -e "s|^instance = .*|instance = \"docs-$$\"|" -e 's|^port = .*|port = 0|' "$1"
 	[[ $(grep -cE "^(data_dir = \"$PWD|instance = \"docs-|port = 0$)" "$1") == 3 ]]
 }
 set -v
@@ -191,7 +191,7 @@ func TestPages(t *testing.T) {
 
 const (
 	readmeMake = "make run    # build, start the service, take a first sandbox through its life, serve until Ctrl-C\n" +
-		"make test   # every test, on real parts: a Docker Engine, a Kubernetes, Jupyter kernels, a browser\n"
+		"make test   # every test, on real parts: crun, a Docker Engine, a Kubernetes, Jupyter kernels, a browser\n"
 	clientPackages = "npm install --save-dev openapi-typescript@7.13.0\n"
 )
 

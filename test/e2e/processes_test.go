@@ -29,7 +29,7 @@ func TestForkBomb(t *testing.T) {
 		t.Fatalf("the processes are %+v", before)
 	}
 	background := true
-	started, err := inside.Client.RunCommandWithResponse(t.Context(),
+	started, err := inside.Client.RunCommandWithResponse(t.Context(), nil,
 		execd.CommandRequest{Command: forkBomb, Background: &background})
 	if err != nil || started.StatusCode() != http.StatusOK {
 		t.Fatalf("the bomb: %v, %v", started, err)
@@ -37,7 +37,7 @@ func TestForkBomb(t *testing.T) {
 	bomb := started.HTTPResponse.Header.Get("X-Command-ID")
 
 	refused := func() bool {
-		response, err := inside.Client.RunCommandWithResponse(t.Context(),
+		response, err := inside.Client.RunCommandWithResponse(t.Context(), nil,
 			execd.CommandRequest{Command: "true", Background: &background})
 		switch {
 		case err != nil:

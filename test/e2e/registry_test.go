@@ -245,7 +245,7 @@ func TestPullOnce(t *testing.T) {
 	}
 }
 
-// TestPullAbandoned deletes everybody who waits for an image; the pull ends, and a later create
+// TestPullAbandoned deletes every sandbox that waits for an image; the pull ends, and a later create
 // begins a new one.
 func TestPullAbandoned(t *testing.T) {
 	t.Parallel()

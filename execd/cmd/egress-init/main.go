@@ -13,12 +13,17 @@ import (
 	"sandbox.internal/execd/supervisor"
 )
 
+// name is what this program is called in its messages.
+const name = "egress-init"
+
 func main() {
-	os.Exit(supervisor.Run(supervisor.Options{
-		Name:         "egress-init",
-		Program:      os.Args[1:],
-		Prefix:       supervisor.PrefixEgress,
-		LongestPause: time.Second,
-		Meanwhile:    "nothing passes",
-	}))
+	supervisor.Exit(name, func() int {
+		return supervisor.Run(supervisor.Options{
+			Name:         name,
+			Program:      os.Args[1:],
+			Prefix:       supervisor.PrefixEgress,
+			LongestPause: time.Second,
+			Meanwhile:    "nothing passes",
+		})
+	})
 }

@@ -2,15 +2,21 @@
 // status.
 //
 //	execd-init [flags of execd] -- entrypoint [arguments]
+//	execd-init hold
 //
 // It listens on execd's port before anything else runs, and keeps the port while execd is started again. execd is the program of that name
-// in its own folder.
+// in its own folder. The status also goes to the open file that EXECD_EXIT_FD names.
+//
+// With the word hold it does nothing until SIGTERM: a network namespace that no sandbox has yet needs a process.
 package main
 
 import (
 	"errors"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"slices"
+	"syscall"
 	"time"
 
 	"sandbox.internal/execd/process"
@@ -31,9 +37,13 @@ const (
 	longestPause = 5 * time.Second
 )
 
-func main() { os.Exit(run(os.Args[1:])) }
+func main() { supervisor.Exit(name, func() int { return run(os.Args[1:]) }) }
 
 func run(args []string) int {
+	if slices.Equal(args, []string{"hold"}) {
+		hold()
+		return 0
+	}
 	flags, entrypoint, err := splitArgs(args)
 	if err != nil {
 		return fail(exitUsage, err)
@@ -56,7 +66,7 @@ func run(args []string) int {
 	}
 	state, err := supervisor.NewState()
 	if err != nil {
-		fail(exitFailure, errors.New("execd will not know after a restart whether the sandbox is frozen: "+err.Error()))
+		fail(exitFailure, errors.New("after a restart execd cannot find out whether the sandbox is frozen: "+err.Error()))
 	}
 	return supervisor.Run(supervisor.Options{
 		Name:         name,
@@ -70,6 +80,13 @@ func run(args []string) int {
 		AwaitReady: true,
 		Grace:      settings.grace,
 	})
+}
+
+// hold waits until the container is to end. As process 1 it would not get the signals otherwise.
+func hold() {
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, syscall.SIGTERM, syscall.SIGINT)
+	<-ended
 }
 
 func fail(code int, err error) int {

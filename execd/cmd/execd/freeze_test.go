@@ -16,7 +16,7 @@ import (
 	gen "sandbox.internal/gen/execd"
 )
 
-// TestFrozenAcrossDaemons: whoever kills the daemon of a frozen sandbox does not thaw it; the next daemon knows what the last one did.
+// TestFrozenAcrossDaemons: killing the daemon of a frozen sandbox does not thaw it; the next daemon continues from the state of the last one.
 func TestFrozenAcrossDaemons(t *testing.T) {
 	t.Parallel()
 	ticks := filepath.Join(t.TempDir(), "ticks")
@@ -86,7 +86,7 @@ func TestFrozenAcrossDaemons(t *testing.T) {
 	kill(t, command.Process.Pid, "serve")
 	wait("the next daemon listens", func() bool { return len(addresses()) == 2 })
 	second := client(addresses()[1])
-	response, err = second.RunCommand(t.Context(), gen.CommandRequest{Command: "true"})
+	response, err = second.RunCommand(t.Context(), nil, gen.CommandRequest{Command: "true"})
 	must(t, err)
 	response.Body.Close()
 	if response.StatusCode != http.StatusConflict {
@@ -98,7 +98,7 @@ func TestFrozenAcrossDaemons(t *testing.T) {
 	response, err = second.Thaw(t.Context())
 	body(t, response, err)
 	wait("the entrypoint goes on", func() bool { return ticked() > before })
-	response, err = second.RunCommand(t.Context(), gen.CommandRequest{Command: "ls -l /proc/self/fd; env"})
+	response, err = second.RunCommand(t.Context(), nil, gen.CommandRequest{Command: "ls -l /proc/self/fd; env"})
 	if said := body(t, response, err); strings.Contains(said, "execd-state") || strings.Contains(said, "EXECD_") {
 		t.Errorf("a command has the daemon's state: %s", said)
 	}

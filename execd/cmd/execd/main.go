@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"sync"
 	"syscall"
 
 	"sandbox.internal/execd/app"
@@ -66,7 +67,9 @@ func runServe(args []string) int {
 	if err := shield(); err != nil {
 		return fail(err)
 	}
-	process.ReserveThreads(maxProcessors, spareThreads)
+	// Beside the rest of the start, which it would prolong by a tenth, and before the first request.
+	var reserved sync.WaitGroup
+	reserved.Go(func() { process.ReserveThreads(maxProcessors, spareThreads) })
 	logger, closer, err := log.New(log.Options{
 		Level: settings.LogLevel, File: settings.LogFile, Secrets: []string{settings.AccessToken, settings.JupyterToken},
 	}, os.Stdout)
@@ -82,6 +85,7 @@ func runServe(args []string) int {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	reserved.Wait()
 	if err := daemon.Run(ctx); err != nil {
 		return fail(err)
 	}

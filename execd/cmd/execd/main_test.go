@@ -25,7 +25,7 @@ import (
 
 const (
 	deadline = 30 * time.Second
-	token    = "a-secret-that-nobody-may-read"
+	token    = "a-secret-that-is-never-printed"
 )
 
 // binaries is where TestMain puts execd and execd-init.
@@ -186,7 +186,7 @@ type daemon struct {
 
 func (d *daemon) port() string { return d.address[strings.LastIndexByte(d.address, ':')+1:] }
 
-// serve runs the program on a free port, its log in a file, and does not let it wait for anybody at its end.
+// serve runs the program on a free port, its log in a file, and does not let it wait for clients at its end.
 func serve(t *testing.T, args []string, env ...string) *daemon {
 	t.Helper()
 	return start(t, append([]string{"--graceful-shutdown-timeout=0s"}, args...), env...)
@@ -214,7 +214,7 @@ func start(t *testing.T, args []string, env ...string) *daemon {
 			}
 		}
 		if time.Now().After(end) {
-			t.Fatalf("the log tells no address: %s", data)
+			t.Fatalf("the log has no address: %s", data)
 		}
 	}
 	transport := &http.Transport{}
@@ -270,13 +270,13 @@ func TestDaemon(t *testing.T) {
 			if got := body(t, response, err); got != "content" {
 				t.Errorf("the file holds %q", got)
 			}
-			response, err = d.client.RunCommand(t.Context(), gen.CommandRequest{Command: `pwd; env`})
+			response, err = d.client.RunCommand(t.Context(), nil, gen.CommandRequest{Command: `pwd; env`})
 			output := body(t, response, err)
 			if !strings.Contains(output, d.command.Dir) || strings.Contains(output, token) || strings.Contains(output, "EXECD_") {
 				t.Errorf("the command says %s", output)
 			}
 			// However a request fails, its token stays out of the log.
-			response, err = d.client.RunCommandWithBody(t.Context(), "application/json", strings.NewReader("{"))
+			response, err = d.client.RunCommandWithBody(t.Context(), nil, "application/json", strings.NewReader("{"))
 			must(t, err)
 			response.Body.Close()
 			response, err = d.client.GetCommandStatus(t.Context(), "no-such-id")
@@ -295,7 +295,7 @@ func TestDaemon(t *testing.T) {
 			log := string(data)
 			for _, want := range []string{`"operation":"runCommand"`, `"operation":"downloadFile"`, `"command_id"`, "execd stopped"} {
 				if !strings.Contains(log, want) {
-					t.Errorf("the log does not tell %s: %s", want, log)
+					t.Errorf("the log does not report %s: %s", want, log)
 				}
 			}
 			if strings.Contains(log, token) {
@@ -316,7 +316,7 @@ func TestTokenFromTheEnvironment(t *testing.T) {
 	if response.StatusCode != http.StatusUnauthorized {
 		t.Errorf("without the token: status %d", response.StatusCode)
 	}
-	response, err = d.client.RunCommand(t.Context(), gen.CommandRequest{Command: "env"})
+	response, err = d.client.RunCommand(t.Context(), nil, gen.CommandRequest{Command: "env"})
 	if output := body(t, response, err); strings.Contains(output, token) {
 		t.Errorf("a command sees the token: %s", output)
 	}

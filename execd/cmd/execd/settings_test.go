@@ -58,7 +58,7 @@ func (k *kernelServer) asked() []string {
 // askForKernel makes the daemon turn to its Jupyter Server.
 func (d *daemon) askForKernel(t *testing.T) {
 	t.Helper()
-	response, err := d.client.CreateContext(t.Context(), gen.CreateContextJSONRequestBody{Language: "python"})
+	response, err := d.client.CreateContext(t.Context(), nil, gen.CreateContextJSONRequestBody{Language: "python"})
 	must(t, err)
 	response.Body.Close()
 	if response.StatusCode == http.StatusOK {
@@ -162,7 +162,7 @@ func testGrace(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			d := start(t, test.args, test.env)
-			response, err := d.client.RunCommand(t.Context(), gen.CommandRequest{Command: "exec sleep 3600"})
+			response, err := d.client.RunCommand(t.Context(), nil, gen.CommandRequest{Command: "exec sleep 3600"})
 			must(t, err)
 			must(t, d.command.Process.Signal(syscall.SIGTERM))
 			if said := body(t, response, nil); !strings.Contains(said, `"type":"error"`) {

@@ -14,12 +14,17 @@ import (
 	"sandbox.internal/execd/supervisor"
 )
 
+// name is what this program is called in its messages.
+const name = "task-executor-init"
+
 func main() {
-	os.Exit(supervisor.Run(supervisor.Options{
-		Name:         "task-executor-init",
-		Program:      os.Args[1:],
-		Prefix:       supervisor.PrefixTaskExecutor,
-		LongestPause: time.Second,
-		Meanwhile:    "tasks go on",
-	}))
+	supervisor.Exit(name, func() int {
+		return supervisor.Run(supervisor.Options{
+			Name:         name,
+			Program:      os.Args[1:],
+			Prefix:       supervisor.PrefixTaskExecutor,
+			LongestPause: time.Second,
+			Meanwhile:    "tasks go on",
+		})
+	})
 }

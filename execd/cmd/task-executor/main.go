@@ -85,7 +85,7 @@ func serve(ctx context.Context, s options, logger zerolog.Logger) error {
 		return err
 	}
 	if access.Open() {
-		logger.Warn().Msg("neither a token nor the controller's key is set: everybody who reaches this port, the sandbox too, may run tasks")
+		logger.Warn().Msg("neither a token nor the controller's key is set: anyone who reaches this port, the sandbox too, may run tasks")
 	}
 	server := &http.Server{Handler: executor.Handler(access), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
 	ctx, fail := context.WithCancelCause(ctx)

@@ -36,7 +36,7 @@ var table = []settings.Setting[options]{
 	},
 	{
 		Flag: "controller-key", Env: "TASK_EXECUTOR_CONTROLLER_KEY",
-		Meaning: "public key of the controller, set by it; without this and a token everybody may use the API", Set: setKey,
+		Meaning: "public key of the controller, set by it; without this and a token anyone may use the API", Set: setKey,
 	},
 	{Flag: "pod", Env: "TASK_EXECUTOR_POD", Meaning: "UID of the pod, which the controller's proofs are for; set by it", Set: setPod},
 	{Flag: "host", Env: "TASK_EXECUTOR_HOST", Meaning: "IP address of the API; empty means every interface", Set: setHost},

@@ -23,7 +23,7 @@ const tokenHeader = "X-EGRESS-ACCESS-TOKEN"
 // Options configures the API.
 type Options struct {
 	Guard *guard.Guard
-	// Token is what requests must carry; empty lets everybody in.
+	// Token is what requests must carry; empty admits every request.
 	Token string
 	// Started is when this guard started, and Restarts how often one had to be started again before.
 	Started  time.Time

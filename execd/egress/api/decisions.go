@@ -87,7 +87,7 @@ func (s decisionStream) VisitListDecisionsResponse(w http.ResponseWriter) error 
 	}
 }
 
-// pause lets changes gather, and tells whether the stream goes on.
+// pause lets changes gather, and reports whether the stream goes on.
 func (s decisionStream) pause() bool {
 	timer := time.NewTimer(gather)
 	defer timer.Stop()

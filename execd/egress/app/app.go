@@ -167,7 +167,7 @@ func (a *App) Run(ctx context.Context, ready func()) error {
 		stop(err)
 	} else {
 		if a.settings.AccessToken == "" {
-			a.logger.Warn().Msg("no access token is set: everybody who reaches this port, the sandbox too, may change the policy")
+			a.logger.Warn().Msg("no access token is set: anyone who reaches this port, the sandbox too, may change the policy")
 		}
 		p := a.guard.Policy()
 		a.logger.Info().Str("address", a.Addr()).Str("default_action", string(p.DefaultAction)).Int("rules", len(p.Egress)).

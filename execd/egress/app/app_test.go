@@ -245,7 +245,7 @@ import socket
 l = socket.create_server(("127.0.0.1", 0))
 socket.create_connection(l.getsockname(), 30)
 print("the loopback stays")`), "the loopback stays")
-	// Nobody answers in the sidecar's place.
+	// No other program answers in the sidecar's place.
 	command(t, "docker", "exec", "-d", s.name, "python3", "-m", "http.server", "18080")
 	err := s.inside(t, func() error {
 		timeout := unix.NsecToTimeval(int64(time.Second))
@@ -258,7 +258,7 @@ print("the loopback stays")`), "the loopback stays")
 			return err
 		}
 		if err := unix.Connect(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: 18080}); err == nil {
-			return errors.New("somebody answers on the API's port")
+			return errors.New("a program answers on the API's port")
 		}
 		return nil
 	})

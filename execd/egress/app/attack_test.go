@@ -42,16 +42,16 @@ def connect(address):
         return c
     except OSError:
         c.close()
-def tell(c, data):
+def send(c, data):
     try:
         if c: c.sendall(data)
     except OSError:
         pass
 dns, api = ("192.0.2.53", 53), ("127.0.0.1", 18080)
 for i in range(1500):
-    tell(connect(dns), b"\xff\xff" + bytes(1000) if i % 2 else prefixed(query("denied.test")) * 20)
+    send(connect(dns), b"\xff\xff" + bytes(1000) if i % 2 else prefixed(query("denied.test")) * 20)
 for i in range(500):
-    tell(connect(api), b"GET / HTTP/1.1\r\nX: " + b"x" * 60000)
+    send(connect(api), b"GET / HTTP/1.1\r\nX: " + b"x" * 60000)
 u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 u.setblocking(False)
 def throw(data):
@@ -67,7 +67,7 @@ for i in range(20000):
     throw(mutated(query("n1.test")))
 for i in range(1000):
     c = connect(dns)
-    tell(c, prefixed(mutated(query("n1.test"))))
+    send(c, prefixed(mutated(query("n1.test"))))
     if len(held) > 3000: held.pop(0).close()
 print("done")`
 

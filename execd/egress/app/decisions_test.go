@@ -70,7 +70,7 @@ func TestDecisionsAreRecordedAndFollowed(t *testing.T) {
 	first := true
 	s.follow(t, last, func(d gen.Decision) bool {
 		if first && d.Target == "web1.test" {
-			t.Error("the resumed stream began anew")
+			t.Error("the resumed stream began from the start")
 		}
 		first = false
 		return d.Target == "other.example.com" && d.Action == gen.NetworkActionDeny

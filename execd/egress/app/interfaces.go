@@ -12,7 +12,7 @@ import (
 // every answer, because the system calls of thousands of them in a second keep dozens of threads busy, and the runtime gives none back.
 const interfacesAge = time.Second
 
-// interfaces knows the addresses of this network namespace, as they were at most interfacesAge ago. It is safe for concurrent use.
+// interfaces holds the addresses of this network namespace, as they were at most interfacesAge ago. It is safe for concurrent use.
 type interfaces struct {
 	clock func() time.Time
 	look  func() ([]net.Addr, error)
@@ -26,7 +26,7 @@ func newInterfaces(clock func() time.Time) *interfaces {
 	return &interfaces{clock: clock, look: net.InterfaceAddrs}
 }
 
-// own returns what tells whether an address is one of this network namespace, for all decisions of one moment. It looks when it is asked
+// own returns a function that reports whether an address is one of this network namespace, for all decisions of one moment. It looks when it is asked
 // first.
 func (i *interfaces) own() func(netip.Addr) bool {
 	now := sync.OnceValues(i.now)

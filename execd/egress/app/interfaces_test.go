@@ -17,9 +17,9 @@ func TestInterfacesAreLookedAtOnceASecond(t *testing.T) {
 	i := newInterfaces(func() time.Time { return now })
 	i.look = func() ([]net.Addr, error) { looks++; return there, failure }
 
-	// An IPv4 address that is told in 16 bytes is the same.
+	// An IPv4 address in 16 bytes is the same.
 	if own := i.own(); !own(first) || !own(netip.MustParseAddr("127.0.0.1")) || own(second) {
-		t.Error("own addresses are not told from others")
+		t.Error("own addresses are not distinguished from others")
 	}
 	there = append(there, &net.IPNet{IP: second.AsSlice()})
 	now = now.Add(interfacesAge - 1)
@@ -30,7 +30,7 @@ func TestInterfacesAreLookedAtOnceASecond(t *testing.T) {
 	if !i.own()(second) || looks != 2 {
 		t.Errorf("an address that came later is not own after a second; looked %d times", looks)
 	}
-	// What is not known is taken for own, and looked for anew.
+	// An unknown address counts as own, and the next look asks again.
 	now = now.Add(interfacesAge)
 	failure = errors.New("the kernel says no")
 	if !i.own()(netip.MustParseAddr("192.0.2.1")) {

@@ -28,7 +28,7 @@ func (p *Proxy) read(data []byte) (*query, []byte) {
 	}
 	decision, dryRun := p.options.Judge.Name(name)
 	if !decision.Allowed() && !dryRun {
-		p.options.Judge.Told(name, decision, false, false)
+		p.options.Judge.Decided(name, decision, false, false)
 		return nil, refuse(msg, dns.RcodeNameError, "denied by the egress policy")
 	}
 	return &query{Msg: msg, name: name, decision: decision, dryRun: dryRun}, nil
@@ -42,11 +42,11 @@ func (p *Proxy) resolve(ctx context.Context, q *query, size int) []byte {
 	found, err := p.ask(ctx, q, size)
 	if err != nil {
 		p.options.Logger.Debug().Err(err).Str("name", name).Msg("the name servers do not answer")
-		judge.Told(name, q.decision, !q.decision.Allowed(), false)
+		judge.Decided(name, q.decision, !q.decision.Allowed(), false)
 		return refuse(q.Msg, dns.RcodeServerFailure, "")
 	}
 	if !found.decision.Allowed() {
-		judge.Told(name, found.decision, false, true)
+		judge.Decided(name, found.decision, false, true)
 		return refuse(q.Msg, dns.RcodeRefused, "denied by the egress policy")
 	}
 	if len(found.addresses) > 0 {
@@ -56,7 +56,7 @@ func (p *Proxy) resolve(ctx context.Context, q *query, size int) []byte {
 			return refuse(q.Msg, dns.RcodeServerFailure, "")
 		}
 	}
-	judge.Told(name, q.decision, q.dryRun && !q.decision.Allowed(), found.resolved)
+	judge.Decided(name, q.decision, q.dryRun && !q.decision.Allowed(), found.resolved)
 	return found.answer
 }
 

@@ -27,8 +27,8 @@ func (everything) Resolved(
 	netip.Addr) policy.Decision {
 	return policy.Decision{Action: policy.Allow}
 }
-func (everything) Learn(context.Context, string, []netip.Addr, time.Duration) error  { return nil }
-func (everything) Told(name string, decision policy.Decision, dryRun, resolved bool) {}
+func (everything) Learn(context.Context, string, []netip.Addr, time.Duration) error     { return nil }
+func (everything) Decided(name string, decision policy.Decision, dryRun, resolved bool) {}
 
 func offline() *Proxy { return New(nil, nil, Options{Judge: everything{}, Logger: zerolog.Nop()}) }
 

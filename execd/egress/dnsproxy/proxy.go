@@ -68,9 +68,9 @@ type Judge interface {
 	// Learn makes the addresses of an answer reachable, for as long as the answer holds, and
 	// returns when they are. An error means that they are not.
 	Learn(ctx context.Context, name string, addresses []netip.Addr, ttl time.Duration) error
-	// Told is called when a query has ended. An address decides when the name is allowed and none
+	// Decided is called when a query has ended. An address decides when the name is allowed and none
 	// of its addresses is.
-	Told(name string, decision policy.Decision, dryRun, resolved bool)
+	Decided(name string, decision policy.Decision, dryRun, resolved bool)
 }
 
 // Options configures a [Proxy].

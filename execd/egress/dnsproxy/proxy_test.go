@@ -50,7 +50,7 @@ func (j *judge) Learn(_ context.Context, name string, addresses []netip.Addr,
 	return j.failure
 }
 
-func (j *judge) Told(name string, d policy.Decision, dryRun, resolved bool) {
+func (j *judge) Decided(name string, d policy.Decision, dryRun, resolved bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	text := name + " " + string(d.Action) + " " + string(d.Reason)

@@ -37,7 +37,7 @@ type Decision struct {
 	Rule   string
 	// Names are names that resolved to the address lately.
 	Names []string
-	// Resolved tells whether the name has records.
+	// Resolved is whether the name has records.
 	Resolved    bool
 	Count       int64
 	First, Last time.Time
@@ -55,7 +55,7 @@ type DecisionLog struct {
 	ring    record // its neighbours are the oldest and the latest, by ID
 	last    int64
 	words   []string
-	changed chan struct{} // nil while nobody waits
+	changed chan struct{} // nil while no stream waits
 }
 
 // subject and record are a Subject and a Decision in a form that takes less than half of the memory: there is a log beside every sandbox.

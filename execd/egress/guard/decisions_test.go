@@ -23,7 +23,7 @@ func TestTheSameIsCounted(t *testing.T) {
 	select {
 	case <-more:
 	default:
-		t.Error("nobody was told")
+		t.Error("a repetition was not announced")
 	}
 	all, _ := log.After(0)
 	if len(all) != 2 || all[0].Target != "b" || all[1].Target != "a" || all[1].Count != 2 || all[1].Last.Sub(all[1].First) != time.Minute {

@@ -1,4 +1,4 @@
-// Package guard holds the policy in force: it decides names and addresses for the DNS proxy, teaches the wall the addresses that
+// Package guard holds the policy in force: it decides names and addresses for the DNS proxy, adds to the wall the addresses that
 // allowed names resolve to, changes the policy in one step, keeps it on disk, and records every decision.
 package guard
 
@@ -23,7 +23,7 @@ var ErrDenied = errors.New("denied by the policy that holds now")
 // Wall is the packet filter.
 type Wall interface {
 	// Apply puts a policy into force, in one step. The learned addresses are these and no others from then on; of those that open connections
-	// use, the ones stay that keep tells to.
+	// use, the ones stay for which keep returns true.
 	Apply(compiled *policy.Compiled, keep func(netip.Addr) bool, learned []wall.Address) error
 	// Learn makes addresses reachable and returns when they are.
 	Learn(addresses []wall.Address) error
@@ -36,7 +36,7 @@ type Options struct {
 	Wall   Wall
 	// Store keeps the policy.
 	Store *Store
-	// Own returns what tells whether an address is one of the sandbox itself, for all decisions of one moment.
+	// Own returns a function that reports whether an address is one of the sandbox itself, for all decisions of one moment.
 	Own    func() func(netip.Addr) bool
 	Logger zerolog.Logger
 	Clock  func() time.Time
@@ -120,7 +120,7 @@ func (g *Guard) change(next func(policy.Policy) (policy.Policy, error)) (policy.
 	if err := g.options.Wall.Apply(compiled, keep, living); err != nil {
 		return policy.Policy{}, errors.Join(err, g.options.Store.Save(before))
 	}
-	g.known.teach(living)
+	g.known.setInWall(living)
 	g.compiled = compiled
 	g.view.Lock()
 	g.now = compiled
@@ -151,8 +151,8 @@ func (g *Guard) Resolved(addr netip.Addr) policy.Decision {
 	return g.current().Resolved(addr, g.options.Own())
 }
 
-// Told implements the DNS proxy's judge.
-func (g *Guard) Told(name string, d policy.Decision, dryRun, resolved bool) {
+// Decided implements the DNS proxy's judge.
+func (g *Guard) Decided(name string, d policy.Decision, dryRun, resolved bool) {
 	g.log.Add(Decision{
 		Subject: Subject{Kind: KindName, Target: name, Action: d.Action, DryRun: dryRun},
 		Reason:  d.Reason, Rule: d.Rule, Resolved: resolved,

@@ -89,20 +89,20 @@ func (g *Guard) learn(batch []request) {
 			continue
 		}
 		for _, addr := range r.addresses {
-			until, taught := g.known.add(addr, r.name)
+			until, inWall := g.known.add(addr, r.name)
 			allowed := nameAllowed && g.compiled.Resolved(addr, own).Allowed()
 			if !allowed && !g.compiled.DryRun() {
 				results[i] = ErrDenied
 				break
 			}
-			if !allowed || taught && until.Sub(now) >= holds {
+			if !allowed || inWall && until.Sub(now) >= holds {
 				continue
 			}
-			// Under a policy that allows by default the wall knows no names; their addresses are learned when that changes.
+			// Under a policy that allows by default the wall has no learned addresses; they addresses are added when that changes.
 			g.known.extend(addr, now.Add(holds+grace), g.compiled.Default() == policy.Deny)
 			if g.compiled.Default() == policy.Deny {
 				// The kernel's clock began a little later.
-				known := taught && until.Add(clockSkew).After(now)
+				known := inWall && until.Add(clockSkew).After(now)
 				fresh = append(fresh, wall.Address{Addr: addr, For: holds + grace, Known: known})
 			}
 		}
@@ -133,12 +133,12 @@ type book struct {
 type entry struct {
 	names  []string
 	until  time.Time
-	taught bool // the wall knows
+	inWall bool // the wall has the address
 }
 
 func newBook() *book { return &book{entries: make(map[netip.Addr]*entry)} }
 
-// add notes a name of an address. It returns until when the address may be reached, and whether the wall was told.
+// add notes a name of an address. It returns until when the address may be reached, and whether the wall has it.
 func (b *book) add(addr netip.Addr, name string) (time.Time, bool) {
 	b.makeRoom(addr)
 	e, ok := b.entries[addr]
@@ -155,12 +155,12 @@ func (b *book) add(addr netip.Addr, name string) (time.Time, bool) {
 	}
 	e.names = append(e.names, name)
 	b.bytes += len(name)
-	return e.until, e.taught
+	return e.until, e.inWall
 }
 
-func (b *book) extend(addr netip.Addr, until time.Time, taught bool) {
+func (b *book) extend(addr netip.Addr, until time.Time, inWall bool) {
 	if e := b.entries[addr]; e != nil {
-		e.until, e.taught = until, taught
+		e.until, e.inWall = until, inWall
 	}
 }
 
@@ -191,13 +191,13 @@ func (b *book) living(now time.Time, allowed func(netip.Addr, []string) bool) []
 	return all
 }
 
-// teach notes that the wall knows these addresses and no others.
-func (b *book) teach(addresses []wall.Address) {
+// setInWall records that the wall has these addresses and no others.
+func (b *book) setInWall(addresses []wall.Address) {
 	for _, e := range b.entries {
-		e.taught = false
+		e.inWall = false
 	}
 	for _, address := range addresses {
-		b.entries[address.Addr].taught = true
+		b.entries[address.Addr].inWall = true
 	}
 }
 

@@ -81,7 +81,7 @@ func (c *Compiled) Policy() Policy {
 // Default returns the action for what no rule matches.
 func (c *Compiled) Default() Action { return c.fallback }
 
-// DryRun tells whether everything passes and is only recorded.
+// DryRun reports whether everything passes and is only recorded.
 func (c *Compiled) DryRun() bool { return c.policy.DryRun }
 
 // Ranges returns what the rules for addresses say, as ranges in ascending order that neither overlap nor, when they have the same

@@ -1,5 +1,5 @@
 // Package policy says what a sandbox may reach: the rules, how they are checked, and how a name or an address is decided. It is
-// pure: it knows neither packets nor sockets nor time.
+// pure: it uses neither packets nor sockets nor time.
 //
 // Names and addresses are decided apart, each by the first rule of its kind that matches, else by the default. What an allowed name
 // resolves to may be reached, unless a rule for addresses denies it ([Compiled.Resolved]).
@@ -147,7 +147,7 @@ type Decision struct {
 	Rule   string // the target of the rule that decided; empty unless Reason is ByRule
 }
 
-// Allowed tells whether the action is Allow.
+// Allowed reports whether the action is Allow.
 func (d Decision) Allowed() bool { return d.Action == Allow }
 
 // Range is a range of IPv4 addresses, both ends included, and what becomes of them.

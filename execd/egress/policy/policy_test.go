@@ -50,7 +50,7 @@ func fallback(p policy.Policy) policy.Action {
 	return p.DefaultAction
 }
 
-// Few labels and few addresses, so that rules meet.
+// Few labels and few addresses, so that rules overlap.
 var (
 	actions = rapid.SampledFrom([]policy.Action{policy.Allow, policy.Deny})
 	labels  = rapid.SampledFrom([]string{"a", "b", "c-1", "_d"})

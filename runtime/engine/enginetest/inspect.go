@@ -157,7 +157,7 @@ func (s *suite) testOpenLogFollows(t *testing.T) {
 	if _, err := io.Copy(io.Discard, lines); err != nil {
 		t.Errorf("the log did not end with its container: %v", err)
 	}
-	// One that is left in the middle lets go: a reader that is closed twice, or late, hangs nobody.
+	// A reader that is closed in the middle is released: closing it twice, or late, blocks nothing.
 	id = s.start(t, s.spec("count"))
 	left, err := s.engine.OpenLog(t.Context(), id, engine.LogOptions{Tail: -1, Follow: true})
 	if err != nil {
@@ -204,18 +204,18 @@ func (s *suite) testWatch(t *testing.T) {
 	if err := s.engine.Remove(ctx, id); err != nil {
 		t.Fatal(err)
 	}
-	// An event may come twice, but none may be missing and what ends last is told last.
-	told := map[engine.EventType]bool{}
-	for !told[engine.EventRemoved] {
+	// An event may come twice, but none may be missing and what ends last is reported last.
+	seen := map[engine.EventType]bool{}
+	for !seen[engine.EventRemoved] {
 		got := <-events
-		told[got.Type] = true
+		seen[got.Type] = true
 		if got.ContainerID != id || got.Labels["enginetest/watch"] != label || len(got.Labels) != 2 {
 			t.Errorf("got %+v, which is not about %s or has other labels", got, id)
 		}
 	}
 	for _, want := range []engine.EventType{engine.EventStarted, engine.EventFrozen, engine.EventThawed, engine.EventExited} {
-		if !told[want] {
-			t.Errorf("%s was not told", want)
+		if !seen[want] {
+			t.Errorf("%s was not reported", want)
 		}
 	}
 	cancel()

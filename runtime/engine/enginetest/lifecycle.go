@@ -56,6 +56,7 @@ func (s *suite) testCreateRefuses(t *testing.T) {
 		"too many CPUs":   {func(c *engine.ContainerSpec) { c.Resources.NanoCPUs = 1e6 * 1e9 }, engine.ErrInvalid},
 		"tiny memory":     {func(c *engine.ContainerSpec) { c.Resources.MemoryBytes = 1024 }, engine.ErrInvalid},
 		"impossible port": {func(c *engine.ContainerSpec) { c.Publish = []int{70000} }, engine.ErrInvalid},
+		"unknown runtime": {func(c *engine.ContainerSpec) { c.Runtime = "enginetest-none" }, engine.ErrInvalid},
 		"no such image":   {func(c *engine.ContainerSpec) { c.ImageID = "sha256:" + strings.Repeat("0", 64) }, engine.ErrImage},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -110,7 +111,7 @@ func (s *suite) testStartRefuses(t *testing.T) {
 	id = s.create(t, gpus)
 	wantError(t, s.engine.Start(t.Context(), id), engine.ErrInvalid)
 	elsewhere := s.spec("sleep")
-	elsewhere.Publish, elsewhere.PublishIP = []int{8080}, "192.0.2.1" // an address that is nobody's (RFC 5737)
+	elsewhere.Publish, elsewhere.PublishIP = []int{8080}, "192.0.2.1" // an address reserved for documentation (RFC 5737)
 	id = s.create(t, elsewhere)
 	wantError(t, s.engine.Start(t.Context(), id), engine.ErrNetwork)
 }
@@ -127,13 +128,15 @@ func (s *suite) testFreeze(t *testing.T) {
 	if c := s.inspect(t, id); c.Status != engine.StatusFrozen {
 		t.Fatalf("a frozen container is %s", c.Status)
 	}
-	frozen := s.logs(t, id, 1)
-	// A process that still ran would write ten more lines in this time; there is no event to wait for.
-	timer := time.NewTimer(100 * time.Millisecond)
-	<-timer.C
-	if later := s.logs(t, id, 1); later != frozen {
-		t.Errorf("a frozen container went on from %q to %q", frozen, later)
-	}
+	// What was written before may reach the log a moment later.
+	var frozen string
+	eventually(t, "end of the output of a frozen container", func() bool {
+		frozen = s.logs(t, id, 1)
+		// A process that still ran would write ten more lines in this time; there is no event to wait for.
+		timer := time.NewTimer(100 * time.Millisecond)
+		<-timer.C
+		return s.logs(t, id, 1) == frozen
+	})
 	for range 2 {
 		if err := s.engine.Thaw(ctx, id); err != nil {
 			t.Fatalf("Thaw: %v", err)

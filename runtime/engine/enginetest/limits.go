@@ -27,7 +27,7 @@ func (s *suite) testPublish(t *testing.T) {
 	if len(ports) != 2 || ports[8080] == 0 || ports[9090] == 0 {
 		t.Fatalf("ports are %v", ports)
 	}
-	hear := func() string {
+	read := func() string {
 		connection, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[8080])))
 		if err != nil {
 			return err.Error()
@@ -36,7 +36,7 @@ func (s *suite) testPublish(t *testing.T) {
 		said, _ := io.ReadAll(connection)
 		return string(said)
 	}
-	eventually(t, "answer on the published port", func() bool { return hear() == "hello from 8080" })
+	eventually(t, "answer on the published port", func() bool { return read() == "hello from 8080" })
 	if err := s.engine.Freeze(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func (s *suite) testPublishSamePort(t *testing.T) {
 	}
 }
 
-// testNetworkHost: the container hears this machine's loopback interface, and nothing is published.
+// testNetworkHost: the container reaches this machine's loopback interface, and nothing is published.
 func (s *suite) testNetworkHost(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -76,10 +76,10 @@ func (s *suite) testNetworkHost(t *testing.T) {
 		_ = listener.Close()
 		<-answered
 	}()
-	spec := s.spec("hear", listener.Addr().String())
+	spec := s.spec("receive", listener.Addr().String())
 	spec.Network = engine.NetworkHost
 	if got := s.output(t, spec); got != "from the host" {
-		t.Errorf("the container heard %q", got)
+		t.Errorf("the container got %q", got)
 	}
 	spec = s.spec("sleep")
 	spec.Network, spec.Publish = engine.NetworkHost, []int{8080}

@@ -13,13 +13,13 @@ import (
 func (s *suite) testEnsureImage(t *testing.T) {
 	ref, layer := s.registry.pushWithLayer(t, "public:1")
 	s.removeImageAfter(t, ref)
-	var told []string // without a lock: progress is not called after EnsureImage returned
-	id, err := s.engine.EnsureImage(t.Context(), ref, nil, func(sentence string) { told = append(told, sentence) })
+	var reported []string // without a lock: progress is not called after EnsureImage returned
+	id, err := s.engine.EnsureImage(t.Context(), ref, nil, func(sentence string) { reported = append(reported, sentence) })
 	if err != nil {
 		t.Fatalf("EnsureImage: %v", err)
 	}
-	if len(told) == 0 || strings.ContainsAny(strings.Join(told, ""), "\n\r\x1b") {
-		t.Errorf("progress told %q", told)
+	if len(reported) == 0 || strings.ContainsAny(strings.Join(reported, ""), "\n\r\x1b") {
+		t.Errorf("progress %q", reported)
 	}
 	again, err := s.engine.EnsureImage(t.Context(), ref, nil, nil)
 	if err != nil || again != id || id == "" {
@@ -112,7 +112,7 @@ func (s *suite) testEnsureImageLeaver(t *testing.T) {
 	}
 }
 
-// testEnsureImageAllLeave: nobody waits any more, so the pull ends; who comes later starts a new one.
+// testEnsureImageAllLeave: no caller waits any more, so the pull ends; a later caller starts a new one.
 func (s *suite) testEnsureImageAllLeave(t *testing.T) {
 	ref, layer := s.registry.pushWithLayer(t, "all-leave:1")
 	s.removeImageAfter(t, ref)

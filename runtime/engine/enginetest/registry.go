@@ -83,7 +83,7 @@ func (r *testRegistry) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.open.ServeHTTP(w, req)
 }
 
-// hold keeps a layer back until release is called; asked closes when somebody asks for it.
+// hold keeps a layer back until release is called; asked closes when a client asks for it.
 func (r *testRegistry) hold(t *testing.T, digest string) (asked <-chan struct{}, release func()) {
 	t.Helper()
 	r.mu.Lock()

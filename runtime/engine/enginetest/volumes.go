@@ -48,7 +48,7 @@ func (s *suite) testEnsureFolder(t *testing.T) {
 	}
 }
 
-// testMakeVolume: whoever makes a volume labels it, and everybody else learns the labels that it has.
+// testMakeVolume: the first caller labels a volume, and all others get the labels that it has.
 func (s *suite) testMakeVolume(t *testing.T) {
 	volume := s.volume(t)
 	if _, err := s.engine.VolumeLabels(t.Context(), volume); !errors.Is(err, engine.ErrNotFound) {

@@ -79,8 +79,8 @@ func (c Cell) checkError(t *testing.T, got said) {
 	if at < 0 {
 		t.Fatal("the reply has an error that the output has not")
 	}
-	if told := got.outputs[at].Error; told.Name != raised.Name || told.Value != raised.Value || len(told.Traceback) == 0 {
-		t.Errorf("the output's error is %+v, the reply's %+v", told, raised)
+	if shown := got.outputs[at].Error; shown.Name != raised.Name || shown.Value != raised.Value || len(shown.Traceback) == 0 {
+		t.Errorf("the output's error is %+v, the reply's %+v", shown, raised)
 	}
 }
 

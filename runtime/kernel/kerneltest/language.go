@@ -7,7 +7,7 @@ import (
 	"sandbox.internal/runtime/kernel"
 )
 
-// Language is how to say in a language what the suite wants to hear. Code that a language cannot have is empty, and not tested.
+// Language is the code, in a language, for what the suite checks. Code that a language cannot have is empty, and not tested.
 type Language struct {
 	Name string // of the test
 	Spec string // of the kernel

@@ -53,10 +53,10 @@ func (s suite) endless(t *testing.T, ctx context.Context, k kernel.Kernel) <-cha
 	t.Helper()
 	begun, end := make(chan struct{}), make(chan ended, 1)
 	go func() {
-		heard := false
+		printed := false
 		reply, err := k.Execute(ctx, s.language.Endless, func(o kernel.Output) {
-			if o.Type == kernel.OutputStdout && !heard {
-				heard = true
+			if o.Type == kernel.OutputStdout && !printed {
+				printed = true
 				close(begun)
 			}
 		})

@@ -90,67 +90,6 @@ func (d *deadline) result(now time.Time) reconcile.Result {
 	return reconcile.Result{RequeueAfter: max(d.time.Sub(now), time.Millisecond)}
 }
 
-// view is what the cache has of a batch's pods.
-type view struct {
-	// by number, nil where there is none; from a template they may reach beyond spec.replicas
-	pods  []*corev1.Pod
-	names []string // by number: the allocation, for a batch with a pool
-}
-
-func (v *view) pod(number int) *corev1.Pod {
-	if number < len(v.pods) {
-		return v.pods[number]
-	}
-	return nil
-}
-
-func (v *view) set(number int, pod *corev1.Pod) {
-	for len(v.pods) <= number {
-		v.pods = append(v.pods, nil)
-	}
-	v.pods[number] = pod
-}
-
-func (r *Reconciler) look(ctx context.Context, b *v1alpha1.BatchSandbox) (*view, error) {
-	v := new(view)
-	if b.Spec.PoolRef != "" {
-		return v, r.lookAllocation(ctx, b, v)
-	}
-	var list corev1.PodList
-	if err := r.client.List(ctx, &list, client.InNamespace(b.Namespace),
-		client.MatchingFields{indexOwner: string(b.UID)}); err != nil {
-		return nil, err
-	}
-	for i := range list.Items {
-		if number, ok := numberOf(&list.Items[i]); ok {
-			v.set(number, &list.Items[i])
-		}
-	}
-	return v, nil
-}
-
-func (r *Reconciler) lookAllocation(ctx context.Context, b *v1alpha1.BatchSandbox, v *view) error {
-	allocation, err := b.Allocation()
-	if err != nil {
-		return err
-	}
-	v.names, v.pods = allocation.Pods, nil
-	for number, name := range v.names {
-		if name == "" {
-			continue
-		}
-		pod := new(corev1.Pod)
-		err := r.client.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name}, pod)
-		switch {
-		case err == nil:
-			v.set(number, pod)
-		case !apierrors.IsNotFound(err):
-			return err
-		}
-	}
-	return nil
-}
-
 // provide gives the batch the pods that it lacks, as far as there are any, and returns why some are
 // refused.
 func (r *Reconciler) provide(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
@@ -184,7 +123,7 @@ func (r *Reconciler) provide(ctx context.Context, b *v1alpha1.BatchSandbox, v *v
 	return refused, err
 }
 
-// recreationTime is when a pod that came to nothing is replaced: at once the first time, then after
+// recreationTime is when a pod that failed before it was ready is replaced: at once the first time, then after
 // as long as the batch has been at it already, so that a node which takes no pod is asked less and
 // less often.
 func recreationTime(b *v1alpha1.BatchSandbox, pod *corev1.Pod) time.Time {
@@ -268,133 +207,6 @@ func (r *Reconciler) allocateNow(ctx context.Context,
 	return r.Pools.Allocate(ctx, b)
 }
 
-// situation puts together what a decision depends on.
-func (r *Reconciler) situation(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
-	refused map[int]refusal, stopping bool) (situation, error) {
-	replicas := int(b.Spec.Replicas)
-	at := situation{sandboxes: make([]sandbox, replicas), stopped: true}
-	for _, pod := range v.pods {
-		if pod != nil {
-			at.existing++
-			at.stopped = at.stopped && (terminal(pod) || abandoned(pod, r.Now()))
-		}
-	}
-	for _, name := range v.names {
-		at.stopped = at.stopped && name == ""
-	}
-	for number := range replicas {
-		if over(outcome(&b.Status, number)) {
-			continue
-		}
-		s := &at.sandboxes[number]
-		pod := v.pod(number)
-		why, isRefused := refused[number]
-		switch {
-		case pod != nil && pod.DeletionTimestamp != nil && b.Spec.PoolRef == "" &&
-			!known(b, number) && !terminal(pod):
-			s.reason, s.message = v1alpha1.ReasonProvisioning,
-				"waits for the end of the pod that had the number before"
-		case pod != nil:
-			*s = observe(pod)
-			s.scheduled = s.scheduled || b.Spec.PoolRef != ""
-			if reason, message := failedBeforeReady(pod, known(b, number)); reason != "" &&
-				b.Spec.PoolRef == "" {
-				*s = sandbox{recreateAt: recreationTime(b, pod), reason: reason,
-					message: message + "; its pod is recreated"}
-			}
-		case isRefused:
-			s.reason, s.message, s.fatal = why.reason, why.message, why.invalid
-			if at.lack == nil || why.invalid && !at.lack.invalid {
-				at.lack = &why
-			}
-		default:
-			lost, err := r.isLost(ctx, b, v, number)
-			if err != nil {
-				return at, err
-			}
-			s.reason, s.message = v1alpha1.ReasonProvisioning, "its pod is being made"
-			if lost {
-				s.ended, s.failed = true, true
-				s.reason, s.message = v1alpha1.ReasonRemovedExternally,
-					"its pod is gone, and not by the controller"
-			}
-		}
-	}
-	if at.stopped && (stopping || r.allOver(b, &at)) {
-		unseen, err := r.hasUnseen(ctx, b, func(number int) bool { return v.pod(number) != nil })
-		if err != nil {
-			return at, err
-		}
-		at.stopped = !unseen
-	}
-	return at, r.sync(ctx, b, v, &at, stopping)
-}
-
-// allOver reports whether this may be the end of the last sandbox.
-func (r *Reconciler) allOver(b *v1alpha1.BatchSandbox, at *situation) bool {
-	deadline, hasDeadline := provisionDeadline(b)
-	overdue := hasDeadline && !r.Now().Before(deadline)
-	for number := range at.sandboxes {
-		if s := &at.sandboxes[number]; !over(outcome(&b.Status, number)) && !s.ended && !s.fatal &&
-			(s.usable || !overdue) {
-			return false
-		}
-	}
-	return true
-}
-
-// isLost reports whether the pod of a sandbox was there and is gone. The cache may be behind, so
-// the API server is asked.
-func (r *Reconciler) isLost(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
-	number int) (bool, error) {
-	name := podName(b, number)
-	if b.Spec.PoolRef != "" {
-		if number >= len(v.names) {
-			return false, nil
-		}
-		name = v.names[number]
-	} else if !known(b, number) {
-		return false, nil
-	}
-	if name == "" {
-		return true, nil // given back, by a controller that exited before the letter was written
-	}
-	err := r.live.Get(ctx, types.NamespacedName{Namespace: b.Namespace, Name: name},
-		new(corev1.Pod))
-	if apierrors.IsNotFound(err) {
-		return true, nil
-	}
-	return false, err
-}
-
-// sync brings the tasks to the pods and learns how they are.
-func (r *Reconciler) sync(ctx context.Context, b *v1alpha1.BatchSandbox, v *view, at *situation,
-	stopping bool) error {
-	if b.Spec.TaskTemplate == nil || stopping {
-		return nil
-	}
-	pods := make([]*corev1.Pod, len(at.sandboxes))
-	for number := range at.sandboxes {
-		if s := &at.sandboxes[number]; !s.ended && outcome(&b.Status, number) == lives {
-			pods[number] = s.pod
-		}
-	}
-	var err error
-	if at.tasks, err = r.Tasks.Sync(ctx, b, pods); err != nil {
-		return err
-	}
-	for number := range at.sandboxes {
-		s, task := &at.sandboxes[number], at.tasks[number]
-		if outcome(&b.Status, number) != lives || !s.usable || task.Ready ||
-			task.Phase == TaskSucceeded || task.Phase == TaskFailed {
-			continue
-		}
-		s.usable, s.reason, s.message = false, v1alpha1.ReasonContainerStarting,
-			"its task is not ready: "+task.Message
-	}
-	return nil
-}
-
 // toggle freezes or thaws, when the spec has another state than the batch. It does not wait for
 // that.
 func (r *Reconciler) toggle(b *v1alpha1.BatchSandbox, at *situation, stopping bool, due *deadline) {
@@ -430,8 +242,8 @@ func (r *Reconciler) toggle(b *v1alpha1.BatchSandbox, at *situation, stopping bo
 }
 
 // takeAway ends what the record says is over: sandboxes that have ended, numbers that are wanted no
-// more, everything of a batch that stops; and the pods that came to nothing, so that the next step
-// makes others.
+// more, everything of a batch that stops; and the pods that failed before they were ready, so
+// that the next step makes others.
 func (r *Reconciler) takeAway(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
 	at *situation) error {
 	stopping := b.Status.Phase == v1alpha1.PhaseStopping

@@ -449,8 +449,8 @@ func (d *decision) condition(kind string, status metav1.ConditionStatus, reason,
 	})
 }
 
-// conditionReason ensures the form that the API server requires of a reason: the stop annotation is
-// anybody's.
+// conditionReason ensures the form that the API server requires of a reason: any client of
+// the API server may write the stop annotation.
 func conditionReason(reason string) string {
 	for i, c := range reason {
 		letter := c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'

@@ -54,7 +54,7 @@ func (m *Metrics) stopping(b *v1alpha1.BatchSandbox, now time.Time) {
 func (m *Metrics) finished(status *v1alpha1.BatchSandboxStatus) {
 	reason := status.Reason
 	if !ownReason(reason) {
-		reason = "OTHER" // the stop annotation is anybody's, and labels must be few
+		reason = "OTHER" // any client may write the stop annotation, and labels must be few
 	}
 	m.ended.WithLabelValues(string(status.Phase), reason).Inc()
 }

@@ -27,7 +27,8 @@ var batchResource = schema.GroupResource{Group: v1alpha1.GroupVersion.Group,
 
 // Allocate gives the batch as many of its pool's ready pods as it lacks, as far as there are any
 // and no older batch waits for them, in one write to the API server: the allocation annotation and
-// the finalizer of the batch. It changes the batch that it is given to what was written, and
+// the finalizer of the batch, before which a batch that was created without the finalizer needs a
+// write to the Pool. It changes the batch that it is given to what was written, and
 // returns how many pods are still missing. The pool makes more, and enqueues the batch when there
 // are.
 //
@@ -152,7 +153,14 @@ func (p *Pools) give(ctx context.Context, batch *v1alpha1.BatchSandbox, names []
 	next := batch.DeepCopy()
 	allocation, err := next.Allocation()
 	if err != nil {
-		p.ledger.refused(batch.UID)
+		p.ledger.refused(batch.UID, batch.ResourceVersion)
+		return err
+	}
+	if err := p.handOver(ctx, batch, names); err != nil {
+		p.ledger.refused(batch.UID, batch.ResourceVersion)
+		if tooLarge(err) || refusal(err) {
+			p.ledger.passOver(batch.UID)
+		}
 		return err
 	}
 	allocation.Pods = assign(batch, allocation.Pods, names)
@@ -287,7 +295,7 @@ func (p *Pools) settle(ctx context.Context, key types.NamespacedName,
 		return nil, fmt.Errorf("what became of giving pods to %s: %w", key.Name, err)
 	}
 	p.ledger.observe(live)
-	p.ledger.refused(uid)
+	p.ledger.refused(uid, base)
 	return live, nil
 }
 

@@ -428,10 +428,11 @@ func makePool(t *testing.T, namespace string, c v1alpha1.CapacitySpec,
 	return p
 }
 
-func makeBatch(t *testing.T, namespace, name string, replicas int32) *v1alpha1.BatchSandbox {
+func makeBatch(t *testing.T, namespace, name string, replicas int32,
+	finalizers ...string) *v1alpha1.BatchSandbox {
 	t.Helper()
 	b := &v1alpha1.BatchSandbox{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Finalizers: finalizers},
 		Spec:       v1alpha1.BatchSandboxSpec{Replicas: replicas, PoolRef: "p"},
 	}
 	if err := admin.Create(t.Context(), b); err != nil {

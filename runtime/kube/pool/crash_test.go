@@ -146,6 +146,9 @@ func TestCrashes(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: fmt.Sprintf("b%03d", i)},
 				Spec:       v1alpha1.BatchSandboxSpec{PoolRef: "p", Replicas: 1 + rand.Int32N(4)},
 			}
+			if i%2 == 0 { // as the lifecycle service does; other users may not
+				batch.Finalizers = []string{v1alpha1.Finalizer}
+			}
 			if err := admin.Create(context.Background(), batch); err != nil {
 				t.Error(err)
 				return

@@ -29,8 +29,9 @@ type ledger struct {
 	floor   string               // the version of the list of pods with which the ledger began
 	atLeast map[types.UID]string // of pods: versions older than this say nothing
 	// pods that are being deleted; true when that has to be asked for again
-	gone map[types.UID]bool
-	made map[types.NamespacedName]time.Time
+	gone      map[types.UID]bool
+	made      map[types.NamespacedName]time.Time
+	handovers map[string]noted // by the annotation's name
 }
 
 // record is what the ledger has about one batch.
@@ -65,12 +66,13 @@ func (r *record) wants() int {
 
 func newLedger() *ledger {
 	return &ledger{
-		batches: make(map[types.UID]*record),
-		holders: make(map[types.NamespacedName]types.UID),
-		orphans: make(map[types.NamespacedName]bool),
-		atLeast: make(map[types.UID]string),
-		gone:    make(map[types.UID]bool),
-		made:    make(map[types.NamespacedName]time.Time),
+		batches:   make(map[types.UID]*record),
+		holders:   make(map[types.NamespacedName]types.UID),
+		orphans:   make(map[types.NamespacedName]bool),
+		atLeast:   make(map[types.UID]string),
+		gone:      make(map[types.UID]bool),
+		made:      make(map[types.NamespacedName]time.Time),
+		handovers: make(map[string]noted),
 	}
 }
 
@@ -183,17 +185,6 @@ func (l *ledger) removed(uid types.UID) {
 	delete(l.batches, uid)
 }
 
-// podDeleted removes a pod that is gone. The slot of a batch that had it stays.
-func (l *ledger) podDeleted(pod *corev1.Pod) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-	delete(l.gone, pod.UID)
-	delete(l.atLeast, pod.UID)
-	delete(l.orphans, key)
-	delete(l.made, key)
-}
-
 // reserve picks pods for a batch that asks for them, and holds them until wrote, refused or
 // doubtful is called. It returns none while an older batch lacks what there is. Pods come in the
 // order of preference. current is false when the batch is not the latest.
@@ -260,77 +251,6 @@ func earlier(a, b *record) int {
 	return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.key.Name, b.key.Name))
 }
 
-// fit reports whether a pod can be given: ready, of no batch, not about to go, and last read in a
-// state that is not out of date.
-func (l *ledger) fit(pod *corev1.Pod) bool {
-	_, held := l.holders[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}]
-	return !held && l.classify(pod) == waits && podReady(pod)
-}
-
-// class is what a pod of a pool is to it.
-type class int
-
-const (
-	waits    class = iota
-	starts         // on its way, or what is known of it is out of date
-	recycles       // was used, and comes back
-	leaves         // is being deleted
-	unwanted       // must be deleted: used and of no batch, ended, or evicted
-	stays          // belongs to a batch
-)
-
-func (l *ledger) classify(pod *corev1.Pod) class {
-	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
-	if _, held := l.holders[key]; held {
-		return stays
-	}
-	if pod.DeletionTimestamp != nil {
-		return leaves
-	}
-	if again, gone := l.gone[pod.UID]; gone {
-		if again {
-			return unwanted
-		}
-		return leaves
-	}
-	_, evicted := pod.Labels[v1alpha1.LabelEvict]
-	switch {
-	case l.orphans[key], evicted, pod.Status.Phase == corev1.PodFailed,
-		pod.Status.Phase == corev1.PodSucceeded:
-		return unwanted
-	case l.outdated(pod):
-		return starts
-	case isRecycling(pod):
-		return recycles
-	case podReady(pod):
-		return waits
-	}
-	return starts
-}
-
-// outdated reports whether the cache is behind what is known of the pod.
-func (l *ledger) outdated(pod *corev1.Pod) bool {
-	if version, ok := l.atLeast[pod.UID]; ok {
-		return older(pod.ResourceVersion, version)
-	}
-	return l.floor != "" && !older(l.floor, pod.ResourceVersion)
-}
-
-// recycles reports whether a pod belongs to no batch and is marked, and its current state is known.
-func (l *ledger) recycles(pod *corev1.Pod) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.classify(pod) == recycles
-}
-
-// idle reports whether a pod belongs to no batch and exists.
-func (l *ledger) idle(pod *corev1.Pod) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c := l.classify(pod)
-	return c != stays && c != leaves
-}
-
 // wrote takes the answer to a successful write to a batch.
 func (l *ledger) wrote(batch *v1alpha1.BatchSandbox) {
 	l.mu.Lock()
@@ -365,15 +285,15 @@ func (l *ledger) inDoubt(uid types.UID) (base string, ok bool) {
 	return "", false
 }
 
-// refused takes the news that a write certainly has not happened and never will.
-func (l *ledger) refused(uid types.UID) {
+// refused takes the news that a write that would replace the version base certainly has not happened
+// and never will. Meanwhile another goroutine may have come to the same result and the batch been
+// given pods again: that write has another base, and keeps its pods.
+func (l *ledger) refused(uid types.UID, base string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if r := l.batches[uid]; r != nil {
+	if r := l.batches[uid]; r != nil && r.doubt != nil && r.doubt.base == base {
 		r.inFlight = false
-		if r.doubt != nil {
-			l.settled(r)
-		}
+		l.settled(r)
 	}
 }
 
@@ -411,48 +331,6 @@ func (l *ledger) returns(uid types.UID, names map[string]bool) {
 	if r := l.batches[uid]; r != nil {
 		r.returned = names
 	}
-}
-
-// leave notes that a pod is about to be deleted, unless it belongs to another batch than the
-// caller's.
-func (l *ledger) leave(pod *corev1.Pod, owner types.UID) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.holders[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] != owner {
-		return false
-	}
-	l.gone[pod.UID] = false
-	return true
-}
-
-// left takes the outcome of a deletion.
-func (l *ledger) left(pod *corev1.Pod, err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if _, ok := l.gone[pod.UID]; ok {
-		l.gone[pod.UID] = err != nil
-	}
-}
-
-// written takes the version of a pod that was written.
-func (l *ledger) written(pod *corev1.Pod) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.atLeast[pod.UID] = pod.ResourceVersion
-}
-
-// expect notes that a pod is about to be made, until the watch delivers it.
-func (l *ledger) expect(key types.NamespacedName, until time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.made[key] = until
-}
-
-// unexpected takes the news that a pod was not made.
-func (l *ledger) unexpected(key types.NamespacedName) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.made, key)
 }
 
 // known returns the batches of a pool, and which of them have a write in doubt.

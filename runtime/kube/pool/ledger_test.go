@@ -76,8 +76,9 @@ func readyPod(name, version string) *corev1.Pod {
 }
 
 // TestLedgerGivesNoPodTwice: batches ask, writes succeed, fail, arrive late or have an unknown
-// outcome, the watch is late, the controller crashes at any moment and begins again with a list. No
-// pod is ever given to two batches, and in the end every batch has what it asked for.
+// outcome, which two goroutines find out at the same time, the watch is late, the controller crashes
+// at any moment and begins again with a list. No pod is ever given to two batches, and in the end
+// every batch has what it asked for.
 func TestLedgerGivesNoPodTwice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &server{batches: make(map[string]*v1alpha1.BatchSandbox),
@@ -110,18 +111,22 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 			}
 			return l
 		}
-		settle := func(l *ledger, name string) {
+		// begin is the part of settle that asks the API server; the ledger gets the answer later.
+		begin := func(l *ledger, name string) (end func()) {
 			base, ok := l.inDoubt(types.UID(name))
 			if !ok {
-				return
+				return func() {}
 			}
 			live := s.batches[name].DeepCopy()
 			if live.ResourceVersion == base {
 				live = s.bump(name)
 			}
-			l.observe(live)
-			l.refused(types.UID(name))
+			return func() {
+				l.observe(live)
+				l.refused(types.UID(name), base)
+			}
 		}
+		settle := func(l *ledger, name string) { begin(l, name)() }
 		ask := func(l *ledger, name string, cached *v1alpha1.BatchSandbox, outcome int) {
 			settle(l, name)
 			if lack(cached) == 0 {
@@ -151,9 +156,10 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 			}
 		}
 		l := start()
+		var audits []func()
 		for range rapid.IntRange(10, 80).Draw(t, "steps") {
 			name := rapid.SampledFrom(names).Draw(t, "batch")
-			switch rapid.IntRange(0, 6).Draw(t, "what") {
+			switch rapid.IntRange(0, 8).Draw(t, "what") {
 			case 0, 1, 2:
 				cached := s.batches[name]
 				if rapid.Bool().Draw(t, "stale") {
@@ -172,10 +178,17 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 			case 5:
 				settle(l, name)
 			case 6:
-				l = start()
+				l, audits = start(), nil
+			case 7:
+				audits = append(audits, begin(l, name))
+			case 8:
+				if len(audits) > 0 {
+					audits[0]()
+					audits = audits[1:]
+				}
 			}
 		}
-		for range 2 { // what was late comes, and everybody asks in turn
+		for range 2 { // what was late comes, and every batch asks in turn
 			for _, w := range s.late {
 				s.apply(t, w)
 			}
@@ -192,6 +205,32 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestTwoFindOutTheSame: the pool and the batch find out at the same time that a write has not
+// happened. The pods that the batch is then given stay its own when the second answer comes.
+func TestTwoFindOutTheSame(t *testing.T) {
+	l, pods := newLedger(), []*corev1.Pod{readyPod("a", "1")}
+	batch := batchOf("first", 1, 1)
+	if names, _ := reserve(l, batch, pods); len(names) != 1 {
+		t.Fatalf("reserved %v", names)
+	}
+	l.doubtful(batch.UID)
+	base, inDoubt := l.inDoubt(batch.UID)
+	if !inDoubt {
+		t.Fatal("a write without an answer is not in doubt")
+	}
+	bumped := batch.DeepCopy()
+	bumped.ResourceVersion = "11"
+	l.observe(bumped)
+	l.refused(batch.UID, base)
+	if names, _ := reserve(l, bumped, pods); len(names) != 1 {
+		t.Fatalf("reserved %v of what the refused write gave up", names)
+	}
+	l.refused(batch.UID, base)
+	if names, _ := reserve(l, batchOf("second", 2, 1), pods); len(names) != 0 {
+		t.Errorf("%v is being written for one batch and reserved for another", names)
+	}
 }
 
 func batchOf(name string, second int64, replicas int32) *v1alpha1.BatchSandbox {
@@ -315,5 +354,55 @@ func TestPodsAreListedWhileTheLedgerIsLocked(t *testing.T) {
 	})
 	if err == nil {
 		t.Error("the error of the list is lost")
+	}
+}
+
+// TestHandovers: a handover is kept until no deletion that has not seen the finalizer can be under
+// way, and longer while its batch is gone and its pods are not.
+func TestHandovers(t *testing.T) {
+	now := time.Now()
+	key := types.NamespacedName{Namespace: "n", Name: "p"}
+	poolWith := func(annotations map[string]string) []v1alpha1.Pool {
+		return []v1alpha1.Pool{{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p",
+			Annotations: annotations}}}
+	}
+	used, held := readyPod("p-used", "1"), readyPod("p-held", "1")
+	marked := readyPod("p-marked", "1")
+	marked.Annotations = map[string]string{AnnotationRecycling: "since"}
+	l := newLedger()
+	l.note(&v1alpha1.BatchSandbox{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "b", UID: "there", ResourceVersion: "2",
+			Annotations: map[string]string{v1alpha1.AnnotationAllocation: `{"pods":["p-held"]}`}},
+		Spec: v1alpha1.BatchSandboxSpec{PoolRef: "p", Replicas: 1},
+	})
+	l.takeOver(poolWith(map[string]string{
+		"other/annotation":                  "p-other",
+		v1alpha1.AnnotationHandover + "a":   `{"batch":"gone","pods":["p-used","p-held","p-marked"]}`,
+		v1alpha1.AnnotationHandover + "b":   `{"batch":"there","pods":["p-free","p-held"]}`,
+		v1alpha1.AnnotationHandover + "bad": `{"batch":"there","pods":"p-edited"}`,
+	}), []corev1.Pod{*used, *held, *marked}, now)
+	if got := l.classify(marked); got != recycles {
+		t.Errorf("a pod that was given back and marked is %v, not recycled", got)
+	}
+	for name, want := range map[string]bool{"p-used": false, "p-held": false, "p-free": true,
+		"p-edited": false, "p-other": true} {
+		if got := l.fit(readyPod(name, "1")); got != want {
+			t.Errorf("pod %s can be given: %t", name, got)
+		}
+	}
+	if !l.handingOver("gone") || !l.handingOver("there") || l.handingOver("another") {
+		t.Error("the ledger does not know the handovers")
+	}
+	pods := []*corev1.Pod{used, held}
+	if over := l.takeHandovers(key, pods, now.Add(handoverFor-time.Second)); len(over) > 0 {
+		t.Errorf("too early: %v", over)
+	}
+	over := l.takeHandovers(key, pods, now.Add(handoverFor))
+	if len(over) != 2 || over[v1alpha1.AnnotationHandover+"a"].Batch != "" {
+		t.Errorf("while the pod is there: %v", over)
+	}
+	l.podDeleted(used)
+	if over := l.takeHandovers(key, pods[1:], now.Add(handoverFor)); len(over) != 1 {
+		t.Errorf("after the pod is gone: %v", over)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -22,8 +23,9 @@ const LabelEpoch = "sandbox.internal/epoch"
 
 // load fills the ledger from the API server, once, before anything is given or taken: by then this
 // process is the leader. The lists are quorum reads. Batches come first: what a batch no longer has
-// in this list was marked or deleted before, and the list of pods that follows shows that. Events
-// of watches wait meanwhile.
+// in this list was marked or deleted before, and the list of pods that follows shows that; for batches
+// that are gone without having given their pods back, the Pools' handovers do. Events of watches wait
+// meanwhile.
 func (p *Pools) load(ctx context.Context) error {
 	p.loading.Lock()
 	defer p.loading.Unlock()
@@ -55,6 +57,10 @@ func (p *Pools) load(ctx context.Context) error {
 		client.HasLabels{v1alpha1.LabelPool}); err != nil {
 		return fmt.Errorf("list pods: %w", err)
 	}
+	var pools v1alpha1.PoolList
+	if err := p.live.List(ctx, &pools, client.InNamespace(p.options.Namespace)); err != nil {
+		return fmt.Errorf("list Pools: %w", err)
+	}
 	// What the watches have delivered so far may be older than these lists.
 	fresh := newLedger()
 	l.batches, l.holders, l.orphans = fresh.batches, fresh.holders, fresh.orphans
@@ -65,6 +71,7 @@ func (p *Pools) load(ctx context.Context) error {
 	for i := range pods.Items {
 		l.atLeast[pods.Items[i].UID] = pods.Items[i].ResourceVersion
 	}
+	l.takeOver(pools.Items, pods.Items, time.Now())
 	p.loaded = true
 	return nil
 }

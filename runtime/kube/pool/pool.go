@@ -5,7 +5,9 @@
 //
 // There is one record: the annotation sandbox.internal/allocation of the BatchSandbox. Giving N
 // pods is one write of it, which succeeds only while the batch has the version that the controller
-// has read. Nothing is written to the pods or the Pool.
+// has read. Nothing is written to the pods. Before it gives pods to a batch that was created without
+// the finalizer, it records them on the Pool (handover), because the API server may delete such a
+// batch together with the record.
 //
 // Only the leader writes it, and checks before each write that it still holds the lease. Its ledger
 // has what the annotations say, its own writes that the watch does not show yet, and its writes

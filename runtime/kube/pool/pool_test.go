@@ -138,7 +138,8 @@ func TestTemplate(t *testing.T) {
 	})
 }
 
-// TestWritesOfAnAllocation: a batch of any size costs one write, and none to a pod.
+// TestWritesOfAnAllocation: a batch of any size costs one write, none to a pod, and one to the Pool
+// if it was created without the finalizer.
 func TestWritesOfAnAllocation(t *testing.T) {
 	ns := namespace(t)
 	c := start(t, ns, pool.Options{})
@@ -147,13 +148,17 @@ func TestWritesOfAnAllocation(t *testing.T) {
 	settled(t, p, 111, 0, 111)
 	before := c.count()
 	given := int32(0)
-	for _, size := range []int32{1, 10, 100} {
-		batch := makeBatch(t, ns, fmt.Sprintf("of-%d", size), size)
+	for i, size := range []int32{1, 10, 50, 50} {
+		finalizers, handovers := []string{v1alpha1.Finalizer}, 0
+		if i == 2 {
+			finalizers, handovers = nil, 1
+		}
+		batch := makeBatch(t, ns, fmt.Sprintf("%d-of-%d", i, size), size, finalizers...)
 		served(t, batch, int(size))
 		given += size
 		settled(t, p, 111, given, 111-given)
 		after := c.count()
-		for what, n := range map[string]int{"PATCH batchsandboxes": 1, "PATCH pods": 0,
+		for what, n := range map[string]int{"PATCH batchsandboxes": 1, "PATCH pools": handovers, "PATCH pods": 0,
 			"POST pods": 0, "DELETE pods": 0} {
 			if got := after[what] - before[what]; got != n {
 				t.Errorf("a batch of %d: %d times %s, not %d", size, got, what, n)
@@ -292,6 +297,32 @@ func TestLostPods(t *testing.T) {
 	}
 	remove(t, batch)
 	settled(t, p, 1, 0, 1)
+}
+
+// TestBatchGoneWithItsRecord: a batch that was created without the finalizer is deleted although it
+// has pods, while no controller runs: as the API server does where the deletion has read the batch
+// before it had them. The next controller does not give them again.
+func TestBatchGoneWithItsRecord(t *testing.T) {
+	ns := namespace(t)
+	first := start(t, ns, pool.Options{})
+	p := makePool(t, ns, v1alpha1.CapacitySpec{BufferMin: 1, BufferMax: 1, PoolMax: 4})
+	batch := makeBatch(t, ns, "b", 2)
+	used := served(t, batch, 2)
+	first.kill()
+	base := batch.DeepCopy()
+	batch.Finalizers = nil
+	if err := admin.Patch(t.Context(), batch, client.MergeFrom(base)); err != nil {
+		t.Fatal(err)
+	}
+	remove(t, batch)
+	start(t, ns, pool.Options{})
+	next := makeBatch(t, ns, "next", 4)
+	for _, name := range served(t, next, 4) {
+		if slices.Contains(used, name) {
+			t.Errorf("the used pod %s was given again", name)
+		}
+	}
+	settled(t, p, 4, 4, 0)
 }
 
 // TestForcedBatch: the pods of a batch whose finalizer a user removed are not given again.

@@ -94,9 +94,10 @@ func (p *Pools) Reconcile(ctx context.Context,
 		p.enqueueAll(key) // their status about the pool may be out of date
 	}
 	p.metrics.counted(key, v.census)
+	dropping := p.dropHandovers(ctx, &pool, pods, now)
 	wait, err := p.writeStatus(ctx, &pool, revision, &v, working, now)
 	soon(wait)
-	if err := errors.Join(working, auditing, err); err != nil {
+	if err := errors.Join(working, dropping, auditing, err); err != nil {
 		return reconcile.Result{}, err
 	}
 	return reconcile.Result{RequeueAfter: again}, nil
@@ -150,7 +151,7 @@ func (p *Pools) work(ctx context.Context, pool *v1alpha1.Pool, revision string, 
 	return nil
 }
 
-// hold returns how long no pods are to be made, because some ended by themselves before anybody
+// hold returns how long no pods are to be made, because some ended by themselves before a batch
 // used them.
 func (p *Pools) hold(key types.NamespacedName, unwanted []*corev1.Pod,
 	now time.Time) time.Duration {

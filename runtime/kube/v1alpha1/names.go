@@ -25,12 +25,17 @@ const (
 	// pods are whose.
 	AnnotationAllocation = "sandbox.internal/allocation"
 
+	// AnnotationHandover begins the names of annotations of a Pool that say which pods are about to be
+	// given to a BatchSandbox that was created without Finalizer.
+	AnnotationHandover = "handover.sandbox.internal/"
+
 	// AnnotationStop, on a BatchSandbox, ends it; the value is the reason in its record, such as
 	// USER_DELETE. It cannot be taken back. The record stays for ttlSecondsAfterFinished, unlike
 	// with a DELETE of the BatchSandbox.
 	AnnotationStop = "sandbox.internal/stop"
 
-	// Finalizer keeps a BatchSandbox until its pods are released.
+	// Finalizer keeps a BatchSandbox until its pods are released. Who creates one for a Pool should
+	// set it: then its pods are given in one write.
 	Finalizer = "sandbox.internal/pods"
 )
 

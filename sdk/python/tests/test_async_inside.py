@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import random
 import uuid
+from typing import BinaryIO, cast
 
 from sandboxes import (
     APIError,
@@ -27,6 +29,14 @@ from .async_support import AsyncCase
 from .support import CuttingProxy, create_sandbox, delete_sandbox, image
 
 shared = ""
+
+
+class Broken:
+    """A source that cannot be read."""
+
+    def read(self, size: int = -1) -> bytes:
+        """Fails."""
+        raise OSError("the source is broken")
 
 
 def setUpModule() -> None:
@@ -59,6 +69,47 @@ class AsyncInside(AsyncCase):
         self.assertEqual((late.exit_code, late.error), (None, "CommandTimeoutError"))
         with self.assertRaises(APIError):
             await commands.run("true", cwd="/no/such/folder")
+
+    async def test_stdin(self) -> None:
+        commands = (await self.sandbox()).commands
+        data = os.urandom(1 << 20)
+        digest = hashlib.sha256(data).hexdigest() + "  -\n"
+        self.assertEqual((await commands.run("sha256sum", stdin=data)).stdout, digest)
+        self.assertEqual((await commands.run("sha256sum", stdin=io.BytesIO(data))).stdout, digest)
+        self.assertEqual((await commands.run("cat", stdin="ä€")).stdout, "ä€")
+        self.assertEqual((await commands.run("cat", stdin="")).stdout, "")
+        self.assertEqual((await commands.run("cat")).stdout, "")
+        command = await commands.start('while read line; do echo "<$line>"; done', stdin=True)
+        for line in ("one", "two"):
+            await command.stdin.write(line + "\n")
+            async for output in command:
+                self.assertEqual(output.data, f"<{line}>\n".encode())
+                break
+        again = await commands.connect(command.id)  # goes on where the other one stopped
+        await again.stdin.aclose()
+        await again.stdin.aclose()
+        with self.assertRaises(BrokenPipeError):
+            await again.stdin.write("more")
+        self.assertEqual((await command.wait()).stdout, "<one>\n<two>\n")
+        # A command that reads no further ends all the same; a source that fails ends its command.
+        with open("/dev/zero", "rb") as endless:
+            self.assertEqual((await commands.run("head -c 3 | wc -c", stdin=endless)).stdout.strip(), "3")
+        with self.assertRaisesRegex(OSError, "the source is broken"):
+            await commands.run("cat; sleep 1000", stdin=cast(BinaryIO, Broken()))
+
+    async def test_stdin_across_cuts(self) -> None:
+        data = os.urandom(2 << 20)
+        started = await (await self.sandbox()).commands.start("sha256sum", stdin=True)
+        with CuttingProxy(seed=6, least=0, most=60) as proxy:
+            commands = (await self.sandbox(proxy.url)).commands
+            stdin = (await commands.connect(started.id)).stdin
+            proxy.cutting = True
+            for start in range(0, len(data), 100_000):
+                await stdin.write(data[start : start + 100_000])
+            proxy.lost = 1
+            await stdin.aclose()
+            self.assertGreater(proxy.cuts, 1)
+        self.assertEqual((await started.wait()).stdout, hashlib.sha256(data).hexdigest() + "  -\n")
 
     async def test_started_commands(self) -> None:
         commands = (await self.sandbox()).commands
@@ -173,6 +224,10 @@ class AsyncInside(AsyncCase):
             await again.send(b"exit 5\n")
             last = [event async for event in again][-1]
             self.assertEqual(last, TerminalExit(5))
+        limited = await terminals.create("sh", ["-c", "id -u; sleep 1000"], uid=1000, timeout=0.5)
+        async with limited.attach() as viewer:
+            await self.seen(viewer, b"1000\r\n")
+            self.assertEqual([event async for event in viewer][-1], TerminalExit(None))
         other = await terminals.create()
         await other.delete()
         async with other.attach() as viewer:

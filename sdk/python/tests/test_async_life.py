@@ -106,9 +106,13 @@ class AsyncLife(AsyncCase):
                 async with await client.create(image(), metadata={"name": name}) as sandbox:
                     self.assertEqual(proxy.cuts, 2)
                     self.assertEqual([item.id async for item in client.list(metadata={"name": name})], [sandbox.id])
+                    proxy.lost = 2
+                    await sandbox.commands.run("echo once >>/tmp/runs")
+                    self.assertEqual(proxy.cuts, 4)
+                    self.assertEqual(await sandbox.files.read_text("/tmp/runs"), "once\n")
                     proxy.lost = 1
                     with self.assertRaises(TransportError) as lost:  # it must not be sent twice
-                        await sandbox.commands.run("true")
+                        await sandbox.files.move("/tmp/runs", "/tmp/moved")
                     self.assertTrue(lost.exception.sent)
 
     async def test_failures(self) -> None:

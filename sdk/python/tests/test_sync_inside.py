@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import random
 import uuid
+from typing import BinaryIO, cast
 
 from sandboxes import (
     APIError,
@@ -28,6 +30,14 @@ from .sync_support import Case
 from .support import CuttingProxy, create_sandbox, delete_sandbox, image
 
 shared = ""
+
+
+class Broken:
+    """A source that cannot be read."""
+
+    def read(self, size: int = -1) -> bytes:
+        """Fails."""
+        raise OSError("the source is broken")
 
 
 def setUpModule() -> None:
@@ -60,6 +70,47 @@ class Inside(Case):
         self.assertEqual((late.exit_code, late.error), (None, "CommandTimeoutError"))
         with self.assertRaises(APIError):
             commands.run("true", cwd="/no/such/folder")
+
+    def test_stdin(self) -> None:
+        commands = (self.sandbox()).commands
+        data = os.urandom(1 << 20)
+        digest = hashlib.sha256(data).hexdigest() + "  -\n"
+        self.assertEqual((commands.run("sha256sum", stdin=data)).stdout, digest)
+        self.assertEqual((commands.run("sha256sum", stdin=io.BytesIO(data))).stdout, digest)
+        self.assertEqual((commands.run("cat", stdin="ä€")).stdout, "ä€")
+        self.assertEqual((commands.run("cat", stdin="")).stdout, "")
+        self.assertEqual((commands.run("cat")).stdout, "")
+        command = commands.start('while read line; do echo "<$line>"; done', stdin=True)
+        for line in ("one", "two"):
+            command.stdin.write(line + "\n")
+            for output in command:
+                self.assertEqual(output.data, f"<{line}>\n".encode())
+                break
+        again = commands.connect(command.id)  # goes on where the other one stopped
+        again.stdin.close()
+        again.stdin.close()
+        with self.assertRaises(BrokenPipeError):
+            again.stdin.write("more")
+        self.assertEqual((command.wait()).stdout, "<one>\n<two>\n")
+        # A command that reads no further ends all the same; a source that fails ends its command.
+        with open("/dev/zero", "rb") as endless:
+            self.assertEqual((commands.run("head -c 3 | wc -c", stdin=endless)).stdout.strip(), "3")
+        with self.assertRaisesRegex(OSError, "the source is broken"):
+            commands.run("cat; sleep 1000", stdin=cast(BinaryIO, Broken()))
+
+    def test_stdin_across_cuts(self) -> None:
+        data = os.urandom(2 << 20)
+        started = (self.sandbox()).commands.start("sha256sum", stdin=True)
+        with CuttingProxy(seed=6, least=0, most=60) as proxy:
+            commands = (self.sandbox(proxy.url)).commands
+            stdin = (commands.connect(started.id)).stdin
+            proxy.cutting = True
+            for start in range(0, len(data), 100_000):
+                stdin.write(data[start : start + 100_000])
+            proxy.lost = 1
+            stdin.close()
+            self.assertGreater(proxy.cuts, 1)
+        self.assertEqual((started.wait()).stdout, hashlib.sha256(data).hexdigest() + "  -\n")
 
     def test_started_commands(self) -> None:
         commands = (self.sandbox()).commands
@@ -174,6 +225,10 @@ class Inside(Case):
             again.send(b"exit 5\n")
             last = [event for event in again][-1]
             self.assertEqual(last, TerminalExit(5))
+        limited = terminals.create("sh", ["-c", "id -u; sleep 1000"], uid=1000, timeout=0.5)
+        with limited.attach() as viewer:
+            self.seen(viewer, b"1000\r\n")
+            self.assertEqual([event for event in viewer][-1], TerminalExit(None))
         other = terminals.create()
         other.delete()
         with other.attach() as viewer:

@@ -107,9 +107,13 @@ class Life(Case):
                 with client.create(image(), metadata={"name": name}) as sandbox:
                     self.assertEqual(proxy.cuts, 2)
                     self.assertEqual([item.id for item in client.list(metadata={"name": name})], [sandbox.id])
+                    proxy.lost = 2
+                    sandbox.commands.run("echo once >>/tmp/runs")
+                    self.assertEqual(proxy.cuts, 4)
+                    self.assertEqual(sandbox.files.read_text("/tmp/runs"), "once\n")
                     proxy.lost = 1
                     with self.assertRaises(TransportError) as lost:  # it must not be sent twice
-                        sandbox.commands.run("true")
+                        sandbox.files.move("/tmp/runs", "/tmp/moved")
                     self.assertTrue(lost.exception.sent)
 
     def test_failures(self) -> None:

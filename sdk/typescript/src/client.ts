@@ -1,7 +1,7 @@
 import { Api } from "./calls.js";
 import { type EventOptions, type NumberedEvent, followEvents } from "./events.js";
 import type { components, paths } from "./gen/lifecycle.js";
-import { type CallOptions, Http, randomName } from "./http.js";
+import { type CallOptions, Http, newKey } from "./http.js";
 import { type Connection, Sandbox, type SandboxInfo, type SandboxState } from "./sandbox.js";
 import type { WebSocketConstructor } from "./terminals.js";
 
@@ -38,6 +38,8 @@ export interface CreateOptions extends CallOptions {
   auth?: NonNullable<CreateRequest["image"]["auth"]>;
   networkPolicy?: NonNullable<CreateRequest["networkPolicy"]>;
   volumes?: NonNullable<CreateRequest["volumes"]>;
+  /** What runs the sandbox, one of the `runtimeClasses` of the service's version. Without it, the service's default does. */
+  runtimeClass?: NonNullable<CreateRequest["runtimeClass"]>;
   extensions?: NonNullable<CreateRequest["extensions"]>;
   /** Milliseconds in which the sandbox must be Running; 5 minutes without it. */
   startTimeout?: number;
@@ -92,7 +94,7 @@ export class Client {
     };
     signal?.throwIfAborted();
     const call = signal ? { signal } : {};
-    const header = { "Idempotency-Key": randomName() };
+    const header = newKey();
     const request = async (options: CallOptions) => {
       const created = await this.api.json("post", "/v1/sandboxes", { body, header }, { ...options, idempotent: true });
       return new Sandbox(this.#connection, { ...created, image: { uri: image } });
@@ -116,7 +118,7 @@ export class Client {
     return new Sandbox(this.#connection, await this.get(id, options));
   }
 
-  /** What the service knows about a sandbox. */
+  /** A sandbox's details. */
   get(id: string, options: CallOptions = {}): Promise<SandboxInfo> {
     return this.api.json("get", "/v1/sandboxes/{sandboxId}", { path: { sandboxId: id } }, options);
   }

@@ -1,8 +1,9 @@
-import { type ExecutionError, type Inside, type OutputOptions, defaultMaxOutput, errorOf, isLast } from "./commands.js";
+import { type ExecutionError, type OutputOptions, defaultMaxOutput, errorOf, isLast } from "./commands.js";
 import { SandboxError } from "./errors.js";
 import type { components } from "./gen/execd.js";
-import type { CallOptions } from "./http.js";
+import { type CallOptions, newKey } from "./http.js";
 import { Output, type StreamEvent, bytesOf, decoder, fromBase64 } from "./output.js";
+import type { Inside } from "./inside.js";
 import { resumable } from "./resume.js";
 
 /** A kernel that keeps its variables. */
@@ -94,7 +95,7 @@ export class Code {
     const { signal } = options;
     const call = { ...(signal ? { signal } : {}), accept: "text/event-stream" };
     const body = { code, context: choice(options) };
-    const first = await this.inside.api.open("post", "/code", { body }, call);
+    const first = await this.inside.api.open("post", "/code", { body, header: newKey() }, { ...call, idempotent: true });
     const id = first.response.headers.get("X-Execution-ID");
     if (id === null) {
       first.close();
@@ -134,7 +135,10 @@ export class Contexts {
 
   /** Starts a kernel and returns when it is ready. */
   create(language: string, options: CallOptions = {}): Promise<CodeContext> {
-    return this.inside.api.json("post", "/code/context", { body: { language } }, options);
+    return this.inside.api.json("post", "/code/context", { body: { language }, header: newKey() }, {
+      ...options,
+      idempotent: true,
+    });
   }
 
   /** The contexts of a language. */

@@ -1,9 +1,11 @@
-import type { Api } from "./calls.js";
 import { SandboxError } from "./errors.js";
-import type { components, paths } from "./gen/execd.js";
-import type { Answered, CallOptions } from "./http.js";
+import type { components } from "./gen/execd.js";
+import { type Answered, type CallOptions, newKey } from "./http.js";
+import type { Inside } from "./inside.js";
 import { Output, type StreamEvent, bytesOf, decoder } from "./output.js";
 import { resumable } from "./resume.js";
+import { Stdin } from "./stdin.js";
+import type { FileContent } from "./upload.js";
 
 /** How a command is doing. */
 export type CommandStatus = components["schemas"]["CommandStatus"];
@@ -20,6 +22,18 @@ export interface CommandOptions extends CallOptions {
   gid?: number;
   /** Milliseconds after which the command is ended; without it never. */
   timeout?: number;
+}
+
+/** What a command reads while it runs. */
+export interface InputOptions {
+  /** What {@link Commands.run} gives it to read; without it its standard input is empty. */
+  stdin?: FileContent;
+}
+
+/** How a command is started. */
+export interface StartOptions extends CommandOptions {
+  /** Whether {@link Command.stdin} writes its standard input; without it, that is empty. */
+  stdin?: boolean;
 }
 
 /** What to do with the output of a command while it runs. */
@@ -86,13 +100,6 @@ export interface CommandResult {
   error?: ExecutionError;
 }
 
-/** What sandboxes' parts need of their client. */
-export interface Inside {
-  api: Api<paths>;
-  /** For how many milliseconds without an event a stream is resumed. */
-  resumeFor: number;
-}
-
 /** How many bytes of an output are kept without another choice. */
 export const defaultMaxOutput = 16 << 20;
 
@@ -102,13 +109,14 @@ export class Commands {
 
   /**
    * Runs a command with the sandbox's shell to its end. A failed command is a result, not an error.
-   * When the signal aborts or a callback throws, the command is interrupted.
+   * When the signal aborts, a callback throws or `stdin` cannot be read, the command is interrupted.
    */
-  async run(command: string, options: CommandOptions & OutputOptions = {}): Promise<CommandResult> {
-    const { onStdout, onStderr, maxOutput, signal, ...request } = options;
+  async run(command: string, options: CommandOptions & OutputOptions & InputOptions = {}): Promise<CommandResult> {
+    const { onStdout, onStderr, maxOutput, stdin, signal, ...request } = options;
     const call = signal ? { signal } : {};
+    const body = { command, ...request, ...(stdin === undefined ? {} : { stdin: true }) };
     const first = await this.inside.api.open(
-      "post", "/command", { body: { command, ...request } }, { ...call, accept: "text/event-stream" },
+      "post", "/command", { body, header: newKey() }, { ...call, idempotent: true, accept: "text/event-stream" },
     );
     const id = first.response.headers.get("X-Command-ID");
     if (id === null) {
@@ -116,41 +124,59 @@ export class Commands {
       throw new SandboxError("protocol", "POST /command: the answer has no X-Command-ID");
     }
     const running = new Command(this.inside, id);
+    const over = new AbortController(); // ends what follows the command and what feeds it
+    const stop = () => over.abort(signal?.reason);
+    signal?.addEventListener("abort", stop, { once: true });
+    over.signal.addEventListener("abort", () => first.close(), { once: true });
+    if (signal?.aborted === true) stop(); // while the request was on its way
+    const feeding = stdin === undefined ? undefined : running.stdin.feed(stdin, { signal: over.signal });
+    feeding?.catch((error: unknown) => over.abort(error));
     try {
-      return await collect(id, running.follow(() => Promise.resolve(first), call), options);
+      const events = running.follow(() => Promise.resolve(first), { signal: over.signal });
+      return await collect(id, events, options);
     } catch (error) {
       // The command would run on, and the caller does not have its id. The first error counts.
-      if (!(error instanceof SandboxError)) await running.interrupt().catch(() => undefined);
+      if (!(error instanceof SandboxError) || over.signal.aborted) await running.interrupt().catch(() => undefined);
       throw error;
+    } finally {
+      signal?.removeEventListener("abort", stop);
+      over.abort();
     }
   }
 
   /** Starts a command and returns at once. It runs on when this client ends. */
-  async start(command: string, options: CommandOptions = {}): Promise<Command> {
+  async start(command: string, options: StartOptions = {}): Promise<Command> {
     const { signal, ...request } = options;
     const { id } = await this.inside.api.json(
-      "post", "/command", { body: { command, background: true, ...request } }, signal ? { signal } : {},
+      "post", "/command", { body: { command, background: true, ...request }, header: newKey() },
+      { ...(signal ? { signal } : {}), idempotent: true },
     );
     return new Command(this.inside, id);
   }
 
   /** A command that was started before, here or by another client; `not_found` when there is none. */
   async connect(id: string, options: CallOptions = {}): Promise<Command> {
-    const command = new Command(this.inside, id);
-    await command.status(options);
-    return command;
+    const { stdin } = await new Command(this.inside, id).status(options);
+    return new Command(this.inside, id, stdin?.offset);
   }
 }
 
 /**
  * A command that was started. Iterating over it gives all of its events from the first one, and
- * follows it to its end; each iteration begins anew.
+ * follows it to its end; each iteration starts from the beginning.
  */
 export class Command implements AsyncIterable<CommandEvent> {
+  /** Its standard input, for a command that was started with `stdin`. */
+  readonly stdin: Stdin;
+
+  /** @param written - How many bytes of its standard input were written before. */
   constructor(
     private readonly inside: Inside,
     readonly id: string,
-  ) {}
+    written = 0,
+  ) {
+    this.stdin = new Stdin(inside, id, written);
+  }
 
   [Symbol.asyncIterator](): AsyncGenerator<CommandEvent, void, undefined> {
     return this.events();

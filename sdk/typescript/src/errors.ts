@@ -9,6 +9,7 @@
  * - `connection`: no complete answer arrived.
  * - `timeout`: a limit of this client elapsed.
  * - `failed`: the sandbox is Failed, or ended before it reached the state that was waited for.
+ * - `closed`: the command has closed its standard input or has ended.
  * - `stream`: a stream broke off and cannot be resumed without a gap.
  * - `protocol`: the answer is not what the contract says, larger than the client reads, or a
  *   redirect, which is never followed.
@@ -26,6 +27,7 @@ export type ErrorKind =
   | "connection"
   | "timeout"
   | "failed"
+  | "closed"
   | "stream"
   | "protocol"
   | "unsupported";

@@ -1,8 +1,8 @@
-import type { Inside } from "./commands.js";
 import { SandboxError, isKind } from "./errors.js";
 import { type ByteRange, download } from "./download.js";
 import type { components } from "./gen/execd.js";
 import { type CallOptions, join } from "./http.js";
+import type { Inside } from "./inside.js";
 import { resumable } from "./resume.js";
 import { type FileContent, type FileToWrite, streamOf, uploadForm } from "./upload.js";
 
@@ -152,7 +152,7 @@ export class Files {
   /**
    * What happens to a file or directory, from the `ready` event on, until the path itself is removed
    * or renamed. Where events may be missing - the client was slow, or a cut connection was made again
-   * - an `overflow` event comes: read the files anew. Pings are left out.
+   * - an `overflow` event comes: read the files again. Pings are left out.
    */
   async *watch(
     path: string,

@@ -223,9 +223,14 @@ export async function readAll(response: Response, max: number): Promise<Uint8Arr
   }
 }
 
-/** A value that nobody else has. randomUUID is missing on pages without TLS. */
+/** A unique value. randomUUID is missing on pages without TLS. */
 export function randomName(): string {
   return crypto.getRandomValues(new Uint32Array(4)).join("-");
+}
+
+/** The header that makes a request safe to repeat: what it makes is made once. */
+export function newKey(): { "Idempotency-Key": string } {
+  return { "Idempotency-Key": randomName() };
 }
 
 /** Several pieces as one. */

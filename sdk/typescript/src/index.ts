@@ -27,8 +27,11 @@ export {
   type Commands,
   type CommandStatus,
   type ExecutionError,
+  type InputOptions,
   type OutputOptions,
+  type StartOptions,
 } from "./commands.js";
+export type { Stdin } from "./stdin.js";
 export { type Code, type CodeContext, type CodeOptions, type Contexts, type Execution, Result } from "./code.js";
 export type { FileEvent, FileInfo, Files, Permission, ReadOptions, Replacement } from "./files.js";
 export type { ByteRange } from "./download.js";

@@ -1,18 +1,19 @@
 import { Api } from "./calls.js";
 import { Code } from "./code.js";
-import { Commands, type Inside } from "./commands.js";
+import { Commands } from "./commands.js";
 import { SandboxError, clean, isKind } from "./errors.js";
 import { Files } from "./files.js";
 import type { components as insideComponents, paths as ExecdPaths } from "./gen/execd.js";
 import type { components, paths } from "./gen/lifecycle.js";
 import type { CallOptions } from "./http.js";
+import type { Inside } from "./inside.js";
 import { type LogOptions, logs } from "./logs.js";
 import { Network } from "./network.js";
 import { type EventOptions, type NumberedEvent, followEvents } from "./events.js";
 import { resumable } from "./resume.js";
 import { Terminals, type WebSocketConstructor } from "./terminals.js";
 
-/** What the service knows about a sandbox. */
+/** A sandbox's details. */
 export type SandboxInfo = components["schemas"]["Sandbox"];
 /** The state of a sandbox; there may be others than those of the contract. */
 export type SandboxState = components["schemas"]["SandboxState"];

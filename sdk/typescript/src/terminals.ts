@@ -1,9 +1,9 @@
 import type { Api } from "./calls.js";
-import type { Inside } from "./commands.js";
 import { SandboxError, clean } from "./errors.js";
 import type { components } from "./gen/execd.js";
 import type { paths as LifecyclePaths } from "./gen/lifecycle.js";
-import type { CallOptions } from "./http.js";
+import { type CallOptions, newKey } from "./http.js";
+import type { Inside } from "./inside.js";
 import { Pauses } from "./pauses.js";
 import { parseObject } from "./resume.js";
 
@@ -68,7 +68,10 @@ export class Terminals {
 
   /** Starts a program on a new terminal. It runs on when this client ends. */
   async create(request: TerminalRequest = {}, options: CallOptions = {}): Promise<Terminal> {
-    const { id } = await this.inside.api.json("post", "/pty", { body: request }, options);
+    const { id } = await this.inside.api.json("post", "/pty", { body: request, header: newKey() }, {
+      ...options,
+      idempotent: true,
+    });
     return new Terminal(this.inside, this.outside, this.sandboxId, id);
   }
 

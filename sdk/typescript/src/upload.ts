@@ -57,6 +57,11 @@ async function* chunks(parts: FileContent[]): AsyncGenerator<Uint8Array> {
   }
 }
 
+/** The bytes of a content, piece by piece. */
+export function piecesOfAll(content: FileContent): AsyncGenerator<Uint8Array> {
+  return chunks([content]);
+}
+
 /** The pieces of a stream; not every browser can iterate over one. */
 export async function* piecesOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<Uint8Array> {
   const reader = stream.getReader();

@@ -29,13 +29,15 @@ export async function eventually(what: string, holds: () => Promise<boolean> | b
 
 /**
  * A TCP proxy in front of the service that resets connections after a random number of bytes of each
- * answer. What a POST starts is known from the header of its answer on, so this one is let through.
+ * request or answer. What a POST starts is known from the header of its answer on, so this one is let through.
  */
 export class CuttingProxy implements AsyncDisposable {
   /** How many connections were reset. */
   cuts = 0;
   /** The most bytes of an answer that pass; Infinity cuts none. */
   longest = Infinity;
+  /** The most bytes of a request that pass; Infinity cuts none. */
+  longestRequest = Infinity;
   /** How many connections are reset at most. */
   most = Infinity;
   readonly #server = createServer((client) => this.#serve(client));
@@ -74,13 +76,20 @@ export class CuttingProxy implements AsyncDisposable {
   #serve(client: Socket): void {
     const service = connect(Number(this.target.port), this.target.hostname);
     this.#open.add(client);
-    let budget = Infinity; // bytes that may still pass
+    let allowed = Infinity; // bytes of the request that may still pass
+    let budget = Infinity; // bytes of the answer that may still pass
     let header: string | undefined; // of the answer to a POST, until it has ended
     client.on("data", (data: Buffer) => {
       const method = /^[A-Z]+(?= \/)/.exec(data.toString("latin1", 0, 16))?.[0];
-      if (method !== undefined) budget = method === "GET" ? this.#random() : Infinity;
+      if (method !== undefined) budget = method === "GET" ? this.#random(this.longest) : Infinity;
       if (method !== undefined) header = method === "POST" ? "" : undefined;
-      service.write(data);
+      if (method !== undefined) allowed = this.#random(this.longestRequest);
+      if (data.length <= allowed) {
+        allowed -= data.length;
+        return void service.write(data);
+      }
+      client.pause();
+      service.write(data.subarray(0, allowed), () => this.#cut(client));
     });
     service.on("data", (data: Buffer) => {
       if (header !== undefined) {
@@ -88,7 +97,7 @@ export class CuttingProxy implements AsyncDisposable {
         const end = header.indexOf("\r\n\r\n");
         if (end < 0) return void client.write(data);
         // The whole of a stream may come together with its header.
-        budget = end + 4 - (header.length - data.length) + this.#random();
+        budget = end + 4 - (header.length - data.length) + this.#random(this.longest);
         header = undefined;
       }
       if (data.length <= budget) {
@@ -106,7 +115,7 @@ export class CuttingProxy implements AsyncDisposable {
     for (const socket of [client, service]) socket.on("error", () => undefined); // a close follows
   }
 
-  #random(): number {
-    return this.longest === Infinity || this.cuts >= this.most ? Infinity : Math.floor(Math.random() * this.longest);
+  #random(longest: number): number {
+    return longest === Infinity || this.cuts >= this.most ? Infinity : Math.floor(Math.random() * longest);
   }
 }

@@ -37,12 +37,12 @@ func TestJournalIsBoundedInBytes(t *testing.T) {
 		t.Errorf("the events begin at %d, and unknown is what is up to %d", first, j.floor)
 	}
 	f := &feed{view: &View{feeds: j, table: newTable()}, cursor: j.floor}
-	for told := 0; told < len(j.events); {
+	for read := 0; read < len(j.events); {
 		batch, _ := f.read()
 		if n := len(batch.Events); batch.Reset || n == 0 || n > feedBytes/size+1 {
-			t.Fatalf("after %d of %d events a batch has %d, reset: %t", told, len(j.events), n, batch.Reset)
+			t.Fatalf("after %d of %d events a batch has %d, reset: %t", read, len(j.events), n, batch.Reset)
 		}
-		told += len(batch.Events)
+		read += len(batch.Events)
 	}
 	// Small events are bounded by their number.
 	for i := range 2 * maxEvents {

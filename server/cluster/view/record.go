@@ -31,6 +31,8 @@ type Record struct {
 	Entrypoint []string  `json:"entrypoint"`
 	CreatedAt  time.Time `json:"createdAt"`
 	Extensions []byte    `json:"extensions,omitempty"` // base64 in JSON, so that no byte changes
+	// RuntimeClass is the name of the class in the request.
+	RuntimeClass string `json:"runtimeClass,omitempty"`
 	// Digest is the request's, for a repetition with the same Idempotency-Key.
 	Digest string `json:"digest,omitempty"`
 }
@@ -48,9 +50,11 @@ func NewEntry(b *v1alpha1.BatchSandbox) (*Entry, error) {
 		Entrypoint: e.Record.Entrypoint,
 		Owner:      e.Record.Owner,
 		Extensions: e.Record.Extensions,
-		CreatedAt:  e.Record.CreatedAt.UTC(),
-		ExpiresAt:  expiry(b),
-		Status:     status(b, e.Record.CreatedAt.UTC()),
+
+		RuntimeClass: e.Record.RuntimeClass,
+		CreatedAt:    e.Record.CreatedAt.UTC(),
+		ExpiresAt:    expiry(b),
+		Status:       status(b, e.Record.CreatedAt.UTC()),
 	}
 	if text, ok := b.Annotations[AnnotationMetadata]; ok {
 		if err := json.Unmarshal([]byte(text), &e.Sandbox.Metadata); err != nil {

@@ -3,51 +3,26 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"syscall"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"sandbox.internal/runtime/kube/manager"
 	"sandbox.internal/server/build"
+	"sandbox.internal/server/commandline"
 )
 
-const usage = `usage: sandbox-controller [flags]
-       sandbox-controller version
+const long = `Works for the resources BatchSandbox and Pool of a cluster until SIGINT or
+SIGTERM. Its state is in the cluster, so it may end at any moment, also by
+SIGKILL, and continue elsewhere.
 
-Works for the resources BatchSandbox and Pool of a cluster until SIGINT or SIGTERM. What it knows is in the cluster, so it may end at any
-moment, also by SIGKILL, and go on elsewhere.
-
-Cluster:
-  --kubeconfig FILE                    access to the cluster; default: the variable KUBECONFIG, the pod's service account or ~/.kube/config
-  --namespace NAME                     look at this namespace alone (default: all of them)
-  --leader-elect                       of several controllers one works, and another one when it dies (default false)
-  --leader-elect-namespace NAME        where the lease is (default: --namespace, else the controller's own)
-
-Listeners:
-  --metrics-bind-address ADDRESS       for /metrics, 0 for none (default :8082)
-  --health-probe-bind-address ADDRESS  for /healthz and /readyz, 0 for none (default :8083)
-
-Log:
-  --zap-log-level LEVEL                debug, info, error, or a number: the greater, the more is told (default info)
-  --zap-encoder ENCODER                json, or console: for people (default console)
-  --enable-file-log                    write the log into a file, too (default false)
-  --log-file-path FILE                 that file (default /var/log/sandbox-controller/controller.log)
-  --log-max-size N                     MB before a new file is begun (default 100)
-  --log-max-backups N                  old files that are kept, 0 for all (default 10)
-  --log-max-age N                      days that they are kept, 0 for ever (default 30)
-  --log-compress                       compress old files with gzip (default true)
-
-Exit codes: 0 after a stop, 1 after a failure (the loss of the lease is one), 2 for a wrong command line.
-`
-
-const (
-	exitFailure = 1
-	exitUsage   = 2
-)
+Exit codes: 0 after a stop, 1 after a failure (the loss of the lease is one),
+2 for a wrong command line.`
 
 // settings is the command line.
 type settings struct {
@@ -56,55 +31,62 @@ type settings struct {
 	log        logSettings
 }
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(commandline.Run(newRoot(serve), os.Args[1:], os.Stdout, os.Stderr)) }
 
-func run(args []string, stdout, stderr io.Writer) int {
-	if len(args) == 1 && args[0] == "version" {
-		fmt.Fprintln(stdout, "sandbox-controller", build.Version())
-		return 0
+// newRoot returns the command line. serve is called with valid settings.
+func newRoot(serve func(settings, io.Writer) error) *cobra.Command {
+	var s settings
+	root := &cobra.Command{
+		Use:   "sandbox-controller",
+		Short: "The controllers of a cluster's BatchSandboxes and Pools",
+		Long:  long,
+		Args:  commandline.NoArguments,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := s.log.check(); err != nil {
+				return commandline.UsageError{Err: err}
+			}
+			if err := serve(s, c.ErrOrStderr()); err != nil {
+				return fmt.Errorf("%s: %w", c.Name(), err)
+			}
+			return nil
+		},
 	}
-	s, err := parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(stdout, usage)
-		return 0
-	case err != nil:
-		fmt.Fprintf(stderr, "sandbox-controller: %v\n\n%s", err, usage)
-		return exitUsage
-	}
-	if err := serve(s, stderr); err != nil {
-		fmt.Fprintf(stderr, "sandbox-controller: %v\n", err)
-		return exitFailure
-	}
-	return 0
+	s.register(root)
+	root.AddCommand(commandline.Version(build.Version()))
+	return root
 }
 
-// parse reads the command line. The lifecycle document, "Cluster resources", has the flags of the log and their defaults.
-func parse(args []string) (settings, error) {
-	var s settings
-	flags := flag.NewFlagSet("sandbox-controller", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	flags.StringVar(&s.kubeconfig, "kubeconfig", "", "")
-	flags.StringVar(&s.options.Namespace, "namespace", "", "")
-	flags.BoolVar(&s.options.LeaderElection, "leader-elect", false, "")
-	flags.StringVar(&s.options.LeaderElectionNamespace, "leader-elect-namespace", "", "")
-	flags.StringVar(&s.options.MetricsAddress, "metrics-bind-address", ":8082", "")
-	flags.StringVar(&s.options.HealthAddress, "health-probe-bind-address", ":8083", "")
-	flags.StringVar(&s.log.level, "zap-log-level", "", "")
-	flags.StringVar(&s.log.encoder, "zap-encoder", "", "")
-	flags.BoolVar(&s.log.toFile, "enable-file-log", false, "")
-	flags.StringVar(&s.log.path, "log-file-path", "/var/log/sandbox-controller/controller.log", "")
-	flags.IntVar(&s.log.maxSize, "log-max-size", 100, "")
-	flags.IntVar(&s.log.maxBackups, "log-max-backups", 10, "")
-	flags.IntVar(&s.log.maxAge, "log-max-age", 30, "")
-	flags.BoolVar(&s.log.compress, "log-compress", true, "")
-	if err := flags.Parse(args); err != nil {
-		return s, err
-	}
-	if flags.NArg() > 0 {
-		return s, fmt.Errorf("unexpected argument %q", flags.Arg(0))
-	}
-	return s, s.log.check()
+// register adds the flags. The lifecycle document, "Cluster resources", has those of the log and
+// their defaults.
+func (s *settings) register(root *cobra.Command) {
+	commandline.AddFlags(root, "Cluster", func(flags *pflag.FlagSet) {
+		flags.StringVar(&s.kubeconfig, "kubeconfig", "",
+			"access to the cluster: a `FILE`; else that of the variable KUBECONFIG, the pod's "+
+				"service account or ~/.kube/config")
+		flags.StringVar(&s.options.Namespace, "namespace", "", "the only namespace: a `NAME`; else all")
+		flags.BoolVar(&s.options.LeaderElection, "leader-elect", false,
+			"of several controllers one works, and another one when it dies")
+		flags.StringVar(&s.options.LeaderElectionNamespace, "leader-elect-namespace", "",
+			"`NAME` of the lease's namespace; else that of --namespace, or the controller's own")
+	})
+	commandline.AddFlags(root, "Listeners", func(flags *pflag.FlagSet) {
+		flags.StringVar(&s.options.MetricsAddress, "metrics-bind-address", ":8082",
+			"`ADDRESS` for /metrics, 0 for none")
+		flags.StringVar(&s.options.HealthAddress, "health-probe-bind-address", ":8083",
+			"`ADDRESS` for /healthz and /readyz, 0 for none")
+	})
+	commandline.AddFlags(root, "Log", func(flags *pflag.FlagSet) {
+		flags.StringVar(&s.log.level, "zap-log-level", "",
+			"`LEVEL`: debug, info, error, or a number, which logs the more the greater it is; else info")
+		flags.StringVar(&s.log.encoder, "zap-encoder", "", "`FORMAT`: json or console; else console")
+		flags.BoolVar(&s.log.toFile, "enable-file-log", false, "write the log to a file, too")
+		flags.StringVar(&s.log.path, "log-file-path", "/var/log/sandbox-controller/controller.log",
+			"that `FILE`")
+		flags.IntVar(&s.log.maxSize, "log-max-size", 100, "`MB` after which a new file is begun")
+		flags.IntVar(&s.log.maxBackups, "log-max-backups", 10, "`N` old files are kept, 0 for all")
+		flags.IntVar(&s.log.maxAge, "log-max-age", 30, "`DAYS` that they are kept, 0 for ever")
+		flags.BoolVar(&s.log.compress, "log-compress", true, "compress old files with gzip")
+	})
 }
 
 func serve(s settings, stderr io.Writer) error {

@@ -7,13 +7,16 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"go.uber.org/goleak"
+
+	"sandbox.internal/server/commandline"
+	"sandbox.internal/server/commandline/commandlinetest"
 )
 
 func TestMain(m *testing.M) {
@@ -28,11 +31,23 @@ const patience = time.Minute
 // flagged parses a command line that must be right.
 func flagged(t *testing.T, args ...string) settings {
 	t.Helper()
-	s, err := parse(args)
-	if err != nil {
-		t.Fatal(err)
+	var parsed settings
+	root := newRoot(func(s settings, _ io.Writer) error {
+		parsed = s
+		return nil
+	})
+	var errs bytes.Buffer
+	if code := commandline.Run(root, args, io.Discard, &errs); code != 0 {
+		t.Fatalf("exit %d: %s", code, errs.String())
 	}
-	return s
+	return parsed
+}
+
+// run carries out a command line as the program does.
+func run(args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = commandline.Run(newRoot(serve), args, &out, &errs)
+	return code, out.String(), errs.String()
 }
 
 // written logs a line at each level with the settings and returns what came to stderr.
@@ -208,7 +223,7 @@ func TestCommandLine(t *testing.T) {
 	}
 	for want, args := range map[string][]string{
 		"unexpected argument":          {"x"},
-		"not defined":                  {"--port", "1"},
+		"unknown flag: --port":         {"--port", "1"},
 		"--zap-log-level: must be":     {"--zap-log-level", "loud"},
 		"--zap-encoder: must be":       {"--zap-encoder", "xml"},
 		"--log-max-size: must be":      {"--log-max-size", "0"},
@@ -216,40 +231,23 @@ func TestCommandLine(t *testing.T) {
 		"--log-max-age: must not":      {"--log-max-age", "-1"},
 		"--log-file-path: must not be": {"--enable-file-log", "--log-file-path", ""},
 	} {
-		var out, errs bytes.Buffer
-		if code := run(args, &out, &errs); code != exitUsage || !strings.Contains(errs.String(), want) || !strings.Contains(errs.String(), "usage:") {
-			t.Errorf("%q: exit %d: %s", args, code, errs.String())
+		code, _, stderr := run(args...)
+		if code != commandline.ExitUsage || !strings.Contains(stderr, want) {
+			t.Errorf("%q: exit %d: %s", args, code, stderr)
 		}
 	}
-	var out, errs bytes.Buffer
-	if code := run([]string{"--kubeconfig", filepath.Join(t.TempDir(), "missing")}, &out, &errs); code != exitFailure || !strings.Contains(errs.String(), "--kubeconfig") {
-		t.Errorf("exit %d: %s", code, errs.String())
+	missing := filepath.Join(t.TempDir(), "missing")
+	code, _, stderr := run("--kubeconfig", missing)
+	if code != commandline.ExitFailure || !strings.Contains(stderr, "--kubeconfig") {
+		t.Errorf("exit %d: %s", code, stderr)
 	}
-	if code := run([]string{"--help"}, &out, io.Discard); code != 0 || out.String() != usage {
-		t.Errorf("help: exit %d: %s", code, out.String())
-	}
-	if code := run([]string{"version"}, &out, io.Discard); code != 0 || !strings.Contains(out.String(), "sandbox-controller ") {
-		t.Errorf("version: exit %d", code)
+	if code, stdout, _ := run("version"); code != 0 || !strings.Contains(stdout, "sandbox-controller ") {
+		t.Errorf("version: exit %d: %s", code, stdout)
 	}
 }
 
-// TestEveryFlagIsDocumented compares what --help and the documentation say with the flags that there are.
-func TestEveryFlagIsDocumented(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/kubernetes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	source, err := os.ReadFile("main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	names := regexp.MustCompile(`flags\.\w+\(&s\.[\w.]+, "([a-z-]+)"`).FindAllSubmatch(source, -1)
-	if len(names) != 14 {
-		t.Fatalf("%d flags found", len(names))
-	}
-	for _, name := range names {
-		if text := "--" + string(name[1]); !strings.Contains(usage, "  "+text+" ") || !strings.Contains(string(page), "| `"+text+"` |") {
-			t.Errorf("%s is missing in --help or in docs/kubernetes.md", text)
-		}
-	}
+func TestHelpAndDocumentation(t *testing.T) {
+	program := func() *cobra.Command { return newRoot(serve) }
+	commandlinetest.CheckHelp(t, program)
+	commandlinetest.CheckDocumented(t, program(), "../../../docs/kubernetes.md", "## Controller")
 }

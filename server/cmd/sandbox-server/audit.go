@@ -2,36 +2,50 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"regexp"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
 	"sandbox.internal/server/audit"
+	"sandbox.internal/server/commandline"
 )
 
 var sha256Digest = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// verify proves that files, oldest first, are one unbroken audit log. Without files it is the configured one.
-func verify(configFile string, args []string, out io.Writer) error {
-	flags := flag.NewFlagSet("audit verify", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	var files []string
-	flags.Func("file", "", func(name string) error {
-		files = append(files, name)
-		return nil
-	})
-	expect := flags.String("expect", "", "")
-	if err := flags.Parse(args); err != nil {
-		return errUsage{err}
+// auditCommand returns the commands for the audit log that the configuration in the file names.
+func auditCommand(file *string) *cobra.Command {
+	var logs []string
+	var expect string
+	command := &cobra.Command{
+		Use:   "verify",
+		Short: "Prove that the audit log is as it was written",
+		Long: `Prove that the audit log (the configured one, or the files given) is as it was
+written, and print its last hash.`,
+		Args: commandline.NoArguments,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if expect != "" && !sha256Digest.MatchString(expect) {
+				return commandline.Errorf("--expect: must be 64 hexadecimal digits in lower case, " +
+					"as this command prints them")
+			}
+			return verify(*file, logs, expect, c.OutOrStdout())
+		},
 	}
-	switch {
-	case flags.NArg() > 0:
-		return errUsage{fmt.Errorf("audit verify: unexpected argument %q", flags.Arg(0))}
-	case *expect != "" && !sha256Digest.MatchString(*expect):
-		return errUsage{errors.New("audit verify: --expect: must be 64 hexadecimal digits in lower case, as this command prints them")}
-	case len(files) == 0:
+	commandline.AddFlags(command, "Flags", func(flags *pflag.FlagSet) {
+		flags.StringArrayVar(&logs, "file", nil, "`FILE` of the log; repeated for each, oldest first")
+		flags.StringVar(&expect, "expect", "",
+			"prove also that the log still has the line with this `HASH`, which was kept")
+	})
+	return commandline.Group("audit", "Verify the audit log", command)
+}
+
+// verify proves that files, oldest first, are one unbroken audit log, with a line that has the
+// expected hash unless that is empty. Without files it is the configured one.
+func verify(configFile string, files []string, expect string, out io.Writer) error {
+	if len(files) == 0 {
 		_, cfg, err := load(configFile)
 		if err != nil {
 			return err
@@ -42,9 +56,9 @@ func verify(configFile string, args []string, out io.Writer) error {
 		files = []string{cfg.Server.AuditLog}
 	}
 	var before audit.Report
-	expected := *expect == ""
+	expected := expect == ""
 	for i, name := range files {
-		report, err := verifyFile(name, *expect)
+		report, err := verifyFile(name, expect)
 		if err != nil {
 			return err
 		}
@@ -56,7 +70,7 @@ func verify(configFile string, args []string, out io.Writer) error {
 		before = report
 	}
 	if !expected {
-		return fmt.Errorf("no line has the hash %s: lines were cut off at the end, or it is another log", *expect)
+		return fmt.Errorf("no line has the hash %s: lines were cut off at the end, or it is another log", expect)
 	}
 	return nil
 }

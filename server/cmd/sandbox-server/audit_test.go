@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/server/audit"
+	"sandbox.internal/server/commandline"
 )
 
 // chain writes an audit log that was rotated once, and returns both files, the old one first.
@@ -69,16 +70,16 @@ func TestAuditVerify(t *testing.T) {
 		"old":                   {[]string{"audit", "verify", "--file", old}, 0, []string{old + ": OK, 4 lines (1 to 4), last hash "}},
 		"configured":            {[]string{"--config", configured, "audit", "verify"}, 0, []string{current + ": OK, 4 lines (5 to 8)", "continues an earlier file whose last hash is " + hash}},
 		"both":                  {[]string{"audit", "verify", "--file", old, "--file", current, "--expect", hash}, 0, []string{"(1 to 4)", "(5 to 8)"}},
-		"wrong order":           {[]string{"audit", "verify", "--file", current, "--file", old}, exitFailure, []string{old + ": line 1 does not continue " + current}},
+		"wrong order":           {[]string{"audit", "verify", "--file", current, "--file", old}, commandline.ExitFailure, []string{old + ": line 1 does not continue " + current}},
 		"cut off":               {[]string{"audit", "verify", "--file", cut}, 0, []string{"3 lines"}},
-		"cut off, hash kept":    {[]string{"audit", "verify", "--file", cut, "--expect", hash}, exitFailure, []string{hash, "cut off at the end"}},
-		"changed":               {[]string{"audit", "verify", "--file", changed}, exitFailure, []string{changed + ": line 2 ", "was changed"}},
-		"torn":                  {[]string{"audit", "verify", "--file", torn}, exitFailure, []string{torn + ": line 4 is incomplete"}},
-		"no such file":          {[]string{"audit", "verify", "--file", old + ".none"}, exitFailure, []string{old + ".none"}},
-		"none configured":       {[]string{"--config", without, "audit", "verify"}, exitFailure, []string{"server.audit_log is not set"}},
-		"unknown flag":          {[]string{"audit", "verify", "--fiel", old}, exitUsage, []string{"fiel", "usage: sandbox-server"}},
-		"argument without flag": {[]string{"audit", "verify", old}, exitUsage, []string{old}},
-		"no hash":               {[]string{"audit", "verify", "--file", old, "--expect", "abc"}, exitUsage, []string{"--expect"}},
+		"cut off, hash kept":    {[]string{"audit", "verify", "--file", cut, "--expect", hash}, commandline.ExitFailure, []string{hash, "cut off at the end"}},
+		"changed":               {[]string{"audit", "verify", "--file", changed}, commandline.ExitFailure, []string{changed + ": line 2 ", "was changed"}},
+		"torn":                  {[]string{"audit", "verify", "--file", torn}, commandline.ExitFailure, []string{torn + ": line 4 is incomplete"}},
+		"no such file":          {[]string{"audit", "verify", "--file", old + ".none"}, commandline.ExitFailure, []string{old + ".none"}},
+		"none configured":       {[]string{"--config", without, "audit", "verify"}, commandline.ExitFailure, []string{"server.audit_log is not set"}},
+		"unknown flag":          {[]string{"audit", "verify", "--fiel", old}, commandline.ExitUsage, []string{"fiel", "See 'sandbox-server audit verify --help'"}},
+		"argument without flag": {[]string{"audit", "verify", old}, commandline.ExitUsage, []string{old}},
+		"no hash":               {[]string{"audit", "verify", "--file", old, "--expect", "abc"}, commandline.ExitUsage, []string{"--expect"}},
 	} {
 		code, stdout, stderr := command(t, test.args...)
 		if code != test.code {

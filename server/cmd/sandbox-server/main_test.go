@@ -11,6 +11,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"sandbox.internal/server/commandline"
+	"sandbox.internal/server/commandline/commandlinetest"
 	"sandbox.internal/server/config"
 )
 
@@ -18,7 +20,7 @@ import (
 func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = run(args, &out, &errs)
+	code = commandline.Run(newRoot(), args, &out, &errs)
 	return code, out.String(), errs.String()
 }
 
@@ -36,7 +38,7 @@ func TestConfigInitIsValidAndNeverOverwrites(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if code, _, stderr := command(t, "--config", file, "config", "init"); code != exitFailure || !strings.Contains(stderr, file) {
+	if code, _, stderr := command(t, "--config", file, "config", "init"); code != commandline.ExitFailure || !strings.Contains(stderr, file) {
 		t.Errorf("a second init: exit %d: %s", code, stderr)
 	}
 	if after, err := os.ReadFile(file); err != nil || !bytes.Equal(before, after) {
@@ -60,9 +62,9 @@ func TestConfigInitIsValidAndNeverOverwrites(t *testing.T) {
 }
 
 func TestConfigPrintHidesTheKey(t *testing.T) {
-	file := write(t, "[server]\napi_key = \"a-key-that-nobody-must-see-in-print\"\n[runtime]\ntype = \"docker\"\nexecd_image = \"e\"\n")
+	file := write(t, "[server]\napi_key = \"a-key-that-is-never-printed\"\n[runtime]\ntype = \"docker\"\nexecd_image = \"e\"\n")
 	code, stdout, stderr := command(t, "--config", file, "config", "print")
-	if code != 0 || strings.Contains(stdout, "nobody-must-see") || !strings.Contains(stdout, "execd_image = ") {
+	if code != 0 || strings.Contains(stdout, "never-printed") || !strings.Contains(stdout, "execd_image = ") {
 		t.Errorf("exit %d: %s%s", code, stdout, stderr)
 	}
 }
@@ -70,7 +72,7 @@ func TestConfigPrintHidesTheKey(t *testing.T) {
 func TestConfigErrorsNameFileLineKeyAndRule(t *testing.T) {
 	file := write(t, "[server]\nport = 70000\nprot = 1\n[runtime]\ntype = \"docker\"\nexecd_image = \"e\"\n[egress]\nimage = \"x y\"\n")
 	code, _, stderr := command(t, "--config", file, "config", "check")
-	if code != exitFailure {
+	if code != commandline.ExitFailure {
 		t.Errorf("exit %d", code)
 	}
 	for _, want := range []string{file + ":2: server.port: ", file + ":3: server.prot: unknown key", file + ":8: egress.image: must be an image reference without spaces"} {
@@ -91,7 +93,7 @@ func TestConfigIsFoundByVariableAndMissingOneTellsHowToWriteIt(t *testing.T) {
 		for _, test := range []struct {
 			args []string
 			code int
-		}{{[]string{"config", "check"}, exitFailure}, {nil, exitConfig}} {
+		}{{[]string{"config", "check"}, commandline.ExitFailure}, {nil, exitConfig}} {
 			if code, _, stderr := command(t, test.args...); code != test.code || !strings.Contains(stderr, "config init") {
 				t.Errorf("%q: exit %d: %s", test.args, code, stderr)
 			}
@@ -108,7 +110,7 @@ func TestLogLevel(t *testing.T) {
 		t.Run("row lifecycle/configuration/server.log_level: "+level, func(t *testing.T) {
 			file := write(t, "[server]\nhost = \"127.0.0.1\"\nport = 0\ndata_dir = \""+t.TempDir()+"\"\nlog_level = \""+level+"\"\n[runtime]\ntype = \"docker\"\nexecd_image = \"e\"\n")
 			code, _, stderr := command(t, "--config", file)
-			if code != exitFailure || !strings.Contains(stderr, "no.sock") {
+			if code != commandline.ExitFailure || !strings.Contains(stderr, "no.sock") {
 				t.Errorf("%s: exit %d: %s", level, code, stderr)
 			}
 			if info, warn := strings.Contains(stderr, `"level":"info"`), strings.Contains(stderr, `"level":"warn"`); info != want.info || warn != want.warn {
@@ -155,7 +157,7 @@ func TestUnit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, line := range []string{
-		fmt.Sprintf("RestartPreventExitStatus=%d %d", exitUsage, exitConfig), "ExecReload=/bin/kill -HUP $MAINPID",
+		fmt.Sprintf("RestartPreventExitStatus=%d %d", commandline.ExitUsage, exitConfig), "ExecReload=/bin/kill -HUP $MAINPID",
 		"StateDirectory=sandbox-server", "StateDirectoryMode=0700", "UMask=0077",
 	} {
 		if !strings.Contains(string(unit), "\n"+line+"\n") {
@@ -170,11 +172,12 @@ func TestCommandLine(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"--help"}, 0, "usage: sandbox-server"},
+		{[]string{"--help"}, 0, "Usage:\n  sandbox-server "},
 		{[]string{"version"}, 0, "sandbox-server "},
-		{[]string{"--no-such-flag"}, exitUsage, "no-such-flag"},
-		{[]string{"confgi"}, exitUsage, "confgi"},
-		{[]string{"config", "chekc"}, exitUsage, "chekc"},
+		{[]string{"--no-such-flag"}, commandline.ExitUsage, "no-such-flag"},
+		{[]string{"-config", "x"}, commandline.ExitUsage, "two dashes"},
+		{[]string{"confgi"}, commandline.ExitUsage, "confgi"},
+		{[]string{"config", "chekc"}, commandline.ExitUsage, "chekc"},
 	} {
 		code, stdout, stderr := command(t, test.args...)
 		if code != test.code || !strings.Contains(stdout+stderr, test.want) {
@@ -182,6 +185,8 @@ func TestCommandLine(t *testing.T) {
 		}
 	}
 }
+
+func TestHelp(t *testing.T) { commandlinetest.CheckHelp(t, newRoot) }
 
 func write(t *testing.T, text string) string {
 	t.Helper()

@@ -13,7 +13,7 @@ if (place.dataset.program === "swagger") {
     tryItOutEnabled: true,
     // A key that was typed in lives as long as the page, and is written nowhere.
     persistAuthorization: false,
-    // There is a service on the internet that judges contracts; nobody here asks it.
+    // Swagger UI would otherwise send the contract to a validator on the internet.
     validatorUrl: null,
   });
 } else {

@@ -33,16 +33,16 @@ const (
 )
 
 // Register puts the protocol on a service, at Path. Requests need a key of the service, and calls
-// act with it.
+// act with it. classes are the service's runtime classes.
 //
 // No session is kept: every request stands for itself, so any replica of a service can answer it.
 // Clients of the protocol before 2026-07-28 get a name for their session all the same, with which
 // they can cancel a call that runs on the same replica.
-func Register(server *serve.Server, version string) {
+func Register(server *serve.Server, version string, classes []string) {
 	h := &handler{service: server, running: make(map[callName]context.CancelFunc)}
 	h.protocol = mcp.NewStreamableHTTPHandler(
 		func() func(*http.Request) *mcp.Server {
-			server := tools.New(version, h.client)
+			server := tools.New(version, classes, h.client)
 			return func(*http.Request) *mcp.Server { return server }
 		}(),
 		&mcp.StreamableHTTPOptions{

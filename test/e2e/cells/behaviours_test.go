@@ -74,7 +74,7 @@ func variablesPersist(t *testing.T, d *daemon, l language, id string) {
 	l.remembers(t, d, id)
 }
 
-// remembers checks that the context knows what the cell "set" has set.
+// remembers checks that the context has what the cell "set" has set.
 func (l language) remembers(t *testing.T, d *daemon, id string) {
 	t.Helper()
 	if got := d.run(t, id, l.get).good(t).text("stdout"); got != "42\n" {
@@ -113,7 +113,7 @@ func cellsQueue(t *testing.T, d *daemon, l language, id string) {
 	}
 }
 
-func errorsAreTold(t *testing.T, d *daemon, l language, id string) {
+func errorsAreReported(t *testing.T, d *daemon, l language, id string) {
 	events := d.run(t, id, l.raise)
 	if got := events.text("stdout"); got != "before\n" {
 		t.Errorf("stdout: %q", got)
@@ -243,7 +243,7 @@ func resume(t *testing.T, d *daemon, l language, id string) {
 
 func unknownLanguage(t *testing.T, d *daemon, installed []language) {
 	for _, name := range []string{"cobol", "Python 3", ""} {
-		response, err := d.client.CreateContext(t.Context(), gen.ContextRequest{Language: name})
+		response, err := d.client.CreateContext(t.Context(), nil, gen.ContextRequest{Language: name})
 		text := string(d.body(t, http.StatusBadRequest, response, err))
 		var problem gen.Error
 		must(t, json.Unmarshal([]byte(text), &problem))

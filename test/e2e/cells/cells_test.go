@@ -26,7 +26,7 @@ var behaviours = []behaviour{
 	{"variables persist", variablesPersist},
 	{"contexts are isolated", contextsAreIsolated},
 	{"cells queue", cellsQueue},
-	{"errors", errorsAreTold},
+	{"errors", errorsAreReported},
 	{"compile errors", compileErrors},
 	{"resume", resume},
 	{"interrupt", interrupt},

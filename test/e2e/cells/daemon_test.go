@@ -36,7 +36,7 @@ func connect(t *testing.T, url string, transport http.RoundTripper) *daemon {
 // newContext creates a context, which the test deletes at its end, if it is still there.
 func (d *daemon) newContext(t *testing.T, language string) string {
 	t.Helper()
-	response, err := d.client.CreateContext(t.Context(), gen.ContextRequest{Language: language})
+	response, err := d.client.CreateContext(t.Context(), nil, gen.ContextRequest{Language: language})
 	var created gen.CodeContext
 	must(t, json.Unmarshal(d.body(t, http.StatusOK, response, err), &created))
 	t.Cleanup(func() {
@@ -53,7 +53,7 @@ func (d *daemon) newContext(t *testing.T, language string) string {
 // start starts a cell in a context.
 func (d *daemon) start(t *testing.T, id, code string) *stream {
 	t.Helper()
-	response, err := d.client.RunCode(context.WithoutCancel(t.Context()), gen.CodeRequest{Code: code, Context: &gen.ContextChoice{ID: &id}})
+	response, err := d.client.RunCode(context.WithoutCancel(t.Context()), nil, gen.CodeRequest{Code: code, Context: &gen.ContextChoice{ID: &id}})
 	return d.stream(t, response, err)
 }
 
@@ -66,14 +66,14 @@ func (d *daemon) run(t *testing.T, id, code string) said {
 // alone runs a cell without a context.
 func (d *daemon) alone(t *testing.T, language, code string) said {
 	t.Helper()
-	response, err := d.client.RunCode(t.Context(), gen.CodeRequest{Code: code, Language: &language})
+	response, err := d.client.RunCode(t.Context(), nil, gen.CodeRequest{Code: code, Language: &language})
 	return d.stream(t, response, err).all(1)
 }
 
 // command runs a shell command beside the kernels, and returns what it printed.
 func (d *daemon) command(t *testing.T, command string) string {
 	t.Helper()
-	response, err := d.client.RunCommand(t.Context(), gen.CommandRequest{Command: command})
+	response, err := d.client.RunCommand(t.Context(), nil, gen.CommandRequest{Command: command})
 	events := d.stream(t, response, err).all(1)
 	if events.end().Type != "execution_complete" {
 		t.Fatalf("%s: %s; stderr %q", command, events.end().data, events.text("stderr"))

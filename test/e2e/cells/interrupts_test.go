@@ -104,7 +104,7 @@ func TestJavaInterrupts(t *testing.T) {
 func (d *daemon) background(t *testing.T, command string) string {
 	t.Helper()
 	background := true
-	answer, err := d.client.RunCommand(t.Context(), gen.CommandRequest{Command: command, Background: &background})
+	answer, err := d.client.RunCommand(t.Context(), nil, gen.CommandRequest{Command: command, Background: &background})
 	must(t, err)
 	response, err := gen.ParseRunCommandResponse(answer)
 	must(t, err)

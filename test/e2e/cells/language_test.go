@@ -17,7 +17,7 @@ const (
 	slowLines = 40
 )
 
-// language is how to say in a language what the table wants to hear.
+// language is the code, in a language, for what the table checks.
 type language struct {
 	name     string
 	row      string // of the document, which test/e2e/coverage looks for

@@ -102,7 +102,7 @@ func startJupyter(t *testing.T, address string) *jupyter {
 	return server
 }
 
-// TestKilledJupyterServer: whatever runs ends with a clear error, what comes next is told that there is no server, and works again
+// TestKilledJupyterServer: whatever runs ends with a clear error, the next cell fails because there is no server, and works again
 // when there is.
 func TestKilledJupyterServer(t *testing.T) {
 	server := startJupyter(t, "")
@@ -122,11 +122,11 @@ func TestKilledJupyterServer(t *testing.T) {
 		}
 	}
 	d.gone(t, waiting)
-	response, err := d.client.CreateContext(t.Context(), gen.ContextRequest{Language: "python"})
+	response, err := d.client.CreateContext(t.Context(), nil, gen.ContextRequest{Language: "python"})
 	if text := string(d.body(t, http.StatusServiceUnavailable, response, err)); !strings.Contains(text, "SERVICE_UNAVAILABLE") || !strings.Contains(text, server.address) {
 		t.Errorf("a context without a server: %s", text)
 	}
-	response, err = d.client.RunCode(t.Context(), gen.CodeRequest{Code: "1"})
+	response, err = d.client.RunCode(t.Context(), nil, gen.CodeRequest{Code: "1"})
 	d.body(t, http.StatusServiceUnavailable, response, err)
 
 	startJupyter(t, server.address)

@@ -25,20 +25,23 @@ const (
 	execdImage       = "sandbox/execd:dev"
 )
 
-func sandboxDirect(t *testing.T) *daemon { return enter(t, nil, "sleep", "infinity") }
+func sandboxDirect(t *testing.T) *daemon { return enter(t, onDocker, nil, "sleep", "infinity") }
 
-// sandboxServer: the sandbox's own program is a Jupyter Server, and its execd is told so, as a user would do it.
+// onDocker chooses the Docker Engine in a configuration.
+const onDocker = "type = \"docker\"\n"
+
+// sandboxServer: the sandbox's own program is a Jupyter Server, and its execd is configured for it, as a user would do it.
 func sandboxServer(t *testing.T) *daemon {
 	env := map[string]string{"JUPYTER_HOST": "http://127.0.0.1:8888", "JUPYTER_TOKEN": jupyterToken}
-	d := enter(t, env, append([]string{"jupyter-server"}, jupyterArgs("8888")...)...)
+	d := enter(t, onDocker, env, append([]string{"jupyter-server"}, jupyterArgs("8888")...)...)
 	d.command(t, "until curl -fs http://127.0.0.1:8888/api >/dev/null; do sleep 0.1; done")
 	return d
 }
 
-// enter creates a sandbox with every kernel there is, and returns its execd.
-func enter(t *testing.T, env map[string]string, entrypoint ...string) *daemon {
+// enter creates a sandbox with every kernel there is, and returns its execd. runtime are the lines of a configuration that choose the engine.
+func enter(t *testing.T, runtime string, env map[string]string, entrypoint ...string) *daemon {
 	t.Helper()
-	client := startService(t)
+	client := startService(t, runtime)
 	memory := "4Gi"
 	created, err := client.CreateSandboxWithResponse(t.Context(), nil, lifecycle.CreateSandboxRequest{
 		Image: lifecycle.Image{URI: interpreterImage}, Timeout: 3600, Env: env, Entrypoint: entrypoint,
@@ -65,7 +68,7 @@ func enter(t *testing.T, env map[string]string, entrypoint ...string) *daemon {
 	}
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
-	// The contract knows its paths from the root; what is before them comes with the transport.
+	// The contract has its paths from the root; what is before them comes with the transport.
 	return connect(t, "http://sandbox", behind{base, *endpoint.JSON200})
 }
 
@@ -85,7 +88,7 @@ func remove(t *testing.T, client *lifecycle.ClientWithResponses, id string) {
 }
 
 // startService runs the lifecycle service in this process until the test ends.
-func startService(t *testing.T) *lifecycle.ClientWithResponses {
+func startService(t *testing.T, runtime string) *lifecycle.ClientWithResponses {
 	t.Helper()
 	const key = "the-key-of-the-administrator-of-these-tests"
 	// The go command repeats the result that it remembers until a file that a test looked at has changed; the image is made of these.
@@ -94,8 +97,8 @@ func startService(t *testing.T) *lifecycle.ClientWithResponses {
 	folder := t.TempDir()
 	file := filepath.Join(folder, "sandbox.toml")
 	must(t, os.WriteFile(file, fmt.Appendf(nil,
-		"[server]\nhost = \"127.0.0.1\"\nport = 0\ndata_dir = %q\ninstance = %q\napi_key = %q\n[runtime]\ntype = \"docker\"\nexecd_image = %q\n",
-		filepath.Join(folder, "data"), "cells-"+uuid.NewString()[:8], key, execdImage), 0o600))
+		"[server]\nhost = \"127.0.0.1\"\nport = 0\ndata_dir = %q\ninstance = %q\napi_key = %q\n[runtime]\nexecd_image = %q\n%s",
+		filepath.Join(folder, "data"), "cells-"+uuid.NewString()[:8], key, execdImage, runtime), 0o600))
 	cfg, err := config.Load(file, os.Getenv)
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -163,7 +166,7 @@ func TestKilledDaemon(t *testing.T) {
 		t.Fatalf("%s kernels run", found)
 	}
 	background := true
-	response, err := d.client.RunCommand(t.Context(), gen.CommandRequest{Command: "kill -KILL $PPID", Background: &background})
+	response, err := d.client.RunCommand(t.Context(), nil, gen.CommandRequest{Command: "kill -KILL $PPID", Background: &background})
 	if err == nil {
 		response.Body.Close()
 	}
@@ -179,7 +182,7 @@ func TestKilledDaemon(t *testing.T) {
 		return response.StatusCode == http.StatusOK
 	})
 	if d.exists(t, id) {
-		t.Error("the new daemon knows a context whose kernel it has not")
+		t.Error("the new daemon lists a context without a kernel")
 	}
 	eventually(t, "no kernel is left", func() bool { return d.command(t, kernels) == "0" })
 	if left := d.command(t, folders); left != "0" {

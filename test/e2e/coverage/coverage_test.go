@@ -153,7 +153,7 @@ func rowIn(node ast.Node) (id string, found bool) {
 		return "", false
 	}
 	id, found = strings.CutPrefix(value, "row ")
-	id, _, _ = strings.Cut(id, ": ") // what comes then tells several tests of one row apart
+	id, _, _ = strings.Cut(id, ": ") // what comes then distinguishes several tests of one row
 	return id, found && id != ""
 }
 

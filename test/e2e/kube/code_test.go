@@ -20,7 +20,7 @@ func testCode(t *testing.T) {
 	id := s.Running(t, r)
 	box := s.Enter(t, id)
 
-	made, err := box.Client.CreateContextWithResponse(t.Context(),
+	made, err := box.Client.CreateContextWithResponse(t.Context(), nil,
 		execd.ContextRequest{Language: "python"})
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func testCode(t *testing.T) {
 // cell runs a cell and returns what it printed.
 func cell(t *testing.T, box *lives.Box, request execd.CodeRequest) string {
 	t.Helper()
-	response, err := box.Client.RunCode(t.Context(), request)
+	response, err := box.Client.RunCode(t.Context(), nil, request)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func cell(t *testing.T, box *lives.Box, request execd.CodeRequest) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var printed []string
+	var printed strings.Builder // the kernel may send a line in pieces
 	complete := false
 	for line := range strings.Lines(string(stream)) {
 		data, ok := strings.CutPrefix(line, "data:")
@@ -66,7 +66,7 @@ func cell(t *testing.T, box *lives.Box, request execd.CodeRequest) string {
 		}
 		switch event.Type {
 		case "stdout":
-			printed = append(printed, strings.TrimSuffix(lives.Value(event.Text), "\n"))
+			printed.WriteString(lives.Value(event.Text))
 		case "execution_complete":
 			complete = true
 		}
@@ -74,5 +74,5 @@ func cell(t *testing.T, box *lives.Box, request execd.CodeRequest) string {
 	if !complete {
 		t.Fatalf("status %d: the cell did not complete:\n%s", response.StatusCode, stream)
 	}
-	return strings.Join(printed, "\n")
+	return strings.TrimSuffix(printed.String(), "\n")
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	nodev1 "k8s.io/api/node/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -64,7 +65,20 @@ func onKubernetes() lives.Backend {
 				t.Fatal(err)
 			}
 		},
-		Claim:      claim,
+		Claim: claim,
+		// The nodes of the cluster have this one handler.
+		RuntimeHandler: func(t *testing.T) string {
+			class := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}, Handler: "runc"}
+			if err := admin.Create(t.Context(), class); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				if err := admin.Delete(context.Background(), class); err != nil {
+					t.Error(err)
+				}
+			})
+			return class.Name
+		},
 		Unprovoked: unprovoked(),
 		Instead: map[string]lives.Instead{
 			"EventsSurviveKills": {
@@ -79,6 +93,8 @@ func onKubernetes() lives.Backend {
 func unprovoked() map[string]string {
 	why := map[string]string{
 		"getLogs 503": "the API server would have to be away",
+
+		"streamHostLoad 200": "the sandboxes run on the nodes",
 
 		"getNetworkPolicy 500":     "the sidecar would have to answer nonsense",
 		"listNetworkDecisions 500": "the sidecar would have to answer nonsense",

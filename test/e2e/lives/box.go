@@ -3,6 +3,8 @@ package lives
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"mime/multipart"
 	"net/http"
 	"strings"
@@ -88,26 +90,36 @@ func (b behind) RoundTrip(request *http.Request) (*http.Response, error) {
 // Run runs a command to its end.
 func (b *Box) Run(t *testing.T, command string) Outcome {
 	t.Helper()
-	response, err := b.Client.RunCommand(t.Context(), execd.CommandRequest{Command: command})
+	result, err := b.Try(t, command)
 	if err != nil {
 		t.Fatalf("run %q: %v", command, err)
 	}
+	return result
+}
+
+// Try runs a command whose daemon may end before it does.
+func (b *Box) Try(t *testing.T, command string) (Outcome, error) {
+	t.Helper()
+	result := Outcome{Code: -1}
+	response, err := b.Client.RunCommand(t.Context(), nil, execd.CommandRequest{Command: command})
+	if err != nil {
+		return result, err
+	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		t.Fatalf("run %q: %s", command, response.Status)
+		return result, errors.New(response.Status)
 	}
-	result := Outcome{Code: -1}
 	for events := sse.NewReader(response.Body, 1<<20); ; {
 		data, err := events.Next()
 		if err != nil {
-			t.Fatalf("the stream of %q ended before the command did: %v", command, err)
+			return result, fmt.Errorf("the stream ended before the command did: %w", err)
 		}
 		if err := b.conform.CheckEvent("StreamEvent", data); err != nil {
 			t.Error(err)
 		}
 		var event execd.StreamEvent
 		if err := json.Unmarshal(data, &event); err != nil {
-			t.Fatal(err)
+			return result, err
 		}
 		switch event.Type {
 		case execd.StreamEventTypeStdout:
@@ -118,7 +130,7 @@ func (b *Box) Run(t *testing.T, command string) Outcome {
 			if event.ExitCode != nil {
 				result.Code = *event.ExitCode
 			}
-			return result
+			return result, nil
 		}
 	}
 }
@@ -152,7 +164,7 @@ func Value[T any](p *T) T {
 func (b *Box) Strike(t *testing.T, command string) {
 	t.Helper()
 	background := true
-	response, err := b.Client.RunCommand(t.Context(),
+	response, err := b.Client.RunCommand(t.Context(), nil,
 		execd.CommandRequest{Command: command, Background: &background})
 	if err != nil {
 		return

@@ -1,6 +1,7 @@
 package lives
 
 import (
+	"bufio"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -25,6 +26,9 @@ var networkOperations = []string{
 	"deleteNetworkPolicyRules", "listNetworkDecisions", "proposeNetworkPolicy",
 }
 
+// imageOperations are the operations that need a backend which manages images.
+var imageOperations = []string{"listImages", "pullImage", "loadImages", "removeImage", "pruneImages"}
+
 // Keys of the services that have more than one.
 const (
 	userKey   = "the-key-of-a-user"
@@ -38,7 +42,7 @@ const whileStopping = "only in the moment between the end of the backend and the
 // unprovoked lists the answers of the contract that no backend can bring about, and why.
 // [Backend].Unprovoked has those of one.
 var unprovoked = map[string]string{
-	"getVersion 500":          "it reads two constants",
+	"getVersion 500":          "nothing that it reads can fail",
 	"createSandbox 503":       whileStopping,
 	"listSandboxes 503":       whileStopping,
 	"getSandbox 503":          whileStopping,
@@ -49,6 +53,8 @@ var unprovoked = map[string]string{
 	"getEndpoint 503":         whileStopping,
 	"updateMetadata 503":      whileStopping,
 	"streamEvents 503":        whileStopping,
+	"streamHostLoad 500":      "needs a machine without /proc",
+	"streamHostLoad 503":      whileStopping,
 	"streamSandboxEvents 503": whileStopping,
 }
 
@@ -80,13 +86,17 @@ func testErrors(t *testing.T, b Backend) {
 	t.Run("unknown id", func(t *testing.T) { testUnknownIDs(t, s) })
 	t.Run("too large", func(t *testing.T) { testTooLarge(t, s, running) })
 	t.Run("idempotency", func(t *testing.T) { testIdempotency(t, s) })
-	t.Run("lost log", func(t *testing.T) { testLostLog(t, s) })
+	if b.Destroy != nil {
+		t.Run("lost log", func(t *testing.T) { testLostLog(t, s) })
+	}
 	t.Run("extensions", func(t *testing.T) { testRefusedExtensions(t, s, running) })
 	t.Run("unknown parameter", func(t *testing.T) {
 		RefuseUnknownParameters(t, s, append(OperationsOn(running),
 			Operation{"getHealth", "GET", "/health", ""},
-			Operation{"getVersion", "GET", "/v1/version", ""}))
+			Operation{"getVersion", "GET", "/v1/version", ""},
+			Operation{"streamHostLoad", "GET", "/v1/host/load", ""}))
 	})
+	t.Run("host", func(t *testing.T) { testHostLoad(t, s) })
 	t.Run("too often", func(t *testing.T) { testTooOften(t, s) })
 	if b.InternalErrors != nil {
 		t.Run("internal", func(t *testing.T) { b.InternalErrors(t, s, running, paused, ended) })
@@ -104,13 +114,15 @@ func testErrors(t *testing.T, b Backend) {
 	CheckProvoked(t, s, false)
 }
 
-// CheckProvoked demands that every declared answer of the operations on networks, or of all others,
+// CheckProvoked demands that every declared answer of the operations on networks, or of all others
+// but those on images,
 // was seen or is written down as one that cannot be.
 func CheckProvoked(t *testing.T, s *Service, network bool) {
 	t.Helper()
 	concerns := func(pair string) bool {
-		return slices.Contains(networkOperations,
-			strings.Fields(pair)[0]) == network
+		operation := strings.Fields(pair)[0]
+		return slices.Contains(networkOperations, operation) == network &&
+			!slices.Contains(imageOperations, operation)
 	}
 	excused := maps.Clone(unprovoked)
 	maps.Copy(excused, s.backend.Unprovoked)
@@ -168,6 +180,7 @@ func testKeys(t *testing.T, s *Service, id string) {
 		Operation{"createSandbox", "POST", "/v1/sandboxes", "{}"},
 		Operation{"listSandboxes", "GET", "/v1/sandboxes", ""},
 		Operation{"streamEvents", "GET", "/v1/events", ""},
+		Operation{"streamHostLoad", "GET", "/v1/host/load", ""},
 		Operation{"getVersion", "GET", "/v1/version", ""})
 	for _, o := range operations {
 		WantProblem(t, s.As(t, "").Send(t, o.Method, o.Path, o.Body), 401, "UNAUTHORIZED",
@@ -209,7 +222,41 @@ func testTooOften(t *testing.T, s *Service) {
 		Operation{"createSandbox", "POST", "/v1/sandboxes", "{}"},
 		Operation{"listSandboxes", "GET", "/v1/sandboxes?page=0", ""},
 		Operation{"streamEvents", "GET", "/v1/events?after=x", ""},
+		Operation{"streamHostLoad", "GET", "/v1/host/load?x=1", ""},
 		Operation{"getVersion", "GET", "/v1/version", ""}))
+}
+
+// testHostLoad: those who see all sandboxes see how busy their machine is, where that is the service's.
+func testHostLoad(t *testing.T, s *Service) {
+	const path = "/v1/host/load"
+	WantProblem(t, s.As(t, userKey).Send(t, http.MethodGet, path, ""), 403, "FORBIDDEN", "user",
+		"admin or viewer")
+	if _, elsewhere := s.backend.Unprovoked["streamHostLoad 200"]; elsewhere {
+		WantProblem(t, s.Send(t, http.MethodGet, path, ""), 501, "NOT_IMPLEMENTED", "its own machine")
+		return
+	}
+	for _, key := range []string{AdminKey, ViewerKey} {
+		response, cancel := s.As(t, key).Open(t, path)
+		defer cancel()
+		lines := bufio.NewScanner(response.Body)
+		for count := 0; count < 2; {
+			if !lines.Scan() {
+				t.Fatalf("%s ends after %d events: %v", response.Status, count, lines.Err())
+			}
+			data, ok := strings.CutPrefix(lines.Text(), "data: ")
+			if !ok {
+				continue
+			}
+			var load lifecycle.HostLoad
+			if err := json.Unmarshal([]byte(data), &load); err != nil {
+				t.Fatal(err)
+			}
+			if load.CPUCount < 1 || load.MemoryUsedBytes < 1 || load.DiskTotalBytes < load.DiskUsedBytes {
+				t.Errorf("%s", data)
+			}
+			count++
+		}
+	}
 }
 
 // RefuseUnknownParameters asks each operation with a query parameter that the contract does not have.

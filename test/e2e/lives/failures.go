@@ -2,6 +2,7 @@ package lives
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 
 	"sandbox.internal/gen/lifecycle"
@@ -69,6 +70,34 @@ func testOutOfMemoryCommandLeavesTheSandboxRunning(t *testing.T, b Backend) {
 		t.Errorf("the command ended with %+v, want exit code 137", got)
 	}
 	inside.Want(t, "echo still here", "still here\n")
+	if got := s.Get(t, id).Status.State; got != "Running" {
+		t.Errorf("the sandbox is %s", got)
+	}
+}
+
+// testManySmallProcessesLeaveTheDaemonRunning: the kernel ends none of ours when the memory is used
+// up by processes each of which is smaller.
+func testManySmallProcessesLeaveTheDaemonRunning(t *testing.T, b Backend) {
+	s := Start(t, b, Plan{})
+	id := s.Running(t, Limited(Request(s.Images.Base, "sleep", "1000"), "1", "64Mi"))
+	inside := s.Enter(t, id)
+	const started = `for p in /proc/[0-9]*; do test "$(cat $p/comm)" = execd && cut -d" " -f22 $p/stat; done; true`
+	before := inside.Run(t, started)
+	if before.Code != 0 || before.Stdout == "" {
+		t.Fatalf("when the daemon was started: %+v", before)
+	}
+	got := inside.Run(t, `
+small() { x=$(head -c 3000000 /dev/zero | tr '\000' x); sleep 2; echo survived; }
+for i in $(seq 40); do small & done
+wait`)
+	if strings.Count(got.Stdout, "survived") == 40 {
+		t.Errorf("40 processes of 3 MB survived in 64 MiB: %+v", got)
+	}
+	// Those that survived may live on when their shell was ended, and take what a command needs.
+	Eventually(t, "a command finds the same daemon", func() bool {
+		after := inside.Run(t, started)
+		return after.Code == 0 && after.Stdout == before.Stdout
+	})
 	if got := s.Get(t, id).Status.State; got != "Running" {
 		t.Errorf("the sandbox is %s", got)
 	}

@@ -47,19 +47,19 @@ func (c *Client) FollowLog(t *testing.T, path string) *LogReader {
 	return r
 }
 
-// Until returns when the text has that end.
-func (r *LogReader) Until(end string) {
+// Until returns when the text has that part.
+func (r *LogReader) Until(part string) {
 	r.t.Helper()
 	timeout := time.After(Patience)
-	for !strings.HasSuffix(r.seen.String(), end) {
+	for !strings.Contains(r.seen.String(), part) {
 		select {
 		case piece, open := <-r.more:
 			if !open {
-				r.t.Fatalf("the log ended with %q, want %q", r.seen.String(), end)
+				r.t.Fatalf("the log ended with %q, want %q", r.seen.String(), part)
 			}
 			r.seen.Write(piece)
 		case <-timeout:
-			r.t.Fatalf("the log is %q after %v, want the end %q", r.seen.String(), Patience, end)
+			r.t.Fatalf("the log is %q after %v, want %q", r.seen.String(), Patience, part)
 		}
 	}
 }

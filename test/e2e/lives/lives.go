@@ -36,12 +36,16 @@ type Backend struct {
 	Clear func(t *testing.T, instance string)
 
 	// Destroy removes what runs one of an instance's sandboxes, as another user of the backend's
-	// own tools does.
+	// own tools does. It is nil where there is no such tool.
 	Destroy func(t *testing.T, instance, id string)
 
 	// Claim returns the name of a claim (volumes[].pvc.claimName) for sandboxes of the service,
 	// several at a time. It has it removed at the end of the test, once they have ended.
 	Claim func(t *testing.T, s *Service) string
+
+	// RuntimeHandler returns what a runtime class can name as its handler, such that its sandboxes
+	// run. What it makes for that it removes at the end of the test.
+	RuntimeHandler func(t *testing.T) string
 
 	// InternalErrors provokes answers with status 500 and proves that they show no cause.
 	// Afterwards the service works again, and the sandboxes are in the states that they are named
@@ -87,18 +91,21 @@ var table = []row{
 	{"MetadataPatch", testMetadataPatch},
 	{"ExtensionsComeBackByteForByte", testExtensionsComeBackByteForByte},
 
+	{"RuntimeClasses", testRuntimeClasses},
+
 	{"EventsOfALife", testEventsOfALife},
 	{"EventsOfAllLives", testEventsOfAllLives},
 	{"EventsReset", testEventsReset},
 	{"EventsHaveScopes", testEventsHaveScopes},
 	{"EventsSurviveKills", testEventsSurviveKills},
-	{"SlowReaderHoldsNobodyUp", testSlowReaderDelaysNoOther},
+	{"SlowReaderDelaysNoOther", testSlowReaderDelaysNoOther},
 
 	{"Logs", testLogs},
 	{"Failures", testFailures},
 	{"FailedRecordIsForgotten", testFailedRecordIsForgotten},
 	{"OutOfMemoryCommandLeavesTheSandboxRunning", testOutOfMemoryCommandLeavesTheSandboxRunning},
-	{"RemovedBySomebodyElse", testRemovedByAnotherProgram},
+	{"ManySmallProcessesLeaveTheDaemonRunning", testManySmallProcessesLeaveTheDaemonRunning},
+	{"RemovedByAnotherProgram", testRemovedByAnotherProgram},
 	{"KilledEntrypoint", testKilledEntrypoint},
 	{"Init", testInit},
 	{"StubbornEntrypointIsKilled", testStubbornEntrypointIsKilled},

@@ -22,11 +22,11 @@
 	await attempt('sign out', () => read(home + '/console/session', {method: 'DELETE'}));
 
 	// What needs no permission of the other origin is sent, and must have no effect.
-	const blind = {method: 'POST', mode: 'no-cors', credentials: 'include'};
-	await attempt('blind pause', async () =>
-		'refused: ' + (await fetch(sandbox + '/pause', blind)).type);
-	await attempt('blind sign in', async () =>
-		'refused: ' + (await fetch(home + '/console/session', {...blind, body: '{"key": "x"}'})).type);
+	const noCORS = {method: 'POST', mode: 'no-cors', credentials: 'include'};
+	await attempt('no-cors pause', async () =>
+		'refused: ' + (await fetch(sandbox + '/pause', noCORS)).type);
+	await attempt('no-cors sign in', async () =>
+		'refused: ' + (await fetch(home + '/console/session', {...noCORS, body: '{"key": "x"}'})).type);
 
 	await attempt('a WebSocket', () => new Promise((resolve) => {
 		const path = '/proxy/44772/pty/x/attach?console-ticket=x';

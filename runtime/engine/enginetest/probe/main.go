@@ -2,6 +2,8 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -16,7 +18,7 @@ import (
 
 func main() {
 	if len(os.Args) < 2 {
-		fatal("usage: probe sleep|trap|stubborn|exit|print|bytes|lines|env|cat|write|copy|eat|fork|count|hear|interfaces|serve [argument...]")
+		fatal("usage: probe sleep|trap|stubborn|exit|later|print|bytes|lines|env|cat|write|copy|fill|occupy|eat|fork|count|receive|interfaces|serve [argument...]")
 	}
 	args := os.Args[2:]
 	switch os.Args[1] {
@@ -35,6 +37,9 @@ func main() {
 		}
 	case "exit":
 		os.Exit(number(args[0]))
+	case "later": // ends with the second number after the first in milliseconds
+		time.Sleep(time.Duration(number(args[0])) * time.Millisecond)
+		exit(number(args[1]))
 	case "print": // out:WORD and err:WORD, one line each
 		for _, arg := range args {
 			stream, word, _ := strings.Cut(arg, ":")
@@ -69,6 +74,11 @@ func main() {
 		check(os.CopyFS(args[1], os.DirFS(args[0])))
 	case "write":
 		check(os.WriteFile(args[0], []byte(args[1]), 0o644))
+	case "fill": // a file with so many MiB, or as many as there is room for
+		fmt.Println(fill(args[0], number(args[1])))
+	case "occupy": // the same, and stays
+		fmt.Println(fill(args[0], number(args[1])))
+		time.Sleep(time.Hour)
 	case "eat":
 		eat(number(args[0]))
 	case "fork":
@@ -78,7 +88,7 @@ func main() {
 			fmt.Println(i)
 			time.Sleep(10 * time.Millisecond)
 		}
-	case "hear":
+	case "receive":
 		connection, err := net.Dial("tcp", args[0])
 		check(err)
 		said, err := io.ReadAll(connection)
@@ -100,11 +110,36 @@ func main() {
 	}
 }
 
+// exit also writes the exit code to the file that the engine has given for it, if it has.
+func exit(code int) {
+	if fd := os.Getenv("EXECD_EXIT_FD"); fd != "" {
+		_, err := fmt.Fprintln(os.NewFile(uintptr(number(fd)), "exit file"), code)
+		check(err)
+	}
+	os.Exit(code)
+}
+
 // onTerm is needed because the kernel does not deliver to a first process the signals that it has no handler for.
 func onTerm() <-chan os.Signal {
 	term := make(chan os.Signal, 1)
 	signal.Notify(term, syscall.SIGTERM)
 	return term
+}
+
+// fill returns how many MiB it has written.
+func fill(path string, mebibytes int) int {
+	file, err := os.Create(path)
+	check(err)
+	piece := bytes.Repeat([]byte("x"), 1<<20)
+	for written := range mebibytes {
+		if _, err := file.Write(piece); err != nil {
+			if !errors.Is(err, syscall.ENOSPC) {
+				check(err)
+			}
+			return written
+		}
+	}
+	return mebibytes
 }
 
 // eat touches every page: memory that is not touched is not counted.

@@ -10,6 +10,7 @@ from ._async.commands import AsyncCommand, AsyncCommands
 from ._async.files import AsyncFiles
 from ._async.network import AsyncNetwork
 from ._async.sandbox import AsyncSandbox
+from ._async.stdin import AsyncStdin
 from ._async.streams import AsyncDownload, AsyncEvents
 from ._async.terminals import AsyncAttachment, AsyncTerminal, AsyncTerminals
 from ._errors import (
@@ -39,6 +40,7 @@ from ._sync.commands import Command, Commands
 from ._sync.files import Files
 from ._sync.network import Network
 from ._sync.sandbox import Sandbox
+from ._sync.stdin import Stdin
 from ._sync.streams import Download, Events
 from ._sync.terminals import Attachment, Terminal, Terminals
 from ._terminal import TerminalEvent, TerminalExit, TerminalOutput, TerminalReplay
@@ -46,12 +48,12 @@ from ._upload import Upload
 
 __all__ = [
     "APIError", "AsyncAttachment", "AsyncCell", "AsyncClient", "AsyncCode", "AsyncCommand", "AsyncCommands",
-    "AsyncDownload", "AsyncEvents", "AsyncFiles", "AsyncNetwork", "AsyncSandbox", "AsyncTerminal",
+    "AsyncDownload", "AsyncEvents", "AsyncFiles", "AsyncNetwork", "AsyncSandbox", "AsyncStdin", "AsyncTerminal",
     "AsyncTerminals", "Attachment", "Cell", "Client", "Code", "CodeContext", "CodeError", "Command",
     "CommandFailed", "CommandResult", "Commands", "ConflictError", "Download", "EgressRule", "Events",
     "Execution", "FileEvent", "FileInfo", "Files", "ForbiddenError", "ImageAuth", "Metrics", "Network",
     "NetworkPolicy", "NotFoundError", "Output", "ProtocolError", "RateLimitedError", "Result", "Sandbox",
-    "SandboxEvent", "SandboxFailed", "SandboxInfo", "SandboxesError", "StreamError", "Terminal",
+    "SandboxEvent", "SandboxFailed", "SandboxInfo", "SandboxesError", "Stdin", "StreamError", "Terminal",
     "TerminalEvent", "TerminalExit", "TerminalOutput", "TerminalReplay", "Terminals", "TransportError",
     "UnauthorizedError", "UnavailableError", "Upload", "Volume", "WaitTimeout", "execd", "lifecycle",
 ]

@@ -24,6 +24,8 @@ class Operation:
     headers: tuple[tuple[str, Parameter], ...] = ()
     content_type: str = "application/json"
     body: bytes | None = None
+    idempotent: bool = False
+    """Whether it may be sent twice although its method does not say so."""
 
     @property
     def accept(self) -> str:
@@ -34,7 +36,7 @@ class Operation:
     def repeatable(self) -> bool:
         """Whether a request that was cut may be sent again without having its effect twice."""
         key = any(name == "Idempotency-Key" and value is not None for name, value in self.headers)
-        return key or self.method in ("GET", "PUT", "DELETE")
+        return key or self.idempotent or self.method in ("GET", "PUT", "DELETE")
 
     def target(self) -> str:
         """The path and the query."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import uuid
 from datetime import datetime, timedelta, timezone
 from typing import Mapping
 from urllib.parse import urlencode
@@ -21,6 +22,11 @@ def seconds(duration: Duration) -> float:
 def milliseconds(duration: Duration | None) -> int | None:
     """A timeout of a command. One under a millisecond is not none."""
     return None if duration is None else max(1, round(seconds(duration) * 1000))
+
+
+def new_key() -> str:
+    """An Idempotency-Key: what a request with it makes is made once."""
+    return str(uuid.uuid4())
 
 
 def from_now(duration: Duration) -> datetime:
@@ -44,6 +50,6 @@ def metadata_filter(metadata: Mapping[str, str] | None) -> str | None:
 
 
 def prefer_wait(left: float) -> tuple[str, int]:
-    """The header that holds an answer until the state settles, and for how many seconds at most."""
+    """The header that holds an answer until the state is no transient one, and for how many seconds at most."""
     wait = max(1, min(60, round(left)))
     return f"wait={wait}", wait

@@ -36,7 +36,7 @@ TerminalEvent = TerminalOutput | TerminalReplay | TerminalExit
 
 
 def read_message(message: Message) -> TerminalEvent | None:
-    """The event that a message is; None for one that this client does not know."""
+    """The event that a message is; None for one of an unknown type."""
     if message.opcode == BINARY:
         return TerminalOutput(message.data)
     if message.opcode != TEXT:

@@ -12,7 +12,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Tell whether the daemon runs
+         * Check whether the daemon runs
          * @description Never needs the token. With a challenge the answer proves that it comes from the
          *     daemon that holds the sandbox's token, without sending the token: the proof is
          *     HMAC-SHA256, with the token as the key, of `execd ping 1`, a newline and the
@@ -79,7 +79,7 @@ export interface paths {
          * @description The answer is a stream of the cell's events that ends with exactly one
          *     `execution_complete` or `error`. With the id of a context the cell sees the
          *     variables of the cells before it, and waits for them: cells of one context run in
-         *     the order in which they came. Without one it gets a kernel that nobody has used
+         *     the order in which they came. Without one it gets a kernel that has not been used
          *     and that is thrown away afterwards.
          *
          *     A cell does not end when its client goes away: resume its stream with
@@ -173,7 +173,7 @@ export interface paths {
             query?: never;
             header?: never;
             path: {
-                /** @description The id of the execution, as its `init` event and `X-Execution-ID` tell it. */
+                /** @description The id of the execution, as in its `init` event and `X-Execution-ID`. */
                 id: components["schemas"]["ExecutionID"];
             };
             cookie?: never;
@@ -235,7 +235,7 @@ export interface paths {
             };
             cookie?: never;
         };
-        /** Tell how a command is doing */
+        /** Get the status of a command */
         get: operations["getCommandStatus"];
         put?: never;
         post?: never;
@@ -268,6 +268,41 @@ export interface paths {
         get: operations["getCommandLogs"];
         put?: never;
         post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/command/{id}/stdin": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the command. */
+                id: components["parameters"]["CommandID"];
+            };
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Write to the standard input of a command
+         * @description For a command that was started with `stdin: true`. The body is the next bytes, of
+         *     any number; `offset` is the position of the first of them. Bytes below the offset
+         *     that the command has reached are skipped, so a request whose answer was lost can be
+         *     repeated as it was. An `offset` above it is 409; the message names the right one.
+         *
+         *     The bytes go into a pipe and are kept nowhere else, so a slow command slows its
+         *     client down. The answer comes when the pipe has all of the body, or has taken
+         *     nothing for 5 seconds: then go on from the `offset` of the answer. When the command
+         *     has closed its standard input, or has ended, `closed` is true, and what it did not
+         *     take is dropped.
+         *
+         *     With `end` the standard input is closed after the body: the command reads an end of
+         *     file. An empty body is permitted.
+         */
+        post: operations["writeCommandStdin"];
         delete?: never;
         options?: never;
         head?: never;
@@ -466,15 +501,15 @@ export interface paths {
         };
         /**
          * Stream what happens to a file or directory
-         * @description Tells of changes from the `ready` event on. The stream ends when the watched path
-         *     itself is removed or renamed, which is told first. Repetitions of the same event
-         *     for the same path within some 20 ms are told once. Nothing is lost silently: when
-         *     more happened than could be told, an `overflow` event says so, and what the
-         *     client knows of the files is to be read anew.
+         * @description Reports changes from the `ready` event on. The stream ends when the watched path
+         *     itself is removed or renamed, which is reported first. Repetitions of the same event
+         *     for the same path within some 20 ms are reported once. Nothing is lost silently: when
+         *     more happened than could be reported, an `overflow` event says so, and the client
+         *     has to read the files again.
          *
          *     Symbolic links below the path are not followed. What lies in a directory that has
-         *     just appeared is told as `create`, also when it was there first; an entry can be
-         *     told twice.
+         *     just appeared is reported as `create`, also when it was there first; an entry can be
+         *     reported twice.
          */
         get: operations["watchFiles"];
         put?: never;
@@ -544,8 +579,8 @@ export interface paths {
         /**
          * Start a program on a pseudo-terminal
          * @description Without a command it is the image's shell: bash, or sh where there is none. The
-         *     terminal lives until its program ends or `DELETE /pty/{id}` hangs it up; viewers
-         *     come and go.
+         *     terminal lives until its program ends, or `DELETE /pty/{id}` or its timeout hangs it
+         *     up; viewers come and go.
          */
         post: operations["startTerminal"];
         delete?: never;
@@ -564,7 +599,7 @@ export interface paths {
             };
             cookie?: never;
         };
-        /** Tell how a terminal is doing */
+        /** Get the status of a terminal */
         get: operations["getTerminal"];
         put?: never;
         post?: never;
@@ -624,7 +659,7 @@ export interface paths {
          * Stop all processes of the sandbox
          * @description Stops every process of the sandbox but the daemon and its init, with `SIGSTOP`, and
          *     answers when none of them runs. What is in memory stays there. A process that
-         *     somebody else had stopped before stays stopped when the sandbox is thawed. Freezing a
+         *     another process had stopped before stays stopped when the sandbox is thawed. Freezing a
          *     frozen sandbox stops what has come since.
          *
          *     Meanwhile operations that start or need a process are 409 `FROZEN`; files,
@@ -739,21 +774,44 @@ export interface components {
              */
             timeout?: number;
             envs?: components["schemas"]["Envs"];
+            uid?: components["schemas"]["UID"];
+            gid?: components["schemas"]["GID"];
             /**
-             * Format: int64
-             * @description The numeric user to run as. Without it, the daemon's own. Another user has the
-             *     supplementary groups that the image lists for it.
-             * @example 1000
+             * @description Whether the command reads what `POST /command/{id}/stdin` writes, until that ends
+             *     it. Without it, its standard input is empty.
+             * @default false
              */
-            uid?: number;
+            stdin?: boolean;
+        };
+        /**
+         * Format: int64
+         * @description The numeric user to run as. Without it, the daemon's own. Another user has the
+         *     supplementary groups that the image lists for it.
+         * @example 1000
+         */
+        UID: number;
+        /**
+         * Format: int64
+         * @description The numeric group to run as. Without it, the primary group of `uid` (where the
+         *     image has no such user, the group with the same number); without `uid`,
+         *     the daemon's own. The supplementary groups are always those of the user.
+         * @example 1000
+         */
+        GID: number;
+        /**
+         * Format: int64
+         * @description A number of bytes of standard input.
+         * @example 100
+         */
+        StdinOffset: number;
+        /** @description How far the standard input of a command is. */
+        CommandStdin: {
+            offset: components["schemas"]["StdinOffset"];
             /**
-             * Format: int64
-             * @description The numeric group to run as. Without it, the primary group of `uid` (where the
-             *     image does not know that user, the group with the same number); without `uid`,
-             *     the daemon's own. The supplementary groups are always those of the user.
-             * @example 1000
+             * @description Whether nothing can be written any more, because of `end` or because the command has closed it or ended.
+             * @example false
              */
-            gid?: number;
+            closed: boolean;
         };
         /**
          * @description Environment variables of the command, on top of the daemon's own.
@@ -803,6 +861,7 @@ export interface components {
              * @example 2026-01-02T15:04:09Z
              */
             finished_at: string | null;
+            stdin?: components["schemas"]["CommandStdin"];
         };
         /**
          * @description A language whose kernel the sandbox's image has: `python`, `java`, `javascript`,
@@ -864,7 +923,7 @@ export interface components {
             [key: string]: unknown;
         };
         /**
-         * @description What an event tells.
+         * @description The kind of an event.
          *
          *     - `init`: the command or the cell was accepted; `text` holds the id of the
          *       command or of the execution.
@@ -1128,16 +1187,16 @@ export interface components {
          */
         ETag: string;
         /**
-         * @description What an event tells.
+         * @description The kind of an event.
          *
-         *     - `ready`: the watch stands; what happens from now on is told. The first event.
+         *     - `ready`: the watch stands; what happens from now on is reported. The first event.
          *     - `create`: the path appeared, also by being moved to where it is.
          *     - `write`: the content changed.
          *     - `remove`: the path is gone.
-         *     - `rename`: the path has another name now; a `create` tells the new one when that
+         *     - `rename`: the path has another name now; a `create` has the new one when that
          *       is watched.
          *     - `chmod`: mode, owner or another attribute changed.
-         *     - `overflow`: more happened than could be told: read the files anew.
+         *     - `overflow`: more happened than could be reported: read the files again.
          *     - `error`: the watch cannot go on; `message` says why. The last event.
          *     - `ping`: nothing happened for a while; keeps the connection alive.
          * @example create
@@ -1194,6 +1253,14 @@ export interface components {
              */
             cwd?: string;
             envs?: components["schemas"]["Envs"];
+            uid?: components["schemas"]["UID"];
+            gid?: components["schemas"]["GID"];
+            /**
+             * Format: int64
+             * @description After how many milliseconds to hang the terminal up. Without it, or with 0, never.
+             * @example 3600000
+             */
+            timeout?: number;
             rows?: components["schemas"]["TerminalSize"];
             cols?: components["schemas"]["TerminalSize"];
         };
@@ -1217,7 +1284,8 @@ export interface components {
              */
             running: boolean;
             /**
-             * @description The program's exit code, 128 and the number of the signal that ended it; null while it runs.
+             * @description The program's exit code, 128 and the number of the signal that ended it; null
+             *     while it runs, and null after its timeout ended it.
              * @example 0
              */
             exit_code: number | null;
@@ -1263,7 +1331,7 @@ export interface components {
              */
             bytes?: number;
             /**
-             * @description The program's exit code; in an `exit`.
+             * @description The program's exit code, null after its timeout; in an `exit`.
              * @example 0
              */
             exit_code?: number | null;
@@ -1389,6 +1457,15 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
+        /** @description The sandbox is frozen (`FROZEN`), or the Idempotency-Key was used for something else or for what is gone (`CONFLICT`). */
+        FrozenOrConflict: {
+            headers: {
+                [name: string]: unknown;
+            };
+            content: {
+                "application/json": components["schemas"]["Error"];
+            };
+        };
         /** @description The request body is larger than the daemon accepts. */
         ContentTooLarge: {
             headers: {
@@ -1469,6 +1546,12 @@ export interface components {
     parameters: {
         /** @description The `id` of the last event that arrived. Without it the replay starts at the first event. */
         LastEventID: string;
+        /**
+         * @description A value of the client's choice that makes the request safe to repeat: the same key
+         *     with the same body is answered with what the first request made. With another body,
+         *     or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends.
+         */
+        IdempotencyKey: string;
         /** @description The language whose contexts are meant. */
         ContextLanguage: components["schemas"]["Language"];
         /** @description The id of the command. */
@@ -1493,7 +1576,7 @@ export interface components {
         ReprDigest: components["schemas"]["ReprDigest"];
         /** @description Names this state of the file; it changes when the file does. */
         ETag: components["schemas"]["ETag"];
-        /** @description Tells that the body is a file to save, and its name. */
+        /** @description Marks the body as a file to save, and names it. */
         ContentDisposition: string;
         /** @description The number of bytes in the body. */
         ContentLength: number;
@@ -1617,7 +1700,14 @@ export interface operations {
     runCode: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description A value of the client's choice that makes the request safe to repeat: the same key
+                 *     with the same body is answered with what the first request made. With another body,
+                 *     or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends.
+                 */
+                "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -1654,7 +1744,7 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthorized"];
             404: components["responses"]["NotFound"];
-            409: components["responses"]["Frozen"];
+            409: components["responses"]["FrozenOrConflict"];
             413: components["responses"]["ContentTooLarge"];
             500: components["responses"]["RuntimeError"];
             503: components["responses"]["Unavailable"];
@@ -1672,7 +1762,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The kernel was told to stop. */
+            /** @description The kernel was asked to stop. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -1692,7 +1782,14 @@ export interface operations {
     createContext: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description A value of the client's choice that makes the request safe to repeat: the same key
+                 *     with the same body is answered with what the first request made. With another body,
+                 *     or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends.
+                 */
+                "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -1719,7 +1816,7 @@ export interface operations {
             };
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthorized"];
-            409: components["responses"]["Frozen"];
+            409: components["responses"]["FrozenOrConflict"];
             413: components["responses"]["ContentTooLarge"];
             500: components["responses"]["RuntimeError"];
             503: components["responses"]["Unavailable"];
@@ -1845,7 +1942,7 @@ export interface operations {
                 "Last-Event-ID"?: components["parameters"]["LastEventID"];
             };
             path: {
-                /** @description The id of the execution, as its `init` event and `X-Execution-ID` tell it. */
+                /** @description The id of the execution, as in its `init` event and `X-Execution-ID`. */
                 id: components["schemas"]["ExecutionID"];
             };
             cookie?: never;
@@ -1875,7 +1972,14 @@ export interface operations {
     runCommand: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description A value of the client's choice that makes the request safe to repeat: the same key
+                 *     with the same body is answered with what the first request made. With another body,
+                 *     or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends.
+                 */
+                "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -1909,7 +2013,7 @@ export interface operations {
             };
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthorized"];
-            409: components["responses"]["Frozen"];
+            409: components["responses"]["FrozenOrConflict"];
             413: components["responses"]["ContentTooLarge"];
             500: components["responses"]["RuntimeError"];
             503: components["responses"]["Unavailable"];
@@ -1927,7 +2031,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The command was told to end. */
+            /** @description The command was asked to end. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -2007,6 +2111,59 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthorized"];
             404: components["responses"]["NotFound"];
+            500: components["responses"]["RuntimeError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    writeCommandStdin: {
+        parameters: {
+            query: {
+                /** @description How many bytes of the command's standard input come before the body. */
+                offset: components["schemas"]["StdinOffset"];
+                /** @description Whether to close the standard input after the body. */
+                end?: boolean;
+            };
+            header?: never;
+            path: {
+                /** @description The id of the command. */
+                id: components["parameters"]["CommandID"];
+            };
+            cookie?: never;
+        };
+        /** @description The bytes. */
+        requestBody?: {
+            content: {
+                "application/octet-stream": string;
+            };
+        };
+        responses: {
+            /** @description How far the standard input is. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["CommandStdin"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            404: components["responses"]["NotFound"];
+            /** @description The offset lies beyond what was written, or behind the end; or the command has no standard input. */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    /**
+                     * @example {
+                     *       "code": "CONFLICT",
+                     *       "message": "query parameter offset: is 200, but the command has 100 bytes of standard input"
+                     *     }
+                     */
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
             500: components["responses"]["RuntimeError"];
             503: components["responses"]["Unavailable"];
         };
@@ -2513,7 +2670,14 @@ export interface operations {
     startTerminal: {
         parameters: {
             query?: never;
-            header?: never;
+            header?: {
+                /**
+                 * @description A value of the client's choice that makes the request safe to repeat: the same key
+                 *     with the same body is answered with what the first request made. With another body,
+                 *     or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends.
+                 */
+                "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
+            };
             path?: never;
             cookie?: never;
         };
@@ -2535,7 +2699,7 @@ export interface operations {
             };
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthorized"];
-            409: components["responses"]["Frozen"];
+            409: components["responses"]["FrozenOrConflict"];
             413: components["responses"]["ContentTooLarge"];
             500: components["responses"]["RuntimeError"];
             503: components["responses"]["Unavailable"];
@@ -2581,7 +2745,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The terminal was told to end. */
+            /** @description The terminal was asked to end. */
             200: {
                 headers: {
                     [name: string]: unknown;

@@ -12,7 +12,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Tell whether the service is healthy
+         * Check whether the service is healthy
          * @description For load balancers and probes. Never needs a key.
          */
         get: operations["getHealth"];
@@ -31,7 +31,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Tell which build of the service answers */
+        /** Get the version of the service */
         get: operations["getVersion"];
         put?: never;
         post?: never;
@@ -186,7 +186,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Tell how to reach a port of a sandbox
+         * Get the address of a port of a sandbox
          * @description May be asked for right after the sandbox was created: while the sandbox is
          *     `Pending` the answer waits until the sandbox answers at that address, for at most
          *     30 seconds, and is then 409 with `Retry-After`. A sandbox that is ending or has ended is 409.
@@ -246,7 +246,7 @@ export interface paths {
         };
         /**
          * Read what a sandbox may reach
-         * @description The policy in force, as the egress sidecar of the sandbox tells it. Without a sidecar,
+         * @description The policy in force, as the egress sidecar of the sandbox reports it. Without a sidecar,
          *     and while the sandbox is neither Running nor Paused, it is 409.
          */
         get: operations["getNetworkPolicy"];
@@ -344,7 +344,7 @@ export interface paths {
          *     engine keeps the last 20 MB or so; older output is forgotten. While the sandbox is
          *     `Pending` there is no output yet. Of an ended sandbox the last 1000 lines are
          *     kept, at most 64 KiB, for as long as its record; when even those are lost,
-         *     because somebody else removed the container, the answer is 409.
+         *     because another program removed the container, the answer is 409.
          */
         get: operations["getLogs"];
         put?: never;
@@ -371,7 +371,7 @@ export interface paths {
          *     kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
          *     happens, and ends after `forgotten`. In silence a `ping` comes every 5 seconds.
          *
-         *     Events are durable together with what they tell, and have ids from one sequence
+         *     Events are durable together with what they report, and have ids from one sequence
          *     without gaps for the whole service. The service keeps the last 100000 of them,
          *     for 7 days. When some that the client asked for are forgotten, the stream says so
          *     with a `reset`.
@@ -403,6 +403,134 @@ export interface paths {
         put?: never;
         post?: never;
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/host/load": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Follow how busy the host is
+         * @description The machine that the service and its sandboxes run on, every two seconds, as server-sent
+         *     events. What other keys' sandboxes do shows in it, so it takes a key with the role `admin`
+         *     or `viewer`. A service whose sandboxes run elsewhere, such as on a cluster, answers 501.
+         */
+        get: operations["streamHostLoad"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/images": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the images that the engine has
+         * @description The images that sandboxes can be made of without a pull. Their order is the engine's.
+         */
+        get: operations["listImages"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/images/pull": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Have the engine get an image
+         * @description Answers when the engine has the image, which may take minutes. One that it has is not
+         *     asked for again. A pull ends with the last request that waits for it. What the registry
+         *     refuses is 400 with `IMAGE_PULL_ERROR` and the registry's own message.
+         */
+        post: operations["pullImage"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/images/load": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Send images to the engine
+         * @description The body is an archive as `docker save` writes it, or an OCI image layout in a tar file,
+         *     also compressed with gzip. Its size is bounded by what the engine stores alone. An
+         *     archive that is refused (400) changes no name.
+         */
+        post: operations["loadImages"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/images/prune": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Remove images that nothing needs
+         * @description Removes images that have neither a name nor a sandbox. It is 501 with an engine that has
+         *     the images of other programs, too.
+         */
+        post: operations["pruneImages"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/images/{imageName}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Take a name away from an image
+         * @description With its last name the image goes, at once or with `prune`; an id takes all names. An
+         *     image that a sandbox is made of stays for that sandbox, or is 409.
+         */
+        delete: operations["removeImage"];
         options?: never;
         head?: never;
         patch?: never;
@@ -442,6 +570,78 @@ export interface components {
              * @example go1.26.0
              */
             goVersion: string;
+            /** @description The runtime classes that a sandbox may be created with; empty when there are none. */
+            runtimeClasses: components["schemas"]["RuntimeClass"][];
+            engine?: components["schemas"]["Engine"];
+        };
+        /** @description What runs the sandboxes of a service on one machine. A service on Kubernetes has none. */
+        Engine: {
+            /**
+             * @description `docker`, or `local`: an OCI runtime without an engine of its own. Others may be added.
+             * @example local
+             */
+            name: string;
+            /**
+             * @description The version that was found at the start of the service, of `local` that of the OCI runtime.
+             * @example crun 1.14
+             */
+            version: string;
+            /**
+             * @description Why sandboxes do not reach the network, and what to type on the machine; empty when nothing is known to be
+             *     wrong. Absent for other roles than `admin`, and from engines that do not say.
+             * @example forwarding of IPv4 is switched off, and sandboxes reach nothing: sysctl -w net.ipv4.ip_forward=1
+             */
+            problem?: string;
+            /**
+             * @description Why users in sandboxes, root among them, are those of the machine; empty when they are others, by user
+             *     namespaces. Absent for other roles than `admin`, and from engines that do not say.
+             * @example local.user_namespaces is off
+             */
+            hostUsers?: string;
+        };
+        /** @description How busy the host is. */
+        HostLoad: {
+            /**
+             * @description How many processors are online.
+             * @example 2
+             */
+            cpuCount: number;
+            /**
+             * Format: double
+             * @description The part of all processors' time that was used since the event before, 0 to 100.
+             * @example 37.5
+             */
+            cpuUsedPercent: number;
+            /**
+             * Format: int64
+             * @description The memory of the host.
+             * @example 8589934592
+             */
+            memoryTotalBytes: number;
+            /**
+             * Format: int64
+             * @description The memory in use, without page cache that can be dropped.
+             * @example 3221225472
+             */
+            memoryUsedBytes: number;
+            /**
+             * Format: int64
+             * @description The file system with the data of the service, and with the local engine of the sandboxes, without what only root may use.
+             * @example 107374182400
+             */
+            diskTotalBytes: number;
+            /**
+             * Format: int64
+             * @description The part of it in use.
+             * @example 42949672960
+             */
+            diskUsedBytes: number;
+            /**
+             * Format: date-time
+             * @description When it was measured, RFC 3339.
+             * @example 2026-01-02T15:04:05Z
+             */
+            timestamp: string;
         };
         /** @description What to run, for how long and within which limits. Unknown fields are refused. */
         CreateSandboxRequest: {
@@ -459,7 +659,14 @@ export interface components {
             /** @description Storage to mount into the sandbox. */
             volumes?: components["schemas"]["Volume"][];
             extensions?: components["schemas"]["Extensions"];
+            runtimeClass?: components["schemas"]["RuntimeClass"];
         };
+        /**
+         * @description The name of what runs the sandbox, such as a runtime with a kernel of its own. It is one of
+         *     the `runtimeClasses` of `/v1/version`; without it the service's default runs the sandbox.
+         * @example gvisor
+         */
+        RuntimeClass: string;
         /** @description A container image in a public or private registry. */
         Image: {
             /**
@@ -531,6 +738,51 @@ export interface components {
          */
         Metadata: {
             [key: string]: string;
+        };
+        /** @description Which image to get. */
+        PullImageRequest: {
+            image: components["schemas"]["Image"];
+        };
+        /** @description An image that the engine has. */
+        StoredImage: {
+            /**
+             * @description The digest of its configuration.
+             * @example sha256:9d7b0f1c3a5e2b4d6f8091a2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e6
+             */
+            id: string;
+            /** @description Its references; empty when it has none. */
+            names: string[];
+            /**
+             * Format: int64
+             * @description The size of its unpacked layers, of which other images may share some.
+             * @example 120795136
+             */
+            bytes: number;
+            /**
+             * Format: date-time
+             * @description When the engine got it, or when it was built, whichever the engine has.
+             * @example 2026-01-02T15:04:05Z
+             */
+            createdAt: string;
+            /**
+             * @description Whether a container of the engine is made of it.
+             * @example false
+             */
+            inUse: boolean;
+        };
+        /** @description Images that the engine has. */
+        StoredImageList: {
+            /** @description The images. */
+            items: components["schemas"]["StoredImage"][];
+        };
+        /** @description What a removal of images has freed. */
+        PrunedImages: {
+            /**
+             * Format: int64
+             * @description Bytes of disk.
+             * @example 120795136
+             */
+            freedBytes: number;
         };
         /**
          * @description What the sandbox may reach. It requires bridge mode and a configured egress
@@ -712,7 +964,7 @@ export interface components {
         /** @description Something that happened to a sandbox. Which fields there are depends on `type`. */
         SandboxEvent: {
             /**
-             * @description What the event tells. New values may be added, so clients must tolerate unknown
+             * @description The kind of the event. New values may be added, so clients must tolerate unknown
              *     ones.
              *
              *     - `state`: the sandbox went `from` one state `to` another; the first one has no `from`.
@@ -793,7 +1045,7 @@ export interface components {
          *     - `Resuming`: it is on its way from `Paused` back to `Running`.
          *     - `Stopping`: it is being terminated.
          *     - `Terminated`: it has ended.
-         *     - `Failed`: a critical error ended it; `reason` and `message` tell which.
+         *     - `Failed`: a critical error ended it; `reason` and `message` say which.
          * @example Running
          */
         SandboxState: string;
@@ -910,6 +1162,7 @@ export interface components {
              */
             createdAt: string;
             extensions?: components["schemas"]["SentExtensions"];
+            runtimeClass?: components["schemas"]["RuntimeClass"];
         };
         /** @description One page of sandboxes. */
         SandboxList: {
@@ -1005,8 +1258,9 @@ export interface components {
         Error: {
             /**
              * @description The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`,
-             *     `SANDBOX_NOT_FOUND`, `CONFLICT`, `REQUEST_TOO_LARGE`, `RATE_LIMITED`,
-             *     `INTERNAL_ERROR` or `SERVICE_UNAVAILABLE`. More may be added.
+             *     `SANDBOX_NOT_FOUND`, `IMAGE_NOT_FOUND`, `IMAGE_PULL_ERROR`, `CONFLICT`,
+             *     `REQUEST_TOO_LARGE`, `RATE_LIMITED`, `INTERNAL_ERROR`, `NOT_IMPLEMENTED` or
+             *     `SERVICE_UNAVAILABLE`. More may be added.
              * @example INVALID_REQUEST_BODY
              */
             code: string;
@@ -1103,6 +1357,101 @@ export interface components {
                  *       "code": "FORBIDDEN",
                  *       "message": "this key may not create sandboxes",
                  *       "detail": "this key may not create sandboxes"
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description The API key is valid, and has another role than `admin`. */
+        NotAdmin: {
+            headers: {
+                "X-Request-ID": components["headers"]["RequestID"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "code": "FORBIDDEN",
+                 *       "message": "API key \"ci\" has the role user, and this takes the role admin",
+                 *       "detail": "API key \"ci\" has the role user, and this takes the role admin"
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description The API key is valid, and has another role than `admin` and `viewer`. */
+        NotReader: {
+            headers: {
+                "X-Request-ID": components["headers"]["RequestID"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "code": "FORBIDDEN",
+                 *       "message": "API key \"ci\" has the role user, and this takes the role admin or viewer",
+                 *       "detail": "API key \"ci\" has the role user, and this takes the role admin or viewer"
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description The images. */
+        Images: {
+            headers: {
+                "X-Request-ID": components["headers"]["RequestID"];
+                [name: string]: unknown;
+            };
+            content: {
+                "application/json": components["schemas"]["StoredImageList"];
+            };
+        };
+        /** @description The engine has no such image. */
+        NoImage: {
+            headers: {
+                "X-Request-ID": components["headers"]["RequestID"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "code": "IMAGE_NOT_FOUND",
+                 *       "message": "there is no image \"example/tool:1\"",
+                 *       "detail": "there is no image \"example/tool:1\""
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description A sandbox is made of the image, or another request removes it. */
+        ImageConflict: {
+            headers: {
+                "X-Request-ID": components["headers"]["RequestID"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "code": "CONFLICT",
+                 *       "message": "image \"example/tool:1\" is in use",
+                 *       "detail": "image \"example/tool:1\" is in use"
+                 *     }
+                 */
+                "application/json": components["schemas"]["Error"];
+            };
+        };
+        /** @description The backend of this service does not have the ability. The message says why. */
+        NotImplemented: {
+            headers: {
+                "X-Request-ID": components["headers"]["RequestID"];
+                [name: string]: unknown;
+            };
+            content: {
+                /**
+                 * @example {
+                 *       "code": "NOT_IMPLEMENTED",
+                 *       "message": "this service does not manage images: the nodes of its cluster pull those that sandboxes need",
+                 *       "detail": "this service does not manage images: the nodes of its cluster pull those that sandboxes need"
                  *     }
                  */
                 "application/json": components["schemas"]["Error"];
@@ -1210,7 +1559,7 @@ export interface components {
         };
         /**
          * @description The key has used up its rate limit, or the address has sent too many wrong keys;
-         *     `Retry-After` tells when to try again.
+         *     `Retry-After` says when to try again.
          */
         RateLimited: {
             headers: {
@@ -1222,8 +1571,8 @@ export interface components {
                 /**
                  * @example {
                  *       "code": "RATE_LIMITED",
-                 *       "message": "the rate limit of 10 requests a second (20 at once) is used up; Retry-After tells when to try again",
-                 *       "detail": "the rate limit of 10 requests a second (20 at once) is used up; Retry-After tells when to try again"
+                 *       "message": "the rate limit of 10 requests a second (20 at once) is used up; Retry-After says when to try again",
+                 *       "detail": "the rate limit of 10 requests a second (20 at once) is used up; Retry-After says when to try again"
                  *     }
                  */
                 "application/json": components["schemas"]["Error"];
@@ -1268,9 +1617,9 @@ export interface components {
         /** @description The id of the sandbox, as the create operation returned it. */
         SandboxID: string;
         /**
-         * @description `wait=SECONDS` (RFC 7240) holds the answer until the state has settled - until it is
-         *     none of `Pending`, `Pausing`, `Resuming` and `Stopping` - but no longer than so many
-         *     seconds, at most 60. Status and body are the same as without it and show the state at the time of
+         * @description `wait=SECONDS` (RFC 7240) holds the answer until the state is none of `Pending`,
+         *     `Pausing`, `Resuming` and `Stopping`, but no longer than so many seconds, which are at
+         *     most 60. Status and body are the same as without it and show the state at the time of
          *     the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
          */
         Prefer: string;
@@ -1288,7 +1637,7 @@ export interface components {
         RequestID: components["schemas"]["RequestID"];
         /** @description The URI of the new sandbox. */
         Location: string;
-        /** @description Tells that `Prefer` was heeded (RFC 7240). */
+        /** @description Names the preference of `Prefer` that was applied (RFC 7240). */
         PreferenceApplied: string;
         /**
          * @description How many milliseconds the parts of the request took - `decode`, `validate` and
@@ -1403,9 +1752,9 @@ export interface operations {
                  */
                 "Idempotency-Key"?: string;
                 /**
-                 * @description `wait=SECONDS` (RFC 7240) holds the answer until the state has settled - until it is
-                 *     none of `Pending`, `Pausing`, `Resuming` and `Stopping` - but no longer than so many
-                 *     seconds, at most 60. Status and body are the same as without it and show the state at the time of
+                 * @description `wait=SECONDS` (RFC 7240) holds the answer until the state is none of `Pending`,
+                 *     `Pausing`, `Resuming` and `Stopping`, but no longer than so many seconds, which are at
+                 *     most 60. Status and body are the same as without it and show the state at the time of
                  *     the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
                  */
                 Prefer?: components["parameters"]["Prefer"];
@@ -1451,9 +1800,9 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description `wait=SECONDS` (RFC 7240) holds the answer until the state has settled - until it is
-                 *     none of `Pending`, `Pausing`, `Resuming` and `Stopping` - but no longer than so many
-                 *     seconds, at most 60. Status and body are the same as without it and show the state at the time of
+                 * @description `wait=SECONDS` (RFC 7240) holds the answer until the state is none of `Pending`,
+                 *     `Pausing`, `Resuming` and `Stopping`, but no longer than so many seconds, which are at
+                 *     most 60. Status and body are the same as without it and show the state at the time of
                  *     the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
                  */
                 Prefer?: components["parameters"]["Prefer"];
@@ -1491,9 +1840,9 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description `wait=SECONDS` (RFC 7240) holds the answer until the state has settled - until it is
-                 *     none of `Pending`, `Pausing`, `Resuming` and `Stopping` - but no longer than so many
-                 *     seconds, at most 60. Status and body are the same as without it and show the state at the time of
+                 * @description `wait=SECONDS` (RFC 7240) holds the answer until the state is none of `Pending`,
+                 *     `Pausing`, `Resuming` and `Stopping`, but no longer than so many seconds, which are at
+                 *     most 60. Status and body are the same as without it and show the state at the time of
                  *     the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
                  */
                 Prefer?: components["parameters"]["Prefer"];
@@ -1530,9 +1879,9 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description `wait=SECONDS` (RFC 7240) holds the answer until the state has settled - until it is
-                 *     none of `Pending`, `Pausing`, `Resuming` and `Stopping` - but no longer than so many
-                 *     seconds, at most 60. Status and body are the same as without it and show the state at the time of
+                 * @description `wait=SECONDS` (RFC 7240) holds the answer until the state is none of `Pending`,
+                 *     `Pausing`, `Resuming` and `Stopping`, but no longer than so many seconds, which are at
+                 *     most 60. Status and body are the same as without it and show the state at the time of
                  *     the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
                  */
                 Prefer?: components["parameters"]["Prefer"];
@@ -1569,9 +1918,9 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description `wait=SECONDS` (RFC 7240) holds the answer until the state has settled - until it is
-                 *     none of `Pending`, `Pausing`, `Resuming` and `Stopping` - but no longer than so many
-                 *     seconds, at most 60. Status and body are the same as without it and show the state at the time of
+                 * @description `wait=SECONDS` (RFC 7240) holds the answer until the state is none of `Pending`,
+                 *     `Pausing`, `Resuming` and `Stopping`, but no longer than so many seconds, which are at
+                 *     most 60. Status and body are the same as without it and show the state at the time of
                  *     the answer. Other preferences, and a wait that is no whole number from 1 on, are ignored.
                  */
                 Prefer?: components["parameters"]["Prefer"];
@@ -2065,6 +2414,175 @@ export interface operations {
             401: components["responses"]["Unauthorized"];
             429: components["responses"]["RateLimited"];
             500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    streamHostLoad: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The load, from now on. It does not end by itself. */
+            200: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    /** @example data: {"cpuCount":2,"cpuUsedPercent":37.5,"memoryTotalBytes":8589934592,"memoryUsedBytes":3221225472,"diskTotalBytes":107374182400,"diskUsedBytes":42949672960,"timestamp":"2026-01-02T15:04:05Z"} */
+                    "text/event-stream": string;
+                };
+            };
+            400: components["responses"]["UnknownParameter"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["NotReader"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    listImages: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: components["responses"]["Images"];
+            400: components["responses"]["UnknownParameter"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["NotAdmin"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    pullImage: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description The image. */
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PullImageRequest"];
+            };
+        };
+        responses: {
+            /** @description The image that the engine has now. */
+            200: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredImage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["NotAdmin"];
+            409: components["responses"]["ImageConflict"];
+            413: components["responses"]["ContentTooLarge"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    loadImages: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** @description The archive. */
+        requestBody: {
+            content: {
+                "application/x-tar": string;
+            };
+        };
+        responses: {
+            200: components["responses"]["Images"];
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["NotAdmin"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    pruneImages: {
+        parameters: {
+            query?: {
+                /** @description Remove those with a name and without a sandbox as well. */
+                all?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description How much that freed. */
+            200: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PrunedImages"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["NotAdmin"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    removeImage: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description A reference or an id, percent-encoded - `example%2Ftool:1`. */
+                imageName: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The name is gone. */
+            204: {
+                headers: {
+                    "X-Request-ID": components["headers"]["RequestID"];
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthorized"];
+            403: components["responses"]["NotAdmin"];
+            404: components["responses"]["NoImage"];
+            409: components["responses"]["ImageConflict"];
+            429: components["responses"]["RateLimited"];
+            500: components["responses"]["InternalError"];
+            501: components["responses"]["NotImplemented"];
             503: components["responses"]["Unavailable"];
         };
     };

@@ -1,5 +1,5 @@
 import assert from "node:assert/strict";
-import { randomBytes } from "node:crypto";
+import { createHash, randomBytes } from "node:crypto";
 import { after, before, test } from "node:test";
 
 import { type Sandbox, isKind } from "@sandbox.internal/sdk";
@@ -47,6 +47,21 @@ test(`streams of commands are byte for byte the same across ${wanted} cuts`, asy
   };
   await Promise.all(Array.from({ length: parallel }, read));
   t.diagnostic(`${proxy.cuts} cuts in ${streams} streams of ${output.length} bytes`);
+});
+
+test("standard input across cuts arrives once", async () => {
+  await using proxy = await CuttingProxy.start();
+  const data = randomBytes(3_000_000);
+  const started = await direct.commands.start("sha256sum", { stdin: true });
+  const { commands } = await newClient({ url: proxy.url }).connect(direct.id);
+  const { stdin } = await commands.connect(started.id);
+  proxy.longestRequest = 400_000; // of 262,144 bytes and a header: most pass
+  proxy.longest = 60; // of an answer of about 30 bytes
+  for (let at = 0; at < data.length; at += 500_000) await stdin.write(data.subarray(at, at + 500_000));
+  await stdin.end();
+  const { stdout } = await started.wait();
+  assert.equal(stdout, `${createHash("sha256").update(data).digest("hex")}  -\n`);
+  assert.ok(proxy.cuts > 5, `${proxy.cuts} cuts`);
 });
 
 test("a file that is read across cuts is the same", async () => {

@@ -67,6 +67,43 @@ test("a background command: events, status, logs, connect, interrupt", async () 
   assert.equal((await endless.status()).running, false);
 });
 
+test("standard input: whole, in pieces, from a stream, and of a command that reads no further", async () => {
+  const { commands } = sandbox;
+  const data = randomBytes(1_000_000);
+  const digest = `${createHash("sha256").update(data).digest("hex")}  -\n`;
+  assert.equal((await commands.run("sha256sum", { stdin: data })).stdout, digest);
+  const pieces = async function* () {
+    for (let at = 0; at < data.length; at += 70_000) yield data.subarray(at, at + 70_000);
+  };
+  assert.equal((await commands.run("sha256sum", { stdin: pieces() })).stdout, digest);
+  assert.equal((await commands.run("cat", { stdin: "ä€😀" })).stdout, "ä€😀");
+  assert.equal((await commands.run("cat")).stdout, "");
+
+  const command = await commands.start("while read line; do echo \"<$line>\"; done", { stdin: true });
+  const events = command[Symbol.asyncIterator]();
+  for (const line of ["one", "two"]) {
+    await command.stdin.write(`${line}\n`);
+    const { value } = await events.next();
+    assert.deepEqual(value?.type === "stdout" && value.text, `<${line}>\n`);
+  }
+  const again = await commands.connect(command.id); // goes on where the other stopped
+  await again.stdin.end();
+  await again.stdin.end();
+  assert.equal((await command.wait()).stdout, "<one>\n<two>\n");
+  await assert.rejects(again.stdin.write("more"), (error) => isKind(error, "closed"));
+
+  const endless = async function* () {
+    for (;;) yield new Uint8Array(100_000);
+  };
+  assert.equal((await commands.run("head -c 3 | wc -c", { stdin: endless() })).stdout.trim(), "3");
+  const broken = async function* (): AsyncGenerator<Uint8Array> {
+    yield new Uint8Array(3);
+    await Promise.resolve();
+    throw new Error("the source is broken");
+  };
+  await assert.rejects(commands.run("cat; sleep 1000", { stdin: broken() }), /the source is broken/);
+});
+
 test("files", async () => {
   const { files } = sandbox;
   const root = "/tmp/typescript";

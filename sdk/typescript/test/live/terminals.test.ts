@@ -72,7 +72,7 @@ test("input, size, detach, a cut, and the end", async () => {
   await sandbox.files.write("/tmp/detached", "");
   await using second = await (await sandbox.terminals.connect(id)).attach();
   const late = new Screen(second);
-  await late.until("four\r\n"); // what was printed while nobody was there
+  await late.until("four\r\n"); // what was printed while no viewer was attached
   assert.match(late.text, /one\r\n[^]*two\r\n[^]*three\r\n[^]*four\r\n/);
   await second.write("exit 5\n");
   assert.equal(await late.until(), 5);
@@ -98,7 +98,7 @@ test("a terminal is hung up, one that is missing is an error, and abort ends the
   await other.delete();
 });
 
-test("what nobody takes is not kept: the viewer gets a replay instead", async () => {
+test("what the viewer does not read is not kept: the viewer gets a replay instead", async () => {
   const line = "read x; tr '\\0' x </dev/zero | head -c 40000000; echo e''nd; touch /tmp/flooded; read y; exit 6";
   const terminal = await sandbox.terminals.create({ command: "sh", args: ["-c", line] });
   await using attachment = await terminal.attach();

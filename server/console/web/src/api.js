@@ -150,7 +150,7 @@ export async function* events(body) {
 
 const hiddenFor = 15_000;
 
-/** whileVisible calls an action with a signal that also aborts when nobody has seen the page for a while: a browser opens six
+/** whileVisible calls an action with a signal that also aborts when the page was hidden for a while: a browser opens six
  * connections to a host, for all of its tabs together. */
 export async function whileVisible(signal, action) {
   while (document.hidden) {
@@ -175,7 +175,7 @@ export async function whileVisible(signal, action) {
 }
 
 /** transient reports whether a request may succeed when it is repeated. */
-const transient = (error) => error.status === undefined || error.status === 0 || error.status === 429 || error.status >= 500;
+const transient = (error) => error.status === undefined || error.status === 0 || error.status === 429 || (error.status >= 500 && error.status !== 501);
 
 /**
  * follow reads a stream of events, and goes on after the last one when the connection is cut or the page was hidden. It returns when

@@ -2,6 +2,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { call } from './api.js';
 import { limits } from './contract.js';
+import { store } from './store.js';
 import { words } from './words.js';
 import { html, Problem, useAction } from './ui.js';
 
@@ -44,6 +45,7 @@ function bodyOf({ elements }) {
   const metadata = pairs(elements.metadata.value, 'metadata');
   if (value('name')) metadata.name = value('name');
   if (Object.keys(metadata).length) body.metadata = metadata;
+  if (elements.runtimeClass?.value) body.runtimeClass = elements.runtimeClass.value;
   if (value('defaultAction') || value('egress')) {
     body.networkPolicy = { egress: rules(elements.egress.value) };
     if (value('defaultAction')) body.networkPolicy.defaultAction = value('defaultAction');
@@ -57,11 +59,28 @@ function bodyOf({ elements }) {
 // The fields of the form by the place that an error of the API names.
 const places = [['body/image/auth', 'username'], ['body/image', 'uri'], ['body/timeout', 'timeout'], ['body/resourceLimits/cpu', 'cpu'], ['body/resourceLimits/memory', 'memory'],
   ['body/resourceLimits/gpu', 'gpu'], ['body/entrypoint', 'entrypoint'], ['body/env', 'env'], ['body/metadata', 'metadata'], ['body/networkPolicy', 'egress'],
-  ['body/volumes', 'volumes'], ['body/extensions', 'extensions']];
+  ['body/runtimeClass', 'runtimeClass'], ['body/volumes', 'volumes'], ['body/extensions', 'extensions']];
+
+/** useChoices returns the runtime classes of the service, and the images to suggest: those that its engine has, which it lists for
+ * administrators alone, and those of the sandboxes that the session sees. */
+function useChoices() {
+  const [classes, setClasses] = useState([]);
+  const [stored, setStored] = useState([]);
+  useEffect(() => {
+    const control = new AbortController();
+    const read = (path, use) => call('GET', path, undefined, { signal: control.signal }).then(use, () => {}); // the form works without
+    read('/v1/version', (version) => setClasses(version.runtimeClasses));
+    if (store.session?.role === 'admin') read('/v1/images', (list) => setStored(list.items.flatMap((image) => image.names)));
+    return () => control.abort();
+  }, []);
+  const used = [...store.sandboxes.values()].map((sandbox) => sandbox.image.uri);
+  return { classes, images: [...new Set([...stored, ...used])].sort() };
+}
 
 export function Create() {
   const [busy, run, error] = useAction();
   const [wrong, setWrong] = useState(null);
+  const { classes, images } = useChoices();
   const sent = useRef({});
   useEffect(() => { document.title = 'New sandbox · Sandboxes'; }, []);
   const submit = (event) => {
@@ -97,7 +116,8 @@ export function Create() {
     ${help && html`<p class="dim" id=${`h-${name}`}>${help}</p>`}</div>`;
   return html`<div class="head"><h1>New sandbox</h1></div>
     <form class="create" onSubmit=${submit}>
-      ${field('uri', 'Image', { required: true, placeholder: 'python:3.12' })}
+      ${field('uri', 'Image', { required: true, placeholder: 'python:3.12', list: 'images' })}
+      <datalist id="images">${images.map((name) => html`<option key=${name} value=${name} />`)}</datalist>
       ${field('entrypoint', 'Entrypoint', { required: true, defaultValue: 'sleep infinity' }, 'The program and its arguments, with quotes as in a shell; nothing is expanded. The sandbox ends with it.')}
       ${field('name', 'Name', { maxlength: 4096 })}
       <div class="fields">
@@ -105,6 +125,9 @@ export function Create() {
         ${field('cpu', 'CPU', { pattern: limits.cpu, defaultValue: '500m' }, 'Cores, or thousandths: 500m')}
         ${field('memory', 'Memory', { pattern: limits.memory, defaultValue: '512Mi' }, 'Bytes with a unit: 512Mi')}
         ${field('gpu', 'GPUs', { pattern: limits.gpu, inputmode: 'numeric' })}
+        ${classes.length > 0 && html`<div class="field"><label for="f-runtimeClass">Runtime class</label>
+          <select id="f-runtimeClass" name="runtimeClass" aria-invalid=${wrong === 'runtimeClass' ? 'true' : undefined}>
+            <option value="">default</option>${classes.map((name) => html`<option key=${name}>${name}</option>`)}</select></div>`}
       </div>
       <details><summary>Environment and tags</summary>
         ${area('env', 'Environment', 'LANG=C.UTF-8', 'A NAME=VALUE on each line')}

@@ -6,8 +6,8 @@ import { Files } from './files.js';
 import { Logs } from './logs.js';
 import { Network } from './network.js';
 import { Notebook } from './notebook.js';
-import { ended } from './overview.js';
 import { Ports } from './ports.js';
+import { ended } from './state.js';
 import { mayChange, read, useStore } from './store.js';
 import { Terminals } from './terminals.js';
 import { Timeline } from './timeline.js';
@@ -24,16 +24,6 @@ const tabs = [
   { id: 'network', label: 'Network', page: Network },
   { id: 'ports', label: 'Ports', page: Ports, use: true },
 ];
-
-/** unusable says why nothing can be run in a sandbox, null when it can. */
-export function unusable({ status: { state } }) {
-  switch (state) {
-    case 'Running': return null;
-    case 'Paused': return 'The sandbox is Paused. Resume it to go on.';
-    case 'Pending': return 'The sandbox is Pending: it is being provisioned.';
-    default: return `The sandbox is ${state}.`;
-  }
-}
 
 export function Detail({ id, tab }) {
   const { sandboxes, loaded } = useStore();

@@ -1,7 +1,7 @@
 // One file: its text to edit, or its picture.
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { ApiError, daemon, request, upload } from './api.js';
-import { base } from './files.js';
+import { base } from './path.js';
 import { bytes, Confirm, Empty, html, Problem, useAction } from './ui.js';
 
 const limit = 2 << 20; // bytes of a file that is shown

@@ -1,19 +1,15 @@
 // The files of a sandbox: one folder at a time, kept current by a watch.
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { call, daemon, follow, upload } from './api.js';
-import { unusable } from './detail.js';
 import { Editor } from './editor.js';
+import { base, join, parent } from './path.js';
+import { unusable } from './state.js';
 import { bytes, Confirm, Empty, html, Modal, moment, Problem, useAction } from './ui.js';
 
 const limit = 1000; // entries that are shown
 const folders = new Map(); // the folder last shown, by sandbox
 
 const query = (values) => new URLSearchParams(values).toString();
-
-/** base is the last part of a path, parent the rest. */
-export const base = (path) => path.slice(path.lastIndexOf('/') + 1) || '/';
-const parent = (path) => path.slice(0, path.lastIndexOf('/')) || '/';
-const join = (folder, name) => `${folder === '/' ? '' : folder}/${name}`;
 
 /** download makes the browser save a file, by a link that is good for a minute: the page's own session cannot go along. */
 async function download(id, path) {
@@ -81,7 +77,7 @@ export function Files({ sandbox }) {
     }
   }).finally(() => setSending(null));
   const enter = (entry) => run(async () => {
-    // Only the daemon knows whether a link leads to a folder.
+    // Only the daemon can see whether a link leads to a folder.
     const isFolder = entry.type === 'directory' || (entry.type === 'symlink' && await call('GET', daemon(id, `/directories/list?${query({ path: `${entry.path}/.` })}`)).then(() => true, () => false));
     if (isFolder) setFolder(entry.path);
     else setOpen(entry);

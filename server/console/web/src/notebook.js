@@ -1,8 +1,8 @@
 // Cells of code, run in contexts of the sandbox.
 import { useEffect, useReducer, useState } from 'preact/hooks';
 import { call, daemon, follow } from './api.js';
-import { unusable } from './detail.js';
 import { Output, append } from './output.js';
+import { unusable } from './state.js';
 import { html, Problem, useAction } from './ui.js';
 
 const languages = ['python', 'bash', 'javascript', 'typescript', 'java', 'go'];

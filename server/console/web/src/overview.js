@@ -1,14 +1,13 @@
 // All sandboxes that the session may see.
 import { useEffect, useState } from 'preact/hooks';
 import { ActionButtons } from './actions.js';
+import { HostLoad } from './host.js';
+import { ended } from './state.js';
 import { mayChange, useStore } from './store.js';
 import { Ago, Empty, html, Left, nameOf, Problem, State } from './ui.js';
 
 const order = ['Running', 'Pending', 'Pausing', 'Paused', 'Resuming', 'Stopping', 'Failed', 'Terminated'];
 const step = 100; // rows that are shown at once
-
-/** ended reports whether a sandbox is over. */
-export const ended = (state) => state === 'Terminated' || state === 'Failed';
 
 const text = (sandbox) => [sandbox.id, sandbox.image.uri, ...Object.entries(sandbox.metadata ?? {}).flat()].join('\n').toLowerCase();
 
@@ -30,6 +29,7 @@ export function Overview() {
       ${mayChange() && html`<a class="button primary" href="#/new">New sandbox</a>`}
     </div>
     <${Problem} error=${error} />
+    <${HostLoad} />
     <div class="filters" role="group" aria-label="States">
       <button type="button" aria-pressed=${String(!wanted)} onClick=${() => setWanted(null)}>All <b>${all.length}</b></button>
       ${states.map((state) => html`<button type="button" key=${state} aria-pressed=${String(wanted === state)} onClick=${() => setWanted(wanted === state ? null : state)}>

@@ -1,7 +1,7 @@
 // Links to the ports of a sandbox that need no key.
 import { useState } from 'preact/hooks';
 import { call } from './api.js';
-import { unusable } from './detail.js';
+import { unusable } from './state.js';
 import { Copy, Empty, html, Left, Problem, useAction } from './ui.js';
 
 const links = new Map(); // by sandbox; they are in the page's memory alone

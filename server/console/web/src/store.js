@@ -1,4 +1,4 @@
-// What the page knows of the service: its session and its sandboxes, kept current by one stream of events.
+// What the page holds of the service: its session and its sandboxes, kept current by one stream of events.
 import { useEffect, useReducer } from 'preact/hooks';
 import { ApiError, call, follow, onSignedOut, pause, readSession, signIn, signOut } from './api.js';
 

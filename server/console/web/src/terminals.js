@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { call, daemon } from './api.js';
 import { attach } from './attach.js';
-import { unusable } from './detail.js';
+import { unusable } from './state.js';
 import { Empty, html, Problem, Tabs, useAction } from './ui.js';
 
 export function Terminals({ sandbox }) {

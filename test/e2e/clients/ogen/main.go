@@ -264,7 +264,7 @@ func read(stream io.Reader) ([]event, error) {
 }
 
 func commands(ctx context.Context, daemon *execd.Client) error {
-	answer, err := as[*execd.RunCommandOKTextEventStreamHeaders](daemon.RunCommand(ctx, &execd.CommandRequest{Command: "echo $GREETING; exit 7"}))
+	answer, err := as[*execd.RunCommandOKTextEventStreamHeaders](daemon.RunCommand(ctx, &execd.CommandRequest{Command: "echo $GREETING; exit 7"}, execd.RunCommandParams{}))
 	if err != nil {
 		return err
 	}

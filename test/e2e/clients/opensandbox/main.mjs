@@ -99,7 +99,7 @@ async function withoutExpiry() {
   const list = await manager.listSandboxInfos({ states: ["Running", "NotYetInvented"] });
   assert.equal(list.items.find((item) => item.id === sandbox.id).expiresAt, null);
   assert.deepEqual((await manager.listSandboxInfos({ states: ["NotYetInvented"] })).items, []);
-  // It ends when it is told to, although the service's own expiry is a day away.
+  // It ends at the promised time, although the service's own expiry is a day away.
   await sandbox.sandboxes.renewSandboxExpiration(sandbox.id, { expiresAt: new Date(Date.now() + 2000).toISOString() });
   const deadline = Date.now() + 60_000;
   while (["Running", "Stopping"].includes((await sandbox.getInfo()).status.state)) {

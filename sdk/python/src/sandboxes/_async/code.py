@@ -9,6 +9,7 @@ from .._errors import ProtocolError
 from .._gen import execd
 from .._gen.execd import CodeContext, StreamEvent
 from .._operations import EventStream
+from .._options import new_key
 from .._output import Collector, Execution, OnText, Output, Result
 from .daemon import AsyncDaemon
 from .http import AsyncResponse
@@ -91,7 +92,7 @@ class AsyncCode:
         """Starts a cell, as `run` does."""
         id = context.id if isinstance(context, CodeContext) else context
         choice = execd.ContextChoice(id=id, language=language)
-        response = await self._daemon.open(execd.run_code(execd.CodeRequest(code=code, context=choice)))
+        response = await self._daemon.open(execd.run_code(execd.CodeRequest(code=code, context=choice), idempotency_key=new_key()))
         execution = response.head.get("X-Execution-ID")
         if not execution:
             response.close()
@@ -109,7 +110,7 @@ class AsyncCode:
 
     async def create_context(self, language: str = "python") -> CodeContext:
         """Starts a kernel that keeps its variables."""
-        return await self._daemon.call(execd.create_context(execd.ContextRequest(language=language)))
+        return await self._daemon.call(execd.create_context(execd.ContextRequest(language=language), idempotency_key=new_key()))
 
     async def list_contexts(self, language: str) -> list[CodeContext]:
         """The contexts of a language."""

@@ -9,10 +9,13 @@ from .._errors import ProtocolError
 from .._gen import execd
 from .._gen.execd import CommandStatus, StreamEvent
 from .._operations import EventStream
-from .._options import Duration, milliseconds
+from .._options import Duration, milliseconds, new_key
 from .._output import Collector, CommandResult, OnText, Output
+from .connection import AsyncBeside
 from .daemon import AsyncDaemon
+from .files import Data
 from .http import MAX_ANSWER, AsyncResponse
+from .stdin import AsyncStdin
 
 
 class CommandLogs(NamedTuple):
@@ -31,8 +34,9 @@ class AsyncCommand:
     """
 
     def __init__(self, daemon: AsyncDaemon, id: str, response: AsyncResponse | None,
-                 on_stdout: OnText | None = None, on_stderr: OnText | None = None) -> None:
+                 on_stdout: OnText | None = None, on_stderr: OnText | None = None, written: int = 0) -> None:
         self.id = id
+        self._stdin = AsyncStdin(daemon, id, written)
         self._daemon = daemon
         self._collector = Collector(id, on_stdout, on_stderr)
         self._events = daemon.output(f"the output of command {id}", self._resume, response)
@@ -69,6 +73,11 @@ class AsyncCommand:
             raise RuntimeError("the command's output was closed")
         return self._collector.command_result()
 
+    @property
+    def stdin(self) -> AsyncStdin:
+        """Its standard input, for a command that was started with `stdin=True`."""
+        return self._stdin
+
     async def interrupt(self) -> None:
         """Ends the command: a termination signal to its processes and, two seconds later, a kill."""
         await self._daemon.call(execd.interrupt_command(self.id))
@@ -98,28 +107,37 @@ class AsyncCommands:
 
     async def run(self, command: str, *, cwd: str | None = None, envs: Mapping[str, str] | None = None,
                   uid: int | None = None, gid: int | None = None, timeout: Duration | None = None,
+                  stdin: Data | None = None,
                   on_stdout: OnText | None = None, on_stderr: OnText | None = None) -> CommandResult:
         """Runs a command to its end.
 
         A command that fails is no exception: see `exit_code`, or call `check()` on the result. `timeout` is how
-        many seconds the command may run. `on_stdout` and `on_stderr` get text as it comes.
+        many seconds the command may run. `stdin` is what it reads, like the content of a file; when it cannot be
+        read, the command is interrupted. `on_stdout` and `on_stderr` get text as it comes.
         """
         started = await self.start(command, cwd=cwd, envs=envs, uid=uid, gid=gid, timeout=timeout,
-                                   on_stdout=on_stdout, on_stderr=on_stderr)
+                                   stdin=stdin is not None, on_stdout=on_stdout, on_stderr=on_stderr)
         async with started:
-            return await started.wait()
+            if stdin is None:
+                return await started.wait()
+            data = stdin
+            async with AsyncBeside(lambda: started.stdin.feed(data), started.interrupt):
+                return await started.wait()
 
     async def start(self, command: str, *, background: bool = False, cwd: str | None = None,
                     envs: Mapping[str, str] | None = None, uid: int | None = None, gid: int | None = None,
-                    timeout: Duration | None = None, on_stdout: OnText | None = None,
+                    timeout: Duration | None = None, stdin: bool = False, on_stdout: OnText | None = None,
                     on_stderr: OnText | None = None) -> AsyncCommand:
-        """Starts a command. In the background no connection is kept until its output is asked for."""
+        """Starts a command. In the background no connection is kept until its output is asked for.
+
+        With `stdin` the command reads what `command.stdin` writes, until that is closed.
+        """
         request = execd.CommandRequest(command=command, background=background or None, cwd=cwd, envs=envs,
-                                       uid=uid, gid=gid, timeout=milliseconds(timeout))
+                                       uid=uid, gid=gid, timeout=milliseconds(timeout), stdin=stdin or None)
         if background:
-            accepted = await self._daemon.call(execd.run_command(request))
+            accepted = await self._daemon.call(execd.run_command(request, idempotency_key=new_key()))
             return AsyncCommand(self._daemon, accepted.id, None, on_stdout, on_stderr)
-        response = await self._daemon.open(execd.run_command_stream(request))
+        response = await self._daemon.open(execd.run_command_stream(request, idempotency_key=new_key()))
         id = response.head.get("X-Command-ID")
         if not id:
             response.close()
@@ -128,5 +146,6 @@ class AsyncCommands:
 
     async def connect(self, id: str, *, on_stdout: OnText | None = None, on_stderr: OnText | None = None) -> AsyncCommand:
         """A command that runs or has ended, with its output from the beginning."""
-        await self._daemon.call(execd.get_command_status(id))
-        return AsyncCommand(self._daemon, id, None, on_stdout, on_stderr)
+        status = await self._daemon.call(execd.get_command_status(id))
+        written = status.stdin.offset if status.stdin is not None else 0
+        return AsyncCommand(self._daemon, id, None, on_stdout, on_stderr, written)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from typing import BinaryIO
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, BinaryIO, Callable, Coroutine
 
 from .._http1 import Origin
 
@@ -54,5 +56,38 @@ async def sleep(seconds: float) -> None:
 
 
 async def read_file(file: BinaryIO) -> bytes:
-    """The next bytes of a local file, without blocking the event loop."""
-    return await asyncio.to_thread(file.read, PIECE)
+    """The next bytes of a local file or pipe, as soon as there are some, without blocking the event loop."""
+    read: Callable[[int], bytes] = getattr(file, "read1", file.read)
+    return await asyncio.to_thread(read, PIECE)
+
+
+class AsyncBeside:
+    """Work that is done beside a block, and is of no use after it.
+
+    When it fails, `on_failure` ends what the block waits for, and the end of the block raises its error.
+    """
+
+    def __init__(self, work: Callable[[], Coroutine[Any, Any, None]],
+                 on_failure: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._work = work
+        self._on_failure = on_failure
+        self._failed: Exception | None = None
+
+    async def _run(self) -> None:
+        try:
+            await self._work()
+        except Exception as error:
+            self._failed = error
+            with suppress(Exception):  # the first error counts
+                await self._on_failure()
+
+    async def __aenter__(self) -> AsyncBeside:
+        self._task = asyncio.create_task(self._run())
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        self._task.cancel()  # does nothing when it is done
+        await asyncio.wait([self._task])
+        if self._failed is not None and error is None:
+            raise self._failed

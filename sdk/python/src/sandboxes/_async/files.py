@@ -66,7 +66,7 @@ class AsyncFiles:
             if isinstance(data, bytes):
                 content += [form.before(upload.metadata(), data), data]
             else:
-                content += [form.before(upload.metadata(), None), _pieces(data)]
+                content += [form.before(upload.metadata(), None), pieces(data)]
         content.append(form.end())
         await self._daemon.call(execd.upload_files(form.content_type), content=content)
 
@@ -131,14 +131,15 @@ class AsyncFiles:
         """What happens to a file or directory, from the event `ready` on.
 
         The contract gives these events no ids, so a stream that is cut raises StreamError: read the files, and
-        watch anew. It ends when the path itself is removed or renamed.
+        watch again. It ends when the path itself is removed or renamed.
         """
         return self._daemon.events(f"the watch of {path}", FileEvent,
                                    lambda _: execd.watch_files(path, recursive=recursive or None),
                                    ends=("error",), resumable=False)
 
 
-async def _pieces(data: BinaryIO | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+async def pieces(data: BinaryIO | AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """The bytes of an open file, or of pieces."""
     if hasattr(data, "read"):
         while piece := await read_file(cast(BinaryIO, data)):
             yield piece

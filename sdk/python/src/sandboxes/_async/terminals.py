@@ -10,6 +10,7 @@ from .._errors import SandboxesError, StreamError, TransportError
 from .._gen import execd
 from .._gen.execd import Terminal as TerminalInfo
 from .._operations import encode
+from .._options import Duration, milliseconds, new_key
 from .._retry import Resumption
 from .._terminal import TerminalEvent, TerminalExit, read_message
 from .._websocket import BINARY, CLOSE, PING, PONG, TEXT, MessageParser, frame
@@ -169,10 +170,15 @@ class AsyncTerminals:
         self._daemon = daemon
 
     async def create(self, command: str | None = None, args: Sequence[str] | None = None, *, cwd: str | None = None,
-                     envs: Mapping[str, str] | None = None, rows: int | None = None, cols: int | None = None) -> AsyncTerminal:
-        """Starts a program on a terminal; without a command, the image's shell."""
-        request = execd.TerminalRequest(command=command, args=args, cwd=cwd, envs=envs, rows=rows, cols=cols)
-        return AsyncTerminal(self._daemon, (await self._daemon.call(execd.start_terminal(request))).id)
+                     envs: Mapping[str, str] | None = None, uid: int | None = None, gid: int | None = None,
+                     timeout: Duration | None = None, rows: int | None = None, cols: int | None = None) -> AsyncTerminal:
+        """Starts a program on a terminal; without a command, the image's shell.
+
+        `timeout` is after how many seconds it is hung up.
+        """
+        request = execd.TerminalRequest(command=command, args=args, cwd=cwd, envs=envs, uid=uid, gid=gid,
+                                        timeout=milliseconds(timeout), rows=rows, cols=cols)
+        return AsyncTerminal(self._daemon, (await self._daemon.call(execd.start_terminal(request, idempotency_key=new_key()))).id)
 
     async def connect(self, id: str) -> AsyncTerminal:
         """A terminal that exists."""

@@ -11,16 +11,16 @@ from typing import Any, ClassVar, Literal, Mapping, Sequence, TypeAlias
 from .._operations import ByteStream, Call, EventStream, Upgrade, encode, fill
 
 FileEventType: TypeAlias = Literal["ready", "create", "write", "remove", "rename", "chmod", "overflow", "error", "ping"]
-"""What an event tells.
+"""The kind of an event.
 
-- `ready`: the watch stands; what happens from now on is told. The first event.
+- `ready`: the watch stands; what happens from now on is reported. The first event.
 - `create`: the path appeared, also by being moved to where it is.
 - `write`: the content changed.
 - `remove`: the path is gone.
-- `rename`: the path has another name now; a `create` tells the new one when that
+- `rename`: the path has another name now; a `create` has the new one when that
   is watched.
 - `chmod`: mode, owner or another attribute changed.
-- `overflow`: more happened than could be told: read the files anew.
+- `overflow`: more happened than could be reported: read the files again.
 - `error`: the watch cannot go on; `message` says why. The last event.
 - `ping`: nothing happened for a while; keeps the connection alive.
 """
@@ -32,7 +32,7 @@ MetricsFormat: TypeAlias = Literal["json", "prometheus"]
 """A format for metrics."""
 
 StreamEventType: TypeAlias = Literal["init", "status", "stdout", "stderr", "result", "execution_count", "execution_complete", "error", "ping"]
-"""What an event tells.
+"""The kind of an event.
 
 - `init`: the command or the cell was accepted; `text` holds the id of the
   command or of the execution.
@@ -98,8 +98,12 @@ class CommandRequest:
     """Environment variables of the command, on top of the daemon's own."""
     gid: int | None = None
     """The numeric group to run as. Without it, the primary group of `uid` (where the
-    image does not know that user, the group with the same number); without `uid`,
+    image has no such user, the group with the same number); without `uid`,
     the daemon's own. The supplementary groups are always those of the user.
+    """
+    stdin: bool | None = None
+    """Whether the command reads what `POST /command/{id}/stdin` writes, until that ends
+    it. Without it, its standard input is empty.
     """
     timeout: int | None = None
     """After how many milliseconds to end the command. Without it, or with 0, never."""
@@ -127,6 +131,18 @@ class CommandStatus:
     """Whether the command still runs."""
     started_at: datetime
     """When the command started, RFC 3339."""
+    stdin: CommandStdin | None = None
+    """How far the standard input of a command is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandStdin:
+    """How far the standard input of a command is."""
+
+    closed: bool
+    """Whether nothing can be written any more, because of `end` or because the command has closed it or ended."""
+    offset: int
+    """A number of bytes of standard input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,16 +197,16 @@ class FileEvent:
     timestamp: int
     """When it was noticed, in Unix milliseconds."""
     type: FileEventType
-    """What an event tells.
+    """The kind of an event.
 
-    - `ready`: the watch stands; what happens from now on is told. The first event.
+    - `ready`: the watch stands; what happens from now on is reported. The first event.
     - `create`: the path appeared, also by being moved to where it is.
     - `write`: the content changed.
     - `remove`: the path is gone.
-    - `rename`: the path has another name now; a `create` tells the new one when that
+    - `rename`: the path has another name now; a `create` has the new one when that
       is watched.
     - `chmod`: mode, owner or another attribute changed.
-    - `overflow`: more happened than could be told: read the files anew.
+    - `overflow`: more happened than could be reported: read the files again.
     - `error`: the watch cannot go on; `message` says why. The last event.
     - `ping`: nothing happened for a while; keeps the connection alive.
     """
@@ -321,7 +337,7 @@ class StreamEvent:
     timestamp: int
     """When it happened, in Unix milliseconds."""
     type: StreamEventType
-    """What an event tells.
+    """The kind of an event.
 
     - `init`: the command or the cell was accepted; `text` holds the id of the
       command or of the execution.
@@ -349,7 +365,9 @@ class Terminal:
     created_at: datetime
     """When the terminal was started, RFC 3339."""
     exit_code: int | None
-    """The program's exit code, 128 and the number of the signal that ended it; null while it runs."""
+    """The program's exit code, 128 and the number of the signal that ended it; null
+    while it runs, and null after its timeout ended it.
+    """
     id: str
     """The id of a terminal."""
     rows: int
@@ -387,7 +405,7 @@ class TerminalNews:
     bytes: int | None = None
     """How many bytes of output are replayed; in a `replay`."""
     exit_code: int | None = None
-    """The program's exit code; in an `exit`."""
+    """The program's exit code, null after its timeout; in an `exit`."""
     type: Literal["replay", "exit"]
     """`replay`: what was seen before is void, so clear the screen; the next `bytes`
     of output are the past, up to 256 KiB. `exit`: the program has ended.
@@ -408,8 +426,19 @@ class TerminalRequest:
     """The directory to run in; it must exist. Without it, the sandbox's working directory."""
     envs: Mapping[str, str] | None = None
     """Environment variables of the command, on top of the daemon's own."""
+    gid: int | None = None
+    """The numeric group to run as. Without it, the primary group of `uid` (where the
+    image has no such user, the group with the same number); without `uid`,
+    the daemon's own. The supplementary groups are always those of the user.
+    """
     rows: int | None = None
     """A number of rows or columns."""
+    timeout: int | None = None
+    """After how many milliseconds to hang the terminal up. Without it, or with 0, never."""
+    uid: int | None = None
+    """The numeric user to run as. Without it, the daemon's own. Another user has the
+    supplementary groups that the image lists for it.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -458,6 +487,8 @@ def attach_terminal(
 
 def create_context(
     body: ContextRequest,
+    *,
+    idempotency_key: str | None = None,
 ) -> Call[CodeContext]:
     """Create a context.
 
@@ -466,6 +497,9 @@ def create_context(
     return Call(
         method="POST",
         path="/code/context",
+        headers=(
+            ("Idempotency-Key", idempotency_key),
+        ),
         body=encode(body),
         answer=CodeContext,
     )
@@ -561,7 +595,7 @@ def freeze(
 
     Stops every process of the sandbox but the daemon and its init, with `SIGSTOP`, and
     answers when none of them runs. What is in memory stays there. A process that
-    somebody else had stopped before stays stopped when the sandbox is thawed. Freezing a
+    another process had stopped before stays stopped when the sandbox is thawed. Freezing a
     frozen sandbox stops what has come since.
 
     Meanwhile operations that start or need a process are 409 `FROZEN`; files,
@@ -601,7 +635,7 @@ def get_command_logs(
 def get_command_status(
     id: str,
 ) -> Call[CommandStatus]:
-    """Tell how a command is doing."""
+    """Get the status of a command."""
     return Call(
         method="GET",
         path=fill("/command/status/{}", id),
@@ -674,7 +708,7 @@ def get_metrics_text(
 def get_terminal(
     id: str,
 ) -> Call[Terminal]:
-    """Tell how a terminal is doing."""
+    """Get the status of a terminal."""
     return Call(
         method="GET",
         path=fill("/pty/{}", id),
@@ -818,7 +852,7 @@ def ping(
     *,
     x_execd_challenge: str | None = None,
 ) -> Call[None]:
-    """Tell whether the daemon runs.
+    """Check whether the daemon runs.
 
     Never needs the token. With a challenge the answer proves that it comes from the
     daemon that holds the sandbox's token, without sending the token: the proof is
@@ -852,13 +886,15 @@ def replace_in_files(
 
 def run_code(
     body: CodeRequest,
+    *,
+    idempotency_key: str | None = None,
 ) -> EventStream[StreamEvent]:
     """Execute a cell of code.
 
     The answer is a stream of the cell's events that ends with exactly one
     `execution_complete` or `error`. With the id of a context the cell sees the
     variables of the cells before it, and waits for them: cells of one context run in
-    the order in which they came. Without one it gets a kernel that nobody has used
+    the order in which they came. Without one it gets a kernel that has not been used
     and that is thrown away afterwards.
 
     A cell does not end when its client goes away: resume its stream with
@@ -867,6 +903,9 @@ def run_code(
     return EventStream(
         method="POST",
         path="/code",
+        headers=(
+            ("Idempotency-Key", idempotency_key),
+        ),
         body=encode(body),
         answer=StreamEvent,
     )
@@ -874,6 +913,8 @@ def run_code(
 
 def run_command(
     body: CommandRequest,
+    *,
+    idempotency_key: str | None = None,
 ) -> Call[CommandAccepted]:
     """Run a shell command.
 
@@ -890,6 +931,9 @@ def run_command(
     return Call(
         method="POST",
         path="/command",
+        headers=(
+            ("Idempotency-Key", idempotency_key),
+        ),
         body=encode(body),
         answer=CommandAccepted,
     )
@@ -897,6 +941,8 @@ def run_command(
 
 def run_command_stream(
     body: CommandRequest,
+    *,
+    idempotency_key: str | None = None,
 ) -> EventStream[StreamEvent]:
     """Run a shell command.
 
@@ -913,6 +959,9 @@ def run_command_stream(
     return EventStream(
         method="POST",
         path="/command",
+        headers=(
+            ("Idempotency-Key", idempotency_key),
+        ),
         body=encode(body),
         answer=StreamEvent,
     )
@@ -954,16 +1003,21 @@ def set_permissions(
 
 def start_terminal(
     body: TerminalRequest,
+    *,
+    idempotency_key: str | None = None,
 ) -> Call[TerminalAccepted]:
     """Start a program on a pseudo-terminal.
 
     Without a command it is the image's shell: bash, or sh where there is none. The
-    terminal lives until its program ends or `DELETE /pty/{id}` hangs it up; viewers
-    come and go.
+    terminal lives until its program ends, or `DELETE /pty/{id}` or its timeout hangs it
+    up; viewers come and go.
     """
     return Call(
         method="POST",
         path="/pty",
+        headers=(
+            ("Idempotency-Key", idempotency_key),
+        ),
         body=encode(body),
         answer=TerminalAccepted,
     )
@@ -1054,15 +1108,15 @@ def watch_files(
 ) -> EventStream[FileEvent]:
     """Stream what happens to a file or directory.
 
-    Tells of changes from the `ready` event on. The stream ends when the watched path
-    itself is removed or renamed, which is told first. Repetitions of the same event
-    for the same path within some 20 ms are told once. Nothing is lost silently: when
-    more happened than could be told, an `overflow` event says so, and what the
-    client knows of the files is to be read anew.
+    Reports changes from the `ready` event on. The stream ends when the watched path
+    itself is removed or renamed, which is reported first. Repetitions of the same event
+    for the same path within some 20 ms are reported once. Nothing is lost silently: when
+    more happened than could be reported, an `overflow` event says so, and the client
+    has to read the files again.
 
     Symbolic links below the path are not followed. What lies in a directory that has
-    just appeared is told as `create`, also when it was there first; an entry can be
-    told twice.
+    just appeared is reported as `create`, also when it was there first; an entry can be
+    reported twice.
     """
     return EventStream(
         method="GET",
@@ -1082,4 +1136,39 @@ def watch_metrics(
         method="GET",
         path="/metrics/watch",
         answer=Metrics,
+    )
+
+
+def write_command_stdin(
+    id: str,
+    offset: int,
+    content_type: str,
+    *,
+    end: bool | None = None,
+) -> Call[CommandStdin]:
+    """Write to the standard input of a command.
+
+    For a command that was started with `stdin: true`. The body is the next bytes, of
+    any number; `offset` is the position of the first of them. Bytes below the offset
+    that the command has reached are skipped, so a request whose answer was lost can be
+    repeated as it was. An `offset` above it is 409; the message names the right one.
+
+    The bytes go into a pipe and are kept nowhere else, so a slow command slows its
+    client down. The answer comes when the pipe has all of the body, or has taken
+    nothing for 5 seconds: then go on from the `offset` of the answer. When the command
+    has closed its standard input, or has ended, `closed` is true, and what it did not
+    take is dropped.
+
+    With `end` the standard input is closed after the body: the command reads an end of
+    file. An empty body is permitted.
+    """
+    return Call(
+        method="POST",
+        path=fill("/command/{}/stdin", id),
+        query=(
+            ("offset", offset),
+            ("end", end),
+        ),
+        content_type=content_type,
+        answer=CommandStdin,
     )

@@ -24,7 +24,7 @@ unknown ones.
 - `Resuming`: it is on its way from `Paused` back to `Running`.
 - `Stopping`: it is being terminated.
 - `Terminated`: it has ended.
-- `Failed`: a critical error ended it; `reason` and `message` tell which.
+- `Failed`: a critical error ended it; `reason` and `message` say which.
 """
 
 
@@ -47,6 +47,7 @@ class CreateSandboxRequest:
     JSON_NAMES: ClassVar[Mapping[str, str]] = {
         "network_policy": "networkPolicy",
         "resource_limits": "resourceLimits",
+        "runtime_class": "runtimeClass",
     }
 
     entrypoint: Sequence[str]
@@ -70,6 +71,10 @@ class CreateSandboxRequest:
     """
     resource_limits: ResourceLimits
     """The most that the sandbox may use of each resource. What is left out is not limited."""
+    runtime_class: str | None = None
+    """The name of what runs the sandbox, such as a runtime with a kernel of its own. It is one of
+    the `runtimeClasses` of `/v1/version`; without it the service's default runs the sandbox.
+    """
     timeout: int
     """How many seconds the sandbox lives, counted from its creation."""
     volumes: Sequence[Volume] | None = None
@@ -139,13 +144,36 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What runs the sandboxes of a service on one machine. A service on Kubernetes has none."""
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "host_users": "hostUsers",
+    }
+
+    host_users: str | None = None
+    """Why users in sandboxes, root among them, are those of the machine; empty when they are others, by user
+    namespaces. Absent for other roles than `admin`, and from engines that do not say.
+    """
+    name: str
+    """`docker`, or `local`: an OCI runtime without an engine of its own. Others may be added."""
+    problem: str | None = None
+    """Why sandboxes do not reach the network, and what to type on the machine; empty when nothing is known to be
+    wrong. Absent for other roles than `admin`, and from engines that do not say.
+    """
+    version: str
+    """The version that was found at the start of the service, of `local` that of the OCI runtime."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Error:
     """Why a request was not fulfilled."""
 
     code: str
     """The kind of error for machines: `INVALID_REQUEST_BODY`, `UNAUTHORIZED`, `FORBIDDEN`,
-    `SANDBOX_NOT_FOUND`, `CONFLICT`, `REQUEST_TOO_LARGE`, `RATE_LIMITED`,
-    `INTERNAL_ERROR` or `SERVICE_UNAVAILABLE`. More may be added.
+    `SANDBOX_NOT_FOUND`, `IMAGE_NOT_FOUND`, `IMAGE_PULL_ERROR`, `CONFLICT`,
+    `REQUEST_TOO_LARGE`, `RATE_LIMITED`, `INTERNAL_ERROR`, `NOT_IMPLEMENTED` or
+    `SERVICE_UNAVAILABLE`. More may be added.
     """
     detail: str
     """The same text as `message`."""
@@ -171,6 +199,35 @@ class Health:
 
     status: str
     """Always `healthy`; a service that is not healthy does not answer 200."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLoad:
+    """How busy the host is."""
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "cpu_count": "cpuCount",
+        "cpu_used_percent": "cpuUsedPercent",
+        "disk_total_bytes": "diskTotalBytes",
+        "disk_used_bytes": "diskUsedBytes",
+        "memory_total_bytes": "memoryTotalBytes",
+        "memory_used_bytes": "memoryUsedBytes",
+    }
+
+    cpu_count: int
+    """How many processors are online."""
+    cpu_used_percent: float
+    """The part of all processors' time that was used since the event before, 0 to 100."""
+    disk_total_bytes: int
+    """The file system with the data of the service, and with the local engine of the sandboxes, without what only root may use."""
+    disk_used_bytes: int
+    """The part of it in use."""
+    memory_total_bytes: int
+    """The memory of the host."""
+    memory_used_bytes: int
+    """The memory in use, without page cache that can be dropped."""
+    timestamp: datetime
+    """When it was measured, RFC 3339."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +350,26 @@ class Pagination:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrunedImages:
+    """What a removal of images has freed."""
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "freed_bytes": "freedBytes",
+    }
+
+    freed_bytes: int
+    """Bytes of disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullImageRequest:
+    """Which image to get."""
+
+    image: Image
+    """A container image in a public or private registry."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RenewRequest:
     """A new expiry. Unknown fields are refused."""
 
@@ -329,6 +406,7 @@ class Sandbox:
     JSON_NAMES: ClassVar[Mapping[str, str]] = {
         "created_at": "createdAt",
         "expires_at": "expiresAt",
+        "runtime_class": "runtimeClass",
     }
 
     created_at: datetime
@@ -349,6 +427,10 @@ class Sandbox:
     """Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
     to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
     reserved.
+    """
+    runtime_class: str | None = None
+    """The name of what runs the sandbox, such as a runtime with a kernel of its own. It is one of
+    the `runtimeClasses` of `/v1/version`; without it the service's default runs the sandbox.
     """
     status: SandboxStatus
     """The state of a sandbox and why it has it."""
@@ -385,7 +467,7 @@ class SandboxEvent:
     - `Resuming`: it is on its way from `Paused` back to `Running`.
     - `Stopping`: it is being terminated.
     - `Terminated`: it has ended.
-    - `Failed`: a critical error ended it; `reason` and `message` tell which.
+    - `Failed`: a critical error ended it; `reason` and `message` say which.
     """
     message: str | None = None
     """The cause for people."""
@@ -421,10 +503,10 @@ class SandboxEvent:
     - `Resuming`: it is on its way from `Paused` back to `Running`.
     - `Stopping`: it is being terminated.
     - `Terminated`: it has ended.
-    - `Failed`: a critical error ended it; `reason` and `message` tell which.
+    - `Failed`: a critical error ended it; `reason` and `message` say which.
     """
     type: str
-    """What the event tells. New values may be added, so clients must tolerate unknown
+    """The kind of the event. New values may be added, so clients must tolerate unknown
     ones.
 
     - `state`: the sandbox went `from` one state `to` another; the first one has no `from`.
@@ -481,8 +563,37 @@ class SandboxStatus:
     - `Resuming`: it is on its way from `Paused` back to `Running`.
     - `Stopping`: it is being terminated.
     - `Terminated`: it has ended.
-    - `Failed`: a critical error ended it; `reason` and `message` tell which.
+    - `Failed`: a critical error ended it; `reason` and `message` say which.
     """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredImage:
+    """An image that the engine has."""
+
+    JSON_NAMES: ClassVar[Mapping[str, str]] = {
+        "created_at": "createdAt",
+        "in_use": "inUse",
+    }
+
+    bytes: int
+    """The size of its unpacked layers, of which other images may share some."""
+    created_at: datetime
+    """When the engine got it, or when it was built, whichever the engine has."""
+    id: str
+    """The digest of its configuration."""
+    in_use: bool
+    """Whether a container of the engine is made of it."""
+    names: Sequence[str]
+    """Its references; empty when it has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredImageList:
+    """Images that the engine has."""
+
+    items: Sequence[StoredImage]
+    """The images."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -491,12 +602,17 @@ class Version:
 
     JSON_NAMES: ClassVar[Mapping[str, str]] = {
         "go_version": "goVersion",
+        "runtime_classes": "runtimeClasses",
     }
 
     commit: str
     """The source revision of the build; empty when the build did not record one."""
+    engine: Engine | None = None
+    """What runs the sandboxes of a service on one machine. A service on Kubernetes has none."""
     go_version: str
     """The Go release that built the service."""
+    runtime_classes: Sequence[str]
+    """The runtime classes that a sandbox may be created with; empty when there are none."""
     version: str
     """The released version, or `devel`."""
 
@@ -595,7 +711,7 @@ def get_endpoint(
     expires: str | None = None,
     direct: bool | None = None,
 ) -> Call[Endpoint]:
-    """Tell how to reach a port of a sandbox.
+    """Get the address of a port of a sandbox.
 
     May be asked for right after the sandbox was created: while the sandbox is
     `Pending` the answer waits until the sandbox answers at that address, for at most
@@ -622,7 +738,7 @@ def get_endpoint(
 
 def get_health(
 ) -> Call[Health]:
-    """Tell whether the service is healthy.
+    """Check whether the service is healthy.
 
     For load balancers and probes. Never needs a key.
     """
@@ -647,7 +763,7 @@ def get_logs(
     engine keeps the last 20 MB or so; older output is forgotten. While the sandbox is
     `Pending` there is no output yet. Of an ended sandbox the last 1000 lines are
     kept, at most 64 KiB, for as long as its record; when even those are lost,
-    because somebody else removed the container, the answer is 409.
+    because another program removed the container, the answer is 409.
     """
     return ByteStream(
         method="GET",
@@ -665,7 +781,7 @@ def get_network_policy(
 ) -> Call[NetworkPolicy]:
     """Read what a sandbox may reach.
 
-    The policy in force, as the egress sidecar of the sandbox tells it. Without a sidecar,
+    The policy in force, as the egress sidecar of the sandbox reports it. Without a sidecar,
     and while the sandbox is neither Running nor Paused, it is 409.
     """
     return Call(
@@ -697,11 +813,24 @@ def get_sandbox(
 
 def get_version(
 ) -> Call[Version]:
-    """Tell which build of the service answers."""
+    """Get the version of the service."""
     return Call(
         method="GET",
         path="/v1/version",
         answer=Version,
+    )
+
+
+def list_images(
+) -> Call[StoredImageList]:
+    """List the images that the engine has.
+
+    The images that sandboxes can be made of without a pull. Their order is the engine's.
+    """
+    return Call(
+        method="GET",
+        path="/v1/images",
+        answer=StoredImageList,
     )
 
 
@@ -780,6 +909,23 @@ def list_sandboxes(
     )
 
 
+def load_images(
+    content_type: str,
+) -> Call[StoredImageList]:
+    """Send images to the engine.
+
+    The body is an archive as `docker save` writes it, or an OCI image layout in a tar file,
+    also compressed with gzip. Its size is bounded by what the engine stores alone. An
+    archive that is refused (400) changes no name.
+    """
+    return Call(
+        method="POST",
+        path="/v1/images/load",
+        content_type=content_type,
+        answer=StoredImageList,
+    )
+
+
 def merge_network_policy_rules(
     sandbox_id: str,
     body: Sequence[EgressRule],
@@ -831,6 +977,57 @@ def propose_network_policy(
         method="GET",
         path=fill("/v1/sandboxes/{}/network-decisions/proposal", sandbox_id),
         answer=NetworkPolicy,
+    )
+
+
+def prune_images(
+    *,
+    all: bool | None = None,
+) -> Call[PrunedImages]:
+    """Remove images that nothing needs.
+
+    Removes images that have neither a name nor a sandbox. It is 501 with an engine that has
+    the images of other programs, too.
+    """
+    return Call(
+        method="POST",
+        path="/v1/images/prune",
+        query=(
+            ("all", all),
+        ),
+        answer=PrunedImages,
+    )
+
+
+def pull_image(
+    body: PullImageRequest,
+) -> Call[StoredImage]:
+    """Have the engine get an image.
+
+    Answers when the engine has the image, which may take minutes. One that it has is not
+    asked for again. A pull ends with the last request that waits for it. What the registry
+    refuses is 400 with `IMAGE_PULL_ERROR` and the registry's own message.
+    """
+    return Call(
+        method="POST",
+        path="/v1/images/pull",
+        body=encode(body),
+        answer=StoredImage,
+    )
+
+
+def remove_image(
+    image_name: str,
+) -> Call[None]:
+    """Take a name away from an image.
+
+    With its last name the image goes, at once or with `prune`; an id takes all names. An
+    image that a sandbox is made of stays for that sandbox, or is 409.
+    """
+    return Call(
+        method="DELETE",
+        path=fill("/v1/images/{}", image_name),
+        answer=type(None),
     )
 
 
@@ -914,6 +1111,21 @@ def stream_events(
     )
 
 
+def stream_host_load(
+) -> EventStream[HostLoad]:
+    """Follow how busy the host is.
+
+    The machine that the service and its sandboxes run on, every two seconds, as server-sent
+    events. What other keys' sandboxes do shows in it, so it takes a key with the role `admin`
+    or `viewer`. A service whose sandboxes run elsewhere, such as on a cluster, answers 501.
+    """
+    return EventStream(
+        method="GET",
+        path="/v1/host/load",
+        answer=HostLoad,
+    )
+
+
 def stream_sandbox_events(
     sandbox_id: str,
     *,
@@ -926,7 +1138,7 @@ def stream_sandbox_events(
     kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
     happens, and ends after `forgotten`. In silence a `ping` comes every 5 seconds.
 
-    Events are durable together with what they tell, and have ids from one sequence
+    Events are durable together with what they report, and have ids from one sequence
     without gaps for the whole service. The service keeps the last 100000 of them,
     for 7 days. When some that the client asked for are forgotten, the stream says so
     with a `reset`.

@@ -51,11 +51,13 @@ class Client:
                      env: Mapping[str, str] | None = None, metadata: Mapping[str, str] | None = None,
                      network_policy: NetworkPolicy | None = None, volumes: Sequence[Volume] | None = None,
                      auth: ImageAuth | None = None, extensions: Mapping[str, Any] | None = None,
+                     runtime_class: str | None = None,
                      idempotency_key: str | None = None, ready_timeout: Duration = 300) -> Sandbox:
         """Creates a sandbox and waits until it is Running.
 
         It ends by itself after `timeout` seconds, 60 to 86400. `cpu` is in cores (`0.5`, `500m`), `memory` in
         bytes with a unit (`512Mi`). The entrypoint must keep running, because its exit ends the sandbox.
+        `runtime_class` names what runs it, one of those of the service's version.
 
         The request has an idempotency key, so repetitions after a cut connection make one sandbox. One that
         fails is a SandboxFailed. One that is not Running after `ready_timeout` seconds is a WaitTimeout; it
@@ -67,12 +69,12 @@ class Client:
             lifecycle.CreateSandboxRequest(
                 image=lifecycle.Image(uri=image, auth=auth), timeout=round(seconds(timeout)), entrypoint=entrypoint,
                 resource_limits=lifecycle.ResourceLimits(cpu=cpu, memory=memory, gpu=gpu), env=env, metadata=metadata,
-                network_policy=network_policy, volumes=volumes, extensions=extensions),
+                network_policy=network_policy, volumes=volumes, extensions=extensions, runtime_class=runtime_class),
             idempotency_key=idempotency_key or str(uuid.uuid4()), prefer=prefer), wait=held)
         sandbox = Sandbox(self._http, SandboxInfo(
             id=created.id, image=lifecycle.Image(uri=image), status=created.status, metadata=created.metadata,
             entrypoint=created.entrypoint, expires_at=created.expires_at, created_at=created.created_at,
-            extensions=extensions))
+            extensions=extensions, runtime_class=runtime_class))
         if limit > 0 and sandbox.state != "Running":
             sandbox.wait("Running", timeout=limit)
         return sandbox

@@ -10,6 +10,7 @@ from .._errors import ProtocolError
 from .._gen import execd
 from .._gen.execd import CodeContext, StreamEvent
 from .._operations import EventStream
+from .._options import new_key
 from .._output import Collector, Execution, OnText, Output, Result
 from .daemon import Daemon
 from .http import Response
@@ -92,7 +93,7 @@ class Code:
         """Starts a cell, as `run` does."""
         id = context.id if isinstance(context, CodeContext) else context
         choice = execd.ContextChoice(id=id, language=language)
-        response = self._daemon.open(execd.run_code(execd.CodeRequest(code=code, context=choice)))
+        response = self._daemon.open(execd.run_code(execd.CodeRequest(code=code, context=choice), idempotency_key=new_key()))
         execution = response.head.get("X-Execution-ID")
         if not execution:
             response.close()
@@ -110,7 +111,7 @@ class Code:
 
     def create_context(self, language: str = "python") -> CodeContext:
         """Starts a kernel that keeps its variables."""
-        return self._daemon.call(execd.create_context(execd.ContextRequest(language=language)))
+        return self._daemon.call(execd.create_context(execd.ContextRequest(language=language), idempotency_key=new_key()))
 
     def list_contexts(self, language: str) -> list[CodeContext]:
         """The contexts of a language."""

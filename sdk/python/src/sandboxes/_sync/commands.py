@@ -10,10 +10,13 @@ from .._errors import ProtocolError
 from .._gen import execd
 from .._gen.execd import CommandStatus, StreamEvent
 from .._operations import EventStream
-from .._options import Duration, milliseconds
+from .._options import Duration, milliseconds, new_key
 from .._output import Collector, CommandResult, OnText, Output
+from .connection import Beside
 from .daemon import Daemon
+from .files import Data
 from .http import MAX_ANSWER, Response
+from .stdin import Stdin
 
 
 class CommandLogs(NamedTuple):
@@ -32,8 +35,9 @@ class Command:
     """
 
     def __init__(self, daemon: Daemon, id: str, response: Response | None,
-                 on_stdout: OnText | None = None, on_stderr: OnText | None = None) -> None:
+                 on_stdout: OnText | None = None, on_stderr: OnText | None = None, written: int = 0) -> None:
         self.id = id
+        self._stdin = Stdin(daemon, id, written)
         self._daemon = daemon
         self._collector = Collector(id, on_stdout, on_stderr)
         self._events = daemon.output(f"the output of command {id}", self._resume, response)
@@ -70,6 +74,11 @@ class Command:
             raise RuntimeError("the command's output was closed")
         return self._collector.command_result()
 
+    @property
+    def stdin(self) -> Stdin:
+        """Its standard input, for a command that was started with `stdin=True`."""
+        return self._stdin
+
     def interrupt(self) -> None:
         """Ends the command: a termination signal to its processes and, two seconds later, a kill."""
         self._daemon.call(execd.interrupt_command(self.id))
@@ -99,28 +108,37 @@ class Commands:
 
     def run(self, command: str, *, cwd: str | None = None, envs: Mapping[str, str] | None = None,
                   uid: int | None = None, gid: int | None = None, timeout: Duration | None = None,
+                  stdin: Data | None = None,
                   on_stdout: OnText | None = None, on_stderr: OnText | None = None) -> CommandResult:
         """Runs a command to its end.
 
         A command that fails is no exception: see `exit_code`, or call `check()` on the result. `timeout` is how
-        many seconds the command may run. `on_stdout` and `on_stderr` get text as it comes.
+        many seconds the command may run. `stdin` is what it reads, like the content of a file; when it cannot be
+        read, the command is interrupted. `on_stdout` and `on_stderr` get text as it comes.
         """
         started = self.start(command, cwd=cwd, envs=envs, uid=uid, gid=gid, timeout=timeout,
-                                   on_stdout=on_stdout, on_stderr=on_stderr)
+                                   stdin=stdin is not None, on_stdout=on_stdout, on_stderr=on_stderr)
         with started:
-            return started.wait()
+            if stdin is None:
+                return started.wait()
+            data = stdin
+            with Beside(lambda: started.stdin.feed(data), started.interrupt):
+                return started.wait()
 
     def start(self, command: str, *, background: bool = False, cwd: str | None = None,
                     envs: Mapping[str, str] | None = None, uid: int | None = None, gid: int | None = None,
-                    timeout: Duration | None = None, on_stdout: OnText | None = None,
+                    timeout: Duration | None = None, stdin: bool = False, on_stdout: OnText | None = None,
                     on_stderr: OnText | None = None) -> Command:
-        """Starts a command. In the background no connection is kept until its output is asked for."""
+        """Starts a command. In the background no connection is kept until its output is asked for.
+
+        With `stdin` the command reads what `command.stdin` writes, until that is closed.
+        """
         request = execd.CommandRequest(command=command, background=background or None, cwd=cwd, envs=envs,
-                                       uid=uid, gid=gid, timeout=milliseconds(timeout))
+                                       uid=uid, gid=gid, timeout=milliseconds(timeout), stdin=stdin or None)
         if background:
-            accepted = self._daemon.call(execd.run_command(request))
+            accepted = self._daemon.call(execd.run_command(request, idempotency_key=new_key()))
             return Command(self._daemon, accepted.id, None, on_stdout, on_stderr)
-        response = self._daemon.open(execd.run_command_stream(request))
+        response = self._daemon.open(execd.run_command_stream(request, idempotency_key=new_key()))
         id = response.head.get("X-Command-ID")
         if not id:
             response.close()
@@ -129,5 +147,6 @@ class Commands:
 
     def connect(self, id: str, *, on_stdout: OnText | None = None, on_stderr: OnText | None = None) -> Command:
         """A command that runs or has ended, with its output from the beginning."""
-        self._daemon.call(execd.get_command_status(id))
-        return Command(self._daemon, id, None, on_stdout, on_stderr)
+        status = self._daemon.call(execd.get_command_status(id))
+        written = status.stdin.offset if status.stdin is not None else 0
+        return Command(self._daemon, id, None, on_stdout, on_stderr, written)

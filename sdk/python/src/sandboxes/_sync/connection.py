@@ -7,7 +7,9 @@ import socket
 import ssl
 import threading
 import time
-from typing import BinaryIO
+from contextlib import suppress
+from types import TracebackType
+from typing import BinaryIO, Callable
 
 from .._http1 import Origin
 
@@ -105,5 +107,36 @@ def sleep(seconds: float) -> None:
 
 
 def read_file(file: BinaryIO) -> bytes:
-    """The next bytes of a local file."""
-    return file.read(PIECE)
+    """The next bytes of a local file or pipe, as soon as there are some."""
+    read: Callable[[int], bytes] = getattr(file, "read1", file.read)
+    return read(PIECE)
+
+
+class Beside:
+    """Work that is done beside a block, and is of no use after it.
+
+    When it fails, `on_failure` ends what the block waits for, and the end of the block raises its error. A thread
+    cannot be ended: work that waits for its input then goes on waiting.
+    """
+
+    def __init__(self, work: Callable[[], None], on_failure: Callable[[], None]) -> None:
+        self._work = work
+        self._on_failure = on_failure
+        self._failed: Exception | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:
+            self._failed = error
+            with suppress(Exception):  # the first error counts
+                self._on_failure()
+
+    def __enter__(self) -> Beside:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._failed is not None and error is None:
+            raise self._failed

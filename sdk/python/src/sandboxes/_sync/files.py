@@ -67,7 +67,7 @@ class Files:
             if isinstance(data, bytes):
                 content += [form.before(upload.metadata(), data), data]
             else:
-                content += [form.before(upload.metadata(), None), _pieces(data)]
+                content += [form.before(upload.metadata(), None), pieces(data)]
         content.append(form.end())
         self._daemon.call(execd.upload_files(form.content_type), content=content)
 
@@ -132,14 +132,15 @@ class Files:
         """What happens to a file or directory, from the event `ready` on.
 
         The contract gives these events no ids, so a stream that is cut raises StreamError: read the files, and
-        watch anew. It ends when the path itself is removed or renamed.
+        watch again. It ends when the path itself is removed or renamed.
         """
         return self._daemon.events(f"the watch of {path}", FileEvent,
                                    lambda _: execd.watch_files(path, recursive=recursive or None),
                                    ends=("error",), resumable=False)
 
 
-def _pieces(data: BinaryIO | Iterable[bytes]) -> Iterator[bytes]:
+def pieces(data: BinaryIO | Iterable[bytes]) -> Iterator[bytes]:
+    """The bytes of an open file, or of pieces."""
     if hasattr(data, "read"):
         while piece := read_file(cast(BinaryIO, data)):
             yield piece

@@ -11,6 +11,7 @@ from .._errors import SandboxesError, StreamError, TransportError
 from .._gen import execd
 from .._gen.execd import Terminal as TerminalInfo
 from .._operations import encode
+from .._options import Duration, milliseconds, new_key
 from .._retry import Resumption
 from .._terminal import TerminalEvent, TerminalExit, read_message
 from .._websocket import BINARY, CLOSE, PING, PONG, TEXT, MessageParser, frame
@@ -170,10 +171,15 @@ class Terminals:
         self._daemon = daemon
 
     def create(self, command: str | None = None, args: Sequence[str] | None = None, *, cwd: str | None = None,
-                     envs: Mapping[str, str] | None = None, rows: int | None = None, cols: int | None = None) -> Terminal:
-        """Starts a program on a terminal; without a command, the image's shell."""
-        request = execd.TerminalRequest(command=command, args=args, cwd=cwd, envs=envs, rows=rows, cols=cols)
-        return Terminal(self._daemon, (self._daemon.call(execd.start_terminal(request))).id)
+                     envs: Mapping[str, str] | None = None, uid: int | None = None, gid: int | None = None,
+                     timeout: Duration | None = None, rows: int | None = None, cols: int | None = None) -> Terminal:
+        """Starts a program on a terminal; without a command, the image's shell.
+
+        `timeout` is after how many seconds it is hung up.
+        """
+        request = execd.TerminalRequest(command=command, args=args, cwd=cwd, envs=envs, uid=uid, gid=gid,
+                                        timeout=milliseconds(timeout), rows=rows, cols=cols)
+        return Terminal(self._daemon, (self._daemon.call(execd.start_terminal(request, idempotency_key=new_key()))).id)
 
     def connect(self, id: str) -> Terminal:
         """A terminal that exists."""

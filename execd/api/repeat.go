@@ -1,0 +1,131 @@
+package api
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+
+	"sandbox.internal/openapi/serve"
+)
+
+// maxKeys is how many Idempotency-Keys are known; the oldest is forgotten first.
+const maxKeys = 1000
+
+// repeats is what requests with an Idempotency-Key have made.
+type repeats struct {
+	mu    sync.Mutex
+	byKey map[string]*made
+	order []string // keys, oldest first
+}
+
+// made is what one request makes.
+type made struct {
+	digest [sha256.Size]byte // of the operation and the body
+	done   chan struct{}     // closed when it is made, or cannot be
+	id     string
+	err    error
+}
+
+func newRepeats() *repeats { return &repeats{byKey: make(map[string]*made)} }
+
+// once calls create, unless an earlier request had the same key, whose id it returns then. It waits for an earlier one that is still at it.
+// What could not be made is not remembered. Without a key it only calls create.
+func (r *repeats) once(ctx context.Context, operation string, key *string, create func() (id string, err error)) (string, error) {
+	if key == nil {
+		return create()
+	}
+	digest := digestOf(operation, serve.JSONBody(ctx))
+	for {
+		m, again := r.take(*key, digest)
+		if !again {
+			return r.make(*key, m, create)
+		}
+		id, err := m.wait(ctx, *key, digest)
+		// The client of the first request has left before it was made, and this request is its repetition.
+		if !errors.Is(err, context.Canceled) || ctx.Err() != nil {
+			return id, err
+		}
+	}
+}
+
+// digestOf identifies what a request asks for.
+func digestOf(operation string, body []byte) (digest [sha256.Size]byte) {
+	hash := sha256.New() // which takes every write
+	_, _ = io.WriteString(hash, operation+"\n")
+	_, _ = hash.Write(body)
+	hash.Sum(digest[:0])
+	return digest
+}
+
+// take returns what a key makes or has made, or reserves the key.
+func (r *repeats) take(key string, digest [sha256.Size]byte) (m *made, again bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if m, again = r.byKey[key]; !again {
+		m = &made{digest: digest, done: make(chan struct{}), err: errNotMade}
+		r.add(key, m)
+	}
+	return m, again
+}
+
+// make calls create for a key that is reserved.
+func (r *repeats) make(key string, m *made, create func() (string, error)) (string, error) {
+	defer close(m.done)
+	defer func() {
+		if m.err != nil {
+			r.forget(key, m)
+		}
+	}()
+	m.id, m.err = create()
+	return m.id, m.err
+}
+
+var errNotMade = errors.New("the request with this Idempotency-Key did not end")
+
+func (m *made) wait(ctx context.Context, key string, digest [sha256.Size]byte) (string, error) {
+	if m.digest != digest {
+		return "", conflict("header Idempotency-Key: " + key + " was used with another request")
+	}
+	select {
+	case <-m.done:
+		return m.id, m.err
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+}
+
+// add remembers a key. The caller holds mu.
+func (r *repeats) add(key string, m *made) {
+	if len(r.order) == maxKeys {
+		delete(r.byKey, r.order[0])
+		r.order = slices.Delete(r.order, 0, 1)
+	}
+	r.byKey[key] = m
+	r.order = append(r.order, key)
+}
+
+func (r *repeats) forget(key string, m *made) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byKey[key] != m {
+		return // forgotten before, and perhaps used again
+	}
+	delete(r.byKey, key)
+	r.order = slices.DeleteFunc(r.order, func(other string) bool { return other == key })
+}
+
+// gone is the error for something that a key has made and that cannot be had any more.
+func gone(key *string, err error) error {
+	if key == nil || err == nil {
+		return err
+	}
+	return conflict("header Idempotency-Key: what " + *key + " made is gone: " + err.Error())
+}
+
+func conflict(message string) error {
+	return &serve.Problem{Status: http.StatusConflict, Code: "CONFLICT", Message: message}
+}

@@ -1,0 +1,190 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// inputPiece is how many bytes of a body are read before they are written, in bytes.
+	inputPiece = 32 << 10
+	// inputPatience is how long a write waits for a command that takes nothing.
+	inputPatience = 5 * time.Second
+)
+
+// ErrConflict: the bytes do not continue the command's standard input.
+var ErrConflict = errors.New("conflict")
+
+// conflictf returns an error that is ErrConflict and says nothing but its message.
+func conflictf(format string, args ...any) error { return conflictError(fmt.Sprintf(format, args...)) }
+
+type conflictError string
+
+func (e conflictError) Error() string { return string(e) }
+
+func (e conflictError) Is(target error) bool { return target == ErrConflict }
+
+// InputState is how far the standard input of a command is.
+type InputState struct {
+	// Offset is how many bytes the pipe has taken.
+	Offset int64
+	// Closed: nothing can be written any more, because the client ended it, or the command closed it or has ended.
+	Closed bool
+}
+
+// input is the writing end of the pipe that is a command's standard input. What was written is in the pipe and nowhere else.
+//
+// Writers take turns, piece by piece. A piece has its place among all bytes, and what of it was written before is skipped, so it does
+// not matter which of two requests with the same bytes writes them: the one whose connection was cut, or its repetition.
+type input struct {
+	turn   chan struct{} // held by the goroutine that writes
+	file   *os.File
+	offset atomic.Int64
+	closed atomic.Bool
+	ended  bool // by a client, at the offset; whoever has the turn may use it
+}
+
+// openInput makes the pipe for a process with that credential, and returns the end to read from.
+func (c *Command) openInput(credential *syscall.Credential) (*os.File, error) {
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return nil, fmt.Errorf("make a pipe for stdin: %w", err)
+	}
+	reader := os.NewFile(uintptr(ends[0]), "stdin")
+	err := unix.SetNonblock(ends[1], true) // so that a write that waits costs no thread
+	in := &input{turn: make(chan struct{}, 1), file: os.NewFile(uintptr(ends[1]), "stdin")}
+	if err == nil {
+		err = handOver(reader, inputMode, credential)
+	}
+	if err != nil {
+		reader.Close()
+		in.close()
+		return nil, fmt.Errorf("prepare the pipe for stdin: %w", err)
+	}
+	c.input = in
+	return reader, nil
+}
+
+func (in *input) state() InputState {
+	return InputState{Offset: in.offset.Load(), Closed: in.closed.Load()}
+}
+
+// close lets the command read an end of file after what is in the pipe, and ends a write that waits.
+func (in *input) close() {
+	in.closed.Store(true)
+	_ = in.file.Close() // a second time is no error here, and nothing that was written can be lost by one
+}
+
+// take waits for the turn, as long as for a command that takes nothing.
+func (in *input) take(ctx context.Context) bool {
+	timer := time.NewTimer(inputPatience)
+	defer timer.Stop()
+	select {
+	case in.turn <- struct{}{}:
+		return true
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// check refuses bytes up to a position that do not continue what was written. The caller has the turn.
+func (in *input) check(from, to int64) error {
+	switch offset := in.offset.Load(); {
+	case from > offset:
+		return conflictf("query parameter offset: is %d, but the command has %d bytes of standard input", from, offset)
+	case in.ended && to > offset:
+		return conflictf("body: the standard input was ended at %d bytes", offset)
+	}
+	return nil
+}
+
+// write writes the piece that begins at a position, and reports whether all of it was taken.
+func (in *input) write(ctx context.Context, piece []byte, from int64) (taken bool, err error) {
+	if !in.take(ctx) {
+		return false, nil
+	}
+	defer func() { <-in.turn }()
+	to := from + int64(len(piece))
+	if err := in.check(from, to); err != nil {
+		return false, err
+	}
+	for in.offset.Load() < to {
+		if in.closed.Load() {
+			return false, nil
+		}
+		_ = in.file.SetWriteDeadline(time.Now().Add(inputPatience)) // fails once closed, and so does the write
+		n, err := in.file.Write(piece[in.offset.Load()-from:])
+		in.offset.Add(int64(n))
+		switch {
+		case err == nil:
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			if n == 0 || ctx.Err() != nil {
+				return false, nil
+			}
+		default: // the command has closed its end, or has ended
+			in.close()
+		}
+	}
+	return true, nil
+}
+
+// end closes the standard input at a position, where the client's bytes end.
+func (in *input) end(ctx context.Context, at int64) error {
+	if !in.take(ctx) {
+		return nil
+	}
+	defer func() { <-in.turn }()
+	if err := in.check(at, at); err != nil || in.closed.Load() {
+		return err
+	}
+	if offset := in.offset.Load(); at < offset {
+		return conflictf("query parameter end: the body ends at %d bytes, but the command has %d bytes of standard input", at, offset)
+	}
+	in.ended = true
+	in.close()
+	return nil
+}
+
+// WriteInput writes what body has, the first byte of which is the one at offset of the command's standard input, and with end closes
+// the standard input after it. Bytes that were written before are skipped. It returns when all of it is in the pipe, when the
+// pipe has taken nothing for 5 s, when the standard input is closed, and when ctx ends; the state shows which.
+//
+// It returns ErrConflict when the command has no standard input, when offset is beyond what was written, and for bytes behind the
+// end; any other error is that of body, before which everything that came was written.
+func (c *Command) WriteInput(ctx context.Context, body io.Reader, offset int64, end bool) (InputState, error) {
+	in := c.input
+	if in == nil {
+		return InputState{}, conflictf("the command has no standard input: it was not started with stdin")
+	}
+	buffer := buffers.Get().(*[maxFragment]byte)
+	defer buffers.Put(buffer)
+	for at := offset; ; {
+		n, readErr := body.Read(buffer[:inputPiece])
+		taken, err := in.write(ctx, buffer[:n], at)
+		if err != nil {
+			return InputState{}, err
+		}
+		if !taken {
+			return in.state(), nil
+		}
+		at += int64(n)
+		switch {
+		case readErr == nil:
+			continue
+		case !errors.Is(readErr, io.EOF):
+			return InputState{}, readErr
+		case end:
+			err = in.end(ctx, at)
+		}
+		return in.state(), err
+	}
+}

@@ -1,0 +1,39 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+)
+
+// ErrImageInUse: a container is made of the image.
+var ErrImageInUse = errors.New("image in use")
+
+// ImageStore is what an [Engine] implements that lets its images be managed. Errors are as of an Engine.
+type ImageStore interface {
+	// ListImages returns the images that the engine has.
+	ListImages(ctx context.Context) ([]Image, error)
+
+	// LoadImages adds the images of an archive, as docker save writes it or an OCI image layout in a tar file, compressed with gzip or
+	// not, and returns them. It reads the archive once, to its end, and returns [ErrImage] for one that breaks a rule: no name has changed
+	// then.
+	LoadImages(ctx context.Context, archive io.Reader) ([]Image, error)
+
+	// RemoveImage takes a name away from its image, and with its last name the image; an ID takes all names. What no container needs any
+	// more is removed at once or by PruneImages. It returns [ErrNotFound] when there is no such image, and may return [ErrImageInUse].
+	RemoveImage(ctx context.Context, ref string) error
+
+	// PruneImages removes what no container and no name needs, with all what no container needs, and returns how many bytes of disk that
+	// freed. It returns an error that wraps [errors.ErrUnsupported] where the images are not the service's alone.
+	PruneImages(ctx context.Context, all bool) (freed int64, err error)
+}
+
+// Image is an image that an engine has.
+type Image struct {
+	ID      string    // digest of its configuration, sha256:...
+	Names   []string  // references with registry, repository and tag, or as the engine shortens them; may be empty
+	Bytes   int64     // of its unpacked layers; images may share some
+	Created time.Time // when it came to the engine, or was built, whichever the engine has
+	InUse   bool      // a container is made of it
+}

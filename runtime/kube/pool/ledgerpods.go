@@ -1,0 +1,134 @@
+package pool
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"sandbox.internal/runtime/kube/v1alpha1"
+)
+
+// fit reports whether a pod can be given: ready, of no batch, not about to go, and last read in a
+// state that is not out of date.
+func (l *ledger) fit(pod *corev1.Pod) bool {
+	_, held := l.holders[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}]
+	return !held && l.classify(pod) == waits && podReady(pod)
+}
+
+// class is what a pod of a pool is to it.
+type class int
+
+const (
+	waits    class = iota
+	starts         // on its way, or what is known of it is out of date
+	recycles       // was used, and comes back
+	leaves         // is being deleted
+	unwanted       // must be deleted: used and of no batch, ended, or evicted
+	stays          // belongs to a batch
+)
+
+func (l *ledger) classify(pod *corev1.Pod) class {
+	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	if _, held := l.holders[key]; held {
+		return stays
+	}
+	if pod.DeletionTimestamp != nil {
+		return leaves
+	}
+	if again, gone := l.gone[pod.UID]; gone {
+		if again {
+			return unwanted
+		}
+		return leaves
+	}
+	_, evicted := pod.Labels[v1alpha1.LabelEvict]
+	switch {
+	case l.orphans[key], evicted, pod.Status.Phase == corev1.PodFailed,
+		pod.Status.Phase == corev1.PodSucceeded:
+		return unwanted
+	case l.outdated(pod):
+		return starts
+	case isRecycling(pod):
+		return recycles
+	case podReady(pod):
+		return waits
+	}
+	return starts
+}
+
+// outdated reports whether the cache is behind what is known of the pod.
+func (l *ledger) outdated(pod *corev1.Pod) bool {
+	if version, ok := l.atLeast[pod.UID]; ok {
+		return older(pod.ResourceVersion, version)
+	}
+	return l.floor != "" && !older(l.floor, pod.ResourceVersion)
+}
+
+// recycles reports whether a pod belongs to no batch and is marked, and its current state is known.
+func (l *ledger) recycles(pod *corev1.Pod) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.classify(pod) == recycles
+}
+
+// idle reports whether a pod belongs to no batch and exists.
+func (l *ledger) idle(pod *corev1.Pod) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.classify(pod)
+	return c != stays && c != leaves
+}
+
+// podDeleted removes a pod that is gone. The slot of a batch that had it stays.
+func (l *ledger) podDeleted(pod *corev1.Pod) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
+	delete(l.gone, pod.UID)
+	delete(l.atLeast, pod.UID)
+	delete(l.orphans, key)
+	delete(l.made, key)
+}
+
+// leave notes that a pod is about to be deleted, unless it belongs to another batch than the
+// caller's.
+func (l *ledger) leave(pod *corev1.Pod, owner types.UID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.holders[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] != owner {
+		return false
+	}
+	l.gone[pod.UID] = false
+	return true
+}
+
+// left takes the outcome of a deletion.
+func (l *ledger) left(pod *corev1.Pod, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.gone[pod.UID]; ok {
+		l.gone[pod.UID] = err != nil
+	}
+}
+
+// written takes the version of a pod that was written.
+func (l *ledger) written(pod *corev1.Pod) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.atLeast[pod.UID] = pod.ResourceVersion
+}
+
+// expect notes that a pod is about to be made, until the watch delivers it.
+func (l *ledger) expect(key types.NamespacedName, until time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.made[key] = until
+}
+
+// unexpected takes the news that a pod was not made.
+func (l *ledger) unexpected(key types.NamespacedName) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.made, key)
+}

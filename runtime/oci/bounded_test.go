@@ -1,0 +1,96 @@
+package oci_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"sandbox.internal/runtime/oci"
+)
+
+// TestBounded: a container writes as much as it may and gets ENOSPC then, and its file system goes with it, whoever runs meanwhile.
+func TestBounded(t *testing.T) {
+	for _, handler := range runtimes(t) {
+		for _, users := range []oci.UserNamespaces{oci.UserNamespacesOn, oci.UserNamespacesOff} {
+			if handler == "runsc" && users == oci.UserNamespacesOn {
+				continue // it has none
+			}
+			t.Run(fmt.Sprintf("%s, user namespaces %s", handler, users), func(t *testing.T) {
+				t.Parallel()
+				s := newSite(t, handler)
+				s.Users, s.DiskBytes = users, 64<<20
+				testBounded(t, s)
+			})
+		}
+	}
+}
+
+func testBounded(t *testing.T, s site) {
+	e := s.mustOpen(t)
+	imageID := loadProbe(t, e)
+
+	for _, path := range []string{"/file", "/etc/hosts"} { // all of the host's that it can write to
+		log, ended := output(t, e, probe(imageID, "fill", path, "100"))
+		if written, err := strconv.Atoi(strings.TrimSpace(log)); err != nil || written < 48 || written > 64 || ended.ExitCode != 0 {
+			t.Errorf("100 MiB with a bound of 64 to %s: it ended with %d and wrote %q MiB", path, ended.ExitCode, log)
+		}
+	}
+	s.checkNoLoopDevice(t)
+
+	removed := occupy(t, e, imageID)
+	if len(s.loopDevices(t)) != 1 {
+		t.Errorf("loop devices: %v, want that of one container", s.loopDevices(t))
+	}
+	remove(t, e, removed)
+	s.checkNoLoopDevice(t)
+
+	// The next service knows the file systems of the first one's containers.
+	kept := occupy(t, e, imageID)
+	closeEngine(t, e)
+	if len(s.loopDevices(t)) != 1 {
+		t.Errorf("loop devices: %v, want that of the container that runs on", s.loopDevices(t))
+	}
+	e = s.mustOpen(t)
+	remove(t, e, kept)
+	s.checkNoLoopDevice(t)
+	closeEngine(t, e)
+	s.checkNothingLeft(t)
+}
+
+// occupy starts a container that writes 40 MiB and goes on.
+func occupy(t *testing.T, e *oci.Engine, imageID string) (id string) {
+	t.Helper()
+	id = start(t, e, probe(imageID, "occupy", "/file", "40"))
+	eventually(t, "word that 40 MiB are written", func() bool {
+		log, err := e.Logs(t.Context(), id, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(log, "40")
+	})
+	return id
+}
+
+func remove(t *testing.T, e *oci.Engine, id string) {
+	t.Helper()
+	began := time.Now()
+	if err := e.Remove(t.Context(), id); err != nil {
+		t.Errorf("Remove: %v", err)
+	}
+	t.Logf("removed within %v", time.Since(began))
+}
+
+// TestBoundRefuses: a bound that cannot be kept is an error of Open, which names it.
+func TestBoundRefuses(t *testing.T) {
+	s := newSite(t, "crun")
+	s.DiskBytes = 1
+	e, err := s.open(t.Context(), t.Output())
+	if err == nil {
+		closeEngine(t, e)
+	}
+	if err == nil || !strings.Contains(err.Error(), "what sandboxes write cannot be bounded: a file system of 1 bytes: the size must be from 16777216 to") {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,91 @@
+// Package bundle writes what an OCI runtime is given to make a container: a config.json of the
+// runtime specification, from an [engine.ContainerSpec] and the configuration of its image. It
+// has a table of the runtimes and how they differ.
+//
+// A container is confined as Docker confines it by default, and more where that costs nothing.
+package bundle
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"sandbox.internal/runtime/engine"
+)
+
+// Input is everything that decides about a container.
+type Input struct {
+	ID     string
+	Spec   engine.ContainerSpec
+	Image  Config
+	Layers []string // absolute folders of the image, lowest first
+	RootFS string   // absolute; where the root file system will be mounted
+	// NetNS is the path of the network namespace; empty for the host's with [engine.NetworkHost], and
+	// for a new one with [engine.NetworkNone].
+	NetNS  string
+	Mounts []Mount // what Spec.Mounts stands for
+	// Users are the host's ids that those of the container are, in a user namespace of its own; none
+	// without one. Then RootFS and the sources of mounts are reached by the first of them, and show the
+	// container's files as theirs. The kernel parameters of NetNS are set already.
+	Users Users
+	// Sys is a sysfs of the container's network, absolute, which in a user namespace the runtime cannot
+	// mount; empty when it can.
+	Sys string
+	// CgroupsPath is the container's control group, relative to the root of the hierarchies.
+	CgroupsPath string
+	// EtcFolder holds the container's hosts, hostname and resolv.conf; those that are missing are
+	// the image's.
+	EtcFolder string
+	// EtcSource is the path of EtcFolder for the runtime; empty when that is the same.
+	EtcSource string
+	Runtime   Runtime
+}
+
+// Config is the part of an image's configuration that decides about its containers.
+type Config struct {
+	Env, Entrypoint, Cmd []string
+	User, WorkingDir     string
+	Labels               map[string]string
+	Volumes              []string
+	ExposedPorts         []string
+}
+
+// Users are ids of the host: First is the container's 0, and there are Count of them.
+type Users struct{ First, Count uint32 }
+
+// Mount is a folder or file of the host in the container.
+type Mount struct {
+	Source   string // absolute
+	Target   string // absolute, in the container
+	ReadOnly bool
+}
+
+// configFile is the name that the runtime specification gives.
+const configFile = "config.json"
+
+// Write writes dir/config.json. Its errors wrap [engine.ErrInvalid] when the container cannot be as
+// the input wants it. What [Check] refuses is refused here too.
+func Write(dir string, in Input) error {
+	if err := Check(in); err != nil {
+		return err
+	}
+	spec, err := build(in)
+	if err != nil {
+		return err
+	}
+	content, err := json.Marshal(spec)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", configFile, err)
+	}
+	// Environments hold secrets.
+	if err := os.WriteFile(filepath.Join(dir, configFile), content, 0o600); err != nil {
+		return fmt.Errorf("write the bundle: %w", err)
+	}
+	return nil
+}
+
+// invalid is an error about a field of the container's specification.
+func invalid(field, format string, arguments ...any) error {
+	return fmt.Errorf("%w: %s: %w", engine.ErrInvalid, field, fmt.Errorf(format, arguments...))
+}

@@ -1,0 +1,108 @@
+package bundle
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+const sysTarget = "/sys"
+
+// baseMounts are those that every container has, Docker's.
+var baseMounts = []specs.Mount{
+	{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
+	{
+		Destination: "/dev", Type: "tmpfs", Source: "tmpfs",
+		Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"},
+	},
+	{
+		Destination: "/dev/pts", Type: "devpts", Source: "devpts",
+		Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"},
+	},
+	{
+		Destination: sysTarget, Type: "sysfs", Source: "sysfs", Options: sysOptions,
+	},
+	{
+		Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup",
+		Options: []string{"ro", "nosuid", "noexec", "nodev"},
+	},
+	{
+		Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue",
+		Options: []string{"nosuid", "noexec", "nodev"},
+	},
+	{
+		Destination: "/dev/shm", Type: "tmpfs", Source: "shm",
+		Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=67108864"},
+	},
+}
+
+// sysOptions are those of a sysfs, which no container can write to.
+var sysOptions = []string{"nosuid", "noexec", "nodev", "ro"}
+
+// etcFiles are the files of /etc that are made for each container.
+var etcFiles = []string{"hosts", "hostname", "resolv.conf"}
+
+// mounts returns them in the order in which they are made: a folder before what is mounted in it.
+func mounts(in Input) ([]specs.Mount, error) {
+	var bound []specs.Mount
+	for _, name := range etcFiles {
+		if in.EtcFolder == "" {
+			break
+		}
+		source := filepath.Join(in.EtcFolder, name)
+		if _, err := os.Lstat(source); errors.Is(err, fs.ErrNotExist) {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		source = filepath.Join(cmp.Or(in.EtcSource, in.EtcFolder), name)
+		bound = append(bound, in.Runtime.bind(Mount{Source: source, Target: "/etc/" + name}))
+	}
+	for _, mount := range in.Mounts {
+		if !filepath.IsAbs(mount.Source) {
+			return nil, invalid("mount "+mount.Target, "source %q is not absolute", mount.Source)
+		}
+		// Whether it is there, only the runtime sees: sources can lie in its own mount namespace alone.
+		mount.Target = filepath.Clean(mount.Target)
+		bound = append(bound, in.Runtime.bind(mount))
+	}
+	// One that is asked for replaces ours at the same place.
+	replaced := func(ours specs.Mount) bool {
+		return slices.ContainsFunc(in.Mounts, func(mount Mount) bool {
+			return filepath.Clean(mount.Target) == ours.Destination
+		})
+	}
+	all := slices.DeleteFunc(slices.Clone(baseMounts), replaced)
+	for i := range all {
+		if all[i].Destination == sysTarget && in.Sys != "" {
+			all[i].Type, all[i].Source = "bind", in.Sys
+			all[i].Options = slices.Concat([]string{"bind", "rprivate"}, sysOptions)
+		}
+	}
+	own := len(bound) - len(in.Mounts)
+	bound = append(slices.DeleteFunc(bound[:own:own], replaced), bound[own:]...)
+	slices.SortStableFunc(bound, func(a, b specs.Mount) int {
+		return strings.Count(a.Destination, "/") - strings.Count(b.Destination, "/")
+	})
+	return append(all, bound...), nil
+}
+
+func (r Runtime) bind(mount Mount) specs.Mount {
+	access := "rw"
+	switch {
+	case mount.ReadOnly && r.recursiveReadOnly:
+		access = "rro" // what is mounted below the source, too
+	case mount.ReadOnly:
+		access = "ro"
+	}
+	return specs.Mount{
+		Destination: mount.Target, Type: "bind", Source: mount.Source,
+		Options: []string{"rbind", "rprivate", access},
+	}
+}

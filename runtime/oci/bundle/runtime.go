@@ -1,0 +1,168 @@
+package bundle
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"time"
+)
+
+// Runtime is an OCI runtime on this host, and how it differs from others.
+type Runtime struct {
+	Name    string // the product: crun, runc or runsc
+	Path    string // absolute
+	Version string
+	// JoinsCgroup is whether the runtime itself puts containers into [Input].CgroupsPath, which must
+	// exist. Others are started inside the groups.
+	JoinsCgroup bool
+	// PassesFiles is whether containers can be given a descriptor (exitFD of CreateArgs).
+	PassesFiles bool
+	// Delete is whether the runtime keeps processes for a container, which only its own command
+	// ends. For others it is enough to remove the folder of their state.
+	Delete bool
+	// Pauses is whether only the runtime's own commands freeze a container: its processes do not
+	// survive being frozen by their control group.
+	Pauses bool
+	// MapsUsers is whether it makes containers with a user namespace whose mounts have been mapped.
+	MapsUsers bool
+	// RunsSealed is whether the runtime runs from a copy of its program that no container can write
+	// to, and makes one unless it finds that it was started from a sealed file in memory.
+	RunsSealed bool
+
+	global            []string // flags of every command
+	runsDetached      bool     // one command does what create and start do, which saves a process
+	takesFilter       bool     // a compiled seccomp filter
+	recursiveReadOnly bool     // the mount option rro
+	spec              string   // the version of the runtime specification that it accepts
+}
+
+// runtimes are the products, and what is known about them.
+var runtimes = []Runtime{
+	{
+		Name: "crun", PassesFiles: true, MapsUsers: true, RunsSealed: true, runsDetached: true, spec: "1.0.2",
+		takesFilter: true, recursiveReadOnly: true,
+		// The groups are ours; and it refuses hosts with both versions of control groups.
+		global: []string{"--cgroup-manager=disabled"},
+	},
+	{
+		Name: "runc", JoinsCgroup: true, PassesFiles: true, MapsUsers: true, RunsSealed: true,
+		runsDetached: true, spec: "1.0.2", recursiveReadOnly: true,
+	},
+	{
+		Name: "runsc", Delete: true, Pauses: true, spec: "1.0.2",
+		// What a container writes goes to the root file system that it is given, not to a layer of
+		// runsc's own.
+		global: []string{
+			"--platform=systrap", "--network=sandbox", "--overlay2=none", "--ignore-cgroups",
+		},
+	},
+}
+
+// searched are the folders of programs that a service's PATH may lack.
+var searched = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+
+// versionTime is how long a runtime may take to print its version.
+const versionTime = 10 * time.Second
+
+var versionLine = regexp.MustCompile(`^(crun|runc|runsc) version (\S+)`)
+
+// Find returns the runtime of the name, or at the absolute path, and asks for its version.
+func Find(handler string) (Runtime, error) {
+	path, err := locate(handler)
+	if err != nil {
+		return Runtime{}, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), versionTime)
+	defer cancel()
+	output, err := exec.CommandContext(ctx, path, "--version").Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, bytes.TrimSpace(exit.Stderr[:min(len(exit.Stderr), 1000)]))
+		}
+		return Runtime{}, fmt.Errorf("OCI runtime %s: --version: %w", path, err)
+	}
+	match := versionLine.FindSubmatch(output)
+	if match == nil {
+		return Runtime{}, fmt.Errorf("OCI runtime %s: it is none of crun, runc and runsc: --version printed %.100q",
+			path, output)
+	}
+	at := slices.IndexFunc(runtimes, func(r Runtime) bool { return r.Name == string(match[1]) })
+	found := runtimes[at]
+	found.Path, found.Version = path, string(match[2])
+	return found, nil
+}
+
+func locate(handler string) (string, error) {
+	if filepath.IsAbs(handler) {
+		if _, err := exec.LookPath(handler); err != nil {
+			return "", fmt.Errorf("OCI runtime: %w", err)
+		}
+		return handler, nil
+	}
+	if handler == "" || filepath.Base(handler) != handler {
+		return "", fmt.Errorf("OCI runtime: %q is neither a name nor an absolute path", handler)
+	}
+	if path, err := exec.LookPath(handler); err == nil {
+		return filepath.Abs(path)
+	}
+	for _, folder := range searched {
+		if path, err := exec.LookPath(filepath.Join(folder, handler)); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("OCI runtime: there is no program %s in PATH, nor in %v", handler, searched)
+}
+
+// CreateArgs is the command that creates the container from the bundle and writes its process id. It
+// also runs the container's program, of a runtime whose StartArgs are nil. root is where the runtime
+// keeps its state. With exitFD the container inherits descriptor 3.
+func (r Runtime) CreateArgs(root, bundleDir, pidFile, id string, exitFD bool) []string {
+	command := r.command(root, "create")
+	if r.runsDetached {
+		command = append(r.command(root, "run"), "--detach")
+	}
+	command = append(command, "--bundle", bundleDir, "--pid-file", pidFile)
+	if exitFD && r.PassesFiles {
+		command = append(command, "--preserve-fds", "1")
+	}
+	return append(command, id)
+}
+
+// StartArgs is the command that runs the created container's program; nil when CreateArgs has done it.
+func (r Runtime) StartArgs(root, id string) []string {
+	if r.runsDetached {
+		return nil
+	}
+	return append(r.command(root, "start"), id)
+}
+
+// DeleteArgs is the command that removes what the runtime keeps of a container whose processes have
+// ended; nil when it is enough to remove the folder root/id.
+func (r Runtime) DeleteArgs(root, id string) []string {
+	if !r.Delete {
+		return nil
+	}
+	return append(r.command(root, "delete"), "--force", id)
+}
+
+// PauseArgs is the command that freezes a container, for a runtime with Pauses.
+func (r Runtime) PauseArgs(root, id string) []string { return append(r.command(root, "pause"), id) }
+
+// ResumeArgs is the command that thaws it.
+func (r Runtime) ResumeArgs(root, id string) []string { return append(r.command(root, "resume"), id) }
+
+// StateArgs is the command that prints the state of the runtime specification, whose status is
+// "paused" while a container is frozen.
+func (r Runtime) StateArgs(root, id string) []string { return append(r.command(root, "state"), id) }
+
+func (r Runtime) command(root, name string) []string {
+	return slices.Concat([]string{r.Path, "--root", root}, r.global, []string{name})
+}
+
+func (r Runtime) specVersion() string { return r.spec }

@@ -1,0 +1,95 @@
+package cgroup
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// freezeTime is the longest that a freeze may take; one takes microseconds, unless a process is in
+// an uninterruptible wait.
+const freezeTime = 10 * time.Second
+
+// Freeze stops the group's processes and returns when all have stopped. If they do not before ctx
+// ends, or within 10 s, it thaws them.
+func (g Group) Freeze(ctx context.Context) error {
+	if err := g.await(ctx, true); err != nil {
+		if thawed := g.Thaw(context.WithoutCancel(ctx)); thawed != nil {
+			return fmt.Errorf("freeze: %w; then thaw: %w", err, thawed)
+		}
+		return fmt.Errorf("freeze: %w", err)
+	}
+	return nil
+}
+
+// Thaw lets the group's processes run again, and returns when they do.
+func (g Group) Thaw(ctx context.Context) error {
+	if err := g.await(ctx, false); err != nil {
+		return fmt.Errorf("thaw: %w", err)
+	}
+	return nil
+}
+
+// Frozen reports whether the group was asked to freeze and all its processes have stopped.
+func (g Group) Frozen() (bool, error) {
+	folder, h := g.in(freezer)
+	if h.version2 {
+		frozen, err := field(folder, "cgroup.events", "frozen")
+		return frozen == "1", err
+	}
+	state, err := os.ReadFile(filepath.Join(folder, "freezer.state"))
+	return strings.TrimSpace(string(state)) == "FROZEN", err
+}
+
+// await asks for the state until it is there. Nothing reports it on version 1.
+func (g Group) await(ctx context.Context, want bool) error {
+	ctx, cancel := context.WithTimeout(ctx, freezeTime)
+	defer cancel()
+	folder, h := g.in(freezer)
+	name, value := "freezer.state", "THAWED"
+	switch {
+	case h.version2 && want:
+		name, value = "cgroup.freeze", "1"
+	case h.version2:
+		name, value = "cgroup.freeze", "0"
+	case want:
+		value = "FROZEN"
+	}
+	for pause := 20 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
+		// Version 1 misses processes that were being made: it is asked again.
+		if err := write(folder, name, value); err != nil {
+			return err
+		}
+		frozen, err := g.Frozen()
+		if err != nil || frozen == want {
+			return err
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+	}
+}
+
+// sleep waits, or returns why ctx has ended.
+func sleep(ctx context.Context, pause time.Duration) error {
+	if pause < time.Millisecond {
+		// A timer takes a millisecond at least while the program has nothing else to do: that is what
+		// epoll_wait counts in.
+		left := unix.NsecToTimespec(pause.Nanoseconds())
+		_ = unix.Nanosleep(&left, nil) // a signal ends it early
+		return ctx.Err()
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

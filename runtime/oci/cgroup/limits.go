@@ -1,0 +1,182 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/engine"
+)
+
+// period is that of quotas of CPU time, in microseconds.
+const period = 100_000
+
+// limit writes the limits that the hierarchy is responsible for.
+func limit(h hierarchy, folder string, r engine.Resources) error {
+	if h.version2 {
+		return limit2(folder, r)
+	}
+	if err := inherit(h, folder); err != nil {
+		return err
+	}
+	if h.has(memory) {
+		if err := limitMemory1(folder, r.MemoryBytes); err != nil {
+			return err
+		}
+	}
+	if h.has(cpu) {
+		quota := "-1"
+		if r.NanoCPUs > 0 {
+			quota = strconv.FormatInt(quotaOf(r.NanoCPUs), 10)
+		}
+		if err := errors.Join(
+			set(folder, "cpu.cfs_period_us", strconv.Itoa(period)),
+			set(folder, "cpu.cfs_quota_us", quota),
+		); err != nil {
+			return err
+		}
+	}
+	if h.has(pids) {
+		if err := set(folder, "pids.max", atMost(r.PIDs)); err != nil {
+			return err
+		}
+	}
+	if h.has(devices) {
+		return permitDevices1(folder)
+	}
+	return nil
+}
+
+// limitMemory1 limits memory, and memory with swap to the same: with swap on top the limit would not
+// be one.
+func limitMemory1(folder string, bytes int64) error {
+	const limit, withSwap = "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
+	value := "-1"
+	if bytes > 0 {
+		value = strconv.FormatInt(bytes, 10)
+	}
+	// The limit with swap is never below the other one: it is lifted first. Kernels that do not
+	// count swap lack the file.
+	counted := true
+	if err := write(folder, withSwap, "-1"); err != nil {
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		counted = false
+	}
+	if err := set(folder, limit, value); err != nil {
+		return err
+	}
+	if !counted {
+		return nil
+	}
+	return set(folder, withSwap, value)
+}
+
+func limit2(folder string, r engine.Resources) error {
+	quota := "max"
+	if r.NanoCPUs > 0 {
+		quota = strconv.FormatInt(quotaOf(r.NanoCPUs), 10)
+	}
+	swap := "max"
+	if r.MemoryBytes > 0 {
+		swap = "0"
+	}
+	for _, file := range []struct {
+		name, value string
+		optional    bool // kernels may lack it
+	}{
+		{name: "memory.max", value: atMost(r.MemoryBytes)},
+		{name: "memory.swap.max", value: swap, optional: true},
+		{name: "cpu.max", value: quota + " " + strconv.Itoa(period)},
+		{name: "pids.max", value: atMost(r.PIDs)},
+	} {
+		err := set(folder, file.name, file.value)
+		if err != nil && !(file.optional && errors.Is(err, fs.ErrNotExist)) {
+			return err
+		}
+	}
+	return permitDevices2(folder)
+}
+
+// quotaOf returns microseconds of CPU time per period. The kernel's least is a millisecond.
+func quotaOf(nanoCPUs int64) int64 { return max(1000, nanoCPUs/(1e9/period)) }
+
+func atMost(n int64) string {
+	if n <= 0 {
+		return "max"
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// inherit gives a group of the controller cpuset its parent's processors and memory, without which
+// no process can be in it.
+func inherit(h hierarchy, folder string) error {
+	if h.version2 || !h.has(cpuset) {
+		return nil
+	}
+	for _, name := range []string{"cpuset.cpus", "cpuset.mems"} {
+		value, err := os.ReadFile(filepath.Join(filepath.Dir(folder), name))
+		if err != nil {
+			return err
+		}
+		if err := write(folder, name, strings.TrimSpace(string(value))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// OOMKills returns how many processes of the group the kernel has killed for the group's memory.
+func (g Group) OOMKills() (int64, error) {
+	folder, h := g.in(memory)
+	name := "memory.oom_control"
+	if h.version2 {
+		name = "memory.events"
+	}
+	value, err := field(folder, name, "oom_kill")
+	if err != nil {
+		return 0, fmt.Errorf("count OOM kills: %w", err)
+	}
+	return strconv.ParseInt(value, 10, 64)
+}
+
+// field reads a value from a file of lines "name value".
+func field(folder, name, key string) (string, error) {
+	path := filepath.Join(folder, name)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(content)) {
+		if fields := strings.Fields(line); len(fields) == 2 && fields[0] == key {
+			return fields[1], nil
+		}
+	}
+	return "", fmt.Errorf("%s has no %s", path, key)
+}
+
+// set writes a limit: what the kernel finds impossible is the caller's request.
+func set(folder, name, value string) error {
+	err := write(folder, name, value)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ERANGE) {
+		return fmt.Errorf("%w: the kernel refuses %s = %s: %w", engine.ErrInvalid, name, value, err)
+	}
+	return err
+}
+
+// write writes to one of the kernel's files, never making one.
+func write(folder, name, value string) error {
+	file, err := os.OpenFile(filepath.Join(folder, name), os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(value)
+	return errors.Join(err, file.Close())
+}

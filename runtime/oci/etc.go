@@ -1,0 +1,98 @@
+package oci
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/bundle"
+	"sandbox.internal/runtime/oci/network"
+)
+
+// The files below /etc that an engine and not the image provides. The container can write to them, so they lie on its disk: what bounds that
+// bounds them.
+const (
+	hostsFile    = "hosts"
+	hostnameFile = "hostname"
+	resolvFile   = "resolv.conf"
+)
+
+const localHosts = `127.0.0.1	localhost
+::1	localhost ip6-localhost ip6-loopback
+fe00::	ip6-localnet
+ff00::	ip6-mcastprefix
+ff02::1	ip6-allnodes
+ff02::2	ip6-allrouters
+`
+
+// writeEtc writes them for a container. joined is the one whose network it shares, or nil; own is its own network, or nil.
+func (e *Engine) writeEtc(c *container, joined *container, own *network.Namespace) error {
+	name := bundle.Hostname(c.id, c.record.Spec.Network)
+	hosts, resolv := localHosts, ""
+	switch {
+	case joined != nil:
+		e.mu.Lock()
+		if run := joined.record.Run; run != nil && run.Network != nil {
+			hosts += hostLine(run.Network.Address, name)
+		}
+		e.mu.Unlock()
+		file, err := e.openEtc(joined, resolvFile)
+		if err != nil {
+			return err
+		}
+		content, err := readSmall(file)
+		if err != nil {
+			return err
+		}
+		resolv = string(content)
+	case own != nil:
+		hosts += hostLine(own.Address, name)
+		resolv = resolvConf(own.Nameservers)
+	case c.record.Spec.Network == engine.NetworkHost:
+		for file, content := range map[string]*string{hostsFile: &hosts, resolvFile: &resolv} {
+			read, err := os.ReadFile(filepath.Join("/etc", file))
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				return err
+			}
+			*content = string(read)
+		}
+	}
+	for file, content := range map[string]string{hostsFile: hosts, hostnameFile: name + "\n", resolvFile: resolv} {
+		if err := writeShared(filepath.Join(c.etcPath(), file), []byte(content)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func hostLine(address netip.Addr, name string) string { return fmt.Sprintf("%s\t%s\n", address, name) }
+
+func resolvConf(servers []string) string {
+	var text strings.Builder
+	for _, server := range servers {
+		if _, err := netip.ParseAddr(server); err == nil {
+			text.WriteString("nameserver " + server + "\n")
+		}
+	}
+	return text.String()
+}
+
+// writeShared writes a file that every user of the container may read.
+func writeShared(path string, content []byte) error {
+	if err := os.WriteFile(path, content, 0o644); err != nil { //nolint:gosec // the container's users must be able to read it
+		return err
+	}
+	return os.Chmod(path, 0o644) //nolint:gosec // whatever the service's umask is
+}
+
+// readSmall reads and closes a file that a container may have been able to write.
+func readSmall(file *os.File) ([]byte, error) {
+	const limit = 64 << 10
+	defer func() { _ = file.Close() }()
+	return io.ReadAll(io.LimitReader(file, limit))
+}

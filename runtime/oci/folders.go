@@ -1,0 +1,164 @@
+package oci
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	folderMode = 0o700
+	// throughMode is that of folders with what containers' users have to reach by its path.
+	throughMode = 0o711
+)
+
+// runFolders has the run folders of services, unless they have other ones.
+const runFolders = "/run/sandbox-local"
+
+// claims has a link for each service on the host that gives containers user namespaces, to its data folder; its name is the first of the ids
+// that the service has.
+const claims = runFolders + "/users"
+
+// folders are where things lie.
+type folders struct {
+	data string // what outlives a reboot
+	run  string // what does not
+}
+
+func newFolders(options Options) folders {
+	return folders{data: options.Folder, run: options.RunFolder}
+}
+
+func (f folders) images() string     { return filepath.Join(f.data, "images") }
+func (f folders) volumes() string    { return filepath.Join(f.data, "volumes") }
+func (f folders) folders() string    { return filepath.Join(f.data, "folders") }
+func (f folders) containers() string { return filepath.Join(f.data, "containers") }
+func (f folders) trash() string      { return filepath.Join(f.data, "trash") }
+
+// runtime is the root folder of the OCI runtime's states; each runtime has one of its own, because their states have different forms.
+func (f folders) runtime(name string) string {
+	return filepath.Join(f.runRuntimes(), filepath.Base(name))
+}
+
+// mounts is where the sources of mounts are made visible to the runtime; see mounts.go.
+func (f folders) mounts(id string) string { return filepath.Join(f.runMounts(), id) }
+
+// root is where the root of a container with a user namespace is mounted, in the keeper's mount namespace: its user gets there, which it does
+// not to the data folder.
+func (f folders) root(id string) string { return filepath.Join(f.runRoots(), id) }
+
+func (f folders) runRoots() string    { return filepath.Join(f.run, "roots") }
+func (f folders) runMounts() string   { return filepath.Join(f.run, "mounts") }
+func (f folders) runRuntimes() string { return filepath.Join(f.run, "runtime") }
+func (f folders) socket() string      { return filepath.Join(f.run, "keeper.sock") }
+
+// upperFolder and workFolder are the two folders of an overlay, etcFolder that of the container's own files of /etc.
+const (
+	upperFolder = "upper"
+	workFolder  = "work"
+	etcFolder   = "etc"
+)
+
+// place is the folder of one container.
+type place string
+
+func (f folders) container(id string) place { return place(filepath.Join(f.containers(), id)) }
+
+func (p place) record() string { return filepath.Join(string(p), "container.json") }
+func (p place) rootfs() string { return filepath.Join(string(p), "rootfs") }
+func (p place) disk() string   { return filepath.Join(string(p), "disk") }
+func (p place) upper() string  { return filepath.Join(p.disk(), upperFolder) }
+func (p place) work() string   { return filepath.Join(p.disk(), workFolder) }
+
+// filesystem is the file with upper, work and etc, where what a container writes is bounded.
+func (p place) filesystem() string { return filepath.Join(p.disk(), "filesystem") }
+func (p place) exit() string       { return filepath.Join(p.disk(), "exit") }
+func (p place) etc() string        { return filepath.Join(p.disk(), etcFolder) }
+func (p place) output() string     { return filepath.Join(string(p), "output") }
+func (p place) log() string        { return filepath.Join(string(p), "log") }
+func (p place) oldLog() string     { return p.log() + ".1" }
+func (p place) end() string        { return filepath.Join(string(p), "end.json") }
+func (p place) pidFile() string    { return filepath.Join(string(p), "pid") }
+
+// make makes every folder that is missing.
+func (f folders) make() error {
+	if err := makePrivate(f.data, folderMode); err != nil {
+		return err
+	}
+	for _, path := range []string{f.volumes(), f.folders(), f.containers(), f.trash()} {
+		if err := os.MkdirAll(path, folderMode); err != nil {
+			return err
+		}
+	}
+	shared := []string{f.run, f.runMounts(), f.runRoots()}
+	if filepath.Dir(f.run) == runFolders {
+		shared = append([]string{runFolders}, shared...)
+	}
+	for _, path := range shared {
+		if err := makePrivate(path, throughMode); err != nil {
+			return err
+		}
+	}
+	return os.MkdirAll(f.runRuntimes(), folderMode)
+}
+
+// makePrivate makes a folder, or makes sure that no one else can read or change the one that there is: layers have programs with set-user-id.
+func makePrivate(path string, mode os.FileMode) error {
+	if err := os.MkdirAll(path, mode); err != nil {
+		return err
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() || info.Mode().Perm()&^mode != 0 {
+		return fmt.Errorf("%s must be a folder with mode %#o, and is %s", path, mode, info.Mode())
+	}
+	return os.Chmod(path, mode) // whatever the umask is, and what an earlier release has made
+}
+
+// removeRun removes what does not outlive a reboot, of an Engine without containers and keeper.
+func (f folders) removeRun() error {
+	var errs []error
+	for _, path := range []string{f.runMounts(), f.runRoots(), f.runRuntimes(), f.socket(), filepath.Join(f.run, "keeper.lock"), filepath.Join(f.run, "keeper.stderr")} {
+		errs = append(errs, os.RemoveAll(path))
+	}
+	return errors.Join(append(errs, os.Remove(f.run))...)
+}
+
+// folderKey is what names that one data folder's Engine uses on the host are made unique with.
+func folderKey(data string) string {
+	sum := sha256.Sum256([]byte(data))
+	return hex.EncodeToString(sum[:4])
+}
+
+// cgroupName is the name of the control group that the containers of a data folder are in.
+func cgroupName(data string) string { return "sandbox-" + folderKey(data) }
+
+// lockFolder keeps other Engines from the folder for as long as the file is open.
+func lockFolder(folder string) (*os.File, error) {
+	file, err := os.OpenFile(filepath.Join(folder, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = file.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("folder %s is in use by another service", folder)
+		}
+		return nil, fmt.Errorf("lock %s: %w", folder, err)
+	}
+	return file, nil
+}
+
+// bootID is different after every start of the kernel.
+func bootID() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id)), err
+}

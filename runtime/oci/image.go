@@ -1,0 +1,140 @@
+package oci
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/images"
+)
+
+var _ engine.ImageStore = (*Engine)(nil)
+
+// EnsureImage implements [engine.Engine].
+func (e *Engine) EnsureImage(ctx context.Context, ref string, auth *engine.RegistryAuth, progress func(string)) (string, error) {
+	if e.closing.Err() != nil {
+		return "", closedError("get image " + ref)
+	}
+	id, err := e.images.Ensure(ctx, ref, auth, progress)
+	if err != nil {
+		return "", fmt.Errorf("get image %s: %w", ref, err)
+	}
+	return id, nil
+}
+
+// ListImages implements [engine.ImageStore].
+func (e *Engine) ListImages(context.Context) ([]engine.Image, error) {
+	if e.closing.Err() != nil {
+		return nil, closedError("list images")
+	}
+	list, err := e.images.List()
+	if err != nil {
+		return nil, err
+	}
+	return e.describeImages(list)
+}
+
+// LoadImages implements [engine.ImageStore].
+func (e *Engine) LoadImages(ctx context.Context, archive io.Reader) ([]engine.Image, error) {
+	if e.closing.Err() != nil {
+		return nil, closedError("load images")
+	}
+	loaded, err := e.images.Load(ctx, archive, nil)
+	if err != nil {
+		return nil, err
+	}
+	return e.describeImages(loaded)
+}
+
+// RemoveImage implements [engine.ImageStore].
+func (e *Engine) RemoveImage(_ context.Context, ref string) error {
+	if e.closing.Err() != nil {
+		return closedError("remove image " + ref)
+	}
+	if err := e.images.Remove(ref); errors.Is(err, engine.ErrImage) {
+		return fmt.Errorf("%w: %w", engine.ErrNotFound, err)
+	} else if err != nil {
+		return fmt.Errorf("remove image %s: %w", ref, err)
+	}
+	return nil
+}
+
+// PruneImages implements [engine.ImageStore].
+func (e *Engine) PruneImages(ctx context.Context, all bool) (freed int64, err error) {
+	if e.closing.Err() != nil {
+		return 0, closedError("prune images")
+	}
+	return e.images.Prune(ctx, all)
+}
+
+func (e *Engine) describeImages(list []images.Image) ([]engine.Image, error) {
+	using, err := e.imagesInUse()
+	if err != nil {
+		return nil, err
+	}
+	described := make([]engine.Image, len(list))
+	for i, image := range list {
+		described[i] = engine.Image{
+			ID: image.ID, Names: image.Names, Bytes: image.Bytes, Created: image.Created, InUse: slices.Contains(using, image.ID),
+		}
+	}
+	return described, nil
+}
+
+// loadedArchive is what [Engine.LoadArchive] remembers of a file.
+type loadedArchive struct {
+	Bytes    int64
+	Modified time.Time
+	Images   []string // ids
+}
+
+// LoadArchive adds the images of a file, as LoadImages does, unless they came from the same file, which has not changed since, and are still
+// here. It must not be called from several goroutines at once.
+func (e *Engine) LoadArchive(ctx context.Context, path string) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	memory := filepath.Join(e.folders.data, "archives.json")
+	known := map[string]loadedArchive{}
+	if content, err := os.ReadFile(memory); err == nil {
+		_ = json.Unmarshal(content, &known) // what cannot be read is loaded again
+	}
+	if before, ok := known[path]; ok && before.Bytes == info.Size() && before.Modified.Equal(info.ModTime()) && e.hasImages(before.Images) {
+		return nil
+	}
+	loaded, err := e.LoadImages(ctx, file)
+	if err != nil {
+		return err
+	}
+	now := loadedArchive{Bytes: info.Size(), Modified: info.ModTime()}
+	for _, image := range loaded {
+		now.Images = append(now.Images, image.ID)
+	}
+	known[path] = now
+	content, err := json.Marshal(known)
+	if err != nil {
+		return err
+	}
+	return replaceFile(memory, content)
+}
+
+// hasImages reports whether all of them are here, under a name.
+func (e *Engine) hasImages(ids []string) bool {
+	list, err := e.images.List()
+	return err == nil && len(ids) > 0 && !slices.ContainsFunc(ids, func(id string) bool {
+		return !slices.ContainsFunc(list, func(image images.Image) bool { return image.ID == id && len(image.Names) > 0 })
+	})
+}

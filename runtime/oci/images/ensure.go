@@ -1,0 +1,140 @@
+package images
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"time"
+
+	"github.com/distribution/reference"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/engine/pull"
+)
+
+// imageIDs are accepted besides names: an image without a name can be used, but not pulled.
+var imageIDs = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+
+// Ensure returns the id of the image named ref and pulls it first when it is not here, as [engine.Images].EnsureImage asks for.
+//
+// An image that is here is used as it is, without asking its registry and whatever auth says. A reference without tag and digest means
+// latest. A pull is shared by callers with the same credentials only, so that no caller gets a missing image by the password of another; it
+// goes on while one of them still waits. Without auth the credentials are those of the user's Docker configuration.
+func (s *Store) Ensure(ctx context.Context, ref string, auth *engine.RegistryAuth, progress func(string)) (id string, err error) {
+	if imageIDs.MatchString(ref) {
+		if !s.use(ref) {
+			return "", noSuchImage(ref)
+		}
+		return ref, nil
+	}
+	name, err := reference.ParseDockerRef(ref)
+	if err != nil {
+		return "", fmt.Errorf("image %q: %w: %w", ref, engine.ErrImage, err)
+	}
+	if id, ok := s.useName(name.String()); ok {
+		return id, nil
+	}
+	if s.ctx.Err() != nil {
+		return "", fmt.Errorf("pull image %s: %w: the store is closed", name, engine.ErrUnavailable)
+	}
+	key := pull.Key{Ref: name.String()}
+	if auth != nil {
+		key.Auth = *auth
+	}
+	return s.pulls.Do(ctx, key, progress, func(ctx context.Context, report func(string)) (string, error) {
+		// The image may have come by a pull that ended after the look above.
+		if id, ok := s.useName(name.String()); ok {
+			return id, nil
+		}
+		report("resolving " + reference.FamiliarString(name))
+		id, err := s.pull(ctx, name, key.Auth, report)
+		return id, describeError(ctx, "pull image "+name.String(), err)
+	})
+}
+
+// use notes that the image is wanted; false when it is not here.
+func (s *Store) use(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, ok := s.images[id]
+	if ok {
+		i.used = time.Now()
+	}
+	return ok
+}
+
+func (s *Store) useName(name string) (id string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n, ok := s.names[name]
+	if !ok {
+		return "", false
+	}
+	s.images[n.Image].used = time.Now()
+	return n.Image, true
+}
+
+// add makes an image of complete layers, which the caller has pinned, and gives it the names.
+func (s *Store) add(parts *parts, names []string, loaded bool) (Image, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, ok := s.images[parts.id]
+	if !ok {
+		if err := s.writeFile(s.image(parts.id), parts.rawConfig); err != nil {
+			return Image{}, err
+		}
+		info, err := os.Stat(s.image(parts.id))
+		if err != nil {
+			return Image{}, err
+		}
+		i = newImage(parts.id, parts.config, info.ModTime())
+		s.images[i.id] = i
+	}
+	i.used = time.Now()
+	for _, name := range names {
+		n := named{Name: name, Image: i.id, Loaded: loaded}
+		if before, ok := s.names[name]; ok && before.Image != n.Image && s.images[before.Image] != nil {
+			s.images[before.Image].used = time.Now() // it loses its name: its time of grace begins
+		}
+		if err := s.writeJSON(s.name(name), n); err != nil {
+			return Image{}, err
+		}
+		s.names[name] = n
+	}
+	s.syncSoon()
+	return s.describe(i), nil
+}
+
+// Remove takes a name away, or all names of the image with this id. Its content goes with [Store.Prune]. It returns [engine.ErrImage]
+// when there is no such name or image.
+func (s *Store) Remove(refOrID string) error {
+	var remove func(named) bool
+	if imageIDs.MatchString(refOrID) {
+		if !s.use(refOrID) {
+			return noSuchImage(refOrID)
+		}
+		remove = func(n named) bool { return n.Image == refOrID }
+	} else {
+		name, err := reference.ParseDockerRef(refOrID)
+		if err != nil {
+			return fmt.Errorf("image %q: %w: %w", refOrID, engine.ErrImage, err)
+		}
+		if _, ok := s.useName(name.String()); !ok {
+			return noSuchImage(refOrID)
+		}
+		remove = func(n named) bool { return n.Name == name.String() }
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, n := range s.names {
+		if !remove(n) {
+			continue
+		}
+		if err := os.Remove(s.name(name)); err != nil {
+			return err
+		}
+		delete(s.names, name)
+	}
+	return nil
+}

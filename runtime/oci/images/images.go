@@ -1,0 +1,259 @@
+// Package images keeps images of containers on this host: it pulls them from registries or loads them from archives, and unpacks each
+// layer once, into a folder that overlayfs mounts.
+//
+// What a Store has written is complete or does not count: parts are made in a folder of their own and renamed when their digests have been
+// checked. Nothing waits for the disk; a [Store] syncs behind what it writes. Until then a layer carries the id of the boot that wrote it,
+// and after a crash of the host it is removed.
+package images
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/engine/pull"
+	"sandbox.internal/runtime/oci/images/unpack"
+)
+
+// Options configure a [Store].
+type Options struct {
+	Folder   string                   // absolute; made when it is missing. One Store at a time uses it
+	MaxBytes int64                    // bound of the layers on the disk together; 0 means none. See [Store.Prune]
+	Grace    time.Duration            // how long what is not used stays before Prune removes it
+	Mirrors  map[string][]string      // host of a registry, e.g. docker.io -> hosts that are asked before it
+	Insecure []string                 // hosts of registries that may be asked over HTTP; localhost and 127.0.0.0/8 always may
+	InUse    func() ([]string, error) // ids of the images that containers are made of; nil means none
+	Logger   zerolog.Logger
+}
+
+// Image is an image that is here.
+type Image struct {
+	ID      string    // sha256:... of its configuration, as Docker's image id
+	Names   []string  // full, with registry and tag or digest
+	Bytes   int64     // of its unpacked layers on the disk, about
+	Created time.Time // when it came here
+	Config  Config
+	Layers  []string // absolute folders, lowest first, no two the same
+}
+
+// Config is what an image says about containers that are made from it.
+type Config struct {
+	Env          []string // NAME=value
+	Entrypoint   []string
+	Cmd          []string
+	User         string
+	WorkingDir   string
+	Labels       map[string]string
+	Volumes      []string // absolute paths
+	ExposedPorts []string // e.g. 80/tcp
+}
+
+// What the layers of one image may take together.
+const (
+	maxImageBytes   = 64 << 30
+	maxImageEntries = 2_000_000
+	maxLayers       = 500 // overlayfs mounts no more
+)
+
+// Store is a folder with images. Its methods may be called from several goroutines at once.
+type Store struct {
+	folders
+	maxBytes int64
+	limits   imageLimits
+	grace    time.Duration
+	mirrors  map[string][]string
+	insecure map[string]bool
+	inUse    func() ([]string, error)
+	log      zerolog.Logger
+
+	boot   string // id of this boot of the host
+	opened time.Time
+	base   *http.Transport
+	pulls  *pull.Group
+	turns  chan struct{} // one per layer that is unpacked at the moment
+
+	ctx     context.Context // ends with the Store
+	stop    context.CancelFunc
+	unsaved chan struct{} // something was written since the last sync
+	working sync.WaitGroup
+
+	mu     sync.Mutex
+	images map[string]*image // by id
+	names  map[string]named
+	layers map[string]*layer // by diff id; complete ones
+	making map[string]*making
+	bytes  int64 // of layers, complete and being made
+}
+
+// imageLimits are replaced by tests.
+type imageLimits struct{ bytes, entries int64 }
+
+// Open opens the store and removes what was left half made. The folder must belong to root alone.
+func Open(o Options) (*Store, error) {
+	if !filepath.IsAbs(o.Folder) {
+		return nil, fmt.Errorf("open images: folder %q must be absolute", o.Folder)
+	}
+	if o.MaxBytes < 0 || o.Grace < 0 {
+		return nil, errors.New("open images: the bound of bytes and the time of grace must not be negative")
+	}
+	boot, err := bootID()
+	if err != nil {
+		return nil, fmt.Errorf("open images: %w", err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	s := &Store{
+		folders:  folders(filepath.Clean(o.Folder)),
+		maxBytes: o.MaxBytes,
+		limits:   imageLimits{bytes: maxImageBytes, entries: maxImageEntries},
+		grace:    o.Grace,
+		mirrors:  o.Mirrors,
+		insecure: map[string]bool{},
+		inUse:    o.InUse,
+		log:      o.Logger,
+		boot:     boot,
+		opened:   time.Now(),
+		base:     newTransport(),
+		pulls:    pull.NewGroup(),
+		turns:    make(chan struct{}, layersAtOnce),
+		ctx:      ctx,
+		stop:     stop,
+		unsaved:  make(chan struct{}, 1),
+		images:   map[string]*image{},
+		names:    map[string]named{},
+		layers:   map[string]*layer{},
+		making:   map[string]*making{},
+	}
+	if s.maxBytes == 0 {
+		s.maxBytes = math.MaxInt64
+	}
+	if s.inUse == nil {
+		s.inUse = func() ([]string, error) { return nil, nil }
+	}
+	for _, host := range o.Insecure {
+		s.insecure[host] = true
+	}
+	if err := s.load(); err != nil {
+		stop()
+		return nil, fmt.Errorf("open images: %w", err)
+	}
+	s.working.Go(s.emptyTrash)
+	s.working.Go(s.syncBehind)
+	return s, nil
+}
+
+// Close cancels pulls and loads that are under way and waits for their end.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.stop() // no Load begins after this
+	s.mu.Unlock()
+	s.pulls.Close()
+	s.working.Wait()
+	s.base.CloseIdleConnections()
+	return nil
+}
+
+// Hold keeps the image from being removed until release is called. It returns [engine.ErrImage] when the image is not here.
+func (s *Store) Hold(id string) (held Image, release func(), err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, ok := s.images[id]
+	if !ok {
+		return Image{}, nil, noSuchImage(id)
+	}
+	i.holds++
+	return s.describe(i), sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		i.holds--
+		i.used = time.Now()
+	}), nil
+}
+
+// List returns the images that are here, newest first.
+func (s *Store) List() ([]Image, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]Image, 0, len(s.images))
+	for _, i := range s.images {
+		list = append(list, s.describe(i))
+	}
+	slices.SortFunc(list, func(a, b Image) int {
+		if order := b.Created.Compare(a.Created); order != 0 {
+			return order
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return list, nil
+}
+
+// describe needs s.mu.
+func (s *Store) describe(i *image) Image {
+	described := Image{ID: i.id, Created: i.created, Config: i.config.clone()}
+	for name, n := range s.names {
+		if n.Image == i.id {
+			described.Names = append(described.Names, name)
+		}
+	}
+	slices.Sort(described.Names)
+	for _, diffID := range i.layers {
+		l := s.layers[diffID]
+		described.Bytes += l.Bytes
+		if l.Opaque { // overlayfs does not look at this attribute of a layer's root
+			described.Layers = nil
+		}
+		described.Layers = append(described.Layers, s.layerTree(diffID))
+	}
+	return described
+}
+
+func (s *Store) newLimits() *unpack.Limits {
+	return &unpack.Limits{Bytes: s.limits.bytes, Entries: s.limits.entries}
+}
+
+// describeError wraps what a pull or load failed with in the error of the contract. An end of its context stays what it is.
+func describeError(ctx context.Context, op string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: %w", op, ctx.Err())
+	case errors.Is(err, engine.ErrImage):
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return fmt.Errorf("%s: %w: %s", op, engine.ErrImage, oneLine(err.Error()))
+}
+
+// oneLine keeps words of foreign origin on one line, and short.
+func oneLine(text string) string {
+	const limit = 2000
+	text = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, text)
+	if len(text) > limit {
+		text = strings.ToValidUTF8(text[:limit], "") + "..."
+	}
+	return text
+}
+
+func noSuchImage(ref string) error {
+	return fmt.Errorf("%w: No such image: %s", engine.ErrImage, ref)
+}
+
+func bootID() (string, error) {
+	content, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(content)), err
+}

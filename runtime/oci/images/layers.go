@@ -1,0 +1,239 @@
+package images
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sync/errgroup"
+
+	"sandbox.internal/runtime/oci/images/unpack"
+)
+
+// layersAtOnce bounds how many layers are downloaded and unpacked at once, layersOfPull those of one image.
+const (
+	layersAtOnce = 32
+	layersOfPull = 4
+)
+
+// parts are what an image is made of, wherever it comes from.
+type parts struct {
+	id        string
+	rawConfig []byte
+	config    *v1.ConfigFile
+	blobs     []blob // one per layer, lowest first
+}
+
+// blob is a layer as it is stored or sent, mostly compressed.
+type blob struct {
+	digest v1.Hash // zero when it is not known: then the diff id alone is checked
+	size   int64   // bytes
+	open   func(ctx context.Context) (io.ReadCloser, error)
+}
+
+// newParts checks that configuration and layers belong together.
+func newParts(rawConfig []byte, blobs []blob) (*parts, error) {
+	config, err := parseConfig(rawConfig)
+	if err != nil {
+		return nil, err
+	}
+	if len(config.RootFS.DiffIDs) != len(blobs) {
+		return nil, fmt.Errorf("the image has %d layers, and %d diff ids in its configuration", len(blobs), len(config.RootFS.DiffIDs))
+	}
+	return &parts{id: digestOf(rawConfig), rawConfig: rawConfig, config: config, blobs: blobs}, nil
+}
+
+// making is a layer that is being unpacked.
+type making struct{ done chan struct{} }
+
+// assemble gets the layers that are not here, several at once, and makes the image of them. Layers that are complete stay when others
+// fail, for the next try.
+func (s *Store) assemble(ctx context.Context, p *parts, names []string, loaded bool, meter *meter) (Image, error) {
+	diffIDs := newImage(p.id, p.config, time.Time{}).layers // each once
+	blobs := map[string]blob{}
+	for position, diffID := range p.config.RootFS.DiffIDs {
+		blobs[diffID.String()] = p.blobs[position]
+	}
+	meter.begin(diffIDs, blobs)
+	limits := s.newLimits()
+	pinned := make([]bool, len(diffIDs))
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.SetLimit(layersOfPull)
+	for position, diffID := range diffIDs {
+		group.Go(func() error {
+			err := s.obtain(groupCtx, diffID, blobs[diffID], limits, meter.layer(diffID))
+			pinned[position] = err == nil
+			return err
+		})
+	}
+	err := group.Wait()
+	defer func() {
+		for position, diffID := range diffIDs {
+			if pinned[position] {
+				s.unpin(diffID)
+			}
+		}
+	}()
+	if err != nil {
+		return Image{}, err
+	}
+	return s.add(p, names, loaded)
+}
+
+// obtain makes sure that the layer is here and pins it. Of several callers at once one unpacks it.
+func (s *Store) obtain(ctx context.Context, diffID string, b blob, limits *unpack.Limits, progress *layerMeter) error {
+	for {
+		m, mine := s.join(diffID)
+		switch {
+		case m == nil:
+			progress.finish()
+			return nil
+		case mine:
+			err := s.makeLayer(ctx, diffID, b, limits, progress)
+			s.mu.Lock()
+			delete(s.making, diffID)
+			s.mu.Unlock()
+			close(m.done)
+			if err != nil {
+				return fmt.Errorf("layer %s: %w", short(diffID), err)
+			}
+			progress.finish()
+			return nil
+		}
+		select {
+		case <-m.done: // complete, or failed: then it is this caller's turn
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// join pins the layer when it is here, and returns nil. Otherwise it returns what waits for its end; mine says that the caller makes it.
+func (s *Store) join(diffID string) (m *making, mine bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l, ok := s.layers[diffID]; ok {
+		l.pins++
+		return nil, false
+	}
+	if m, ok := s.making[diffID]; ok {
+		return m, false
+	}
+	m = &making{done: make(chan struct{})}
+	s.making[diffID] = m
+	return m, true
+}
+
+func (s *Store) unpin(diffID string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.layers[diffID]
+	l.pins--
+	l.used = time.Now()
+}
+
+// makeLayer unpacks a layer while it is read, and pins it.
+func (s *Store) makeLayer(ctx context.Context, diffID string, b blob, limits *unpack.Limits, progress *layerMeter) (err error) {
+	select {
+	case s.turns <- struct{}{}:
+		defer func() { <-s.turns }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	folder := s.temporary(makingFolder)
+	tree := filepath.Join(folder, treeFolder)
+	if err := os.MkdirAll(tree, 0o700); err != nil {
+		return err
+	}
+	var reserved int64
+	defer func() {
+		if err != nil {
+			s.giveBack(reserved)
+			err = errors.Join(err, os.RemoveAll(folder))
+		}
+	}()
+	result, err := unpackBlob(ctx, diffID, b, progress, func(archive io.Reader) (unpack.Result, error) {
+		return unpack.Layer(ctx, tree, archive, limits, func(n int64) error {
+			err := s.reserve(n)
+			if err == nil {
+				reserved += n
+			}
+			return err
+		})
+	})
+	if err != nil {
+		return err
+	}
+	file := layerFile{Bytes: result.Bytes, Opaque: result.Opaque, Boot: s.boot}
+	if err := s.writeJSON(filepath.Join(folder, layerRecord), file); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := os.Rename(folder, s.layer(diffID)); err != nil {
+		return err
+	}
+	s.layers[diffID] = &layer{layerFile: file, pins: 1, used: time.Now()}
+	return nil
+}
+
+// unpackBlob decompresses in a goroutine of its own, beside the writing of files, and checks size, digest and diff id.
+func unpackBlob(ctx context.Context, diffID string, b blob, progress *layerMeter,
+	write func(archive io.Reader) (unpack.Result, error)) (unpack.Result, error) {
+	body, err := b.open(ctx)
+	if err != nil {
+		return unpack.Result{}, err
+	}
+	defer func() { _ = body.Close() }()
+	compressed := &checkedReader{source: body, sum: sha256.New(), progress: progress}
+	ahead := readAhead(func() (io.ReadCloser, error) { return decompress(compressed) })
+	archive := &checkedReader{source: ahead, sum: sha256.New()}
+	result, err := write(archive)
+	// The reading goroutine ends before the sums are compared.
+	_ = body.Close()
+	ahead.stop()
+	switch {
+	case ctx.Err() != nil:
+		return unpack.Result{}, ctx.Err()
+	case err != nil:
+		return unpack.Result{}, err
+	case compressed.size != b.size:
+		return unpack.Result{}, fmt.Errorf("the layer has %d bytes, not %d as its manifest says", compressed.size, b.size)
+	case b.digest != (v1.Hash{}) && compressed.digest() != b.digest.String():
+		return unpack.Result{}, fmt.Errorf("the layer's digest is %s, not %s as its manifest says", compressed.digest(), b.digest)
+	case archive.digest() != diffID:
+		return unpack.Result{}, fmt.Errorf("the layer unpacks to %s, not to %s as the image's configuration says", archive.digest(), diffID)
+	}
+	return result, nil
+}
+
+// checkedReader sums up what is read through it.
+type checkedReader struct {
+	source   io.Reader
+	sum      hash.Hash
+	size     int64
+	progress *layerMeter // may be nil
+}
+
+func (r *checkedReader) Read(p []byte) (int, error) {
+	n, err := r.source.Read(p)
+	_, _ = r.sum.Write(p[:n])
+	r.size += int64(n)
+	if r.progress != nil {
+		r.progress.add(n)
+	}
+	return n, err
+}
+
+func (r *checkedReader) digest() string { return "sha256:" + hex.EncodeToString(r.sum.Sum(nil)) }
+
+// short is a digest as Docker shows it.
+func short(digest string) string { return hexOf(digest)[:12] }

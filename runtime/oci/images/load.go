@@ -1,0 +1,353 @@
+package images
+
+import (
+	"archive/tar"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/distribution/reference"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sandbox.internal/runtime/engine"
+)
+
+// What an archive may hold. Each image has one file per layer and a few more.
+const (
+	maxArchiveFiles  = 100_000
+	maxArchiveImages = 64
+	maxArchiveNames  = 16 << 20 // bytes of the names of files and links; they are kept in memory
+)
+
+var errTooManyImages = fmt.Errorf("the archive has more than %d images", maxArchiveImages)
+
+// Load takes in the images of an archive, as `docker save` or an OCI layout in a tar file, which may be compressed, and returns them. The
+// archive lies on the disk until its layers are unpacked. It returns [engine.ErrImage] when the archive is not what it should be.
+func (s *Store) Load(ctx context.Context, archive io.Reader, progress func(string)) ([]Image, error) {
+	if progress == nil {
+		progress = func(string) {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	s.mu.Lock()
+	if s.ctx.Err() != nil {
+		s.mu.Unlock()
+		return nil, fmt.Errorf("load images: %w: the store is closed", engine.ErrUnavailable)
+	}
+	s.working.Add(1)
+	s.mu.Unlock()
+	defer s.working.Done()
+	defer context.AfterFunc(s.ctx, cancel)()
+	loaded, err := s.loadArchive(ctx, archive, progress)
+	return loaded, describeError(ctx, "load images", err)
+}
+
+func (s *Store) loadArchive(ctx context.Context, archive io.Reader, progress func(string)) (loaded []Image, err error) {
+	folder := s.temporary(makingFolder)
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	progress("reading the archive")
+	files, err := spool(ctx, folder, archive, min(s.limits.bytes, s.maxBytes))
+	if err != nil {
+		return nil, err
+	}
+	found, err := files.images()
+	if err != nil {
+		return nil, err
+	}
+	meter := newMeter("loading", progress)
+	for _, one := range found {
+		image, err := s.assemble(ctx, one.parts, one.names, true, meter)
+		if err != nil {
+			return loaded, err
+		}
+		loaded = append(loaded, image)
+	}
+	return loaded, nil
+}
+
+// spooled are the files of an archive, which lie under numbers in a folder.
+type spooled struct {
+	files map[string]spooledFile // by clean name
+	links map[string]string      // clean name -> clean name
+}
+
+type spooledFile struct {
+	path string
+	size int64
+}
+
+// archivedImage is one image of an archive.
+type archivedImage struct {
+	parts *parts
+	names []string
+}
+
+// spool writes the regular files of the archive, at most limit bytes, into the folder.
+func spool(ctx context.Context, folder string, archive io.Reader, limit int64) (*spooled, error) {
+	plain, err := decompress(&contextReader{ctx: ctx, source: archive})
+	if err != nil {
+		return nil, fmt.Errorf("the archive is broken: %w", err)
+	}
+	defer func() { _ = plain.Close() }()
+	result := &spooled{files: map[string]spooledFile{}, links: map[string]string{}}
+	entries := tar.NewReader(plain)
+	names := 0
+	for number := 0; ; number++ {
+		header, err := entries.Next()
+		if err == io.EOF {
+			return result, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("the archive is broken: %w", err)
+		}
+		if number >= maxArchiveFiles {
+			return nil, fmt.Errorf("the archive has more than %d files", maxArchiveFiles)
+		}
+		if names += len(header.Name) + len(header.Linkname); names > maxArchiveNames {
+			return nil, fmt.Errorf("the names in the archive take more than %d bytes", maxArchiveNames)
+		}
+		name := path.Clean("/" + header.Name)
+		switch header.Typeflag {
+		case tar.TypeReg:
+			if limit -= header.Size; limit < 0 {
+				return nil, errors.New("the archive is larger than images may be")
+			}
+			file := spooledFile{path: filepath.Join(folder, strconv.Itoa(number)), size: header.Size}
+			if err := file.write(entries); err != nil {
+				return nil, fmt.Errorf("file %q of the archive: %w", name, err)
+			}
+			result.files[name] = file
+		case tar.TypeSymlink:
+			result.links[name] = path.Join(path.Dir(name), header.Linkname)
+		case tar.TypeLink:
+			result.links[name] = path.Clean("/" + header.Linkname)
+		}
+	}
+}
+
+func (f spooledFile) write(content io.Reader) error {
+	file, err := os.OpenFile(f.path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, content)
+	return errors.Join(err, file.Close())
+}
+
+// find follows links, of which a chain has few.
+func (s *spooled) find(name string) (spooledFile, error) {
+	name = path.Clean("/" + name)
+	for range 8 {
+		if file, ok := s.files[name]; ok {
+			return file, nil
+		}
+		target, ok := s.links[name]
+		if !ok {
+			break
+		}
+		name = target
+	}
+	return spooledFile{}, fmt.Errorf("the archive has no file %q", name)
+}
+
+func (s *spooled) read(name string, limit int64) ([]byte, error) {
+	file, err := s.find(name)
+	if err != nil {
+		return nil, err
+	}
+	if file.size > limit {
+		return nil, fmt.Errorf("%q of the archive has %d bytes, more than %d", name, file.size, limit)
+	}
+	return os.ReadFile(file.path)
+}
+
+func (s *spooled) readJSON(name string, into any) error {
+	content, err := s.read(name, maxManifest)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(content, into); err != nil {
+		return fmt.Errorf("%q of the archive is broken: %w", name, err)
+	}
+	return nil
+}
+
+func (s *spooled) blob(name string, digest v1.Hash) (blob, error) {
+	file, err := s.find(name)
+	if err != nil {
+		return blob{}, err
+	}
+	return blob{digest: digest, size: file.size, open: func(context.Context) (io.ReadCloser, error) { return os.Open(file.path) }}, nil
+}
+
+// images reads what the archive says about its images. An archive of newer Docker engines has both forms; the older one has the full names.
+func (s *spooled) images() ([]archivedImage, error) {
+	_, savedErr := s.find("manifest.json")
+	_, layoutErr := s.find("index.json")
+	switch {
+	case savedErr == nil:
+		return s.savedImages()
+	case layoutErr == nil:
+		return s.layoutImages()
+	}
+	return nil, errors.New("the archive holds no images: it has neither manifest.json (docker save) nor index.json (OCI layout)")
+}
+
+func (s *spooled) savedImages() ([]archivedImage, error) {
+	var saved []struct {
+		Config   string
+		RepoTags []string
+		Layers   []string
+	}
+	if err := s.readJSON("manifest.json", &saved); err != nil {
+		return nil, err
+	}
+	if len(saved) > maxArchiveImages {
+		return nil, errTooManyImages
+	}
+	var found []archivedImage
+	for _, one := range saved {
+		config, err := s.read(one.Config, maxConfig)
+		if err != nil {
+			return nil, err
+		}
+		var blobs []blob
+		for _, name := range one.Layers {
+			b, err := s.blob(name, v1.Hash{})
+			if err != nil {
+				return nil, err
+			}
+			blobs = append(blobs, b)
+		}
+		parts, err := newParts(config, blobs)
+		if err != nil {
+			return nil, err
+		}
+		image := archivedImage{parts: parts}
+		for _, tag := range one.RepoTags {
+			name, err := reference.ParseDockerRef(tag)
+			if err != nil {
+				return nil, fmt.Errorf("name %q of an image: %w", tag, err)
+			}
+			image.names = append(image.names, name.String())
+		}
+		found = append(found, image)
+	}
+	return found, nil
+}
+
+// What tools write the name of an image to; the second is often a tag alone.
+const (
+	fullNameAnnotation = "io.containerd.image.name"
+	refNameAnnotation  = "org.opencontainers.image.ref.name"
+)
+
+func (s *spooled) layoutImages() ([]archivedImage, error) {
+	var index v1.IndexManifest
+	if err := s.readJSON("index.json", &index); err != nil {
+		return nil, err
+	}
+	if len(index.Manifests) > maxArchiveImages {
+		return nil, errTooManyImages
+	}
+	var found []archivedImage
+	for _, descriptor := range index.Manifests {
+		if descriptor.Platform != nil && !fits(descriptor.Platform) {
+			continue
+		}
+		parts, err := s.layoutImage(descriptor, 0)
+		if err != nil {
+			return nil, err
+		}
+		image := archivedImage{parts: parts}
+		for _, annotation := range []string{fullNameAnnotation, refNameAnnotation} {
+			name, err := reference.ParseDockerRef(descriptor.Annotations[annotation])
+			if err == nil && strings.Contains(descriptor.Annotations[annotation], "/") {
+				image.names = []string{name.String()}
+				break
+			}
+		}
+		found = append(found, image)
+	}
+	if found == nil {
+		return nil, fmt.Errorf("the archive has no image for linux/%s", runtime.GOARCH)
+	}
+	return found, nil
+}
+
+// layoutImage reads a manifest, or an index with one for this machine. Indexes may lie in one another; deep ones are hostile.
+func (s *spooled) layoutImage(descriptor v1.Descriptor, depth int) (*parts, error) {
+	content, err := s.readBlob(descriptor.Digest, maxManifest)
+	if err != nil {
+		return nil, err
+	}
+	var manifest struct {
+		v1.Manifest
+		Manifests []v1.Descriptor `json:"manifests"`
+	}
+	if err := json.Unmarshal(content, &manifest); err != nil {
+		return nil, fmt.Errorf("manifest %s is broken: %w", descriptor.Digest, err)
+	}
+	if manifest.Manifests != nil {
+		for _, child := range manifest.Manifests {
+			if depth < 4 && (child.Platform == nil || fits(child.Platform)) {
+				return s.layoutImage(child, depth+1)
+			}
+		}
+		return nil, fmt.Errorf("index %s has no image for linux/%s", descriptor.Digest, runtime.GOARCH)
+	}
+	config, err := s.readBlob(manifest.Config.Digest, maxConfig)
+	if err != nil {
+		return nil, err
+	}
+	var blobs []blob
+	for _, layer := range manifest.Layers {
+		b, err := s.blob(blobName(layer.Digest), layer.Digest)
+		if err != nil {
+			return nil, err
+		}
+		blobs = append(blobs, b)
+	}
+	return newParts(config, blobs)
+}
+
+func (s *spooled) readBlob(digest v1.Hash, limit int64) ([]byte, error) {
+	content, err := s.read(blobName(digest), limit)
+	if err != nil {
+		return nil, err
+	}
+	if got := digestOf(content); got != digest.String() {
+		return nil, fmt.Errorf("blob %s of the archive has the digest %s", digest, got)
+	}
+	return content, nil
+}
+
+func blobName(digest v1.Hash) string { return "blobs/" + digest.Algorithm + "/" + digest.Hex }
+
+func fits(p *v1.Platform) bool {
+	return (p.OS == "linux" || p.OS == "") && (p.Architecture == runtime.GOARCH || p.Architecture == "")
+}
+
+// contextReader ends with its context.
+type contextReader struct {
+	ctx    context.Context
+	source io.Reader
+}
+
+func (r *contextReader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.source.Read(p)
+}

@@ -1,0 +1,237 @@
+package images_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"sandbox.internal/runtime/oci/images"
+)
+
+// saved is what `docker save` writes.
+func saved(t testing.TB, named map[string]v1.Image) []byte {
+	t.Helper()
+	tagged := map[name.Tag]v1.Image{}
+	for full, image := range named {
+		tagged[must(name.NewTag(full))(t)] = image
+	}
+	var archive bytes.Buffer
+	if err := tarball.MultiWrite(tagged, &archive); err != nil {
+		t.Fatal(err)
+	}
+	return archive.Bytes()
+}
+
+// laidOut is an OCI layout as a tar archive.
+func laidOut(t testing.TB, index v1.ImageIndex) []byte {
+	t.Helper()
+	folder := t.TempDir()
+	must(layout.Write(folder, index))(t)
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	if err := w.AddFS(os.DirFS(folder)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return archive.Bytes()
+}
+
+func zipped(t testing.TB, content []byte) []byte {
+	t.Helper()
+	var packed bytes.Buffer
+	w := gzip.NewWriter(&packed)
+	_, _ = w.Write(content)
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return packed.Bytes()
+}
+
+func TestLoad(t *testing.T) {
+	one := newImage(t, v1.Config{User: "1"}, randomLayer(t, 1000), randomLayer(t, 100))
+	two := newImage(t, v1.Config{User: "2"}, randomLayer(t, 1000))
+	annotated := func(image v1.Image, annotations map[string]string, platform *v1.Platform) mutate.IndexAddendum {
+		return mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Annotations: annotations, Platform: platform}}
+	}
+	const fullName, refName = "io.containerd.image.name", "org.opencontainers.image.ref.name"
+	plain := saved(t, map[string]v1.Image{"example.test/one:1": one, "two:latest": two})
+	both := laidOut(t, mutate.AppendManifests(empty.Index, annotated(one, map[string]string{fullName: "example.test/one:1"}, nil),
+		annotated(two, map[string]string{refName: "docker.io/library/two:latest"}, nil),
+		annotated(two, nil, &v1.Platform{OS: "linux", Architecture: "z80"})))
+	nested := laidOut(t, mutate.AppendManifests(empty.Index, mutate.IndexAddendum{
+		Add:        mutate.AppendManifests(empty.Index, annotated(two, nil, &v1.Platform{OS: "windows"}), annotated(one, nil, nil)),
+		Descriptor: v1.Descriptor{Annotations: map[string]string{refName: "1"}},
+	}))
+	for name, test := range map[string]struct {
+		archive []byte
+		names   []string // of all images
+		images  int
+	}{
+		"docker save":         {plain, []string{"docker.io/library/two:latest", "example.test/one:1"}, 2},
+		"docker save, zipped": {zipped(t, plain), []string{"docker.io/library/two:latest", "example.test/one:1"}, 2},
+		"OCI layout":          {both, []string{"docker.io/library/two:latest", "example.test/one:1"}, 2},
+		"OCI layout, zipped":  {zipped(t, both), []string{"docker.io/library/two:latest", "example.test/one:1"}, 2},
+		"OCI layout, nested":  {nested, nil, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			folder := filepath.Join(t.TempDir(), "images")
+			s := open(t, images.Options{Folder: folder})
+			var reported []string
+			loaded, err := s.Load(t.Context(), bytes.NewReader(test.archive), func(sentence string) { reported = append(reported, sentence) })
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			layers := 0
+			for _, image := range loaded {
+				names = append(names, image.Names...)
+				layers += len(image.Layers)
+				if found := content(t, hold(t, s, image.ID)); len(found) != len(image.Layers) {
+					t.Errorf("files %v", found)
+				}
+			}
+			slices.Sort(names)
+			if !slices.Equal(names, test.names) || len(loaded) != test.images {
+				t.Errorf("loaded %+v", loaded)
+			}
+			if len(reported) == 0 || reported[0] != "reading the archive" {
+				t.Errorf("progress %q", reported)
+			}
+			wantOnly(t, folder, layers, test.images, len(names))
+			for _, name := range names {
+				ensure(t, s, name) // without a registry
+			}
+		})
+	}
+}
+
+// TestLoadLinks: Docker engines before 25 save a layer once and link to it.
+func TestLoadLinks(t *testing.T) {
+	layer := randomLayer(t, 1000)
+	image := newImage(t, v1.Config{}, layer)
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	add := func(header tar.Header, content []byte) {
+		header.Size, header.Mode = int64(len(content)), 0o644
+		if err := w.WriteHeader(&header); err != nil {
+			t.Fatal(err)
+		}
+		_, _ = w.Write(content)
+	}
+	uncompressed := must(layer.Uncompressed())(t)
+	add(tar.Header{Name: "a/layer.tar", Typeflag: tar.TypeReg}, must(io.ReadAll(uncompressed))(t))
+	add(tar.Header{Name: "b/layer.tar", Typeflag: tar.TypeSymlink, Linkname: "../a/layer.tar"}, nil)
+	add(tar.Header{Name: "config.json", Typeflag: tar.TypeReg}, must(image.RawConfigFile())(t))
+	add(tar.Header{Name: "manifest.json", Typeflag: tar.TypeReg}, []byte(`[{"Config":"config.json","RepoTags":null,"Layers":["b/layer.tar"]}]`))
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, images.Options{})
+	loaded, err := s.Load(t.Context(), &archive, nil)
+	if err != nil || len(loaded) != 1 || len(loaded[0].Names) != 0 {
+		t.Fatalf("loaded %+v, %v", loaded, err)
+	}
+	ensure(t, s, loaded[0].ID)
+}
+
+// longNames is a small archive whose names take much memory.
+func longNames(t testing.TB) []byte {
+	t.Helper()
+	var archive bytes.Buffer
+	w := tar.NewWriter(&archive)
+	for number := range 20 {
+		name := strings.Repeat(strings.Repeat("x", 250)+"/", 4000) + strconv.Itoa(number)
+		if err := w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: "x", Format: tar.FormatPAX}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return zipped(t, archive.Bytes())
+}
+
+func TestLoadRefuses(t *testing.T) {
+	image := newImage(t, v1.Config{}, randomLayer(t, 1000))
+	good := saved(t, map[string]v1.Image{"one:1": image})
+	foreign := laidOut(t, mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: image,
+		Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "z80"}}}))
+	windows := must(mutate.ConfigFile(image, &v1.ConfigFile{OS: "windows"}))(t)
+	changed := func(archive []byte) []byte {
+		return bytes.Replace(slices.Clone(archive), []byte(`"os":"linux"`), []byte(`"os":"linuX"`), 1)
+	}
+	for name, test := range map[string]struct {
+		archive []byte
+		says    string
+	}{
+		"nothing":             {nil, "neither manifest.json"},
+		"noise":               {[]byte(noise(10_000)), "broken"},
+		"broken gzip":         {zipped(t, good)[:1000], "unexpected EOF"},
+		"cut":                 {good[:len(good)/2], ""},
+		"another archive":     {files(t, map[string]string{"file": "x"}), "neither manifest.json"},
+		"broken manifest":     {files(t, map[string]string{"manifest.json": "["}), `"manifest.json" of the archive is broken`},
+		"broken index":        {files(t, map[string]string{"index.json": "{"}), `"index.json" of the archive is broken`},
+		"empty index":         {files(t, map[string]string{"index.json": "{}"}), "no image for linux"},
+		"large manifest":      {files(t, map[string]string{"manifest.json": strings.Repeat(" ", 5<<20)}), "more than 4194304"},
+		"missing config":      {files(t, map[string]string{"manifest.json": `[{"Config":"../etc/passwd"}]`}), `no file "/etc/passwd"`},
+		"missing layer":       {files(t, map[string]string{"manifest.json": `[{"Config":"c","Layers":["l"]}]`, "c": "{}"}), `no file "/l"`},
+		"broken config":       {files(t, map[string]string{"manifest.json": `[{"Config":"c"}]`, "c": "["}), "configuration is broken"},
+		"bad name":            {files(t, map[string]string{"manifest.json": `[{"Config":"c","RepoTags":["A B"]}]`, "c": "{}"}), `"A B"`},
+		"many images":         {files(t, map[string]string{"manifest.json": "[" + strings.Repeat("{},", 100) + "{}]"}), "more than 64"},
+		"long names":          {longNames(t), "more than 16777216 bytes"},
+		"other platform":      {foreign, "no image for linux"},
+		"windows":             {saved(t, map[string]v1.Image{"one:1": windows}), "for windows"},
+		"changed config":      {changed(laidOut(t, mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: image}))), "has the digest"},
+		"index of itself":     {files(t, map[string]string{"index.json": `{"manifests":[{"digest":"md5:1"}]}`}), "broken"},
+		"hostile blob's name": {files(t, map[string]string{"manifest.json": `[{"Config":"c","Layers":["c"]}]`, "c": "{}"}), "1 layers, and 0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			folder := filepath.Join(t.TempDir(), "images")
+			_, err := open(t, images.Options{Folder: folder}).Load(t.Context(), bytes.NewReader(test.archive), nil)
+			wantImageError(t, err, test.says)
+			wantOnly(t, folder, 0, 0, 0)
+		})
+	}
+}
+
+func TestLoadEndsWithContext(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "images")
+	ctx, cancel := context.WithCancel(t.Context())
+	image := saved(t, map[string]v1.Image{"one:1": newImage(t, v1.Config{}, randomLayer(t, 2<<20))})
+	_, err := open(t, images.Options{Folder: folder}).Load(ctx, &cancelling{bytes.NewReader(image), cancel}, nil)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+	wantOnly(t, folder, 0, 0, 0)
+}
+
+// cancelling calls cancel when it is read.
+type cancelling struct {
+	io.Reader
+	cancel func()
+}
+
+func (r *cancelling) Read(p []byte) (int, error) {
+	r.cancel()
+	return r.Reader.Read(p)
+}

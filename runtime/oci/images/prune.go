@@ -1,0 +1,159 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+)
+
+// Prune removes images without a name (with all: also those with names) that are in use by no container and held by no caller, and layers
+// of no image, when the time of grace has passed since they were used last. It returns how many bytes of layers it freed.
+//
+// A pull or load that would exceed [Options].MaxBytes first does the same, named images that came from a registry included; those that were
+// loaded cannot be had again.
+func (s *Store) Prune(ctx context.Context, all bool) (freed int64, err error) {
+	return s.prune(ctx, func(n named) bool { return !all })
+}
+
+// prune removes images all of whose names pin refuses to keep.
+func (s *Store) prune(ctx context.Context, pins func(named) bool) (freed int64, err error) {
+	began := time.Now() // what is used from now on stays, whatever the containers were at the time of the question
+	using, err := s.inUse()
+	if err != nil {
+		return 0, fmt.Errorf("prune images: ask which are in use: %w", err)
+	}
+	trash, freed, err := s.sweep(began, using, pins)
+	for _, path := range trash {
+		if ctx.Err() != nil {
+			return freed, errors.Join(err, ctx.Err()) // what is left goes when the store opens
+		}
+		err = errors.Join(err, os.RemoveAll(path))
+	}
+	return freed, err
+}
+
+// sweep forgets what is not used and moves it to the trash.
+func (s *Store) sweep(began time.Time, using []string, pins func(named) bool) (trash []string, freed int64, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	pinned := map[string]bool{}
+	for _, n := range s.names {
+		if pins(n) {
+			pinned[n.Image] = true
+		}
+	}
+	for _, id := range using {
+		i, ok := s.images[id]
+		if !ok {
+			// Its record was damaged, and which layers its containers run on is not known.
+			s.log.Warn().Str("image", id).Msg("no layer of images is removed: a container is made of an image that is not here")
+			return nil, 0, nil
+		}
+		i.used = time.Now()
+	}
+	old := func(used time.Time) bool { return used.Before(began) && !used.Add(s.grace).After(began) }
+	for id, i := range s.images {
+		if !pinned[id] && i.holds == 0 && old(i.used) {
+			if err := s.forget(i); err != nil {
+				return nil, 0, err
+			}
+		}
+	}
+	needed := map[string]bool{}
+	for _, i := range s.images {
+		for _, diffID := range i.layers {
+			needed[diffID] = true
+		}
+	}
+	for diffID, l := range s.layers {
+		if needed[diffID] || l.pins > 0 || !old(l.used) {
+			continue
+		}
+		path := s.temporary(trashFolder)
+		if err := os.Rename(s.layer(diffID), path); err != nil {
+			return trash, freed, err
+		}
+		delete(s.layers, diffID)
+		s.bytes -= l.Bytes
+		freed += l.Bytes
+		trash = append(trash, path)
+	}
+	return trash, freed, nil
+}
+
+// forget removes an image and its names; its layers stay. It needs s.mu.
+func (s *Store) forget(i *image) error {
+	for name, n := range s.names {
+		if n.Image != i.id {
+			continue
+		}
+		if err := os.Remove(s.name(name)); err != nil {
+			return err
+		}
+		delete(s.names, name)
+	}
+	if err := os.Remove(s.image(i.id)); err != nil {
+		return err
+	}
+	delete(s.images, i.id)
+	for _, diffID := range i.layers {
+		if l := s.layers[diffID]; l != nil && l.used.Before(i.used) {
+			l.used = i.used
+		}
+	}
+	return nil
+}
+
+// reserve counts bytes that a layer is going to take, and makes room for them.
+func (s *Store) reserve(n int64) error {
+	if s.tryReserve(n) {
+		return nil
+	}
+	freed, err := s.prune(s.ctx, func(n named) bool { return n.Loaded })
+	if err != nil {
+		s.log.Warn().Err(err).Msg("cannot remove images to make room for others")
+	}
+	if freed > 0 && s.tryReserve(n) {
+		s.log.Info().Int64("bytes", freed).Msg("images that are not used were removed to make room for others")
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return fmt.Errorf("no room for the image: the images here take %s of the %s that they may take, and what is left of them is in use, loaded, "+
+		"or was used a short time ago", mebibytes(s.bytes), mebibytes(s.maxBytes))
+}
+
+func (s *Store) tryReserve(n int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bytes > s.maxBytes-n {
+		return false
+	}
+	s.bytes += n
+	return true
+}
+
+func (s *Store) giveBack(n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bytes -= n
+}
+
+// emptyTrash removes what an earlier store left there.
+func (s *Store) emptyTrash() {
+	entries, err := os.ReadDir(s.path(trashFolder))
+	for _, entry := range entries {
+		if s.ctx.Err() != nil {
+			return
+		}
+		if e := os.RemoveAll(s.path(trashFolder, entry.Name())); !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	if err != nil {
+		s.log.Warn().Err(err).Msg("cannot remove what is left of images")
+	}
+}

@@ -1,0 +1,374 @@
+package images_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/images"
+)
+
+func TestPrune(t *testing.T) {
+	r := newRegistry(t)
+	base := randomLayer(t, 1<<20)
+	kept := r.push(t, "kept:1", newImage(t, v1.Config{}, base, randomLayer(t, 100)))
+	gone := r.push(t, "gone:1", newImage(t, v1.Config{}, base, randomLayer(t, 300<<10)))
+	var mu sync.Mutex
+	var using []string
+	folder := filepath.Join(t.TempDir(), "images")
+	s := open(t, images.Options{Folder: folder, InUse: func() ([]string, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		return using, nil
+	}})
+	keptID, goneID := ensure(t, s, kept), ensure(t, s, gone)
+	prune := func(all bool) int64 {
+		t.Helper()
+		return must(s.Prune(t.Context(), all))(t)
+	}
+	if freed := prune(false); freed != 0 {
+		t.Errorf("%d bytes of named images were freed", freed)
+	}
+	if err := s.Remove(gone); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Remove(gone); !errors.Is(err, engine.ErrImage) {
+		t.Errorf("a name was removed twice: %v", err)
+	}
+	_, release, err := s.Hold(goneID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if freed := prune(true); freed <= 0 || freed > 100<<10 { // what the image with a name has alone
+		t.Errorf("all freed %d bytes", freed)
+	}
+	if _, err := s.Ensure(t.Context(), goneID, nil, nil); err != nil {
+		t.Errorf("an image that is held was removed: %v", err)
+	}
+	if _, err := s.Ensure(t.Context(), keptID, nil, nil); !errors.Is(err, engine.ErrImage) {
+		t.Errorf("all did not remove the image with a name: %v", err)
+	}
+	release()
+	mu.Lock()
+	using = []string{goneID}
+	mu.Unlock()
+	if freed := prune(true); freed != 0 {
+		t.Errorf("%d bytes of an image in use were freed", freed)
+	}
+	mu.Lock()
+	using = nil
+	mu.Unlock()
+	if freed := prune(false); freed < 1<<20 || freed > 3<<20 {
+		t.Errorf("%d bytes were freed", freed)
+	}
+	wantOnly(t, folder, 0, 0, 0)
+	if entries, err := os.ReadDir(filepath.Join(folder, "trash")); err != nil || len(entries) != 0 {
+		t.Errorf("the trash has %v, %v", entries, err)
+	}
+}
+
+func TestPruneWaits(t *testing.T) {
+	r := newRegistry(t)
+	ref := r.push(t, "young:1", newImage(t, v1.Config{}, randomLayer(t, 1000)))
+	s := open(t, images.Options{Grace: time.Hour})
+	id := ensure(t, s, ref)
+	if err := s.Remove(id); err != nil {
+		t.Fatal(err)
+	}
+	if freed := must(s.Prune(t.Context(), true))(t); freed != 0 {
+		t.Errorf("%d bytes were freed within the time of grace", freed)
+	}
+	if got := ensure(t, s, id); got != id {
+		t.Errorf("id %s", got)
+	}
+}
+
+func TestPruneAsks(t *testing.T) {
+	r := newRegistry(t)
+	broken := errors.New("broken")
+	s := open(t, images.Options{InUse: func() ([]string, error) { return nil, broken }})
+	id := ensure(t, s, r.push(t, "image:1", newImage(t, v1.Config{}, randomLayer(t, 1000))))
+	if _, err := s.Prune(t.Context(), true); !errors.Is(err, broken) {
+		t.Errorf("Prune: %v", err)
+	}
+	ensure(t, s, id)
+}
+
+// TestPruneKeepsUnknown: a container of an image whose record is lost still runs on its layers.
+func TestPruneKeepsUnknown(t *testing.T) {
+	r := newRegistry(t)
+	folder := filepath.Join(t.TempDir(), "images")
+	s := open(t, images.Options{Folder: folder})
+	id := ensure(t, s, r.push(t, "image:1", newImage(t, v1.Config{}, randomLayer(t, 1000))))
+	eventually(t, "everything is safe on the disk", s.Safe)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	rewrite(t, folder, "images/*.json", "torn")
+	s = open(t, images.Options{Folder: folder, InUse: func() ([]string, error) { return []string{id}, nil }})
+	if freed := must(s.Prune(t.Context(), true))(t); freed != 0 {
+		t.Errorf("%d bytes were freed", freed)
+	}
+	wantOnly(t, folder, 1, 0, 0)
+}
+
+func TestMaxBytes(t *testing.T) {
+	r := newRegistry(t)
+	var refs []string
+	for i := range 4 {
+		refs = append(refs, r.push(t, fmt.Sprintf("image%d:1", i), newImage(t, v1.Config{}, randomLayer(t, 4<<20))))
+	}
+	folder := filepath.Join(t.TempDir(), "images")
+	s := open(t, images.Options{Folder: folder, MaxBytes: 9 << 20})
+	loaded, err := s.Load(t.Context(), bytes.NewReader(saved(t, map[string]v1.Image{"loaded:1": newImage(t, v1.Config{}, randomLayer(t, 4<<20))})), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What came from a registry and is not used makes room; what was loaded stays.
+	var last string
+	for _, ref := range refs[:3] {
+		last = ensure(t, s, ref)
+	}
+	wantOnly(t, folder, 2, 2, 2)
+	ensure(t, s, loaded[0].ID)
+	_, release, err := s.Hold(last)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Ensure(t.Context(), refs[3], nil, nil)
+	wantImageError(t, err, "no room for the image: the images here take")
+	release()
+	ensure(t, s, refs[3])
+	wantOnly(t, folder, 2, 2, 2)
+	_, err = s.Load(t.Context(), bytes.NewReader(saved(t, map[string]v1.Image{"huge:1": newImage(t, v1.Config{}, randomLayer(t, 10<<20))})), nil)
+	wantImageError(t, err, "larger than images may be")
+}
+
+// TestPruneUnderLoad: pulls, holds and prunes at once never lose an image that is held.
+func TestPruneUnderLoad(t *testing.T) {
+	r := newRegistry(t)
+	base := randomLayer(t, 64<<10)
+	var refs []string
+	for i := range 6 {
+		refs = append(refs, r.push(t, fmt.Sprintf("image%d:1", i), newImage(t, v1.Config{}, base, randomLayer(t, 16<<10))))
+	}
+	folder := filepath.Join(t.TempDir(), "images")
+	s := open(t, images.Options{Folder: folder})
+	stop := make(chan struct{})
+	var pruning, using sync.WaitGroup
+	pruning.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if _, err := s.Prune(t.Context(), true); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for _, ref := range refs {
+		using.Go(func() {
+			held := 0
+			for range 20 {
+				id, err := s.Ensure(t.Context(), ref, nil, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				image, release, err := s.Hold(id)
+				if errors.Is(err, engine.ErrImage) {
+					continue // without a time of grace it may go in between
+				}
+				held++
+				for _, layer := range image.Layers {
+					if entries, err := os.ReadDir(layer); err != nil || len(entries) == 0 {
+						t.Errorf("layer of an image that is held: %v, %v", entries, err)
+					}
+				}
+				release()
+			}
+			if held == 0 {
+				t.Errorf("%s was never held", ref)
+			}
+		})
+	}
+	using.Wait()
+	close(stop)
+	pruning.Wait()
+	must(s.Prune(t.Context(), true))(t)
+	wantOnly(t, folder, 0, 0, 0)
+}
+
+func TestOpenRefuses(t *testing.T) {
+	for _, o := range []images.Options{{Folder: "relative"}, {}, {Folder: "/nowhere", MaxBytes: -1}, {Folder: "/nowhere", Grace: -1},
+		{Folder: "/proc/version/images"}} {
+		if s, err := images.Open(o); err == nil {
+			_ = s.Close()
+			t.Errorf("%+v was accepted", o)
+		}
+	}
+}
+
+// TestDamage: a store opens after everything that a crash, or a person, can do to it.
+func TestDamage(t *testing.T) {
+	r := newRegistry(t)
+	image := newImage(t, v1.Config{}, randomLayer(t, 1000))
+	ref := r.push(t, "image:1", image)
+	id := must(image.ConfigName())(t).String()
+	for name, test := range map[string]struct {
+		damage func(t *testing.T, folder string)
+		image  bool // it is still here
+	}{
+		"left half made": {func(t *testing.T, folder string) {
+			write(t, filepath.Join(folder, "making", "HALF", "tree", "file"), "x")
+			write(t, filepath.Join(folder, "making", "record"), "x")
+			write(t, filepath.Join(folder, "trash", "OLD", "file"), "x")
+		}, true},
+		"layer of an earlier boot": {func(t *testing.T, folder string) {
+			rewrite(t, folder, "layers/*/layer.json", `{"bytes":1000,"boot":"another"}`)
+		}, false},
+		"torn layer record":   {func(t *testing.T, folder string) { rewrite(t, folder, "layers/*/layer.json", "") }, false},
+		"torn configuration":  {func(t *testing.T, folder string) { rewrite(t, folder, "images/*.json", `{"os":`) }, false},
+		"other configuration": {func(t *testing.T, folder string) { rewrite(t, folder, "images/*.json", `{"os":"linux"}`) }, false},
+		"torn name":           {func(t *testing.T, folder string) { rewrite(t, folder, "names/*.json", "") }, false},
+		"name of another":     {func(t *testing.T, folder string) { rewrite(t, folder, "names/*.json", `{"name":"x","image":"`+id+`"}`) }, false},
+		"missing layer": {func(t *testing.T, folder string) {
+			if err := os.RemoveAll(filepath.Join(folder, "layers")); err != nil {
+				t.Fatal(err)
+			}
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			folder := filepath.Join(t.TempDir(), "images")
+			s := open(t, images.Options{Folder: folder})
+			ensure(t, s, ref)
+			eventually(t, "everything is safe on the disk", s.Safe)
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			test.damage(t, folder)
+			s = open(t, images.Options{Folder: folder})
+			found := false
+			for _, image := range must(s.List())(t) {
+				found = found || len(image.Names) > 0
+			}
+			if found != test.image {
+				t.Errorf("the image is here: %v, want %v", found, test.image)
+			}
+			ensure(t, s, ref)
+			wantOnly(t, folder, 1, 1, 1)
+			eventually(t, "the trash is empty", func() bool {
+				entries, err := os.ReadDir(filepath.Join(folder, "trash"))
+				return err == nil && len(entries) == 0
+			})
+		})
+	}
+}
+
+func write(t testing.TB, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func rewrite(t testing.TB, folder, pattern, content string) {
+	t.Helper()
+	matches := must(filepath.Glob(filepath.Join(folder, pattern)))(t)
+	if len(matches) == 0 {
+		t.Fatalf("no %s", pattern)
+	}
+	for _, path := range matches {
+		write(t, path, content)
+	}
+}
+
+// childFolder names, in the environment of the test program, the folder in which it is to pull until it is killed. childImages lists the
+// images.
+const (
+	childFolder = "IMAGES_TEST_FOLDER"
+	childImages = "IMAGES_TEST_IMAGES"
+)
+
+func pullUntilKilled(folder string) {
+	for {
+		s, err := images.Open(images.Options{Folder: folder})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		var group sync.WaitGroup
+		for ref := range strings.FieldsSeq(os.Getenv(childImages)) {
+			group.Go(func() { _, _ = s.Ensure(context.Background(), ref, nil, nil) })
+		}
+		group.Wait()
+		_, _ = s.Prune(context.Background(), true)
+		_ = s.Close()
+	}
+}
+
+// TestKill: a process that pulls and prunes is killed at random moments. What is there afterwards is complete.
+func TestKill(t *testing.T) {
+	r := newRegistry(t)
+	base := randomLayer(t, 1<<20)
+	want := map[string]map[string]string{}
+	var refs []string
+	fresh := open(t, images.Options{})
+	for i := range 3 {
+		ref := r.push(t, fmt.Sprintf("image%d:1", i), newImage(t, v1.Config{}, base, randomLayer(t, 200<<10), randomLayer(t, 10)))
+		refs = append(refs, ref)
+		id := ensure(t, fresh, ref)
+		want[id] = content(t, hold(t, fresh, id))
+	}
+	folder := filepath.Join(t.TempDir(), "images")
+	complete := 0
+	for round := 0; round < 25 || complete == 0 && round < 200; round++ { // later and later on a machine that is busy
+		child := exec.CommandContext(t.Context(), must(os.Executable())(t))
+		child.Env = append(os.Environ(), childFolder+"="+folder, childImages+"="+strings.Join(refs, " "))
+		child.Stderr = os.Stderr
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(20+round*7) * time.Millisecond) // the moment of the kill, no wait for anything
+		if err := child.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = child.Wait()
+		s := open(t, images.Options{Folder: folder})
+		for _, image := range must(s.List())(t) {
+			complete++
+			if found := content(t, image); fmt.Sprint(found) != fmt.Sprint(want[image.ID]) {
+				t.Errorf("round %d: image %s has %v, want %v", round, image.ID, found, want[image.ID])
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if complete == 0 {
+		t.Error("no image was ever complete: the kills come too early to show anything")
+	}
+	s := open(t, images.Options{Folder: folder})
+	for _, ref := range refs {
+		ensure(t, s, ref)
+	}
+	wantOnly(t, folder, 7, 3, 3)
+}

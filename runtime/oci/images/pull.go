@@ -1,0 +1,94 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+
+	"github.com/distribution/reference"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"sandbox.internal/runtime/engine"
+)
+
+// maxConfig bounds the configuration of an image.
+const maxConfig = 4 << 20
+
+// pull gets the image from the first endpoint that has it. The error is that of the registry itself.
+func (s *Store) pull(ctx context.Context, named reference.Named, auth engine.RegistryAuth, report func(string)) (id string, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	refs, err := s.endpoints(named)
+	if err != nil {
+		return "", err
+	}
+	meter := newMeter("pulling "+reference.FamiliarString(named), report)
+	for position, ref := range refs {
+		credentials := auth
+		if position < len(refs)-1 {
+			credentials = engine.RegistryAuth{}
+		}
+		var image Image
+		if image, err = s.pullFrom(ctx, ref, credentials, named.String(), meter); err == nil {
+			return image.ID, nil
+		}
+		if ctx.Err() != nil {
+			return "", ctx.Err()
+		}
+		if position < len(refs)-1 {
+			s.log.Info().Str("image", named.String()).Str("mirror", ref.Context().RegistryStr()).Str("error", oneLine(err.Error())).
+				Msg("a mirror does not provide an image")
+		}
+	}
+	return "", err
+}
+
+func (s *Store) pullFrom(ctx context.Context, ref name.Reference, auth engine.RegistryAuth, imageName string, meter *meter) (Image, error) {
+	from, err := s.connect(ctx, ref, auth)
+	if err != nil {
+		return Image{}, err
+	}
+	p, err := from.parts(ctx)
+	if err != nil {
+		return Image{}, err
+	}
+	return s.assemble(ctx, p, []string{imageName}, false, meter)
+}
+
+// parts asks for the manifest and configuration of the image for this machine.
+func (e *endpoint) parts(ctx context.Context) (*parts, error) {
+	found, err := remote.Image(e.ref, remote.WithContext(ctx), remote.WithTransport(e.client.Transport),
+		remote.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH}))
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := found.Manifest()
+	if err != nil {
+		return nil, err
+	}
+	if size := manifest.Config.Size; size < 0 || size > maxConfig { // the library reads without a bound when it is -1
+		return nil, fmt.Errorf("the size of the image's configuration is %d, not within 0 and %d bytes", size, maxConfig)
+	}
+	if manifest.Config.Digest.Algorithm != "sha256" {
+		return nil, fmt.Errorf("digest %s of the image's configuration is not a SHA-256", manifest.Config.Digest)
+	}
+	raw, err := found.RawConfigFile()
+	if err != nil {
+		return nil, err
+	}
+	var blobs []blob
+	for _, layer := range manifest.Layers {
+		if layer.Size < 0 || layer.Digest.Algorithm != "sha256" {
+			return nil, errors.New("the manifest has a layer without size or SHA-256")
+		}
+		blobs = append(blobs, blob{digest: layer.Digest, size: layer.Size, open: func(ctx context.Context) (io.ReadCloser, error) {
+			return e.openBlob(ctx, layer.Digest.String(), layer.Size), nil
+		}})
+	}
+	return newParts(raw, blobs)
+}

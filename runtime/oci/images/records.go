@@ -1,0 +1,281 @@
+package images
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+)
+
+// folders is the store's folder, with what lies in it:
+//
+//	layers/HEX/tree        a layer, by the hex digits of its diff id
+//	layers/HEX/layer.json  its record
+//	images/HEX.json        the configuration of an image, by the hex digits of its id; complete when its digest is the id
+//	names/HEX.json         a name, by its SHA-256
+//	making/RANDOM          what is being made; removed when the store opens
+//	trash/RANDOM           what is being removed
+type folders string
+
+const (
+	layersFolder = "layers"
+	imagesFolder = "images"
+	namesFolder  = "names"
+	makingFolder = "making"
+	trashFolder  = "trash"
+	treeFolder   = "tree"
+	layerRecord  = "layer.json"
+	recordSuffix = ".json"
+)
+
+// layer is a complete layer.
+type layer struct {
+	layerFile
+	pins int       // pulls and loads that need it
+	used time.Time // when the last of them ended
+}
+
+// layerFile is a layer's record.
+type layerFile struct {
+	Bytes  int64 `json:"bytes"`
+	Opaque bool  `json:"opaque,omitempty"` // it hides the layers below it
+	// Boot is the boot of the host that wrote the layer, until it is safe on the disk.
+	Boot string `json:"boot,omitempty"`
+}
+
+// image is a complete image.
+type image struct {
+	id      string
+	config  Config
+	layers  []string // diff ids, lowest first, no two the same
+	created time.Time
+	holds   int
+	used    time.Time
+}
+
+// named is the record of a name.
+type named struct {
+	Name   string `json:"name"`
+	Image  string `json:"image"`
+	Loaded bool   `json:"loaded,omitempty"` // from an archive: no registry may have it
+}
+
+func (f folders) path(parts ...string) string {
+	return filepath.Join(append([]string{string(f)}, parts...)...)
+}
+
+func (f folders) layer(diffID string) string { return f.path(layersFolder, hexOf(diffID)) }
+
+func (f folders) layerTree(diffID string) string {
+	return f.path(layersFolder, hexOf(diffID), treeFolder)
+}
+
+func (f folders) image(id string) string { return f.path(imagesFolder, hexOf(id)+recordSuffix) }
+
+func (f folders) name(name string) string {
+	sum := sha256.Sum256([]byte(name))
+	return f.path(namesFolder, hex.EncodeToString(sum[:])+recordSuffix)
+}
+
+func hexOf(digest string) string { return strings.TrimPrefix(digest, "sha256:") }
+
+// temporary returns a new path in the folder.
+func (f folders) temporary(folder string) string { return f.path(folder, rand.Text()) }
+
+// load reads the folder. What was being made or removed goes to the trash, and so does what is damaged.
+func (s *Store) load() error {
+	for _, folder := range []string{layersFolder, imagesFolder, namesFolder, makingFolder, trashFolder} {
+		if err := os.MkdirAll(s.path(folder), 0o700); err != nil {
+			return err
+		}
+	}
+	for _, load := range []func() error{s.discardMaking, s.loadLayers, s.loadImages, s.loadNames} {
+		if err := load(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) discardMaking() error {
+	return s.each(makingFolder, func(entry fs.DirEntry) error {
+		return os.Rename(s.path(makingFolder, entry.Name()), s.temporary(trashFolder))
+	})
+}
+
+func (s *Store) loadLayers() error {
+	return s.each(layersFolder, func(entry fs.DirEntry) error {
+		path := s.path(layersFolder, entry.Name())
+		var file layerFile
+		err := readJSON(filepath.Join(path, layerRecord), &file)
+		if err == nil && file.Boot != "" && file.Boot != s.boot {
+			err = errors.New("the host stopped before it was safe on the disk")
+		}
+		if err != nil {
+			s.log.Warn().Err(err).Str("layer", entry.Name()).Msg("damaged layer of an image is removed")
+			return os.Rename(path, s.temporary(trashFolder))
+		}
+		s.layers["sha256:"+entry.Name()] = &layer{layerFile: file, used: s.opened}
+		s.bytes += file.Bytes
+		if file.Boot != "" {
+			s.syncSoon()
+		}
+		return nil
+	})
+}
+
+func (s *Store) loadImages() error {
+	return s.each(imagesFolder, func(entry fs.DirEntry) error {
+		path := s.path(imagesFolder, entry.Name())
+		i, err := s.readImage(path, "sha256:"+strings.TrimSuffix(entry.Name(), recordSuffix))
+		if err != nil {
+			s.log.Warn().Err(err).Str("image", entry.Name()).Msg("damaged image is removed")
+			return os.Remove(path)
+		}
+		s.images[i.id] = i
+		return nil
+	})
+}
+
+func (s *Store) readImage(path, id string) (*image, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if got := digestOf(raw); got != id {
+		return nil, fmt.Errorf("the digest of its configuration is %s", got)
+	}
+	config, err := parseConfig(raw)
+	if err != nil {
+		return nil, err
+	}
+	i := newImage(id, config, info.ModTime())
+	i.used = s.opened
+	for _, diffID := range i.layers {
+		if s.layers[diffID] == nil {
+			return nil, fmt.Errorf("layer %s is missing", diffID)
+		}
+	}
+	return i, nil
+}
+
+func (s *Store) loadNames() error {
+	return s.each(namesFolder, func(entry fs.DirEntry) error {
+		path := s.path(namesFolder, entry.Name())
+		var n named
+		if err := readJSON(path, &n); err != nil || s.images[n.Image] == nil || s.name(n.Name) != path {
+			s.log.Warn().Err(err).Str("name", n.Name).Msg("name of an image that is not here is removed")
+			return os.Remove(path)
+		}
+		s.names[n.Name] = n
+		return nil
+	})
+}
+
+func (s *Store) each(folder string, handle func(fs.DirEntry) error) error {
+	entries, err := os.ReadDir(s.path(folder))
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if err := handle(entry); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// newImage makes the image of a configuration. A layer that comes again hides all of its earlier appearance, and overlayfs mounts no
+// folder twice.
+func newImage(id string, config *v1.ConfigFile, created time.Time) *image {
+	i := &image{id: id, created: created, used: created, config: configOf(config.Config)}
+	for position, diffID := range config.RootFS.DiffIDs {
+		if !slices.Contains(config.RootFS.DiffIDs[position+1:], diffID) {
+			i.layers = append(i.layers, diffID.String())
+		}
+	}
+	return i
+}
+
+func configOf(c v1.Config) Config {
+	return Config{
+		Env: c.Env, Entrypoint: c.Entrypoint, Cmd: c.Cmd, User: c.User, WorkingDir: c.WorkingDir, Labels: c.Labels,
+		Volumes:      slices.Sorted(maps.Keys(c.Volumes)),
+		ExposedPorts: slices.Sorted(maps.Keys(c.ExposedPorts)),
+	}
+}
+
+func (c Config) clone() Config {
+	return Config{
+		Env: slices.Clone(c.Env), Entrypoint: slices.Clone(c.Entrypoint), Cmd: slices.Clone(c.Cmd), User: c.User, WorkingDir: c.WorkingDir,
+		Labels: maps.Clone(c.Labels), Volumes: slices.Clone(c.Volumes), ExposedPorts: slices.Clone(c.ExposedPorts),
+	}
+}
+
+// parseConfig reads and checks the configuration of an image.
+func parseConfig(raw []byte) (*v1.ConfigFile, error) {
+	var config v1.ConfigFile
+	if err := json.Unmarshal(raw, &config); err != nil {
+		return nil, fmt.Errorf("the image's configuration is broken: %w", err)
+	}
+	if config.OS != "" && config.OS != "linux" {
+		return nil, fmt.Errorf("the image is for %s, not for linux", config.OS)
+	}
+	if n := len(config.RootFS.DiffIDs); n > maxLayers {
+		return nil, fmt.Errorf("the image has %d layers, more than %d", n, maxLayers)
+	}
+	for _, diffID := range config.RootFS.DiffIDs {
+		if diffID.Algorithm != "sha256" {
+			return nil, fmt.Errorf("diff id %s of a layer is not a SHA-256", diffID)
+		}
+	}
+	return &config, nil
+}
+
+func digestOf(content []byte) string {
+	sum := sha256.Sum256(content)
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+func readJSON(path string, into any) error {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(content, into)
+}
+
+// writeJSON replaces a record in one step.
+func (s *Store) writeJSON(path string, record any) error {
+	content, err := json.Marshal(record)
+	if err != nil {
+		return err
+	}
+	return s.writeFile(path, content)
+}
+
+func (s *Store) writeFile(path string, content []byte) error {
+	temporary := s.temporary(makingFolder)
+	if err := os.WriteFile(temporary, content, 0o600); err != nil {
+		return err
+	}
+	if err := os.Rename(temporary, path); err != nil {
+		return errors.Join(err, os.Remove(temporary))
+	}
+	return nil
+}

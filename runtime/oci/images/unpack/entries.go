@@ -1,0 +1,309 @@
+package unpack
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	paxAttribute    = "SCHILY.xattr."
+	opaqueAttribute = "trusted.overlay.opaque"
+)
+
+// folder makes a folder, or gives the one that is there the entry's attributes.
+func (l *layer) folder(name string, header *tar.Header) error {
+	parentName, base := split(name)
+	fd := -1
+	if base == "" {
+		own, err := unix.FcntlInt(uintptr(l.root), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		fd = own
+	} else {
+		parent, err := l.enter(parentName)
+		if err != nil {
+			return err
+		}
+		err = l.replace(parentName, parent, base, func() (err error) {
+			fd, err = l.makeFolder(parent, base)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := setAttributes(fd, header); err != nil {
+		return err
+	}
+	// An archive may repeat its folders; what they take is memory.
+	l.folderBytes += len(name) + 64
+	if l.folderBytes > maxAwaiting {
+		return refusedf("the names of the layer's folders take more than %d bytes", maxAwaiting)
+	}
+	l.folders = append(l.folders, folderTime{name: name, times: timesOf(header.ModTime)})
+	return nil
+}
+
+func (l *layer) setFolderTimes() error {
+	for _, f := range l.folders {
+		parentName, base := split(f.name)
+		if base == "" {
+			base = "."
+		}
+		parent, err := l.find(parentName)
+		if err == nil {
+			err = unix.UtimesNanoAt(parent, base, f.times[:], unix.AT_SYMLINK_NOFOLLOW)
+			_ = unix.Close(parent)
+		}
+		// A later entry may have replaced it, or a folder above it.
+		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, ErrRefused) {
+			return fmt.Errorf("set times of folder %s: %w", quote(f.name), err)
+		}
+	}
+	return nil
+}
+
+func (l *layer) file(folder, base string, header *tar.Header, content io.Reader) error {
+	if err := l.add(header.Size); err != nil {
+		return err
+	}
+	parent, err := l.enter(folder)
+	if err != nil {
+		return err
+	}
+	fd := -1
+	err = l.replace(folder, parent, base, func() (err error) {
+		fd, err = unix.Openat(parent, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("make file: %w", err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := l.copy(fd, content, header.Size); err != nil {
+		return err
+	}
+	if err := setAttributes(fd, header); err != nil {
+		return err
+	}
+	return setTimes(parent, base, header)
+}
+
+// copy writes exactly size bytes.
+func (l *layer) copy(fd int, content io.Reader, size int64) error {
+	for size > 0 {
+		n, err := content.Read(l.buffer[:min(int64(len(l.buffer)), size)])
+		size -= int64(n)
+		for rest := l.buffer[:n]; len(rest) > 0; {
+			written, err := unix.Write(fd, rest)
+			if errors.Is(err, unix.EINTR) {
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("write file: %w", err)
+			}
+			rest = rest[written:]
+		}
+		if err != nil && size > 0 {
+			return refusedf("the archive ends within the file")
+		}
+	}
+	return nil
+}
+
+func (l *layer) symlink(folder, base string, header *tar.Header) error {
+	if target := header.Linkname; target == "" || len(target) > maxName || strings.ContainsRune(target, 0) {
+		return refusedf("the target of a symbolic link has 1 to %d bytes and no zero byte", maxName)
+	}
+	return l.node(folder, base, header, func(parent int) error {
+		return unix.Symlinkat(header.Linkname, parent, base)
+	})
+}
+
+func (l *layer) fifo(folder, base string, header *tar.Header) error {
+	err := l.node(folder, base, header, func(parent int) error { return unix.Mkfifoat(parent, base, 0o600) })
+	if err != nil {
+		return err
+	}
+	parent, err := l.enter(folder)
+	if err != nil {
+		return err
+	}
+	return unix.Fchmodat(parent, base, permissions(header), 0) // it was made above and is no symbolic link
+}
+
+// node makes something without content and gives it the entry's owner and time.
+func (l *layer) node(folder, base string, header *tar.Header, make func(parent int) error) error {
+	if err := l.add(0); err != nil {
+		return err
+	}
+	parent, err := l.enter(folder)
+	if err != nil {
+		return err
+	}
+	if err := l.replace(folder, parent, base, func() error { return make(parent) }); err != nil {
+		return fmt.Errorf("make entry: %w", err)
+	}
+	if err := unix.Fchownat(parent, base, header.Uid, header.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("change owner: %w", err)
+	}
+	return setTimes(parent, base, header)
+}
+
+// link makes a hard link. It shares the attributes of its target.
+func (l *layer) link(folder, base, targetName string) error {
+	name, err := cleanName(targetName)
+	if err != nil {
+		return fmt.Errorf("target %s of the hard link: %w", quote(targetName), err)
+	}
+	if name == join(folder, base) {
+		return refusedf("a hard link to itself")
+	}
+	if err := l.add(0); err != nil {
+		return err
+	}
+	missing := refusedf("hard link to %s, which is no file that came before it in this layer", quote(targetName))
+	targetFolder, targetBase := split(name)
+	source, err := l.find(targetFolder)
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || targetBase == "" {
+		return missing
+	}
+	if err != nil {
+		return fmt.Errorf("target %s of the hard link: %w", quote(targetName), err)
+	}
+	defer func() { _ = unix.Close(source) }()
+	kind, err := l.kind(source, targetBase)
+	if err != nil {
+		return err
+	}
+	// Neither folders nor whiteouts, which are devices.
+	if kind != unix.S_IFREG && kind != unix.S_IFLNK && kind != unix.S_IFIFO {
+		return missing
+	}
+	parent, err := l.enter(folder)
+	if err != nil {
+		return err
+	}
+	err = l.replace(folder, parent, base, func() error { return unix.Linkat(source, targetBase, parent, base, 0) })
+	if errors.Is(err, unix.ENOENT) {
+		return missing // making way for the link removed it
+	}
+	if err != nil {
+		return fmt.Errorf("make hard link: %w", err)
+	}
+	return nil
+}
+
+// whiteout hides what the layers below have under the name. What this layer itself has stays visible, whichever comes first.
+func (l *layer) whiteout(folder, gone string) error {
+	if len(gone) > maxComponent {
+		return refusedf("the name has a part that is longer than %d bytes", maxComponent)
+	}
+	parent, err := l.enter(folder)
+	if err != nil {
+		return err
+	}
+	kind, err := l.kind(parent, gone)
+	switch {
+	case err != nil:
+		return err
+	case kind == unix.S_IFDIR:
+		return l.makeOpaque(join(folder, gone))
+	case kind != 0:
+		return nil
+	}
+	if err := l.add(0); err != nil {
+		return err
+	}
+	if err := unix.Mknodat(parent, gone, unix.S_IFCHR, 0); err != nil {
+		return fmt.Errorf("make whiteout: %w", err)
+	}
+	return nil
+}
+
+// makeOpaque hides what the layers below have in the folder.
+func (l *layer) makeOpaque(name string) error {
+	folder, base := split(name)
+	if base == "" {
+		l.result.Opaque = true
+		return setOpaque(l.root)
+	}
+	parent, err := l.enter(folder)
+	if err != nil {
+		return err
+	}
+	fd, err := l.makeFolder(parent, base)
+	if errors.Is(err, unix.EEXIST) {
+		return errNotFolder
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	return setOpaque(fd)
+}
+
+func setOpaque(fd int) error {
+	if err := unix.Fsetxattr(fd, opaqueAttribute, []byte("y"), 0); err != nil {
+		return fmt.Errorf("set %s: %w", opaqueAttribute, err)
+	}
+	return nil
+}
+
+// setAttributes sets owner, mode and extended attributes, in this order: a new owner takes set-user-id bits and capabilities away.
+func setAttributes(fd int, header *tar.Header) error {
+	if err := unix.Fchown(fd, header.Uid, header.Gid); err != nil {
+		return fmt.Errorf("change owner: %w", err)
+	}
+	if err := unix.Fchmod(fd, permissions(header)); err != nil {
+		return fmt.Errorf("change mode: %w", err)
+	}
+	for key, value := range header.PAXRecords {
+		name, found := strings.CutPrefix(key, paxAttribute)
+		if !found || !keepsAttribute(name) {
+			continue
+		}
+		err := unix.Fsetxattr(fd, name, []byte(value), 0)
+		if errors.Is(err, unix.ENOTSUP) && strings.HasPrefix(name, "user.") {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("set attribute %s: %w", quote(name), err)
+		}
+	}
+	return nil
+}
+
+func keepsAttribute(name string) bool {
+	return name == "security.capability" || strings.HasPrefix(name, "user.") && !strings.HasPrefix(name, "user.overlay.")
+}
+
+// permissions are the mode bits with set-user-id, set-group-id and the sticky bit.
+func permissions(header *tar.Header) uint32 {
+	return uint32(header.Mode) & 0o7777
+}
+
+func setTimes(parent int, base string, header *tar.Header) error {
+	times := timesOf(header.ModTime)
+	if err := unix.UtimesNanoAt(parent, base, times[:], unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return fmt.Errorf("set times: %w", err)
+	}
+	return nil
+}
+
+// timesOf returns access and modification time. What no file system can store becomes the epoch.
+func timesOf(modified time.Time) [2]unix.Timespec {
+	spec, err := unix.TimeToTimespec(modified)
+	if err != nil {
+		spec = unix.Timespec{}
+	}
+	return [2]unix.Timespec{spec, spec}
+}

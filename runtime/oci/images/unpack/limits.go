@@ -1,0 +1,87 @@
+package unpack
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+)
+
+// Limits bound what the layers of one image take together. Several layers may be unpacked within the same Limits at once.
+type Limits struct {
+	Bytes   int64 // of the archives when they are decompressed, and on the disk, each
+	Entries int64 // files, links and folders, with those folders that only the names of others imply
+
+	read, written, entries atomic.Int64
+}
+
+// What things take on a disk beside their content. File systems differ; this is about what ext4 needs.
+const (
+	blockBytes  = 4096
+	inodeBytes  = 256
+	maxAwaiting = 64 << 20 // bytes of memory for the times of folders
+)
+
+func onDisk(size int64) int64 {
+	return (size+blockBytes-1)/blockBytes*blockBytes + inodeBytes
+}
+
+// add counts one entry of size bytes, before it is made.
+func (l *layer) add(size int64) error {
+	if n := l.limits.entries.Add(1); n > l.limits.Entries {
+		return refusedf("the image has more than %d files and folders", l.limits.Entries)
+	}
+	// Each by itself, so that no sum overflows.
+	if size > l.limits.Bytes {
+		return refusedf("the image takes more than %d bytes on the disk", l.limits.Bytes)
+	}
+	size = onDisk(size)
+	if n := l.limits.written.Add(size); n > l.limits.Bytes {
+		return refusedf("the image takes more than %d bytes on the disk", l.limits.Bytes)
+	}
+	if l.reserve != nil {
+		if err := l.reserve(size); err != nil {
+			return err
+		}
+	}
+	l.result.Bytes += size
+	return nil
+}
+
+// meteredReader counts the decompressed archive, and ends with the context. What it failed with is kept, because archive/tar reports its
+// own errors instead of some.
+type meteredReader struct {
+	ctx    context.Context
+	source io.Reader
+	limits *Limits
+	failed error
+}
+
+func (r *meteredReader) Read(p []byte) (int, error) {
+	if r.failed != nil {
+		return 0, r.failed
+	}
+	if err := r.ctx.Err(); err != nil {
+		r.failed = err
+		return 0, err
+	}
+	n, err := r.source.Read(p)
+	if r.limits.read.Add(int64(n)) > r.limits.Bytes {
+		err = refusedf("the image decompresses to more than %d bytes", r.limits.Bytes)
+	}
+	if err != nil && err != io.EOF {
+		r.failed = err
+	}
+	return n, err
+}
+
+// explain returns why reading the archive failed.
+func (r *meteredReader) explain(err error) error {
+	switch {
+	case r.failed != nil:
+		return r.failed
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return refusedf("the archive ends within an entry")
+	}
+	return refusedf("the archive is broken: %v", err)
+}

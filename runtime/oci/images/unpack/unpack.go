@@ -1,0 +1,158 @@
+// Package unpack writes layers of images into folders, in the form that overlayfs mounts as lower layers.
+//
+// A layer is a tar archive from an untrusted source. It is refused, with [ErrRefused], when one of its entries breaks a rule:
+//
+//   - Names are relative, without "..", at most 4095 bytes long and 512 folders deep, with at most 255 bytes between two slashes.
+//   - A name may lead through a symbolic link of the same layer, as long as the link's target is relative and stays in the layer. Where a
+//     symbolic link itself points is not restricted: it is never followed outside of the container.
+//   - A hard link names a file that came before it in the same layer.
+//   - There are no devices, but for those in /dev: base images have some, and they are left out, because runtimes mount their own /dev.
+//   - A whiteout (.wh.NAME) has a name, and is no part of the path of another entry.
+//   - Owners are numbers that Linux can store.
+//   - The layers of an image stay within [Limits].
+//
+// Owners, modes (setuid included), times, and the extended attributes security.capability and user.* are kept; other attributes are left
+// out, those of overlayfs first of all. Whiteouts become character devices 0/0 and opaque folders get trusted.overlay.opaque=y. The
+// kernel resolves every name below the layer's folder (openat2 with RESOLVE_BENEATH).
+package unpack
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrRefused is wrapped by the errors about what a layer holds, in contrast to those about reading and writing it.
+var ErrRefused = errors.New("layer refused")
+
+// Result describes an unpacked layer.
+type Result struct {
+	Bytes  int64 // about what it takes on the disk
+	Opaque bool  // it hides all layers below it
+}
+
+// Layer unpacks the tar archive into the folder, which must exist and be empty, and reads the archive to its end. After an error the
+// folder holds a part of the layer. It needs root, with CAP_MKNOD and CAP_SYS_ADMIN. ctx ends it between two writes.
+//
+// reserve, if not nil, is called before n more bytes are taken of the disk, [Result].Bytes in the sum. Its error ends the unpacking.
+func Layer(ctx context.Context, folder string, archive io.Reader, limits *Limits, reserve func(n int64) error) (Result, error) {
+	root, err := unix.Open(folder, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return Result{}, fmt.Errorf("open folder %s: %w", folder, err)
+	}
+	defer func() { _ = unix.Close(root) }()
+	tree, err := os.OpenRoot(folder)
+	if err != nil {
+		return Result{}, err
+	}
+	defer func() { _ = tree.Close() }()
+	if err := unix.Fchmod(root, 0o755); err != nil {
+		return Result{}, fmt.Errorf("change mode of %s: %w", folder, err)
+	}
+	l := &layer{ctx: ctx, root: root, tree: tree, limits: limits, reserve: reserve, buffer: make([]byte, 256<<10), open: -1}
+	defer l.forget()
+	stream := &meteredReader{ctx: ctx, source: archive, limits: limits}
+	entries := tar.NewReader(stream)
+	for {
+		header, err := entries.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return Result{}, stream.explain(err)
+		}
+		if err := l.entry(header, entries); err != nil {
+			if stream.failed != nil {
+				err = stream.failed
+			}
+			return Result{}, fmt.Errorf("entry %s: %w", quote(header.Name), err)
+		}
+	}
+	// What follows the archive's end belongs to its digest.
+	if _, err := io.CopyBuffer(struct{ io.Writer }{io.Discard}, stream, l.buffer); err != nil {
+		return Result{}, err
+	}
+	if err := l.setFolderTimes(); err != nil {
+		return Result{}, err
+	}
+	return l.result, nil
+}
+
+// layer is a layer that is being unpacked.
+type layer struct {
+	ctx     context.Context
+	root    int      // descriptor of the layer's folder
+	tree    *os.Root // the same, for removing whole trees
+	limits  *Limits
+	reserve func(n int64) error
+	result  Result
+	buffer  []byte
+
+	// The folder that was used last: entries of one folder follow one another. -1 is none.
+	open     int
+	openName string
+
+	// Times of folders are set last: what is made in them changes them.
+	folders     []folderTime
+	folderBytes int
+}
+
+type folderTime struct {
+	name  string
+	times [2]unix.Timespec
+}
+
+// entry unpacks one entry.
+func (l *layer) entry(header *tar.Header, content io.Reader) error {
+	if err := l.ctx.Err(); err != nil {
+		return err
+	}
+	if header.Typeflag == tar.TypeXGlobalHeader {
+		return nil // comments, for instance of git archive
+	}
+	name, err := cleanName(header.Name)
+	if err != nil {
+		return err
+	}
+	mark, err := markOf(name)
+	switch {
+	case err != nil:
+		return err
+	case mark.ignored:
+		return nil
+	case mark.opaque:
+		return l.makeOpaque(mark.folder)
+	case mark.whiteout != "":
+		return l.whiteout(mark.folder, mark.whiteout)
+	}
+	if err := checkOwner(header); err != nil {
+		return err
+	}
+	folder, base := split(name)
+	if base == "" && header.Typeflag != tar.TypeDir {
+		return refusedf("the root of a layer is a folder")
+	}
+	switch header.Typeflag {
+	case tar.TypeDir:
+		return l.folder(name, header)
+	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse:
+		return l.file(folder, base, header, content)
+	case tar.TypeSymlink:
+		return l.symlink(folder, base, header)
+	case tar.TypeLink:
+		return l.link(folder, base, header.Linkname)
+	case tar.TypeFifo:
+		return l.fifo(folder, base, header)
+	case tar.TypeChar, tar.TypeBlock:
+		if isDeviceFolder(folder) {
+			return nil
+		}
+		return refusedf("device nodes are allowed in /dev only")
+	}
+	return refusedf("type %q of entries is unknown", header.Typeflag)
+}

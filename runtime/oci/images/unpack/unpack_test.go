@@ -1,0 +1,536 @@
+package unpack_test
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/oci/images/unpack"
+)
+
+const (
+	testBytes   = 8 << 20
+	testEntries = 300
+)
+
+func limits() *unpack.Limits { return &unpack.Limits{Bytes: testBytes, Entries: testEntries} }
+
+// yard is a folder for a layer, beside a folder that no layer may change.
+type yard struct {
+	layer, outside string
+	before         []string
+}
+
+func newYard(t testing.TB) yard {
+	t.Helper()
+	folder := t.TempDir()
+	y := yard{layer: filepath.Join(folder, "layer"), outside: filepath.Join(folder, "outside")}
+	for _, made := range []string{y.layer, y.outside} {
+		if err := os.Mkdir(made, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(y.outside, "file"), []byte("untouched"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	y.before = describe(t, folder, y.layer)
+	return y
+}
+
+func (y yard) check(t testing.TB) {
+	t.Helper()
+	if after := describe(t, filepath.Dir(y.layer), y.layer); !slices.Equal(after, y.before) {
+		t.Errorf("outside of the layer was %q and is %q", y.before, after)
+	}
+}
+
+// describe lists what is in a folder, with everything about it, leaving out one folder.
+func describe(t testing.TB, folder, but string) []string {
+	t.Helper()
+	var lines []string
+	err := filepath.WalkDir(folder, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if path == but {
+			return fs.SkipDir
+		}
+		lines = append(lines, path+" "+line(t, path))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lines
+}
+
+// line describes one file: its type and mode, owner, links, time, content and attributes. Times of folders are left out: their entries
+// change them.
+func line(t testing.TB, path string) string {
+	t.Helper()
+	var stat unix.Stat_t
+	if err := unix.Lstat(path, &stat); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("%o %d:%d", stat.Mode, stat.Uid, stat.Gid)
+	switch stat.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += fmt.Sprintf(" links=%d %d.%d %q", stat.Nlink, stat.Mtim.Sec, stat.Mtim.Nsec, content)
+	case unix.S_IFLNK:
+		target, err := os.Readlink(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += " -> " + target
+	case unix.S_IFCHR, unix.S_IFBLK:
+		text += fmt.Sprintf(" device %d", stat.Rdev)
+	}
+	for _, name := range attributes(t, path) {
+		value := make([]byte, 256)
+		n, err := unix.Lgetxattr(path, name, value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text += fmt.Sprintf(" %s=%q", name, value[:n])
+	}
+	return text
+}
+
+func attributes(t testing.TB, path string) []string {
+	t.Helper()
+	list := make([]byte, 4096)
+	n, err := unix.Llistxattr(path, list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.FieldsFunc(string(list[:n]), func(r rune) bool { return r == 0 })
+}
+
+func unpackInto(t testing.TB, y yard, archive []byte) (unpack.Result, error) {
+	t.Helper()
+	return unpack.Layer(t.Context(), y.layer, bytes.NewReader(archive), limits(), nil)
+}
+
+func TestHostileLayersAreRefused(t *testing.T) {
+	for name, test := range hostile(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			y := newYard(t)
+			_, err := unpackInto(t, y, test.archive)
+			if !errors.Is(err, unpack.ErrRefused) || !strings.Contains(err.Error(), test.says) {
+				t.Errorf("error %v, want one that says %q", err, test.says)
+			}
+			if err != nil && (len(err.Error()) > 700 || strings.ContainsAny(err.Error(), "\n\x00")) {
+				t.Errorf("the message is too long or has control characters: %q", err)
+			}
+			y.check(t)
+		})
+	}
+}
+
+// capability is cap_net_bind_service+ep, as the kernel stores it.
+const capability = "\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+
+func regular(mode string, content string) string {
+	return "100" + mode + " 0:0 links=1 " + stamp() + fmt.Sprintf(" %q", content)
+}
+
+func stamp() string { return fmt.Sprintf("%d.789", modified.Unix()) }
+
+// layers are what is allowed, with the tree that it makes. Folders of the tree that are not listed are as a layer's folders are by default.
+var layers = map[string]struct {
+	entries []entry
+	tree    map[string]string
+	opaque  bool
+}{
+	"attributes": {
+		entries: []entry{
+			{name: "./", mode: 0o711, uid: 7},
+			{name: "bin/", mode: 0o2755, uid: 1, gid: 2},
+			{name: "bin/su", mode: 0o4755, uid: 3, gid: 4, content: "su", attributes: map[string]string{"security.capability": capability}},
+			{name: "bin/plain", mode: 0o600},
+			{name: "tmp", mode: 0o1777, kind: tar.TypeDir},
+			{name: "own", uid: 1<<32 - 2, gid: 100000},
+			{name: "attributes", attributes: map[string]string{"user.note": "kept", "user.overlay.opaque": "y", "trusted.overlay.opaque": "y",
+				"trusted.overlay.redirect": "/etc", "security.selinux": "x"}},
+			{name: "fifo", kind: tar.TypeFifo, mode: 0o640, gid: 5},
+		},
+		tree: map[string]string{
+			".":          "40711 7:0",
+			"bin":        "42755 1:2",
+			"bin/su":     "104755 3:4 links=1 " + stamp() + ` "su" security.capability=` + fmt.Sprintf("%q", capability),
+			"bin/plain":  regular("600", ""),
+			"tmp":        "41777 0:0",
+			"own":        "100644 4294967294:100000 links=1 " + stamp() + ` ""`,
+			"attributes": regular("644", "") + ` user.note="kept"`,
+			"fifo":       "10640 0:5",
+		},
+	},
+	"links": {
+		entries: []entry{
+			{name: "a/file", content: "x"},
+			{name: "b/hard", kind: tar.TypeLink, link: "a/file"},
+			{name: "b/out", kind: tar.TypeSymlink, link: "../../../../etc", uid: 9},
+			{name: "b/absolute", kind: tar.TypeSymlink, link: "/etc/passwd"},
+			{name: "b/both", kind: tar.TypeLink, link: "./b/out"},
+			{name: "lib", kind: tar.TypeSymlink, link: "usr/lib"},
+			{name: "usr/lib/"},
+			{name: "lib/through", content: "y"},
+		},
+		tree: map[string]string{
+			"a/file":          "100644 0:0 links=2 " + stamp() + ` "x"`,
+			"b/hard":          "100644 0:0 links=2 " + stamp() + ` "x"`,
+			"b/out":           "120777 9:0 -> ../../../../etc",
+			"b/both":          "120777 9:0 -> ../../../../etc",
+			"b/absolute":      "120777 0:0 -> /etc/passwd",
+			"lib":             "120777 0:0 -> usr/lib",
+			"usr/lib/through": regular("644", "y"),
+		},
+	},
+	"replacements": {
+		entries: []entry{
+			{name: "file", content: "1"}, {name: "file", content: "2"},
+			{name: "tree/a/b"}, {name: "tree", content: "a file now"},
+			{name: "link", kind: tar.TypeSymlink, link: "../outside"}, {name: "link/"}, {name: "link/file", content: "inside"},
+			{name: "twice/"}, {name: "twice/kept"}, {name: "twice/", mode: 0o700},
+			{name: "again", kind: tar.TypeSymlink, link: "/etc/passwd"}, {name: "again", content: "not followed"},
+		},
+		tree: map[string]string{
+			"file":       regular("644", "2"),
+			"tree":       regular("644", "a file now"),
+			"link/file":  regular("644", "inside"),
+			"twice":      "40700 0:0",
+			"twice/kept": regular("644", ""),
+			"again":      regular("644", "not followed"),
+		},
+	},
+	"whiteouts": {
+		entries: []entry{
+			{name: "a/.wh.gone"},
+			{name: "a/.wh.twice"}, {name: "a/.wh.twice"},
+			{name: ".wh.file"}, {name: "file", content: "here"},
+			{name: ".wh.folder"}, {name: "folder/inner"},
+			{name: "other/inner"}, {name: ".wh.other"},
+			{name: "kept"}, {name: ".wh.kept"},
+			{name: "b/.wh..wh..opq"}, {name: "b/new"},
+			{name: "c/"}, {name: "c/old"}, {name: "c/.wh..wh..opq"},
+			{name: ".wh..wh.plnk/", mode: 0o700}, {name: ".wh..wh.plnk/1.2"}, {name: ".wh..wh.aufs"},
+		},
+		tree: map[string]string{
+			"a/gone":       "20000 0:0 device 0",
+			"a/twice":      "20000 0:0 device 0",
+			"file":         regular("644", "here"),
+			"folder":       `40755 0:0 trusted.overlay.opaque="y"`,
+			"folder/inner": regular("644", ""),
+			"other":        `40755 0:0 trusted.overlay.opaque="y"`,
+			"other/inner":  regular("644", ""),
+			"kept":         regular("644", ""),
+			"b":            `40755 0:0 trusted.overlay.opaque="y"`,
+			"b/new":        regular("644", ""),
+			"c":            `40755 0:0 trusted.overlay.opaque="y"`,
+			"c/old":        regular("644", ""),
+		},
+	},
+	"opaque root": {
+		entries: []entry{{name: ".wh..wh..opq"}, {name: "only"}},
+		tree:    map[string]string{".": `40755 0:0 trusted.overlay.opaque="y"`, "only": regular("644", "")},
+		opaque:  true,
+	},
+	"devices of base images": {
+		entries: []entry{{name: "dev/"}, {name: "dev/null", kind: tar.TypeChar, mode: 0o666}, {name: "dev/mapper/x", kind: tar.TypeBlock}},
+		tree:    map[string]string{},
+	},
+	"odd names": {
+		entries: []entry{{name: "/", mode: 0o700}, {name: "./a//b/./c"}, {name: "..."}, {name: "..a"}, {name: "a\nb\xff"}, {name: "a.wh.b"},
+			{name: strings.Repeat("n", 255)}},
+		tree: map[string]string{
+			".": "40700 0:0", "a/b/c": regular("644", ""), "...": regular("644", ""), "..a": regular("644", ""), "a\nb\xff": regular("644", ""),
+			"a.wh.b": regular("644", ""), strings.Repeat("n", 255): regular("644", ""),
+		},
+	},
+}
+
+func TestLayer(t *testing.T) {
+	for name, test := range layers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			y := newYard(t)
+			result, err := unpackInto(t, y, archive(t, test.entries...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if result.Opaque != test.opaque || result.Bytes <= 0 && len(test.tree) > 0 {
+				t.Errorf("result %+v", result)
+			}
+			want := map[string]string{".": "40755 0:0"}
+			for path, text := range test.tree {
+				for folder := filepath.Dir(path); ; folder = filepath.Dir(folder) {
+					if want[folder] == "" {
+						want[folder] = "40755 0:0"
+					}
+					if folder == "." {
+						break
+					}
+				}
+				want[path] = text
+			}
+			if name == "devices of base images" {
+				want["dev"] = "40755 0:0"
+			}
+			for _, described := range describe(t, y.layer, "") {
+				path, text, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(described, y.layer), "/"), " ")
+				if path == "" {
+					path = "."
+				}
+				if want[path] != text {
+					t.Errorf("%q is %s, want %s", path, text, want[path])
+				}
+				delete(want, path)
+			}
+			if len(want) > 0 {
+				t.Errorf("missing: %v", want)
+			}
+			y.check(t)
+		})
+	}
+}
+
+func TestTimesOfFolders(t *testing.T) {
+	y := newYard(t)
+	if _, err := unpackInto(t, y, archive(t, entry{name: "./"}, entry{name: "a/"}, entry{name: "a/b/"}, entry{name: "a/b/file"},
+		entry{name: "gone/"}, entry{name: "gone", content: "a file"})); err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range []string{".", "a", "a/b"} {
+		info, err := os.Stat(filepath.Join(y.layer, folder))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !info.ModTime().Equal(modified) {
+			t.Errorf("%s is of %s, want %s", folder, info.ModTime(), modified)
+		}
+	}
+}
+
+// TestWholeArchiveIsRead: digests are of all bytes, also of those behind the archive's end.
+func TestWholeArchiveIsRead(t *testing.T) {
+	y := newYard(t)
+	source := bytes.NewReader(append(archive(t, entry{name: "file"}), make([]byte, 100_000)...))
+	if _, err := unpack.Layer(t.Context(), y.layer, source, limits(), nil); err != nil {
+		t.Fatal(err)
+	}
+	if source.Len() != 0 {
+		t.Errorf("%d bytes were not read", source.Len())
+	}
+}
+
+// TestLimitsAreShared: what the layers of an image take counts together.
+func TestLimitsAreShared(t *testing.T) {
+	shared := limits()
+	half := archive(t, entry{name: "half", content: strings.Repeat("h", testBytes*2/3)})
+	for i, want := range []error{nil, unpack.ErrRefused} {
+		_, err := unpack.Layer(t.Context(), newYard(t).layer, bytes.NewReader(half), shared, nil)
+		if !errors.Is(err, want) || want == nil && err != nil {
+			t.Errorf("layer %d: %v, want %v", i, err, want)
+		}
+	}
+}
+
+func TestReserve(t *testing.T) {
+	full := errors.New("full")
+	var reserved int64
+	content := archive(t, entry{name: "a/b/c/file", content: strings.Repeat("x", 5000)}, entry{name: ".wh.x"})
+	result, err := unpack.Layer(t.Context(), newYard(t).layer, bytes.NewReader(content), limits(), func(n int64) error {
+		reserved += n
+		return nil
+	})
+	if err != nil || reserved != result.Bytes || reserved < 5000 {
+		t.Errorf("reserved %d, %+v, %v", reserved, result, err)
+	}
+	_, err = unpack.Layer(t.Context(), newYard(t).layer, bytes.NewReader(content), limits(), func(int64) error { return full })
+	if !errors.Is(err, full) || errors.Is(err, unpack.ErrRefused) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// brokenReader fails after some bytes.
+type brokenReader struct {
+	source io.Reader
+	err    error
+}
+
+func (r *brokenReader) Read(p []byte) (int, error) {
+	n, err := r.source.Read(p)
+	if err == io.EOF {
+		err = r.err
+	}
+	return n, err
+}
+
+// TestErrorOfSource: a failed download is not the layer's fault.
+func TestErrorOfSource(t *testing.T) {
+	broken := errors.New("broken")
+	whole := archive(t, entry{name: "file", content: strings.Repeat("x", 5000)})
+	for _, n := range []int{0, 100, 512, 2048, len(whole)} {
+		_, err := unpack.Layer(t.Context(), newYard(t).layer, &brokenReader{bytes.NewReader(whole[:n]), broken}, limits(), nil)
+		if !errors.Is(err, broken) || errors.Is(err, unpack.ErrRefused) {
+			t.Errorf("after %d bytes: %v", n, err)
+		}
+	}
+}
+
+func TestEndsWithContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	var read atomic.Int64
+	endless := readerFunc(func(p []byte) (int, error) {
+		if read.Add(int64(len(p))) > 1<<20 {
+			cancel()
+		}
+		clear(p)
+		return len(p), nil
+	})
+	header := archive(t, entry{name: "file"})[:1024] // PAX: more than one block
+	_, err := unpack.Layer(ctx, newYard(t).layer, io.MultiReader(bytes.NewReader(header), endless),
+		&unpack.Limits{Bytes: 1 << 40, Entries: 10}, nil)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestEndlessHeaders: an archive of nothing but headers about headers is bounded by what it decompresses to.
+func TestEndlessHeaders(t *testing.T) {
+	block := plain('x', func(header []byte) { copy(header[124:], "00000000000\x00") })[:512]
+	at := 0
+	endless := readerFunc(func(p []byte) (int, error) {
+		n := copy(p, block[at:])
+		at = (at + n) % len(block)
+		return n, nil
+	})
+	_, err := unpack.Layer(t.Context(), newYard(t).layer, endless, limits(), nil)
+	if !errors.Is(err, unpack.ErrRefused) {
+		t.Errorf("error %v", err)
+	}
+}
+
+type readerFunc func(p []byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// TestOverlay mounts layers with the kernel's own overlayfs.
+func TestOverlay(t *testing.T) {
+	folder := t.TempDir()
+	var lower []string
+	for i, entries := range [][]entry{
+		{{name: "a/one"}, {name: "a/two"}, {name: "b/one"}, {name: "c/one"}, {name: "file", content: "low"}, {name: "gone/deep/file"}},
+		{{name: "a/.wh.one"}, {name: "b/.wh..wh..opq"}, {name: "b/two"}, {name: ".wh.c"}, {name: "c/two"}, {name: ".wh.gone"}, {name: ".wh.never"},
+			{name: "file", content: "high"}},
+	} {
+		layer := filepath.Join(folder, fmt.Sprint(i))
+		if err := os.Mkdir(layer, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := unpack.Layer(t.Context(), layer, bytes.NewReader(archive(t, entries...)), limits(), nil); err != nil {
+			t.Fatal(err)
+		}
+		lower = append([]string{layer}, lower...)
+	}
+	merged := filepath.Join(folder, "merged")
+	if err := os.Mkdir(merged, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("overlay", merged, "overlay", unix.MS_RDONLY, "lowerdir="+strings.Join(lower, ":")); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Unmount(merged, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	var files []string
+	err := filepath.WalkDir(merged, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			files = append(files, strings.TrimPrefix(path, merged+"/"))
+		}
+		return err
+	})
+	if want := []string{"a/two", "b/two", "c/two", "file"}; err != nil || !slices.Equal(files, want) {
+		t.Errorf("overlayfs shows %v, %v; want %v", files, err, want)
+	}
+	if content, err := os.ReadFile(filepath.Join(merged, "file")); err != nil || string(content) != "high" {
+		t.Errorf("file holds %q, %v", content, err)
+	}
+}
+
+// FuzzUnpack: whatever the bytes, nothing outside of the layer's folder changes, the bounds hold, and there are no devices and no
+// attributes of overlayfs but ours.
+func FuzzUnpack(f *testing.F) {
+	for _, test := range hostile(f) {
+		if len(test.archive) < 64<<10 {
+			f.Add(test.archive)
+		}
+	}
+	for _, test := range layers {
+		f.Add(archive(f, test.entries...))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		y := newYard(t)
+		bounds := &unpack.Limits{Bytes: 1 << 20, Entries: 100}
+		result, err := unpack.Layer(t.Context(), y.layer, bytes.NewReader(data), bounds, nil)
+		y.check(t)
+		entries, blocks := 0, int64(0)
+		walk := filepath.WalkDir(y.layer, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			var stat unix.Stat_t
+			if err := unix.Lstat(path, &stat); err != nil {
+				return err
+			}
+			entries++
+			blocks += stat.Blocks * 512
+			switch stat.Mode & unix.S_IFMT {
+			case unix.S_IFBLK:
+				t.Errorf("%q is a block device", path)
+			case unix.S_IFCHR:
+				if stat.Rdev != 0 {
+					t.Errorf("%q is device %d", path, stat.Rdev)
+				}
+			}
+			for _, name := range attributes(t, path) {
+				if name != "trusted.overlay.opaque" && name != "security.capability" && !strings.HasPrefix(name, "user.") {
+					t.Errorf("%q has the attribute %s", path, name)
+				}
+			}
+			return nil
+		})
+		if walk != nil {
+			t.Error(walk)
+		}
+		if entries > 101 || blocks > 1<<20+4096*101 {
+			t.Errorf("%d entries with %d bytes on the disk", entries, blocks)
+		}
+		if err == nil && result.Bytes > 1<<20 {
+			t.Errorf("result %+v", result)
+		}
+		if t.Failed() {
+			t.Log(hex.EncodeToString(data[:min(len(data), 4096)]))
+		}
+	})
+}

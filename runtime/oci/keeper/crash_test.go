@@ -1,0 +1,465 @@
+package keeper_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/keeper"
+)
+
+// TestKeeperKilled kills the keeper while containers are started, run and end: no end and no output of a container that was started is lost.
+func TestKeeperKilled(t *testing.T) {
+	h := newHost(t)
+	const rounds = 200
+	deadline := time.Now().Add(30 * time.Second)
+	started, refused, round := 0, 0, 0
+	for ; round < rounds && time.Now().Before(deadline); round++ {
+		pause := rand.IntN(40_000) // µs
+		l := h.container("round-"+strconv.Itoa(round), script(fmt.Sprintf("echo begins; usleep %d; seq 1 1000; exit %d", pause, round)))
+		l.ExitFile = "" // the status must come from the kernel
+		l.Enter = []string{h.cgroup("round-" + strconv.Itoa(round))}
+		killed := make(chan struct{})
+		victim := h.client.PID()
+		during := round%4 == 0 // the launch; else after it
+		kill := func() {
+			time.Sleep(time.Duration(rand.IntN(30_000)) * time.Microsecond)
+			if victim != 0 {
+				_ = unix.Kill(victim, unix.SIGKILL)
+			}
+			close(killed)
+		}
+		if during {
+			go kill()
+		}
+		p, err := h.tryLaunch(l)
+		if !during {
+			go kill()
+		}
+		<-killed
+		if err != nil {
+			if !during || !errors.Is(err, engine.ErrUnavailable) {
+				t.Fatalf("round %d: %v", round, err)
+			}
+			refused++
+			h.emptyCgroup(l.Enter[0])
+			continue
+		}
+		started++
+		if end := h.end(l); end.ExitCode != round%256 || end.Signal != 0 {
+			t.Errorf("round %d, process %d: end %+v, want exit code %d", round, p.PID, end, round%256)
+		}
+		if log := read(t, l.Log); strings.Count(log, "\n") != 1001 || !strings.HasSuffix(log, "\n1000\n") {
+			t.Errorf("round %d: %d lines in the log, of %d bytes", round, strings.Count(log, "\n"), len(log))
+		}
+		if err := h.client.Forget(l.ID); err != nil {
+			t.Errorf("round %d: %v", round, err)
+		}
+		h.emptyCgroup(l.Enter[0])
+	}
+	t.Logf("%d rounds: %d containers started, %d launches cut off", round, started, refused)
+	if started == 0 {
+		t.Error("no container was started")
+	}
+}
+
+// emptyCgroup ends and removes everything in a cgroup, as the service does with what a launch that was cut off has left.
+func (h *host) emptyCgroup(folder string) {
+	h.t.Helper()
+	h.eventually("the cgroup is removed", func() bool {
+		for _, text := range strings.Fields(read(h.t, folder+"/cgroup.procs")) {
+			if pid, err := strconv.Atoi(text); err == nil && pid > 0 {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+		}
+		return os.Remove(folder) == nil
+	})
+}
+
+// TestOutputSurvivesKills: every byte that a container prints is in its log, in order, however often the keeper is killed meanwhile.
+func TestOutputSurvivesKills(t *testing.T) {
+	h := newHost(t)
+	l := h.container("prints", script("seq 1 600000; seq 600001 1200000"))
+	h.launch(l)
+	kills := 0
+	for ; kills < 20 && alive(h.processes[0]); kills++ {
+		pid := h.client.PID()
+		h.killKeeper()
+		h.otherKeeper(pid)
+	}
+	if end := h.end(l); end.ExitCode != 0 {
+		t.Errorf("end %+v", end)
+	}
+	t.Logf("%d kills", kills)
+	log, err := os.Open(l.Log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	lines := bufio.NewScanner(log)
+	n := 0
+	for lines.Scan() {
+		if n++; lines.Text() != strconv.Itoa(n) {
+			t.Fatalf("line %d is %q", n, lines.Text())
+		}
+	}
+	if n != 1_200_000 {
+		t.Errorf("%d lines", n)
+	}
+}
+
+// TestLogIsBounded: what is kept of a flood is its end.
+func TestLogIsBounded(t *testing.T) {
+	h := newHost(t)
+	l := h.container("flood", script("seq 1 2000000"))
+	l.LogBytes = 100_000
+	h.launch(l)
+	seen := int64(0)
+	h.eventually("the end of the flood", func() bool {
+		for _, path := range []string{l.Log, l.Log + ".1"} {
+			if info, err := os.Stat(path); err == nil {
+				seen = max(seen, info.Size())
+			}
+		}
+		_, err := keeper.ReadEnd(l.EndFile)
+		return err == nil
+	})
+	h.end(l)
+	if seen > l.LogBytes {
+		t.Errorf("a file of the log had %d bytes, want at most %d", seen, l.LogBytes)
+	}
+	older, newer := read(t, l.Log+".1"), read(t, l.Log)
+	if int64(len(older)) != l.LogBytes || int64(len(newer)) > l.LogBytes {
+		t.Errorf("the log has %d and %d bytes, want %d and at most as many", len(older), len(newer), l.LogBytes)
+	}
+	lines := strings.Split(strings.TrimSuffix(older+newer, "\n"), "\n")
+	for i := range lines[1:] { // the first one is cut
+		if want := strconv.Itoa(2_000_000 - i); lines[len(lines)-1-i] != want {
+			t.Fatalf("line %d from the end is %q, want %q", i, lines[len(lines)-1-i], want)
+		}
+	}
+}
+
+// TestWritersWait: a container waits for a keeper that does not read, and loses nothing.
+func TestWritersWait(t *testing.T) {
+	h := newHost(t)
+	l := h.container("waits", script("echo begins; usleep 100000; seq 1 100000; exit 6"))
+	p := h.launch(l)
+	if err := unix.Kill(h.client.PID(), unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	output, err := os.OpenFile(l.Output, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer output.Close()
+	h.eventually("the FIFO is full", func() bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(output.Fd()), Events: unix.POLLOUT}}, 0)
+		return err == nil && n == 0
+	})
+	if !alive(p) {
+		t.Error("the container has not waited")
+	}
+	if err := unix.Kill(h.client.PID(), unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if end := h.end(l); end.ExitCode != 6 {
+		t.Errorf("end %+v", end)
+	}
+	if log := read(t, l.Log); strings.Count(log, "\n") != 100_001 {
+		t.Errorf("%d lines", strings.Count(log, "\n"))
+	}
+}
+
+// TestBothKilled: with neither service nor keeper there, the exit status is in the exit file; a process without one was killed.
+func TestBothKilled(t *testing.T) {
+	h := newHost(t)
+	exits := h.container("exits", script("while [ ! -e /tmp/go ]; do usleep 1000; done; echo 9 >&3; exit 9"))
+	killed := h.container("killed", script("exec sleep 1000"))
+	recorded := h.container("recorded", script("exit 11"))
+	runs := h.container("runs", script("while [ ! -e /tmp/go ]; do usleep 1000; done; echo ended; exit 12"))
+	launches := []keeper.Launch{exits, killed, recorded, runs}
+	var processes []keeper.Process
+	for _, l := range launches {
+		processes = append(processes, h.launch(l))
+	}
+	h.end(recorded)
+	pid := h.client.PID()
+	if err := h.client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	h.kill(processes[1])
+	h.goOn(processes[0])
+	h.eventually("both have ended", func() bool { return !exists(processes[0]) && !exists(processes[1]) })
+
+	h.mu.Lock()
+	h.ends = map[string][]keeper.End{}
+	h.mu.Unlock()
+	h.open()
+	if err := h.client.Adopt(t.Context(), launches, processes); err != nil {
+		t.Fatal(err)
+	}
+	h.goOn(processes[3])
+	for i, want := range []keeper.End{{ExitCode: 9}, {ExitCode: 137, Signal: 9}, {ExitCode: 11}, {ExitCode: 12}} {
+		if launches[i].ID == runs.ID && !keepsStatus(t) {
+			h.end(runs) // the host's process 1 has waited for it, and nothing is left of its status
+			continue
+		}
+		if end := h.end(launches[i]); end.ExitCode != want.ExitCode || end.Signal != want.Signal {
+			t.Errorf("%s: end %+v, want %+v", launches[i].ID, end, want)
+		}
+	}
+	if log := read(t, runs.Log); log != "ended\n" {
+		t.Errorf("the log has %q", log)
+	}
+}
+
+// keepsStatus reports whether this kernel keeps the exit status of a process for the holders of its pidfd (Linux 6.15).
+func keepsStatus(t *testing.T) bool {
+	t.Helper()
+	pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pidfd)
+	info := unix.PidfdInfo{Mask: unix.PIDFD_INFO_EXIT}
+	err = unix.IoctlPidfdInfo(pidfd, &info)
+	if err != nil && !errors.Is(err, unix.ENOTTY) && !errors.Is(err, unix.ESRCH) {
+		t.Fatal(err)
+	}
+	return !errors.Is(err, unix.ENOTTY)
+}
+
+// goOn makes the file /tmp/go in a container that runs.
+func (h *host) goOn(p keeper.Process) {
+	h.t.Helper()
+	if err := os.WriteFile("/proc/"+strconv.Itoa(p.PID)+"/root/tmp/go", nil, 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// exists reports whether a process has not been waited for.
+func exists(p keeper.Process) bool {
+	start, err := keeper.ReadStart(p.PID)
+	return err == nil && start == p.StartTime
+}
+
+// TestAdoptAgain: a service that was started again finds the ends of all its containers, of those that it has no record of, none.
+func TestAdoptAgain(t *testing.T) {
+	h := newHost(t)
+	ended := h.container("ended", script("exit 21"))
+	runs := h.container("runs", script("while [ ! -e /tmp/go ]; do usleep 1000; done; exit 22"))
+	launches := []keeper.Launch{ended, runs}
+	processes := []keeper.Process{h.launch(ended), h.launch(runs)}
+	h.end(ended)
+	pid := h.client.PID()
+	if err := h.client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	h.mu.Lock()
+	h.ends = map[string][]keeper.End{}
+	h.mu.Unlock()
+	h.open()
+	if h.client.PID() != pid {
+		t.Errorf("keeper %d, want %d", h.client.PID(), pid)
+	}
+	for range 2 { // the second time there is nothing to do
+		if err := h.client.Adopt(t.Context(), launches, processes); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.goOn(processes[1])
+	for i, want := range []int{21, 22} {
+		if end := h.end(launches[i]); end.ExitCode != want {
+			t.Errorf("end %+v, want %d", end, want)
+		}
+	}
+}
+
+// TestOneKeeper: of services that start at the same time one starts the keeper.
+func TestOneKeeper(t *testing.T) {
+	h := newHost(t)
+	_ = h.client.Close()
+	h.options.Folder += "-other"
+	var services sync.WaitGroup
+	clients := make([]*keeper.Client, 8)
+	for i := range clients {
+		services.Go(func() {
+			var err error
+			if clients[i], err = keeper.Open(t.Context(), h.options); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	services.Wait()
+	for _, client := range clients {
+		if client == nil {
+			continue
+		}
+		if client.PID() != clients[0].PID() {
+			t.Errorf("keepers %d and %d", client.PID(), clients[0].PID())
+		}
+		_ = client.Close()
+	}
+}
+
+// TestOtherVersion: a keeper of another program is replaced, and its containers are kept.
+func TestOtherVersion(t *testing.T) {
+	h := newHost(t)
+	l := h.container("kept", script("while [ ! -e /tmp/go ]; do usleep 1000; done; echo ended; exit 31"))
+	p := h.launch(l)
+	pid := h.client.PID()
+	_ = h.client.Close()
+	data, err := os.ReadFile(keeperProgram)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.options.Program = filepath.Join(h.folder, "sandbox-keeper")
+	if err := os.WriteFile(h.options.Program, append(data, "another version"...), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h.open()
+	if h.client.PID() == pid {
+		t.Fatal("the keeper was not replaced")
+	}
+	if err := h.client.Adopt(t.Context(), []keeper.Launch{l}, []keeper.Process{p}); err != nil {
+		t.Fatal(err)
+	}
+	h.goOn(p)
+	if end := h.end(l); end.ExitCode != 31 {
+		t.Errorf("end %+v", end)
+	}
+	if log := read(t, l.Log); log != "ended\n" {
+		t.Errorf("log %q", log)
+	}
+}
+
+// TestIdleClient: a client that reads nothing holds up neither the keeper nor others.
+func TestIdleClient(t *testing.T) {
+	h := newHost(t)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	folder, err := os.Open(h.options.Folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer folder.Close()
+	address := "/proc/self/fd/" + strconv.Itoa(int(folder.Fd())) + "/keeper.sock"
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: address}); err != nil {
+		t.Fatal(err)
+	}
+	// Enough questions that the answers fill the socket.
+	for range 5000 {
+		if err := unix.Sendmsg(fd, []byte(`{"number":1,"operation":"hello"}`), nil, nil, unix.MSG_DONTWAIT); err != nil {
+			break
+		}
+	}
+	l := h.container("beside", script("exit 41"))
+	h.launch(l)
+	if end := h.end(l); end.ExitCode != 41 {
+		t.Errorf("end %+v", end)
+	}
+}
+
+// serviceVariable makes the test binary a service that launches a container.
+const serviceVariable = "KEEPER_TEST_SERVICE"
+
+// service launches the container of a folder, prints its process, and waits to be killed.
+func service(folder string) int {
+	h := &host{folder: folder}
+	h.options = keeper.Options{Program: os.Getenv(serviceVariable + "_PROGRAM"), Folder: filepath.Join(folder, "run")}
+	client, err := keeper.Open(context.Background(), h.options)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	h.t = &testing.B{} // only for failures, which end the process
+	p, err := client.Launch(context.Background(), h.container("of-service", script(serviceScript)))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	fmt.Println(client.PID(), p.PID, p.StartTime)
+	select {}
+}
+
+const serviceScript = "while [ ! -e /tmp/go ]; do usleep 1000; done; seq 1 1000; exit 51"
+
+// TestServiceKilled: keeper and containers go on when the service and everything in its process group is killed.
+func TestServiceKilled(t *testing.T) {
+	h := newHost(t)
+	_ = h.client.Close()
+	pid := h.client.PID()
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil { // so that the service starts one
+		t.Fatal(err)
+	}
+	h.eventually("the keeper has ended", func() bool { return !alivePID(pid) })
+	command := exec.Command("/proc/self/exe")
+	command.Env = append(os.Environ(), serviceVariable+"="+h.folder, serviceVariable+"_PROGRAM="+keeperProgram)
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Stderr = os.Stderr
+	output, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(output).ReadString('\n')
+	var p keeper.Process
+	if _, scanned := fmt.Sscan(line, &pid, &p.PID, &p.StartTime); scanned != nil {
+		t.Fatal(line, err, scanned)
+	}
+	h.processes = append(h.processes, p)
+	if err := unix.Kill(-command.Process.Pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, output)
+	_ = command.Wait()
+	if !alive(p) || !alivePID(pid) {
+		t.Fatalf("container %v, keeper %v", alive(p), alivePID(pid))
+	}
+	h.goOn(p)
+	l := h.container("of-service", script(serviceScript))
+	h.eventually("the end is recorded", func() bool { _, err := keeper.ReadEnd(l.EndFile); return err == nil })
+	h.open()
+	if h.client.PID() != pid {
+		t.Errorf("keeper %d, want %d", h.client.PID(), pid)
+	}
+	// The same launch again, as by a service that was killed before it got the answer, finds the container.
+	if again := h.launch(l); again != p {
+		t.Errorf("process %+v, want %+v", again, p)
+	}
+	if end := h.end(l); end.ExitCode != 51 {
+		t.Errorf("end %+v", end)
+	}
+	if log := read(t, l.Log); strings.Count(log, "\n") != 1000 {
+		t.Errorf("%d lines", strings.Count(log, "\n"))
+	}
+}
+
+func alivePID(pid int) bool {
+	start, err := keeper.ReadStart(pid)
+	return err == nil && alive(keeper.Process{PID: pid, StartTime: start})
+}

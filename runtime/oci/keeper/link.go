@@ -1,0 +1,170 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// errLost is the error of a request that was not answered before the connection ended.
+var errLost = errors.New("the connection to the keeper has ended")
+
+// link is one connection to a keeper.
+type link struct {
+	socket  *socket
+	version string
+	pid     int
+
+	sending sync.Mutex // so that a message that has to wait does not hold up answers
+
+	mu      sync.Mutex
+	number  uint64
+	waiting map[uint64]chan<- answer
+	lost    bool
+	done    chan struct{} // closed when it is lost
+}
+
+// answer is a response with its descriptors.
+type answer struct {
+	response
+	files []int
+}
+
+// dial connects, and says hello.
+func (o *Options) dial(ctx context.Context) (*link, error) {
+	s, err := dial(o.Folder)
+	if err != nil {
+		return nil, err
+	}
+	l := &link{socket: s, waiting: map[uint64]chan<- answer{}, done: make(chan struct{})}
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		deadline = time.Now().Add(startTimeout)
+	}
+	// Ends that come before the answer are repeated for the containers that the client adopts.
+	_ = s.file.SetDeadline(deadline) // sockets have deadlines
+	if err := s.send(request{Operation: opHello}); err != nil {
+		s.close()
+		return nil, err
+	}
+	buffer := make([]byte, messageBytes)
+	for {
+		var hello response
+		files, err := s.receive(buffer, &hello)
+		closeAll(files)
+		if err != nil {
+			s.close()
+			return nil, err
+		}
+		if hello.Version != "" {
+			l.version, l.pid = hello.Version, hello.PID
+			break
+		}
+	}
+	_ = s.file.SetDeadline(time.Time{})
+	return l, nil
+}
+
+func (l *link) isLost() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lost
+}
+
+// receive calls report for every message, in order, before its request gets it, until the connection ends.
+func (l *link) receive(report func(*answer)) {
+	buffer := make([]byte, messageBytes)
+	for {
+		var a answer
+		var err error
+		if a.files, err = l.socket.receive(buffer, &a.response); err != nil {
+			break
+		}
+		report(&a) // takes the descriptors that it wants
+		closeAll(a.files)
+		l.mu.Lock()
+		waiting := l.waiting[a.Number]
+		delete(l.waiting, a.Number)
+		l.mu.Unlock()
+		if waiting != nil {
+			waiting <- a
+		}
+	}
+	l.mu.Lock()
+	l.lost = true
+	l.mu.Unlock()
+	close(l.done)
+	l.socket.close()
+}
+
+// request sends a request and returns the channel that gets its answer. The link may be lost before: see done.
+func (l *link) request(r request, files ...int) (number uint64, answers <-chan answer, err error) {
+	received := make(chan answer, 1)
+	l.mu.Lock()
+	if l.lost {
+		l.mu.Unlock()
+		return 0, nil, errLost
+	}
+	l.number++
+	r.Number = l.number
+	l.waiting[r.Number] = received
+	l.mu.Unlock()
+	if err := l.send(r, files...); err != nil {
+		l.mu.Lock()
+		delete(l.waiting, r.Number)
+		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
+			l.lost = true // before receive sees it
+		}
+		l.mu.Unlock()
+		return 0, nil, err
+	}
+	return r.Number, received, nil
+}
+
+func (l *link) send(r request, files ...int) error {
+	l.sending.Lock()
+	defer l.sending.Unlock()
+	return l.socket.send(r, files...)
+}
+
+// call sends a request and waits for its answer.
+func (l *link) call(ctx context.Context, r request, files ...int) (answer, error) {
+	_, answers, err := l.request(r, files...)
+	if err != nil {
+		return answer{}, err
+	}
+	select {
+	case a := <-answers:
+		if a.Error != "" {
+			return a, errors.New(a.Error)
+		}
+		return a, nil
+	case <-l.done:
+		return answer{}, errLost
+	case <-ctx.Done():
+		return answer{}, ctx.Err()
+	}
+}
+
+// leave makes the keeper end, and returns when it has, before anything was received from the link.
+func (l *link) leave(ctx context.Context) {
+	defer l.socket.close()
+	stop := context.AfterFunc(ctx, l.socket.close)
+	defer stop()
+	if err := l.send(request{Operation: opLeave}); err != nil {
+		return
+	}
+	buffer := make([]byte, messageBytes)
+	for {
+		var ignored response
+		files, err := l.socket.receive(buffer, &ignored)
+		closeAll(files)
+		if errors.Is(err, io.EOF) || err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,244 @@
+package keeper
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	exitFailure = 1
+	exitUsage   = 2
+
+	// separated is the variable that a keeper finds when it is in its own mount namespace.
+	separated = "SANDBOX_KEEPER_SEPARATED"
+	// ready and busy are what a keeper writes to --report-fd; anything else is why it does not work.
+	ready = "ready"
+	busy  = "busy"
+	// memoryTarget makes the garbage collector work harder before the process grows to the 10 MiB that it may have.
+	memoryTarget = 8 << 20
+	// processors is how many the keeper uses at once.
+	processors = 2
+)
+
+const usage = `usage: sandbox-keeper --folder FOLDER [--cgroup FOLDER]... [--report-fd N]
+
+Starts and reaps the containers of the local engine. The service starts it; there is one for each folder, and another one ends at once.
+
+  --folder FOLDER   where its socket is; made when it is missing
+  --cgroup FOLDER   cgroup folder that it moves itself to; may be repeated
+  --report-fd N     open file to which it writes whether it works
+
+Exit codes: 0 when another program replaces it, 1 after a failure, 2 for a wrong command line.
+`
+
+// settings are the command line of the program.
+type settings struct {
+	folder   string
+	cgroups  []string
+	reportFD int
+}
+
+// Main is the program sandbox-keeper. It returns the exit code, once the keeper cannot go on.
+//
+// It waits for all children of the process and takes over its signals: nothing else may run in it.
+func Main(args []string) int {
+	s, err := parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		_, _ = os.Stdout.WriteString(usage)
+		return 0
+	}
+	if err != nil {
+		_, _ = os.Stderr.WriteString("sandbox-keeper: " + err.Error() + "\n" + usage)
+		return exitUsage
+	}
+	if os.Getenv(separated) == "" {
+		err = separate(&s)
+	} else {
+		err = run(&s)
+	}
+	if errors.Is(err, errBusy) {
+		s.report(busy)
+		return exitFailure
+	}
+	s.report(err.Error())
+	_, _ = os.Stderr.WriteString("sandbox-keeper: " + err.Error() + "\n")
+	return exitFailure
+}
+
+func parse(args []string) (s settings, err error) {
+	flags := flag.NewFlagSet("sandbox-keeper", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.StringVar(&s.folder, "folder", "", "")
+	flags.IntVar(&s.reportFD, "report-fd", -1, "")
+	flags.Func("cgroup", "", func(folder string) error {
+		s.cgroups = append(s.cgroups, folder)
+		return nil
+	})
+	if err := flags.Parse(args); err != nil {
+		return s, err
+	}
+	switch {
+	case flags.NArg() > 0:
+		return s, errors.New("no arguments but flags: " + strings.Join(flags.Args(), " "))
+	case !filepath.IsAbs(s.folder):
+		return s, errors.New("flag --folder: must be an absolute path, got \"" + s.folder + "\"")
+	}
+	return s, nil
+}
+
+// report writes to --report-fd, once.
+func (s *settings) report(text string) {
+	if s.reportFD >= 0 {
+		_, _ = unix.Write(s.reportFD, []byte(text))
+		unix.Close(s.reportFD)
+		s.reportFD = -1
+	}
+}
+
+// separate moves this process to its cgroups, and executes the program again in a mount namespace of its own, in which all its threads are
+// then. It returns only an error.
+func separate(s *settings) error {
+	runtime.LockOSThread()
+	for _, folder := range s.cgroups {
+		if err := (cgroups{unified: -1}).attach(folder, "0"); err != nil {
+			return err
+		}
+	}
+	if err := separateMounts(); err != nil {
+		return err
+	}
+	err := unix.Exec("/proc/self/exe", os.Args, append(os.Environ(), separated+"=1"))
+	return os.NewSyscallError("execve", err)
+}
+
+func run(s *settings) error {
+	if s.reportFD >= 0 {
+		unix.CloseOnExec(s.reportFD)
+	}
+	_ = os.WriteFile("/proc/self/comm", []byte("sandbox-keeper"), 0) // in ps and top; it was executed as /proc/self/exe
+	// Runtimes make mount points in the root of a container with what the mask leaves, and a service manager may set one that shuts out
+	// every user but root.
+	unix.Umask(0o022)
+	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), processors))
+	debug.SetMemoryLimit(memoryTarget)
+	// A keeper outlives terminals and the readers of what it prints.
+	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGPIPE)
+	listener, err := listen(s.folder)
+	if err != nil {
+		return err
+	}
+	k, err := newKeeper()
+	if err != nil {
+		return err
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- k.poller.run() }()
+	go func() { failed <- k.serve(listener) }()
+	go k.reaper.run()
+	s.report(ready)
+	return <-failed
+}
+
+func newKeeper() (*keeper, error) {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return nil, os.NewSyscallError("prctl PR_SET_CHILD_SUBREAPER", err)
+	}
+	version, err := programVersion("/proc/self/exe")
+	if err != nil {
+		return nil, err
+	}
+	unified, err := hideUnified()
+	if err != nil {
+		return nil, err
+	}
+	null, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: os.DevNull, Err: err}
+	}
+	polled, err := newPoller()
+	if err != nil {
+		return nil, err
+	}
+	k := &keeper{
+		version: version, cgroups: cgroups{unified}, seesStatus: canTrace(), null: null, reaper: newReaper(), poller: polled,
+		slots:      make(chan struct{}, parallelLaunches),
+		containers: map[string]*container{}, connections: map[*connection]struct{}{},
+	}
+	k.idle.L = &k.mu
+	return k, nil
+}
+
+// listen makes this process the keeper of the folder. The error is errBusy when another one is.
+func listen(folder string) (*socket, error) {
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return nil, err
+	}
+	path := filepath.Join(folder, lockName)
+	// Held as long as the process lives.
+	lock, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	err = unix.Flock(lock, unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, errBusy
+	}
+	if err != nil {
+		return nil, &os.PathError{Op: "lock", Path: path, Err: err}
+	}
+	socketPath := filepath.Join(folder, socketName)
+	if err := os.Remove(socketPath); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	fd, err := openSocket()
+	if err != nil {
+		return nil, err
+	}
+	err = socketAddress(folder, func(address unix.Sockaddr) error {
+		return os.NewSyscallError("bind", unix.Bind(fd, address))
+	})
+	if err == nil {
+		err = os.Chmod(socketPath, 0o600)
+	}
+	if err == nil {
+		err = os.NewSyscallError("listen", unix.Listen(fd, 64))
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return newSocket(fd)
+}
+
+// programVersion returns what differs between any two programs.
+func programVersion(path string) (string, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer file.Close()
+	hash := sha256.New()
+	if _, err := io.Copy(hash, file); err != nil {
+		return "", err
+	}
+	return hex.EncodeToString(hash.Sum(nil)), nil
+}
+
+// canTrace reports whether this process has CAP_SYS_PTRACE.
+func canTrace() bool {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	err := unix.Capget(&header, &data[0])
+	return err == nil && data[0].Effective&(1<<unix.CAP_SYS_PTRACE) != 0
+}

@@ -1,0 +1,109 @@
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// startTimeout bounds the start of the program, and its answer to the first message.
+	startTimeout = 10 * time.Second
+	// connectPause is between two looks for a keeper that another service has just started, or that is about to end.
+	connectPause = 5 * time.Millisecond
+)
+
+// errBusy is the error of a start beside another keeper.
+var errBusy = errors.New("another keeper has the folder")
+
+// connect returns a connection to the keeper of this program, which it starts when there is none, or one of another program.
+func (o *Options) connect(ctx context.Context) (*link, error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	version, err := programVersion(o.Program)
+	if err != nil {
+		return nil, fmt.Errorf("program of the keeper: %w", err)
+	}
+	for {
+		l, err := o.dial(ctx)
+		switch {
+		case err == nil && l.version == version:
+			return l, nil
+		case err == nil:
+			o.Logger.Info().Int("pid", l.pid).Msg("keeper of another version: replacing it")
+			l.leave(ctx)
+		case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED), errors.Is(err, io.EOF), errors.Is(err, unix.ECONNRESET):
+			if err := o.start(ctx); err != nil && !errors.Is(err, errBusy) {
+				return nil, err
+			}
+		default:
+			return nil, err
+		}
+		select {
+		case <-time.After(connectPause):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("connect to the keeper: %w", ctx.Err())
+		}
+	}
+}
+
+// start starts the program and returns when it serves.
+func (o *Options) start(ctx context.Context) error {
+	if err := os.MkdirAll(o.Folder, 0o700); err != nil {
+		return err
+	}
+	// What it prints there is little, and bounded; what an earlier one has printed is of no use any more.
+	printed, err := os.OpenFile(filepath.Join(o.Folder, stderrName), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer printed.Close()
+	report, reportWriter, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer report.Close()
+	args := []string{"--folder", o.Folder, "--report-fd", "3"}
+	for _, folder := range o.Cgroup {
+		args = append(args, "--cgroup", folder)
+	}
+	command := exec.Command(o.Program, args...)
+	command.Dir = "/"
+	command.Env = runtimeEnvironment // nothing of the service's, which may have secrets
+	command.Stdout, command.Stderr = printed, printed
+	command.ExtraFiles = []*os.File{reportWriter}
+	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // not ended with the service's session or process group
+	err = command.Start()
+	reportWriter.Close()
+	if err != nil {
+		return fmt.Errorf("start the keeper: %w", err)
+	}
+	go func() {
+		// How it ends is seen at its connection; this only reaps it.
+		_ = command.Wait()
+	}()
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = report.SetReadDeadline(deadline) // pipes have deadlines
+	}
+	text, err := io.ReadAll(io.LimitReader(report, stderrBytes))
+	switch {
+	case err != nil:
+		return fmt.Errorf("start the keeper: %w", err)
+	case string(text) == ready:
+		o.Logger.Info().Int("pid", command.Process.Pid).Msg("keeper started")
+		return nil
+	case string(text) == busy:
+		return errBusy
+	case len(text) == 0:
+		return fmt.Errorf("start the keeper: it has ended, see %s", filepath.Join(o.Folder, stderrName))
+	}
+	return fmt.Errorf("start the keeper: %s", text)
+}

@@ -1,0 +1,164 @@
+package keeper_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/oci/keeper"
+	"sandbox.internal/runtime/oci/thread"
+)
+
+// TestMemory: with 500 containers the keeper has at most 10 MiB resident.
+func TestMemory(t *testing.T) {
+	h := newHost(t)
+	for i := range 20 { // what launches leave behind counts, too
+		h.launch(h.container("launched-"+strconv.Itoa(i), script("echo some output; exec sleep 1000")))
+	}
+	atRest := resident(t, h.client.PID())
+	const count = 500
+	var launches []keeper.Launch
+	var processes []keeper.Process
+	for i := range count {
+		id := strings.Repeat("f", 28) + strconv.Itoa(1000+i)
+		folder := filepath.Join(h.folder, "adopted", id)
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		l := keeper.Launch{
+			ID: id, Output: filepath.Join(folder, "output"), Log: filepath.Join(folder, "log"),
+			ExitFile: filepath.Join(folder, "exit"), EndFile: filepath.Join(folder, "end.json"),
+		}
+		if err := unix.Mkfifo(l.Output, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		output, err := os.OpenFile(l.Output, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		command := exec.Command("/bin/busybox", "sh", "-c", "echo begins; exec /bin/busybox sleep 1000")
+		command.Stdout = output
+		if err := command.Start(); err != nil {
+			t.Fatal(err)
+		}
+		output.Close()
+		go func() { _ = command.Wait() }()
+		start, err := keeper.ReadStart(command.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		launches = append(launches, l)
+		processes = append(processes, keeper.Process{PID: command.Process.Pid, StartTime: start})
+	}
+	h.mu.Lock()
+	h.processes = append(h.processes, processes...)
+	h.mu.Unlock()
+	if err := h.client.Adopt(t.Context(), launches, processes); err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range launches {
+		h.eventually("output of "+l.ID, func() bool { return read(t, l.Log) == "begins\n" })
+	}
+	got := resident(t, h.client.PID())
+	t.Logf("resident with 20 launched containers %d KiB, with %d more %d KiB", atRest, count, got)
+	if got > 10<<10 {
+		t.Errorf("%d KiB resident, want at most 10 MiB", got)
+	}
+}
+
+// resident returns how much memory a process has resident, in KiB.
+func resident(t *testing.T, pid int) int {
+	t.Helper()
+	for line := range strings.Lines(read(t, "/proc/"+strconv.Itoa(pid)+"/status")) {
+		if text, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			n, err := strconv.Atoi(strings.Fields(text)[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	t.Fatal("no VmRSS")
+	return 0
+}
+
+// BenchmarkLaunch measures Launch, without network and limits, next to the runtime's two commands alone.
+func BenchmarkLaunch(b *testing.B) {
+	h := newHost(b)
+	var took, alone []time.Duration
+	for i := 0; b.Loop(); i++ {
+		l := h.container("bench-"+strconv.Itoa(i), script("exec sleep 1000"))
+		began := time.Now()
+		p := h.launch(l)
+		took = append(took, time.Since(began))
+		h.kill(p)
+		h.end(l)
+		if err := h.client.Forget(l.ID); err != nil {
+			b.Fatal(err)
+		}
+		alone = append(alone, h.runtimeAlone(h.container("alone-"+strconv.Itoa(i), script("exec sleep 1000"))))
+	}
+	report(b, took, "launch")
+	report(b, alone, "runtime")
+}
+
+func report(b *testing.B, took []time.Duration, what string) {
+	slices.Sort(took)
+	for name, at := range map[string]int{"min": 0, "p50": len(took) / 2, "p90": len(took) * 9 / 10} {
+		b.ReportMetric(float64(took[at].Microseconds())/1000, what+"-"+name+"-ms")
+	}
+}
+
+// runtimeAlone runs create and start in a mount namespace of their own, where the overlay is mounted already, and returns how long they took.
+func (h *host) runtimeAlone(l keeper.Launch) (took time.Duration) {
+	h.t.Helper()
+	var err error
+	thread.Run(func() { // the mount namespace ends with the thread
+		err = func() error {
+			if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+				return err
+			}
+			if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
+				return err
+			}
+			_ = unix.Unmount("/sys/fs/cgroup/unified", unix.MNT_DETACH) // if there is one; see hideUnified
+			if err := l.Overlay.Mount(l.Root); err != nil {
+				return err
+			}
+			began := time.Now()
+			for _, argv := range [][]string{l.Create, l.Start} {
+				argv = slices.DeleteFunc(slices.Clone(argv), func(arg string) bool { return arg == "--preserve-fds" || arg == "1" })
+				command := exec.Command(argv[0], argv[1:]...)
+				if err := command.Run(); err != nil {
+					return err
+				}
+			}
+			took = time.Since(began)
+			return nil
+		}()
+	})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(read(h.t, l.PIDFile)))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	start, err := keeper.ReadStart(pid)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	p := keeper.Process{PID: pid, StartTime: start}
+	h.kill(p)
+	h.mu.Lock()
+	h.processes = append(h.processes, p)
+	h.mu.Unlock()
+	return took
+}

@@ -1,0 +1,203 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+
+	"sandbox.internal/runtime/engine"
+)
+
+// maxLogBytes is the contract's limit on what Logs returns.
+const maxLogBytes = 64 << 10
+
+// Logs implements [engine.Engine]. What is cut off is the beginning; bytes that are not UTF-8 are replaced.
+func (e *Engine) Logs(_ context.Context, id string, tail int) (string, error) {
+	op := "read the log of container " + id
+	c, err := e.find(op, id)
+	if err != nil || tail <= 0 {
+		return "", err
+	}
+	log, err := openLogFiles(c.at)
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", op, err)
+	}
+	defer log.close()
+	size := log.size()
+	begin, err := log.lastLines(tail, max(0, size-maxLogBytes))
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", op, err)
+	}
+	text := make([]byte, size-begin)
+	if _, err := log.ReadAt(text, begin); err != nil && err != io.EOF {
+		return "", fmt.Errorf("%s: %w", op, err)
+	}
+	return strings.ToValidUTF8(string(text), "?"), nil // which is never longer
+}
+
+// OpenLog implements [engine.Engine]. Since is exact to a tenth of a second: what was written up to that much earlier may be there, too.
+func (e *Engine) OpenLog(ctx context.Context, id string, options engine.LogOptions) (io.ReadCloser, error) {
+	op := "read the log of container " + id
+	c, err := e.find(op, id)
+	if err != nil {
+		return nil, err
+	}
+	stream := &logStream{ctx: ctx, engine: e, container: c, closed: make(chan struct{}), release: func() {}}
+	if options.Follow { // before the end of the log is looked for, so that nothing is missed
+		if stream.changed, stream.release, err = e.changes.watch(string(c.at)); err != nil {
+			return nil, fmt.Errorf("%s: %w", op, gone(err))
+		}
+	}
+	if err := stream.open(options); err != nil {
+		stream.release()
+		return nil, fmt.Errorf("%s: %w", op, gone(err))
+	}
+	return stream, nil
+}
+
+// gone says that a folder that is missing is that of a container that was removed.
+func gone(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return engine.ErrNotFound
+	}
+	return err
+}
+
+// logStream is an open log.
+type logStream struct {
+	ctx       context.Context //nolint:containedctx // bounds the reads, see [engine.Containers].OpenLog
+	engine    *Engine
+	container *container
+	changed   <-chan struct{} // nil when the log is not followed
+	release   func()
+	closeOnce sync.Once
+	closed    chan struct{}
+
+	mu     sync.Mutex // guards the fields below; a read holds it while it does not wait
+	files  *logFiles  // nil after Close
+	offset int64
+}
+
+func (s *logStream) open(options engine.LogOptions) error {
+	files, err := openLogFiles(s.container.at)
+	if err != nil {
+		return err
+	}
+	begin, err := files.since(options.Since)
+	if err == nil && options.Tail >= 0 {
+		s.offset, err = files.lastLines(options.Tail, begin)
+	} else {
+		s.offset = begin
+	}
+	if err != nil {
+		files.close()
+		return err
+	}
+	s.files = files
+	return nil
+}
+
+// Read implements [io.Reader].
+func (s *logStream) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	for ended := s.changed == nil; ; {
+		if err := s.ctx.Err(); err != nil {
+			return 0, err
+		}
+		n, err := s.readMore(p)
+		if n > 0 || err != nil {
+			return n, err
+		}
+		if ended {
+			return 0, io.EOF
+		}
+		select {
+		case <-s.changed:
+		case <-s.container.ended:
+			ended = true // what was written before is read first
+		case <-s.container.gone:
+			ended = true
+		case <-s.closed:
+			return 0, os.ErrClosed
+		case <-s.engine.closing.Done():
+			return 0, closedError("read a log")
+		case <-s.ctx.Done():
+		}
+	}
+}
+
+// readMore reads what there is. Nothing and no error means the end of it for now.
+func (s *logStream) readMore(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.files == nil {
+		return 0, os.ErrClosed
+	}
+	for {
+		n, err := s.files.ReadAt(p, s.offset)
+		s.offset += int64(n)
+		switch {
+		case n > 0:
+			return n, nil
+		case err != io.EOF:
+			return 0, err
+		case s.changed == nil:
+			return 0, nil
+		}
+		if more, err := s.next(); err != nil || !more {
+			return 0, err
+		}
+	}
+}
+
+// next looks for what was written since the files were measured or opened, and reports whether there may be something.
+func (s *logStream) next() (bool, error) {
+	before := s.files.size()
+	if err := s.files.measure(); err != nil {
+		return false, err
+	}
+	if s.files.size() > before {
+		return true, nil
+	}
+	now, err := openLogFiles(s.container.at)
+	if err != nil {
+		return false, err
+	}
+	// The newest file that was read, and how much was read before it.
+	last, earlier := s.files.current, s.files.oldSize
+	if last == nil {
+		last, earlier = s.files.old, 0
+	}
+	switch {
+	case now.newest() == nil, sameFile(now.newest(), last): // the container was removed, or nothing is new
+		// If something was written between the two looks, a change is reported, or the container's end.
+		now.close()
+		return false, nil
+	case last != nil && sameFile(now.old, last):
+		s.offset -= earlier
+	default: // the first files there are, or two changes since: what was between is no longer kept
+		s.offset = 0
+	}
+	s.files.close()
+	s.files = now
+	return true, nil
+}
+
+// Close implements [io.Closer]. It may be called more than once, and while a Read waits.
+func (s *logStream) Close() error {
+	s.closeOnce.Do(func() {
+		close(s.closed)
+		s.release()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.files.close()
+		s.files = nil
+	})
+	return nil
+}

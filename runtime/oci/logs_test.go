@@ -1,0 +1,108 @@
+package oci_test
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci"
+)
+
+// lastCount returns the last number that a container of the probe's count has printed, -1 for none.
+func lastCount(t *testing.T, e *oci.Engine, id string) int {
+	t.Helper()
+	text, err := e.Logs(t.Context(), id, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	number, err := strconv.Atoi(strings.TrimSpace(text))
+	if err != nil {
+		return -1
+	}
+	return number
+}
+
+// TestLogSince: a part of a log by time begins where the container was at that time.
+func TestLogSince(t *testing.T) {
+	s := newSite(t, "crun")
+	e := s.mustOpen(t)
+	defer closeEngine(t, e)
+	id := start(t, e, probe(loadProbe(t, e), "count"))
+	eventually(t, "output", func() bool { return lastCount(t, e, id) >= 50 })
+	reached, when := lastCount(t, e, id), time.Now()
+	eventually(t, "more output", func() bool { return lastCount(t, e, id) >= reached+50 })
+	log, err := e.OpenLog(t.Context(), id, engine.LogOptions{Tail: -1, Since: when})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := log.Close(); err != nil {
+		t.Error(err)
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	// A line comes every 10 ms, and stamps are 100 ms apart. The container was at reached or a little later.
+	if number, err := strconv.Atoi(first); err != nil || number < reached-25 || number > reached+25 {
+		t.Errorf("the log since the container printed %d begins with %q", reached, first)
+	}
+	removeAll(t, e)
+}
+
+// TestLogFollowsRotation: who follows a log gets every line, also when the log's files change many times meanwhile.
+func TestLogFollowsRotation(t *testing.T) {
+	s := newSite(t, "crun")
+	e := s.mustOpen(t)
+	defer closeEngine(t, e)
+	spec := probe(loadProbe(t, e), "count")
+	spec.LogBytes = 128 // about 40 lines
+	id := start(t, e, spec)
+	log, err := e.OpenLog(t.Context(), id, engine.LogOptions{Tail: -1, Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = log.Close() }()
+	lines := bufio.NewScanner(log)
+	for want := range 400 {
+		if !lines.Scan() || lines.Text() != strconv.Itoa(want) {
+			t.Fatalf("line %d is %q, %v", want, lines.Text(), lines.Err())
+		}
+	}
+	removeAll(t, e)
+	if lines.Scan(); lines.Err() != nil && !strings.Contains(lines.Err().Error(), "no such container") {
+		t.Errorf("after the removal: %v", lines.Err())
+	}
+}
+
+// TestLogIsBounded: a container that prints as much as it can fills two files.
+func TestLogIsBounded(t *testing.T) {
+	s := newSite(t, "crun")
+	e := s.mustOpen(t)
+	defer closeEngine(t, e)
+	spec := probe(loadProbe(t, e), "lines", "200000")
+	spec.LogBytes = 64 << 10
+	id := start(t, e, spec)
+	waitEnd(t, e, id)
+	size := int64(0)
+	for _, name := range []string{"log", "log.1"} {
+		info, err := os.Stat(filepath.Join(s.Folder, "containers", id, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		size += info.Size()
+	}
+	if size > 2*spec.LogBytes || size < spec.LogBytes {
+		t.Errorf("the log has %d bytes, for a limit of %d", size, spec.LogBytes)
+	}
+	if got, err := e.Logs(t.Context(), id, 2); err != nil || got != "line 199999\nline 200000\n" {
+		t.Errorf("it ends with %q, %v", got, err)
+	}
+	removeAll(t, e)
+}

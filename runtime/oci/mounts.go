@@ -1,0 +1,401 @@
+package oci
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/bundle"
+	"sandbox.internal/runtime/oci/thread"
+)
+
+// The OCI runtime follows the paths of mounts by itself, later, in the keeper's mount namespace. Both are dangerous for paths that a
+// container can write to: it could put a symbolic link there meanwhile. And a mount that the host got after the keeper was started is not
+// seen there at all. So what a mount's source is, is opened here, without following anything where a container can write, and a mount of
+// it is moved to a place of our own in the keeper's namespace, which the runtime is given instead. The place lies in a small file system
+// that exists only there: if the keeper is replaced meanwhile, the path does not exist and the start fails.
+
+const placesOptions = "size=64k,nr_inodes=1k,mode=0711"
+
+// openSource opens what is to be mounted, as a path only. It never leaves a volume.
+func (e *Engine) openSource(m engine.Mount) (*os.File, error) {
+	switch {
+	case m.HostPath != "":
+		file, err := os.OpenFile(m.HostPath, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, fmt.Errorf("%w: host path: %w", engine.ErrInvalid, err)
+		}
+		return file, nil
+	case m.Folder != "":
+		file, err := os.OpenFile(e.folders.folderData(m.Folder), unix.O_PATH|unix.O_CLOEXEC|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return nil, fmt.Errorf("%w: there is no folder %s", engine.ErrInvalid, m.Folder)
+		}
+		return file, nil
+	}
+	volume, err := os.OpenFile(e.folders.volumeData(m.Volume), unix.O_PATH|unix.O_CLOEXEC|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%w: volume %s does not exist", engine.ErrInvalid, m.Volume)
+	}
+	if err != nil || m.SubPath == "" {
+		return volume, err
+	}
+	defer func() { _ = volume.Close() }()
+	return openBeneath(volume, m.SubPath, m.Volume)
+}
+
+// openBeneath opens a folder of a volume. Symbolic links are followed as long as they stay inside.
+func openBeneath(volume *os.File, sub, name string) (*os.File, error) {
+	fd, err := unix.Openat2(int(volume.Fd()), sub, &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC | unix.O_DIRECTORY, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	switch {
+	case err == unix.EXDEV:
+		return nil, fmt.Errorf("%w: sub path %q leaves volume %s", engine.ErrInvalid, sub, name)
+	case err == unix.ENOTDIR:
+		return nil, fmt.Errorf("%w: sub path %q of volume %s is not a folder", engine.ErrInvalid, sub, name)
+	case err == unix.ENOENT:
+		return nil, fmt.Errorf("%w: volume %s has no folder %q", engine.ErrInvalid, name, sub)
+	case err != nil:
+		return nil, fmt.Errorf("%w: sub path %q of volume %s: %w", engine.ErrInvalid, sub, name, err)
+	}
+	return os.NewFile(uintptr(fd), sub), nil
+}
+
+// sources are the paths by which the keeper and the runtime reach what a container is made of.
+type sources struct {
+	mounts []bundle.Mount
+	layers []string // of its image, lowest first
+	writes string   // the folder for what it writes: upper, work and etc
+	sys    string   // see [bundle.Input]
+	keeper int      // the process in whose mount namespace they are; 0 when all are the host's paths
+}
+
+// makeSources makes them. A container with a user namespace gets everything through mounts that show the files as those of its users, and
+// only where it can, unless it must have one.
+func (s *starting) makeSources() error {
+	err := s.attachSources()
+	var fixed *fixedIDs
+	if !errors.As(err, &fixed) {
+		return err
+	}
+	if err := s.keepHostUsers(fixed); err != nil {
+		return err
+	}
+	return s.attachSources()
+}
+
+func (s *starting) attachSources() error {
+	e, c := s.engine, s.container
+	s.sources = sources{layers: s.image.Layers, writes: c.at.disk()}
+	p := places{folder: e.folders.mounts(c.id), users: s.users.Namespace}
+	defer p.close()
+	for i, m := range s.spec.Mounts {
+		mount := bundle.Mount{Target: m.Target, ReadOnly: m.ReadOnly || m.Folder != ""}
+		var err error
+		switch {
+		case m.Folder != "" && s.users.First == 0:
+			mount.Source = e.folders.folderData(m.Folder)
+		case m.Volume != "" && m.SubPath == "" && s.users.First == 0:
+			mount.Source = e.folders.volumeData(m.Volume)
+		default:
+			mount.Source, err = p.add(strconv.Itoa(i), func() (*os.File, error) { return e.openSource(m) }, unix.AT_RECURSIVE, 0)
+		}
+		if err != nil {
+			return fmt.Errorf("mount %s: %w", m.Target, err)
+		}
+		s.sources.mounts = append(s.sources.mounts, mount)
+	}
+	if err := s.addDisk(&p); err != nil {
+		return err
+	}
+	if s.users.First != 0 {
+		if err := s.addOwn(&p); err != nil {
+			return err
+		}
+	}
+	var err error
+	s.sources.keeper, err = p.attach(e)
+	return err
+}
+
+// addDisk adds what the container writes to, if the host's path of that will not do.
+func (s *starting) addDisk(p *places) (err error) {
+	switch c := s.container; {
+	case c.disk != nil:
+		tree, err := c.disk.Mount()
+		if err != nil {
+			return err
+		}
+		s.sources.writes, err = p.keep("disk", tree, 0, 0)
+		return err
+	case s.users.First != 0:
+		s.sources.writes, err = p.add("disk", opener(c.at.disk()), 0, 0)
+	}
+	return err
+}
+
+// opener opens a folder of ours.
+func opener(path string) func() (*os.File, error) {
+	return func() (*os.File, error) {
+		return os.OpenFile(path, unix.O_PATH|unix.O_CLOEXEC|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	}
+}
+
+// explainLaunch says which of the contract's errors a failed launch is.
+func (s *starting) explainLaunch(err error) error {
+	if had := s.sources.keeper; had != 0 {
+		// The sources are gone with the keeper that had them.
+		if now, unknown := s.engine.keeperPID(); unknown != nil || now != had {
+			return fmt.Errorf("%w: the keeper was replaced during the start: %v", engine.ErrUnavailable, err) //nolint:errorlint // it is not the cause
+		}
+	}
+	return explainLaunch(err)
+}
+
+// addOwn adds the layers of the container's image, and a sysfs, which in a user namespace nothing but the owner of the network can mount.
+func (s *starting) addOwn(p *places) error {
+	images, err := p.add("images", opener(s.imagesIn), 0, unix.MOUNT_ATTR_RDONLY)
+	if err != nil {
+		return err
+	}
+	s.sources.layers = make([]string, len(s.image.Layers))
+	for i, layer := range s.image.Layers {
+		below, err := filepath.Rel(s.imagesIn, layer)
+		if err != nil {
+			return err
+		}
+		s.sources.layers[i] = filepath.Join(images, below)
+	}
+	network := func() error { return enterNetwork(s.netNS) }
+	if s.netNS == "" && s.spec.Network == engine.NetworkNone {
+		// The runtime makes the container's. Any new one looks the same.
+		network = func() error { return os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET)) }
+	}
+	s.sources.sys = p.addSys(network)
+	return nil
+}
+
+// places are where the sources of one container are attached, in the keeper's mount namespace: a folder that is recorded by its name, which
+// is the container's.
+type places struct {
+	folder string
+	users  *os.File // the user namespace that has the ids of what is attached; nil for the host's
+	names  []string
+	trees  []*os.File // detached mounts, of the same number
+	sys    string     // path of a sysfs to make; empty for none
+	// network has this thread enter the network that it shows.
+	network func() error
+}
+
+// add clones the mount of what open opens, and returns the path that it will have. flags are 0 or AT_RECURSIVE; attributes are set with the
+// users.
+func (p *places) add(name string, open func() (*os.File, error), flags uint, attributes uint64) (path string, err error) {
+	source, err := open()
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = source.Close() }()
+	tree, err := cloneMount(source, flags)
+	if err != nil {
+		return "", err
+	}
+	return p.keep(name, tree, flags, attributes)
+}
+
+// keep takes a mount that is nowhere yet, and returns the path that it will have.
+func (p *places) keep(name string, tree *os.File, flags uint, attributes uint64) (path string, err error) {
+	p.names, p.trees = append(p.names, name), append(p.trees, tree)
+	if p.users != nil {
+		attributes := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | attributes, Userns_fd: uint64(p.users.Fd())}
+		if err := unix.MountSetattr(int(tree.Fd()), "", unix.AT_EMPTY_PATH|flags, &attributes); err != nil {
+			if err == unix.EINVAL || err == unix.EPERM { // which its file system decides, and a mount that translates already
+				return "", &fixedIDs{path: tree.Name(), err: err}
+			}
+			return "", fmt.Errorf("map the owners of %s: %w", tree.Name(), err)
+		}
+	}
+	return filepath.Join(p.folder, name), nil
+}
+
+func (p *places) addSys(network func() error) (path string) {
+	p.sys, p.network = filepath.Join(p.folder, "sys"), network
+	return p.sys
+}
+
+func (p *places) close() {
+	for _, tree := range p.trees {
+		_ = tree.Close()
+	}
+}
+
+// attach puts everything at its path, and returns the keeper's process; 0 when there is nothing. It is taken back by [Engine.releaseSources],
+// also after an error.
+func (p *places) attach(e *Engine) (keeper int, err error) {
+	if len(p.trees) == 0 {
+		return 0, nil
+	}
+	if err := os.Mkdir(p.folder, folderMode); err != nil && !errors.Is(err, os.ErrExist) {
+		return 0, err
+	}
+	if err := os.Chmod(p.folder, throughMode); err != nil {
+		return 0, err
+	}
+	return e.inKeeper(func() error {
+		if err := unix.Mount("sandbox", p.folder, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, placesOptions); err != nil {
+			return fmt.Errorf("mount a file system for the sources of mounts: %w", err)
+		}
+		for i, tree := range p.trees {
+			if err := attach(tree, filepath.Join(p.folder, p.names[i])); err != nil {
+				return fmt.Errorf("attach %s: %w", tree.Name(), err)
+			}
+		}
+		if p.sys == "" {
+			return nil
+		}
+		if err := p.network(); err != nil { // for good: the thread ends
+			return err
+		}
+		tree, err := newSysfs()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tree.Close() }()
+		return attach(tree, p.sys)
+	})
+}
+
+// enterNetwork moves this thread to a network namespace; empty is the one that it is in.
+func enterNetwork(path string) error {
+	if path == "" {
+		return nil
+	}
+	namespace, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = namespace.Close() }()
+	if err := unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter the network namespace: %w", err)
+	}
+	return nil
+}
+
+// newSysfs returns a sysfs that shows the interfaces of this thread's network.
+func newSysfs() (*os.File, error) {
+	context, err := unix.Fsopen("sysfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("sysfs: fsopen: %w", err)
+	}
+	defer func() { _ = unix.Close(context) }()
+	if err := unix.FsconfigCreate(context); err != nil {
+		return nil, fmt.Errorf("sysfs: create: %w", err)
+	}
+	const attributes = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
+	mount, err := unix.Fsmount(context, unix.FSMOUNT_CLOEXEC, attributes)
+	if err != nil {
+		return nil, fmt.Errorf("sysfs: fsmount: %w", err)
+	}
+	return os.NewFile(uintptr(mount), "sysfs"), nil
+}
+
+// cloneMount returns a mount of the source that is nowhere yet. The kernel removes it when the file is closed.
+func cloneMount(source *os.File, flags uint) (*os.File, error) {
+	fd, err := unix.OpenTree(int(source.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH|flags)
+	if err != nil {
+		return nil, fmt.Errorf("clone the mount of %s: %w", source.Name(), err)
+	}
+	return os.NewFile(uintptr(fd), source.Name()), nil
+}
+
+// attach puts a detached mount at a new path.
+func attach(tree *os.File, path string) error {
+	var info unix.Stat_t
+	if err := unix.Fstat(int(tree.Fd()), &info); err != nil {
+		return err
+	}
+	var err error
+	if info.Mode&unix.S_IFMT == unix.S_IFDIR {
+		err = unix.Mkdir(path, folderMode)
+	} else {
+		err = unix.Mknod(path, unix.S_IFREG|0o600, 0)
+	}
+	if err != nil {
+		return err
+	}
+	return unix.MoveMount(int(tree.Fd()), "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+// releaseSources takes back what was attached for a container; what is gone is no error.
+func (e *Engine) releaseSources(id string) {
+	folder := e.folders.mounts(id)
+	if _, err := os.Lstat(folder); errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	_, err := e.inKeeper(func() error {
+		for { // more than one when a start was cut off
+			if err := unix.Unmount(folder, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+				if err == unix.EINVAL || err == unix.ENOENT { // nothing is mounted there
+					return nil
+				}
+				return err
+			}
+		}
+	})
+	if err == nil {
+		err = os.Remove(folder)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		e.log.Warn().Err(err).Str("container_id", id).Msg("what its mounts were made of stays in the keeper's mount namespace; the next start of the service tries again")
+	}
+}
+
+// keeperPID returns the process that listens on the keeper's socket.
+func (e *Engine) keeperPID() (int, error) {
+	connection, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: e.folders.socket(), Net: "unixpacket"})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = connection.Close() }()
+	raw, err := connection.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var peer *unix.Ucred
+	var peerErr error
+	err = raw.Control(func(fd uintptr) { peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err = errors.Join(err, peerErr); err != nil {
+		return 0, err
+	}
+	return int(peer.Pid), nil
+}
+
+// inKeeper calls do on a thread that is in the keeper's mount namespace, and returns the keeper's process. do must not start goroutines.
+func (e *Engine) inKeeper(do func() error) (pid int, err error) {
+	if pid, err = e.keeperPID(); err != nil {
+		return 0, fmt.Errorf("%w: keeper: %w", engine.ErrUnavailable, err)
+	}
+	namespace, err := os.Open(filepath.Join("/proc", strconv.Itoa(pid), "ns/mnt"))
+	if err != nil {
+		return 0, fmt.Errorf("%w: keeper: %w", engine.ErrUnavailable, err)
+	}
+	defer func() { _ = namespace.Close() }()
+	thread.Run(func() {
+		// The thread's root and working folder must be its own before it can enter.
+		if err = unix.Unshare(unix.CLONE_FS); err == nil {
+			err = unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNS)
+		}
+		if err != nil {
+			err = fmt.Errorf("enter the keeper's mount namespace: %w", err)
+			return
+		}
+		err = do()
+	})
+	return pid, err
+}

@@ -1,0 +1,391 @@
+package network
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	"github.com/rs/zerolog"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// maxPorts is how many ports a Linux bridge can have (BR_MAX_PORTS, less port 0).
+const maxPorts = 1023
+
+// alias marks bridges that this package made.
+const alias = "sandbox.internal"
+
+// Attributes of bridge ports that the libraries do not name.
+const (
+	portLearning = 8  // IFLA_BRPORT_LEARNING
+	portIsolated = 33 // IFLA_BRPORT_ISOLATED
+	portLocked   = 39 // IFLA_BRPORT_LOCKED; kernels before 5.18 ignore it
+)
+
+// bridge is the bridge that the containers' veth pairs are ports of.
+type bridge struct {
+	name    string
+	index   int
+	prefix  netip.Prefix // masked
+	gateway netip.Addr   // the bridge's own address
+	mtu     int
+	mark    string // how the names of its ports begin
+}
+
+// openBridge makes the bridge, or takes the one that there is.
+func openBridge(o Options, inUse []Attachment, servers []netip.Addr,
+	log zerolog.Logger) (bridge, error) {
+	sum := sha256.Sum256([]byte(o.Bridge))
+	b := bridge{name: o.Bridge, mark: "v" + hex.EncodeToString(sum[:3])}
+	link, err := netlink.LinkByName(b.name)
+	if gone := (netlink.LinkNotFoundError{}); errors.As(err, &gone) {
+		link, err = nil, nil
+	}
+	if err != nil {
+		return b, fmt.Errorf("look up the bridge: %w", err)
+	}
+	if link != nil && (link.Type() != "bridge" || link.Attrs().Alias != alias) {
+		return b, errors.New("an interface of this name exists that the service did not make: " +
+			"choose another name, or remove it")
+	}
+	if err := b.choose(o, link, inUse, servers, log); err != nil {
+		return b, err
+	}
+	if b.mtu, err = uplinkMTU(); err != nil {
+		return b, err
+	}
+	if link == nil {
+		if link, err = b.create(); err != nil {
+			return b, err
+		}
+	}
+	b.index = link.Attrs().Index
+	return b, b.configure(link)
+}
+
+// choose sets the range of addresses.
+func (b *bridge) choose(o Options, link netlink.Link, inUse []Attachment, servers []netip.Addr,
+	log zerolog.Logger) error {
+	if link != nil {
+		has, err := prefixOf(link)
+		if err != nil {
+			return err
+		}
+		used := slices.ContainsFunc(inUse, func(a Attachment) bool { return has.Contains(a.Address) })
+		if has.IsValid() && (used || !o.Subnet.IsValid()) {
+			b.prefix = has
+			if o.Subnet.IsValid() && o.Subnet.Masked() != has {
+				log.Warn().Stringer("subnet", has).Stringer("configured", o.Subnet).
+					Msg("running containers have addresses of the former subnet: it stays until they are gone")
+			}
+		}
+	}
+	if !b.prefix.IsValid() {
+		b.prefix = o.Subnet.Masked()
+	}
+	var err error
+	if !b.prefix.IsValid() {
+		if b.prefix, err = freeSubnet(b.name, servers); err != nil {
+			return err
+		}
+	}
+	b.gateway = b.prefix.Addr().Next()
+	for _, a := range inUse {
+		if !b.prefix.Contains(a.Address) {
+			return fmt.Errorf("container %s has the address %v, which is not in the subnet %v",
+				a.Container, a.Address, b.prefix)
+		}
+	}
+	return nil
+}
+
+// create makes the bridge, marked as ours from the start.
+func (b *bridge) create() (netlink.Link, error) {
+	request := nl.NewNetlinkRequest(unix.RTM_NEWLINK,
+		unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	request.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(b.name)))
+	// An address of its own does not change with the ports.
+	request.AddData(nl.NewRtAttr(unix.IFLA_ADDRESS, hardware(b.gateway)))
+	request.AddData(nl.NewRtAttr(unix.IFLA_IFALIAS, []byte(alias)))
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("bridge"))
+	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
+	data.AddRtAttr(nl.IFLA_BR_MCAST_SNOOPING, nl.Uint8Attr(0))
+	request.AddData(info)
+	if _, err := request.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+		return nil, fmt.Errorf("make the bridge: %w", err)
+	}
+	link, err := netlink.LinkByName(b.name)
+	if err != nil {
+		return nil, fmt.Errorf("look up the bridge: %w", err)
+	}
+	// Creation does not set the alias on every kernel.
+	return link, netlink.LinkSetAlias(link, alias)
+}
+
+// configure gives the bridge its address and no other, and sets it up.
+func (b *bridge) configure(link netlink.Link) error {
+	addresses, err := netlink.AddrList(link, unix.AF_INET)
+	if err != nil {
+		return fmt.Errorf("list the bridge's addresses: %w", err)
+	}
+	want := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(b.gateway, b.prefix.Bits()))}
+	for _, a := range addresses {
+		if a.IPNet.String() != want.IPNet.String() {
+			if err := netlink.AddrDel(link, &a); err != nil {
+				return fmt.Errorf("remove the bridge's address %v: %w", a.IPNet, err)
+			}
+		}
+	}
+	if err := netlink.AddrReplace(link, want); err != nil {
+		return fmt.Errorf("give the bridge the address %v: %w", want.IPNet, err)
+	}
+	if err := netlink.LinkSetHardwareAddr(link, hardware(b.gateway)); err != nil {
+		return fmt.Errorf("set the bridge's hardware address: %w", err)
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set the bridge up: %w", err)
+	}
+	return nil
+}
+
+// sweep removes the ports and neighbour entries of containers that are not in use, and connects
+// those that are.
+func (b *bridge) sweep(inUse []Attachment) error {
+	used := map[netip.Addr]bool{}
+	for _, a := range inUse {
+		used[a.Address] = true
+		if err := b.addNeighbour(a.Address); err != nil {
+			return err
+		}
+	}
+	links, err := list(netlink.LinkList)
+	if err != nil {
+		return fmt.Errorf("list the interfaces: %w", err)
+	}
+	for _, link := range links {
+		address, ok := b.portAddress(link.Attrs().Name)
+		switch {
+		case !ok:
+		case !used[address]:
+			// The kernel may remove it at this very moment: its namespace went with its process.
+			if err := netlink.LinkDel(link); err != nil && !isGone(err) {
+				return fmt.Errorf("remove %s: %w", link.Attrs().Name, err)
+			}
+		case link.Attrs().MasterIndex != b.index:
+			if err := b.connect(link.Attrs().Name, address); err != nil && !isGone(err) {
+				return err
+			}
+		}
+	}
+	entries, err := list(func() ([]netlink.Neigh, error) {
+		return netlink.NeighList(b.index, unix.AF_INET)
+	})
+	if err != nil {
+		return fmt.Errorf("list the bridge's neighbours: %w", err)
+	}
+	for _, entry := range entries {
+		address, _ := netip.AddrFromSlice(entry.IP)
+		if address = address.Unmap(); entry.State == netlink.NUD_PERMANENT && !used[address] {
+			if err := b.forgetNeighbour(address); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// list repeats a listing that changed while it was read.
+func list[T any](read func() ([]T, error)) (all []T, err error) {
+	for range 10 {
+		if all, err = read(); !errors.Is(err, netlink.ErrDumpInterrupted) {
+			break
+		}
+	}
+	return all, err
+}
+
+func isGone(err error) bool {
+	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) ||
+		errors.Is(err, unix.EINVAL)
+}
+
+// portName is the name of the host's end of the veth pair of a container with this address.
+func (b *bridge) portName(address netip.Addr) string {
+	bytes := address.As4()
+	return b.mark + hex.EncodeToString(bytes[:])
+}
+
+// portAddress is the reverse of portName.
+func (b *bridge) portAddress(name string) (netip.Addr, bool) {
+	if len(name) != len(b.mark)+8 || name[:len(b.mark)] != b.mark {
+		return netip.Addr{}, false
+	}
+	bytes, err := hex.DecodeString(name[len(b.mark):])
+	if err != nil {
+		return netip.Addr{}, false
+	}
+	return netip.AddrFrom4([4]byte(bytes)), true
+}
+
+// addPort makes a veth pair: one end, eth0, in the namespace, the other a port of the bridge.
+func (b *bridge) addPort(address netip.Addr, namespace int) error {
+	name := b.portName(address)
+	err := b.createPair(name, address, namespace)
+	if errors.Is(err, unix.EEXIST) {
+		// It belongs to a container that had this address and is gone; the kernel is not done with it.
+		if link, found := netlink.LinkByName(name); found == nil {
+			_ = netlink.LinkDel(link)
+		}
+		err = b.createPair(name, address, namespace)
+	}
+	if errors.Is(err, unix.EXFULL) {
+		return fmt.Errorf("the bridge %s has its %d ports: no more containers fit", b.name, maxPorts)
+	}
+	if err != nil {
+		return fmt.Errorf("make the veth pair %s: %w", name, err)
+	}
+	if err := b.connect(name, address); err != nil {
+		if link, found := netlink.LinkByName(name); found == nil {
+			_ = netlink.LinkDel(link)
+		}
+		return err
+	}
+	return b.addNeighbour(address)
+}
+
+func (b *bridge) createPair(name string, address netip.Addr, namespace int) error {
+	request := nl.NewNetlinkRequest(unix.RTM_NEWLINK,
+		unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK)
+	request.AddData(nl.NewIfInfomsg(unix.AF_UNSPEC))
+	request.AddData(nl.NewRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated(name)))
+	request.AddData(nl.NewRtAttr(unix.IFLA_MASTER, nl.Uint32Attr(uint32(b.index))))
+	request.AddData(nl.NewRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(b.mtu))))
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	info.AddRtAttr(nl.IFLA_INFO_KIND, nl.NonZeroTerminated("veth"))
+	data := info.AddRtAttr(nl.IFLA_INFO_DATA, nil)
+	peer := data.AddRtAttr(nl.VETH_INFO_PEER, nil)
+	nl.NewIfInfomsgChild(peer, unix.AF_UNSPEC)
+	peer.AddRtAttr(unix.IFLA_IFNAME, nl.ZeroTerminated("eth0"))
+	peer.AddRtAttr(unix.IFLA_NET_NS_FD, nl.Uint32Attr(uint32(namespace)))
+	peer.AddRtAttr(unix.IFLA_MTU, nl.Uint32Attr(uint32(b.mtu)))
+	peer.AddRtAttr(unix.IFLA_ADDRESS, hardware(address))
+	request.AddData(info)
+	_, err := request.Execute(unix.NETLINK_ROUTE, 0)
+	return err
+}
+
+// connect sets a port up. It is isolated from the other ports first, takes no hardware address but
+// its own from frames, and forwards no frames from others.
+func (b *bridge) connect(name string, address netip.Addr) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("look up %s: %w", name, err)
+	}
+	if link.Attrs().MasterIndex != b.index {
+		if err := netlink.LinkSetMasterByIndex(link, b.index); err != nil {
+			return fmt.Errorf("connect %s to the bridge: %w", name, err)
+		}
+	}
+	request := nl.NewNetlinkRequest(unix.RTM_NEWLINK, unix.NLM_F_ACK)
+	message := nl.NewIfInfomsg(unix.AF_UNSPEC)
+	message.Index = int32(link.Attrs().Index)
+	message.Flags, message.Change = unix.IFF_UP, unix.IFF_UP
+	request.AddData(message)
+	info := nl.NewRtAttr(unix.IFLA_LINKINFO, nil)
+	port := info.AddRtAttr(nl.IFLA_INFO_SLAVE_DATA, nil)
+	port.AddRtAttr(portLearning, nl.Uint8Attr(0))
+	port.AddRtAttr(portIsolated, nl.Uint8Attr(1))
+	port.AddRtAttr(portLocked, nl.Uint8Attr(1))
+	request.AddData(info)
+	if _, err := request.Execute(unix.NETLINK_ROUTE, 0); err != nil {
+		return fmt.Errorf("set up the bridge port %s: %w", name, err)
+	}
+	err = netlink.NeighSet(&netlink.Neigh{LinkIndex: link.Attrs().Index, Family: unix.AF_BRIDGE,
+		State: netlink.NUD_NOARP, Flags: netlink.NTF_MASTER, HardwareAddr: hardware(address)})
+	if err != nil {
+		return fmt.Errorf("enter the hardware address of %s: %w", name, err)
+	}
+	return nil
+}
+
+// addNeighbour enters the container's hardware address in the host's table for good: another
+// container cannot claim its address by ARP.
+func (b *bridge) addNeighbour(address netip.Addr) error {
+	if err := netlink.NeighSet(b.neighbour(address)); err != nil {
+		return fmt.Errorf("enter the neighbour %v: %w", address, err)
+	}
+	return nil
+}
+
+func (b *bridge) forgetNeighbour(address netip.Addr) error {
+	if err := netlink.NeighDel(b.neighbour(address)); err != nil && !isGone(err) {
+		return fmt.Errorf("remove the neighbour %v: %w", address, err)
+	}
+	return nil
+}
+
+func (b *bridge) neighbour(address netip.Addr) *netlink.Neigh {
+	return &netlink.Neigh{LinkIndex: b.index, Family: unix.AF_INET, State: netlink.NUD_PERMANENT,
+		IP: address.AsSlice(), HardwareAddr: hardware(address)}
+}
+
+// remove removes the bridge.
+func (b *bridge) remove() error {
+	link, err := netlink.LinkByIndex(b.index)
+	if err == nil {
+		err = netlink.LinkDel(link)
+	}
+	if missing := (netlink.LinkNotFoundError{}); errors.As(err, &missing) || isGone(err) {
+		return nil
+	}
+	return err
+}
+
+// hardware is the hardware address that belongs to an address: locally administered, unicast.
+func hardware(address netip.Addr) net.HardwareAddr {
+	bytes := address.As4()
+	return append(net.HardwareAddr{0x02, 0x73}, bytes[:]...)
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), 32)}
+}
+
+func toPrefix(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	address, ok := netip.AddrFromSlice(n.IP)
+	bits, _ := n.Mask.Size()
+	if address = address.Unmap(); !ok || !address.Is4() {
+		return netip.Prefix{}, false
+	}
+	return netip.PrefixFrom(address, bits).Masked(), true
+}
+
+// prefixOf is the range of the first address of a bridge; zero when it has none.
+func prefixOf(link netlink.Link) (netip.Prefix, error) {
+	addresses, err := netlink.AddrList(link, unix.AF_INET)
+	if err != nil || len(addresses) == 0 {
+		return netip.Prefix{}, err
+	}
+	prefix, _ := toPrefix(addresses[0].IPNet)
+	return prefix, nil
+}
+
+// broadcast is the last address of a range.
+func broadcast(p netip.Prefix) netip.Addr {
+	bytes := p.Masked().Addr().As4()
+	last := binary.BigEndian.Uint32(bytes[:]) | (1<<(32-p.Bits()) - 1)
+	binary.BigEndian.PutUint32(bytes[:], last)
+	return netip.AddrFrom4(bytes)
+}

@@ -1,0 +1,291 @@
+package network
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Names of the table's sets and maps.
+const (
+	membersSet = "members" // hardware address . address of each container
+	portsMap   = "ports"   // published on all addresses: port to address . port
+	boundMap   = "bound"   // published on one: address . port to address . port
+	serversSet = "servers" // name servers on the host itself
+	uplinksSet = "uplinks" // interfaces that lead to the outside
+)
+
+// filter is the nftables table.
+type filter struct {
+	name    string
+	bridge  string
+	subnet  netip.Prefix
+	gateway netip.Addr
+	table   *nftables.Table
+	conn    *nftables.Conn // for elements, see change; nil until it is needed
+}
+
+func newFilter(b bridge) filter {
+	return filter{name: b.name, bridge: b.name, subnet: b.prefix, gateway: b.gateway,
+		table: &nftables.Table{Name: b.name, Family: nftables.TableFamilyINet}}
+}
+
+// connect opens a batch. Buffers are for tables with thousands of elements.
+func connect() (*nftables.Conn, error) {
+	const size = 4 << 20
+	return nftables.New(nftables.WithSockOptions(func(c *netlink.Conn) error {
+		return errors.Join(c.SetReadBuffer(size), c.SetWriteBuffer(size))
+	}))
+}
+
+// sets are the sets and maps, empty.
+func (f *filter) sets() map[string]*nftables.Set {
+	endpoint := nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetService)
+	return map[string]*nftables.Set{
+		membersSet: {Table: f.table, Name: membersSet, Concatenation: true,
+			KeyType: nftables.MustConcatSetType(nftables.TypeEtherAddr, nftables.TypeIPAddr)},
+		portsMap: {Table: f.table, Name: portsMap, IsMap: true, KeyType: nftables.TypeInetService,
+			DataType: endpoint},
+		boundMap: {Table: f.table, Name: boundMap, IsMap: true, Concatenation: true, KeyType: endpoint,
+			DataType: endpoint},
+		serversSet: {Table: f.table, Name: serversSet, KeyType: nftables.TypeIPAddr},
+		uplinksSet: {Table: f.table, Name: uplinksSet, KeyType: nftables.TypeIFName},
+	}
+}
+
+// chain is a base chain with its rules.
+type chain struct {
+	name     string
+	kind     nftables.ChainType
+	hook     *nftables.ChainHook
+	priority nftables.ChainPriority
+	rules    [][]expr.Any
+}
+
+// Priorities of the chains: spoofed packets are dropped first; what a sandbox sends to the host once
+// its connection is known and before another table translates the destination, because a port that
+// another program publishes is the host's too; what is forwarded just before other tables see it.
+const (
+	first       = -300 // raw
+	tracked     = -150 // mangle: connections are tracked at -200
+	translation = -100 // dstnat
+	filtering   = 0
+	sourceNAT   = 100
+)
+
+func (f *filter) chains() []chain {
+	sandbox, toSandbox := from(f.bridge), to(f.bridge)
+	hostKind := addressKind(expr.CmpOpEq, unix.RTN_LOCAL)
+	known := conntrack(expr.CtKeySTATE, replying)
+	nameServer := match(ipv4(expr.CmpOpEq), network(destinationAddress, 1),
+		&expr.Lookup{SourceRegister: 1, SetName: serversSet}, port(1),
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0, 53}}, accept())
+	loopback := netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+	publish := [][]expr.Any{
+		match(ipv4(expr.CmpOpEq), protocol(unix.IPPROTO_TCP), hostKind,
+			network(destinationAddress, register), port(register+1), toPublished(boundMap)),
+		match(ipv4(expr.CmpOpEq), protocol(unix.IPPROTO_TCP), hostKind, port(register),
+			toPublished(portsMap)),
+	}
+	return []chain{
+		{"spoofed", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, first, [][]expr.Any{
+			match(sandbox, ipv4(expr.CmpOpNeq), drop()),
+			match(sandbox, within(destinationAddress, loopback), drop()),
+			// A member sends from the address that belongs to its hardware address, and only from it.
+			match(sandbox, &expr.Payload{DestRegister: register, Base: expr.PayloadBaseLLHeader,
+				Offset: sourceHardware, Len: 6}, network(sourceAddress, register+2),
+				&expr.Lookup{SourceRegister: register, SetName: membersSet, Invert: true}, drop()),
+		}},
+		{"host", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, tracked, [][]expr.Any{
+			match(sandbox, known, accept()),
+			match(sandbox, protocol(unix.IPPROTO_UDP), nameServer),
+			match(sandbox, protocol(unix.IPPROTO_TCP), nameServer),
+			match(sandbox, addressKind(expr.CmpOpNeq, unix.RTN_UNICAST), drop()),
+		}},
+		{"input", nftables.ChainTypeFilter, nftables.ChainHookInput, filtering, [][]expr.Any{
+			match(sandbox, known, accept()),
+			match(sandbox, protocol(unix.IPPROTO_UDP), nameServer),
+			match(sandbox, protocol(unix.IPPROTO_TCP), nameServer),
+			match(sandbox, drop()),
+		}},
+		{"forward", nftables.ChainTypeFilter, nftables.ChainHookForward, filtering - 1, [][]expr.Any{
+			match(sandbox, toSandbox, drop()),
+			match(sandbox, known, accept()),
+			// Containers of other programs, which lie behind a bridge or a veth pair.
+			match(sandbox, toKind("bridge"), toNoneOf(uplinksSet), drop()),
+			match(sandbox, toKind("veth"), toNoneOf(uplinksSet), drop()),
+			match(toSandbox, known, accept()),
+			match(toSandbox, conntrack(expr.CtKeySTATUS, published), accept()),
+			match(toSandbox, drop()),
+		}},
+		{"publish", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, translation, publish},
+		{"publish_local", nftables.ChainTypeNAT, nftables.ChainHookOutput, translation, publish},
+		{"masquerade", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, sourceNAT, [][]expr.Any{
+			match(toSandbox, ipv4(expr.CmpOpEq), within(sourceAddress, loopback), &expr.Masq{}),
+			match(meta(expr.MetaKeyOIFNAME, expr.CmpOpNeq, zeroTerminated(f.bridge)),
+				ipv4(expr.CmpOpEq), within(sourceAddress, f.subnet), network(sourceAddress, 1),
+				// The host itself uses the bridge's address.
+				&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: f.gateway.AsSlice()}, &expr.Masq{}),
+		}},
+	}
+}
+
+// write replaces the table, in one transaction.
+func (f *filter) write(all []Attachment, servers []netip.Addr, uplinks []string) error {
+	conn, err := connect()
+	if err != nil {
+		return err
+	}
+	conn.AddTable(f.table) // so that there is one to remove
+	conn.DelTable(f.table)
+	conn.AddTable(f.table)
+	elements := map[string][]nftables.SetElement{}
+	for _, a := range all {
+		for set, more := range elementsOf(a) {
+			elements[set] = append(elements[set], more...)
+		}
+	}
+	for _, server := range servers {
+		elements[serversSet] = append(elements[serversSet], nftables.SetElement{Key: server.AsSlice()})
+	}
+	for _, uplink := range uplinks {
+		elements[uplinksSet] = append(elements[uplinksSet], nftables.SetElement{Key: interfaceKey(uplink)})
+	}
+	for name, set := range f.sets() {
+		if err := addSet(conn, set); err != nil {
+			return err
+		}
+		// A message holds at most 64 KiB of elements.
+		const most = 512
+		for rest := elements[name]; len(rest) > 0; {
+			some := rest[:min(most, len(rest))]
+			rest = rest[len(some):]
+			if err := conn.SetAddElements(set, some); err != nil {
+				return err
+			}
+		}
+	}
+	policy := nftables.ChainPolicyAccept
+	for _, c := range f.chains() {
+		added := conn.AddChain(&nftables.Chain{Name: c.name, Table: f.table, Type: c.kind,
+			Hooknum: c.hook, Priority: &c.priority, Policy: &policy})
+		for _, rule := range c.rules {
+			conn.AddRule(&nftables.Rule{Table: f.table, Chain: added, Exprs: rule})
+		}
+	}
+	return conn.Flush()
+}
+
+// setCounter is held while a set is added: the library counts them in a variable of its package, and there may be several networks.
+var setCounter sync.Mutex
+
+func addSet(conn *nftables.Conn, set *nftables.Set) error {
+	setCounter.Lock()
+	defer setCounter.Unlock()
+	return conn.AddSet(set, nil)
+}
+
+// complete returns whether the table has all of its chains and rules.
+func (f *filter) complete() bool {
+	conn, err := connect()
+	if err != nil {
+		return false
+	}
+	for _, c := range f.chains() {
+		rules, err := conn.GetRules(f.table, &nftables.Chain{Name: c.name})
+		if err != nil || len(rules) != len(c.rules) {
+			return false
+		}
+	}
+	return true
+}
+
+// add enters an attachment.
+func (f *filter) add(a Attachment) error { return f.change(a, (*nftables.Conn).SetAddElements) }
+
+// drop removes an attachment.
+func (f *filter) drop(a Attachment) error { return f.change(a, (*nftables.Conn).SetDeleteElements) }
+
+// change applies one change to all elements of an attachment. Its connection stays open: to close one
+// after a removal takes 10 ms, in which the kernel waits until what was removed is out of use.
+func (f *filter) change(a Attachment,
+	apply func(*nftables.Conn, *nftables.Set, []nftables.SetElement) error) error {
+	if f.conn == nil {
+		conn, err := nftables.New(nftables.AsLasting())
+		if err != nil {
+			return err
+		}
+		f.conn = conn
+	}
+	sets := f.sets()
+	for name, elements := range elementsOf(a) {
+		if err := apply(f.conn, sets[name], elements); err != nil {
+			return errors.Join(err, f.disconnect())
+		}
+	}
+	if err := f.conn.Flush(); err != nil {
+		return errors.Join(err, f.disconnect()) // answers of this batch may be left in it
+	}
+	return nil
+}
+
+func (f *filter) disconnect() error {
+	if f.conn == nil {
+		return nil
+	}
+	err := f.conn.CloseLasting()
+	f.conn = nil
+	return err
+}
+
+// remove removes the table, if there is one.
+func (f *filter) remove() error {
+	if f.table == nil {
+		return nil
+	}
+	conn, err := connect()
+	if err != nil {
+		return err
+	}
+	conn.AddTable(f.table)
+	conn.DelTable(f.table)
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("remove the table: %w", err)
+	}
+	return nil
+}
+
+// elementsOf are the elements of an attachment, by the set that they are in.
+func elementsOf(a Attachment) map[string][]nftables.SetElement {
+	member := append(append([]byte(hardware(a.Address)), 0, 0), a.Address.AsSlice()...)
+	elements := map[string][]nftables.SetElement{membersSet: {{Key: member}}}
+	for containerPort, hostPort := range a.Ports {
+		value := endpointKey(a.Address, containerPort)
+		if a.Publish.IsValid() {
+			elements[boundMap] = append(elements[boundMap],
+				nftables.SetElement{Key: endpointKey(a.Publish, hostPort), Val: value})
+			continue
+		}
+		elements[portsMap] = append(elements[portsMap],
+			nftables.SetElement{Key: binary.BigEndian.AppendUint16(nil, uint16(hostPort)), Val: value})
+	}
+	return elements
+}
+
+// endpointKey is an address and a port as a compound key, of which each part fills whole registers.
+func endpointKey(address netip.Addr, port int) []byte {
+	return append(binary.BigEndian.AppendUint16(address.AsSlice(), uint16(port)), 0, 0)
+}
+
+func interfaceKey(name string) []byte {
+	key := make([]byte, unix.IFNAMSIZ)
+	copy(key, name)
+	return key
+}

@@ -1,0 +1,132 @@
+package network
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/oci/thread"
+)
+
+// namespace is a network namespace that this process holds.
+type namespace struct {
+	fd      int
+	address netip.Addr
+}
+
+func (ns *namespace) path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), ns.fd) }
+
+func (ns *namespace) close() { _ = unix.Close(ns.fd) }
+
+// makeNamespace makes a namespace with an address, connected to the bridge.
+func (n *Network) makeNamespace() (*namespace, error) {
+	address, err := n.addresses.take()
+	if err != nil {
+		return nil, err
+	}
+	ns, err := n.bridge.makeNamespace(address)
+	if err != nil {
+		n.forget(address)
+		return nil, fmt.Errorf("make a network namespace: %w", err)
+	}
+	return ns, nil
+}
+
+func (b *bridge) makeNamespace(address netip.Addr) (*namespace, error) {
+	opened, connected, configured := make(chan opening), make(chan bool), make(chan error)
+	go thread.Run(func() { b.inside(address, opened, connected, configured) })
+	first := <-opened
+	if first.err != nil {
+		return nil, first.err
+	}
+	ns := &namespace{fd: first.fd, address: address}
+	err := b.addPort(address, ns.fd)
+	connected <- err == nil
+	if inner := <-configured; err == nil {
+		err = inner
+	}
+	if err != nil {
+		ns.close()
+		return nil, err
+	}
+	return ns, nil
+}
+
+// opening is the descriptor of a new namespace.
+type opening struct {
+	fd  int
+	err error
+}
+
+// inside is what is done within a new namespace, on a thread of its own: a thread in another
+// namespace must never run anything else.
+func (b *bridge) inside(address netip.Addr, opened chan<- opening, connected <-chan bool,
+	configured chan<- error) {
+	fd, err := unshareNetwork()
+	if opened <- (opening{fd, err}); err != nil {
+		return
+	}
+	if !<-connected {
+		configured <- nil
+		return
+	}
+	configured <- b.address(address)
+}
+
+// unshareNetwork moves the thread to a new namespace without IPv6, its loopback interface up.
+func unshareNetwork() (int, error) {
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return -1, fmt.Errorf("unshare: %w", err)
+	}
+	err := os.WriteFile("/proc/sys/net/ipv6/conf/all/disable_ipv6", []byte("1"), 0)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // it does not exist on a host without IPv6
+		return -1, fmt.Errorf("switch IPv6 off: %w", err)
+	}
+	// As in Docker's containers, every process may listen on low ports and send echo requests. Containers
+	// with a user namespace cannot set this themselves.
+	for name, value := range map[string]string{
+		"ip_unprivileged_port_start": "0", "ping_group_range": "0 2147483647",
+	} {
+		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0); err != nil {
+			return -1, fmt.Errorf("set net.ipv4.%s: %w", name, err)
+		}
+	}
+	const loopback = 1 // always the first interface
+	link := &netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Index: loopback}}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return -1, fmt.Errorf("set the loopback interface up: %w", err)
+	}
+	fd, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("open the namespace: %w", err)
+	}
+	return fd, nil
+}
+
+// address gives eth0 of this thread's namespace its address and the default route.
+func (b *bridge) address(address netip.Addr) error {
+	link, err := netlink.LinkByName("eth0")
+	if err != nil {
+		return fmt.Errorf("look up eth0: %w", err)
+	}
+	own := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(address, b.prefix.Bits()))}
+	if err := netlink.AddrAdd(link, own); err != nil {
+		return fmt.Errorf("give eth0 the address %v: %w", address, err)
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("set eth0 up: %w", err)
+	}
+	everywhere := &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
+	err = netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: everywhere,
+		Gw: b.gateway.AsSlice()})
+	if err != nil {
+		return fmt.Errorf("add the default route: %w", err)
+	}
+	return nil
+}

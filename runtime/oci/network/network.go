@@ -1,0 +1,500 @@
+// Package network connects containers of the local engine: one bridge, network namespaces made
+// ahead, addresses, published ports, and one nftables table.
+//
+// A sandbox reaches what the host forwards to, with the host's address. It does not reach other
+// sandboxes (their bridge ports are isolated, and the table drops what would be forwarded between
+// them), other containers of the host, or the host itself, but for a name server that runs there.
+//
+// Nothing here has to be removed after a crash for the sake of the kernel: a namespace has no mount,
+// it lives as long as a descriptor or a process holds it, and its veth pair goes with it. What the
+// table has is rewritten by [Open]. Namespaces have no IPv6, and ports are published for IPv4 only.
+//
+// No program is run: everything is done over netlink and /proc.
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/engine"
+)
+
+// Options configures a [Network].
+type Options struct {
+	// Bridge is the name of the bridge and of the nftables table, at most 15 bytes. A bridge of this
+	// name that this package did not make is refused.
+	Bridge string
+	// Subnet is the range of the containers' addresses, IPv4, /8 to /29; the first address is the
+	// bridge's. The zero value takes the first of a list of private ranges that no route of the host
+	// overlaps. A bridge with running containers keeps the range that it has.
+	Subnet netip.Prefix
+	// Folder is where the addresses that may not be given again yet are kept. It is made when missing.
+	Folder string
+	// Ready is how many namespaces are made ahead.
+	Ready int
+	// Quarantine is how long after [Network.Detach] an address is not given again.
+	Quarantine time.Duration
+	Logger     zerolog.Logger
+}
+
+// Attachment is what a container has of the network.
+type Attachment struct {
+	Container string
+	Address   netip.Addr
+	Publish   netip.Addr  // the host's address that ports are published on; zero means all
+	Ports     map[int]int // TCP port of the container to the host's
+}
+
+// Namespace is a network namespace that is ready for a container.
+type Namespace struct {
+	Attachment
+	Path        string // /proc/PID/fd/N, valid until Started, Detach or Close
+	Gateway     netip.Addr
+	Nameservers []string
+}
+
+// Network is an open network. Its methods may be called from several goroutines at once.
+type Network struct {
+	options Options
+	log     zerolog.Logger
+	lock    *os.File // of the bridge's name, in this network namespace
+	bridge  bridge
+	filter  filter
+	ready   chan *namespace
+	makers  chan struct{} // bounds how many namespaces are made at once
+	stop    context.CancelFunc
+	running sync.WaitGroup
+	wake    chan struct{} // for maintain
+	changed chan struct{} // for follow: the host's rules or routes may have changed
+
+	addresses *addresses
+
+	// mu is held while the table is changed, so that what it has and attached are the same.
+	mu       sync.Mutex
+	attached map[string]*attached
+	gone     []departed
+	resolver resolver
+	uplinks  []string
+	problem  string // of the last change of the table or the accept rules; "" when it succeeded
+	reported string // the last answer of Problem in the log
+	closed   bool
+}
+
+// attached is an attachment, with what this process holds for it.
+type attached struct {
+	Attachment
+	namespace *namespace // nil once started
+	reserved  []int      // sockets bound to the host ports
+}
+
+// departed is an address whose neighbour entry is to be removed.
+type departed struct {
+	address netip.Addr
+	at      time.Time
+}
+
+// Open sets up the bridge and the table, or takes over those of an earlier process, with the
+// containers that run: inUse. Elements, addresses and veth pairs of others are removed. It switches
+// on forwarding of IPv4. Errors wrap [engine.ErrNetwork].
+func Open(ctx context.Context, o Options, inUse []Attachment) (*Network, error) {
+	n, err := open(ctx, o, inUse)
+	if err != nil {
+		return nil, fmt.Errorf("%w: open network %s: %w", engine.ErrNetwork, o.Bridge, err)
+	}
+	return n, nil
+}
+
+func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err error) {
+	if err := checkOptions(o); err != nil {
+		return nil, err
+	}
+	n := &Network{
+		options: o, log: o.Logger, ready: make(chan *namespace, o.Ready), makers: make(chan struct{}, mostMakers),
+		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		attached: map[string]*attached{},
+	}
+	if n.lock, err = lockName(o.Bridge); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			n.release()
+		}
+	}()
+	if err := os.MkdirAll(o.Folder, 0o700); err != nil {
+		return nil, err
+	}
+	for _, a := range inUse {
+		n.attached[a.Container] = &attached{Attachment: a}
+	}
+	n.resolver.read()
+	if n.bridge, err = openBridge(o, inUse, n.resolver.addresses(), n.log); err != nil {
+		return nil, err
+	}
+	if err := setSysctls(o.Bridge, n.log); err != nil {
+		return nil, err
+	}
+	if err := n.bridge.sweep(inUse); err != nil {
+		return nil, err
+	}
+	if n.addresses, err = openAddresses(o, n.bridge.prefix, inUse, time.Now()); err != nil {
+		return nil, err
+	}
+	for _, a := range n.attached {
+		a.reserved = n.reserveAgain(a.Attachment)
+	}
+	n.filter = newFilter(n.bridge)
+	if n.uplinks, err = bridgeUplinks(o.Bridge); err != nil {
+		return nil, err
+	}
+	if err := n.rewrite(); err != nil {
+		return nil, err
+	}
+	if err := sweepAccepts(); err != nil {
+		return nil, fmt.Errorf("remove accept rules of former bridges: %w", err)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if err := n.start(); err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// start begins to follow changes of the host and to make namespaces.
+func (n *Network) start() error {
+	ctx, stop := context.WithCancel(context.Background())
+	n.stop = stop
+	if err := n.follow(ctx); err != nil {
+		stop()
+		n.running.Wait()
+		return err
+	}
+	n.running.Go(func() { n.maintain(ctx) })
+	return nil
+}
+
+func checkOptions(o Options) error {
+	switch {
+	case o.Bridge == "" || len(o.Bridge) >= unix.IFNAMSIZ || !validName(o.Bridge):
+		return fmt.Errorf("bridge: %q is not 1 to %d letters, digits, '-', '_' and '.'", o.Bridge,
+			unix.IFNAMSIZ-1)
+	case o.Folder == "":
+		return errors.New("folder: empty")
+	case o.Ready < 0 || o.Ready > maxPorts:
+		return fmt.Errorf("ready: %d is not 0 to %d", o.Ready, maxPorts)
+	case o.Quarantine < 0:
+		return fmt.Errorf("quarantine: %v is negative", o.Quarantine)
+	case !o.Subnet.IsValid():
+		return nil
+	case !o.Subnet.Addr().Is4() || o.Subnet.Bits() < 8 || o.Subnet.Bits() > 29:
+		return fmt.Errorf("subnet: %v is not an IPv4 range from /8 to /29", o.Subnet)
+	}
+	return nil
+}
+
+func validName(name string) bool {
+	for _, c := range []byte(name) {
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_',
+			c == '.':
+		default:
+			return false
+		}
+	}
+	return name != "." && name != ".."
+}
+
+// Close removes what was made ahead, and the bridge, the table and the accept rules when no
+// container is attached. Attached containers keep their network; their published ports go on, but
+// are not reserved until the next [Open].
+func (n *Network) Close() {
+	n.mu.Lock()
+	if n.closed {
+		n.mu.Unlock()
+		return
+	}
+	n.closed = true
+	n.mu.Unlock()
+
+	n.stop()
+	n.running.Wait()
+	n.release()
+}
+
+// release closes every descriptor, and removes what the host has of a network without containers.
+func (n *Network) release() {
+	close(n.ready)
+	for ns := range n.ready {
+		ns.close()
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, a := range n.attached {
+		a.close()
+	}
+	if len(n.attached) == 0 {
+		if err := n.remove(); err != nil {
+			n.log.Warn().Err(err).Msg("the network could not be removed")
+		}
+	}
+	if n.addresses != nil {
+		n.addresses.close()
+	}
+	_ = n.filter.disconnect()
+	_ = n.lock.Close()
+}
+
+func (n *Network) remove() error {
+	if n.bridge.index == 0 {
+		return nil // Open made nothing
+	}
+	return errors.Join(removeAccepts(n.bridge.name), n.filter.remove(), n.bridge.remove())
+}
+
+func (a *attached) close() {
+	for _, socket := range a.reserved {
+		_ = unix.Close(socket)
+	}
+	a.reserved = nil
+	if a.namespace != nil {
+		a.namespace.close()
+		a.namespace = nil
+	}
+}
+
+// Attach takes a namespace for the container and publishes these of its TCP ports on free ports of
+// the host: on the address publish, or on all when it is the zero value. Errors wrap
+// [engine.ErrNetwork].
+func (n *Network) Attach(ctx context.Context, container string, ports []int,
+	publish netip.Addr) (Namespace, error) {
+	ns, err := n.attach(ctx, container, ports, publish)
+	if err != nil {
+		return Namespace{}, fmt.Errorf("%w: %w", engine.ErrNetwork, err)
+	}
+	return ns, nil
+}
+
+func (n *Network) attach(ctx context.Context, container string, ports []int,
+	publish netip.Addr) (Namespace, error) {
+	if container == "" {
+		return Namespace{}, errors.New("container: empty")
+	}
+	if publish == netip.IPv4Unspecified() {
+		publish = netip.Addr{}
+	}
+	if publish.IsValid() && !publish.Is4() {
+		return Namespace{}, fmt.Errorf("publish: %v is not an IPv4 address", publish)
+	}
+	a := &attached{Attachment: Attachment{Container: container, Publish: publish}}
+	if err := a.reserve(ports, n.filter.name); err != nil {
+		return Namespace{}, err
+	}
+	var err error
+	if a.namespace, err = n.takeNamespace(ctx); err != nil {
+		a.close()
+		return Namespace{}, err
+	}
+	a.Address = a.namespace.address
+	out := Namespace{Attachment: a.copy(), Path: a.namespace.path(), Gateway: n.bridge.gateway}
+	if out.Nameservers, err = n.admit(a); err != nil {
+		a.close()
+		n.forget(a.Address)
+		return Namespace{}, err
+	}
+	return out, nil
+}
+
+// copy returns the attachment without what others hold of it.
+func (a *attached) copy() Attachment {
+	c := a.Attachment
+	c.Ports = maps.Clone(c.Ports)
+	return c
+}
+
+// mostMakers is how many namespaces are made at once. The kernel makes one at a time for the most part.
+const mostMakers = 4
+
+// takeNamespace returns a namespace that was made ahead, or makes one.
+func (n *Network) takeNamespace(ctx context.Context) (*namespace, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	defer n.poke()
+	select {
+	case ns, open := <-n.ready:
+		return opened(ns, open)
+	default:
+	}
+	select {
+	case ns, open := <-n.ready:
+		return opened(ns, open)
+	case n.makers <- struct{}{}:
+		defer func() { <-n.makers }()
+		return n.makeNamespace()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func opened(ns *namespace, open bool) (*namespace, error) {
+	if !open {
+		return nil, errClosed
+	}
+	return ns, nil
+}
+
+var errClosed = errors.New("the network is closed")
+
+// admit enters the attachment into the table and returns the name servers.
+func (n *Network) admit(a *attached) ([]string, error) {
+	if err := n.addresses.use(a.Address, time.Now()); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return nil, errClosed
+	}
+	if _, ok := n.attached[a.Container]; ok {
+		return nil, fmt.Errorf("container %s is attached already", a.Container)
+	}
+	n.attached[a.Container] = a
+	var err error
+	if n.resolver.read() {
+		err = n.rewrite()
+	} else if err = n.filter.add(a.Attachment); err != nil {
+		err = n.rewrite() // another program may have removed the table
+	}
+	if err != nil {
+		delete(n.attached, a.Container)
+		return nil, err
+	}
+	return slices.Clone(n.resolver.servers), nil
+}
+
+// Started drops the descriptor of the container's namespace, which the container's processes hold
+// from now on.
+func (n *Network) Started(container string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if a := n.attached[container]; a != nil && a.namespace != nil {
+		a.namespace.close()
+		a.namespace = nil
+	}
+}
+
+// Detach closes the container's ports and cuts its namespace off. The kernel removes the namespace
+// some time after its last process ended. A container that is not attached is no error.
+func (n *Network) Detach(container string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	a := n.attached[container]
+	if a == nil {
+		return nil
+	}
+	if n.closed {
+		return fmt.Errorf("%w: detach %s: %w", engine.ErrNetwork, container, errClosed)
+	}
+	delete(n.attached, container)
+	if err := n.filter.drop(a.Attachment); err != nil {
+		if err := n.rewrite(); err != nil {
+			n.attached[container] = a
+			return fmt.Errorf("%w: detach %s: %w", engine.ErrNetwork, container, err)
+		}
+	}
+	a.close()
+	n.gone = append(n.gone, departed{a.Address, time.Now()})
+	n.poke()
+	return nil
+}
+
+// forget lets an address go that was taken and not attached.
+func (n *Network) forget(address netip.Addr) {
+	n.mu.Lock()
+	n.gone = append(n.gone, departed{address, time.Now()})
+	n.mu.Unlock()
+	n.poke()
+}
+
+// poke wakes maintain.
+func (n *Network) poke() {
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+// rewrite replaces the table by one with what is attached. mu is held, or n is not shared yet.
+func (n *Network) rewrite() error {
+	all := make([]Attachment, 0, len(n.attached))
+	for _, a := range n.attached {
+		all = append(all, a.Attachment)
+	}
+	err := n.filter.write(all, n.resolver.ofHost, n.uplinks)
+	n.problem = ""
+	if err != nil {
+		n.problem = fmt.Sprintf("the nftables table %s could not be written: %v", n.filter.name, err)
+	}
+	return err
+}
+
+// maintain makes namespaces ahead and removes what detached containers left, until ctx ends.
+func (n *Network) maintain(ctx context.Context) {
+	const pause = time.Second // after a failure
+	failed := ""
+	for {
+		n.clean()
+		var again <-chan time.Time
+		if len(n.ready) < cap(n.ready) {
+			ns, err := n.makeNamespace()
+			switch {
+			case err == nil:
+				failed = ""
+				n.ready <- ns // this goroutine alone sends: there is room
+				if ctx.Err() == nil {
+					continue
+				}
+			case err.Error() != failed:
+				failed = err.Error()
+				n.log.Error().Err(err).Msg("no network namespace could be made ahead")
+				fallthrough
+			default:
+				again = time.After(pause)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.wake:
+		case <-again:
+		}
+	}
+}
+
+// clean removes the neighbour entries of detached containers, and begins their addresses' quarantine.
+func (n *Network) clean() {
+	n.mu.Lock()
+	gone := n.gone
+	n.gone = nil
+	n.mu.Unlock()
+	for _, d := range gone {
+		if err := n.bridge.forgetNeighbour(d.address); err != nil {
+			n.log.Warn().Err(err).Stringer("address", d.address).Msg("a neighbour entry stays")
+		}
+		if err := n.addresses.free(d.address, d.at); err != nil {
+			n.log.Warn().Err(err).Msg("the quarantine of addresses could not be recorded")
+		}
+	}
+}

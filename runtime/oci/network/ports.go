@@ -1,0 +1,186 @@
+package network
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+)
+
+// reserve finds a free port of the host for each of these ports, and keeps other processes from
+// taking it: a socket is bound to it that never listens. own is the table of this network.
+func (a *attached) reserve(ports []int, own string) error {
+	a.Ports = make(map[int]int, len(ports))
+	if len(ports) == 0 {
+		return nil
+	}
+	others, err := publishedByOthers(own)
+	if err != nil {
+		return fmt.Errorf("publish: %w", err)
+	}
+	for _, port := range ports {
+		if port < 1 || port > 65535 {
+			a.close()
+			return fmt.Errorf("ports: %d is not 1 to 65535", port)
+		}
+		if _, ok := a.Ports[port]; ok {
+			continue
+		}
+		socket, hostPort, err := bindFree(a.Publish, others, hostPorts())
+		if err != nil {
+			a.close()
+			return fmt.Errorf("publish port %d: %w", port, err)
+		}
+		a.reserved = append(a.reserved, socket)
+		a.Ports[port] = hostPort
+	}
+	return nil
+}
+
+// span is a range of ports, both ends included.
+type span struct{ low, high int }
+
+// hostPorts returns the ports that are given: below those that the kernel gives to connections and to programs that listen on any port. One
+// of these is never sent to a container by mistake after its program was restarted.
+func hostPorts() span {
+	const low, least, usual = 20000, 1000, 32768
+	ephemeral := usual
+	if text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {
+		_, _ = fmt.Sscan(string(text), &ephemeral)
+	}
+	if ephemeral < low+least { // an administrator has widened the kernel's range
+		return span{low, 65535}
+	}
+	return span{low, ephemeral - 1}
+}
+
+// bindFree returns a socket bound to a free port of the range that no other network publishes.
+func bindFree(publish netip.Addr, others publications, from span) (socket, port int, err error) {
+	const attempts = 200
+	for range attempts {
+		port = from.low + rand.IntN(from.high-from.low+1)
+		if others.have(publish, port) {
+			continue
+		}
+		if socket, port, err = bind(publish, port); err == nil || !errors.Is(err, unix.EADDRINUSE) {
+			return socket, port, err
+		}
+	}
+	return -1, 0, fmt.Errorf("%d ports from %d to %d, picked at random, are all in use", attempts, from.low, from.high)
+}
+
+// publications are host addresses and ports that networks publish; an invalid address stands for all.
+type publications map[publication]bool
+
+type publication struct {
+	address netip.Addr
+	port    int
+}
+
+func (p publications) have(address netip.Addr, port int) bool {
+	if len(p) == 0 {
+		return false
+	}
+	if p[publication{address, port}] || p[publication{netip.Addr{}, port}] {
+		return true
+	}
+	if address.IsValid() {
+		return false
+	}
+	for published := range p { // on all addresses: so also on that one
+		if published.port == port {
+			return true
+		}
+	}
+	return false
+}
+
+// publishedByOthers reads what the tables of other networks publish. A service that was killed has no sockets at the ports of its
+// containers, which run on and are reached there.
+func publishedByOthers(own string) (publications, error) {
+	conn, err := nftables.New()
+	if err != nil {
+		return nil, err
+	}
+	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return nil, err
+	}
+	published := publications{}
+	for _, table := range tables {
+		if table.Name == own {
+			continue
+		}
+		for name, decode := range map[string]func(key []byte) (publication, bool){portsMap: decodePort, boundMap: decodeBound} {
+			set, err := conn.GetSetByName(table, name)
+			if err != nil {
+				continue // a table of another program
+			}
+			elements, err := conn.GetSetElements(set)
+			if err != nil {
+				continue // removed meanwhile
+			}
+			for _, element := range elements {
+				if p, ok := decode(element.Key); ok {
+					published[p] = true
+				}
+			}
+		}
+	}
+	return published, nil
+}
+
+func decodePort(key []byte) (publication, bool) {
+	if len(key) < 2 {
+		return publication{}, false
+	}
+	return publication{port: int(binary.BigEndian.Uint16(key))}, true
+}
+
+func decodeBound(key []byte) (publication, bool) {
+	if len(key) < 6 {
+		return publication{}, false
+	}
+	return publication{netip.AddrFrom4([4]byte(key[:4])), int(binary.BigEndian.Uint16(key[4:]))}, true
+}
+
+// reserveAgain reserves the ports of a container that runs. A port that another process has taken
+// meanwhile stays published.
+func (n *Network) reserveAgain(a Attachment) []int {
+	var sockets []int
+	for port, hostPort := range a.Ports {
+		socket, _, err := bind(a.Publish, hostPort)
+		if err != nil {
+			n.log.Warn().Err(err).Str("container", a.Container).Int("port", port).
+				Msg("the port stays published, and another process has it too")
+			continue
+		}
+		sockets = append(sockets, socket)
+	}
+	return sockets
+}
+
+// bind returns a socket bound to the TCP port of the host; port 0 takes a free one.
+func bind(publish netip.Addr, port int) (socket, bound int, err error) {
+	socket, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, 0, err
+	}
+	address := &unix.SockaddrInet4{Port: port}
+	if publish.IsValid() {
+		address.Addr = publish.As4()
+	}
+	if err = unix.Bind(socket, address); err == nil {
+		var has unix.Sockaddr
+		if has, err = unix.Getsockname(socket); err == nil {
+			return socket, has.(*unix.SockaddrInet4).Port, nil
+		}
+	}
+	_ = unix.Close(socket)
+	return -1, 0, fmt.Errorf("reserve port %d on %v: %w", port, netip.AddrFrom4(address.Addr), err)
+}

@@ -1,0 +1,84 @@
+package oci_test
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestOpenRefuses: what is missing is named.
+func TestOpenRefuses(t *testing.T) {
+	readable := filepath.Join(t.TempDir(), "readable")
+	if err := os.Mkdir(readable, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		change func(*site)
+		says   []string
+	}{
+		"no runtime":          {func(s *site) { s.Runtime = "no-such-runtime" }, []string{"no-such-runtime"}},
+		"not a runtime":       {func(s *site) { s.Runtime = "/bin/true" }, []string{"/bin/true"}},
+		"no keeper":           {func(s *site) { s.Keeper = "/no/such/keeper" }, []string{"keeper", "/no/such/keeper"}},
+		"two at once":         {func(s *site) { s.Runtime, s.Keeper = "no-such-runtime", "/etc" }, []string{"no-such-runtime", "/etc is not a program"}},
+		"relative folder":     {func(s *site) { s.Folder = "local" }, []string{"folder", "local"}},
+		"folder for everyone": {func(s *site) { s.Folder = readable }, []string{readable, "0700"}},
+		"long run folder":     {func(s *site) { s.RunFolder = "/run/" + strings.Repeat("x", 100) }, []string{"run folder", "90 bytes"}},
+		"long bridge":         {func(s *site) { s.Bridge = "a-very-long-name-of-a-bridge" }, []string{"bridge"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, "crun")
+			folder := s.Folder
+			test.change(&s)
+			e, err := s.open(t.Context(), io.Discard)
+			if err == nil {
+				closeEngine(t, e)
+				t.Fatal("it opened")
+			}
+			for _, word := range test.says {
+				if !strings.Contains(err.Error(), word) {
+					t.Errorf("the error %q does not mention %q", err, word)
+				}
+			}
+			if left, err := os.ReadDir(folder); err == nil {
+				for _, entry := range left {
+					if strings.HasPrefix(entry.Name(), ".") {
+						t.Errorf("%s was left behind", entry.Name())
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestOpenWithoutOverlay: a file system that cannot be the upper layer of a container is refused when the Engine opens.
+func TestOpenWithoutOverlay(t *testing.T) {
+	s := newSite(t, "crun")
+	folder := filepath.Dir(s.Folder)
+	below := t.TempDir()
+	for _, name := range []string{"lower", "upper", "work"} {
+		if err := os.Mkdir(filepath.Join(below, name), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	options := "lowerdir=" + below + "/lower,upperdir=" + below + "/upper,workdir=" + below + "/work"
+	if err := unix.Mount("overlay", folder, "overlay", 0, options); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Unmount(folder, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	}()
+	e, err := s.open(t.Context(), io.Discard)
+	if err == nil {
+		closeEngine(t, e)
+		t.Fatal("it opened on an overlay file system")
+	}
+	if !strings.Contains(err.Error(), s.Folder) {
+		t.Errorf("the error %q does not name the folder", err)
+	}
+}

@@ -1,0 +1,21 @@
+package overlay
+
+import "os"
+
+// TakesEachLayer reports which way Mount and Open go on this kernel.
+func TakesEachLayer() bool { return takesEachLayer() }
+
+// MountAtOnce mounts as Mount does on a kernel before 6.8.
+func (o Overlay) MountAtOnce(target string) error {
+	return o.opened(func(f *folders) error { return f.mountAtOnce(target) })
+}
+
+// OpenAtOnce opens as Open does on a kernel before 6.8.
+func (o Overlay) OpenAtOnce() (*os.File, error) {
+	mount := -1
+	err := o.opened(func(f *folders) (err error) {
+		mount, err = f.create(f.setAllLayers, 0)
+		return err
+	})
+	return os.NewFile(uintptr(mount), "overlay"), err
+}

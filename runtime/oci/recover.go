@@ -1,0 +1,254 @@
+package oci
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/disk"
+	"sandbox.internal/runtime/oci/keeper"
+	"sandbox.internal/runtime/oci/network"
+)
+
+// keeperGroup is the control group of the keeper itself, next to those of the containers, whose names are hexadecimal.
+const keeperGroup = "keeper"
+
+// loadRecords reads the record of every container. A folder without one that can be read is thrown away: either it was being created, or
+// the host has lost power, and then nothing else of it is left.
+func (e *Engine) loadRecords() error {
+	entries, err := os.ReadDir(e.folders.containers())
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		at := e.folders.container(entry.Name())
+		r, err := readRecord(at)
+		if err != nil {
+			e.log.Warn().Err(err).Str("container_id", entry.Name()).Msg("a container without a record is removed")
+			if err := e.trash.throw(string(at)); err != nil {
+				return err
+			}
+			continue
+		}
+		c := newContainer(at, r)
+		c.removing = r.Removing
+		e.byID[r.ID], e.byName[r.Spec.Name] = c, c
+	}
+	return nil
+}
+
+// openKeeper connects to the keeper, and starts one if none runs.
+func (e *Engine) openKeeper(ctx context.Context) error {
+	group, err := e.cgroups.Make(keeperGroup, engine.Resources{})
+	if err != nil {
+		return fmt.Errorf("control group of the keeper: %w", err)
+	}
+	e.keeper, err = keeper.Open(ctx, keeper.Options{
+		Program: e.options.Keeper, Folder: e.folders.run, Cgroup: group.Folders(), Logger: e.log, Exited: e.exited,
+	})
+	if err != nil {
+		return fmt.Errorf("keeper: %w", err)
+	}
+	return e.proveShared()
+}
+
+// proveShared makes sure that the keeper has the same data folder. Its mount namespace was made when it was started: a disk that the host
+// has mounted there since is not seen in it.
+func (e *Engine) proveShared() error {
+	pid, err := e.keeperPID()
+	if err != nil {
+		return fmt.Errorf("keeper: %w", err)
+	}
+	var ours, theirs unix.Stat_t
+	if err := unix.Stat(e.folders.data, &ours); err != nil {
+		return err
+	}
+	err = unix.Stat(filepath.Join("/proc", fmt.Sprint(pid), "root", e.folders.data), &theirs)
+	if err != nil || ours.Dev != theirs.Dev || ours.Ino != theirs.Ino {
+		return fmt.Errorf("keeper: process %d runs since before %s was mounted: end it once no sandbox runs, and start the service again",
+			pid, e.folders.data)
+	}
+	return nil
+}
+
+// takeUp finds out which containers run and which have ended, and returns what the running ones have of the network.
+func (e *Engine) takeUp(ctx context.Context) (inUse []network.Attachment, err error) {
+	var launches []keeper.Launch
+	var processes []keeper.Process
+	attached, err := disk.FindAttached()
+	if err != nil {
+		return nil, fmt.Errorf("file systems of containers: %w", err)
+	}
+	for _, c := range e.all() {
+		run := c.record.Run
+		if run == nil || run.Process.PID == 0 {
+			continue // what there is of it is removed later
+		}
+		if end, err := keeper.ReadEnd(c.at.end()); err == nil {
+			e.noteEnd(c, end)
+			continue
+		}
+		if run.BootID != e.bootID {
+			e.noteEnd(c, keeper.End{ExitCode: killedExitCode, Signal: int(unix.SIGKILL), At: now()})
+			continue
+		}
+		e.takeUpDisk(c, attached)
+		frozen, err := e.processesFrozen(ctx, c)
+		if err != nil {
+			e.log.Warn().Err(err).Str("container", c.name).Msg("whether it is frozen cannot be read")
+		}
+		e.mu.Lock()
+		c.frozen = frozen && c.end == nil
+		e.mu.Unlock()
+		launches, processes = append(launches, e.launchOf(c)), append(processes, run.Process)
+		if run.Network != nil {
+			inUse = append(inUse, *run.Network)
+		}
+	}
+	if err := e.keeper.Adopt(ctx, launches, processes); err != nil {
+		return nil, fmt.Errorf("keeper: %w", err)
+	}
+	return inUse, nil
+}
+
+func (e *Engine) all() []*container {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	containers := make([]*container, 0, len(e.byID))
+	for _, c := range e.byID {
+		containers = append(containers, c)
+	}
+	return containers
+}
+
+// recover undoes starts and finishes removals that were cut off, and removes what has no record.
+func (e *Engine) recover(ctx context.Context) error {
+	e.mu.Lock()
+	e.networkReady = true
+	e.mu.Unlock()
+	if err := e.killLeftOver(ctx); err != nil {
+		return err
+	}
+	for _, c := range e.all() {
+		if err := e.recoverContainer(ctx, c); err != nil {
+			return fmt.Errorf("container %s: %w", c.name, err)
+		}
+	}
+	return e.sweep(ctx)
+}
+
+func (e *Engine) recoverContainer(ctx context.Context, c *container) error {
+	if err := c.take(ctx); err != nil {
+		return err
+	}
+	defer c.release()
+	e.mu.Lock()
+	ended := c.end != nil
+	e.mu.Unlock()
+	switch r := c.record; {
+	case r.Removing, r.isTrial():
+		return e.remove(ctx, c)
+	case r.Run != nil && r.Run.Process.PID == 0:
+		if err := e.clear(ctx, c); err != nil {
+			return err
+		}
+		err := e.update(c, func(r *record) { r.Run, r.StartError = nil, "the service ended while the container was being started" })
+		if err == nil {
+			e.giveUsers(r.Run)
+		}
+		return err
+	case ended && r.Run.Network != nil:
+		return e.network.Detach(r.ID)
+	}
+	return nil
+}
+
+// sweep removes control groups, states of runtimes and sources of mounts that belong to no container, and what was being made.
+func (e *Engine) sweep(ctx context.Context) error {
+	started := map[string]bool{}
+	for _, c := range e.all() {
+		started[c.id] = c.record.Run != nil
+	}
+	// No start is in progress, so no container has sources of mounts.
+	err := eachUnknown(e.folders.runMounts(), nil, func(id string) error {
+		e.releaseSources(id)
+		return nil
+	})
+	return errors.Join(
+		e.sweepGroups(started), e.sweepStates(ctx, started), err,
+		eachUnknown(e.folders.runRoots(), started, func(id string) error { return os.Remove(e.folders.root(id)) }),
+		e.sweepUnfinished(e.folders.volumes()), e.sweepUnfinished(e.folders.folders()), e.sweepUnfinished(e.folders.data))
+}
+
+func (e *Engine) sweepGroups(started map[string]bool) error {
+	groups, err := e.cgroups.List()
+	if err != nil {
+		return fmt.Errorf("control groups: %w", err)
+	}
+	for _, id := range groups {
+		if id == keeperGroup || started[id] {
+			continue
+		}
+		if err := e.cgroups.Group(id).Remove(); err != nil {
+			return fmt.Errorf("control group %s: %w", id, err)
+		}
+	}
+	return nil
+}
+
+func (e *Engine) sweepStates(ctx context.Context, started map[string]bool) error {
+	runtimes, err := os.ReadDir(e.folders.runRuntimes())
+	if err != nil {
+		return err
+	}
+	for _, runtime := range runtimes {
+		err := eachUnknown(filepath.Join(e.folders.runRuntimes(), runtime.Name()), started, func(name string) error {
+			id := idPattern.FindString(name) // runsc's files have it in their names
+			if started[id] {
+				return nil
+			}
+			return e.deleteState(ctx, runtime.Name(), cmp.Or(id, name))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// idPattern matches the id of a container.
+var idPattern = regexp.MustCompile(`[0-9a-f]{32}`)
+
+// eachUnknown calls do for every entry of a folder that is not known.
+func eachUnknown(folder string, known map[string]bool, do func(name string) error) error {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if !known[entry.Name()] {
+			if err := do(entry.Name()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sweepUnfinished throws away what was being made in a folder.
+func (e *Engine) sweepUnfinished(folder string) error {
+	return eachUnknown(folder, nil, func(name string) error {
+		if !strings.HasPrefix(name, unfinishedPrefix) {
+			return nil
+		}
+		return e.trash.throw(filepath.Join(folder, name))
+	})
+}

@@ -1,0 +1,149 @@
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/bundle"
+	"sandbox.internal/runtime/oci/images"
+	"sandbox.internal/runtime/oci/users"
+)
+
+// trialTimeout bounds a trial, which takes a tenth of a second.
+const trialTimeout = 20 * time.Second
+
+// trialName is that of the container of a trial; no other can be called so. One that a killed service has left is removed.
+const trialName = ".trial"
+
+func (r *record) isTrial() bool { return r.Spec.Name == trialName }
+
+// openUsers takes the ids for user namespaces.
+func (e *Engine) openUsers() error {
+	if e.options.UserNamespaces == UserNamespacesOff {
+		e.noUsers = "local.user_namespaces is off"
+		e.log.Info().Msg("user namespaces are switched off: root in a container is that of the host, without the capabilities")
+		return nil
+	}
+	pool, err := users.Open(claims, e.folders.data)
+	if err != nil && e.options.UserNamespaces == UserNamespacesAuto {
+		e.noUsers = err.Error()
+		e.log.Warn().Err(err).Msg("containers have no user namespaces: their root is that of the host, without the capabilities")
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, c := range e.all() {
+		if run := c.record.Run; run != nil && run.Users != 0 {
+			pool.Keep(run.Users)
+		}
+	}
+	pool.Prepare()
+	e.users = pool
+	return nil
+}
+
+// proveUsers runs a container with a user namespace with every runtime that is configured.
+func (e *Engine) proveUsers(ctx context.Context) error {
+	if e.users == nil {
+		return nil
+	}
+	e.runtimesMu.Lock()
+	found := map[string]bundle.Runtime{}
+	for _, runtime := range e.runtimes {
+		found[runtime.Path] = runtime
+	}
+	e.runtimesMu.Unlock()
+	for path, runtime := range found {
+		if !runtime.MapsUsers {
+			continue
+		}
+		err := e.tryUsers(ctx, runtime)
+		if errors.Is(err, engine.ErrUnavailable) { // a keeper that is killed meanwhile says nothing about the host
+			err = e.tryUsers(ctx, runtime)
+		}
+		switch {
+		case err == nil:
+			e.log.Info().Str("runtime", path).Msg("containers have user namespaces")
+		case e.options.UserNamespaces == UserNamespacesOn, ctx.Err() != nil:
+			return fmt.Errorf("containers of %s cannot have user namespaces: %w", path, err)
+		default:
+			e.hostUsers[path] = err.Error()
+			e.log.Warn().Err(err).Str("runtime", path).
+				Msg("containers have no user namespaces: their root is that of the host, without the capabilities")
+		}
+	}
+	return nil
+}
+
+// tryUsers runs a container like any other, from an image with one program: the keeper's, which prints how it is used.
+func (e *Engine) tryUsers(ctx context.Context, runtime bundle.Runtime) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, trialTimeout)
+	defer cancel()
+	image, err := os.MkdirTemp(e.folders.data, ".trial-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(image)) }()
+	layer := filepath.Join(image, "layer")
+	if err := os.Mkdir(layer, 0o755); err != nil { //nolint:gosec // the container's root
+		return err
+	}
+	if err := copyProgram(e.options.Keeper, filepath.Join(layer, "keeper")); err != nil {
+		return err
+	}
+	c, err := e.reserve(engine.ContainerSpec{
+		Name: trialName, Runtime: runtime.Path, Network: engine.NetworkNone, Entrypoint: []string{"/keeper", "--help"},
+	}, runtime)
+	if err != nil {
+		return err
+	}
+	if err := e.keep(c); err != nil {
+		return err
+	}
+	if err := c.take(ctx); err != nil {
+		return err
+	}
+	defer c.release()
+	defer func() { err = errors.Join(err, e.remove(context.WithoutCancel(ctx), c)) }()
+	err = e.startFrom(ctx, c, &starting{image: images.Image{Layers: []string{layer}}, imagesIn: image, trial: true})
+	if err != nil {
+		return err
+	}
+	select {
+	case <-c.ended:
+	case <-ctx.Done():
+		return fmt.Errorf("its program does not end: %w", ctx.Err())
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if code := exitCode(*c.end); code != 0 {
+		return fmt.Errorf("its program has ended with %d", code)
+	}
+	return nil
+}
+
+// copyProgram copies a program, for every user.
+func copyProgram(from, to string) error {
+	source, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = source.Close() }()
+	target, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o700)
+	if err != nil {
+		return err
+	}
+	if unix.IoctlFileClone(int(target.Fd()), int(source.Fd())) != nil {
+		_, err = io.Copy(target, source)
+	}
+	return errors.Join(err, target.Chmod(0o755), target.Close())
+}

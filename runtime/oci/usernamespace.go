@@ -1,0 +1,139 @@
+package oci
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/thread"
+	"sandbox.internal/runtime/oci/users"
+)
+
+// In a user namespace, root in a container is a user that the host does not know: what leads out of the container, such as an error of the
+// kernel, leads to a process that may do nothing. The container's files are owned by 0 and so on upwards on the disk, whichever ids it has,
+// because it gets them through mounts that translate owners (ID-mapped mounts, see makeSources). So images are unpacked once, volumes can be
+// shared, and what reads a container's disk finds the owners that the container sees.
+
+// UserNamespaces says which containers get a user namespace of their own. gVisor's never do: it has its own way to the same end. Nor do those
+// with [engine.ContainerSpec].HostUsers.
+type UserNamespaces string
+
+const (
+	// UserNamespacesAuto gives one to every container that can have it, if this host, its kernel and the OCI runtime have proved when the Engine
+	// opened that they can. Which have none, and why, is in the log.
+	UserNamespacesAuto UserNamespaces = "auto"
+	// UserNamespacesOn refuses to open, and to start a container, without.
+	UserNamespacesOn UserNamespaces = "on"
+	// UserNamespacesOff gives none.
+	UserNamespacesOff UserNamespaces = "off"
+)
+
+// HostUsers says why the users of containers are the host's, when those of the default runtime are; "" when they are not.
+func (e *Engine) HostUsers() string {
+	switch {
+	case e.users == nil:
+		return e.noUsers
+	case !e.fallback.MapsUsers:
+		return "" // it has its own way
+	}
+	return e.hostUsers[e.fallback.Path]
+}
+
+// fixedIDs is the error of a source whose files cannot be shown as those of a user namespace.
+type fixedIDs struct {
+	path string
+	err  error
+}
+
+func (f *fixedIDs) Error() string {
+	kind := "its file system"
+	var info unix.Statfs_t
+	if err := unix.Statfs(f.path, &info); err == nil {
+		kind = fmt.Sprintf("its file system (%#x in statfs)", info.Type)
+	}
+	return fmt.Sprintf("%s: %s, or how it is mounted, cannot show other owners in a user namespace: %v", f.path, kind, f.err)
+}
+
+func (f *fixedIDs) Unwrap() error { return f.err }
+
+// takeUsers takes ids for a container that gets a user namespace.
+func (s *starting) takeUsers() error {
+	e := s.engine
+	switch {
+	case s.trial:
+	case e.users == nil, s.spec.HostUsers, !s.runtime.MapsUsers, e.hostUsers[s.runtime.Path] != "":
+		return nil
+	}
+	var err error
+	if s.users, err = e.users.Take(); errors.Is(err, users.ErrNone) {
+		return fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
+	}
+	return err
+}
+
+// keepHostUsers starts the container without a user namespace after all.
+func (s *starting) keepHostUsers(why error) error {
+	if err := s.refuseHostUsers(why.Error()); err != nil {
+		return err
+	}
+	e, c, first := s.engine, s.container, s.users.First
+	e.releaseSources(c.id)
+	if err := e.update(c, func(r *record) { r.Run.Users = 0 }); err != nil {
+		return err
+	}
+	s.users = users.Range{}
+	e.users.Give(first)
+	if err := os.Mkdir(s.root(), folderMode); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return nil
+}
+
+// refuseHostUsers reports that a container has no user namespace: to the log, or to the caller where it must have one.
+func (s *starting) refuseHostUsers(why string) error {
+	if s.trial || s.engine.options.UserNamespaces == UserNamespacesOn {
+		return fmt.Errorf("%w: the container cannot have a user namespace: %s", engine.ErrInvalid, why)
+	}
+	s.engine.log.Warn().Str("container", s.container.name).Str("reason", why).
+		Msg("the container has no user namespace: its root is that of the host, without the capabilities")
+	return nil
+}
+
+// giveUsers takes back the ids of a container that has no record of them any more.
+func (e *Engine) giveUsers(had *run) {
+	if e.users != nil && had != nil && had.Users != 0 {
+		e.users.Give(had.Users)
+	}
+}
+
+// setNetworkParameters sets those of the container's own network, which its root may not, in another user namespace.
+func setNetworkParameters(netNS string, all map[string]string) error {
+	var names []string
+	for name := range all {
+		if strings.HasPrefix(name, "net.") {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	var err error
+	thread.Run(func() {
+		err = enterNetwork(netNS)
+		for _, name := range names {
+			if err == nil {
+				path := filepath.Join("/proc/sys", strings.ReplaceAll(name, ".", "/")) // the name was checked
+				err = os.WriteFile(path, []byte(all[name]), 0)
+			}
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("%w: kernel parameters: %w", engine.ErrInvalid, err)
+	}
+	return nil
+}

@@ -1,0 +1,159 @@
+// Package users gives containers user ids of the host's that nothing else has, and user namespaces that say which: so root in a container is
+// no user that the host knows.
+package users
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+)
+
+const (
+	// Size is how many ids a container has: 0 to Size-1 in it are First to First+Size-1 on the host.
+	Size = 1 << 16
+	// Reserved is an id beyond those of a container, which [Range].Namespace maps to the host's 0: what the kernel makes for itself on the disk of a
+	// container belongs to it, such as the work folder of an overlay file system and its whiteouts.
+	Reserved = Size
+
+	// ready is how many namespaces are kept for the next containers: as many as are started at the same time.
+	ready = 8
+)
+
+// ErrNone is the error of a Pool whose ranges are all taken.
+var ErrNone = errors.New("no range of user ids is free")
+
+// Range is the ids of one container.
+type Range struct {
+	First int // the container's root; 0 is no range
+	// Namespace is a user namespace for mounts, which maps the range, and Reserved. It is open until Give or Close.
+	Namespace *os.File
+}
+
+// Pool has the ranges of one service. Its methods may be called from several goroutines at once.
+type Pool struct {
+	block int // where its ranges begin
+	count int
+
+	mu         sync.Mutex
+	taken      map[int]bool
+	namespaces map[int]*os.File // of ranges that are taken, and of idle
+	idle       []int            // ranges that are not taken and have a namespace, the one that was given last at the end
+	next       int              // where the search for one that never was taken goes on
+	closed     bool
+	making     sync.WaitGroup
+}
+
+// Open takes a block of ranges for the folder of a service's data. claims is a folder that all services of the host have in common; it is made
+// when it is missing, and has a link to the data folder of each.
+func Open(claims, data string) (*Pool, error) {
+	block, err := claim(claims, data)
+	if err != nil {
+		return nil, fmt.Errorf("user ids: %w", err)
+	}
+	return &Pool{block: block, count: rangesOfBlock, taken: map[int]bool{}, namespaces: map[int]*os.File{}}, nil
+}
+
+// Prepare makes some namespaces ahead, in the background. It is called after every Keep.
+func (p *Pool) Prepare() {
+	p.making.Go(func() {
+		var ahead []int
+		for range ready {
+			made, err := p.Take()
+			if err != nil {
+				break // a container that needs one reports it
+			}
+			ahead = append(ahead, made.First)
+		}
+		for _, first := range ahead {
+			p.Give(first)
+		}
+	})
+}
+
+// Close closes the namespaces that are kept. Ranges stay the service's until [Release].
+func (p *Pool) Close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.making.Wait()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, namespace := range p.namespaces {
+		_ = namespace.Close()
+	}
+	p.namespaces, p.idle = nil, nil
+}
+
+// Keep marks the range as taken: a container of an earlier process has it.
+func (p *Pool) Keep(first int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken[first] = true
+}
+
+// Take returns a range that no other container has. It returns [ErrNone].
+func (p *Pool) Take() (Range, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return Range{}, os.ErrClosed
+	}
+	for len(p.idle) > 0 {
+		first := p.idle[len(p.idle)-1]
+		p.idle = p.idle[:len(p.idle)-1]
+		if !p.taken[first] {
+			return p.take(first), nil
+		}
+	}
+	for range p.count {
+		first := p.block + p.next*Size
+		p.next = (p.next + 1) % p.count
+		if p.taken[first] || p.namespaces[first] != nil {
+			continue
+		}
+		return p.takeNew(first)
+	}
+	return Range{}, fmt.Errorf("%w: %d containers have one", ErrNone, len(p.taken))
+}
+
+// takeNew makes the namespace of a range, without the lock: that takes milliseconds.
+func (p *Pool) takeNew(first int) (Range, error) {
+	p.taken[first] = true
+	p.mu.Unlock()
+	namespace, err := newNamespace(first)
+	p.mu.Lock()
+	if err == nil && p.closed {
+		err = errors.Join(os.ErrClosed, namespace.Close())
+	}
+	if err != nil {
+		delete(p.taken, first)
+		return Range{}, fmt.Errorf("make a user namespace: %w", err)
+	}
+	p.namespaces[first] = namespace
+	return p.take(first), nil
+}
+
+func (p *Pool) take(first int) Range {
+	p.taken[first] = true
+	return Range{First: first, Namespace: p.namespaces[first]}
+}
+
+// Give takes a range back, of a container of which no process and no record is left.
+func (p *Pool) Give(first int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.taken[first] {
+		return
+	}
+	delete(p.taken, first)
+	namespace := p.namespaces[first]
+	switch {
+	case namespace == nil: // of an earlier process
+	case len(p.idle) < ready:
+		p.idle = append(p.idle, first)
+	default:
+		_ = namespace.Close()
+		delete(p.namespaces, first)
+	}
+}

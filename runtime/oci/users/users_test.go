@@ -1,0 +1,146 @@
+package users_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/oci/users"
+)
+
+func open(t *testing.T, claims, data string) *users.Pool {
+	t.Helper()
+	pool, err := users.Open(claims, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func take(t *testing.T, pool *users.Pool) users.Range {
+	t.Helper()
+	taken, err := pool.Take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return taken
+}
+
+// TestTake: ranges do not overlap, what an earlier process has given away is not given again, and what is given back is.
+func TestTake(t *testing.T) {
+	claims, data := t.TempDir(), t.TempDir()
+	before := open(t, claims, data)
+	kept := take(t, before).First
+	before.Close()
+	pool := open(t, claims, data)
+	pool.Keep(kept)
+	taken := map[int]bool{kept: true}
+	var last int
+	for range 20 {
+		last = take(t, pool).First
+		if taken[last] || last%users.Size != 0 {
+			t.Errorf("the range at %d is given twice, or overlaps another one", last)
+		}
+		taken[last] = true
+	}
+	pool.Give(last)
+	if again := take(t, pool).First; again != last {
+		t.Errorf("the range at %d is given, and not %d, whose namespace is there", again, last)
+	}
+	pool.Give(kept)
+	pool.Give(kept) // as a removal that is repeated does
+}
+
+// TestTakeAll: when all are taken, that is an error, and one that is given back can be taken.
+func TestTakeAll(t *testing.T) {
+	pool := open(t, t.TempDir(), t.TempDir())
+	first := take(t, pool).First
+	for i := range 1023 {
+		pool.Keep(first - first%(1024*users.Size) + i*users.Size)
+	}
+	last := take(t, pool).First
+	if _, err := pool.Take(); !errors.Is(err, users.ErrNone) {
+		t.Errorf("one more than there are: %v", err)
+	}
+	pool.Give(last)
+	if again := take(t, pool).First; again != last {
+		t.Errorf("%d was given back, and %d is given", last, again)
+	}
+}
+
+// TestNamespace: a mount with the namespace shows the files of 0 and so on as those of the range, and the process that it took is gone.
+func TestNamespace(t *testing.T) {
+	pool := open(t, t.TempDir(), t.TempDir())
+	taken := take(t, pool)
+	folder := t.TempDir()
+	for _, owner := range []int{0, 1000, users.Reserved} {
+		path := filepath.Join(folder, fmt.Sprint(owner))
+		if err := os.WriteFile(path, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Lchown(path, owner, owner); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tree, err := unix.OpenTree(unix.AT_FDCWD, folder, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(tree) }()
+	attributes := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(taken.Namespace.Fd())}
+	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attributes); err != nil {
+		t.Fatalf("%s cannot be mapped: %v", folder, err)
+	}
+	for owner, want := range map[int]int{0: taken.First, 1000: taken.First + 1000, users.Reserved: 0} {
+		var info unix.Stat_t
+		if err := unix.Fstatat(tree, fmt.Sprint(owner), &info, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			t.Fatal(err)
+		}
+		if int(info.Uid) != want || int(info.Gid) != want {
+			t.Errorf("what belongs to %d on the disk belongs to %d:%d, want %d", owner, info.Uid, info.Gid, want)
+		}
+	}
+	children, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", os.Getpid()))
+	if err != nil || len(bytes.TrimSpace(children)) > 0 {
+		t.Errorf("children %q are left, %v", children, err)
+	}
+}
+
+// TestServices: services on one host have ids of their own, also after a restart, until they are released or their data is gone.
+func TestServices(t *testing.T) {
+	claims, one, two := t.TempDir(), t.TempDir(), t.TempDir()
+	first, second := take(t, open(t, claims, one)).First, take(t, open(t, claims, two)).First
+	if first == second {
+		t.Fatal("two services have the same ids")
+	}
+	if again := take(t, open(t, claims, two)).First; again != second {
+		t.Errorf("after a restart a service has the ids at %d, and had those at %d", again, second)
+	}
+	if err := users.Release(claims, one); err != nil {
+		t.Fatal(err)
+	}
+	if got := take(t, open(t, claims, t.TempDir())).First; got != first {
+		t.Errorf("the ids at %d were released, and those at %d are given", first, got)
+	}
+	if err := os.RemoveAll(two); err != nil {
+		t.Fatal(err)
+	}
+	if got := take(t, open(t, claims, t.TempDir())).First; got != second {
+		t.Errorf("the service with the ids at %d is gone, and those at %d are given", second, got)
+	}
+	for range 13 {
+		open(t, claims, t.TempDir())
+	}
+	if _, err := users.Open(claims, t.TempDir()); err == nil {
+		t.Error("more services have ids than there are blocks")
+	}
+	if err := users.Release(filepath.Join(claims, "missing"), one); err != nil {
+		t.Errorf("release without any claim: %v", err)
+	}
+}

@@ -1,0 +1,329 @@
+package oci_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci"
+)
+
+// notes is a log.
+type notes struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (n *notes) Write(p []byte) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.text.Write(p)
+}
+
+// take returns what was written since the last call.
+func (n *notes) take() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	defer n.text.Reset()
+	return n.text.String()
+}
+
+// openMode opens an Engine with a setting for user namespaces.
+func (s site) openMode(t testing.TB, mode oci.UserNamespaces, log io.Writer) *oci.Engine {
+	t.Helper()
+	s.Users = mode
+	e, err := s.open(t.Context(), log)
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	return e
+}
+
+// processOf returns a container's first process.
+func (s site) processOf(t *testing.T, id string) int {
+	t.Helper()
+	for pid := range processes(t) {
+		groups, err := os.ReadFile(filepath.Join("/proc", pid, "cgroup"))
+		if err != nil || !bytes.Contains(groups, []byte(id)) {
+			continue
+		}
+		number, err := strconv.Atoi(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return number
+	}
+	t.Fatalf("container %s has no process", id)
+	return 0
+}
+
+// ownerOf returns the host's user that a process's root is: 0 without a user namespace.
+func ownerOf(t *testing.T, pid int) int {
+	t.Helper()
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var inside, outside, count int
+	if _, err := fmt.Sscan(string(content), &inside, &outside, &count); err != nil || inside != 0 {
+		t.Fatalf("uid_map %q: %v", content, err)
+	}
+	return outside
+}
+
+// TestUserNamespaces: what is promised about a container's users.
+func TestUserNamespaces(t *testing.T) {
+	for _, handler := range []string{"crun", "runc"} {
+		if _, err := exec.LookPath(handler); err != nil && handler != "crun" {
+			continue
+		}
+		t.Run(handler, func(t *testing.T) {
+			s := newSite(t, handler)
+			e := s.openMode(t, oci.UserNamespacesOn, io.Discard)
+			defer closeEngine(t, e)
+			imageID := loadProbe(t, e)
+			t.Run("ids", func(t *testing.T) { testIDs(t, s, e, imageID) })
+			t.Run("volume", func(t *testing.T) { testSharedVolume(t, s, e, imageID) })
+			t.Run("host's files", func(t *testing.T) { testHostFiles(t, s, e, imageID) })
+			t.Run("networks", func(t *testing.T) { testNetworks(t, e, imageID) })
+			removeAll(t, e)
+			s.checkNoMounts(t)
+		})
+	}
+}
+
+// testIDs: no two containers have the same ids, and what one writes belongs to 0 on the disk.
+func testIDs(t *testing.T, s site, e *oci.Engine, imageID string) {
+	seen := map[int]string{}
+	for range 4 {
+		id := start(t, e, probe(imageID, "sleep"))
+		owner := ownerOf(t, s.processOf(t, id))
+		if owner == 0 || seen[owner] != "" {
+			t.Errorf("the root of container %s is the host's user %d, and %q has the same", id, owner, seen[owner])
+		}
+		seen[owner] = id
+	}
+	id := start(t, e, probe(imageID, "write", "/written", "text"))
+	if ended := waitEnd(t, e, id); ended.ExitCode != 0 {
+		t.Fatalf("exit code %d", ended.ExitCode)
+	}
+	for path, want := range map[string]int{"disk/upper/written": 0, "disk/etc/hosts": 0} {
+		if got := owner(t, filepath.Join(s.Folder, "containers", id, path)); got != want {
+			t.Errorf("%s belongs to %d on the disk, want %d", path, got, want)
+		}
+	}
+}
+
+func owner(t *testing.T, path string) int {
+	t.Helper()
+	var info unix.Stat_t
+	if err := unix.Lstat(path, &info); err != nil {
+		t.Fatal(err)
+	}
+	return int(info.Uid)
+}
+
+// testSharedVolume: two containers with other ids are the same user to a volume.
+func testSharedVolume(t *testing.T, s site, e *oci.Engine, imageID string) {
+	shared := []engine.Mount{{Volume: "users", Target: "/data"}}
+	writer, reader := probe(imageID, "write", "/data/note", "of the first"), probe(imageID, "cat", "/data/note")
+	writer.Mounts, reader.Mounts = shared, shared
+	if _, ended := output(t, e, writer); ended.ExitCode != 0 {
+		t.Fatalf("write: exit code %d", ended.ExitCode)
+	}
+	note := filepath.Join(s.Folder, "volumes", "users", "data", "note")
+	if got := owner(t, note); got != 0 {
+		t.Errorf("what a container writes to a volume belongs to %d on the disk", got)
+	}
+	if err := os.Chmod(note, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := output(t, e, reader); got != "of the first" {
+		t.Errorf("the second container reads %q", got)
+	}
+}
+
+// testHostFiles: a process with all that a container's root is, and that has got out of its mount namespace, reads no file of the host's root;
+// the host's devices, which the container has, are the host's still.
+func testHostFiles(t *testing.T, s site, e *oci.Engine, imageID string) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	for path := filepath.Dir(secret); path != "/tmp" && path != "/"; path = filepath.Dir(path) {
+		if err := os.Chmod(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	id := start(t, e, probe(imageID, "sleep"))
+	pid := strconv.Itoa(s.processOf(t, id))
+	escaped := func(command ...string) (string, error) {
+		output, err := exec.CommandContext(t.Context(), "nsenter", append([]string{"--user", "--target", pid, "--"}, command...)...).CombinedOutput()
+		return string(output), err
+	}
+	if got, err := escaped("id", "-u"); err != nil || strings.TrimSpace(got) != "0" {
+		t.Fatalf("id: %q, %v", got, err)
+	}
+	if got, err := escaped("cat", secret); err == nil || !strings.Contains(got, "Permission denied") {
+		t.Errorf("it reads %q, %v", got, err)
+	}
+	if got, err := escaped("touch", filepath.Join(filepath.Dir(secret), "new")); err == nil {
+		t.Errorf("it writes to a folder of the host's: %q", got)
+	}
+	for _, device := range []string{"/dev/null", "/dev/zero", "/dev/random"} {
+		if got := owner(t, device); got != 0 {
+			t.Errorf("the host's %s belongs to %d", device, got)
+		}
+	}
+}
+
+// testNetworks: with every network, a container runs and sees the interfaces of its own.
+func testNetworks(t *testing.T, e *oci.Engine, imageID string) {
+	for network, want := range map[engine.Network]string{engine.NetworkOwn: "eth0", engine.NetworkHost: "lo", engine.NetworkNone: "lo"} {
+		spec := probe(imageID, "interfaces")
+		spec.Network = network
+		if network == engine.NetworkOwn {
+			spec.Sysctls = map[string]string{"net.ipv4.tcp_fin_timeout": "31"}
+		}
+		got, ended := output(t, e, spec)
+		if ended.ExitCode != 0 || !strings.Contains(got, want) {
+			t.Errorf("network %q: exit code %d, interfaces %q", network, ended.ExitCode, got)
+		}
+	}
+	spec := probe(imageID, "cat", "/proc/sys/net/ipv4/tcp_fin_timeout", "/proc/sys/net/ipv4/ip_unprivileged_port_start")
+	spec.Network, spec.Sysctls = engine.NetworkOwn, map[string]string{"net.ipv4.tcp_fin_timeout": "31"}
+	if got, _ := output(t, e, spec); got != "31\n0\n" {
+		t.Errorf("kernel parameters %q", got)
+	}
+}
+
+// TestUserNamespacesSurvive: a service that was killed finds which ids its containers have, and gives them to no other.
+func TestUserNamespacesSurvive(t *testing.T) {
+	s := newSite(t, "crun")
+	e := s.openMode(t, oci.UserNamespacesOn, io.Discard)
+	imageID := loadProbe(t, e)
+	running := start(t, e, probe(imageID, "sleep"))
+	had := ownerOf(t, s.processOf(t, running))
+	closeEngine(t, e)
+
+	e = s.openMode(t, oci.UserNamespacesOn, io.Discard)
+	defer closeEngine(t, e)
+	for range 3 {
+		id := start(t, e, probe(imageID, "sleep"))
+		if got := ownerOf(t, s.processOf(t, id)); got == had {
+			t.Errorf("a new container has the ids at %d of one that runs", got)
+		}
+	}
+	removeAll(t, e)
+}
+
+// TestUserNamespacesFallBack: a host path whose file system cannot be mapped is refused, or costs the container its user namespace, and that
+// is in the log.
+func TestUserNamespacesFallBack(t *testing.T) {
+	lower := t.TempDir()
+	folder := t.TempDir()
+	for _, name := range []string{"lower", "upper", "work"} {
+		if err := os.Mkdir(filepath.Join(lower, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	options := fmt.Sprintf("lowerdir=%[1]s/lower,upperdir=%[1]s/upper,workdir=%[1]s/work", lower)
+	if err := unix.Mount("overlay", folder, "overlay", 0, options); err != nil { // which cannot be mapped
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Unmount(folder, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	}()
+	s := newSite(t, "crun")
+	e := s.openMode(t, oci.UserNamespacesOn, io.Discard)
+	imageID := loadProbe(t, e)
+	spec := func() engine.ContainerSpec {
+		spec := probe(imageID, "sleep")
+		spec.Mounts = []engine.Mount{{HostPath: folder, Target: "/data"}}
+		return spec
+	}
+	id, err := e.Create(t.Context(), spec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Start(t.Context(), id); !errors.Is(err, engine.ErrInvalid) || !strings.Contains(err.Error(), folder) {
+		t.Errorf("start with user namespaces on: %v", err)
+	}
+	removeAll(t, e)
+	closeEngine(t, e)
+
+	var log notes
+	e = s.openMode(t, oci.UserNamespacesAuto, &log)
+	defer closeEngine(t, e)
+	log.take()
+	id = start(t, e, spec())
+	if got := ownerOf(t, s.processOf(t, id)); got != 0 {
+		t.Errorf("its root is the host's user %d", got)
+	}
+	if text := log.take(); !strings.Contains(text, folder) || !strings.Contains(text, "no user namespace") {
+		t.Errorf("the log does not say why: %s", text)
+	}
+	hostUsers := probe(imageID, "sleep")
+	hostUsers.HostUsers = true
+	if got, text := ownerOf(t, s.processOf(t, start(t, e, hostUsers))), log.take(); got != 0 || text != "" {
+		t.Errorf("one with the host's users has the host's user %d, and the log %s", got, text)
+	}
+	removeAll(t, e)
+}
+
+// TestUserNamespacesOff: no container has one.
+func TestUserNamespacesOff(t *testing.T) {
+	s := newSite(t, "crun")
+	e := s.openMode(t, oci.UserNamespacesOff, io.Discard)
+	defer closeEngine(t, e)
+	id := start(t, e, probe(loadProbe(t, e), "sleep"))
+	if got := ownerOf(t, s.processOf(t, id)); got != 0 {
+		t.Errorf("its root is the host's user %d", got)
+	}
+	removeAll(t, e)
+}
+
+// TestUserNamespacesMissing: where the trial at the start fails, an Engine that must have them does not open, and another one says that they are
+// missing, and why.
+func TestUserNamespacesMissing(t *testing.T) {
+	s := newSite(t, "crun")
+	closed := t.TempDir() // no user but root gets through
+	if err := os.Chmod(closed, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s.RunFolder = filepath.Join(closed, "run")
+	e, err := oci.Open(t.Context(), oci.Options{
+		Folder: s.Folder, RunFolder: s.RunFolder, Bridge: s.Bridge, Keeper: s.Keeper, Runtime: s.Runtime, UserNamespaces: oci.UserNamespacesOn,
+	})
+	if err == nil {
+		closeEngine(t, e)
+		t.Fatal("it opened")
+	}
+	if !strings.Contains(err.Error(), "user namespaces") || !strings.Contains(strings.ToLower(err.Error()), "permission denied") {
+		t.Errorf("the error does not say what is missing, and why: %v", err)
+	}
+	var log notes
+	e = s.openMode(t, oci.UserNamespacesAuto, &log)
+	defer closeEngine(t, e)
+	if text := log.take(); !strings.Contains(text, "no user namespaces") || !strings.Contains(strings.ToLower(text), "permission denied") {
+		t.Errorf("the log does not say what is missing, and why: %s", text)
+	}
+	id := start(t, e, probe(loadProbe(t, e), "sleep"))
+	if got := ownerOf(t, s.processOf(t, id)); got != 0 {
+		t.Errorf("its root is the host's user %d", got)
+	}
+	removeAll(t, e)
+}

@@ -1,0 +1,187 @@
+package oci
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/engine"
+)
+
+// unfinishedPrefix begins the name of a volume or folder that is being made. No name begins like this.
+const unfinishedPrefix = "."
+
+// volume is what the disk has of a volume, or of a folder that an image was copied to.
+type volume struct {
+	Labels map[string]string `json:"labels,omitempty"`
+	// Of a folder: what it was copied from.
+	ImageID string `json:"imageId,omitempty"`
+	Path    string `json:"path,omitempty"`
+}
+
+func (f folders) volumeData(name string) string { return filepath.Join(f.volumes(), name, "data") }
+func (f folders) folderData(name string) string { return filepath.Join(f.folders(), name, "data") }
+
+const (
+	volumeFile = "volume.json"
+	folderFile = "folder.json"
+)
+
+// MakeVolume implements [engine.Engine].
+func (e *Engine) MakeVolume(ctx context.Context, name string, labels map[string]string) (map[string]string, error) {
+	op := "make volume " + name
+	if err := checkName("volume", name); err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	if has, err := e.VolumeLabels(ctx, name); !errors.Is(err, engine.ErrNotFound) {
+		return has, err
+	}
+	next, err := e.unfinished(e.folders.volumes(), volumeFile, volume{Labels: labels})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	switch err := e.finish(next, filepath.Join(e.folders.volumes(), name)); {
+	case errors.Is(err, os.ErrExist): // another call was faster
+		return e.VolumeLabels(ctx, name)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	return maps.Clone(labels), nil
+}
+
+// VolumeLabels implements [engine.Engine].
+func (e *Engine) VolumeLabels(_ context.Context, name string) (map[string]string, error) {
+	op := "look for volume " + name
+	if e.closing.Err() != nil {
+		return nil, closedError(op)
+	}
+	if err := checkName("volume", name); err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	found, err := readVolume(filepath.Join(e.folders.volumes(), name, volumeFile))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%s: %w", op, engine.ErrNotFound)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", op, err)
+	}
+	return found.Labels, nil
+}
+
+// Volumes returns the names of the volumes and folders that carry all the labels.
+func (e *Engine) Volumes(_ context.Context, labels map[string]string) ([]string, error) {
+	var names []string
+	for folder, file := range map[string]string{e.folders.volumes(): volumeFile, e.folders.folders(): folderFile} {
+		entries, err := os.ReadDir(folder)
+		if err != nil {
+			return nil, fmt.Errorf("list volumes: %w", err)
+		}
+		for _, entry := range entries {
+			found, err := readVolume(filepath.Join(folder, entry.Name(), file))
+			if err == nil && validName.MatchString(entry.Name()) && carries(found.Labels, labels) {
+				names = append(names, entry.Name())
+			}
+		}
+	}
+	return names, nil
+}
+
+// RemoveVolume removes the volume, and the folder, of the name with what they hold. One that is gone is no error. It returns
+// [engine.ErrInvalid] while a container that has not been removed mounts it.
+func (e *Engine) RemoveVolume(_ context.Context, name string) error {
+	op := "remove volume " + name
+	if err := checkName("volume", name); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	if user := e.userOf(func(m engine.Mount) bool { return m.Volume == name || m.Folder == name }); user != "" {
+		return fmt.Errorf("%s: %w: container %s mounts it", op, engine.ErrInvalid, user)
+	}
+	for _, folder := range []string{e.folders.volumes(), e.folders.folders()} {
+		if err := e.trash.throw(filepath.Join(folder, name)); err != nil {
+			return fmt.Errorf("%s: %w", op, err)
+		}
+	}
+	return nil
+}
+
+// userOf returns the name of a container with such a mount, if there is one.
+func (e *Engine) userOf(is func(engine.Mount) bool) string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for name, c := range e.byName {
+		for _, m := range c.record.Spec.Mounts {
+			if is(m) {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+func readVolume(path string) (volume, error) {
+	var found volume
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return found, err
+	}
+	return found, json.Unmarshal(content, &found)
+}
+
+// unfinished makes a volume under a name that is no volume's, with an empty folder for its data.
+func (e *Engine) unfinished(parent, file string, about volume) (string, error) {
+	content, err := json.Marshal(about)
+	if err != nil {
+		return "", err
+	}
+	next := filepath.Join(parent, unfinishedPrefix+newID())
+	if err := os.Mkdir(next, folderMode); err != nil {
+		return "", err
+	}
+	data := filepath.Join(next, "data")
+	err = os.Mkdir(data, 0o755) //nolint:gosec // containers' users see it, and only through a mount
+	if err == nil {
+		err = os.Chmod(data, 0o755) //nolint:gosec // whatever the service's umask is
+	}
+	if err == nil {
+		err = writeSynced(filepath.Join(next, file), content)
+	}
+	if err != nil {
+		return "", errors.Join(err, e.trash.throw(next))
+	}
+	return next, nil
+}
+
+// finish gives what was made its name, durably. The error is [os.ErrExist] when the name is taken; then what was made is thrown away.
+func (e *Engine) finish(next, name string) error {
+	err := syncFolder(next)
+	if err == nil {
+		err = unix.Renameat2(unix.AT_FDCWD, next, unix.AT_FDCWD, name, unix.RENAME_NOREPLACE)
+	}
+	if err != nil {
+		return errors.Join(err, e.trash.throw(next))
+	}
+	return syncFolder(filepath.Dir(name))
+}
+
+func writeSynced(path string, content []byte) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	return errors.Join(err, file.Sync(), file.Close())
+}
+
+func syncFolder(path string) error {
+	folder, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
+}

@@ -1,0 +1,66 @@
+package sandbox
+
+import (
+	"context"
+	"io"
+	"net/http"
+
+	"sandbox.internal/gen/lifecycle"
+)
+
+// Images are the images that the service's engine has. They take a key with the role admin, and a
+// service that manages images: other services answer 501.
+type Images struct{ client *Client }
+
+// Images returns what manages the engine's images.
+func (c *Client) Images() Images { return Images{c} }
+
+// List returns the images that the engine has.
+func (i Images) List(ctx context.Context) ([]StoredImage, error) {
+	var list lifecycle.StoredImageList
+	err := i.client.call(ctx, repeatable, &list, func(ctx context.Context) (*http.Response, error) {
+		return i.client.service.ListImages(ctx)
+	})
+	return list.Items, err
+}
+
+// Pull returns the image with that reference, after a download when the engine does not have it.
+// Username and password are for a private registry, and may be empty.
+func (i Images) Pull(ctx context.Context, ref, username, password string) (StoredImage, error) {
+	request := lifecycle.PullImageRequest{Image: lifecycle.Image{URI: ref}}
+	if username != "" || password != "" {
+		request.Image.Auth = &lifecycle.ImageAuth{Username: username, Password: password}
+	}
+	var image StoredImage
+	err := i.client.call(ctx, once, &image, func(ctx context.Context) (*http.Response, error) {
+		return i.client.service.PullImage(ctx, request)
+	})
+	return image, err
+}
+
+// Load adds the images of an archive, as docker save writes it or an OCI image layout in a tar file,
+// and returns them. It is not repeated when the connection is cut.
+func (i Images) Load(ctx context.Context, archive io.Reader) ([]StoredImage, error) {
+	var list lifecycle.StoredImageList
+	err := i.client.call(ctx, never, &list, func(ctx context.Context) (*http.Response, error) {
+		return i.client.service.LoadImagesWithBody(ctx, "application/x-tar", archive)
+	})
+	return list.Items, err
+}
+
+// Remove takes away a name of an image, or with its id all of them.
+func (i Images) Remove(ctx context.Context, ref string) error {
+	return i.client.call(ctx, once, nil, func(ctx context.Context) (*http.Response, error) {
+		return i.client.service.RemoveImage(ctx, ref)
+	})
+}
+
+// Prune removes images that have no name and no sandbox, with all also those that have a name, and
+// returns how many bytes that freed.
+func (i Images) Prune(ctx context.Context, all bool) (freed int64, err error) {
+	var pruned lifecycle.PrunedImages
+	err = i.client.call(ctx, once, &pruned, func(ctx context.Context) (*http.Response, error) {
+		return i.client.service.PruneImages(ctx, &lifecycle.PruneImagesParams{All: optional(all)})
+	})
+	return pruned.FreedBytes, err
+}

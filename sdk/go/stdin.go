@@ -1,0 +1,124 @@
+package sandbox
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"sandbox.internal/gen/execd"
+)
+
+// stdinPiece is how many bytes of standard input one request has at most.
+const stdinPiece = 256 << 10
+
+// Stdin writes to the standard input of a command that was started with RunOptions.OpenStdin. It belongs
+// to one goroutine.
+//
+// Write returns when the command's pipe has taken the bytes, so a slow command slows its writer down. A
+// request whose connection was cut is sent again, and its bytes arrive once.
+type Stdin struct {
+	ctx     context.Context
+	command *Command
+	offset  int64 // of the next byte
+	closed  bool
+}
+
+// Stdin returns what writes to the command's standard input until ctx ends, behind what was written
+// before Connect, or from the beginning.
+func (c *Command) Stdin(ctx context.Context) *Stdin {
+	return &Stdin{ctx: ctx, command: c, offset: c.input}
+}
+
+// Write implements io.Writer. It returns io.ErrClosedPipe when the command has closed its standard input
+// or has ended.
+func (s *Stdin) Write(p []byte) (n int, err error) {
+	if s.closed {
+		return 0, io.ErrClosedPipe
+	}
+	for n < len(p) && err == nil {
+		var taken int
+		taken, err = s.send(p[n:min(n+stdinPiece, len(p))], false)
+		n += taken
+	}
+	return n, err
+}
+
+// Close implements io.Closer: the command reads an end of file. For a command that has closed its
+// standard input or has ended, it does nothing.
+func (s *Stdin) Close() error {
+	if s.closed {
+		return nil
+	}
+	_, err := s.send(nil, true)
+	if errors.Is(err, io.ErrClosedPipe) {
+		err = nil
+	}
+	return err
+}
+
+// send sends bytes until all of them are taken, and returns how many were.
+func (s *Stdin) send(data []byte, end bool) (taken int, err error) {
+	for {
+		state, err := s.request(data[taken:], end)
+		if err != nil {
+			return taken, err
+		}
+		further := state.Offset - s.offset
+		if further < 0 || further > int64(len(data)-taken) {
+			return taken, fmt.Errorf("command %s: its standard input is at %d bytes, not between %d and %d: another client writes, too",
+				s.command.ID, state.Offset, s.offset, s.offset+int64(len(data)-taken))
+		}
+		taken += int(further)
+		s.offset = state.Offset
+		switch {
+		case state.Closed:
+			s.closed = true
+			if taken < len(data) {
+				return taken, io.ErrClosedPipe
+			}
+			return taken, nil
+		case taken == len(data) && !end:
+			return taken, nil
+		}
+	}
+}
+
+// request sends one request, and again while the connection is cut, for as long as a stream would be
+// resumed.
+func (s *Stdin) request(data []byte, end bool) (state execd.CommandStdin, err error) {
+	client := s.command.box.client
+	params := &execd.WriteCommandStdinParams{Offset: s.offset, End: optional(end)}
+	for deadline := time.Now().Add(client.resumeLimit); ; {
+		err = client.call(s.ctx, repeatable, &state, func(ctx context.Context) (*http.Response, error) {
+			return s.command.box.daemon.WriteCommandStdinWithBody(ctx, s.command.ID, params,
+				"application/octet-stream", bytes.NewReader(data))
+		})
+		if err == nil || s.ctx.Err() != nil || !mayRepeat(err, repeatable) || time.Now().After(deadline) {
+			return state, err
+		}
+		if err := sleep(s.ctx, maxPause); err != nil {
+			return state, err
+		}
+	}
+}
+
+// feed writes everything that source has to the command's standard input and ends it. A command that
+// reads no further is no error.
+func (c *Command) feed(ctx context.Context, source io.Reader) error {
+	stdin := c.Stdin(ctx)
+	_, err := io.CopyBuffer(struct{ io.Writer }{stdin}, struct{ io.Reader }{source}, make([]byte, stdinPiece))
+	if err == nil {
+		err = stdin.Close()
+	}
+	if errors.Is(err, io.ErrClosedPipe) || errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("write the standard input: %w", err)
+	}
+	return nil
+}

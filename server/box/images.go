@@ -1,0 +1,102 @@
+package box
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/server/lifecycle"
+)
+
+// Images manages the images of an engine.
+type Images struct {
+	engine engine.Engine
+	store  engine.ImageStore
+}
+
+var _ lifecycle.ImageStore = (*Images)(nil)
+
+// NewImages returns what manages the images of an engine, where store is the engine's own. Pulls go through the engine, which may be
+// measured.
+func NewImages(e engine.Engine, store engine.ImageStore) *Images {
+	return &Images{engine: e, store: store}
+}
+
+// Images implements lifecycle.ImageStore.
+func (i *Images) Images(ctx context.Context) ([]lifecycle.Image, error) {
+	list, err := i.store.ListImages(ctx)
+	return fromEngine(list), ofImages(err)
+}
+
+// Pull implements lifecycle.ImageStore.
+func (i *Images) Pull(ctx context.Context, ref string, auth *lifecycle.ImageAuth) (lifecycle.Image, error) {
+	var credentials *engine.RegistryAuth
+	if auth != nil {
+		credentials = &engine.RegistryAuth{Username: auth.Username, Password: auth.Password}
+	}
+	id, err := i.engine.EnsureImage(ctx, ref, credentials, nil)
+	if errors.Is(err, engine.ErrImage) {
+		return lifecycle.Image{}, &lifecycle.Error{Kind: lifecycle.KindImagePull, Message: err.Error()}
+	}
+	if err != nil {
+		return lifecycle.Image{}, ofImages(err)
+	}
+	list, err := i.Images(ctx)
+	if err != nil {
+		return lifecycle.Image{}, err
+	}
+	at := slices.IndexFunc(list, func(image lifecycle.Image) bool { return image.ID == id })
+	if at < 0 {
+		return lifecycle.Image{}, &lifecycle.Error{Kind: lifecycle.KindConflict, Message: fmt.Sprintf("image %q was removed while it was pulled", ref)}
+	}
+	return list[at], nil
+}
+
+// Load implements lifecycle.ImageStore.
+func (i *Images) Load(ctx context.Context, archive io.Reader) ([]lifecycle.Image, error) {
+	list, err := i.store.LoadImages(ctx, archive)
+	if errors.Is(err, engine.ErrImage) {
+		return nil, lifecycle.Invalidf("body: is no archive of images that can be loaded: %v", err)
+	}
+	return fromEngine(list), ofImages(err)
+}
+
+// Remove implements lifecycle.ImageStore.
+func (i *Images) Remove(ctx context.Context, ref string) error {
+	err := i.store.RemoveImage(ctx, ref)
+	switch {
+	case errors.Is(err, engine.ErrNotFound):
+		return &lifecycle.Error{Kind: lifecycle.KindNoImage, Message: fmt.Sprintf("there is no image %q", ref)}
+	case errors.Is(err, engine.ErrImageInUse):
+		return lifecycle.Conflictf("image %q is in use: %v", ref, err)
+	}
+	return ofImages(err)
+}
+
+// Prune implements lifecycle.ImageStore.
+func (i *Images) Prune(ctx context.Context, all bool) (int64, error) {
+	freed, err := i.store.PruneImages(ctx, all)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return 0, &lifecycle.Error{Kind: lifecycle.KindUnsupported, Message: err.Error()}
+	}
+	return freed, ofImages(err)
+}
+
+func fromEngine(list []engine.Image) []lifecycle.Image {
+	images := make([]lifecycle.Image, len(list))
+	for i, image := range list {
+		images[i] = lifecycle.Image{ID: image.ID, Names: image.Names, Bytes: image.Bytes, CreatedAt: image.Created, InUse: image.InUse}
+	}
+	return images
+}
+
+// ofImages is an engine's error as a client may see it. What is not known stays internal.
+func ofImages(err error) error {
+	if errors.Is(err, engine.ErrUnavailable) {
+		return fmt.Errorf("%w: %w", &lifecycle.Error{Kind: lifecycle.KindUnavailable, Message: "the container engine does not answer", RetryAfter: 1}, err)
+	}
+	return err
+}

@@ -1,0 +1,156 @@
+package host
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"sandbox.internal/server/lifecycle"
+)
+
+// spawn starts the actor of a record and makes the sandbox visible. A record that is not new may
+// have a box.
+func (h *Host) spawn(record lifecycle.Record, auth *lifecycle.ImageAuth, isNew bool) *actor {
+	if record.Box == "" { // written by a version in which a box had no identity of its own
+		record.Box = record.Sandbox.ID
+	}
+	a := &actor{
+		host:      h,
+		id:        record.Sandbox.ID,
+		createdAt: record.Sandbox.CreatedAt,
+		log:       h.Logger.With().Str("sandbox_id", record.Sandbox.ID).Logger(),
+		record:    record,
+		auth:      auth,
+		launched:  !isNew,
+		inbox:     make(chan func(), 16),
+		gone:      make(chan struct{}),
+		changed:   make(chan struct{}),
+	}
+	a.publish()
+	h.registry.add(a)
+	h.tasks.Add(1)
+	go a.run()
+	return a
+}
+
+// run is the actor's goroutine. After each message, and when a time has come, it does what is due
+// and starts the job that the record requires.
+func (a *actor) run() {
+	defer a.host.tasks.Done()
+	defer close(a.gone)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		if a.due() {
+			return
+		}
+		a.retrySave()
+		a.next()
+		timer.Reset(a.idle())
+		select {
+		case f := <-a.inbox:
+			f()
+		case <-timer.C:
+		case <-a.host.ctx.Done():
+			if a.job != nil {
+				a.job()
+			}
+			return
+		}
+	}
+}
+
+// next starts the job that the record requires, unless one runs already. It decides from the record
+// alone, so it also continues a sandbox after a restart.
+func (a *actor) next() {
+	if a.job != nil {
+		return
+	}
+	switch state := a.state(); {
+	case state == lifecycle.StatePending:
+		a.start(a.provision)
+	case state == lifecycle.StatePausing:
+		a.start(a.freeze)
+	case state == lifecycle.StateResuming:
+		a.start(a.thaw)
+	case state == lifecycle.StateStopping:
+		a.start(a.terminate)
+	case state.Final() && !a.record.Removed:
+		a.start(a.clean)
+	case a.needsInspect && !state.Final():
+		a.needsInspect = false
+		a.start(a.inspect)
+	}
+}
+
+// start runs a job beside the actor. The actor runs the job's outcome when the job has ended.
+func (a *actor) start(job func(ctx context.Context, record lifecycle.Record) (outcome func())) {
+	ctx, cancel := context.WithCancel(a.host.ctx)
+	a.job = cancel
+	record := a.record.Clone()
+	a.host.tasks.Add(1)
+	go func() {
+		defer a.host.tasks.Done()
+		defer cancel()
+		outcome := job(ctx, record)
+		a.post(func() {
+			a.job = nil
+			if outcome != nil {
+				outcome()
+			}
+		})
+	}()
+}
+
+// cancelJob cancels the running job, if any. Its outcome is still delivered.
+func (a *actor) cancelJob() {
+	if a.job != nil {
+		a.job()
+	}
+}
+
+// untilDue returns the time until the expiry, or until the record is forgotten.
+func (a *actor) untilDue() time.Duration {
+	until := time.Hour // only the running job changes something
+	switch state := a.state(); {
+	case state.Final() && a.record.Removed:
+		until = a.record.RetainUntil.Sub(a.host.Clock())
+	case state.Final() || state == lifecycle.StateStopping:
+	default:
+		until = a.record.Sandbox.ExpiresAt.Sub(a.host.Clock())
+	}
+	return max(0, until)
+}
+
+// idle returns how long the actor may wait for messages before it has something to do.
+func (a *actor) idle() time.Duration {
+	if a.saveAgainAt.IsZero() {
+		return a.untilDue()
+	}
+	return max(0, min(a.untilDue(), a.saveAgainAt.Sub(a.host.Clock())))
+}
+
+// due expires the sandbox, or forgets its record, when its time has come. It returns true when the
+// record is forgotten.
+func (a *actor) due() bool {
+	if a.untilDue() > 0 {
+		return false
+	}
+	if a.state().Final() {
+		events := slices.Concat(a.unsaved, []lifecycle.Event{a.event(lifecycle.EventForgotten)})
+		if err := a.host.Store.Forget(a.host.ctx, a.id, events...); err != nil {
+			a.log.Error().
+				Err(err).
+				Msg("the record of an ended sandbox cannot be removed; trying again")
+			a.record.RetainUntil = a.host.Clock().Add(time.Minute)
+			return false
+		}
+		a.host.registry.remove(a)
+		a.host.bulletin.notify(events)
+		return true
+	}
+	a.recordTransition(lifecycle.TriggerExpire, lifecycle.ReasonExpired, "its time is up")
+	a.host.Observer.Expired(a.host.Clock().Sub(a.record.Sandbox.ExpiresAt))
+	a.cancelJob()
+	return false
+}

@@ -1,0 +1,277 @@
+package local_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/gen/lifecycle"
+	"sandbox.internal/test/e2e/lives"
+)
+
+var crashTime = flag.Duration("crash", 40*time.Second, "how long TestCrash kills")
+
+// TestCrash kills the service, the keeper, or both at random moments, while sandboxes are created, paused, resumed and deleted and others
+// end by themselves, and starts the service again on the same records. Every accepted sandbox must be usable, or have ended as it was asked
+// to, with its own exit code; and when all are deleted, neither the kernel nor the disk has anything of the engine.
+func TestCrash(t *testing.T) {
+	t.Parallel()
+	on := &machines{byID: map[string]machine{}}
+	s := lives.Start(t, onLocal(on), lives.Plan{Program: true})
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	st := &story{s: s, code: map[string]int{}, deleted: map[string]bool{}}
+	rounds := 0
+	for began := time.Now(); time.Since(began) < *crashTime; rounds++ {
+		after := time.Duration(random.Int64N(int64(600 * time.Millisecond)))
+		var requests sync.WaitGroup
+		for i := range 4 {
+			code := random.IntN(100) + 1
+			requests.Go(func() { st.create(t, i == 0, code) })
+		}
+		many := st.alive() > 40
+		for _, id := range st.some(random, 6) {
+			switch n := random.IntN(3); {
+			case n == 0 || many:
+				requests.Go(func() { st.act(t, http.MethodDelete, id, "") })
+			case n == 1:
+				requests.Go(func() { st.act(t, http.MethodPost, id, "/pause") })
+			default:
+				requests.Go(func() { st.act(t, http.MethodPost, id, "/resume") })
+			}
+		}
+		time.Sleep(after) // the moment of the crash, not a wait for something
+		what := random.IntN(3)
+		if what != 0 {
+			on.of(s.Instance).killKeeper(t)
+		}
+		if what != 1 {
+			s.Kill()
+		}
+		requests.Wait()
+		if what != 1 {
+			s.Boot(t)
+		}
+	}
+	t.Logf("%d rounds, %d sandboxes accepted", rounds, len(st.accepted))
+	if rounds < 5 || len(st.accepted) < 10 {
+		t.Fatal("too little happened: this proves nothing")
+	}
+	st.check(t)
+	s.DeleteAll(t)
+	for _, sandbox := range s.Everything(t) {
+		if !lives.Final(s.Get(t, sandbox.ID).Status.State) {
+			s.Await(t, sandbox.ID, "Terminated")
+		}
+	}
+	on.of(s.Instance).awaitEmptyTrash(t) // an engine that closes leaves the rest to the next one
+	s.Halt(t)
+	on.of(s.Instance).checkNothingLeft(t)
+}
+
+// story is what a service that is killed was asked to do, and what it answered.
+type story struct {
+	s        *lives.Service
+	mu       sync.Mutex
+	accepted []string
+	code     map[string]int  // of those that end by themselves
+	deleted  map[string]bool // asked to be deleted; true: answered 204
+}
+
+func (st *story) create(t *testing.T, ends bool, code int) {
+	request := st.s.Idle()
+	if ends {
+		request = lives.Request(busyboxImage, "sh", "-c", fmt.Sprintf("sleep 0.3; exit %d", code))
+	}
+	answer, err := st.s.Try(http.MethodPost, "/v1/sandboxes", lives.Encode(t, request))
+	if err != nil {
+		return // killed before it answered: nothing was promised
+	}
+	created, err := lives.Decode[lifecycle.CreatedSandbox](answer)
+	if err != nil {
+		t.Errorf("create: %v", err)
+		return
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.accepted = append(st.accepted, created.ID)
+	if ends {
+		st.code[created.ID] = code
+	}
+}
+
+func (st *story) act(t *testing.T, method, id, path string) {
+	answer, err := st.s.Try(method, "/v1/sandboxes/"+id+path, "")
+	if method != http.MethodDelete {
+		return // whether it was possible depends on the moment
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.deleted[id] = st.deleted[id] || err == nil && answer.Status == http.StatusNoContent
+}
+
+// alive returns how many sandboxes there may be that do not end by themselves.
+func (st *story) alive() int {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return len(st.accepted) - len(st.code) - len(st.deleted)
+}
+
+// some picks sandboxes that do not end by themselves.
+func (st *story) some(random *rand.Rand, count int) []string {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	var picked []string
+	for _, i := range random.Perm(len(st.accepted)) {
+		id := st.accepted[i]
+		_, asked := st.deleted[id]
+		if _, ends := st.code[id]; !ends && !asked && len(picked) < count {
+			picked = append(picked, id)
+		}
+	}
+	return picked
+}
+
+// check follows every accepted sandbox until it has settled.
+func (st *story) check(t *testing.T) {
+	for _, id := range st.accepted {
+		answered, asked := st.deleted[id]
+		code, ends := st.code[id]
+		switch {
+		case answered:
+			if got := st.s.Await(t, id, "Terminated").Status; got.Reason != "USER_DELETE" {
+				t.Errorf("%s was deleted, its reason is %s", id, got.Reason)
+			}
+			continue
+		case ends:
+			if got := st.s.Await(t, id, "Failed").Status; !strings.Contains(got.Message, "exit code "+strconv.Itoa(code)) {
+				t.Errorf("%s has ended with %s (%s), its exit code is %d", id, got.Reason, got.Message, code)
+			}
+			continue
+		}
+		switch status := st.s.Settled(t, id); {
+		case status.State == "Running":
+			st.s.Enter(t, id).Want(t, "echo usable", "usable\n")
+		case status.State == "Paused":
+		case status.State == "Terminated" && asked:
+		default:
+			t.Errorf("%s is %s (%s: %s)", id, status.State, status.Reason, status.Message)
+		}
+	}
+}
+
+// key is what the engine calls its control group and its folder below /run after.
+func (m machine) key() string {
+	sum := sha256.Sum256([]byte(m.folder))
+	return hex.EncodeToString(sum[:4])
+}
+
+// killKeeper kills the process that starts the engine's containers, if there is one at this moment.
+func (m machine) killKeeper(t *testing.T) {
+	t.Helper()
+	for pid, line := range commandLines() {
+		if !strings.Contains(line, "sandbox-keeper\x00--folder\x00/run/sandbox-local/"+m.key()+"\x00") {
+			continue
+		}
+		if err := unix.Kill(pid, unix.SIGKILL); err != nil && err != unix.ESRCH {
+			t.Error(err)
+		}
+	}
+}
+
+func commandLines() map[int]string {
+	lines := map[int]string{}
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline") // its only error is a bad pattern
+	for _, file := range files {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		content, readErr := os.ReadFile(file)
+		if err == nil && readErr == nil && len(content) > 0 && pid != os.Getpid() {
+			lines[pid] = string(content)
+		}
+	}
+	return lines
+}
+
+func (m machine) awaitEmptyTrash(t *testing.T) {
+	t.Helper()
+	lives.Eventually(t, "what was removed is gone from the disk", func() bool {
+		trash, err := os.ReadDir(filepath.Join(m.folder, "trash"))
+		return err == nil && len(trash) == 0
+	})
+}
+
+// checkNothingLeft looks for what the engine has made, once its service has ended without a sandbox.
+func (m machine) checkNothingLeft(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	var left []string
+	for {
+		if left = m.left(t); len(left) == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Errorf("left behind: %s", strings.Join(left, ", "))
+			return
+		case <-time.After(50 * time.Millisecond): // the kernel removes what a namespace had some time after its last process
+		}
+	}
+}
+
+func (m machine) left(t *testing.T) []string {
+	t.Helper()
+	var left []string
+	for _, name := range []string{"containers", "trash"} {
+		entries, err := os.ReadDir(filepath.Join(m.folder, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			left = append(left, filepath.Join(name, entry.Name()))
+		}
+	}
+	for pid, line := range commandLines() {
+		if strings.Contains(line, m.folder) || strings.Contains(line, "/run/sandbox-local/"+m.key()) {
+			left = append(left, fmt.Sprintf("process %d (%q)", pid, line))
+		}
+		if mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid)); err == nil && bytes.Contains(mounts, []byte(m.folder+"/")) {
+			left = append(left, fmt.Sprintf("mounts in process %d", pid))
+		}
+	}
+	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, entry fs.DirEntry, _ error) error { // groups come and go meanwhile
+		if entry != nil && entry.Name() == "sandbox-"+m.key() {
+			left = append(left, path)
+		}
+		return nil
+	})
+	sum := sha256.Sum256([]byte(m.bridge))
+	ports := "v" + hex.EncodeToString(sum[:3])
+	links, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, link := range links {
+		if link.Name == m.bridge || strings.HasPrefix(link.Name, ports) {
+			left = append(left, "interface "+link.Name)
+		}
+	}
+	return left
+}

@@ -1,0 +1,26 @@
+// Package local_test has the tests of the whole on the service's own engine: the table of lives, and what this engine alone promises.
+package local_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"sandbox.internal/test/e2e/lives"
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "4"); err != nil { // most of the time tests wait
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		images.remove()
+		lives.RemoveBuilt()
+		os.Exit(code)
+	}))
+}

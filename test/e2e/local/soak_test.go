@@ -1,0 +1,168 @@
+package local_test
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"sandbox.internal/test/e2e/lives"
+)
+
+var soakTime = flag.Duration("soak", 30*time.Second, "how long TestSoak creates, uses and deletes sandboxes")
+
+// TestSoak creates, uses and deletes sandboxes at the machine's limit. What service and keeper hold at the end is what they held after
+// the first quarter of the time.
+func TestSoak(t *testing.T) {
+	on := &machines{byID: map[string]machine{}}
+	s := lives.Start(t, onLocal(on), lives.Plan{Program: true, Server: "terminated_retention = 1"})
+	m := on.of(s.Instance)
+	keep := s.Running(t, s.Idle()) // so that there is a keeper whenever it is looked for
+	count := soak(t, s, *soakTime/4)
+	first := m.settled(t, s)
+	count += soak(t, s, *soakTime*3/4)
+	last := m.settled(t, s)
+	t.Logf("%d lives\nfirst %+v\nlast  %+v", count, first, last)
+	if count < 20 {
+		t.Fatal("too little happened: this proves nothing")
+	}
+	for name, values := range map[string][2]int{
+		"descriptors":       {first.descriptors, last.descriptors},
+		"goroutines":        {first.goroutines, last.goroutines},
+		"mounts":            {first.mounts, last.mounts},
+		"files on the disk": {first.files, last.files},
+	} {
+		if values[1] > values[0]+max(3, values[0]/10) {
+			t.Errorf("%s: %d after a quarter of the time, %d at the end", name, values[0], values[1])
+		}
+	}
+	// Memory that was used once is given back late.
+	if last.memory > first.memory*11/10+4<<20 {
+		t.Errorf("resident memory: %d bytes after a quarter of the time, %d at the end", first.memory, last.memory)
+	}
+	s.Delete(t, keep)
+}
+
+func soak(t *testing.T, s *lives.Service, long time.Duration) int {
+	t.Helper()
+	var workers sync.WaitGroup
+	var mu sync.Mutex
+	count, end := 0, time.Now().Add(long)
+	for range 4 {
+		workers.Go(func() {
+			for time.Now().Before(end) && !t.Failed() {
+				id := s.Running(t, s.Idle())
+				s.Enter(t, id).Want(t, "echo used", "used\n")
+				s.Send(t, http.MethodDelete, "/v1/sandboxes/"+id, "", "Prefer", "wait=30")
+				mu.Lock()
+				count++
+				mu.Unlock()
+			}
+		})
+	}
+	workers.Wait()
+	return count
+}
+
+// held is what service and keeper hold.
+type held struct {
+	descriptors, goroutines, mounts, files int
+	memory                                 int64 // bytes
+}
+
+// settled returns what is held once every sandbox but one has been forgotten.
+func (m machine) settled(t *testing.T, s *lives.Service) held {
+	t.Helper()
+	lives.Eventually(t, "the records of what has ended are gone", func() bool { return len(s.Everything(t)) == 1 })
+	m.awaitEmptyTrash(t)
+	s.HTTP.CloseIdleConnections()
+	return m.measure(t, s)
+}
+
+func (m machine) measure(t *testing.T, s *lives.Service) held {
+	t.Helper()
+	var h held
+	pids := []int{s.PID}
+	for pid, line := range commandLines() {
+		if strings.Contains(line, "/run/sandbox-local/"+m.key()+"\x00") {
+			pids = append(pids, pid)
+		}
+	}
+	if len(pids) != 2 {
+		t.Fatalf("processes %v, want the service and its keeper", pids)
+	}
+	for _, pid := range pids {
+		folder := fmt.Sprintf("/proc/%d/", pid)
+		descriptors, err := os.ReadDir(folder + "fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.descriptors += len(descriptors)
+		mounts, err := os.ReadFile(folder + "mountinfo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(mounts)) { // others mount, too
+			if strings.Contains(line, m.folder) || strings.Contains(line, "/run/sandbox-local/"+m.key()) {
+				h.mounts++
+			}
+		}
+		status, err := os.ReadFile(folder + "status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(status), "VmRSS:")
+		kib, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.memory += kib << 10
+	}
+	if err := filepath.WalkDir(m.folder, func(path string, entry fs.DirEntry, err error) error {
+		if strings.HasSuffix(path, "/images") { // they are not made here
+			return fs.SkipDir
+		}
+		h.files++
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(metrics(t, s)) {
+		if value, found := strings.CutPrefix(line, "go_goroutines "); found {
+			goroutines, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h.goroutines = int(goroutines)
+		}
+	}
+	return h
+}
+
+func metrics(t *testing.T, s *lives.Service) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set(lives.KeyHeader, lives.AdminKey)
+	response, err := http.DefaultTransport.RoundTrip(request) // the contract has no such operation
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+	text, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("GET /metrics: %s %v", response.Status, err)
+	}
+	return string(text)
+}
