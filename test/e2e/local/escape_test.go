@@ -73,8 +73,8 @@ type target struct {
 	Addresses []string
 }
 
-// hostAddresses returns the host's IPv4 addresses, but for those of the bridges of other tests: when one of these goes, its address leads
-// outside, where something may answer.
+// hostAddresses returns the host's IPv4 addresses, but for those of the bridges and veth pairs of other tests: when one of these goes, its
+// address leads outside, where something may answer.
 func (m machine) hostAddresses(t *testing.T) []net.IP {
 	t.Helper()
 	links, err := net.Interfaces()

@@ -175,7 +175,7 @@ func (m machine) records(t *testing.T, id string) []record {
 	return found
 }
 
-// bridgePrefix begins the names of this run's bridges.
+// bridgePrefix begins the names of this run's bridges and veth pairs.
 func bridgePrefix() string { return fmt.Sprintf("t%d-", os.Getpid()%100000) }
 
 // network returns the name of a bridge and a range of addresses that no other engine of this run has.
