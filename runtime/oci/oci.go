@@ -219,6 +219,9 @@ func (e *Engine) openParts(ctx context.Context) error {
 	if err := e.openKeeper(ctx); err != nil {
 		return err
 	}
+	if e.users != nil {
+		e.users.Prepare()
+	}
 	inUse, err := e.takeUp(ctx)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -32,7 +33,7 @@ func (e *Engine) openUsers() error {
 		e.log.Info().Msg("user namespaces are switched off: root in a container is that of the host, without the capabilities")
 		return nil
 	}
-	pool, err := users.Open(claims, e.folders.data)
+	pool, err := users.Open(claims, e.folders.data, e.makeUserNamespace)
 	if err != nil && e.options.UserNamespaces == UserNamespacesAuto {
 		e.noUsers = err.Error()
 		e.log.Warn().Err(err).Msg("containers have no user namespaces: their root is that of the host, without the capabilities")
@@ -46,9 +47,13 @@ func (e *Engine) openUsers() error {
 			pool.Keep(run.Users)
 		}
 	}
-	pool.Prepare()
 	e.users = pool
 	return nil
+}
+
+// makeUserNamespace has the keeper make it.
+func (e *Engine) makeUserNamespace(ids []syscall.SysProcIDMap) (*os.File, error) {
+	return e.keeper.UserNamespace(ids)
 }
 
 // proveUsers runs a container with a user namespace with every runtime that is configured.

@@ -6,6 +6,7 @@
 //   - It is the subreaper that the first process of every container becomes a child of, reaps it at once and writes down how it ended.
 //   - It has the mount namespace in which OCI runtimes are started, and in which the overlay of a container is mounted while it is created.
 //   - It moves what containers print from their FIFO to a bounded log.
+//   - It makes user namespaces, which takes a process each: one of its own size is started ten times as fast as one of the service's.
 //
 // A keeper that is killed loses neither: [Client] starts another one, which watches the containers that run. Both programs may be killed
 // at once; then the exit status comes from the container's exit file.

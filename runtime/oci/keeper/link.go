@@ -3,7 +3,6 @@ package keeper
 import (
 	"context"
 	"errors"
-	"io"
 	"sync"
 	"time"
 
@@ -85,14 +84,17 @@ func (l *link) receive(report func(*answer)) {
 			break
 		}
 		report(&a) // takes the descriptors that it wants
-		closeAll(a.files)
 		l.mu.Lock()
 		waiting := l.waiting[a.Number]
 		delete(l.waiting, a.Number)
-		l.mu.Unlock()
-		if waiting != nil {
-			waiting <- a
+		if !a.Users || waiting == nil {
+			closeAll(a.files)
+			a.files = nil
 		}
+		if waiting != nil {
+			waiting <- a // there is room: each gets one answer
+		}
+		l.mu.Unlock()
 	}
 	l.mu.Lock()
 	l.lost = true
@@ -150,6 +152,18 @@ func (l *link) call(ctx context.Context, r request, files ...int) (answer, error
 	}
 }
 
+// abandon closes what the answer to a request carries, whether it has come or not.
+func (l *link) abandon(number uint64, answers <-chan answer) {
+	l.mu.Lock()
+	delete(l.waiting, number)
+	l.mu.Unlock()
+	select {
+	case a := <-answers:
+		closeAll(a.files)
+	default:
+	}
+}
+
 // leave makes the keeper end, and returns when it has, before anything was received from the link.
 func (l *link) leave(ctx context.Context) {
 	defer l.socket.close()
@@ -163,7 +177,7 @@ func (l *link) leave(ctx context.Context) {
 		var ignored response
 		files, err := l.socket.receive(buffer, &ignored)
 		closeAll(files)
-		if errors.Is(err, io.EOF) || err != nil {
+		if err != nil {
 			return
 		}
 	}

@@ -28,6 +28,7 @@ const (
 	opCancel operation = "cancel" // of the launch with this number; not answered itself
 	opAdopt  operation = "adopt"  // watch a container that runs; may carry its pidfd and its FIFO
 	opForget operation = "forget"
+	opUsers  operation = "users" // make a user namespace with these ids; the answer carries it
 	opLeave  operation = "leave" // end, as soon as no launch is in progress
 )
 
@@ -38,6 +39,8 @@ type request struct {
 	Container string    `json:"container,omitempty"` // of opForget
 	Launch    *Launch   `json:"launch,omitempty"`
 	Process   *Process  `json:"process,omitempty"` // of opAdopt
+	// IDs are those of opUsers.
+	IDs []syscall.SysProcIDMap `json:"ids,omitempty"`
 }
 
 // response is a message from the keeper: the answer to the request of the same number or, with number 0, the end of a container.
@@ -47,6 +50,7 @@ type response struct {
 	PID     int           `json:"pid,omitempty"`     // for opHello: the keeper's
 	Failure *RuntimeError `json:"failure,omitempty"` // for opLaunch
 	Error   string        `json:"error,omitempty"`   // another error
+	Users   bool          `json:"users,omitempty"`   // for opUsers: the descriptor is for who has asked
 
 	Container string   `json:"container,omitempty"` // for opLaunch, and of End
 	Process   *Process `json:"process,omitempty"`   // for opLaunch

@@ -60,6 +60,9 @@ func (r *reaper) reap() (calls []func()) {
 		if err != nil || pid <= 0 { // no child at all, or none that has ended
 			return calls
 		}
+		if status.Stopped() { // a child that is traced has not ended, see userNamespace
+			continue
+		}
 		end := exit{pid: pid, status: status, at: time.Now()}
 		if ended, ok := r.ended[pid]; ok {
 			delete(r.ended, pid)

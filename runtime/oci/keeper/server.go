@@ -215,6 +215,8 @@ func (c *connection) handle(r *request, files []int) {
 			c.forget(r.Container)
 			c.reply(response{Number: r.Number}, nil)
 		}()
+	case opUsers:
+		go c.handleUsers(r.Number, r.IDs)
 	case opLeave:
 		go c.leave()
 	default:

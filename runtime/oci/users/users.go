@@ -34,6 +34,7 @@ type Range struct {
 type Pool struct {
 	block int // where its ranges begin
 	count int
+	make  Maker
 
 	mu         sync.Mutex
 	taken      map[int]bool
@@ -45,13 +46,13 @@ type Pool struct {
 }
 
 // Open takes a block of ranges for the folder of a service's data. claims is a folder that all services of the host have in common; it is made
-// when it is missing, and has a link to the data folder of each.
-func Open(claims, data string) (*Pool, error) {
+// when it is missing, and has a link to the data folder of each. make is called from several goroutines at once.
+func Open(claims, data string, make Maker) (*Pool, error) {
 	block, err := claim(claims, data)
 	if err != nil {
 		return nil, fmt.Errorf("user ids: %w", err)
 	}
-	return &Pool{block: block, count: rangesOfBlock, taken: map[int]bool{}, namespaces: map[int]*os.File{}}, nil
+	return &Pool{block: block, count: rangesOfBlock, make: make, taken: map[int]bool{}, namespaces: map[int]*os.File{}}, nil
 }
 
 // Prepare makes some namespaces ahead, in the background. It is called after every Keep.
@@ -121,7 +122,7 @@ func (p *Pool) Take() (Range, error) {
 func (p *Pool) takeNew(first int) (Range, error) {
 	p.taken[first] = true
 	p.mu.Unlock()
-	namespace, err := newNamespace(first)
+	namespace, err := p.make(idsOf(first))
 	p.mu.Lock()
 	if err == nil && p.closed {
 		err = errors.Join(os.ErrClosed, namespace.Close())

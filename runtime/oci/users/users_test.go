@@ -1,21 +1,21 @@
 package users_test
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/oci/users"
 )
 
+// makeNamespace returns this process's: what a range has to do with its namespace is tested with the keeper, which makes them.
+func makeNamespace([]syscall.SysProcIDMap) (*os.File, error) { return os.Open("/proc/self/ns/user") }
+
 func open(t *testing.T, claims, data string) *users.Pool {
 	t.Helper()
-	pool, err := users.Open(claims, data)
+	pool, err := users.Open(claims, data, makeNamespace)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,44 +74,6 @@ func TestTakeAll(t *testing.T) {
 	}
 }
 
-// TestNamespace: a mount with the namespace shows the files of 0 and so on as those of the range, and the process that it took is gone.
-func TestNamespace(t *testing.T) {
-	pool := open(t, t.TempDir(), t.TempDir())
-	taken := take(t, pool)
-	folder := t.TempDir()
-	for _, owner := range []int{0, 1000, users.Reserved} {
-		path := filepath.Join(folder, fmt.Sprint(owner))
-		if err := os.WriteFile(path, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Lchown(path, owner, owner); err != nil {
-			t.Fatal(err)
-		}
-	}
-	tree, err := unix.OpenTree(unix.AT_FDCWD, folder, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = unix.Close(tree) }()
-	attributes := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(taken.Namespace.Fd())}
-	if err := unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &attributes); err != nil {
-		t.Fatalf("%s cannot be mapped: %v", folder, err)
-	}
-	for owner, want := range map[int]int{0: taken.First, 1000: taken.First + 1000, users.Reserved: 0} {
-		var info unix.Stat_t
-		if err := unix.Fstatat(tree, fmt.Sprint(owner), &info, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			t.Fatal(err)
-		}
-		if int(info.Uid) != want || int(info.Gid) != want {
-			t.Errorf("what belongs to %d on the disk belongs to %d:%d, want %d", owner, info.Uid, info.Gid, want)
-		}
-	}
-	children, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/children", os.Getpid()))
-	if err != nil || len(bytes.TrimSpace(children)) > 0 {
-		t.Errorf("children %q are left, %v", children, err)
-	}
-}
-
 // TestServices: services on one host have ids of their own, also after a restart, until they are released or their data is gone.
 func TestServices(t *testing.T) {
 	claims, one, two := t.TempDir(), t.TempDir(), t.TempDir()
@@ -137,7 +99,7 @@ func TestServices(t *testing.T) {
 	for range 13 {
 		open(t, claims, t.TempDir())
 	}
-	if _, err := users.Open(claims, t.TempDir()); err == nil {
+	if _, err := users.Open(claims, t.TempDir(), makeNamespace); err == nil {
 		t.Error("more services have ids than there are blocks")
 	}
 	if err := users.Release(filepath.Join(claims, "missing"), one); err != nil {

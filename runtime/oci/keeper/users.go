@@ -1,0 +1,87 @@
+package keeper
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// UserNamespace returns a new user namespace with these ids, of users and of groups alike. The error wraps [engine.ErrUnavailable] when the
+// keeper ends meanwhile, and otherwise says what the kernel has refused.
+//
+// A namespace takes a process to be made, and the kernel copies the page tables of the one that starts it. The keeper's are a tenth of the
+// service's.
+func (c *Client) UserNamespace(ids []syscall.SysProcIDMap) (*os.File, error) {
+	ctx, cancel := context.WithTimeout(c.ctx, startTimeout)
+	defer cancel()
+	via, err := c.connected(ctx)
+	if err != nil {
+		return nil, err
+	}
+	number, answers, err := via.request(request{Operation: opUsers, IDs: ids})
+	if err != nil {
+		return nil, unavailable(err)
+	}
+	var a answer
+	select {
+	case a = <-answers:
+	case <-via.done:
+		err = errLost
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		via.abandon(number, answers)
+		return nil, unavailable(err)
+	}
+	if a.Error != "" || len(a.files) != 1 {
+		closeAll(a.files)
+		return nil, fmt.Errorf("keeper: make a user namespace: %s", a.Error)
+	}
+	return os.NewFile(uintptr(a.files[0]), "user namespace"), nil
+}
+
+func (c *connection) handleUsers(number uint64, ids []syscall.SysProcIDMap) {
+	defer c.exit()
+	if !c.enter() {
+		return // the connection is about to end
+	}
+	fd, err := c.userNamespace(ids)
+	if err != nil {
+		c.reply(response{Number: number, Error: err.Error()}, nil)
+		return
+	}
+	c.reply(response{Number: number, Users: true}, nil, fd)
+}
+
+// userNamespace returns a descriptor of a new user namespace. Its process is started as this program, runs nothing of it, and is gone when
+// userNamespace returns. Until this process has given it its ids it waits for them, at a pipe that nothing else holds open: the reaper starts one
+// process at a time. So it ends when this process is killed.
+func (k *keeper) userNamespace(ids []syscall.SysProcIDMap) (int, error) {
+	// A process that is traced stops before its first instruction, for the thread that has started it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	pid, ended, err := k.reaper.start("/proc/self/exe", []string{"user-namespace"}, &syscall.ProcAttr{
+		Dir: "/", Env: []string{},
+		Sys: &syscall.SysProcAttr{
+			Cloneflags: unix.CLONE_NEWUSER, UidMappings: ids, GidMappings: ids, Ptrace: true, Pdeathsig: unix.SIGKILL,
+		},
+	})
+	if err != nil {
+		return -1, fmt.Errorf("start a process in it: %w", err)
+	}
+	defer func() {
+		k.reaper.kill(pid)
+		<-ended
+	}()
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/ns/user", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, &os.PathError{Op: "open", Path: "the namespace of process " + strconv.Itoa(pid), Err: err}
+	}
+	return fd, nil
+}
