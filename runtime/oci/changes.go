@@ -2,35 +2,57 @@ package oci
 
 import (
 	"errors"
+	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/fsnotify/fsnotify"
+	"github.com/rs/zerolog"
 )
 
-// changes reports that files of containers were written. The host has few instances of inotify, so everyone who follows a log shares one.
-type changes struct {
-	watcher *fsnotify.Watcher
-	done    chan struct{}
+// pollInterval is how often a file is looked at where the kernel does not report its changes.
+const pollInterval = 200 * time.Millisecond
 
-	mu    sync.Mutex
-	users map[string]map[chan struct{}]struct{} // by folder
+// changes reports that files of containers were written. The host has few instances of inotify, so everyone who follows a log shares one. A
+// container can use them all up, as they are counted by user: then files are looked at from time to time instead.
+type changes struct {
+	log zerolog.Logger
+
+	mu      sync.Mutex
+	watcher *fsnotify.Watcher                     // nil until it is needed and there is one
+	done    chan struct{}                         // closed when the watcher has ended
+	users   map[string]map[chan struct{}]struct{} // by folder
 }
 
-func newChanges() (*changes, error) {
-	watcher, err := fsnotify.NewWatcher()
-	if err != nil {
-		return nil, err
-	}
-	c := &changes{watcher: watcher, done: make(chan struct{}), users: map[string]map[chan struct{}]struct{}{}}
-	go c.run()
-	return c, nil
+func newChanges(log zerolog.Logger) *changes {
+	return &changes{log: log, users: map[string]map[chan struct{}]struct{}{}}
 }
 
 func (c *changes) stop() error {
-	err := c.watcher.Close()
+	c.mu.Lock()
+	watcher := c.watcher
+	c.mu.Unlock()
+	if watcher == nil {
+		return nil
+	}
+	err := watcher.Close()
 	<-c.done
 	return err
+}
+
+// start makes the watcher. The lock is held.
+func (c *changes) start() error {
+	if c.watcher != nil {
+		return nil
+	}
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return err
+	}
+	c.watcher, c.done = watcher, make(chan struct{})
+	go c.run()
+	return nil
 }
 
 func (c *changes) run() {
@@ -53,19 +75,46 @@ func (c *changes) run() {
 	}
 }
 
-// watch returns a channel that gets a token after something in the folder has changed. release ends that.
+// watch returns a channel that gets a token after something in the folder has changed, or has possibly. release ends that.
 func (c *changes) watch(folder string) (changed <-chan struct{}, release func(), err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.users[folder]) == 0 {
-		if err := c.watcher.Add(folder); err != nil {
+		err := c.start()
+		if err == nil {
+			err = c.watcher.Add(folder)
+		}
+		if errors.Is(err, os.ErrNotExist) {
 			return nil, nil, err
+		}
+		if err != nil {
+			c.log.Warn().Err(err).Str("folder", folder).Msg("changes of files are not reported (fs.inotify): they are looked at five times a second")
+			changed, release = poll()
+			return changed, release, nil
 		}
 		c.users[folder] = map[chan struct{}]struct{}{}
 	}
 	user := make(chan struct{}, 1)
 	c.users[folder][user] = struct{}{}
 	return user, sync.OnceFunc(func() { c.leave(folder, user) }), nil
+}
+
+// poll returns a channel that gets tokens, until release.
+func poll() (tokens <-chan struct{}, release func()) {
+	user, released := make(chan struct{}, 1), make(chan struct{})
+	go func() {
+		ticker := time.NewTicker(pollInterval)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				nudge(user)
+			case <-released:
+				return
+			}
+		}
+	}()
+	return user, sync.OnceFunc(func() { close(released) })
 }
 
 func (c *changes) leave(folder string, user chan struct{}) {

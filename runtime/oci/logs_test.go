@@ -56,6 +56,41 @@ func TestLogSince(t *testing.T) {
 	removeAll(t, e)
 }
 
+// TestLogWithoutNotifications: a container has used up what the kernel has to report changes with. The Engine opens, and a log can be followed.
+func TestLogWithoutNotifications(t *testing.T) {
+	const setting = "/proc/sys/fs/inotify/max_user_instances"
+	before, err := os.ReadFile(setting)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(setting, []byte("0"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(setting, before, 0o600); err != nil {
+			t.Error(err)
+		}
+	})
+	s := newSite(t, "crun")
+	e := s.mustOpen(t)
+	defer closeEngine(t, e)
+	id := start(t, e, probe(loadProbe(t, e), "count"))
+	log, err := e.OpenLog(t.Context(), id, engine.LogOptions{Tail: -1, Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(log)
+	for want := range 50 {
+		if !lines.Scan() || lines.Text() != strconv.Itoa(want) {
+			t.Fatalf("line %d is %q, %v", want, lines.Text(), lines.Err())
+		}
+	}
+	if err := log.Close(); err != nil {
+		t.Error(err)
+	}
+	removeAll(t, e)
+}
+
 // TestLogFollowsRotation: who follows a log gets every line, also when the log's files change many times meanwhile.
 func TestLogFollowsRotation(t *testing.T) {
 	s := newSite(t, "crun")

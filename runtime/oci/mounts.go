@@ -378,24 +378,13 @@ func (e *Engine) keeperPID() (int, error) {
 
 // inKeeper calls do on a thread that is in the keeper's mount namespace, and returns the keeper's process. do must not start goroutines.
 func (e *Engine) inKeeper(do func() error) (pid int, err error) {
-	if pid, err = e.keeperPID(); err != nil {
-		return 0, fmt.Errorf("%w: keeper: %w", engine.ErrUnavailable, err)
-	}
-	namespace, err := os.Open(filepath.Join("/proc", strconv.Itoa(pid), "ns/mnt"))
-	if err != nil {
-		return 0, fmt.Errorf("%w: keeper: %w", engine.ErrUnavailable, err)
-	}
-	defer func() { _ = namespace.Close() }()
 	thread.Run(func() {
-		// The thread's root and working folder must be its own before it can enter.
-		if err = unix.Unshare(unix.CLONE_FS); err == nil {
-			err = unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNS)
-		}
-		if err != nil {
-			err = fmt.Errorf("enter the keeper's mount namespace: %w", err)
+		if err = os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_FS)); err != nil {
 			return
 		}
-		err = do()
+		if pid, err = e.keeper.Enter(); err == nil {
+			err = do()
+		}
 	})
 	return pid, err
 }

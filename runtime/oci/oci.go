@@ -150,9 +150,7 @@ func Open(ctx context.Context, options Options) (_ *Engine, err error) {
 	if e.bootID, err = bootID(); err != nil {
 		return nil, err
 	}
-	if e.changes, err = newChanges(); err != nil {
-		return nil, err
-	}
+	e.changes = newChanges(e.log)
 	e.trash = newTrash(e.folders.trash(), e.log)
 	if err := e.proveDisk(ctx); err != nil {
 		return nil, err

@@ -3,6 +3,7 @@ package oci
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -21,8 +22,8 @@ import (
 // keeperGroup is the control group of the keeper itself, next to those of the containers, whose names are hexadecimal.
 const keeperGroup = "keeper"
 
-// loadRecords reads the record of every container. A folder without one that can be read is thrown away: either it was being created, or
-// the host has lost power, and then nothing else of it is left.
+// loadRecords reads the record of every container. A folder without one is thrown away, and one whose record is cut off: either it was being
+// created, or the host has lost power, and then nothing else of it is left. Any other record that cannot be read may be of a container that runs.
 func (e *Engine) loadRecords() error {
 	entries, err := os.ReadDir(e.folders.containers())
 	if err != nil {
@@ -31,6 +32,10 @@ func (e *Engine) loadRecords() error {
 	for _, entry := range entries {
 		at := e.folders.container(entry.Name())
 		r, err := readRecord(at)
+		var cutOff *json.SyntaxError
+		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.As(err, &cutOff) {
+			return fmt.Errorf("the record of a container cannot be read: %w (remove the file to give the container up)", err)
+		}
 		if err != nil {
 			e.log.Warn().Err(err).Str("container_id", entry.Name()).Msg("a container without a record is removed")
 			if err := e.trash.throw(string(at)); err != nil {

@@ -95,6 +95,49 @@ func TestOneAtATime(t *testing.T) {
 	}
 }
 
+// TestRecordThatCannotBeRead: its container may run, so the Engine does not open, and nothing of it is removed. One that is cut off is what a
+// loss of power leaves.
+func TestRecordThatCannotBeRead(t *testing.T) {
+	s := newSite(t, "crun")
+	e := s.mustOpen(t)
+	imageID := loadProbe(t, e)
+	id := start(t, e, probe(imageID, "sleep"))
+	cutID, err := e.Create(t.Context(), probe(imageID, "sleep"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeEngine(t, e)
+	path := func(id string) string { return filepath.Join(s.Folder, "containers", id, "container.json") }
+	content, err := os.ReadFile(path(id))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(id string, content []byte) {
+		t.Helper()
+		if err := os.WriteFile(path(id), content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(id, bytes.Replace(content, []byte(`"Spec":{`), []byte(`"Spec":[],"Other":{`), 1))
+	write(cutID, content[:len(content)/2])
+	if e, err := s.open(t.Context(), io.Discard); err == nil {
+		closeEngine(t, e)
+		t.Fatal("it opened")
+	} else if !strings.Contains(err.Error(), path(id)) {
+		t.Errorf("the error %q does not name the record", err)
+	}
+	write(id, content)
+	e = s.mustOpen(t)
+	defer closeEngine(t, e)
+	if c := inspect(t, e, id); c.Status != engine.StatusRunning {
+		t.Errorf("the container is %s", c.Status)
+	}
+	if _, err := e.Inspect(t.Context(), cutID); !errors.Is(err, engine.ErrNotFound) {
+		t.Errorf("the container whose record is cut off: %v", err)
+	}
+	removeAll(t, e)
+}
+
 // TestReboot: after everything but the disk is gone, containers that ran have been killed, and can be removed.
 func TestReboot(t *testing.T) {
 	s := newSite(t, "crun")

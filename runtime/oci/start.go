@@ -51,9 +51,28 @@ func (e *Engine) Start(ctx context.Context, id string) error {
 	default:
 		return fmt.Errorf("%s: %w: it is %s", op, engine.ErrNotRunning, status)
 	}
+	if err := e.clearFailed(ctx, c); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
 	if err := e.start(ctx, c); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
+	return nil
+}
+
+// clearFailed removes what an earlier start has made, where that could not be undone then.
+func (e *Engine) clearFailed(ctx context.Context, c *container) error {
+	had := c.record.Run
+	if had == nil {
+		return nil
+	}
+	if err := e.clear(ctx, c); err != nil {
+		return fmt.Errorf("undo an earlier start: %w", err)
+	}
+	if err := e.update(c, func(r *record) { r.Run = nil }); err != nil {
+		return err
+	}
+	e.giveUsers(had)
 	return nil
 }
 

@@ -4,8 +4,10 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -47,10 +49,16 @@ func (d device) String() string {
 	return fmt.Sprintf("%c %s:%s %s", d.kind, number(d.major), number(d.minor), d.access)
 }
 
-// permitDevices1 denies everything before it permits: the folder is not in use yet.
+// permitDevices1 denies everything before it permits, unless that was done: a group may be in use.
 func permitDevices1(folder string) error {
-	if err := write(folder, "devices.deny", "a"); err != nil {
+	rules, err := os.ReadFile(filepath.Join(folder, "devices.list"))
+	if err != nil {
 		return err
+	}
+	if strings.HasPrefix(string(rules), "a ") { // everything is permitted
+		if err := write(folder, "devices.deny", "a"); err != nil {
+			return err
+		}
 	}
 	for _, d := range permitted {
 		if err := write(folder, "devices.allow", d.String()); err != nil {
@@ -60,18 +68,22 @@ func permitDevices1(folder string) error {
 	return nil
 }
 
-// permitDevices2 attaches a program that decides about every access.
+// permitDevices2 attaches a program that decides about every access, unless the group has one: what it had
+// would stay, and a group holds at most 64.
 func permitDevices2(folder string) error {
-	program, err := loadProgram(deviceProgram(permitted))
-	if err != nil {
-		return fmt.Errorf("load the program that limits devices: %w", err)
-	}
-	defer func() { _ = unix.Close(program) }() // the group holds it
 	group, err := os.Open(folder)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = group.Close() }()
+	if attached, err := attachedPrograms(group); attached > 0 || err != nil {
+		return err
+	}
+	program, err := loadProgram(deviceProgram(permitted))
+	if err != nil {
+		return fmt.Errorf("load the program that limits devices: %w", err)
+	}
+	defer func() { _ = unix.Close(program) }() // the group holds it
 	attach := struct{ target, program, kind, flags uint32 }{
 		uint32(group.Fd()), uint32(program), unix.BPF_CGROUP_DEVICE, unix.BPF_F_ALLOW_MULTI,
 	}
@@ -79,6 +91,19 @@ func permitDevices2(folder string) error {
 		return fmt.Errorf("attach the program that limits devices: %w", err)
 	}
 	return nil
+}
+
+// attachedPrograms counts the programs of the group itself that decide about devices.
+func attachedPrograms(group *os.File) (uint32, error) {
+	query := struct {
+		target, kind, flags, attachFlags uint32
+		ids                              uint64
+		count, _                         uint32
+	}{target: uint32(group.Fd()), kind: unix.BPF_CGROUP_DEVICE}
+	if _, err := bpf(unix.BPF_PROG_QUERY, unsafe.Pointer(&query), unsafe.Sizeof(query)); err != nil {
+		return 0, fmt.Errorf("list the programs that limit devices: %w", err)
+	}
+	return query.count, nil
 }
 
 // Registers and instructions of eBPF that the program takes.

@@ -232,6 +232,21 @@ func (c *Client) connected(ctx context.Context) (*link, error) {
 	}
 }
 
+// Enter moves the calling thread, which shares its root and working folder with no other, to the keeper's mount namespace. It returns the
+// keeper's process id.
+func (c *Client) Enter() (pid int, err error) {
+	ctx, cancel := context.WithTimeout(c.ctx, startTimeout)
+	defer cancel()
+	via, err := c.connected(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if err := via.enter(); err != nil {
+		return 0, unavailable(fmt.Errorf("enter its mount namespace: %w", err))
+	}
+	return via.pid, nil
+}
+
 // received takes note of a message before its request gets it.
 func (c *Client) received(a *answer) {
 	if a.Container == "" {

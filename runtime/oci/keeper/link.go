@@ -3,6 +3,8 @@ package keeper
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -17,6 +19,7 @@ type link struct {
 	socket  *socket
 	version string
 	pid     int
+	pidfd   int // of the keeper; -1 once it is lost
 
 	sending sync.Mutex // so that a message that has to wait does not hold up answers
 
@@ -64,6 +67,10 @@ func (o *Options) dial(ctx context.Context) (*link, error) {
 			break
 		}
 	}
+	if l.pidfd, err = unix.PidfdOpen(l.pid, 0); err != nil { // ESRCH: it has ended since
+		s.close()
+		return nil, fmt.Errorf("%w: pidfd_open: %w", unix.ECONNRESET, err)
+	}
 	_ = s.file.SetDeadline(time.Time{})
 	return l, nil
 }
@@ -98,9 +105,26 @@ func (l *link) receive(report func(*answer)) {
 	}
 	l.mu.Lock()
 	l.lost = true
+	l.closePidfd()
 	l.mu.Unlock()
 	close(l.done)
 	l.socket.close()
+}
+
+// closePidfd closes the descriptor of a keeper that is lost. The lock is held.
+func (l *link) closePidfd() {
+	closeAll([]int{l.pidfd})
+	l.pidfd = -1
+}
+
+// enter moves this thread to the keeper's mount namespace.
+func (l *link) enter() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.pidfd < 0 {
+		return errLost
+	}
+	return os.NewSyscallError("setns", unix.Setns(l.pidfd, unix.CLONE_NEWNS))
 }
 
 // request sends a request and returns the channel that gets its answer. The link may be lost before: see done.
@@ -167,6 +191,11 @@ func (l *link) abandon(number uint64, answers <-chan answer) {
 // leave makes the keeper end, and returns when it has, before anything was received from the link.
 func (l *link) leave(ctx context.Context) {
 	defer l.socket.close()
+	defer func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.closePidfd()
+	}()
 	stop := context.AfterFunc(ctx, l.socket.close)
 	defer stop()
 	if err := l.send(request{Operation: opLeave}); err != nil {

@@ -41,6 +41,8 @@ type Pool struct {
 	namespaces map[int]*os.File // of ranges that are taken, and of idle
 	idle       []int            // ranges that are not taken and have a namespace, the one that was given last at the end
 	next       int              // where the search for one that never was taken goes on
+	ahead      bool             // namespaces are made ahead
+	refilling  bool             // that is in progress
 	closed     bool
 	making     sync.WaitGroup
 }
@@ -55,20 +57,33 @@ func Open(claims, data string, make Maker) (*Pool, error) {
 	return &Pool{block: block, count: rangesOfBlock, make: make, taken: map[int]bool{}, namespaces: map[int]*os.File{}}, nil
 }
 
-// Prepare makes some namespaces ahead, in the background. It is called after every Keep.
+// Prepare makes some namespaces ahead, in the background, as Take does from then on. It is called after every Keep.
 func (p *Pool) Prepare() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ahead = true
+	p.refill()
+}
+
+// refill makes namespaces in the background until there are enough, as long as there are ranges for them beside those of containers. The lock is
+// held.
+func (p *Pool) refill() {
+	if !p.ahead || p.refilling || p.closed {
+		return
+	}
+	p.refilling = true
 	p.making.Go(func() {
-		var ahead []int
-		for range ready {
-			made, err := p.Take()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for !p.closed && len(p.idle) < ready && p.count-len(p.taken) > 2*ready {
+			made, err := p.takeNew()
 			if err != nil {
 				break // a container that needs one reports it
 			}
-			ahead = append(ahead, made.First)
+			delete(p.taken, made.First)
+			p.idle = append(p.idle, made.First)
 		}
-		for _, first := range ahead {
-			p.Give(first)
-		}
+		p.refilling = false
 	})
 }
 
@@ -100,6 +115,7 @@ func (p *Pool) Take() (Range, error) {
 	if p.closed {
 		return Range{}, os.ErrClosed
 	}
+	defer p.refill()
 	for len(p.idle) > 0 {
 		first := p.idle[len(p.idle)-1]
 		p.idle = p.idle[:len(p.idle)-1]
@@ -107,19 +123,15 @@ func (p *Pool) Take() (Range, error) {
 			return p.take(first), nil
 		}
 	}
-	for range p.count {
-		first := p.block + p.next*Size
-		p.next = (p.next + 1) % p.count
-		if p.taken[first] || p.namespaces[first] != nil {
-			continue
-		}
-		return p.takeNew(first)
-	}
-	return Range{}, fmt.Errorf("%w: %d containers have one", ErrNone, len(p.taken))
+	return p.takeNew()
 }
 
-// takeNew makes the namespace of a range, without the lock: that takes milliseconds.
-func (p *Pool) takeNew(first int) (Range, error) {
+// takeNew takes a range that has no namespace yet. It makes that without the lock, which is held before and after: it takes a millisecond.
+func (p *Pool) takeNew() (Range, error) {
+	first := p.free()
+	if first == 0 {
+		return Range{}, fmt.Errorf("%w: %d containers have one", ErrNone, len(p.taken))
+	}
 	p.taken[first] = true
 	p.mu.Unlock()
 	namespace, err := p.make(idsOf(first))
@@ -133,6 +145,18 @@ func (p *Pool) takeNew(first int) (Range, error) {
 	}
 	p.namespaces[first] = namespace
 	return p.take(first), nil
+}
+
+// free returns a range that no container has and that has no namespace; 0 when there is none.
+func (p *Pool) free() int {
+	for range p.count {
+		first := p.block + p.next*Size
+		p.next = (p.next + 1) % p.count
+		if !p.taken[first] && p.namespaces[first] == nil {
+			return first
+		}
+	}
+	return 0
 }
 
 func (p *Pool) take(first int) Range {

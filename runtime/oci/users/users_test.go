@@ -57,6 +57,39 @@ func TestTake(t *testing.T) {
 	pool.Give(kept) // as a removal that is repeated does
 }
 
+// TestTakesWhatWasMadeAhead: no container waits for its namespace, as long as they do not come faster than namespaces are made.
+func TestTakesWhatWasMadeAhead(t *testing.T) {
+	made := make(chan struct{}, 100)
+	pool, err := users.Open(t.TempDir(), t.TempDir(), func(ids []syscall.SysProcIDMap) (*os.File, error) {
+		namespace, err := makeNamespace(ids)
+		made <- struct{}{}
+		return namespace, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	const ahead = 8
+	pool.Prepare()
+	for range ahead {
+		<-made
+	}
+	seen := map[int]bool{}
+	for range 20 { // each is replaced
+		first := take(t, pool).First
+		if seen[first] {
+			t.Errorf("the range at %d is given twice", first)
+		}
+		seen[first] = true
+		<-made
+	}
+	select {
+	case <-made:
+		t.Error("more are made than were taken")
+	default:
+	}
+}
+
 // TestTakeAll: when all are taken, that is an error, and one that is given back can be taken.
 func TestTakeAll(t *testing.T) {
 	pool := open(t, t.TempDir(), t.TempDir())
