@@ -71,7 +71,7 @@ if version=$(answers); then found "$version"; fi
 if [[ $EUID -ne 0 ]] || ! is_debian; then
 	die "no Docker Engine answers at $host" \
 		"install Docker Engine 20.10 or newer with its command-line tool (https://docs.docker.com/engine/install/)," \
-		"start it, and let this user talk to it (usually: be in group docker);" \
+		"start it, and give this user access to its socket (usually: the group docker);" \
 		"or set DOCKER_HOST; or run this as root on Debian, which installs it"
 fi
 

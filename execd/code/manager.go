@@ -27,7 +27,7 @@ var (
 	// ErrNotFound: there is no such context or execution (any more).
 	ErrNotFound = errors.New("not found")
 	// ErrUnavailable: kernels cannot be had now; the message says why.
-	ErrUnavailable = errors.New("no kernel to be had")
+	ErrUnavailable = errors.New("no kernel is available")
 	// ErrFull: as many cells wait in the context as may.
 	ErrFull = errors.New("too many cells wait")
 	// ErrClosed: the manager no longer executes.

@@ -83,7 +83,7 @@ func (s *session) run() {
 			case <-s.ending:
 				return
 			case <-s.kernel.Dead():
-				s.end("the kernel has died")
+				s.end("the kernel has ended")
 				return
 			}
 			continue
@@ -133,7 +133,7 @@ func (s *session) execute(e *Execution) (alive bool) {
 	case ctx.Err() != nil:
 		e.finish(0, s.ended())
 	case errors.Is(err, kernel.ErrDead):
-		e.finish(0, &kernel.Error{Name: "KernelDied", Value: "the kernel has died, and with it every variable of this context"})
+		e.finish(0, &kernel.Error{Name: "KernelDied", Value: "the kernel has ended, and the variables of this context are lost"})
 	default:
 		s.manager.options.Logger.Error().Err(err).Str("context_id", s.info.ID).Msg("a cell could not be executed")
 		e.finish(0, &kernel.Error{Name: "KernelUnavailable", Value: err.Error()})

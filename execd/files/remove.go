@@ -69,7 +69,7 @@ func checkRemovable(path string) error {
 	}
 	switch target {
 	case "/", "/proc", "/sys", "/dev":
-		return invalid(path, "must not be removed: the sandbox cannot live without %s", target)
+		return invalid(path, "must not be removed: the sandbox needs %s", target)
 	}
 	return nil
 }

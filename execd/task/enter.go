@@ -66,7 +66,7 @@ func enter(args []string) error {
 		return err
 	}
 	if unix.Getppid() != parent {
-		return errors.New("the shim has died")
+		return errors.New("the shim has exited")
 	}
 	return execute(slices.Concat(task.Command, task.Args), environment(host.environ, task.Env))
 }

@@ -333,7 +333,7 @@ func killAndAwait(p process.ID) error {
 	case <-ended:
 		return nil
 	case <-timer.C:
-		return fmt.Errorf("process %d does not end, though it was killed", p.PID)
+		return fmt.Errorf("process %d did not exit after SIGKILL", p.PID)
 	}
 }
 
@@ -360,7 +360,7 @@ func (e *Executor) sweep() {
 			found = e.killStray(pid, own) || found
 		}
 		if found && time.Now().After(deadline) {
-			e.Logger.Error().Msg("what killed shims left behind does not end, though it was killed")
+			e.Logger.Error().Msg("what killed shims left behind did not exit after SIGKILL")
 			return
 		}
 		if found {

@@ -59,7 +59,7 @@ func (e *Executor) Reset() (tasks.ResetResult, error) {
 		select {
 		case <-t.gone:
 		case <-deadline.C:
-			return tasks.ResetResult{}, fmt.Errorf("task %s does not end, though it was killed", name)
+			return tasks.ResetResult{}, fmt.Errorf("task %s did not exit after SIGKILL", name)
 		}
 	}
 	err = nil

@@ -50,11 +50,8 @@ func checkBody(body *rules.Body, c echo.Context, limit int64) error {
 	if errors.As(err, &tooLarge) {
 		return err
 	}
-	if late(err) {
-		return Invalid("body: did not arrive in time")
-	}
 	if err != nil {
-		return Invalid("body: ended before its announced end")
+		return undelivered(err)
 	}
 	if len(data) == 0 {
 		r.Body, r.ContentLength = http.NoBody, 0
@@ -133,3 +130,13 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 }
 
 func (b *watchedBody) failed() bool { return b != nil && b.err != nil }
+
+// problem is what the client gets to see of a body that failed.
+func (b *watchedBody) problem() *Problem { return undelivered(b.err) }
+
+func undelivered(err error) *Problem {
+	if late(err) {
+		return Invalid("body: did not arrive in time")
+	}
+	return Invalid("body: ended before its announced end")
+}

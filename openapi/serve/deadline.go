@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -113,6 +114,26 @@ func setPace(r *http.Request, pace pace) {
 // handlers that have checked who sends it and pass it on to another server, where it
 // may be one half of a conversation. Call it before anything else wraps the body.
 func WithoutDeadline(r *http.Request) { setPace(r, paceNoLimits) }
+
+// SetBodyTime sets how long each part of a body that is not JSON may take to arrive. It is for handlers
+// that have checked who sends it.
+func SetBodyTime(ctx context.Context, limit time.Duration) {
+	state := stateOf(ctx)
+	if state == nil || state.body == nil {
+		return
+	}
+	body, ok := state.body.ReadCloser.(*timedBody)
+	if !ok {
+		return
+	}
+	body.mu.Lock()
+	defer body.mu.Unlock()
+	if body.over {
+		return
+	}
+	body.limit = limit
+	body.extend()
+}
 
 // late reports whether a body has not arrived in its time.
 func late(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

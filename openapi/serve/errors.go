@@ -68,6 +68,10 @@ func (s *Server) classify(err error, c echo.Context) Problem {
 	if problem, ok := cancelled(err, c.Request()); ok {
 		return problem
 	}
+	// Before the handler's own error, which may be about what it made of half a body.
+	if state := stateOf(c.Request().Context()); state != nil && state.body.failed() {
+		return *state.body.problem()
+	}
 	if problem, ok := s.options.Problem(err); ok {
 		return problem
 	}
@@ -79,9 +83,6 @@ func (s *Server) classify(err error, c echo.Context) Problem {
 	if errors.As(err, &tooLarge) {
 		return *newProblem(http.StatusRequestEntityTooLarge, "body: must be at most %d bytes",
 			tooLarge.Limit)
-	}
-	if state := stateOf(c.Request().Context()); state != nil && state.body.failed() {
-		return *Invalid("body: ended before its announced end")
 	}
 	var routed *echo.HTTPError
 	if errors.As(err, &routed) {
@@ -119,8 +120,8 @@ func fromEcho(err *echo.HTTPError, c echo.Context) Problem {
 		return *newProblem(err.Code, "%s: method %s is not allowed, only %s", shorten(r.URL.Path),
 			r.Method, allowed)
 	case errors.As(err, &misfit):
-		return *Invalid("body/%s: %s does not fit", strings.ReplaceAll(misfit.Field, ".", "/"),
-			shorten(misfit.Value))
+		return *Invalid("body/%s: must be %s, not %s", strings.ReplaceAll(misfit.Field, ".", "/"),
+			misfit.Type, shorten(misfit.Value))
 	}
 	message, ok := err.Message.(string)
 	if !ok {

@@ -17,7 +17,7 @@ var (
 	// ErrNoSpec: no kernelspec of that name is installed.
 	ErrNoSpec = errors.New("no such kernelspec")
 	// ErrDead: the kernel has ended, and with it everything that it knew.
-	ErrDead = errors.New("the kernel has died")
+	ErrDead = errors.New("the kernel has ended")
 	// ErrStart: the kernel did not come up; the message has the end of what it said.
 	ErrStart = errors.New("the kernel did not start")
 )

@@ -75,6 +75,7 @@ type ImageOptions struct {
 	Grace    time.Duration       // how long an image without a container stays before it can be removed; 0 means 10 minutes
 	Mirrors  map[string][]string // of a registry's host: the hosts that are asked first
 	Insecure []string            // registries that are asked without TLS; those on the host itself always are
+	Keep     []string            // images that are never removed
 }
 
 // Engine runs containers through an OCI runtime. Use [Open].
@@ -209,7 +210,7 @@ func (e *Engine) openParts(ctx context.Context) error {
 	e.images, err = images.Open(images.Options{
 		Folder: e.folders.images(), MaxBytes: e.options.Images.MaxBytes, Grace: e.options.Images.Grace,
 		Mirrors: e.options.Images.Mirrors, Insecure: e.options.Images.Insecure,
-		InUse: e.imagesInUse, Logger: e.log,
+		InUse: e.imagesInUse, Keep: e.options.Images.Keep, Logger: e.log,
 	})
 	if err != nil {
 		return fmt.Errorf("images: %w", err)

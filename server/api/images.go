@@ -2,11 +2,15 @@ package api
 
 import (
 	"context"
+	"time"
 
 	gen "sandbox.internal/gen/lifecycle"
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/lifecycle"
 )
+
+// archiveTime is how long each part of an archive may take to arrive: docker save writes an image to a temporary file before it prints anything.
+const archiveTime = 10 * time.Minute
 
 // imageStore returns what manages images, for an administrator and where there is such.
 func (h *handlers) imageStore(ctx context.Context) (lifecycle.ImageStore, error) {
@@ -60,6 +64,7 @@ func (h *handlers) LoadImages(
 	if err != nil {
 		return nil, err
 	}
+	serve.SetBodyTime(ctx, archiveTime)
 	images, err := store.Load(ctx, request.Body)
 	if err != nil {
 		return nil, err

@@ -1,9 +1,11 @@
 package api_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -99,6 +101,39 @@ func TestImages(t *testing.T) {
 			t.Errorf("prune with all %t: %t, %v", all, store.all, err)
 		}
 	}
+}
+
+// TestArchiveThatIsCutOff: the answer is about the body, and not about what the engine makes of a part of an archive.
+func TestArchiveThatIsCutOff(t *testing.T) {
+	s := serveWith(t, api.Options{Backend: newBackend(), Images: cutImages{&images{}}})
+	connection, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = connection.Close() }()
+	_, err = io.WriteString(connection, "POST /v1/images/load HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-tar\r\nContent-Length: 100\r\n\r\nhalf")
+	if err == nil {
+		err = connection.(*net.TCPConn).CloseWrite()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(connection), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusBadRequest || !bytes.Contains(body, []byte("body: ended before its announced end")) {
+		t.Errorf("%s %s, %v", response.Status, body, err)
+	}
+}
+
+// cutImages are those of an engine that takes an archive whose body fails for one that is damaged.
+type cutImages struct{ *images }
+
+func (cutImages) Load(_ context.Context, archive io.Reader) ([]lifecycle.Image, error) {
+	_, err := io.ReadAll(archive)
+	return nil, lifecycle.Invalidf("body: is no archive: %v", err)
 }
 
 // TestErrorsOfImages has every answer but those of the whole service.

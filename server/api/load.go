@@ -36,13 +36,14 @@ func (h *handlers) StreamHostLoad(
 	if err != nil {
 		return nil, err
 	}
-	return loadStream{ctx, sampler}, nil
+	return loadStream{ctx, sampler, h.clock}, nil
 }
 
 // loadStream is the response with samples.
 type loadStream struct {
 	ctx     context.Context
 	sampler LoadSampler
+	clock   func() time.Time
 }
 
 // VisitStreamHostLoadResponse implements the generated interface.
@@ -65,7 +66,7 @@ func (s loadStream) VisitStreamHostLoadResponse(w http.ResponseWriter) error {
 			if err != nil {
 				return err
 			}
-			data, err := json.Marshal(toHostLoad(load))
+			data, err := json.Marshal(toHostLoad(load, s.clock()))
 			if err != nil {
 				return err
 			}
@@ -78,7 +79,7 @@ func (s loadStream) VisitStreamHostLoadResponse(w http.ResponseWriter) error {
 	})
 }
 
-func toHostLoad(l lifecycle.HostLoad) gen.HostLoad {
+func toHostLoad(l lifecycle.HostLoad, at time.Time) gen.HostLoad {
 	return gen.HostLoad{
 		CPUCount:         l.CPUs,
 		CPUUsedPercent:   l.CPUUsedPercent,
@@ -86,6 +87,6 @@ func toHostLoad(l lifecycle.HostLoad) gen.HostLoad {
 		MemoryUsedBytes:  l.MemoryUsedBytes,
 		DiskTotalBytes:   l.DiskTotalBytes,
 		DiskUsedBytes:    l.DiskUsedBytes,
-		Timestamp:        time.Now().UTC(),
+		Timestamp:        at.UTC(),
 	}
 }

@@ -278,3 +278,23 @@ func newEngine(t *testing.T) *emptyEngine {
 }
 
 func (e *emptyEngine) asked() bool { return len(e.requests) > 0 }
+
+// TestHostLoadOfTheLocalEngine: its folder is measured, also where no key names one.
+func TestHostLoadOfTheLocalEngine(t *testing.T) {
+	t.Parallel()
+	cfg := settings(t)
+	cfg.Runtime.Type = config.RuntimeLocal
+	if _, err := app.HostLoad(cfg)(); err == nil || !strings.Contains(err.Error(), cfg.Server.DataDir) {
+		t.Errorf("of a folder that does not exist: %v", err)
+	}
+	if err := os.MkdirAll(cfg.Local.Folder(cfg.Server), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	sampler, err := app.HostLoad(cfg)()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sample, err := sampler.Sample(); err != nil || sample.DiskTotalBytes == 0 {
+		t.Errorf("%+v, %v", sample, err)
+	}
+}

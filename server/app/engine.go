@@ -63,6 +63,11 @@ func localOptions(cfg config.Config) (oci.Options, error) {
 			MaxBytes: cfg.Local.ImagesMiB << 20, Insecure: cfg.Local.InsecureRegistries, Mirrors: map[string][]string{},
 		},
 	}
+	for _, needed := range []string{cfg.Runtime.ExecdImage, cfg.Egress.Image} {
+		if needed != "" {
+			options.Images.Keep = append(options.Images.Keep, needed)
+		}
+	}
 	for _, class := range cfg.Runtime.Classes {
 		options.Runtimes = append(options.Runtimes, class.Handler)
 	}

@@ -6,4 +6,5 @@ var (
 	SeccompProfile = seccompProfile
 	APIKeys        = apiKeys
 	Limits         = limits
+	HostLoad       = hostLoad
 )

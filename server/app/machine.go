@@ -101,7 +101,7 @@ func hostLoad(cfg config.Config) func() (api.LoadSampler, error) {
 	case config.RuntimeKubernetes:
 		return nil
 	case config.RuntimeLocal:
-		folder = cfg.Local.DataDir
+		folder = cfg.Local.Folder(cfg.Server)
 	case config.RuntimeDocker:
 		if remote(cfg) != "" {
 			return nil

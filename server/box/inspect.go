@@ -88,7 +88,7 @@ func (c *Containers) act(ctx context.Context, record lifecycle.Record, do func(c
 	}
 	if container, again := c.Engine.Inspect(ctx, name); again == nil && statusOf(container) != lifecycle.BoxEnded {
 		// The engine contradicts itself. Taken at its word it would be asked again at once, and for ever.
-		return fmt.Errorf("the container lives, yet: %v", err)
+		return fmt.Errorf("the container is running, but the engine answered: %v", err)
 	}
 	return translated(err)
 }

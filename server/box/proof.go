@@ -89,7 +89,7 @@ func (c *Containers) proveLimits(ctx context.Context) error {
 		c.Logger.Warn().Msg(text + "; docker.allow_unenforced_limits lets the service start")
 		return nil
 	}
-	return errors.New(text + "; mend the engine's control groups, or set docker.allow_unenforced_limits = true to start without these limits")
+	return errors.New(text + "; correct the engine's control groups, or set docker.allow_unenforced_limits = true to start without these limits")
 }
 
 // unconfined is the name that stands for no profile, of AppArmor and of seccomp.

@@ -27,8 +27,8 @@ func newRoot(t *tool) *cobra.Command {
 		Long: "Create, use and watch sandboxes.\n\n" +
 			"A SANDBOX is named by its id, by the first characters of its id, or by its\n" +
 			"metadata.name.\n\n" +
-			"Which service it talks to is said by --url, --context, $" + urlVar + ", the context that\n" +
-			"login made the current one, or else is " + defaultURL + ".",
+			"The service is that of --url, --context, $" + urlVar + ", or the context that login\n" +
+			"made the current one, or else " + defaultURL + ".",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.ArbitraryArgs, // groupOf names the first of them

@@ -32,9 +32,19 @@ func New(folder string) (*Sampler, error) { return newSampler("/proc", folder) }
 
 func newSampler(proc, folder string) (*Sampler, error) {
 	s := &Sampler{proc: proc, folder: folder}
+	if _, err := s.disk(); err != nil {
+		return nil, err
+	}
 	var err error
 	s.before, err = s.times()
 	return s, err
+}
+
+func (s *Sampler) disk() (disk unix.Statfs_t, err error) {
+	if err := unix.Statfs(s.folder, &disk); err != nil {
+		return disk, fmt.Errorf("measure the file system of %s: %w", s.folder, err)
+	}
+	return disk, nil
 }
 
 // Sample measures. The use of the processors is the one since the sample before, or since New.
@@ -51,9 +61,9 @@ func (s *Sampler) Sample() (lifecycle.HostLoad, error) {
 	if load.MemoryTotalBytes, load.MemoryUsedBytes, err = s.memory(); err != nil {
 		return lifecycle.HostLoad{}, err
 	}
-	var disk unix.Statfs_t
-	if err := unix.Statfs(s.folder, &disk); err != nil {
-		return lifecycle.HostLoad{}, fmt.Errorf("measure the file system of %s: %w", s.folder, err)
+	disk, err := s.disk()
+	if err != nil {
+		return lifecycle.HostLoad{}, err
 	}
 	size := int64(disk.Bsize)
 	// What is kept for root is neither used nor to be had.

@@ -107,7 +107,7 @@ func (s *Store) add(parts *parts, names []string, loaded bool) (Image, error) {
 }
 
 // Remove takes a name away, or all names of the image with this id. Its content goes with [Store.Prune]. It returns [engine.ErrImage]
-// when there is no such name or image.
+// when there is no such name or image, and [engine.ErrImageInUse] for a name of [Options].Keep; then it removes nothing.
 func (s *Store) Remove(refOrID string) error {
 	var remove func(named) bool
 	if imageIDs.MatchString(refOrID) {
@@ -127,6 +127,11 @@ func (s *Store) Remove(refOrID string) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	for name, n := range s.names {
+		if remove(n) && (s.keep[name] || s.keep[n.Image]) {
+			return fmt.Errorf("%w: the service needs %s for every sandbox", engine.ErrImageInUse, name)
+		}
+	}
 	for name, n := range s.names {
 		if !remove(n) {
 			continue

@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/distribution/reference"
 	"github.com/rs/zerolog"
 
 	"sandbox.internal/runtime/engine"
@@ -34,6 +35,7 @@ type Options struct {
 	Mirrors  map[string][]string      // host of a registry, e.g. docker.io -> hosts that are asked before it
 	Insecure []string                 // hosts of registries that may be asked over HTTP; localhost and 127.0.0.0/8 always may
 	InUse    func() ([]string, error) // ids of the images that containers are made of; nil means none
+	Keep     []string                 // images that are never removed, as a request would name them
 	Logger   zerolog.Logger
 }
 
@@ -75,6 +77,7 @@ type Store struct {
 	mirrors  map[string][]string
 	insecure map[string]bool
 	inUse    func() ([]string, error)
+	keep     map[string]bool // full names and ids
 	log      zerolog.Logger
 
 	boot   string // id of this boot of the host
@@ -120,6 +123,7 @@ func Open(o Options) (*Store, error) {
 		mirrors:  o.Mirrors,
 		insecure: map[string]bool{},
 		inUse:    o.InUse,
+		keep:     map[string]bool{},
 		log:      o.Logger,
 		boot:     boot,
 		opened:   time.Now(),
@@ -142,6 +146,18 @@ func Open(o Options) (*Store, error) {
 	}
 	for _, host := range o.Insecure {
 		s.insecure[host] = true
+	}
+	for _, ref := range o.Keep {
+		if imageIDs.MatchString(ref) {
+			s.keep[ref] = true
+			continue
+		}
+		name, err := reference.ParseDockerRef(ref)
+		if err != nil {
+			stop()
+			return nil, fmt.Errorf("open images: image %q: %w", ref, err)
+		}
+		s.keep[name.String()] = true
 	}
 	if err := s.load(); err != nil {
 		stop()

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Prune removes images without a name (with all: also those with names) that are in use by no container and held by no caller, and layers
-// of no image, when the time of grace has passed since they were used last. It returns how many bytes of layers it freed.
+// Prune removes images without a name (with all: also those with names, but for [Options].Keep) that are in use by no container and held by no
+// caller, and layers of no image, when the time of grace has passed since they were used last. It returns how many bytes of layers it freed.
 //
 // A pull or load that would exceed [Options].MaxBytes first does the same, named images that came from a registry included; those that were
 // loaded cannot be had again.
@@ -41,7 +41,7 @@ func (s *Store) sweep(began time.Time, using []string, pins func(named) bool) (t
 	defer s.mu.Unlock()
 	pinned := map[string]bool{}
 	for _, n := range s.names {
-		if pins(n) {
+		if s.keep[n.Name] || s.keep[n.Image] || pins(n) {
 			pinned[n.Image] = true
 		}
 	}

@@ -78,6 +78,25 @@ func TestPrune(t *testing.T) {
 	}
 }
 
+// TestKeep: what the service itself needs is not removed, by whatever name, and not when everything is.
+func TestKeep(t *testing.T) {
+	r := newRegistry(t)
+	ref := r.push(t, "kept:1", newImage(t, v1.Config{}, randomLayer(t, 100)))
+	s := open(t, images.Options{Folder: filepath.Join(t.TempDir(), "images"), Keep: []string{ref}})
+	id := ensure(t, s, ref)
+	for _, name := range []string{ref, id} {
+		if err := s.Remove(name); !errors.Is(err, engine.ErrImageInUse) || !strings.Contains(err.Error(), ref) {
+			t.Errorf("remove %s: %v", name, err)
+		}
+	}
+	if freed := must(s.Prune(t.Context(), true))(t); freed != 0 {
+		t.Errorf("%d bytes were freed", freed)
+	}
+	if again := ensure(t, s, ref); again != id {
+		t.Errorf("the image is %s and was %s", again, id)
+	}
+}
+
 func TestPruneWaits(t *testing.T) {
 	r := newRegistry(t)
 	ref := r.push(t, "young:1", newImage(t, v1.Config{}, randomLayer(t, 1000)))

@@ -27,7 +27,7 @@ func command(t *testing.T, args ...string) (code int, stdout, stderr string) {
 func TestConfigInitIsValidAndNeverOverwrites(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("SANDBOX_CONFIG_PATH", "")
-	file := filepath.Join(t.TempDir(), "sandbox.toml")
+	file := filepath.Join(t.TempDir(), "new", "sandbox.toml") // its folder is made
 	if code, _, stderr := command(t, "--config", file, "config", "init"); code != 0 {
 		t.Fatalf("init: exit %d: %s", code, stderr)
 	}
