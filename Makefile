@@ -32,7 +32,7 @@ check: ## gofmt, vet, and the tests that need no engine, cluster, kernels or net
 	$(CHECKED) go vet ./...
 	@$(CHECKED) scripts/check.sh
 
-test: lint images ## all tests, on real parts
+test: ## all tests, on real parts
 	@scripts/test.sh
 
 test-cluster: images ## the tests on a real Kubernetes, which is built the first time (about ten minutes)

@@ -1,36 +1,49 @@
 #!/usr/bin/env bash
-# Runs every test, with the race detector. Called by `make test`, which has made sure of the engine and the images.
+# Installs what the tests need, looks at the code, and runs every test, with the race detector. Called by `make test`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 say() { printf 'test: %s\n' "$*"; }
 
-# The race detector needs a C compiler; the examples of the documentation, which are run, need curl and jq. The local engine is tested with
-# crun and with runc, which is part of what scripts/engine.sh installs, on file systems made of a static busybox; its page types nft.
-missing=()
-command -v gcc >/dev/null || missing+=(gcc libc6-dev)
-for tool in curl jq crun runc; do
-	command -v "$tool" >/dev/null || missing+=("$tool")
-done
-command -v nft >/dev/null || missing+=(nftables)
-if [[ ! -x /bin/busybox ]] || ldd /bin/busybox >/dev/null 2>&1; then missing+=(busybox-static); fi
-if ((${#missing[@]} > 0)); then
+# install_missing installs what the tests need: the race detector a C compiler; the examples of the documentation, which are run, curl and jq.
+# The local engine is tested with crun and with runc, which is part of what scripts/engine.sh installs, on file systems made of a static busybox;
+# its page types nft.
+install_missing() {
+	local missing=() tool
+	command -v gcc >/dev/null || missing+=(gcc libc6-dev)
+	for tool in curl jq crun runc; do
+		command -v "$tool" >/dev/null || missing+=("$tool")
+	done
+	command -v nft >/dev/null || missing+=(nftables)
+	if [[ ! -x /bin/busybox ]] || ldd /bin/busybox >/dev/null 2>&1; then missing+=(busybox-static); fi
+	((${#missing[@]} > 0)) || return 0
 	if [[ $EUID -ne 0 ]] || ! command -v apt-get >/dev/null; then
 		printf 'test: missing: %s (install them)\n' "${missing[*]}" >&2
-		exit 1
+		return 1
 	fi
 	say "installing ${missing[*]}"
 	apt-get update -qq
 	DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 "${missing[@]}" >/dev/null
-fi
+}
 
-scripts/kernels.sh
-scripts/browser.sh
-scripts/node.sh sdk/typescript
-scripts/node.sh test/e2e/clients/python
-scripts/node.sh test/e2e/clients/opensandbox
-scripts/node.sh server/console/web
-scripts/python.sh
+# install waits for the network most of the time.
+install() {
+	scripts/engine.sh
+	install_missing
+	scripts/kernels.sh
+	scripts/browser.sh
+	scripts/node.sh sdk/typescript
+	scripts/node.sh test/e2e/clients/python
+	scripts/node.sh test/e2e/clients/opensandbox
+	scripts/node.sh server/console/web
+	scripts/python.sh
+}
+
+(install) &
+installing=$!
+make --no-print-directory lint || { wait "$installing" || true; exit 1; }
+wait "$installing"
+make --no-print-directory images
 # The one mostly waits for packages, while the other compiles.
 xargs -d '\n' -P 2 -I {} bash -ec '{}' <<-JOBS
 	scripts/images.sh server controller ingress python code-interpreter && scripts/images.sh --archives execd egress busybox base code-interpreter
