@@ -104,6 +104,14 @@ func TestCreateMakesAPodsTemplate(t *testing.T) {
 	}
 	if install := pod.InitContainers[1]; !slices.Equal(install.Command, []string{"/opt/sandbox/execd", "install", "/target"}) {
 		t.Errorf("execd comes by %q", install.Command)
+	} else {
+		// Or no pod without a sidecar would be Guaranteed.
+		for name, want := range map[corev1.ResourceName]string{"cpu": "500m", "memory": "256Mi", "nvidia.com/gpu": "0"} {
+			limit, request := install.Resources.Limits[name], install.Resources.Requests[name]
+			if limit.String() != want || request.String() != want {
+				t.Errorf("execd is installed with %s: limit %s, request %s, want %s", name, limit.String(), request.String(), want)
+			}
+		}
 	}
 	if mount := main.VolumeMounts[1]; mount.MountPath != "/mnt/data" || !mount.ReadOnly || mount.SubPath != "x/sub" ||
 		pod.Volumes[1].HostPath.Path != "/data" || pod.Volumes[2].PersistentVolumeClaim.ClaimName != "my.claim" {

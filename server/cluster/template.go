@@ -75,7 +75,7 @@ func (c *Cluster) template(spec lifecycle.Spec, class lifecycle.RuntimeClass, to
 			Image:           c.ExecdImage,
 			Command:         []string{lifecycle.DaemonPath + "/execd", "install", "/target"},
 			VolumeMounts:    []corev1.VolumeMount{{Name: volumeDaemon, MountPath: "/target"}},
-			Resources:       fixed("100m", "64Mi"),
+			Resources:       installing(resources),
 			SecurityContext: &corev1.SecurityContext{AllowPrivilegeEscalation: new(bool), Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}},
 		}},
 		Containers: []corev1.Container{{
@@ -216,6 +216,21 @@ func fixed(cpu, memory string) corev1.ResourceRequirements {
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m"), corev1.ResourceMemory: resource.MustParse("16Mi")},
 		Limits:   list,
 	}
+}
+
+// installing are the resources of the container that installs execd, which runs before the sandbox's: what that has costs nothing more. With limits
+// of processor and memory for both the pod is Guaranteed, and only then its oom_score_adj leaves room: for the kernel to end a command, and not
+// execd, when the sandbox's memory is used up.
+func installing(sandbox corev1.ResourceRequirements) corev1.ResourceRequirements {
+	both := corev1.ResourceList{}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		limit, limited := sandbox.Limits[name]
+		if !limited {
+			return fixed("100m", "64Mi")
+		}
+		both[name] = limit
+	}
+	return corev1.ResourceRequirements{Requests: both, Limits: both.DeepCopy()}
 }
 
 // requirements asks for as much as the sandbox may use at most.
