@@ -14,7 +14,7 @@ FORMATTED   = test -z "$$(gofmt -l $$(git ls-files -co --exclude-standard '*.go'
 STATE = $${SANDBOX_STATE:-$${XDG_STATE_HOME:-$$HOME/.local/state}/sandbox-run}
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo check test test-cluster machines race bare bench gate generate drift lint build install uninstall dist images engine clean
+.PHONY: help run demo check test test-cluster machines gvisor race bare bench gate generate drift lint build install uninstall dist images engine clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -42,6 +42,10 @@ test-cluster: images ## the tests on a real Kubernetes, which is built the first
 
 machines: ## the local engine on Debian 12 and 13 with cgroup v2 and no Docker, and on arm64, in QEMU (MACHINES="trixie-arm64 ...")
 	@test/machine/boot.sh $(MACHINES)
+
+gvisor: images ## the tests of the local engine with gVisor's runsc, which is built the first time (two minutes)
+	@scripts/images.sh --archives
+	@scripts/gvisor.sh
 
 bare: ## both commands of the README with every cache empty, before a release (LOGS=FOLDER keeps what they print)
 	@scripts/bare.sh $(LOGS)

@@ -96,7 +96,7 @@ func onLocal(on *machines) lives.Backend {
 			})
 			return claim
 		},
-		RuntimeHandler: func(*testing.T) string { return "crun" },
+		RuntimeHandler: func(*testing.T) string { return *usual },
 		Instead: map[string]lives.Instead{
 			"RemovedByAnotherProgram": {
 				Because: "no other program has a way to remove a container of this engine; it can kill its processes",

@@ -125,8 +125,8 @@ func (m *machines) settings(t *testing.T, instance, more string) string {
 	m.mu.Lock()
 	m.byID[instance] = machine{folder, bridge}
 	m.mu.Unlock()
-	return fmt.Sprintf("[runtime]\ntype = \"local\"\nexecd_image = %q\n%s\n[local]\ndata_dir = %q\nkeeper = %q\nbridge = %q\nsubnet = %q\n%s",
-		execdImage, more, folder, keeper(t), bridge, subnet, m.local)
+	return fmt.Sprintf("[runtime]\ntype = \"local\"\nexecd_image = %q\n%s\n[local]\noci_runtime = %q\ndata_dir = %q\nkeeper = %q\nbridge = %q\nsubnet = %q\n%s",
+		execdImage, more, *usual, folder, keeper(t), bridge, subnet, m.local)
 }
 
 func (m *machines) of(instance string) machine {

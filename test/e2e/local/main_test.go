@@ -12,6 +12,9 @@ import (
 	"sandbox.internal/test/e2e/lives"
 )
 
+// usual is the OCI runtime of sandboxes that do not choose another one.
+var usual = flag.String("runtime", "crun", "the OCI runtime of sandboxes: crun, runc or runsc")
+
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", "4"); err != nil { // most of the time tests wait
