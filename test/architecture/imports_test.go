@@ -109,7 +109,7 @@ func (r importRules) violations(graph map[string]listed) []string {
 			report(
 				p,
 				"has no rule: add one to projectRules.packages in test/architecture/packages_test.go, "+
-					"with the packages that it may import, and a row to the table of docs/architecture.md",
+					"with the packages that it may import",
 			)
 		case 1:
 			checkImports(p, rules[0], node, graph, report)
