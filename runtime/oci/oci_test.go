@@ -126,11 +126,15 @@ func TestEngine(t *testing.T) {
 	for _, handler := range runtimes(t) {
 		t.Run(handler, func(t *testing.T) {
 			s := newSite(t, handler)
+			var traits []enginetest.Trait
+			if handler == "runsc" {
+				traits = append(traits, enginetest.OwnKernel)
+			}
 			t.Run("suite", func(t *testing.T) {
 				enginetest.Run(t, func(t *testing.T) (engine.Engine, enginetest.Janitor) {
 					e := s.mustOpen(t)
 					return e, janitor{e}
-				})
+				}, traits...)
 			})
 			s.checkNothingLeft(t)
 		})

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -34,10 +35,18 @@ type Janitor interface {
 	RemoveImage(ctx context.Context, ref string) error
 }
 
+// Trait is how the containers of an engine differ from others, where the contract permits that.
+type Trait string
+
+// OwnKernel: containers have a kernel of their own, such as gVisor's. It filters no system calls by a profile and has no loopback
+// interface without a network; it is not in the host's network; its own threads count as processes, so it ends at their limit.
+const OwnKernel Trait = "own kernel"
+
 // Run runs the suite. open returns the engine under test, which must reach registries on 127.0.0.1 of this machine
 // without TLS; Run closes it.
-func Run(t *testing.T, open func(t *testing.T) (engine.Engine, Janitor)) {
+func Run(t *testing.T, open func(t *testing.T) (engine.Engine, Janitor), traits ...Trait) {
 	s := newSuite(t, open)
+	s.ownKernel = slices.Contains(traits, OwnKernel)
 	// Everything at once: the contract allows it, so the suite does it.
 	t.Run("contract", func(t *testing.T) {
 		for name, test := range map[string]func(*testing.T){
@@ -101,6 +110,8 @@ type suite struct {
 	registry *testRegistry
 	imageRef string
 	imageID  string
+	// ownKernel is the trait OwnKernel.
+	ownKernel bool
 }
 
 func newSuite(t *testing.T, open func(t *testing.T) (engine.Engine, Janitor)) *suite {

@@ -16,15 +16,22 @@ const (
 )
 
 // Check refuses what can be refused before anything of the container exists, as Docker's create call
-// does, of a Spec that passes its own check. Its errors wrap [engine.ErrInvalid]. It needs Spec and
-// Image only.
+// does, of a Spec that passes its own check. Its errors wrap [engine.ErrInvalid]. It needs Spec,
+// Image and Runtime only.
 func Check(in Input) error {
 	for _, check := range []func(Input) error{
-		checkSysctls, checkResources, checkProcess, checkSecurity,
+		checkNetwork, checkSysctls, checkResources, checkProcess, checkSecurity,
 	} {
 		if err := check(in); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+func checkNetwork(in Input) error {
+	if in.Runtime.OwnNetwork && in.Spec.Network == engine.NetworkHost {
+		return invalid("network", "%s has a network of its own, which cannot be the host's", in.Runtime.Name)
 	}
 	return nil
 }
