@@ -108,6 +108,8 @@ func (f *filter) chains() []chain {
 			match(sandbox, protocol(unix.IPPROTO_UDP), nameServer),
 			match(sandbox, protocol(unix.IPPROTO_TCP), nameServer),
 			match(sandbox, addressKind(expr.CmpOpNeq, unix.RTN_UNICAST), drop()),
+			// Other sandboxes. The host would advise the sender of the direct way (ICMP redirect).
+			match(sandbox, within(destinationAddress, f.subnet), drop()),
 		}},
 		{"input", nftables.ChainTypeFilter, nftables.ChainHookInput, filtering, [][]expr.Any{
 			match(sandbox, known, accept()),
