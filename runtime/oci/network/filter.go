@@ -18,7 +18,7 @@ const (
 	membersSet = "members" // hardware address . address of each container
 	portsMap   = "ports"   // published on all addresses: port to address . port
 	boundMap   = "bound"   // published on one: address . port to address . port
-	serversSet = "servers" // name servers on the host itself
+	serversSet = "servers" // name servers on the host itself, and link-local ones
 	uplinksSet = "uplinks" // interfaces that lead to the outside
 )
 
@@ -108,6 +108,7 @@ func (f *filter) chains() []chain {
 			match(sandbox, protocol(unix.IPPROTO_UDP), nameServer),
 			match(sandbox, protocol(unix.IPPROTO_TCP), nameServer),
 			match(sandbox, addressKind(expr.CmpOpNeq, unix.RTN_UNICAST), drop()),
+			match(sandbox, within(destinationAddress, linkLocal), drop()),
 			// Other sandboxes. The host would advise the sender of the direct way (ICMP redirect).
 			match(sandbox, within(destinationAddress, f.subnet), drop()),
 		}},

@@ -69,7 +69,7 @@ func (n *Network) rewrite() error {
 	for _, a := range n.attached {
 		all = append(all, a.Attachment)
 	}
-	err := n.filter.write(all, n.resolver.ofHost, n.uplinks)
+	err := n.filter.write(all, n.resolver.permitted, n.uplinks)
 	n.problem = ""
 	if err != nil {
 		n.problem = fmt.Sprintf("the nftables table %s could not be written: %v", n.filter.name, err)
