@@ -77,6 +77,8 @@ type Network struct {
 	wake    chan struct{} // for maintain
 	changed chan struct{} // for follow: the host's rules or routes may have changed
 
+	departures chan struct{} // for cleanUp
+
 	addresses *addresses
 
 	// mu is held while the table is changed, so that what it has and attached are the same.
@@ -97,7 +99,7 @@ type attached struct {
 	reserved  []int      // sockets bound to the host ports
 }
 
-// departed is an address whose neighbour entry is to be removed.
+// departed is an address whose neighbour entry and connections are to be removed.
 type departed struct {
 	address netip.Addr
 	at      time.Time
@@ -120,7 +122,7 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 	}
 	n := &Network{
 		options: o, log: o.Logger, ready: make(chan *namespace, o.Ready), makers: make(chan struct{}, mostMakers),
-		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), departures: make(chan struct{}, 1),
 		attached: map[string]*attached{},
 	}
 	if n.lock, err = lockName(o.Bridge); err != nil {
@@ -160,6 +162,9 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 	if err := n.rewrite(); err != nil {
 		return nil, err
 	}
+	if err := n.forgetDeparted(inUse); err != nil {
+		n.log.Warn().Err(err).Msg("connections of containers that are gone stay")
+	}
 	if err := sweepAccepts(); err != nil {
 		return nil, fmt.Errorf("remove accept rules of former bridges: %w", err)
 	}
@@ -172,6 +177,15 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 	return n, nil
 }
 
+// forgetDeparted deletes the connections of containers that an earlier process had, and that are gone.
+func (n *Network) forgetDeparted(inUse []Attachment) error {
+	keep := map[netip.Addr]bool{n.bridge.gateway: true}
+	for _, a := range inUse {
+		keep[a.Address] = true
+	}
+	return forgetFlows(func(a netip.Addr) bool { return n.bridge.prefix.Contains(a) && !keep[a] })
+}
+
 // start begins to follow changes of the host and to make namespaces.
 func (n *Network) start() error {
 	ctx, stop := context.WithCancel(context.Background())
@@ -182,6 +196,7 @@ func (n *Network) start() error {
 		return err
 	}
 	n.running.Go(func() { n.maintain(ctx) })
+	n.running.Go(func() { n.cleanUp(ctx) })
 	return nil
 }
 
@@ -415,15 +430,13 @@ func (n *Network) Detach(container string) error {
 		}
 	}
 	a.close()
-	n.gone = append(n.gone, departed{a.Address, time.Now()})
-	n.notify()
+	n.depart(a.Address)
 	return nil
 }
 
 // forget lets an address go that was taken and not attached.
 func (n *Network) forget(address netip.Addr) {
 	n.mu.Lock()
-	n.gone = append(n.gone, departed{address, time.Now()})
-	n.mu.Unlock()
-	n.notify()
+	defer n.mu.Unlock()
+	n.depart(address)
 }
