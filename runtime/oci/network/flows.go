@@ -6,10 +6,33 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strconv"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
+
+// Bounds on what one container has in the host's table of connections (conntrack). A full table
+// refuses new connections of the host and of all containers, so each gets a share of
+// nf_conntrack_max; what a small host gives is enough for a program that opens many.
+const (
+	flowsShare = 16
+	leastFlows = 4096
+)
+
+// mostFlows is how many connections a container may begin. Without the kernel's modules, which the
+// nftables table loads, the limit of the host is not known yet.
+func mostFlows() uint32 {
+	text, err := readSysctl("netfilter/nf_conntrack_max")
+	if err != nil {
+		return leastFlows
+	}
+	all, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return leastFlows
+	}
+	return max(uint32(all)/flowsShare, leastFlows)
+}
 
 // subsystem is the first byte of the types of messages about connections (NFNL_SUBSYS_CTNETLINK).
 const subsystem = 1 << 8

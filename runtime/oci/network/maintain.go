@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // maintain makes namespaces ahead until ctx ends.
@@ -113,7 +115,18 @@ func (n *Network) rewrite() error {
 	for _, a := range n.attached {
 		all = append(all, a.Attachment)
 	}
-	err := n.filter.write(all, n.resolver.permitted, n.uplinks)
+	write := func() error { return n.filter.write(all, n.resolver.permitted, n.uplinks) }
+	err := write()
+	if n.filter.counts && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP)) {
+		unable := err
+		n.filter.counts = false
+		if err = write(); err == nil {
+			n.log.Warn().Err(unable).Msg("the kernel does not count connections (nft_connlimit): " +
+				"a container can use up the host's table of connections")
+		} else {
+			n.filter.counts = true
+		}
+	}
 	n.problem = ""
 	if err != nil {
 		n.problem = fmt.Sprintf("the nftables table %s could not be written: %v", n.filter.name, err)

@@ -45,6 +45,8 @@ type Options struct {
 	// Quarantine is how long after [Network.Detach] an address is not given again.
 	Quarantine time.Duration
 	Logger     zerolog.Logger
+
+	flows uint32 // most connections that a container begins; zero derives it from the host's limit
 }
 
 // Attachment is what a container has of the network.
@@ -155,7 +157,7 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 	for _, a := range n.attached {
 		a.reserved = n.reserveAgain(a.Attachment)
 	}
-	n.filter = newFilter(n.bridge)
+	n.filter = newFilter(n.bridge, o.flows)
 	if n.uplinks, err = bridgeUplinks(o.Bridge); err != nil {
 		return nil, err
 	}
