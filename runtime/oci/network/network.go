@@ -82,6 +82,7 @@ type Network struct {
 	departures chan struct{} // for cleanUp
 
 	addresses *addresses
+	others    othersPorts
 
 	// mu is held while the table is changed, so that what it has and attached are the same.
 	mu       sync.Mutex
@@ -125,7 +126,7 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 	n := &Network{
 		options: o, log: o.Logger, ready: make(chan *namespace, o.Ready), makers: make(chan struct{}, mostMakers),
 		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), departures: make(chan struct{}, 1),
-		attached: map[string]*attached{},
+		attached: map[string]*attached{}, others: othersPorts{own: o.Bridge},
 	}
 	if n.lock, err = lockName(o.Bridge); err != nil {
 		return nil, err
@@ -315,7 +316,7 @@ func (n *Network) attach(ctx context.Context, container string, ports []int,
 		return Namespace{}, fmt.Errorf("publish: %v is not an IPv4 address", publish)
 	}
 	a := &attached{Attachment: Attachment{Container: container, Publish: publish}}
-	if err := a.reserve(ports, n.filter.name); err != nil {
+	if err := a.reserve(ports, &n.others); err != nil {
 		return Namespace{}, err
 	}
 	var err error
