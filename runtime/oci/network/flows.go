@@ -14,10 +14,13 @@ import (
 
 // Bounds on what one container has in the host's table of connections (conntrack). A full table
 // refuses new connections of the host and of all containers, so each gets a share of
-// nf_conntrack_max; what a small host gives is enough for a program that opens many.
+// nf_conntrack_max. What a small host gives is enough for a program that opens many; a large host
+// gives no more than the kernel can count, which looks at each of them when one is added (a new
+// connection besides 16384 others takes it milliseconds).
 const (
-	flowsShare = 16
-	leastFlows = 4096
+	flowsShare  = 16
+	leastFlows  = 4096
+	utmostFlows = 16384
 )
 
 // mostFlows is how many connections a container may begin. Without the kernel's modules, which the
@@ -31,7 +34,7 @@ func mostFlows() uint32 {
 	if err != nil {
 		return leastFlows
 	}
-	return max(uint32(all)/flowsShare, leastFlows)
+	return min(max(uint32(all)/flowsShare, leastFlows), utmostFlows)
 }
 
 // subsystem is the first byte of the types of messages about connections (NFNL_SUBSYS_CTNETLINK).
