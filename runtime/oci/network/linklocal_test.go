@@ -12,19 +12,27 @@ import (
 // TestLinkLocal: what clouds have at link-local addresses is not reached, but for a name server.
 func TestLinkLocal(t *testing.T) {
 	const metadata = "169.254.169.254"
-	err := in(outside, func() error {
-		link, err := netlink.LinkByName("down0")
-		if err != nil {
-			return err
-		}
-		return netlink.AddrAdd(link, &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix(metadata + "/32"))})
-	})
-	if err != nil {
+	own := &netlink.Addr{IPNet: ipNet(netip.MustParsePrefix(metadata + "/32"))}
+	change := func(address func(netlink.Link, *netlink.Addr) error) error {
+		return in(outside, func() error {
+			link, err := netlink.LinkByName("down0")
+			if err != nil {
+				return err
+			}
+			return address(link, own)
+		})
+	}
+	if err := change(netlink.AddrAdd); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := change(netlink.AddrDel); err != nil {
+			t.Error(err)
+		}
+	})
 	var server net.Listener
 	var datagrams net.PacketConn
-	err = in(outside, func() (err error) {
+	err := in(outside, func() (err error) {
 		if server, err = net.Listen("tcp4", metadata+":53"); err == nil {
 			datagrams, err = net.ListenPacket("udp4", metadata+":53")
 		}
