@@ -17,7 +17,8 @@ import (
 //
 // The journal has a line for each address that is used or let go, so that the time is kept when the
 // process is killed: "used ADDRESS SECONDS" and "free ADDRESS SECONDS", the time since 1970. It is
-// rewritten when it has grown.
+// rewritten when it has grown, with where the search goes on in "next ADDRESS SECONDS": the first
+// addresses would be given most often otherwise.
 type addresses struct {
 	prefix     netip.Prefix
 	first      netip.Addr // the least that is given
@@ -73,13 +74,22 @@ func (a *addresses) parse(content []byte, now time.Time) {
 			continue
 		}
 		at := time.Unix(seconds, 0).Add(time.Second) // the fraction that was cut off
+		if fields[0] == "next" {
+			a.next = address
+			continue
+		}
+		if fields[0] == "used" {
+			a.next = address
+			a.advance()
+		}
 		if fields[0] == "used" || at.After(now) {
 			at = now // it was in use until a moment before now, or the clock was set back
 		}
 		a.freed[address] = at
-		a.next = address
 	}
-	a.advance()
+	if a.next.Less(a.first) || a.next.Compare(a.last) > 0 {
+		a.next = a.first
+	}
 }
 
 // advance moves the search on, after the last address to the first.
@@ -107,6 +117,7 @@ func (a *addresses) compact(now time.Time) error {
 	for address := range a.used {
 		line("used", address, now)
 	}
+	line("next", a.next, now)
 	temporary := a.path + ".new"
 	if err := os.WriteFile(temporary, b.Bytes(), 0o600); err != nil {
 		return err

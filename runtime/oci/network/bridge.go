@@ -320,21 +320,22 @@ func (b *bridge) connect(name string, address netip.Addr) error {
 // addNeighbour enters the container's hardware address in the host's table for good: another
 // container cannot claim its address by ARP.
 func (b *bridge) addNeighbour(address netip.Addr) error {
-	if err := netlink.NeighSet(b.neighbour(address)); err != nil {
+	if err := netlink.NeighSet(neighbour(b.index, address)); err != nil {
 		return fmt.Errorf("enter the neighbour %v: %w", address, err)
 	}
 	return nil
 }
 
 func (b *bridge) forgetNeighbour(address netip.Addr) error {
-	if err := netlink.NeighDel(b.neighbour(address)); err != nil && !isGone(err) {
+	if err := netlink.NeighDel(neighbour(b.index, address)); err != nil && !isGone(err) {
 		return fmt.Errorf("remove the neighbour %v: %w", address, err)
 	}
 	return nil
 }
 
-func (b *bridge) neighbour(address netip.Addr) *netlink.Neigh {
-	return &netlink.Neigh{LinkIndex: b.index, Family: unix.AF_INET, State: netlink.NUD_PERMANENT,
+// neighbour is the permanent entry of an address at an interface.
+func neighbour(index int, address netip.Addr) *netlink.Neigh {
+	return &netlink.Neigh{LinkIndex: index, Family: unix.AF_INET, State: netlink.NUD_PERMANENT,
 		IP: address.AsSlice(), HardwareAddr: hardware(address)}
 }
 

@@ -102,14 +102,23 @@ func addressKind(op expr.CmpOp, kind uint32) []expr.Any {
 // Bits of a connection's state and status.
 const (
 	replying  = expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED
+	confirmed = 1 << 3 // IPS_CONFIRMED: the table of connections has it
 	published = 1 << 5 // IPS_DST_NAT: the destination was changed
 )
 
-func conntrack(key expr.CtKey, bits uint32) []expr.Any {
+// conntrack matches packets whose connection has one of the bits.
+func conntrack(key expr.CtKey, bits uint32) []expr.Any { return ofConnection(key, bits, expr.CmpOpNeq) }
+
+// conntrackNone matches packets whose connection has none of them.
+func conntrackNone(key expr.CtKey, bits uint32) []expr.Any {
+	return ofConnection(key, bits, expr.CmpOpEq)
+}
+
+func ofConnection(key expr.CtKey, bits uint32, op expr.CmpOp) []expr.Any {
 	return []expr.Any{
 		&expr.Ct{Key: key, Register: 1},
 		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 4, Mask: native(bits), Xor: native(0)},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: native(0)},
+		&expr.Cmp{Op: op, Register: 1, Data: native(0)},
 	}
 }
 

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
@@ -18,8 +20,10 @@ const (
 	membersSet = "members" // hardware address . address of each container
 	portsMap   = "ports"   // published on all addresses: port to address . port
 	boundMap   = "bound"   // published on one: address . port to address . port
-	serversSet = "servers" // name servers on the host itself
+	serversSet = "servers" // name servers on the host itself, and link-local ones
 	uplinksSet = "uplinks" // interfaces that lead to the outside
+	flowsSet   = "flows"   // the connections that each container has begun, filled by the kernel
+	fullSet    = "full"    // containers that had too many a moment ago, also filled by it
 )
 
 // filter is the nftables table.
@@ -30,10 +34,13 @@ type filter struct {
 	gateway netip.Addr
 	table   *nftables.Table
 	conn    *nftables.Conn // for elements, see change; nil until it is needed
+	fixed   uint32         // most connections that a container begins; zero stands for mostFlows
+	counts  bool           // whether the kernel counts them
+	flows   uint32         // the bound that the table has
 }
 
-func newFilter(b bridge) filter {
-	return filter{name: b.name, bridge: b.name, subnet: b.prefix, gateway: b.gateway,
+func newFilter(b bridge, flows uint32) filter {
+	return filter{name: b.name, bridge: b.name, subnet: b.prefix, gateway: b.gateway, fixed: flows, counts: true,
 		table: &nftables.Table{Name: b.name, Family: nftables.TableFamilyINet}}
 }
 
@@ -48,7 +55,7 @@ func connect() (*nftables.Conn, error) {
 // sets are the sets and maps, empty.
 func (f *filter) sets() map[string]*nftables.Set {
 	endpoint := nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetService)
-	return map[string]*nftables.Set{
+	sets := map[string]*nftables.Set{
 		membersSet: {Table: f.table, Name: membersSet, Concatenation: true,
 			KeyType: nftables.MustConcatSetType(nftables.TypeEtherAddr, nftables.TypeIPAddr)},
 		portsMap: {Table: f.table, Name: portsMap, IsMap: true, KeyType: nftables.TypeInetService,
@@ -58,6 +65,14 @@ func (f *filter) sets() map[string]*nftables.Set {
 		serversSet: {Table: f.table, Name: serversSet, KeyType: nftables.TypeIPAddr},
 		uplinksSet: {Table: f.table, Name: uplinksSet, KeyType: nftables.TypeIFName},
 	}
+	if f.counts {
+		const size = 1 << 16 // containers, of which a bridge has far fewer
+		sets[flowsSet] = &nftables.Set{Table: f.table, Name: flowsSet, Dynamic: true, Size: size,
+			KeyType: nftables.TypeIPAddr}
+		sets[fullSet] = &nftables.Set{Table: f.table, Name: fullSet, Dynamic: true, Size: size,
+			KeyType: nftables.TypeIPAddr, HasTimeout: true}
+	}
+	return sets
 }
 
 // chain is a base chain with its rules.
@@ -79,6 +94,32 @@ const (
 	filtering   = 0
 	sourceNAT   = 100
 )
+
+// bound are the rules that refuse a connection when its container has begun as many as it may.
+//
+// The kernel holds an attempt in the count until a later one of the same container, and removes just a
+// few at a time. So attempts are not counted for a moment after one was refused: they would take
+// memory without a bound.
+func (f *filter) bound() [][]expr.Any {
+	if !f.counts {
+		return nil
+	}
+	const moment = time.Second
+	attempt := match(from(f.bridge), conntrackNone(expr.CtKeySTATUS, confirmed), network(sourceAddress, 1))
+	return [][]expr.Any{
+		match(attempt, &expr.Lookup{SourceRegister: 1, SetName: fullSet}, drop()),
+		match(attempt,
+			&expr.Dynset{SrcRegKey: 1, SetName: flowsSet, Operation: unix.NFT_DYNSET_OP_ADD,
+				Exprs: []expr.Any{countOver(f.flows)}},
+			&expr.Dynset{SrcRegKey: 1, SetName: fullSet, Operation: unix.NFT_DYNSET_OP_ADD, Timeout: moment},
+			drop()),
+	}
+}
+
+// countOver is replaced by the test for kernels that cannot count.
+var countOver = func(n uint32) expr.Any {
+	return &expr.Connlimit{Count: n, Flags: expr.NFT_CONNLIMIT_F_INV}
+}
 
 func (f *filter) chains() []chain {
 	sandbox, toSandbox := from(f.bridge), to(f.bridge)
@@ -103,12 +144,17 @@ func (f *filter) chains() []chain {
 				Offset: sourceHardware, Len: 6}, network(sourceAddress, register+2),
 				&expr.Lookup{SourceRegister: register, SetName: membersSet, Invert: true}, drop()),
 		}},
-		{"host", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, tracked, [][]expr.Any{
-			match(sandbox, known, accept()),
-			match(sandbox, protocol(unix.IPPROTO_UDP), nameServer),
-			match(sandbox, protocol(unix.IPPROTO_TCP), nameServer),
-			match(sandbox, addressKind(expr.CmpOpNeq, unix.RTN_UNICAST), drop()),
-		}},
+		{"host", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, tracked, slices.Concat(
+			[][]expr.Any{match(sandbox, known, accept())},
+			f.bound(),
+			[][]expr.Any{
+				match(sandbox, protocol(unix.IPPROTO_UDP), nameServer),
+				match(sandbox, protocol(unix.IPPROTO_TCP), nameServer),
+				match(sandbox, addressKind(expr.CmpOpNeq, unix.RTN_UNICAST), drop()),
+				match(sandbox, within(destinationAddress, linkLocal), drop()),
+				// Other sandboxes. The host would advise the sender of the direct way (ICMP redirect).
+				match(sandbox, within(destinationAddress, f.subnet), drop()),
+			})},
 		{"input", nftables.ChainTypeFilter, nftables.ChainHookInput, filtering, [][]expr.Any{
 			match(sandbox, known, accept()),
 			match(sandbox, protocol(unix.IPPROTO_UDP), nameServer),
@@ -137,12 +183,21 @@ func (f *filter) chains() []chain {
 	}
 }
 
-// write replaces the table, in one transaction.
+// mostFlows is the bound that the table must have.
+func (f *filter) mostFlows() uint32 {
+	if f.fixed > 0 {
+		return f.fixed
+	}
+	return mostFlows()
+}
+
+// write replaces the table, in one transaction. The count of connections begins again.
 func (f *filter) write(all []Attachment, servers []netip.Addr, uplinks []string) error {
 	conn, err := connect()
 	if err != nil {
 		return err
 	}
+	f.flows = f.mostFlows()
 	conn.AddTable(f.table) // so that there is one to remove
 	conn.DelTable(f.table)
 	conn.AddTable(f.table)
@@ -194,6 +249,9 @@ func addSet(conn *nftables.Conn, set *nftables.Set) error {
 
 // complete returns whether the table has all of its chains and rules.
 func (f *filter) complete() bool {
+	if f.flows != f.mostFlows() {
+		return false
+	}
 	conn, err := connect()
 	if err != nil {
 		return false
@@ -208,15 +266,41 @@ func (f *filter) complete() bool {
 }
 
 // add enters an attachment.
-func (f *filter) add(a Attachment) error { return f.change(a, (*nftables.Conn).SetAddElements) }
+func (f *filter) add(a Attachment) error {
+	return f.change(func(sets map[string]*nftables.Set) error {
+		for name, elements := range elementsOf(a) {
+			if err := f.conn.SetAddElements(sets[name], elements); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
 
-// drop removes an attachment.
-func (f *filter) drop(a Attachment) error { return f.change(a, (*nftables.Conn).SetDeleteElements) }
+// drop removes an attachment, and the count of its connections: they are to be deleted, and count no
+// more for the next container with the address.
+func (f *filter) drop(a Attachment) error {
+	return f.change(func(sets map[string]*nftables.Set) error {
+		all := elementsOf(a)
+		if f.counts {
+			all[flowsSet] = []nftables.SetElement{{Key: a.Address.AsSlice()}}
+			// So that there is one to remove.
+			if err := f.conn.SetAddElements(sets[flowsSet], all[flowsSet]); err != nil {
+				return err
+			}
+		}
+		for name, elements := range all {
+			if err := f.conn.SetDeleteElements(sets[name], elements); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
 
-// change applies one change to all elements of an attachment. Its connection stays open: to close one
+// change applies changes of elements in one transaction. Its connection stays open: to close one
 // after a removal takes 10 ms, in which the kernel waits until what was removed is out of use.
-func (f *filter) change(a Attachment,
-	apply func(*nftables.Conn, *nftables.Set, []nftables.SetElement) error) error {
+func (f *filter) change(apply func(sets map[string]*nftables.Set) error) error {
 	if f.conn == nil {
 		conn, err := nftables.New(nftables.AsLasting())
 		if err != nil {
@@ -224,11 +308,8 @@ func (f *filter) change(a Attachment,
 		}
 		f.conn = conn
 	}
-	sets := f.sets()
-	for name, elements := range elementsOf(a) {
-		if err := apply(f.conn, sets[name], elements); err != nil {
-			return errors.Join(err, f.disconnect())
-		}
+	if err := apply(f.sets()); err != nil {
+		return errors.Join(err, f.disconnect())
 	}
 	if err := f.conn.Flush(); err != nil {
 		return errors.Join(err, f.disconnect()) // answers of this batch may be left in it

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mdlayher/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,7 +28,7 @@ func (n *Network) follow(ctx context.Context) error {
 		return fmt.Errorf("follow changes of routes: %w", err)
 	}
 	n.restore()
-	n.running.Go(func() { n.listen(ctx, rules, concernsRules) })
+	n.running.Go(func() { n.listen(ctx, rules, n.concernsRules) })
 	n.running.Go(func() { n.listen(ctx, routes, func(netlink.Message) bool { return true }) })
 	n.running.Go(func() {
 		defer func() { _, _ = rules.Close(), routes.Close() }()
@@ -60,12 +61,19 @@ func subscribe(family int, group uint32) (*netlink.Conn, error) {
 }
 
 // concernsRules returns whether a message is about more than elements of sets, of which every
-// container has some.
-func concernsRules(message netlink.Message) bool {
+// container has some. The elements of other tables may be ports that another network publishes.
+func (n *Network) concernsRules(message netlink.Message) bool {
 	switch message.Header.Type & 0xff {
-	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM, unix.NFT_MSG_NEWGEN:
+	case unix.NFT_MSG_NEWGEN:
+		return false
+	case unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_DELSETELEM:
+		attributes := message.Data[min(nl.SizeofNfgenmsg, len(message.Data)):]
+		if cString(attribute(attributes, unix.NFTA_SET_ELEM_LIST_TABLE)) != n.filter.name {
+			n.others.forget(false)
+		}
 		return false
 	}
+	n.others.forget(false)
 	return true
 }
 
@@ -76,11 +84,19 @@ func (n *Network) listen(ctx context.Context, conn *netlink.Conn, concerns func(
 		lost := errors.Is(err, unix.ENOBUFS) // some messages did not fit
 		if err != nil && !lost {
 			if ctx.Err() == nil {
+				n.others.forget(true)
 				n.log.Error().Err(err).Msg("changes of the host's rules are no longer followed")
 			}
 			return
 		}
-		if lost || slices.ContainsFunc(messages, concerns) {
+		if lost {
+			n.others.forget(false)
+		}
+		concerned := lost
+		for _, message := range messages { // each of them, for what concerns does besides
+			concerned = concerns(message) || concerned
+		}
+		if concerned {
 			select {
 			case n.changed <- struct{}{}:
 			default:

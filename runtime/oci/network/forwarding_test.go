@@ -264,7 +264,7 @@ func TestReload(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			change()
-			eventually(t, "the table is complete", func() bool { return n.filter.complete() })
+			eventually(t, "the table is complete", func() bool { return complete(n) })
 			wantAnswer(t, a.ns, at(outsideAddress, outsidePort), "outside "+hostAddress)
 			wantAnswer(t, outside, at(hostAddress, b.Ports[containerPort]), "b "+outsideAddress)
 			wantSilence(t, a.ns, at(hostAddress, hostPort))
@@ -278,6 +278,12 @@ func TestReload(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+func complete(n *Network) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.filter.complete()
 }
 
 func flushAll(t *testing.T) {

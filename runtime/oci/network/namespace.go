@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/netip"
 	"os"
 
@@ -110,23 +109,53 @@ func unshareNetwork() (int, error) {
 }
 
 // address gives eth0 of this thread's namespace its address and the default route.
+//
+// The kernel has one table of neighbours for all namespaces, with a common bound
+// (net.ipv4.neigh.default.gc_thresh3). So eth0 has no other address on its link, and the gateway's
+// hardware address is entered for good: whatever a container sends makes no entry.
 func (b *bridge) address(address netip.Addr) error {
 	link, err := netlink.LinkByName("eth0")
 	if err != nil {
 		return fmt.Errorf("look up eth0: %w", err)
 	}
-	own := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(address, b.prefix.Bits()))}
+	own := &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(address, address.BitLen()))}
 	if err := netlink.AddrAdd(link, own); err != nil {
 		return fmt.Errorf("give eth0 the address %v: %w", address, err)
 	}
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set eth0 up: %w", err)
 	}
-	everywhere := &net.IPNet{IP: net.IPv4zero, Mask: net.CIDRMask(0, 32)}
-	err = netlink.RouteAdd(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: everywhere,
-		Gw: b.gateway.AsSlice()})
+	index := link.Attrs().Index
+	if err := netlink.NeighSet(neighbour(index, b.gateway)); err != nil {
+		return fmt.Errorf("enter the gateway's hardware address: %w", err)
+	}
+	err = netlink.RouteAdd(&netlink.Route{LinkIndex: index, Dst: ipNet(everywhere),
+		Gw: b.gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK)})
 	if err != nil {
 		return fmt.Errorf("add the default route: %w", err)
+	}
+	return keepOffLink(index, address)
+}
+
+var (
+	everywhere = netip.MustParsePrefix("0.0.0.0/0")
+	multicast  = netip.MustParsePrefix("224.0.0.0/4")
+)
+
+// keepOffLink leads back to this thread's namespace what the kernel would take to be on the link in
+// spite of the default route, and make a neighbour entry for: packets without a gateway
+// (SO_DONTROUTE) of a socket that names eth0, and multicast, which the host drops. The first route is
+// in a table that is looked up after the main one.
+func keepOffLink(index int, address netip.Addr) error {
+	for _, r := range []netlink.Route{
+		{Dst: ipNet(everywhere), Table: unix.RT_TABLE_DEFAULT},
+		{Dst: ipNet(multicast), Table: unix.RT_TABLE_MAIN},
+	} {
+		r.LinkIndex, r.Src = index, address.AsSlice()
+		r.Type, r.Scope = unix.RTN_LOCAL, netlink.SCOPE_HOST
+		if err := netlink.RouteAdd(&r); err != nil {
+			return fmt.Errorf("add the route for %v to itself: %w", r.Dst, err)
+		}
 	}
 	return nil
 }

@@ -45,6 +45,8 @@ type Options struct {
 	// Quarantine is how long after [Network.Detach] an address is not given again.
 	Quarantine time.Duration
 	Logger     zerolog.Logger
+
+	flows uint32 // most connections that a container begins; zero derives it from the host's limit
 }
 
 // Attachment is what a container has of the network.
@@ -77,7 +79,10 @@ type Network struct {
 	wake    chan struct{} // for maintain
 	changed chan struct{} // for follow: the host's rules or routes may have changed
 
+	departures chan struct{} // for cleanUp
+
 	addresses *addresses
+	others    othersPorts
 
 	// mu is held while the table is changed, so that what it has and attached are the same.
 	mu       sync.Mutex
@@ -97,7 +102,7 @@ type attached struct {
 	reserved  []int      // sockets bound to the host ports
 }
 
-// departed is an address whose neighbour entry is to be removed.
+// departed is an address whose neighbour entry and connections are to be removed.
 type departed struct {
 	address netip.Addr
 	at      time.Time
@@ -120,8 +125,8 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 	}
 	n := &Network{
 		options: o, log: o.Logger, ready: make(chan *namespace, o.Ready), makers: make(chan struct{}, mostMakers),
-		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1),
-		attached: map[string]*attached{},
+		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), departures: make(chan struct{}, 1),
+		attached: map[string]*attached{}, others: othersPorts{own: o.Bridge},
 	}
 	if n.lock, err = lockName(o.Bridge); err != nil {
 		return nil, err
@@ -153,12 +158,15 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 	for _, a := range n.attached {
 		a.reserved = n.reserveAgain(a.Attachment)
 	}
-	n.filter = newFilter(n.bridge)
+	n.filter = newFilter(n.bridge, o.flows)
 	if n.uplinks, err = bridgeUplinks(o.Bridge); err != nil {
 		return nil, err
 	}
 	if err := n.rewrite(); err != nil {
 		return nil, err
+	}
+	if err := n.forgetDeparted(inUse); err != nil {
+		n.log.Warn().Err(err).Msg("connections of containers that are gone stay")
 	}
 	if err := sweepAccepts(); err != nil {
 		return nil, fmt.Errorf("remove accept rules of former bridges: %w", err)
@@ -172,6 +180,15 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 	return n, nil
 }
 
+// forgetDeparted deletes the connections of containers that an earlier process had, and that are gone.
+func (n *Network) forgetDeparted(inUse []Attachment) error {
+	keep := map[netip.Addr]bool{n.bridge.gateway: true}
+	for _, a := range inUse {
+		keep[a.Address] = true
+	}
+	return forgetFlows(func(a netip.Addr) bool { return n.bridge.prefix.Contains(a) && !keep[a] })
+}
+
 // start begins to follow changes of the host and to make namespaces.
 func (n *Network) start() error {
 	ctx, stop := context.WithCancel(context.Background())
@@ -182,6 +199,7 @@ func (n *Network) start() error {
 		return err
 	}
 	n.running.Go(func() { n.maintain(ctx) })
+	n.running.Go(func() { n.cleanUp(ctx) })
 	return nil
 }
 
@@ -298,7 +316,7 @@ func (n *Network) attach(ctx context.Context, container string, ports []int,
 		return Namespace{}, fmt.Errorf("publish: %v is not an IPv4 address", publish)
 	}
 	a := &attached{Attachment: Attachment{Container: container, Publish: publish}}
-	if err := a.reserve(ports, n.filter.name); err != nil {
+	if err := a.reserve(ports, &n.others); err != nil {
 		return Namespace{}, err
 	}
 	var err error
@@ -331,7 +349,7 @@ func (n *Network) takeNamespace(ctx context.Context) (*namespace, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	defer n.poke()
+	defer n.notify()
 	select {
 	case ns, open := <-n.ready:
 		return opened(ns, open)
@@ -415,86 +433,13 @@ func (n *Network) Detach(container string) error {
 		}
 	}
 	a.close()
-	n.gone = append(n.gone, departed{a.Address, time.Now()})
-	n.poke()
+	n.depart(a.Address)
 	return nil
 }
 
 // forget lets an address go that was taken and not attached.
 func (n *Network) forget(address netip.Addr) {
 	n.mu.Lock()
-	n.gone = append(n.gone, departed{address, time.Now()})
-	n.mu.Unlock()
-	n.poke()
-}
-
-// poke wakes maintain.
-func (n *Network) poke() {
-	select {
-	case n.wake <- struct{}{}:
-	default:
-	}
-}
-
-// rewrite replaces the table by one with what is attached. mu is held, or n is not shared yet.
-func (n *Network) rewrite() error {
-	all := make([]Attachment, 0, len(n.attached))
-	for _, a := range n.attached {
-		all = append(all, a.Attachment)
-	}
-	err := n.filter.write(all, n.resolver.ofHost, n.uplinks)
-	n.problem = ""
-	if err != nil {
-		n.problem = fmt.Sprintf("the nftables table %s could not be written: %v", n.filter.name, err)
-	}
-	return err
-}
-
-// maintain makes namespaces ahead and removes what detached containers left, until ctx ends.
-func (n *Network) maintain(ctx context.Context) {
-	const pause = time.Second // after a failure
-	failed := ""
-	for {
-		n.clean()
-		var again <-chan time.Time
-		if len(n.ready) < cap(n.ready) {
-			ns, err := n.makeNamespace()
-			switch {
-			case err == nil:
-				failed = ""
-				n.ready <- ns // this goroutine alone sends: there is room
-				if ctx.Err() == nil {
-					continue
-				}
-			case err.Error() != failed:
-				failed = err.Error()
-				n.log.Error().Err(err).Msg("no network namespace could be made ahead")
-				fallthrough
-			default:
-				again = time.After(pause)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-n.wake:
-		case <-again:
-		}
-	}
-}
-
-// clean removes the neighbour entries of detached containers, and begins their addresses' quarantine.
-func (n *Network) clean() {
-	n.mu.Lock()
-	gone := n.gone
-	n.gone = nil
-	n.mu.Unlock()
-	for _, d := range gone {
-		if err := n.bridge.forgetNeighbour(d.address); err != nil {
-			n.log.Warn().Err(err).Stringer("address", d.address).Msg("a neighbour entry stays")
-		}
-		if err := n.addresses.free(d.address, d.at); err != nil {
-			n.log.Warn().Err(err).Msg("the quarantine of addresses could not be recorded")
-		}
-	}
+	defer n.mu.Unlock()
+	n.depart(address)
 }

@@ -479,16 +479,7 @@ func openFiles(t *testing.T) int {
 
 // TestNameserver: a name server on the host is reached, and nothing else there.
 func TestNameserver(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "resolv.conf")
-	files := resolverFiles
-	resolverFiles = []string{file, file}
-	t.Cleanup(func() { resolverFiles = files }) // after the network has closed, which reads it
-	write := func(content string) {
-		t.Helper()
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	write := resolverFile(t)
 	write("nameserver 192.0.2.53\n")
 	n := openNetwork(t, options(t, "names0"))
 	listenOnHost(t, 53)
@@ -507,21 +498,38 @@ func TestNameserver(t *testing.T) {
 	wantAnswer(t, b.ns, at(hostAddress, 53), "host "+b.Address.String())
 	wantSilence(t, b.ns, at(b.Gateway, 53))
 	wantSilence(t, b.ns, at(hostAddress, hostPort))
-	err := in(b.ns, func() error {
-		conn, err := net.Dial("udp4", at(hostAddress, 53))
-		if err != nil {
-			return err
-		}
-		defer func() { _ = conn.Close() }()
-		_ = conn.SetDeadline(time.Now().Add(patience))
-		if _, err = conn.Write([]byte("?")); err == nil {
-			_, err = io.ReadFull(conn, make([]byte, 1))
-		}
-		return err
-	})
-	if err != nil {
+	if err := in(b.ns, func() error { return echoed(at(hostAddress, 53)) }); err != nil {
 		t.Errorf("the name server does not answer over UDP: %v", err)
 	}
+}
+
+// resolverFile makes networks read a file of the test's for the host's name servers, and returns what
+// writes it.
+func resolverFile(t *testing.T) (write func(content string)) {
+	file := filepath.Join(t.TempDir(), "resolv.conf")
+	files := resolverFiles
+	resolverFiles = []string{file, file}
+	t.Cleanup(func() { resolverFiles = files }) // after the network has closed, which reads it
+	return func(content string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// echoed sends a datagram and waits for the answer.
+func echoed(address string) error {
+	conn, err := net.Dial("udp4", address)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	if _, err = conn.Write([]byte("?")); err == nil {
+		_, err = io.ReadFull(conn, make([]byte, 1))
+	}
+	return err
 }
 
 func echoUDP(t *testing.T, port int) {
@@ -531,17 +539,20 @@ func echoUDP(t *testing.T, port int) {
 		t.Fatal(err)
 	}
 	var done sync.WaitGroup
-	done.Go(func() {
-		buffer := make([]byte, 1)
-		for {
-			_, from, err := conn.ReadFrom(buffer)
-			if err != nil {
-				return
-			}
-			_, _ = conn.WriteTo(buffer, from)
-		}
-	})
+	done.Go(func() { echo(conn) })
 	t.Cleanup(func() { _ = conn.Close(); done.Wait() })
+}
+
+// echo answers each datagram with its first byte, until the socket is closed.
+func echo(conn net.PacketConn) {
+	buffer := make([]byte, 1)
+	for {
+		_, from, err := conn.ReadFrom(buffer)
+		if err != nil {
+			return
+		}
+		_, _ = conn.WriteTo(buffer, from)
+	}
 }
 
 func TestNameservers(t *testing.T) {

@@ -7,19 +7,20 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"sync"
 
 	"github.com/google/nftables"
 	"golang.org/x/sys/unix"
 )
 
 // reserve finds a free port of the host for each of these ports, and keeps other processes from
-// taking it: a socket is bound to it that never listens. own is the table of this network.
-func (a *attached) reserve(ports []int, own string) error {
+// taking it: a socket is bound to it that never listens.
+func (a *attached) reserve(ports []int, published *othersPorts) error {
 	a.Ports = make(map[int]int, len(ports))
 	if len(ports) == 0 {
 		return nil
 	}
-	others, err := publishedByOthers(own)
+	others, err := published.get()
 	if err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
@@ -98,6 +99,35 @@ func (p publications) have(address netip.Addr, port int) bool {
 		}
 	}
 	return false
+}
+
+// othersPorts keeps what other networks publish until their tables change: to read it takes longer
+// than the rest of Attach.
+type othersPorts struct {
+	own string // the table of this network
+
+	mu        sync.Mutex
+	published publications // nil when it is to be read
+	unsure    bool         // changes are not followed
+}
+
+func (o *othersPorts) get() (publications, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.published != nil && !o.unsure {
+		return o.published, nil
+	}
+	var err error
+	o.published, err = publishedByOthers(o.own)
+	return o.published, err
+}
+
+// forget makes the next get read again: the tables have changed, or, with unsure, may change from now
+// on without notice.
+func (o *othersPorts) forget(unsure bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.published, o.unsure = nil, o.unsure || unsure
 }
 
 // publishedByOthers reads what the tables of other networks publish. A service that was killed has no sockets at the ports of its

@@ -20,11 +20,17 @@ var resolverFiles = []string{"/etc/resolv.conf", "/run/systemd/resolve/resolv.co
 // publicServers are used when the host names none that a container can reach, as Docker does.
 var publicServers = []string{"1.1.1.1", "8.8.8.8"}
 
+// linkLocal has the metadata services of clouds, which give the machine's credentials to whoever asks.
+var linkLocal = netip.MustParsePrefix("169.254.0.0/16")
+
 // resolver has the name servers of containers.
 type resolver struct {
 	servers []string
-	ofHost  []netip.Addr // those of them that are addresses of the host
 	seen    [2]fileState
+
+	// permitted are those of them that the table refuses without a permission: addresses of the host,
+	// and link-local ones, which some clouds have.
+	permitted []netip.Addr
 }
 
 // fileState says whether a file has changed.
@@ -34,7 +40,7 @@ type fileState struct {
 	inode    uint64
 }
 
-// read reads the files when they have changed, and returns whether ofHost has. Containers have no
+// read reads the files when they have changed, and returns whether permitted has. Containers have no
 // IPv6, so name servers with IPv6 addresses are left out.
 func (r *resolver) read() bool {
 	var seen [2]fileState
@@ -61,15 +67,16 @@ func (r *resolver) read() bool {
 	if len(r.servers) == 0 {
 		r.servers = slices.Clone(publicServers)
 	}
-	before := r.ofHost
-	r.ofHost = nil
+	before := r.permitted
+	r.permitted = nil
 	addresses, _ := list(func() ([]netlink.Addr, error) { return netlink.AddrList(nil, unix.AF_INET) })
 	for _, server := range r.addresses() {
-		if slices.ContainsFunc(addresses, func(a netlink.Addr) bool { return a.IP.Equal(server.AsSlice()) }) {
-			r.ofHost = append(r.ofHost, server)
+		ofHost := func(a netlink.Addr) bool { return a.IP.Equal(server.AsSlice()) }
+		if linkLocal.Contains(server) || slices.ContainsFunc(addresses, ofHost) {
+			r.permitted = append(r.permitted, server)
 		}
 	}
-	return !slices.Equal(before, r.ofHost)
+	return !slices.Equal(before, r.permitted)
 }
 
 // addresses are those of the name servers.

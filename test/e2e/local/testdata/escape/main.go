@@ -86,6 +86,8 @@ func main() {
 	for _, address := range target.Addresses {
 		dials.Go(func() { dial(address) })
 	}
+	// What some clouds have at this address gives the machine's credentials to whoever asks.
+	dials.Go(func() { dial("169.254.169.254:80") })
 	files()
 	devices()
 	mounts()

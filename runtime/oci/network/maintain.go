@@ -1,0 +1,135 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maintain makes namespaces ahead until ctx ends.
+func (n *Network) maintain(ctx context.Context) {
+	const pause = time.Second // after a failure
+	failed := ""
+	for {
+		var again <-chan time.Time
+		if len(n.ready) < cap(n.ready) {
+			ns, err := n.makeNamespace()
+			switch {
+			case err == nil:
+				failed = ""
+				n.ready <- ns // this goroutine alone sends: there is room
+				if ctx.Err() == nil {
+					continue
+				}
+			case err.Error() != failed:
+				failed = err.Error()
+				n.log.Error().Err(err).Msg("no network namespace could be made ahead")
+				fallthrough
+			default:
+				again = time.After(pause)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.wake:
+		case <-again:
+		}
+	}
+}
+
+// notify wakes maintain.
+func (n *Network) notify() {
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+// cleanUp removes what detached containers left, until ctx ends. The host may have many connections to
+// look through, so it takes at most a twentieth of one CPU: containers that are detached while it waits
+// are cleaned up after together.
+func (n *Network) cleanUp(ctx context.Context) {
+	const share = 20
+	failed := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-n.departures:
+		}
+		begin := time.Now()
+		err := n.clean()
+		switch {
+		case err == nil:
+			failed = ""
+		case err.Error() != failed:
+			failed = err.Error()
+			n.log.Warn().Err(err).Msg("something of detached containers stays")
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After((share - 1) * time.Since(begin)):
+		}
+	}
+}
+
+// depart notes an address whose container is gone. mu is held.
+func (n *Network) depart(address netip.Addr) {
+	n.gone = append(n.gone, departed{address, time.Now()})
+	select {
+	case n.departures <- struct{}{}:
+	default:
+	}
+}
+
+// clean removes the neighbour entries and connections of detached containers, and begins their
+// addresses' quarantine.
+func (n *Network) clean() error {
+	n.mu.Lock()
+	gone := n.gone
+	n.gone = nil
+	n.mu.Unlock()
+	if len(gone) == 0 {
+		return nil
+	}
+	addresses := map[netip.Addr]bool{}
+	for _, d := range gone {
+		addresses[d.address] = true
+	}
+	all := []error{forgetFlows(func(a netip.Addr) bool { return addresses[a] })}
+	for _, d := range gone {
+		all = append(all, n.bridge.forgetNeighbour(d.address), n.addresses.free(d.address, d.at))
+	}
+	return errors.Join(all...)
+}
+
+// rewrite replaces the table by one with what is attached. mu is held, or n is not shared yet.
+func (n *Network) rewrite() error {
+	all := make([]Attachment, 0, len(n.attached))
+	for _, a := range n.attached {
+		all = append(all, a.Attachment)
+	}
+	write := func() error { return n.filter.write(all, n.resolver.permitted, n.uplinks) }
+	err := write()
+	if n.filter.counts && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP)) {
+		unable := err
+		n.filter.counts = false
+		if err = write(); err == nil {
+			n.log.Warn().Err(unable).Msg("the kernel does not count connections (nft_connlimit): " +
+				"a container can use up the host's table of connections")
+		} else {
+			n.filter.counts = true
+		}
+	}
+	n.problem = ""
+	if err != nil {
+		n.problem = fmt.Sprintf("the nftables table %s could not be written: %v", n.filter.name, err)
+	}
+	return err
+}
