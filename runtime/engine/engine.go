@@ -107,6 +107,9 @@ type Info struct {
 	MemoryBytes   int64  // memory of the engine's host
 	AppArmor      bool   // profiles of AppArmor can be had
 	Seccomp       bool   // profiles of seccomp can be had
+	// OwnKernel is whether containers have a kernel of their own, such as gVisor's: it ends when it is refused a thread, shows its processes nothing of
+	// what limits it, and is not in the host's network.
+	OwnKernel bool
 	// OwnPaths are the paths of the engine's host that give control of the engine to a process that can write to them: its sockets, and the folders that it and
 	// what it is made of keep their data in. Absolute and clean; not all of them need exist.
 	OwnPaths []string

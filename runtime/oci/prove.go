@@ -131,6 +131,7 @@ func (e *Engine) Info(context.Context) (engine.Info, error) {
 		MemoryBytes:   memory,
 		AppArmor:      strings.TrimSpace(string(appArmor)) == "Y",
 		Seccomp:       noSeccomp == nil,
+		OwnKernel:     e.fallback.OwnKernel,
 		OwnPaths:      e.ownPaths(),
 	}, nil
 }

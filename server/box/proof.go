@@ -51,6 +51,9 @@ func (c *Containers) proveLimits(ctx context.Context) error {
 	if err := c.profilesKnown(); err != nil {
 		return err
 	}
+	if c.info.OwnKernel {
+		return c.proveMemory(ctx)
+	}
 	began := time.Now()
 	seen, err := c.probe(ctx)
 	if errors.Is(err, engine.ErrInvalid) && c.AllowUnenforcedLimits {
@@ -81,6 +84,34 @@ func (c *Containers) proveLimits(ctx context.Context) error {
 	if !pids && c.PIDsLimit > 0 {
 		without = append(without, fmt.Sprintf("pids (%d processes were started where %d are allowed)", proofProcesses, proofPIDs))
 	}
+	return c.withoutEffect(without)
+}
+
+// proveMemory is proveLimits for containers with a kernel of their own. That shows its processes nothing of what limits it, and ends when it is
+// refused a thread: the limit of memory alone can be tried.
+func (c *Containers) proveMemory(ctx context.Context) error {
+	if profile := c.Security.SeccompProfile; profile != "" && profile != unconfined {
+		return errors.New("docker.seccomp_profile: the containers of this engine have a kernel of their own, which filters no system calls by a profile: leave it empty")
+	}
+	began := time.Now()
+	ended, log, err := c.runProof(ctx, engine.Resources{NanoCPUs: proofCPUs * 1e9, MemoryBytes: proofMemory}, "eat", strconv.Itoa(proofAppetite))
+	if err == nil && ended.ExitCode != 0 && ended.ExitCode != 137 && !ended.OOMKilled {
+		err = fmt.Errorf("it ended with exit code %d: %s", ended.ExitCode, strings.TrimSpace(log))
+	}
+	if err != nil {
+		return fmt.Errorf("prove the limit of memory in a throwaway container of runtime.execd_image %q: %w", c.ExecdImage, err)
+	}
+	memory := ended.ExitCode != 0
+	c.Logger.Info().Bool("memory", memory).Dur("took_ms", time.Since(began)).
+		Msg("limit tried on a throwaway container; other limits do not show in a container with a kernel of its own")
+	if memory {
+		return nil
+	}
+	return c.withoutEffect([]string{fmt.Sprintf("memory (a process used %d MiB where %d are allowed, and was not killed)", proofAppetite>>20, proofMemory>>20)})
+}
+
+// withoutEffect returns an error that names the limits, unless there are none or that is allowed.
+func (c *Containers) withoutEffect(without []string) error {
 	if len(without) == 0 {
 		return nil
 	}
@@ -121,38 +152,49 @@ func (c *Containers) profilesHonoured(seen proof) error {
 	return nil
 }
 
-// probe runs the container to its end and removes it. The image is here: execd was made available from it.
-func (c *Containers) probe(ctx context.Context) (seen proof, err error) {
+// probe returns what a container with every limit has seen.
+func (c *Containers) probe(ctx context.Context) (proof, error) {
+	resources := engine.Resources{NanoCPUs: proofCPUs * 1e9, MemoryBytes: proofMemory, PIDs: proofPIDs}
+	ended, log, err := c.runProof(ctx, resources, strconv.Itoa(proofAppetite), strconv.Itoa(proofProcesses))
+	if err != nil {
+		return proof{}, err
+	}
+	return judge(ended, log)
+}
+
+// runProof runs "execd probe" in a container to its end, and removes that. The image is here: execd was made available from it.
+func (c *Containers) runProof(ctx context.Context, resources engine.Resources, words ...string) (ended engine.Container, log string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
 	defer cancel()
 	spec := engine.ContainerSpec{
 		Name:       "sandbox-proof-" + c.Instance,
 		ImageID:    c.imageID,
 		Labels:     map[string]string{labelInstance: c.Instance, labelProof: "limits"},
-		Entrypoint: []string{filepath.Join(lifecycle.DaemonPath, "execd"), "probe", strconv.Itoa(proofAppetite), strconv.Itoa(proofProcesses)},
+		Entrypoint: append([]string{filepath.Join(lifecycle.DaemonPath, "execd"), "probe"}, words...),
 		Network:    engine.NetworkNone,
-		Resources:  engine.Resources{NanoCPUs: proofCPUs * 1e9, MemoryBytes: proofMemory, PIDs: proofPIDs},
+		Resources:  resources,
 		Security:   c.Security,
 	}
 	if err := c.Engine.Remove(ctx, spec.Name); err != nil { // a service that was killed may have left it
-		return proof{}, err
+		return ended, "", err
 	}
 	defer func() { err = errors.Join(err, c.Engine.Remove(context.WithoutCancel(ctx), spec.Name)) }()
 	if _, err := c.Engine.Create(ctx, spec); err != nil {
-		return proof{}, err
+		return ended, "", err
 	}
 	if err := c.Engine.Start(ctx, spec.Name); err != nil {
-		return proof{}, err
+		return ended, "", err
 	}
 	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 100*time.Millisecond) {
-		container, err := c.Engine.Inspect(ctx, spec.Name)
+		ended, err = c.Engine.Inspect(ctx, spec.Name)
 		switch {
 		case err != nil:
-			return proof{}, err
-		case container.Status == engine.StatusExited:
-			return c.judge(ctx, container)
+			return ended, "", err
+		case ended.Status == engine.StatusExited:
+			log, err = c.Engine.Logs(ctx, spec.Name, 100)
+			return ended, log, err
 		case !clock.Sleep(ctx, pause):
-			return proof{}, fmt.Errorf("it did not end within %v", proofTimeout)
+			return ended, "", fmt.Errorf("it did not end within %v", proofTimeout)
 		}
 	}
 }
@@ -189,11 +231,7 @@ func (c *Containers) proveClass(ctx context.Context, class lifecycle.RuntimeClas
 }
 
 // judge reads what the container wrote.
-func (c *Containers) judge(ctx context.Context, container engine.Container) (proof, error) {
-	log, err := c.Engine.Logs(ctx, container.Name, 100)
-	if err != nil {
-		return proof{}, err
-	}
+func judge(container engine.Container, log string) (proof, error) {
 	var seen proof
 	for line := range strings.Lines(log) {
 		_ = json.Unmarshal([]byte(line), &seen) // what is no JSON is an error message, shown below

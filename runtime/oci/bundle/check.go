@@ -30,7 +30,7 @@ func Check(in Input) error {
 }
 
 func checkNetwork(in Input) error {
-	if in.Runtime.OwnNetwork && in.Spec.Network == engine.NetworkHost {
+	if in.Runtime.OwnKernel && in.Spec.Network == engine.NetworkHost {
 		return invalid("network", "%s has a network of its own, which cannot be the host's", in.Runtime.Name)
 	}
 	return nil

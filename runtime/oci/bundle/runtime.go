@@ -30,8 +30,8 @@ type Runtime struct {
 	Pauses bool
 	// MapsUsers is whether it makes containers with a user namespace whose mounts have been mapped.
 	MapsUsers bool
-	// OwnNetwork is whether containers have a network stack of the runtime's own, which cannot be the host's.
-	OwnNetwork bool
+	// OwnKernel is whether containers have a kernel of the runtime's own, and with it a network stack that cannot be the host's.
+	OwnKernel bool
 	// RunsSealed is whether the runtime runs from a copy of its program that no container can write
 	// to, and makes one unless it finds that it was started from a sealed file in memory.
 	RunsSealed bool
@@ -56,7 +56,7 @@ var runtimes = []Runtime{
 		runsDetached: true, spec: "1.0.2", recursiveReadOnly: true,
 	},
 	{
-		Name: "runsc", Delete: true, Pauses: true, OwnNetwork: true, spec: "1.0.2",
+		Name: "runsc", Delete: true, Pauses: true, OwnKernel: true, spec: "1.0.2",
 		// What a container writes goes to the root file system that it is given, not to a layer of
 		// runsc's own.
 		global: []string{

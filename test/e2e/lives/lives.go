@@ -47,6 +47,10 @@ type Backend struct {
 	// run. What it makes for that it removes at the end of the test.
 	RuntimeHandler func(t *testing.T) string
 
+	// OwnKernel is whether each sandbox has a kernel of its own: it shows no limits inside, and ends as
+	// a whole when its memory is used up.
+	OwnKernel bool
+
 	// InternalErrors provokes answers with status 500 and proves that they show no cause.
 	// Afterwards the service works again, and the sandboxes are in the states that they are named
 	// after. It may be nil when Unprovoked says so.

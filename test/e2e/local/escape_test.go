@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -37,7 +38,7 @@ func TestEscape(t *testing.T) {
 			before := hostState(t)
 			attempts := escape(t, s, "tried", outsideOf(t, on.of(s.Instance), neighbour))
 			for _, line := range attempts {
-				if !strings.HasPrefix(line, "refused ") {
+				if !strings.HasPrefix(line, "refused ") && (!ownKernel(runtime) || ofHost.MatchString(line)) {
 					t.Error(line)
 				}
 			}
@@ -51,6 +52,10 @@ func TestEscape(t *testing.T) {
 		})
 	}
 }
+
+// ofHost matches the attempts that reach for what is outside of a kernel of the sandbox's own. All others end there: root may do in it what it
+// likes.
+var ofHost = regexp.MustCompile(`of the host|the host's file|connect to|/opt/sandbox`)
 
 // TestEscapeIsNoticed: the same program in a sandbox that is confined less reports what is open, so it would report it elsewhere.
 func TestEscapeIsNoticed(t *testing.T) {

@@ -96,6 +96,7 @@ func onLocal(on *machines) lives.Backend {
 			})
 			return claim
 		},
+		OwnKernel:      ownKernel(*usual),
 		RuntimeHandler: func(*testing.T) string { return *usual },
 		Instead: map[string]lives.Instead{
 			"RemovedByAnotherProgram": {

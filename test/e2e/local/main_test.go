@@ -15,6 +15,9 @@ import (
 // usual is the OCI runtime of sandboxes that do not choose another one.
 var usual = flag.String("runtime", "crun", "the OCI runtime of sandboxes: crun, runc or runsc")
 
+// ownKernel returns whether containers of an OCI runtime have a kernel of its own.
+func ownKernel(runtime string) bool { return runtime == "runsc" }
+
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if err := flag.Set("test.parallel", "4"); err != nil { // most of the time tests wait
