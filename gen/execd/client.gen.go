@@ -252,10 +252,10 @@ type ClientInterface interface {
 	// repeated as it was. An `offset` above it is 409; the message names the right one.
 	//
 	// The bytes go into a pipe and are kept nowhere else, so a slow command slows its
-	// client down. The answer comes when the pipe has all of the body, or has taken
-	// nothing for 5 seconds: then go on from the `offset` of the answer. When the command
-	// has closed its standard input, or has ended, `closed` is true, and what it did not
-	// take is dropped.
+	// client down. The answer comes when the pipe has all of the body, when it has taken
+	// nothing for 5 seconds, or 20 seconds after the request began although it still takes
+	// bytes: go on from the `offset` of the answer. When the command has closed its
+	// standard input, or has ended, `closed` is true, and what it did not take is dropped.
 	//
 	// With `end` the standard input is closed after the body: the command reads an end of
 	// file. An empty body is permitted.
@@ -827,10 +827,10 @@ func (c *Client) GetCommandLogs(ctx context.Context, id CommandID, params *GetCo
 // repeated as it was. An `offset` above it is 409; the message names the right one.
 //
 // The bytes go into a pipe and are kept nowhere else, so a slow command slows its
-// client down. The answer comes when the pipe has all of the body, or has taken
-// nothing for 5 seconds: then go on from the `offset` of the answer. When the command
-// has closed its standard input, or has ended, `closed` is true, and what it did not
-// take is dropped.
+// client down. The answer comes when the pipe has all of the body, when it has taken
+// nothing for 5 seconds, or 20 seconds after the request began although it still takes
+// bytes: go on from the `offset` of the answer. When the command has closed its
+// standard input, or has ended, `closed` is true, and what it did not take is dropped.
 //
 // With `end` the standard input is closed after the body: the command reads an end of
 // file. An empty body is permitted.
@@ -3289,10 +3289,10 @@ type ClientWithResponsesInterface interface {
 	// repeated as it was. An `offset` above it is 409; the message names the right one.
 	//
 	// The bytes go into a pipe and are kept nowhere else, so a slow command slows its
-	// client down. The answer comes when the pipe has all of the body, or has taken
-	// nothing for 5 seconds: then go on from the `offset` of the answer. When the command
-	// has closed its standard input, or has ended, `closed` is true, and what it did not
-	// take is dropped.
+	// client down. The answer comes when the pipe has all of the body, when it has taken
+	// nothing for 5 seconds, or 20 seconds after the request began although it still takes
+	// bytes: go on from the `offset` of the answer. When the command has closed its
+	// standard input, or has ended, `closed` is true, and what it did not take is dropped.
 	//
 	// With `end` the standard input is closed after the body: the command reads an end of
 	// file. An empty body is permitted.
@@ -6793,10 +6793,10 @@ func (c *ClientWithResponses) GetCommandLogsWithResponse(ctx context.Context, id
 // repeated as it was. An `offset` above it is 409; the message names the right one.
 //
 // The bytes go into a pipe and are kept nowhere else, so a slow command slows its
-// client down. The answer comes when the pipe has all of the body, or has taken
-// nothing for 5 seconds: then go on from the `offset` of the answer. When the command
-// has closed its standard input, or has ended, `closed` is true, and what it did not
-// take is dropped.
+// client down. The answer comes when the pipe has all of the body, when it has taken
+// nothing for 5 seconds, or 20 seconds after the request began although it still takes
+// bytes: go on from the `offset` of the answer. When the command has closed its
+// standard input, or has ended, `closed` is true, and what it did not take is dropped.
 //
 // With `end` the standard input is closed after the body: the command reads an end of
 // file. An empty body is permitted.

@@ -746,7 +746,7 @@ type Terminal struct {
 	CreatedAt time.Time `json:"created_at"`
 
 	// ExitCode The program's exit code, 128 and the number of the signal that ended it; null
-	// while it runs, and null after its timeout ended it.
+	// while it runs, after its timeout ended it, and where the code is not known.
 	//
 	// Example: 0
 	ExitCode *int `json:"exit_code"`
@@ -815,7 +815,7 @@ type TerminalNews struct {
 	// Example: 0
 	Bytes *int `json:"bytes,omitempty"`
 
-	// ExitCode The program's exit code, null after its timeout; in an `exit`.
+	// ExitCode The program's exit code, null after its timeout and where it is not known; in an `exit`.
 	//
 	// Example: 0
 	ExitCode *int `json:"exit_code,omitempty"`

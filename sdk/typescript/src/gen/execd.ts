@@ -294,10 +294,10 @@ export interface paths {
          *     repeated as it was. An `offset` above it is 409; the message names the right one.
          *
          *     The bytes go into a pipe and are kept nowhere else, so a slow command slows its
-         *     client down. The answer comes when the pipe has all of the body, or has taken
-         *     nothing for 5 seconds: then go on from the `offset` of the answer. When the command
-         *     has closed its standard input, or has ended, `closed` is true, and what it did not
-         *     take is dropped.
+         *     client down. The answer comes when the pipe has all of the body, when it has taken
+         *     nothing for 5 seconds, or 20 seconds after the request began although it still takes
+         *     bytes: go on from the `offset` of the answer. When the command has closed its
+         *     standard input, or has ended, `closed` is true, and what it did not take is dropped.
          *
          *     With `end` the standard input is closed after the body: the command reads an end of
          *     file. An empty body is permitted.
@@ -1285,7 +1285,7 @@ export interface components {
             running: boolean;
             /**
              * @description The program's exit code, 128 and the number of the signal that ended it; null
-             *     while it runs, and null after its timeout ended it.
+             *     while it runs, after its timeout ended it, and where the code is not known.
              * @example 0
              */
             exit_code: number | null;
@@ -1331,7 +1331,7 @@ export interface components {
              */
             bytes?: number;
             /**
-             * @description The program's exit code, null after its timeout; in an `exit`.
+             * @description The program's exit code, null after its timeout and where it is not known; in an `exit`.
              * @example 0
              */
             exit_code?: number | null;
