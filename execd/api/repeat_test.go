@@ -100,3 +100,23 @@ func TestRepeatedTerminalIsOne(t *testing.T) {
 		t.Errorf("another body: %d %s", status, data)
 	}
 }
+
+// TestRepeatedTerminalIsGone: what a key has made can be forgotten before the key is.
+func TestRepeatedTerminalIsGone(t *testing.T) {
+	t.Parallel()
+	d := start(t)
+	const request = `{"command":"true"}`
+	_, _, data := d.made(t, "/pty", "k1", request)
+	var first gen.TerminalAccepted
+	must(t, json.Unmarshal(data, &first))
+	eventually(t, "the terminal is forgotten", func() bool {
+		d.terminal(t, gen.TerminalRequest{Command: new("true")})
+		response, err := d.client.GetTerminal(t.Context(), first.ID)
+		must(t, err)
+		response.Body.Close()
+		return response.StatusCode == http.StatusNotFound
+	})
+	if status, _, data := d.made(t, "/pty", "k1", request); status != http.StatusConflict || !strings.Contains(string(data), "is gone") {
+		t.Errorf("%d %s", status, data)
+	}
+}
