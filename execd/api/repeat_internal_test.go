@@ -16,7 +16,7 @@ func TestARepetitionTakesOver(t *testing.T) {
 	begun := make(chan struct{})
 	first := make(chan error, 1)
 	go func() {
-		_, err := r.once(ctx, "op", &key, func() (string, error) {
+		_, err := r.once(ctx, "op", repeat{key: &key}, func() (string, error) {
 			close(begun)
 			<-ctx.Done()
 			return "", context.Cause(ctx)
@@ -26,7 +26,7 @@ func TestARepetitionTakesOver(t *testing.T) {
 	<-begun
 	second := make(chan string, 1)
 	go func() {
-		id, err := r.once(t.Context(), "op", &key, func() (string, error) { return "second", nil })
+		id, err := r.once(t.Context(), "op", repeat{key: &key}, func() (string, error) { return "second", nil })
 		if err != nil {
 			t.Error(err)
 		}
@@ -47,7 +47,7 @@ func TestKeysAreBounded(t *testing.T) {
 	create := func() (string, error) { calls++; return strconv.Itoa(calls), nil }
 	for i := range maxKeys + 10 {
 		key := strconv.Itoa(i)
-		if _, err := r.once(t.Context(), "op", &key, create); err != nil {
+		if _, err := r.once(t.Context(), "op", repeat{key: &key}, create); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -55,14 +55,14 @@ func TestKeysAreBounded(t *testing.T) {
 		t.Errorf("%d and %d keys are kept", len(r.byKey), len(r.order))
 	}
 	newest, oldest := strconv.Itoa(maxKeys+9), "0"
-	if id, _ := r.once(t.Context(), "op", &newest, create); id != strconv.Itoa(maxKeys+10) {
+	if id, _ := r.once(t.Context(), "op", repeat{key: &newest}, create); id != strconv.Itoa(maxKeys+10) {
 		t.Errorf("the newest key has %s", id)
 	}
-	if id, _ := r.once(t.Context(), "op", &oldest, create); id != strconv.Itoa(maxKeys+11) {
+	if id, _ := r.once(t.Context(), "op", repeat{key: &oldest}, create); id != strconv.Itoa(maxKeys+11) {
 		t.Errorf("the oldest key has %s", id)
 	}
 	var problem *serve.Problem
-	if _, err := r.once(t.Context(), "other", &newest, create); !errors.As(err, &problem) || problem.Code != "CONFLICT" {
+	if _, err := r.once(t.Context(), "other", repeat{key: &newest}, create); !errors.As(err, &problem) || problem.Code != "CONFLICT" {
 		t.Errorf("another operation: %v", err)
 	}
 }

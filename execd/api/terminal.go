@@ -16,7 +16,9 @@ func (h *handlers) StartTerminal(ctx context.Context, request gen.StartTerminalR
 		return nil, err
 	}
 	key := request.Params.IdempotencyKey
-	id, err := h.repeats.once(ctx, "startTerminal", key, func() (string, error) { return h.startTerminal(r, timeout) })
+	id, err := h.repeats.once(ctx, "startTerminal", repeat{key, request.Params.IdempotencyAge}, func() (string, error) {
+		return h.startTerminal(r, timeout)
+	})
 	if err != nil {
 		return nil, err
 	}

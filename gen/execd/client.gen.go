@@ -1479,6 +1479,17 @@ func NewRunCodeRequestWithBody(server string, params *RunCodeParams, contentType
 			req.Header.Set("Idempotency-Key", headerParam0)
 		}
 
+		if params.IdempotencyAge != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Age", *params.IdempotencyAge, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "integer", Format: "int64"})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Age", headerParam1)
+		}
+
 	}
 
 	return req, nil
@@ -1532,6 +1543,17 @@ func NewCreateContextRequestWithBody(server string, params *CreateContextParams,
 			}
 
 			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+		if params.IdempotencyAge != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Age", *params.IdempotencyAge, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "integer", Format: "int64"})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Age", headerParam1)
 		}
 
 	}
@@ -1854,6 +1876,17 @@ func NewRunCommandRequestWithBody(server string, params *RunCommandParams, conte
 			}
 
 			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+		if params.IdempotencyAge != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Age", *params.IdempotencyAge, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "integer", Format: "int64"})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Age", headerParam1)
 		}
 
 	}
@@ -2929,6 +2962,17 @@ func NewStartTerminalRequestWithBody(server string, params *StartTerminalParams,
 			}
 
 			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+		if params.IdempotencyAge != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Age", *params.IdempotencyAge, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "integer", Format: "int64"})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Age", headerParam1)
 		}
 
 	}

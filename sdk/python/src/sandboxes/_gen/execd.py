@@ -489,6 +489,7 @@ def create_context(
     body: ContextRequest,
     *,
     idempotency_key: str | None = None,
+    idempotency_age: int | None = None,
 ) -> Call[CodeContext]:
     """Create a context.
 
@@ -499,6 +500,7 @@ def create_context(
         path="/code/context",
         headers=(
             ("Idempotency-Key", idempotency_key),
+            ("Idempotency-Age", idempotency_age),
         ),
         body=encode(body),
         answer=CodeContext,
@@ -888,6 +890,7 @@ def run_code(
     body: CodeRequest,
     *,
     idempotency_key: str | None = None,
+    idempotency_age: int | None = None,
 ) -> EventStream[StreamEvent]:
     """Execute a cell of code.
 
@@ -905,6 +908,7 @@ def run_code(
         path="/code",
         headers=(
             ("Idempotency-Key", idempotency_key),
+            ("Idempotency-Age", idempotency_age),
         ),
         body=encode(body),
         answer=StreamEvent,
@@ -915,6 +919,7 @@ def run_command(
     body: CommandRequest,
     *,
     idempotency_key: str | None = None,
+    idempotency_age: int | None = None,
 ) -> Call[CommandAccepted]:
     """Run a shell command.
 
@@ -933,6 +938,7 @@ def run_command(
         path="/command",
         headers=(
             ("Idempotency-Key", idempotency_key),
+            ("Idempotency-Age", idempotency_age),
         ),
         body=encode(body),
         answer=CommandAccepted,
@@ -943,6 +949,7 @@ def run_command_stream(
     body: CommandRequest,
     *,
     idempotency_key: str | None = None,
+    idempotency_age: int | None = None,
 ) -> EventStream[StreamEvent]:
     """Run a shell command.
 
@@ -961,6 +968,7 @@ def run_command_stream(
         path="/command",
         headers=(
             ("Idempotency-Key", idempotency_key),
+            ("Idempotency-Age", idempotency_age),
         ),
         body=encode(body),
         answer=StreamEvent,
@@ -1005,6 +1013,7 @@ def start_terminal(
     body: TerminalRequest,
     *,
     idempotency_key: str | None = None,
+    idempotency_age: int | None = None,
 ) -> Call[TerminalAccepted]:
     """Start a program on a pseudo-terminal.
 
@@ -1017,6 +1026,7 @@ def start_terminal(
         path="/pty",
         headers=(
             ("Idempotency-Key", idempotency_key),
+            ("Idempotency-Age", idempotency_age),
         ),
         body=encode(body),
         answer=TerminalAccepted,
