@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 	"testing"
+	"time"
 
 	"sandbox.internal/openapi/serve"
 )
@@ -38,6 +39,27 @@ func TestARepetitionTakesOver(t *testing.T) {
 	}
 	if id := <-second; id != "second" {
 		t.Errorf("the repetition got %q", id)
+	}
+}
+
+// TestAgeOfARepetition: of a key that is not known, only a request that was first sent to this execd is done.
+func TestAgeOfARepetition(t *testing.T) {
+	const ran = int64(time.Hour / time.Millisecond)
+	r := newRepeats()
+	r.since = time.Now().Add(-time.Hour)
+	create := func() (string, error) { return "made", nil }
+	for age, refused := range map[int64]bool{0: false, ran - 1000: false, ran - 1: true, ran + 1000: true, 24 * ran: true} {
+		key := strconv.FormatInt(age, 10)
+		var problem *serve.Problem
+		_, err := r.once(t.Context(), "op", repeat{&key, &age}, create)
+		if errors.As(err, &problem) != refused || refused && problem.Code != "CONFLICT" {
+			t.Errorf("%d ms: %v", age, err)
+		}
+		// Once it is known, no age is too great; a refusal makes no key known.
+		oldest := 24 * ran
+		if _, err := r.once(t.Context(), "op", repeat{&key, &oldest}, create); (err != nil) != refused {
+			t.Errorf("again, after %d ms: %v", age, err)
+		}
 	}
 }
 

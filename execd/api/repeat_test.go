@@ -154,10 +154,10 @@ func TestRepeatedAfterARestart(t *testing.T) {
 	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
 	first.kill()
 	d = (&child{}).start(t, transport)
-	for path, content := range map[string]string{
-		"/command": request, "/code": `{"code":"1"}`, "/code/context": `{"language":"python"}`, "/pty": `{}`,
+	for path, ask := range map[string]struct{ key, content string }{
+		"/command": {"k1", request}, "/code": {"kc", `{"code":"1"}`}, "/code/context": {"kx", `{"language":"python"}`}, "/pty": {"kt", `{}`},
 	} {
-		response, data := d.askWith(t, path, "k1", content, age())
+		response, data := d.askWith(t, path, ask.key, ask.content, age())
 		if response.StatusCode != http.StatusConflict || !strings.Contains(string(data), "whether it took effect is not known") {
 			t.Errorf("%s: %s %s", path, response.Status, data)
 		}
