@@ -16,7 +16,8 @@ import (
 const (
 	// maxKeys is how many Idempotency-Keys are known; the oldest is forgotten first.
 	maxKeys = 1000
-	// onTheWay is for how long a repetition may be on its way, at least: execd-init's socket accepts connections while there is no execd.
+	// onTheWay is how long a repetition may be on its way. Its age is from when it was sent, and execd-init's socket takes connections
+	// while there is no execd.
 	onTheWay = time.Second
 )
 
