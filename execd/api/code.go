@@ -18,7 +18,7 @@ func (h *handlers) RunCode(ctx context.Context, request gen.RunCodeRequestObject
 		return nil, err
 	}
 	key := request.Params.IdempotencyKey
-	id, err := h.repeats.once(ctx, "runCode", key, func() (string, error) {
+	id, err := h.repeats.once(ctx, "runCode", repeat{key, request.Params.IdempotencyAge}, func() (string, error) {
 		if err := h.awake(); err != nil {
 			return "", err
 		}
@@ -69,7 +69,7 @@ func (h *handlers) InterruptCode(ctx context.Context, request gen.InterruptCodeR
 
 func (h *handlers) CreateContext(ctx context.Context, request gen.CreateContextRequestObject) (gen.CreateContextResponseObject, error) {
 	key := request.Params.IdempotencyKey
-	id, err := h.repeats.once(ctx, "createContext", key, func() (string, error) {
+	id, err := h.repeats.once(ctx, "createContext", repeat{key, request.Params.IdempotencyAge}, func() (string, error) {
 		if err := h.awake(); err != nil {
 			return "", err
 		}

@@ -23,7 +23,9 @@ func (h *handlers) RunCommand(ctx context.Context, request gen.RunCommandRequest
 		return nil, err
 	}
 	key := request.Params.IdempotencyKey
-	id, err := h.repeats.once(ctx, "runCommand", key, func() (string, error) { return h.start(spec) })
+	id, err := h.repeats.once(ctx, "runCommand", repeat{key, request.Params.IdempotencyAge}, func() (string, error) {
+		return h.start(spec)
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -111,6 +111,7 @@ type child struct {
 
 	pid    int
 	output output
+	kill   func() // ends it at once, as the kernel does when there is no memory left
 }
 
 // start runs the child until the test ends. Its mounts are seen by it alone and vanish with it.
@@ -137,9 +138,17 @@ func (c *child) start(t *testing.T, transport *conform.Transport) *daemon {
 	process.Stdout, process.Stderr = &c.output, &c.output
 	must(t, process.Start())
 	c.pid = process.Process.Pid
+	killed := false
+	c.kill = func() {
+		must(t, process.Process.Kill())
+		_ = process.Wait() // that it was killed is its error
+		killed = true
+	}
 	t.Cleanup(func() {
-		process.Process.Signal(syscall.SIGTERM)
-		must(t, process.Wait())
+		if !killed {
+			process.Process.Signal(syscall.SIGTERM)
+			must(t, process.Wait())
+		}
 	})
 	var listening struct{ Address string }
 	t.Cleanup(func() {

@@ -8,15 +8,22 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 
 	"sandbox.internal/openapi/serve"
 )
 
-// maxKeys is how many Idempotency-Keys are known; the oldest is forgotten first.
-const maxKeys = 1000
+const (
+	// maxKeys is how many Idempotency-Keys are known; the oldest is forgotten first.
+	maxKeys = 1000
+	// onTheWay is how long a repetition may be on its way. Its age is from when it was sent, and execd-init's socket takes connections
+	// while there is no execd.
+	onTheWay = time.Second
+)
 
 // repeats is what requests with an Idempotency-Key have made.
 type repeats struct {
+	since time.Time // what an earlier execd has made is not known
 	mu    sync.Mutex
 	byKey map[string]*made
 	order []string // keys, oldest first
@@ -30,17 +37,28 @@ type made struct {
 	err    error
 }
 
-func newRepeats() *repeats { return &repeats{byKey: make(map[string]*made)} }
+func newRepeats() *repeats { return &repeats{since: time.Now(), byKey: make(map[string]*made)} }
+
+// repeat is what a request says about its own repetition.
+type repeat struct {
+	key *string // its Idempotency-Key
+	age *int64  // its Idempotency-Age
+}
 
 // once calls create, unless an earlier request had the same key, whose id it returns then. It waits for an earlier one that is still at it.
-// What could not be made is not remembered. Without a key it only calls create.
-func (r *repeats) once(ctx context.Context, operation string, key *string, create func() (id string, err error)) (string, error) {
+// What could not be made is not remembered. Without a key it only calls create. A repetition of a request that an earlier execd may have
+// received is refused, because commands outlive an execd that is killed.
+func (r *repeats) once(ctx context.Context, operation string, request repeat, create func() (id string, err error)) (string, error) {
+	key := request.key
 	if key == nil {
 		return create()
 	}
 	digest := digestOf(operation, serve.JSONBody(ctx))
 	for {
-		m, again := r.take(*key, digest)
+		m, again, err := r.take(*key, digest, request.age)
+		if err != nil {
+			return "", err
+		}
 		if !again {
 			return r.make(*key, m, create)
 		}
@@ -61,15 +79,20 @@ func digestOf(operation string, body []byte) (digest [sha256.Size]byte) {
 	return digest
 }
 
-// take returns what a key makes or has made, or reserves the key.
-func (r *repeats) take(key string, digest [sha256.Size]byte) (m *made, again bool) {
+// take returns what a key makes or has made, or reserves the key. A key that is not known is refused when an earlier execd may know it:
+// when its first request was sent so many milliseconds ago that this execd was not there.
+func (r *repeats) take(key string, digest [sha256.Size]byte, age *int64) (m *made, again bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if m, again = r.byKey[key]; !again {
-		m = &made{digest: digest, done: make(chan struct{}), err: errNotMade}
-		r.add(key, m)
+	if m, again = r.byKey[key]; again {
+		return m, true, nil
 	}
-	return m, again
+	if age != nil && time.Since(r.since) < time.Duration(*age)*time.Millisecond+onTheWay {
+		return nil, false, conflict("execd was started again since the request was first sent: whether it took effect is not known")
+	}
+	m = &made{digest: digest, done: make(chan struct{}), err: errNotMade}
+	r.add(key, m)
+	return m, false, nil
 }
 
 // make calls create for a key that is reserved.

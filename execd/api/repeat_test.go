@@ -2,12 +2,17 @@ package api_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	gen "sandbox.internal/gen/execd"
 )
@@ -19,12 +24,16 @@ func (d *daemon) made(t *testing.T, path, key, content string) (status int, id s
 	return response.StatusCode, response.Header.Get("X-Command-ID"), data
 }
 
-func (d *daemon) askWith(t *testing.T, path, key, content string) (*http.Response, []byte) {
+// askWith sends a request with a key, and with an age if there is one.
+func (d *daemon) askWith(t *testing.T, path, key, content string, age ...string) (*http.Response, []byte) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, d.url+path, strings.NewReader(content))
 	must(t, err)
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("Idempotency-Key", key)
+	for _, value := range age {
+		request.Header.Set("Idempotency-Age", value)
+	}
 	response, err := d.http.Do(request)
 	must(t, err)
 	defer response.Body.Close()
@@ -98,5 +107,88 @@ func TestRepeatedTerminalIsOne(t *testing.T) {
 	}
 	if status, _, data := d.made(t, "/pty", "k1", `{"command":"sh"}`); status != http.StatusConflict {
 		t.Errorf("another body: %d %s", status, data)
+	}
+}
+
+// TestRepeatedTerminalIsGone: what a key has made can be forgotten before the key is.
+func TestRepeatedTerminalIsGone(t *testing.T) {
+	t.Parallel()
+	d := start(t)
+	const request = `{"command":"true"}`
+	_, _, data := d.made(t, "/pty", "k1", request)
+	var first gen.TerminalAccepted
+	must(t, json.Unmarshal(data, &first))
+	eventually(t, "the terminal is forgotten", func() bool {
+		d.terminal(t, gen.TerminalRequest{Command: new("true")})
+		response, err := d.client.GetTerminal(t.Context(), first.ID)
+		must(t, err)
+		response.Body.Close()
+		return response.StatusCode == http.StatusNotFound
+	})
+	if status, _, data := d.made(t, "/pty", "k1", request); status != http.StatusConflict || !strings.Contains(string(data), "is gone") {
+		t.Errorf("%d %s", status, data)
+	}
+}
+
+// TestRepeatedAfterARestart: execd is killed and started again between a request and its repetition. The command lives on, and must not
+// be started twice.
+func TestRepeatedAfterARestart(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "pids")
+	encoded, err := json.Marshal(gen.CommandRequest{Command: "echo $$ >>" + file + "; exec sleep 1000", Background: new(true)})
+	must(t, err)
+	request, transport := string(encoded), newTransport(t)
+	first := &child{}
+	d := first.start(t, transport)
+	begin := time.Now()
+	age := func() string { return strconv.FormatInt(time.Since(begin).Milliseconds(), 10) }
+	if status, _, data := d.made(t, "/command", "k1", request); status != http.StatusOK {
+		t.Fatalf("%d %s", status, data)
+	}
+	var pid int
+	eventually(t, "the command runs", func() bool {
+		data, _ := os.ReadFile(file) // it is not there yet
+		_, err := fmt.Sscanln(string(data), &pid)
+		return err == nil
+	})
+	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
+	first.kill()
+	d = (&child{}).start(t, transport)
+	for path, ask := range map[string]struct{ key, content string }{
+		"/command": {"k1", request}, "/code": {"kc", `{"code":"1"}`}, "/code/context": {"kx", `{"language":"python"}`}, "/pty": {"kt", `{}`},
+	} {
+		response, data := d.askWith(t, path, ask.key, ask.content, age())
+		if response.StatusCode != http.StatusConflict || !strings.Contains(string(data), "whether it took effect is not known") {
+			t.Errorf("%s: %s %s", path, response.Status, data)
+		}
+	}
+	if err := syscall.Kill(pid, 0); err != nil || read(t, file) != fmt.Sprintln(pid) {
+		t.Errorf("of the command with the pid %d (%v) are left %q", pid, err, read(t, file))
+	}
+
+	// What this execd has made it knows, however old the request is.
+	const short = `{"command":"true","background":true}`
+	_, made, _ := d.made(t, "/command", "k2", short)
+	response, data := d.askWith(t, "/command", "k2", short, "86400000")
+	if again := response.Header.Get("X-Command-ID"); again != made || made == "" {
+		t.Errorf("%q and %q: %s %s", made, again, response.Status, data)
+	}
+	// A request that was first sent to this execd, and did not arrive, is done.
+	eventually(t, "execd has run for a second longer", func() bool {
+		response, _ := d.askWith(t, "/command", "k3", short, "100")
+		return response.StatusCode == http.StatusOK
+	})
+}
+
+func TestAgesAreBounded(t *testing.T) {
+	t.Parallel()
+	d := start(t)
+	for _, age := range []string{"-1", "86400001", "1.5", "x", ""} {
+		for _, path := range []string{"/command", "/code", "/code/context", "/pty"} {
+			response, data := d.askWith(t, path, "k1", `{"command":"true","code":"1","language":"python"}`, age)
+			if response.StatusCode != http.StatusBadRequest || !strings.Contains(string(data), "header Idempotency-Age") {
+				t.Errorf("%s with the age %q: %s %s", path, age, response.Status, data)
+			}
+		}
 	}
 }

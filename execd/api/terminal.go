@@ -15,11 +15,15 @@ func (h *handlers) StartTerminal(ctx context.Context, request gen.StartTerminalR
 	if err != nil {
 		return nil, err
 	}
-	id, err := h.repeats.once(ctx, "startTerminal", request.Params.IdempotencyKey, func() (string, error) {
+	key := request.Params.IdempotencyKey
+	id, err := h.repeats.once(ctx, "startTerminal", repeat{key, request.Params.IdempotencyAge}, func() (string, error) {
 		return h.startTerminal(r, timeout)
 	})
 	if err != nil {
 		return nil, err
+	}
+	if _, err := h.terminals.Get(id); err != nil && key != nil { // without a key it was started just now
+		return nil, gone(key, err)
 	}
 	serve.LogField(ctx, "terminal_id", id)
 	return gen.StartTerminal200JSONResponse{ID: id}, nil

@@ -18,6 +18,9 @@ const (
 	inputPiece = 32 << 10
 	// inputPatience is how long a write waits for a command that takes nothing.
 	inputPatience = 5 * time.Second
+	// inputLimit is how long a request writes to a command that takes bytes all the time, but slowly: clients give up a request that
+	// is not answered, after a minute the earliest.
+	inputLimit = 20 * time.Second
 )
 
 // ErrConflict: the bytes do not continue the command's standard input.
@@ -84,8 +87,8 @@ func (in *input) close() {
 }
 
 // take waits for the turn, as long as for a command that takes nothing.
-func (in *input) take(ctx context.Context) bool {
-	timer := time.NewTimer(inputPatience)
+func (in *input) take(ctx context.Context, until time.Time) bool {
+	timer := time.NewTimer(min(inputPatience, time.Until(until)))
 	defer timer.Stop()
 	select {
 	case in.turn <- struct{}{}:
@@ -107,9 +110,9 @@ func (in *input) check(from, to int64) error {
 	return nil
 }
 
-// write writes the piece that begins at a position, and reports whether all of it was taken.
-func (in *input) write(ctx context.Context, piece []byte, from int64) (taken bool, err error) {
-	if !in.take(ctx) {
+// write writes the piece that begins at a position, and reports whether all of it was taken before a time.
+func (in *input) write(ctx context.Context, piece []byte, from int64, until time.Time) (taken bool, err error) {
+	if !in.take(ctx, until) {
 		return false, nil
 	}
 	defer func() { <-in.turn }()
@@ -121,13 +124,14 @@ func (in *input) write(ctx context.Context, piece []byte, from int64) (taken boo
 		if in.closed.Load() {
 			return false, nil
 		}
-		_ = in.file.SetWriteDeadline(time.Now().Add(inputPatience)) // fails once closed, and so does the write
+		now := time.Now()
+		_ = in.file.SetWriteDeadline(now.Add(min(inputPatience, until.Sub(now)))) // fails once closed, and so does the write
 		n, err := in.file.Write(piece[in.offset.Load()-from:])
 		in.offset.Add(int64(n))
 		switch {
 		case err == nil:
 		case errors.Is(err, os.ErrDeadlineExceeded):
-			if n == 0 || ctx.Err() != nil {
+			if n == 0 || ctx.Err() != nil || !time.Now().Before(until) {
 				return false, nil
 			}
 		default: // the command has closed its end, or has ended
@@ -138,8 +142,8 @@ func (in *input) write(ctx context.Context, piece []byte, from int64) (taken boo
 }
 
 // end closes the standard input at a position, where the client's bytes end.
-func (in *input) end(ctx context.Context, at int64) error {
-	if !in.take(ctx) {
+func (in *input) end(ctx context.Context, at int64, until time.Time) error {
+	if !in.take(ctx, until) {
 		return nil
 	}
 	defer func() { <-in.turn }()
@@ -156,11 +160,17 @@ func (in *input) end(ctx context.Context, at int64) error {
 
 // WriteInput writes what body has, the first byte of which is the one at offset of the command's standard input, and with end closes
 // the standard input after it. Bytes that were written before are skipped. It returns when all of it is in the pipe, when the
-// pipe has taken nothing for 5 s, when the standard input is closed, and when ctx ends; the state shows which.
+// pipe has taken nothing for 5 s, after 20 s although the pipe takes more, when the standard input is closed, and when ctx ends; the
+// state shows how far it came.
 //
 // It returns ErrConflict when the command has no standard input, when offset is beyond what was written, and for bytes behind the
 // end; any other error is that of body, before which everything that came was written.
 func (c *Command) WriteInput(ctx context.Context, body io.Reader, offset int64, end bool) (InputState, error) {
+	return c.writeInput(ctx, body, offset, end, time.Now().Add(inputLimit))
+}
+
+// writeInput is WriteInput up to a time.
+func (c *Command) writeInput(ctx context.Context, body io.Reader, offset int64, end bool, until time.Time) (InputState, error) {
 	in := c.input
 	if in == nil {
 		return InputState{}, conflictf("the command has no standard input: it was not started with stdin")
@@ -169,7 +179,7 @@ func (c *Command) WriteInput(ctx context.Context, body io.Reader, offset int64, 
 	defer buffers.Put(buffer)
 	for at := offset; ; {
 		n, readErr := body.Read(buffer[:inputPiece])
-		taken, err := in.write(ctx, buffer[:n], at)
+		taken, err := in.write(ctx, buffer[:n], at, until)
 		if err != nil {
 			return InputState{}, err
 		}
@@ -178,12 +188,13 @@ func (c *Command) WriteInput(ctx context.Context, body io.Reader, offset int64, 
 		}
 		at += int64(n)
 		switch {
-		case readErr == nil:
+		case readErr == nil && time.Now().Before(until):
 			continue
+		case readErr == nil:
 		case !errors.Is(readErr, io.EOF):
 			return InputState{}, readErr
 		case end:
-			err = in.end(ctx, at)
+			err = in.end(ctx, at, until)
 		}
 		return in.state(), err
 	}

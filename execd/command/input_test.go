@@ -165,6 +165,34 @@ func TestInputPushesBack(t *testing.T) {
 	}
 }
 
+// TestSlowInputIsAnswered: a command that never stops reading, but is slow, does not hold its client's request for ever.
+func TestSlowInputIsAnswered(t *testing.T) {
+	m := newManager(t)
+	// It reads 4 KiB at a time, for a second at least, and then the rest.
+	c := start(t, m, command.Spec{Command: "for i in $(seq 100); do head -c 4096; sleep 0.01; done >/dev/null; cat | wc -c", Input: true})
+	data := noise(4, 1<<20)
+	const limit = 250 * time.Millisecond
+	var state command.InputState
+	requests := 0
+	for ; !state.Closed; requests++ {
+		before, begin := state.Offset, time.Now()
+		var err error
+		state, err = c.WriteInputFor(t.Context(), limit, bytes.NewReader(data[before:]), before, true)
+		if err != nil || state.Offset < before {
+			t.Fatalf("request %d at %d: %+v, %v", requests, before, state, err)
+		}
+		if waited := time.Since(begin); waited > limit+5*time.Second {
+			t.Errorf("request %d was answered after %v", requests, waited)
+		}
+	}
+	if state.Offset != int64(len(data)) || requests < 2 {
+		t.Errorf("%+v after %d requests", state, requests)
+	}
+	if got, want := rebuild(all(t, c), eventlog.TypeStdout), fmt.Sprintf("%d\n", len(data)-100*4096); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 type counted struct {
 	io.Reader
 	read int

@@ -17,11 +17,13 @@ func (t *Terminal) kill() {
 	t.hangUp()
 }
 
-// expire hangs the terminal up because its timeout has elapsed.
+// expire hangs the terminal up because its timeout has elapsed. A program that has ended by itself keeps its exit code.
 func (t *Terminal) expire() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.timedOut = t.hangUp()
+	if !t.reaped && !process.HasExited(t.process.Process.Pid) {
+		t.timedOut = t.hangUp()
+	}
 }
 
 // hangUp is kill for a caller that holds the lock. It reports whether there was something to hang up.

@@ -252,10 +252,10 @@ type ClientInterface interface {
 	// repeated as it was. An `offset` above it is 409; the message names the right one.
 	//
 	// The bytes go into a pipe and are kept nowhere else, so a slow command slows its
-	// client down. The answer comes when the pipe has all of the body, or has taken
-	// nothing for 5 seconds: then go on from the `offset` of the answer. When the command
-	// has closed its standard input, or has ended, `closed` is true, and what it did not
-	// take is dropped.
+	// client down. The answer comes when the pipe has all of the body, when it has taken
+	// nothing for 5 seconds, or 20 seconds after the request began although it still takes
+	// bytes: go on from the `offset` of the answer. When the command has closed its
+	// standard input, or has ended, `closed` is true, and what it did not take is dropped.
 	//
 	// With `end` the standard input is closed after the body: the command reads an end of
 	// file. An empty body is permitted.
@@ -827,10 +827,10 @@ func (c *Client) GetCommandLogs(ctx context.Context, id CommandID, params *GetCo
 // repeated as it was. An `offset` above it is 409; the message names the right one.
 //
 // The bytes go into a pipe and are kept nowhere else, so a slow command slows its
-// client down. The answer comes when the pipe has all of the body, or has taken
-// nothing for 5 seconds: then go on from the `offset` of the answer. When the command
-// has closed its standard input, or has ended, `closed` is true, and what it did not
-// take is dropped.
+// client down. The answer comes when the pipe has all of the body, when it has taken
+// nothing for 5 seconds, or 20 seconds after the request began although it still takes
+// bytes: go on from the `offset` of the answer. When the command has closed its
+// standard input, or has ended, `closed` is true, and what it did not take is dropped.
 //
 // With `end` the standard input is closed after the body: the command reads an end of
 // file. An empty body is permitted.
@@ -1479,6 +1479,17 @@ func NewRunCodeRequestWithBody(server string, params *RunCodeParams, contentType
 			req.Header.Set("Idempotency-Key", headerParam0)
 		}
 
+		if params.IdempotencyAge != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Age", *params.IdempotencyAge, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "integer", Format: "int64"})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Age", headerParam1)
+		}
+
 	}
 
 	return req, nil
@@ -1532,6 +1543,17 @@ func NewCreateContextRequestWithBody(server string, params *CreateContextParams,
 			}
 
 			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+		if params.IdempotencyAge != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Age", *params.IdempotencyAge, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "integer", Format: "int64"})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Age", headerParam1)
 		}
 
 	}
@@ -1854,6 +1876,17 @@ func NewRunCommandRequestWithBody(server string, params *RunCommandParams, conte
 			}
 
 			req.Header.Set("Idempotency-Key", headerParam0)
+		}
+
+		if params.IdempotencyAge != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Age", *params.IdempotencyAge, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "integer", Format: "int64"})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Age", headerParam1)
 		}
 
 	}
@@ -2931,6 +2964,17 @@ func NewStartTerminalRequestWithBody(server string, params *StartTerminalParams,
 			req.Header.Set("Idempotency-Key", headerParam0)
 		}
 
+		if params.IdempotencyAge != nil {
+			var headerParam1 string
+
+			headerParam1, err = runtime.StyleParamWithOptions("simple", false, "Idempotency-Age", *params.IdempotencyAge, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationHeader, Type: "integer", Format: "int64"})
+			if err != nil {
+				return nil, err
+			}
+
+			req.Header.Set("Idempotency-Age", headerParam1)
+		}
+
 	}
 
 	return req, nil
@@ -3289,10 +3333,10 @@ type ClientWithResponsesInterface interface {
 	// repeated as it was. An `offset` above it is 409; the message names the right one.
 	//
 	// The bytes go into a pipe and are kept nowhere else, so a slow command slows its
-	// client down. The answer comes when the pipe has all of the body, or has taken
-	// nothing for 5 seconds: then go on from the `offset` of the answer. When the command
-	// has closed its standard input, or has ended, `closed` is true, and what it did not
-	// take is dropped.
+	// client down. The answer comes when the pipe has all of the body, when it has taken
+	// nothing for 5 seconds, or 20 seconds after the request began although it still takes
+	// bytes: go on from the `offset` of the answer. When the command has closed its
+	// standard input, or has ended, `closed` is true, and what it did not take is dropped.
 	//
 	// With `end` the standard input is closed after the body: the command reads an end of
 	// file. An empty body is permitted.
@@ -6793,10 +6837,10 @@ func (c *ClientWithResponses) GetCommandLogsWithResponse(ctx context.Context, id
 // repeated as it was. An `offset` above it is 409; the message names the right one.
 //
 // The bytes go into a pipe and are kept nowhere else, so a slow command slows its
-// client down. The answer comes when the pipe has all of the body, or has taken
-// nothing for 5 seconds: then go on from the `offset` of the answer. When the command
-// has closed its standard input, or has ended, `closed` is true, and what it did not
-// take is dropped.
+// client down. The answer comes when the pipe has all of the body, when it has taken
+// nothing for 5 seconds, or 20 seconds after the request began although it still takes
+// bytes: go on from the `offset` of the answer. When the command has closed its
+// standard input, or has ended, `closed` is true, and what it did not take is dropped.
 //
 // With `end` the standard input is closed after the body: the command reads an end of
 // file. An empty body is permitted.

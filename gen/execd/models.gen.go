@@ -746,7 +746,7 @@ type Terminal struct {
 	CreatedAt time.Time `json:"created_at"`
 
 	// ExitCode The program's exit code, 128 and the number of the signal that ended it; null
-	// while it runs, and null after its timeout ended it.
+	// while it runs, after its timeout ended it, and where the code is not known.
 	//
 	// Example: 0
 	ExitCode *int `json:"exit_code"`
@@ -815,7 +815,7 @@ type TerminalNews struct {
 	// Example: 0
 	Bytes *int `json:"bytes,omitempty"`
 
-	// ExitCode The program's exit code, null after its timeout; in an `exit`.
+	// ExitCode The program's exit code, null after its timeout and where it is not known; in an `exit`.
 	//
 	// Example: 0
 	ExitCode *int `json:"exit_code,omitempty"`
@@ -944,6 +944,11 @@ type UploadMetadata struct {
 // Example: python
 type ContextLanguage = Language
 
+// IdempotencyAge Milliseconds, at most 24 hours.
+//
+// Example: 150
+type IdempotencyAge = int64
+
 // IdempotencyKey An opaque key, best a UUID.
 //
 // Example: 0f7a3c52-6d1e-4d3f-8c56-5a0b4d8f1e77
@@ -1008,16 +1013,32 @@ type InterruptCodeParams struct {
 type RunCodeParams struct {
 	// IdempotencyKey A value of the client's choice that makes the request safe to repeat: the same key
 	// with the same body is answered with what the first request made. With another body,
-	// or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends.
+	// or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends:
+	// a repetition should have an Idempotency-Age.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+
+	// IdempotencyAge For a repetition: how many milliseconds ago the client first sent a request with
+	// this Idempotency-Key that may have arrived. A daemon that does not know the key, and
+	// has not been running for that long and a second more, was perhaps started since. It
+	// answers 409 and does nothing: the daemon before it may have taken the request, and
+	// what that started may run on. Without an Idempotency-Key the header has no meaning.
+	IdempotencyAge *IdempotencyAge `json:"Idempotency-Age,omitempty"`
 }
 
 // CreateContextParams defines parameters for CreateContext.
 type CreateContextParams struct {
 	// IdempotencyKey A value of the client's choice that makes the request safe to repeat: the same key
 	// with the same body is answered with what the first request made. With another body,
-	// or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends.
+	// or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends:
+	// a repetition should have an Idempotency-Age.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+
+	// IdempotencyAge For a repetition: how many milliseconds ago the client first sent a request with
+	// this Idempotency-Key that may have arrived. A daemon that does not know the key, and
+	// has not been running for that long and a second more, was perhaps started since. It
+	// answers 409 and does nothing: the daemon before it may have taken the request, and
+	// what that started may run on. Without an Idempotency-Key the header has no meaning.
+	IdempotencyAge *IdempotencyAge `json:"Idempotency-Age,omitempty"`
 }
 
 // DeleteContextsParams defines parameters for DeleteContexts.
@@ -1048,8 +1069,16 @@ type InterruptCommandParams struct {
 type RunCommandParams struct {
 	// IdempotencyKey A value of the client's choice that makes the request safe to repeat: the same key
 	// with the same body is answered with what the first request made. With another body,
-	// or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends.
+	// or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends:
+	// a repetition should have an Idempotency-Age.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+
+	// IdempotencyAge For a repetition: how many milliseconds ago the client first sent a request with
+	// this Idempotency-Key that may have arrived. A daemon that does not know the key, and
+	// has not been running for that long and a second more, was perhaps started since. It
+	// answers 409 and does nothing: the daemon before it may have taken the request, and
+	// what that started may run on. Without an Idempotency-Key the header has no meaning.
+	IdempotencyAge *IdempotencyAge `json:"Idempotency-Age,omitempty"`
 }
 
 // GetCommandLogsParams defines parameters for GetCommandLogs.
@@ -1159,8 +1188,16 @@ type PingParams struct {
 type StartTerminalParams struct {
 	// IdempotencyKey A value of the client's choice that makes the request safe to repeat: the same key
 	// with the same body is answered with what the first request made. With another body,
-	// or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends.
+	// or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends:
+	// a repetition should have an Idempotency-Age.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
+
+	// IdempotencyAge For a repetition: how many milliseconds ago the client first sent a request with
+	// this Idempotency-Key that may have arrived. A daemon that does not know the key, and
+	// has not been running for that long and a second more, was perhaps started since. It
+	// answers 409 and does nothing: the daemon before it may have taken the request, and
+	// what that started may run on. Without an Idempotency-Key the header has no meaning.
+	IdempotencyAge *IdempotencyAge `json:"Idempotency-Age,omitempty"`
 }
 
 // RunCodeJSONRequestBody defines body for RunCode for application/json ContentType.

@@ -174,6 +174,21 @@ func (w *ServerInterfaceWrapper) RunCode(ctx echo.Context) error {
 
 		params.IdempotencyKey = &IdempotencyKey
 	}
+	// ------------- Optional header parameter "Idempotency-Age" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Age")]; found {
+		var IdempotencyAge IdempotencyAge
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Age, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Age", valueList[0], &IdempotencyAge, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int64"})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Age: %s", err))
+		}
+
+		params.IdempotencyAge = &IdempotencyAge
+	}
 
 	// Invoke the callback with all the unmarshaled arguments
 	err = w.Handler.RunCode(ctx, params)
@@ -202,6 +217,21 @@ func (w *ServerInterfaceWrapper) CreateContext(ctx echo.Context) error {
 		}
 
 		params.IdempotencyKey = &IdempotencyKey
+	}
+	// ------------- Optional header parameter "Idempotency-Age" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Age")]; found {
+		var IdempotencyAge IdempotencyAge
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Age, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Age", valueList[0], &IdempotencyAge, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int64"})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Age: %s", err))
+		}
+
+		params.IdempotencyAge = &IdempotencyAge
 	}
 
 	// Invoke the callback with all the unmarshaled arguments
@@ -353,6 +383,21 @@ func (w *ServerInterfaceWrapper) RunCommand(ctx echo.Context) error {
 		}
 
 		params.IdempotencyKey = &IdempotencyKey
+	}
+	// ------------- Optional header parameter "Idempotency-Age" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Age")]; found {
+		var IdempotencyAge IdempotencyAge
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Age, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Age", valueList[0], &IdempotencyAge, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int64"})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Age: %s", err))
+		}
+
+		params.IdempotencyAge = &IdempotencyAge
 	}
 
 	// Invoke the callback with all the unmarshaled arguments
@@ -809,6 +854,21 @@ func (w *ServerInterfaceWrapper) StartTerminal(ctx echo.Context) error {
 		}
 
 		params.IdempotencyKey = &IdempotencyKey
+	}
+	// ------------- Optional header parameter "Idempotency-Age" -------------
+	if valueList, found := headers[http.CanonicalHeaderKey("Idempotency-Age")]; found {
+		var IdempotencyAge IdempotencyAge
+		n := len(valueList)
+		if n != 1 {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Expected one value for Idempotency-Age, got %d", n))
+		}
+
+		err = runtime.BindStyledParameterWithOptions("simple", "Idempotency-Age", valueList[0], &IdempotencyAge, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: false, Type: "integer", Format: "int64"})
+		if err != nil {
+			return echo.NewHTTPError(http.StatusBadRequest, fmt.Sprintf("Invalid format for parameter Idempotency-Age: %s", err))
+		}
+
+		params.IdempotencyAge = &IdempotencyAge
 	}
 
 	// Invoke the callback with all the unmarshaled arguments

@@ -8,6 +8,7 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 	}},
 	{ID: "runCode", Streams: true, Parameters: []*Parameter{
 		{Name: "Idempotency-Key", In: "header", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 255}},
+		{Name: "Idempotency-Age", In: "header", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 8.64e+07}}},
 	}, Body: &Body{Required: true, Media: []Media{
 		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
 			{Name: "code", Schema: &Schema{Type: "string"}},
@@ -22,6 +23,7 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 	}}},
 	{ID: "createContext", Parameters: []*Parameter{
 		{Name: "Idempotency-Key", In: "header", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 255}},
+		{Name: "Idempotency-Age", In: "header", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 8.64e+07}}},
 	}, Body: &Body{Required: true, Media: []Media{
 		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
 			{Name: "language", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 64}},
@@ -50,6 +52,7 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 	}},
 	{ID: "runCommand", Streams: true, Parameters: []*Parameter{
 		{Name: "Idempotency-Key", In: "header", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 255}},
+		{Name: "Idempotency-Age", In: "header", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 8.64e+07}}},
 	}, Body: &Body{Required: true, Media: []Media{
 		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
 			{Name: "background", Schema: &Schema{Type: "boolean"}},
@@ -159,6 +162,7 @@ var execd = Contract{KeyHeader: "X-EXECD-ACCESS-TOKEN", Operations: []*Operation
 	{ID: "listTerminals"},
 	{ID: "startTerminal", Parameters: []*Parameter{
 		{Name: "Idempotency-Key", In: "header", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 255}},
+		{Name: "Idempotency-Age", In: "header", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}, Maximum: Bound{Set: true, Value: 8.64e+07}}},
 	}, Body: &Body{Required: true, Media: []Media{
 		{Type: "application/json", Schema: &Schema{Type: "object", Properties: []Property{
 			{Name: "args", Schema: &Schema{Type: "array", Items: &Schema{Type: "string"}}},

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/base64"
 	"errors"
 	"net/http"
@@ -110,10 +109,10 @@ func (c Code) Run(ctx context.Context, code string, o *CodeOptions) (Execution, 
 			request.Context.Language = &o.Language
 		}
 	}
-	params := &execd.RunCodeParams{IdempotencyKey: Ptr(rand.Text())}
-	response, err := c.box.client.send(ctx, repeatable, func(ctx context.Context) (*http.Response, error) {
-		return c.box.daemon.RunCode(ctx, params, request)
-	})
+	m := newMaking()
+	response, err := c.box.client.send(ctx, repeatable, m.attempt(func(ctx context.Context) (*http.Response, error) {
+		return c.box.daemon.RunCode(ctx, nil, request, m.headers)
+	}))
 	if err != nil {
 		return Execution{}, err
 	}
@@ -198,10 +197,10 @@ func (c Code) Interrupt(ctx context.Context, id string) error {
 // CreateContext starts a kernel that keeps its variables.
 func (c Code) CreateContext(ctx context.Context, language string) (CodeContext, error) {
 	var created CodeContext
-	params := &execd.CreateContextParams{IdempotencyKey: Ptr(rand.Text())}
-	err := c.box.client.call(ctx, repeatable, &created, func(ctx context.Context) (*http.Response, error) {
-		return c.box.daemon.CreateContext(ctx, params, execd.ContextRequest{Language: language})
-	})
+	m := newMaking()
+	err := c.box.client.call(ctx, repeatable, &created, m.attempt(func(ctx context.Context) (*http.Response, error) {
+		return c.box.daemon.CreateContext(ctx, nil, execd.ContextRequest{Language: language}, m.headers)
+	}))
 	return created, err
 }
 

@@ -3,7 +3,6 @@ package sandbox
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -97,10 +96,10 @@ func (r Result) Err() error {
 // is interrupted.
 func (c Commands) Run(ctx context.Context, command string, o *RunOptions) (Result, error) {
 	request := o.request(command, false)
-	params := &execd.RunCommandParams{IdempotencyKey: Ptr(rand.Text())}
-	response, err := c.box.client.send(ctx, repeatable, func(ctx context.Context) (*http.Response, error) {
-		return c.box.daemon.RunCommand(ctx, params, request)
-	})
+	m := newMaking()
+	response, err := c.box.client.send(ctx, repeatable, m.attempt(func(ctx context.Context) (*http.Response, error) {
+		return c.box.daemon.RunCommand(ctx, nil, request, m.headers)
+	}))
 	if err != nil {
 		return Result{}, err
 	}
@@ -133,10 +132,10 @@ func (c Commands) Run(ctx context.Context, command string, o *RunOptions) (Resul
 func (c Commands) Start(ctx context.Context, command string, o *RunOptions) (*Command, error) {
 	var accepted execd.CommandAccepted
 	request := o.request(command, true)
-	params := &execd.RunCommandParams{IdempotencyKey: Ptr(rand.Text())}
-	err := c.box.client.call(ctx, repeatable, &accepted, func(ctx context.Context) (*http.Response, error) {
-		return c.box.daemon.RunCommand(ctx, params, request, asJSON)
-	})
+	m := newMaking()
+	err := c.box.client.call(ctx, repeatable, &accepted, m.attempt(func(ctx context.Context) (*http.Response, error) {
+		return c.box.daemon.RunCommand(ctx, nil, request, asJSON, m.headers)
+	}))
 	if err != nil {
 		return nil, err
 	}

@@ -1,13 +1,17 @@
 package sandbox_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	sandbox "sandbox.internal/sdk/go"
 )
@@ -92,6 +96,118 @@ func TestCommandsAreRepeatedWithTheirKey(t *testing.T) {
 	defer mu.Unlock()
 	if command.ID != "c" || keys[0] == "" || keys[0] != keys[1] || keys[0] != keys[2] {
 		t.Errorf("keys %q", keys)
+	}
+}
+
+// TestRepetitionsSayTheirAge: from the first attempt on that may have arrived, whatever sends it again. The daemon's
+// refusal of one is the error.
+func TestRepetitionsSayTheirAge(t *testing.T) {
+	t.Parallel()
+	const prefix = "/v1/sandboxes/box/proxy/44772"
+	for path, do := range map[string]func(context.Context, *sandbox.Sandbox) error{
+		"/command": func(ctx context.Context, box *sandbox.Sandbox) error {
+			_, err := box.Commands.Start(ctx, "true", nil)
+			return err
+		},
+		"/command ": func(ctx context.Context, box *sandbox.Sandbox) error {
+			_, err := box.Commands.Run(ctx, "true", nil)
+			return err
+		},
+		"/code": func(ctx context.Context, box *sandbox.Sandbox) error {
+			_, err := box.Code.Run(ctx, "1", nil)
+			return err
+		},
+		"/code/context": func(ctx context.Context, box *sandbox.Sandbox) error {
+			_, err := box.Code.CreateContext(ctx, "python")
+			return err
+		},
+		"/pty": func(ctx context.Context, box *sandbox.Sandbox) error {
+			_, err := box.Terminals.Create(ctx, nil)
+			return err
+		},
+	} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			var mu sync.Mutex
+			var ages []string
+			var begin time.Time // of the first attempt that may have arrived
+			mux := http.NewServeMux()
+			mux.HandleFunc("POST "+prefix+strings.TrimSpace(path), func(w http.ResponseWriter, r *http.Request) {
+				mu.Lock()
+				defer mu.Unlock()
+				if ages = append(ages, r.Header.Get("Idempotency-Age")); r.Header.Get("Idempotency-Key") == "" {
+					t.Error("a request has no key")
+				}
+				switch len(ages) {
+				case 1:
+					w.WriteHeader(http.StatusTooManyRequests)
+				case 2: // on a connection that was used before
+					begin = time.Now()
+					cut(w)
+				case 3:
+					w.WriteHeader(http.StatusBadGateway)
+				default:
+					w.WriteHeader(http.StatusConflict)
+					_, _ = fmt.Fprint(w, `{"code":"CONFLICT","message":"execd was started again"}`)
+				}
+			})
+			box, err := scripted(t, mux).Connect(t.Context(), "box")
+			check(t, err)
+			if err := do(t.Context(), box); !errors.Is(err, sandbox.ErrConflict) {
+				t.Errorf("the error is %v", err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if len(ages) != 4 || ages[0] != "" || ages[1] != "" {
+				t.Fatalf("ages %q", ages)
+			}
+			third, _ := strconv.Atoi(ages[2])
+			fourth, _ := strconv.Atoi(ages[3])
+			// Between them were pauses of 200 and 400 ms.
+			if longest := int(time.Since(begin).Milliseconds()) + 1000; third < 200 || fourth < third+400 || fourth > longest {
+				t.Errorf("ages %q, of at most %d ms", ages, longest)
+			}
+		})
+	}
+}
+
+// TestWithoutAConnectionThereIsNoAge: what could not be sent has not arrived.
+func TestWithoutAConnectionThereIsNoAge(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var ages []string
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+commands, func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		ages = append(ages, r.Header.Get("Idempotency-Age"))
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprint(w, `{"id":"c"}`)
+	})
+	mux.HandleFunc("GET /v1/sandboxes/box", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprint(w, scriptedBox)
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	refused := 0
+	transport := &http.Transport{DisableKeepAlives: true}
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if refused++; refused == 2 || refused == 3 { // the first one is of Connect
+			address = "127.0.0.1:1"
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}
+	client := dial(t, sandbox.Options{URL: server.URL, HTTPClient: &http.Client{Transport: transport}})
+	box, err := client.Connect(t.Context(), "box")
+	check(t, err)
+	_, err = box.Commands.Start(t.Context(), "true", nil)
+	check(t, err)
+	mu.Lock()
+	defer mu.Unlock()
+	if refused != 4 || len(ages) != 1 || ages[0] != "" {
+		t.Errorf("%d connections, ages %q", refused, ages)
 	}
 }
 

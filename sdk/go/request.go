@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"time"
 )
@@ -85,11 +84,7 @@ func mayRepeat(err error, again repetition) bool {
 		}
 		return false
 	}
-	var network *net.OpError
-	if errors.As(err, &network) && network.Op == "dial" {
-		return true
-	}
-	return again == repeatable
+	return again == repeatable || notConnected(err)
 }
 
 // call sends a request and decodes the answer into result, unless that is nil.

@@ -2,7 +2,6 @@ package sandbox
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -49,10 +48,10 @@ func (t Terminals) Create(ctx context.Context, o *TerminalOptions) (id string, e
 		}
 	}
 	var accepted execd.TerminalAccepted
-	params := &execd.StartTerminalParams{IdempotencyKey: Ptr(rand.Text())}
-	err = t.box.client.call(ctx, repeatable, &accepted, func(ctx context.Context) (*http.Response, error) {
-		return t.box.daemon.StartTerminal(ctx, params, request)
-	})
+	m := newMaking()
+	err = t.box.client.call(ctx, repeatable, &accepted, m.attempt(func(ctx context.Context) (*http.Response, error) {
+		return t.box.daemon.StartTerminal(ctx, nil, request, m.headers)
+	}))
 	return accepted.ID, err
 }
 
@@ -107,7 +106,8 @@ type TerminalEvent struct {
 	// connection was cut; so nothing is missing on the screen.
 	Replay bool
 	Data   []byte
-	// Exited is true for the last event; ExitCode is that of the program, nil after a timeout.
+	// Exited is true for the last event; ExitCode is that of the program, nil after a timeout and where it is
+	// not known.
 	Exited   bool
 	ExitCode *int
 }

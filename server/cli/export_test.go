@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"time"
 )
 
@@ -45,6 +46,19 @@ type Detacher struct{ keys detacher }
 func (d *Detacher) Filter(typed string) (send string, leave bool) {
 	sent, leave := d.keys.filter([]byte(typed))
 	return string(sent), leave
+}
+
+// OutcomeOnTerminal is the exit code, and what is printed, when a program on a terminal has ended with a
+// code, nil for none. timeout is nil for a program that was started before.
+func OutcomeOnTerminal(code *int, timeout *time.Duration) (exit int, printed string) {
+	var out bytes.Buffer
+	t := &tool{Program: Program{Stderr: &out}}
+	var started *program
+	if timeout != nil {
+		started = &program{timeout: *timeout}
+	}
+	exit = t.exit(context.Background(), shellCommand(t), t.outcome(code, started))
+	return exit, out.String()
 }
 
 // ParsePlace is parsePlace.

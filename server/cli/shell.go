@@ -58,7 +58,7 @@ func shellCommand(t *tool) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return t.attach(c.Context(), box, id, false)
+			return t.attach(c.Context(), box, id, nil)
 		},
 	}
 	flags := command.Flags()
@@ -105,7 +105,7 @@ func (t *tool) runOnTerminal(ctx context.Context, box *sandbox.Sandbox, p progra
 	if err != nil {
 		return startFailure(err)
 	}
-	return t.attach(ctx, box, id, true)
+	return t.attach(ctx, box, id, &p)
 }
 
 // startFailure gives a program that cannot be started the exit code of docker run.
@@ -134,8 +134,8 @@ func (t *tool) terminalSize() (rows, cols int) {
 }
 
 // attach connects our terminal with one of the sandbox until its program ends or the person
-// detaches. fresh says that nothing of it was shown before.
-func (t *tool) attach(ctx context.Context, box *sandbox.Sandbox, id string, fresh bool) error {
+// detaches. started is the program that was started just now; nil when it was started before.
+func (t *tool) attach(ctx context.Context, box *sandbox.Sandbox, id string, started *program) error {
 	terminal, err := box.Terminals.Attach(ctx, id)
 	if err != nil {
 		return err
@@ -152,7 +152,7 @@ func (t *tool) attach(ctx context.Context, box *sandbox.Sandbox, id string, fres
 	defer stopResizing()
 	detached := make(chan struct{})
 	go t.typeInto(terminal, func() { close(detached); cancel() })
-	code, err := t.showTerminal(ctx, terminal, fresh)
+	code, err := t.showTerminal(ctx, terminal, started != nil)
 	restore()
 	select {
 	case <-detached:
@@ -161,19 +161,31 @@ func (t *tool) attach(ctx context.Context, box *sandbox.Sandbox, id string, fres
 		return nil
 	default:
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case code == nil:
-		t.warn("the program was ended by its timeout")
-		return exitError{ExitTimeout}
-	case *code != 0:
-		return exitError{*code}
 	}
-	return nil
+	return t.outcome(code, started)
 }
 
-// showTerminal prints what the terminal shows, up to the exit code of its program.
+// outcome returns nil after exit code 0, and otherwise the error that the tool ends with. Whether there
+// was a timeout is known only of a program that was started just now.
+func (t *tool) outcome(code *int, started *program) error {
+	switch {
+	case code != nil && *code == 0:
+		return nil
+	case code != nil:
+		return exitError{*code}
+	case started == nil:
+		return errors.New("the program's exit code is not known: a timeout may have ended it")
+	case started.timeout > 0:
+		t.warn("the program was ended by its timeout")
+		return exitError{ExitTimeout}
+	}
+	return errors.New("the program's exit code is not known")
+}
+
+// showTerminal prints what the terminal shows, up to the exit code of its program. fresh says that
+// nothing of it was shown before.
 func (t *tool) showTerminal(ctx context.Context, terminal *sandbox.Terminal, fresh bool) (*int,
 	error) {
 	for {

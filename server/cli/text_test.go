@@ -99,6 +99,30 @@ func TestDetachKeys(t *testing.T) {
 	}
 }
 
+// TestOutcomeOnTerminal: only a timeout that there was has ended a program without an exit code.
+func TestOutcomeOnTerminal(t *testing.T) {
+	t.Parallel()
+	none, some := time.Duration(0), time.Minute
+	for name, test := range map[string]struct {
+		code    *int
+		timeout *time.Duration
+		exit    int
+		printed string
+	}{
+		"it succeeds":            {new(0), &none, cli.ExitOK, ""},
+		"it fails":               {new(3), &some, 3, ""},
+		"its timeout elapses":    {nil, &some, cli.ExitTimeout, "was ended by its timeout"},
+		"its exit code is lost":  {nil, &none, cli.ExitService, "exit code is not known\n"},
+		"it was started before":  {nil, nil, cli.ExitService, "exit code is not known: a timeout may have ended it\n"},
+		"attached, and it fails": {new(3), nil, 3, ""},
+	} {
+		exit, printed := cli.OutcomeOnTerminal(test.code, test.timeout)
+		if exit != test.exit || !strings.Contains(printed, test.printed) || test.printed == "" && printed != "" {
+			t.Errorf("%s: exit code %d, %q", name, exit, printed)
+		}
+	}
+}
+
 func TestPlaces(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][2]string{

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -21,24 +22,9 @@ func TestFrozenAcrossDaemons(t *testing.T) {
 	t.Parallel()
 	ticks := filepath.Join(t.TempDir(), "ticks")
 	must(t, os.WriteFile(ticks, nil, 0o600))
-	// The namespace's process 1 is execd-init, as in a container; /proc has to be that namespace's.
-	command := first(t, "--host=127.0.0.1", "--port=0", "--graceful-shutdown-timeout=0s", "--access-token="+token, "--",
+	command := alone(t, "--host=127.0.0.1", "--port=0", "--graceful-shutdown-timeout=0s", "--access-token="+token, "--",
 		"/bin/sh", "-c", "while :; do echo x >>"+ticks+"; sleep 0.01; done")
-	script := "mount -t proc proc /proc && exec \"$@\""
-	command.Args = append([]string{"/bin/sh", "-c", script, "sh"}, command.Args...)
-	command.Path = "/bin/sh"
-	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Unshareflags: syscall.CLONE_NEWNS,
-		Pdeathsig: syscall.SIGKILL}
-	log := filepath.Join(command.Dir, "log")
-	output, err := os.Create(log)
-	must(t, err)
-	defer output.Close()
-	command.Stdout, command.Stderr = output, output
-	must(t, command.Start())
-	t.Cleanup(func() {
-		command.Process.Kill()
-		command.Wait()
-	})
+	log := startLogged(t, command)
 	addresses := func() (all []string) {
 		data, err := os.ReadFile(log)
 		must(t, err)
@@ -102,6 +88,34 @@ func TestFrozenAcrossDaemons(t *testing.T) {
 	if said := body(t, response, err); strings.Contains(said, "execd-state") || strings.Contains(said, "EXECD_") {
 		t.Errorf("a command has the daemon's state: %s", said)
 	}
+}
+
+// alone returns execd-init as process 1 of a namespace, as in a container; /proc is that namespace's.
+func alone(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	command := first(t, args...)
+	script := "mount -t proc proc /proc && exec \"$@\""
+	command.Args = append([]string{"/bin/sh", "-c", script, "sh"}, command.Args...)
+	command.Path = "/bin/sh"
+	command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID, Unshareflags: syscall.CLONE_NEWNS,
+		Pdeathsig: syscall.SIGKILL}
+	return command
+}
+
+// startLogged starts a program until the test ends, and returns the file with what it prints.
+func startLogged(t *testing.T, command *exec.Cmd) (log string) {
+	t.Helper()
+	log = filepath.Join(command.Dir, "log")
+	output, err := os.Create(log)
+	must(t, err)
+	defer output.Close()
+	command.Stdout, command.Stderr = output, output
+	must(t, command.Start())
+	t.Cleanup(func() {
+		command.Process.Kill()
+		command.Wait()
+	})
+	return log
 }
 
 // kill ends the child of a process that has this word as its second argument.

@@ -203,20 +203,7 @@ func start(t *testing.T, args []string, env ...string) *daemon {
 	command.Stdout, command.Stderr = output, output
 	must(t, command.Start())
 	t.Cleanup(func() { d.stop(t) })
-	poll := time.NewTicker(5 * time.Millisecond)
-	defer poll.Stop()
-	for end := time.Now().Add(deadline); d.address == ""; <-poll.C {
-		data, _ := os.ReadFile(d.log) // it is not there yet at first
-		for line := range bytes.Lines(data) {
-			var entry struct{ Address string }
-			if json.Unmarshal(line, &entry) == nil && entry.Address != "" {
-				d.address = entry.Address
-			}
-		}
-		if time.Now().After(end) {
-			t.Fatalf("the log has no address: %s", data)
-		}
-	}
+	d.address = logged(t, d.log)
 	transport := &http.Transport{}
 	t.Cleanup(transport.CloseIdleConnections)
 	d.client, err = gen.NewClient("http://"+d.address, gen.WithHTTPClient(&http.Client{Transport: transport}),
@@ -226,6 +213,25 @@ func start(t *testing.T, args []string, env ...string) *daemon {
 		}))
 	must(t, err)
 	return d
+}
+
+// logged waits until a log has the daemon's address.
+func logged(t *testing.T, path string) string {
+	t.Helper()
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	for end := time.Now().Add(deadline); ; <-poll.C {
+		data, _ := os.ReadFile(path) // it is not there yet at first
+		for line := range bytes.Lines(data) {
+			var entry struct{ Address string }
+			if json.Unmarshal(line, &entry) == nil && entry.Address != "" {
+				return entry.Address
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the log has no address: %s", data)
+		}
+	}
 }
 
 // stop ends the program as an engine does, and expects that it ends well. Stopping twice is no error.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 import unittest
 from datetime import datetime, timezone
 from pathlib import Path
@@ -25,7 +26,14 @@ from sandboxes import (
     lifecycle,
 )
 from sandboxes._decode import decode
-from sandboxes._errors import NotFoundError, RateLimitedError, TransportError, api_error
+from sandboxes._errors import (
+    ConflictError,
+    NotFoundError,
+    RateLimitedError,
+    SandboxesError,
+    TransportError,
+    api_error,
+)
 from sandboxes._http1 import Body, Head, Origin, chunk, request_head, split_head
 from sandboxes._operations import encode
 from sandboxes._output import Collector, output_of
@@ -42,6 +50,43 @@ def pieces(data: bytes, seed: int) -> list[bytes]:
         cut.append(data[:size])
         data = data[size:]
     return cut
+
+
+class Ages(unittest.TestCase):
+    def sent(self, *errors: SandboxesError) -> list[int | None]:
+        """The ages of the attempts of a request that fails with these errors one after the other."""
+        operation = execd.run_command(execd.CommandRequest(command="true"), idempotency_key="k")
+        repetitions, ages = Repetitions(operation), list[int | None]()
+        for error in errors:
+            headers = dict(repetitions.next(operation).header_fields())
+            ages.append(int(headers["Idempotency-Age"]) if "Idempotency-Age" in headers else None)
+            self.assertEqual(headers["Idempotency-Key"], "k")
+            time.sleep(0.02)
+            repetitions.pause(error)
+        return ages
+
+    def test_from_the_first_attempt_that_may_have_arrived(self) -> None:
+        refused = TransportError("refused", sent=False)
+        limited = api_error(429, b"", "", "")
+        for lost in (TransportError("cut", sent=True), api_error(502, b"", "", ""), api_error(503, b"", "", "")):
+            with self.subTest(str(lost)):
+                ages = self.sent(refused, limited, lost, refused)
+                self.assertEqual(ages[:3], [None] * 3)
+                self.assertGreaterEqual(ages[3] or 0, 20)
+        first, second, third, fourth = self.sent(TransportError("cut", sent=True), refused, refused, limited)
+        self.assertIsNone(first)
+        self.assertTrue(20 <= (second or 0) < (third or 0) < (fourth or 0), (second, third, fourth))
+
+    def test_the_service_gets_none(self) -> None:
+        image, limits = lifecycle.Image(uri="x"), lifecycle.ResourceLimits()
+        request = lifecycle.CreateSandboxRequest(entrypoint=["x"], image=image, resource_limits=limits, timeout=60)
+        operation = lifecycle.create_sandbox(request, idempotency_key="k")
+        self.assertEqual(operation.aged(5).header_fields(), operation.header_fields())
+
+    def test_the_answer_of_another_daemon_is_the_error(self) -> None:
+        conflict = api_error(409, b'{"code": "CONFLICT", "message": "execd was started again"}', "", "")
+        with self.assertRaises(ConflictError):
+            self.sent(TransportError("cut", sent=True), conflict)
 
 
 class Parsers(unittest.TestCase):

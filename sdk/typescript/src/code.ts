@@ -1,7 +1,7 @@
 import { type ExecutionError, type OutputOptions, defaultMaxOutput, errorOf, isLast } from "./commands.js";
 import { SandboxError } from "./errors.js";
 import type { components } from "./gen/execd.js";
-import { type CallOptions, newKey } from "./http.js";
+import { type CallOptions, newKey, repeatedOnce } from "./http.js";
 import { Output, type StreamEvent, bytesOf, decoder, fromBase64 } from "./output.js";
 import type { Inside } from "./inside.js";
 import { resumable } from "./resume.js";
@@ -95,7 +95,7 @@ export class Code {
     const { signal } = options;
     const call = { ...(signal ? { signal } : {}), accept: "text/event-stream" };
     const body = { code, context: choice(options) };
-    const first = await this.inside.api.open("post", "/code", { body, header: newKey() }, { ...call, idempotent: true });
+    const first = await this.inside.api.open("post", "/code", { body, header: newKey() }, { ...call, ...repeatedOnce });
     const id = first.response.headers.get("X-Execution-ID");
     if (id === null) {
       first.close();
@@ -137,7 +137,7 @@ export class Contexts {
   create(language: string, options: CallOptions = {}): Promise<CodeContext> {
     return this.inside.api.json("post", "/code/context", { body: { language }, header: newKey() }, {
       ...options,
-      idempotent: true,
+      ...repeatedOnce,
     });
   }
 

@@ -1,6 +1,6 @@
 import { SandboxError } from "./errors.js";
 import type { components } from "./gen/execd.js";
-import { type Answered, type CallOptions, newKey } from "./http.js";
+import { type Answered, type CallOptions, newKey, repeatedOnce } from "./http.js";
 import type { Inside } from "./inside.js";
 import { Output, type StreamEvent, bytesOf, decoder } from "./output.js";
 import { resumable } from "./resume.js";
@@ -116,7 +116,7 @@ export class Commands {
     const call = signal ? { signal } : {};
     const body = { command, ...request, ...(stdin === undefined ? {} : { stdin: true }) };
     const first = await this.inside.api.open(
-      "post", "/command", { body, header: newKey() }, { ...call, idempotent: true, accept: "text/event-stream" },
+      "post", "/command", { body, header: newKey() }, { ...call, ...repeatedOnce, accept: "text/event-stream" },
     );
     const id = first.response.headers.get("X-Command-ID");
     if (id === null) {
@@ -149,7 +149,7 @@ export class Commands {
     const { signal, ...request } = options;
     const { id } = await this.inside.api.json(
       "post", "/command", { body: { command, background: true, ...request }, header: newKey() },
-      { ...(signal ? { signal } : {}), idempotent: true },
+      { ...(signal ? { signal } : {}), ...repeatedOnce },
     );
     return new Command(this.inside, id);
   }

@@ -16,6 +16,8 @@ export interface HttpRequest extends CallOptions {
   body?: string | Blob | ReadableStream<Uint8Array>;
   /** Whether to repeat it after a cut connection and after 502, 503 and 504. */
   idempotent?: boolean;
+  /** Whether a repetition says how old the request is: in an Idempotency-Age, for a key of {@link newKey}. */
+  aged?: boolean;
   /** Milliseconds in which the answer must arrive, on top of the client's own timeout. */
   longer?: number;
 }
@@ -75,14 +77,14 @@ export class Http {
 
   /** Sends a request and returns its answer, a success, with a body that is still to be read. */
   open(request: HttpRequest): Promise<Answered> {
-    return this.#repeat(request, () => this.once(request));
+    return this.#repeat(request, (attempt) => this.once(attempt));
   }
 
   /** Sends a request and returns its answer with the whole body. */
   read(request: HttpRequest): Promise<{ response: Response; body: Uint8Array<ArrayBuffer> }> {
-    return this.#repeat(request, () =>
-      this.#limited(request, async (connection) => {
-        const response = await this.#send(request, connection.signal);
+    return this.#repeat(request, (attempt) =>
+      this.#limited(attempt, async (connection) => {
+        const response = await this.#send(attempt, connection.signal);
         const body = await readAll(response, maxAnswer);
         connection.close();
         return { response, body };
@@ -141,12 +143,15 @@ export class Http {
     return response;
   }
 
-  async #repeat<T>(request: HttpRequest, attempt: () => Promise<T>): Promise<T> {
+  async #repeat<T>(request: HttpRequest, attempt: (request: HttpRequest) => Promise<T>): Promise<T> {
     const pauses = new Pauses(this.settings.retryFor);
+    let since: number | undefined; // when it was first sent, of the times that it may have arrived
     for (;;) {
+      const begin = performance.now();
       try {
-        return await attempt();
+        return await attempt(since === undefined || !request.aged ? request : withAge(request, begin - since));
       } catch (error) {
+        if (mayHaveArrived(error)) since ??= begin;
         const again =
           isKind(error, "rate_limited") || // it has had no effect
           (request.idempotent === true && isKind(error, "connection", "unavailable"));
@@ -157,6 +162,20 @@ export class Http {
     }
   }
 }
+
+function withAge(request: HttpRequest, milliseconds: number): HttpRequest {
+  return { ...request, headers: { ...request.headers, "Idempotency-Age": String(Math.ceil(milliseconds)) } };
+}
+
+/** Whether a request that failed may have arrived: not when there was no connection, where that is known. */
+function mayHaveArrived(error: unknown): boolean {
+  if (isKind(error, "unavailable")) return true;
+  if (!isKind(error, "connection")) return false;
+  const cause = error.cause instanceof Error ? error.cause.cause : undefined; // what Node.js says
+  return !(cause instanceof Error && "code" in cause && unconnected.includes(cause.code));
+}
+
+const unconnected: unknown[] = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN"];
 
 function name(request: HttpRequest): string {
   return `${request.method} ${request.path}`;
@@ -228,7 +247,10 @@ export function randomName(): string {
   return crypto.getRandomValues(new Uint32Array(4)).join("-");
 }
 
-/** The header that makes a request safe to repeat: what it makes is made once. */
+/** How a request with {@link newKey} is repeated to a daemon, which does not know the keys of the one before it. */
+export const repeatedOnce = { idempotent: true, aged: true } as const;
+
+/** The header that makes a request safe to repeat: what it makes is made once, as long as its key is known. */
 export function newKey(): { "Idempotency-Key": string } {
   return { "Idempotency-Key": randomName() };
 }

@@ -2,7 +2,7 @@ import type { Api } from "./calls.js";
 import { SandboxError, clean } from "./errors.js";
 import type { components } from "./gen/execd.js";
 import type { paths as LifecyclePaths } from "./gen/lifecycle.js";
-import { type CallOptions, newKey } from "./http.js";
+import { type CallOptions, newKey, repeatedOnce } from "./http.js";
 import type { Inside } from "./inside.js";
 import { Pauses } from "./pauses.js";
 import { parseObject } from "./resume.js";
@@ -41,7 +41,10 @@ export type TerminalEvent =
   | {
       /** The program has ended; the last event. */
       type: "exit";
-      /** Its exit code, 128 and the number of the signal that ended it. */
+      /**
+       * Its exit code, 128 and the number of the signal that ended it; null after its timeout, and
+       * where it is not known.
+       */
       exitCode: number | null;
     };
 
@@ -70,7 +73,7 @@ export class Terminals {
   async create(request: TerminalRequest = {}, options: CallOptions = {}): Promise<Terminal> {
     const { id } = await this.inside.api.json("post", "/pty", { body: request, header: newKey() }, {
       ...options,
-      idempotent: true,
+      ...repeatedOnce,
     });
     return new Terminal(this.inside, this.outside, this.sandboxId, id);
   }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime, timezone
-from typing import Any, Generic, Mapping, Sequence, TypeVar, cast
+from typing import Any, Generic, Mapping, Self, Sequence, TypeVar, cast
 from urllib.parse import quote, urlencode
 
 T = TypeVar("T")
@@ -37,6 +37,11 @@ class Operation:
         """Whether a request that was cut may be sent again without having its effect twice."""
         key = any(name == "Idempotency-Key" and value is not None for name, value in self.headers)
         return key or self.idempotent or self.method in ("GET", "PUT", "DELETE")
+
+    def aged(self, milliseconds: int) -> Self:
+        """The request with its age, if its contract has a header for that: what repetitions say."""
+        headers = tuple((name, milliseconds if name == "Idempotency-Age" else value) for name, value in self.headers)
+        return replace(self, headers=headers)
 
     def target(self) -> str:
         """The path and the query."""

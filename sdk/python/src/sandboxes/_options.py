@@ -25,7 +25,7 @@ def milliseconds(duration: Duration | None) -> int | None:
 
 
 def new_key() -> str:
-    """An Idempotency-Key: what a request with it makes is made once."""
+    """An Idempotency-Key: what a request with it makes is made once, as long as the key is known."""
     return str(uuid.uuid4())
 
 

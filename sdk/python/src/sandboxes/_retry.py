@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
+from typing import TypeVar
 
 from ._errors import APIError, ConflictError, RateLimitedError, SandboxesError, TransportError, UnavailableError
 from ._operations import Operation
+
+R = TypeVar("R", bound=Operation)
 
 LONGEST_PAUSE = 2.0
 LONGEST_RETRY_AFTER = 30.0
@@ -24,8 +28,15 @@ class Repetitions:
     def __init__(self, operation: Operation) -> None:
         self._repeatable = operation.repeatable
         self._count = 0
+        self._begun = 0.0
+        self._since: float | None = None  # when it was first sent, of the times that it may have arrived
         self.cut = False
         """Whether an earlier attempt may have had its effect."""
+
+    def next(self, operation: R) -> R:
+        """The request as it is to be sent now."""
+        self._begun = time.monotonic()
+        return operation if self._since is None else operation.aged(math.ceil(1000 * (self._begun - self._since)))
 
     def pause(self, error: SandboxesError) -> float:
         """How many seconds to wait after an error. Raises the error when the request is not to be repeated."""
@@ -33,6 +44,8 @@ class Repetitions:
             raise error
         self._count += 1
         self.cut = self.cut or isinstance(error, TransportError) and error.sent
+        if self._since is None and (self.cut or isinstance(error, UnavailableError)):
+            self._since = self._begun
         return _pause(0.1 * 2 ** (self._count - 1), error)
 
     def _may(self, error: SandboxesError) -> bool:

@@ -294,10 +294,10 @@ export interface paths {
          *     repeated as it was. An `offset` above it is 409; the message names the right one.
          *
          *     The bytes go into a pipe and are kept nowhere else, so a slow command slows its
-         *     client down. The answer comes when the pipe has all of the body, or has taken
-         *     nothing for 5 seconds: then go on from the `offset` of the answer. When the command
-         *     has closed its standard input, or has ended, `closed` is true, and what it did not
-         *     take is dropped.
+         *     client down. The answer comes when the pipe has all of the body, when it has taken
+         *     nothing for 5 seconds, or 20 seconds after the request began although it still takes
+         *     bytes: go on from the `offset` of the answer. When the command has closed its
+         *     standard input, or has ended, `closed` is true, and what it did not take is dropped.
          *
          *     With `end` the standard input is closed after the body: the command reads an end of
          *     file. An empty body is permitted.
@@ -1285,7 +1285,7 @@ export interface components {
             running: boolean;
             /**
              * @description The program's exit code, 128 and the number of the signal that ended it; null
-             *     while it runs, and null after its timeout ended it.
+             *     while it runs, after its timeout ended it, and where the code is not known.
              * @example 0
              */
             exit_code: number | null;
@@ -1331,7 +1331,7 @@ export interface components {
              */
             bytes?: number;
             /**
-             * @description The program's exit code, null after its timeout; in an `exit`.
+             * @description The program's exit code, null after its timeout and where it is not known; in an `exit`.
              * @example 0
              */
             exit_code?: number | null;
@@ -1457,7 +1457,11 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
-        /** @description The sandbox is frozen (`FROZEN`), or the Idempotency-Key was used for something else or for what is gone (`CONFLICT`). */
+        /**
+         * @description The sandbox is frozen (`FROZEN`); or the Idempotency-Key was used for something else or
+         *     for what is gone, or, by the Idempotency-Age, whether the request took effect is not
+         *     known (`CONFLICT`).
+         */
         FrozenOrConflict: {
             headers: {
                 [name: string]: unknown;
@@ -1549,9 +1553,18 @@ export interface components {
         /**
          * @description A value of the client's choice that makes the request safe to repeat: the same key
          *     with the same body is answered with what the first request made. With another body,
-         *     or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends.
+         *     or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends:
+         *     a repetition should have an Idempotency-Age.
          */
         IdempotencyKey: string;
+        /**
+         * @description For a repetition: how many milliseconds ago the client first sent a request with
+         *     this Idempotency-Key that may have arrived. A daemon that does not know the key, and
+         *     has not been running for that long and a second more, was perhaps started since. It
+         *     answers 409 and does nothing: the daemon before it may have taken the request, and
+         *     what that started may run on. Without an Idempotency-Key the header has no meaning.
+         */
+        IdempotencyAge: number;
         /** @description The language whose contexts are meant. */
         ContextLanguage: components["schemas"]["Language"];
         /** @description The id of the command. */
@@ -1704,9 +1717,18 @@ export interface operations {
                 /**
                  * @description A value of the client's choice that makes the request safe to repeat: the same key
                  *     with the same body is answered with what the first request made. With another body,
-                 *     or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends.
+                 *     or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends:
+                 *     a repetition should have an Idempotency-Age.
                  */
                 "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
+                /**
+                 * @description For a repetition: how many milliseconds ago the client first sent a request with
+                 *     this Idempotency-Key that may have arrived. A daemon that does not know the key, and
+                 *     has not been running for that long and a second more, was perhaps started since. It
+                 *     answers 409 and does nothing: the daemon before it may have taken the request, and
+                 *     what that started may run on. Without an Idempotency-Key the header has no meaning.
+                 */
+                "Idempotency-Age"?: components["parameters"]["IdempotencyAge"];
             };
             path?: never;
             cookie?: never;
@@ -1786,9 +1808,18 @@ export interface operations {
                 /**
                  * @description A value of the client's choice that makes the request safe to repeat: the same key
                  *     with the same body is answered with what the first request made. With another body,
-                 *     or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends.
+                 *     or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends:
+                 *     a repetition should have an Idempotency-Age.
                  */
                 "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
+                /**
+                 * @description For a repetition: how many milliseconds ago the client first sent a request with
+                 *     this Idempotency-Key that may have arrived. A daemon that does not know the key, and
+                 *     has not been running for that long and a second more, was perhaps started since. It
+                 *     answers 409 and does nothing: the daemon before it may have taken the request, and
+                 *     what that started may run on. Without an Idempotency-Key the header has no meaning.
+                 */
+                "Idempotency-Age"?: components["parameters"]["IdempotencyAge"];
             };
             path?: never;
             cookie?: never;
@@ -1976,9 +2007,18 @@ export interface operations {
                 /**
                  * @description A value of the client's choice that makes the request safe to repeat: the same key
                  *     with the same body is answered with what the first request made. With another body,
-                 *     or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends.
+                 *     or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends:
+                 *     a repetition should have an Idempotency-Age.
                  */
                 "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
+                /**
+                 * @description For a repetition: how many milliseconds ago the client first sent a request with
+                 *     this Idempotency-Key that may have arrived. A daemon that does not know the key, and
+                 *     has not been running for that long and a second more, was perhaps started since. It
+                 *     answers 409 and does nothing: the daemon before it may have taken the request, and
+                 *     what that started may run on. Without an Idempotency-Key the header has no meaning.
+                 */
+                "Idempotency-Age"?: components["parameters"]["IdempotencyAge"];
             };
             path?: never;
             cookie?: never;
@@ -2674,9 +2714,18 @@ export interface operations {
                 /**
                  * @description A value of the client's choice that makes the request safe to repeat: the same key
                  *     with the same body is answered with what the first request made. With another body,
-                 *     or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends.
+                 *     or once that is gone, it is 409. The last 1000 keys are kept, until the daemon ends:
+                 *     a repetition should have an Idempotency-Age.
                  */
                 "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
+                /**
+                 * @description For a repetition: how many milliseconds ago the client first sent a request with
+                 *     this Idempotency-Key that may have arrived. A daemon that does not know the key, and
+                 *     has not been running for that long and a second more, was perhaps started since. It
+                 *     answers 409 and does nothing: the daemon before it may have taken the request, and
+                 *     what that started may run on. Without an Idempotency-Key the header has no meaning.
+                 */
+                "Idempotency-Age"?: components["parameters"]["IdempotencyAge"];
             };
             path?: never;
             cookie?: never;

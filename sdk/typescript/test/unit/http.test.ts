@@ -3,7 +3,7 @@ import { type IncomingMessage, type ServerResponse, createServer } from "node:ht
 import type { AddressInfo } from "node:net";
 import { after, test } from "node:test";
 
-import { Client, SandboxError } from "@sandbox.internal/sdk";
+import { Client, type Sandbox, SandboxError } from "@sandbox.internal/sdk";
 // @ts-expect-error The package has no types.
 import { WebSocket } from "ws";
 
@@ -86,6 +86,55 @@ test("what may have had an effect is not repeated, and a create carries one key"
   assert.equal(keys.length, 2);
   assert.ok(keys[0]);
   assert.equal(keys[0], keys[1]);
+});
+
+test("what a daemon makes is repeated with its age, and not any more when it does not know", async () => {
+  const work: ((sandbox: Sandbox) => Promise<unknown>)[] = [
+    ({ commands }) => commands.start("true"),
+    ({ commands }) => commands.run("true"),
+    ({ code }) => code.run("1"),
+    ({ code }) => code.contexts.create("python"),
+    ({ terminals }) => terminals.create(),
+  ];
+  for (const make of work) {
+    let times = 0;
+    const { client, asked } = await clientOf((request, response) => {
+      if (request.method === "GET") return void response.end(JSON.stringify({ id: "a", status: { state: "Running" } }));
+      times++;
+      if (times === 1) return refuse(response, 429, "RATE_LIMITED", { "Retry-After": "0" });
+      if (times === 2) return void request.socket.resetAndDestroy();
+      if (times === 3) return refuse(response, 502, "SANDBOX_NOT_ANSWERING");
+      refuse(response, 409, "CONFLICT");
+    });
+    const sandbox = await client.connect("a");
+    const begin = Date.now();
+    assert.equal((await errorOf(make(sandbox))).kind, "conflict");
+    const longest = Date.now() - begin + 1;
+    const sent = asked.filter(({ method }) => method === "POST").map(({ headers }) => headers);
+    assert.equal(new Set(sent.map((headers) => headers["idempotency-key"])).size, 1);
+    assert.deepEqual(sent.slice(0, 2).map((headers) => headers["idempotency-age"]), [undefined, undefined]);
+    const ages = sent.slice(2).map((headers) => headers["idempotency-age"]);
+    assert.equal(ages.length, 2);
+    assert.ok(ages.every((age) => /^[1-9][0-9]*$/.test(String(age))), String(ages));
+    assert.ok(Number(ages[0]) < Number(ages[1]) && Number(ages[1]) <= longest, `${ages} of ${longest} ms`);
+  }
+});
+
+test("what could not be sent has no age", async () => {
+  const { client, asked } = await clientOf((_, response) => response.end(JSON.stringify({ id: "a", status: {} })));
+  const closed = createServer();
+  await new Promise<void>((resolve) => closed.listen(0, "127.0.0.1", resolve));
+  const { port } = closed.address() as AddressInfo;
+  await new Promise((resolve) => closed.close(resolve));
+  let refused = 0;
+  const send: typeof fetch = (input, init) => {
+    if (init?.method === "POST" && refused++ < 2) return fetch(`http://127.0.0.1:${port}`, init);
+    return fetch(input, init);
+  };
+  const other = new Client({ url: client.api.http.base, apiKey: "secret", fetch: send });
+  await (await other.connect("a")).commands.start("true");
+  assert.equal(refused, 3);
+  assert.equal(asked.at(-1)?.headers["idempotency-age"], undefined);
 });
 
 test("an answer that does not come is a timeout, and an aborted call throws its reason", async () => {

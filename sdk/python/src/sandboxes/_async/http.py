@@ -113,7 +113,7 @@ class AsyncHTTP:
         whole = content is None or all(isinstance(part, bytes) for part in content)
         while True:
             try:
-                response = await self._exchange(operation, prefix, self.timeout + wait, content)
+                response = await self._exchange(repetitions.next(operation), prefix, self.timeout + wait, content)
                 try:
                     data = await response.read(MAX_ANSWER, self.timeout)
                 finally:
@@ -134,7 +134,7 @@ class AsyncHTTP:
         repetitions = Repetitions(operation)
         while True:
             try:
-                return await self._exchange(operation, prefix, self.timeout, None)
+                return await self._exchange(repetitions.next(operation), prefix, self.timeout, None)
             except SandboxesError as error:
                 pause = repetitions.pause(error)
             await sleep(pause)

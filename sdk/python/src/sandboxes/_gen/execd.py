@@ -366,7 +366,7 @@ class Terminal:
     """When the terminal was started, RFC 3339."""
     exit_code: int | None
     """The program's exit code, 128 and the number of the signal that ended it; null
-    while it runs, and null after its timeout ended it.
+    while it runs, after its timeout ended it, and where the code is not known.
     """
     id: str
     """The id of a terminal."""
@@ -405,7 +405,7 @@ class TerminalNews:
     bytes: int | None = None
     """How many bytes of output are replayed; in a `replay`."""
     exit_code: int | None = None
-    """The program's exit code, null after its timeout; in an `exit`."""
+    """The program's exit code, null after its timeout and where it is not known; in an `exit`."""
     type: Literal["replay", "exit"]
     """`replay`: what was seen before is void, so clear the screen; the next `bytes`
     of output are the past, up to 256 KiB. `exit`: the program has ended.
@@ -489,6 +489,7 @@ def create_context(
     body: ContextRequest,
     *,
     idempotency_key: str | None = None,
+    idempotency_age: int | None = None,
 ) -> Call[CodeContext]:
     """Create a context.
 
@@ -499,6 +500,7 @@ def create_context(
         path="/code/context",
         headers=(
             ("Idempotency-Key", idempotency_key),
+            ("Idempotency-Age", idempotency_age),
         ),
         body=encode(body),
         answer=CodeContext,
@@ -888,6 +890,7 @@ def run_code(
     body: CodeRequest,
     *,
     idempotency_key: str | None = None,
+    idempotency_age: int | None = None,
 ) -> EventStream[StreamEvent]:
     """Execute a cell of code.
 
@@ -905,6 +908,7 @@ def run_code(
         path="/code",
         headers=(
             ("Idempotency-Key", idempotency_key),
+            ("Idempotency-Age", idempotency_age),
         ),
         body=encode(body),
         answer=StreamEvent,
@@ -915,6 +919,7 @@ def run_command(
     body: CommandRequest,
     *,
     idempotency_key: str | None = None,
+    idempotency_age: int | None = None,
 ) -> Call[CommandAccepted]:
     """Run a shell command.
 
@@ -933,6 +938,7 @@ def run_command(
         path="/command",
         headers=(
             ("Idempotency-Key", idempotency_key),
+            ("Idempotency-Age", idempotency_age),
         ),
         body=encode(body),
         answer=CommandAccepted,
@@ -943,6 +949,7 @@ def run_command_stream(
     body: CommandRequest,
     *,
     idempotency_key: str | None = None,
+    idempotency_age: int | None = None,
 ) -> EventStream[StreamEvent]:
     """Run a shell command.
 
@@ -961,6 +968,7 @@ def run_command_stream(
         path="/command",
         headers=(
             ("Idempotency-Key", idempotency_key),
+            ("Idempotency-Age", idempotency_age),
         ),
         body=encode(body),
         answer=StreamEvent,
@@ -1005,6 +1013,7 @@ def start_terminal(
     body: TerminalRequest,
     *,
     idempotency_key: str | None = None,
+    idempotency_age: int | None = None,
 ) -> Call[TerminalAccepted]:
     """Start a program on a pseudo-terminal.
 
@@ -1017,6 +1026,7 @@ def start_terminal(
         path="/pty",
         headers=(
             ("Idempotency-Key", idempotency_key),
+            ("Idempotency-Age", idempotency_age),
         ),
         body=encode(body),
         answer=TerminalAccepted,
@@ -1154,10 +1164,10 @@ def write_command_stdin(
     repeated as it was. An `offset` above it is 409; the message names the right one.
 
     The bytes go into a pipe and are kept nowhere else, so a slow command slows its
-    client down. The answer comes when the pipe has all of the body, or has taken
-    nothing for 5 seconds: then go on from the `offset` of the answer. When the command
-    has closed its standard input, or has ended, `closed` is true, and what it did not
-    take is dropped.
+    client down. The answer comes when the pipe has all of the body, when it has taken
+    nothing for 5 seconds, or 20 seconds after the request began although it still takes
+    bytes: go on from the `offset` of the answer. When the command has closed its
+    standard input, or has ended, `closed` is true, and what it did not take is dropped.
 
     With `end` the standard input is closed after the body: the command reads an end of
     file. An empty body is permitted.

@@ -114,7 +114,7 @@ class HTTP:
         whole = content is None or all(isinstance(part, bytes) for part in content)
         while True:
             try:
-                response = self._exchange(operation, prefix, self.timeout + wait, content)
+                response = self._exchange(repetitions.next(operation), prefix, self.timeout + wait, content)
                 try:
                     data = response.read(MAX_ANSWER, self.timeout)
                 finally:
@@ -135,7 +135,7 @@ class HTTP:
         repetitions = Repetitions(operation)
         while True:
             try:
-                return self._exchange(operation, prefix, self.timeout, None)
+                return self._exchange(repetitions.next(operation), prefix, self.timeout, None)
             except SandboxesError as error:
                 pause = repetitions.pause(error)
             sleep(pause)

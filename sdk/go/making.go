@@ -1,0 +1,60 @@
+package sandbox
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// making is a request that makes something in a sandbox, and makes it once however often it is sent.
+type making struct {
+	key   string
+	since time.Time // when it was first sent, of the times that it may have arrived; zero before
+}
+
+func newMaking() *making { return &making{key: rand.Text()} }
+
+// headers gives the request its key and, once it may have arrived, its age. The daemon does not know the
+// keys of the daemon before it, which may have been killed.
+func (m *making) headers(_ context.Context, request *http.Request) error {
+	request.Header.Set("Idempotency-Key", m.key)
+	if !m.since.IsZero() {
+		age := time.Since(m.since).Milliseconds() + 1 // rounded up
+		request.Header.Set("Idempotency-Age", strconv.FormatInt(age, 10))
+	}
+	// With it, net/http itself would repeat a request that has a key, and not give it its age.
+	request.GetBody = nil
+	return nil
+}
+
+// attempt is send, which remembers when the request may have arrived.
+func (m *making) attempt(send func(context.Context) (*http.Response, error)) func(context.Context) (*http.Response,
+	error) {
+	return func(ctx context.Context) (*http.Response, error) {
+		begin := time.Now()
+		response, err := send(ctx)
+		if m.since.IsZero() && mayHaveArrived(response, err) {
+			m.since = begin
+		}
+		return response, err
+	}
+}
+
+// mayHaveArrived reports whether what was asked for may have been done. It was not when there was no
+// connection, and when the answer refuses it.
+func mayHaveArrived(response *http.Response, err error) bool {
+	if err != nil {
+		return !notConnected(err)
+	}
+	return response.StatusCode < 300 || response.StatusCode >= 500
+}
+
+// notConnected reports whether a request failed because no connection could be made.
+func notConnected(err error) bool {
+	var network *net.OpError
+	return errors.As(err, &network) && network.Op == "dial"
+}
