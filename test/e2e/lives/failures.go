@@ -67,7 +67,7 @@ func testOutOfMemoryCommandLeavesTheSandboxRunning(t *testing.T, b Backend) {
 	id := s.Running(t, Limited(Request(s.Images.Base, "sleep", "1000"), "1", "64Mi"))
 	inside := s.Enter(t, id)
 	if b.OwnKernel {
-		s.Send(t, http.MethodPost, "/v1/sandboxes/"+id+"/proxy/44772/command", `{"command": "python3 -c 'x = bytearray(512 << 20)'"}`)
+		inside.Run(t, `(sleep 1; python3 -c 'x = bytearray(512 << 20)') </dev/null >/dev/null 2>&1 &`)
 		if got := s.Await(t, id, "Failed").Status; got.Reason != "OOM_KILLED" {
 			t.Errorf("the reason is %s (%s)", got.Reason, got.Message)
 		}
