@@ -18,8 +18,10 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/engine/pull"
@@ -221,24 +223,32 @@ func (s *Store) newLimits() *unpack.Limits {
 	return &unpack.Limits{Bytes: s.limits.bytes, Entries: s.limits.entries}
 }
 
-// describeError wraps what a pull or load failed with in the error of the contract. An end of its context stays what it is.
+// hostFailures are what this host fails with, whatever the image is.
+var hostFailures = []error{
+	unix.ENOSPC, unix.EDQUOT, unix.EIO, unix.EROFS, unix.ENOMEM, unix.EMFILE, unix.ENFILE,
+}
+
+// describeError wraps what a pull or load failed with in the error of the contract. An end of its context and failures of this host stay
+// what they are.
 func describeError(ctx context.Context, op string, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: %w", op, ctx.Err())
-	case errors.Is(err, engine.ErrImage):
+	case errors.Is(err, engine.ErrImage), slices.ContainsFunc(hostFailures, func(failure error) bool { return errors.Is(err, failure) }):
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	return fmt.Errorf("%s: %w: %s", op, engine.ErrImage, oneLine(err.Error()))
 }
 
 // oneLine keeps words of foreign origin on one line, and short.
-func oneLine(text string) string {
-	const limit = 2000
+func oneLine(text string) string { return printable(text, 2000) }
+
+// printable replaces what is no text, such as control characters, and cuts it after limit bytes.
+func printable(text string, limit int) string {
 	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r

@@ -57,7 +57,16 @@ func (s *Store) pullFrom(ctx context.Context, ref name.Reference, auth engine.Re
 	if err != nil {
 		return Image{}, err
 	}
-	return s.assemble(ctx, p, []string{imageName}, false, meter)
+	release, err := s.obtainAll(ctx, p, meter)
+	if err != nil {
+		return Image{}, err
+	}
+	defer release()
+	added, err := s.add([]wanted{{parts: p, names: []string{imageName}}}, false)
+	if err != nil {
+		return Image{}, err
+	}
+	return added[0], nil
 }
 
 // parts asks for the manifest and configuration of the image for this machine.
