@@ -83,7 +83,8 @@ type Store struct {
 	opened time.Time
 	base   *http.Transport
 	pulls  *pull.Group
-	turns  chan struct{} // one per layer that is unpacked at the moment
+	turns  *turns // of layers that are made at the moment
+	pace   pace
 
 	ctx     context.Context // ends with the Store
 	stop    context.CancelFunc
@@ -127,7 +128,8 @@ func Open(o Options) (*Store, error) {
 		opened:   time.Now(),
 		base:     newTransport(),
 		pulls:    pull.NewGroup(),
-		turns:    make(chan struct{}, layersAtOnce),
+		turns:    newTurns(layersAtOnce, layersOfHost),
+		pace:     defaultPace,
 		ctx:      ctx,
 		stop:     stop,
 		unsaved:  make(chan struct{}, 1),

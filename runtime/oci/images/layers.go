@@ -19,9 +19,10 @@ import (
 	"sandbox.internal/runtime/oci/remove"
 )
 
-// layersAtOnce bounds how many layers are downloaded and unpacked at once, layersOfPull those of one image.
+// layersAtOnce bounds how many layers are downloaded and unpacked at once, layersOfHost those of one registry, layersOfPull those of one image.
 const (
 	layersAtOnce = 32
+	layersOfHost = layersAtOnce / 2
 	layersOfPull = 4
 )
 
@@ -37,6 +38,7 @@ type parts struct {
 type blob struct {
 	digest v1.Hash // zero when it is not known: then the diff id alone is checked
 	size   int64   // bytes
+	host   string  // of the registry that it comes from, perhaps with a port; empty for a file of this machine
 	open   func(ctx context.Context) (io.ReadCloser, error)
 }
 
@@ -144,12 +146,11 @@ func (s *Store) unpin(diffID string) {
 
 // makeLayer unpacks a layer while it is read, and pins it.
 func (s *Store) makeLayer(ctx context.Context, diffID string, b blob, limits *unpack.Limits, progress *layerMeter) (err error) {
-	select {
-	case s.turns <- struct{}{}:
-		defer func() { <-s.turns }()
-	case <-ctx.Done():
-		return ctx.Err()
+	release, err := s.turns.take(ctx, b.host)
+	if err != nil {
+		return err
 	}
+	defer release()
 	folder := s.temporary(makingFolder)
 	tree := filepath.Join(folder, treeFolder)
 	if err := os.MkdirAll(tree, 0o700); err != nil {

@@ -95,7 +95,7 @@ func (e *endpoint) parts(ctx context.Context) (*parts, error) {
 		if layer.Size < 0 || layer.Digest.Algorithm != "sha256" {
 			return nil, errors.New("the manifest has a layer without size or SHA-256")
 		}
-		blobs = append(blobs, blob{digest: layer.Digest, size: layer.Size, open: func(ctx context.Context) (io.ReadCloser, error) {
+		blobs = append(blobs, blob{digest: layer.Digest, size: layer.Size, host: e.ref.Context().RegistryStr(), open: func(ctx context.Context) (io.ReadCloser, error) {
 			return e.openBlob(ctx, layer.Digest.String(), layer.Size), nil
 		}})
 	}
