@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -69,20 +70,22 @@ func named(tags []string) []string {
 }
 
 // LoadImages implements [engine.ImageStore]. The engine limits neither the time nor the size, so
-// only ctx does.
+// only ctx does. It loads image by image: those before a broken one keep their new names.
 func (e *Engine) LoadImages(ctx context.Context, archive io.Reader) ([]engine.Image, error) {
 	const op = "load images"
 	if err := e.negotiate(ctx); err != nil {
 		return nil, explain(op, err, forEngine)
 	}
-	loaded, err := e.api.ImageLoad(ctx, archive, client.ImageLoadWithQuiet(true))
-	if err != nil {
-		return nil, explain(op, err, forImageLoad)
+	source := &sourceReader{source: archive}
+	refs, err := e.load(ctx, source)
+	if err != nil && ctx.Err() != nil {
+		return nil, fmt.Errorf("%s: %w", op, ctx.Err())
 	}
-	defer func() { _ = loaded.Body.Close() }()
-	refs, err := loadedRefs(loaded.Body)
+	if failed := source.failure(); err != nil && failed != nil {
+		return nil, fmt.Errorf("%s: read the archive: %w", op, failed) // and not what the engine says to half an archive
+	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", op, err)
+		return nil, explainLoad(op, err)
 	}
 	if len(refs) == 0 {
 		return nil, fmt.Errorf("%s: %w: the archive has no image", op, engine.ErrImage)
@@ -96,18 +99,70 @@ func (e *Engine) LoadImages(ctx context.Context, archive io.Reader) ([]engine.Im
 	}), nil
 }
 
+// load returns which images the archive had.
+func (e *Engine) load(ctx context.Context, archive io.Reader) (map[string]bool, error) {
+	loaded, err := e.api.ImageLoad(ctx, archive, client.ImageLoadWithQuiet(true))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = loaded.Body.Close() }()
+	return loadedRefs(loaded.Body)
+}
+
+// sourceReader keeps what its source failed with. The client reads in a goroutine of its own.
+type sourceReader struct {
+	source io.Reader
+	mu     sync.Mutex
+	failed error
+}
+
+func (r *sourceReader) Read(p []byte) (int, error) {
+	n, err := r.source.Read(p)
+	if err != nil && err != io.EOF {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.failed = err
+	}
+	return n, err
+}
+
+func (r *sourceReader) failure() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failed
+}
+
+// hostFailures are the words for what the engine's host fails with, whatever the archive is.
+var hostFailures = []string{
+	"no space left on device", "disk quota exceeded", "input/output error", "read-only file system",
+	"too many open files", "cannot allocate memory",
+}
+
+// explainLoad is explain for a load. To archives that it cannot load the engine answers with an error
+// of its own (500), so everything is the archive's fault that is not known to be another's.
+func explainLoad(op string, err error) error {
+	says := func(words string) bool { return strings.Contains(err.Error(), words) }
+	switch {
+	case slices.ContainsFunc(hostFailures, says):
+		return fmt.Errorf("%s: the engine's host fails: %w", op, err)
+	case errors.Is(forEngine.kindOf(err), engine.ErrUnavailable):
+		return explain(op, err, forEngine)
+	}
+	return explain(op, err, forImageLoad)
+}
+
 // loadedRefs reads from the engine's answer which images the archive had.
 func loadedRefs(answer io.Reader) (map[string]bool, error) {
 	refs := map[string]bool{}
 	for decoder := json.NewDecoder(answer); ; {
 		var message jsonmessage.JSONMessage
 		switch err := decoder.Decode(&message); {
-		case errors.Is(err, io.EOF):
+		case err == io.EOF:
 			return refs, nil
 		case err != nil:
-			return nil, fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
+			return nil, errdefs.ErrUnavailable.WithMessage(err.Error())
 		case message.Error != nil:
-			return nil, fmt.Errorf("%w: %s", engine.ErrImage, message.Error.Message)
+			return nil, message.Error
 		}
 		line := strings.TrimSpace(message.Stream)
 		for _, prefix := range []string{"Loaded image: ", "Loaded image ID: "} {
@@ -140,7 +195,8 @@ func (e *Engine) RemoveImage(ctx context.Context, ref string) error {
 	})
 }
 
-// untag removes an image by all of its names, where the engine refuses an id that has several.
+// untag removes an image by all of its names, where the engine refuses an id that has several, or none
+// when a container is made of it.
 func (e *Engine) untag(ctx context.Context, id string, refused error) error {
 	found, err := e.api.ImageInspect(ctx, id)
 	if err != nil {
@@ -148,6 +204,15 @@ func (e *Engine) untag(ctx context.Context, id string, refused error) error {
 	}
 	if len(found.RepoTags) < 2 {
 		return refused
+	}
+	containers, err := e.api.ContainerList(ctx, container.ListOptions{All: true})
+	if err != nil {
+		return err
+	}
+	for _, c := range containers {
+		if c.ImageID == found.ID {
+			return errdefs.ErrConflict.WithMessage("container " + c.ID + " is made of it")
+		}
 	}
 	for _, name := range found.RepoTags {
 		if _, err := e.api.ImageRemove(ctx, name, image.RemoveOptions{PruneChildren: true}); err != nil {

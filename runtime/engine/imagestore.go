@@ -17,7 +17,8 @@ type ImageStore interface {
 
 	// LoadImages adds the images of an archive, as docker save writes it or an OCI image layout in a tar file, compressed with gzip or
 	// not, and returns them. It reads the archive once, to its end, and returns [ErrImage] for one that breaks a rule: no name has changed
-	// then.
+	// then, but an engine that loads image by image may have changed names of earlier images. An error of reading the archive is wrapped as
+	// it is, and a full disk of the engine's host is not ErrImage.
 	LoadImages(ctx context.Context, archive io.Reader) ([]Image, error)
 
 	// RemoveImage takes a name away from its image, and with its last name the image; an ID takes all names. What no container needs any

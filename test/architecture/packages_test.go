@@ -258,10 +258,10 @@ var projectRules = importRules{
 		},
 		{packages: []string{"runtime/engine/pull"}, ours: []string{"runtime/engine"}, libraries: noLibraries},
 		{packages: []string{"runtime/docker"}, ours: []string{"runtime/engine", "runtime/engine/pull"}},
-		{packages: []string{"runtime/oci/images/unpack"}, ours: []string{}, libraries: []string{sysPackage}},
+		{packages: []string{"runtime/oci/images/unpack"}, ours: []string{"runtime/oci/remove"}, libraries: []string{sysPackage}},
 		{
 			packages: []string{"runtime/oci/images"},
-			ours:     []string{"runtime/engine", "runtime/engine/pull", "runtime/oci/images/unpack"},
+			ours:     []string{"runtime/engine", "runtime/engine/pull", "runtime/oci/images/unpack", "runtime/oci/remove"},
 			libraries: []string{
 				"github.com/distribution/reference", "github.com/google/go-containerregistry",
 				"github.com/klauspost/compress", "golang.org/x/sync", sysPackage, zerolog,
@@ -273,6 +273,7 @@ var projectRules = importRules{
 			libraries: []string{runtimeSpec, seccompProfiles, sysPackage},
 		},
 		{packages: []string{"runtime/oci/disk"}, ours: []string{}, libraries: []string{sysPackage}},
+		{packages: []string{"runtime/oci/remove"}, ours: []string{}, libraries: []string{sysPackage}},
 		{packages: []string{"runtime/oci/users"}, ours: []string{}, libraries: []string{sysPackage}},
 		{
 			packages:  []string{"runtime/oci/cgroup"},
@@ -301,7 +302,7 @@ var projectRules = importRules{
 			ours: []string{
 				"runtime/engine", "runtime/oci/bundle", "runtime/oci/cgroup", "runtime/oci/disk", "runtime/oci/images",
 				"runtime/oci/keeper", "runtime/oci/network", "runtime/oci/overlay",
-				"runtime/oci/thread", "runtime/oci/users",
+				"runtime/oci/remove", "runtime/oci/thread", "runtime/oci/users",
 			},
 			libraries: []string{"github.com/fsnotify/fsnotify", "golang.org/x/sync", sysPackage, zerolog},
 		},

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -310,9 +311,14 @@ func (a Attached) Open(path string) (*Disk, error) {
 	return open(device)
 }
 
+// attaching is held from the search for a free loop device until it is taken, so that no two callers in this process find the same one.
+var attaching sync.Mutex
+
+// attachTries is how often a free device is looked for: another process may take the one that was found.
+var attachTries = 100
+
 // attach attaches a file to a free loop device, which is detached when nothing uses it any more.
 func attach(file *os.File) (device *os.File, err error) {
-	const tries = 100 // another process may take the device that was free
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -324,7 +330,9 @@ func attach(file *os.File) (device *os.File, err error) {
 		Info: unix.LoopInfo64{Flags: unix.LO_FLAGS_AUTOCLEAR | unix.LO_FLAGS_DIRECT_IO},
 	}
 	copy(config.Info.File_name[:], filepath.Base(file.Name()))
-	for range tries {
+	attaching.Lock()
+	defer attaching.Unlock()
+	for range attachTries {
 		number, err := unix.IoctlRetInt(int(control.Fd()), unix.LOOP_CTL_GET_FREE)
 		if err != nil {
 			return nil, fmt.Errorf("find a free one: %w", err)

@@ -6,7 +6,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -189,6 +191,31 @@ func TestOpenAgain(t *testing.T) {
 	if _, err := all.Open(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v, want not exist: the device may be another file's by now", err)
 	}
+}
+
+// TestMakeTogether: callers at once do not find the same free device. Other programs of this machine may take one meanwhile, hence not a
+// single try.
+func TestMakeTogether(t *testing.T) {
+	before := disk.SetAttachTries(3)
+	defer disk.SetAttachTries(before)
+	format, folder := newFormat(t, disk.MinBytes), t.TempDir()
+	const callers = 64
+	var ready, group sync.WaitGroup
+	ready.Add(callers)
+	for i := range callers {
+		group.Go(func() {
+			ready.Done()
+			ready.Wait()
+			made, err := format.Make(filepath.Join(folder, strconv.Itoa(i)))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = made.Discard()
+			_ = made.Close()
+		})
+	}
+	group.Wait()
 }
 
 func TestNewFormatRefuses(t *testing.T) {

@@ -213,27 +213,36 @@ func TestPlainHTTP(t *testing.T) {
 	wantImageError(t, err, "https")
 }
 
-func TestRedirects(t *testing.T) {
+func TestTargets(t *testing.T) {
 	s := open(t, images.Options{Insecure: []string{"registry.test:5000"}})
 	for _, test := range []struct {
-		from, to string
-		allowed  bool
+		registry, target string
+		allowed          bool
 	}{
-		{"https://registry.example/v2/", "https://storage.example/blob", true},
-		{"https://registry.example/v2/", "https://169.254.169.254/latest", false},
-		{"https://registry.example/v2/", "https://10.0.0.1/", false},
-		{"https://registry.example/v2/", "https://[::ffff:127.0.0.1]/", false},
-		{"https://registry.example/v2/", "https://localhost/", false},
-		{"https://registry.example/v2/", "http://admin.localhost:8080/", false},
-		{"https://registry.example/v2/", "http://LOCALHOST./", false},
-		{"https://registry.test:5000/v2/", "https://10.0.0.1/", true},
-		{"http://127.0.0.1:5000/v2/", "http://127.0.0.1:6000/", true},
-		{"https://10.0.0.1/v2/", "https://10.0.0.2/", true},
+		{"registry.example", "https://storage.example/blob", true},
+		{"registry.example", "https://8.8.8.8/blob", true},
+		{"registry.example", "http://storage.example/blob", false},
+		{"registry.example", "https://169.254.169.254/latest", false},
+		{"registry.example", "https://10.0.0.1/", false},
+		{"registry.example", "https://100.100.100.200/", false},
+		{"registry.example", "https://0.0.0.0/", false},
+		{"registry.example", "https://[::ffff:127.0.0.1]/", false},
+		{"registry.example", "https://[fe80::1%25eth0]/", false},
+		{"registry.example", "https://[fd00:ec2::254]/", false},
+		{"registry.example", "https://localhost/", false},
+		{"registry.example", "http://127.0.0.1:9090/", false},
+		{"registry.example", "http://admin.localhost:8080/", false},
+		{"registry.example", "http://LOCALHOST./", false},
+		{"registry.example", "http://registry.test:5000/", false},
+		{"registry.test:5000", "https://10.0.0.1/", true},
+		{"registry.test:5000", "http://127.0.0.1:5000/", true},
+		{"127.0.0.1:5000", "http://127.0.0.1:6000/", true},
+		{"10.0.0.1", "https://10.0.0.2/", true},
+		{"10.0.0.1", "http://10.0.0.2/", false},
 	} {
-		from, to := must(url.Parse(test.from))(t), must(url.Parse(test.to))(t)
-		err := images.CheckRedirect(s, &http.Request{URL: to}, []*http.Request{{URL: from}})
+		err := s.CheckTarget(test.registry, must(url.Parse(test.target))(t))
 		if (err == nil) != test.allowed {
-			t.Errorf("%s to %s: %v", from, to, err)
+			t.Errorf("%s to %s: %v", test.registry, test.target, err)
 		}
 	}
 }

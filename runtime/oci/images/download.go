@@ -14,13 +14,21 @@ import (
 
 // How a download that is cut goes on.
 const (
-	downloadTries    = 5                      // in a row, without progressBytes between them
-	progressBytes    = 1 << 20                //
-	downloadPause    = 200 * time.Millisecond // before the second try; it doubles
-	downloadPatience = 60 * time.Second       // without a byte
+	downloadTries = 5                      // in a row, without progressBytes between them
+	progressBytes = 1 << 20                //
+	downloadPause = 200 * time.Millisecond // before the second try; it doubles
 )
 
-var errStalled = fmt.Errorf("the registry sent nothing for %s", downloadPatience)
+// pace is how slow a registry may be. A download holds one of few turns, which a registry must not hold for as long as it likes.
+type pace struct {
+	silence time.Duration // without a byte; then the rest is asked for again
+	window  time.Duration // of waiting for the registry, in which it sends at least bytes; else the download fails
+	bytes   int64
+}
+
+var defaultPace = pace{silence: time.Minute, window: 5 * time.Minute, bytes: 1 << 20}
+
+var errSlow = errors.New("the registry is too slow")
 
 // download reads a blob, and asks for the rest of it when the connection is cut.
 type download struct {
@@ -29,6 +37,7 @@ type download struct {
 	client *http.Client
 	url    string
 	size   int64
+	pace   pace
 
 	offset int64         // of the next byte
 	body   io.ReadCloser // nil: to be asked for
@@ -37,14 +46,18 @@ type download struct {
 	idle   *time.Timer
 	failed int   // tries in a row
 	since  int64 // offset at the first of them
+
+	waited  time.Duration // for the registry, in this window of the pace
+	arrived int64         // bytes in it
 }
 
 // openBlob returns a reader of the blob's size bytes. Whether they are the right ones is for the caller to check.
 func (e *endpoint) openBlob(ctx context.Context, digest string, size int64) io.ReadCloser {
 	repository := e.ref.Context()
-	ctx, cancel := context.WithCancel(ctx)
-	return &download{ctx: ctx, cancel: cancel, client: e.client, size: size,
-		url: fmt.Sprintf("%s://%s/v2/%s/blobs/%s", repository.Scheme(), repository.RegistryStr(), repository.RepositoryStr(), digest)}
+	path := fmt.Sprintf("/v2/%s/blobs/%s", repository.RepositoryStr(), digest)
+	ctx, cancel := context.WithCancel(withLayer(ctx, path))
+	return &download{ctx: ctx, cancel: cancel, client: e.client, size: size, pace: e.pace,
+		url: fmt.Sprintf("%s://%s%s", repository.Scheme(), repository.RegistryStr(), path)}
 }
 
 func (d *download) Read(p []byte) (int, error) {
@@ -91,7 +104,7 @@ func (d *download) readOnce(p []byte) (int, error) {
 func (d *download) connect() error {
 	asking, stop := context.WithCancelCause(d.ctx)
 	d.asking, d.stop = asking, stop
-	d.idle = time.AfterFunc(downloadPatience, func() { stop(errStalled) })
+	d.idle = time.AfterFunc(d.pace.silence, func() { stop(fmt.Errorf("the registry sent nothing for %s", d.pace.silence)) })
 	request, err := http.NewRequestWithContext(asking, http.MethodGet, d.url, nil)
 	if err != nil {
 		return err
@@ -99,11 +112,13 @@ func (d *download) connect() error {
 	if d.offset > 0 {
 		request.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", d.offset, d.size-1))
 	}
+	began := time.Now()
 	response, err := d.client.Do(request)
+	d.waited += time.Since(began)
 	if err != nil {
 		return err
 	}
-	d.body = &patientBody{ReadCloser: response.Body, idle: d.idle}
+	d.body = &pacedBody{ReadCloser: response.Body, download: d}
 	if err := transport.CheckError(response, http.StatusOK, http.StatusPartialContent); err != nil {
 		return err
 	}
@@ -118,16 +133,28 @@ func (d *download) connect() error {
 	return err
 }
 
-// patientBody has idle run while it waits for bytes, and not between two reads, when the disk may be what takes long.
-type patientBody struct {
+// pacedBody measures the time in which it waits for bytes, and not that between two reads, when the disk may be what takes long.
+type pacedBody struct {
 	io.ReadCloser
-	idle *time.Timer
+	download *download
 }
 
-func (b *patientBody) Read(p []byte) (int, error) {
-	b.idle.Reset(downloadPatience)
-	defer b.idle.Stop()
-	return b.ReadCloser.Read(p)
+func (b *pacedBody) Read(p []byte) (int, error) {
+	d := b.download
+	d.idle.Reset(d.pace.silence)
+	began := time.Now()
+	n, err := b.ReadCloser.Read(p)
+	d.idle.Stop()
+	d.waited += time.Since(began)
+	d.arrived += int64(n)
+	if d.waited < d.pace.window {
+		return n, err
+	}
+	if d.arrived < d.pace.bytes {
+		return 0, fmt.Errorf("%w: it sent %d bytes in %s, not %d", errSlow, d.arrived, d.waited.Round(time.Millisecond), d.pace.bytes)
+	}
+	d.waited, d.arrived = 0, 0
+	return n, err
 }
 
 // retry waits before the next try, or returns why there is none.
@@ -136,7 +163,8 @@ func (d *download) retry(err error) error {
 		return d.ctx.Err()
 	}
 	var answer *transport.Error
-	if errors.As(err, &answer) && !answer.Temporary() {
+	var refused refusedError
+	if errors.As(err, &answer) && !answer.Temporary() || errors.As(err, &refused) || errors.Is(err, errSlow) {
 		return err
 	}
 	if d.failed == 0 || d.offset-d.since >= progressBytes {

@@ -75,35 +75,64 @@ func (s *Store) useName(name string) (id string, ok bool) {
 	return n.Image, true
 }
 
-// add makes an image of complete layers, which the caller has pinned, and gives it the names.
-func (s *Store) add(parts *parts, names []string, loaded bool) (Image, error) {
+// wanted is an image with the names that it gets.
+type wanted struct {
+	parts *parts
+	names []string
+}
+
+// add makes images of complete layers, which the caller has pinned, and then gives them their names.
+func (s *Store) add(list []wanted, loaded bool) ([]Image, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer s.syncSoon()
+	for _, w := range list {
+		if err := s.addImage(w.parts); err != nil {
+			return nil, err
+		}
+	}
+	for _, w := range list {
+		for _, name := range w.names {
+			if err := s.addName(named{Name: name, Image: w.parts.id, Loaded: loaded}); err != nil {
+				return nil, err
+			}
+		}
+	}
+	described := make([]Image, len(list))
+	for at, w := range list {
+		described[at] = s.describe(s.images[w.parts.id])
+	}
+	return described, nil
+}
+
+// addImage needs s.mu.
+func (s *Store) addImage(parts *parts) error {
 	i, ok := s.images[parts.id]
 	if !ok {
 		if err := s.writeFile(s.image(parts.id), parts.rawConfig); err != nil {
-			return Image{}, err
+			return err
 		}
 		info, err := os.Stat(s.image(parts.id))
 		if err != nil {
-			return Image{}, err
+			return err
 		}
 		i = newImage(parts.id, parts.config, info.ModTime())
 		s.images[i.id] = i
 	}
 	i.used = time.Now()
-	for _, name := range names {
-		n := named{Name: name, Image: i.id, Loaded: loaded}
-		if before, ok := s.names[name]; ok && before.Image != n.Image && s.images[before.Image] != nil {
-			s.images[before.Image].used = time.Now() // it loses its name: its time of grace begins
-		}
-		if err := s.writeJSON(s.name(name), n); err != nil {
-			return Image{}, err
-		}
-		s.names[name] = n
+	return nil
+}
+
+// addName needs s.mu.
+func (s *Store) addName(n named) error {
+	if before, ok := s.names[n.Name]; ok && before.Image != n.Image && s.images[before.Image] != nil {
+		s.images[before.Image].used = time.Now() // it loses its name: its time of grace begins
 	}
-	s.syncSoon()
-	return s.describe(i), nil
+	if err := s.writeJSON(s.name(n.Name), n); err != nil {
+		return err
+	}
+	s.names[n.Name] = n
+	return nil
 }
 
 // Remove takes a name away, or all names of the image with this id. Its content goes with [Store.Prune]. It returns [engine.ErrImage]

@@ -1,13 +1,42 @@
 package images
 
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/url"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+)
+
 // Bound replaces the bounds of what an image may take.
 func (s *Store) Bound(bytes, entries int64) { s.limits = imageLimits{bytes: bytes, entries: entries} }
 
-// MayAskPlainly and CheckRedirect are rules about hosts that tests cannot reach.
-var (
-	MayAskPlainly = (*Store).mayAskPlainly
-	CheckRedirect = (*Store).checkRedirect
-)
+// Pace replaces how slow registries may be.
+func (s *Store) Pace(silence, window time.Duration, bytes int64) {
+	s.pace = pace{silence: silence, window: window, bytes: bytes}
+}
+
+// Dial replaces how hosts are reached, without a look at their certificates.
+func (s *Store) Dial(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
+	s.base.DialContext, s.base.TLSClientConfig = dial, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
+}
+
+// LayersOfHost is how many layers of one registry are downloaded at once.
+const LayersOfHost = layersOfHost
+
+// MayAskPlainly is a rule about hosts that tests cannot reach.
+var MayAskPlainly = (*Store).mayAskPlainly
+
+// CheckTarget says whether the registry may lead to the target.
+func (s *Store) CheckTarget(registry string, target *url.URL) error {
+	parsed, err := name.NewRegistry(registry)
+	if err != nil {
+		return err
+	}
+	return s.newGuard(parsed.Repo("image")).check(target)
+}
 
 // Safe says whether everything is known to be safe on the disk.
 func (s *Store) Safe() bool {

@@ -18,9 +18,11 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/distribution/reference"
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/engine/pull"
@@ -84,7 +86,8 @@ type Store struct {
 	opened time.Time
 	base   *http.Transport
 	pulls  *pull.Group
-	turns  chan struct{} // one per layer that is unpacked at the moment
+	turns  *turns // of layers that are made at the moment
+	pace   pace
 
 	ctx     context.Context // ends with the Store
 	stop    context.CancelFunc
@@ -129,7 +132,8 @@ func Open(o Options) (*Store, error) {
 		opened:   time.Now(),
 		base:     newTransport(),
 		pulls:    pull.NewGroup(),
-		turns:    make(chan struct{}, layersAtOnce),
+		turns:    newTurns(layersAtOnce, layersOfHost),
+		pace:     defaultPace,
 		ctx:      ctx,
 		stop:     stop,
 		unsaved:  make(chan struct{}, 1),
@@ -237,24 +241,32 @@ func (s *Store) newLimits() *unpack.Limits {
 	return &unpack.Limits{Bytes: s.limits.bytes, Entries: s.limits.entries}
 }
 
-// describeError wraps what a pull or load failed with in the error of the contract. An end of its context stays what it is.
+// hostFailures are what this host fails with, whatever the image is.
+var hostFailures = []error{
+	unix.ENOSPC, unix.EDQUOT, unix.EIO, unix.EROFS, unix.ENOMEM, unix.EMFILE, unix.ENFILE,
+}
+
+// describeError wraps what a pull or load failed with in the error of the contract. An end of its context and failures of this host stay
+// what they are.
 func describeError(ctx context.Context, op string, err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: %w", op, ctx.Err())
-	case errors.Is(err, engine.ErrImage):
+	case errors.Is(err, engine.ErrImage), slices.ContainsFunc(hostFailures, func(failure error) bool { return errors.Is(err, failure) }):
 		return fmt.Errorf("%s: %w", op, err)
 	}
 	return fmt.Errorf("%s: %w: %s", op, engine.ErrImage, oneLine(err.Error()))
 }
 
 // oneLine keeps words of foreign origin on one line, and short.
-func oneLine(text string) string {
-	const limit = 2000
+func oneLine(text string) string { return printable(text, 2000) }
+
+// printable replaces what is no text, such as control characters, and cuts it after limit bytes.
+func printable(text string, limit int) string {
 	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if !unicode.IsPrint(r) {
 			return ' '
 		}
 		return r

@@ -16,11 +16,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"sandbox.internal/runtime/oci/images/unpack"
+	"sandbox.internal/runtime/oci/remove"
 )
 
-// layersAtOnce bounds how many layers are downloaded and unpacked at once, layersOfPull those of one image.
+// layersAtOnce bounds how many layers are downloaded and unpacked at once, layersOfHost those of one registry, layersOfPull those of one image.
 const (
 	layersAtOnce = 32
+	layersOfHost = layersAtOnce / 2
 	layersOfPull = 4
 )
 
@@ -36,6 +38,7 @@ type parts struct {
 type blob struct {
 	digest v1.Hash // zero when it is not known: then the diff id alone is checked
 	size   int64   // bytes
+	host   string  // of the registry that it comes from, perhaps with a port; empty for a file of this machine
 	open   func(ctx context.Context) (io.ReadCloser, error)
 }
 
@@ -54,9 +57,9 @@ func newParts(rawConfig []byte, blobs []blob) (*parts, error) {
 // making is a layer that is being unpacked.
 type making struct{ done chan struct{} }
 
-// assemble gets the layers that are not here, several at once, and makes the image of them. Layers that are complete stay when others
-// fail, for the next try.
-func (s *Store) assemble(ctx context.Context, p *parts, names []string, loaded bool, meter *meter) (Image, error) {
+// obtainAll gets the layers that are not here, several at once, and pins all until release is called. Layers that are complete stay when
+// others fail, for the next try.
+func (s *Store) obtainAll(ctx context.Context, p *parts, meter *meter) (release func(), err error) {
 	diffIDs := newImage(p.id, p.config, time.Time{}).layers // each once
 	blobs := map[string]blob{}
 	for position, diffID := range p.config.RootFS.DiffIDs {
@@ -74,18 +77,19 @@ func (s *Store) assemble(ctx context.Context, p *parts, names []string, loaded b
 			return err
 		})
 	}
-	err := group.Wait()
-	defer func() {
+	err = group.Wait()
+	release = func() {
 		for position, diffID := range diffIDs {
 			if pinned[position] {
 				s.unpin(diffID)
 			}
 		}
-	}()
-	if err != nil {
-		return Image{}, err
 	}
-	return s.add(p, names, loaded)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return release, nil
 }
 
 // obtain makes sure that the layer is here and pins it. Of several callers at once one unpacks it.
@@ -142,12 +146,11 @@ func (s *Store) unpin(diffID string) {
 
 // makeLayer unpacks a layer while it is read, and pins it.
 func (s *Store) makeLayer(ctx context.Context, diffID string, b blob, limits *unpack.Limits, progress *layerMeter) (err error) {
-	select {
-	case s.turns <- struct{}{}:
-		defer func() { <-s.turns }()
-	case <-ctx.Done():
-		return ctx.Err()
+	release, err := s.turns.take(ctx, b.host)
+	if err != nil {
+		return err
 	}
+	defer release()
 	folder := s.temporary(makingFolder)
 	tree := filepath.Join(folder, treeFolder)
 	if err := os.MkdirAll(tree, 0o700); err != nil {
@@ -157,7 +160,7 @@ func (s *Store) makeLayer(ctx context.Context, diffID string, b blob, limits *un
 	defer func() {
 		if err != nil {
 			s.giveBack(reserved)
-			err = errors.Join(err, os.RemoveAll(folder))
+			err = errors.Join(err, remove.All(context.WithoutCancel(ctx), folder))
 		}
 	}()
 	result, err := unpackBlob(ctx, diffID, b, progress, func(archive io.Reader) (unpack.Result, error) {

@@ -18,6 +18,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/remove"
 )
 
 // What an archive may hold. Each image has one file per layer and a few more.
@@ -30,7 +31,8 @@ const (
 var errTooManyImages = fmt.Errorf("the archive has more than %d images", maxArchiveImages)
 
 // Load takes in the images of an archive, as `docker save` or an OCI layout in a tar file, which may be compressed, and returns them. The
-// archive lies on the disk until its layers are unpacked. It returns [engine.ErrImage] when the archive is not what it should be.
+// archive lies on the disk until its layers are unpacked. It returns [engine.ErrImage] when the archive is not what it should be; no name has
+// changed then. An error of reading the archive is wrapped as it is.
 func (s *Store) Load(ctx context.Context, archive io.Reader, progress func(string)) ([]Image, error) {
 	if progress == nil {
 		progress = func(string) {}
@@ -46,8 +48,13 @@ func (s *Store) Load(ctx context.Context, archive io.Reader, progress func(strin
 	s.mu.Unlock()
 	defer s.working.Done()
 	defer context.AfterFunc(s.ctx, cancel)()
-	loaded, err := s.loadArchive(ctx, archive, progress)
-	return loaded, describeError(ctx, "load images", err)
+	const op = "load images"
+	source := &contextReader{ctx: ctx, source: archive}
+	loaded, err := s.loadArchive(ctx, source, progress)
+	if err != nil && source.failed != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("%s: read the archive: %w", op, source.failed)
+	}
+	return loaded, describeError(ctx, op, err)
 }
 
 func (s *Store) loadArchive(ctx context.Context, archive io.Reader, progress func(string)) (loaded []Image, err error) {
@@ -55,9 +62,9 @@ func (s *Store) loadArchive(ctx context.Context, archive io.Reader, progress fun
 	if err := os.Mkdir(folder, 0o700); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	defer func() { err = errors.Join(err, remove.All(context.WithoutCancel(ctx), folder)) }()
 	progress("reading the archive")
-	files, err := spool(ctx, folder, archive, min(s.limits.bytes, s.maxBytes))
+	files, err := s.spool(ctx, folder, archive, min(s.limits.bytes, s.maxBytes))
 	if err != nil {
 		return nil, err
 	}
@@ -65,15 +72,16 @@ func (s *Store) loadArchive(ctx context.Context, archive io.Reader, progress fun
 	if err != nil {
 		return nil, err
 	}
+	// The layers of all images come before the first name.
 	meter := newMeter("loading", progress)
 	for _, one := range found {
-		image, err := s.assemble(ctx, one.parts, one.names, true, meter)
+		release, err := s.obtainAll(ctx, one.parts, meter)
 		if err != nil {
-			return loaded, err
+			return nil, err
 		}
-		loaded = append(loaded, image)
+		defer release()
 	}
-	return loaded, nil
+	return s.add(found, true)
 }
 
 // spooled are the files of an archive, which lie under numbers in a folder.
@@ -87,15 +95,9 @@ type spooledFile struct {
 	size int64
 }
 
-// archivedImage is one image of an archive.
-type archivedImage struct {
-	parts *parts
-	names []string
-}
-
 // spool writes the regular files of the archive, at most limit bytes, into the folder.
-func spool(ctx context.Context, folder string, archive io.Reader, limit int64) (*spooled, error) {
-	plain, err := decompress(&contextReader{ctx: ctx, source: archive})
+func (s *Store) spool(ctx context.Context, folder string, archive io.Reader, limit int64) (*spooled, error) {
+	plain, err := decompress(archive)
 	if err != nil {
 		return nil, fmt.Errorf("the archive is broken: %w", err)
 	}
@@ -124,7 +126,7 @@ func spool(ctx context.Context, folder string, archive io.Reader, limit int64) (
 				return nil, errors.New("the archive is larger than images may be")
 			}
 			file := spooledFile{path: filepath.Join(folder, strconv.Itoa(number)), size: header.Size}
-			if err := file.write(entries); err != nil {
+			if err := s.writeSpooled(file.path, &contextReader{ctx: ctx, source: entries}); err != nil {
 				return nil, fmt.Errorf("file %q of the archive: %w", name, err)
 			}
 			result.files[name] = file
@@ -136,13 +138,26 @@ func spool(ctx context.Context, folder string, archive io.Reader, limit int64) (
 	}
 }
 
-func (f spooledFile) write(content io.Reader) error {
-	file, err := os.OpenFile(f.path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+func (s *Store) writeSpooled(path string, content io.Reader) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(file, content)
+	_, err = io.Copy(&guardedFile{file: file, store: s}, content)
 	return errors.Join(err, file.Close())
+}
+
+// guardedFile leaves room on the disk.
+type guardedFile struct {
+	file  *os.File
+	store *Store
+}
+
+func (f *guardedFile) Write(p []byte) (int, error) {
+	if err := f.store.checkDisk(int64(len(p))); err != nil {
+		return 0, err
+	}
+	return f.file.Write(p)
 }
 
 // find follows links, of which a chain has few.
@@ -192,7 +207,7 @@ func (s *spooled) blob(name string, digest v1.Hash) (blob, error) {
 }
 
 // images reads what the archive says about its images. An archive of newer Docker engines has both forms; the older one has the full names.
-func (s *spooled) images() ([]archivedImage, error) {
+func (s *spooled) images() ([]wanted, error) {
 	_, savedErr := s.find("manifest.json")
 	_, layoutErr := s.find("index.json")
 	switch {
@@ -204,7 +219,7 @@ func (s *spooled) images() ([]archivedImage, error) {
 	return nil, errors.New("the archive holds no images: it has neither manifest.json (docker save) nor index.json (OCI layout)")
 }
 
-func (s *spooled) savedImages() ([]archivedImage, error) {
+func (s *spooled) savedImages() ([]wanted, error) {
 	var saved []struct {
 		Config   string
 		RepoTags []string
@@ -216,7 +231,7 @@ func (s *spooled) savedImages() ([]archivedImage, error) {
 	if len(saved) > maxArchiveImages {
 		return nil, errTooManyImages
 	}
-	var found []archivedImage
+	var found []wanted
 	for _, one := range saved {
 		config, err := s.read(one.Config, maxConfig)
 		if err != nil {
@@ -234,7 +249,7 @@ func (s *spooled) savedImages() ([]archivedImage, error) {
 		if err != nil {
 			return nil, err
 		}
-		image := archivedImage{parts: parts}
+		image := wanted{parts: parts}
 		for _, tag := range one.RepoTags {
 			name, err := reference.ParseDockerRef(tag)
 			if err != nil {
@@ -253,7 +268,7 @@ const (
 	refNameAnnotation  = "org.opencontainers.image.ref.name"
 )
 
-func (s *spooled) layoutImages() ([]archivedImage, error) {
+func (s *spooled) layoutImages() ([]wanted, error) {
 	var index v1.IndexManifest
 	if err := s.readJSON("index.json", &index); err != nil {
 		return nil, err
@@ -261,7 +276,7 @@ func (s *spooled) layoutImages() ([]archivedImage, error) {
 	if len(index.Manifests) > maxArchiveImages {
 		return nil, errTooManyImages
 	}
-	var found []archivedImage
+	var found []wanted
 	for _, descriptor := range index.Manifests {
 		if descriptor.Platform != nil && !fits(descriptor.Platform) {
 			continue
@@ -270,7 +285,7 @@ func (s *spooled) layoutImages() ([]archivedImage, error) {
 		if err != nil {
 			return nil, err
 		}
-		image := archivedImage{parts: parts}
+		image := wanted{parts: parts}
 		for _, annotation := range []string{fullNameAnnotation, refNameAnnotation} {
 			name, err := reference.ParseDockerRef(descriptor.Annotations[annotation])
 			if err == nil && strings.Contains(descriptor.Annotations[annotation], "/") {
@@ -339,15 +354,20 @@ func fits(p *v1.Platform) bool {
 	return (p.OS == "linux" || p.OS == "") && (p.Architecture == runtime.GOARCH || p.Architecture == "")
 }
 
-// contextReader ends with its context.
+// contextReader ends with its context, and keeps what its source failed with.
 type contextReader struct {
 	ctx    context.Context
 	source io.Reader
+	failed error
 }
 
 func (r *contextReader) Read(p []byte) (int, error) {
 	if err := r.ctx.Err(); err != nil {
 		return 0, err
 	}
-	return r.source.Read(p)
+	n, err := r.source.Read(p)
+	if err != nil && err != io.EOF {
+		r.failed = err
+	}
+	return n, err
 }

@@ -7,12 +7,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -21,6 +23,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
+	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/images"
 )
 
@@ -211,6 +214,60 @@ func TestLoadRefuses(t *testing.T) {
 			wantImageError(t, err, test.says)
 			wantOnly(t, folder, 0, 0, 0)
 		})
+	}
+}
+
+// TestLoadChangesAllOrNothing: an archive whose second image is broken leaves the names as they were, also that of the first.
+func TestLoadChangesAllOrNothing(t *testing.T) {
+	before := newImage(t, v1.Config{}, randomLayer(t, 1000))
+	first := newImage(t, v1.Config{User: "1"}, randomLayer(t, 1000))
+	second := newImage(t, v1.Config{User: "2"}, newLayer(t, map[string]string{"../outside": "x"}))
+	const refName = "org.opencontainers.image.ref.name"
+	named := func(image v1.Image, ref string) mutate.IndexAddendum {
+		return mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Annotations: map[string]string{refName: ref}}}
+	}
+	archive := laidOut(t, mutate.AppendManifests(empty.Index, named(first, "example.test/one:1"), named(second, "example.test/two:1")))
+	s := open(t, images.Options{})
+	if _, err := s.Load(t.Context(), bytes.NewReader(saved(t, map[string]v1.Image{"example.test/one:1": before})), nil); err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := s.Load(t.Context(), bytes.NewReader(archive), nil)
+	wantImageError(t, err, `".."`)
+	if len(loaded) != 0 {
+		t.Errorf("loaded %+v", loaded)
+	}
+	if id, want := ensure(t, s, "example.test/one:1"), must(before.ConfigName())(t).String(); id != want {
+		t.Errorf("the name is of %s, want %s", id, want)
+	}
+	if list := must(s.List())(t); len(list) != 1 {
+		t.Errorf("images %+v", list)
+	}
+	// With its second image as it should be, both are there.
+	second = newImage(t, v1.Config{User: "2"}, randomLayer(t, 1000))
+	archive = laidOut(t, mutate.AppendManifests(empty.Index, named(first, "example.test/one:1"), named(second, "example.test/two:1")))
+	if loaded, err = s.Load(t.Context(), bytes.NewReader(archive), nil); err != nil || len(loaded) != 2 {
+		t.Fatalf("loaded %+v, %v", loaded, err)
+	}
+	for i, want := range []string{"example.test/one:1", "example.test/two:1"} {
+		if !slices.Equal(loaded[i].Names, []string{want}) || ensure(t, s, want) != loaded[i].ID {
+			t.Errorf("image %+v", loaded[i])
+		}
+	}
+}
+
+// TestLoadReadError: the caller can tell that its archive could not be read from that it is broken.
+func TestLoadReadError(t *testing.T) {
+	archive := saved(t, map[string]v1.Image{"one:1": newImage(t, v1.Config{}, randomLayer(t, 100_000))})
+	for _, cause := range []error{io.ErrUnexpectedEOF, &http.MaxBytesError{Limit: 7}} {
+		for _, n := range []int{0, 3, 1000, len(archive) / 2} {
+			for form, content := range map[string][]byte{"plain": archive, "zipped": zipped(t, archive)} {
+				source := io.MultiReader(bytes.NewReader(content[:n]), iotest.ErrReader(cause))
+				_, err := open(t, images.Options{}).Load(t.Context(), source, nil)
+				if !errors.Is(err, cause) || errors.Is(err, engine.ErrImage) {
+					t.Errorf("%s, after %d bytes: %v", form, n, err)
+				}
+			}
+		}
 	}
 }
 

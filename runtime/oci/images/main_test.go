@@ -62,8 +62,9 @@ func open(t testing.TB, o images.Options) *images.Store {
 
 // testRegistry is a real registry on 127.0.0.1. before, if not nil, sees each request, and answers it if it returns true.
 type testRegistry struct {
-	host string
-	open http.Handler
+	host    string
+	open    http.Handler
+	configs sync.Map // digests of configurations, where a test keeps them
 
 	mu      sync.Mutex
 	before  func(w http.ResponseWriter, r *http.Request) bool

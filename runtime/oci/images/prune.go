@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/oci/remove"
 )
 
 // Prune removes images without a name (with all: also those with names, but for [Options].Keep) that are in use by no container and held by no
@@ -30,7 +33,7 @@ func (s *Store) prune(ctx context.Context, pins func(named) bool) (freed int64, 
 		if ctx.Err() != nil {
 			return freed, errors.Join(err, ctx.Err()) // what is left goes when the store opens
 		}
-		err = errors.Join(err, os.RemoveAll(path))
+		err = errors.Join(err, remove.All(ctx, path))
 	}
 	return freed, err
 }
@@ -109,31 +112,56 @@ func (s *Store) forget(i *image) error {
 
 // reserve counts bytes that a layer is going to take, and makes room for them.
 func (s *Store) reserve(n int64) error {
-	if s.tryReserve(n) {
+	err := s.tryReserve(n)
+	if err == nil {
 		return nil
 	}
-	freed, err := s.prune(s.ctx, func(n named) bool { return n.Loaded })
-	if err != nil {
-		s.log.Warn().Err(err).Msg("cannot remove images to make room for others")
+	freed, pruneErr := s.prune(s.ctx, func(n named) bool { return n.Loaded })
+	if pruneErr != nil {
+		s.log.Warn().Err(pruneErr).Msg("cannot remove images to make room for others")
 	}
-	if freed > 0 && s.tryReserve(n) {
-		s.log.Info().Int64("bytes", freed).Msg("images that are not used were removed to make room for others")
-		return nil
+	if freed == 0 {
+		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return fmt.Errorf("no room for the image: the images here take %s of the %s that they may take, and what is left of them is in use, loaded, "+
-		"or was used a short time ago", mebibytes(s.bytes), mebibytes(s.maxBytes))
+	if err := s.tryReserve(n); err != nil {
+		return err
+	}
+	s.log.Info().Int64("bytes", freed).Msg("images that are not used were removed to make room for others")
+	return nil
 }
 
-func (s *Store) tryReserve(n int64) bool {
+func (s *Store) tryReserve(n int64) error {
+	if err := s.checkDisk(n); err != nil {
+		return err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.bytes > s.maxBytes-n {
-		return false
+		return fmt.Errorf("no room for the image: the images here take %s of the %s that they may take, and what is left of them is in use, loaded, "+
+			"or was used a short time ago", mebibytes(s.bytes), mebibytes(s.maxBytes))
 	}
 	s.bytes += n
-	return true
+	return nil
+}
+
+// What images leave free of the disk: a host whose disk is full loses more than an image.
+const (
+	leastFree      = 1 << 30 // bytes, or
+	leastFreeShare = 20      // this part of the disk, whichever is more
+)
+
+// checkDisk returns an error that wraps ENOSPC when n more bytes would leave less free than they must.
+func (s *Store) checkDisk(n int64) error {
+	var disk unix.Statfs_t
+	if err := unix.Statfs(string(s.folders), &disk); err != nil {
+		return fmt.Errorf("ask how much of the disk is free: %w", err)
+	}
+	free := int64(disk.Bavail) * disk.Bsize
+	least := max(leastFree, int64(disk.Blocks)*disk.Bsize/leastFreeShare)
+	if free-n >= least {
+		return nil
+	}
+	return fmt.Errorf("%w: the disk of %s has %s free, of which images leave %s", unix.ENOSPC, s.folders, mebibytes(free), mebibytes(least))
 }
 
 func (s *Store) giveBack(n int64) {
@@ -149,7 +177,7 @@ func (s *Store) emptyTrash() {
 		if s.ctx.Err() != nil {
 			return
 		}
-		if e := os.RemoveAll(s.path(trashFolder, entry.Name())); !errors.Is(e, fs.ErrNotExist) {
+		if e := remove.All(s.ctx, s.path(trashFolder, entry.Name())); s.ctx.Err() == nil {
 			err = errors.Join(err, e)
 		}
 	}

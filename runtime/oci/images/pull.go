@@ -57,7 +57,16 @@ func (s *Store) pullFrom(ctx context.Context, ref name.Reference, auth engine.Re
 	if err != nil {
 		return Image{}, err
 	}
-	return s.assemble(ctx, p, []string{imageName}, false, meter)
+	release, err := s.obtainAll(ctx, p, meter)
+	if err != nil {
+		return Image{}, err
+	}
+	defer release()
+	added, err := s.add([]wanted{{parts: p, names: []string{imageName}}}, false)
+	if err != nil {
+		return Image{}, err
+	}
+	return added[0], nil
 }
 
 // parts asks for the manifest and configuration of the image for this machine.
@@ -86,7 +95,7 @@ func (e *endpoint) parts(ctx context.Context) (*parts, error) {
 		if layer.Size < 0 || layer.Digest.Algorithm != "sha256" {
 			return nil, errors.New("the manifest has a layer without size or SHA-256")
 		}
-		blobs = append(blobs, blob{digest: layer.Digest, size: layer.Size, open: func(ctx context.Context) (io.ReadCloser, error) {
+		blobs = append(blobs, blob{digest: layer.Digest, size: layer.Size, host: e.ref.Context().RegistryStr(), open: func(ctx context.Context) (io.ReadCloser, error) {
 			return e.openBlob(ctx, layer.Digest.String(), layer.Size), nil
 		}})
 	}

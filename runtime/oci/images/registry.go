@@ -1,13 +1,15 @@
 package images
 
 import (
+	"bytes"
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -20,8 +22,15 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// maxManifest bounds manifests and indexes of registries; registries accept no larger ones themselves.
-const maxManifest = 4 << 20
+// What answers of registries are bounded by, where they are read into memory. Registries accept no larger manifests themselves.
+const (
+	maxManifest = 4 << 20
+	maxAnswer   = 8 << 20
+	maxToken    = 64 << 10
+	maxRefusal  = 64 << 10
+)
+
+const maxRedirects = 10
 
 // retriedCodes are answers of registries that may be others the next time.
 var retriedCodes = []int{
@@ -33,6 +42,7 @@ var retriedCodes = []int{
 type endpoint struct {
 	ref    name.Reference
 	client *http.Client // with the credentials for the registry
+	pace   pace
 }
 
 // endpoints returns the names of the image at the registry's mirrors, and at the registry itself.
@@ -88,37 +98,27 @@ func (s *Store) connect(ctx context.Context, ref name.Reference, auth engine.Reg
 		}
 		login = found
 	}
-	patient := transport.NewRetry(&guard{inner: s.base, plain: s.mayAskPlainly}, transport.WithRetryStatusCodes(retriedCodes...))
+	patient := transport.NewRetry(s.newGuard(ref.Context()), transport.WithRetryStatusCodes(retriedCodes...))
 	scopes := []string{ref.Scope(transport.PullScope)}
 	logged, err := transport.NewWithContext(ctx, ref.Context().Registry, login, patient, scopes)
 	if err != nil {
 		return nil, err
 	}
-	return &endpoint{ref: ref, client: &http.Client{Transport: logged, CheckRedirect: s.checkRedirect}}, nil
+	return &endpoint{ref: ref, client: &http.Client{Transport: logged}, pace: s.pace}, nil
 }
 
-// checkRedirect keeps a public registry from leading this host to addresses that only this host reaches. Names of hosts are not resolved.
-func (s *Store) checkRedirect(request *http.Request, via []*http.Request) error {
-	if len(via) >= 10 {
-		return errors.New("stopped after 10 redirects")
-	}
-	from, to := via[0].URL.Hostname(), request.URL.Hostname()
-	if from == to || isPrivate(from) || s.insecure[via[0].URL.Host] {
-		return nil
-	}
-	if isPrivate(to) {
-		return fmt.Errorf("the registry redirects to %s, an address of a private network", to)
-	}
-	return nil
-}
+// internalRanges are of no public host, beside those that package netip has names for: this network, and what providers share.
+var internalRanges = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10")}
 
-func isPrivate(host string) bool {
+// isInternal reports whether a host is an address that is not a public one, or localhost. Other names are not resolved.
+func isInternal(host string) bool {
 	address, err := netip.ParseAddr(host)
 	if err != nil {
 		return isLocalhost(host)
 	}
-	address = address.Unmap()
-	return address.IsPrivate() || address.IsLoopback() || address.IsLinkLocalUnicast() || address.IsUnspecified()
+	address = address.Unmap().WithZone("")
+	return address.IsPrivate() || address.IsLoopback() || address.IsLinkLocalUnicast() || address.IsUnspecified() || address.IsMulticast() ||
+		slices.ContainsFunc(internalRanges, func(r netip.Prefix) bool { return r.Contains(address) })
 }
 
 // isLocalhost reports whether resolvers give the name a loopback address (RFC 6761, 6.3).
@@ -127,36 +127,140 @@ func isLocalhost(name string) bool {
 	return name == "localhost" || strings.HasSuffix(name, ".localhost")
 }
 
-// guard is below everything that talks to registries: it refuses HTTP where only HTTPS is allowed, and bounds what is read into memory.
+// guard is below everything that talks to a registry. It decides which hosts the registry may lead this host to, by redirects and by what it
+// says where tokens are, and bounds what of their answers is read into memory and quoted.
+//
+// A public registry leads to public hosts only, and over HTTPS: so a name that resolves to an internal address is of no use to it, because
+// what answers there has no certificate for the name.
 type guard struct {
-	inner http.RoundTripper
-	plain func(host string) bool
+	inner      http.RoundTripper
+	plain      func(host string) bool
+	registry   string // that the pull is for, perhaps with a port
+	repository string
+	internal   bool // the registry itself is an internal host, or may be asked over HTTP
 }
 
+func (s *Store) newGuard(repository name.Repository) *guard {
+	registry := repository.RegistryStr()
+	bare := (&url.URL{Host: registry}).Hostname()
+	return &guard{inner: s.base, plain: s.mayAskPlainly, registry: registry, repository: repository.RepositoryStr(),
+		internal: isInternal(bare) || s.mayAskPlainly(registry)}
+}
+
+// refusedError is why the guard sends no request. Another try ends the same way.
+type refusedError string
+
+func (e refusedError) Error() string { return string(e) }
+
 func (g *guard) RoundTrip(request *http.Request) (*http.Response, error) {
-	if request.URL.Scheme != "https" && !g.plain(request.URL.Host) {
-		return nil, fmt.Errorf("%s is asked over HTTPS only", request.URL.Host)
+	first, redirects := firstOf(request)
+	if redirects > maxRedirects {
+		return nil, refusedError(fmt.Sprintf("stopped after %d redirects", maxRedirects))
+	}
+	if err := g.check(request.URL); err != nil {
+		return nil, err
 	}
 	response, err := g.inner.RoundTrip(request)
 	if err != nil {
 		return nil, err
 	}
-	if strings.Contains(request.URL.Path, "/manifests/") {
-		response.Body = &boundedBody{ReadCloser: response.Body, left: maxManifest}
+	own := first.URL.Host == g.registry && (first.URL.Path == "/v2/" || strings.HasPrefix(first.URL.Path, "/v2/"+g.repository+"/"))
+	switch {
+	case response.StatusCode >= http.StatusMultipleChoices:
+		return withoutForeignWords(response), nil
+	case !own:
+		return onlyToken(response), nil
+	case first.Context().Value(layerPath{}) == first.URL.Path: // it goes to the disk, and its size is known
+	case strings.Contains(first.URL.Path, "/manifests/"):
+		response.Body = &boundedBody{ReadCloser: response.Body, what: "manifest", limit: maxManifest}
+	default:
+		response.Body = &boundedBody{ReadCloser: response.Body, what: "answer", limit: maxAnswer}
 	}
 	return response, nil
+}
+
+// check refuses hosts that the registry must not lead to.
+func (g *guard) check(target *url.URL) error {
+	if target.Scheme != "https" && !(g.plain(g.registry) && g.plain(target.Host)) {
+		return refusedError(target.Host + " is asked over HTTPS only")
+	}
+	if !g.internal && isInternal(target.Hostname()) {
+		return refusedError(fmt.Sprintf("the registry %s leads to %s, which is an internal address", g.registry, target.Host))
+	}
+	return nil
+}
+
+// firstOf returns the request that a chain of redirects began with, and their number.
+func firstOf(request *http.Request) (first *http.Request, redirects int) {
+	for request.Response != nil && request.Response.Request != nil {
+		request = request.Response.Request
+		redirects++
+	}
+	return request, redirects
+}
+
+// layerPath is the key of contexts for the path of a layer's blob.
+type layerPath struct{}
+
+// withLayer marks requests for a layer. Requests for tokens that they cause have another path.
+func withLayer(ctx context.Context, path string) context.Context {
+	return context.WithValue(ctx, layerPath{}, path)
+}
+
+// withoutForeignWords leaves of a refusal what registries define: codes and messages. Anything else may be of a host that is no registry, and
+// errors are shown to clients.
+func withoutForeignWords(response *http.Response) *http.Response {
+	type words struct {
+		Code    string `json:"code"`
+		Message string `json:"message"`
+	}
+	var said struct {
+		Errors []words `json:"errors,omitempty"`
+	}
+	content, _ := io.ReadAll(io.LimitReader(response.Body, maxRefusal))
+	if json.Unmarshal(content, &said) != nil {
+		said.Errors = nil
+	}
+	said.Errors = said.Errors[:min(len(said.Errors), 4)]
+	for i, e := range said.Errors {
+		said.Errors[i] = words{Code: printable(e.Code, 64), Message: printable(e.Message, 400)}
+	}
+	if len(said.Errors) == 0 {
+		return withBody(response, nil)
+	}
+	content, _ = json.Marshal(said)
+	return withBody(response, content)
+}
+
+// onlyToken leaves an answer as it is when it has a token; the library would quote another.
+func onlyToken(response *http.Response) *http.Response {
+	content, _ := io.ReadAll(io.LimitReader(response.Body, maxToken))
+	var token transport.Token
+	if json.Unmarshal(content, &token) != nil || token.Token == "" && token.AccessToken == "" {
+		content = []byte("{}")
+	}
+	return withBody(response, content)
+}
+
+func withBody(response *http.Response, content []byte) *http.Response {
+	_ = response.Body.Close()
+	response.Body, response.ContentLength = io.NopCloser(bytes.NewReader(content)), int64(len(content))
+	response.Header.Del("Content-Length")
+	response.Header.Del("Content-Encoding")
+	return response
 }
 
 // boundedBody fails, unlike io.LimitReader, when there is more.
 type boundedBody struct {
 	io.ReadCloser
-	left int64
+	what        string
+	read, limit int64
 }
 
 func (b *boundedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if b.left -= int64(n); b.left < 0 {
-		return 0, fmt.Errorf("the manifest is larger than %d bytes", maxManifest)
+	if b.read += int64(n); b.read > b.limit {
+		return 0, fmt.Errorf("the %s is larger than %d bytes", b.what, b.limit)
 	}
 	return n, err
 }

@@ -2,6 +2,7 @@ package unpack
 
 import (
 	"archive/tar"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -31,7 +32,7 @@ func (l *layer) folder(name string, header *tar.Header) error {
 		if err != nil {
 			return err
 		}
-		err = l.replace(parentName, parent, base, func() (err error) {
+		err = l.replace(parent, base, func() (err error) {
 			fd, err = l.makeFolder(parent, base)
 			return err
 		})
@@ -75,12 +76,15 @@ func (l *layer) file(folder, base string, header *tar.Header, content io.Reader)
 	if err := l.add(header.Size); err != nil {
 		return err
 	}
+	if err := l.take(inodeBytes); err != nil {
+		return err
+	}
 	parent, err := l.enter(folder)
 	if err != nil {
 		return err
 	}
 	fd := -1
-	err = l.replace(folder, parent, base, func() (err error) {
+	err = l.replace(parent, base, func() (err error) {
 		fd, err = unix.Openat(parent, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 		return err
 	})
@@ -97,24 +101,71 @@ func (l *layer) file(folder, base string, header *tar.Header, content io.Reader)
 	return setTimes(parent, base, header)
 }
 
+// holeBytes is the length of the runs of zeros that are left out, each at a multiple of it.
+const holeBytes = 64 << 10
+
+var zeros [holeBytes]byte
+
 // copy writes exactly size bytes.
 func (l *layer) copy(fd int, content io.Reader, size int64) error {
-	for size > 0 {
-		n, err := content.Read(l.buffer[:min(int64(len(l.buffer)), size)])
-		size -= int64(n)
-		for rest := l.buffer[:n]; len(rest) > 0; {
-			written, err := unix.Write(fd, rest)
-			if errors.Is(err, unix.EINTR) {
-				continue
-			}
-			if err != nil {
-				return fmt.Errorf("write file: %w", err)
-			}
-			rest = rest[written:]
+	written := int64(0) // up to where
+	for offset := int64(0); offset < size; {
+		if err := l.ctx.Err(); err != nil { // a hole in the archive is not read
+			return err
 		}
-		if err != nil && size > 0 {
+		part := l.buffer[:min(int64(len(l.buffer)), size-offset)]
+		if _, err := io.ReadFull(content, part); err != nil {
 			return refusedf("the archive ends within the file")
 		}
+		for len(part) > 0 {
+			hole, n := run(part)
+			if !hole {
+				if err := l.write(fd, part[:n], offset); err != nil {
+					return err
+				}
+				written = offset + int64(n)
+			}
+			part, offset = part[n:], offset+int64(n)
+		}
+	}
+	if written == size {
+		return nil
+	}
+	if err := unix.Ftruncate(fd, size); err != nil {
+		return fmt.Errorf("write file: %w", err)
+	}
+	return nil
+}
+
+// run returns the length of what the part of a file begins with: a hole, or what lies before the next hole.
+func run(part []byte) (hole bool, n int) {
+	for n < len(part) {
+		block := part[n:min(n+holeBytes, len(part))]
+		zero := bytes.Equal(block, zeros[:len(block)])
+		if n == 0 {
+			hole = zero
+		}
+		if zero != hole {
+			break
+		}
+		n += len(block)
+	}
+	return hole, n
+}
+
+func (l *layer) write(fd int, part []byte, offset int64) error {
+	if err := l.take(inBlocks(int64(len(part)))); err != nil {
+		return err
+	}
+	for len(part) > 0 {
+		n, err := unix.Pwrite(fd, part, offset)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("write file: %w", err)
+		}
+		part, offset = part[n:], offset+int64(n)
 	}
 	return nil
 }
@@ -142,14 +193,14 @@ func (l *layer) fifo(folder, base string, header *tar.Header) error {
 
 // node makes something without content and gives it the entry's owner and time.
 func (l *layer) node(folder, base string, header *tar.Header, make func(parent int) error) error {
-	if err := l.add(0); err != nil {
+	if err := l.addWhole(0); err != nil {
 		return err
 	}
 	parent, err := l.enter(folder)
 	if err != nil {
 		return err
 	}
-	if err := l.replace(folder, parent, base, func() error { return make(parent) }); err != nil {
+	if err := l.replace(parent, base, func() error { return make(parent) }); err != nil {
 		return fmt.Errorf("make entry: %w", err)
 	}
 	if err := unix.Fchownat(parent, base, header.Uid, header.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -167,7 +218,7 @@ func (l *layer) link(folder, base, targetName string) error {
 	if name == join(folder, base) {
 		return refusedf("a hard link to itself")
 	}
-	if err := l.add(0); err != nil {
+	if err := l.addWhole(0); err != nil {
 		return err
 	}
 	missing := refusedf("hard link to %s, which is no file that came before it in this layer", quote(targetName))
@@ -192,7 +243,7 @@ func (l *layer) link(folder, base, targetName string) error {
 	if err != nil {
 		return err
 	}
-	err = l.replace(folder, parent, base, func() error { return unix.Linkat(source, targetBase, parent, base, 0) })
+	err = l.replace(parent, base, func() error { return unix.Linkat(source, targetBase, parent, base, 0) })
 	if errors.Is(err, unix.ENOENT) {
 		return missing // making way for the link removed it
 	}
@@ -220,7 +271,7 @@ func (l *layer) whiteout(folder, gone string) error {
 	case kind != 0:
 		return nil
 	}
-	if err := l.add(0); err != nil {
+	if err := l.addWhole(0); err != nil {
 		return err
 	}
 	if err := unix.Mknodat(parent, gone, unix.S_IFCHR, 0); err != nil {

@@ -9,7 +9,7 @@ import (
 
 // Limits bound what the layers of one image take together. Several layers may be unpacked within the same Limits at once.
 type Limits struct {
-	Bytes   int64 // of the archives when they are decompressed, and on the disk, each
+	Bytes   int64 // of the archives when they are decompressed, and of the files with their holes, each
 	Entries int64 // files, links and folders, with those folders that only the names of others imply
 
 	read, written, entries atomic.Int64
@@ -22,11 +22,11 @@ const (
 	maxAwaiting = 64 << 20 // bytes of memory for the times of folders
 )
 
-func onDisk(size int64) int64 {
-	return (size+blockBytes-1)/blockBytes*blockBytes + inodeBytes
-}
+func onDisk(size int64) int64 { return inBlocks(size) + inodeBytes }
 
-// add counts one entry of size bytes, before it is made.
+func inBlocks(size int64) int64 { return (size + blockBytes - 1) / blockBytes * blockBytes }
+
+// add counts one entry of size bytes, before it is made. What it takes of the disk is reserved by take.
 func (l *layer) add(size int64) error {
 	if n := l.limits.entries.Add(1); n > l.limits.Entries {
 		return refusedf("the image has more than %d files and folders", l.limits.Entries)
@@ -39,6 +39,11 @@ func (l *layer) add(size int64) error {
 	if n := l.limits.written.Add(size); n > l.limits.Bytes {
 		return refusedf("the image takes more than %d bytes on the disk", l.limits.Bytes)
 	}
+	return nil
+}
+
+// take reserves what size bytes take of the disk, before they are written.
+func (l *layer) take(size int64) error {
 	if l.reserve != nil {
 		if err := l.reserve(size); err != nil {
 			return err
@@ -46,6 +51,14 @@ func (l *layer) add(size int64) error {
 	}
 	l.result.Bytes += size
 	return nil
+}
+
+// addWhole counts and reserves one entry that has no holes.
+func (l *layer) addWhole(size int64) error {
+	if err := l.add(size); err != nil {
+		return err
+	}
+	return l.take(onDisk(size))
 }
 
 // meteredReader counts the decompressed archive, and ends with the context. What it failed with is kept, because archive/tar reports its

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/oci/remove"
 )
 
 // beneath lets the kernel refuse every name that leads out of the layer's folder, by a symbolic link for instance.
@@ -78,7 +80,7 @@ func (l *layer) makeFolder(parent int, base string) (int, error) {
 	default:
 		return -1, unix.EEXIST
 	}
-	if err := l.add(blockBytes); err != nil {
+	if err := l.addWhole(blockBytes); err != nil {
 		return -1, err
 	}
 	if kind == unix.S_IFCHR {
@@ -129,26 +131,15 @@ func (l *layer) kind(parent int, base string) (uint32, error) {
 }
 
 // replace makes something that is no folder, in place of what has its name.
-func (l *layer) replace(folder string, parent int, base string, make func() error) error {
+func (l *layer) replace(parent int, base string, make func() error) error {
 	err := make()
 	if !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	if err := l.remove(folder, parent, base); err != nil {
-		return err
-	}
-	return make()
-}
-
-func (l *layer) remove(folder string, parent int, base string) error {
-	err := unix.Unlinkat(parent, base, 0)
-	if errors.Is(err, unix.EISDIR) {
-		err = l.tree.RemoveAll(join(folder, base))
-	}
-	if err != nil {
+	if err := remove.AllAt(l.ctx, parent, base); err != nil {
 		return fmt.Errorf("replace earlier entry: %w", err)
 	}
-	return nil
+	return make()
 }
 
 func join(folder, base string) string {

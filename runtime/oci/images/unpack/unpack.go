@@ -22,7 +22,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,22 +38,18 @@ type Result struct {
 // Layer unpacks the tar archive into the folder, which must exist and be empty, and reads the archive to its end. After an error the
 // folder holds a part of the layer. It needs root, with CAP_MKNOD and CAP_SYS_ADMIN. ctx ends it between two writes.
 //
-// reserve, if not nil, is called before n more bytes are taken of the disk, [Result].Bytes in the sum. Its error ends the unpacking.
+// Long runs of zeros become holes of files, which take nothing of the disk. reserve, if not nil, is called before n more bytes are taken of
+// it, [Result].Bytes in the sum. Its error ends the unpacking.
 func Layer(ctx context.Context, folder string, archive io.Reader, limits *Limits, reserve func(n int64) error) (Result, error) {
 	root, err := unix.Open(folder, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return Result{}, fmt.Errorf("open folder %s: %w", folder, err)
 	}
 	defer func() { _ = unix.Close(root) }()
-	tree, err := os.OpenRoot(folder)
-	if err != nil {
-		return Result{}, err
-	}
-	defer func() { _ = tree.Close() }()
 	if err := unix.Fchmod(root, 0o755); err != nil {
 		return Result{}, fmt.Errorf("change mode of %s: %w", folder, err)
 	}
-	l := &layer{ctx: ctx, root: root, tree: tree, limits: limits, reserve: reserve, buffer: make([]byte, 256<<10), open: -1}
+	l := &layer{ctx: ctx, root: root, limits: limits, reserve: reserve, buffer: make([]byte, 256<<10), open: -1}
 	defer l.forget()
 	stream := &meteredReader{ctx: ctx, source: archive, limits: limits}
 	entries := tar.NewReader(stream)
@@ -86,8 +81,7 @@ func Layer(ctx context.Context, folder string, archive io.Reader, limits *Limits
 // layer is a layer that is being unpacked.
 type layer struct {
 	ctx     context.Context
-	root    int      // descriptor of the layer's folder
-	tree    *os.Root // the same, for removing whole trees
+	root    int // descriptor of the layer's folder
 	limits  *Limits
 	reserve func(n int64) error
 	result  Result

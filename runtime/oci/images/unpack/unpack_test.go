@@ -370,6 +370,95 @@ func TestReserve(t *testing.T) {
 	}
 }
 
+// gnuSparse is a file of size bytes that begins with 512 bytes of content and has nothing else.
+func gnuSparse(size int64) []byte {
+	archive := plain(tar.TypeGNUSparse, func(header []byte) {
+		copy(header[257:], "ustar  \x00")
+		copy(header[124:], "00000001000\x00")
+		copy(header[386:], "00000000000\x0000000001000\x00")
+		copy(header[483:], fmt.Sprintf("%011o\x00", size))
+	})
+	return slices.Concat(archive[:512], bytes.Repeat([]byte("c"), 512), make([]byte, 1024))
+}
+
+// TestHoles: what an archive has no bytes for, or zeros, takes nothing of the disk.
+func TestHoles(t *testing.T) {
+	const size = 1 << 30
+	noise := func(n int) string { return strings.Repeat("noise", n/5) }
+	mixed := noise(100_000) + string(make([]byte, 300_000)) + noise(70_000) + string(make([]byte, 200_000)) + "end"
+	for name, test := range map[string]struct {
+		archive []byte
+		content string // as far as it is not zero
+		size    int64
+		takes   int64 // at most
+	}{
+		"GNU sparse":           {gnuSparse(size), strings.Repeat("c", 512), size, 128 << 10},
+		"zeros":                {archive(t, entry{name: "name", content: string(make([]byte, 5<<20))}), "", 5 << 20, 4096},
+		"zeros, short":         {archive(t, entry{name: "name", content: string(make([]byte, 10))}), "", 10, 4096},
+		"zeros in the middle":  {archive(t, entry{name: "name", content: mixed}), mixed, int64(len(mixed)), 400_000},
+		"zeros at the end":     {archive(t, entry{name: "name", content: noise(65_540) + string(make([]byte, 1<<20))}), noise(65_540), 65_540 + 1<<20, 140_000},
+		"no zeros":             {archive(t, entry{name: "name", content: noise(1_000_000)}), noise(1_000_000), 1_000_000, 1_010_000},
+		"a few zeros, written": {archive(t, entry{name: "name", content: "a" + string(make([]byte, 8192)) + "b"}), "a" + string(make([]byte, 8192)) + "b", 8194, 12288},
+	} {
+		t.Run(name, func(t *testing.T) {
+			y := newYard(t)
+			var reserved int64
+			result, err := unpack.Layer(t.Context(), y.layer, bytes.NewReader(test.archive), &unpack.Limits{Bytes: 2 * size, Entries: 10},
+				func(n int64) error { reserved += n; return nil })
+			if err != nil {
+				t.Fatal(err)
+			}
+			path := filepath.Join(y.layer, "name")
+			var stat unix.Stat_t
+			if err := unix.Stat(path, &stat); err != nil {
+				t.Fatal(err)
+			}
+			if stat.Size != test.size || stat.Blocks*512 > test.takes || reserved != result.Bytes || reserved > test.takes+512 {
+				t.Errorf("%d bytes, which take %d; reserved %d, %+v", stat.Size, stat.Blocks*512, reserved, result)
+			}
+			file, err := os.Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = file.Close() }()
+			found := make([]byte, min(test.size, 8<<20))
+			if _, err := io.ReadFull(file, found); err != nil {
+				t.Fatal(err)
+			}
+			if got := string(bytes.TrimRight(found, "\x00")); got != test.content {
+				t.Errorf("content of %d bytes, want %d", len(got), len(test.content))
+			}
+		})
+	}
+}
+
+// TestReplaceDeepTree: an entry takes the place of a tree that is deeper than this process may have files open.
+func TestReplaceDeepTree(t *testing.T) {
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 200, Max: before.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+			t.Error(err)
+		}
+	}()
+	y := newYard(t)
+	content := archive(t, entry{name: strings.Repeat("d/", 500) + "file"}, entry{name: "d", content: "a file now"})
+	if _, err := unpack.Layer(t.Context(), y.layer, bytes.NewReader(content), &unpack.Limits{Bytes: 1 << 30, Entries: 1000}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := os.ReadFile(filepath.Join(y.layer, "d")); err != nil || string(found) != "a file now" {
+		t.Errorf("%q, %v", found, err)
+	}
+	if entries, err := os.ReadDir(y.layer); err != nil || len(entries) != 1 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
+
 // brokenReader fails after some bytes.
 type brokenReader struct {
 	source io.Reader

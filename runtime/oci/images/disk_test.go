@@ -1,0 +1,111 @@
+package images_test
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/engine"
+	"sandbox.internal/runtime/oci/images"
+)
+
+// smallDisk is a folder that is a file system of its own.
+func smallDisk(t *testing.T, size string) string {
+	t.Helper()
+	folder := t.TempDir()
+	if err := unix.Mount("images-test", folder, "tmpfs", 0, "size="+size); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(folder, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	return filepath.Join(folder, "images")
+}
+
+// TestFullDisk: images leave a part of the disk free, and a disk that has no more is the host's failure, not the image's.
+func TestFullDisk(t *testing.T) {
+	r := newRegistry(t)
+	image := newImage(t, v1.Config{}, randomLayer(t, 8<<20))
+	ref := r.push(t, "image:1", image)
+	archive := saved(t, map[string]v1.Image{"loaded:1": image})
+	folder := smallDisk(t, "1028m")
+	s := open(t, images.Options{Folder: folder})
+	_, pulled := s.Ensure(t.Context(), ref, nil, nil)
+	_, loaded := s.Load(t.Context(), bytes.NewReader(archive), nil)
+	for name, err := range map[string]error{"pull": pulled, "load": loaded} {
+		if !errors.Is(err, unix.ENOSPC) || errors.Is(err, engine.ErrImage) || !strings.Contains(err.Error(), "free, of which images leave 1024 MiB") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	wantOnly(t, folder, 0, 0, 0)
+
+	// What nobody needs makes room.
+	s = open(t, images.Options{Folder: smallDisk(t, "1044m")})
+	ensure(t, s, ref)
+	other := r.push(t, "other:1", newImage(t, v1.Config{}, randomLayer(t, 14<<20)))
+	ensure(t, s, other)
+	if list := must(s.List())(t); len(list) != 1 {
+		t.Errorf("images %+v", list)
+	}
+}
+
+// TestDeepLayers: layers that are deeper than this process may have files open are removed, half made or complete.
+func TestDeepLayers(t *testing.T) {
+	deep := strings.Repeat("d/", 500)
+	r := newRegistry(t)
+	good := r.push(t, "good:1", newImage(t, v1.Config{}, newLayer(t, map[string]string{deep + "file": "x"})))
+	bad := r.push(t, "bad:1", newImage(t, v1.Config{}, newLayer(t, map[string]string{deep + "file": "y", "e/../f": "x"})))
+	folder := filepath.Join(t.TempDir(), "images")
+	s := open(t, images.Options{Folder: folder})
+	limitFiles(t, 200)
+
+	_, err := s.Ensure(t.Context(), bad, nil, nil)
+	wantImageError(t, err, `".."`)
+	wantOnly(t, folder, 0, 0, 0)
+
+	ensure(t, s, good)
+	if freed := must(s.Prune(t.Context(), true))(t); freed == 0 {
+		t.Error("nothing was freed")
+	}
+	trashIsEmpty := func() bool {
+		entries, err := os.ReadDir(filepath.Join(folder, "trash"))
+		return err == nil && len(entries) == 0
+	}
+	if !trashIsEmpty() {
+		t.Error("the trash is not empty")
+	}
+
+	ensure(t, s, good)
+	eventually(t, "everything is safe on the disk", s.Safe)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	rewrite(t, folder, "layers/*/layer.json", "")
+	open(t, images.Options{Folder: folder})
+	eventually(t, "the trash is empty", trashIsEmpty)
+}
+
+// limitFiles bounds the descriptors of this process until the test ends.
+func limitFiles(t *testing.T, files uint64) {
+	t.Helper()
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: files, Max: before.Max}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -1,0 +1,169 @@
+package images_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
+	"sandbox.internal/runtime/oci/images"
+)
+
+// dripping sends a blob a byte per millisecond, after so many bytes at once.
+func dripping(blob []byte, first int, digest string) func(http.ResponseWriter, *http.Request) bool {
+	return func(w http.ResponseWriter, r *http.Request) bool {
+		if path.Base(r.URL.Path) != digest {
+			return false
+		}
+		w.Header().Set("Content-Length", fmt.Sprint(len(blob)))
+		_, _ = w.Write(blob[:first])
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for i := first; i < len(blob); i++ {
+			_, _ = w.Write(blob[i : i+1])
+			if http.NewResponseController(w).Flush() != nil {
+				break
+			}
+			select {
+			case <-tick.C:
+			case <-r.Context().Done():
+				return true
+			}
+		}
+		return true
+	}
+}
+
+// TestSlowRegistry: a registry that sends something all the time, but next to nothing, is given up.
+func TestSlowRegistry(t *testing.T) {
+	layer := randomLayer(t, 4<<20)
+	blob, digest := compressed(t, layer), must(layer.Digest())(t)
+	var served atomic.Int64
+	first := cutting(blob, digest, 2<<20, false, &served)
+	var once sync.Once
+	drips := dripping(blob, 0, digest.String())
+	for name, before := range map[string]func(http.ResponseWriter, *http.Request) bool{
+		"from the start": drips,
+		"what was here already, without ranges": func(w http.ResponseWriter, r *http.Request) (answered bool) {
+			if path.Base(r.URL.Path) == digest.String() {
+				cut := false
+				once.Do(func() { cut = true })
+				if cut {
+					return first(w, r)
+				}
+			}
+			return drips(w, r)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRegistry(t)
+			ref := r.push(t, "slow:1", newImage(t, v1.Config{}, layer))
+			r.intercept(before)
+			folder := filepath.Join(t.TempDir(), "images")
+			s := open(t, images.Options{Folder: folder})
+			s.Pace(time.Minute, 300*time.Millisecond, 1<<20)
+			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+			defer cancel()
+			_, err := s.Ensure(ctx, ref, nil, nil)
+			wantImageError(t, err, "the registry is too slow: it sent")
+			wantOnly(t, folder, 0, 0, 0)
+		})
+	}
+	t.Run("silence", func(t *testing.T) {
+		r := newRegistry(t)
+		ref := r.push(t, "slow:1", newImage(t, v1.Config{}, layer))
+		asked, _ := r.holdBack(t, digest)
+		s := open(t, images.Options{})
+		s.Pace(10*time.Millisecond, time.Hour, 1)
+		_, err := s.Ensure(t.Context(), ref, nil, nil)
+		<-asked
+		wantImageError(t, err, "the registry sent nothing for 10ms")
+	})
+	t.Run("fast enough", func(t *testing.T) {
+		small := randomLayer(t, 200)
+		r := newRegistry(t)
+		ref := r.push(t, "slow:1", newImage(t, v1.Config{}, small))
+		r.intercept(dripping(compressed(t, small), 10, must(small.Digest())(t).String()))
+		s := open(t, images.Options{})
+		s.Pace(time.Minute, 100*time.Millisecond, 1)
+		ensure(t, s, ref)
+	})
+}
+
+// TestTurnsOfHost: a registry that holds all its layers back does not keep those of others from being downloaded.
+func TestTurnsOfHost(t *testing.T) {
+	const pulls, layers = 2 * images.LayersOfHost / 4, 4
+	slow, other := newRegistry(t), newRegistry(t)
+	var mu sync.Mutex
+	held, most := 0, 0
+	slow.intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+		if strings.Contains(r.URL.Path, "/blobs/") && !isConfig(slow, r) {
+			mu.Lock()
+			held++
+			most = max(most, held)
+			mu.Unlock()
+			<-r.Context().Done()
+			return true
+		}
+		return false
+	})
+	s := open(t, images.Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	var group, begun sync.WaitGroup
+	begun.Add(pulls)
+	for i := range pulls {
+		var parts []v1.Layer
+		for range layers {
+			parts = append(parts, randomLayer(t, 100))
+		}
+		image := newImage(t, v1.Config{}, parts...)
+		slow.configs.Store(must(image.ConfigName())(t).String(), true)
+		ref := slow.push(t, fmt.Sprintf("slow%d:1", i), image)
+		group.Go(func() {
+			begin := sync.OnceFunc(begun.Done)
+			_, err := s.Ensure(ctx, ref, nil, func(sentence string) {
+				if strings.HasPrefix(sentence, "pulling") {
+					begin()
+				}
+			})
+			if !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+	}
+	begun.Wait()
+	eventually(t, "the slow registry holds its turns", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return held >= images.LayersOfHost
+	})
+	_, port, _ := net.SplitHostPort(other.host)
+	other.push(t, "other:1", newImage(t, v1.Config{}, randomLayer(t, 100), randomLayer(t, 200)))
+	soon, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	defer stop()
+	if _, err := s.Ensure(soon, "localhost:"+port+"/other:1", nil, nil); err != nil {
+		t.Error(err)
+	}
+	mu.Lock()
+	if most != images.LayersOfHost {
+		t.Errorf("the slow registry was asked for %d layers at once", most)
+	}
+	mu.Unlock()
+	cancel()
+	group.Wait()
+}
+
+func isConfig(r *testRegistry, req *http.Request) bool {
+	_, ok := r.configs.Load(path.Base(req.URL.Path))
+	return ok
+}

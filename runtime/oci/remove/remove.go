@@ -1,0 +1,102 @@
+// Package remove removes trees that were written by others, such as containers and layers of images. Nothing in them is followed, and however
+// deep they are, a removal takes a bounded number of descriptors, where [os.RemoveAll] takes one for each level.
+package remove
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxDepth is how many folders below one another are removed recursively; deeper ones are first moved up, into the folder that is removed.
+const maxDepth = 64
+
+// All removes a file, or a folder with everything in it. One that is not there is no error. An end of ctx, whose error is returned, leaves
+// the rest where it is, perhaps under other names.
+func All(ctx context.Context, path string) error {
+	folder, name := filepath.Split(filepath.Clean(path))
+	parent, err := unix.Open(filepath.Clean(folder), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return &os.PathError{Op: "open", Path: folder, Err: err}
+	}
+	defer func() { _ = unix.Close(parent) }()
+	return AllAt(ctx, parent, name)
+}
+
+// AllAt is [All] for an entry of the open folder parent.
+func AllAt(ctx context.Context, parent int, name string) error {
+	r := remover{ctx: ctx, top: -1}
+	return r.remove(parent, name, 0)
+}
+
+// remover is one removal.
+type remover struct {
+	ctx context.Context
+	top int // descriptor of the folder that is removed
+}
+
+// remove removes the entry of a folder, recursively.
+func (r *remover) remove(folder int, name string, depth int) error {
+	if err := r.ctx.Err(); err != nil {
+		return err
+	}
+	err := unix.Unlinkat(folder, name, 0)
+	if err == nil || err == unix.ENOENT {
+		return nil
+	}
+	if err != unix.EISDIR && err != unix.EPERM { // POSIX has EPERM for a folder
+		return &os.PathError{Op: "unlink", Path: name, Err: err}
+	}
+	if depth == maxDepth {
+		if err := unix.Renameat(folder, name, r.top, rand.Text()); err != nil {
+			return &os.PathError{Op: "rename", Path: name, Err: err}
+		}
+		return nil
+	}
+	fd, err := unix.Openat(folder, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: name, Err: err}
+	}
+	file := os.NewFile(uintptr(fd), name)
+	defer func() { _ = file.Close() }()
+	if depth == 0 {
+		r.top = fd
+	}
+	if err := r.empty(file, fd, depth); err != nil {
+		return err
+	}
+	if err := unix.Unlinkat(folder, name, unix.AT_REMOVEDIR); err != nil && err != unix.ENOENT {
+		return &os.PathError{Op: "rmdir", Path: name, Err: err}
+	}
+	return nil
+}
+
+// empty removes what is in a folder, also what moves up meanwhile.
+func (r *remover) empty(file *os.File, fd, depth int) error {
+	for {
+		names, err := file.Readdirnames(512)
+		if len(names) == 0 {
+			if err != nil && err != io.EOF {
+				return err
+			}
+			return nil
+		}
+		for _, inner := range names {
+			if err := r.remove(fd, inner, depth+1); err != nil {
+				return err
+			}
+		}
+		// Some file systems skip entries when others are removed meanwhile.
+		if _, err := file.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+	}
+}
