@@ -127,7 +127,8 @@ type ClientInterface interface {
 	//
 	// The body is an archive as `docker save` writes it, or an OCI image layout in a tar file,
 	// also compressed with gzip. Its size is bounded by what the engine stores alone. An
-	// archive that is refused (400) changes no name.
+	// archive that is refused (400) changes no name on the local engine; a Docker Engine loads
+	// image by image and may have changed the names of images before the broken one.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -514,7 +515,8 @@ func (c *Client) ListImages(ctx context.Context, reqEditors ...RequestEditorFn) 
 //
 // The body is an archive as `docker save` writes it, or an OCI image layout in a tar file,
 // also compressed with gzip. Its size is bounded by what the engine stores alone. An
-// archive that is refused (400) changes no name.
+// archive that is refused (400) changes no name on the local engine; a Docker Engine loads
+// image by image and may have changed the names of images before the broken one.
 //
 // Takes any type of body and a specified content type.
 //
@@ -2502,7 +2504,8 @@ type ClientWithResponsesInterface interface {
 	//
 	// The body is an archive as `docker save` writes it, or an OCI image layout in a tar file,
 	// also compressed with gzip. Its size is bounded by what the engine stores alone. An
-	// archive that is refused (400) changes no name.
+	// archive that is refused (400) changes no name on the local engine; a Docker Engine loads
+	// image by image and may have changed the names of images before the broken one.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -6828,7 +6831,8 @@ func (c *ClientWithResponses) ListImagesWithResponse(ctx context.Context, reqEdi
 //
 // The body is an archive as `docker save` writes it, or an OCI image layout in a tar file,
 // also compressed with gzip. Its size is bounded by what the engine stores alone. An
-// archive that is refused (400) changes no name.
+// archive that is refused (400) changes no name on the local engine; a Docker Engine loads
+// image by image and may have changed the names of images before the broken one.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //

@@ -108,7 +108,7 @@ func poll() (tokens <-chan struct{}, release func()) {
 		for {
 			select {
 			case <-ticker.C:
-				nudge(user)
+				notify(user)
 			case <-released:
 				return
 			}
@@ -131,7 +131,7 @@ func (c *changes) wake(folder string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for user := range c.users[folder] {
-		nudge(user)
+		notify(user)
 	}
 }
 
@@ -140,13 +140,13 @@ func (c *changes) wakeAll() {
 	defer c.mu.Unlock()
 	for _, users := range c.users {
 		for user := range users {
-			nudge(user)
+			notify(user)
 		}
 	}
 }
 
-// nudge puts a token into a channel that holds one.
-func nudge(wake chan struct{}) {
+// notify puts a token into a channel that holds one.
+func notify(wake chan struct{}) {
 	select {
 	case wake <- struct{}{}:
 	default:

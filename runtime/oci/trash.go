@@ -26,7 +26,7 @@ func newTrash(folder string, log zerolog.Logger) *trash {
 	t := &trash{folder: folder, log: log, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	go t.run()
-	nudge(t.wake) // an earlier run may have left something
+	notify(t.wake) // an earlier run may have left something
 	return t
 }
 
@@ -36,7 +36,7 @@ func (t *trash) throw(folder string) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	nudge(t.wake)
+	notify(t.wake)
 	return err
 }
 

@@ -72,7 +72,7 @@ func (w *watcher) add(event engine.Event) {
 	} else {
 		w.events = append(w.events, event)
 	}
-	nudge(w.wake)
+	notify(w.wake)
 }
 
 // emit reports what happened to a container. The Engine's mu is held, so that events come in the order of what they are about.

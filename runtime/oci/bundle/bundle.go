@@ -47,8 +47,6 @@ type Config struct {
 	Env, Entrypoint, Cmd []string
 	User, WorkingDir     string
 	Labels               map[string]string
-	Volumes              []string
-	ExposedPorts         []string
 }
 
 // Users are ids of the host: First is the container's 0, and there are Count of them.

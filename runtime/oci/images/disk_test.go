@@ -33,24 +33,24 @@ func smallDisk(t *testing.T, size string) string {
 // TestFullDisk: images leave a part of the disk free, and a disk that has no more is the host's failure, not the image's.
 func TestFullDisk(t *testing.T) {
 	r := newRegistry(t)
-	image := newImage(t, v1.Config{}, randomLayer(t, 8<<20))
+	image := newImage(t, v1.Config{}, randomLayer(t, 39<<20)) // of 40, a twentieth of which stays free
 	ref := r.push(t, "image:1", image)
 	archive := saved(t, map[string]v1.Image{"loaded:1": image})
-	folder := smallDisk(t, "1028m")
+	folder := smallDisk(t, "40m")
 	s := open(t, images.Options{Folder: folder})
 	_, pulled := s.Ensure(t.Context(), ref, nil, nil)
 	_, loaded := s.Load(t.Context(), bytes.NewReader(archive), nil)
 	for name, err := range map[string]error{"pull": pulled, "load": loaded} {
-		if !errors.Is(err, unix.ENOSPC) || errors.Is(err, engine.ErrImage) || !strings.Contains(err.Error(), "free, of which images leave 1024 MiB") {
+		if !errors.Is(err, unix.ENOSPC) || errors.Is(err, engine.ErrImage) || !strings.Contains(err.Error(), "free, of which images leave 2.0 MiB") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 	wantOnly(t, folder, 0, 0, 0)
 
 	// What nobody needs makes room.
-	s = open(t, images.Options{Folder: smallDisk(t, "1044m")})
-	ensure(t, s, ref)
-	other := r.push(t, "other:1", newImage(t, v1.Config{}, randomLayer(t, 14<<20)))
+	s = open(t, images.Options{Folder: smallDisk(t, "40m")})
+	ensure(t, s, r.push(t, "first:1", newImage(t, v1.Config{}, randomLayer(t, 20<<20))))
+	other := r.push(t, "other:1", newImage(t, v1.Config{}, randomLayer(t, 25<<20)))
 	ensure(t, s, other)
 	if list := must(s.List())(t); len(list) != 1 {
 		t.Errorf("images %+v", list)

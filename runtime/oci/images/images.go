@@ -53,14 +53,12 @@ type Image struct {
 
 // Config is what an image says about containers that are made from it.
 type Config struct {
-	Env          []string // NAME=value
-	Entrypoint   []string
-	Cmd          []string
-	User         string
-	WorkingDir   string
-	Labels       map[string]string
-	Volumes      []string // absolute paths
-	ExposedPorts []string // e.g. 80/tcp
+	Env        []string // NAME=value
+	Entrypoint []string
+	Cmd        []string
+	User       string
+	WorkingDir string
+	Labels     map[string]string
 }
 
 // What the layers of one image may take together.

@@ -147,7 +147,7 @@ func (s *Store) tryReserve(n int64) error {
 // What images leave free of the disk: a host whose disk is full loses more than an image.
 const (
 	leastFree      = 1 << 30 // bytes, or
-	leastFreeShare = 20      // this part of the disk, whichever is more
+	leastFreeShare = 20      // this part of the disk, whichever is less
 )
 
 // checkDisk returns an error that wraps ENOSPC when n more bytes would leave less free than they must.
@@ -157,7 +157,7 @@ func (s *Store) checkDisk(n int64) error {
 		return fmt.Errorf("ask how much of the disk is free: %w", err)
 	}
 	free := int64(disk.Bavail) * disk.Bsize
-	least := max(leastFree, int64(disk.Blocks)*disk.Bsize/leastFreeShare)
+	least := min(leastFree, int64(disk.Blocks)*disk.Bsize/leastFreeShare)
 	if free-n >= least {
 		return nil
 	}

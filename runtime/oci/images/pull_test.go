@@ -69,7 +69,7 @@ func TestPull(t *testing.T) {
 	pulled := hold(t, s, id)
 	wantConfig := images.Config{
 		Env: []string{"A=b"}, Entrypoint: []string{"/bin/a"}, Cmd: []string{"c"}, User: "1:2", WorkingDir: "/srv",
-		Labels: map[string]string{"l": "v"}, Volumes: []string{"/a", "/b"}, ExposedPorts: []string{"80/tcp"},
+		Labels: map[string]string{"l": "v"},
 	}
 	if !reflect.DeepEqual(pulled.Config, wantConfig) {
 		t.Errorf("configuration %+v", pulled.Config)

@@ -215,15 +215,13 @@ func newImage(id string, config *v1.ConfigFile, created time.Time) *image {
 func configOf(c v1.Config) Config {
 	return Config{
 		Env: c.Env, Entrypoint: c.Entrypoint, Cmd: c.Cmd, User: c.User, WorkingDir: c.WorkingDir, Labels: c.Labels,
-		Volumes:      slices.Sorted(maps.Keys(c.Volumes)),
-		ExposedPorts: slices.Sorted(maps.Keys(c.ExposedPorts)),
 	}
 }
 
 func (c Config) clone() Config {
 	return Config{
 		Env: slices.Clone(c.Env), Entrypoint: slices.Clone(c.Entrypoint), Cmd: slices.Clone(c.Cmd), User: c.User, WorkingDir: c.WorkingDir,
-		Labels: maps.Clone(c.Labels), Volumes: slices.Clone(c.Volumes), ExposedPorts: slices.Clone(c.ExposedPorts),
+		Labels: maps.Clone(c.Labels),
 	}
 }
 

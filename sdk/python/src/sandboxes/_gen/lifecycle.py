@@ -916,7 +916,8 @@ def load_images(
 
     The body is an archive as `docker save` writes it, or an OCI image layout in a tar file,
     also compressed with gzip. Its size is bounded by what the engine stores alone. An
-    archive that is refused (400) changes no name.
+    archive that is refused (400) changes no name on the local engine; a Docker Engine loads
+    image by image and may have changed the names of images before the broken one.
     """
     return Call(
         method="POST",
