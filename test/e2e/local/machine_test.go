@@ -104,12 +104,13 @@ type machine struct{ folder, bridge string }
 
 // machines are those of the services, by their instances.
 type machines struct {
-	mu    sync.Mutex
-	byID  map[string]machine
-	local string // more lines of the section [local]
+	mu      sync.Mutex
+	byID    map[string]machine
+	runtime string // local.oci_runtime
+	local   string // more lines of the section [local]
 }
 
-func newMachines() *machines { return &machines{byID: map[string]machine{}} }
+func newMachines() *machines { return &machines{byID: map[string]machine{}, runtime: *usual} }
 
 // settings returns the sections of a configuration for a service with an engine of its own.
 func (m *machines) settings(t *testing.T, instance, more string) string {
@@ -126,7 +127,7 @@ func (m *machines) settings(t *testing.T, instance, more string) string {
 	m.byID[instance] = machine{folder, bridge}
 	m.mu.Unlock()
 	return fmt.Sprintf("[runtime]\ntype = \"local\"\nexecd_image = %q\n%s\n[local]\noci_runtime = %q\ndata_dir = %q\nkeeper = %q\nbridge = %q\nsubnet = %q\n%s",
-		execdImage, more, *usual, folder, keeper(t), bridge, subnet, m.local)
+		execdImage, more, m.runtime, folder, keeper(t), bridge, subnet, m.local)
 }
 
 func (m *machines) of(instance string) machine {

@@ -23,7 +23,7 @@ func TestUserNamespaces(t *testing.T) {
 		t.Run(runtime, func(t *testing.T) {
 			t.Parallel()
 			on := newMachines()
-			on.local = fmt.Sprintf("user_namespaces = \"on\"\noci_runtime = %q\n", runtime)
+			on.runtime, on.local = runtime, "user_namespaces = \"on\"\n"
 			s := lives.Start(t, onLocal(on), lives.Plan{Program: true})
 			folder := t.TempDir()
 			request := s.Idle()
