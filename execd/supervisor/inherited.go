@@ -25,6 +25,20 @@ func Ready(prefix string) (report func(), err error) {
 	}, nil
 }
 
+// Started returns the function that waits until the entrypoint was started, and reports whether it could be. It reports so at once outside of a
+// supervisor, and where the program does not have to wait.
+func Started(prefix string) (wait func() bool, err error) {
+	pipe, err := inherited(prefix + startedSuffix)
+	if err != nil || pipe == nil {
+		return func() bool { return true }, err
+	}
+	return func() bool {
+		defer pipe.Close()
+		n, _ := pipe.Read(make([]byte, 1))
+		return n == 1
+	}, nil
+}
+
 // Listener returns Options.Listener, nil when there is none.
 func Listener(prefix string) (*os.File, error) { return inherited(prefix + listenerSuffix) }
 

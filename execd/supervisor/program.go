@@ -21,6 +21,7 @@ const stopMargin = 5 * time.Second
 // The variables that the program gets, after Options.Prefix.
 const (
 	readySuffix    = "_READY_FD"
+	startedSuffix  = "_STARTED_FD"
 	restartsSuffix = "_RESTARTS"
 	listenerSuffix = "_LISTENER_FD"
 	stateSuffix    = "_STATE_FD"
@@ -36,6 +37,7 @@ type program struct {
 	restart <-chan time.Time // fires when the next start is due; nil while none is planned
 	ready   int              // descriptor of the pipe on which it reports that it works; 0 when that is not read any more
 	worked  bool             // some run of it has reported that
+	waits   int              // descriptor of the pipe on which it waits for the start of the entrypoint; 0 when it does not
 }
 
 // startProgram starts the program, or plans another attempt.
@@ -73,6 +75,15 @@ func (s *supervisor) spawnProgram() (pid int, err error) {
 		files = append(files, fd)
 	}
 	inherit(readySuffix, uintptr(pipe[1]))
+	var wait [2]int
+	if s.AwaitReady && len(s.Entrypoint) > 0 {
+		if err := syscall.Pipe2(wait[:], syscall.O_CLOEXEC); err != nil {
+			syscall.Close(pipe[0])
+			return 0, err
+		}
+		defer syscall.Close(wait[0])
+		inherit(startedSuffix, uintptr(wait[0]))
+	}
 	if s.Listener != nil {
 		inherit(listenerSuffix, s.Listener.Fd())
 	}
@@ -82,20 +93,37 @@ func (s *supervisor) spawnProgram() (pid int, err error) {
 	pid, err = syscall.ForkExec(s.Program[0], s.Program, &syscall.ProcAttr{
 		Env: env, Files: files, Sys: &syscall.SysProcAttr{Setsid: true},
 	})
+	s.program.waits = wait[1]
 	if err != nil {
 		syscall.Close(pipe[0])
+		s.reportStart(false)
 		return 0, err
 	}
 	s.program.ready = pipe[0]
 	s.program.starts++
+	if s.entrypoint != 0 {
+		s.reportStart(true)
+	}
 	return pid, nil
+}
+
+// reportStart reports to the program whether the entrypoint was started.
+func (s *supervisor) reportStart(started bool) {
+	if s.program.waits == 0 {
+		return
+	}
+	if started {
+		_, _ = syscall.Write(s.program.waits, []byte{1}) // an error is that of a program that has ended
+	}
+	syscall.Close(s.program.waits)
+	s.program.waits = 0
 }
 
 // isOwn reports whether a variable is one that only this process sets. What an image sets under its name is not passed on.
 func (s *supervisor) isOwn(entry string) bool {
 	name, _, _ := strings.Cut(entry, "=")
 	suffix, ours := strings.CutPrefix(name, s.Prefix)
-	return ours && slices.Contains([]string{readySuffix, restartsSuffix, listenerSuffix, stateSuffix}, suffix)
+	return ours && slices.Contains([]string{readySuffix, startedSuffix, restartsSuffix, listenerSuffix, stateSuffix}, suffix)
 }
 
 // awaitReady waits until the program works, and reports false when it has ended before.

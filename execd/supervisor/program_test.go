@@ -47,6 +47,30 @@ func TestEntrypointWaitsForTheDaemon(t *testing.T) {
 	}
 }
 
+// TestDaemonWaitsForTheEntrypoint: it learns whether the entrypoint was started, also when it is started again.
+func TestDaemonWaitsForTheEntrypoint(t *testing.T) {
+	t.Parallel()
+	const daemon = `echo >&$EXECD_READY_FD; eval "exec $EXECD_READY_FD>&-"; n=$(head -c 1 <&$EXECD_STARTED_FD | wc -c); echo "got $n" >>"$1"; exec sleep 1000`
+	got := filepath.Join(t.TempDir(), "got")
+	s := start(t, plan{Entrypoint: shell("echo runs; read line; exit 5"), Daemon: shell(daemon, got), AwaitReady: true})
+	s.expect("runs")
+	if err := syscall.Kill(s.child("sleep 1000").pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "both runs of the daemon have read that", func() bool { return content(t, got) == "got 1\ngot 1\n" })
+	s.say("go\n")
+	if code := s.wait(); code != 5 {
+		t.Errorf("exit code %d, want 5", code)
+	}
+
+	got = filepath.Join(t.TempDir(), "got")
+	s = start(t, plan{Entrypoint: []string{"/no/such/program"}, Daemon: shell("trap '' TERM; "+daemon, got), AwaitReady: true, Grace: time.Second})
+	eventually(t, "the daemon has read that the entrypoint cannot be started", func() bool { return content(t, got) == "got 0\n" })
+	if code := s.wait(); code != 127 {
+		t.Errorf("exit code %d, want 127", code)
+	}
+}
+
 func TestDaemonThatNeverWorksEndsTheContainer(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -39,6 +39,8 @@ type Options struct {
 	// Prefix begins the names of the environment variables that the program gets from Run, each the number of an open file or a count:
 	//
 	//	PREFIX_READY_FD     the program writes one byte to it once it works, and closes it; no process that it starts before may have it
+	//	PREFIX_STARTED_FD   with an entrypoint and AwaitReady: the program reads one byte from it when the entrypoint was started, and its
+	//	                    end when it cannot be
 	//	PREFIX_RESTARTS     how often the program was started before
 	//	PREFIX_LISTENER_FD  Listener
 	//	PREFIX_STATE_FD     State
@@ -100,9 +102,11 @@ func Run(o Options) int {
 		}
 		if err := s.startEntrypoint(terminal); err != nil {
 			o.say("cannot start the entrypoint \"" + o.Entrypoint[0] + "\": " + err.Error())
+			s.reportStart(false)
 			s.stopProgram()
 			return process.StartFailure(err)
 		}
+		s.reportStart(true)
 	}
 	return s.loop()
 }

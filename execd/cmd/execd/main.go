@@ -64,6 +64,10 @@ func runServe(args []string) int {
 	if code >= 0 {
 		return code
 	}
+	started, err := supervisor.Started(supervisor.PrefixExecd)
+	if err != nil {
+		return fail(err)
+	}
 	if err := shield(); err != nil {
 		return fail(err)
 	}
@@ -86,6 +90,10 @@ func runServe(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	reserved.Wait()
+	// An answer means that the sandbox runs, and it does not without its entrypoint. Most of the time that has started by now.
+	if !started() {
+		return exitFailure // execd-init reports why
+	}
 	if err := daemon.Run(ctx); err != nil {
 		return fail(err)
 	}
