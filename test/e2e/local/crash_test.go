@@ -32,7 +32,7 @@ var crashTime = flag.Duration("crash", 40*time.Second, "how long TestCrash kills
 // to, with its own exit code; and when all are deleted, neither the kernel nor the disk has anything of the engine.
 func TestCrash(t *testing.T) {
 	t.Parallel()
-	on := &machines{byID: map[string]machine{}}
+	on := newMachines()
 	s := lives.Start(t, onLocal(on), lives.Plan{Program: true})
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)

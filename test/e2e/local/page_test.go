@@ -15,7 +15,7 @@ import (
 // TestPage types what docs/local.md has for looking at a sandbox by hand, and then, once the service was killed, for removing everything.
 func TestPage(t *testing.T) {
 	t.Parallel()
-	on := &machines{byID: map[string]machine{}}
+	on := newMachines()
 	s := lives.Start(t, onLocal(on), lives.Plan{Program: true})
 	prints := s.Idle()
 	prints.Entrypoint = []string{"sh", "-c", "echo hello; exec sleep 1000"}

@@ -22,7 +22,7 @@ var soakTime = flag.Duration("soak", 30*time.Second, "how long TestSoak creates,
 // TestSoak creates, uses and deletes sandboxes at the machine's limit. What service and keeper hold at the end is what they held after
 // the first quarter of the time.
 func TestSoak(t *testing.T) {
-	on := &machines{byID: map[string]machine{}}
+	on := newMachines()
 	s := lives.Start(t, onLocal(on), lives.Plan{Program: true, Server: "terminated_retention = 1"})
 	m := on.of(s.Instance)
 	keep := s.Running(t, s.Idle()) // so that there is a keeper whenever it is looked for
