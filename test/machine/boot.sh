@@ -42,7 +42,7 @@ debian() {
 	if [[ ! -s $archive ]]; then
 		mkdir -p "$cache"
 		say "getting Debian $1 for $2"
-		mmdebstrap --quiet --variant=extract --mode=root --arch="$2" --aptopt='APT::Install-Recommends "false"' \
+		mmdebstrap --quiet --format=tar --variant=extract --mode=root --arch="$2" --aptopt='APT::Install-Recommends "false"' \
 			--hook-dir=/usr/share/mmdebstrap/hooks/merged-usr --include="$packages,$kernel" "$1" "$archive.$$"
 		mv "$archive.$$" "$archive"
 	fi
