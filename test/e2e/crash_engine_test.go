@@ -83,7 +83,7 @@ func testEngineKilled(t *testing.T, e *privateEngine, signal syscall.Signal, sur
 			t.Errorf("renew: %s", got)
 		}
 	}
-	// It thaws those that are frozen first, and may have been told so.
+	// It thaws those that are frozen first, and a client may have got that answer.
 	thawed := func(id string) bool {
 		status := s.Get(t, id).Status
 		return !survives && id == paused && status.State == "Running" &&

@@ -47,7 +47,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	wantOnly(t, folder, 0, 0, 0)
 
-	// What nobody needs makes room.
+	// What is not used makes room.
 	s = open(t, images.Options{Folder: smallDisk(t, "40m")})
 	ensure(t, s, r.push(t, "first:1", newImage(t, v1.Config{}, randomLayer(t, 20<<20))))
 	other := r.push(t, "other:1", newImage(t, v1.Config{}, randomLayer(t, 25<<20)))

@@ -65,7 +65,7 @@ func serve(settings ingress.Settings, level zerolog.Level, logs io.Writer) error
 	lines := ingress.NewLogWriter(logs)
 	defer func() { _ = lines.Close() }() // there is no other place to report that it cannot be written
 	logger := zerolog.New(lines).Level(level).With().Timestamp().Logger()
-	// net/http writes there what a server sends that nobody has asked for: a sandbox could fill the disk.
+	// net/http writes there what a server sends unasked: a sandbox could fill the disk.
 	log.SetOutput(io.Discard)
 	// Before anything else: the signal would end the process.
 	hangups := make(chan os.Signal, 1)
