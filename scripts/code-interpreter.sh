@@ -37,7 +37,7 @@ build_go_tools() {
 			golang.org/x/tools $tools_version
 		)
 	MOD
-	(cd "$work/tools" && CGO_ENABLED=0 GOOS=linux GOWORK=off GOFLAGS=-mod=mod go build -trimpath -ldflags=-s -o "$1/" \
+	(cd "$work/tools" && CGO_ENABLED=0 GOOS=linux GOWORK=off GOFLAGS="${GOFLAGS:-} -mod=mod" go build -trimpath -ldflags=-s -o "$1/" \
 		github.com/janpfeifer/gonb golang.org/x/tools/cmd/goimports)
 }
 

@@ -114,7 +114,7 @@ build() {
 }
 
 home=$PWD
-export CGO_ENABLED=0 GOFLAGS=-mod=mod GOWORK=off
+export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -mod=mod" GOWORK=off
 mkdir -p "$cache"
 exec 9>"$cache/lock"
 flock 9
