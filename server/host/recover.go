@@ -28,10 +28,10 @@ func (h *Host) recover(ctx context.Context) error {
 	defer discards.Wait()
 	adopted := 0
 	for _, box := range boxes {
-		if h.registry.owner(box.ID) != nil {
+		if a := h.registry.owner(box.ID); a != nil && !a.now().Removed {
 			continue
 		}
-		// no sandbox, or one with another box
+		// no sandbox, one with another box, or one whose box was removed
 		if box.Record == nil || h.registry.has(box.Record.Sandbox.ID) {
 			discards.Go(func() { h.discard(ctx, box) })
 			continue

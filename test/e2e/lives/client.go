@@ -194,16 +194,27 @@ func Final(state string) bool { return state == "Terminated" || state == "Failed
 // Everything lists all sandboxes that the key may read.
 func (c *Client) Everything(t *testing.T) []lifecycle.Sandbox {
 	t.Helper()
-	size := 1000
-	response, err := c.API.ListSandboxesWithResponse(context.WithoutCancel(t.Context()),
-		&lifecycle.ListSandboxesParams{PageSize: &size})
-	if err != nil {
-		t.Fatal(err)
+	var all []lifecycle.Sandbox
+	seen := map[string]bool{} // a page is taken from what there is then, so a new sandbox moves others to the next one
+	for page, size := 1, 1000; ; page++ {
+		response, err := c.API.ListSandboxesWithResponse(context.WithoutCancel(t.Context()),
+			&lifecycle.ListSandboxesParams{Page: &page, PageSize: &size})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if response.JSON200 == nil {
+			t.Fatalf("list: %s: %s", response.Status(), response.Body)
+		}
+		for _, sandbox := range response.JSON200.Items {
+			if !seen[sandbox.ID] {
+				seen[sandbox.ID] = true
+				all = append(all, sandbox)
+			}
+		}
+		if !response.JSON200.Pagination.HasNextPage {
+			return all
+		}
 	}
-	if response.JSON200 == nil {
-		t.Fatalf("list: %s: %s", response.Status(), response.Body)
-	}
-	return response.JSON200.Items
 }
 
 // Act makes a request without a body about a sandbox and expects a status.

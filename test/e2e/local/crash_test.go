@@ -27,8 +27,8 @@ import (
 
 var crashTime = flag.Duration("crash", 40*time.Second, "how long TestCrash kills")
 
-// TestCrash kills the service, the keeper, or both at random moments, while sandboxes are created, paused, resumed and deleted and others
-// end by themselves, and starts the service again on the same records. Every accepted sandbox must be usable, or have ended as it was asked
+// TestCrash kills the service, the keeper, or both at random moments, while images are pulled, sandboxes are created, paused, resumed and
+// deleted and others end by themselves, and starts the service again on the same records. Every accepted sandbox must be usable, or have ended as it was asked
 // to, with its own exit code; and when all are deleted, neither the kernel nor the disk has anything of the engine.
 func TestCrash(t *testing.T) {
 	t.Parallel()
@@ -38,13 +38,20 @@ func TestCrash(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	st := &story{s: s, code: map[string]int{}, deleted: map[string]bool{}}
-	rounds := 0
+	images := newSlowRegistry(t)
+	rounds, kills := 0, 0
 	for began := time.Now(); time.Since(began) < *crashTime; rounds++ {
 		after := time.Duration(random.Int64N(int64(600 * time.Millisecond)))
 		var requests sync.WaitGroup
 		for i := range 4 {
-			code := random.IntN(100) + 1
-			requests.Go(func() { st.create(t, i == 0, code) })
+			image, code := busyboxImage, 0
+			switch i {
+			case 0:
+				code = random.IntN(100) + 1
+			case 1:
+				image = images.push(t)
+			}
+			requests.Go(func() { st.create(t, image, code) })
 		}
 		many := st.alive() > 40
 		for _, id := range st.some(random, 6) {
@@ -60,17 +67,18 @@ func TestCrash(t *testing.T) {
 		time.Sleep(after) // the moment of the crash, not a wait for something
 		what := random.IntN(3)
 		if what != 0 {
-			on.of(s.Instance).killKeeper(t)
+			kills += on.of(s.Instance).killKeeper(t)
 		}
 		if what != 1 {
 			s.Kill()
+			kills++
 		}
 		requests.Wait()
 		if what != 1 {
 			s.Boot(t)
 		}
 	}
-	t.Logf("%d rounds, %d sandboxes accepted", rounds, len(st.accepted))
+	t.Logf("%d rounds, %d processes killed, %d sandboxes accepted", rounds, kills, len(st.accepted))
 	if rounds < 5 || len(st.accepted) < 10 {
 		t.Fatal("too little happened: this proves nothing")
 	}
@@ -95,11 +103,14 @@ type story struct {
 	deleted  map[string]bool // asked to be deleted; true: answered 204
 }
 
-func (st *story) create(t *testing.T, ends bool, code int) {
-	request := st.s.Idle()
-	if ends {
-		request = lives.Request(busyboxImage, "sh", "-c", fmt.Sprintf("sleep 0.3; exit %d", code))
+// create asks for a sandbox, which ends by itself if it is given an exit code.
+func (st *story) create(t *testing.T, image string, code int) {
+	command := "sleep 3600"
+	if code != 0 {
+		command = fmt.Sprintf("sleep 0.3; exit %d", code)
 	}
+	request := lives.Request(image, "sh", "-c", command)
+	request.Timeout = int((*crashTime + 10*time.Minute).Seconds()) // none may expire
 	answer, err := st.s.Try(http.MethodPost, "/v1/sandboxes", lives.Encode(t, request))
 	if err != nil {
 		return // killed before it answered: nothing was promised
@@ -112,7 +123,7 @@ func (st *story) create(t *testing.T, ends bool, code int) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.accepted = append(st.accepted, created.ID)
-	if ends {
+	if code != 0 {
 		st.code[created.ID] = code
 	}
 }
@@ -183,17 +194,22 @@ func (m machine) key() string {
 	return hex.EncodeToString(sum[:4])
 }
 
-// killKeeper kills the process that starts the engine's containers, if there is one at this moment.
-func (m machine) killKeeper(t *testing.T) {
+// killKeeper kills the process that starts the engine's containers, if there is one at this moment, and returns how many it has killed.
+func (m machine) killKeeper(t *testing.T) (killed int) {
 	t.Helper()
 	for pid, line := range commandLines() {
 		if !strings.Contains(line, "sandbox-keeper\x00--folder\x00/run/sandbox-local/"+m.key()+"\x00") {
 			continue
 		}
-		if err := unix.Kill(pid, unix.SIGKILL); err != nil && err != unix.ESRCH {
+		switch err := unix.Kill(pid, unix.SIGKILL); err {
+		case nil:
+			killed++
+		case unix.ESRCH:
+		default:
 			t.Error(err)
 		}
 	}
+	return killed
 }
 
 func commandLines() map[int]string {
@@ -239,7 +255,7 @@ func (m machine) checkNothingLeft(t *testing.T) {
 func (m machine) left(t *testing.T) []string {
 	t.Helper()
 	var left []string
-	for _, name := range []string{"containers", "trash"} {
+	for _, name := range []string{"containers", "trash", "images/making", "images/trash"} {
 		entries, err := os.ReadDir(filepath.Join(m.folder, name))
 		if err != nil {
 			t.Fatal(err)
