@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"sandbox.internal/runtime/flock"
 )
 
 const (
@@ -147,9 +147,9 @@ func lockFolder(folder string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := flock.Exclusive(file); err != nil {
 		_ = file.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
+		if errors.Is(err, flock.ErrHeld) {
 			return nil, fmt.Errorf("folder %s is in use by another service", folder)
 		}
 		return nil, fmt.Errorf("lock %s: %w", folder, err)

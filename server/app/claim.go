@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"sandbox.internal/runtime/flock"
 	"sandbox.internal/server/config"
 )
 
@@ -32,9 +33,9 @@ func claim(cfg config.Config) (io.Closer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("claim server.instance %q: %w", cfg.Server.Instance, err)
 	}
-	err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	err = flock.Exclusive(file)
 	switch {
-	case errors.Is(err, syscall.EWOULDBLOCK):
+	case errors.Is(err, flock.ErrHeld):
 		err = fmt.Errorf("server.instance: another service on this machine is instance %q of the same container engine (it holds %s); stop it, or give one of them another name",
 			cfg.Server.Instance, path)
 	case err != nil:

@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/flock"
 )
 
 // syncDelay is how long a line without a waiting caller may be in memory only.
@@ -71,8 +72,8 @@ func (l *Log) attach() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		if errors.Is(err, unix.EWOULDBLOCK) {
+	if err := flock.Exclusive(file); err != nil {
+		if errors.Is(err, flock.ErrHeld) {
 			err = errInUse
 		}
 		return nil, errors.Join(err, file.Close())

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"sandbox.internal/runtime/flock"
 )
 
 // lockDir makes the process the only user of the folder until the returned file is closed or the
@@ -15,11 +17,11 @@ func lockDir(dir string) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("store: %w", err)
 	}
-	err = syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	err = flock.Exclusive(file)
 	if err == nil {
 		return file, nil
 	}
-	if errors.Is(err, syscall.EWOULDBLOCK) {
+	if errors.Is(err, flock.ErrHeld) {
 		err = fmt.Errorf(
 			"store: folder %s is in use by another process; stop it or choose another folder", dir)
 	} else {

@@ -103,9 +103,11 @@ var projectRules = importRules{
 			ours:      []string{"gen/egress", "runtime/sandboxhttp", "server/lifecycle"},
 			libraries: noLibraries,
 		},
-		{packages: []string{"server/store"}, ours: []string{"server/lifecycle"}},
+		{packages: []string{"runtime/flock"}, ours: []string{}, libraries: []string{sysPackage}},
+		{packages: []string{"server/store"}, ours: []string{"runtime/flock", "server/lifecycle"}},
 		{packages: []string{"server/load"}, ours: []string{"server/lifecycle"}, libraries: []string{sysPackage}},
-		{packages: []string{"server/config", "server/audit"}},
+		{packages: []string{"server/config"}},
+		{packages: []string{"server/audit"}, ours: []string{"runtime/flock"}},
 		{
 			packages: []string{"server/metrics"},
 			ours:     []string{"openapi/serve", "runtime/engine", "server/host", "server/lifecycle"},
@@ -300,9 +302,9 @@ var projectRules = importRules{
 		{
 			packages: []string{"runtime/oci"},
 			ours: []string{
-				"runtime/engine", "runtime/oci/bundle", "runtime/oci/cgroup", "runtime/oci/disk", "runtime/oci/images",
-				"runtime/oci/keeper", "runtime/oci/network", "runtime/oci/overlay",
-				"runtime/oci/remove", "runtime/oci/thread", "runtime/oci/users",
+				"runtime/engine", "runtime/flock", "runtime/oci/bundle", "runtime/oci/cgroup", "runtime/oci/disk",
+				"runtime/oci/images", "runtime/oci/keeper", "runtime/oci/network", "runtime/oci/overlay", "runtime/oci/remove",
+				"runtime/oci/thread", "runtime/oci/users",
 			},
 			libraries: []string{"github.com/fsnotify/fsnotify", "golang.org/x/sync", sysPackage, zerolog},
 		},
