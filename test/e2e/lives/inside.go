@@ -66,6 +66,17 @@ func (c *Client) Below(t *testing.T, prefix string, headers map[string]string) *
 func (p *Inside) Open(ctx context.Context, t *testing.T, method, path string, body io.Reader,
 	headers ...string) *http.Response {
 	t.Helper()
+	response, err := p.try(ctx, t, method, path, body, headers...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response
+}
+
+// try is [Inside.Open] for a request that may fail.
+func (p *Inside) try(ctx context.Context, t *testing.T, method, path string, body io.Reader,
+	headers ...string) (*http.Response, error) {
+	t.Helper()
 	r, err := http.NewRequestWithContext(ctx, method, "http://"+p.Host+p.Prefix+path, body)
 	if err != nil {
 		t.Fatal(err)
@@ -77,11 +88,10 @@ func (p *Inside) Open(ctx context.Context, t *testing.T, method, path string, bo
 		r.Header.Set(headers[i], headers[i+1])
 	}
 	response, err := p.HTTP.Do(r)
-	if err != nil {
-		t.Fatal(err)
+	if err == nil {
+		t.Cleanup(func() { response.Body.Close() })
 	}
-	t.Cleanup(func() { response.Body.Close() })
-	return response
+	return response, err
 }
 
 // Send sends a request and reads the answer.

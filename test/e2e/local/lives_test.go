@@ -20,6 +20,11 @@ func TestLives(t *testing.T) {
 	lives.Run(t, onLocal(newMachines()))
 }
 
+func TestIngress(t *testing.T) {
+	t.Parallel()
+	lives.Ingress(t, onLocal(newMachines()))
+}
+
 // TestLivesWithEveryRuntime runs a life with each of the OCI runtimes that are installed.
 func TestLivesWithEveryRuntime(t *testing.T) {
 	t.Parallel()
