@@ -47,6 +47,10 @@ stop() {
 		docker ps -aq | xargs -r docker rm -f >/dev/null 2>&1 || true
 		kill "$engine" 2>/dev/null || true
 		wait "$engine" 2>/dev/null || true
+		umount "$work/engine/exec/netns/default" 2>/dev/null || true
+		for table in filter nat; do # the rules that name its bridge stay behind
+			iptables -w -t "$table" -S | sed -n "/ $bridge /s/^-A /-D /p" | xargs -r -L 1 iptables -w -t "$table" || true
+		done
 	fi
 	end_local 2>/dev/null || true
 	ip link delete "$bridge" 2>/dev/null || true
