@@ -22,7 +22,8 @@ const keeperName = "sandbox-keeper"
 
 // openEngine returns what runs containers on this machine. The local engine takes up its containers with it; Docker is not asked yet.
 func openEngine(ctx context.Context, cfg config.Config, logger zerolog.Logger) (engine.Engine, error) {
-	if cfg.Runtime.Type == config.RuntimeDocker {
+	switch cfg.Runtime.Type {
+	case config.RuntimeDocker:
 		opened, err := docker.New(docker.Options{
 			Host: cfg.Environment.DockerHost, APITimeout: cfg.Docker.APITimeout.Duration(), Logger: logger,
 		})
@@ -30,7 +31,13 @@ func openEngine(ctx context.Context, cfg config.Config, logger zerolog.Logger) (
 			return nil, err // a nil pointer would be an engine that is not nil
 		}
 		return opened, nil
+	case config.RuntimeLocal:
+		return openLocal(ctx, cfg, logger)
 	}
+	return nil, fmt.Errorf("runtime.type %q has no container engine", cfg.Runtime.Type)
+}
+
+func openLocal(ctx context.Context, cfg config.Config, logger zerolog.Logger) (engine.Engine, error) {
 	options, err := localOptions(cfg)
 	if err != nil {
 		return nil, err
