@@ -121,7 +121,7 @@ func (m *creation) wait(ctx context.Context, key string, digest [sha256.Size]byt
 	}
 }
 
-// add remembers a key. The caller holds mu.
+// add records a key. The caller holds mu.
 func (r *repeats) add(key string, m *creation) {
 	if len(r.order) == maxKeys {
 		delete(r.byKey, r.order[0])

@@ -1,7 +1,7 @@
 // Package probe is the hidden program "execd probe". The lifecycle service runs it in a throwaway container at its start, to see
-// that limits and profiles work on this engine before it promises them to clients.
+// that limits and profiles work on this engine before it offers them to clients.
 //
-// It says what it sees in lines of JSON, one after each step, so that what is known by then is known even when a step ends it.
+// It prints what it finds in lines of JSON, one after each step, so that the results until then are there even when a step ends it.
 package probe
 
 import (

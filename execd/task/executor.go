@@ -5,7 +5,7 @@
 //
 //	task-executor-init            first process of the container; starts the executor again
 //	├── task-executor             this package's Executor: HTTP, records, decisions
-//	├── task-executor shim        one for each task: Shim; when the executor dies it stays
+//	├── task-executor shim        one for each task: Shim; when the executor ends it stays
 //	│   └── the task's process    first Enter, then the task's program
 //	└── ...
 //
@@ -44,7 +44,7 @@ type Options struct {
 	StateDir string
 	// MainMarker is the variable, NAME=VALUE, by which the main container's processes are known.
 	MainMarker string
-	// Init is the process id of the container's first process, to which processes fall whose shim has died; 0 when there is none.
+	// Init is the process id of the container's first process, to which processes fall whose shim has ended; 0 when there is none.
 	Init int
 	// Logger reports what happens to tasks.
 	Logger zerolog.Logger

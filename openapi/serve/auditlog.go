@@ -15,7 +15,7 @@ type AuditLog interface {
 	// intention would survive the end of this process. With an error the request is not
 	// acted on: the client gets a 500. Durable, awaited before the answer leaves, returns
 	// when the intention would survive a loss of power; with an error of that the client
-	// gets no answer, because what it was promised cannot be kept. The reference is not 0.
+	// gets no answer, because what the answer says may not last. The reference is not 0.
 	Intend(Admission) (reference uint64, durable func() error, err error)
 	// Conclude reports how a request ended. The reference is Intend's, or 0 for a request
 	// that was admitted and refused before anything was done.

@@ -15,7 +15,7 @@ import (
 	"sandbox.internal/openapi/sse"
 )
 
-// silence is how long a stream may bring no byte before its connection counts as dead. Streams that
+// silence is how long a stream may bring no byte before its connection counts as lost. Streams that
 // have nothing to say send a ping every ten seconds or sooner.
 const silence = 45 * time.Second
 

@@ -23,8 +23,8 @@ import (
 // The API server decides by the object that it reads first whether a deletion has to wait for
 // finalizers, and deletes whatever the object is by then. A deletion that arrives at the same time
 // as the write that gives pods therefore removes the batch, although that write sets the finalizer,
-// and with the batch the record of its pods. The leader knows them from its watch; the next leader
-// knows them from the handover, which is an annotation of the Pool.
+// and with the batch the record of its pods. The leader has them from its watch; the next leader
+// has them from the handover, which is an annotation of the Pool.
 type handover struct {
 	Batch types.UID `json:"batch"`
 	Pods  []string  `json:"pods"` // their names

@@ -31,7 +31,7 @@ func (m *creation) headers(_ context.Context, request *http.Request) error {
 	return nil
 }
 
-// attempt is send, which remembers when the request may have arrived.
+// attempt is send, which records when the request may have arrived.
 func (m *creation) attempt(send func(context.Context) (*http.Response, error)) func(context.Context) (*http.Response,
 	error) {
 	return func(ctx context.Context) (*http.Response, error) {
