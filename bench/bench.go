@@ -106,7 +106,7 @@ func beginning(prefixes []string) ([]string, error) {
 	return names, nil
 }
 
-func (b *bench) wants(name string) bool {
+func (b *bench) selected(name string) bool {
 	return len(b.only) == 0 || slices.Contains(b.only, name)
 }
 
@@ -138,7 +138,7 @@ func (b *bench) measure(ctx context.Context) []error {
 	var failures []error
 	for _, g := range groups() {
 		wanted := slices.DeleteFunc(slices.Clone(g.rows),
-			func(name string) bool { return !b.wants(name) })
+			func(name string) bool { return !b.selected(name) })
 		if len(wanted) == 0 {
 			continue
 		}

@@ -35,21 +35,21 @@ func (b *bench) measureCells(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if b.wants(rowCell) {
+	if b.selected(rowCell) {
 		cell := map[string]any{"code": "1+1", "context": map[string]string{"id": id}}
 		if err := b.inTurns(ctx, rowCell, b.rounds(500, 50),
 			sides{ours: daemon.cell(cell), floor: floor.one("cell")}); err != nil {
 			return err
 		}
 	}
-	if b.wants(rowInterrupt) {
+	if b.selected(rowInterrupt) {
 		if err := b.inTurns(ctx, rowInterrupt, b.rounds(100, 20),
 			sides{ours: daemon.interrupted(id), floor: floor.one("interrupt")}); err != nil {
 			return err
 		}
 	}
 	stateless := daemon.cell(map[string]any{"code": "1+1", "language": "python"})
-	if b.wants(rowStateless) {
+	if b.selected(rowStateless) {
 		err := b.inTurns(ctx, rowStateless, b.rounds(30, 5),
 			sides{floor: floor.one("cell"), ours: func(ctx context.Context) (float64, error) {
 				took, err := stateless(ctx)
@@ -59,7 +59,7 @@ func (b *bench) measureCells(ctx context.Context) error {
 			return err
 		}
 	}
-	if b.wants(rowStatelessMany) {
+	if b.selected(rowStatelessMany) {
 		return b.inTurns(ctx, rowStatelessMany, b.rounds(5, 1),
 			oneAfterTheOther(10, stateless, floor.one("fresh")))
 	}

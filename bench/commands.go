@@ -17,7 +17,7 @@ func (b *bench) measureCommands(ctx context.Context) error {
 		return err
 	}
 	defer floor.Stop()
-	if b.wants(rowCommand) {
+	if b.selected(rowCommand) {
 		err := b.inTurns(ctx, rowCommand, b.rounds(1000, 100), sides{
 			ours:  daemon.roundTrip,
 			floor: floor.one("spawn"),
@@ -31,7 +31,7 @@ func (b *bench) measureCommands(ctx context.Context) error {
 		measure func(context.Context) (float64, error)
 		floor   string
 	}{{rowFirstByte, daemon.firstByte, "first-byte"}, {rowStop, daemon.stopped, "stop"}} {
-		if !b.wants(row.name) {
+		if !b.selected(row.name) {
 			continue
 		}
 		if err := b.inTurns(ctx, row.name, b.rounds(500, 50),
@@ -58,13 +58,13 @@ func (d execd) roundTrip(ctx context.Context) (float64, error) {
 	return took, s.finish()
 }
 
-// sayAndStay prints at once and then goes on running, so that the end of the process cannot be what
+// printThenSleep prints at once and then goes on running, so that the end of the process cannot be what
 // delivers the output.
-const sayAndStay = "echo x; exec sleep 60"
+const printThenSleep = "echo x; exec sleep 60"
 
 func (d execd) firstByte(ctx context.Context) (float64, error) {
 	began := time.Now()
-	s, err := d.run(ctx, sayAndStay)
+	s, err := d.run(ctx, printThenSleep)
 	if err != nil {
 		return 0, err
 	}
@@ -83,7 +83,7 @@ func (d execd) firstByte(ctx context.Context) (float64, error) {
 // stopped is the time from the request to interrupt a command until its stream has reported the
 // end, in milliseconds.
 func (d execd) stopped(ctx context.Context) (float64, error) {
-	s, err := d.run(ctx, sayAndStay)
+	s, err := d.run(ctx, printThenSleep)
 	if err != nil {
 		return 0, err
 	}

@@ -16,8 +16,8 @@ const (
 	crowd = 200
 	// crowdWait bounds how long they take.
 	crowdWait = 10 * time.Minute
-	// besides is how many are made while others are read.
-	besides = 50
+	// background is how many are made while others are read.
+	background = 50
 )
 
 // measureCrowd asks for many sandboxes at once, reads the service's memory when they run, and kills
@@ -254,7 +254,7 @@ func (b *bench) measureBusyReads(ctx context.Context, s *service, engine *engine
 		return err
 	}
 	theirs := getter{client: floor.client, url: floor.url + "/prebuilt"}
-	count := b.rounds(besides, 10)
+	count := b.rounds(background, 10)
 	var result pair
 	for range b.rounds(2, 1) {
 		var m made

@@ -48,7 +48,7 @@ func (b *bench) confine(ctx context.Context, e *engine) (*confined, error) {
 	if err != nil {
 		return nil, err
 	}
-	free, err := e.look(ctx, plain)
+	free, err := e.inspect(ctx, plain)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func (c *confined) launch(ctx context.Context, e *engine) error {
 		nil); err != nil {
 		return err
 	}
-	found, err := e.look(ctx, created.ID)
+	found, err := e.inspect(ctx, created.ID)
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ type located struct {
 	gateway netip.Addr // the host, on the engine's bridge
 }
 
-func (e *engine) look(ctx context.Context, id string) (located, error) {
+func (e *engine) inspect(ctx context.Context, id string) (located, error) {
 	var found struct {
 		State           struct{ Pid int }
 		NetworkSettings struct {

@@ -17,13 +17,13 @@ import (
 const (
 	onlyNames = `{"defaultAction":"deny","egress":[{"action":"allow","target":"*.bench"}]}`
 
-	egressNames   = 50   // names that make one value of the latency of answers
-	egressFlood   = 3000 // names that are asked at once, by clients that each wait for their answer
-	egressAsking  = 64
-	egressKnown   = 8192 // names whose addresses the sidecar keeps
-	egressPackets = 2000 // round trips that make one value of the cost of packets
-	egressBytes   = 256 << 20
-	egressLooks   = 5 * time.Second // for how long the sidecar's processor time is counted
+	egressNames       = 50   // names that make one value of the latency of answers
+	egressFlood       = 3000 // names that are asked at once, by clients that each wait for their answer
+	egressAsking      = 64
+	egressKnown       = 8192 // names whose addresses the sidecar keeps
+	egressPackets     = 2000 // round trips that make one value of the cost of packets
+	egressBytes       = 256 << 20
+	egressMeasureTime = 5 * time.Second // for how long the sidecar's processor time is counted
 )
 
 // measureEgress measures what the sidecar costs a sandbox, against a container of the same engine
@@ -68,7 +68,7 @@ func (b *bench) measureEgress(ctx context.Context) (err error) {
 			func(ctx context.Context) error { return b.measureEgressPackets(ctx, c) }},
 		{rowEgressStream, func(ctx context.Context) error { return b.measureEgressStream(ctx, c) }},
 	} {
-		if !b.wants(part.name) {
+		if !b.selected(part.name) {
 			continue
 		}
 		if err := part.measure(ctx); err != nil {
@@ -132,12 +132,12 @@ func (b *bench) measureEgressAnswers(ctx context.Context, c *confined) error {
 			return elapsed(began) / egressNames, nil
 		}
 	}
-	return b.insideAndFree(ctx, rowEgressDNS, b.rounds(30, 5), c, side)
+	return b.measureBothSides(ctx, rowEgressDNS, b.rounds(30, 5), c, side)
 }
 
-// insideAndFree measures the same from inside a sandbox with a sidecar and from a container without
+// measureBothSides measures the same from inside a sandbox with a sidecar and from a container without
 // one.
-func (b *bench) insideAndFree(ctx context.Context, name string, rounds int, c *confined,
+func (b *bench) measureBothSides(ctx context.Context, name string, rounds int, c *confined,
 	side func(namespace, *requests) func(context.Context) (float64, error),
 ) error {
 	var took, floorTook requests
@@ -168,7 +168,7 @@ func flood(ctx context.Context, c *confined, in namespace, each *requests) (floa
 }
 
 func (b *bench) measureEgressFlood(ctx context.Context, c *confined) error {
-	return b.insideAndFree(ctx, rowEgressNames, b.rounds(5, 2), c,
+	return b.measureBothSides(ctx, rowEgressNames, b.rounds(5, 2), c,
 		func(in namespace, each *requests) func(context.Context) (float64, error) {
 			return func(ctx context.Context) (float64, error) { return flood(ctx, c, in, each) }
 		})
@@ -277,7 +277,7 @@ func (b *bench) measureEgressPackets(ctx context.Context, c *confined) error {
 			return egressPackets / time.Since(began).Seconds(), nil
 		}
 	}
-	return b.insideAndFree(ctx, rowEgressPacket, b.rounds(15, 3), c, side)
+	return b.measureBothSides(ctx, rowEgressPacket, b.rounds(15, 3), c, side)
 }
 
 func (b *bench) measureEgressStream(ctx context.Context, c *confined) error {
@@ -348,7 +348,7 @@ func (b *bench) measureEgressIdle(ctx context.Context, c *confined, floor *proce
 			return 0, err
 		}
 		began := time.Now()
-		if err := pause(ctx, egressLooks); err != nil {
+		if err := pause(ctx, egressMeasureTime); err != nil {
 			return 0, err
 		}
 		after, err := busy(pids)

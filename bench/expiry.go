@@ -55,9 +55,9 @@ func (b *bench) measureExpiry(ctx context.Context, s *service,
 const (
 	// shortest is the shortest life that the service grants.
 	shortest = 60 * time.Second
-	// apart is what lies between the expiries of the row of single ones: longer than the end of one
+	// expiryGap is what lies between the expiries of the row of single ones: longer than the end of one
 	// takes.
-	apart = 500 * time.Millisecond
+	expiryGap = 500 * time.Millisecond
 )
 
 // measureFirstExpiry takes how late single sandboxes with a container are Terminated, which they
@@ -75,7 +75,7 @@ func (b *bench) measureFirstExpiry(ctx context.Context, s *service, engine *engi
 		if containers[i], err = engine.launch(ctx); err != nil {
 			return err
 		}
-		if err := pause(ctx, apart); err != nil {
+		if err := pause(ctx, expiryGap); err != nil {
 			return err
 		}
 	}

@@ -104,7 +104,7 @@ func (b *bench) measureIngress(ctx context.Context) error {
 	defer ours.stop()
 	defer floor.stop()
 	for name, atOnce := range map[string]int{rowIngressOne: 1, rowIngressMany: clients} {
-		if !b.wants(name) {
+		if !b.selected(name) {
 			continue
 		}
 		count := ingressRequests
@@ -132,7 +132,7 @@ func (b *bench) measureIngress(ctx context.Context) error {
 			return err
 		}
 	}
-	if !b.wants(rowIngressDownload) && !b.wants(rowIngressMemory) {
+	if !b.selected(rowIngressDownload) && !b.selected(rowIngressMemory) {
 		return nil
 	}
 	return b.measureIngressDownload(ctx, ours, floor)
@@ -158,7 +158,7 @@ func (b *bench) measureIngressDownload(ctx context.Context, ours, floor *way) er
 		}
 		return compare(response, c.checker(), buffer)
 	}
-	if b.wants(rowIngressDownload) {
+	if b.selected(rowIngressDownload) {
 		side := func(w *way) func(context.Context) (float64, error) {
 			return func(ctx context.Context) (float64, error) {
 				began := time.Now()
@@ -171,7 +171,7 @@ func (b *bench) measureIngressDownload(ctx context.Context, ours, floor *way) er
 			return err
 		}
 	}
-	if !b.wants(rowIngressMemory) {
+	if !b.selected(rowIngressMemory) {
 		return nil
 	}
 	side := func(w *way) func(context.Context) (float64, error) {

@@ -20,7 +20,7 @@ func (b *bench) measureLifecycle(ctx context.Context) error {
 	}{{rowPause, b.measurePause}, {rowFirstExpiry, b.measureFirstExpiry},
 		{rowGetBusy, b.measureBusyReads}}
 	return b.withService(ctx, "", func(s *service, engine *engine) error {
-		if b.wants(rowCreate) || b.wants(rowAccept) || b.wants(rowDelete) {
+		if b.selected(rowCreate) || b.selected(rowAccept) || b.selected(rowDelete) {
 			var r creation
 			if err := b.measureCreate(ctx, s, engine, atOnce, &r); err != nil {
 				return err
@@ -29,7 +29,7 @@ func (b *bench) measureLifecycle(ctx context.Context) error {
 				r.remove
 		}
 		for _, row := range rows {
-			if !b.wants(row.name) {
+			if !b.selected(row.name) {
 				continue
 			}
 			if err := row.measure(ctx, s, engine); err != nil {
@@ -250,7 +250,7 @@ func (b *bench) measureReads(ctx context.Context, s *service, id string) error {
 			url.QueryEscape("made-by=bench"),
 	}
 	for _, name := range []string{rowGet, rowList} {
-		if !b.wants(name) {
+		if !b.selected(name) {
 			continue
 		}
 		ours := getter{client: s.client, url: s.url + paths[name],

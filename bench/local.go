@@ -30,11 +30,11 @@ func localRuntimes() map[string][]string {
 // measureLocal measures the local engine beside Docker, in turns: the same sandboxes on another engine of the same service.
 func (b *bench) measureLocal(ctx context.Context) error {
 	for runtime, names := range localRuntimes() {
-		if !b.wantsAny(names...) && (runtime != "crun" || !b.wants(rowPauseLocal)) {
+		if !b.selectedAny(names...) && (runtime != "crun" || !b.selected(rowPauseLocal)) {
 			continue
 		}
 		err := b.withLocal(ctx, runtime, func(s *service, engine *engine) error {
-			if b.wantsAny(names...) {
+			if b.selectedAny(names...) {
 				var r creation
 				err := b.measureCreate(ctx, s, engine, atOnce, &r)
 				if err != nil {
@@ -47,13 +47,13 @@ func (b *bench) measureLocal(ctx context.Context) error {
 					b.results[rowDeleteLocal] = r.remove
 				}
 				if runtime == "crun" && b.scale != scaleGate {
-					if r.create.rival, err = b.measurePodman(ctx); err != nil {
+					if r.create.peer, err = b.measurePodman(ctx); err != nil {
 						b.progress("%s has no rival: %v", rowCreateLocal, err)
 					}
 					b.results[rowCreateLocal] = r.create
 				}
 			}
-			if runtime != "crun" || !b.wants(rowPauseLocal) {
+			if runtime != "crun" || !b.selected(rowPauseLocal) {
 				return nil
 			}
 			before := b.results[rowPause]
@@ -72,9 +72,9 @@ func (b *bench) measureLocal(ctx context.Context) error {
 	return nil
 }
 
-func (b *bench) wantsAny(names ...string) bool {
+func (b *bench) selectedAny(names ...string) bool {
 	for _, name := range names {
-		if b.wants(name) {
+		if b.selected(name) {
 			return true
 		}
 	}

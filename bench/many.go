@@ -75,12 +75,12 @@ func (b *bench) measureStored(ctx context.Context) error {
 			return err
 		}
 	}
-	if b.wants(rowGet) || b.wants(rowList) {
+	if b.selected(rowGet) || b.selected(rowList) {
 		if err := b.measureReads(ctx, s, first); err != nil {
 			return err
 		}
 	}
-	if b.wants(rowExpiry) {
+	if b.selected(rowExpiry) {
 		return b.measureExpiry(ctx, s, expiries)
 	}
 	return nil

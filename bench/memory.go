@@ -14,14 +14,14 @@ const rest = 300 * time.Millisecond
 // openStreams is how many streams the row with open streams has.
 const openStreams = 1000
 
-// burden is what a fresh server is put under before its memory is read. What it returns undoes it.
-type burden struct {
+// serverLoad is what a fresh server is put under before its memory is read. What it returns undoes it.
+type serverLoad struct {
 	ours  func(context.Context, execd) (undo func(), err error)
 	floor func(context.Context, *process) (undo func(), err error)
 }
 
 // measureMemory reads the resident memory of fresh servers, each in a process of its own.
-func (b *bench) measureMemory(ctx context.Context, name string, rounds int, l burden) error {
+func (b *bench) measureMemory(ctx context.Context, name string, rounds int, l serverLoad) error {
 	return b.inTurns(ctx, name, rounds, sides{
 		ours: func(ctx context.Context) (float64, error) {
 			p, daemon, err := b.startExecd(ctx)
@@ -69,7 +69,7 @@ func (b *bench) measureAfterBurst(ctx context.Context) error {
 		}
 		return nothing, pause(ctx, settled)
 	}
-	return b.measureMemory(ctx, rowAfterBurst, b.rounds(2, 1), burden{
+	return b.measureMemory(ctx, rowAfterBurst, b.rounds(2, 1), serverLoad{
 		ours: func(ctx context.Context, daemon execd) (func(), error) {
 			var ids []string
 			closeAll, err := openAll(ctx, func(ctx context.Context) (*http.Response, error) {
@@ -139,7 +139,7 @@ func pause(ctx context.Context, length time.Duration) error {
 func nothing() {}
 
 func (b *bench) measureIdle(ctx context.Context) error {
-	return b.measureMemory(ctx, rowIdle, b.rounds(5, 2), burden{
+	return b.measureMemory(ctx, rowIdle, b.rounds(5, 2), serverLoad{
 		ours:  func(context.Context, execd) (func(), error) { return nothing, nil },
 		floor: func(context.Context, *process) (func(), error) { return nothing, nil },
 	})
@@ -151,7 +151,7 @@ func (b *bench) measureAfterUpload(ctx context.Context) error {
 		return err
 	}
 	c := newContent(b.bytes(transferSize))
-	return b.measureMemory(ctx, rowAfterUpload, b.rounds(3, 1), burden{
+	return b.measureMemory(ctx, rowAfterUpload, b.rounds(3, 1), serverLoad{
 		ours: func(ctx context.Context, daemon execd) (func(), error) {
 			return nothing, c.uploadTo(ctx, daemon, filepath.Join(dir, "uploaded"))
 		},
@@ -165,7 +165,7 @@ func (b *bench) measureAfterUpload(ctx context.Context) error {
 // that is running, which costs the daemon a process to watch, two pipes and a log beside the
 // connection.
 func (b *bench) measureOpenStreams(ctx context.Context) error {
-	return b.measureMemory(ctx, rowStreams, b.rounds(2, 1), burden{
+	return b.measureMemory(ctx, rowStreams, b.rounds(2, 1), serverLoad{
 		ours: func(ctx context.Context, daemon execd) (func(), error) {
 			return openAll(ctx, func(ctx context.Context) (*http.Response, error) {
 				s, err := daemon.run(ctx, "exec sleep 600")

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// podman is what people who want no daemon know: a rival of the local engine, and no floor. It has
+// podman runs containers without a daemon: it is measured for comparison with the local engine, and is no floor. It has
 // folders, a mount namespace and a network namespace of its own, so nothing of it stays on the host.
 type podman struct {
 	holder *exec.Cmd // keeps the namespaces

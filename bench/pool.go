@@ -73,7 +73,7 @@ func (b *bench) measurePool(ctx context.Context) (err error) {
 		return err
 	}
 	round, writes := 0, 0
-	var rival sample
+	var peer sample
 	err = b.inTurns(ctx, rowPool, b.rounds(9, 2), sides{
 		ours: func(ctx context.Context) (took float64, err error) {
 			round++
@@ -81,18 +81,18 @@ func (b *bench) measurePool(ctx context.Context) (err error) {
 			return took, err
 		},
 		floor: func(ctx context.Context) (float64, error) {
-			if round%3 == 1 { // a rival is slow, and no floor
+			if round%3 == 1 { // the peer is slow, and no floor
 				took, err := k.scaled(ctx, fmt.Sprintf("rival-%d", round))
 				if err != nil {
 					return 0, err
 				}
-				rival.add(took)
+				peer.add(took)
 			}
 			return put.times(ctx, writes)
 		},
 	})
 	result := b.results[rowPool]
-	result.rival = rival
+	result.peer = peer
 	b.results[rowPool] = result
 	return err
 }

@@ -33,7 +33,7 @@ type rowResults struct {
 	Better     direction    `json:"better"`
 	Ours       sideResults  `json:"ours"`
 	FloorSide  sideResults  `json:"floor_side"`
-	Rival      *rivalResult `json:"rival,omitempty"`
+	Peer       *peerResult  `json:"rival,omitempty"`
 	Ratio      *float64     `json:"ratio"` // null where the floor is nothing
 	Difference float64      `json:"difference"`
 	Target     targetResult `json:"target"`
@@ -55,7 +55,7 @@ type sideResults struct {
 	Requests []float64 `json:"requests,omitempty"`
 }
 
-type rivalResult struct {
+type peerResult struct {
 	What string `json:"what"`
 	sideResults
 }
@@ -81,7 +81,7 @@ func (b *bench) report(took time.Duration, during load) report {
 	}
 	for _, row := range rows() {
 		p := b.results[row.name]
-		if len(p.ours.values) == 0 || !b.wants(row.name) {
+		if len(p.ours.values) == 0 || !b.selected(row.name) {
 			continue
 		}
 		low, high := p.interval(row.target, row.good)
@@ -98,8 +98,8 @@ func (b *bench) report(took time.Duration, during load) report {
 			},
 			text: row.text(),
 		}
-		if len(p.rival.values) > 0 {
-			result.Rival = &rivalResult{rivals()[row.name], side(p.rival, row)}
+		if len(p.peer.values) > 0 {
+			result.Peer = &peerResult{peers()[row.name], side(p.peer, row)}
 		}
 		r.Rows = append(r.Rows, result)
 	}
@@ -189,9 +189,9 @@ func (r report) markdown() string {
 	}
 	text.WriteString("\n")
 	for _, row := range r.Rows {
-		if row.Rival != nil {
+		if row.Peer != nil {
 			fmt.Fprintf(&text, "Beside %s: %s takes %s %s (median of %d).\n\n", row.Name,
-				row.Rival.What, number(row.Rival.Median), row.Unit, row.Rival.Attempts)
+				row.Peer.What, number(row.Peer.Median), row.Unit, row.Peer.Attempts)
 		}
 	}
 	line([]string{"row", "what is measured", "its floor"})

@@ -139,8 +139,8 @@ const (
 	rowEgressCPU        = "egress-cpu"
 )
 
-// rivals are the rows that another program is measured for, too, and what it does.
-func rivals() map[string]string {
+// peers are the rows that another program is measured for, too, and what it does.
+func peers() map[string]string {
 	return map[string]string{
 		rowPool:        "a Deployment scaled to 100 on the same nodes, until ready",
 		rowCreateLocal: "Podman with crun, create and start of a container of the same image with the same limits and one port,",

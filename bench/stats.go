@@ -82,9 +82,9 @@ func (s sample) effective(good direction) float64 {
 	return s.median() / s.success()
 }
 
-// pair is one row's result: our side, the floor's, and that of a rival where there is one: another
+// pair is one row's result: our side, the floor's, and that of a peer where there is one: another
 // program that does the same for its users, and not the least that could do it.
-type pair struct{ ours, floor, rival sample }
+type pair struct{ ours, floor, peer sample }
 
 // join adds the figures of another pair.
 func (p *pair) join(other pair) {

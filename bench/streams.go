@@ -26,7 +26,7 @@ func (b *bench) measureStreams(ctx context.Context) error {
 		return err
 	}
 	defer floor.Stop()
-	if b.wants(rowLines) {
+	if b.selected(rowLines) {
 		lines := int64(b.rounds(1_000_000, 125_000))
 		var expected []byte
 		for i := range lines {
@@ -51,7 +51,7 @@ func (b *bench) measureStreams(ctx context.Context) error {
 			return err
 		}
 	}
-	if b.wants(rowStream) {
+	if b.selected(rowStream) {
 		size := b.bytes(512<<20) / 1000 * 1000
 		// what pattern.Lines expects
 		command := fmt.Sprintf("yes %s | head -c %d", strings.Repeat("x", 999), size)

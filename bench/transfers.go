@@ -123,7 +123,7 @@ func (b *bench) measureTransfers(ctx context.Context) error {
 		return err
 	}
 	c := newContent(b.bytes(transferSize))
-	if b.wants(rowUpload) {
+	if b.selected(rowUpload) {
 		target := filepath.Join(dir, "uploaded")
 		err := b.inTurns(ctx, rowUpload, b.rounds(9, 3), sides{
 			ours: func(ctx context.Context) (float64, error) {
@@ -141,7 +141,7 @@ func (b *bench) measureTransfers(ctx context.Context) error {
 			return err
 		}
 	}
-	if !b.wants(rowDownload) {
+	if !b.selected(rowDownload) {
 		return nil
 	}
 	source := filepath.Join(dir, "source")

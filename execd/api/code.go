@@ -19,7 +19,7 @@ func (h *handlers) RunCode(ctx context.Context, request gen.RunCodeRequestObject
 	}
 	key := request.Params.IdempotencyKey
 	id, err := h.repeats.once(ctx, "runCode", repeat{key, request.Params.IdempotencyAge}, func() (string, error) {
-		if err := h.awake(); err != nil {
+		if err := h.requireThawed(); err != nil {
 			return "", err
 		}
 		execution, err := h.code.Execute(ctx, spec)
@@ -58,7 +58,7 @@ func (h *handlers) StreamExecution(ctx context.Context, request gen.StreamExecut
 }
 
 func (h *handlers) InterruptCode(ctx context.Context, request gen.InterruptCodeRequestObject) (gen.InterruptCodeResponseObject, error) {
-	if err := h.awake(); err != nil {
+	if err := h.requireThawed(); err != nil {
 		return nil, err
 	}
 	if err := h.code.Interrupt(ctx, request.Params.ID); err != nil {
@@ -70,7 +70,7 @@ func (h *handlers) InterruptCode(ctx context.Context, request gen.InterruptCodeR
 func (h *handlers) CreateContext(ctx context.Context, request gen.CreateContextRequestObject) (gen.CreateContextResponseObject, error) {
 	key := request.Params.IdempotencyKey
 	id, err := h.repeats.once(ctx, "createContext", repeat{key, request.Params.IdempotencyAge}, func() (string, error) {
-		if err := h.awake(); err != nil {
+		if err := h.requireThawed(); err != nil {
 			return "", err
 		}
 		created, err := h.code.CreateContext(ctx, request.Body.Language)
@@ -105,7 +105,7 @@ func (h *handlers) GetContext(_ context.Context, request gen.GetContextRequestOb
 }
 
 func (h *handlers) DeleteContext(ctx context.Context, request gen.DeleteContextRequestObject) (gen.DeleteContextResponseObject, error) {
-	if err := h.awake(); err != nil {
+	if err := h.requireThawed(); err != nil {
 		return nil, err
 	}
 	if err := h.code.DeleteContext(ctx, request.ContextID); err != nil {
@@ -115,7 +115,7 @@ func (h *handlers) DeleteContext(ctx context.Context, request gen.DeleteContextR
 }
 
 func (h *handlers) DeleteContexts(ctx context.Context, request gen.DeleteContextsRequestObject) (gen.DeleteContextsResponseObject, error) {
-	if err := h.awake(); err != nil {
+	if err := h.requireThawed(); err != nil {
 		return nil, err
 	}
 	if err := h.code.DeleteContexts(ctx, request.Params.Language); err != nil {

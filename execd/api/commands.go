@@ -113,7 +113,7 @@ func (h *handlers) GetCommandLogs(_ context.Context, request gen.GetCommandLogsR
 
 func (h *handlers) InterruptCommand(ctx context.Context, request gen.InterruptCommandRequestObject) (gen.InterruptCommandResponseObject, error) {
 	serve.LogField(ctx, "command_id", request.Params.ID)
-	if err := h.awake(); err != nil {
+	if err := h.requireThawed(); err != nil {
 		return nil, err
 	}
 	if err := h.commands.Interrupt(request.Params.ID); err != nil {
@@ -127,17 +127,17 @@ func (h *handlers) WriteCommandStdin(ctx context.Context, request gen.WriteComma
 	if err != nil {
 		return nil, err
 	}
-	state, err := c.WriteInput(ctx, arriving{request.Body}, request.Params.Offset, value(request.Params.End))
+	state, err := c.WriteInput(ctx, requestBody{request.Body}, request.Params.Offset, value(request.Params.End))
 	if err != nil {
 		return nil, err
 	}
 	return gen.WriteCommandStdin200JSONResponse(toCommandStdin(state)), nil
 }
 
-// arriving is the body of a request. Its errors are the client's.
-type arriving struct{ body io.Reader }
+// requestBody is the body of a request. Its errors are the client's.
+type requestBody struct{ body io.Reader }
 
-func (a arriving) Read(p []byte) (int, error) {
+func (a requestBody) Read(p []byte) (int, error) {
 	n, err := a.body.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = serve.Invalid("body: did not arrive completely; what came was written")

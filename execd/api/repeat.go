@@ -16,28 +16,28 @@ import (
 const (
 	// maxKeys is how many Idempotency-Keys are known; the oldest is forgotten first.
 	maxKeys = 1000
-	// onTheWay is how long a repetition may be on its way. Its age is from when it was sent, and execd-init's socket takes connections
+	// transitTime is how long a repetition may be on its way. Its age is from when it was sent, and execd-init's socket takes connections
 	// while there is no execd.
-	onTheWay = time.Second
+	transitTime = time.Second
 )
 
 // repeats is what requests with an Idempotency-Key have made.
 type repeats struct {
 	since time.Time // what an earlier execd has made is not known
 	mu    sync.Mutex
-	byKey map[string]*made
+	byKey map[string]*creation
 	order []string // keys, oldest first
 }
 
-// made is what one request makes.
-type made struct {
+// creation is what one request makes.
+type creation struct {
 	digest [sha256.Size]byte // of the operation and the body
 	done   chan struct{}     // closed when it is made, or cannot be
 	id     string
 	err    error
 }
 
-func newRepeats() *repeats { return &repeats{since: time.Now(), byKey: make(map[string]*made)} }
+func newRepeats() *repeats { return &repeats{since: time.Now(), byKey: make(map[string]*creation)} }
 
 // repeat is what a request says about its own repetition.
 type repeat struct {
@@ -81,22 +81,22 @@ func digestOf(operation string, body []byte) (digest [sha256.Size]byte) {
 
 // take returns what a key makes or has made, or reserves the key. A key that is not known is refused when an earlier execd may know it:
 // when its first request was sent so many milliseconds ago that this execd was not there.
-func (r *repeats) take(key string, digest [sha256.Size]byte, age *int64) (m *made, again bool, err error) {
+func (r *repeats) take(key string, digest [sha256.Size]byte, age *int64) (m *creation, again bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if m, again = r.byKey[key]; again {
 		return m, true, nil
 	}
-	if age != nil && time.Since(r.since) < time.Duration(*age)*time.Millisecond+onTheWay {
+	if age != nil && time.Since(r.since) < time.Duration(*age)*time.Millisecond+transitTime {
 		return nil, false, conflict("execd was started again since the request was first sent: whether it took effect is not known")
 	}
-	m = &made{digest: digest, done: make(chan struct{}), err: errNotMade}
+	m = &creation{digest: digest, done: make(chan struct{}), err: errNotMade}
 	r.add(key, m)
 	return m, false, nil
 }
 
 // make calls create for a key that is reserved.
-func (r *repeats) make(key string, m *made, create func() (string, error)) (string, error) {
+func (r *repeats) make(key string, m *creation, create func() (string, error)) (string, error) {
 	defer close(m.done)
 	defer func() {
 		if m.err != nil {
@@ -109,7 +109,7 @@ func (r *repeats) make(key string, m *made, create func() (string, error)) (stri
 
 var errNotMade = errors.New("the request with this Idempotency-Key did not end")
 
-func (m *made) wait(ctx context.Context, key string, digest [sha256.Size]byte) (string, error) {
+func (m *creation) wait(ctx context.Context, key string, digest [sha256.Size]byte) (string, error) {
 	if m.digest != digest {
 		return "", conflict("header Idempotency-Key: " + key + " was used with another request")
 	}
@@ -121,8 +121,8 @@ func (m *made) wait(ctx context.Context, key string, digest [sha256.Size]byte) (
 	}
 }
 
-// add remembers a key. The caller holds mu.
-func (r *repeats) add(key string, m *made) {
+// add records a key. The caller holds mu.
+func (r *repeats) add(key string, m *creation) {
 	if len(r.order) == maxKeys {
 		delete(r.byKey, r.order[0])
 		r.order = slices.Delete(r.order, 0, 1)
@@ -131,7 +131,7 @@ func (r *repeats) add(key string, m *made) {
 	r.order = append(r.order, key)
 }
 
-func (r *repeats) forget(key string, m *made) {
+func (r *repeats) forget(key string, m *creation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.byKey[key] != m {

@@ -70,7 +70,7 @@ func (s *follower) write(ctx context.Context, out *serve.EventStream) error {
 			return nil // the client has left; its command goes on, and so can its stream with Last-Event-ID
 		}
 		if ended {
-			s.stay(ctx)
+			s.keepOpen(ctx)
 			return nil
 		}
 		ping.Reset(serve.PingInterval)
@@ -105,8 +105,8 @@ func (s *follower) catchUp(out *serve.EventStream) (ended bool, err error) {
 	return false, nil
 }
 
-// stay keeps the connection open for a while once the daemon is stopping: what was sent last has to arrive before the sandbox goes.
-func (s *follower) stay(ctx context.Context) {
+// keepOpen keeps the connection open for a while once the daemon is stopping: what was sent last has to arrive before the sandbox goes.
+func (s *follower) keepOpen(ctx context.Context) {
 	select {
 	case <-serve.Draining(ctx):
 	default:

@@ -71,7 +71,7 @@ func (h *handlers) GetTerminal(_ context.Context, request gen.GetTerminalRequest
 }
 
 func (h *handlers) KillTerminal(_ context.Context, request gen.KillTerminalRequestObject) (gen.KillTerminalResponseObject, error) {
-	if err := h.awake(); err != nil {
+	if err := h.requireThawed(); err != nil {
 		return nil, err
 	}
 	if err := h.terminals.Kill(request.ID); err != nil {

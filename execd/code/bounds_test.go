@@ -101,9 +101,9 @@ func bubble(t *testing.T, options code.Options, test func(t *testing.T, m *code.
 }
 
 // Time in which the sandbox is frozen is not the kernel's: its variables outlast a freeze of any length.
-func TestAFreezeDoesNotCountAsDeafness(t *testing.T) {
+func TestAFreezeDoesNotUseUpTheInterruptPatience(t *testing.T) {
 	var frozen atomic.Bool
-	bubble(t, code.Options{Host: &fakeHost{deaf: true}, Frozen: frozen.Load}, func(t *testing.T, m *code.Manager) {
+	bubble(t, code.Options{Host: &fakeHost{uninterruptible: true}, Frozen: frozen.Load}, func(t *testing.T, m *code.Manager) {
 		id := newContext(t, m, "python")
 		running := execute(t, m, code.Spec{Code: "wait", ContextID: id})
 		started(t, running)

@@ -121,7 +121,7 @@ func started(t *testing.T, e *code.Execution) {
 	}
 }
 
-func TestACellTellsItsStoryInOrder(t *testing.T) {
+func TestEventsOfACellAreInOrder(t *testing.T) {
 	m := newManager(t, &fakeHost{})
 	id := newContext(t, m, "Python")
 	for _, test := range []struct{ code, want, raised string }{
@@ -250,7 +250,7 @@ func TestAContextThatIsDeletedEndsItsCell(t *testing.T) {
 }
 
 func TestAKernelThatIgnoresTheInterruptIsEnded(t *testing.T) {
-	m := newManager(t, &fakeHost{deaf: true})
+	m := newManager(t, &fakeHost{uninterruptible: true})
 	id := newContext(t, m, "python")
 	running := execute(t, m, code.Spec{Code: "wait", ContextID: id})
 	started(t, running)

@@ -127,7 +127,7 @@ func (m *Manager) sessionFor(ctx context.Context, spec Spec) (*session, error) {
 		return nil, err
 	}
 	s := newSession(m, Context{ID: uuid.NewString(), Language: language}, k, true)
-	if err := m.adopt(s); err != nil {
+	if err := m.register(s); err != nil {
 		return nil, err
 	}
 	return s, nil

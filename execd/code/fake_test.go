@@ -15,11 +15,11 @@ type fakeHost struct {
 	mu      sync.Mutex
 	kernels []*fakeKernel
 
-	started atomic.Int64
-	living  atomic.Int64
-	refuse  atomic.Bool
-	deaf    bool          // its kernels do not react to an interrupt
-	hold    chan struct{} // when not nil, starts wait until it is closed
+	started         atomic.Int64
+	living          atomic.Int64
+	refuse          atomic.Bool
+	uninterruptible bool          // its kernels do not react to an interrupt
+	hold            chan struct{} // when not nil, starts wait until it is closed
 }
 
 func (h *fakeHost) Specs(context.Context) ([]kernel.Spec, error) {
@@ -34,7 +34,7 @@ func (h *fakeHost) Start(_ context.Context, spec string, _ kernel.StartOptions) 
 		<-h.hold
 	}
 	h.living.Add(1)
-	k := &fakeKernel{host: h, number: h.started.Add(1), dead: make(chan struct{}), interrupted: make(chan struct{}, 1)}
+	k := &fakeKernel{host: h, number: h.started.Add(1), ended: make(chan struct{}), interrupted: make(chan struct{}, 1)}
 	h.mu.Lock()
 	h.kernels = append(h.kernels, k)
 	h.mu.Unlock()
@@ -57,7 +57,7 @@ type fakeKernel struct {
 	number      int64
 	count       int
 	once        sync.Once
-	dead        chan struct{}
+	ended       chan struct{}
 	interrupted chan struct{}
 }
 
@@ -75,14 +75,14 @@ func (k *fakeKernel) Execute(ctx context.Context, code string, handle func(kerne
 		return k.raise(handle, "ValueError", "bad")
 	case "die":
 		k.die()
-		return kernel.Reply{}, kernel.ErrDead
+		return kernel.Reply{}, kernel.ErrEnded
 	case "wait":
 		handle(kernel.Output{Type: kernel.OutputStdout, Text: "waiting\n"})
 		select {
 		case <-k.interrupted:
 			return k.raise(handle, "KeyboardInterrupt", "")
-		case <-k.dead:
-			return kernel.Reply{}, kernel.ErrDead
+		case <-k.ended:
+			return kernel.Reply{}, kernel.ErrEnded
 		case <-ctx.Done():
 			return kernel.Reply{}, ctx.Err()
 		}
@@ -97,7 +97,7 @@ func (k *fakeKernel) raise(handle func(kernel.Output), name, value string) (kern
 }
 
 func (k *fakeKernel) Interrupt(context.Context) error {
-	if !k.host.deaf {
+	if !k.host.uninterruptible {
 		select {
 		case k.interrupted <- struct{}{}:
 		default:
@@ -106,7 +106,7 @@ func (k *fakeKernel) Interrupt(context.Context) error {
 	return nil
 }
 
-func (k *fakeKernel) Dead() <-chan struct{} { return k.dead }
+func (k *fakeKernel) Done() <-chan struct{} { return k.ended }
 
 func (k *fakeKernel) Stop(context.Context) error {
 	k.die()
@@ -115,7 +115,7 @@ func (k *fakeKernel) Stop(context.Context) error {
 
 func (k *fakeKernel) die() {
 	k.once.Do(func() {
-		close(k.dead)
+		close(k.ended)
 		k.host.living.Add(-1)
 	})
 }

@@ -102,14 +102,14 @@ func (m *Manager) CreateContext(ctx context.Context, language string) (Context, 
 		return Context{}, err
 	}
 	s := newSession(m, Context{ID: uuid.NewString(), Language: language}, k, false)
-	if err := m.adopt(s); err != nil {
+	if err := m.register(s); err != nil {
 		return Context{}, err
 	}
 	return s.info, nil
 }
 
-// adopt makes a session known and starts it, or ends its kernel when the manager is closed.
-func (m *Manager) adopt(s *session) error {
+// register adds a session to those of the manager and starts it, or ends its kernel when the manager is closed.
+func (m *Manager) register(s *session) error {
 	m.mu.Lock()
 	closed := m.closed
 	if !closed {

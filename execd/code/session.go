@@ -25,14 +25,14 @@ type session struct {
 	// handing is held while a cell is handed to the kernel, and while an interrupt is: it must not come to a later cell than it was meant for.
 	handing sync.Mutex
 
-	mu      sync.Mutex
-	queue   []*Execution
-	current *Execution
-	reason  string        // why the session ends, once it does
-	deaf    bool          // it ends because the running cell could not be interrupted
-	wake    chan struct{} // holds one token when there may be something to do
-	ending  chan struct{} // closed by end
-	done    chan struct{} // closed when the kernel is gone
+	mu              sync.Mutex
+	queue           []*Execution
+	current         *Execution
+	reason          string        // why the session ends, once it does
+	uninterruptible bool          // it ends because the running cell could not be interrupted
+	wake            chan struct{} // holds one token when there may be something to do
+	ending          chan struct{} // closed by end
+	done            chan struct{} // closed when the kernel is gone
 }
 
 func newSession(m *Manager, info Context, k kernel.Kernel, throwaway bool) *session {
@@ -82,7 +82,7 @@ func (s *session) run() {
 			case <-s.wake:
 			case <-s.ending:
 				return
-			case <-s.kernel.Dead():
+			case <-s.kernel.Done():
 				s.end("the kernel has ended")
 				return
 			}
@@ -132,7 +132,7 @@ func (s *session) execute(e *Execution) (alive bool) {
 		return true
 	case ctx.Err() != nil:
 		e.finish(0, s.ended())
-	case errors.Is(err, kernel.ErrDead):
+	case errors.Is(err, kernel.ErrEnded):
 		e.finish(0, &kernel.Error{Name: "KernelDied", Value: "the kernel has ended, and the variables of this context are lost"})
 	default:
 		s.manager.options.Logger.Error().Err(err).Str("context_id", s.info.ID).Msg("a cell could not be executed")
@@ -154,9 +154,9 @@ func (s *session) end(reason string) {
 // ended is the error of the cell that was running when the session ended.
 func (s *session) ended() *kernel.Error {
 	s.mu.Lock()
-	deaf := s.deaf
+	uninterruptible := s.uninterruptible
 	s.mu.Unlock()
-	if deaf {
+	if uninterruptible {
 		return &kernel.Error{Name: "KeyboardInterrupt", Value: s.why()}
 	}
 	return &kernel.Error{Name: "ContextEnded", Value: s.why()}
@@ -217,7 +217,7 @@ func (s *session) interrupt(ctx context.Context, e *Execution) error {
 	case running == nil, e != nil && running != e:
 		return nil
 	}
-	if err := s.kernel.Interrupt(ctx); err != nil && !errors.Is(err, kernel.ErrDead) {
+	if err := s.kernel.Interrupt(ctx); err != nil && !errors.Is(err, kernel.ErrEnded) {
 		return fmt.Errorf("%w: interrupt: %w", ErrUnavailable, err)
 	}
 	go s.awaitInterrupted(running)
@@ -239,7 +239,7 @@ func (s *session) awaitInterrupted(running *Execution) {
 				continue
 			}
 			s.mu.Lock()
-			s.deaf = s.reason == ""
+			s.uninterruptible = s.reason == ""
 			s.mu.Unlock()
 			s.end("the kernel did not react to the interrupt and was ended; its variables are gone")
 			return

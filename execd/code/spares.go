@@ -18,13 +18,13 @@ type spares struct {
 	manager *Manager
 
 	mu      sync.Mutex
-	shelves map[string]*shelf // by kernelspec
+	pools   map[string]*pool // by kernelspec
 	running sync.WaitGroup
 	stopped bool
 }
 
-// shelf holds the spare kernels of one spec, and those who wait for one. There are not both.
-type shelf struct {
+// pool holds the spare kernels of one spec, and those who wait for one. There are not both.
+type pool struct {
 	ready    []kernel.Kernel
 	waiting  []chan started
 	starting int
@@ -38,10 +38,10 @@ type started struct {
 }
 
 func newSpares(m *Manager) *spares {
-	return &spares{manager: m, shelves: make(map[string]*shelf)}
+	return &spares{manager: m, pools: make(map[string]*pool)}
 }
 
-// take returns a fresh kernel of the spec, and has the next one started. Who comes while that is starting waits for it: to start
+// take returns a fresh kernel of the spec, and starts the next one. A caller that comes while that is starting waits for it: to start
 // another beside it would delay both.
 func (s *spares) take(ctx context.Context, spec string) (kernel.Kernel, error) {
 	s.mu.Lock()
@@ -49,17 +49,17 @@ func (s *spares) take(ctx context.Context, spec string) (kernel.Kernel, error) {
 		s.mu.Unlock()
 		return nil, ErrClosed
 	}
-	shelf := s.shelf(spec)
-	shelf.expire.Reset(s.manager.options.SpareTime)
-	if k := s.living(shelf); k != nil {
-		s.restock(spec, shelf)
+	pool := s.pool(spec)
+	pool.expire.Reset(s.manager.options.SpareTime)
+	if k := s.takeReady(pool); k != nil {
+		s.replenish(spec, pool)
 		s.mu.Unlock()
 		return k, nil
 	}
 	turn := make(chan started, 1)
-	shelf.waiting = append(shelf.waiting, turn)
-	if shelf.starting < len(shelf.waiting) {
-		s.start(spec, shelf)
+	pool.waiting = append(pool.waiting, turn)
+	if pool.starting < len(pool.waiting) {
+		s.start(spec, pool)
 	}
 	s.mu.Unlock()
 
@@ -67,40 +67,40 @@ func (s *spares) take(ctx context.Context, spec string) (kernel.Kernel, error) {
 	case got := <-turn:
 		if got.err == nil {
 			s.mu.Lock()
-			s.restock(spec, shelf)
+			s.replenish(spec, pool)
 			s.mu.Unlock()
 		}
 		return got.kernel, got.err
 	case <-ctx.Done():
 		s.mu.Lock()
-		shelf.waiting = slices.DeleteFunc(shelf.waiting, func(other chan started) bool { return other == turn })
+		pool.waiting = slices.DeleteFunc(pool.waiting, func(other chan started) bool { return other == turn })
 		s.mu.Unlock()
 		select {
 		case got := <-turn: // it came at the same time
-			s.put(shelf, got)
+			s.put(pool, got)
 		default:
 		}
 		return nil, ctx.Err()
 	}
 }
 
-// shelf returns the shelf of a spec, with mu held.
-func (s *spares) shelf(spec string) *shelf {
-	if s.shelves[spec] == nil {
-		made := new(shelf)
+// pool returns the pool of a spec, with mu held.
+func (s *spares) pool(spec string) *pool {
+	if s.pools[spec] == nil {
+		made := new(pool)
 		made.expire = time.AfterFunc(s.manager.options.SpareTime, func() { s.expire(made) })
-		s.shelves[spec] = made
+		s.pools[spec] = made
 	}
-	return s.shelves[spec]
+	return s.pools[spec]
 }
 
-// living takes a kernel off the shelf, nil when there is none; what died while it waited is cleaned up. mu is held.
-func (s *spares) living(shelf *shelf) kernel.Kernel {
-	for len(shelf.ready) > 0 {
-		k := shelf.ready[0]
-		shelf.ready = shelf.ready[1:]
+// takeReady takes a ready kernel from the pool, nil when there is none. Kernels that have ended meanwhile are cleaned up. mu is held.
+func (s *spares) takeReady(pool *pool) kernel.Kernel {
+	for len(pool.ready) > 0 {
+		k := pool.ready[0]
+		pool.ready = pool.ready[1:]
 		select {
-		case <-k.Dead():
+		case <-k.Done():
 			s.running.Go(func() { s.manager.stopKernel(k) })
 		default:
 			return k
@@ -109,75 +109,75 @@ func (s *spares) living(shelf *shelf) kernel.Kernel {
 	return nil
 }
 
-// restock has a spare kernel started unless there will be one, with mu held.
-func (s *spares) restock(spec string, shelf *shelf) {
-	if len(shelf.ready)+shelf.starting <= len(shelf.waiting) {
-		s.start(spec, shelf)
+// replenish has a spare kernel started unless there will be one, with mu held.
+func (s *spares) replenish(spec string, pool *pool) {
+	if len(pool.ready)+pool.starting <= len(pool.waiting) {
+		s.start(spec, pool)
 	}
 }
 
 // start starts a kernel in the background, with mu held. No request bounds it: the first cell to ask gets it.
-func (s *spares) start(spec string, shelf *shelf) {
+func (s *spares) start(spec string, pool *pool) {
 	if s.stopped {
 		return
 	}
-	shelf.starting++
+	pool.starting++
 	s.running.Go(func() {
 		k, err := s.manager.startKernel(s.manager.ctx, spec)
 		s.mu.Lock()
-		shelf.starting--
+		pool.starting--
 		s.mu.Unlock()
-		s.put(shelf, started{k, err})
+		s.put(pool, started{k, err})
 	})
 }
 
-// put gives a kernel, or why there is none, to the cell that waits longest, or puts the kernel on the shelf. An error that no
+// put gives a kernel, or why there is none, to the cell that waits longest, or puts the kernel into the pool. An error that no
 // cell waits for is dropped: the next cell tries again.
-func (s *spares) put(shelf *shelf, got started) {
+func (s *spares) put(pool *pool, got started) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case len(shelf.waiting) > 0:
-		shelf.waiting[0] <- got // it has room for one
-		shelf.waiting = shelf.waiting[1:]
+	case len(pool.waiting) > 0:
+		pool.waiting[0] <- got // it has room for one
+		pool.waiting = pool.waiting[1:]
 	case got.err != nil:
 	case s.stopped:
 		s.mu.Unlock()
 		s.manager.stopKernel(got.kernel)
 		s.mu.Lock()
 	default:
-		shelf.ready = append(shelf.ready, got.kernel)
+		pool.ready = append(pool.ready, got.kernel)
 	}
 }
 
 // expire ends the spares of a spec that has not been used for a while. One that is still starting is ended the next time.
-func (s *spares) expire(shelf *shelf) {
+func (s *spares) expire(pool *pool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.stopped {
 		return
 	}
-	s.discard(shelf)
-	if shelf.starting > 0 {
-		shelf.expire.Reset(s.manager.options.SpareTime)
+	s.discard(pool)
+	if pool.starting > 0 {
+		pool.expire.Reset(s.manager.options.SpareTime)
 	}
 }
 
-// discard ends the spares of a shelf in the background, with mu held.
-func (s *spares) discard(shelf *shelf) {
-	for _, k := range shelf.ready {
+// discard ends the spares of a pool in the background, with mu held.
+func (s *spares) discard(pool *pool) {
+	for _, k := range pool.ready {
 		s.running.Go(func() { s.manager.stopKernel(k) })
 	}
-	shelf.ready = nil
+	pool.ready = nil
 }
 
 // stop ends the spares. The manager's context has ended, so nothing is being started for long.
 func (s *spares) stop() {
 	s.mu.Lock()
 	s.stopped = true
-	for _, shelf := range s.shelves {
-		shelf.expire.Stop()
-		s.discard(shelf)
+	for _, pool := range s.pools {
+		pool.expire.Stop()
+		s.discard(pool)
 	}
 	s.mu.Unlock()
 	s.running.Wait()

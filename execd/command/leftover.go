@@ -38,14 +38,14 @@ func (p *poller) scheduleLeftovers() {
 	switch {
 	case p.leftovers.closed:
 	case p.leftovers.timer == nil:
-		p.leftovers.timer = time.AfterFunc(leftoverInterval, p.throwAway)
+		p.leftovers.timer = time.AfterFunc(leftoverInterval, p.discardReady)
 	default:
 		p.leftovers.timer.Reset(leftoverInterval)
 	}
 }
 
-// throwAway reads those whose turn it is. Nothing of it can block.
-func (p *poller) throwAway() {
+// discardReady reads and discards those whose turn it is. Nothing of it can block.
+func (p *poller) discardReady() {
 	p.mu.Lock()
 	turn := p.leftovers.waiting[:min(leftoverBatch, len(p.leftovers.waiting))]
 	p.leftovers.waiting = append([]leftover(nil), p.leftovers.waiting[len(turn):]...)

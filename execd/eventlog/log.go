@@ -27,7 +27,7 @@ type Log struct {
 	open    bool  // output ends in the middle of a line
 	output  int64 // bytes of output appended
 	dropped int64 // bytes of output beyond the limit
-	spoil   error // why output could not be kept before the limit was reached
+	keepErr error // why output could not be kept before the limit was reached
 	ended   bool  // the terminal event is in
 	more    chan struct{}
 }
@@ -69,7 +69,7 @@ type Options struct {
 // New returns a log that begins with an init event, which carries the id.
 func New(id string, options Options) *Log {
 	l := &Log{limit: options.Limit, beside: options.Beside, spool: spool{dir: options.SpoolDir}, marks: []position{{}}, clock: options.Clock}
-	l.own(frame{kind: TypeInit, payload: []byte(id)})
+	l.appendOwn(frame{kind: TypeInit, payload: []byte(id)})
 	return l
 }
 
@@ -100,12 +100,12 @@ func (l *Log) Event(kind Type, detail []byte) {
 // keep appends output, unless output has been cut before or has to be now.
 func (l *Log) keep(f frame) bool {
 	size := int64(len(f.payload))
-	if l.dropped > 0 || l.spoil != nil || l.output+size > l.limit {
+	if l.dropped > 0 || l.keepErr != nil || l.output+size > l.limit {
 		l.drop(size)
 		return false
 	}
 	if err := l.append(f); err != nil {
-		l.spoil = err
+		l.keepErr = err
 		l.drop(size)
 		return false
 	}
@@ -117,10 +117,10 @@ func (l *Log) keep(f frame) bool {
 func (l *Log) drop(size int64) {
 	if l.dropped == 0 {
 		text := fmt.Sprintf("output is cut here: %d bytes are kept, the limit is %d", l.output, l.limit)
-		if l.spoil != nil {
-			text = fmt.Sprintf("output is cut here after %d bytes: it cannot be stored: %v", l.output, l.spoil)
+		if l.keepErr != nil {
+			text = fmt.Sprintf("output is cut here after %d bytes: it cannot be stored: %v", l.output, l.keepErr)
 		}
-		l.own(frame{kind: TypeStatus, payload: []byte(text)})
+		l.appendOwn(frame{kind: TypeStatus, payload: []byte(text)})
 	}
 	l.dropped += size
 }
@@ -130,14 +130,14 @@ func (l *Log) Finish(kind Type, detail []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.dropped > 0 {
-		l.own(frame{kind: TypeStatus, payload: fmt.Appendf(nil, "%d bytes of output were cut", l.dropped)})
+		l.appendOwn(frame{kind: TypeStatus, payload: fmt.Appendf(nil, "%d bytes of output were cut", l.dropped)})
 	}
 	l.ended = true
-	l.own(frame{kind: kind, payload: detail})
+	l.appendOwn(frame{kind: kind, payload: detail})
 }
 
-// own records an event of our own. The spool keeps such frames in memory when nothing else takes them, so it cannot fail.
-func (l *Log) own(f frame) {
+// appendOwn records an event of the daemon itself. The spool keeps such frames in memory when nothing else takes them, so it cannot fail.
+func (l *Log) appendOwn(f frame) {
 	f.events = 1
 	if err := l.append(f); err != nil {
 		panic(err)

@@ -64,7 +64,7 @@ func makeDirectory(path string) (missing []string, err error) {
 	if err = os.MkdirAll(path, 0o755); err == nil {
 		return missing, nil
 	}
-	unmake(missing)
+	removeMade(missing)
 	switch {
 	case errors.Is(err, unix.ENOTDIR):
 		return nil, conflict(path, "a parent exists and is not a directory")
@@ -75,9 +75,9 @@ func makeDirectory(path string) (missing []string, err error) {
 	return nil, classify(path, err)
 }
 
-// unmake removes folders that makeDirectory has made. It fails where nothing was made, and where another process has put something in: both
+// removeMade removes folders that makeDirectory has made. It fails where nothing was made, and where another process has put something in: both
 // are as they should be.
-func unmake(folders []string) {
+func removeMade(folders []string) {
 	for _, folder := range folders {
 		_ = unix.Rmdir(folder)
 	}

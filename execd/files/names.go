@@ -5,9 +5,9 @@ import (
 	"strconv"
 )
 
-// names finds the names of users and groups for one request. It remembers them, because each look-up reads
+// names finds the names of users and groups for one request. It caches them, because each look-up reads
 // /etc/passwd or /etc/group again and a search can ask a hundred thousand times; it lives no longer than the
-// request, because a sandbox may add users at any time. Files may have any number for an owner, so it remembers maxNames of each.
+// request, because a sandbox may add users at any time. Files may have any number for an owner, so it caches maxNames of each.
 type names struct {
 	users  map[uint32]string
 	groups map[uint32]string
@@ -15,7 +15,7 @@ type names struct {
 
 const maxNames = 4096
 
-// remember adds a name to those that are remembered, and forgets them all when they are too many.
+// remember adds a name to a cache, and empties that when it has too many.
 func remember(known map[uint32]string, id uint32, name string) {
 	if len(known) >= maxNames {
 		clear(known)

@@ -55,7 +55,7 @@ func (s *staged) commit(attrs attributes) error {
 		return classify(s.target, s.overwrite(attrs))
 	}
 	if err != nil {
-		unmake(made)
+		removeMade(made)
 		if errors.Is(err, unix.EXDEV) {
 			return conflict(s.target, "another file system was mounted above it meanwhile")
 		}

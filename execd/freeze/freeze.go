@@ -29,7 +29,7 @@ var ErrFrozen = errors.New("the sandbox is frozen: thaw it first, with POST /tha
 // patience is how long all processes together have to stop. One that waits for a disk cannot until the disk answers.
 const patience = 10 * time.Second
 
-// interval is the time between two looks at the processes.
+// interval is the time between two listings of the processes.
 const interval = 2 * time.Millisecond
 
 // Options configures a Freezer.
@@ -118,8 +118,8 @@ func (f *Freezer) Thaw() error {
 	return f.thaw()
 }
 
-// stopAll signals every process that runs, parents before their children, until a look finds none: a child that was forked meanwhile is
-// found by the next look, and a process that has been signalled forks no more. Those that the first look finds stopped are not ours, when
+// stopAll signals every process that runs, parents before their children, until a listing has none: a child that was forked meanwhile is
+// in the next listing, and a process that has been signalled forks no more. Those that the first listing finds stopped are not ours, when
 // we have not stopped any yet.
 func (f *Freezer) stopAll(ctx context.Context, first bool) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not every process stopped within %v", patience))
@@ -128,7 +128,7 @@ func (f *Freezer) stopAll(ctx context.Context, first bool) error {
 	defer ticker.Stop()
 	signalled := make(map[process.ID]bool)
 	for ; ; first = false {
-		found, whole, err := look(f.root, f.self)
+		found, whole, err := listProcesses(f.root, f.self)
 		if err != nil {
 			return err
 		}
@@ -176,7 +176,7 @@ func (f *Freezer) stopAll(ctx context.Context, first bool) error {
 
 // thaw continues processes, children before their parents: a shell that waits for its jobs then never sees one of them stopped.
 func (f *Freezer) thaw() error {
-	found, _, err := look(f.root, f.self) // a stopped process does not end meanwhile
+	found, _, err := listProcesses(f.root, f.self) // a stopped process does not end meanwhile
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,7 @@
 // Package probe is the hidden program "execd probe". The lifecycle service runs it in a throwaway container at its start, to see
-// that limits and profiles work on this engine before it promises them to clients.
+// that limits and profiles work on this engine before it offers them to clients.
 //
-// It says what it sees in lines of JSON, one after each step, so that what is known by then is known even when a step ends it.
+// It prints what it finds in lines of JSON, one after each step, so that the results until then are there even when a step ends it.
 package probe
 
 import (
@@ -32,15 +32,15 @@ const (
 	exitRefused = 3
 )
 
-// Walls are what the process sees around itself.
-type Walls struct {
+// Confinement is what limits the process, as /proc and the control groups show it.
+type Confinement struct {
 	// CPUCores is the quota of CPU time, in cores; 0 when there is none.
 	CPUCores float64 `json:"cpu_cores"`
 	// NoNewPrivileges is whether no program can get privileges by being executed.
 	NoNewPrivileges bool `json:"no_new_privileges"`
 	// Seccomp is the kernel's number of the mode; 2 means that a profile filters system calls.
 	Seccomp int `json:"seccomp"`
-	// AppArmor is the kernel's word on the profile, such as "docker-default (enforce)"; empty without AppArmor.
+	// AppArmor is the profile as the kernel reports it, such as "docker-default (enforce)"; empty without AppArmor.
 	AppArmor string `json:"apparmor"`
 }
 
@@ -96,12 +96,12 @@ func run(args []string, stdout io.Writer) error {
 	return probe(bytes, second, json.NewEncoder(stdout))
 }
 
-func probe(bytes, processes int, say *json.Encoder) error {
-	walls, err := look("/proc/self", "/sys/fs/cgroup")
+func probe(bytes, processes int, encoder *json.Encoder) error {
+	confinement, err := inspect("/proc/self", "/sys/fs/cgroup")
 	if err != nil {
 		return err
 	}
-	if err := say.Encode(walls); err != nil {
+	if err := encoder.Encode(confinement); err != nil {
 		return err
 	}
 
@@ -113,7 +113,7 @@ func probe(bytes, processes int, say *json.Encoder) error {
 	if code != exitDone && code != exitRefused && code != exitUsage {
 		return fmt.Errorf("the step %q ended with exit code %d", stepFork, code)
 	}
-	if err := say.Encode(Processes{Refused: code != exitDone}); err != nil {
+	if err := encoder.Encode(Processes{Refused: code != exitDone}); err != nil {
 		return err
 	}
 	reap()
@@ -125,7 +125,7 @@ func probe(bytes, processes int, say *json.Encoder) error {
 	if code != exitDone && !killed {
 		return fmt.Errorf("the step %q ended with exit code %d", stepEat, code)
 	}
-	return say.Encode(Memory{Killed: killed})
+	return encoder.Encode(Memory{Killed: killed})
 }
 
 // step runs this program again. killed is whether the kernel ended it, as its out-of-memory killer does.

@@ -57,33 +57,33 @@ func TestLook(t *testing.T) {
 	const status = "Name:\texecd\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t1\n"
 	for name, c := range map[string]struct {
 		files map[string]string
-		want  probe.Walls
+		want  probe.Confinement
 	}{
 		"version 1 in a container": {map[string]string{
 			"self/status": status, "self/cgroup": "4:cpu,cpuacct:/docker/1234\n0::/docker/1234\n",
 			"cgroup/cpu/cpu.cfs_quota_us": "50000\n", "cgroup/cpu/cpu.cfs_period_us": "100000\n",
 			"self/attr/current": "docker-default (enforce)\n",
-		}, probe.Walls{CPUCores: 0.5, NoNewPrivileges: true, Seccomp: 2, AppArmor: "docker-default (enforce)"}},
+		}, probe.Confinement{CPUCores: 0.5, NoNewPrivileges: true, Seccomp: 2, AppArmor: "docker-default (enforce)"}},
 		"version 1, whole tree": {map[string]string{
 			"self/status": status, "self/cgroup": "4:cpu,cpuacct:/docker/1234\n",
 			"cgroup/cpu/docker/1234/cpu.cfs_quota_us": "150000\n", "cgroup/cpu/docker/1234/cpu.cfs_period_us": "100000\n",
 			"cgroup/cpu/cpu.cfs_quota_us": "-1\n", "cgroup/cpu/cpu.cfs_period_us": "100000\n",
-		}, probe.Walls{CPUCores: 1.5, NoNewPrivileges: true, Seccomp: 2}},
+		}, probe.Confinement{CPUCores: 1.5, NoNewPrivileges: true, Seccomp: 2}},
 		"version 1, no quota": {map[string]string{
 			"self/status": status, "self/cgroup": "4:cpu:/\n", "cgroup/cpu/cpu.cfs_quota_us": "-1\n", "cgroup/cpu/cpu.cfs_period_us": "100000\n",
-		}, probe.Walls{NoNewPrivileges: true, Seccomp: 2}},
+		}, probe.Confinement{NoNewPrivileges: true, Seccomp: 2}},
 		"version 2": {map[string]string{
 			"self/status": "NoNewPrivs:\t0\nSeccomp:\t0\n", "self/cgroup": "0::/\n", "cgroup/cpu.max": "20000 100000\n",
 			"self/attr/apparmor/current": "unconfined\n", "self/attr/current": "system_u:system_r",
-		}, probe.Walls{CPUCores: 0.2, AppArmor: "unconfined"}},
+		}, probe.Confinement{CPUCores: 0.2, AppArmor: "unconfined"}},
 		"version 2, whole tree": {map[string]string{
 			"self/status": status, "self/cgroup": "0::/system.slice/x\n", "cgroup/system.slice/x/cpu.max": "100000 100000\n",
-		}, probe.Walls{CPUCores: 1, NoNewPrivileges: true, Seccomp: 2}},
+		}, probe.Confinement{CPUCores: 1, NoNewPrivileges: true, Seccomp: 2}},
 		"version 2, no quota": {map[string]string{
 			"self/status": status, "self/cgroup": "0::/\n", "cgroup/cpu.max": "max 100000\n",
-		}, probe.Walls{NoNewPrivileges: true, Seccomp: 2}},
-		"no control groups": {map[string]string{"self/status": status}, probe.Walls{NoNewPrivileges: true, Seccomp: 2}},
-		"no controller":     {map[string]string{"self/status": status, "self/cgroup": "0::/\n"}, probe.Walls{NoNewPrivileges: true, Seccomp: 2}},
+		}, probe.Confinement{NoNewPrivileges: true, Seccomp: 2}},
+		"no control groups": {map[string]string{"self/status": status}, probe.Confinement{NoNewPrivileges: true, Seccomp: 2}},
+		"no controller":     {map[string]string{"self/status": status, "self/cgroup": "0::/\n"}, probe.Confinement{NoNewPrivileges: true, Seccomp: 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			root := t.TempDir()
@@ -96,13 +96,13 @@ func TestLook(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got, err := probe.Look(filepath.Join(root, "self"), filepath.Join(root, "cgroup"))
+			got, err := probe.Inspect(filepath.Join(root, "self"), filepath.Join(root, "cgroup"))
 			if err != nil || got != c.want {
 				t.Errorf("got %+v, %v; want %+v", got, err, c.want)
 			}
 		})
 	}
-	if _, err := probe.Look(t.TempDir(), t.TempDir()); err == nil {
+	if _, err := probe.Inspect(t.TempDir(), t.TempDir()); err == nil {
 		t.Error("a process without a status was taken for one")
 	}
 }

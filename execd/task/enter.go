@@ -51,7 +51,7 @@ func enter(args []string) error {
 		return err
 	}
 	task := record.Task
-	host, err := look(process.ID{PID: pid, Start: start})
+	host, err := inspect(process.ID{PID: pid, Start: start})
 	if err != nil {
 		return fmt.Errorf("look at the main container: %w", err)
 	}
@@ -78,7 +78,7 @@ type mainContainer struct {
 	credentials credentials
 }
 
-func look(main process.ID) (*mainContainer, error) {
+func inspect(main process.ID) (*mainContainer, error) {
 	m := &mainContainer{}
 	dir, err := os.Open(procPath(main.PID, ""))
 	if err != nil {

@@ -5,7 +5,7 @@
 //
 //	task-executor-init            first process of the container; starts the executor again
 //	├── task-executor             this package's Executor: HTTP, records, decisions
-//	├── task-executor shim        one for each task: Shim; when the executor dies it stays
+//	├── task-executor shim        one for each task: Shim; when the executor ends it stays
 //	│   └── the task's process    first Enter, then the task's program
 //	└── ...
 //
@@ -44,7 +44,7 @@ type Options struct {
 	StateDir string
 	// MainMarker is the variable, NAME=VALUE, by which the main container's processes are known.
 	MainMarker string
-	// Init is the process id of the container's first process, to which processes fall whose shim has died; 0 when there is none.
+	// Init is the process id of the container's first process, to which processes fall whose shim has ended; 0 when there is none.
 	Init int
 	// Logger reports what happens to tasks.
 	Logger zerolog.Logger
@@ -67,8 +67,8 @@ type Executor struct {
 	version   int64
 	changed   chan struct{} // closed and replaced with every new version
 
-	stopping chan struct{} // closed when tasks are to end because the executor does
-	lives    sync.WaitGroup
+	stopping   chan struct{} // closed when tasks are to end because the executor does
+	background sync.WaitGroup
 }
 
 // entry is one task. Its fields are guarded by the executor's mutex, but for those that never change.
@@ -77,7 +77,7 @@ type entry struct {
 	name   string
 	task   tasks.Task
 	damage error         // why the record cannot be read
-	poke   chan struct{} // one element: look at the folder, and at what is asked for
+	wakeup chan struct{} // one element: the folder or what is asked for has changed
 	gone   chan struct{} // closed when the task is forgotten
 
 	status   tasks.Status
@@ -87,14 +87,14 @@ type entry struct {
 
 func newEntry(f folder, name string, task tasks.Task) *entry {
 	return &entry{
-		folder: f, name: name, task: task, poke: make(chan struct{}, 1), gone: make(chan struct{}),
+		folder: f, name: name, task: task, wakeup: make(chan struct{}, 1), gone: make(chan struct{}),
 		status: tasks.Status{Name: name, State: tasks.Pending, Reason: tasks.ReasonStarting},
 	}
 }
 
 func (t *entry) wake() {
 	select {
-	case t.poke <- struct{}{}:
+	case t.wakeup <- struct{}{}:
 	default:
 	}
 }
@@ -160,7 +160,7 @@ func (e *Executor) load() error {
 		t.damage = err
 		if snapshot, err := f.load(); err == nil {
 			t.deleting = snapshot.deleted
-			t.status = e.judge(t, snapshot)
+			t.status = e.statusOf(t, snapshot)
 		}
 		e.entries[t.name] = t
 	}
@@ -211,7 +211,7 @@ func (e *Executor) Run(ctx context.Context, ready func()) error {
 	e.mu.Lock()
 	e.running = true
 	for _, t := range e.entries {
-		e.lives.Go(func() { e.live(t) })
+		e.background.Go(func() { e.manage(t) })
 	}
 	known := len(e.entries)
 	e.mu.Unlock()
@@ -226,7 +226,7 @@ func (e *Executor) Run(ctx context.Context, ready func()) error {
 	close(e.stopping)
 	e.mu.Unlock()
 	e.changing.Unlock()
-	e.lives.Wait()
+	e.background.Wait()
 	err := e.socket.Close()
 	listener.Wait()
 	return errors.Join(err, e.lock.Close())
@@ -290,8 +290,8 @@ func (e *Executor) Put(name string, task tasks.Task) (tasks.Status, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.entries[name] = t
-	e.news()
-	e.lives.Go(func() { e.live(t) })
+	e.bumpVersion()
+	e.background.Go(func() { e.manage(t) })
 	return t.status, nil
 }
 
@@ -355,7 +355,7 @@ func (e *Executor) ask(t *entry, kill bool) error {
 	defer e.mu.Unlock()
 	if !asked {
 		t.deleting = true
-		e.news()
+		e.bumpVersion()
 	}
 	t.kill = t.kill || kill
 	t.wake()
@@ -369,8 +369,8 @@ func (t *entry) reported() tasks.Status {
 	return status
 }
 
-// news makes a new version. The caller holds the mutex.
-func (e *Executor) news() {
+// bumpVersion begins a new version, and notifies those that wait for it. The caller holds the mutex.
+func (e *Executor) bumpVersion() {
 	e.version++
 	close(e.changed)
 	e.changed = make(chan struct{})

@@ -24,9 +24,9 @@ const (
 	patience = 10 * time.Second
 )
 
-// live takes one task through its life: it looks at what is recorded, and does what follows from it. It returns when the task is forgotten
+// manage does what the records of one task require, from its start to its end. It returns when the task is forgotten
 // or the executor stops.
-func (e *Executor) live(t *entry) {
+func (e *Executor) manage(t *entry) {
 	pause := firstPause
 	for {
 		snapshot, err := t.folder.load()
@@ -52,11 +52,11 @@ func (e *Executor) live(t *entry) {
 				return
 			}
 			select {
-			case <-t.poke:
+			case <-t.wakeup:
 			case <-e.stopping:
 			}
 		case snapshot.started != nil:
-			e.attend(t, snapshot)
+			e.awaitEnd(t, snapshot)
 			pause = firstPause
 		case stopping:
 			return // it was never started, and the next executor will do that
@@ -83,14 +83,14 @@ func (e *Executor) sleep(t *entry, pause time.Duration) time.Duration {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-t.poke:
+	case <-t.wakeup:
 	case <-e.stopping:
 	}
 	return min(2*pause, longestPause)
 }
 
-// judge says what the records mean.
-func (e *Executor) judge(t *entry, s snapshot) tasks.Status {
+// statusOf returns the status that the records stand for.
+func (e *Executor) statusOf(t *entry, s snapshot) tasks.Status {
 	status := tasks.Status{Name: t.name, State: tasks.Pending, Reason: tasks.ReasonStarting}
 	if s.running != nil {
 		status.State, status.Reason, status.StartedAt = tasks.Running, "", &s.running.At
@@ -116,7 +116,7 @@ func (e *Executor) judge(t *entry, s snapshot) tasks.Status {
 func (e *Executor) update(t *entry, s snapshot) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	status := e.judge(t, s)
+	status := e.statusOf(t, s)
 	if status.State == tasks.Pending && t.status.Reason == tasks.ReasonWaitingForMain {
 		status = t.status // until it is known to be otherwise
 	}
@@ -133,7 +133,7 @@ func (e *Executor) setStatus(t *entry, status tasks.Status) {
 			Msg("task " + string(status.State))
 	}
 	t.status = status
-	e.news()
+	e.bumpVersion()
 }
 
 // forget removes a task of which nothing runs, and reports whether it could.
@@ -153,7 +153,7 @@ func (e *Executor) forget(t *entry) bool {
 	defer e.mu.Unlock()
 	delete(e.entries, t.name)
 	close(t.gone)
-	e.news()
+	e.bumpVersion()
 	e.Logger.Info().Str("task", t.name).Msg("task forgotten")
 	return true
 }
@@ -182,13 +182,13 @@ func (e *Executor) start(t *entry) bool {
 		return false
 	}
 	ended := make(chan struct{})
-	e.lives.Go(func() {
+	e.background.Go(func() {
 		process.AwaitExit(command.Process.Pid)
 		_ = command.Wait() // the records have the result
 		close(ended)
 	})
-	look := time.NewTicker(longestPause)
-	defer look.Stop()
+	ticker := time.NewTicker(longestPause)
+	defer ticker.Stop()
 	for {
 		if snapshot, err := t.folder.load(); err != nil || snapshot.started != nil {
 			return err == nil
@@ -198,8 +198,8 @@ func (e *Executor) start(t *entry) bool {
 			_ = command.Process.Signal(signalEnd)
 		}
 		select {
-		case <-t.poke:
-		case <-look.C:
+		case <-t.wakeup:
+		case <-ticker.C:
 		case <-ended:
 			snapshot, err := t.folder.load()
 			return err == nil && snapshot.started != nil
@@ -207,8 +207,8 @@ func (e *Executor) start(t *entry) bool {
 	}
 }
 
-// attend stays with a task that was started until it is known how it ended.
-func (e *Executor) attend(t *entry, s snapshot) {
+// awaitEnd returns when the shim of a task that was started has ended. Until then it passes requests to end the task on, and probes it.
+func (e *Executor) awaitEnd(t *entry, s snapshot) {
 	pidfd, err := s.started.Shim.Open()
 	if errors.Is(err, process.ErrEnded) {
 		e.recordLost(t, s)
@@ -246,7 +246,7 @@ func (e *Executor) attend(t *entry, s snapshot) {
 		select {
 		case <-ended:
 			return
-		case <-t.poke:
+		case <-t.wakeup:
 		case <-stopping:
 			stopping = nil
 		case <-overdue:

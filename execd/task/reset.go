@@ -71,7 +71,7 @@ func (e *Executor) Reset() (tasks.ResetResult, error) {
 }
 
 // killContainer kills all processes of the main container, and returns how many there were when they are gone. The runtime kills what has
-// hidden from us, as soon as the container's first process is dead.
+// hidden from us, as soon as the container's first process has ended.
 func killContainer(main process.ID, deadline <-chan time.Time) (int, error) {
 	namespace, err := mountNamespace(main.PID)
 	if err != nil {

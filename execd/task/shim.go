@@ -129,7 +129,7 @@ func (s *shim) run() error {
 	if err := write(string(s.folder), startedFile, startedRecord{Shim: own, At: time.Now().UTC()}); err != nil {
 		return err
 	}
-	end := s.attend(main, process.Ended(mainFile))
+	end := s.superviseProcess(main, process.Ended(mainFile))
 	s.sweep()
 	end.At = time.Now().UTC()
 	if err := write(string(s.folder), endFile, end); err != nil {
@@ -139,8 +139,8 @@ func (s *shim) run() error {
 	return nil
 }
 
-// attend runs the task's process to its end.
-func (s *shim) attend(main process.ID, mainEnded <-chan struct{}) endRecord {
+// superviseProcess runs the task's process to its end.
+func (s *shim) superviseProcess(main process.ID, mainEnded <-chan struct{}) endRecord {
 	entered, err := s.enter(main)
 	if err != nil {
 		return endRecord{Reason: tasks.ReasonStartFailed, Message: err.Error()}

@@ -80,9 +80,9 @@ func TestEnds(t *testing.T) {
 		"forbidden": {tasks.Task{Command: []string{"/etc/passwd"}}, tasks.ReasonStartFailed, -1, "permission denied"},
 		"nowhere":   {tasks.Task{Command: []string{"true"}, WorkingDir: "/no/such"}, tasks.ReasonStartFailed, -1, "workingDir: go to /no/such"},
 		"late":      {tasks.Task{Command: []string{"sleep", "1000"}, TimeoutSeconds: 1}, tasks.ReasonTimedOut, 143, "longer than its 1s"},
-		"deaf": {grace(tasks.Task{Command: []string{"bash", "-c", "trap '' TERM; while :; do sleep 1; done"}, TimeoutSeconds: 1}, 1),
+		"ignores-term": {grace(tasks.Task{Command: []string{"bash", "-c", "trap '' TERM; while :; do sleep 1; done"}, TimeoutSeconds: 1}, 1),
 			tasks.ReasonTimedOut, 137, "SIGKILL"},
-		"obedient": {tasks.Task{Command: []string{"bash", "-c", "trap 'exit 0' TERM; while :; do sleep 0.1; done"}, TimeoutSeconds: 1},
+		"handles-term": {tasks.Task{Command: []string{"bash", "-c", "trap 'exit 0' TERM; while :; do sleep 0.1; done"}, TimeoutSeconds: 1},
 			tasks.ReasonTimedOut, 0, "exit code 0"},
 	}
 	for name, test := range cases {

@@ -53,7 +53,7 @@ type Options struct {
 	Clock func() time.Time
 }
 
-// Manager starts terminals and remembers them.
+// Manager starts terminals and keeps those that have ended.
 type Manager struct {
 	options Options
 	env     []string

@@ -159,7 +159,7 @@ func (t *Terminal) run() {
 	t.mu.Lock()
 	t.reaped = true
 	if t.killing != nil {
-		// What is left of its group; the dead leader still keeps the number from being used again.
+		// What is left of its group; the ended leader still keeps the number from being used again.
 		t.signalGroup(syscall.SIGKILL)
 	}
 	_ = t.process.Wait() // an exit code other than 0 is no error here

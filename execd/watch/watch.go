@@ -210,7 +210,7 @@ func (w *Watch) addTree(folder string, announce bool) error {
 	if !w.options.Recursive {
 		return nil
 	}
-	below, err := w.look(folder, announce)
+	below, err := w.readFolder(folder, announce)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return classify(folder, err)
 	}
@@ -225,8 +225,8 @@ func (w *Watch) addTree(folder string, announce bool) error {
 	return nil
 }
 
-// look returns the names of the folders in a folder, and reports what else it finds if asked to. There may be more than fit into memory.
-func (w *Watch) look(folder string, announce bool) (below []string, err error) {
+// readFolder returns the names of the folders in a folder, and reports what else it finds if asked to. There may be more than fit into memory.
+func (w *Watch) readFolder(folder string, announce bool) (below []string, err error) {
 	dir, err := os.Open(folder)
 	if err != nil {
 		return nil, err

@@ -112,8 +112,8 @@ func (s *EventStream) borrow() []byte {
 	return *s.buffer
 }
 
-// giveBack releases the buffer.
-func (s *EventStream) giveBack() {
+// releaseBuffer releases the buffer.
+func (s *EventStream) releaseBuffer() {
 	if cap(*s.buffer) <= maxKeptBuffer {
 		*s.buffer = (*s.buffer)[:0]
 		streamBuffers.Put(s.buffer)
@@ -149,7 +149,7 @@ func (s *EventStream) flush() error {
 	}
 	if s.buffer != nil {
 		_, err := s.body.Write(*s.buffer)
-		s.giveBack()
+		s.releaseBuffer()
 		if err != nil {
 			return fmt.Errorf("event stream: write: %w", err)
 		}

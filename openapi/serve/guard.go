@@ -40,7 +40,7 @@ func (s *Server) guard(op *rules.Operation) echo.MiddlewareFunc {
 			if err := checkBody(op.Body, c, s.options.MaxJSONBody); err != nil {
 				return err
 			}
-			return s.act(c, next)
+			return s.runAudited(c, next)
 		}
 	}
 }

@@ -36,7 +36,7 @@ type Exchange struct {
 }
 
 // Named is the middleware that gives a route outside the document the name under
-// which it is logged, measured and witnessed. It comes before [Server.Authenticated].
+// which it is logged, measured and audited. It comes before [Server.Authenticated].
 // The successes of a quiet one are logged at debug level.
 func (s *Server) Named(operation string, quiet bool) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {

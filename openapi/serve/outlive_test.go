@@ -19,7 +19,7 @@ import (
 	"sandbox.internal/openapi/serve"
 )
 
-// conclusions are what a witness recorded of the ends of requests.
+// conclusions are what an audit log recorded of the ends of requests.
 type conclusions struct {
 	mu       sync.Mutex
 	recorded []string
@@ -51,7 +51,7 @@ func TestStreamsKeepNothingOfAContextThatOthersHave(t *testing.T) {
 	const streams = 8
 	seen, ends, release := &counts{}, &conclusions{}, make(chan struct{})
 	s := start(t, nil, setup{
-		options: func(o *serve.Options) { o.Witness, o.Observer = ends, seen },
+		options: func(o *serve.Options) { o.AuditLog, o.Observer = ends, seen },
 		routes: func(s *serve.Server) {
 			watch := func(c echo.Context) error {
 				id := c.Param("widgetId")
@@ -103,7 +103,7 @@ func TestStreamsKeepNothingOfAContextThatOthersHave(t *testing.T) {
 	others.Wait()
 	for i := range bodies {
 		if recorded := ends.of(fmt.Sprintf("stream-%d", i)); len(recorded) > 0 {
-			t.Errorf("the witness recorded the end of an open stream: %q", recorded)
+			t.Errorf("the audit log recorded the end of an open stream: %q", recorded)
 		}
 	}
 	close(release)
@@ -132,7 +132,7 @@ func TestStreamsKeepNothingOfAContextThatOthersHave(t *testing.T) {
 		want := []string{fmt.Sprintf("stream-%s /watch/:widgetId %s 200 %s %s", id[1:], id, code,
 			id)}
 		if recorded := ends.of("stream-" + id[1:]); !slices.Equal(recorded, want) {
-			t.Errorf("the witness recorded %q, want %q", recorded, want)
+			t.Errorf("the audit log recorded %q, want %q", recorded, want)
 		}
 	}
 	const all = 9 * streams

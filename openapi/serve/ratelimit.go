@@ -50,9 +50,9 @@ func (s *Server) checkRate(r *http.Request) error {
 	return nil
 }
 
-// mayTry refuses a request whose address has sent too many wrong keys, before its key
+// checkAttempts refuses a request whose address has sent too many wrong keys, before its key
 // is checked: else the answer would distinguish a right guess from a wrong one.
-func (s *Server) mayTry(r *http.Request) error {
+func (s *Server) checkAttempts(r *http.Request) error {
 	if wait := s.refused.wait(networkOf(r), s.options.RateLimits.Refused); wait > 0 {
 		return tooMany(wait, "too many requests with a missing or wrong key came from this address")
 	}
@@ -110,15 +110,15 @@ func newBuckets(clock func() time.Time) *buckets {
 // take takes a token out of the bucket of that name. When there is none it takes
 // nothing and returns how long it is until there will be one.
 func (b *buckets) take(name string, rate Rate) time.Duration {
-	return b.look(name, rate, true)
+	return b.check(name, rate, true)
 }
 
 // wait returns how long it is until there is a token in the bucket, and takes none.
 func (b *buckets) wait(name string, rate Rate) time.Duration {
-	return b.look(name, rate, false)
+	return b.check(name, rate, false)
 }
 
-func (b *buckets) look(name string, rate Rate, take bool) time.Duration {
+func (b *buckets) check(name string, rate Rate, take bool) time.Duration {
 	if rate.PerSecond <= 0 {
 		return 0
 	}

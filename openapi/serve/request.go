@@ -32,7 +32,7 @@ type requestState struct {
 	body      *watchedBody
 	rest      func(context.Context, *EventStream) error // see StreamEvents
 	line      accessLine                                // of a stream that goes on
-	// nil unless a witness has to record the request
+	// nil unless the request is recorded in an audit log
 	admission *admission
 	json      []byte
 
@@ -102,7 +102,7 @@ func Began(ctx context.Context) time.Time {
 }
 
 // LogField adds a field to the request's line in the access log and to the line that
-// is the cause of its failure. A [Witness] can read it too. The value must be no
+// is the cause of its failure. An [AuditLog] can read it too. The value must be no
 // secret. It does nothing outside of a request.
 func LogField(ctx context.Context, key string, value any) {
 	state := stateOf(ctx)

@@ -57,12 +57,12 @@ type Options struct {
 	// Observer, if not nil, gets every request, for measurements.
 	Observer Observer
 
-	// Witness, if not nil, records every admitted request that changes something: one
+	// AuditLog, if not nil, records every admitted request that changes something: one
 	// with a method that is not safe, one that asks for another protocol, and those of
-	// the operations that Witnessed names.
-	Witness Witness
-	// Witnessed names further operations, which give out something worth a record.
-	Witnessed []string
+	// the operations that Audited names.
+	AuditLog AuditLog
+	// Audited names further operations, which give out something worth a record.
+	Audited []string
 }
 
 // Server answers HTTP requests for one service. Register handlers first; from then
@@ -99,7 +99,7 @@ func New(options Options) (*Server, error) {
 	for _, op := range options.Rules.Operations {
 		operations[op.ID] = op
 	}
-	for _, id := range slices.Concat(options.Quiet, options.Witnessed) {
+	for _, id := range slices.Concat(options.Quiet, options.Audited) {
 		if operations[id] == nil {
 			return nil, fmt.Errorf("serve: operation %q is not in the document", id)
 		}
@@ -164,7 +164,7 @@ func (s *Server) Authenticated(next echo.HandlerFunc) echo.HandlerFunc {
 		if err := s.authenticate(c.Request()); err != nil {
 			return err
 		}
-		return s.act(c, next)
+		return s.runAudited(c, next)
 	}
 }
 
@@ -178,7 +178,7 @@ func (s *Server) AuthenticatedAndCounted(next echo.HandlerFunc) echo.HandlerFunc
 		if err := s.checkRate(c.Request()); err != nil {
 			return err
 		}
-		return s.act(c, next)
+		return s.runAudited(c, next)
 	}
 }
 
@@ -199,7 +199,7 @@ func (s *Server) authenticate(r *http.Request) error {
 // [Unauthorized] counts as a wrong key does (see [RateLimits]), and an address that has
 // used its attempts up is refused before the check.
 func (s *Server) Attempt(r *http.Request, check func() error) error {
-	if err := s.mayTry(r); err != nil {
+	if err := s.checkAttempts(r); err != nil {
 		return err
 	}
 	err := check()

@@ -54,7 +54,7 @@ type directKernel struct {
 
 // startKernel starts a kernel and returns when it answers and its output channel is proven to work.
 // ctx bounds the start. Nothing is left of a kernel that did not come up; the error says how it
-// ended, and the end of what it said.
+// ended, and the end of its output.
 func startKernel(ctx context.Context, spec kernelspec, options kernel.StartOptions,
 	host DirectOptions) (*directKernel, error) {
 	connection, err := newConnection(host.TempDir, spec)
@@ -72,7 +72,7 @@ func startKernel(ctx context.Context, spec kernelspec, options kernel.StartOptio
 		broken: make(chan struct{}, 1), ended: make(chan struct{}), end: make(chan struct{}),
 	}
 	k.line = line{
-		session: newSession(), frozen: host.Frozen, gone: k.end, death: k.deathError,
+		session: newSession(), frozen: host.Frozen, gone: k.end, endError: k.exitError,
 		send: func(ctx context.Context, m message) error { return k.queue(ctx, k.shell, m) },
 	}
 	starting, cancel := context.WithCancelCause(ctx)
@@ -80,7 +80,7 @@ func startKernel(ctx context.Context, spec kernelspec, options kernel.StartOptio
 	go func() {
 		select {
 		case <-process.exited:
-			cancel(kernel.ErrDead)
+			cancel(kernel.ErrEnded)
 		case <-starting.Done():
 		}
 	}()
@@ -102,7 +102,7 @@ func startKernel(ctx context.Context, spec kernelspec, options kernel.StartOptio
 	}
 	process.kill()
 	<-k.gone
-	return nil, fmt.Errorf("%w%s", err, process.lastWords())
+	return nil, fmt.Errorf("%w%s", err, process.outputTail())
 }
 
 // connect opens the channels. The output channel is first, because it has to be ready before
@@ -175,7 +175,7 @@ func (k *directKernel) read(s *zmqSocket) {
 	for {
 		frames, err := s.read()
 		if oversize := (*oversizeError)(nil); errors.As(err, &oversize) {
-			k.lose(oversize)
+			k.reportLost(oversize)
 			continue
 		}
 		if err != nil {
@@ -183,7 +183,7 @@ func (k *directKernel) read(s *zmqSocket) {
 				k.log.Warn().Err(err).Str("channel",
 					string(s.channel)).Msg("a channel of a kernel has broken")
 			}
-			k.breakDown()
+			k.reportBroken()
 			return
 		}
 		m, err := k.wire.decode(frames, s.channel)
@@ -206,7 +206,7 @@ func (k *directKernel) write(s *zmqSocket) {
 				err = s.write(frames)
 			}
 			if err != nil {
-				k.breakDown()
+				k.reportBroken()
 				return
 			}
 		case <-k.ended:
@@ -215,7 +215,7 @@ func (k *directKernel) write(s *zmqSocket) {
 	}
 }
 
-func (k *directKernel) breakDown() {
+func (k *directKernel) reportBroken() {
 	select {
 	case k.broken <- struct{}{}:
 	default:
@@ -228,14 +228,14 @@ func (k *directKernel) queue(ctx context.Context, s *zmqSocket, m message) error
 	case s.out <- m:
 		return nil
 	case <-k.ended:
-		return k.deathError()
+		return k.exitError()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (k *directKernel) deathError() error {
-	return fmt.Errorf("%w: %s%s", kernel.ErrDead, k.process.cmd.ProcessState, k.process.lastWords())
+func (k *directKernel) exitError() error {
+	return fmt.Errorf("%w: %s%s", kernel.ErrEnded, k.process.cmd.ProcessState, k.process.outputTail())
 }
 
 // ready returns when the kernel has replied and has published so on the output channel. A

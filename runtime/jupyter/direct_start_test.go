@@ -118,7 +118,7 @@ func TestDirectCloseEndsStartsAndKernels(t *testing.T) {
 	if err := host.Close(); err != nil {
 		t.Fatal(err)
 	}
-	<-k.Dead()
+	<-k.Done()
 	if err := <-failed; !errors.Is(err, kernel.ErrStart) && !errors.Is(err, kernel.ErrUnavailable) {
 		t.Errorf("the start under way: %v", err)
 	}

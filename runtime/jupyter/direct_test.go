@@ -85,7 +85,7 @@ func TestDirect(t *testing.T) {
 	kerneltest.Run(t, kerneltest.Options{
 		Open:      func(t *testing.T) kernel.Host { return newDirect(t, jupyter.DirectOptions{}) },
 		Languages: []kerneltest.Language{kerneltest.Python()},
-		DeathTime: patience,
+		ExitTime:  patience,
 	})
 }
 
@@ -213,20 +213,20 @@ func TestDirectKernelKilledMidCell(t *testing.T) {
 		`import os, sys, time; print("last words", flush=True); time.sleep(0.3); os.kill(os.getpid(), 9)`, func(o kernel.Output) {
 			said.WriteString(o.Text)
 		})
-	if !errors.Is(err, kernel.ErrDead) || !strings.Contains(err.Error(), "killed") {
+	if !errors.Is(err, kernel.ErrEnded) || !strings.Contains(err.Error(), "killed") {
 		t.Errorf("got %v", err)
 	}
 	if said.String() != "last words\n" {
 		t.Errorf("said: %q", said.String())
 	}
-	if _, open := <-k.Dead(); open {
-		t.Error("Dead is closed")
+	if _, open := <-k.Done(); open {
+		t.Error("Done is closed")
 	}
 	if _, err := k.Execute(t.Context(), "1", func(kernel.Output) {}); !errors.Is(err,
-		kernel.ErrDead) {
+		kernel.ErrEnded) {
 		t.Errorf("execute: %v", err)
 	}
-	if err := k.Interrupt(t.Context()); !errors.Is(err, kernel.ErrDead) {
+	if err := k.Interrupt(t.Context()); !errors.Is(err, kernel.ErrEnded) {
 		t.Errorf("interrupt: %v", err)
 	}
 	if err := k.Stop(t.Context()); err != nil {
@@ -265,7 +265,7 @@ while True: time.sleep(1)`, func(o kernel.Output) {
 	if processExists(pid) {
 		t.Error("the process is still there")
 	}
-	if err := <-done; !errors.Is(err, kernel.ErrDead) {
+	if err := <-done; !errors.Is(err, kernel.ErrEnded) {
 		t.Errorf("the cell: %v", err)
 	}
 }
@@ -276,7 +276,7 @@ func TestDirectStopWithAnEndedContextKills(t *testing.T) {
 	cancel()
 	_ = k.Stop(ctx)
 	select {
-	case <-k.Dead():
+	case <-k.Done():
 	case <-time.After(patience):
 		t.Error("the kernel has not ended")
 	}

@@ -30,8 +30,8 @@ type line struct {
 	send    func(context.Context, message) error // does not wait for the kernel
 	frozen  func() bool                          // the kernel's process is stopped; nil means never
 	// closed when the kernel has ended, and no message of it follows
-	gone  <-chan struct{}
-	death func() error // why it has ended; wraps kernel.ErrDead
+	gone     <-chan struct{}
+	endError func() error // why it has ended; wraps kernel.ErrEnded
 	// implementation is how the kernel names itself. Some have peculiarities.
 	implementation string
 }
@@ -50,7 +50,7 @@ func (l *line) setInfo(info json.RawMessage) {
 func (l *line) Execute(ctx context.Context, code string,
 	handle func(kernel.Output)) (kernel.Reply, error) {
 	if closed(l.gone) {
-		return kernel.Reply{}, l.death()
+		return kernel.Reply{}, l.endError()
 	}
 	if ctx.Err() != nil {
 		return kernel.Reply{}, ctx.Err()
@@ -150,7 +150,7 @@ func (l *line) rest(cell *cell, q *request) (kernel.Reply, error) {
 				return cell.reply, nil
 			}
 		default:
-			return kernel.Reply{}, l.death()
+			return kernel.Reply{}, l.endError()
 		}
 	}
 }
@@ -207,7 +207,7 @@ func (l *line) awaitStragglers(ctx context.Context, cell *cell, q *request) {
 // comes before is lost. It returns nil when there is no such cell (any more).
 func (l *line) awaitBegun(ctx context.Context) (*request, error) {
 	if closed(l.gone) {
-		return nil, l.death()
+		return nil, l.endError()
 	}
 	q := l.current()
 	if q == nil {
@@ -222,7 +222,7 @@ func (l *line) awaitBegun(ctx context.Context) (*request, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-l.gone:
-		return nil, l.death()
+		return nil, l.endError()
 	}
 	if closed(q.idle) {
 		return nil, nil
@@ -231,5 +231,5 @@ func (l *line) awaitBegun(ctx context.Context) (*request, error) {
 	return q, nil
 }
 
-// Dead implements [kernel.Kernel].
-func (l *line) Dead() <-chan struct{} { return l.gone }
+// Done implements [kernel.Kernel].
+func (l *line) Done() <-chan struct{} { return l.gone }

@@ -22,7 +22,7 @@ for fd in map(int, os.listdir("/proc/self/fd")):
     except OSError:
         pass
 while True: time.sleep(1)`, func(kernel.Output) {})
-	if !errors.Is(err, kernel.ErrDead) {
+	if !errors.Is(err, kernel.ErrEnded) {
 		t.Errorf("the cell ended with %v", err)
 	}
 	if got := run(t, startPython(t, host), "print(6 * 7)"); got != "42\n" {

@@ -118,8 +118,8 @@ func (p *process) kill() {
 	<-p.exited
 }
 
-// lastWords is the end of what the process said, as the end of an error's message.
-func (p *process) lastWords() string {
+// outputTail is the end of the process's output, as the end of an error's message.
+func (p *process) outputTail() string {
 	if said := p.output.String(); said != "" {
 		return "; it said at last: " + said
 	}

@@ -76,9 +76,9 @@ func (r *router) route(m message) {
 	}
 }
 
-// lose reports to the cell that runs that a message of the kernel was passed over. Which cell it
+// reportLost reports to the cell that runs that a message of the kernel was passed over. Which cell it
 // was about is not known; a kernel works on one at a time.
-func (r *router) lose(why *oversizeError) {
+func (r *router) reportLost(why *oversizeError) {
 	q := r.current()
 	if q == nil {
 		return

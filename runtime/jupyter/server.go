@@ -160,7 +160,7 @@ func (s *Server) start(ctx context.Context, spec string,
 	}
 	k, err := s.create(ctx, question)
 	if err != nil {
-		return nil, s.whyNotStarted(ctx, spec, err)
+		return nil, s.startFailure(ctx, spec, err)
 	}
 	if err := k.connect(ctx); err != nil {
 		k.discard(err)
@@ -207,9 +207,9 @@ func (s *Server) create(ctx context.Context, question any) (*serverKernel, error
 	}
 }
 
-// whyNotStarted finds the reason behind the server's refusal to start a kernel: its status differs
+// startFailure finds the reason behind the server's refusal to start a kernel: its status differs
 // between versions.
-func (s *Server) whyNotStarted(ctx context.Context, spec string, refusal error) error {
+func (s *Server) startFailure(ctx context.Context, spec string, refusal error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("starting a kernel: %w", ctx.Err())
 	}

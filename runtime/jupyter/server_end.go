@@ -72,6 +72,6 @@ func (k *serverKernel) discard(why error) {
 
 // fail marks the kernel as ended, for the first reason that is given, and returns that.
 func (k *serverKernel) fail(format string, args ...any) error {
-	k.end(fmt.Errorf("%w: %w", kernel.ErrDead, fmt.Errorf(format, args...)))
+	k.end(fmt.Errorf("%w: %w", kernel.ErrEnded, fmt.Errorf(format, args...)))
 	return context.Cause(k.life)
 }

@@ -19,7 +19,7 @@ type serverKernel struct {
 	id     string
 	socket webSocket
 
-	// life is cancelled when the kernel has ended, for whatever reason. Its cause wraps ErrDead.
+	// life is cancelled when the kernel has ended, for whatever reason. Its cause wraps ErrEnded.
 	life context.Context
 	end  context.CancelCauseFunc
 
@@ -34,7 +34,7 @@ func newServerKernel(s *Server, id string) *serverKernel {
 	k := &serverKernel{server: s, id: id, removing: make(chan struct{}, 1)}
 	k.life, k.end = context.WithCancelCause(context.Background())
 	k.line = line{session: newSession(), frozen: s.frozen, gone: k.life.Done(),
-		death: func() error { return context.Cause(k.life) }, send: k.post}
+		endError: func() error { return context.Cause(k.life) }, send: k.post}
 	return k
 }
 
@@ -121,7 +121,7 @@ func (k *serverKernel) awaitAnswer(answered chan<- struct{}) {
 func (k *serverKernel) receive() (m message, ok bool) {
 	m, err := k.socket.receive(k.life)
 	if oversize := (*oversizeError)(nil); errors.As(err, &oversize) {
-		k.lose(oversize)
+		k.reportLost(oversize)
 		return message{}, false
 	}
 	if err != nil {

@@ -33,7 +33,7 @@ func TestServer(t *testing.T) {
 				return host
 			},
 			Languages: []kerneltest.Language{kerneltest.Python()},
-			DeathTime: patience,
+			ExitTime:  patience,
 		})
 	})
 	server.checkEmpty(t)
@@ -55,8 +55,8 @@ func TestServerCloseEndsKernels(t *testing.T) {
 	}
 	for _, k := range kernels {
 		if _, err := k.Execute(t.Context(), "1", func(kernel.Output) {}); !errors.Is(err,
-			kernel.ErrDead) {
-			t.Errorf("a kernel of a closed host: %v, want ErrDead", err)
+			kernel.ErrEnded) {
+			t.Errorf("a kernel of a closed host: %v, want ErrEnded", err)
 		}
 	}
 	server.checkEmpty(t)
@@ -161,8 +161,8 @@ func TestServerKilled(t *testing.T) {
 	end := executeForever(t, host)
 
 	server.kill(t)
-	if err := await(t, end); !errors.Is(err, kernel.ErrDead) {
-		t.Errorf("the cell whose server was killed: %v, want ErrDead", err)
+	if err := await(t, end); !errors.Is(err, kernel.ErrEnded) {
+		t.Errorf("the cell whose server was killed: %v, want ErrEnded", err)
 	}
 	if _, err := host.Start(t.Context(), "python3", kernel.StartOptions{}); !errors.Is(err,
 		kernel.ErrUnavailable) {
@@ -198,8 +198,8 @@ func TestServerConnectionCut(t *testing.T) {
 	}
 	end := executeForever(t, host)
 	between.cut()
-	if err := await(t, end); !errors.Is(err, kernel.ErrDead) {
-		t.Errorf("the cell whose connection was cut: %v, want ErrDead", err)
+	if err := await(t, end); !errors.Is(err, kernel.ErrEnded) {
+		t.Errorf("the cell whose connection was cut: %v, want ErrEnded", err)
 	}
 	if err := host.Close(); err != nil {
 		t.Error(err)

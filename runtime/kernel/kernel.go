@@ -16,9 +16,9 @@ var (
 	ErrUnavailable = errors.New("kernel host unavailable")
 	// ErrNoSpec: no kernelspec of that name is installed.
 	ErrNoSpec = errors.New("no such kernelspec")
-	// ErrDead: the kernel has ended, and with it everything that it knew.
-	ErrDead = errors.New("the kernel has ended")
-	// ErrStart: the kernel did not come up; the message has the end of what it said.
+	// ErrEnded: the kernel has ended, and with it all its state.
+	ErrEnded = errors.New("the kernel has ended")
+	// ErrStart: the kernel did not start; the message has the end of its output.
 	ErrStart = errors.New("the kernel did not start")
 )
 
@@ -52,15 +52,15 @@ type StartOptions struct {
 type Kernel interface {
 	// Execute runs one cell. It calls handle, one call at a time and in the kernel's order, for everything that the cell says, and returns when
 	// the kernel has replied and has said on its output channel that it is idle: nothing of the cell follows.
-	// A cell that raises is no error: Reply has it. It returns ErrDead when the kernel ends meanwhile.
+	// A cell that raises is no error: Reply has it. It returns ErrEnded when the kernel ends meanwhile.
 	// When ctx ends, Execute returns its error at once; the kernel goes on unless it is interrupted.
 	Execute(ctx context.Context, code string, handle func(Output)) (Reply, error)
 
-	// Interrupt makes the running cell stop, as far as the kernel can. Without a running cell it does nothing. It returns ErrDead.
+	// Interrupt makes the running cell stop, as far as the kernel can. Without a running cell it does nothing. It returns ErrEnded.
 	Interrupt(ctx context.Context) error
 
-	// Dead returns a channel that is closed when the kernel has ended, whatever the reason.
-	Dead() <-chan struct{}
+	// Done returns a channel that is closed when the kernel has ended, whatever the reason.
+	Done() <-chan struct{}
 
 	// Stop ends the kernel, by force if need be, and returns when nothing of it is left. A kernel that has ended is no error.
 	Stop(ctx context.Context) error

@@ -88,7 +88,7 @@ func (e *Engine) describeImages(list []images.Image) ([]engine.Image, error) {
 	return described, nil
 }
 
-// loadedArchive is what [Engine.LoadArchive] remembers of a file.
+// loadedArchive is what [Engine.LoadArchive] keeps of a file.
 type loadedArchive struct {
 	Bytes    int64
 	Modified time.Time

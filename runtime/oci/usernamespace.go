@@ -14,7 +14,7 @@ import (
 	"sandbox.internal/runtime/oci/users"
 )
 
-// In a user namespace, root in a container is a user that the host does not know: what leads out of the container, such as an error of the
+// In a user namespace, root in a container is no user of the host: what leads out of the container, such as an error of the
 // kernel, leads to a process that may do nothing. The container's files are owned by 0 and so on upwards on the disk, whichever ids it has,
 // because it gets them through mounts that translate owners (ID-mapped mounts, see makeSources). So images are unpacked once, volumes can be
 // shared, and what reads a container's disk finds the owners that the container sees.

@@ -109,7 +109,7 @@ func (c Code) Run(ctx context.Context, code string, o *CodeOptions) (Execution, 
 			request.Context.Language = &o.Language
 		}
 	}
-	m := newMaking()
+	m := newCreation()
 	response, err := c.box.client.send(ctx, repeatable, m.attempt(func(ctx context.Context) (*http.Response, error) {
 		return c.box.daemon.RunCode(ctx, nil, request, m.headers)
 	}))
@@ -197,7 +197,7 @@ func (c Code) Interrupt(ctx context.Context, id string) error {
 // CreateContext starts a kernel that keeps its variables.
 func (c Code) CreateContext(ctx context.Context, language string) (CodeContext, error) {
 	var created CodeContext
-	m := newMaking()
+	m := newCreation()
 	err := c.box.client.call(ctx, repeatable, &created, m.attempt(func(ctx context.Context) (*http.Response, error) {
 		return c.box.daemon.CreateContext(ctx, nil, execd.ContextRequest{Language: language}, m.headers)
 	}))

@@ -96,7 +96,7 @@ func (r Result) Err() error {
 // is interrupted.
 func (c Commands) Run(ctx context.Context, command string, o *RunOptions) (Result, error) {
 	request := o.request(command, false)
-	m := newMaking()
+	m := newCreation()
 	response, err := c.box.client.send(ctx, repeatable, m.attempt(func(ctx context.Context) (*http.Response, error) {
 		return c.box.daemon.RunCommand(ctx, nil, request, m.headers)
 	}))
@@ -123,7 +123,7 @@ func (c Commands) Run(ctx context.Context, command string, o *RunOptions) (Resul
 	result, err := running.wait(ctx, response, o)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
-		running.callOff(ctx)
+		running.abort(ctx)
 	}
 	return result, err
 }
@@ -132,7 +132,7 @@ func (c Commands) Run(ctx context.Context, command string, o *RunOptions) (Resul
 func (c Commands) Start(ctx context.Context, command string, o *RunOptions) (*Command, error) {
 	var accepted execd.CommandAccepted
 	request := o.request(command, true)
-	m := newMaking()
+	m := newCreation()
 	err := c.box.client.call(ctx, repeatable, &accepted, m.attempt(func(ctx context.Context) (*http.Response, error) {
 		return c.box.daemon.RunCommand(ctx, nil, request, asJSON, m.headers)
 	}))
@@ -191,8 +191,8 @@ func (c *Command) Interrupt(ctx context.Context) error {
 	})
 }
 
-// callOff interrupts the command of a caller whose ctx has ended.
-func (c *Command) callOff(ctx context.Context) {
+// abort interrupts the command of a caller whose ctx has ended.
+func (c *Command) abort(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), interruptPatience)
 	defer cancel()
 	_ = c.Interrupt(ctx) // best effort: the sandbox ends the command at its expiry

@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	// firstLook and lastLook are the pauses between two looks at a port; they grow.
-	firstLook = 50 * time.Millisecond
-	lastLook  = time.Second
+	// minPollPause and maxPollPause bound the pauses between two polls of a port; they grow.
+	minPollPause = 50 * time.Millisecond
+	maxPollPause = time.Second
 )
 
 // WaitForPort waits until a server in the sandbox listens on a port: it sends GET / there until
 // something takes the connection, whatever it answers.
 func (s *Sandbox) WaitForPort(ctx context.Context, port int) error {
-	for pause := firstLook; ; pause = min(2*pause, lastLook) {
+	for pause := minPollPause; ; pause = min(2*pause, maxPollPause) {
 		listens, err := s.listens(ctx, port)
 		if listens || err != nil {
 			return err

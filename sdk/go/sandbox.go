@@ -96,7 +96,7 @@ func (s *Sandbox) waitFrom(ctx context.Context, info Info, want string) (Info, e
 		case isOver(state), state == Stopping && want != Terminated && want != Failed:
 			return info, &StateError{ID: s.id, State: state, Want: want,
 				Reason: info.Status.Reason, Message: info.Status.Message}
-		case isSettled(state):
+		case isStable(state):
 			// The state changes only at a request; an event says when.
 			if err := s.nextState(ctx, info); err != nil {
 				return info, err
@@ -126,8 +126,8 @@ func (s *Sandbox) nextState(ctx context.Context, info Info) error {
 // isOver reports whether a state never changes.
 func isOver(state string) bool { return state == Terminated || state == Failed }
 
-// isSettled reports whether a state lasts until a request changes it.
-func isSettled(state string) bool { return state == Running || state == Paused }
+// isStable reports whether a state lasts until a request changes it.
+func isStable(state string) bool { return state == Running || state == Paused }
 
 // Pause stops all processes of the sandbox, and keeps them, and returns when they stand still.
 func (s *Sandbox) Pause(ctx context.Context) error {
@@ -158,7 +158,7 @@ func (s *Sandbox) change(ctx context.Context, want string,
 	if failure != nil {
 		return errors.Join(err, failure)
 	}
-	if err != nil && isSettled(info.Status.State) && info.Status.State != want {
+	if err != nil && isStable(info.Status.State) && info.Status.State != want {
 		return err
 	}
 	_, err = s.waitFrom(ctx, info, want)

@@ -15,7 +15,7 @@ import (
 	"sandbox.internal/openapi/sse"
 )
 
-// silence is how long a stream may bring no byte before its connection counts as dead. Streams that
+// silence is how long a stream may bring no byte before its connection counts as lost. Streams that
 // have nothing to say send a ping every ten seconds or sooner.
 const silence = 45 * time.Second
 
@@ -141,8 +141,8 @@ func isCut(err error) bool {
 	return errors.As(err, &cut)
 }
 
-// errSilent ends a connection that brings nothing any more.
-var errSilent = fmt.Errorf("no byte came within %v", silence)
+// errIdle ends a connection that has been idle for too long.
+var errIdle = fmt.Errorf("no byte came within %v", silence)
 
 // read delivers the events of one connection.
 func (f *follower) read(ctx context.Context, handle func([]byte) (bool, error)) (done,
@@ -157,12 +157,12 @@ func (f *follower) read(ctx context.Context, handle func([]byte) (bool, error)) 
 	})
 	defer watch.Stop()
 	defer context.AfterFunc(ctx, func() { _ = body.Close() })()
-	events := sse.NewReader(&touched{body, watch}, f.client.maxAnswer)
+	events := sse.NewReader(&idleReader{body, watch}, f.client.maxAnswer)
 	for {
 		data, err := events.Next()
 		if err != nil {
 			if silent.Load() {
-				err = errSilent
+				err = errIdle
 			}
 			if errors.Is(err, io.EOF) {
 				return false, delivered, nil
@@ -188,14 +188,14 @@ func (f *follower) read(ctx context.Context, handle func([]byte) (bool, error)) 
 	}
 }
 
-// touched puts the end of a silence off with every byte.
-type touched struct {
+// idleReader extends the deadline of an idle stream with every byte.
+type idleReader struct {
 	io.Reader
 	watch *time.Timer
 }
 
 // Read implements io.Reader.
-func (t *touched) Read(p []byte) (int, error) {
+func (t *idleReader) Read(p []byte) (int, error) {
 	n, err := t.Reader.Read(p)
 	if n > 0 {
 		t.watch.Reset(silence)

@@ -48,7 +48,7 @@ func (t Terminals) Create(ctx context.Context, o *TerminalOptions) (id string, e
 		}
 	}
 	var accepted execd.TerminalAccepted
-	m := newMaking()
+	m := newCreation()
 	err = t.box.client.call(ctx, repeatable, &accepted, m.attempt(func(ctx context.Context) (*http.Response, error) {
 		return t.box.daemon.StartTerminal(ctx, nil, request, m.headers)
 	}))

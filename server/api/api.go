@@ -66,9 +66,9 @@ type Options struct {
 	Logger   zerolog.Logger
 	// Metrics answers GET /metrics; nil means that there is no such path.
 	Metrics http.Handler
-	// Observer measures requests and Witness records those that change state; both may be nil.
+	// Observer measures requests and AuditLog records those that change state; both may be nil.
 	Observer serve.Observer
-	Witness  serve.Witness
+	AuditLog serve.AuditLog
 }
 
 // New returns the HTTP server of the lifecycle service.
@@ -83,8 +83,8 @@ func New(options Options) (*serve.Server, error) {
 		RateLimits:   rateLimits(options.Keys, options.Limits),
 		WarnRefusals: true,
 		Observer:     options.Observer,
-		Witness:      options.Witness,
-		Witnessed:    []string{"getEndpoint"}, // its response has the token of the sandbox
+		AuditLog:     options.AuditLog,
+		Audited:      []string{"getEndpoint"}, // its response has the token of the sandbox
 	})
 	if err != nil {
 		return nil, err

@@ -28,7 +28,7 @@ func (h *handlers) StreamSandboxEvents(
 func (h *handlers) StreamEvents(
 	ctx context.Context, request gen.StreamEventsRequestObject,
 ) (gen.StreamEventsResponseObject, error) {
-	stream, err := h.follow(ctx, lifecycle.EventSelection{Owner: caller(ctx).Sees()},
+	stream, err := h.follow(ctx, lifecycle.EventSelection{Owner: caller(ctx).ListScope()},
 		request.Params.LastEventID, request.Params.After)
 	return stream, err
 }

@@ -106,7 +106,7 @@ func (h *handlers) ListSandboxes(
 	if err != nil {
 		return nil, err
 	}
-	filter.Owner = caller(ctx).Sees()
+	filter.Owner = caller(ctx).ListScope()
 	listing, err := h.backend.List(ctx, filter, page)
 	if err != nil {
 		return nil, err

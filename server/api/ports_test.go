@@ -352,11 +352,11 @@ func TestHostRouteLeavesOtherPathsAlone(t *testing.T) {
 	}
 }
 
-// TestPortsAreWitnessed: what is sent into a sandbox through the service is recorded like every
+// TestPortsAreAudited: what is sent into a sandbox through the service is recorded like every
 // other change, whoever sends it.
-func TestPortsAreWitnessed(t *testing.T) {
+func TestPortsAreAudited(t *testing.T) {
 	seen := &recorder{}
-	p := servePorts(t, showRequest, func(o *api.Options) { o.Witness = seen })
+	p := servePorts(t, showRequest, func(o *api.Options) { o.AuditLog = seen })
 	id := p.backend.sandbox.ID
 	send := func(path string, headers ...string) {
 		t.Helper()
@@ -383,7 +383,7 @@ func TestPortsAreWitnessed(t *testing.T) {
 	}
 }
 
-// recorder is a witness that remembers who intended what.
+// recorder is an audit log in memory.
 type recorder struct {
 	mu   sync.Mutex
 	seen []string

@@ -51,7 +51,7 @@ func (p *portsTest) sign(t *testing.T, port int, expires string, editors ...gen.
 
 func TestSignedEndpointNeedsNoKey(t *testing.T) {
 	seen := &recorder{}
-	p, advance := serveSigned(t, func(o *api.Options) { o.Witness = seen })
+	p, advance := serveSigned(t, func(o *api.Options) { o.AuditLog = seen })
 	endpoint := p.sign(t, 8000, "600").JSON200
 	if endpoint == nil || endpoint.Signature == nil || endpoint.ExpiresAt == nil || len(endpoint.Headers) != 0 {
 		t.Fatalf("%+v", endpoint)

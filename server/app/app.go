@@ -112,7 +112,7 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 		Keys: keys, Session: console.Caller, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: logger,
 		Ingress: ingress(cfg.Ingress), Signing: signing, RuntimeClasses: runtimeClasses(cfg.Runtime).Names(),
 		Engine: a.machine.describe(), HostLoad: hostLoad(cfg),
-		Metrics: measured.Handler(), Observer: measured, Witness: a.witness(measured.AuditFailed),
+		Metrics: measured.Handler(), Observer: measured, AuditLog: a.auditLog(measured.AuditFailed),
 	})
 	if err != nil {
 		return nil, err

@@ -168,7 +168,7 @@ func (l *Log) Intend(entry Entry) (seq uint64, durable func() error, err error) 
 	}
 	ticket := l.wrote
 	l.wanted = true
-	l.nudge()
+	l.requestSync()
 	return l.end.seq, func() error { return l.await(ticket) }, nil
 }
 
@@ -211,7 +211,7 @@ func (l *Log) Reopen() error {
 	if err != nil {
 		return fmt.Errorf("audit log %s: %w", l.path, err)
 	}
-	l.settled()
+	l.markSynced()
 	l.logger.Info().Str("continues", l.end.hash).Msg("the audit log was reopened")
 	return nil
 }
@@ -271,7 +271,7 @@ func (l *Log) Close() error {
 		return nil
 	}
 	l.closed = true
-	l.nudge()
+	l.requestSync()
 	l.mu.Unlock()
 	<-l.stopped
 	return errors.Join(l.file.Sync(), l.file.Close())

@@ -51,8 +51,8 @@ func (l *Log) syncPeriodically() {
 	}
 }
 
-// nudge asks for a sync. The caller holds mu.
-func (l *Log) nudge() {
+// requestSync asks for a sync. The caller holds mu.
+func (l *Log) requestSync() {
 	select {
 	case l.pending <- struct{}{}:
 	default:
@@ -65,8 +65,8 @@ func (l *Log) announce() {
 	l.settle = make(chan struct{})
 }
 
-// settled notes that everything written is durable. The caller holds mu.
-func (l *Log) settled() {
+// markSynced notes that everything written is durable. The caller holds mu.
+func (l *Log) markSynced() {
 	l.synced = l.wrote
 	l.announce()
 }

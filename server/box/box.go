@@ -85,11 +85,11 @@ const (
 // Containers makes boxes of containers.
 type Containers struct {
 	Options
-	info   engine.Info
-	prober *prober
-	spares *spares
-	starts chan struct{}
-	looks  chan struct{}
+	info        engine.Info
+	prober      *prober
+	spares      *spares
+	starts      chan struct{}
+	inspections chan struct{}
 
 	hostPaths lifecycle.HostPaths
 	pins      bool // host paths are pinned in PinFolder
@@ -108,7 +108,7 @@ type Containers struct {
 func Open(ctx context.Context, options Options) (*Containers, error) {
 	c := &Containers{
 		Options: options, prober: newProber(),
-		starts: make(chan struct{}, concurrentStarts), looks: make(chan struct{}, concurrentInspections),
+		starts: make(chan struct{}, concurrentStarts), inspections: make(chan struct{}, concurrentInspections),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if err := c.prepare(ctx); err != nil {
@@ -177,7 +177,7 @@ func (c *Containers) Admit(ctx context.Context, spec lifecycle.Spec, options lif
 	if err != nil {
 		return err
 	}
-	if err := class.Walled(spec.NetworkPolicy); err != nil {
+	if err := class.CheckPolicy(spec.NetworkPolicy); err != nil {
 		return err
 	}
 	return c.checkVolumes(ctx, spec.Volumes, options.Owner, options.Role)

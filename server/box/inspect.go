@@ -18,8 +18,8 @@ const messageLogLines = 20
 // for a box that is of no use any more although its container lives.
 func (c *Containers) Inspect(ctx context.Context, record lifecycle.Record) (lifecycle.Box, error) {
 	select {
-	case c.looks <- struct{}{}:
-		defer func() { <-c.looks }()
+	case c.inspections <- struct{}{}:
+		defer func() { <-c.inspections }()
 	case <-ctx.Done():
 		return lifecycle.Box{}, ctx.Err()
 	}

@@ -114,7 +114,7 @@ func (l *launching) make(ctx context.Context) error {
 		return err
 	}
 	l.Reached(lifecycle.StageStarted)
-	return c.unmoved(l.record.Spec.Volumes, spec.Mounts)
+	return c.checkMounted(l.record.Spec.Volumes, spec.Mounts)
 }
 
 // start creates and starts a container. The two calls are seen through even when the sandbox is deleted meanwhile: only then is it known

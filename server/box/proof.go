@@ -22,11 +22,11 @@ const (
 	labelProof = lifecycle.LabelPrefix + "proof"
 
 	// The limits of the proof, and what is tried against them. They are small, so that the proof takes a fraction of a second.
-	proofCPUs      = 0.5
-	proofMemory    = 64 << 20
-	proofAppetite  = 2 * proofMemory
-	proofPIDs      = 32
-	proofProcesses = 2 * proofPIDs
+	proofCPUs       = 0.5
+	proofMemory     = 64 << 20
+	proofAllocation = 2 * proofMemory
+	proofPIDs       = 32
+	proofProcesses  = 2 * proofPIDs
 
 	// proofTimeout bounds the container's life; a quiet machine needs a fraction of a second.
 	proofTimeout = 2 * time.Minute
@@ -76,7 +76,7 @@ func (c *Containers) proveLimits(ctx context.Context) error {
 	}
 	var without []string
 	if !memory {
-		without = append(without, fmt.Sprintf("memory (a process used %d MiB where %d are allowed, and was not killed)", proofAppetite>>20, proofMemory>>20))
+		without = append(without, fmt.Sprintf("memory (a process used %d MiB where %d are allowed, and was not killed)", proofAllocation>>20, proofMemory>>20))
 	}
 	if !cpu {
 		without = append(without, fmt.Sprintf("cpu (%g cores are allowed, and the process sees a quota of %g, where 0 is none)", proofCPUs, *seen.CPUCores))
@@ -94,7 +94,7 @@ func (c *Containers) proveMemory(ctx context.Context) error {
 		return errors.New("docker.seccomp_profile: the containers of this engine have a kernel of their own, which filters no system calls by a profile: leave it empty")
 	}
 	began := time.Now()
-	ended, log, err := c.runProof(ctx, engine.Resources{NanoCPUs: proofCPUs * 1e9, MemoryBytes: proofMemory}, "eat", strconv.Itoa(proofAppetite))
+	ended, log, err := c.runProof(ctx, engine.Resources{NanoCPUs: proofCPUs * 1e9, MemoryBytes: proofMemory}, "eat", strconv.Itoa(proofAllocation))
 	if err == nil && ended.ExitCode != 0 && ended.ExitCode != 137 && !ended.OOMKilled {
 		err = fmt.Errorf("it ended with exit code %d: %s", ended.ExitCode, strings.TrimSpace(log))
 	}
@@ -107,7 +107,7 @@ func (c *Containers) proveMemory(ctx context.Context) error {
 	if memory {
 		return nil
 	}
-	return c.withoutEffect([]string{fmt.Sprintf("memory (a process used %d MiB where %d are allowed, and was not killed)", proofAppetite>>20, proofMemory>>20)})
+	return c.withoutEffect([]string{fmt.Sprintf("memory (a process used %d MiB where %d are allowed, and was not killed)", proofAllocation>>20, proofMemory>>20)})
 }
 
 // withoutEffect returns an error that names the limits, unless there are none or that is allowed.
@@ -155,11 +155,11 @@ func (c *Containers) profilesHonoured(seen proof) error {
 // probe returns what a container with every limit has seen.
 func (c *Containers) probe(ctx context.Context) (proof, error) {
 	resources := engine.Resources{NanoCPUs: proofCPUs * 1e9, MemoryBytes: proofMemory, PIDs: proofPIDs}
-	ended, log, err := c.runProof(ctx, resources, strconv.Itoa(proofAppetite), strconv.Itoa(proofProcesses))
+	ended, log, err := c.runProof(ctx, resources, strconv.Itoa(proofAllocation), strconv.Itoa(proofProcesses))
 	if err != nil {
 		return proof{}, err
 	}
-	return judge(ended, log)
+	return parseProof(ended, log)
 }
 
 // runProof runs "execd probe" in a container to its end, and removes that. The image is here: execd was made available from it.
@@ -230,8 +230,8 @@ func (c *Containers) proveClass(ctx context.Context, class lifecycle.RuntimeClas
 	return c.Engine.Remove(context.WithoutCancel(ctx), spec.Name)
 }
 
-// judge reads what the container wrote.
-func judge(container engine.Container, log string) (proof, error) {
+// parseProof reads what the container wrote.
+func parseProof(container engine.Container, log string) (proof, error) {
 	var seen proof
 	for line := range strings.Lines(log) {
 		_ = json.Unmarshal([]byte(line), &seen) // what is no JSON is an error message, shown below

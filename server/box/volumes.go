@@ -42,7 +42,7 @@ func (c *Containers) checkVolumes(ctx context.Context, volumes []lifecycle.Volum
 		case err != nil:
 			return fmt.Errorf("look for volume %q: %w", v.ClaimName, err)
 		case !c.mayMount(labels, owner):
-			return notYours(i, v)
+			return ownedByAnother(i, v)
 		}
 	}
 	return nil
@@ -61,7 +61,7 @@ func (c *Containers) ownVolumes(ctx context.Context, record lifecycle.Record) er
 		case err != nil:
 			return err
 		case !record.ByAdmin && !c.mayMount(labels, record.Sandbox.Owner):
-			return lifecycle.BoxFailuref(lifecycle.ReasonContainerError, "%v", notYours(i, v))
+			return lifecycle.BoxFailuref(lifecycle.ReasonContainerError, "%v", ownedByAnother(i, v))
 		}
 	}
 	return nil
@@ -81,15 +81,15 @@ func (c *Containers) mayMount(labels map[string]string, owner string) bool {
 	return labels[labelShared] == "true" || owned && first == owner && labels[labelInstance] == c.Instance
 }
 
-func notYours(i int, v lifecycle.Volume) *lifecycle.Error {
+func ownedByAnother(i int, v lifecycle.Volume) *lifecycle.Error {
 	err := lifecycle.Invalidf("volumes[%d].pvc.claimName: volume %q belongs to another API key, or was not made by this service", i, v.ClaimName)
 	err.Kind = lifecycle.KindForbidden
 	return err
 }
 
-// unmoved resolves the host's paths once more, after the engine has mounted them, where they could not be pinned: another process may
+// checkMounted resolves the host's paths once more, after the engine has mounted them, where they could not be pinned: another process may
 // have put a link in the place of a folder between the check and the mount. A link that was there for that moment only is not found.
-func (c *Containers) unmoved(volumes []lifecycle.Volume, mounted []engine.Mount) error {
+func (c *Containers) checkMounted(volumes []lifecycle.Volume, mounted []engine.Mount) error {
 	if c.pins {
 		return nil
 	}

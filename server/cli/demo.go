@@ -43,7 +43,7 @@ func (t *tool) demo(ctx context.Context, image string) error {
 	if err != nil {
 		return err
 	}
-	l := &life{client: c.client, report: t.newReport(), options: sandbox.CreateOptions{
+	l := &demoSandbox{client: c.client, report: t.newReport(), options: sandbox.CreateOptions{
 		Image: image, Timeout: 10 * time.Minute, CPU: "1", Memory: "512Mi",
 		Entrypoint: []string{"sleep", "infinity"}, Metadata: map[string]string{nameKey: "demo"},
 		Wait: -1,
@@ -71,7 +71,7 @@ type step struct {
 }
 
 // steps is the life, in order; each step builds on those before.
-func (l *life) steps() []step {
+func (l *demoSandbox) steps() []step {
 	return []step{
 		{"create", quick, l.create},
 		{"running", provisioning, l.awaitRunning},
@@ -91,7 +91,7 @@ func (l *life) steps() []step {
 }
 
 // take runs one step, prints its row, and names the step in its error.
-func (l *life) take(ctx context.Context, s step) error {
+func (l *demoSandbox) take(ctx context.Context, s step) error {
 	limited, cancel := context.WithTimeoutCause(ctx, s.limit,
 		fmt.Errorf("not finished after %s", s.limit))
 	defer cancel()
@@ -114,7 +114,7 @@ func (l *life) take(ctx context.Context, s step) error {
 
 // abandon deletes the sandbox of a demo that went wrong. An interrupt is the usual
 // reason to be here, so it must not stop the delete.
-func (l *life) abandon(ctx context.Context) {
+func (l *demoSandbox) abandon(ctx context.Context) {
 	if l.box == nil {
 		return
 	}
@@ -134,7 +134,7 @@ func (l *life) abandon(ctx context.Context) {
 
 // hint is what to try next, ready to be pasted. It names the variable of the key, not
 // the key.
-func (l *life) hint(c *connection) string {
+func (l *demoSandbox) hint(c *connection) string {
 	request := lifecycle.CreateSandboxRequest{
 		Image:      lifecycle.Image{URI: l.options.Image},
 		Timeout:    int(l.options.Timeout / time.Second),

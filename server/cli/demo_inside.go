@@ -41,7 +41,7 @@ func fileContent() string {
 // changedContent is what the file must hold after the replace.
 func changedContent() string { return strings.ReplaceAll(fileContent(), oldText, newText) }
 
-func (l *life) stream(ctx context.Context) (string, error) {
+func (l *demoSandbox) stream(ctx context.Context) (string, error) {
 	l.report.note("$ " + streamCommand)
 	start := time.Now()
 	var first, last time.Duration
@@ -66,7 +66,7 @@ func (l *life) stream(ctx context.Context) (string, error) {
 	return fmt.Sprintf("5 lines as they were written, over %s", duration(last-first)), nil
 }
 
-func (l *life) upload(ctx context.Context) (string, error) {
+func (l *demoSandbox) upload(ctx context.Context) (string, error) {
 	err := l.box.Files.WriteText(ctx, filePath, fileContent(),
 		&sandbox.WriteOptions{Mode: sandbox.Ptr(fileMode)})
 	if err != nil {
@@ -75,7 +75,7 @@ func (l *life) upload(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d bytes to %s", len(fileContent()), filePath), nil
 }
 
-func (l *life) search(ctx context.Context) (string, error) {
+func (l *demoSandbox) search(ctx context.Context) (string, error) {
 	const pattern = "**/*.txt"
 	found, err := l.box.Files.Search(ctx, fileRoot, pattern)
 	if err != nil {
@@ -92,7 +92,7 @@ func (l *life) search(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%s finds it, with mode %d", pattern, file.Mode), nil
 }
 
-func (l *life) replace(ctx context.Context) (string, error) {
+func (l *demoSandbox) replace(ctx context.Context) (string, error) {
 	err := l.box.Files.Replace(ctx, map[string]sandbox.Replacement{
 		filePath: {Old: oldText, New: newText}})
 	if err != nil {
@@ -101,7 +101,7 @@ func (l *life) replace(ctx context.Context) (string, error) {
 	return fmt.Sprintf("every %q is now %q", oldText, newText), nil
 }
 
-func (l *life) download(ctx context.Context) (string, error) {
+func (l *demoSandbox) download(ctx context.Context) (string, error) {
 	want := changedContent()
 	if err := l.fetch(ctx, nil, want); err != nil {
 		return "", err
@@ -109,7 +109,7 @@ func (l *life) download(ctx context.Context) (string, error) {
 	return fmt.Sprintf("%d bytes, all as expected", len(want)), nil
 }
 
-func (l *life) downloadRange(ctx context.Context) (string, error) {
+func (l *demoSandbox) downloadRange(ctx context.Context) (string, error) {
 	whole := changedContent()
 	err := l.fetch(ctx, &sandbox.ReadOptions{Offset: rangeStart, Length: rangeLength},
 		whole[rangeStart:rangeStart+rangeLength])
@@ -121,7 +121,7 @@ func (l *life) downloadRange(ctx context.Context) (string, error) {
 }
 
 // fetch downloads the file, or a part of it, and compares it with want, byte by byte.
-func (l *life) fetch(ctx context.Context, part *sandbox.ReadOptions, want string) error {
+func (l *demoSandbox) fetch(ctx context.Context, part *sandbox.ReadOptions, want string) error {
 	content, err := l.box.Files.Open(ctx, filePath, part)
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (l *life) fetch(ctx context.Context, part *sandbox.ReadOptions, want string
 }
 
 // metrics checks that the numbers are the sandbox's own: no more than its limits.
-func (l *life) metrics(ctx context.Context) (string, error) {
+func (l *demoSandbox) metrics(ctx context.Context) (string, error) {
 	m, err := l.box.Metrics(ctx)
 	if err != nil {
 		return "", err
@@ -166,8 +166,8 @@ func (l *life) metrics(ctx context.Context) (string, error) {
 		m.MemTotalMib), nil
 }
 
-// checkAwake runs a command that needs what was there before the pause.
-func (l *life) checkAwake(ctx context.Context) error {
+// checkResumed runs a command that needs what was there before the pause.
+func (l *demoSandbox) checkResumed(ctx context.Context) error {
 	result, err := l.box.Commands.Run(ctx, "wc -c < "+filePath, nil)
 	if err = errors.Join(err, result.Err()); err != nil {
 		return fmt.Errorf("a command after the resume: %w", err)

@@ -9,8 +9,8 @@ import (
 	sandbox "sandbox.internal/sdk/go"
 )
 
-// life is the sandbox of a demo, and what is known about it so far.
-type life struct {
+// demoSandbox is the sandbox of a demo, and what is known about it so far.
+type demoSandbox struct {
 	client  *sandbox.Client
 	report  *report
 	options sandbox.CreateOptions
@@ -18,7 +18,7 @@ type life struct {
 	box *sandbox.Sandbox // nil until the create is accepted
 }
 
-func (l *life) create(ctx context.Context) (string, error) {
+func (l *demoSandbox) create(ctx context.Context) (string, error) {
 	// Not cut short by an interrupt: an accepted sandbox whose id was not read could
 	// not be deleted. The answer takes milliseconds.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), quick)
@@ -41,7 +41,7 @@ func refused(err error) error {
 }
 
 // awaitRunning shows how provisioning goes on.
-func (l *life) awaitRunning(ctx context.Context) (string, error) {
+func (l *demoSandbox) awaitRunning(ctx context.Context) (string, error) {
 	follow, stop := context.WithCancel(ctx)
 	shown := make(chan struct{})
 	go func() {
@@ -64,7 +64,7 @@ func (l *life) awaitRunning(ctx context.Context) (string, error) {
 	return sentence(info.Status.Message, info.Status.Reason), nil
 }
 
-func (l *life) findEndpoint(ctx context.Context) (string, error) {
+func (l *demoSandbox) findEndpoint(ctx context.Context) (string, error) {
 	endpoint, err := l.box.Endpoint(ctx, execdPort)
 	if err != nil {
 		return "", err
@@ -75,7 +75,7 @@ func (l *life) findEndpoint(ctx context.Context) (string, error) {
 	return endpoint.Endpoint + " answers", nil
 }
 
-func (l *life) pause(ctx context.Context) (string, error) {
+func (l *demoSandbox) pause(ctx context.Context) (string, error) {
 	if err := l.box.Pause(ctx); err != nil {
 		return "", err
 	}
@@ -83,11 +83,11 @@ func (l *life) pause(ctx context.Context) (string, error) {
 	return info.Status.State, err
 }
 
-func (l *life) resume(ctx context.Context) (string, error) {
+func (l *demoSandbox) resume(ctx context.Context) (string, error) {
 	if err := l.box.Resume(ctx); err != nil {
 		return "", err
 	}
-	if err := l.checkAwake(ctx); err != nil {
+	if err := l.checkResumed(ctx); err != nil {
 		return "", err
 	}
 	info, err := l.box.Refresh(ctx)
@@ -95,7 +95,7 @@ func (l *life) resume(ctx context.Context) (string, error) {
 }
 
 // renew has the sandbox live for a quarter of an hour from now.
-func (l *life) renew(ctx context.Context) (string, error) {
+func (l *demoSandbox) renew(ctx context.Context) (string, error) {
 	before := l.box.Info().ExpiresAt
 	answer, err := l.box.Renew(ctx, 15*time.Minute)
 	if err != nil {
@@ -113,7 +113,7 @@ func (l *life) renew(ctx context.Context) (string, error) {
 	return "expires " + answer.UTC().Format(time.RFC3339), nil
 }
 
-func (l *life) delete(ctx context.Context) (string, error) {
+func (l *demoSandbox) delete(ctx context.Context) (string, error) {
 	if err := l.box.Delete(ctx); err != nil {
 		return "", err
 	}

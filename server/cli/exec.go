@@ -183,7 +183,7 @@ func (t *tool) follow(ctx context.Context, command *sandbox.Command) (sandbox.Re
 	if ends := <-interrupted; err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 		if !ends {
-			t.callOff(ctx, command)
+			t.abort(ctx, command)
 		}
 	}
 	return result, err
@@ -192,8 +192,8 @@ func (t *tool) follow(ctx context.Context, command *sandbox.Command) (sandbox.Re
 // callOffLimit bounds the request that ends a command when the tool leaves.
 const callOffLimit = 2 * time.Second
 
-// callOff ends a command whose output goes nowhere any more.
-func (t *tool) callOff(ctx context.Context, command *sandbox.Command) {
+// abort ends a command whose output goes nowhere any more.
+func (t *tool) abort(ctx context.Context, command *sandbox.Command) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callOffLimit)
 	defer cancel()
 	if err := command.Interrupt(ctx); err != nil && !errors.Is(err, sandbox.ErrNotFound) {
@@ -216,7 +216,7 @@ func (t *tool) feed(ctx context.Context, command *sandbox.Command) {
 	over := errors.Is(err, io.ErrClosedPipe) || errors.Is(err, sandbox.ErrNotFound) || ctx.Err() != nil
 	if err != nil && !over {
 		t.warn("pass the standard input on: %v", err)
-		t.callOff(ctx, command) // it would wait for the rest, or take a part for the whole
+		t.abort(ctx, command) // it would wait for the rest, or take a part for the whole
 	}
 }
 

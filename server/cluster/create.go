@@ -56,7 +56,7 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	return e.Sandbox, nil
 }
 
-// insert writes the resource, and its Secret before it, so that no pod looks for it in vain. A client that leaves meanwhile does not stop it:
+// insert writes the resource, and its Secret before it, so that it exists before a pod needs it. A client that leaves meanwhile does not stop it:
 // a Secret alone would remain until the sweep finds it.
 func (c *Cluster) insert(ctx context.Context, b *v1alpha1.BatchSandbox, secret *secret) (*view.Entry, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), view.CallTimeout)

@@ -22,7 +22,7 @@ import (
 const entryVariable = "env-"
 
 const (
-	// sweepInterval is how often Secrets are looked for that a replica left which died in the middle of a create.
+	// sweepInterval is how often Secrets are looked for that a replica left which was killed in the middle of a create.
 	sweepInterval = 10 * time.Minute
 	// creating is how long a create may take; only Secrets that are older than that are looked at.
 	creating = 2 * view.CallTimeout
@@ -114,7 +114,7 @@ func (c *Cluster) drop(id, name string) {
 	}
 }
 
-// sweep deals with Secrets that a replica left which died in the middle of a create, for as long as the cluster is followed.
+// sweep deals with Secrets that a replica left which was killed in the middle of a create, for as long as the cluster is followed.
 func (c *Cluster) sweep() {
 	for {
 		pause := sweepInterval

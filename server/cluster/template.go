@@ -106,7 +106,7 @@ func (c *Cluster) template(spec lifecycle.Spec, class lifecycle.RuntimeClass, to
 	if class.Handler != "" {
 		pod.RuntimeClassName = &class.Handler
 	}
-	if err := class.Walled(spec.NetworkPolicy); err != nil {
+	if err := class.CheckPolicy(spec.NetworkPolicy); err != nil {
 		return nil, err
 	}
 	if class.EgressSidecar {

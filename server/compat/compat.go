@@ -66,7 +66,7 @@ func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	key := r.Header.Get(keyHeader)
-	r = withOurKey(r)
+	r = withServiceKey(r)
 	x := &exchange{edge: e, w: w, r: r, key: key}
 	handle := x.route()
 	if handle == nil || !e.Admits(r) {
@@ -80,8 +80,8 @@ func theirs(r *http.Request) bool {
 	return r.Header.Get(keyHeader) != "" || r.Header.Get(dialectHeader) == dialect || strings.HasPrefix(r.UserAgent(), agentPrefix)
 }
 
-// withOurKey returns the request with the key where the service looks for it. Their header must not get through to a sandbox.
-func withOurKey(r *http.Request) *http.Request {
+// withServiceKey returns the request with the key where the service looks for it. Their header must not get through to a sandbox.
+func withServiceKey(r *http.Request) *http.Request {
 	ours := *r
 	ours.Header = r.Header.Clone()
 	ours.Header.Del(keyHeader)

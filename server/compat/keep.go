@@ -30,8 +30,8 @@ func (e *Edge) expiryChanged() {
 	}
 }
 
-// Keep renews the sandboxes that never expire and deletes those whose promised time has come, until ctx ends. Every sandbox of the service
-// has an expiry of its own, which is the most that the lifecycle document allows; what was promised instead is in its metadata, so that
+// Keep renews the sandboxes that never expire and deletes those whose requested time has come, until ctx ends. Every sandbox of the service
+// has an expiry of its own, which is the most that the lifecycle document allows; what the client asked for is in its metadata, so that
 // it outlives the service.
 func (e *Edge) Keep(ctx context.Context) {
 	timer := time.NewTimer(0)
@@ -75,12 +75,12 @@ func (e *Edge) sweep(ctx context.Context) (wait time.Duration) {
 
 // keep does what is due for one sandbox. It returns how long until something is, 0 for unknown.
 func (e *Edge) keep(ctx context.Context, sandbox lifecycle.Sandbox) time.Duration {
-	promised, ok := sandbox.Metadata[expiryKey]
+	requested, ok := sandbox.Metadata[expiryKey]
 	if !ok {
 		return 0
 	}
 	now := e.Clock()
-	if promised == never {
+	if requested == never {
 		if sandbox.ExpiresAt.Sub(now) < keepAhead {
 			// A minute less than the most: the backend's clock is read later, and on a cluster it is another one.
 			_, err := e.Backend.Renew(ctx, sandbox.ID, now.Add(lifecycle.MaxTimeout-time.Minute))
@@ -88,7 +88,7 @@ func (e *Edge) keep(ctx context.Context, sandbox lifecycle.Sandbox) time.Duratio
 		}
 		return 0
 	}
-	at, ok := earlier(promised, sandbox.ExpiresAt)
+	at, ok := earlier(requested, sandbox.ExpiresAt)
 	switch {
 	case !ok:
 		return 0

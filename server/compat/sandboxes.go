@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// expiryKey is the metadata of a sandbox whose client was promised another expiry than the service's own: never, or an earlier
+	// expiryKey is the metadata of a sandbox whose client asked for another expiry than the service's own: never, or an earlier
 	// time. It has their prefix for keys of the system. Clients of OpenSandbox do not see it.
 	expiryKey = "opensandbox.io/expires-at"
 	never     = "never"
@@ -107,25 +107,25 @@ func (x *exchange) sendSandbox(a *answer) {
 	a.sendJSON(x.w, sandbox)
 }
 
-// fromSandbox shows a sandbox with the expiry that its client was promised.
+// fromSandbox shows a sandbox with the expiry that its client asked for.
 func fromSandbox(sandbox object) {
 	within(sandbox, "metadata", func(metadata object) {
-		var promised string
-		_ = json.Unmarshal(metadata[expiryKey], &promised)
+		var requested string
+		_ = json.Unmarshal(metadata[expiryKey], &requested)
 		delete(metadata, expiryKey)
 		var own time.Time
 		_ = json.Unmarshal(sandbox["expiresAt"], &own)
-		if promised == never {
+		if requested == never {
 			delete(sandbox, "expiresAt")
-		} else if at, ok := earlier(promised, own); ok {
+		} else if at, ok := earlier(requested, own); ok {
 			sandbox["expiresAt"] = quoted(at.Format(time.RFC3339Nano))
 		}
 	})
 }
 
-// earlier returns the promised time when there is one before the service's own.
-func earlier(promised string, own time.Time) (at time.Time, ok bool) {
-	at, err := time.Parse(time.RFC3339Nano, promised)
+// earlier returns the requested time when there is one before the service's own.
+func earlier(requested string, own time.Time) (at time.Time, ok bool) {
+	at, err := time.Parse(time.RFC3339Nano, requested)
 	return at, err == nil && at.Before(own)
 }
 
@@ -218,7 +218,7 @@ func (x *exchange) renew() {
 	promise := map[string]*string{expiryKey: nil}
 	if wanted.After(sandbox.ExpiresAt) {
 		renewed := asked()
-		if _, promised := sandbox.Metadata[expiryKey]; renewed.ok() && promised {
+		if _, requested := sandbox.Metadata[expiryKey]; renewed.ok() && requested {
 			if kept := x.ask(http.MethodPatch, sandboxOf(x.r.URL.Path)+"/metadata", nil, encode(promise)); !kept.ok() {
 				renewed = kept
 			}

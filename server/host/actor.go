@@ -278,7 +278,7 @@ func (a *actor) save(save saver, record lifecycle.Record, events []lifecycle.Eve
 		return err
 	}
 	a.unsaved, a.saveAgainAt = nil, time.Time{}
-	a.host.bulletin.notify(events)
+	a.host.notifier.notify(events)
 	return nil
 }
 

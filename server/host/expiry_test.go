@@ -92,7 +92,7 @@ func TestExpiryWhileExecdDoesNotAnswer(t *testing.T) {
 func TestRenewMovesTheTimer(t *testing.T) {
 	m := newMachine(t)
 	first := m.soon("renewed", lifecycle.StateRunning, engine.StatusRunning, 500*time.Millisecond)
-	m.soon("witness", lifecycle.StateRunning, engine.StatusRunning, 700*time.Millisecond)
+	m.soon("other", lifecycle.StateRunning, engine.StatusRunning, 700*time.Millisecond)
 	m.start()
 	ctx := t.Context()
 	second := first.Add(700 * time.Millisecond)
@@ -100,9 +100,9 @@ func TestRenewMovesTheTimer(t *testing.T) {
 	if err != nil || !got.Equal(second) {
 		t.Fatalf("renew: %v, %v", got, err)
 	}
-	// The witness ends after the first expiry has passed: a timer that was still set to that would
+	// The other one ends after the first expiry has passed: a timer that was still set to that would
 	// have fired by now.
-	m.await("witness", lifecycle.StateTerminated)
+	m.await("other", lifecycle.StateTerminated)
 	if state := m.get("renewed").Status.State; state != lifecycle.StateRunning {
 		t.Fatalf("after its first expiry the renewed sandbox is %s", state)
 	}

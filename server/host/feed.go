@@ -14,15 +14,15 @@ import (
 // so many bytes. An event may have more than a megabyte, because metadata and policies may.
 const feedPage, feedBytes = 256, 256 << 10
 
-// bulletin notifies feeds. It carries no events: feeds read them from the store, at their own pace,
+// notifier notifies feeds. It carries no events: feeds read them from the store, at their own pace,
 // so that no writer waits for a reader.
-type bulletin struct {
+type notifier struct {
 	mu    sync.Mutex
 	feeds map[*feed]struct{}
 }
 
 // notify notifies the feeds that select one of the events, which are durable already.
-func (b *bulletin) notify(events []lifecycle.Event) {
+func (b *notifier) notify(events []lifecycle.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for f := range b.feeds {
@@ -64,9 +64,9 @@ func (h *Host) Events(
 	}
 	// From here on no event is missed: the first read finds the earlier ones, the later ones notify
 	// the feed.
-	h.bulletin.mu.Lock()
-	h.bulletin.feeds[f] = struct{}{}
-	h.bulletin.mu.Unlock()
+	h.notifier.mu.Lock()
+	h.notifier.feeds[f] = struct{}{}
+	h.notifier.mu.Unlock()
 
 	bounds, err := h.Store.Events(ctx, lifecycle.EventQuery{After: math.MaxInt64})
 	if err != nil {
@@ -91,9 +91,9 @@ func (f *feed) selects(event lifecycle.Event) bool {
 
 // Close implements lifecycle.EventFeed.
 func (f *feed) Close() {
-	f.host.bulletin.mu.Lock()
-	defer f.host.bulletin.mu.Unlock()
-	delete(f.host.bulletin.feeds, f)
+	f.host.notifier.mu.Lock()
+	defer f.host.notifier.mu.Unlock()
+	delete(f.host.notifier.feeds, f)
 }
 
 // Next implements lifecycle.EventFeed.

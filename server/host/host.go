@@ -60,7 +60,7 @@ type Host struct {
 	since time.Time // when the host was started
 
 	registry registry
-	bulletin bulletin
+	notifier notifier
 	keys     keyTurns
 	slot     sync.Mutex // serialises creates of sandboxes that share the host's network
 	creating sync.RWMutex
@@ -80,7 +80,7 @@ func Start(ctx context.Context, options Options) (*Host, error) {
 		h.Observer = noObserver{}
 	}
 	h.since = h.Clock()
-	h.bulletin.feeds = make(map[*feed]struct{})
+	h.notifier.feeds = make(map[*feed]struct{})
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	if err := h.recover(ctx); err != nil {
 		h.Close()

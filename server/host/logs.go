@@ -93,7 +93,7 @@ func (h *Host) completeLog(ctx context.Context, a *actor, out io.Writer) error {
 	return err
 }
 
-// lastByte remembers the last byte written.
+// lastByte keeps the last byte written.
 type lastByte struct {
 	io.Writer
 	last byte

@@ -146,7 +146,7 @@ func (a *actor) due() bool {
 			return false
 		}
 		a.host.registry.remove(a)
-		a.host.bulletin.notify(events)
+		a.host.notifier.notify(events)
 		return true
 	}
 	a.recordTransition(lifecycle.TriggerExpire, lifecycle.ReasonExpired, "its time is up")

@@ -47,7 +47,7 @@ func (a *actor) launch(ctx context.Context, record lifecycle.Record) lifecycle.L
 			a.launched = true // from here on the engine may have parts of the box
 			a.reached(stage)
 		},
-		Doing:   func(message string) { a.doing(lifecycle.ReasonContainerStarting, message) },
+		Doing:   func(message string) { a.showProgress(lifecycle.ReasonContainerStarting, message) },
 		Waiting: a.waiting,
 	}
 }
@@ -65,8 +65,8 @@ func (a *actor) provisioned(place lifecycle.Place) {
 	}
 }
 
-// doing shows a step of provisioning in the status.
-func (a *actor) doing(reason lifecycle.Reason, message string) {
+// showProgress shows a step of provisioning in the status.
+func (a *actor) showProgress(reason lifecycle.Reason, message string) {
 	a.post(func() {
 		if a.state() == lifecycle.StatePending {
 			a.progress(reason, message)

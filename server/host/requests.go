@@ -73,7 +73,7 @@ func (h *Host) Create(
 	h.Observer.StageDone(lifecycle.StageAccepted, durable.Sub(began))
 	h.Observer.StateChanged(record.Sandbox.Status.State, record.Sandbox.Status.Reason)
 	a := h.spawn(record, spec.Auth, true)
-	h.bulletin.notify(events)
+	h.notifier.notify(events)
 	a.log.Info().
 		Str("image", spec.Image).
 		Str("owner", options.Owner).

@@ -108,7 +108,7 @@ func newMetrics(t *table) *metrics {
 		m.connected,
 		m.reconnects,
 		m.events,
-		&census{
+		&sandboxCollector{
 			table: t,
 			sandboxes: prometheus.NewDesc(space+"sandboxes",
 				"Sandboxes in the table of routes, by state.", []string{"state"}, nil),
@@ -156,18 +156,18 @@ func statusLabel(status int) string {
 	return "other"
 }
 
-// census counts sandboxes when it is scraped.
-type census struct {
+// sandboxCollector counts sandboxes when it is scraped.
+type sandboxCollector struct {
 	table               *table
 	sandboxes, complete *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
-func (c *census) Describe(to chan<- *prometheus.Desc) { to <- c.sandboxes; to <- c.complete }
+func (c *sandboxCollector) Describe(to chan<- *prometheus.Desc) { to <- c.sandboxes; to <- c.complete }
 
 // Collect implements prometheus.Collector.
-func (c *census) Collect(to chan<- prometheus.Metric) {
-	count, complete := c.table.census()
+func (c *sandboxCollector) Collect(to chan<- prometheus.Metric) {
+	count, complete := c.table.countByState()
 	for _, state := range lifecycle.States() {
 		if !state.Final() {
 			to <- prometheus.MustNewConstMetric(c.sandboxes, prometheus.GaugeValue,

@@ -126,8 +126,8 @@ func (t *table) ready() bool {
 	return t.listed
 }
 
-// census counts the sandboxes by state, and reports whether the table is complete.
-func (t *table) census() (count map[lifecycle.State]int, complete bool) {
+// countByState counts the sandboxes by state, and reports whether the table is complete.
+func (t *table) countByState() (count map[lifecycle.State]int, complete bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	count = map[lifecycle.State]int{}

@@ -56,8 +56,8 @@ func (p Principal) CanAdminister() error {
 	return forbidden("API key %q has the role %s, and this takes the role admin", p)
 }
 
-// Sees returns the owner whose sandboxes alone the principal sees in a listing, nil for all.
-func (p Principal) Sees() *string {
+// ListScope returns the owner whose sandboxes alone the principal sees in a listing, nil for all.
+func (p Principal) ListScope() *string {
 	if p.Role == RoleAdmin || p.Role == RoleViewer {
 		return nil
 	}

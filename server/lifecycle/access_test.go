@@ -36,7 +36,7 @@ func TestRoles(t *testing.T) {
 			expectAllowed(t, "use another's", test.who.CanUse("other"), test.useOther)
 			expectAllowed(t, "use an unowned one", test.who.CanUse(""), test.useUnowned)
 			sees := everyOwner
-			if owner := test.who.Sees(); owner != nil {
+			if owner := test.who.ListScope(); owner != nil {
 				sees = *owner
 			}
 			if sees != test.sees {

@@ -15,7 +15,7 @@ const IdempotencyWindow = 24 * time.Hour
 // another request with the same key came first, and its sandbox is the answer to both.
 var ErrKeyInUse = errors.New("idempotency key is in use")
 
-// IdempotencyKey remembers which sandbox answered the first request with a client's Idempotency-Key.
+// IdempotencyKey records which sandbox answered the first request with a client's Idempotency-Key.
 type IdempotencyKey struct {
 	Owner     string // name of the API key that asked; two owners may use the same Key
 	Key       string // as the client sent it

@@ -41,8 +41,8 @@ func (c RuntimeClasses) Names() []string {
 	return names
 }
 
-// Walled returns an Error of KindInvalid when the policy asks for something and no wall can hold it for sandboxes of the class.
-func (c RuntimeClass) Walled(policy *NetworkPolicy) error {
+// CheckPolicy returns an Error of KindInvalid when the policy asks for something and no wall can hold it for sandboxes of the class.
+func (c RuntimeClass) CheckPolicy(policy *NetworkPolicy) error {
 	if c.EgressSidecar || policy.Empty() {
 		return nil
 	}

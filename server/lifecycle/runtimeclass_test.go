@@ -27,10 +27,10 @@ func TestRuntimeClasses(t *testing.T) {
 func TestRuntimeClassWithoutAWall(t *testing.T) {
 	deny := &lifecycle.NetworkPolicy{DefaultAction: "deny"}
 	own := lifecycle.RuntimeClass{Name: "gvisor"}
-	wantInvalid(t, "no wall", own.Walled(deny), `networkPolicy: cannot be held for the runtime class "gvisor"`)
+	wantInvalid(t, "no wall", own.CheckPolicy(deny), `networkPolicy: cannot be held for the runtime class "gvisor"`)
 	for name, err := range map[string]error{
-		"no policy": own.Walled(nil), "an empty one": own.Walled(&lifecycle.NetworkPolicy{}),
-		"a wall": lifecycle.RuntimeClass{Name: "plain", EgressSidecar: true}.Walled(deny),
+		"no policy": own.CheckPolicy(nil), "an empty one": own.CheckPolicy(&lifecycle.NetworkPolicy{}),
+		"a wall": lifecycle.RuntimeClass{Name: "plain", EgressSidecar: true}.CheckPolicy(deny),
 	} {
 		if err != nil {
 			t.Errorf("%s: %v", name, err)

@@ -132,7 +132,7 @@ func (m *Metrics) engineMetrics() {
 
 // Sandboxes adds the number of sandboxes in each state, which count returns at every scrape.
 func (m *Metrics) Sandboxes(count func() map[lifecycle.State]int) {
-	m.registry.MustRegister(&census{
+	m.registry.MustRegister(&sandboxCollector{
 		count: count,
 		desc: prometheus.NewDesc(namespace+"_sandboxes",
 			"Sandboxes whose record can be read, by state.", []string{"state"}, nil),
@@ -190,18 +190,18 @@ func (m *Metrics) histogram(name, help string, buckets []float64,
 	return vec
 }
 
-// census counts sandboxes when it is scraped: a number that is kept beside the records could drift
+// sandboxCollector counts sandboxes when it is scraped: a number that is kept beside the records could drift
 // away from them.
-type census struct {
+type sandboxCollector struct {
 	count func() map[lifecycle.State]int
 	desc  *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
-func (c *census) Describe(to chan<- *prometheus.Desc) { to <- c.desc }
+func (c *sandboxCollector) Describe(to chan<- *prometheus.Desc) { to <- c.desc }
 
 // Collect implements prometheus.Collector.
-func (c *census) Collect(to chan<- prometheus.Metric) {
+func (c *sandboxCollector) Collect(to chan<- prometheus.Metric) {
 	count := c.count()
 	for _, state := range lifecycle.States() {
 		to <- prometheus.MustNewConstMetric(c.desc, prometheus.GaugeValue, float64(count[state]),

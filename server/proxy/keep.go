@@ -20,7 +20,7 @@ const (
 
 // NewKeeping returns a proxy that uses connections again, which is for those who
 // forward many small requests. A request that cannot be repeated when its connection
-// turns out to be dead, one with a body above all, still gets a fresh one. Close it.
+// turns out to be closed, one with a body above all, still gets a fresh one. Close it.
 func NewKeeping(logger zerolog.Logger) *Proxy {
 	kept := newTransport()
 	kept.DisableKeepAlives = false

@@ -15,7 +15,7 @@ const removed = "\x00removed"
 
 // checkEvents checks all events of the test: one sequence without a gap, each sandbox's states one
 // out of the other, and at the end of it what GET shows.
-func (st *story) checkEvents(t *testing.T, players []*player) {
+func (st *crashRun) checkEvents(t *testing.T, clients []*crashClient) {
 	t.Helper()
 	type account struct {
 		state    string
@@ -24,20 +24,20 @@ func (st *story) checkEvents(t *testing.T, players []*player) {
 	}
 	// An event after all others.
 	marker := uuid.NewString()
-	var narrator *player
-	for _, p := range players {
+	var marked *crashClient
+	for _, p := range clients {
 		if !p.gone {
-			narrator = p
+			marked = p
 		}
 	}
-	if narrator == nil {
+	if marked == nil {
 		t.Fatal("no sandbox is left for the last event")
 	}
-	if got := st.s.Send(t, http.MethodPatch, "/v1/sandboxes/"+narrator.id+"/metadata",
+	if got := st.s.Send(t, http.MethodPatch, "/v1/sandboxes/"+marked.id+"/metadata",
 		`{"end": "`+marker+`"}`); got.Status != http.StatusOK {
 		t.Fatalf("patch: %s", got)
 	}
-	narrator.metadata["end"] = marker
+	marked.metadata["end"] = marker
 
 	accounts := map[string]*account{}
 	stream := st.s.StreamEvents(t, "/v1/events?after=0")
@@ -53,7 +53,7 @@ func (st *story) checkEvents(t *testing.T, players []*player) {
 		a := accounts[id]
 		if a == nil {
 			if e.Type != "state" || lives.Value(e.To) != "Pending" {
-				t.Errorf("the story of %s begins with %+v", id, e.SandboxEvent)
+				t.Errorf("the events of %s begin with %+v", id, e.SandboxEvent)
 			}
 			a = &account{}
 			accounts[id] = a

@@ -16,9 +16,9 @@ import (
 	"sandbox.internal/test/e2e/lives"
 )
 
-// player is one client with one sandbox at a time, and what it was promised.
-type player struct {
-	st      *story
+// crashClient is one client with one sandbox at a time, and what it was promised.
+type crashClient struct {
+	st      *crashRun
 	t       *testing.T
 	random  *rand.Rand
 	image   string
@@ -40,17 +40,17 @@ type player struct {
 	past     []string // the sandboxes before it
 }
 
-func (st *story) cast(t *testing.T, number uint64, image string, timeout int) *player {
+func (st *crashRun) addClient(t *testing.T, number uint64, image string, timeout int) *crashClient {
 	if image == "" {
 		image = busyboxImage
 	}
-	return &player{st: st, t: t, random: rand.New(rand.NewPCG(st.seed, number)), image: image,
+	return &crashClient{st: st, t: t, random: rand.New(rand.NewPCG(st.seed, number)), image: image,
 		timeout: timeout, lives: 3}
 }
 
 // begin creates a sandbox. A create that is not answered is repeated with its key, as careful
 // clients do.
-func (p *player) begin() {
+func (p *crashClient) begin() {
 	p.lives--
 	p.name, p.key = uuid.NewString(), uuid.NewString()
 	r := lives.Request(p.image, "sleep", "1000")
@@ -79,7 +79,7 @@ func (p *player) begin() {
 }
 
 // retry repeats a request until it is answered.
-func (p *player) retry(method, path, body string, headers ...string) lives.Answer {
+func (p *crashClient) retry(method, path, body string, headers ...string) lives.Answer {
 	for deadline := time.Now().Add(giveUp); ; time.Sleep(20 * time.Millisecond) {
 		// between two attempts
 		got, answered := p.st.try(method, path, body, headers...)
@@ -93,9 +93,9 @@ func (p *player) retry(method, path, body string, headers ...string) lives.Answe
 	}
 }
 
-// play does one thing after the other until the story is over or there is nothing left to play
+// run does one thing after the other until the run is over or there is nothing left to play
 // with.
-func (p *player) play() {
+func (p *crashClient) run() {
 	if p.id == "" {
 		p.begin()
 	}
@@ -122,7 +122,7 @@ func (p *player) play() {
 		case n < 75 && pulled:
 			p.look()
 		case n < 85 && pulled && p.timeout > 60:
-			p.meddle()
+			p.disturbContainer()
 		case n < 90 && pulled && p.timeout > 60 && p.lives > 0:
 			p.delete()
 		}
@@ -131,7 +131,7 @@ func (p *player) play() {
 
 // act asks for a change. It returns whether it was acknowledged; refused is what a sandbox that has
 // not settled may answer. What an unanswered request came to is for the caller to find out.
-func (p *player) act(method, path, body string,
+func (p *crashClient) act(method, path, body string,
 	want int) (got lives.Answer, acknowledged, answered bool) {
 	got, answered = p.st.try(method, "/v1/sandboxes/"+p.id+path, body)
 	switch {
@@ -148,7 +148,7 @@ func (p *player) act(method, path, body string,
 	return got, false, true
 }
 
-func (p *player) toggle() {
+func (p *crashClient) toggle() {
 	action, to := "/pause", "Paused"
 	if p.state == "Paused" {
 		action, to = "/resume", "Running"
@@ -162,7 +162,7 @@ func (p *player) toggle() {
 	}
 }
 
-func (p *player) renew(by time.Duration) {
+func (p *crashClient) renew(by time.Duration) {
 	at := time.Now().Add(by).UTC().Truncate(time.Second)
 	if !at.After(p.expires) {
 		return
@@ -182,7 +182,7 @@ func (p *player) renew(by time.Duration) {
 	p.compare(p.see())
 }
 
-func (p *player) patch() {
+func (p *crashClient) patch() {
 	value := uuid.NewString()
 	_, acknowledged, answered := p.act(http.MethodPatch, "/metadata", `{"note": "`+value+`"}`,
 		http.StatusOK)
@@ -192,7 +192,7 @@ func (p *player) patch() {
 	p.compare(p.see())
 }
 
-func (p *player) delete() {
+func (p *crashClient) delete() {
 	if _, acknowledged, answered := p.act(http.MethodDelete, "", "",
 		http.StatusNoContent); acknowledged {
 		p.end("Terminated", "USER_DELETE")
@@ -204,16 +204,16 @@ func (p *player) delete() {
 	}
 }
 
-func (p *player) end(state string, reasons ...string) {
+func (p *crashClient) end(state string, reasons ...string) {
 	p.state, p.reasons, p.settled, p.gone = state, reasons, false, true
 }
 
-// meddle does something to the container, which the service has to find out.
-func (p *player) meddle() {
+// disturbContainer does something to the container, which the service has to find out.
+func (p *crashClient) disturbContainer() {
 	if !p.look() {
 		return
 	}
-	p.st.counts.meddled.Add(1)
+	p.st.counts.disturbed.Add(1)
 	container, engine := "sandbox-"+p.id, p.st.s.engine
 	var err error
 	p.settled = false
@@ -242,7 +242,7 @@ func (p *player) meddle() {
 }
 
 // see returns the sandbox as the service shows it.
-func (p *player) see() lifecycle.Sandbox {
+func (p *crashClient) see() lifecycle.Sandbox {
 	got := p.retry(http.MethodGet, "/v1/sandboxes/"+p.id, "")
 	sandbox, err := lives.Decode[lifecycle.Sandbox](got)
 	if err != nil {
@@ -251,10 +251,10 @@ func (p *player) see() lifecycle.Sandbox {
 	return sandbox
 }
 
-func (p *player) last() lifecycle.SandboxStatus { return p.see().Status }
+func (p *crashClient) last() lifecycle.SandboxStatus { return p.see().Status }
 
 // settle polls until the service has nothing left to do for the sandbox.
-func (p *player) settle() lifecycle.Sandbox {
+func (p *crashClient) settle() lifecycle.Sandbox {
 	for deadline := time.Now().Add(giveUp); ; time.Sleep(20 * time.Millisecond) {
 		// between two looks
 		sandbox := p.see()
@@ -269,7 +269,7 @@ func (p *player) settle() lifecycle.Sandbox {
 }
 
 // look compares the settled sandbox with what it must be. It returns false when it is not that.
-func (p *player) look() bool {
+func (p *crashClient) look() bool {
 	seen := p.settle()
 	p.compare(seen)
 	if seen.Status.State != p.state {
@@ -283,7 +283,7 @@ func (p *player) look() bool {
 }
 
 // resolve finds out what a request that was not answered has come to.
-func (p *player) resolve(either, or string) {
+func (p *crashClient) resolve(either, or string) {
 	p.state = either
 	if seen := p.settle().Status.State; seen == or {
 		p.state = or
@@ -292,7 +292,7 @@ func (p *player) resolve(either, or string) {
 }
 
 // await polls until the service has found out what happened to the container.
-func (p *player) await() {
+func (p *crashClient) await() {
 	for deadline := time.Now().Add(giveUp); ; time.Sleep(20 * time.Millisecond) {
 		// between two looks
 		status := p.see().Status
@@ -310,7 +310,7 @@ func (p *player) await() {
 }
 
 // compare holds what GET shows against what was promised, whatever the state.
-func (p *player) compare(seen lifecycle.Sandbox) {
+func (p *crashClient) compare(seen lifecycle.Sandbox) {
 	if !seen.ExpiresAt.Equal(p.expires) {
 		p.t.Errorf("%s expires at %v, promised was %v", p.id, seen.ExpiresAt, p.expires)
 	}
@@ -319,8 +319,8 @@ func (p *player) compare(seen lifecycle.Sandbox) {
 	}
 }
 
-// expectLabels makes the player expect what the labels of its sandbox's container say.
-func (p *player) expectLabels() {
+// expectLabels makes the client expect what the labels of its sandbox's container have.
+func (p *crashClient) expectLabels() {
 	container, err := p.st.s.engine.Inspect(context.Background(), "sandbox-"+p.id)
 	if err != nil {
 		p.t.Errorf("the container of %s, which is %s: %v", p.id, p.state, err)
@@ -339,8 +339,8 @@ func (p *player) expectLabels() {
 	p.expires, p.metadata = record.Sandbox.ExpiresAt, record.Sandbox.Metadata
 }
 
-// curtain checks how the player's last sandbox has ended up.
-func (p *player) curtain() {
+// checkEnd checks the end of the client's last sandbox.
+func (p *crashClient) checkEnd() {
 	switch {
 	case p.auth != "": // the pull cannot go on after a crash
 		p.end("Failed", "IMAGE_PULL_ERROR")

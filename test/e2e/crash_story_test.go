@@ -18,107 +18,107 @@ import (
 // giveUp is how long a test waits for something that must happen, however busy the machine is.
 const giveUp = 3 * time.Minute
 
-// TestCrashStory has clients make every kind of request, while the service is killed again and
+// TestCrashes has clients make every kind of request, while the service is killed again and
 // again and another program changes the containers. Each client records the answers that it got,
 // and compares.
-func TestCrashStory(t *testing.T) {
+func TestCrashes(t *testing.T) {
 	t.Parallel()
-	story := newStory(t)
-	s := story.s
-	ticking := story.cast(t, 1, "", 60) // expires
-	renewed := story.cast(t, 2, "", 60) // would, if an acknowledged renewal were lost
+	run := newCrashRun(t)
+	s := run.s
+	ticking := run.addClient(t, 1, "", 60) // expires
+	renewed := run.addClient(t, 2, "", 60) // would, if an acknowledged renewal were lost
 	slow, open := startSlowRegistry(t, "")
 	password := uuid.NewString()
 	guarded, openGuarded := startSlowRegistry(t, password)
-	arriving := story.cast(t, 3,
+	arriving := run.addClient(t, 3,
 		slow.push(t, "story/scratch", lives.Build(t, "sandbox.internal/test/e2e/testdata/forever")), 600)
-	revoked := story.cast(t, 4, arriving.image, 600)
-	lost := story.cast(t, 5,
+	revoked := run.addClient(t, 4, arriving.image, 600)
+	lost := run.addClient(t, 5,
 		guarded.push(t, "story/private", lives.Build(t, "sandbox.internal/test/e2e/testdata/forever")),
 		600)
 	lost.auth = password
-	lives.Concurrently([]*player{ticking, renewed, arriving, revoked, lost}, (*player).begin)
+	lives.Concurrently([]*crashClient{ticking, renewed, arriving, revoked, lost}, (*crashClient).begin)
 	renewed.renew(10 * time.Minute)
 
-	var actors []*player
+	var others []*crashClient
 	for i := range 6 {
-		actors = append(actors, story.cast(t, 10+uint64(i), "", 600))
+		others = append(others, run.addClient(t, 10+uint64(i), "", 600))
 	}
 	var playing sync.WaitGroup
-	for _, p := range append(actors, arriving, renewed) {
-		playing.Go(p.play)
+	for _, p := range append(others, arriving, renewed) {
+		playing.Go(p.run)
 	}
 	for round := range 5 {
-		pause(story.random, 3*time.Second)
-		story.kill()
+		pause(run.random, 3*time.Second)
+		run.kill()
 		if round%2 == 1 { // in the middle of a recovery too
 			ctx, cancel := context.WithTimeout(t.Context(),
-				time.Duration(story.random.Int64N(int64(time.Second))))
+				time.Duration(run.random.Int64N(int64(time.Second))))
 			s.bootUntil(ctx, t)
 			cancel()
 		}
-		story.boot(t)
+		run.boot(t)
 		if round == 2 {
 			revoked.delete()
 		}
 	}
-	close(story.over)
+	close(run.over)
 	playing.Wait()
 	open()
 	openGuarded()
 
-	all := append(actors, ticking, renewed, arriving, revoked, lost)
+	all := append(others, ticking, renewed, arriving, revoked, lost)
 	for _, p := range all {
-		p.curtain()
+		p.checkEnd()
 	}
 	if got := lost.last(); got.State != "Failed" || got.Reason != "IMAGE_PULL_ERROR" {
 		t.Errorf("the private image: %+v, want IMAGE_PULL_ERROR", got)
 	} else {
 		lives.Contains(t, got.Message, "credentials are not stored")
 	}
-	story.checkBooks(t, all)
-	story.checkEvents(t, all)
-	story.loseDatabase(t, all)
+	run.checkSandboxes(t, all)
+	run.checkEvents(t, all)
+	run.loseDatabase(t, all)
 }
 
-// story is a service that is killed, and those who play with it.
-type story struct {
+// crashRun is a service that is killed, and its clients.
+type crashRun struct {
 	s      *service
 	seed   uint64
 	random *rand.Rand // of the one who kills
 	line   atomic.Pointer[lives.Client]
 	over   chan struct{}
 
-	counts struct{ asked, unanswered, meddled atomic.Int64 }
+	counts struct{ asked, unanswered, disturbed atomic.Int64 }
 }
 
-// newStory begins a story. E2E_SEED in the environment repeats one, as far as the machine's own
+// newCrashRun begins a run. E2E_SEED in the environment repeats one, as far as the machine's own
 // chance allows.
-func newStory(t *testing.T) *story {
+func newCrashRun(t *testing.T) *crashRun {
 	t.Helper()
 	seed, err := strconv.ParseUint(os.Getenv("E2E_SEED"), 10, 64)
 	if err != nil {
 		seed = rand.Uint64()
 	}
 	t.Logf("E2E_SEED=%d", seed)
-	st := &story{s: start(t, lives.Plan{Program: true}), seed: seed,
+	st := &crashRun{s: start(t, lives.Plan{Program: true}), seed: seed,
 		random: rand.New(rand.NewPCG(seed, 0)), over: make(chan struct{})}
 	st.connect()
 	t.Cleanup(func() {
 		t.Logf("%d requests, %d of them unanswered, %d blows from outside", st.counts.asked.Load(),
-			st.counts.unanswered.Load(), st.counts.meddled.Load())
+			st.counts.unanswered.Load(), st.counts.disturbed.Load())
 	})
 	return st
 }
 
-func (st *story) connect() {
+func (st *crashRun) connect() {
 	line := st.s.Client
 	st.line.Store(&line)
 }
 
-func (st *story) kill() { st.s.Kill() }
+func (st *crashRun) kill() { st.s.Kill() }
 
-func (st *story) boot(t *testing.T) {
+func (st *crashRun) boot(t *testing.T) {
 	t.Helper()
 	st.s.Boot(t)
 	st.connect()
@@ -130,7 +130,7 @@ func pause(random *rand.Rand, atMost time.Duration) {
 }
 
 // try makes a request once, to the current service. It returns false when there was no answer.
-func (st *story) try(method, path, body string, headers ...string) (lives.Answer, bool) {
+func (st *crashRun) try(method, path, body string, headers ...string) (lives.Answer, bool) {
 	st.counts.asked.Add(1)
 	got, err := st.line.Load().Try(method, path, body, headers...)
 	if err != nil {
@@ -139,12 +139,12 @@ func (st *story) try(method, path, body string, headers ...string) (lives.Answer
 	return got, err == nil
 }
 
-// checkBooks compares what the service lists with what the players had, and with what the engine
+// checkSandboxes compares what the service lists with what the clients had, and with what the engine
 // has.
-func (st *story) checkBooks(t *testing.T, players []*player) {
+func (st *crashRun) checkSandboxes(t *testing.T, clients []*crashClient) {
 	t.Helper()
 	known := map[string]bool{}
-	for _, p := range players {
+	for _, p := range clients {
 		known[p.id] = true
 		for _, id := range p.past {
 			known[id] = true
@@ -165,10 +165,10 @@ func (st *story) checkBooks(t *testing.T, players []*player) {
 
 // loseDatabase deletes the database between two lives of the service. What lives at the engine is
 // taken up as it was created; what has ended is removed.
-func (st *story) loseDatabase(t *testing.T, players []*player) {
+func (st *crashRun) loseDatabase(t *testing.T, clients []*crashClient) {
 	t.Helper()
 	running := 0
-	for _, p := range players {
+	for _, p := range clients {
 		if p.gone {
 			continue
 		}
@@ -184,7 +184,7 @@ func (st *story) loseDatabase(t *testing.T, players []*player) {
 	st.s.bootUntil(ctx, t)
 	cancel()
 	st.boot(t)
-	for _, p := range players {
+	for _, p := range clients {
 		switch {
 		case p.gone:
 			if got := st.s.Send(t, http.MethodGet, "/v1/sandboxes/"+p.id,

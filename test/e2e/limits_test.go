@@ -162,7 +162,7 @@ func TestPIDsLimitEndsAForkBomb(t *testing.T) {
 				lives.Request(busyboxImage, "sh", "-c",
 					"until [ -e /tmp/now ]; do sleep 0.1; done; for i in $(seq 200); do sleep 1000 & done"))
 			_, endpoint := s.sharedOrPublished(t, id)
-			lives.EnterAt(t, endpoint).Strike(t, "touch /tmp/now")
+			lives.EnterAt(t, endpoint).RunFatal(t, "touch /tmp/now")
 			// The shell says that it cannot fork; a Go program that is refused a thread says that.
 			if got := s.Await(t, id, "Failed").Status.Message; !strings.Contains(got, "fork") &&
 				!strings.Contains(got, "thread") {

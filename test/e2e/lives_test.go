@@ -90,7 +90,7 @@ func onDocker(containers *docker.Engine) lives.Backend {
 			"listNetworkDecisions 500": "the sidecar would have to answer nonsense",
 			"proposeNetworkPolicy 500": "the sidecar would have to answer nonsense",
 		},
-		Instead: map[string]lives.Instead{
+		Instead: map[string]lives.Replacement{
 			"EventsSurviveKills": {
 				Because: "here the ids of events have no gaps",
 				Test: func(t *testing.T, b lives.Backend) {

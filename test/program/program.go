@@ -22,7 +22,7 @@ const sources = `{{$p := .}}{{with .Module}}{{if .Main}}{{.GoMod}}{{"\n"}}{{$p.D
 // Build compiles the programs of packages, given by import path, into the existing folder: static,
 // as they ship. Each has the name of its package's folder. The error has what the compiler printed.
 func Build(ctx context.Context, folder string, packages ...string) error {
-	if err := look(ctx, packages); err != nil {
+	if err := registerInputs(ctx, packages); err != nil {
 		return err
 	}
 	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-gcflags=all=-dwarf=false",
@@ -32,9 +32,9 @@ func Build(ctx context.Context, folder string, packages ...string) error {
 	return err
 }
 
-// look opens the folders and files that the packages are made of, which makes them inputs of the
+// registerInputs opens the folders and files that the packages are made of, which makes them inputs of the
 // test that runs. An open folder stands for the names, sizes and times of everything in it.
-func look(ctx context.Context, packages []string) error {
+func registerInputs(ctx context.Context, packages []string) error {
 	listed, err := goCommand(ctx, append([]string{"list", "-deps", "-f", sources}, packages...)...)
 	if err != nil {
 		return err

@@ -1,5 +1,5 @@
 // Command egress-init is process 1 of the egress sidecar. It keeps the network namespace alive, which ends with the container, and
-// starts the guard again when it dies; nothing passes meanwhile.
+// starts the guard again when it ends; nothing passes meanwhile.
 //
 //	egress-init PROGRAM [ARGUMENT...]
 //

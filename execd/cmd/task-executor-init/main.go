@@ -1,5 +1,5 @@
 // Command task-executor-init is the first process of a task-executor's container. It keeps the container alive, and the tasks with it,
-// while the task-executor is started again after it died. Processes whose task-executor and shim have died become its children, which
+// while the task-executor is started again after it ended. Processes whose task-executor and shim have ended become its children, which
 // is how the next task-executor finds them.
 //
 //	task-executor-init PROGRAM [ARGUMENT...]

@@ -114,7 +114,7 @@ func New(ctx context.Context, settings config.Settings, logger zerolog.Logger) (
 	}
 	return &App{
 		settings: settings, logger: logger, wall: w, packets: packets, guard: g, listener: newBoundedListener(listener, own), server: server,
-		proxy: dnsproxy.New(udp, tcp, dnsproxy.Options{Judge: g, Upstream: upstream, Mark: w.Mark(), Logger: bounded(logger)}),
+		proxy: dnsproxy.New(udp, tcp, dnsproxy.Options{Decider: g, Upstream: upstream, Mark: w.Mark(), Logger: bounded(logger)}),
 	}, nil
 }
 

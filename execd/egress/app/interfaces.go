@@ -15,7 +15,7 @@ const interfacesAge = time.Second
 // interfaces holds the addresses of this network namespace, as they were at most interfacesAge ago. It is safe for concurrent use.
 type interfaces struct {
 	clock func() time.Time
-	look  func() ([]net.Addr, error)
+	list  func() ([]net.Addr, error)
 
 	mu        sync.Mutex
 	at        time.Time
@@ -23,7 +23,7 @@ type interfaces struct {
 }
 
 func newInterfaces(clock func() time.Time) *interfaces {
-	return &interfaces{clock: clock, look: net.InterfaceAddrs}
+	return &interfaces{clock: clock, list: net.InterfaceAddrs}
 }
 
 // own returns a function that reports whether an address is one of this network namespace, for all decisions of one moment. It looks when it is asked
@@ -43,7 +43,7 @@ func (i *interfaces) now() ([]netip.Addr, error) {
 	if i.addresses != nil && now.Sub(i.at) < interfacesAge {
 		return i.addresses, nil
 	}
-	found, err := i.look()
+	found, err := i.list()
 	if err != nil {
 		i.addresses = nil
 		return nil, err

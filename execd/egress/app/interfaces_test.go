@@ -15,7 +15,7 @@ func TestInterfacesAreLookedAtOnceASecond(t *testing.T) {
 	var failure error
 	there := []net.Addr{&net.IPNet{IP: net.ParseIP("127.0.0.1"), Mask: net.CIDRMask(8, 32)}, &net.IPNet{IP: first.AsSlice()}}
 	i := newInterfaces(func() time.Time { return now })
-	i.look = func() ([]net.Addr, error) { looks++; return there, failure }
+	i.list = func() ([]net.Addr, error) { looks++; return there, failure }
 
 	// An IPv4 address in 16 bytes is the same.
 	if own := i.own(); !own(first) || !own(netip.MustParseAddr("127.0.0.1")) || own(second) {

@@ -14,9 +14,9 @@
 // sidecar's process namespace. Port 18080 must be reached directly, never through the sandbox's execd: a root process in the sandbox
 // could read the token there. The wall stands when /healthz answers; start the sandbox's container then.
 //
-// The image's process 1 (execd/cmd/egress-init) starts the guard (execd/cmd/egress) again when it dies, and nothing passes
+// The image's process 1 (execd/cmd/egress-init) starts the guard (execd/cmd/egress) again when it ends, and nothing passes
 // meanwhile. It must be process 1 that lives on, because the namespace ends with the container: when the whole sidecar's container
-// has died, its sandbox is cut off for good, and is to be restarted together with it.
+// has ended, its sandbox is cut off for good, and is to be restarted together with it.
 package config
 
 import (

@@ -26,9 +26,9 @@ func (p *Proxy) read(data []byte) (*query, []byte) {
 		question.Qtype == dns.TypeIXFR || question.Qtype == dns.TypeANY {
 		return nil, refuse(msg, dns.RcodeRefused, "this question is not answered")
 	}
-	decision, dryRun := p.options.Judge.Name(name)
+	decision, dryRun := p.options.Decider.Name(name)
 	if !decision.Allowed() && !dryRun {
-		p.options.Judge.Decided(name, decision, false, false)
+		p.options.Decider.Decided(name, decision, false, false)
 		return nil, refuse(msg, dns.RcodeNameError, "denied by the egress policy")
 	}
 	return &query{Msg: msg, name: name, decision: decision, dryRun: dryRun}, nil
@@ -38,25 +38,25 @@ func (p *Proxy) read(data []byte) (*query, []byte) {
 func (p *Proxy) resolve(ctx context.Context, q *query, size int) []byte {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	judge, name := p.options.Judge, q.name
+	decider, name := p.options.Decider, q.name
 	found, err := p.ask(ctx, q, size)
 	if err != nil {
 		p.options.Logger.Debug().Err(err).Str("name", name).Msg("the name servers do not answer")
-		judge.Decided(name, q.decision, !q.decision.Allowed(), false)
+		decider.Decided(name, q.decision, !q.decision.Allowed(), false)
 		return refuse(q.Msg, dns.RcodeServerFailure, "")
 	}
 	if !found.decision.Allowed() {
-		judge.Decided(name, found.decision, false, true)
+		decider.Decided(name, found.decision, false, true)
 		return refuse(q.Msg, dns.RcodeRefused, "denied by the egress policy")
 	}
 	if len(found.addresses) > 0 {
-		if err := judge.Learn(ctx, name, found.addresses, found.ttl); err != nil {
+		if err := decider.Learn(ctx, name, found.addresses, found.ttl); err != nil {
 			p.options.Logger.Warn().Err(err).Str("name",
 				name).Msg("addresses are not reachable, so their name is not answered")
 			return refuse(q.Msg, dns.RcodeServerFailure, "")
 		}
 	}
-	judge.Decided(name, q.decision, q.dryRun && !q.decision.Allowed(), found.resolved)
+	decider.Decided(name, q.decision, q.dryRun && !q.decision.Allowed(), found.resolved)
 	return found.answer
 }
 

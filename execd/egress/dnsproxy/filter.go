@@ -34,7 +34,7 @@ func (p *Proxy) filter(name string, answers []dns.RR, dryRun bool) kept {
 		if !ok || slices.Contains(chain, next) {
 			break
 		}
-		if d, _ := p.options.Judge.Name(next); !d.Allowed() && d.Reason == policy.ByRule &&
+		if d, _ := p.options.Decider.Name(next); !d.Allowed() && d.Reason == policy.ByRule &&
 			!dryRun {
 			result.decision = d
 			return result
@@ -60,7 +60,7 @@ func (p *Proxy) filter(name string, answers []dns.RR, dryRun bool) kept {
 			if len(result.addresses) == maxAddresses {
 				continue
 			}
-			if last = p.options.Judge.Resolved(addr); !last.Allowed() && !dryRun {
+			if last = p.options.Decider.Resolved(addr); !last.Allowed() && !dryRun {
 				denied++
 				continue
 			}

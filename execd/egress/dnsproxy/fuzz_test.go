@@ -30,7 +30,7 @@ func (everything) Resolved(
 func (everything) Learn(context.Context, string, []netip.Addr, time.Duration) error     { return nil }
 func (everything) Decided(name string, decision policy.Decision, dryRun, resolved bool) {}
 
-func offline() *Proxy { return New(nil, nil, Options{Judge: everything{}, Logger: zerolog.Nop()}) }
+func offline() *Proxy { return New(nil, nil, Options{Decider: everything{}, Logger: zerolog.Nop()}) }
 
 func pack(t testing.TB, msg *dns.Msg) []byte {
 	t.Helper()
@@ -103,7 +103,7 @@ func FuzzAnswer(f *testing.F) {
 			return
 		}
 		limit := max(int(size), dns.MinMsgSize)
-		result, err := p.sift(t.Context(), &query{Msg: newQuery(t), name: "www.example.com"}, raw,
+		result, err := p.sanitize(t.Context(), &query{Msg: newQuery(t), name: "www.example.com"}, raw,
 			head, limit)
 		if err != nil {
 			return

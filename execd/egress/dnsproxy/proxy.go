@@ -59,8 +59,8 @@ const (
 	failurePause = 10 * time.Millisecond
 )
 
-// Judge decides what may be asked and reached. Its methods are called by many goroutines.
-type Judge interface {
+// Decider decides what may be asked and reached. Its methods are called by many goroutines.
+type Decider interface {
 	// Name decides a name in its normal form. With dryRun a denied name is answered all the same.
 	Name(name string) (decision policy.Decision, dryRun bool)
 	// Resolved decides an address that an allowed name resolved to.
@@ -75,7 +75,7 @@ type Judge interface {
 
 // Options configures a [Proxy].
 type Options struct {
-	Judge Judge
+	Decider Decider
 	// Upstream are the name servers to ask, in this order.
 	Upstream []netip.AddrPort
 	// Mark is the mark of the proxy's own packets, which the wall accepts; 0 sets none.

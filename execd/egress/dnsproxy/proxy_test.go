@@ -24,8 +24,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 30 * time.Second
 
-// judge decides by a policy and records its calls.
-type judge struct {
+// decider decides by a policy and records its calls.
+type decider struct {
 	compiled *policy.Compiled
 	failure  error
 
@@ -34,15 +34,15 @@ type judge struct {
 	recorded []string
 }
 
-func (j *judge) Name(name string) (policy.Decision, bool) {
+func (j *decider) Name(name string) (policy.Decision, bool) {
 	return j.compiled.Name(name), j.compiled.DryRun()
 }
 
-func (j *judge) Resolved(addr netip.Addr) policy.Decision {
+func (j *decider) Resolved(addr netip.Addr) policy.Decision {
 	return j.compiled.Resolved(addr, func(netip.Addr) bool { return false })
 }
 
-func (j *judge) Learn(_ context.Context, name string, addresses []netip.Addr,
+func (j *decider) Learn(_ context.Context, name string, addresses []netip.Addr,
 	_ time.Duration) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -50,7 +50,7 @@ func (j *judge) Learn(_ context.Context, name string, addresses []netip.Addr,
 	return j.failure
 }
 
-func (j *judge) Decided(name string, d policy.Decision, dryRun, resolved bool) {
+func (j *decider) Decided(name string, d policy.Decision, dryRun, resolved bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	text := name + " " + string(d.Action) + " " + string(d.Reason)
@@ -64,13 +64,13 @@ func (j *judge) Decided(name string, d policy.Decision, dryRun, resolved bool) {
 }
 
 // seen returns the calls so far.
-func (j *judge) seen() (map[string][]netip.Addr, []string) {
+func (j *decider) seen() (map[string][]netip.Addr, []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return maps.Clone(j.learned), slices.Clone(j.recorded)
 }
 
-func (j *judge) fail(err error) {
+func (j *decider) fail(err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.failure = err
@@ -97,7 +97,7 @@ func serve(t *testing.T, handler dns.HandlerFunc) netip.AddrPort {
 }
 
 // start runs a proxy with a policy before the upstream.
-func start(t *testing.T, text string, upstream ...netip.AddrPort) (*judge, string) {
+func start(t *testing.T, text string, upstream ...netip.AddrPort) (*decider, string) {
 	t.Helper()
 	p, err := policy.Parse([]byte(text))
 	if err != nil {
@@ -107,13 +107,13 @@ func start(t *testing.T, text string, upstream ...netip.AddrPort) (*judge, strin
 	if err != nil {
 		t.Fatal(err)
 	}
-	j := &judge{compiled: compiled, learned: make(map[string][]netip.Addr)}
+	j := &decider{compiled: compiled, learned: make(map[string][]netip.Addr)}
 	udp, tcp, err := dnsproxy.Listen(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	proxy := dnsproxy.New(udp, tcp,
-		dnsproxy.Options{Judge: j, Upstream: upstream, Logger: zerolog.Nop()})
+		dnsproxy.Options{Decider: j, Upstream: upstream, Logger: zerolog.Nop()})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- proxy.Run(ctx) }()

@@ -27,10 +27,10 @@ type found struct {
 	resolved  bool          // the name has records
 }
 
-// sift takes a name server's answer apart, keeps what belongs to the question, and packs that
+// sanitize takes a name server's answer apart, keeps what belongs to the question, and packs that
 // again. The owner of the name chose it, and may work together with the sandbox: it must neither
 // cost more than a little memory nor end the guard.
-func (p *Proxy) sift(ctx context.Context, q *query, raw []byte, head header,
+func (p *Proxy) sanitize(ctx context.Context, q *query, raw []byte, head header,
 	size int) (result found, err error) {
 	select {
 	case p.unpacked <- struct{}{}:

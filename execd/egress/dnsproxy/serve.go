@@ -54,7 +54,7 @@ func (p *Proxy) accept(ctx context.Context) error {
 	case p.connections <- struct{}{}:
 		p.working.Go(func() {
 			defer func() { <-p.connections }()
-			p.converse(ctx, conn)
+			p.serveConnection(ctx, conn)
 		})
 	default:
 		_ = conn.SetLinger(0) // nothing of it stays in the kernel
@@ -63,8 +63,8 @@ func (p *Proxy) accept(ctx context.Context) error {
 	return nil
 }
 
-// converse answers the queries of a connection, one after the other.
-func (p *Proxy) converse(ctx context.Context, conn net.Conn) {
+// serveConnection answers the queries of a connection, one after the other.
+func (p *Proxy) serveConnection(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	for range maxPerConnection {

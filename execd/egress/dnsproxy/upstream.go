@@ -99,7 +99,7 @@ func (p *Proxy) fetch(ctx context.Context, server netip.AddrPort, question []byt
 		rcode != dns.RcodeNameError {
 		return found{}, rcodeError{server, rcode}
 	}
-	return p.sift(ctx, q, raw, head, size)
+	return p.sanitize(ctx, q, raw, head, size)
 }
 
 // exchange returns a name server's answer to the question as it came. What answers another question

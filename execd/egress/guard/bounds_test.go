@@ -10,7 +10,7 @@ import (
 
 // TestNamesOfAddressesAreBoundedInBytes: the owner of a zone gives each of its addresses as many long names as it likes.
 func TestNamesOfAddressesAreBoundedInBytes(t *testing.T) {
-	b, now := newBook(), time.Unix(1_000_000, 0)
+	b, now := newAddressTable(), time.Unix(1_000_000, 0)
 	label := strings.Repeat("x", 60)
 	for i := range maxKnown {
 		addr := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})

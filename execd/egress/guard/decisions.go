@@ -90,7 +90,7 @@ func (l *DecisionLog) Add(d Decision) {
 	defer l.mu.Unlock()
 	now := l.clock().UnixNano()
 	s := subject{
-		target: d.Target, port: d.Port, kind: l.word(string(d.Kind)), protocol: l.word(d.Protocol), action: l.word(string(d.Action)), dryRun: d.DryRun,
+		target: d.Target, port: d.Port, kind: l.intern(string(d.Kind)), protocol: l.intern(d.Protocol), action: l.intern(string(d.Action)), dryRun: d.DryRun,
 	}
 	r := l.entries[s]
 	if r == nil {
@@ -107,7 +107,7 @@ func (l *DecisionLog) Add(d Decision) {
 	l.last++
 	r.id, r.last, r.count = l.last, now, r.count+1
 	r.resolved = r.resolved || d.Resolved
-	r.reason, r.rule, r.names = l.word(string(d.Reason)), d.Rule, d.Names
+	r.reason, r.rule, r.names = l.intern(string(d.Reason)), d.Rule, d.Names
 	r.previous, r.next = l.ring.previous, &l.ring
 	r.previous.next, r.next.previous = r, r
 	if l.changed != nil {
@@ -147,8 +147,8 @@ func (l *DecisionLog) decision(r *record) Decision {
 	}
 }
 
-// word returns the index of a word. There are few: kinds, actions, reasons, and at most 256 protocols.
-func (l *DecisionLog) word(word string) uint16 {
+// intern returns the index of a word. There are few: kinds, actions, reasons, and at most 256 protocols.
+func (l *DecisionLog) intern(word string) uint16 {
 	at := slices.Index(l.words, word)
 	if at < 0 {
 		at = len(l.words)

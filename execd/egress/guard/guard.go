@@ -51,7 +51,7 @@ type Guard struct {
 
 	mu       sync.Mutex // held while the policy changes or addresses are learned, so that these never cross
 	compiled *policy.Compiled
-	known    *book
+	known    *addressTable
 
 	view sync.RWMutex // protects what is read for every query
 	now  *policy.Compiled
@@ -61,7 +61,7 @@ type Guard struct {
 func New(options Options) *Guard {
 	return &Guard{
 		options: options, log: newDecisionLog(options.Clock), requests: make(chan request, maxBatch), changed: make(chan struct{}, 1),
-		compiled: options.Policy, now: options.Policy, known: newBook(),
+		compiled: options.Policy, now: options.Policy, known: newAddressTable(),
 	}
 }
 
@@ -116,11 +116,11 @@ func (g *Guard) change(next func(policy.Policy) (policy.Policy, error)) (policy.
 		return compiled.Resolved(addr, own).Allowed() && anyAllowed(compiled, names)
 	}
 	keep := func(addr netip.Addr) bool { return allowed(addr, g.known.names(addr)) }
-	living := g.known.living(now, allowed)
-	if err := g.options.Wall.Apply(compiled, keep, living); err != nil {
+	valid := g.known.valid(now, allowed)
+	if err := g.options.Wall.Apply(compiled, keep, valid); err != nil {
 		return policy.Policy{}, errors.Join(err, g.options.Store.Save(before))
 	}
-	g.known.setInWall(living)
+	g.known.setInWall(valid)
 	g.compiled = compiled
 	g.view.Lock()
 	g.now = compiled
@@ -140,18 +140,18 @@ func anyAllowed(compiled *policy.Compiled, names []string) bool {
 	return false
 }
 
-// Name implements the DNS proxy's judge.
+// Name implements dnsproxy.Decider.
 func (g *Guard) Name(name string) (policy.Decision, bool) {
 	compiled := g.current()
 	return compiled.Name(name), compiled.DryRun()
 }
 
-// Resolved implements the DNS proxy's judge.
+// Resolved implements dnsproxy.Decider.
 func (g *Guard) Resolved(addr netip.Addr) policy.Decision {
 	return g.current().Resolved(addr, g.options.Own())
 }
 
-// Decided implements the DNS proxy's judge.
+// Decided implements dnsproxy.Decider.
 func (g *Guard) Decided(name string, d policy.Decision, dryRun, resolved bool) {
 	g.log.Add(Decision{
 		Subject: Subject{Kind: KindName, Target: name, Action: d.Action, DryRun: dryRun},
@@ -195,7 +195,7 @@ func protocolName(number uint8) string {
 // Decisions returns the record of what was decided.
 func (g *Guard) Decisions() *DecisionLog { return g.log }
 
-// Learn implements the DNS proxy's judge.
+// Learn implements dnsproxy.Decider.
 func (g *Guard) Learn(ctx context.Context, name string, addresses []netip.Addr, ttl time.Duration) error {
 	r := request{name: name, addresses: addresses, ttl: ttl, done: make(chan error, 1)}
 	select {

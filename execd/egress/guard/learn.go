@@ -124,8 +124,8 @@ func (g *Guard) learn(batch []request) {
 	}
 }
 
-// book remembers which names resolved to an address, and until when the address may be reached.
-type book struct {
+// addressTable records which names resolved to an address, and until when the address may be reached.
+type addressTable struct {
 	entries map[netip.Addr]*entry
 	bytes   int // of the names
 }
@@ -136,54 +136,54 @@ type entry struct {
 	inWall bool // the wall has the address
 }
 
-func newBook() *book { return &book{entries: make(map[netip.Addr]*entry)} }
+func newAddressTable() *addressTable { return &addressTable{entries: make(map[netip.Addr]*entry)} }
 
 // add notes a name of an address. It returns until when the address may be reached, and whether the wall has it.
-func (b *book) add(addr netip.Addr, name string) (time.Time, bool) {
-	b.makeRoom(addr)
-	e, ok := b.entries[addr]
+func (t *addressTable) add(addr netip.Addr, name string) (time.Time, bool) {
+	t.makeRoom(addr)
+	e, ok := t.entries[addr]
 	if !ok {
 		e = &entry{}
-		b.entries[addr] = e
+		t.entries[addr] = e
 	}
 	if at := slices.Index(e.names, name); at >= 0 {
 		e.names = slices.Delete(e.names, at, at+1)
-		b.bytes -= len(name)
+		t.bytes -= len(name)
 	} else if len(e.names) >= maxNames {
-		b.bytes -= len(e.names[0])
+		t.bytes -= len(e.names[0])
 		e.names = slices.Delete(e.names, 0, 1)
 	}
 	e.names = append(e.names, name)
-	b.bytes += len(name)
+	t.bytes += len(name)
 	return e.until, e.inWall
 }
 
-func (b *book) extend(addr netip.Addr, until time.Time, inWall bool) {
-	if e := b.entries[addr]; e != nil {
+func (t *addressTable) extend(addr netip.Addr, until time.Time, inWall bool) {
+	if e := t.entries[addr]; e != nil {
 		e.until, e.inWall = until, inWall
 	}
 }
 
-func (b *book) forget(addr netip.Addr) {
-	if e := b.entries[addr]; e != nil {
+func (t *addressTable) forget(addr netip.Addr) {
+	if e := t.entries[addr]; e != nil {
 		for _, name := range e.names {
-			b.bytes -= len(name)
+			t.bytes -= len(name)
 		}
-		delete(b.entries, addr)
+		delete(t.entries, addr)
 	}
 }
 
-func (b *book) names(addr netip.Addr) []string {
-	if e := b.entries[addr]; e != nil {
+func (t *addressTable) names(addr netip.Addr) []string {
+	if e := t.entries[addr]; e != nil {
 		return e.names
 	}
 	return nil
 }
 
-// living returns the addresses that hold and are allowed.
-func (b *book) living(now time.Time, allowed func(netip.Addr, []string) bool) []wall.Address {
-	all := make([]wall.Address, 0, len(b.entries))
-	for addr, e := range b.entries {
+// valid returns the addresses that have not expired and are allowed.
+func (t *addressTable) valid(now time.Time, allowed func(netip.Addr, []string) bool) []wall.Address {
+	all := make([]wall.Address, 0, len(t.entries))
+	for addr, e := range t.entries {
 		if e.until.After(now) && allowed(addr, e.names) {
 			all = append(all, wall.Address{Addr: addr, For: e.until.Sub(now)})
 		}
@@ -192,31 +192,31 @@ func (b *book) living(now time.Time, allowed func(netip.Addr, []string) bool) []
 }
 
 // setInWall records that the wall has these addresses and no others.
-func (b *book) setInWall(addresses []wall.Address) {
-	for _, e := range b.entries {
+func (t *addressTable) setInWall(addresses []wall.Address) {
+	for _, e := range t.entries {
 		e.inWall = false
 	}
 	for _, address := range addresses {
-		b.entries[address.Addr].inWall = true
+		t.entries[address.Addr].inWall = true
 	}
 }
 
 // makeRoom removes a tenth of what is remembered, other than of the address, once it is too much. What is forgotten stays reachable until it
 // times out, or until the policy changes.
-func (b *book) makeRoom(keep netip.Addr) {
-	_, known := b.entries[keep]
-	if (known || len(b.entries) < maxKnown) && b.bytes < maxNameBytes {
+func (t *addressTable) makeRoom(keep netip.Addr) {
+	_, known := t.entries[keep]
+	if (known || len(t.entries) < maxKnown) && t.bytes < maxNameBytes {
 		return
 	}
 	var ends []time.Time
-	for _, e := range b.entries {
+	for _, e := range t.entries {
 		ends = append(ends, e.until)
 	}
 	slices.SortFunc(ends, time.Time.Compare)
 	limit := ends[len(ends)/10]
-	for addr, e := range b.entries {
+	for addr, e := range t.entries {
 		if !e.until.After(limit) && addr != keep {
-			b.forget(addr)
+			t.forget(addr)
 		}
 	}
 }

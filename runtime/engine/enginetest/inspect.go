@@ -120,7 +120,7 @@ func (s *suite) testOpenLog(t *testing.T) {
 	if got := readFrom(binary, engine.LogOptions{Tail: -1}); len(got) != 257 || got[255] != 255 || got[0] != 0 {
 		t.Errorf("every byte there is came back as %q", got)
 	}
-	// The order of the two streams among each other is not promised.
+	// The order of the two streams among each other is not specified.
 	all := read(engine.LogOptions{Tail: -1})
 	if got := strings.Replace(all, "two\n", "", 1); got != "one\n"+strings.Repeat("x", 100_000)+"\nthree\n" || len(got) == len(all) {
 		t.Errorf("the log has %d bytes, from %.20q to %q", len(all), all, all[max(0, len(all)-20):])

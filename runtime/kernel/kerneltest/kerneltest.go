@@ -23,8 +23,8 @@ type Options struct {
 	Open func(t *testing.T) kernel.Host
 	// Languages are tested each in turn. Their kernels must be installed.
 	Languages []Language
-	// DeathTime is how long a kernel's death by kill -9 may stay unnoticed.
-	DeathTime time.Duration
+	// ExitTime is how long a kernel's death by kill -9 may stay unnoticed.
+	ExitTime time.Duration
 }
 
 // Run runs the suite.
@@ -36,7 +36,7 @@ func Run(t *testing.T, options Options) {
 	for _, language := range options.Languages {
 		t.Run(language.Name, func(t *testing.T) {
 			t.Parallel()
-			s := suite{host: options.Open(t), language: language, deathTime: options.DeathTime}
+			s := suite{host: options.Open(t), language: language, exitTime: options.ExitTime}
 			// Kernels by the dozen would only wait for one another: one test after the other.
 			t.Run("Cells", s.testCells)
 			t.Run("VariablesPersist", s.testVariablesPersist)
@@ -93,9 +93,9 @@ func testHost(t *testing.T, host kernel.Host) {
 
 // suite is the suite for one language.
 type suite struct {
-	host      kernel.Host
-	language  Language
-	deathTime time.Duration
+	host     kernel.Host
+	language Language
+	exitTime time.Duration
 }
 
 func (s suite) start(t *testing.T) kernel.Kernel {

@@ -163,7 +163,7 @@ func (s suite) testCancelledExecute(t *testing.T) {
 		t.Errorf("Execute whose context ended: %+v", e)
 	}
 	select {
-	case <-k.Dead():
+	case <-k.Done():
 		t.Fatal("the kernel died with the context of a cell")
 	default:
 	}
@@ -191,31 +191,31 @@ func (s suite) testKilledKernel(t *testing.T) {
 				t.Fatal(err)
 			}
 			if busy {
-				if e := await(t, end, s.deathTime); !errors.Is(e.err, kernel.ErrDead) {
-					t.Errorf("the cell of a killed kernel: %+v, want ErrDead", e)
+				if e := await(t, end, s.exitTime); !errors.Is(e.err, kernel.ErrEnded) {
+					t.Errorf("the cell of a killed kernel: %+v, want ErrEnded", e)
 				}
 			}
-			s.checkDead(t, k)
+			s.checkEnded(t, k)
 			awaitEnd(t, pid)
 		})
 	}
 }
 
-func (s suite) checkDead(t *testing.T, k kernel.Kernel) {
+func (s suite) checkEnded(t *testing.T, k kernel.Kernel) {
 	t.Helper()
 	select {
-	case <-k.Dead():
-	case <-time.After(s.deathTime):
-		t.Fatalf("the kernel's death is not known after %v", s.deathTime)
+	case <-k.Done():
+	case <-time.After(s.exitTime):
+		t.Fatalf("the kernel's death is not known after %v", s.exitTime)
 	}
-	if _, err := k.Execute(within(t, patience), s.language.SetX, func(kernel.Output) {}); !errors.Is(err, kernel.ErrDead) {
-		t.Errorf("Execute of a dead kernel: %v, want ErrDead", err)
+	if _, err := k.Execute(within(t, patience), s.language.SetX, func(kernel.Output) {}); !errors.Is(err, kernel.ErrEnded) {
+		t.Errorf("Execute of an ended kernel: %v, want ErrEnded", err)
 	}
-	if err := k.Interrupt(within(t, patience)); !errors.Is(err, kernel.ErrDead) {
-		t.Errorf("Interrupt of a dead kernel: %v, want ErrDead", err)
+	if err := k.Interrupt(within(t, patience)); !errors.Is(err, kernel.ErrEnded) {
+		t.Errorf("Interrupt of an ended kernel: %v, want ErrEnded", err)
 	}
 	if err := k.Stop(within(t, patience)); err != nil {
-		t.Errorf("Stop of a dead kernel: %v", err)
+		t.Errorf("Stop of an ended kernel: %v", err)
 	}
 }
 
@@ -236,11 +236,11 @@ func (s suite) testStop(t *testing.T) {
 			}
 			// An endless cell may see an interrupt before its kernel ends.
 			if busy {
-				if e := await(t, end, s.deathTime); !errors.Is(e.err, kernel.ErrDead) && e.reply.Error == nil {
+				if e := await(t, end, s.exitTime); !errors.Is(e.err, kernel.ErrEnded) && e.reply.Error == nil {
 					t.Errorf("the cell of a stopped kernel: %+v", e)
 				}
 			}
-			s.checkDead(t, k)
+			s.checkEnded(t, k)
 		})
 	}
 }

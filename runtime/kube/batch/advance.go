@@ -25,7 +25,7 @@ func (r *Reconciler) advance(ctx context.Context,
 	reason, _ := stopReason(b, now)
 	stopping := reason != ""
 
-	v, err := r.look(ctx, b)
+	v, err := r.load(ctx, b)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
@@ -47,11 +47,11 @@ func (r *Reconciler) advance(ctx context.Context,
 		return reconcile.Result{}, err
 	}
 	// From here on the status is what is on record.
-	if err := r.takeAway(ctx, b, v, &at); err != nil {
+	if err := r.deleteUnwanted(ctx, b, v, &at); err != nil {
 		return reconcile.Result{}, err
 	}
 	if at.lack != nil || b.Status.Phase == v1alpha1.PhaseStopping {
-		due.in(now, lookAgain)
+		due.in(now, resyncInterval)
 	}
 	if b.Spec.ExpireTime != nil && !stopping {
 		due.at(b.Spec.ExpireTime.Time)
@@ -168,7 +168,7 @@ func (r *Reconciler) allocate(ctx context.Context, b *v1alpha1.BatchSandbox, v *
 		case err != nil:
 			return nil, err
 		default:
-			if err := r.lookAllocation(ctx, b, v); err != nil {
+			if err := r.loadAllocation(ctx, b, v); err != nil {
 				return nil, err
 			}
 			if missing > 0 {
@@ -241,10 +241,10 @@ func (r *Reconciler) toggle(b *v1alpha1.BatchSandbox, at *situation, stopping bo
 	}
 }
 
-// takeAway ends what the record says is over: sandboxes that have ended, numbers that are wanted no
+// deleteUnwanted ends what the record says is over: sandboxes that have ended, numbers that are wanted no
 // more, everything of a batch that stops; and the pods that failed before they were ready, so
 // that the next step makes others.
-func (r *Reconciler) takeAway(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
+func (r *Reconciler) deleteUnwanted(ctx context.Context, b *v1alpha1.BatchSandbox, v *view,
 	at *situation) error {
 	stopping := b.Status.Phase == v1alpha1.PhaseStopping
 	if stopping {

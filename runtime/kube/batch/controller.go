@@ -35,9 +35,9 @@ const (
 	allocateInterval = 200 * time.Millisecond
 	// freezeInterval is how long after a freeze or thaw that failed the next one begins.
 	freezeInterval = time.Second
-	// lookAgain is when a batch that waits for something outside is reconciled, even without an
+	// resyncInterval is when a batch that waits for something outside is reconciled, even without an
 	// event.
-	lookAgain = 10 * time.Second
+	resyncInterval = 10 * time.Second
 	// maxBackoff bounds the pause between tries of what fails.
 	maxBackoff = 15 * time.Second
 

@@ -323,15 +323,15 @@ func (d *decision) move() {
 	switch d.status.Phase {
 	// also right after it was entered: a try that succeeds at once costs no write of its own
 	case v1alpha1.PhasePausing:
-		d.settle(b.Spec.Pause, v1alpha1.PhasePaused, v1alpha1.PhaseResuming)
+		d.completeToggle(b.Spec.Pause, v1alpha1.PhasePaused, v1alpha1.PhaseResuming)
 	case v1alpha1.PhaseResuming:
-		d.settle(!b.Spec.Pause, v1alpha1.PhaseRunning, v1alpha1.PhasePausing)
+		d.completeToggle(!b.Spec.Pause, v1alpha1.PhaseRunning, v1alpha1.PhasePausing)
 	}
 }
 
-// settle ends Pausing or Resuming once the sandboxes are frozen or thawed, or turns round when that
+// completeToggle ends Pausing or Resuming once the sandboxes are frozen or thawed, or turns round when that
 // is wanted no more.
-func (d *decision) settle(wanted bool, done, back v1alpha1.Phase) {
+func (d *decision) completeToggle(wanted bool, done, back v1alpha1.Phase) {
 	reason := v1alpha1.ReasonUserPause
 	if done == v1alpha1.PhaseRunning {
 		reason = v1alpha1.ReasonContainerRunning

@@ -32,10 +32,11 @@ func (v *view) set(number int, pod *corev1.Pod) {
 	v.pods[number] = pod
 }
 
-func (r *Reconciler) look(ctx context.Context, b *v1alpha1.BatchSandbox) (*view, error) {
+// load reads the pods of a batch: those that it owns, or those that are allocated to it.
+func (r *Reconciler) load(ctx context.Context, b *v1alpha1.BatchSandbox) (*view, error) {
 	v := new(view)
 	if b.Spec.PoolRef != "" {
-		return v, r.lookAllocation(ctx, b, v)
+		return v, r.loadAllocation(ctx, b, v)
 	}
 	var list corev1.PodList
 	if err := r.client.List(ctx, &list, client.InNamespace(b.Namespace),
@@ -50,7 +51,7 @@ func (r *Reconciler) look(ctx context.Context, b *v1alpha1.BatchSandbox) (*view,
 	return v, nil
 }
 
-func (r *Reconciler) lookAllocation(ctx context.Context, b *v1alpha1.BatchSandbox, v *view) error {
+func (r *Reconciler) loadAllocation(ctx context.Context, b *v1alpha1.BatchSandbox, v *view) error {
 	allocation, err := b.Allocation()
 	if err != nil {
 		return err

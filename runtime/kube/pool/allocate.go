@@ -75,7 +75,7 @@ func (p *Pools) Allocate(ctx context.Context,
 	if !current {
 		return missing, stale(batch)
 	}
-	defer p.look(batch.Namespace, batch.Spec.PoolRef)
+	defer p.enqueue(batch.Namespace, batch.Spec.PoolRef)
 	if len(names) == 0 {
 		return missing, nil
 	}
@@ -167,19 +167,19 @@ func (p *Pools) give(ctx context.Context, batch *v1alpha1.BatchSandbox, names []
 	next.SetAllocation(allocation)
 	controllerutil.AddFinalizer(next, v1alpha1.Finalizer)
 	if !p.options.Lease.Held() {
-		p.ledger.doubtful(batch.UID)
+		p.ledger.markUncertain(batch.UID)
 		return ErrNotLeading
 	}
 	err = p.patch(ctx, next, batch)
 	if err == nil {
-		p.ledger.wrote(next)
+		p.ledger.writeSucceeded(next)
 		next.DeepCopyInto(batch)
 		return nil
 	}
-	p.ledger.doubtful(batch.UID)
+	p.ledger.markUncertain(batch.UID)
 	live, settling := p.settle(ctx, client.ObjectKeyFromObject(batch), batch.UID)
 	if settling != nil {
-		p.look(batch.Namespace, batch.Spec.PoolRef) // which tries again
+		p.enqueue(batch.Namespace, batch.Spec.PoolRef) // which tries again
 	}
 	if live != nil && holdsAll(live, names) {
 		live.DeepCopyInto(batch)
@@ -274,12 +274,12 @@ func holdsAll(batch *v1alpha1.BatchSandbox, names []string) bool {
 	return true
 }
 
-// settle finds out what became of a write in doubt, if there is one. A batch that still has the
+// settle finds out the outcome of an uncertain write, if there is one. A batch that still has the
 // version which the write would replace is given another, so that the write can no longer happen.
-// settle returns the batch as it is then, nil when there was no doubt or the batch is gone.
+// settle returns the batch as it is then, nil when there was no such write or the batch is gone.
 func (p *Pools) settle(ctx context.Context, key types.NamespacedName,
 	uid types.UID) (*v1alpha1.BatchSandbox, error) {
-	base, ok := p.ledger.inDoubt(uid)
+	base, ok := p.ledger.uncertainBase(uid)
 	if !ok {
 		return nil, nil
 	}

@@ -14,8 +14,8 @@ type limits struct {
 	missing              intstr.IntOrString
 }
 
-// census counts the pods of a pool. Each is counted once.
-type census struct {
+// podCounts counts the pods of a pool. Each is counted once.
+type podCounts struct {
 	ready     int // wait, and can be given
 	stale     int // of the ready ones: from an older template
 	starting  int // on their way
@@ -26,7 +26,7 @@ type census struct {
 }
 
 // total is how many pods exist.
-func (c census) total() int { return c.ready + c.starting + c.recycling + c.allocated + c.leaving }
+func (c podCounts) total() int { return c.ready + c.starting + c.recycling + c.allocated + c.leaving }
 
 // decision is what to do next.
 type decision struct {
@@ -65,7 +65,7 @@ func share(value intstr.IntOrString, of int) int {
 
 // decide says what a pool does next. What batches lack counts on top of the buffer. poolMax goes
 // before poolMin, and poolMin before bufferMax.
-func decide(l limits, c census) decision {
+func decide(l limits, c podCounts) decision {
 	free := max(l.poolMax-c.allocated, 0) // for pods that wait
 	high := min(max(l.bufferMax+c.want, l.poolMin-c.allocated), free)
 	low := min(max(l.bufferMin+c.want, l.poolMin-c.allocated), high)

@@ -17,9 +17,9 @@ func drawLimits(t *rapid.T) limits {
 	return l
 }
 
-func drawCensus(t *rapid.T) census {
+func drawPodCounts(t *rapid.T) podCounts {
 	small := rapid.IntRange(0, 40)
-	c := census{
+	c := podCounts{
 		ready: small.Draw(t, "ready"), starting: small.Draw(t, "starting"),
 		recycling: small.Draw(t, "recycling"),
 		allocated: small.Draw(t, "allocated"), leaving: small.Draw(t, "leaving"),
@@ -32,7 +32,7 @@ func drawCensus(t *rapid.T) census {
 // TestDecideKeepsLimits: whatever a pool is like, no decision goes beyond a limit.
 func TestDecideKeepsLimits(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l, c := drawLimits(t), drawCensus(t)
+		l, c := drawLimits(t), drawPodCounts(t)
 		d := decide(l, c)
 		switch {
 		case d.make < 0 || d.remove < 0 || d.replace < 0:
@@ -67,7 +67,7 @@ func TestDecideKeepsLimits(t *testing.T) {
 // fewer ready pods than the update strategy allows.
 func TestDecideComesToRest(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		l, c := drawLimits(t), drawCensus(t)
+		l, c := drawLimits(t), drawPodCounts(t)
 		for range 1000 {
 			d := decide(l, c)
 			if (d == decision{}) && c.starting+c.recycling+c.leaving == 0 {

@@ -23,15 +23,15 @@ import (
 // The API server decides by the object that it reads first whether a deletion has to wait for
 // finalizers, and deletes whatever the object is by then. A deletion that arrives at the same time
 // as the write that gives pods therefore removes the batch, although that write sets the finalizer,
-// and with the batch the record of its pods. The leader knows them from its watch; the next leader
-// knows them from the handover, which is an annotation of the Pool.
+// and with the batch the record of its pods. The leader has them from its watch; the next leader
+// has them from the handover, which is an annotation of the Pool.
 type handover struct {
 	Batch types.UID `json:"batch"`
 	Pods  []string  `json:"pods"` // their names
 }
 
-// noted is a handover in the ledger.
-type noted struct {
+// handoverEntry is a handover in the ledger.
+type handoverEntry struct {
 	handover
 	pool  types.NamespacedName
 	until time.Time // from then on no deletion can be under way that has not seen the finalizer
@@ -56,7 +56,7 @@ func (p *Pools) handOver(ctx context.Context, batch *v1alpha1.BatchSandbox, name
 	pool := types.NamespacedName{Namespace: batch.Namespace, Name: batch.Spec.PoolRef}
 	key := v1alpha1.AnnotationHandover + utilrand.String(suffixLength)
 	// It is known before it is written, because it may have been written when the answer is lost.
-	p.ledger.noteHandover(key, noted{handover: h, pool: pool, until: time.Now().Add(handoverFor)})
+	p.ledger.noteHandover(key, handoverEntry{handover: h, pool: pool, until: time.Now().Add(handoverFor)})
 	if err := p.annotate(ctx, pool, map[string]any{key: string(text)}); err != nil {
 		return fmt.Errorf("record on the Pool which pods are given: %w", err)
 	}
@@ -107,7 +107,7 @@ func (p *Pools) annotate(ctx context.Context, key types.NamespacedName,
 // Those that are marked have been given back. The ledger is locked, and has the batches of a list
 // that was read before the Pools.
 func (l *ledger) takeOver(pools []v1alpha1.Pool, pods []corev1.Pod, now time.Time) {
-	l.handovers = make(map[string]noted)
+	l.handovers = make(map[string]handoverEntry)
 	marked := make(map[types.NamespacedName]bool)
 	for i := range pods {
 		marked[client.ObjectKeyFromObject(&pods[i])] = isRecycling(&pods[i])
@@ -118,7 +118,7 @@ func (l *ledger) takeOver(pools []v1alpha1.Pool, pods []corev1.Pod, now time.Tim
 			if !strings.HasPrefix(key, v1alpha1.AnnotationHandover) {
 				continue
 			}
-			h := noted{pool: pool, until: now.Add(handoverFor)}
+			h := handoverEntry{pool: pool, until: now.Add(handoverFor)}
 			if err := json.Unmarshal([]byte(text), &h.handover); err != nil {
 				// It was edited: better a pod too many that no batch gets than one that two get.
 				h.handover = handover{Pods: names.FindAllString(text, -1)}
@@ -137,7 +137,7 @@ func (l *ledger) takeOver(pools []v1alpha1.Pool, pods []corev1.Pod, now time.Tim
 	}
 }
 
-func (l *ledger) noteHandover(key string, h noted) {
+func (l *ledger) noteHandover(key string, h handoverEntry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.handovers[key] = h
@@ -158,10 +158,10 @@ func (l *ledger) handingOver(batch types.UID) bool {
 // takeHandovers removes from the ledger, and returns, the handovers of a Pool that are no longer
 // needed. pods are those of the Pool.
 func (l *ledger) takeHandovers(pool types.NamespacedName, pods []*corev1.Pod,
-	now time.Time) map[string]noted {
+	now time.Time) map[string]handoverEntry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	over := make(map[string]noted)
+	over := make(map[string]handoverEntry)
 	for key, h := range l.handovers {
 		if h.pool != pool || now.Before(h.until) {
 			continue

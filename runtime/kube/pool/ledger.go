@@ -31,35 +31,35 @@ type ledger struct {
 	// pods that are being deleted; true when that has to be asked for again
 	gone      map[types.UID]bool
 	made      map[types.NamespacedName]time.Time
-	handovers map[string]noted // by the annotation's name
+	handovers map[string]handoverEntry // by the annotation's name
 }
 
 // record is what the ledger has about one batch.
 type record struct {
-	key      types.NamespacedName
-	uid      types.UID
-	pool     string
-	created  time.Time
-	version  string
-	pods     []string // as written
-	lacks    int
-	asked    bool      // it was refused pods, and waits
-	since    time.Time // when there was a pod for it that it has not fetched yet
-	doubt    *doubt
-	inFlight bool
-	returned map[string]bool // pods that Release has dealt with and is about to write off
+	key       types.NamespacedName
+	uid       types.UID
+	pool      string
+	created   time.Time
+	version   string
+	pods      []string // as written
+	lacks     int
+	asked     bool      // it was refused pods, and waits
+	since     time.Time // when there was a pod for it that it has not fetched yet
+	uncertain *uncertainWrite
+	inFlight  bool
+	returned  map[string]bool // pods that Release has dealt with and is about to write off
 }
 
-// doubt is a write that gives pods and whose outcome is not known (yet).
-type doubt struct {
+// uncertainWrite is a write that gives pods and whose outcome is not known (yet).
+type uncertainWrite struct {
 	base string // the version that it replaces; with any other it can no longer succeed
 	pods []string
 }
 
-// wants is how many pods the batch lacks beside those that are held for it.
-func (r *record) wants() int {
-	if r.doubt != nil {
-		return max(r.lacks-len(r.doubt.pods), 0)
+// shortfall is how many pods the batch lacks beside those that are held for it.
+func (r *record) shortfall() int {
+	if r.uncertain != nil {
+		return max(r.lacks-len(r.uncertain.pods), 0)
 	}
 	return r.lacks
 }
@@ -72,7 +72,7 @@ func newLedger() *ledger {
 		atLeast:   make(map[types.UID]string),
 		gone:      make(map[types.UID]bool),
 		made:      make(map[types.NamespacedName]time.Time),
-		handovers: make(map[string]noted),
+		handovers: make(map[string]handoverEntry),
 	}
 }
 
@@ -118,8 +118,8 @@ func (l *ledger) note(batch *v1alpha1.BatchSandbox) bool {
 		}
 	}
 	r.pods = pods
-	if d := r.doubt; d != nil && !r.inFlight && d.base != r.version {
-		l.settled(r)
+	if d := r.uncertain; d != nil && !r.inFlight && d.base != r.version {
+		l.resolveWrite(r)
 		changed = true
 	}
 	lacks := lack(batch)
@@ -142,10 +142,11 @@ func (l *ledger) add(batch *v1alpha1.BatchSandbox) *record {
 	return r
 }
 
-// settled gives up the pods of a write that has not happened, and no longer can.
-func (l *ledger) settled(r *record) {
-	pods := r.doubt.pods
-	r.doubt = nil
+// resolveWrite takes the known outcome of a write that was uncertain: pods that the batch did not
+// get are free.
+func (l *ledger) resolveWrite(r *record) {
+	pods := r.uncertain.pods
+	r.uncertain = nil
 	for _, name := range pods {
 		if !slices.Contains(r.pods, name) {
 			l.free(r, name, false)
@@ -177,17 +178,17 @@ func (l *ledger) removed(uid types.UID) {
 	for _, name := range r.pods {
 		l.free(r, name, true)
 	}
-	if r.doubt != nil {
-		for _, name := range r.doubt.pods {
+	if r.uncertain != nil {
+		for _, name := range r.uncertain.pods {
 			l.free(r, name, true)
 		}
 	}
 	delete(l.batches, uid)
 }
 
-// reserve picks pods for a batch that asks for them, and holds them until wrote, refused or
-// doubtful is called. It returns none while an older batch lacks what there is. Pods come in the
-// order of preference. current is false when the batch is not the latest.
+// reserve picks pods for a batch that asks for them, and holds them until writeSucceeded, refused
+// or markUncertain is called. It returns none while an older batch lacks what there is. Pods come
+// in the order of preference. current is false when the batch is not the latest.
 //
 // The pods are listed while the ledger is locked. It forgets a pod when the watch delivers its
 // deletion, which the cache has seen before: a list from before that could still have the pod, which
@@ -201,7 +202,7 @@ func (l *ledger) reserve(batch *v1alpha1.BatchSandbox,
 	}
 	l.note(batch)
 	r := l.batches[batch.UID]
-	if r.doubt != nil {
+	if r.uncertain != nil {
 		return nil, false, nil
 	}
 	pods, err := list()
@@ -229,7 +230,7 @@ func (l *ledger) reserve(batch *v1alpha1.BatchSandbox,
 			names = append(names, pod.Name)
 		}
 	}
-	r.doubt = &doubt{base: batch.ResourceVersion, pods: names}
+	r.uncertain = &uncertainWrite{base: batch.ResourceVersion, pods: names}
 	r.inFlight = true
 	return names, true, nil
 }
@@ -240,7 +241,7 @@ func (l *ledger) before(r *record) int {
 	for _, other := range l.batches {
 		if other.asked && other != r && other.pool == r.pool &&
 			other.key.Namespace == r.key.Namespace && earlier(other, r) < 0 {
-			n += other.wants()
+			n += other.shortfall()
 		}
 	}
 	return n
@@ -251,23 +252,23 @@ func earlier(a, b *record) int {
 	return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.key.Name, b.key.Name))
 }
 
-// wrote takes the answer to a successful write to a batch.
-func (l *ledger) wrote(batch *v1alpha1.BatchSandbox) {
+// writeSucceeded takes the answer to a successful write to a batch.
+func (l *ledger) writeSucceeded(batch *v1alpha1.BatchSandbox) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r := l.batches[batch.UID]; r != nil {
 		r.inFlight = false
 		r.since = time.Time{}
 		l.note(batch)
-		if r.doubt != nil {
-			l.settled(r)
+		if r.uncertain != nil {
+			l.resolveWrite(r)
 		}
 		r.returned = nil
 	}
 }
 
-// doubtful records that the outcome of a write is unknown.
-func (l *ledger) doubtful(uid types.UID) {
+// markUncertain records that the outcome of a write is unknown.
+func (l *ledger) markUncertain(uid types.UID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r := l.batches[uid]; r != nil {
@@ -275,12 +276,12 @@ func (l *ledger) doubtful(uid types.UID) {
 	}
 }
 
-// inDoubt returns the version that a write in doubt would replace.
-func (l *ledger) inDoubt(uid types.UID) (base string, ok bool) {
+// uncertainBase returns the version that an uncertain write would replace.
+func (l *ledger) uncertainBase(uid types.UID) (base string, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if r := l.batches[uid]; r != nil && r.doubt != nil && !r.inFlight {
-		return r.doubt.base, true
+	if r := l.batches[uid]; r != nil && r.uncertain != nil && !r.inFlight {
+		return r.uncertain.base, true
 	}
 	return "", false
 }
@@ -291,9 +292,9 @@ func (l *ledger) inDoubt(uid types.UID) (base string, ok bool) {
 func (l *ledger) refused(uid types.UID, base string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if r := l.batches[uid]; r != nil && r.doubt != nil && r.doubt.base == base {
+	if r := l.batches[uid]; r != nil && r.uncertain != nil && r.uncertain.base == base {
 		r.inFlight = false
-		l.settled(r)
+		l.resolveWrite(r)
 	}
 }
 
@@ -324,8 +325,8 @@ func (l *ledger) holds(uid types.UID, key types.NamespacedName) bool {
 	return l.holders[key] == uid
 }
 
-// returns notes which pods Release is about to write off.
-func (l *ledger) returns(uid types.UID, names map[string]bool) {
+// markReturned notes which pods Release is about to write off.
+func (l *ledger) markReturned(uid types.UID, names map[string]bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if r := l.batches[uid]; r != nil {
@@ -333,7 +334,7 @@ func (l *ledger) returns(uid types.UID, names map[string]bool) {
 	}
 }
 
-// known returns the batches of a pool, and which of them have a write in doubt.
+// known returns the batches of a pool, and which of them have an uncertain write.
 func (l *ledger) known(pool types.NamespacedName) map[types.UID]types.NamespacedName {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -113,7 +113,7 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 		}
 		// begin is the part of settle that asks the API server; the ledger gets the answer later.
 		begin := func(l *ledger, name string) (end func()) {
-			base, ok := l.inDoubt(types.UID(name))
+			base, ok := l.uncertainBase(types.UID(name))
 			if !ok {
 				return func() {}
 			}
@@ -140,19 +140,19 @@ func TestLedgerGivesNoPodTwice(t *testing.T) {
 			switch outcome {
 			case 0: // answered
 				if written, ok := s.apply(t, w); ok {
-					l.wrote(written)
+					l.writeSucceeded(written)
 				} else {
-					l.doubtful(types.UID(name))
+					l.markUncertain(types.UID(name))
 					settle(l, name)
 				}
 			case 1: // done, and the answer is lost
 				s.apply(t, w)
-				l.doubtful(types.UID(name))
+				l.markUncertain(types.UID(name))
 			case 2: // on its way
 				s.late = append(s.late, w)
-				l.doubtful(types.UID(name))
+				l.markUncertain(types.UID(name))
 			case 3: // lost
-				l.doubtful(types.UID(name))
+				l.markUncertain(types.UID(name))
 			}
 		}
 		l := start()
@@ -215,8 +215,8 @@ func TestTwoFindOutTheSame(t *testing.T) {
 	if names, _ := reserve(l, batch, pods); len(names) != 1 {
 		t.Fatalf("reserved %v", names)
 	}
-	l.doubtful(batch.UID)
-	base, inDoubt := l.inDoubt(batch.UID)
+	l.markUncertain(batch.UID)
+	base, inDoubt := l.uncertainBase(batch.UID)
 	if !inDoubt {
 		t.Fatal("a write without an answer is not in doubt")
 	}
@@ -381,7 +381,7 @@ func TestHandovers(t *testing.T) {
 		v1alpha1.AnnotationHandover + "b":   `{"batch":"there","pods":["p-free","p-held"]}`,
 		v1alpha1.AnnotationHandover + "bad": `{"batch":"there","pods":"p-edited"}`,
 	}), []corev1.Pod{*used, *held, *marked}, now)
-	if got := l.classify(marked); got != recycles {
+	if got := l.classify(marked); got != classRecycling {
 		t.Errorf("a pod that was given back and marked is %v, not recycled", got)
 	}
 	for name, want := range map[string]bool{"p-used": false, "p-held": false, "p-free": true,

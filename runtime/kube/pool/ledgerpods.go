@@ -13,48 +13,48 @@ import (
 // state that is not out of date.
 func (l *ledger) fit(pod *corev1.Pod) bool {
 	_, held := l.holders[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}]
-	return !held && l.classify(pod) == waits && podReady(pod)
+	return !held && l.classify(pod) == classIdle && podReady(pod)
 }
 
 // class is what a pod of a pool is to it.
 type class int
 
 const (
-	waits    class = iota
-	starts         // on its way, or what is known of it is out of date
-	recycles       // was used, and comes back
-	leaves         // is being deleted
-	unwanted       // must be deleted: used and of no batch, ended, or evicted
-	stays          // belongs to a batch
+	classIdle      class = iota
+	classStarting        // on its way, or what is known of it is out of date
+	classRecycling       // was used, and comes back
+	classDeleting        // is being deleted
+	classUnwanted        // must be deleted: used and of no batch, ended, or evicted
+	classAllocated       // belongs to a batch
 )
 
 func (l *ledger) classify(pod *corev1.Pod) class {
 	key := types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 	if _, held := l.holders[key]; held {
-		return stays
+		return classAllocated
 	}
 	if pod.DeletionTimestamp != nil {
-		return leaves
+		return classDeleting
 	}
 	if again, gone := l.gone[pod.UID]; gone {
 		if again {
-			return unwanted
+			return classUnwanted
 		}
-		return leaves
+		return classDeleting
 	}
 	_, evicted := pod.Labels[v1alpha1.LabelEvict]
 	switch {
 	case l.orphans[key], evicted, pod.Status.Phase == corev1.PodFailed,
 		pod.Status.Phase == corev1.PodSucceeded:
-		return unwanted
+		return classUnwanted
 	case l.outdated(pod):
-		return starts
+		return classStarting
 	case isRecycling(pod):
-		return recycles
+		return classRecycling
 	case podReady(pod):
-		return waits
+		return classIdle
 	}
-	return starts
+	return classStarting
 }
 
 // outdated reports whether the cache is behind what is known of the pod.
@@ -69,7 +69,7 @@ func (l *ledger) outdated(pod *corev1.Pod) bool {
 func (l *ledger) recycles(pod *corev1.Pod) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.classify(pod) == recycles
+	return l.classify(pod) == classRecycling
 }
 
 // idle reports whether a pod belongs to no batch and exists.
@@ -77,7 +77,7 @@ func (l *ledger) idle(pod *corev1.Pod) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := l.classify(pod)
-	return c != stays && c != leaves
+	return c != classAllocated && c != classDeleting
 }
 
 // podDeleted removes a pod that is gone. The slot of a batch that had it stays.

@@ -66,7 +66,7 @@ func (m *poolMetrics) recycled(namespace, pool, outcome string) {
 	m.recycles.WithLabelValues(outcome, namespace, pool).Inc()
 }
 
-func (m *poolMetrics) counted(pool types.NamespacedName, c census) {
+func (m *poolMetrics) counted(pool types.NamespacedName, c podCounts) {
 	for state, n := range map[string]int{
 		"available": c.ready, "starting": c.starting, "recycling": c.recycling,
 		"allocated": c.allocated, "leaving": c.leaving,

@@ -189,7 +189,7 @@ func (p *Pools) listen(ctx context.Context, mgr ctrl.Manager) error {
 	see := func(object any) {
 		if batch, ok := object.(*v1alpha1.BatchSandbox); ok && batch.Spec.PoolRef != "" {
 			if p.ledger.observe(batch) {
-				p.look(batch.Namespace, batch.Spec.PoolRef)
+				p.enqueue(batch.Namespace, batch.Spec.PoolRef)
 			}
 		}
 	}
@@ -199,7 +199,7 @@ func (p *Pools) listen(ctx context.Context, mgr ctrl.Manager) error {
 		DeleteFunc: func(object any) {
 			if batch, ok := last(object).(*v1alpha1.BatchSandbox); ok && batch.Spec.PoolRef != "" {
 				p.ledger.removed(batch.UID)
-				p.look(batch.Namespace, batch.Spec.PoolRef)
+				p.enqueue(batch.Namespace, batch.Spec.PoolRef)
 			}
 		},
 	}); err != nil {
@@ -238,8 +238,8 @@ func (p *Pools) start(_ context.Context,
 	return nil
 }
 
-// look asks for a pool to be reconciled.
-func (p *Pools) look(namespace, name string) {
+// enqueue asks for a pool to be reconciled.
+func (p *Pools) enqueue(namespace, name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.queue != nil {

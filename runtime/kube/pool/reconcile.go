@@ -23,10 +23,10 @@ import (
 
 const (
 	// how long a batch that could have a part of its pods waits for more of them
-	patience    = 250 * time.Millisecond
-	statusEvery = 500 * time.Millisecond // the status of a pool is written at most this often
-	lookEvery   = time.Minute            // a pool is reconciled even without an event
-	longestHold = 5 * time.Minute
+	patience       = 250 * time.Millisecond
+	statusEvery    = 500 * time.Millisecond // the status of a pool is written at most this often
+	resyncInterval = time.Minute            // a pool is reconciled even without an event
+	longestHold    = 5 * time.Minute
 )
 
 // delay holds up the making of pods that end by themselves.
@@ -75,7 +75,7 @@ func (p *Pools) Reconcile(ctx context.Context,
 	v := p.ledger.view(key, revision, pods, now)
 	hold := p.hold(key, v.unwanted, now)
 	working := p.work(ctx, &pool, revision, &v, hold)
-	again := lookEvery
+	again := resyncInterval
 	soon := func(d time.Duration) {
 		if d > 0 {
 			again = min(again, d)
@@ -93,7 +93,7 @@ func (p *Pools) Reconcile(ctx context.Context,
 	if pool.Status.ObservedGeneration != pool.Generation {
 		p.enqueueAll(key) // their status about the pool may be out of date
 	}
-	p.metrics.counted(key, v.census)
+	p.metrics.counted(key, v.podCounts)
 	dropping := p.dropHandovers(ctx, &pool, pods, now)
 	wait, err := p.writeStatus(ctx, &pool, revision, &v, working, now)
 	soon(wait)
@@ -114,7 +114,7 @@ func (p *Pools) work(ctx context.Context, pool *v1alpha1.Pool, revision string, 
 	if checkTemplate(pool) != nil {
 		return nil // there is nothing to try again, and the status says why
 	}
-	d := decide(limitsOf(pool.Spec), v.census)
+	d := decide(limitsOf(pool.Spec), v.podCounts)
 	if d.make > 0 && hold <= 0 {
 		made, err := p.makePods(ctx, pool, revision, d.make)
 		if made > 0 {
@@ -191,9 +191,9 @@ func (p *Pools) terminate(ctx context.Context, pool *v1alpha1.Pool,
 	if _, err := p.removePods(ctx, waiting); err != nil {
 		return reconcile.Result{}, fmt.Errorf("remove pods of pool %s: %w", pool.Name, err)
 	}
-	p.metrics.counted(key, v.census)
+	p.metrics.counted(key, v.podCounts)
 	if v.given {
-		return reconcile.Result{RequeueAfter: lookEvery}, nil
+		return reconcile.Result{RequeueAfter: resyncInterval}, nil
 	}
 	base := pool.DeepCopy()
 	if controllerutil.RemoveFinalizer(pool, v1alpha1.PoolFinalizer) {

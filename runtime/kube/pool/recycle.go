@@ -242,7 +242,7 @@ func (r *recycler) finish(ctx context.Context, pod *corev1.Pod) (reconcile.Resul
 	r.ledger.written(next)
 	r.forget(pod.UID)
 	r.metrics.recycled(pod.Namespace, pod.Labels[v1alpha1.LabelPool], recycledByRestart)
-	r.look(pod.Namespace, pod.Labels[v1alpha1.LabelPool])
+	r.enqueue(pod.Namespace, pod.Labels[v1alpha1.LabelPool])
 	return reconcile.Result{}, nil
 }
 

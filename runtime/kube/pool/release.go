@@ -53,15 +53,15 @@ func (p *Pools) Release(ctx context.Context, batch *v1alpha1.BatchSandbox, shard
 	if err := p.retire(ctx, batch, names); err != nil {
 		return err
 	}
-	p.ledger.returns(batch.UID, names)
+	p.ledger.markReturned(batch.UID, names)
 	next := batch.DeepCopy()
 	next.SetAllocation(v1alpha1.Allocation{Pods: kept})
 	if err := p.patch(ctx, next, batch); err != nil {
 		return fmt.Errorf("take pods back from %s: %w", batch.Name, err)
 	}
-	p.ledger.wrote(next)
+	p.ledger.writeSucceeded(next)
 	next.DeepCopyInto(batch)
-	p.look(batch.Namespace, batch.Spec.PoolRef)
+	p.enqueue(batch.Namespace, batch.Spec.PoolRef)
 	return nil
 }
 

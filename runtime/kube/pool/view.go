@@ -13,7 +13,7 @@ import (
 
 // view is a pool at one moment.
 type view struct {
-	census
+	podCounts
 	updated  int // of all: made from the present template
 	unwanted []*corev1.Pod
 	old      []*corev1.Pod // not ready, and from an older template
@@ -37,16 +37,16 @@ func (l *ledger) view(pool types.NamespacedName, revision string, pods []*corev1
 			v.updated++
 		}
 		switch l.classify(pod) {
-		case stays:
+		case classAllocated:
 			v.allocated++
-		case leaves:
+		case classDeleting:
 			v.leaving++
-		case unwanted:
+		case classUnwanted:
 			v.leaving++
 			v.unwanted = append(v.unwanted, pod)
-		case recycles:
+		case classRecycling:
 			v.recycling++
-		case starts:
+		case classStarting:
 			if !current && !l.outdated(pod) {
 				v.leaving++
 				v.old = append(v.old, pod)
@@ -54,10 +54,10 @@ func (l *ledger) view(pool types.NamespacedName, revision string, pods []*corev1
 			}
 			v.starting++
 			starting = append(starting, pod)
-		case waits:
+		case classIdle:
 			v.ready++
 			if !current {
-				v.census.stale++
+				v.podCounts.stale++
 				v.stale = append(v.stale, pod)
 			} else {
 				ready = append(ready, pod)
@@ -89,9 +89,9 @@ func (l *ledger) view(pool types.NamespacedName, revision string, pods []*corev1
 			continue
 		}
 		if r.asked {
-			v.want += r.wants()
+			v.want += r.shortfall()
 		}
-		if r.doubt != nil ||
+		if r.uncertain != nil ||
 			slices.ContainsFunc(r.pods, func(name string) bool { return name != "" }) {
 			v.given = true
 		}

@@ -83,7 +83,7 @@ func follow(ctx context.Context, executor *tasks.Client, name string, body sourc
 				status, err = put(ctx, executor, name, task)
 			}
 		} else {
-			status, version, err = news(ctx, executor, name, version)
+			status, version, err = nextStatus(ctx, executor, name, version)
 		}
 		var refused *tasks.Error
 		switch {
@@ -113,7 +113,7 @@ func follow(ctx context.Context, executor *tasks.Client, name string, body sourc
 				Message: "its task-executor does not answer yet"})
 		case !known:
 			report(batch.TaskState{Phase: batch.TaskPending, Message: text(refused.Message)})
-		case time.Since(answered) > silence:
+		case time.Since(answered) > unknownAfter:
 			report(batch.TaskState{Phase: batch.TaskUnknown, Message: err.Error()})
 		}
 		select {
@@ -131,9 +131,9 @@ func put(ctx context.Context, executor *tasks.Client, name string,
 	return executor.Put(ctx, name, body)
 }
 
-// news returns the task's status when anything has changed in the pod since a version, or after a
-// while.
-func news(ctx context.Context, executor *tasks.Client, name string,
+// nextStatus returns the task's status when anything has changed in the pod since a version, or
+// after a while.
+func nextStatus(ctx context.Context, executor *tasks.Client, name string,
 	since int64) (tasks.Status, int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, waitTime+answerTime)
 	defer cancel()

@@ -29,9 +29,9 @@ const (
 	waitTime = 30 * time.Second
 	// answerTime is how long any other answer may take, and one for news longer than waitTime.
 	answerTime = 10 * time.Second
-	// silence is how long an executor that has answered before may not answer until its task is
+	// unknownAfter is how long an executor that has answered before may not answer until its task is
 	// Unknown.
-	silence = 5 * time.Second
+	unknownAfter = 5 * time.Second
 	// first and last bound the pause between tries.
 	firstPause, lastPause = 50 * time.Millisecond, 2 * time.Second
 

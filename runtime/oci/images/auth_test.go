@@ -204,7 +204,7 @@ func TestPlainHTTP(t *testing.T) {
 		"registry.localhost": true, "registry.test:5000": true,
 		"registry.test": false, "10.0.0.1:5000": false, "192.168.0.1": false, "localhost.test": false, "127.0.0.1.test": false, "docker.io": false,
 	} {
-		if got := images.MayAskPlainly(s, host); got != want {
+		if got := images.AllowsHTTP(s, host); got != want {
 			t.Errorf("%s: %v, want %v", host, got, want)
 		}
 	}

@@ -26,8 +26,8 @@ func (s *Store) Dial(dial func(ctx context.Context, network, address string) (ne
 // LayersOfHost is how many layers of one registry are downloaded at once.
 const LayersOfHost = layersOfHost
 
-// MayAskPlainly is a rule about hosts that tests cannot reach.
-var MayAskPlainly = (*Store).mayAskPlainly
+// AllowsHTTP is a rule about hosts that tests cannot reach.
+var AllowsHTTP = (*Store).allowsHTTP
 
 // CheckTarget says whether the registry may lead to the target.
 func (s *Store) CheckTarget(registry string, target *url.URL) error {

@@ -51,7 +51,7 @@ func (s *Store) endpoints(named reference.Named) ([]name.Reference, error) {
 	var refs []name.Reference
 	for _, host := range append(slices.Clone(s.mirrors[domain]), domain) {
 		var options []name.Option
-		if s.mayAskPlainly(host) {
+		if s.allowsHTTP(host) {
 			options = append(options, name.Insecure)
 		}
 		registry, err := name.NewRegistry(host, options...)
@@ -69,8 +69,8 @@ func (s *Store) endpoints(named reference.Named) ([]name.Reference, error) {
 	return refs, nil
 }
 
-// mayAskPlainly says whether passwords and images may pass unencrypted to a host, which may have a port.
-func (s *Store) mayAskPlainly(host string) bool {
+// allowsHTTP says whether passwords and images may pass unencrypted to a host, which may have a port.
+func (s *Store) allowsHTTP(host string) bool {
 	if s.insecure[host] {
 		return true
 	}
@@ -143,8 +143,8 @@ type guard struct {
 func (s *Store) newGuard(repository name.Repository) *guard {
 	registry := repository.RegistryStr()
 	bare := (&url.URL{Host: registry}).Hostname()
-	return &guard{inner: s.base, plain: s.mayAskPlainly, registry: registry, repository: repository.RepositoryStr(),
-		internal: isInternal(bare) || s.mayAskPlainly(registry)}
+	return &guard{inner: s.base, plain: s.allowsHTTP, registry: registry, repository: repository.RepositoryStr(),
+		internal: isInternal(bare) || s.allowsHTTP(registry)}
 }
 
 // refusedError is why the guard sends no request. Another try ends the same way.

@@ -312,7 +312,7 @@ func (k *keeper) command(ctx context.Context, argv []string, sealed bool, files 
 	if len(argv) == 0 || !filepath.IsAbs(argv[0]) {
 		return 0, errors.New("the runtime's command line must begin with an absolute path")
 	}
-	// The command dies with the thread that has started it.
+	// The command ends with the thread that has started it.
 	if len(enter) == 0 {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()

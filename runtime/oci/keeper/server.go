@@ -71,7 +71,7 @@ func (k *keeper) serve(listener *socket) error {
 		if err != nil {
 			continue
 		}
-		go k.attend(s)
+		go k.serveConnection(s)
 	}
 }
 
@@ -94,7 +94,8 @@ type outgoing struct {
 	sent  func()
 }
 
-func (k *keeper) attend(s *socket) {
+// serveConnection handles the requests of a client until its connection ends.
+func (k *keeper) serveConnection(s *socket) {
 	c := &connection{keeper: k, socket: s, wake: make(chan struct{}, 1), launches: map[uint64]context.CancelFunc{}}
 	k.mu.Lock()
 	k.connections[c] = struct{}{}

@@ -18,9 +18,9 @@ import (
 // gives no more than the kernel can count, which looks at each of them when one is added (a new
 // connection besides 16384 others takes it milliseconds).
 const (
-	flowsShare  = 16
-	leastFlows  = 4096
-	utmostFlows = 16384
+	flowsShare = 16
+	leastFlows = 4096
+	maxFlows   = 16384
 )
 
 // mostFlows is how many connections a container may begin. Without the kernel's modules, which the
@@ -34,7 +34,7 @@ func mostFlows() uint32 {
 	if err != nil {
 		return leastFlows
 	}
-	return min(max(uint32(all)/flowsShare, leastFlows), utmostFlows)
+	return min(max(uint32(all)/flowsShare, leastFlows), maxFlows)
 }
 
 // subsystem is the first byte of the types of messages about connections (NFNL_SUBSYS_CTNETLINK).

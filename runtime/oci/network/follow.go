@@ -107,7 +107,7 @@ func (n *Network) listen(ctx context.Context, conn *netlink.Conn, concerns func(
 
 // restore mends what is not as it must be, and logs when the answer of Problem changes.
 func (n *Network) restore() {
-	n.mend()
+	n.repair()
 	problem := n.Problem()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -122,7 +122,8 @@ func (n *Network) restore() {
 	n.log.Error().Msg(problem)
 }
 
-func (n *Network) mend() {
+// repair restores what another program has removed from the tables of the kernel.
+func (n *Network) repair() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {

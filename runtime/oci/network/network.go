@@ -124,7 +124,7 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 		return nil, err
 	}
 	n := &Network{
-		options: o, log: o.Logger, ready: make(chan *namespace, o.Ready), makers: make(chan struct{}, mostMakers),
+		options: o, log: o.Logger, ready: make(chan *namespace, o.Ready), makers: make(chan struct{}, maxMakers),
 		wake: make(chan struct{}, 1), changed: make(chan struct{}, 1), departures: make(chan struct{}, 1),
 		attached: map[string]*attached{}, others: othersPorts{own: o.Bridge},
 	}
@@ -341,8 +341,8 @@ func (a *attached) copy() Attachment {
 	return c
 }
 
-// mostMakers is how many namespaces are made at once. The kernel makes one at a time for the most part.
-const mostMakers = 4
+// maxMakers is how many namespaces are made at once. The kernel makes one at a time for the most part.
+const maxMakers = 4
 
 // takeNamespace returns a namespace that was made ahead, or makes one.
 func (n *Network) takeNamespace(ctx context.Context) (*namespace, error) {

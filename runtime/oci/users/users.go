@@ -1,5 +1,5 @@
 // Package users gives containers user ids of the host's that nothing else has, and user namespaces that say which: so root in a container is
-// no user that the host knows.
+// no user of the host.
 package users
 
 import (

@@ -16,7 +16,7 @@ import (
 // same at every replica, as the versions are the cluster's one sequence; and sequences have gaps.
 const placeBits = 6
 
-// maxEvents and maxEventBytes bound the events that a replica remembers: how many, and how many bytes ([sizeOf]). When there are more, the
+// maxEvents and maxEventBytes bound the events that a replica keeps: how many, and how many bytes ([sizeOf]). When there are more, the
 // oldest fifth goes.
 const maxEvents, maxEventBytes = 20000, 32 << 20
 

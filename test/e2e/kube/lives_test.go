@@ -23,7 +23,7 @@ import (
 func TestSandboxes(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"Lives":         func(t *testing.T) { lives.Run(t, onKubernetes()) },
-		"Story":         testStory,
+		"Lifecycle":     testLifecycle,
 		"Code":          testCode,
 		"NetworkPolicy": testNetworkPolicy,
 	} {
@@ -80,7 +80,7 @@ func onKubernetes() lives.Backend {
 			return class.Name
 		},
 		Unprovoked: unprovoked(),
-		Instead: map[string]lives.Instead{
+		Instead: map[string]lives.Replacement{
 			"EventsSurviveKills": {
 				Because: "a service keeps no events: after a restart a client that resumes gets reset and the current states",
 				Test:    testEventsRestartAfterKills,

@@ -15,9 +15,9 @@ import (
 	"sandbox.internal/test/e2e/lives"
 )
 
-// testStory follows a sandbox from its creation over HTTP to its expiry, through the API and
+// testLifecycle follows a sandbox from its creation over HTTP to its expiry, through the API and
 // through kubectl.
-func testStory(t *testing.T) {
+func testLifecycle(t *testing.T) {
 	s := lives.Start(t, onKubernetes(), lives.Plan{})
 	r := lives.Request(baseImage, "sh", "-c",
 		"count=0; while :; do count=$((count + 1)); echo $count > /tmp/count; sleep 0.1; done")

@@ -160,8 +160,8 @@ func Value[T any](p *T) T {
 	return *p
 }
 
-// Strike runs a command that may take its daemon with it before that has answered.
-func (b *Box) Strike(t *testing.T, command string) {
+// RunFatal runs a command that may take its daemon with it before that has answered.
+func (b *Box) RunFatal(t *testing.T, command string) {
 	t.Helper()
 	background := true
 	response, err := b.Client.RunCommand(t.Context(), nil,

@@ -11,7 +11,7 @@ import (
 func testKilledEntrypoint(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{})
 	id := s.Running(t, Request(s.Images.Busybox, "sh", "-c", "echo $$ > /tmp/pid; exec sleep 1000"))
-	s.Enter(t, id).Strike(t, "kill -9 $(cat /tmp/pid)")
+	s.Enter(t, id).RunFatal(t, "kill -9 $(cat /tmp/pid)")
 	status := s.Await(t, id, "Failed").Status
 	if status.Reason != "ENTRYPOINT_EXITED" {
 		t.Errorf("the reason is %s", status.Reason)
@@ -42,7 +42,7 @@ func testInit(t *testing.T, b Backend) {
 	})
 	t.Run("restarts a killed daemon", func(t *testing.T) {
 		before := inside.Run(t, "echo $PPID").Stdout
-		inside.Strike(t, "kill -9 $PPID")
+		inside.RunFatal(t, "kill -9 $PPID")
 		Eventually(t, "another daemon answers", func() bool {
 			now, err := inside.Try(t, "echo $PPID")
 			return err == nil && now.Stdout != before

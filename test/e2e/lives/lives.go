@@ -61,7 +61,7 @@ type Backend struct {
 	Unprovoked map[string]string
 
 	// Instead are the tests that take the place of the table's, by their names.
-	Instead map[string]Instead
+	Instead map[string]Replacement
 }
 
 // Images are those that sandboxes are made of.
@@ -70,8 +70,8 @@ type Images struct {
 	Base    string // sandbox/base: Debian with bash, coreutils, curl and Python 3
 }
 
-// Instead takes the place of a test of the table.
-type Instead struct {
+// Replacement takes the place of a test of the table.
+type Replacement struct {
 	Because string // what is different with the backend, or what it promises beyond the table
 	Test    func(*testing.T, Backend)
 }

@@ -11,10 +11,10 @@ import (
 )
 
 // programs are those that the tests of one run share.
-var programs workshop
+var programs programCache
 
-// workshop builds each program once.
-type workshop struct {
+// programCache builds each program once.
+type programCache struct {
 	mu     sync.Mutex
 	folder string
 	built  map[string]string
@@ -30,7 +30,7 @@ func Build(t *testing.T, pkg string) string {
 // RemoveBuilt removes what [Build] has built. It is for the end of TestMain.
 func RemoveBuilt() { programs.remove() }
 
-func (w *workshop) build(t *testing.T, pkg string) string {
+func (w *programCache) build(t *testing.T, pkg string) string {
 	t.Helper()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,7 +51,7 @@ func (w *workshop) build(t *testing.T, pkg string) string {
 	return w.built[pkg]
 }
 
-func (w *workshop) remove() {
+func (w *programCache) remove() {
 	if w.folder != "" {
 		_ = os.RemoveAll(w.folder) // a folder in the system's place for temporary files
 	}

@@ -43,7 +43,7 @@ func testRowsOfLives(t *testing.T, b Backend) {
 		failing := s.Running(t,
 			Request(s.Images.Busybox, "sh", "-c",
 				"until [ -e /tmp/now ]; do sleep 0.1; done; exit 3"))
-		s.Enter(t, failing).Strike(t, "touch /tmp/now")
+		s.Enter(t, failing).RunFatal(t, "touch /tmp/now")
 		s.Await(t, failing, "Failed")
 	})
 	watched.Await(t, "Terminated")

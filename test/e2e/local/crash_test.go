@@ -37,7 +37,7 @@ func TestCrash(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	st := &story{s: s, code: map[string]int{}, deleted: map[string]bool{}}
+	st := &crashRun{s: s, code: map[string]int{}, deleted: map[string]bool{}}
 	images := newSlowRegistry(t)
 	rounds, kills := 0, 0
 	for began := time.Now(); time.Since(began) < *crashTime; rounds++ {
@@ -94,8 +94,8 @@ func TestCrash(t *testing.T) {
 	on.of(s.Instance).checkNothingLeft(t)
 }
 
-// story is what a service that is killed was asked to do, and what it answered.
-type story struct {
+// crashRun is what a service that is killed was asked to do, and what it answered.
+type crashRun struct {
 	s        *lives.Service
 	mu       sync.Mutex
 	accepted []string
@@ -104,7 +104,7 @@ type story struct {
 }
 
 // create asks for a sandbox, which ends by itself if it is given an exit code.
-func (st *story) create(t *testing.T, image string, code int) {
+func (st *crashRun) create(t *testing.T, image string, code int) {
 	command := "sleep 3600"
 	if code != 0 {
 		command = fmt.Sprintf("sleep 0.3; exit %d", code)
@@ -128,7 +128,7 @@ func (st *story) create(t *testing.T, image string, code int) {
 	}
 }
 
-func (st *story) act(t *testing.T, method, id, path string) {
+func (st *crashRun) act(t *testing.T, method, id, path string) {
 	answer, err := st.s.Try(method, "/v1/sandboxes/"+id+path, "")
 	if method != http.MethodDelete {
 		return // whether it was possible depends on the moment
@@ -139,14 +139,14 @@ func (st *story) act(t *testing.T, method, id, path string) {
 }
 
 // alive returns how many sandboxes there may be that do not end by themselves.
-func (st *story) alive() int {
+func (st *crashRun) alive() int {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return len(st.accepted) - len(st.code) - len(st.deleted)
 }
 
 // some picks sandboxes that do not end by themselves.
-func (st *story) some(random *rand.Rand, count int) []string {
+func (st *crashRun) some(random *rand.Rand, count int) []string {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	var picked []string
@@ -161,7 +161,7 @@ func (st *story) some(random *rand.Rand, count int) []string {
 }
 
 // check follows every accepted sandbox until it has settled.
-func (st *story) check(t *testing.T) {
+func (st *crashRun) check(t *testing.T) {
 	for _, id := range st.accepted {
 		answered, asked := st.deleted[id]
 		code, ends := st.code[id]

@@ -103,7 +103,7 @@ func onLocal(on *machines) lives.Backend {
 		},
 		OwnKernel:      ownKernel(*usual),
 		RuntimeHandler: func(*testing.T) string { return *usual },
-		Instead: map[string]lives.Instead{
+		Instead: map[string]lives.Replacement{
 			"RemovedByAnotherProgram": {
 				Because: "no other program has a way to remove a container of this engine; it can kill its processes",
 				Test:    func(t *testing.T, b lives.Backend) { testKilledByAnotherProgram(t, b, on) },

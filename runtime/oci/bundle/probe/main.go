@@ -45,13 +45,13 @@ func main() {
 			_ = unix.Pause()
 		}
 	}
-	if err := json.NewEncoder(os.Stdout).Encode(look(os.Args[1:])); err != nil {
+	if err := json.NewEncoder(os.Stdout).Encode(inspect(os.Args[1:])); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func look(paths []string) Report {
+func inspect(paths []string) Report {
 	r := Report{
 		Status: fields("/proc/self/status"), Mounts: mounts(), Devices: map[string]string{},
 		Rlimits: rlimits(), Limits: map[string]string{}, Files: map[string]string{},

@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// making is a request that makes something in a sandbox, and makes it once however often it is sent.
-type making struct {
+// creation is a request that makes something in a sandbox, and makes it once however often it is sent.
+type creation struct {
 	key   string
 	since time.Time // when it was first sent, of the times that it may have arrived; zero before
 }
 
-func newMaking() *making { return &making{key: rand.Text()} }
+func newCreation() *creation { return &creation{key: rand.Text()} }
 
 // headers gives the request its key and, once it may have arrived, its age. The daemon does not know the
 // keys of the daemon before it, which may have been killed.
-func (m *making) headers(_ context.Context, request *http.Request) error {
+func (m *creation) headers(_ context.Context, request *http.Request) error {
 	request.Header.Set("Idempotency-Key", m.key)
 	if !m.since.IsZero() {
 		age := time.Since(m.since).Milliseconds() + 1 // rounded up
@@ -31,8 +31,8 @@ func (m *making) headers(_ context.Context, request *http.Request) error {
 	return nil
 }
 
-// attempt is send, which remembers when the request may have arrived.
-func (m *making) attempt(send func(context.Context) (*http.Response, error)) func(context.Context) (*http.Response,
+// attempt is send, which records when the request may have arrived.
+func (m *creation) attempt(send func(context.Context) (*http.Response, error)) func(context.Context) (*http.Response,
 	error) {
 	return func(ctx context.Context) (*http.Response, error) {
 		begin := time.Now()

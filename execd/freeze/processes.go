@@ -11,8 +11,8 @@ import (
 	"sandbox.internal/execd/process"
 )
 
-// seen is what a look finds out about a process.
-type seen struct {
+// processInfo is the state of a process in one listing.
+type processInfo struct {
 	process.ID
 	parent int
 	depth  int // of the tree that it stands in
@@ -22,15 +22,15 @@ type seen struct {
 	held, waits bool
 }
 
-// look returns the sandbox's processes that have not ended, parents before their children: all of the namespace when root is process 1,
+// listProcesses returns the sandbox's processes that have not ended, parents before their children: all of the namespace when root is process 1,
 // else the descendants of root; without root and self. It is whole unless a process ended meanwhile and left children whose place is
 // not known.
-func look(root, self int) (found []seen, whole bool, err error) {
+func listProcesses(root, self int) (found []processInfo, whole bool, err error) {
 	pids, err := process.List()
 	if err != nil {
 		return nil, false, fmt.Errorf("look at the processes: %w", err)
 	}
-	all := make(map[int]*seen)
+	all := make(map[int]*processInfo)
 	for _, pid := range pids {
 		p, err := inspect(pid)
 		if err != nil {
@@ -59,12 +59,12 @@ func look(root, self int) (found []seen, whole bool, err error) {
 			found = append(found, *p)
 		}
 	}
-	slices.SortFunc(found, func(a, b seen) int { return a.depth - b.depth })
+	slices.SortFunc(found, func(a, b processInfo) int { return a.depth - b.depth })
 	return found, whole, nil
 }
 
 // inspect returns nil for a process that has ended.
-func inspect(pid int) (*seen, error) {
+func inspect(pid int) (*processInfo, error) {
 	folder := process.Folder(pid)
 	stat, err := process.ReadStat(folder)
 	if err != nil {
@@ -92,7 +92,7 @@ func inspect(pid int) (*seen, error) {
 	if stopped+waiting+running == 0 {
 		return nil, nil
 	}
-	return &seen{
+	return &processInfo{
 		ID: process.ID{PID: pid, Start: stat.Start}, parent: stat.Parent, held: waiting+running == 0, waits: waiting > 0 && running == 0,
 	}, nil
 }

@@ -28,40 +28,40 @@ func (a *App) Reopen() {
 	}
 }
 
-// witness returns what writes requests into the audit log, nil when there is none. Failed is called for each line that is lost.
-func (a *App) witness(failed func()) serve.Witness {
+// auditLog returns what writes requests into the audit log, nil when there is none. Failed is called for each line that is lost.
+func (a *App) auditLog(failed func()) serve.AuditLog {
 	if a.audit == nil {
 		return nil
 	}
-	return &witness{log: a.audit, logger: a.logger, failed: failed}
+	return &auditLog{log: a.audit, logger: a.logger, failed: failed}
 }
 
-// witness writes what serve reports into the audit log.
-type witness struct {
+// auditLog writes what serve reports into the audit log.
+type auditLog struct {
 	log    *audit.Log
 	logger zerolog.Logger
 	failed func()
 }
 
-// Intend implements serve.Witness.
-func (w *witness) Intend(admitted serve.Admission) (uint64, func() error, error) {
-	seq, durable, err := w.log.Intend(entryOf(admitted))
+// Intend implements serve.AuditLog.
+func (a *auditLog) Intend(admitted serve.Admission) (uint64, func() error, error) {
+	seq, durable, err := a.log.Intend(entryOf(admitted))
 	if err != nil {
-		w.failed()
+		a.failed()
 	}
 	return seq, durable, err
 }
 
-// Conclude implements serve.Witness.
-func (w *witness) Conclude(admitted serve.Admission, reference uint64, outcome serve.Outcome) {
+// Conclude implements serve.AuditLog.
+func (a *auditLog) Conclude(admitted serve.Admission, reference uint64, outcome serve.Outcome) {
 	entry := entryOf(admitted)
 	entry.Intent, entry.Status, entry.Code = reference, outcome.Status, outcome.Code
 	if id, ok := outcome.Field("sandbox_id").(string); ok {
 		entry.SandboxID = bounded(id)
 	}
-	if err := w.log.Conclude(entry); err != nil {
-		w.failed()
-		w.logger.Error().Err(err).Str("request_id", entry.RequestID).Str("operation", entry.Operation).Uint64("intent", reference).
+	if err := a.log.Conclude(entry); err != nil {
+		a.failed()
+		a.logger.Error().Err(err).Str("request_id", entry.RequestID).Str("operation", entry.Operation).Uint64("intent", reference).
 			Int("status", entry.Status).Str("sandbox_id", entry.SandboxID).Msg("the outcome of a request is not in the audit log")
 	}
 }

@@ -10,27 +10,27 @@ import (
 	"strings"
 )
 
-// look reads what surrounds the process: self is its folder in /proc, cgroup where control groups are mounted.
-func look(self, cgroup string) (Walls, error) {
+// inspect reads what limits the process: self is its folder in /proc, cgroup where control groups are mounted.
+func inspect(self, cgroup string) (Confinement, error) {
 	status, err := os.ReadFile(filepath.Join(self, "status"))
 	if err != nil {
-		return Walls{}, err
+		return Confinement{}, err
 	}
-	walls := Walls{}
+	confinement := Confinement{}
 	for line := range strings.Lines(string(status)) {
 		name, value, _ := strings.Cut(line, ":")
 		switch value = strings.TrimSpace(value); name {
 		case "NoNewPrivs":
-			walls.NoNewPrivileges = value == "1"
+			confinement.NoNewPrivileges = value == "1"
 		case "Seccomp":
-			if walls.Seccomp, err = strconv.Atoi(value); err != nil {
-				return Walls{}, fmt.Errorf("seccomp mode: %w", err)
+			if confinement.Seccomp, err = strconv.Atoi(value); err != nil {
+				return Confinement{}, fmt.Errorf("seccomp mode: %w", err)
 			}
 		}
 	}
-	walls.AppArmor = profile(self)
-	walls.CPUCores, err = quota(self, cgroup)
-	return walls, err
+	confinement.AppArmor = profile(self)
+	confinement.CPUCores, err = quota(self, cgroup)
+	return confinement, err
 }
 
 // profile returns the AppArmor profile. The newer file is AppArmor's alone, the older one is whatever security module's is first.

@@ -9,13 +9,13 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Witness records what clients do. Its methods are called by many goroutines at once.
-type Witness interface {
+// AuditLog records what clients do. Its methods are called by many goroutines at once.
+type AuditLog interface {
 	// Intend is called before an admitted request is acted on, and returns when the
 	// intention would survive the end of this process. With an error the request is not
 	// acted on: the client gets a 500. Durable, awaited before the answer leaves, returns
 	// when the intention would survive a loss of power; with an error of that the client
-	// gets no answer, because what it was promised cannot be kept. The reference is not 0.
+	// gets no answer, because what the answer says may not last. The reference is not 0.
 	Intend(Admission) (reference uint64, durable func() error, err error)
 	// Conclude reports how a request ended. The reference is Intend's, or 0 for a request
 	// that was admitted and refused before anything was done.
@@ -45,7 +45,7 @@ type Outcome struct {
 	Field func(key string) any
 }
 
-// admission is a request on its way past the witness.
+// admission is a request that the audit log records.
 type admission struct {
 	Admission
 	reference uint64
@@ -54,26 +54,26 @@ type admission struct {
 // Admitted runs next as a request of the principal, who was recognised by other means
 // than the key: a signed address, a token of the sandbox. It is for routes outside the
 // document, and does what the guard does for those inside once the key was checked:
-// handlers find the principal with [Principal], and the [Witness] gets the request.
+// handlers find the principal with [Principal], and the [AuditLog] records the request.
 func (s *Server) Admitted(principal any, next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if state := stateOf(c.Request().Context()); state != nil {
 			state.principal = principal
 		}
-		return s.act(c, next)
+		return s.runAudited(c, next)
 	}
 }
 
-// admit notes that the sender is known, if the request is one to witness.
+// admit notes that the sender is known, if the audit log has to record the request.
 func (s *Server) admit(c echo.Context) {
 	r := c.Request()
 	state := stateOf(r.Context())
-	if s.options.Witness == nil || state == nil || state.admission != nil {
+	if s.options.AuditLog == nil || state == nil || state.admission != nil {
 		return
 	}
 	safe := r.Method == http.MethodGet || r.Method == http.MethodHead ||
 		r.Method == http.MethodOptions
-	if safe && !upgrades(r) && !slices.Contains(s.options.Witnessed, state.operation) {
+	if safe && !upgrades(r) && !slices.Contains(s.options.Audited, state.operation) {
 		return
 	}
 	state.admission = &admission{Admission: Admission{
@@ -87,14 +87,14 @@ func (s *Server) admit(c echo.Context) {
 	}}
 }
 
-// act runs next once the witness, if there is one, has recorded the request.
-func (s *Server) act(c echo.Context, next echo.HandlerFunc) error {
+// runAudited runs next once the audit log, if there is one, has recorded the request.
+func (s *Server) runAudited(c echo.Context, next echo.HandlerFunc) error {
 	s.admit(c)
 	state := stateOf(c.Request().Context())
 	if state == nil || state.admission == nil {
 		return next(c)
 	}
-	reference, durable, err := s.options.Witness.Intend(state.admission.Admission)
+	reference, durable, err := s.options.AuditLog.Intend(state.admission.Admission)
 	if err != nil {
 		return fmt.Errorf("record the intention: %w", err)
 	}
@@ -126,12 +126,12 @@ func paramsOf(c echo.Context) map[string]string {
 	return params
 }
 
-// conclude reports to the witness how the request ended.
+// conclude records how the request ended.
 func (s *Server) conclude(state *requestState) {
 	if state.admission == nil {
 		return
 	}
-	s.options.Witness.Conclude(state.admission.Admission, state.admission.reference, Outcome{
+	s.options.AuditLog.Conclude(state.admission.Admission, state.admission.reference, Outcome{
 		Status: state.line.status, Code: state.code, Field: state.field,
 	})
 }

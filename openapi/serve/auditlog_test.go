@@ -15,8 +15,8 @@ import (
 	"sandbox.internal/openapi/serve"
 )
 
-// witness records its calls.
-type witness struct {
+// auditLog records its calls.
+type auditLog struct {
 	mu       sync.Mutex
 	recorded []string
 	last     uint64
@@ -24,13 +24,13 @@ type witness struct {
 	volatile error // of every wait for the disk
 }
 
-func (w *witness) note(format string, args ...any) {
+func (w *auditLog) note(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.recorded = append(w.recorded, fmt.Sprintf(format, args...))
 }
 
-func (w *witness) Intend(a serve.Admission) (uint64, func() error, error) {
+func (w *auditLog) Intend(a serve.Admission) (uint64, func() error, error) {
 	w.note("intend %s %s %s by %v on %q from %s", a.Operation, a.Method, a.Route, a.Principal,
 		a.Params["widgetId"], a.Remote)
 	w.mu.Lock()
@@ -42,21 +42,21 @@ func (w *witness) Intend(a serve.Admission) (uint64, func() error, error) {
 	}, w.refuse
 }
 
-func (w *witness) Conclude(a serve.Admission, reference uint64, o serve.Outcome) {
+func (w *auditLog) Conclude(a serve.Admission, reference uint64, o serve.Outcome) {
 	w.note("conclude %d %s: %d %s %v", reference, a.Operation, o.Status, o.Code, o.Field("made"))
 }
 
-func (w *witness) has(t *testing.T, want ...string) {
+func (w *auditLog) has(t *testing.T, want ...string) {
 	t.Helper()
 	var recorded []string
-	eventually(t, fmt.Sprintf("the witness to record %q", want), func() bool {
+	eventually(t, fmt.Sprintf("the audit log to record %q", want), func() bool {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		recorded = slices.Clone(w.recorded)
 		return len(recorded) >= len(want)
 	})
 	if !slices.Equal(recorded, want) {
-		t.Errorf("the witness recorded\n%s\nwant\n%s", strings.Join(recorded, "\n"),
+		t.Errorf("the audit log recorded\n%s\nwant\n%s", strings.Join(recorded, "\n"),
 			strings.Join(want, "\n"))
 	}
 	w.mu.Lock()
@@ -64,10 +64,10 @@ func (w *witness) has(t *testing.T, want ...string) {
 	w.recorded = nil
 }
 
-func watched(w *witness, o serve.Observer) setup {
+func watched(w *auditLog, o serve.Observer) setup {
 	return setup{
 		options: func(options *serve.Options) {
-			options.Witness, options.Observer, options.Witnessed = w, o, []string{"getPart"}
+			options.AuditLog, options.Observer, options.Audited = w, o, []string{"getPart"}
 			options.Authenticate = func(r *http.Request) (any, error) {
 				if r.Header.Get(keyHeader) != key {
 					return nil, serve.Unauthorized("no key")
@@ -95,8 +95,8 @@ func watched(w *witness, o serve.Observer) setup {
 	}
 }
 
-func TestWitnessSeesEveryAdmittedRequestThatChangesSomething(t *testing.T) {
-	w := &witness{}
+func TestAuditLogHasEveryAdmittedRequestThatChangesSomething(t *testing.T) {
+	w := &auditLog{}
 	s := start(t, handlers{
 		"createWidget": func(c echo.Context) error {
 			w.note("create")
@@ -148,8 +148,8 @@ func TestWitnessSeesEveryAdmittedRequestThatChangesSomething(t *testing.T) {
 		"durable deleteWidget", "conclude 7 deleteWidget: 500 INTERNAL_ERROR <nil>")
 }
 
-func TestWhatCannotBeWitnessedIsNotDone(t *testing.T) {
-	w := &witness{refuse: errors.New("no space left on the disk of the witness")}
+func TestWhatCannotBeRecordedIsNotDone(t *testing.T) {
+	w := &auditLog{refuse: errors.New("no space left on the disk of the audit log")}
 	s := start(t, handlers{"createWidget": func(c echo.Context) error {
 		t.Error("it was done")
 		return c.NoContent(http.StatusAccepted)
@@ -171,7 +171,7 @@ func TestWhatCannotBeWitnessedIsNotDone(t *testing.T) {
 
 // A client must not get an answer that a loss of power could still undo.
 func TestAnswerIsWithheldWhileTheRecordIsNotDurable(t *testing.T) {
-	w := &witness{volatile: errors.New("the disk of the witness fails")}
+	w := &auditLog{volatile: errors.New("the disk of the audit log fails")}
 	s := start(t,
 		handlers{"createWidget": func(c echo.Context) error {
 			return c.NoContent(
@@ -189,7 +189,7 @@ func TestAnswerIsWithheldWhileTheRecordIsNotDurable(t *testing.T) {
 		t.Errorf("status %d, want a closed connection", response.StatusCode)
 	}
 	s.logs.find(t, "the record of a request is not durable; its answer is withheld", "error",
-		"the disk of the witness fails")
+		"the disk of the audit log fails")
 }
 
 // counts is an observer.
@@ -231,7 +231,7 @@ func TestObserverSeesRequestsAndStreams(t *testing.T) {
 		err := stream.Flush()
 		<-leave
 		return err
-	}}, watched(&witness{}, seen))
+	}}, watched(&auditLog{}, seen))
 	_ = s
 	response, err := s.get("/v1/watch")
 	if err != nil {
