@@ -65,8 +65,13 @@ func (t *trimmer) check() {
 }
 
 // giveBack collects twice: what lies in a sync.Pool, the buffers of connections above all, outlives one collection.
+//
+// In between all processors but one are taken away from the Go runtime for an instant, 30 to 60 us. Each of them keeps up to 63 ended
+// goroutines for new ones, with a stack each that holds 32 KiB of the burst, and up to 512 KiB of free pages, and no collection touches
+// either. A processor that is taken away leaves them to the next collection.
 func giveBack() {
-	runtime.GC()
+	debug.FreeOSMemory()
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	debug.FreeOSMemory()
 }
 

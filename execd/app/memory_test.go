@@ -3,6 +3,7 @@ package app
 import (
 	"net/http"
 	"net/http/httptest"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -54,4 +55,19 @@ func TestTrimmer(t *testing.T) {
 		needed.Store(3 * mib)
 		after(trimInterval, 4, "the other half has ended")
 	})
+}
+
+func TestGiveBack(t *testing.T) {
+	const size = 64 << 20
+	processors := runtime.GOMAXPROCS(0)
+	waste := make([]byte, size)
+	before := held()
+	runtime.KeepAlive(waste)
+	giveBack()
+	if after := held(); after > before-size/2 {
+		t.Errorf("of %d bytes, %d of which nobody needs, %d are still held", before, size, after)
+	}
+	if now := runtime.GOMAXPROCS(0); now != processors {
+		t.Errorf("there are %d processors, before there were %d", now, processors)
+	}
 }

@@ -31,7 +31,7 @@ type Spec struct {
 // Execution is a cell that waits, runs or has ended.
 type Execution struct {
 	id    string
-	log   *eventlog.Log
+	log   eventlog.Log
 	clock func() time.Time
 	done  chan struct{}
 
@@ -48,7 +48,7 @@ type Execution struct {
 func (e *Execution) ID() string { return e.id }
 
 // Log returns what the cell said, and says.
-func (e *Execution) Log() *eventlog.Log { return e.log }
+func (e *Execution) Log() *eventlog.Log { return &e.log }
 
 // Done returns a channel that is closed when the cell has ended and its terminal event can be read.
 func (e *Execution) Done() <-chan struct{} { return e.done }
@@ -70,8 +70,8 @@ func (m *Manager) Execute(ctx context.Context, spec Spec) (*Execution, error) {
 	id := uuid.NewString()
 	e := &Execution{
 		id: id, code: spec.Code, session: s, clock: m.options.Clock, done: make(chan struct{}),
-		log: eventlog.New(id, eventlog.Options{Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Clock: m.options.Clock}),
 	}
+	e.log.Start(id, eventlog.Options{Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Clock: m.options.Clock})
 	e.finally = func() {
 		m.mu.Lock()
 		e.session = nil // its kernel has buffers
@@ -100,7 +100,7 @@ func (m *Manager) Execution(id string) (*Execution, error) {
 }
 
 func (m *Manager) retire(e *Execution) {
-	m.retention.Add(e.log, m.options.Clock(), func() { m.forget(e) })
+	m.retention.Add(e, &e.log, m.options.Clock())
 }
 
 func (m *Manager) forget(e *Execution) {

@@ -67,7 +67,7 @@ type Manager struct {
 	executions map[string]*Execution
 	closed     bool
 	running    sync.WaitGroup
-	retention  eventlog.Retention
+	retention  *eventlog.Retention[*Execution]
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -85,6 +85,7 @@ func New(options Options) *Manager {
 		options.SpareTime = spareTime
 	}
 	m := &Manager{options: options, contexts: make(map[string]*session), executions: make(map[string]*Execution)}
+	m.retention = eventlog.NewRetention(m.forget)
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.spares = newSpares(m)
 	return m

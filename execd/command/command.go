@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -29,17 +30,25 @@ type Spec struct {
 }
 
 // Command is a command that runs or has ended.
+//
+// A thousand that have ended are kept, for as long as the daemon runs. Each small object of them would keep a page of memory from
+// the system that was full of what their requests needed, so there are few objects: the command with its log, and its strings.
 type Command struct {
 	id        string
 	content   string
 	timeout   time.Duration
 	startedAt time.Time
-	log       *eventlog.Log
+	log       eventlog.Log
 	input     *input // nil when its standard input is empty
 	clock     func() time.Time
-	run       atomic.Pointer[run] // nil once the command has ended, which may be remembered for long
-	done      chan struct{}       // closed when the terminal event is in the log
-	exit      atomic.Pointer[Exit]
+	run       atomic.Pointer[run] // nil once the command has ended
+
+	mu     sync.Mutex
+	exited bool
+	exit   Exit          // valid once exited
+	code   int           // what exit.Code points to
+	ended  bool          // the terminal event is in the log
+	done   chan struct{} // closed then; nil unless somebody has asked for it
 }
 
 // Status is what is known of a command (execd document, "Command status").
@@ -58,17 +67,29 @@ type Status struct {
 func (c *Command) ID() string { return c.id }
 
 // Done returns a channel that is closed when the command has ended and its terminal event can be read.
-func (c *Command) Done() <-chan struct{} { return c.done }
+func (c *Command) Done() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done == nil {
+		c.done = make(chan struct{})
+		if c.ended {
+			close(c.done)
+		}
+	}
+	return c.done
+}
 
 // Status returns what is known of the command now.
 func (c *Command) Status() Status {
 	status := Status{ID: c.id, Content: c.content, Running: true, StartedAt: c.startedAt}
-	if exit := c.exit.Load(); exit != nil {
+	c.mu.Lock()
+	if c.exited {
 		status.Running = false
-		status.ExitCode = exit.Code
-		status.Error = exit.Reason
-		status.FinishedAt = exit.At
+		status.ExitCode = c.exit.Code
+		status.Error = c.exit.Reason
+		status.FinishedAt = c.exit.At
 	}
+	c.mu.Unlock()
 	if c.input != nil {
 		input := c.input.state()
 		status.Input = &input
@@ -77,7 +98,7 @@ func (c *Command) Status() Status {
 }
 
 // Log returns what the command said, and says.
-func (c *Command) Log() *eventlog.Log { return c.log }
+func (c *Command) Log() *eventlog.Log { return &c.log }
 
 func (m *Manager) start(spec Spec) (*Command, error) {
 	if strings.TrimSpace(spec.Command) == "" {
@@ -95,17 +116,17 @@ func (m *Manager) start(spec Spec) (*Command, error) {
 		return nil, err
 	}
 	id := uuid.NewString()
+	kept := id + spec.Command
 	c := &Command{
-		id:        id,
-		content:   spec.Command,
+		id:        kept[:len(id)],
+		content:   kept[len(id):],
 		timeout:   spec.Timeout,
 		startedAt: m.options.Clock(),
-		log: eventlog.New(id, eventlog.Options{
-			Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Beside: int64(len(spec.Command)), Clock: m.options.Clock,
-		}),
-		clock: m.options.Clock,
-		done:  make(chan struct{}),
+		clock:     m.options.Clock,
 	}
+	c.log.Start(id, eventlog.Options{
+		Limit: m.options.LogLimit, SpoolDir: m.options.SpoolDir, Beside: int64(len(spec.Command)), Clock: m.options.Clock,
+	})
 	if spec.Input {
 		reader, err := c.openInput(prepared.SysProcAttr.Credential)
 		if err != nil {
@@ -180,8 +201,19 @@ func (c *Command) end(exit Exit) {
 	if c.input != nil {
 		c.input.close()
 	}
-	c.exit.Store(&exit)
+	c.mu.Lock()
+	c.exit, c.exited = exit, true
+	if exit.Code != nil {
+		c.code = *exit.Code
+		c.exit.Code = &c.code
+	}
+	c.mu.Unlock()
 	c.log.Finish(exit.Type(), exit.detail())
 	c.run.Store(nil)
-	close(c.done)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ended = true
+	if c.done != nil {
+		close(c.done)
+	}
 }

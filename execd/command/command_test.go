@@ -431,6 +431,24 @@ func TestCommandLinesCountAsHeld(t *testing.T) {
 	}
 }
 
+// TestEndedCommandHoldsLittle: a thousand of them are remembered.
+func TestEndedCommandHoldsLittle(t *testing.T) {
+	t.Parallel()
+	m := newManager(t)
+	c := start(t, m, command.Spec{Command: "exec sleep 600"})
+	if err := m.Interrupt(c.ID()); err != nil {
+		t.Fatal(err)
+	}
+	all(t, c) // to the end, without having asked for Done before
+	if status := c.Status(); status.Running || status.ExitCode == nil || *status.ExitCode != 143 || status.FinishedAt.IsZero() {
+		t.Errorf("after the last event of the stream its status is %+v", status)
+	}
+	wait(t, c)
+	if memory, disk := c.Log().Held(); memory > 256 || disk > 0 {
+		t.Errorf("%d bytes are held in memory, %d on disk", memory, disk)
+	}
+}
+
 func TestEventThatDoesNotExistIsRefused(t *testing.T) {
 	m := newManager(t)
 	c := start(t, m, command.Spec{Command: "true"})

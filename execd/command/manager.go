@@ -63,13 +63,15 @@ type Manager struct {
 	poller    *poller // nil before the first command
 	closed    bool
 	running   sync.WaitGroup
-	retention eventlog.Retention
+	retention *eventlog.Retention[*Command]
 	noHandles bool // for tests, see poller
 }
 
 // New returns a manager without commands.
 func New(options Options) *Manager {
-	return &Manager{options: options, env: process.Environment(options.Env), commands: make(map[string]*Command)}
+	m := &Manager{options: options, env: process.Environment(options.Env), commands: make(map[string]*Command)}
+	m.retention = eventlog.NewRetention(m.forget)
+	return m
 }
 
 // Start starts a command and returns without waiting for it. The command's life is bound to nothing but its timeout, Interrupt and Stop.
@@ -181,9 +183,11 @@ func (m *Manager) Close() {
 
 // retire hands a command that has ended to the retention, which forgets it some day.
 func (m *Manager) retire(c *Command) {
-	m.retention.Add(c.log, c.Status().FinishedAt, func() {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		delete(m.commands, c.id)
-	})
+	m.retention.Add(c, &c.log, c.Status().FinishedAt)
+}
+
+func (m *Manager) forget(c *Command) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.commands, c.id)
 }

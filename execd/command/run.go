@@ -71,7 +71,7 @@ const killDelay = 2 * time.Second
 func startRun(c *Command, p *poller, prepared *exec.Cmd, ended func(*Command)) (*run, error) {
 	r := &run{poller: p, ended: ended, command: c, served: true}
 	for i, stream := range []eventlog.Type{eventlog.TypeStdout, eventlog.TypeStderr} {
-		r.outputs[i] = output{stream: stream, fd: -1, log: c.log, late: func() { r.deliver(late<<i, false) }}
+		r.outputs[i] = output{stream: stream, fd: -1, log: &c.log, late: func() { r.deliver(late<<i, false) }}
 	}
 	p.add(r)
 	var err error

@@ -74,6 +74,25 @@ func TestLargeDetailsSurviveTheSpool(t *testing.T) {
 	}
 }
 
+// TestAShortLogIsSmall: a thousand ended logs are kept, and most of them say little.
+func TestAShortLogIsSmall(t *testing.T) {
+	const id, exit = 36, 140 // the bytes of a UUID, and of how an interrupted command ended
+	log := eventlog.New(strings.Repeat("i", id), eventlog.Options{Limit: 1 << 20, Clock: time.Now})
+	log.Finish(eventlog.TypeError, make([]byte, exit))
+	if memory, _ := log.Held(); memory > 256 {
+		t.Errorf("a log with two events holds %d bytes", memory)
+	}
+	log = eventlog.New(strings.Repeat("i", id), eventlog.Options{Limit: 1 << 20, Clock: time.Now})
+	log.Output(eventlog.TypeStdout, make([]byte, 100), true)
+	log.Finish(eventlog.TypeError, make([]byte, exit))
+	if memory, _ := log.Held(); memory > 512 {
+		t.Errorf("a log with three events holds %d bytes", memory)
+	}
+	if got := all(t, log, 1); len(got) != 2 || got[1] != "error:"+strings.Repeat("\x00", exit) {
+		t.Errorf("its events are %q", got)
+	}
+}
+
 func TestDetailsCountAsOutput(t *testing.T) {
 	log := newLog(t, 1000)
 	log.Event(eventlog.TypeResult, make([]byte, 900))
@@ -143,13 +162,13 @@ func TestReadersOfAnotherMomentSeeTheSame(t *testing.T) {
 }
 
 func TestRetentionForgetsTheOldest(t *testing.T) {
-	var retention eventlog.Retention
 	var forgotten []int
+	retention := eventlog.NewRetention(func(i int) { forgotten = append(forgotten, i) })
 	now := time.Now()
 	for i := range 1100 {
 		log := newLog(t, 1<<20)
 		log.Finish(eventlog.TypeComplete, nil)
-		retention.Add(log, now.Add(time.Duration(i)*time.Second), func() { forgotten = append(forgotten, i) })
+		retention.Add(i, log, now.Add(time.Duration(i)*time.Second))
 	}
 	if len(forgotten) != 100 || forgotten[0] != 0 || forgotten[99] != 99 {
 		t.Errorf("%d forgotten: %v", len(forgotten), forgotten)
@@ -157,12 +176,12 @@ func TestRetentionForgetsTheOldest(t *testing.T) {
 }
 
 func TestRetentionCountsWhatOwnersHold(t *testing.T) {
-	var retention eventlog.Retention
 	forgotten := 0
-	for range 100 {
+	retention := eventlog.NewRetention(func(int) { forgotten++ })
+	for i := range 100 {
 		log := eventlog.New("id", eventlog.Options{Limit: 1, Beside: 1 << 20, Clock: time.Now})
 		log.Finish(eventlog.TypeComplete, nil)
-		retention.Add(log, time.Now(), func() { forgotten++ })
+		retention.Add(i, log, time.Now())
 	}
 	if forgotten < 36 || forgotten > 40 {
 		t.Errorf("of 100 logs whose owners hold 1 MiB each, %d are forgotten; 64 MiB may be held", forgotten)

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"sort"
 	"sync"
 	"time"
 )
@@ -15,6 +16,9 @@ import (
 //
 // The log is a sequence of frames: a header and what one read of a pipe brought, either complete lines or one fragment
 // of a line. Events and lines are counted per frame and separated only when a reader asks, so that writing costs one copy.
+//
+// It is to be used from Start on, and not to be copied. All that a log of a few lines needs is in it: a log is kept for long, and what is
+// kept should not lie in many pieces among what is not, because memory goes back to the system in whole pages.
 type Log struct {
 	limit  int64 // bytes of output kept
 	beside int64 // bytes that the owner holds
@@ -22,7 +26,7 @@ type Log struct {
 
 	mu      sync.Mutex
 	spool   spool
-	marks   []position // where frames begin, about every markDistance bytes
+	marks   []position // where frames begin, about every markDistance bytes, but for the first
 	end     position
 	open    bool  // output ends in the middle of a line
 	output  int64 // bytes of output appended
@@ -66,11 +70,18 @@ type Options struct {
 	Clock  func() time.Time
 }
 
-// New returns a log that begins with an init event, which carries the id.
+// New returns a log that has been started.
 func New(id string, options Options) *Log {
-	l := &Log{limit: options.Limit, beside: options.Beside, spool: spool{dir: options.SpoolDir}, marks: []position{{}}, clock: options.Clock}
-	l.appendOwn(frame{kind: TypeInit, payload: []byte(id)})
+	l := new(Log)
+	l.Start(id, options)
 	return l
+}
+
+// Start begins the zero Log with an init event, which carries the id.
+func (l *Log) Start(id string, options Options) {
+	l.limit, l.beside, l.clock = options.Limit, options.Beside, options.Clock
+	l.spool.dir = options.SpoolDir
+	l.appendOwn(frame{kind: TypeInit, payload: []byte(id)})
 }
 
 // Output records what a stream brought: complete lines, or one fragment without a newline when partial is set.
@@ -161,7 +172,11 @@ func (l *Log) append(f frame) error {
 	if err := l.spool.append(header[:], f.payload, f.isOutput()); err != nil {
 		return err
 	}
-	if l.end.offset-l.marks[len(l.marks)-1].offset >= markDistance {
+	last := position{}
+	if len(l.marks) > 0 {
+		last = l.marks[len(l.marks)-1]
+	}
+	if l.end.offset-last.offset >= markDistance {
 		l.marks = append(l.marks, l.end)
 	}
 	l.end.offset += headerSize + int64(len(f.payload))
@@ -222,15 +237,11 @@ func (l *Log) MayBlock() bool {
 func (l *Log) mark(before func(position) bool) position {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	low, high := 0, len(l.marks)
-	for high-low > 1 {
-		if middle := (low + high) / 2; before(l.marks[middle]) {
-			low = middle
-		} else {
-			high = middle
-		}
+	after := sort.Search(len(l.marks), func(i int) bool { return !before(l.marks[i]) })
+	if after == 0 {
+		return position{}
 	}
-	return l.marks[low]
+	return l.marks[after-1]
 }
 
 // Close releases what the log holds on disk. Readers that still follow it get an error.

@@ -14,32 +14,37 @@ const (
 	retainAtLeast = time.Minute
 )
 
-// Retention decides how long logs that have ended can still be read. The zero value is ready for use.
-type Retention struct {
+// Retention decides how long logs that have ended can still be read, each with its owner, a T.
+type Retention[T any] struct {
+	forget func(T)
+
 	mu           sync.Mutex
-	kept         []kept // oldest first
-	memory, disk int64  // what they hold together
+	kept         []kept[T] // oldest first
+	memory, disk int64     // what they hold together
 }
 
-type kept struct {
+type kept[T any] struct {
+	owner        T
 	log          *Log
 	ended        time.Time
 	memory, disk int64 // what has ended holds for good
-	forget       func()
 }
 
-// Add keeps a log that has ended. Logs that are too much are closed, after their forget has been called. Closing one that holds a large
+// NewRetention returns a retention that has forget called with the owner of each log that is no longer kept.
+func NewRetention[T any](forget func(T)) *Retention[T] { return &Retention[T]{forget: forget} }
+
+// Add keeps a log that has ended. Logs that are too much are closed, after their owners have been forgotten. Closing one that holds a large
 // file takes its time.
-func (r *Retention) Add(log *Log, ended time.Time, forget func()) {
-	for _, k := range r.add(log, ended, forget) {
-		k.forget()
+func (r *Retention[T]) Add(owner T, log *Log, ended time.Time) {
+	for _, k := range r.add(owner, log, ended) {
+		r.forget(k.owner)
 		k.log.Close()
 	}
 }
 
 // add keeps a log and returns those that are too much.
-func (r *Retention) add(log *Log, ended time.Time, forget func()) []kept {
-	k := kept{log: log, ended: ended, forget: forget}
+func (r *Retention[T]) add(owner T, log *Log, ended time.Time) []kept[T] {
+	k := kept[T]{owner: owner, log: log, ended: ended}
 	k.memory, k.disk = log.Held()
 	r.mu.Lock()
 	defer r.mu.Unlock()

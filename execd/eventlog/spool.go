@@ -9,7 +9,7 @@ import (
 
 const (
 	memoryLimit    = 1 << 20 // bytes of a log that stay in memory; output beyond it goes to a file
-	firstSegment   = 128     // room for the init event; many commands say no more
+	firstSegment   = 224     // room for the init event and the terminal one; many commands say no more
 	regularSegment = headerSize + maxPayload
 )
 
@@ -22,6 +22,10 @@ type spool struct {
 	file     *os.File
 	fileEnd  int64
 	closed   bool
+
+	// Where the first segment is.
+	firstSegments [1]segment
+	firstBytes    [firstSegment]byte
 }
 
 // segment is a run of bytes, in memory or, when data is nil, in the file.
@@ -39,7 +43,7 @@ var errClosed = errors.New("the log has been discarded")
 func (s *spool) append(header, payload []byte, output bool) error {
 	size := int64(len(header) + len(payload))
 	if s.fits(size) {
-		s.appendMemory(header, payload, false)
+		s.appendMemory(header, payload, !output) // little follows a frame that is not output, or nothing
 		return nil
 	}
 	err := s.appendFile(header, payload)
@@ -76,6 +80,11 @@ func (s *spool) end() int64 {
 
 func (s *spool) appendMemory(header, payload []byte, exact bool) {
 	size := int64(len(header) + len(payload))
+	if len(s.segments) == 0 && size <= firstSegment {
+		s.firstSegments[0].data = s.firstBytes[:0]
+		s.segments = s.firstSegments[:]
+		s.memory = firstSegment
+	}
 	if !s.room(size) {
 		capacity := size
 		if !exact {
