@@ -13,18 +13,19 @@ if [[ ! -x $folder/runsc ]]; then
 	say "building runsc (two minutes, once)"
 	work=$(mktemp -d)
 	trap 'rm -rf "$work"' EXIT
-	cd "$work"
-	printf 'module sandbox.internal/gvisor\ngo 1.25\nrequire gvisor.dev/gvisor %s\ntool gvisor.dev/gvisor/runsc\n' "$version" >go.mod
-	export CGO_ENABLED=0 GOFLAGS=-mod=mod GOWORK=off
-	go mod tidy
-	go build -trimpath -gcflags=all=-dwarf=false -ldflags '-s -w' -o runsc gvisor.dev/gvisor/runsc
-	mkdir -p "$folder"
-	mv runsc "$folder/runsc.$$"
-	mv "$folder/runsc.$$" "$folder/runsc" # complete, or not there
-	unset CGO_ENABLED GOFLAGS GOWORK
-	cd - >/dev/null
+	(
+		export CGO_ENABLED=0 GOFLAGS="${GOFLAGS:-} -mod=mod" GOWORK=off
+		cd "$work"
+		printf 'module sandbox.internal/gvisor\ngo 1.25\nrequire gvisor.dev/gvisor %s\ntool gvisor.dev/gvisor/runsc\n' "$version" >go.mod
+		go mod tidy
+		go build -trimpath -gcflags=all=-dwarf=false -ldflags '-s -w' -o runsc gvisor.dev/gvisor/runsc
+		mkdir -p "$folder"
+		mv runsc "$folder/runsc.$$"
+		mv "$folder/runsc.$$" "$folder/runsc" # complete, or not there
+	)
 fi
 export PATH=$folder:$PATH
 # The engine's own tests run with every runtime that is in PATH, those of the whole with the one that is chosen.
 go test -timeout 30m "$@" ./runtime/oci
 go test -timeout 30m -run '^(TestLives|TestEscape)$' "$@" ./test/e2e/local -runtime runsc
+go test -timeout 30m -run '^TestCells$/^sandbox_direct' "$@" ./test/e2e/cells -runtime runsc

@@ -41,7 +41,7 @@ func TestCells(t *testing.T) {
 	for _, way := range []way{
 		{"local direct", localDirect, all[:1]},
 		{"local server", localServer, all[:1]},
-		{"sandbox direct", sandboxDirect, all},
+		{"sandbox direct", func(t *testing.T) *daemon { return enter(t, chosenEngine(t), nil, "sleep", "infinity") }, all},
 		{"sandbox server", sandboxServer, all},
 	} {
 		t.Run(way.name, func(t *testing.T) {

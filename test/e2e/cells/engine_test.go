@@ -1,6 +1,7 @@
 package cells_test
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,17 +10,22 @@ import (
 	"sandbox.internal/test/program"
 )
 
-// TestCellsOnTheLocalEngine: the kernels of every language work in a sandbox of the service's own engine.
-func TestCellsOnTheLocalEngine(t *testing.T) {
-	t.Parallel()
-	d := enter(t, onLocal(t), nil, "sleep", "infinity")
-	for _, l := range []language{python(), bash(), java(), javascript(), typescript(), golang()} {
-		t.Run(l.name, func(t *testing.T) {
-			id := d.newContext(t, l.name)
-			d.run(t, id, l.set).good(t)
-			variablesPersist(t, d, l, id)
-		})
+var (
+	directOn = flag.String("engine", "local", "what runs the sandbox whose kernels execd starts: local or docker")
+	runtime  = flag.String("runtime", "crun", "the OCI runtime of the local engine: crun, runc or runsc")
+)
+
+// chosenEngine returns the lines of a configuration for the flags.
+func chosenEngine(t *testing.T) string {
+	t.Helper()
+	switch *directOn {
+	case "local":
+		return onLocal(t)
+	case "docker":
+		return onDocker
 	}
+	t.Fatalf("-engine: %q is neither local nor docker", *directOn)
+	return ""
 }
 
 // onLocal chooses the service's own engine in a configuration, with the archives of scripts/images.sh --archives execd code-interpreter.
@@ -37,6 +43,6 @@ func onLocal(t *testing.T) string {
 	}
 	programs := t.TempDir()
 	must(t, program.Build(t.Context(), programs, "sandbox.internal/server/cmd/sandbox-keeper"))
-	return fmt.Sprintf("type = \"local\"\n[local]\ndata_dir = %q\nkeeper = %q\nbridge = \"cells%d\"\narchives = [%q, %q]\n",
-		filepath.Join(t.TempDir(), "engine"), filepath.Join(programs, "sandbox-keeper"), os.Getpid()%1000000, archives[0], archives[1])
+	return fmt.Sprintf("type = \"local\"\n[local]\noci_runtime = %q\ndata_dir = %q\nkeeper = %q\nbridge = \"cells%d\"\narchives = [%q, %q]\n",
+		*runtime, filepath.Join(t.TempDir(), "engine"), filepath.Join(programs, "sandbox-keeper"), os.Getpid()%1000000, archives[0], archives[1])
 }
