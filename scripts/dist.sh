@@ -13,6 +13,12 @@ read -ra platforms <<<"${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/
 say() { printf 'dist: %s\n' "$*"; }
 die() { printf 'dist: %s\n' "$*" >&2; exit 1; }
 
+# build [FLAG...] PACKAGE...: compiles programs for the platform.
+build() {
+	GOOS=$os GOARCH=$arch go -C "$work/source" build -trimpath -buildvcs=true -gcflags=all=-dwarf=false -ldflags '-s -w' \
+		-o "$work/programs/" "$@"
+}
+
 for platform in "${platforms[@]}"; do
 	case $platform in
 	linux/amd64 | linux/arm64 | darwin/amd64 | darwin/arm64) ;;
@@ -69,11 +75,13 @@ for platform in "${platforms[@]}"; do
 		continue
 	fi
 	os=${platform%/*} arch=${platform#*/}
-	packages=(./server/cmd/sandbox)
-	[[ $os != linux ]] || packages=(./server/cmd/... ./execd/cmd/...)
 	mkdir "$work/programs"
-	GOOS=$os GOARCH=$arch go -C "$work/source" build -trimpath -buildvcs=true -gcflags=all=-dwarf=false -ldflags '-s -w' \
-		-o "$work/programs/" "${packages[@]}"
+	if [[ $os == linux ]]; then
+		build ./server/cmd/...
+		build -tags nethttpomithttp2 ./execd/cmd/...
+	else
+		build ./server/cmd/sandbox
+	fi
 	programs=("$work"/programs/*)
 	name=sandbox_${version#v}_${os}_$arch
 	mkdir "$work/$name"
