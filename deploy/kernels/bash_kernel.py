@@ -8,11 +8,13 @@ Standard input is empty. stdout and stderr are separate pipes: their order relat
 Of a builtin command that is interrupted, bash may write the beginning of its output to stdout, whatever its output was redirected to.
 """
 
+import errno
 import os
 import select
 import shlex
 import signal
 import subprocess
+import threading
 import time
 
 from tornado.ioloop import IOLoop
@@ -73,6 +75,26 @@ def prepare_child():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def watch_end(pid):
+    """Returns a descriptor that poll reports once the child process has ended."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno != errno.ENOSYS:  # gVisor has no such call
+            raise
+    ended, waits = os.pipe()
+
+    def wait():
+        try:
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            pass  # its status has been taken already
+        os.close(waits)
+
+    threading.Thread(target=wait, daemon=True).start()
+    return ended
+
+
 class Shell:
     """One bash process.
 
@@ -99,7 +121,7 @@ class Shell:
             ["bash", "-c", 'read -r; kill -KILL -- "-$0"', str(self.process.pid)],
             stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, bufsize=0,
         )
-        self.ended = os.pidfd_open(self.process.pid)  # the end of the pipes is no sign: a background job may hold them open
+        self.ended = watch_end(self.process.pid)  # the end of the pipes is no sign: a background job may hold them open
         self.streams = {self.process.stdout.fileno(): "stdout", self.process.stderr.fileno(): "stderr"}
         self.poll = select.poll()
         for fd in (self.status, self.ended, self.wake, *self.streams):
