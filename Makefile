@@ -64,7 +64,7 @@ bench: build images ## measure, as ratios to a floor taken in the same run
 	@scripts/crun.sh
 	@scripts/podman.sh
 	@scripts/images.sh --archives execd base
-	$(CHECKED) go run ./bench
+	PATH="$$(scripts/gvisor.sh --build):$$PATH" $(CHECKED) go run ./bench
 
 gate: build images ## fail when a measured ratio has become worse than its baseline
 	@scripts/kernels.sh

@@ -57,7 +57,7 @@ func groups() []group {
 		{[]string{rowEgressSpare}, (*bench).measureConfinedSpareCreate},
 		{[]string{rowGet, rowList, rowExpiry}, (*bench).measureStored},
 		{[]string{rowCrowd, rowService, rowRestart}, (*bench).measureCrowd},
-		{[]string{rowCreateLocal, rowCreateLocalTail, rowCreateLocalRunc, rowDeleteLocal, rowPauseLocal},
+		{[]string{rowCreateLocal, rowCreateLocalTail, rowCreateLocalRunc, rowCreateLocalRunsc, rowDeleteLocal, rowPauseLocal},
 			(*bench).measureLocal},
 		{[]string{rowCrowdLocal}, (*bench).measureLocalCrowd},
 		{[]string{rowPullLocal}, (*bench).measurePull},

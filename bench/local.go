@@ -22,8 +22,9 @@ const (
 // localRuntimes are the OCI runtimes whose cold create is a row.
 func localRuntimes() map[string][]string {
 	return map[string][]string{
-		"crun": {rowCreateLocal, rowCreateLocalTail, rowDeleteLocal},
-		"runc": {rowCreateLocalRunc},
+		"crun":  {rowCreateLocal, rowCreateLocalTail, rowDeleteLocal},
+		"runc":  {rowCreateLocalRunc},
+		"runsc": {rowCreateLocalRunsc},
 	}
 }
 

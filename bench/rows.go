@@ -113,15 +113,16 @@ const (
 	rowEgressSpare   = "create-egress-spare"
 	rowStatelessMany = "stateless-10"
 
-	rowCreateLocal     = "local-create"
-	rowCreateLocalTail = "local-create-p99"
-	rowCreateLocalRunc = "local-create-runc"
-	rowDeleteLocal     = "local-delete"
-	rowPauseLocal      = "local-pause"
-	rowCrowdLocal      = "local-creates-100"
-	rowIdleLocal       = "local-idle-500"
-	rowBusyLocal       = "local-command-500"
-	rowPullLocal       = "local-pull"
+	rowCreateLocal      = "local-create"
+	rowCreateLocalTail  = "local-create-p99"
+	rowCreateLocalRunc  = "local-create-runc"
+	rowCreateLocalRunsc = "local-create-runsc"
+	rowDeleteLocal      = "local-delete"
+	rowPauseLocal       = "local-pause"
+	rowCrowdLocal       = "local-creates-100"
+	rowIdleLocal        = "local-idle-500"
+	rowBusyLocal        = "local-command-500"
+	rowPullLocal        = "local-pull"
 
 	rowIngressOne      = "ingress-1"
 	rowIngressMany     = "ingress-16"
@@ -256,6 +257,9 @@ func rows() []row {
 		{rowCreateLocalRunc, "cold create on the local engine with runc",
 			"Docker's create and start, on its bridge",
 			milliseconds, lower, target{ours, 75}},
+		{rowCreateLocalRunsc, "cold create on the local engine with runsc (gVisor)",
+			"Docker's create and start, on its bridge",
+			milliseconds, lower, target{ours, 230}},
 		{rowDeleteLocal, "DELETE on the local engine until nothing is left but the record", "Docker's forced removal",
 			milliseconds, lower, target{ours, 15}},
 		{rowPauseLocal, "pause on the local engine, and resume to the next command's output",

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Builds gVisor's runsc from the Go module proxy into $SANDBOX_CACHE, and runs the tests of the local engine with it. Called by `make gvisor`.
-# Arguments are passed on to `go test`.
+# Arguments are passed on to `go test`. With --build it prints the folder of runsc instead of running the tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 version=v0.0.0-20260224225140-573d5e7127a8
 folder=${SANDBOX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/sandbox}/gvisor-$version
 
-say() { printf 'gvisor: %s\n' "$*"; }
+say() { printf 'gvisor: %s\n' "$*" >&2; }
 
 if [[ ! -x $folder/runsc ]]; then
 	say "building runsc (two minutes, once)"
@@ -23,6 +23,10 @@ if [[ ! -x $folder/runsc ]]; then
 		mv runsc "$folder/runsc.$$"
 		mv "$folder/runsc.$$" "$folder/runsc" # complete, or not there
 	)
+fi
+if [[ ${1:-} == --build ]]; then
+	printf '%s\n' "$folder"
+	exit
 fi
 export PATH=$folder:$PATH
 # The engine's own tests run with every runtime that is in PATH, those of the whole with the one that is chosen.
