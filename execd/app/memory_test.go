@@ -65,7 +65,7 @@ func TestGiveBack(t *testing.T) {
 	runtime.KeepAlive(waste)
 	giveBack()
 	if after := held(); after > before-size/2 {
-		t.Errorf("of %d bytes, %d of which nobody needs, %d are still held", before, size, after)
+		t.Errorf("of %d bytes, %d of which are unused, %d are still held", before, size, after)
 	}
 	if now := runtime.GOMAXPROCS(0); now != processors {
 		t.Errorf("there are %d processors, before there were %d", now, processors)

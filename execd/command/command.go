@@ -48,7 +48,7 @@ type Command struct {
 	exit   Exit          // valid once exited
 	code   int           // what exit.Code points to
 	ended  bool          // the terminal event is in the log
-	done   chan struct{} // closed then; nil unless somebody has asked for it
+	done   chan struct{} // closed then; nil until Done is called
 }
 
 // Status is what is known of a command (execd document, "Command status").
