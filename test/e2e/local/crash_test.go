@@ -252,10 +252,13 @@ func (m machine) checkNothingLeft(t *testing.T) {
 	}
 }
 
+// emptyFolders are the folders of the engine, below its own, that have no entry once there is no sandbox and nothing is pulled or removed.
+var emptyFolders = []string{"containers", "trash", "images/making", "images/trash"}
+
 func (m machine) left(t *testing.T) []string {
 	t.Helper()
 	var left []string
-	for _, name := range []string{"containers", "trash", "images/making", "images/trash"} {
+	for _, name := range emptyFolders {
 		entries, err := os.ReadDir(filepath.Join(m.folder, name))
 		if err != nil {
 			t.Fatal(err)
