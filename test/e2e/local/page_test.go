@@ -47,7 +47,7 @@ func TestPage(t *testing.T) {
 		t.Fatalf("%d containers are left, want 2", len(running))
 	}
 	removed, _ := shell(t, variables+remove) // a process may have ended before it is killed, or there is no DOCKER-USER: what is left counts
-	for _, name := range emptyFolders { // left fails where one is missing
+	for _, name := range emptyFolders {      // left fails where one is missing
 		if err := os.MkdirAll(m.folder+"/"+name, 0o700); err != nil {
 			t.Fatal(err)
 		}
