@@ -157,6 +157,7 @@ func (k *directKernel) live() {
 		}
 	}
 	close(k.ended)
+	k.log.Info().Stringer("state", k.process.cmd.ProcessState).Msg("a kernel's process has ended")
 	for _, s := range k.sockets() {
 		s.raw.SetDeadline(time.Now().Add(drainWait))
 	}

@@ -9,6 +9,7 @@ type way struct {
 	name      string
 	open      func(*testing.T) *daemon
 	languages []language
+	sandbox   bool // execd runs in a sandbox, not in this process
 }
 
 // behaviour is a row of the table. The languages that it does not hold for say why, and what holds instead. id is a context that the rows
@@ -39,13 +40,17 @@ var behaviours = []behaviour{
 func TestCells(t *testing.T) {
 	all := []language{python(), bash(), java(), javascript(), typescript(), golang()}
 	for _, way := range []way{
-		{"local direct", localDirect, all[:1]},
-		{"local server", localServer, all[:1]},
-		{"sandbox direct", func(t *testing.T) *daemon { return enter(t, chosenEngine(t), nil, "sleep", "infinity") }, all},
-		{"sandbox server", sandboxServer, all},
+		{"local direct", localDirect, all[:1], false},
+		{"local server", localServer, all[:1], false},
+		{"sandbox direct", func(t *testing.T) *daemon { return enter(t, chosenEngine(t), nil, "sleep", "infinity") }, all, true},
+		{"sandbox server", sandboxServer, all, true},
 	} {
 		t.Run(way.name, func(t *testing.T) {
-			t.Parallel()
+			// For sandboxes, the service runs in this process. Its local engine ends threads, and with a thread end the Jupyter kernels that
+			// were started from it (PR_SET_PDEATHSIG). So the daemons that run in this process come first.
+			if way.sandbox {
+				t.Parallel()
+			}
 			d := way.open(t)
 			t.Run("unknown language", func(t *testing.T) { unknownLanguage(t, d, way.languages) })
 			for _, language := range way.languages {
