@@ -226,7 +226,7 @@ func (e *Engine) openParts(ctx context.Context) error {
 		return err
 	}
 	e.network, err = network.Open(ctx, network.Options{
-		Bridge: e.options.Bridge, Subnet: e.options.Subnet, Folder: filepath.Join(e.folders.data, "network"),
+		Bridge: e.options.Bridge, Subnet: e.options.Subnet, Folder: filepath.Join(e.folders.data, "network"), Shared: runFolders,
 		Ready: max(0, e.options.Ready), Quarantine: e.options.Quarantine, Logger: e.log,
 	}, inUse)
 	if err != nil {

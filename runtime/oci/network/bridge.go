@@ -8,12 +8,16 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/rs/zerolog"
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"sandbox.internal/runtime/flock"
 )
 
 // maxPorts is how many ports a Linux bridge can have (BR_MAX_PORTS, less port 0).
@@ -55,6 +59,11 @@ func openBridge(o Options, inUse []Attachment, servers []netip.Addr,
 		return b, errors.New("an interface of this name exists that the service did not make: " +
 			"choose another name, or remove it")
 	}
+	choosing, err := lockChoice(o.Shared)
+	if err != nil {
+		return b, err
+	}
+	defer func() { _ = choosing.Close() }()
 	if err := b.choose(o, link, inUse, servers, log); err != nil {
 		return b, err
 	}
@@ -70,29 +79,59 @@ func openBridge(o Options, inUse []Attachment, servers []netip.Addr,
 	return b, b.configure(link)
 }
 
-// choose sets the range of addresses.
+// lockChoice makes sure that one service of the host at a time chooses a range of addresses: the next
+// one finds its route. It ends when the file is closed.
+func lockChoice(folder string) (*os.File, error) {
+	if err := os.MkdirAll(folder, 0o711); err != nil {
+		return nil, err
+	}
+	file, err := os.OpenFile(filepath.Join(folder, "subnets"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := flock.Exclusive(file); err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("choose a subnet: %s: %w", file.Name(), err)
+	}
+	return file, nil
+}
+
+// choose sets the range of addresses. Running containers keep theirs.
 func (b *bridge) choose(o Options, link netlink.Link, inUse []Attachment, servers []netip.Addr,
 	log zerolog.Logger) error {
+	routes, err := routesBeside(link)
+	if err != nil {
+		return err
+	}
+	var has netip.Prefix
 	if link != nil {
-		has, err := prefixOf(link)
-		if err != nil {
+		if has, err = prefixOf(link); err != nil {
 			return err
 		}
-		used := slices.ContainsFunc(inUse, func(a Attachment) bool { return has.Contains(a.Address) })
-		if has.IsValid() && (used || !o.Subnet.IsValid()) {
-			b.prefix = has
-			if o.Subnet.IsValid() && o.Subnet.Masked() != has {
-				log.Warn().Stringer("subnet", has).Stringer("configured", o.Subnet).
-					Msg("running containers have addresses of the former subnet: it stays until they are gone")
-			}
+	}
+	used := slices.ContainsFunc(inUse, func(a Attachment) bool { return has.Contains(a.Address) })
+	diverted := divertedBy(routes, has)
+	switch configured := o.Subnet.Masked(); {
+	case used:
+		b.prefix = has
+		if configured.IsValid() && configured != has {
+			log.Warn().Stringer("subnet", has).Stringer("configured", configured).
+				Msg("running containers have addresses of the former subnet: it stays until they are gone")
 		}
-	}
-	if !b.prefix.IsValid() {
-		b.prefix = o.Subnet.Masked()
-	}
-	var err error
-	if !b.prefix.IsValid() {
-		if b.prefix, err = freeSubnet(b.name, servers); err != nil {
+		if diverted != "" {
+			log.Warn().Stringer("subnet", has).Str("route", diverted).
+				Msg("the host has another route to addresses of the subnet: containers with these cannot be reached")
+		}
+	case configured.IsValid():
+		if route := divertedBy(routes, configured); route != "" {
+			return fmt.Errorf("subnet: %v has addresses that the host has another route to (%s): choose another range",
+				configured, route)
+		}
+		b.prefix = configured
+	case has.IsValid() && diverted == "":
+		b.prefix = has
+	default:
+		if b.prefix, err = freeSubnet(b.name, routes, servers); err != nil {
 			return err
 		}
 	}

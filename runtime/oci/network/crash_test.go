@@ -32,7 +32,7 @@ func beService() {
 		}
 	}
 	n, err := Open(ctx, Options{Bridge: os.Getenv("BRIDGE"), Subnet: netip.MustParsePrefix("10.80.0.0/16"),
-		Folder: os.Getenv("FOLDER"), Ready: 4, Quarantine: time.Hour, Logger: zerolog.New(os.Stderr)}, nil)
+		Folder: os.Getenv("FOLDER"), Shared: os.Getenv("FOLDER"), Ready: 4, Quarantine: time.Hour, Logger: zerolog.New(os.Stderr)}, nil)
 	fail(err)
 	var s service
 	for _, name := range []string{"one", "two"} {

@@ -43,21 +43,29 @@ func candidates() []netip.Prefix {
 		netip.MustParsePrefix("192.168.224.0/20"), netip.MustParsePrefix("192.168.208.0/20"))
 }
 
-// freeSubnet returns a range that no route of the host overlaps but the default route, and that has
-// none of the name servers.
-func freeSubnet(bridge string, servers []netip.Addr) (netip.Prefix, error) {
+// routesBeside are the host's routes of every table but those through the link, if it is not nil, and
+// but default routes.
+func routesBeside(link netlink.Link) ([]netlink.Route, error) {
 	routes, err := list(func() ([]netlink.Route, error) {
 		return netlink.RouteListFiltered(unix.AF_INET, &netlink.Route{Table: unix.RT_TABLE_UNSPEC},
 			netlink.RT_FILTER_TABLE)
 	})
 	if err != nil {
-		return netip.Prefix{}, fmt.Errorf("list the routes: %w", err)
+		return nil, fmt.Errorf("list the routes: %w", err)
 	}
+	return slices.DeleteFunc(routes, func(r netlink.Route) bool {
+		prefix, ok := toPrefix(r.Dst)
+		return !ok || prefix.Bits() == 0 || link != nil && r.LinkIndex == link.Attrs().Index
+	}), nil
+}
+
+// freeSubnet returns a range that none of the routes overlaps, and that has none of the name servers.
+func freeSubnet(bridge string, routes []netlink.Route, servers []netip.Addr) (netip.Prefix, error) {
 	for _, candidate := range candidates() {
 		taken := slices.ContainsFunc(servers, candidate.Contains) ||
 			slices.ContainsFunc(routes, func(r netlink.Route) bool {
-				prefix, ok := toPrefix(r.Dst)
-				return ok && prefix.Bits() > 0 && prefix.Overlaps(candidate)
+				prefix, _ := toPrefix(r.Dst)
+				return prefix.Overlaps(candidate)
 			})
 		if !taken {
 			return candidate, nil
@@ -65,6 +73,21 @@ func freeSubnet(bridge string, servers []netip.Addr) (netip.Prefix, error) {
 	}
 	return netip.Prefix{}, fmt.Errorf("the host has routes to every range that bridge %s could take: "+
 		"configure its subnet", bridge)
+}
+
+// divertedBy returns the first of the routes that the host would follow for some of the subnet's
+// addresses, or may, instead of the bridge's: to the subnet or to a part of it. "" if there is none.
+func divertedBy(routes []netlink.Route, subnet netip.Prefix) string {
+	for _, route := range routes {
+		prefix, _ := toPrefix(route.Dst)
+		if subnet.IsValid() && prefix.Bits() >= subnet.Bits() && subnet.Contains(prefix.Addr()) {
+			if link, err := netlink.LinkByIndex(route.LinkIndex); err == nil {
+				return fmt.Sprintf("%v through %s", prefix, link.Attrs().Name)
+			}
+			return prefix.String()
+		}
+	}
+	return ""
 }
 
 // gatewayRoutes are the host's routes by way of a gateway.

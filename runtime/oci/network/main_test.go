@@ -270,7 +270,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 func options(t testing.TB, bridge string) Options {
 	return Options{
 		Bridge: bridge, Subnet: netip.MustParsePrefix("10.77.0.0/16"),
-		Folder: filepath.Join(t.TempDir(), "network"), Ready: 2, Quarantine: time.Hour,
+		Folder: filepath.Join(t.TempDir(), "network"), Shared: t.TempDir(), Ready: 2, Quarantine: time.Hour,
 		Logger: zerolog.New(zerolog.NewTestWriter(t)),
 	}
 }

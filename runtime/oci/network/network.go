@@ -35,9 +35,13 @@ type Options struct {
 	// name that this package did not make is refused.
 	Bridge string
 	// Subnet is the range of the containers' addresses, IPv4, /8 to /29; the first address is the
-	// bridge's. The zero value takes the first of a list of private ranges that no route of the host
-	// overlaps. A bridge with running containers keeps the range that it has.
+	// bridge's. One that the host has another route to, or to a part of it, is refused. The zero value
+	// takes the first of a list of private ranges that no route of the host overlaps. A bridge with
+	// running containers keeps the range that it has.
 	Subnet netip.Prefix
+	// Shared is a folder of all services of this host, which choose their ranges one after the other.
+	// It is made when missing.
+	Shared string
 	// Folder is where the addresses that may not be given again yet are kept. It is made when missing.
 	Folder string
 	// Ready is how many namespaces are made ahead.
@@ -210,6 +214,8 @@ func checkOptions(o Options) error {
 			unix.IFNAMSIZ-1)
 	case o.Folder == "":
 		return errors.New("folder: empty")
+	case o.Shared == "":
+		return errors.New("shared: empty")
 	case o.Ready < 0 || o.Ready > maxPorts:
 		return fmt.Errorf("ready: %d is not 0 to %d", o.Ready, maxPorts)
 	case o.Quarantine < 0:

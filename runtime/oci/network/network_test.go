@@ -187,6 +187,7 @@ func TestOpenRefuses(t *testing.T) {
 		"long name":        {func(o *Options) { o.Bridge = "a234567890123456" }, "bridge"},
 		"path as name":     {func(o *Options) { o.Bridge = "../all" }, "bridge"},
 		"no folder":        {func(o *Options) { o.Folder = "" }, "folder"},
+		"nothing shared":   {func(o *Options) { o.Shared = "" }, "shared"},
 		"too many ready":   {func(o *Options) { o.Ready = 5000 }, "ready"},
 		"IPv6 subnet":      {func(o *Options) { o.Subnet = netip.MustParsePrefix("fd00::/64") }, "subnet"},
 		"tiny subnet":      {func(o *Options) { o.Subnet = netip.MustParsePrefix("10.1.1.0/30") }, "subnet"},
@@ -247,6 +248,71 @@ func TestSubnet(t *testing.T) {
 	}
 	wantAnswer(t, outside, at(hostAddress, c.Ports[containerPort]), "c "+outsideAddress)
 	c.stop()
+}
+
+// TestDivertedSubnet: a configured range that the host has another route to, or to a part of it, is refused. One with running containers is
+// kept.
+func TestDivertedSubnet(t *testing.T) {
+	o := options(t, "diverted0")
+	n := openNetwork(t, o)
+	c := startContainer(t, n, "c", netip.Addr{})
+	n.Close()
+	part := &netlink.Route{Dst: ipNet(netip.MustParsePrefix("10.77.128.0/24")), Gw: net.ParseIP(outsideAddress)}
+	if err := netlink.RouteAdd(part); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = netlink.RouteDel(part) }()
+
+	other := options(t, "diverted1")
+	for _, subnet := range []string{"10.77.128.0/20", "10.77.0.0/16", "10.76.0.0/15"} {
+		other.Subnet = netip.MustParsePrefix(subnet)
+		n, err := Open(t.Context(), other, nil)
+		if err == nil {
+			n.Close()
+		}
+		want := "subnet: " + subnet + " has addresses that the host has another route to (10.77."
+		if !errors.Is(err, engine.ErrNetwork) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), " through ") {
+			t.Errorf("Open: %v; want a network error with %q", err, want)
+		}
+	}
+	// A route to more than the subnet is not followed for its addresses.
+	other.Subnet = netip.MustParsePrefix("10.77.128.128/25")
+	openNetwork(t, other).Close()
+
+	n = openNetwork(t, o, c.Attachment)
+	if n.bridge.prefix != o.Subnet {
+		t.Errorf("with a container the subnet becomes %v", n.bridge.prefix)
+	}
+	c.stop()
+}
+
+// TestSubnetsAtOnce: services that open at the same time have different ranges.
+func TestSubnetsAtOnce(t *testing.T) {
+	opened := make([]*Network, 8)
+	var opening sync.WaitGroup
+	shared := t.TempDir()
+	for i := range opened {
+		o := options(t, fmt.Sprintf("atonce%d", i))
+		o.Subnet, o.Shared = netip.Prefix{}, shared
+		opening.Go(func() {
+			var err error
+			if opened[i], err = Open(t.Context(), o, nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	opening.Wait()
+	has := map[netip.Prefix]bool{}
+	for _, n := range opened {
+		if n == nil {
+			continue
+		}
+		if has[n.bridge.prefix] {
+			t.Errorf("two services have %v", n.bridge.prefix)
+		}
+		has[n.bridge.prefix] = true
+		closeClean(t, n)
+	}
 }
 
 // TestSpoof: a container with every capability takes another's addresses.

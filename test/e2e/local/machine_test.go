@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,9 +64,8 @@ func (i *template) unpack(t *testing.T) error {
 	if i.folder, err = os.MkdirTemp("", "sandbox-local-"); err != nil {
 		return err
 	}
-	bridge, subnet := network()
 	engine, err := oci.Open(t.Context(), oci.Options{
-		Folder: i.folder, Keeper: keeper(t), Bridge: bridge, Subnet: subnet, Logger: zerolog.Nop(),
+		Folder: i.folder, Keeper: keeper(t), Bridge: bridgeName(), Logger: zerolog.Nop(),
 	})
 	if err != nil {
 		return err
@@ -122,12 +120,12 @@ func (m *machines) settings(t *testing.T, instance, more string) string {
 	if output, err := exec.CommandContext(t.Context(), "cp", "-al", images.make(t), folder).CombinedOutput(); err != nil {
 		t.Fatalf("copy the images: %v %s", err, output)
 	}
-	bridge, subnet := network()
+	bridge := bridgeName()
 	m.mu.Lock()
 	m.byID[instance] = machine{folder, bridge}
 	m.mu.Unlock()
-	return fmt.Sprintf("[runtime]\ntype = \"local\"\nexecd_image = %q\n%s\n[local]\noci_runtime = %q\ndata_dir = %q\nkeeper = %q\nbridge = %q\nsubnet = %q\n%s",
-		execdImage, more, m.runtime, folder, keeper(t), bridge, subnet, m.local)
+	return fmt.Sprintf("[runtime]\ntype = \"local\"\nexecd_image = %q\n%s\n[local]\noci_runtime = %q\ndata_dir = %q\nkeeper = %q\nbridge = %q\n%s",
+		execdImage, more, m.runtime, folder, keeper(t), bridge, m.local)
 }
 
 func (m *machines) of(instance string) machine {
@@ -179,9 +177,5 @@ func (m machine) records(t *testing.T, id string) []record {
 // bridgePrefix begins the names of this run's bridges and veth pairs.
 func bridgePrefix() string { return fmt.Sprintf("t%d-", os.Getpid()%100000) }
 
-// network returns the name of a bridge and a range of addresses that no other engine of this run has.
-func network() (bridge string, subnet netip.Prefix) {
-	n, pid := int(networks.Add(1)), os.Getpid()
-	// What another run that was killed may have left has another range, most likely.
-	return fmt.Sprintf("%s%d", bridgePrefix(), n), netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(130 + (pid+n)%120), 0, 0}), 16)
-}
+// bridgeName is the name of a bridge that no other engine of this run has.
+func bridgeName() string { return fmt.Sprintf("%s%d", bridgePrefix(), networks.Add(1)) }
