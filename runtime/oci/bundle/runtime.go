@@ -56,7 +56,7 @@ var runtimes = []Runtime{
 		runsDetached: true, spec: "1.0.2", recursiveReadOnly: true,
 	},
 	{
-		Name: "runsc", Delete: true, Pauses: true, OwnKernel: true, spec: "1.0.2",
+		Name: "runsc", Delete: true, Pauses: true, OwnKernel: true, runsDetached: true, spec: "1.0.2",
 		// What a container writes goes to the root file system that it is given, not to a layer of
 		// runsc's own.
 		global: []string{
