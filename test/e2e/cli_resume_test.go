@@ -88,11 +88,12 @@ func TestCommandLineResumes(t *testing.T) {
 	c := newCommandLine(t, "http://"+f.Addr().String())
 	const lines = 40
 	var want strings.Builder
+	want.WriteString("begins\n")
 	for i := range lines {
 		fmt.Fprintf(&want, "line %d\n", i)
 	}
 	// Each line waits for a file, so that the test decides when it is written.
-	script := fmt.Sprintf(`i=0; while [ $i -lt %d ]; do `+
+	script := fmt.Sprintf(`echo begins; i=0; while [ $i -lt %d ]; do `+
 		`while [ ! -e /tmp/go-$((i/10)) ]; do sleep 0.05; done; `+
 		`echo line $i; i=$((i+1)); done`, lines)
 	c.must(t, "create", busyboxImage, "--name", "writer", "--", "sh", "-c", script+"; sleep 1000")
@@ -100,6 +101,9 @@ func TestCommandLineResumes(t *testing.T) {
 	last := c.begin(t, c.command(t, "logs", "-f", "--tail", "3", "writer"))
 	program := c.begin(t, c.command(t, "exec", "writer", "sh", "-c", script))
 	sessions := []*session{all, last, program}
+	for _, session := range sessions {
+		session.await(t, "begins\n") // before more is written than the end that one asks for
+	}
 	for step := range 4 {
 		c.must(t, "exec", "writer", "touch", fmt.Sprintf("/tmp/go-%d", step))
 		for _, session := range sessions {
