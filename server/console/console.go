@@ -95,10 +95,10 @@ func New(options Options) (*Console, error) {
 		if err != nil {
 			return nil, fmt.Errorf("console: %w", err)
 		}
-		if name, packed := strings.CutSuffix(entry.Name(), ".gz"); !packed {
+		if name, packed := strings.CutSuffix(entry.Name(), ".gz"); packed {
+			c.files.AddPacked(assetsPath+name, data)
+		} else {
 			c.files.Add(assetsPath+name, data)
-		} else if err := c.files.AddPacked(assetsPath+name, data); err != nil {
-			return nil, fmt.Errorf("console: %w", err)
 		}
 	}
 	c.page, err = template.New("page").Funcs(template.FuncMap{

@@ -29,17 +29,12 @@ func contracts() []contract {
 	}
 }
 
-func (p *Pages) addContracts() error {
+func (p *Pages) addContracts() {
 	for _, c := range contracts() {
 		p.Add(c.Source, c.text)
-		form, err := c.forTrying()
-		if err != nil {
-			return fmt.Errorf("%s: %w", c.Source, err)
-		}
-		p.Add(c.Try, form)
+		p.AddMade(c.Try, c.forTrying) // takes longer than all else that a start of the service computes
 	}
 	p.Add("/openapi.yaml", contracts()[0].text)
-	return nil
 }
 
 // throughService is how a page of the lifecycle service reaches the API inside a sandbox: through the service, because a browser may not

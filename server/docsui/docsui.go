@@ -29,15 +29,13 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-
 // Pages are the pages and everything that they load, ready to be served. They may be used by several goroutines at once.
 type Pages struct{ *static.Files }
 
-// New prepares the pages. It fails when a contract or something embedded is broken, which is an error of the build.
+// New prepares the pages. It fails when something embedded is broken, which is an error of the build.
 func New() (*Pages, error) {
 	p := &Pages{static.New(policy)}
 	if err := p.addAssets(); err != nil {
 		return nil, fmt.Errorf("docsui: %w", err)
 	}
-	if err := p.addContracts(); err != nil {
-		return nil, fmt.Errorf("docsui: %w", err)
-	}
+	p.addContracts()
 	if err := p.addPages(); err != nil {
 		return nil, fmt.Errorf("docsui: %w", err)
 	}
@@ -62,10 +60,10 @@ func (p *Pages) addAssets() error {
 				return err
 			}
 			name, isPacked := strings.CutSuffix(entry.Name(), ".gz")
-			if !isPacked {
+			if isPacked {
+				p.AddPacked("/docs/assets/"+name, data)
+			} else {
 				p.Add("/docs/assets/"+name, data)
-			} else if err := p.AddPacked("/docs/assets/"+name, data); err != nil {
-				return err
 			}
 		}
 	}

@@ -8,13 +8,13 @@ import (
 	"compress/gzip"
 	"crypto/sha256"
 	"encoding/base64"
-	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -29,39 +29,60 @@ type Files struct {
 
 type file struct {
 	contentType string
-	plain       []byte
+	plain       func() (content []byte, digest string, err error)
 	packed      []byte // gzip; nil for what is not worth it
-	digest      string
+	digest      string // "" of a file that is not made yet
 }
 
 // New returns no files. The policy is their Content-Security-Policy.
 func New(policy string) *Files { return &Files{policy: policy, files: map[string]file{}} }
 
 // Add adds a file under the path of its URL.
-func (f *Files) Add(at string, content []byte) { f.add(at, content, nil) }
-
-// AddPacked adds a file that is compressed with gzip.
-func (f *Files) AddPacked(at string, packed []byte) error {
-	reader, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		return fmt.Errorf("%s: %w", at, err)
-	}
-	plain, err := io.ReadAll(reader)
-	if err != nil {
-		return fmt.Errorf("%s: %w", at, err)
-	}
-	f.add(at, plain, packed)
-	return nil
+func (f *Files) Add(at string, content []byte) {
+	digest := digestOf(content)
+	plain := func() ([]byte, string, error) { return content, digest, nil }
+	f.files[at] = file{contentType: contentTypes[path.Ext(at)], plain: plain, digest: digest}
 }
 
-func (f *Files) add(at string, plain, packed []byte) {
-	sum := sha256.Sum256(plain)
-	f.files[at] = file{
-		contentType: contentTypes[path.Ext(at)],
-		plain:       plain,
-		packed:      packed,
-		digest:      base64.RawURLEncoding.EncodeToString(sum[:12]),
+// AddPacked adds a file that is compressed with gzip. It is unpacked for the few clients that do not
+// accept that.
+func (f *Files) AddPacked(at string, packed []byte) {
+	digest := digestOf(packed)
+	plain := func() ([]byte, string, error) {
+		content, err := unpack(packed)
+		return content, digest, err
 	}
+	f.files[at] = file{contentType: contentTypes[path.Ext(at)], plain: plain, packed: packed, digest: digest}
+}
+
+// AddMade adds a file that is made when it is first asked for. It has no [Files.URL].
+func (f *Files) AddMade(at string, content func() ([]byte, error)) {
+	type made struct {
+		content []byte
+		digest  string
+	}
+	once := sync.OnceValues(func() (made, error) {
+		content, err := content()
+		return made{content, digestOf(content)}, err
+	})
+	plain := func() ([]byte, string, error) {
+		m, err := once()
+		return m.content, m.digest, err
+	}
+	f.files[at] = file{contentType: contentTypes[path.Ext(at)], plain: plain}
+}
+
+func unpack(packed []byte) ([]byte, error) {
+	reader, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(reader)
+}
+
+func digestOf(content []byte) string {
+	sum := sha256.Sum256(content)
+	return base64.RawURLEncoding.EncodeToString(sum[:12])
 }
 
 // Paths are the paths of the files, sorted.
@@ -88,23 +109,31 @@ func (f *Files) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 		return
 	}
+	content, digest := found.packed, found.digest
+	gzipped := found.packed != nil && acceptsGzip(r.Header.Get("Accept-Encoding"))
+	if !gzipped {
+		var err error
+		if content, digest, err = found.plain(); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+	}
 	header := w.Header()
 	Keep(header, f.policy)
 	header.Set("Content-Type", found.contentType)
 	// no-cache means: ask again each time; the answer is 304 as long as nothing has changed.
 	header.Set("Cache-Control", "no-cache")
-	if r.URL.Query().Get("v") == found.digest {
+	if r.URL.Query().Get("v") == digest {
 		header.Set("Cache-Control", forever)
 	}
-	content, tag := found.plain, found.digest
 	if found.packed != nil {
 		header.Set("Vary", "Accept-Encoding")
-		if acceptsGzip(r.Header.Get("Accept-Encoding")) {
-			header.Set("Content-Encoding", "gzip")
-			content, tag = found.packed, found.digest+"-gzip"
-		}
 	}
-	header.Set("ETag", `"`+tag+`"`)
+	if gzipped {
+		header.Set("Content-Encoding", "gzip")
+		digest += "-gzip"
+	}
+	header.Set("ETag", `"`+digest+`"`)
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(content))
 }
 
