@@ -24,7 +24,7 @@ type Local struct {
 	// Bridge is the name of the network interface that sandboxes are connected to, which the service makes: at most 11
 	// letters, digits and "-". Two services on one machine need two.
 	Bridge string `toml:"bridge"`
-	// Subnet is the range of sandboxes' addresses, IPv4, /8 to /24, that the machine has no other route to. Unset: a private one.
+	// Subnet is the range of sandboxes' addresses, IPv4, /8 to /24, to which no other route leads. Unset: a private one.
 	Subnet string `toml:"subnet"`
 	// UserNamespaces is whether root in a sandbox is an ordinary user of the machine: auto, for every sandbox that can have a user
 	// namespace, if a trial at the start shows that this machine can; on, or the service does not start, and refuses sandboxes that
