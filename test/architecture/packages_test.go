@@ -298,7 +298,7 @@ var projectRules = importRules{
 			ours:      []string{"runtime/engine", "runtime/oci/overlay", "runtime/oci/thread"},
 			libraries: []string{sysPackage, zerolog},
 		},
-		{packages: []string{"runtime/oci/network"}, ours: []string{"runtime/engine", "runtime/oci/thread"}},
+		{packages: []string{"runtime/oci/network"}, ours: []string{"runtime/engine", "runtime/flock", "runtime/oci/thread"}},
 		{
 			packages: []string{"runtime/oci"},
 			ours: []string{
