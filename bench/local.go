@@ -22,7 +22,7 @@ const (
 // localRuntimes are the OCI runtimes whose cold create is a row.
 func localRuntimes() map[string][]string {
 	return map[string][]string{
-		"crun":  {rowCreateLocal, rowCreateLocalTail, rowDeleteLocal},
+		"crun":  {rowCreateLocal, rowCreateLocalTail, rowCreateLocalRatio, rowDeleteLocal},
 		"runc":  {rowCreateLocalRunc},
 		"runsc": {rowCreateLocalRunsc},
 	}
