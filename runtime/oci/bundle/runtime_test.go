@@ -58,9 +58,9 @@ func TestCommands(t *testing.T) {
 			"", "",
 		},
 		"runsc": {
-			"--root /r --platform=systrap --network=sandbox --overlay2=none --ignore-cgroups create --bundle /b --pid-file /p id",
-			"--root /r --platform=systrap --network=sandbox --overlay2=none --ignore-cgroups create --bundle /b --pid-file /p id",
-			"--root /r --platform=systrap --network=sandbox --overlay2=none --ignore-cgroups start id",
+			"--root /r --platform=systrap --network=sandbox --overlay2=none --ignore-cgroups run --detach --bundle /b --pid-file /p id",
+			"--root /r --platform=systrap --network=sandbox --overlay2=none --ignore-cgroups run --detach --bundle /b --pid-file /p id",
+			"",
 			"--root /r --platform=systrap --network=sandbox --overlay2=none --ignore-cgroups delete --force id",
 		},
 	} {
