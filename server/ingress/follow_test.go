@@ -125,6 +125,10 @@ func (c *control) stream(w http.ResponseWriter, r *http.Request) {
 	c.mu.Unlock()
 	for {
 		c.mu.Lock()
+		if c.cut != cut { // nothing that happened since is sent
+			c.mu.Unlock()
+			return
+		}
 		for ; after < 100+len(c.events); after++ {
 			fmt.Fprintf(w, "id: %d\ndata: %s\n\n", after+1, c.events[after-100])
 		}
