@@ -326,8 +326,7 @@ func (s *starting) toLaunch() keeper.Launch {
 		Lower: s.sources.layers, Volatile: true,
 		Upper: filepath.Join(s.sources.writes, upperFolder), Work: filepath.Join(s.sources.writes, workFolder),
 	}
-	launch.Create = s.runtime.CreateArgs(root, string(c.at), c.at.pidFile(), c.id, launch.ExitFile != "")
-	launch.Start = s.runtime.StartArgs(root, c.id)
+	launch.Run = s.runtime.RunArgs(root, string(c.at), c.at.pidFile(), c.id, launch.ExitFile != "")
 	launch.PIDFile, launch.Sealed = c.at.pidFile(), s.runtime.RunsSealed
 	if !s.runtime.JoinsCgroup {
 		launch.Enter = s.group.Folders()

@@ -204,7 +204,7 @@ func (b *box) start(t *testing.T) error {
 		}
 	}
 	pidFile := filepath.Join(b.folder, "pid")
-	if err := b.runtime(t, b.in.Runtime.CreateArgs(b.root, b.folder, pidFile, b.in.ID, false)); err != nil {
+	if err := b.runtime(t, b.in.Runtime.RunArgs(b.root, b.folder, pidFile, b.in.ID, false)); err != nil {
 		return err
 	}
 	text, err := os.ReadFile(pidFile)
@@ -215,13 +215,8 @@ func (b *box) start(t *testing.T) error {
 	if err != nil {
 		return err
 	}
-	if b.process, err = os.FindProcess(pid); err != nil {
-		return err
-	}
-	if start := b.in.Runtime.StartArgs(b.root, b.in.ID); start != nil {
-		return b.runtime(t, start)
-	}
-	return nil
+	b.process, err = os.FindProcess(pid)
+	return err
 }
 
 // report runs the probe in the container.

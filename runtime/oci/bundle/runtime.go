@@ -20,7 +20,7 @@ type Runtime struct {
 	// JoinsCgroup is whether the runtime itself puts containers into [Input].CgroupsPath, which must
 	// exist. Others are started inside the groups.
 	JoinsCgroup bool
-	// PassesFiles is whether containers can be given a descriptor (exitFD of CreateArgs).
+	// PassesFiles is whether containers can be given a descriptor (exitFD of RunArgs).
 	PassesFiles bool
 	// Delete is whether the runtime keeps processes for a container, which only its own command
 	// ends. For others it is enough to remove the folder of their state.
@@ -37,7 +37,6 @@ type Runtime struct {
 	RunsSealed bool
 
 	global            []string // flags of every command
-	runsDetached      bool     // one command does what create and start do, which saves a process
 	takesFilter       bool     // a compiled seccomp filter
 	recursiveReadOnly bool     // the mount option rro
 	spec              string   // the version of the runtime specification that it accepts
@@ -46,17 +45,17 @@ type Runtime struct {
 // runtimes are the products, and what is known about them.
 var runtimes = []Runtime{
 	{
-		Name: "crun", PassesFiles: true, MapsUsers: true, RunsSealed: true, runsDetached: true, spec: "1.0.2",
+		Name: "crun", PassesFiles: true, MapsUsers: true, RunsSealed: true, spec: "1.0.2",
 		takesFilter: true, recursiveReadOnly: true,
 		// The groups are ours; and it refuses hosts with both versions of control groups.
 		global: []string{"--cgroup-manager=disabled"},
 	},
 	{
 		Name: "runc", JoinsCgroup: true, PassesFiles: true, MapsUsers: true, RunsSealed: true,
-		runsDetached: true, spec: "1.0.2", recursiveReadOnly: true,
+		spec: "1.0.2", recursiveReadOnly: true,
 	},
 	{
-		Name: "runsc", Delete: true, Pauses: true, OwnKernel: true, runsDetached: true, spec: "1.0.2",
+		Name: "runsc", Delete: true, Pauses: true, OwnKernel: true, spec: "1.0.2",
 		// What a container writes goes to the root file system that it is given, not to a layer of
 		// runsc's own.
 		global: []string{
@@ -121,27 +120,15 @@ func locate(handler string) (string, error) {
 	return "", fmt.Errorf("OCI runtime: there is no program %s in PATH, nor in %v", handler, searched)
 }
 
-// CreateArgs is the command that creates the container from the bundle and writes its process id. It
-// also runs the container's program, of a runtime whose StartArgs are nil. root is where the runtime
-// keeps its state. With exitFD the container inherits descriptor 3.
-func (r Runtime) CreateArgs(root, bundleDir, pidFile, id string, exitFD bool) []string {
-	command := r.command(root, "create")
-	if r.runsDetached {
-		command = append(r.command(root, "run"), "--detach")
-	}
-	command = append(command, "--bundle", bundleDir, "--pid-file", pidFile)
+// RunArgs is the command that creates the container from the bundle, starts its program, writes its
+// process id, and ends: one process less than create and start. root is where the runtime keeps its
+// state. With exitFD the container inherits descriptor 3.
+func (r Runtime) RunArgs(root, bundleDir, pidFile, id string, exitFD bool) []string {
+	command := append(r.command(root, "run"), "--detach", "--bundle", bundleDir, "--pid-file", pidFile)
 	if exitFD && r.PassesFiles {
 		command = append(command, "--preserve-fds", "1")
 	}
 	return append(command, id)
-}
-
-// StartArgs is the command that runs the created container's program; nil when CreateArgs has done it.
-func (r Runtime) StartArgs(root, id string) []string {
-	if r.runsDetached {
-		return nil
-	}
-	return append(r.command(root, "start"), id)
 }
 
 // DeleteArgs is the command that removes what the runtime keeps of a container whose processes have

@@ -46,21 +46,20 @@ func TestFind(t *testing.T) {
 // TestCommands: what is run of each runtime.
 func TestCommands(t *testing.T) {
 	folder := t.TempDir()
-	for name, want := range map[string][4]string{
+	for name, want := range map[string][3]string{
 		"crun": {
 			"--root /r --cgroup-manager=disabled run --detach --bundle /b --pid-file /p id",
 			"--root /r --cgroup-manager=disabled run --detach --bundle /b --pid-file /p --preserve-fds 1 id",
-			"", "",
+			"",
 		},
 		"runc": {
 			"--root /r run --detach --bundle /b --pid-file /p id",
 			"--root /r run --detach --bundle /b --pid-file /p --preserve-fds 1 id",
-			"", "",
+			"",
 		},
 		"runsc": {
 			"--root /r --platform=systrap --network=sandbox --overlay2=none --ignore-cgroups run --detach --bundle /b --pid-file /p id",
 			"--root /r --platform=systrap --network=sandbox --overlay2=none --ignore-cgroups run --detach --bundle /b --pid-file /p id",
-			"",
 			"--root /r --platform=systrap --network=sandbox --overlay2=none --ignore-cgroups delete --force id",
 		},
 	} {
@@ -77,8 +76,7 @@ func TestCommands(t *testing.T) {
 			t.Errorf("%s: version %s", name, r.Version)
 		}
 		for i, got := range [][]string{
-			r.CreateArgs("/r", "/b", "/p", "id", false), r.CreateArgs("/r", "/b", "/p", "id", true),
-			r.StartArgs("/r", "id"), r.DeleteArgs("/r", "id"),
+			r.RunArgs("/r", "/b", "/p", "id", false), r.RunArgs("/r", "/b", "/p", "id", true), r.DeleteArgs("/r", "id"),
 		} {
 			words := strings.Fields(want[i])
 			if len(words) > 0 {

@@ -308,7 +308,7 @@ func (c *Client) reportNext() bool {
 }
 
 // Launch starts a container and returns its first process. The error is a [*RuntimeError] when the container cannot be started, and wraps
-// [engine.ErrUnavailable] when that is not known; then what the runtime has made may be left: processes in the folders of Enter and Attach, the
+// [engine.ErrUnavailable] when that is not known; then what the runtime has made may be left: processes in the folders of Enter, the
 // one of PIDFile, and the runtime's own records.
 //
 // Launch of a container that this keeper has started for a client before, which was killed before it got the answer, returns that one.

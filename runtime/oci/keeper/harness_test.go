@@ -252,7 +252,6 @@ func (h *host) container(id string, s spec) keeper.Launch {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	runtime := []string{crun, "--root", filepath.Join(h.options.Folder, "runtime"), "--cgroup-manager", "disabled"}
 	pidFile := filepath.Join(folder, "pid")
 	return keeper.Launch{
 		ID: id,
@@ -260,9 +259,11 @@ func (h *host) container(id string, s spec) keeper.Launch {
 			Lower: append([]string{filepath.Join(h.folder, "layers/busybox")}, s.lower...),
 			Upper: filepath.Join(folder, "upper"), Work: filepath.Join(folder, "work"), Volatile: true,
 		},
-		Root:    filepath.Join(folder, "rootfs"),
-		Create:  append(append([]string{}, runtime...), "create", "--preserve-fds", "1", "--bundle", folder, "--pid-file", pidFile, id),
-		Start:   append(append([]string{}, runtime...), "start", id),
+		Root: filepath.Join(folder, "rootfs"),
+		Run: []string{
+			crun, "--root", filepath.Join(h.options.Folder, "runtime"), "--cgroup-manager", "disabled",
+			"run", "--detach", "--preserve-fds", "1", "--bundle", folder, "--pid-file", pidFile, id,
+		},
 		PIDFile: pidFile, Output: filepath.Join(folder, "output"), Log: filepath.Join(folder, "log"),
 		ExitFile: filepath.Join(folder, "exit"), EndFile: filepath.Join(folder, "end.json"),
 	}

@@ -39,21 +39,19 @@ type Options struct {
 // Launch says how to start a container. Paths are absolute.
 type Launch struct {
 	ID string
-	// Overlay is mounted at Root in the keeper's mount namespace before Create, and detached after Start: from then on the container's own
-	// namespace has it. With an empty Root nothing is mounted.
+	// Overlay is mounted at Root in the keeper's mount namespace before Run, and detached after it: from then on the container's own namespace
+	// has it. With an empty Root nothing is mounted.
 	Overlay overlay.Overlay
 	Root    string
-	// Create and Start are the command lines of the runtime; the first word is a path. Create writes the process id of the container's first
-	// process to PIDFile. Start may be empty: then Create has started the container, too, which saves a process, and Attach must be empty.
-	Create, Start []string
-	PIDFile       string
+	// Run is the command line of the runtime that starts the container and ends; the first word is a path. It writes the process id of the
+	// container's first process to PIDFile.
+	Run     []string
+	PIDFile string
 	// Sealed is set for a runtime that runs a sealed copy of itself: it is started as one.
 	Sealed bool
-	// Enter lists cgroup folders, at most one per hierarchy, that Create is started in, and so everything that it starts: what it leaves
+	// Enter lists cgroup folders, at most one per hierarchy, that Run is started in, and so everything that it starts: what it leaves
 	// behind when it is killed is found there, and the container's cgroup namespace begins there.
 	Enter []string
-	// Attach lists cgroup folders that the container's first process is moved to between Create and Start.
-	Attach []string
 	// Output is the FIFO that the container gets as standard output and error. It is made when it is missing. Owner is the user and group that
 	// it belongs to: the container's root.
 	Output string
@@ -65,7 +63,7 @@ type Launch struct {
 	// ExitFile, if not empty, is a file that the container gets as descriptor 3, and to which its first process writes its exit status as a
 	// decimal number: it counts when the kernel no longer has the status. It is made or emptied.
 	ExitFile string
-	// EndFile gets the End, as JSON. It is removed before Create.
+	// EndFile gets the End, as JSON. It is removed before Run.
 	EndFile string
 }
 
@@ -90,9 +88,7 @@ type Stage string
 const (
 	StageOutput Stage = "output" // its FIFO, exit file and log
 	StageMount  Stage = "mount"
-	StageCreate Stage = "create"
-	StageAttach Stage = "attach"
-	StageStart  Stage = "start"
+	StageRun    Stage = "run" // of the runtime's command
 )
 
 // RuntimeError is why a container was not started.

@@ -87,22 +87,11 @@ func (s *start) run(ctx context.Context) *RuntimeError {
 		}
 		s.mounted = true
 	}
-	if err := s.create(ctx, since, output, exit); err != nil {
+	if err := s.runtime(ctx, since, output, exit); err != nil {
 		return err
 	}
-	for _, folder := range s.Attach {
-		if err := s.cgroups.attach(folder, strconv.Itoa(s.pid)); err != nil {
-			return &RuntimeError{Stage: StageAttach, Stderr: err.Error()}
-		}
-	}
-	if len(s.Start) == 0 { // it runs
-		s.poller.add(s.container.fifo, s.container.drain)
-		return nil
-	}
-	// What the runtime has printed so far is not the container's.
-	discard(s.container.fifo, pipeBytes)
 	s.poller.add(s.container.fifo, s.container.drain)
-	return s.startContainer(ctx)
+	return nil
 }
 
 // openOutput makes what the container gets as descriptors.
@@ -143,25 +132,25 @@ func (s *start) openOutput() (output, exit int, err error) {
 	return output, exit, nil
 }
 
-// create runs the runtime's create, whose output is the container's, and finds the container's first process.
-func (s *start) create(ctx context.Context, since uint64, output, exit int) *RuntimeError {
+// runtime runs the runtime's command, whose output is the container's, and finds the container's first process.
+func (s *start) runtime(ctx context.Context, since uint64, output, exit int) *RuntimeError {
 	input, err := endedInput()
 	if err != nil {
-		return failure(StageCreate, 0, nil, err)
+		return failure(StageRun, 0, nil, err)
 	}
 	defer unix.Close(input)
 	files := []uintptr{uintptr(input), uintptr(output), uintptr(output)}
 	if exit >= 0 {
 		files = append(files, uintptr(exit))
 	}
-	status, err := s.command(ctx, s.Create, s.Sealed, files, s.Enter)
+	status, err := s.command(ctx, s.Run, s.Sealed, files, s.Enter)
 	if err == nil && status == 0 {
 		err = s.findProcess(since)
 	}
 	if err == nil && status == 0 {
 		return nil
 	}
-	return failure(StageCreate, status, readAvailable(s.container.fifo, stderrBytes), err)
+	return failure(StageRun, status, readAvailable(s.container.fifo, stderrBytes), err)
 }
 
 // endedInput returns the standard input of a container, which has nothing in it. It is not /dev/null: runtimes give the container's user what
@@ -173,21 +162,6 @@ func endedInput() (int, error) {
 	}
 	unix.Close(input[1])
 	return input[0], nil
-}
-
-// startContainer runs the runtime's start.
-func (s *start) startContainer(ctx context.Context) *RuntimeError {
-	// What does not fit into a pipe is lost: the writer gets EAGAIN.
-	var printed [2]int
-	if err := unix.Pipe2(printed[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-		return failure(StageStart, 0, nil, os.NewSyscallError("pipe2", err))
-	}
-	defer closeAll(printed[:])
-	status, err := s.command(ctx, s.Start, s.Sealed, []uintptr{uintptr(s.null), uintptr(printed[1]), uintptr(printed[1])}, nil)
-	if err != nil || status != 0 {
-		return failure(StageStart, status, readAvailable(printed[0], stderrBytes), err)
-	}
-	return nil
 }
 
 func failure(stage Stage, status unix.WaitStatus, printed []byte, err error) *RuntimeError {
@@ -204,7 +178,7 @@ func failure(stage Stage, status unix.WaitStatus, printed []byte, err error) *Ru
 	return e
 }
 
-// findProcess reads the process id that create has written. Without Start the process may have ended, and have been waited for, by now.
+// findProcess reads the process id that the runtime has written. The process may have ended, and have been waited for, by now.
 func (s *start) findProcess(since uint64) error {
 	data, err := os.ReadFile(s.PIDFile)
 	if err != nil {

@@ -59,19 +59,11 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestRun: a command that does what create and start do is enough, also when the container ends before the keeper has its process id.
-func TestRun(t *testing.T) {
+// TestShort: also a container that ends before the keeper has its process id has an end and a log.
+func TestShort(t *testing.T) {
 	h := newHost(t)
 	for i := range 20 {
-		name := "run-" + strconv.Itoa(i)
-		l := h.container(name, script("echo out; exit "+strconv.Itoa(i)))
-		for at, word := range l.Create {
-			if word == "create" {
-				l.Create = slices.Concat(l.Create[:at], []string{"run", "--detach"}, l.Create[at+1:])
-				break
-			}
-		}
-		l.Start = nil
+		l := h.container("short-"+strconv.Itoa(i), script("echo out; exit "+strconv.Itoa(i)))
 		h.launch(l)
 		if end := h.end(l); end.ExitCode != i || end.Signal != 0 {
 			t.Errorf("end %+v, want exit code %d", end, i)
@@ -112,12 +104,10 @@ func TestFailures(t *testing.T) {
 		"no-fifo":  {func(l *keeper.Launch) { l.Output = filepath.Dir(l.Output) + "/config.json" }, keeper.StageOutput, "not a FIFO", false},
 		"layer":    {func(l *keeper.Launch) { l.Overlay.Lower = []string{"/no/such"} }, keeper.StageMount, "/no/such", false},
 		"upper":    {func(l *keeper.Launch) { l.Overlay.Upper = "/proc" }, keeper.StageMount, "overlay", false},
-		"program":  {func(l *keeper.Launch) { l.Create[0] = "/no/such" }, keeper.StageCreate, "/no/such", false},
-		"relative": {func(l *keeper.Launch) { l.Create[0] = "crun" }, keeper.StageCreate, "absolute", false},
-		"bundle":   {func(l *keeper.Launch) { l.Create = append(l.Create, "--bundle", "/no/such") }, keeper.StageCreate, "", true},
-		"cgroup":   {func(l *keeper.Launch) { l.Attach = []string{"/no/such"} }, keeper.StageAttach, "/no/such/cgroup.procs", false},
-		"enter":    {func(l *keeper.Launch) { l.Enter = []string{"/no/such"} }, keeper.StageCreate, "/no/such", false},
-		"start":    {func(l *keeper.Launch) { l.Start[len(l.Start)-1] = "another" }, keeper.StageStart, "another", true},
+		"program":  {func(l *keeper.Launch) { l.Run[0] = "/no/such" }, keeper.StageRun, "/no/such", false},
+		"relative": {func(l *keeper.Launch) { l.Run[0] = "crun" }, keeper.StageRun, "absolute", false},
+		"bundle":   {func(l *keeper.Launch) { l.Run = append(l.Run, "--bundle", "/no/such") }, keeper.StageRun, "", true},
+		"enter":    {func(l *keeper.Launch) { l.Enter = []string{"/no/such"} }, keeper.StageRun, "/no/such", false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -156,7 +146,7 @@ func TestFailures(t *testing.T) {
 func TestCancel(t *testing.T) {
 	h := newHost(t)
 	l := h.container("hangs", script("exit 1"))
-	l.Create = []string{"/bin/sleep", "1000"}
+	l.Run = []string{"/bin/sleep", "1000"}
 	l.Overlay.Volatile = false // for the second launch
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -239,7 +229,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestCgroups: the first process is in the folders of Enter and of Attach, and its cgroup namespace begins in those of Enter.
+// TestCgroups: the first process is in the folders of Enter, and its cgroup namespace begins there.
 func TestCgroups(t *testing.T) {
 	h := newHost(t)
 	root := "/sys/fs/cgroup"
@@ -258,30 +248,25 @@ func TestCgroups(t *testing.T) {
 		folders = append(folders, folder)
 	}
 	want := ":/" + name + "\n"
-	for field, set := range map[string]func(*keeper.Launch){
-		"Enter":  func(l *keeper.Launch) { l.Enter = folders },
-		"Attach": func(l *keeper.Launch) { l.Attach = folders },
-	} {
-		s := script("cat /proc/self/cgroup; exec sleep 1000")
-		s.cgroupNS = true
-		l := h.container("in-"+field, s)
-		set(&l)
-		p := h.launch(l)
-		if got := read(t, "/proc/"+strconv.Itoa(p.PID)+"/cgroup"); strings.Count(got, want) != len(folders) {
-			t.Errorf("%s: cgroups %q, want %q %d times", field, got, want, len(folders))
-		}
-		for _, folder := range folders {
-			h.eventually("its first process is the only one in "+folder, func() bool {
-				return slices.Equal(strings.Fields(read(t, folder+"/cgroup.procs")), []string{strconv.Itoa(p.PID)})
-			})
-		}
-		h.eventually("its output", func() bool { return read(t, l.Log) != "" })
-		if seen := read(t, l.Log); field == "Enter" && strings.Contains(seen, "..") {
-			t.Errorf("%s: the container sees %q", field, seen)
-		}
-		h.kill(p)
-		h.end(l)
+	s := script("cat /proc/self/cgroup; exec sleep 1000")
+	s.cgroupNS = true
+	l := h.container("entered", s)
+	l.Enter = folders
+	p := h.launch(l)
+	if got := read(t, "/proc/"+strconv.Itoa(p.PID)+"/cgroup"); strings.Count(got, want) != len(folders) {
+		t.Errorf("cgroups %q, want %q %d times", got, want, len(folders))
 	}
+	for _, folder := range folders {
+		h.eventually("its first process is the only one in "+folder, func() bool {
+			return slices.Equal(strings.Fields(read(t, folder+"/cgroup.procs")), []string{strconv.Itoa(p.PID)})
+		})
+	}
+	h.eventually("its output", func() bool { return read(t, l.Log) != "" })
+	if seen := read(t, l.Log); strings.Contains(seen, "..") {
+		t.Errorf("the container sees %q", seen)
+	}
+	h.kill(p)
+	h.end(l)
 }
 
 // TestKeeperMovesToItsCgroup: a keeper does not end with the cgroup of the service.

@@ -162,16 +162,12 @@ func newKeeper() (*keeper, error) {
 	if err != nil {
 		return nil, err
 	}
-	null, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: os.DevNull, Err: err}
-	}
 	polled, err := newPoller()
 	if err != nil {
 		return nil, err
 	}
 	k := &keeper{
-		version: version, cgroups: cgroups{unified}, seesStatus: canTrace(), null: null, reaper: newReaper(), poller: polled,
+		version: version, cgroups: cgroups{unified}, seesStatus: canTrace(), reaper: newReaper(), poller: polled,
 		slots:      make(chan struct{}, parallelLaunches),
 		containers: map[string]*container{}, connections: map[*connection]struct{}{},
 	}

@@ -22,7 +22,6 @@ type keeper struct {
 	version    string
 	cgroups    cgroups
 	seesStatus bool // proc_pid_stat(5) has the exit status of zombies
-	null       int
 	reaper     *reaper
 	programs   programs
 	poller     *poller

@@ -80,7 +80,7 @@ func freeSubnet(bridge string, routes []netlink.Route, servers []netip.Addr) (ne
 func divertedBy(routes []netlink.Route, subnet netip.Prefix) string {
 	for _, route := range routes {
 		prefix, _ := toPrefix(route.Dst)
-		if subnet.IsValid() && prefix.Bits() >= subnet.Bits() && subnet.Contains(prefix.Addr()) {
+		if prefix.Bits() >= subnet.Bits() && subnet.Contains(prefix.Addr()) {
 			if link, err := netlink.LinkByIndex(route.LinkIndex); err == nil {
 				return fmt.Sprintf("%v through %s", prefix, link.Attrs().Name)
 			}
