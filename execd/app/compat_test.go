@@ -193,8 +193,14 @@ func TestDeletedSessionEndsItsCommand(t *testing.T) {
 	fifo, err := os.Open(filepath.Join(dir, "fifo")) // until the command runs
 	must(t, err)
 	fifo.Close()
+	waited := make(chan struct{})
+	go func() {
+		defer close(waited)
+		d.want(t, "POST "+s+"/run", `{"command":"sleep 1000"}`, 404, "NOT_FOUND") // whether it waits for its turn or comes too late
+	}()
 	d.want(t, "DELETE "+s, "", 200, "{}")
 	if end := <-ended; !strings.HasPrefix(end, "error") {
 		t.Errorf("the command ended with %q", end)
 	}
+	<-waited
 }

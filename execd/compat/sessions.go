@@ -37,7 +37,8 @@ type session struct {
 	turn   chan struct{} // held by the command that runs
 
 	mu      sync.Mutex
-	command string // its id
+	started chan struct{} // closed when the command that holds the turn was started or refused; nil when none holds it
+	command string        // its id, "" until it was started
 	ended   bool
 }
 
@@ -160,12 +161,12 @@ func (h *handler) runInSession(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := s.enter(c.Request().Context()); err != nil {
+	if err := s.enter(c.Request().Context(), c.Param("id")); err != nil {
 		return err
 	}
 	defer s.leave()
 	if err := writeNew(filepath.Join(s.folder, "command"), body.Command+"\n"); err != nil {
-		return s.gone(c.Param("id"), err)
+		return err
 	}
 	request := map[string]any{"command": strings.Replace(script, "FOLDER", quote(s.folder), 1), "timeout": body.Timeout}
 	if body.Cwd != "" {
@@ -183,11 +184,11 @@ func (h *handler) runInSession(c echo.Context) error {
 	nested.Body, nested.ContentLength = io.NopCloser(bytes.NewReader(encoded)), int64(len(encoded))
 	// The client may leave; the session is the command's until that has ended.
 	h.server.ServeHTTP(&startedWriter{ResponseWriter: c.Response(), session: s}, nested)
-	return h.await(s)
+	return h.await(s, false)
 }
 
-// await waits until the command that was started last has ended.
-func (h *handler) await(s *session) error {
+// await waits until the command that holds the session's turn has ended; it was started, or refused.
+func (h *handler) await(s *session, interrupted bool) error {
 	s.mu.Lock()
 	id := s.command
 	s.mu.Unlock()
@@ -195,8 +196,11 @@ func (h *handler) await(s *session) error {
 		return nil // it was refused
 	}
 	running, err := h.Commands.Get(id)
+	if err == nil && interrupted {
+		err = h.Commands.Interrupt(id)
+	}
 	if errors.Is(err, command.ErrNotFound) {
-		return nil
+		return nil // it ended long ago
 	} else if err != nil {
 		return err
 	}
@@ -204,31 +208,41 @@ func (h *handler) await(s *session) error {
 	return nil
 }
 
-// enter waits for the command before. It returns an error when the client leaves.
-func (s *session) enter(ctx context.Context) error {
+// enter waits for the command before. It returns an error when the client leaves, or when the session was deleted.
+func (s *session) enter(ctx context.Context, id string) error {
 	select {
 	case s.turn <- struct{}{}:
-		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		<-s.turn
+		return noSession(id)
+	}
+	s.started = make(chan struct{})
+	return nil
+}
+
+// begun notes the command that was started, "" when it was refused. Only its first call counts.
+func (s *session) begun(command string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.started:
+	default:
+		s.command = command
+		close(s.started)
 	}
 }
 
 func (s *session) leave() {
+	s.begun("")
 	s.mu.Lock()
-	s.command = ""
+	s.started, s.command = nil, ""
 	s.mu.Unlock()
 	<-s.turn
-}
-
-// gone is the error of a session that was deleted while a command waited for its turn.
-func (s *session) gone(id string, err error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ended {
-		return noSession(id)
-	}
-	return err
 }
 
 // workingFolder returns where the command before was in the end, "" for the default, which also stands for a folder that is gone.
@@ -269,15 +283,12 @@ func (h *handler) deleteSession(c echo.Context) error {
 		return err
 	}
 	s.mu.Lock()
-	s.ended = true
-	running := s.command
+	s.ended = true // no command is started any more, but for one that has its turn already
+	started := s.started
 	s.mu.Unlock()
-	if running != "" {
-		if err := h.Commands.Interrupt(running); err != nil && !errors.Is(err, command.ErrNotFound) {
-			return err
-		}
-		// Its shell keeps its state when it ends, in the folder.
-		if err := h.await(s); err != nil {
+	if started != nil {
+		<-started
+		if err := h.await(s, true); err != nil {
 			return err
 		}
 	}
@@ -298,9 +309,7 @@ func (w *startedWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // WriteHeader implements http.ResponseWriter.
 func (w *startedWriter) WriteHeader(status int) {
-	w.session.mu.Lock()
-	w.session.command = w.Header().Get("X-Command-ID")
-	w.session.mu.Unlock()
+	w.session.begun(w.Header().Get("X-Command-ID"))
 	w.ResponseWriter.WriteHeader(status)
 }
 

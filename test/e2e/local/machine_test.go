@@ -95,6 +95,7 @@ func keeper(t *testing.T) string {
 	return path
 }
 
+// networks counts the bridges that were named.
 var networks atomic.Int32
 
 // machine is where a service under test keeps what is its engine's.

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,11 +20,14 @@ import (
 	"sandbox.internal/test/e2e/lives"
 )
 
+// outsides counts the ranges of addresses that were taken.
+var outsides atomic.Int32
+
 // newOutside makes a network namespace that the host reaches by way of a gateway, as sandboxes reach nothing that is behind a veth pair
 // otherwise, with the servers of the tests. It ends with the test.
 func newOutside(t *testing.T) lives.Outside {
 	t.Helper()
-	n, run := int(networks.Add(1)), byte(os.Getpid()%250)
+	n, run := int(outsides.Add(1)), byte(os.Getpid()%250)
 	if n > 30 {
 		t.Fatal("the ranges of addresses of this run are used up")
 	}
