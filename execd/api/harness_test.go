@@ -180,6 +180,7 @@ func runChild() int {
 	}
 	if err == nil && setup.Alone {
 		process.ReserveThreads(runtime.GOMAXPROCS(0), 64)
+		awaitThreads()
 		err = unix.Setrlimit(unix.RLIMIT_NPROC, &unix.Rlimit{Cur: 1, Max: 1})
 	}
 	if err == nil {
@@ -191,6 +192,18 @@ func runChild() int {
 		return 1
 	}
 	return 0
+}
+
+// awaitThreads waits until no thread has been made for a fifth of a second: the runtime makes some after the goroutine that needed one
+// has gone on, and ends the process when it may not.
+func awaitThreads() {
+	const step = 10 * time.Millisecond
+	for had, unchanged := 0, 0; unchanged < 20; time.Sleep(step) {
+		threads, _ := os.ReadDir("/proc/self/task")
+		if unchanged++; len(threads) != had {
+			had, unchanged = len(threads), 0
+		}
+	}
 }
 
 func (c *child) mount() error {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"os"
 	"syscall"
 	"time"
 )
@@ -46,8 +47,9 @@ func dialKernel(ctx context.Context, c *connection, of channel,
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) &&
-			!errors.Is(err, context.DeadlineExceeded):
-			// The dialer's deadline is that of ctx, and may be noticed a moment before it.
+			!errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded):
+			// The dialer's deadline is that of ctx, and may be noticed a moment before it; while it
+			// waits for the connection, by the socket.
 			return nil, err
 		}
 		select {
