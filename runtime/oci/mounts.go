@@ -340,6 +340,11 @@ func (e *Engine) releaseSources(id string) {
 	}
 	_, err := e.inKeeper(func() error {
 		for { // more than one when a start was cut off
+			// First on its own: a clone of a shared mount is its peer, and what is mounted below would be unmounted on the host, too.
+			// What is not a mount point is found out below.
+			if err := unix.Mount("", folder, "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil && err != unix.EINVAL && err != unix.ENOENT {
+				return err
+			}
 			if err := unix.Unmount(folder, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 				if err == unix.EINVAL || err == unix.ENOENT { // nothing is mounted there
 					return nil

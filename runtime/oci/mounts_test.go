@@ -97,3 +97,42 @@ func TestSubPathStaysInside(t *testing.T) {
 	removeAll(t, e)
 	s.checkNoMounts(t)
 }
+
+// TestHostPathLeavesTheHostsMounts: a container with a host path takes nothing away that is mounted below it on the host, where mounts are
+// shared, as they are on most hosts.
+func TestHostPathLeavesTheHostsMounts(t *testing.T) {
+	s := newSite(t, "crun")
+	e := s.mustOpen(t)
+	defer closeEngine(t, e)
+	imageID := loadProbe(t, e)
+	folder := t.TempDir()
+	below := filepath.Join(folder, "below")
+	for _, path := range []string{folder, below} {
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("oci-test", path, "tmpfs", 0, "size=64k"); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("", path, "", unix.MS_SHARED, ""); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {
+				t.Errorf("unmount %s: %v", path, err)
+			}
+		}()
+	}
+	note := filepath.Join(below, "note")
+	if err := os.WriteFile(note, []byte("the host's"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	spec := probe(imageID, "sleep")
+	spec.Mounts = []engine.Mount{{HostPath: folder, Target: "/folder", ReadOnly: true}}
+	id := start(t, e, spec)
+	remove(t, e, id)
+	s.checkNoMounts(t)
+	if _, err := os.Stat(note); err != nil {
+		t.Errorf("on the host, after the container: %v", err)
+	}
+}
