@@ -1,11 +1,16 @@
 package oci_test
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/oci"
 )
@@ -93,4 +98,40 @@ func TestBoundRefuses(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "what sandboxes write cannot be bounded: a file system of 1 bytes: the size must be from 16777216 to") {
 		t.Errorf("%v", err)
 	}
+}
+
+// TestFullDiskIsFreed: a container that has filled the disk, to the last block and without a bound, can be removed, which makes room.
+func TestFullDiskIsFreed(t *testing.T) {
+	s := newSite(t, "crun")
+	disk := filepath.Dir(s.Folder)
+	if err := unix.Mount("oci-test", disk, "tmpfs", 0, "size=96m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(disk, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	e := s.mustOpen(t)
+	defer closeEngine(t, e)
+	id := occupy(t, e, loadProbe(t, e))
+	rest, err := os.Create(filepath.Join(disk, "rest"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = rest.Close() }()
+	for block := make([]byte, 4096); err == nil; {
+		_, err = rest.Write(block)
+	}
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Fatal(err)
+	}
+	remove(t, e, id)
+	eventually(t, "room for what the container wrote", func() bool {
+		var free unix.Statfs_t
+		if err := unix.Statfs(disk, &free); err != nil {
+			t.Fatal(err)
+		}
+		return free.Bavail*uint64(free.Bsize) >= 40<<20
+	})
 }

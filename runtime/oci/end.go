@@ -101,7 +101,11 @@ func (e *Engine) killAndWait(ctx context.Context, c *container) error {
 
 func (e *Engine) kill(c *container) error {
 	// The first process takes all others of its PID namespace with it; killing both costs little, and either may be the one that works.
-	return errors.Join(e.signal(c, unix.SIGKILL), e.cgroups.Group(c.id).Kill())
+	first, group := e.signal(c, unix.SIGKILL), e.cgroups.Group(c.id).Kill()
+	if first == nil || group == nil {
+		return nil
+	}
+	return errors.Join(first, group)
 }
 
 // holdRunning finds a container that runs or is frozen, and waits for its turn. The caller releases it.
@@ -149,7 +153,11 @@ func (e *Engine) remove(ctx context.Context, c *container) error {
 	started, ended := c.record.Run != nil && c.record.Run.Process.PID != 0, c.end != nil
 	e.mu.Unlock()
 	if c.record.Run != nil && !c.record.Removing { // else there is nothing but the folder
-		if err := e.update(c, func(r *record) { r.Removing = true }); err != nil {
+		err := e.update(c, func(r *record) { r.Removing = true })
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+			// It makes room. If the service is killed before the end, the next one finds a container that has ended.
+			e.log.Warn().Err(err).Str("container", c.name).Msg("the disk is full: it is removed without a record of that")
+		} else if err != nil {
 			return err
 		}
 	}
