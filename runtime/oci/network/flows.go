@@ -70,14 +70,15 @@ func forgetFlows(gone func(netip.Addr) bool) error {
 	if err != nil {
 		return fmt.Errorf("read the connections: %w", err)
 	}
+	var failed []error
 	for _, entry := range entries {
 		r := request(nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
 		r.AddRawData(entry) // with its id: no other connection is meant
 		if _, err := r.Execute(unix.NETLINK_NETFILTER, 0); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("delete a connection: %w", err)
+			failed = append(failed, fmt.Errorf("delete a connection: %w", err))
 		}
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 // sourceOf is the source address in one direction of an entry; zero when it has none.

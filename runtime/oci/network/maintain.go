@@ -111,7 +111,18 @@ func (n *Network) clean() error {
 	for _, d := range gone {
 		addresses[d.address] = true
 	}
-	all := []error{forgetFlows(func(a netip.Addr) bool { return addresses[a] })}
+	if err := forgetFlows(func(a netip.Addr) bool { return addresses[a] }); err != nil {
+		// No other container gets the addresses meanwhile.
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.gone = append(gone, n.gone...)
+		select {
+		case n.departures <- struct{}{}:
+		default:
+		}
+		return err
+	}
+	var all []error
 	for _, d := range gone {
 		all = append(all, n.bridge.forgetNeighbour(d.address), n.addresses.free(d.address, d.at))
 	}
