@@ -80,11 +80,6 @@ func unavailable(err error) error {
 // Close closes the connection. The keeper goes on. Exited is not called any more once Close has returned.
 func (c *Client) Close() error {
 	c.cancel()
-	c.mu.Lock()
-	if c.link != nil {
-		c.link.socket.close()
-	}
-	c.mu.Unlock()
 	c.running.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,7 +98,10 @@ func (h *held) close() {
 // follow receives from a link, and from those that follow it, until Close.
 func (c *Client) follow(l *link) {
 	for {
+		// Close does not know a link whose containers are still being adopted.
+		stop := context.AfterFunc(c.ctx, l.socket.close)
 		l.receive(c.received)
+		stop()
 		if c.ctx.Err() != nil {
 			return
 		}

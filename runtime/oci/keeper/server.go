@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,6 +16,8 @@ const (
 	queuedMessages = 1 << 14
 	// reports bounds what a keeper ever prints: its standard error may be a file in memory.
 	reports = 1000
+	// acceptPause is how long no client is accepted after one could not be.
+	acceptPause = 50 * time.Millisecond
 )
 
 // keeper is the state of the program.
@@ -59,7 +62,10 @@ func (k *keeper) serve(listener *socket) error {
 		if err != nil {
 			return err
 		}
-		if accepted != nil { // ECONNABORTED, EMFILE: of one client
+		if accepted != nil {
+			if !errors.Is(accepted, unix.ECONNABORTED) { // no descriptors or memory: the client waits, and the next call fails like this one
+				time.Sleep(acceptPause)
+			}
 			continue
 		}
 		if credentials, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err != nil || int(credentials.Uid) != os.Geteuid() {
