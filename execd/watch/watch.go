@@ -132,9 +132,8 @@ func (w *Watch) Next(ctx context.Context) ([]Event, error) {
 			timer := time.NewTimer(collectTime)
 			select {
 			case <-timer.C:
-			case <-ctx.Done():
+			case <-ctx.Done(): // what there is must be taken now: the token is gone
 				timer.Stop()
-				return nil, context.Cause(ctx)
 			}
 		}
 		events := w.queue.take()
@@ -211,7 +210,7 @@ func (w *Watch) addTree(folder string, announce bool) error {
 		return nil
 	}
 	below, err := w.readFolder(folder, announce)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
 		return classify(folder, err)
 	}
 	for _, name := range below {
@@ -227,7 +226,8 @@ func (w *Watch) addTree(folder string, announce bool) error {
 
 // readFolder returns the names of the folders in a folder, and reports what else it finds if asked to. There may be more than fit into memory.
 func (w *Watch) readFolder(folder string, announce bool) (below []string, err error) {
-	dir, err := os.Open(folder)
+	// It may have been replaced, by a FIFO for example, whose open blocks.
+	dir, err := os.OpenFile(folder, os.O_RDONLY|syscall.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
 	}

@@ -105,6 +105,30 @@ func TestWhatHappensIsReported(t *testing.T) {
 	}
 }
 
+// TestNextThatIsCutOff: a Next that ends while it collects events loses none, and neither does the next one.
+func TestNextThatIsCutOff(t *testing.T) {
+	dir := t.TempDir()
+	o := observe(t, watch.Options{Path: dir})
+	for i := range 20 {
+		name := fmt.Sprint(i)
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		deadline := time.Now().Add(10 * time.Second)
+		for got := false; !got; {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond) // far less than events are collected for
+			events, err := o.watch.Next(ctx)
+			cancel()
+			if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatal(err)
+			}
+			if got = len(events) > 0; !got && time.Now().After(deadline) {
+				t.Fatalf("the event of %s is lost", name)
+			}
+		}
+	}
+}
+
 func TestNewFoldersAreWatched(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
