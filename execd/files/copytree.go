@@ -82,7 +82,7 @@ func copyDirectory(ctx context.Context, src, dest string) error {
 	if err := os.Mkdir(dest, 0o700); err != nil {
 		return err
 	}
-	dir, err := os.Open(src)
+	dir, err := os.OpenFile(src, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return err
 	}

@@ -110,9 +110,9 @@ func sweepConnections(parent string) error {
 	}
 	var failures []error
 	for _, dir := range dirs {
-		lock, err := os.Open(dir)
+		lock, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
 		if err != nil {
-			continue // another user's, or just gone
+			continue // another user's, just gone, or no folder: anyone may make a file of such a name
 		}
 		if syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
 			failures = append(failures, os.RemoveAll(dir))

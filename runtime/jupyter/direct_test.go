@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -102,6 +103,10 @@ func TestDirectSweepsUnusedFolders(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(left, "connection.json"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	// What any user of the sandbox can put there, and what must not be waited for.
+	if err := syscall.Mkfifo(filepath.Join(dir, "execd-kernel-fifo"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	other := filepath.Join(dir, "execd-kernels")
 	if err := os.Mkdir(other, 0o700); err != nil {
 		t.Fatal(err)
@@ -118,7 +123,7 @@ func TestDirectSweepsUnusedFolders(t *testing.T) {
 		"import os; print(os.path.exists(get_ipython().kernel.config.IPKernelApp.connection_file or '/'))"); got != "True\n" {
 		t.Errorf("the kernel that runs: %q", got)
 	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 2 {
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 3 {
 		t.Errorf("in the folder: %v, %v", entries, err)
 	}
 	if err := first.Close(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -34,6 +35,9 @@ const (
 	interruptBySignal  = "signal"
 	interruptByMessage = "message"
 )
+
+// maxSpec bounds a kernel.json, in bytes.
+const maxSpec = 1 << 20
 
 // specName is what Jupyter accepts as a kernelspec's name.
 var specName = pattern(`^[A-Za-z0-9._-]+$`)
@@ -100,7 +104,7 @@ func findSpecs(dirs []string, log zerolog.Logger) []kernelspec {
 func readSpec(dir string) (kernelspec, error) {
 	spec := kernelspec{dir: dir, InterruptMode: interruptBySignal}
 	path := filepath.Join(dir, "kernel.json")
-	content, err := os.ReadFile(path)
+	content, err := readSmall(path)
 	if err != nil {
 		return spec, err
 	}
@@ -115,6 +119,27 @@ func readSpec(dir string) (kernelspec, error) {
 			interruptBySignal, interruptByMessage, mode)
 	}
 	return spec, nil
+}
+
+// readSmall reads a regular file of at most maxSpec bytes. The sandbox may have put there what blocks when it is opened, or never ends.
+func readSmall(path string) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file", path)
+	}
+	content, err := io.ReadAll(io.LimitReader(file, maxSpec+1))
+	if err == nil && len(content) > maxSpec {
+		err = fmt.Errorf("%s: longer than %d bytes", path, maxSpec)
+	}
+	return content, err
 }
 
 func (s kernelspec) public() kernel.Spec {

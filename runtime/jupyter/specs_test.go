@@ -2,10 +2,12 @@ package jupyter_test
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -55,9 +57,16 @@ func TestDirectSpecs(t *testing.T) {
 	writeSpec(t, own, "no-argv", `{"language": "mine"}`)
 	writeSpec(t, own, "odd-mode", `{"argv": ["x"], "language": "mine", "interrupt_mode": "shout"}`)
 	writeSpec(t, own, "not a name", spec("spaces"))
-	if err := os.Mkdir(filepath.Join(own, "empty"), 0o755); err != nil {
+	for _, name := range []string{"empty", "fifo", "endless"} {
+		if err := os.Mkdir(filepath.Join(own, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(syscall.Mkfifo(filepath.Join(own, "fifo/kernel.json"), 0o600),
+		os.Symlink("/dev/zero", filepath.Join(own, "endless/kernel.json"))); err != nil {
 		t.Fatal(err)
 	}
+	writeSpec(t, own, "long", strings.Repeat(" ", 1<<20)+spec("long"))
 
 	var log bytes.Buffer
 	host := jupyter.NewDirect(jupyter.DirectOptions{
@@ -73,7 +82,8 @@ func TestDirectSpecs(t *testing.T) {
 		t.Errorf("got %+v\nwant %+v", got, want)
 	}
 	for _, file := range []string{filepath.Join(first, "kernels/broken"),
-		filepath.Join(own, "no-argv"), filepath.Join(own, "odd-mode")} {
+		filepath.Join(own, "no-argv"), filepath.Join(own, "odd-mode"), filepath.Join(own, "fifo"),
+		filepath.Join(own, "endless"), filepath.Join(own, "long")} {
 		if strings.Count(log.String(), file) != 1 {
 			t.Errorf("%s is not logged once:\n%s", file, log.String())
 		}
