@@ -212,7 +212,7 @@ func TestADeadKernelIsToldAndForgotten(t *testing.T) {
 	id := newContext(t, m, "python")
 	first := execute(t, m, code.Spec{Code: "wait", ContextID: id})
 	started(t, first)
-	fatal := execute(t, m, code.Spec{Code: "die", ContextID: id})
+	fatal := execute(t, m, code.Spec{Code: "die ValueError", ContextID: id})
 	behind := execute(t, m, code.Spec{Code: "say x", ContextID: id})
 	if err := m.Interrupt(t.Context(), first.ID()); err != nil {
 		t.Fatal(err)

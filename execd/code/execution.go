@@ -173,9 +173,6 @@ func (e *Execution) text(stream eventlog.Type, text []byte) {
 
 // finish records the terminal event.
 func (e *Execution) finish(count int, raised *kernel.Error) {
-	if raised != nil && e.raised != nil {
-		raised = e.raised // what the cell showed has the traceback, whatever the reply says
-	}
 	outcome := Outcome{Duration: e.clock().Sub(e.began), Count: max(count, e.count), Error: raised}
 	detail, err := json.Marshal(outcome)
 	if err != nil {

@@ -61,7 +61,7 @@ type fakeKernel struct {
 	interrupted chan struct{}
 }
 
-// Execute understands: "say TEXT", "number" (the kernel's own), "wait" (until an interrupt), "raise", "die", "show".
+// Execute understands: "say TEXT", "number" (the kernel's own), "wait" (until an interrupt), "raise", "die [ERROR]" (after it has shown an error), "show".
 func (k *fakeKernel) Execute(ctx context.Context, code string, handle func(kernel.Output)) (kernel.Reply, error) {
 	k.count++
 	handle(kernel.Output{Type: kernel.OutputCount, Count: k.count})
@@ -74,6 +74,9 @@ func (k *fakeKernel) Execute(ctx context.Context, code string, handle func(kerne
 	case "raise":
 		return k.raise(handle, "ValueError", "bad")
 	case "die":
+		if rest != "" { // shows an error, and goes on
+			_, _ = k.raise(handle, rest, "")
+		}
 		k.die()
 		return kernel.Reply{}, kernel.ErrEnded
 	case "wait":

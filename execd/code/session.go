@@ -128,6 +128,9 @@ func (s *session) execute(e *Execution) (alive bool) {
 	reply, err := s.kernel.Execute(ctx, e.code, e.record)
 	switch {
 	case err == nil:
+		if reply.Error != nil && e.raised != nil {
+			reply.Error = e.raised // what the cell showed has the traceback, whatever the reply says
+		}
 		e.finish(reply.Count, reply.Error)
 		return true
 	case ctx.Err() != nil:
