@@ -134,7 +134,8 @@ func (e *Engine) all() []*container {
 	return containers
 }
 
-// recover undoes starts and finishes removals that were cut off, and removes what has no record.
+// recover undoes starts and finishes removals that were cut off, and removes what has no record. A container for which that fails, because
+// one of its processes is stuck in the kernel for example, keeps no other from being served: the next start or removal of it tries again.
 func (e *Engine) recover(ctx context.Context) error {
 	e.mu.Lock()
 	e.networkReady = true
@@ -143,8 +144,10 @@ func (e *Engine) recover(ctx context.Context) error {
 		return err
 	}
 	for _, c := range e.all() {
-		if err := e.recoverContainer(ctx, c); err != nil {
+		if err := e.recoverContainer(ctx, c); ctx.Err() != nil {
 			return fmt.Errorf("container %s: %w", c.name, err)
+		} else if err != nil {
+			e.log.Error().Err(err).Str("container", c.name).Msg("what an earlier service began with it could not be finished")
 		}
 	}
 	return e.sweep(ctx)
@@ -203,7 +206,7 @@ func (e *Engine) sweepGroups(started map[string]bool) error {
 			continue
 		}
 		if err := e.cgroups.Group(id).Remove(); err != nil {
-			return fmt.Errorf("control group %s: %w", id, err)
+			e.log.Error().Err(err).Str("container_id", id).Msg("a control group without a container stays until the next start of the service")
 		}
 	}
 	return nil

@@ -203,3 +203,33 @@ func (s site) reboot(t *testing.T, id string) {
 		t.Fatal(err)
 	}
 }
+
+// TestRemovalThatCannotBeFinished: one container that cannot be removed keeps no other from being served, and can be removed later.
+func TestRemovalThatCannotBeFinished(t *testing.T) {
+	s := newSite(t, "crun")
+	e := s.mustOpen(t)
+	imageID := loadProbe(t, e)
+	stuck, other := start(t, e, probe(imageID, "sleep")), start(t, e, probe(imageID, "sleep"))
+	obstacle := filepath.Join(s.RunFolder, "roots", stuck, "obstacle") // only an empty folder is removed
+	if err := os.MkdirAll(filepath.Dir(obstacle), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(obstacle, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Remove(t.Context(), stuck); err == nil {
+		t.Fatal("it was removed in spite of the obstacle")
+	}
+	closeEngine(t, e)
+
+	e = s.mustOpen(t)
+	defer closeEngine(t, e)
+	if c, err := e.Inspect(t.Context(), other); err != nil || c.Status != engine.StatusRunning {
+		t.Errorf("the other container: %+v, %v", c, err)
+	}
+	if err := os.Remove(obstacle); err != nil {
+		t.Fatal(err)
+	}
+	remove(t, e, stuck)
+	remove(t, e, other)
+}
