@@ -82,7 +82,7 @@ func explain(op string, err error, m meaning) error {
 	if kind := m.kindOf(err); kind != nil {
 		return describe(op, kind, err)
 	}
-	return fmt.Errorf("%s: %w", op, err)
+	return fmt.Errorf("%s: %w", op, bounded{err})
 }
 
 func (m meaning) kindOf(err error) error {
@@ -109,9 +109,30 @@ func (m meaning) kindOf(err error) error {
 // describe keeps the engine's words and drops its error type: callers decide by our sentinels
 // alone.
 func describe(op string, kind, err error) error {
-	return fmt.Errorf("%s: %w: %s", op, kind,
-		strings.TrimPrefix(err.Error(), "Error response from daemon: "))
+	return fmt.Errorf("%s: %w: %s", op, kind, bounded{err})
 }
+
+// maxMessage bounds the engine's message of an error, in bytes. A registry's answer is a part of it.
+const maxMessage = 4096
+
+// bounded is an error with the part of its message that clients may see.
+type bounded struct{ error }
+
+// Error leaves out the body of an HTTP answer that is not a registry's: the reference of an image
+// can name any HTTP server that the engine reaches, such as one of the host's own.
+func (b bounded) Error() string {
+	message := strings.TrimPrefix(b.error.Error(), "Error response from daemon: ")
+	const quote = " response body: "
+	if at := strings.Index(message, quote); at >= 0 {
+		message = message[:at+len(quote)-len(": ")]
+	}
+	if len(message) <= maxMessage {
+		return message
+	}
+	return strings.ToValidUTF8(message[:maxMessage], "")
+}
+
+func (b bounded) Unwrap() error { return b.error }
 
 // unreachable distinguishes a broken connection from an answer. An engine that exits during an
 // answer causes an end of file.

@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"sandbox.internal/runtime/docker"
 	"sandbox.internal/runtime/engine"
@@ -39,5 +40,45 @@ func TestEngineThatIsBeingStopped(t *testing.T) {
 		}
 		_ = e.Close()
 		server.Close()
+	}
+}
+
+// TestRegistrysAnswersAreNotQuoted: the engine quotes what any HTTP server answers that an image's
+// reference names, in full.
+func TestRegistrysAnswersAreNotQuoted(t *testing.T) {
+	for name, c := range map[string]struct{ text, want string }{
+		"body":    {`error parsing HTTP 403 response body: invalid character '<' looking for beginning of value: "<p>secret</p>"`, "error parsing HTTP 403 response body"},
+		"message": {"denied: requested access to the resource is denied", "denied: requested access to the resource is denied"},
+		"long":    {"denied: x" + strings.Repeat("é", 1<<16), strings.Repeat("é", 100)},
+	} {
+		for _, streamed := range []bool{false, true} {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				w.Header().Set("Api-Version", "1.41")
+				switch {
+				case strings.HasSuffix(r.URL.Path, "/json"):
+					w.WriteHeader(http.StatusNotFound)
+					_ = json.NewEncoder(w).Encode(map[string]string{"message": "No such image"})
+				case strings.HasSuffix(r.URL.Path, "/images/create") && streamed:
+					_ = json.NewEncoder(w).Encode(map[string]any{"errorDetail": map[string]string{"message": c.text}, "error": c.text})
+				case strings.HasSuffix(r.URL.Path, "/images/create"):
+					w.WriteHeader(http.StatusInternalServerError)
+					_ = json.NewEncoder(w).Encode(map[string]string{"message": c.text})
+				}
+			}))
+			e, err := docker.New(docker.Options{Host: "tcp://" + server.Listener.Addr().String()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = e.EnsureImage(t.Context(), "127.0.0.1:9090/x", nil, func(string) {})
+			switch {
+			case !errors.Is(err, engine.ErrImage) || !strings.Contains(err.Error(), c.want):
+				t.Errorf("%s, streamed %t: %.200v", name, streamed, err)
+			case len(err.Error()) > 4096+200 || !utf8.ValidString(err.Error()) || strings.Contains(err.Error(), "secret"):
+				t.Errorf("%s, streamed %t: %d bytes: %.200v", name, streamed, len(err.Error()), err)
+			}
+			_ = e.Close()
+			server.Close()
+		}
 	}
 }

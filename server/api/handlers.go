@@ -189,6 +189,13 @@ func (h *handlers) GetEndpoint(
 		return nil, err
 	}
 	r := serve.Request(ctx)
+	if location.Daemon == "" { // no request reaches it through the service or an ingress
+		if expires != nil {
+			return nil, lifecycle.Conflictf("port %d is the egress sidecar's: its endpoint cannot be "+
+				"signed", request.Port)
+		}
+		direct = true
+	}
 	if expires != nil {
 		answer, err := h.signedEndpoint(r, sandbox, request.Port, location.Endpoint, *expires)
 		if err != nil {

@@ -184,6 +184,22 @@ func TestSidecarsPortIsNotForwarded(t *testing.T) {
 	wantError(t, response, body, http.StatusConflict, "CONFLICT", "port 18080", "egress sidecar")
 }
 
+// TestSidecarsEndpointIsDirect: an ingress leads through execd, which refuses the port, and root in
+// the sandbox can read what execd reads.
+func TestSidecarsEndpointIsDirect(t *testing.T) {
+	for _, ingress := range []api.Ingress{{}, {Mode: "wildcard", Address: "*.gw.example.com"}, {Mode: "header", Address: "192.0.2.1"}} {
+		p, _ := serveSigned(t, func(o *api.Options) { o.Ingress = ingress })
+		p.backend.box = nil // so the location has no execd
+		response, err := p.client.GetEndpointWithResponse(t.Context(), p.backend.sandbox.ID, 18080, nil, with(aliceSecret))
+		if err != nil || response.JSON200 == nil || !strings.Contains(response.JSON200.Endpoint, ":32768") || response.JSON200.Headers["Service-Ingress-To"] != "" {
+			t.Errorf("%q: %v, %s", ingress.Mode, err, response.Body)
+		}
+		if response := p.sign(t, 18080, "60"); response.JSON409 == nil || !strings.Contains(response.JSON409.Message, "port 18080") {
+			t.Errorf("%q, signed: %s %s", ingress.Mode, response.Status(), response.Body)
+		}
+	}
+}
+
 func TestPortRefusals(t *testing.T) {
 	p := servePorts(t, showRequest, nil)
 	for _, port := range []string{"0", "65536", "99999999999999999999", "-1", "+80", "080", "8o", "%38080", "http", "%00"} {

@@ -82,14 +82,14 @@ func (l *Log) attach() (*os.File, error) {
 }
 
 // takeUp goes on behind the last line of a file that was written before, or begins a new chain. The
-// caller has the log to itself.
+// caller has the log to itself. A log that failed stays so when it cannot be taken up.
 func (l *Log) takeUp(file *os.File) error {
 	info, err := file.Stat()
 	if err != nil {
 		return err
 	}
 	begin := line{Kind: KindAnchor}
-	l.file, l.size, l.failed, l.end = file, 0, nil, link{0, origin}
+	size, end := int64(0), link{0, origin}
 	if info.Size() > 0 {
 		report, torn, err := inspect(file, info.Size())
 		if err != nil {
@@ -97,12 +97,12 @@ func (l *Log) takeUp(file *os.File) error {
 		}
 		if report.Lines > 0 {
 			begin.Kind = KindStarted
-			l.size, l.end = report.size, link{report.Last, report.Hash}
+			size, end = report.size, link{report.Last, report.Hash}
 		}
 		if torn.TornBytes > 0 {
 			l.logger.Warn().Int64("line", report.Lines+1).Int64("bytes",
 				torn.TornBytes).Msg("the last line of the audit log was incomplete and is cut off")
-			if err := file.Truncate(l.size); err != nil {
+			if err := file.Truncate(size); err != nil {
 				return fmt.Errorf("cut off an incomplete line: %w", err)
 			}
 			if report.Lines > 0 {
@@ -111,10 +111,15 @@ func (l *Log) takeUp(file *os.File) error {
 			begin.Torn, begin.TornBytes = torn.Torn, torn.TornBytes
 		}
 	}
-	if err := l.append(begin); err != nil {
-		return err
+	failed := l.failed
+	l.file, l.size, l.end, l.failed = file, size, end, nil
+	if err = l.append(begin); err == nil {
+		err = l.secure(file)
 	}
-	return l.secure(file)
+	if err != nil {
+		l.failed = failed
+	}
+	return err
 }
 
 // secure makes the file durable, its name included.

@@ -1,6 +1,7 @@
 package audit_test
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -69,5 +70,32 @@ func TestCloseMakesEverythingDurable(t *testing.T) {
 	close(t, log)
 	if err := durable(); err != nil {
 		t.Errorf("an intention from before the end: %v", err)
+	}
+}
+
+// TestReopenThatFails: a log that failed, and whose file is broken, takes nothing and changes
+// nothing.
+func TestReopenThatFails(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	log, err := audit.Open(path, zerolog.Nop(), time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record(t, log, "before")
+	log.Fail()
+	broken := append(read(t, path), "another program's line\nand another\n"...)
+	broken[10] ^= 1
+	write(t, path, broken)
+	if err := log.Reopen(); err == nil || !strings.Contains(err.Error(), path) {
+		t.Fatalf("reopen: %v", err)
+	}
+	if _, _, err := log.Intend(audit.Entry{}); err == nil {
+		t.Error("an intention is taken after a reopening that failed")
+	}
+	if err := log.Close(); err != nil {
+		t.Error(err)
+	}
+	if !bytes.Equal(read(t, path), broken) {
+		t.Error("the file was changed")
 	}
 }

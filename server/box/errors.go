@@ -7,15 +7,19 @@ import (
 	"sandbox.internal/server/lifecycle"
 )
 
+// kinds has the kinds of errors, the first that applies to joined ones first: while the engine does
+// not answer, what else is known of the box may be out of date.
+var kinds = []struct{ from, to error }{
+	{engine.ErrUnavailable, lifecycle.ErrBoxUnavailable},
+	{engine.ErrNotFound, lifecycle.ErrNoBox},
+	{engine.ErrNotRunning, lifecycle.ErrBoxNotAlive},
+}
+
 // translated returns an engine's error as one of lifecycle, with its text.
 func translated(err error) error {
-	for from, to := range map[error]error{
-		engine.ErrUnavailable: lifecycle.ErrBoxUnavailable,
-		engine.ErrNotFound:    lifecycle.ErrNoBox,
-		engine.ErrNotRunning:  lifecycle.ErrBoxNotAlive,
-	} {
-		if errors.Is(err, from) {
-			return boxError{kind: to, cause: err}
+	for _, kind := range kinds {
+		if errors.Is(err, kind.from) {
+			return boxError{kind: kind.to, cause: err}
 		}
 	}
 	return err

@@ -267,6 +267,19 @@ func (b *backend) List(_ context.Context, _ lifecycle.Filter, page lifecycle.Pag
 	return lifecycle.Listing{Items: b.sandboxes, Total: len(b.sandboxes)}, nil
 }
 
+// Get returns the sandbox as it is after the listing.
+func (b *backend) Get(_ context.Context, id string) (lifecycle.Sandbox, error) {
+	for _, sandbox := range b.sandboxes {
+		if sandbox.ID == id && id == "renewed" {
+			sandbox.Metadata = nil
+		}
+		if sandbox.ID == id {
+			return sandbox, nil
+		}
+	}
+	return lifecycle.Sandbox{}, lifecycle.NotFound(id)
+}
+
 func (b *backend) Renew(_ context.Context, id string, expiresAt time.Time) (time.Time, error) {
 	b.done <- "renew " + id + " " + expiresAt.Sub(now).String()
 	return expiresAt, nil
@@ -288,6 +301,7 @@ func TestKeep(t *testing.T) {
 		made("malformed", "soon", time.Hour),
 		made("later", now.Add(time.Minute).Format(time.RFC3339Nano), time.Hour),
 		made("outlived", now.Add(-time.Minute).Format(time.RFC3339Nano), -2*time.Minute),
+		made("renewed", now.Format(time.RFC3339Nano), time.Hour),
 		made("due", now.Format(time.RFC3339Nano), time.Hour),
 	}}
 	edge := compat.New(compat.Options{Next: http.NotFoundHandler(), Backend: b, Logger: zerolog.Nop(), Clock: func() time.Time { return now }})

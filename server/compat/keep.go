@@ -17,6 +17,7 @@ const (
 
 // Backend is what an [Edge] keeps promises with: a part of [lifecycle.Backend].
 type Backend interface {
+	Get(ctx context.Context, id string) (lifecycle.Sandbox, error)
 	List(ctx context.Context, filter lifecycle.Filter, page lifecycle.Page) (lifecycle.Listing, error)
 	Renew(ctx context.Context, id string, expiresAt time.Time) (time.Time, error)
 	Delete(ctx context.Context, id string) error
@@ -89,6 +90,15 @@ func (e *Edge) keep(ctx context.Context, sandbox lifecycle.Sandbox) time.Duratio
 		return 0
 	}
 	at, ok := earlier(requested, sandbox.ExpiresAt)
+	if ok && !at.After(now) {
+		// The client may have renewed it since the listing.
+		latest, err := e.Backend.Get(ctx, sandbox.ID)
+		if err != nil {
+			e.log(ctx, err, sandbox.ID)
+			return 0
+		}
+		at, ok = earlier(latest.Metadata[expiryKey], latest.ExpiresAt)
+	}
 	switch {
 	case !ok:
 		return 0

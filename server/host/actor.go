@@ -23,12 +23,12 @@ type actor struct {
 	log       zerolog.Logger
 
 	record       lifecycle.Record
-	auth         *lifecycle.ImageAuth // for the first pull; never stored
+	auth         *lifecycle.ImageAuth // while Pending; never stored
 	job          context.CancelFunc   // cancels the running job; nil when there is none
 	needsInspect bool                 // another process may have acted on the box
-	// launched belongs to the running job: a launch has begun a box, perhaps in an earlier process.
-	// Until then there is nothing to look for and to remove, which saves three calls of the engine
-	// for each sandbox that ends while its image is pulled.
+	// launched: a launch has begun a box, perhaps in an earlier process. Until then there is nothing
+	// to look for and to remove, which saves three calls of the engine for each sandbox that ends
+	// while its image is pulled.
 	launched bool
 
 	unsaved      []lifecycle.Event // of changes that are visible and not durable yet
@@ -155,7 +155,7 @@ func (a *actor) afterTransition(
 		if from == lifecycle.StatePending && to == lifecycle.StateFailed {
 			retention = a.host.FailedPendingRetention
 		}
-		record.RetainUntil = now.Add(retention)
+		record.RetainUntil = wall(now.Add(retention))
 	}
 	return record, nil
 }
@@ -302,6 +302,9 @@ func (a *actor) setRecord(record lifecycle.Record) {
 			Msg("sandbox changed state")
 		a.host.Observer.StateChanged(to, record.Sandbox.Status.Reason)
 	}
+	if record.Sandbox.Status.State != lifecycle.StatePending {
+		a.auth = nil
+	}
 	a.record = record
 	a.publish()
 }
@@ -317,6 +320,7 @@ func (a *actor) progress(reason lifecycle.Reason, message string) {
 func (a *actor) reached(stage lifecycle.Stage) {
 	at := a.host.Clock()
 	a.post(func() {
+		a.launched = true // from here on the engine may have parts of the box
 		if a.state() != lifecycle.StatePending {
 			return
 		}

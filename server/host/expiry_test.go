@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -243,3 +246,98 @@ func (m *machine) awaitForgotten(id string) {
 }
 
 func errorOf[T any](_ T, err error) error { return err }
+
+// The timers of idle actors run by the monotonic clock: only the sweep sees that the wall clock was
+// set forward.
+func TestExpiryAfterTheClockWasSetForward(t *testing.T) {
+	m := newMachine(t).start()
+	id := m.running()
+	if text := m.get(id).ExpiresAt.String(); strings.Contains(text, "m=") {
+		t.Errorf("the expiry %s is one of the monotonic clock", text)
+	}
+	m.clock.advance(2 * time.Hour)
+	m.host.Sweep()
+	m.awaitReason(id, lifecycle.StateTerminated, lifecycle.ReasonExpired)
+	m.awaitEmpty()
+	if text := m.retained()[id].String(); strings.Contains(text, "m=") {
+		t.Errorf("the retention ends at %s, by the monotonic clock", text)
+	}
+	m.clock.advance(m.options.TerminatedRetention + time.Minute)
+	m.host.Sweep()
+	m.awaitForgotten(id)
+}
+
+// An ended sandbox keeps what answers have, and neither the rest of its spec nor credentials.
+func TestEndedSandboxKeepsNoSpec(t *testing.T) {
+	m := newMachine(t).start()
+	s := spec()
+	s.Env = map[string]string{"LARGE": strings.Repeat("x", 1<<16)}
+	s.Metadata = map[string]string{"name": "demo"}
+	s.Auth = &lifecycle.ImageAuth{Username: "u", Password: "p"}
+	options := lifecycle.CreateOptions{IdempotencyKey: "key"}
+	for _, fails := range []bool{false, true} {
+		if fails {
+			options.IdempotencyKey = "another"
+			m.engine.failBefore(callStart, func(context.Context, string) error { return errRefused })
+		}
+		created, err := m.host.Create(t.Context(), s, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := lifecycle.StateTerminated
+		if fails {
+			want = lifecycle.StateFailed
+		} else {
+			m.await(created.ID, lifecycle.StateRunning)
+			if err := m.host.Delete(t.Context(), created.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m.await(created.ID, want)
+		eventually(t, func() bool { return !m.retained()[created.ID].IsZero() }, func() any { return "it is not removed" })
+		records, err := m.store.Load(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range records {
+			if r.Sandbox.ID == created.ID && !reflect.DeepEqual(r.Spec, lifecycle.Spec{}) {
+				t.Errorf("%s: the stored record has %d variables", want, len(r.Spec.Env))
+			}
+		}
+		if r := m.host.RecordOf(created.ID); !reflect.DeepEqual(r.Spec, lifecycle.Spec{}) {
+			t.Errorf("%s: the record has %d variables", want, len(r.Spec.Env))
+		}
+		again, err := m.host.Create(t.Context(), s, options)
+		if err != nil || again.ID != created.ID || again.Image != s.Image || again.Metadata["name"] != "demo" ||
+			!slices.Equal(again.Entrypoint, s.Entrypoint) || again.Status.State != want {
+			t.Errorf("the repeated request: %+v, %v", again, err)
+		}
+	}
+}
+
+// The credentials are for the pull, and are not in what the service keeps of a living sandbox.
+func TestCredentialsAreNotKept(t *testing.T) {
+	m := newMachine(t).start()
+	s := spec()
+	s.Auth = &lifecycle.ImageAuth{Username: "u", Password: "p"}
+	pull := newGate()
+	m.engine.failBefore(callEnsureImage, pull.fault)
+	created, err := m.host.Create(t.Context(), s, lifecycle.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pull.await(t)
+	if r := m.host.RecordOf(created.ID); r.Spec.Auth != nil || !r.NeedsAuth {
+		t.Errorf("the record has %v, and needs credentials: %t", r.Spec.Auth, r.NeedsAuth)
+	}
+	if !m.host.HasAuth(created.ID) {
+		t.Error("the pull has no credentials")
+	}
+	if err := m.host.Delete(t.Context(), created.ID); err != nil {
+		t.Fatal(err)
+	}
+	m.await(created.ID, lifecycle.StateTerminated)
+	if m.host.HasAuth(created.ID) {
+		t.Error("a sandbox that was deleted during the pull keeps the credentials")
+	}
+}

@@ -1,8 +1,36 @@
 package host
 
+import (
+	"context"
+
+	"sandbox.internal/server/lifecycle"
+)
+
 // Sweep does at once what the host does every minute.
 func (h *Host) Sweep() { h.sweep() }
 
 // AskGuards does at once what the host does every few seconds. It takes and returns those that did
 // not answer.
 func (h *Host) AskGuards(missed map[*actor]bool) map[*actor]bool { return h.checkGuards(missed) }
+
+// RecordOf returns the published record of a sandbox.
+func (h *Host) RecordOf(id string) lifecycle.Record {
+	a, err := h.registry.get(id)
+	if err != nil {
+		panic(err)
+	}
+	return *a.now()
+}
+
+// HasAuth reports whether the actor of a sandbox holds credentials.
+func (h *Host) HasAuth(id string) (has bool) {
+	a, err := h.registry.get(id)
+	if err != nil {
+		panic(err)
+	}
+	_ = a.do(context.Background(), func() error {
+		has = a.auth != nil
+		return nil
+	})
+	return has
+}

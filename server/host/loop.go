@@ -14,6 +14,9 @@ func (h *Host) spawn(record lifecycle.Record, auth *lifecycle.ImageAuth, isNew b
 	if record.Box == "" { // written by a version in which a box had no identity of its own
 		record.Box = record.Sandbox.ID
 	}
+	if record.Removed { // a version before kept its spec
+		record.Spec = lifecycle.Spec{}
+	}
 	a := &actor{
 		host:      h,
 		id:        record.Sandbox.ID,
@@ -66,17 +69,24 @@ func (a *actor) next() {
 	if a.job != nil {
 		return
 	}
+	auth, launched := a.auth, a.launched // a job gets copies of what belongs to this goroutine
 	switch state := a.state(); {
 	case state == lifecycle.StatePending:
-		a.start(a.provision)
+		a.start(func(ctx context.Context, record lifecycle.Record) func() {
+			return a.provision(ctx, record, auth, launched)
+		})
 	case state == lifecycle.StatePausing:
 		a.start(a.freeze)
 	case state == lifecycle.StateResuming:
 		a.start(a.thaw)
 	case state == lifecycle.StateStopping:
-		a.start(a.terminate)
+		a.start(func(ctx context.Context, record lifecycle.Record) func() {
+			return a.terminate(ctx, record, launched)
+		})
 	case state.Final() && !a.record.Removed:
-		a.start(a.clean)
+		a.start(func(ctx context.Context, record lifecycle.Record) func() {
+			return a.clean(ctx, record, launched)
+		})
 	case a.needsInspect && !state.Final():
 		a.needsInspect = false
 		a.start(a.inspect)
@@ -109,18 +119,30 @@ func (a *actor) cancelJob() {
 	}
 }
 
-// untilDue returns the time until the expiry, or until the record is forgotten.
-func (a *actor) untilDue() time.Duration {
-	until := time.Hour // only the running job changes something
-	switch state := a.state(); {
-	case state.Final() && a.record.Removed:
-		until = a.record.RetainUntil.Sub(a.host.Clock())
+// dueAt returns when the sandbox expires, or its record is forgotten; zero when only the running job
+// changes something.
+func dueAt(record *lifecycle.Record) time.Time {
+	switch state := record.Sandbox.Status.State; {
+	case state.Final() && record.Removed:
+		return record.RetainUntil
 	case state.Final() || state == lifecycle.StateStopping:
-	default:
-		until = a.record.Sandbox.ExpiresAt.Sub(a.host.Clock())
+		return time.Time{}
 	}
-	return max(0, until)
+	return record.Sandbox.ExpiresAt
 }
+
+// untilDue returns the time until then.
+func (a *actor) untilDue() time.Duration {
+	at := dueAt(&a.record)
+	if at.IsZero() {
+		return time.Hour
+	}
+	return max(0, at.Sub(a.host.Clock()))
+}
+
+// wall returns a time without the reading of the monotonic clock, which a step of the clock or a
+// suspended machine does not move: an expiry is an absolute time.
+func wall(at time.Time) time.Time { return at.Round(0) }
 
 // idle returns how long the actor may wait for messages before it has something to do.
 func (a *actor) idle() time.Duration {
@@ -142,7 +164,7 @@ func (a *actor) due() bool {
 			a.log.Error().
 				Err(err).
 				Msg("the record of an ended sandbox cannot be removed; trying again")
-			a.record.RetainUntil = a.host.Clock().Add(time.Minute)
+			a.record.RetainUntil = wall(a.host.Clock().Add(time.Minute))
 			return false
 		}
 		a.host.registry.remove(a)

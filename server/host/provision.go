@@ -11,14 +11,22 @@ import (
 
 // provision is the job of Pending: it launches the sandbox's box. After a crash of the service it
 // runs again.
-func (a *actor) provision(ctx context.Context, record lifecycle.Record) func() {
+func (a *actor) provision(
+	ctx context.Context, record lifecycle.Record, auth *lifecycle.ImageAuth, launched bool,
+) func() {
+	launch := a.launch(ctx, record)
+	launch.Auth, launch.Fresh = auth, !launched
+	launch.Reached = func(stage lifecycle.Stage) {
+		launch.Fresh = false
+		a.reached(stage)
+	}
 	if record.HostNetwork {
 		if err := a.awaitSlot(ctx); err != nil {
 			return a.broken(ctx, err)
 		}
 	}
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
-		place, err := a.host.Box.Launch(ctx, record, a.launch(ctx, record))
+		place, err := a.host.Box.Launch(ctx, record, launch)
 		switch {
 		case err == nil && ctx.Err() == nil:
 			return func() { a.provisioned(place) }
@@ -37,16 +45,10 @@ func (a *actor) provision(ctx context.Context, record lifecycle.Record) func() {
 	}
 }
 
-// launch returns the options and callbacks of a launch of the actor's box.
+// launch returns the callbacks of a launch of the actor's box.
 func (a *actor) launch(ctx context.Context, record lifecycle.Record) lifecycle.Launch {
 	return lifecycle.Launch{
-		Fresh: !a.launched,
-		Auth:  a.auth,
-		Ready: func(place lifecycle.Place) error { return a.syncSidecar(ctx, &record, place) },
-		Reached: func(stage lifecycle.Stage) {
-			a.launched = true // from here on the engine may have parts of the box
-			a.reached(stage)
-		},
+		Ready:   func(place lifecycle.Place) error { return a.syncSidecar(ctx, &record, place) },
 		Doing:   func(message string) { a.showProgress(lifecycle.ReasonContainerStarting, message) },
 		Waiting: a.waiting,
 	}
@@ -57,7 +59,6 @@ func (a *actor) provisioned(place lifecycle.Place) {
 		return
 	}
 	a.record.Port = place.Port
-	a.auth = nil
 	a.recordTransition(lifecycle.TriggerProvisioned, lifecycle.ReasonContainerRunning,
 		"execd answers")
 	if created := a.record.Sandbox.CreatedAt; !created.Before(a.host.since) {

@@ -107,7 +107,10 @@ func (h *Host) sweepPeriodically() {
 // had reported as failed, and makes the actors inspect whose box differs from their record: an
 // event, or the inspection after it, may have failed. It also forgets old idempotency keys and
 // events.
+//
+// Before all that it wakes the actors whose time has come.
 func (h *Host) sweep() {
+	h.wakeDue()
 	boxes, err := h.Box.List(h.ctx)
 	if err != nil {
 		h.Logger.Warn().Err(err).Msg("containers cannot be compared with records")
@@ -119,6 +122,17 @@ func (h *Host) sweep() {
 	}
 	if err := h.Store.TrimEvents(h.ctx, keptEvents, h.Clock().Add(-keptEventsFor)); err != nil {
 		h.Logger.Warn().Err(err).Msg("old events cannot be removed")
+	}
+}
+
+// wakeDue wakes the actors whose time has come by the wall clock. Their timers run by the monotonic
+// clock, so they are late after the clock was set forward or the machine was suspended.
+func (h *Host) wakeDue() {
+	now := h.Clock()
+	for _, a := range h.registry.all() {
+		if at := dueAt(a.now()); !at.IsZero() && !now.Before(at) {
+			a.post(func() {})
+		}
 	}
 }
 

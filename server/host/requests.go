@@ -107,6 +107,8 @@ func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) l
 	now := h.Clock().UTC()
 	extensions := spec.Extensions
 	spec.Extensions = nil // they are in the sandbox
+	needsAuth := spec.Auth != nil
+	spec.Auth = nil // the actor has them, for the pull alone
 	record := lifecycle.Record{
 		Sandbox: lifecycle.Sandbox{
 			ID:         uuid.NewString(),
@@ -114,7 +116,7 @@ func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) l
 			Metadata:   spec.Metadata,
 			Entrypoint: spec.Entrypoint,
 			CreatedAt:  now,
-			ExpiresAt:  now.Add(spec.Timeout),
+			ExpiresAt:  wall(now.Add(spec.Timeout)),
 			Owner:      options.Owner,
 			Extensions: extensions,
 
@@ -128,7 +130,7 @@ func (h *Host) newRecord(spec lifecycle.Spec, options lifecycle.CreateOptions) l
 		},
 		Spec:      spec,
 		ByAdmin:   options.Role == lifecycle.RoleAdmin,
-		NeedsAuth: spec.Auth != nil,
+		NeedsAuth: needsAuth,
 		Token:     lifecycle.NewToken(),
 	}.Clone()
 	h.Box.Assign(&record)

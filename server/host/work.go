@@ -98,13 +98,13 @@ func (a *actor) retry(ctx context.Context, name string, call func(context.Contex
 }
 
 // terminate is the job of Stopping.
-func (a *actor) terminate(ctx context.Context, record lifecycle.Record) func() {
-	if a.launched {
+func (a *actor) terminate(ctx context.Context, record lifecycle.Record, launched bool) func() {
+	if launched {
 		if err := a.host.Box.Stop(ctx, record); err != nil && ctx.Err() == nil {
 			a.log.Warn().Err(err).Msg("the entrypoint could not be stopped; it is killed")
 		}
 	}
-	err := a.remove(ctx, record)
+	err := a.remove(ctx, record, launched)
 	switch {
 	case ctx.Err() != nil:
 		return nil
@@ -115,15 +115,15 @@ func (a *actor) terminate(ctx context.Context, record lifecycle.Record) func() {
 		}
 	}
 	return func() {
-		a.record.Removed = true
+		a.record = removed(a.record)
 		status := a.record.Sandbox.Status
 		a.recordTransition(lifecycle.TriggerTerminated, status.Reason, status.Message)
 	}
 }
 
 // remove keeps the end of the log and removes the box.
-func (a *actor) remove(ctx context.Context, record lifecycle.Record) error {
-	if !a.launched && !record.SpareNetwork {
+func (a *actor) remove(ctx context.Context, record lifecycle.Record, launched bool) error {
+	if !launched && !record.SpareNetwork {
 		return nil
 	}
 	a.keepLog(ctx, record)
@@ -132,18 +132,21 @@ func (a *actor) remove(ctx context.Context, record lifecycle.Record) error {
 }
 
 // clean removes the box of a sandbox that has Failed.
-func (a *actor) clean(ctx context.Context, record lifecycle.Record) func() {
-	if err := a.remove(ctx, record); err != nil {
+func (a *actor) clean(ctx context.Context, record lifecycle.Record, launched bool) func() {
+	if err := a.remove(ctx, record, launched); err != nil {
 		a.log.Error().
 			Err(err).
 			Msg("the container of a failed sandbox cannot be removed; trying again")
 		return nil
 	}
-	return func() {
-		record := a.record
-		record.Removed = true
-		a.saveOrRetry(record)
-	}
+	return func() { a.saveOrRetry(removed(a.record)) }
+}
+
+// removed returns the record of a sandbox whose box is removed. Its spec, which may have a MiB, is
+// dropped: it serves to make the box, and no answer has it.
+func removed(record lifecycle.Record) lifecycle.Record {
+	record.Removed, record.Spec = true, lifecycle.Spec{}
+	return record
 }
 
 // inspect reads the condition of the box after another process may have acted on it.

@@ -103,13 +103,12 @@ func (a *App) Reload() error {
 			len(routes))
 	}
 	for i := range routes {
-		routes[i].since = time.Now() // the file has the present states
 		if routes[i].state.Final() {
 			// named in the file, so it exists: 503, not 404
 			routes[i].state = lifecycle.StateStopping
 		}
 	}
-	a.table.replace(routes)
+	a.table.replace(routes, time.Time{}, time.Time{})
 	return nil
 }
 

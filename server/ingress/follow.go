@@ -28,6 +28,8 @@ const (
 	// longestEvent bounds an event, in bytes. A change of metadata sets and removes at most 1 MiB
 	// each, which JSON escapes can make six times as long.
 	longestEvent = 16 << 20
+	// clockSlack is how long the first event may have been on its way.
+	clockSlack = time.Second
 )
 
 // follower applies the service's events to the table. It is used by one goroutine.
@@ -129,11 +131,13 @@ func (f *follower) apply(ctx context.Context, id string, data []byte) error {
 	// stream.
 	if f.cursor == "" || event.Type == "reset" {
 		f.cursor = ""
+		began := time.Now()
 		all, err := f.service.list(ctx)
 		if err != nil {
 			return err
 		}
-		f.table.replace(all)
+		// By the service's clock, which the times of the list are from.
+		f.table.replace(all, event.Timestamp, event.Timestamp.Add(time.Since(began)+clockSlack))
 		if len(all) > f.table.limit {
 			f.logger.Error().
 				Int("sandboxes", len(all)).

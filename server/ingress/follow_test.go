@@ -33,6 +33,7 @@ type control struct {
 	resumed   []string // what streams asked to go on after
 	lists     int
 	asked     map[string]int // endpoints
+	onList    func()         // called before a list is answered
 }
 
 func newControl(t *testing.T, daemon http.Handler) *control {
@@ -107,7 +108,7 @@ func (c *control) look(f func()) {
 func (c *control) stream(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	ping := func(kind string, id int) {
-		fmt.Fprintf(w, "id: %d\ndata: {\"type\":%q,\"timestamp\":\"2026-01-02T15:04:05Z\"}\n\n", id, kind)
+		fmt.Fprintf(w, "id: %d\ndata: {\"type\":%q,\"timestamp\":%q}\n\n", id, kind, time.Now().UTC().Format(time.RFC3339Nano))
 	}
 	c.mu.Lock()
 	after, cut := 100+len(c.events), c.cut
@@ -146,6 +147,9 @@ func (c *control) stream(w http.ResponseWriter, r *http.Request) {
 }
 
 func (c *control) list(w http.ResponseWriter, r *http.Request) {
+	if c.onList != nil {
+		c.onList()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.lists++
@@ -223,12 +227,42 @@ func TestRoutesFollowTheService(t *testing.T) {
 	eventually(t, "the new one gone", func() bool { return in.status(t, "new") == 404 })
 	c.look(func() { c.emit(`{"type":"forgotten","sandboxId":"box1","timestamp":"2026-01-02T15:04:05Z"}`) })
 	eventually(t, "one forgotten", func() bool { return in.status(t, "box1") == 404 })
-	c.look(func() { c.emit(`{"type":"state","sandboxId":"box2","timestamp":"2020-01-02T15:04:05Z","to":"Failed"}`) })
-	c.set("marker", "Running", false)
+}
+
+// TestEventsOfTheTimeOfTheList: what happened while the list was read is in the stream, too.
+func TestEventsOfTheTimeOfTheList(t *testing.T) {
+	c := newControl(t, http.HandlerFunc(showRequest))
+	c.set("box", "Running", true)
+	c.onList = sync.OnceFunc(func() {
+		c.set("box", "Paused", false)
+		c.set("box", "Running", true)
+		c.set("marker", "Running", false)
+	})
+	in := c.ingress(t, nil)
 	eventually(t, "the marker", func() bool { return in.status(t, "marker") == 200 })
-	if got := in.status(t, "box2"); got != 200 {
+	c.set("second", "Running", false)
+	eventually(t, "the second marker", func() bool { return in.status(t, "second") == 200 })
+	if got := in.status(t, "box"); got != 200 {
 		t.Errorf("an event that is older than the list made it %d", got)
 	}
+	c.set("box", "Paused", false)
+	eventually(t, "the pause", func() bool { return in.status(t, "box") == 503 })
+}
+
+// TestClockOfTheServiceIsSetBack: the order of the events counts, and not their times.
+func TestClockOfTheServiceIsSetBack(t *testing.T) {
+	c := newControl(t, http.HandlerFunc(showRequest))
+	c.set("listed", "Running", true)
+	c.look(func() { c.since["listed"] = time.Now().Add(time.Hour) }) // from before that
+	in := c.ingress(t, nil)
+	eventually(t, "the list", func() bool { return in.status(t, "listed") == 200 })
+	c.set("listed", "Paused", false)
+	eventually(t, "a change of one in the list", func() bool { return in.status(t, "listed") == 503 })
+	c.set("followed", "Paused", false)
+	c.look(func() {
+		c.emit(`{"type":"state","sandboxId":"followed","timestamp":"2020-01-02T15:04:05Z","to":"Running"}`)
+	})
+	eventually(t, "a change of one in the stream", func() bool { return in.status(t, "followed") == 200 })
 }
 
 // TestRoutesResume: events from the time without a stream arrive afterwards, without

@@ -2,6 +2,7 @@ package ingress
 
 import (
 	"context"
+	"time"
 
 	"sandbox.internal/server/lifecycle"
 )
@@ -31,7 +32,7 @@ func (r *Routes) Replace(all []Route) {
 		sandboxes = append(sandboxes,
 			observation{id: route.ID, state: route.State, place: route.Place})
 	}
-	r.table.replace(sandboxes)
+	r.table.replace(sandboxes, time.Time{}, time.Time{})
 }
 
 // Update adds or changes a sandbox.

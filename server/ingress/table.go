@@ -24,7 +24,9 @@ type Place struct {
 type sandbox struct {
 	id    string
 	state lifecycle.State
-	since time.Time // when it came into the state, zero if not known
+	// caughtUp is when the list's state began, if that was while the list was read: the stream has
+	// the events that led to it, too, and older ones would undo it for a moment. Zero otherwise.
+	caughtUp time.Time
 
 	place    atomic.Pointer[Place] // nil until it was looked up
 	located  atomic.Int64          // when it was looked up, in nanoseconds since 1970
@@ -64,12 +66,14 @@ func (t *table) find(id string) (found row, complete bool) {
 type observation struct {
 	id    string
 	state lifecycle.State
+	// since is when it came into the state, zero if that does not matter.
 	since time.Time
 	place *Place // nil if it has to be looked up
 }
 
-// replace replaces the table by these sandboxes. One that stays keeps its place.
-func (t *table) replace(all []observation) {
+// replace replaces the table by these sandboxes. One that stays keeps its place. From and until are
+// when the reading of the list began and ended.
+func (t *table) replace(all []observation, from, until time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	before := t.sandboxes
@@ -79,37 +83,42 @@ func (t *table) replace(all []observation) {
 		if s := before[one.id]; s != nil && !one.state.Final() {
 			t.sandboxes[one.id] = s
 		}
+		s := t.put(one)
+		if s != nil && !one.since.Before(from) && !one.since.After(until) {
+			s.caughtUp = one.since
+		}
+	}
+}
+
+// update adds or changes a sandbox. The order of calls counts, because a clock may be set back; only
+// a change from before the list was read is ignored.
+func (t *table) update(one observation) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.sandboxes[one.id]; s == nil || !one.since.Before(s.caughtUp) {
 		t.put(one)
 	}
 }
 
-// update adds or changes a sandbox. A change that is older than the table's is ignored.
-func (t *table) update(one observation) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.put(one)
-}
-
-// put applies an observation. The caller holds mu.
-func (t *table) put(one observation) {
+// put applies an observation and returns its row, if any. The caller holds mu.
+func (t *table) put(one observation) *sandbox {
 	s := t.sandboxes[one.id]
 	switch {
-	case s != nil && one.since.Before(s.since):
-		return
 	case one.state.Final():
 		delete(t.sandboxes, one.id)
-		return
+		return nil
 	case s == nil && len(t.sandboxes) >= t.limit:
 		t.complete = false
-		return
+		return nil
 	case s == nil:
 		s = &sandbox{id: one.id}
 		t.sandboxes[one.id] = s
 	}
-	s.state, s.since = one.state, one.since
+	s.state, s.caughtUp = one.state, time.Time{}
 	if one.place != nil {
 		s.place.Store(one.place)
 	}
+	return s
 }
 
 // remove removes a sandbox.
