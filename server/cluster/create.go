@@ -39,6 +39,9 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	if err != nil {
 		return lifecycle.Sandbox{}, err
 	}
+	if err := c.checkClaims(ctx, spec.Volumes, options); err != nil {
+		return lifecycle.Sandbox{}, err
+	}
 	validated := c.Clock()
 	took("validate", validated.Sub(began))
 
