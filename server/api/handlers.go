@@ -190,7 +190,7 @@ func (h *handlers) GetEndpoint(
 	}
 	r := serve.Request(ctx)
 	if expires != nil {
-		answer, err := h.signedEndpoint(r, sandbox, request.Port, location.Endpoint, *expires)
+		answer, err := h.signedEndpoint(r, sandbox, request.Port, location, *expires)
 		if err != nil {
 			return nil, err
 		}
