@@ -378,6 +378,7 @@ func TestAccountsMayNoMore(t *testing.T) {
 		"sandbox-server": {
 			"batchsandboxes.sandbox.internal [get list watch create patch]",
 			"batchsandboxes.sandbox.internal/finalizers [update]",
+			"persistentvolumeclaims [get]",
 			"pods/log [get]",
 			"pools.sandbox.internal [get]",
 			"secrets [get list create patch delete]",

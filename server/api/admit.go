@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
@@ -70,7 +71,8 @@ func (p *ports) bySignature(c echo.Context, v visit, signatures []string) error 
 	r := c.Request()
 	serve.LogField(r.Context(), "sandbox_id", v.id)
 	holder, err := p.admit(r,
-		reach.Visit{ID: v.id, Port: port, Signatures: reach.Signatures{Query: signatures}})
+		reach.Visit{ID: v.id, Port: port, Signatures: reach.Signatures{Query: signatures}},
+		func() (string, error) { return p.tokenOf(r, v.id, port) })
 	if err != nil {
 		return err
 	}
@@ -99,10 +101,9 @@ func (p *ports) byToken(c echo.Context, v visit, signatures []string) error {
 	holder, err := p.admit(r, reach.Visit{
 		ID:         v.id,
 		Port:       port,
-		Token:      location.Token,
 		Sent:       r.Header.Get(lifecycle.TokenHeader),
 		Signatures: reach.Signatures{Query: signatures},
-	})
+	}, func() (string, error) { return location.Token, nil })
 	if err != nil {
 		return err
 	}
@@ -112,10 +113,37 @@ func (p *ports) byToken(c echo.Context, v visit, signatures []string) error {
 	)
 }
 
+// tokenOf returns the token of a sandbox, empty for one that has ended or does not exist. It does
+// not wait for a Pending one, which no signature was made for.
+func (p *ports) tokenOf(r *http.Request, id string, port int) (string, error) {
+	backend := p.handlers.backend
+	sandbox, err := backend.Get(r.Context(), id)
+	if err != nil || sandbox.Status.State == lifecycle.StatePending {
+		return "", unlessAbsent(err)
+	}
+	location, err := backend.Locate(r.Context(), id, port)
+	return location.Token, unlessAbsent(err)
+}
+
+// unlessAbsent leaves out the errors that say that a sandbox has no endpoint.
+func unlessAbsent(err error) error {
+	var known *lifecycle.Error
+	if errors.As(err, &known) && (known.Kind == lifecycle.KindNotFound ||
+		known.Kind == lifecycle.KindConflict) {
+		return nil
+	}
+	return err
+}
+
 // admit returns the caller of a request that a token or a signature authorises. A refusal counts
-// like a wrong key.
-func (p *ports) admit(r *http.Request, v reach.Visit) (holder lifecycle.Principal, err error) {
+// like a wrong key, and an address with too many of them is refused before the token is looked up.
+func (p *ports) admit(
+	r *http.Request, v reach.Visit, token func() (string, error),
+) (holder lifecycle.Principal, err error) {
 	err = p.server.Attempt(r, func() error {
+		if v.Token, err = token(); err != nil {
+			return err
+		}
 		pass, err := p.signing.Admit(v, p.clock())
 		if err != nil {
 			return err

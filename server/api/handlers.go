@@ -197,7 +197,7 @@ func (h *handlers) GetEndpoint(
 		direct = true
 	}
 	if expires != nil {
-		answer, err := h.signedEndpoint(r, sandbox, request.Port, location.Endpoint, *expires)
+		answer, err := h.signedEndpoint(r, sandbox, request.Port, location, *expires)
 		if err != nil {
 			return nil, err
 		}

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -32,6 +33,7 @@ const (
 type box struct {
 	mu      sync.Mutex
 	address string
+	token   string // boxToken if empty
 	asked   int
 }
 
@@ -46,7 +48,13 @@ func (b *box) locate() (address, token string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked++
-	return b.address, boxToken
+	return b.address, cmp.Or(b.token, boxToken)
+}
+
+func (b *box) setToken(token string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.token = token
 }
 
 // portsTest is a service in front of a Running sandbox of alice's.

@@ -13,7 +13,7 @@ import (
 
 // signedEndpoint returns an endpoint that needs no key until a given time.
 func (h *handlers) signedEndpoint(
-	r *http.Request, sandbox lifecycle.Sandbox, port int, endpoint lifecycle.Endpoint,
+	r *http.Request, sandbox lifecycle.Sandbox, port int, location lifecycle.Location,
 	expires string,
 ) (gen.Endpoint, error) {
 	until, err := lifecycle.SignedUntil(expires, h.clock(), sandbox.ExpiresAt)
@@ -26,12 +26,12 @@ func (h *handlers) signedEndpoint(
 			Message: "query parameter expires: the service has no signing key",
 		}
 	}
-	signature := h.signing.Sign(sandbox.ID, port, until)
+	signature := h.signing.Sign(sandbox.ID, location.Token, port, until)
 	answer, ok := h.ingress.endpoint(r, sandbox.ID, port)
 	switch {
 	case ok:
-	case endpoint.Port == 0: // the service itself, on a path of the document
-		answer = at(schemeOf(r), r.Host+endpoint.Path)
+	case location.Endpoint.Port == 0: // the service itself, on a path of the document
+		answer = at(schemeOf(r), r.Host+location.Endpoint.Path)
 	default:
 		answer = at(schemeOf(r), r.Host+"/v1/sandboxes/"+sandbox.ID+"/proxy/"+strconv.Itoa(port))
 	}

@@ -113,6 +113,12 @@ func TestSignedEndpointNeedsNoKey(t *testing.T) {
 	response, body = p.getOpen(t, path+"?"+query)
 	wantError(t, response, body, http.StatusConflict, "CONFLICT", "Paused")
 	p.backend.setState(lifecycle.StateRunning)
+	p.box.setToken("that of another sandbox with the id")
+	for _, path := range []string{path, "/" + p.backend.sandbox.ID + "/8000/"} {
+		response, body = p.getOpen(t, path+"?"+query)
+		wantError(t, response, body, http.StatusUnauthorized, "UNAUTHORIZED", "not valid")
+	}
+	p.box.setToken("")
 	if request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.url+path+"?"+query, strings.NewReader("x")); err != nil {
 		t.Error(err)
 	} else if response, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request); err != nil {

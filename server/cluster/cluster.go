@@ -15,9 +15,11 @@ import (
 
 	"github.com/rs/zerolog"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
+	"sandbox.internal/server/clock"
 	"sandbox.internal/server/cluster/view"
 	"sandbox.internal/server/lifecycle"
 )
@@ -27,6 +29,9 @@ const (
 	actTimeout    = time.Second
 	locateTimeout = 30 * time.Second
 )
+
+// shortenInterval is the pause between attempts to shorten the retention of a record.
+const shortenInterval = time.Second
 
 // Guard asks the egress sidecar of one sandbox: what the service uses of openapi/egress.yaml. Errors that a client may read are of
 // type *lifecycle.Error.
@@ -166,31 +171,49 @@ func (c *Cluster) changed(e *view.Entry, events []lifecycle.Event, deleted bool)
 	}
 }
 
-// shorten makes the record of a sandbox that failed while it was Pending be forgotten when PendingFailureTTL says. The resource has one
-// retention, which is that of all other ends until this one is known. Every replica may do it, and one does.
+// shorten makes the record of an ended sandbox be forgotten when the configuration says: the resource is created with the longest retention of
+// all ends. Every replica may do it, and one does. It is never made longer, or two replicas with different configurations would never be done.
 func (c *Cluster) shorten(e *view.Entry) {
-	ttl := int32(c.PendingFailureTTL / time.Second)
-	keeps := func(b *v1alpha1.BatchSandbox) bool {
-		return b.Spec.TTLSecondsAfterFinished != nil && *b.Spec.TTLSecondsAfterFinished == ttl
-	}
-	if !failedPending(e.Batch) || keeps(e.Batch) {
+	if !c.tooLong(e.Batch) {
 		return
 	}
 	c.tasks.Go(func() {
-		_, err := c.change(c.ctx, e.Sandbox.ID, func(_ *view.Entry, b *v1alpha1.BatchSandbox) (bool, error) {
-			b.Spec.TTLSecondsAfterFinished = &ttl
-			return true, nil
-		})
-		var known *lifecycle.Error
-		if err != nil && c.ctx.Err() == nil && !(errors.As(err, &known) && known.Kind == lifecycle.KindNotFound) {
-			c.Logger.Warn().Err(err).Str("sandbox_id", e.Sandbox.ID).Msg("the record of a sandbox that failed while Pending stays for longer than it should")
+		for c.ctx.Err() == nil {
+			_, err := c.change(c.ctx, e.Sandbox.ID, func(_ *view.Entry, b *v1alpha1.BatchSandbox) (bool, error) {
+				tooLong := c.tooLong(b)
+				if tooLong {
+					b.Spec.TTLSecondsAfterFinished = c.retention(b)
+				}
+				return tooLong, nil
+			})
+			var known *lifecycle.Error
+			if err == nil || c.ctx.Err() != nil || errors.As(err, &known) && known.Kind == lifecycle.KindNotFound {
+				return
+			}
+			c.Logger.Warn().Err(err).Str("sandbox_id", e.Sandbox.ID).Msg("the record of an ended sandbox stays for longer than it should; it is tried again")
+			clock.Sleep(c.ctx, shortenInterval)
 		}
 	})
 }
 
+// tooLong reports whether a sandbox has ended and its record stays for longer than the configuration says.
+func (c *Cluster) tooLong(b *v1alpha1.BatchSandbox) bool {
+	return b.Status.Phase.Finished() && b.DeletionTimestamp == nil &&
+		(b.Spec.TTLSecondsAfterFinished == nil || *b.Spec.TTLSecondsAfterFinished > *c.retention(b))
+}
+
+// retention is for how many seconds the record of an ended sandbox stays.
+func (c *Cluster) retention(b *v1alpha1.BatchSandbox) *int32 {
+	ttl := c.TerminatedRetention
+	if failedPending(b) {
+		ttl = c.PendingFailureTTL
+	}
+	return ptr.To(int32(ttl / time.Second))
+}
+
 // failedPending reports whether a sandbox has failed without ever having been Running.
 func failedPending(b *v1alpha1.BatchSandbox) bool {
-	return b.Status.Phase == v1alpha1.PhaseFailed && b.DeletionTimestamp == nil &&
+	return b.Status.Phase == v1alpha1.PhaseFailed &&
 		!slices.ContainsFunc(b.Status.History, func(change v1alpha1.PhaseChange) bool { return change.Phase == v1alpha1.PhaseRunning })
 }
 

@@ -41,6 +41,7 @@ func TestCreateMakesAPodsTemplate(t *testing.T) {
 		{Name: "data", HostPath: "/data/x", MountPath: "/mnt/data", ReadOnly: true, SubPath: "sub"},
 		{Name: "claim", ClaimName: "my.claim", MountPath: "/mnt/claim"},
 	}
+	s.claim(t, "my.claim", func(c *corev1.PersistentVolumeClaim) { c.Labels = map[string]string{"sandbox.internal/owner": "alice"} })
 	spec.Auth = &lifecycle.ImageAuth{Username: "bob", Password: "hunter2-secret"}
 	before := time.Now()
 	sandbox := create(t, c, spec)

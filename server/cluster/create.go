@@ -39,6 +39,9 @@ func (c *Cluster) Create(ctx context.Context, spec lifecycle.Spec, options lifec
 	if err != nil {
 		return lifecycle.Sandbox{}, err
 	}
+	if err := c.checkClaims(ctx, spec.Volumes, options); err != nil {
+		return lifecycle.Sandbox{}, err
+	}
 	validated := c.Clock()
 	took("validate", validated.Sub(began))
 
@@ -135,7 +138,8 @@ func (c *Cluster) newBatch(ctx context.Context, spec lifecycle.Spec, options lif
 	}
 	secret := newSecret(id)
 	now := c.Clock().UTC()
-	retention := int32(c.TerminatedRetention / time.Second)
+	// The longest: until a replica has read how the sandbox ended, the controller must not remove its record.
+	retention := int32(max(c.TerminatedRetention, c.PendingFailureTTL) / time.Second)
 	b := &v1alpha1.BatchSandbox{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: id, Namespace: c.Namespace,

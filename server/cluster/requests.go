@@ -29,8 +29,8 @@ func (c *Cluster) change(ctx context.Context, id string, edit func(e *view.Entry
 			b.Annotations = make(map[string]string)
 		}
 		write, refused := edit(e, b)
-		if refused != nil && attempt == 0 {
-			// What is known here may be old: only what the API server has refuses a client.
+		if attempt == 0 && (refused != nil || !write) {
+			// What is known here may be old: only by what the API server has is a client refused, or is there nothing to do.
 			e, err = c.view.Fetch(ctx, id)
 			continue
 		}

@@ -28,7 +28,7 @@ func TestSignatureLetsIn(t *testing.T) {
 	for _, mode := range modes {
 		in := static(t, mode, http.HandlerFunc(showRequest))
 		until := time.Now().Add(time.Hour)
-		signature := in.signing.Sign(box, 8000, until)
+		signature := in.signing.Sign(box, token, 8000, until)
 		query := "sandbox-signature=" + url.QueryEscape(signature)
 		open := func(path string, headers ...string) answer {
 			return in.get(t, path, append([]string{"X-EXECD-ACCESS-TOKEN", ""}, headers...)...)
@@ -58,13 +58,14 @@ func TestSignatureLetsIn(t *testing.T) {
 			open("/", "Cookie", query, "Origin", "http://evil-8000."+domain).wantProblem(t, 401, "UNAUTHORIZED")
 			open("/", "Cookie", "sandbox-signature=x").wantProblem(t, 401, "UNAUTHORIZED", "cookie")
 		}
-		// It is for one port of one sandbox, and for a while.
+		// It is for one port of one sandbox, and for a while: not for another one that has the id later.
 		for _, wrong := range []string{
-			in.signing.Sign(box, 8001, until), in.signing.Sign("other", 8000, until), signature + "x", "x",
+			in.signing.Sign(box, token, 8001, until), in.signing.Sign("other", token, 8000, until), signature + "x", "x",
+			in.signing.Sign(box, "of an earlier sandbox", 8000, until),
 		} {
 			open("/?sandbox-signature="+wrong).wantProblem(t, 401, "UNAUTHORIZED", "sandbox-signature", "not valid")
 		}
-		open("/?sandbox-signature="+in.signing.Sign(box, 8000, time.Now())).wantProblem(t, 401, "UNAUTHORIZED", "expired")
+		open("/?sandbox-signature="+in.signing.Sign(box, token, 8000, time.Now())).wantProblem(t, 401, "UNAUTHORIZED", "expired")
 		// A token counts first.
 		in.get(t, "/?"+query, "X-EXECD-ACCESS-TOKEN", "guess").wantProblem(t, 401, "UNAUTHORIZED", "X-EXECD-ACCESS-TOKEN")
 		// The line follows the answer.
@@ -78,7 +79,7 @@ func TestSignatureLetsIn(t *testing.T) {
 func TestNoSignaturesWithoutAKey(t *testing.T) {
 	file := routes(t, http.HandlerFunc(showRequest), "")
 	in := start(t, ingress.ModeURI, func(s *ingress.Settings) { s.Routes, s.SigningKey = file, "" })
-	in.get(t, "/?sandbox-signature="+in.signing.Sign(box, 8000, time.Now().Add(time.Hour)), "X-EXECD-ACCESS-TOKEN", "").wantProblem(t, 401, "UNAUTHORIZED")
+	in.get(t, "/?sandbox-signature="+in.signing.Sign(box, token, 8000, time.Now().Add(time.Hour)), "X-EXECD-ACCESS-TOKEN", "").wantProblem(t, 401, "UNAUTHORIZED")
 }
 
 // TestCookieIsForOwnPages: the browser sends the cookie also with what pages of other sandboxes ask

@@ -13,7 +13,7 @@ import (
 type Visit struct {
 	ID   string
 	Port int
-	// Token is the sandbox's; without one no token lets in. Sent is what the request carries, empty where a token does not count.
+	// Token is the sandbox's; without one nothing lets in. Sent is what the request carries, empty where a token does not count.
 	Token, Sent string
 	// Signatures are those that count: cookies only where each port has a host of its own.
 	Signatures Signatures
@@ -47,14 +47,14 @@ func (k Keys) Admit(v Visit, now time.Time) (Pass, error) {
 	}
 	failure := serve.Unauthorized("header %s, or query parameter %s: is required; the endpoint of the port has it", lifecycle.TokenHeader, SignatureName)
 	for _, signature := range v.Signatures.Query {
-		until, err := k.Verify(signature, v.ID, v.Port, now)
+		until, err := k.Verify(signature, v.ID, v.Token, v.Port, now)
 		if err == nil {
 			return Pass{By: BySignature, Signature: signature, Until: until}, nil
 		}
 		failure = serve.Unauthorized("query parameter %s: %v", SignatureName, err)
 	}
 	for _, signature := range v.Signatures.Cookies {
-		_, err := k.Verify(signature, v.ID, v.Port, now)
+		_, err := k.Verify(signature, v.ID, v.Token, v.Port, now)
 		if err == nil {
 			return Pass{By: ByCookie}, nil
 		}

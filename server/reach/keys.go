@@ -22,7 +22,7 @@ const minKeyLength = 32
 
 // Errors of [Keys.Verify]. Test for them with errors.Is.
 var (
-	// ErrSignature: the signature was not made with one of the keys for this sandbox and this port.
+	// ErrSignature: the signature was not made with one of the keys for this sandbox, with this token, and this port.
 	ErrSignature = errors.New("is not valid for this sandbox and this port")
 	// ErrExpired: the signature was right and its time is over.
 	ErrExpired = errors.New("has expired")
@@ -107,23 +107,24 @@ func writeDurably(path string, content []byte) error {
 // Present reports whether there is a key.
 func (k Keys) Present() bool { return len(k.keys) > 0 }
 
-// Sign returns the signature that lets requests for a port of a sandbox in until expires, which is cut to whole seconds.
-func (k Keys) Sign(id string, port int, expires time.Time) string {
+// Sign returns the signature that lets requests for a port of a sandbox in until expires, which is cut to whole seconds. The token is the
+// sandbox's: on a cluster an id comes back with its Idempotency-Key, and the signatures of the sandbox that had it before must not.
+func (k Keys) Sign(id, token string, port int, expires time.Time) string {
 	until := strconv.FormatInt(expires.Unix(), 10)
-	return until + "." + base64.RawURLEncoding.EncodeToString(mac(k.keys[0], id, port, until))
+	return until + "." + base64.RawURLEncoding.EncodeToString(mac(k.keys[0], id, token, port, until))
 }
 
-// Verify returns until when the signature lets requests for a port of a sandbox in. It returns [ErrSignature] and [ErrExpired]. The
-// time that it takes reveals nothing about the keys.
-func (k Keys) Verify(signature, id string, port int, now time.Time) (time.Time, error) {
+// Verify returns until when the signature lets requests for a port of a sandbox in: none without a token. It returns [ErrSignature] and
+// [ErrExpired]. The time that it takes reveals nothing about the keys.
+func (k Keys) Verify(signature, id, token string, port int, now time.Time) (time.Time, error) {
 	until, encoded, _ := strings.Cut(signature, ".")
 	sent, err := base64.RawURLEncoding.Strict().DecodeString(encoded)
-	if err != nil || len(sent) != sha256.Size {
+	if err != nil || len(sent) != sha256.Size || token == "" {
 		return time.Time{}, ErrSignature
 	}
 	right := false
 	for _, key := range k.keys {
-		if hmac.Equal(mac(key, id, port, until), sent) {
+		if hmac.Equal(mac(key, id, token, port, until), sent) {
 			right = true
 		}
 	}
@@ -138,9 +139,9 @@ func (k Keys) Verify(signature, id string, port int, now time.Time) (time.Time, 
 	return expires, nil
 }
 
-// mac authenticates what a signature says. No part can hold the character between the parts, so no two say the same.
-func mac(key []byte, id string, port int, until string) []byte {
+// mac authenticates what a signature says. No part but the last can hold the character between the parts, so no two say the same.
+func mac(key []byte, id, token string, port int, until string) []byte {
 	sum := hmac.New(sha256.New, key)
-	fmt.Fprintf(sum, "sandbox endpoint 1\n%s\n%d\n%s", id, port, until)
+	fmt.Fprintf(sum, "sandbox endpoint 2\n%s\n%d\n%s\n%s", id, port, until, token)
 	return sum.Sum(nil)
 }

@@ -33,8 +33,8 @@ func keys(t *testing.T, lines ...string) reach.Keys {
 
 func TestSignatureIsBoundToSandboxPortAndTime(t *testing.T) {
 	k := keys(t, newKey)
-	signature := k.Sign("box", 8000, now.Add(time.Minute+time.Millisecond))
-	until, err := k.Verify(signature, "box", 8000, now)
+	signature := k.Sign("box", "T", 8000, now.Add(time.Minute+time.Millisecond))
+	until, err := k.Verify(signature, "box", "T", 8000, now)
 	if err != nil || !until.Equal(now.Add(time.Minute)) {
 		t.Fatalf("%v, %v", until, err)
 	}
@@ -58,18 +58,26 @@ func TestSignatureIsBoundToSandboxPortAndTime(t *testing.T) {
 		"only the time":               {digits, "box", 8000, now, reach.ErrSignature},
 		"nothing":                     {"", "box", 8000, now, reach.ErrSignature},
 	} {
-		if _, err := k.Verify(tc.signature, tc.id, tc.port, tc.now); !errors.Is(err, tc.want) {
+		if _, err := k.Verify(tc.signature, tc.id, "T", tc.port, tc.now); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)
 		}
 	}
-	if _, err := (reach.Keys{}).Verify(signature, "box", 8000, now); !errors.Is(err, reach.ErrSignature) {
+	for _, token := range []string{"T2", ""} { // of another sandbox that has the id now, and of one that has none
+		if _, err := k.Verify(signature, "box", token, 8000, now); !errors.Is(err, reach.ErrSignature) {
+			t.Errorf("token %q: %v", token, err)
+		}
+	}
+	if _, err := k.Verify(k.Sign("box", "", 8000, now.Add(time.Minute)), "box", "", 8000, now); !errors.Is(err, reach.ErrSignature) {
+		t.Errorf("signed without a token: %v", err)
+	}
+	if _, err := (reach.Keys{}).Verify(signature, "box", "T", 8000, now); !errors.Is(err, reach.ErrSignature) {
 		t.Errorf("without keys: %v", err)
 	}
 }
 
 func TestKeysRotate(t *testing.T) {
 	before, during, after := keys(t, oldKey), keys(t, "# the new one signs", newKey, "", oldKey), keys(t, newKey)
-	old, fresh := before.Sign("box", 1, now.Add(time.Hour)), during.Sign("box", 1, now.Add(time.Hour))
+	old, fresh := before.Sign("box", "T", 1, now.Add(time.Hour)), during.Sign("box", "T", 1, now.Add(time.Hour))
 	for name, tc := range map[string]struct {
 		keys      reach.Keys
 		signature string
@@ -78,7 +86,7 @@ func TestKeysRotate(t *testing.T) {
 		"old, both keys": {during, old, nil}, "new, both keys": {during, fresh, nil},
 		"old, new key": {after, old, reach.ErrSignature}, "new, new key": {after, fresh, nil}, "new, old key": {before, fresh, reach.ErrSignature},
 	} {
-		if _, err := tc.keys.Verify(tc.signature, "box", 1, now); !errors.Is(err, tc.want) {
+		if _, err := tc.keys.Verify(tc.signature, "box", "T", 1, now); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)
 		}
 	}
@@ -98,12 +106,12 @@ func TestKeyFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	signature := made.Sign("box", 1, now.Add(time.Hour))
+	signature := made.Sign("box", "T", 1, now.Add(time.Hour))
 	again, err := reach.LoadOrMakeKeys(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := again.Verify(signature, "box", 1, now); err != nil {
+	if _, err := again.Verify(signature, "box", "T", 1, now); err != nil {
 		t.Errorf("after a restart: %v", err)
 	}
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {

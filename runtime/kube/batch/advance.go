@@ -87,7 +87,7 @@ func (d *deadline) result(now time.Time) reconcile.Result {
 	if d.time.IsZero() {
 		return reconcile.Result{}
 	}
-	return reconcile.Result{RequeueAfter: max(d.time.Sub(now), time.Millisecond)}
+	return reconcile.Result{RequeueAfter: min(max(d.time.Sub(now), time.Millisecond), clockInterval)}
 }
 
 // provide gives the batch the pods that it lacks, as far as there are any, and returns why some are

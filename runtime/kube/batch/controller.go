@@ -38,6 +38,9 @@ const (
 	// resyncInterval is when a batch that waits for something outside is reconciled, even without an
 	// event.
 	resyncInterval = 10 * time.Second
+	// clockInterval is how late a time may be noticed after a step of the clock or a suspended host,
+	// which the timers of the queue do not take part in.
+	clockInterval = time.Minute
 	// maxBackoff bounds the pause between tries of what fails.
 	maxBackoff = 15 * time.Second
 
@@ -294,7 +297,7 @@ func (r *Reconciler) retain(ctx context.Context,
 		return reconcile.Result{}, nil
 	case ttl != nil && b.Status.FinishedAt != nil:
 		if left := b.Status.FinishedAt.Add(time.Duration(*ttl) * time.Second).Sub(r.Now()); left > 0 {
-			return reconcile.Result{RequeueAfter: left}, nil
+			return reconcile.Result{RequeueAfter: min(left, clockInterval)}, nil
 		}
 	}
 	return reconcile.Result{},

@@ -34,7 +34,7 @@ type journal struct {
 	bytes   int               // of events
 	floor   int64             // events up to this sequence are unknown here
 	newest  int64             // every event up to this sequence is here, or was
-	changed chan struct{}     // closed, and replaced, at every change
+	changed chan struct{}     // closed, and replaced, when there are new events
 }
 
 func newJournal() *journal {
@@ -80,7 +80,9 @@ func (j *journal) take(e *Entry, deleted bool, now time.Time) []lifecycle.Event 
 		j.drop()
 	}
 	j.newest = max(j.newest, sequenceAfter(e.Version))
-	j.notify()
+	if len(events) > 0 {
+		j.notify()
+	}
 	return events
 }
 
@@ -265,8 +267,7 @@ func (f *feed) read() (batch lifecycle.EventBatch, more <-chan struct{}) {
 	if f.cursor < j.floor {
 		f.cursor = j.newest
 		if f.id != "" {
-			known, _ := f.view.table.get(f.id)
-			f.ended = known == nil // its last event may be among the unknown ones
+			f.ended = f.view.table.get(f.id) == nil // its last event may be among the unknown ones
 		}
 		return lifecycle.EventBatch{Cursor: f.cursor, Reset: true}, j.changed
 	}

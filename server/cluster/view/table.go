@@ -16,7 +16,7 @@ type table struct {
 	entries map[string]*Entry
 	// gone has the last versions of resources that were removed, so that a late answer does not bring one back.
 	gone    map[string]removal
-	changed chan struct{} // closed, and replaced, at every change
+	changed map[string]chan struct{} // by id, of those that are waited for: closed, and removed, at the next change
 }
 
 type removal struct {
@@ -28,7 +28,7 @@ type removal struct {
 const rememberRemoval = 10 * time.Minute
 
 func newTable() *table {
-	return &table{entries: make(map[string]*Entry), gone: make(map[string]removal), changed: make(chan struct{})}
+	return &table{entries: make(map[string]*Entry), gone: make(map[string]removal), changed: make(map[string]chan struct{})}
 }
 
 // versionOf reads a resourceVersion; 0 for one that is no number, which no API server gives.
@@ -53,7 +53,7 @@ func (t *table) put(e *Entry) *Entry {
 	}
 	delete(t.gone, id)
 	t.entries[id] = e
-	t.notify()
+	t.notify(id)
 	return e
 }
 
@@ -71,7 +71,7 @@ func (t *table) remove(id string, version uint64, now time.Time) {
 	}
 	t.gone[id] = removal{version, now}
 	delete(t.entries, id)
-	t.notify()
+	t.notify(id)
 }
 
 // keep removes the sandboxes that are not in a list as of a version.
@@ -83,17 +83,30 @@ func (t *table) keep(listed map[string]*Entry, version uint64, now time.Time) {
 	}
 }
 
-// notify wakes what waits. The caller holds mu.
-func (t *table) notify() {
-	close(t.changed)
-	t.changed = make(chan struct{})
+// notify wakes what waits for a sandbox. The caller holds mu.
+func (t *table) notify(id string) {
+	if changed := t.changed[id]; changed != nil {
+		close(changed)
+		delete(t.changed, id)
+	}
 }
 
-// get returns the newest version of a sandbox, nil if there is none, and a channel that is closed at the next change.
-func (t *table) get(id string) (*Entry, <-chan struct{}) {
+// get returns the newest version of a sandbox, nil if there is none.
+func (t *table) get(id string) *Entry {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return t.entries[id], t.changed
+	return t.entries[id]
+}
+
+// follow is get, with a channel that is closed at the sandbox's next change.
+func (t *table) follow(id string) (*Entry, <-chan struct{}) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[id]
+	if e != nil && t.changed[id] == nil {
+		t.changed[id] = make(chan struct{})
+	}
+	return e, t.changed[id]
 }
 
 // all returns every sandbox, newest first, ties by id.
@@ -118,7 +131,7 @@ func (t *table) await(ctx context.Context, e *Entry, atMost time.Duration, done 
 	ctx, cancel := context.WithTimeout(ctx, atMost)
 	defer cancel()
 	for {
-		known, changed := t.get(e.Sandbox.ID)
+		known, changed := t.follow(e.Sandbox.ID)
 		if known == nil {
 			return e
 		}

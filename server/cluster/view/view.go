@@ -101,7 +101,7 @@ func (v *View) Find(ctx context.Context, id string) (*Entry, error) {
 	if !isID(id) {
 		return nil, lifecycle.NotFound(id)
 	}
-	if e, _ := v.table.get(id); e != nil {
+	if e := v.table.get(id); e != nil {
 		return e, nil
 	}
 	return v.Fetch(ctx, id)
