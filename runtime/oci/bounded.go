@@ -35,6 +35,11 @@ func (e *Engine) proveDisk(ctx context.Context) error {
 		}
 		return errors.Join(made.Discard(), made.Close())
 	}()
+	if diskFull(err) { // removals make room
+		e.format = nil
+		e.log.Warn().Err(err).Msg("the disk is full: no container starts until there is room and the service is started again")
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("what sandboxes write cannot be bounded: %w", err)
 	}
@@ -43,6 +48,9 @@ func (e *Engine) proveDisk(ctx context.Context) error {
 
 // makeBounded makes the file system that a container writes to, empty.
 func (e *Engine) makeBounded(c *container) error {
+	if e.format == nil {
+		return errors.New("file system for what it writes: the disk was full when the service was started")
+	}
 	made, err := e.format.Make(c.at.filesystem())
 	if err != nil {
 		return fmt.Errorf("file system for what it writes: %w", err)

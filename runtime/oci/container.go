@@ -191,7 +191,9 @@ func (e *Engine) imagesInUse() ([]string, error) {
 	defer e.mu.Unlock()
 	seen := map[string]bool{}
 	for _, c := range e.byName { // also those that are being created
-		seen[c.record.Spec.ImageID] = true
+		if !c.record.isTrial() { // which has no image
+			seen[c.record.Spec.ImageID] = true
+		}
 	}
 	ids := make([]string, 0, len(seen))
 	for id := range seen {

@@ -154,7 +154,7 @@ func (e *Engine) remove(ctx context.Context, c *container) error {
 	e.mu.Unlock()
 	if c.record.Run != nil && !c.record.Removing { // else there is nothing but the folder
 		err := e.update(c, func(r *record) { r.Removing = true })
-		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		if diskFull(err) {
 			// It makes room. If the service is killed before the end, the next one finds a container that has ended.
 			e.log.Warn().Err(err).Str("container", c.name).Msg("the disk is full: it is removed without a record of that")
 		} else if err != nil {

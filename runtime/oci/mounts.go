@@ -12,6 +12,7 @@ import (
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/bundle"
+	"sandbox.internal/runtime/oci/keeper"
 	"sandbox.internal/runtime/oci/thread"
 )
 
@@ -156,7 +157,11 @@ func (s *starting) explainLaunch(err error) error {
 			return fmt.Errorf("%w: the keeper was replaced during the start: %v", engine.ErrUnavailable, err) //nolint:errorlint // it is not the cause
 		}
 	}
-	return explainLaunch(err)
+	var refused *keeper.RuntimeError
+	if errors.As(err, &refused) {
+		return fmt.Errorf("%w: %w", engine.ErrInvalid, refused)
+	}
+	return err
 }
 
 // addOwn adds the layers of the container's image, and a sysfs, which in a user namespace nothing but the owner of the network can mount.
@@ -212,6 +217,10 @@ func (p *places) add(name string, open func() (*os.File, error), flags uint, att
 // keep takes a mount that is nowhere yet, and returns the path that it will have.
 func (p *places) keep(name string, tree *os.File, flags uint, attributes uint64) (path string, err error) {
 	p.names, p.trees = append(p.names, name), append(p.trees, tree)
+	private := unix.MountAttr{Propagation: unix.MS_PRIVATE} // a clone of a shared mount is its peer
+	if err := unix.MountSetattr(int(tree.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &private); err != nil {
+		return "", fmt.Errorf("make %s private: %w", tree.Name(), err)
+	}
 	if p.users != nil {
 		attributes := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP | attributes, Userns_fd: uint64(p.users.Fd())}
 		if err := unix.MountSetattr(int(tree.Fd()), "", unix.AT_EMPTY_PATH|flags, &attributes); err != nil {

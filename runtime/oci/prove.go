@@ -28,7 +28,9 @@ func (e *Engine) prove() error {
 		return err
 	}
 	var errs []error
-	if err := e.folders.proveOverlay(); err != nil {
+	if err := e.folders.proveOverlay(); diskFull(err) {
+		e.log.Warn().Err(err).Msg("the disk is full: whether containers can write to it could not be tried") // removals make room
+	} else if err != nil {
 		errs = append(errs, err)
 	}
 	if info, err := os.Stat(e.options.Keeper); err != nil {

@@ -2,10 +2,13 @@ package oci
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/keeper"
@@ -61,6 +64,8 @@ func readRecord(at place) (record, error) {
 	}
 	return r, nil
 }
+
+func diskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 // replaceFile writes a file that is there as a whole, or as it was before.
 func replaceFile(path string, content []byte) error {

@@ -214,7 +214,7 @@ func (s *starting) makeDisk() error {
 		return err
 	}
 	made := []string{c.at.disk(), s.root()}
-	if e.format == nil {
+	if e.options.DiskBytes == 0 {
 		made = append(made, c.at.upper(), c.at.work(), c.at.etc())
 	}
 	for _, folder := range made {
@@ -222,7 +222,7 @@ func (s *starting) makeDisk() error {
 			return err
 		}
 	}
-	if e.format != nil {
+	if e.options.DiskBytes != 0 {
 		return e.makeBounded(c)
 	}
 	// The container's root has the mode of upper, whatever the service's umask is.
@@ -357,13 +357,4 @@ func (s *starting) started(process keeper.Process) error {
 		e.noteEnd(c, *early)
 	}
 	return nil
-}
-
-// explainLaunch says which of the contract's errors a failed launch is.
-func explainLaunch(err error) error {
-	var refused *keeper.RuntimeError
-	if errors.As(err, &refused) {
-		return fmt.Errorf("%w: %w", engine.ErrInvalid, refused)
-	}
-	return err
 }

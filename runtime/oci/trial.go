@@ -34,7 +34,7 @@ func (e *Engine) openUsers() error {
 		return nil
 	}
 	pool, err := users.Open(claims, e.folders.data, e.makeUserNamespace)
-	if err != nil && e.options.UserNamespaces == UserNamespacesAuto {
+	if err != nil && !passing(err) && e.options.UserNamespaces == UserNamespacesAuto {
 		e.noUsers = err.Error()
 		e.log.Warn().Err(err).Msg("containers have no user namespaces: their root is that of the host, without the capabilities")
 		return nil
@@ -72,12 +72,16 @@ func (e *Engine) proveUsers(ctx context.Context) error {
 			continue
 		}
 		err := e.tryUsers(ctx, runtime)
-		if errors.Is(err, engine.ErrUnavailable) { // a keeper that is killed meanwhile says nothing about the host
+		var refused *refusal
+		if err != nil && !errors.As(err, &refused) {
 			err = e.tryUsers(ctx, runtime)
 		}
 		switch {
 		case err == nil:
 			e.log.Info().Str("runtime", path).Msg("containers have user namespaces")
+		case ctx.Err() == nil && !errors.As(err, &refused):
+			// Containers do without only where it is known that they must. If these must, they fail to start.
+			e.log.Warn().Err(err).Str("runtime", path).Msg("whether containers can have user namespaces could not be tried: they get them")
 		case e.options.UserNamespaces == UserNamespacesOn, ctx.Err() != nil:
 			return fmt.Errorf("containers of %s cannot have user namespaces: %w", path, err)
 		default:
@@ -87,6 +91,24 @@ func (e *Engine) proveUsers(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// refusal is an error of a trial that says that the host cannot. Others, such as a full disk or a keeper that is killed, say nothing about that.
+type refusal struct{ error }
+
+func (r *refusal) Unwrap() error { return r.error }
+
+// passing reports whether an error may be gone the next time.
+func passing(err error) bool {
+	for _, cause := range []error{
+		unix.ENOSPC, unix.EDQUOT, unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.EAGAIN, unix.EIO,
+		engine.ErrUnavailable, context.DeadlineExceeded, context.Canceled,
+	} {
+		if errors.Is(err, cause) {
+			return true
+		}
+	}
+	return false
 }
 
 // tryUsers runs a container like any other, from an image with one program: the keeper's, which prints how it is used.
@@ -105,6 +127,9 @@ func (e *Engine) tryUsers(ctx context.Context, runtime bundle.Runtime) (err erro
 	if err := copyProgram(e.options.Keeper, filepath.Join(layer, "keeper")); err != nil {
 		return err
 	}
+	e.mu.Lock()
+	delete(e.byName, trialName) // of one that could not be removed
+	e.mu.Unlock()
 	c, err := e.reserve(engine.ContainerSpec{
 		Name: trialName, Runtime: runtime.Path, Network: engine.NetworkNone, Entrypoint: []string{"/keeper", "--help"},
 	}, runtime)
@@ -112,16 +137,26 @@ func (e *Engine) tryUsers(ctx context.Context, runtime bundle.Runtime) (err erro
 		return err
 	}
 	if err := e.keep(c); err != nil {
+		e.mu.Lock()
+		delete(e.byName, trialName)
+		e.mu.Unlock()
 		return err
 	}
 	if err := c.take(ctx); err != nil {
 		return err
 	}
 	defer c.release()
-	defer func() { err = errors.Join(err, e.remove(context.WithoutCancel(ctx), c)) }()
+	defer func() {
+		if err := e.remove(context.WithoutCancel(ctx), c); err != nil { // the next service tries again
+			e.log.Warn().Err(err).Msg("the container that tried user namespaces cannot be removed")
+		}
+	}()
 	err = e.startFrom(ctx, c, &starting{image: images.Image{Layers: []string{layer}}, imagesIn: image, trial: true})
 	if err != nil {
-		return err
+		if passing(err) || ctx.Err() != nil {
+			return err
+		}
+		return &refusal{err}
 	}
 	select {
 	case <-c.ended:
@@ -130,10 +165,14 @@ func (e *Engine) tryUsers(ctx context.Context, runtime bundle.Runtime) (err erro
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if code := exitCode(*c.end); code != 0 {
-		return fmt.Errorf("its program has ended with %d", code)
+	switch code := exitCode(*c.end); code {
+	case 0:
+		return nil
+	case killedExitCode: // by the host, when memory is short
+		return errors.New("its program was killed")
+	default:
+		return &refusal{fmt.Errorf("its program has ended with %d", code)}
 	}
-	return nil
 }
 
 // copyProgram copies a program, for every user.

@@ -27,7 +27,7 @@ const (
 // runtimeEnvironment is the environment of the runtime's commands.
 var runtimeEnvironment = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
-// launch starts a container, or returns the one of this id that it has started before. after is called when the answer was sent.
+// launch starts a container, or returns the one of this id that it has started before. after is called once the answer is queued.
 func (k *keeper) launch(ctx context.Context, l *Launch) (c *container, files []int, after func()) {
 	c = newContainer(l)
 	k.mu.Lock()

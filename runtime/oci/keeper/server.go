@@ -96,7 +96,6 @@ type connection struct {
 type outgoing struct {
 	data  []byte
 	files []int
-	sent  func()
 }
 
 // serveConnection handles the requests of a client until its connection ends.
@@ -136,9 +135,6 @@ func (c *connection) close() {
 
 func (o outgoing) done() {
 	closeAll(o.files)
-	if o.sent != nil {
-		o.sent()
-	}
 }
 
 func (c *connection) signal() {
@@ -149,12 +145,12 @@ func (c *connection) signal() {
 }
 
 // reply queues a message. It never waits.
-func (c *connection) reply(r response, sent func(), files ...int) {
+func (c *connection) reply(r response, files ...int) {
 	data, err := json.Marshal(r)
 	if err != nil {
 		data, _ = json.Marshal(response{Number: r.Number, Error: err.Error()})
 	}
-	message := outgoing{data, files, sent}
+	message := outgoing{data, files}
 	c.mu.Lock()
 	full := len(c.queue) >= queuedMessages
 	if c.closed || full {
@@ -194,7 +190,7 @@ func (k *keeper) broadcast(r response) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for c := range k.connections {
-		c.reply(r, nil)
+		c.reply(r)
 	}
 }
 
@@ -204,7 +200,7 @@ func (c *connection) handle(r *request, files []int) {
 	}
 	switch r.Operation {
 	case opHello:
-		c.reply(response{Number: r.Number, Version: c.version, PID: os.Getpid()}, nil)
+		c.reply(response{Number: r.Number, Version: c.version, PID: os.Getpid()})
 	case opLaunch:
 		c.handleLaunch(r)
 	case opCancel:
@@ -219,25 +215,25 @@ func (c *connection) handle(r *request, files []int) {
 	case opForget:
 		go func() { // a launch in progress takes its time
 			c.forget(r.Container)
-			c.reply(response{Number: r.Number}, nil)
+			c.reply(response{Number: r.Number})
 		}()
 	case opUsers:
 		go c.handleUsers(r.Number, r.IDs)
 	case opLeave:
 		go c.leave()
 	default:
-		c.reply(response{Number: r.Number, Error: "unknown operation " + string(r.Operation)}, nil)
+		c.reply(response{Number: r.Number, Error: "unknown operation " + string(r.Operation)})
 	}
 }
 
 func (c *connection) handleLaunch(r *request) {
 	if r.Launch == nil || r.Launch.ID == "" {
-		c.reply(response{Number: r.Number, Error: "launch without an id"}, nil)
+		c.reply(response{Number: r.Number, Error: "launch without an id"})
 		return
 	}
 	if !c.enter() {
 		c.exit()
-		c.reply(response{Number: r.Number, Error: "this keeper ends"}, nil)
+		c.reply(response{Number: r.Number, Error: "this keeper ends"})
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -255,7 +251,7 @@ func (c *connection) handleLaunch(r *request) {
 		if launched.failure == nil {
 			answer.Container, answer.Process = launched.id, &launched.process
 		}
-		c.reply(answer, nil, files...)
+		c.reply(answer, files...)
 		after()
 		c.replayEnd(launched)
 	}()
@@ -264,22 +260,22 @@ func (c *connection) handleLaunch(r *request) {
 // replayEnd reports the end of a container that has ended before the client knew of it.
 func (c *connection) replayEnd(of *container) {
 	if end := of.ended(); end != nil {
-		c.reply(response{Container: of.id, End: end}, nil)
+		c.reply(response{Container: of.id, End: end})
 	}
 }
 
 func (c *connection) handleAdopt(r *request, files []int) {
 	if r.Launch == nil || r.Process == nil {
 		closeAll(files)
-		c.reply(response{Number: r.Number, Error: "adoption without a launch or a process"}, nil)
+		c.reply(response{Number: r.Number, Error: "adoption without a launch or a process"})
 		return
 	}
 	adopted, err := c.adopt(r.Launch, *r.Process, files)
 	if err != nil {
-		c.reply(response{Number: r.Number, Error: err.Error()}, nil)
+		c.reply(response{Number: r.Number, Error: err.Error()})
 		return
 	}
-	c.reply(response{Number: r.Number}, nil)
+	c.reply(response{Number: r.Number})
 	c.replayEnd(adopted)
 }
 

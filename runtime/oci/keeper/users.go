@@ -53,10 +53,10 @@ func (c *connection) handleUsers(number uint64, ids []syscall.SysProcIDMap) {
 	}
 	fd, err := c.userNamespace(ids)
 	if err != nil {
-		c.reply(response{Number: number, Error: err.Error()}, nil)
+		c.reply(response{Number: number, Error: err.Error()})
 		return
 	}
-	c.reply(response{Number: number, Users: true}, nil, fd)
+	c.reply(response{Number: number, Users: true}, fd)
 }
 
 // userNamespace returns a descriptor of a new user namespace. Its process is started as this program, runs nothing of it, and is gone when

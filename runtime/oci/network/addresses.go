@@ -3,6 +3,7 @@ package network
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // addresses gives the containers' addresses, each again only some time after it was let go.
@@ -57,7 +60,11 @@ func openAddresses(o Options, prefix netip.Prefix, inUse []Attachment,
 		a.taken[attachment.Address], a.used[attachment.Address] = true, true
 		delete(a.freed, attachment.Address)
 	}
-	return a, a.compact(now)
+	err = a.compact(now)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) { // the journal is as it was
+		a.file, err = os.OpenFile(a.path, os.O_WRONLY|os.O_APPEND, 0)
+	}
+	return a, err
 }
 
 // parse reads a journal. What is no line of ours is passed over: a line may have been cut off by the
