@@ -31,7 +31,7 @@ func (c *Cluster) Locate(ctx context.Context, id string, port int) (lifecycle.Lo
 	if e.HasSidecar() && port == lifecycle.SidecarPort {
 		return lifecycle.Location{Endpoint: lifecycle.Endpoint{
 			Host: e.Address(), Port: port, Headers: map[string]string{lifecycle.SidecarTokenHeader: sidecar},
-		}, Token: execd}, nil
+		}}, nil
 	}
 	return lifecycle.Location{
 		Endpoint: lifecycle.Endpoint{

@@ -54,7 +54,7 @@ func (h *Host) Locate(ctx context.Context, id string, port int) (lifecycle.Locat
 	}
 	if record.Sidecar != nil && port == lifecycle.SidecarPort {
 		endpoint, err := h.sidecarEndpoint(*record.Sidecar)
-		return lifecycle.Location{Endpoint: endpoint, Token: record.Token}, err
+		return lifecycle.Location{Endpoint: endpoint}, err
 	}
 	location := lifecycle.Location{
 		Endpoint: lifecycle.Endpoint{

@@ -127,7 +127,7 @@ type Location struct {
 	// Daemon is the host and port of the sandbox's execd, as the service itself reaches it. Execd forwards what is asked for below
 	// /proxy/{port} to the port. It is empty for the egress sidecar's port: a token sent through execd would pass through the sandbox.
 	Daemon string
-	// Token is what execd demands in the header X-EXECD-ACCESS-TOKEN, whichever the port.
+	// Token is what execd demands in the header X-EXECD-ACCESS-TOKEN. It is empty for the egress sidecar's port.
 	Token string
 }
 
