@@ -127,6 +127,9 @@ func (c *commandLine) beginOnTerminal(t *testing.T, columns uint16,
 	t.Cleanup(func() {
 		s.kill()
 		_ = terminal.Close()
+		if t.Failed() {
+			t.Logf("the terminal had: %q", s.text())
+		}
 	})
 	return s, terminal
 }
