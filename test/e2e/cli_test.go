@@ -339,6 +339,7 @@ func testTerminal(t *testing.T, c *commandLine) {
 	shell.send(t, "echo status-$?-\r")
 	shell.await(t, "status-130-")
 	shell.send(t, "(sleep 0.5; echo behind-$((40+2))) &\r")
+	shell.await(t, "[1] ")
 	shell.send(t, "echo left-$((2+1))\r")
 	shell.await(t, "left-3")
 	shell.send(t, "\x10\x11")
