@@ -217,7 +217,8 @@ func (p *places) add(name string, open func() (*os.File, error), flags uint, att
 // keep takes a mount that is nowhere yet, and returns the path that it will have.
 func (p *places) keep(name string, tree *os.File, flags uint, attributes uint64) (path string, err error) {
 	p.names, p.trees = append(p.names, name), append(p.trees, tree)
-	private := unix.MountAttr{Propagation: unix.MS_PRIVATE} // a clone of a shared mount is its peer
+	// A clone of a shared mount is its peer: its removal would unmount what is mounted below on the host, too.
+	private := unix.MountAttr{Propagation: unix.MS_PRIVATE}
 	if err := unix.MountSetattr(int(tree.Fd()), "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, &private); err != nil {
 		return "", fmt.Errorf("make %s private: %w", tree.Name(), err)
 	}
@@ -349,8 +350,7 @@ func (e *Engine) releaseSources(id string) {
 	}
 	_, err := e.inKeeper(func() error {
 		for { // more than one when a start was cut off
-			// First on its own: a clone of a shared mount is its peer, and what is mounted below would be unmounted on the host, too.
-			// What is not a mount point is found out below.
+			// What an earlier version has attached is not private. That nothing is mounted there is found out below.
 			if err := unix.Mount("", folder, "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil && err != unix.EINVAL && err != unix.ENOENT {
 				return err
 			}

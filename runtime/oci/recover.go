@@ -144,9 +144,11 @@ func (e *Engine) recover(ctx context.Context) error {
 		return err
 	}
 	for _, c := range e.all() {
-		if err := e.recoverContainer(ctx, c); ctx.Err() != nil {
+		err := e.recoverContainer(ctx, c)
+		if err != nil && ctx.Err() != nil {
 			return fmt.Errorf("container %s: %w", c.name, err)
-		} else if err != nil {
+		}
+		if err != nil {
 			e.log.Error().Err(err).Str("container", c.name).Msg("what an earlier service began with it could not be finished")
 		}
 	}
