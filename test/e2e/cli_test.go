@@ -333,7 +333,7 @@ func testTerminal(t *testing.T, c *commandLine) {
 		"echo resized-$((1+1))\r")
 	shell.await(t, "resized-2")
 	// Ctrl-C is the program's.
-	shell.send(t, "echo sleeps-$((1+1)); sleep 1000\r")
+	shell.send(t, "sh -c 'echo sleeps-$((1+1)); exec sleep 1000'\r")
 	shell.await(t, "sleeps-2") // before that, the shell itself would get the interrupt, and ignore it
 	shell.send(t, "\x03")
 	shell.send(t, "echo status-$?-\r")
@@ -365,7 +365,7 @@ func testTerminal(t *testing.T, c *commandLine) {
 	}
 	failed, _ := c.beginOnTerminal(t, 20, c.command(t, "exec", "-it", "box", "no-such-program"))
 	failed.end(t, 127)
-	timed, _ := c.beginOnTerminal(t, 77, c.command(t, "exec", "-it", "-u", "65534:7", "--timeout", "2s",
+	timed, _ := c.beginOnTerminal(t, 77, c.command(t, "exec", "-it", "-u", "65534:7", "--timeout", "10s",
 		"-w", "/", "box", "sh", "-c", "echo user-$(id -u)-$(id -g)-; sleep 1000"))
 	timed.await(t, "user-65534-7-")
 	timed.end(t, 124)

@@ -40,7 +40,7 @@ func onDocker(containers *docker.Engine) lives.Backend {
 	}
 	return lives.Backend{
 		Images: lives.Images{Busybox: busyboxImage, Base: baseImage},
-		Settings: func(*testing.T, string) string {
+		Settings: func(*testing.T, string, lives.Plan) string {
 			// The go command repeats its cached result until a file that a test opened has changed;
 			// the image is made of these.
 			_, _ = os.Stat("../../bin/execd")

@@ -66,7 +66,7 @@ func TestRowsOfConfiguration(t *testing.T) {
 		dockerCLI(t, "commit", name, name+":dev")
 		t.Cleanup(func() { dockerCLI(t, "rmi", "-f", name+":dev") })
 		backend := onDocker(openEngine(t, os.Getenv("DOCKER_HOST")))
-		backend.Settings = func(*testing.T, string) string {
+		backend.Settings = func(*testing.T, string, lives.Plan) string {
 			return fmt.Sprintf("[runtime]\ntype = \"docker\"\nexecd_image = %q\n", name+":dev")
 		}
 		id := strings.TrimSpace(dockerCLI(t, "inspect", "-f", "{{.Id}}", name+":dev"))

@@ -35,8 +35,7 @@ const (
 // cluster of KUBECONFIG.
 func TestKills(t *testing.T) {
 	backend := onKubernetes()
-	// kubelets that are not running, or are behind, start no pods
-	backend.Settings = settings(patience)
+	backend.Settings = settings // without a controller of its own
 	s := lives.Start(t, backend, lives.Plan{Program: true})
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

@@ -1,6 +1,7 @@
 package kube_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -39,8 +40,8 @@ func TestSandboxes(t *testing.T) {
 func onKubernetes() lives.Backend {
 	return lives.Backend{
 		Images: lives.Images{Busybox: busyboxImage, Base: baseImage},
-		Settings: func(t *testing.T, instance string) string {
-			text := settings(90*time.Second)(t, instance)
+		Settings: func(t *testing.T, instance string, p lives.Plan) string {
+			text := settings(t, instance, p)
 			control(t, instance)
 			return text
 		},
@@ -170,17 +171,14 @@ func testEventsRestartAfterKills(t *testing.T, b lives.Backend) {
 }
 
 // settings makes a namespace, in which no controller works, and chooses it with the rights that the
-// chart gives the service. The time that sandboxes have to become usable is short enough for tests
-// to wait for its end.
-func settings(provision time.Duration) func(*testing.T, string) string {
-	return func(t *testing.T, instance string) string {
-		seen("execd", "execd-init", "egress", "egress-init", "task-executor", "task-executor-init")
-		space(t, instance)
-		kubeconfig := accounts(t, instance).Server
-		return fmt.Sprintf(
-			"[runtime]\ntype = \"kubernetes\"\nexecd_image = %q\n[kubernetes]\nkubeconfig_path = %q\nnamespace = %q\nprovision_timeout = %d\n",
-			execdImage, kubeconfig, instance, provision/time.Second)
-	}
+// chart gives the service.
+func settings(t *testing.T, instance string, p lives.Plan) string {
+	seen("execd", "execd-init", "egress", "egress-init", "task-executor", "task-executor-init")
+	space(t, instance)
+	kubeconfig := accounts(t, instance).Server
+	return fmt.Sprintf(
+		"[runtime]\ntype = \"kubernetes\"\nexecd_image = %q\n[kubernetes]\nkubeconfig_path = %q\nnamespace = %q\nprovision_timeout = %d\n",
+		execdImage, kubeconfig, instance, cmp.Or(p.Provision, patience)/time.Second)
 }
 
 // leftovers are pods in which something may run, Secrets without a BatchSandbox, and BatchSandboxes

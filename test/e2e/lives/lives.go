@@ -22,7 +22,7 @@ type Backend struct {
 	// Settings returns the sections of a configuration file that choose the backend, [runtime]
 	// among them, for a service of that instance name. A service is alone with its sandboxes: what
 	// other instances have does not concern it.
-	Settings func(t *testing.T, instance string) string
+	Settings func(t *testing.T, instance string, p Plan) string
 
 	// Images are names that the backend finds without a registry.
 	Images Images
@@ -106,6 +106,7 @@ var table = []row{
 
 	{"Logs", testLogs},
 	{"Failures", testFailures},
+	{"NoRoom", testNoRoom},
 	{"FailedRecordIsForgotten", testFailedRecordIsForgotten},
 	{"OutOfMemoryCommandLeavesTheSandboxRunning", testOutOfMemoryCommandLeavesTheSandboxRunning},
 	{"ManySmallProcessesLeaveTheDaemonRunning", testManySmallProcessesLeaveTheDaemonRunning},

@@ -150,13 +150,6 @@ func testRowsOfCodes(t *testing.T, b Backend) {
 			t.Errorf("the reason is %s", got.Reason)
 		}
 	})
-	t.Run("row lifecycle/codes/RESOURCE_LIMIT_EXCEEDED", func(t *testing.T) {
-		t.Parallel()
-		id := s.Create(t, Limited(s.Idle(), "99", "64Mi"))
-		if got := s.Await(t, id, "Failed").Status; got.Reason != "RESOURCE_LIMIT_EXCEEDED" {
-			t.Errorf("the reason is %s", got.Reason)
-		}
-	})
 	t.Run("row lifecycle/codes/EXPIRED", func(t *testing.T) {
 		t.Parallel()
 		r := s.Idle()

@@ -31,8 +31,11 @@ const (
 	KeyHeader = "SERVICE-API-KEY"
 	AdminKey  = "the-key-of-the-administrator-of-these-tests"
 
-	// Patience bounds every wait for something that is expected to happen.
-	Patience = 120 * time.Second
+	// Patience bounds every wait for something that is expected to happen. A sandbox is there within
+	// seconds; where two packages of tests keep two slow processors busy, it was not after two minutes.
+	Patience = 4 * time.Minute
+	// noRoom is how long a sandbox waits for room that there will not be.
+	noRoom = 30 * time.Second
 	// cleanup is how long the backend may take to get rid of everything. It is shorter than the
 	// minute after which services look for what they have lost, which would hide a leak.
 	cleanup = 50 * time.Second
@@ -54,6 +57,9 @@ type Plan struct {
 	Env      map[string]string // environment variables
 	Folder   string            // data_dir; empty means a new one
 	Host     string            // server.host; empty means 127.0.0.1
+	// Provision is how long a sandbox may be Pending on Kubernetes, where one that no node has room
+	// for waits for room until then; 0 is longer than any test waits for a sandbox.
+	Provision time.Duration
 }
 
 // Service is a lifecycle service under test.
@@ -100,7 +106,7 @@ func Start(t *testing.T, b Backend, p Plan) *Service {
 	s.Conform = conform.New(document, traced{base, t}, t)
 	s.Client = Client{Images: b.Images, HTTP: &http.Client{Transport: s.Conform, Timeout: Patience},
 		Key: AdminKey}
-	text := Configuration(s.Instance, s.Folder, b.Settings(t, s.Instance), p)
+	text := Configuration(s.Instance, s.Folder, b.Settings(t, s.Instance, p), p)
 	if err := os.WriteFile(s.File, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

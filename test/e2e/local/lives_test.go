@@ -78,7 +78,7 @@ const sameStore = "the records are kept as on Docker, where the tests take them 
 func onLocal(on *machines) lives.Backend {
 	return lives.Backend{
 		Images: lives.Images{Busybox: busyboxImage, Base: baseImage},
-		Settings: func(t *testing.T, instance string) string {
+		Settings: func(t *testing.T, instance string, _ lives.Plan) string {
 			return on.settings(t, instance, "")
 		},
 		Leftovers: func(t *testing.T, instance, id string) []string {

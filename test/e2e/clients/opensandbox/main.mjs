@@ -12,6 +12,12 @@ async function refused(promise, status) {
   assert.equal(error.statusCode, status, error.message);
 }
 
+async function until(what, holds) {
+  for (const deadline = Date.now() + 60_000; !(await holds()); await new Promise((resolve) => setTimeout(resolve, 100))) {
+    assert.ok(Date.now() < deadline, `after a minute it does not hold that ${what}`);
+  }
+}
+
 async function life(useServerProxy) {
   const connectionConfig = new ConnectionConfig({ useServerProxy });
   const sandbox = await Sandbox.create({
@@ -85,7 +91,8 @@ async function life(useServerProxy) {
     assert.ok(left > seconds - 60 && left <= seconds, `${left} of ${seconds} seconds`);
   }
   assert.deepEqual((await sandbox.getInfo()).metadata, { name: "renamed" });
-  await sandbox.pause();
+  await sandbox.pause(); // it ends when that is accepted
+  await until("the sandbox is paused", async () => (await sandbox.getInfo()).status.state === "Paused");
   const resumed = await sandbox.resume();
   assert.equal(text((await resumed.commands.run("echo again")).logs.stdout), "again");
   await resumed.kill();
@@ -101,11 +108,7 @@ async function withoutExpiry() {
   assert.deepEqual((await manager.listSandboxInfos({ states: ["NotYetInvented"] })).items, []);
   // It ends at the promised time, although the service's own expiry is a day away.
   await sandbox.sandboxes.renewSandboxExpiration(sandbox.id, { expiresAt: new Date(Date.now() + 2000).toISOString() });
-  const deadline = Date.now() + 60_000;
-  while (["Running", "Stopping"].includes((await sandbox.getInfo()).status.state)) {
-    assert.ok(Date.now() < deadline, "the sandbox outlives its expiry");
-    await new Promise((resolve) => setTimeout(resolve, 100));
-  }
+  await until("the sandbox has ended", async () => !["Running", "Stopping"].includes((await sandbox.getInfo()).status.state));
   await Promise.all([sandbox.close(), manager.close()]);
 }
 
