@@ -1,8 +1,9 @@
 package files
 
 import (
-	"os/user"
 	"strconv"
+
+	"sandbox.internal/execd/identity"
 )
 
 // names finds the names of users and groups for one request. It caches them, because each look-up reads
@@ -32,8 +33,8 @@ func (n *names) user(id uint32) string {
 	name, ok := n.users[id]
 	if !ok {
 		name = strconv.FormatUint(uint64(id), 10)
-		if u, err := user.LookupId(name); err == nil {
-			name = u.Username
+		if u, ok := identity.UserOf(id); ok {
+			name = u.Name
 		}
 		remember(n.users, id, name)
 	}
@@ -45,8 +46,8 @@ func (n *names) group(id uint32) string {
 	name, ok := n.groups[id]
 	if !ok {
 		name = strconv.FormatUint(uint64(id), 10)
-		if g, err := user.LookupGroupId(name); err == nil {
-			name = g.Name
+		if g, ok := identity.GroupName(id); ok {
+			name = g
 		}
 		remember(n.groups, id, name)
 	}
@@ -58,11 +59,8 @@ func userID(owner string) (id int, ok bool) {
 	if id, ok := number(owner); ok {
 		return id, true
 	}
-	u, err := user.Lookup(owner)
-	if err != nil {
-		return 0, false
-	}
-	return number(u.Uid)
+	u, ok := identity.UserNamed(owner)
+	return int(u.UID), ok && u.UID != unchanged
 }
 
 // groupID is userID for groups.
@@ -70,17 +68,17 @@ func groupID(group string) (id int, ok bool) {
 	if id, ok := number(group); ok {
 		return id, true
 	}
-	g, err := user.LookupGroup(group)
-	if err != nil {
-		return 0, false
-	}
-	return number(g.Gid)
+	gid, ok := identity.GroupNamed(group)
+	return int(gid), ok && gid != unchanged
 }
 
-// number reads an id. The highest 32-bit number is none: chown(2) reads it as "unchanged".
+// unchanged is no id: chown(2) reads the highest 32-bit number as "unchanged".
+const unchanged = 1<<32 - 1
+
+// number reads an id.
 func number(s string) (int, bool) {
 	n, err := strconv.ParseUint(s, 10, 32)
-	if err != nil || n == 1<<32-1 {
+	if err != nil || n == unchanged {
 		return 0, false
 	}
 	return int(n), true

@@ -1,18 +1,15 @@
-// Package identity resolves the user and the group that a request names to what a process is started with.
+// Package identity resolves the user and the group that a request names to what a process is started with, and reads the lists of accounts.
 package identity
 
 import (
 	"fmt"
 	"os"
-	"os/user"
-	"slices"
-	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// maxGroups bounds the supplementary groups of a process; /etc/group is the sandbox's.
+// maxGroups bounds the supplementary groups of a process.
 const maxGroups = 1024
 
 // ErrTooManyGroups: the image lists more groups for the user than a process is given.
@@ -38,14 +35,12 @@ func Of(uid, gid *uint32) (Identity, error) {
 	var err error
 	if uid != nil && *uid != own.Uid {
 		wanted = syscall.Credential{Uid: *uid, Gid: *uid}
-		if account, unknown := user.LookupId(strconv.FormatUint(uint64(*uid), 10)); unknown == nil {
-			if group, err := strconv.ParseUint(account.Gid, 10, 32); err == nil {
-				wanted.Gid = uint32(group)
-			}
-			if wanted.Groups, err = supplementary(account); err != nil {
+		if account, known := UserOf(*uid); known {
+			wanted.Gid = account.GID
+			if wanted.Groups, err = groupsOf(groupFile, account); err != nil {
 				return Identity{}, err
 			}
-			env = []string{"HOME=" + account.HomeDir, "USER=" + account.Username, "LOGNAME=" + account.Username}
+			env = []string{"HOME=" + account.Home, "USER=" + account.Name, "LOGNAME=" + account.Name}
 		}
 	}
 	if gid != nil {
@@ -61,24 +56,6 @@ func Of(uid, gid *uint32) (Identity, error) {
 		return Identity{}, err
 	}
 	return Identity{Credential: &wanted}, nil
-}
-
-// supplementary returns the groups of which a user is a member, its primary one included.
-func supplementary(account *user.User) ([]uint32, error) {
-	names, err := account.GroupIds()
-	if err != nil {
-		return nil, fmt.Errorf("find the groups of user %s: %w", account.Uid, err)
-	}
-	var groups []uint32
-	for _, name := range names {
-		if group, err := strconv.ParseUint(name, 10, 32); err == nil && !slices.Contains(groups, uint32(group)) {
-			groups = append(groups, uint32(group))
-		}
-		if len(groups) > maxGroups {
-			return nil, ErrTooManyGroups
-		}
-	}
-	return groups, nil
 }
 
 func daemonGroups() ([]uint32, error) {
