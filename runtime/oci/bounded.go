@@ -15,29 +15,14 @@ import (
 // keeps that from being unmounted until the container has ended: otherwise the end of its last process would wait until all that it wrote is
 // on the host's disk, to be deleted then.
 
-// proveDisk makes the format of what containers write, and makes sure that this host can mount it.
+// proveDisk makes sure that this host can mount the file systems, unless there is no room to try.
 func (e *Engine) proveDisk(ctx context.Context) error {
 	if e.options.DiskBytes == 0 {
 		return nil
 	}
-	err := func() (err error) {
-		trial, err := os.MkdirTemp(e.folders.data, ".trial-")
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, os.RemoveAll(trial)) }()
-		if e.format, err = disk.NewFormat(ctx, trial, e.options.DiskBytes); err != nil {
-			return err
-		}
-		made, err := e.format.Make(filepath.Join(trial, "filesystem"))
-		if err != nil {
-			return err
-		}
-		return errors.Join(made.Discard(), made.Close())
-	}()
+	_, err := e.diskFormat(ctx)
 	if diskFull(err) { // removals make room
-		e.format = nil
-		e.log.Warn().Err(err).Msg("the disk is full: no container starts until there is room and the service is started again")
+		e.log.Warn().Err(err).Msg("the disk is full: no container starts until there is room")
 		return nil
 	}
 	if err != nil {
@@ -46,12 +31,40 @@ func (e *Engine) proveDisk(ctx context.Context) error {
 	return nil
 }
 
-// makeBounded makes the file system that a container writes to, empty.
-func (e *Engine) makeBounded(c *container) error {
-	if e.format == nil {
-		return errors.New("file system for what it writes: the disk was full when the service was started")
+// diskFormat returns the format of what containers write. It makes that, and tries it, if that was not done yet.
+func (e *Engine) diskFormat(ctx context.Context) (_ *disk.Format, err error) {
+	e.formatMu.Lock()
+	defer e.formatMu.Unlock()
+	if e.format != nil {
+		return e.format, nil
 	}
-	made, err := e.format.Make(c.at.filesystem())
+	trial, err := os.MkdirTemp(e.folders.data, ".trial-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(trial)) }()
+	format, err := disk.NewFormat(ctx, trial, e.options.DiskBytes)
+	if err != nil {
+		return nil, err
+	}
+	made, err := format.Make(filepath.Join(trial, "filesystem"))
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(made.Discard(), made.Close()); err != nil {
+		return nil, err
+	}
+	e.format = format
+	return format, nil
+}
+
+// makeBounded makes the file system that a container writes to, empty.
+func (e *Engine) makeBounded(ctx context.Context, c *container) error {
+	format, err := e.diskFormat(ctx)
+	if err != nil {
+		return fmt.Errorf("file system for what it writes: %w", err)
+	}
+	made, err := format.Make(c.at.filesystem())
 	if err != nil {
 		return fmt.Errorf("file system for what it writes: %w", err)
 	}

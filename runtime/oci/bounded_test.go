@@ -103,6 +103,54 @@ func TestBoundRefuses(t *testing.T) {
 // TestFullDiskIsFreed: a container that has filled the disk, to the last block and without a bound, can be removed, which makes room.
 func TestFullDiskIsFreed(t *testing.T) {
 	s := newSite(t, "crun")
+	disk := smallDisk(t, s)
+	e := s.mustOpen(t)
+	defer closeEngine(t, e)
+	id := occupy(t, e, loadProbe(t, e))
+	fill(t, disk)
+	remove(t, e, id)
+	eventually(t, "room for what the container wrote", func() bool {
+		var free unix.Statfs_t
+		if err := unix.Statfs(disk, &free); err != nil {
+			t.Fatal(err)
+		}
+		return free.Bavail*uint64(free.Bsize) >= 40<<20
+	})
+}
+
+// TestFullDiskAtOpen: an Engine that bounds what a container writes opens on a full disk, reports that from each start, and starts containers as
+// soon as there is room.
+func TestFullDiskAtOpen(t *testing.T) {
+	s := newSite(t, "crun")
+	s.DiskBytes = 16 << 20
+	disk := smallDisk(t, s)
+	e := s.mustOpen(t)
+	id, err := e.Create(t.Context(), probe(loadProbe(t, e), "exit", "3"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeEngine(t, e)
+	rest := fill(t, disk)
+	e = s.mustOpen(t)
+	defer closeEngine(t, e)
+	if err := e.Start(t.Context(), id); err == nil || !strings.Contains(err.Error(), "no space left on device") {
+		t.Errorf("a start on a full disk: %v", err)
+	}
+	if err := os.Remove(rest); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Start(t.Context(), id); err != nil {
+		t.Fatalf("a start when there is room: %v", err)
+	}
+	if ended := waitEnd(t, e, id); ended.ExitCode != 3 {
+		t.Errorf("it ended with %d, want 3", ended.ExitCode)
+	}
+	remove(t, e, id)
+}
+
+// smallDisk gives the data of the site a disk of 96 MiB, and returns where it is.
+func smallDisk(t *testing.T, s site) string {
+	t.Helper()
 	disk := filepath.Dir(s.Folder)
 	if err := unix.Mount("oci-test", disk, "tmpfs", 0, "size=96m"); err != nil {
 		t.Fatal(err)
@@ -112,26 +160,22 @@ func TestFullDiskIsFreed(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	e := s.mustOpen(t)
-	defer closeEngine(t, e)
-	id := occupy(t, e, loadProbe(t, e))
+	return disk
+}
+
+// fill takes up the rest of a disk, to the last block, and returns the file that does.
+func fill(t *testing.T, disk string) string {
+	t.Helper()
 	rest, err := os.Create(filepath.Join(disk, "rest"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = rest.Close() }()
+	defer rest.Close()
 	for block := make([]byte, 4096); err == nil; {
 		_, err = rest.Write(block)
 	}
 	if !errors.Is(err, unix.ENOSPC) {
 		t.Fatal(err)
 	}
-	remove(t, e, id)
-	eventually(t, "room for what the container wrote", func() bool {
-		var free unix.Statfs_t
-		if err := unix.Statfs(disk, &free); err != nil {
-			t.Fatal(err)
-		}
-		return free.Bavail*uint64(free.Bsize) >= 40<<20
-	})
+	return rest.Name()
 }

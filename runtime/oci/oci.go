@@ -89,7 +89,6 @@ type Engine struct {
 	network  *network.Network
 	keeper   *keeper.Client
 	cgroups  *cgroup.Tree
-	format   *disk.Format   // of what a container writes; nil when that has no bound
 	fallback bundle.Runtime // of containers that name none
 	changes  *changes
 
@@ -97,6 +96,9 @@ type Engine struct {
 	noUsers string      // why it is nil
 	// hostUsers says why the containers of a runtime, by its path, get none. It is not changed once the Engine is open.
 	hostUsers map[string]string
+
+	formatMu sync.Mutex
+	format   *disk.Format // of what a container writes; nil when that has no bound, and until there was room to try it
 
 	runtimesMu sync.Mutex
 	runtimes   map[string]bundle.Runtime // by the name that they were asked for with

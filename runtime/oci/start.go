@@ -202,12 +202,12 @@ func (s *starting) prepare(ctx context.Context) error {
 		return nil
 	})
 	group.Go(func() error { return s.connect(groupCtx) })
-	group.Go(func() error { return s.makeDisk() })
+	group.Go(func() error { return s.makeDisk(ctx) })
 	return group.Wait()
 }
 
 // makeDisk makes the folders for what the container writes, empty.
-func (s *starting) makeDisk() error {
+func (s *starting) makeDisk(ctx context.Context) error {
 	e, c := s.engine, s.container
 	// There is something only after a start that failed, which may have run the container's program; an overlay's folders cannot be used twice.
 	if err := e.trash.throw(c.at.disk()); err != nil {
@@ -223,7 +223,7 @@ func (s *starting) makeDisk() error {
 		}
 	}
 	if e.options.DiskBytes != 0 {
-		return e.makeBounded(c)
+		return e.makeBounded(ctx, c)
 	}
 	// The container's root has the mode of upper, whatever the service's umask is.
 	return os.Chmod(c.at.upper(), 0o755) //nolint:gosec // as above

@@ -43,7 +43,8 @@ var formatArgs = []string{
 	"-E", "num_backup_sb=0,lazy_itable_init=1,nodiscard,root_owner=0:0",
 }
 
-// NewFormat makes an empty file system of a number of bytes with mkfs.ext4, in a file in the folder that is removed at once.
+// NewFormat makes an empty file system of a number of bytes with mkfs.ext4, in a file in the folder that is removed at once. Without room for it
+// the error wraps ENOSPC.
 func NewFormat(ctx context.Context, folder string, size int64) (*Format, error) {
 	if size < MinBytes || size > MaxBytes {
 		return nil, fmt.Errorf("a file system of %d bytes: the size must be from %d to %d", size, MinBytes, int64(MaxBytes))
@@ -64,6 +65,9 @@ func NewFormat(ctx context.Context, folder string, size int64) (*Format, error) 
 	mkfs := exec.CommandContext(ctx, program, append(formatArgs, file.Name())...)
 	mkfs.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
 	if printed, err := mkfs.CombinedOutput(); err != nil {
+		if bytes.Contains(printed, []byte("No space left on device")) {
+			err = unix.ENOSPC
+		}
 		return nil, fmt.Errorf("%s: %w: %s", program, err, bytes.TrimSpace(printed))
 	}
 	f := &Format{bytes: size}
