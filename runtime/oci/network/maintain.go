@@ -10,13 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maintain makes namespaces ahead until ctx ends.
+// maintain makes namespaces ahead until ctx ends. Beside the start of a container that would make it
+// slower, so while half of them are left it waits until no more are asked for.
 func (n *Network) maintain(ctx context.Context) {
-	const pause = time.Second // after a failure
+	const (
+		pause = time.Second           // after a failure
+		calm  = 50 * time.Millisecond // the start of a container
+	)
 	failed := ""
 	for {
 		var again <-chan time.Time
-		if len(n.ready) < cap(n.ready) {
+		quiet := time.Since(time.Unix(0, n.taken.Load()))
+		switch {
+		case len(n.ready) == cap(n.ready):
+		case 2*len(n.ready) >= cap(n.ready) && quiet < calm:
+			again = time.After(calm - quiet)
+		default:
 			ns, err := n.makeNamespace()
 			switch {
 			case err == nil:
