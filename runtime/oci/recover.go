@@ -152,7 +152,10 @@ func (e *Engine) recover(ctx context.Context) error {
 			e.log.Error().Err(err).Str("container", c.name).Msg("what an earlier service began with it could not be finished")
 		}
 	}
-	return e.sweep(ctx)
+	if err := e.sweep(ctx); err != nil && ctx.Err() == nil {
+		e.log.Error().Err(err).Msg("what belongs to no container stays until the next start of the service")
+	}
+	return ctx.Err()
 }
 
 func (e *Engine) recoverContainer(ctx context.Context, c *container) error {
@@ -181,7 +184,8 @@ func (e *Engine) recoverContainer(ctx context.Context, c *container) error {
 	return nil
 }
 
-// sweep removes control groups, states of runtimes and sources of mounts that belong to no container, and what was being made.
+// sweep removes control groups, states of runtimes and sources of mounts that belong to no container, and what was being made. What cannot be
+// removed keeps nothing else from it.
 func (e *Engine) sweep(ctx context.Context) error {
 	started := map[string]bool{}
 	for _, c := range e.all() {
@@ -215,42 +219,30 @@ func (e *Engine) sweepGroups(started map[string]bool) error {
 }
 
 func (e *Engine) sweepStates(ctx context.Context, started map[string]bool) error {
-	runtimes, err := os.ReadDir(e.folders.runRuntimes())
-	if err != nil {
-		return err
-	}
-	for _, runtime := range runtimes {
-		err := eachUnknown(filepath.Join(e.folders.runRuntimes(), runtime.Name()), started, func(name string) error {
+	return eachUnknown(e.folders.runRuntimes(), nil, func(runtime string) error {
+		return eachUnknown(filepath.Join(e.folders.runRuntimes(), runtime), started, func(name string) error {
 			id := idPattern.FindString(name) // runsc's files have it in their names
 			if started[id] {
 				return nil
 			}
-			return e.deleteState(ctx, runtime.Name(), cmp.Or(id, name))
+			return e.deleteState(ctx, runtime, cmp.Or(id, name))
 		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	})
 }
 
 // idPattern matches the id of a container.
 var idPattern = regexp.MustCompile(`[0-9a-f]{32}`)
 
-// eachUnknown calls do for every entry of a folder that is not known.
+// eachUnknown calls do for every entry of a folder that is not known, and returns every error.
 func eachUnknown(folder string, known map[string]bool, do func(name string) error) error {
 	entries, err := os.ReadDir(folder)
-	if err != nil {
-		return err
-	}
+	errs := []error{err}
 	for _, entry := range entries {
 		if !known[entry.Name()] {
-			if err := do(entry.Name()); err != nil {
-				return err
-			}
+			errs = append(errs, do(entry.Name()))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // sweepUnfinished throws away what was being made in a folder.

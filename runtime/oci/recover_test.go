@@ -204,6 +204,36 @@ func (s site) reboot(t *testing.T, id string) {
 	}
 }
 
+// TestLeftoverThatCannotBeRemoved: it is reported, and keeps neither the Engine from opening nor anything else from being removed.
+func TestLeftoverThatCannotBeRemoved(t *testing.T) {
+	s := newSite(t, "crun")
+	closeEngine(t, s.mustOpen(t))
+	stuck := filepath.Join(s.RunFolder, "roots", strings.Repeat("0", 32))
+	others := []string{filepath.Join(s.RunFolder, "roots", strings.Repeat("f", 32)), filepath.Join(s.Folder, ".unfinished")}
+	for _, folder := range append(others, filepath.Join(stuck, "in the way")) {
+		if err := os.MkdirAll(folder, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var log bytes.Buffer
+	e, err := s.open(t.Context(), &log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeEngine(t, e)
+	if !strings.Contains(log.String(), "remove "+stuck+": directory not empty") {
+		t.Errorf("the log does not report %s:\n%s", stuck, log.String())
+	}
+	for _, path := range others {
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s was not removed: %v", path, err)
+		}
+	}
+	if err := os.RemoveAll(stuck); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestRemovalThatCannotBeFinished: one container that cannot be removed keeps no other from being served, and can be removed later.
 func TestRemovalThatCannotBeFinished(t *testing.T) {
 	s := newSite(t, "crun")
