@@ -65,10 +65,11 @@ func killWhileWorking(t *testing.T, s site, victims victims) {
 	imageID := loadProbe(t, e)
 	closeEngine(t, e)
 	rounds, started, failed := 0, 0, 0
-	for end := time.Now().Add(crashTime); time.Now().Before(end); rounds++ {
+	longest := time.Second // until something is killed
+	for end := time.Now().Add(crashTime); time.Now().Before(end) || started == 0 && longest < time.Minute; rounds++ {
 		service := startService(t, job{s, imageID})
 		for { // the keeper can be killed several times in the life of a service
-			pause := time.NewTimer(time.Duration(rand.IntN(1000)) * time.Millisecond)
+			pause := time.NewTimer(rand.N(longest))
 			<-pause.C // the moment is to be any
 			if victims.keeper {
 				killKeeper(t, s)
@@ -80,6 +81,9 @@ func killWhileWorking(t *testing.T, s site, victims victims) {
 		}
 		service.kill(t)
 		started, failed = started+service.started, failed+service.failed
+		if started == 0 { // a slow machine
+			longest *= 2
+		}
 	}
 	t.Logf("%d rounds, %d containers started, %d starts failed", rounds, started, failed)
 	if started == 0 {
