@@ -56,7 +56,7 @@ fi
 scripts/fuzz.sh
 # `make lint` has vetted the packages, and a test needs no symbols for a debugger, which take long to compile and link. Not
 # with -trimpath: Go would repeat the results of another clone, whose files a test has opened by their paths, without a look at them here.
-run_tests() { CGO_ENABLED=1 go test -race -vet=off -gcflags=all=-dwarf=false -ldflags=-w -timeout 30m "$@"; }
+run_tests() { CGO_ENABLED=1 go test -race -vet=off -gcflags=all=-dwarf=false -ldflags=-w -timeout 45m "$@"; }
 # Many tests wait for clocks: three packages run at once on two processors. Of those of test/, test/e2e keeps two busy by itself; the
 # others wait for two fifths of their time.
 module=$(go list -m)

@@ -99,7 +99,7 @@ test("a terminal is hung up, one that is missing is an error, and abort ends the
 });
 
 test("what the viewer does not read is not kept: the viewer gets a replay instead", async () => {
-  const line = "read x; tr '\\0' x </dev/zero | head -c 40000000; echo e''nd; touch /tmp/flooded; read y; exit 6";
+  const line = "read x; tr '\\0' x </dev/zero | head -c 80000000; echo e''nd; touch /tmp/flooded; read y; exit 6";
   const terminal = await sandbox.terminals.create({ command: "sh", args: ["-c", line] });
   await using attachment = await terminal.attach();
   await attachment.write("\n");
@@ -107,8 +107,8 @@ test("what the viewer does not read is not kept: the viewer gets a replay instea
   const screen = new Screen(attachment);
   let bytes = 0;
   await screen.until("end\r\n", 1, (length) => (bytes += length));
-  // What waits in the client, and what was still on its way to it.
-  assert.ok(bytes < 20_000_000, `${bytes} bytes were kept`);
+  // What waits in the client, and what was on its way to it: the kernel keeps up to 10 MB of each of two connections, the service's and execd's.
+  assert.ok(bytes < 40_000_000, `${bytes} bytes were kept`);
   await attachment.write("\n");
   assert.equal(await screen.until(), 6);
 });
