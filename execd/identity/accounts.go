@@ -2,9 +2,7 @@ package identity
 
 import (
 	"bufio"
-	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"slices"
 	"strconv"
@@ -14,7 +12,7 @@ import (
 )
 
 // The lists of accounts. The sandbox's root may have made anything of them, so only a regular file is read, and maxList bytes of it. One that
-// cannot be read lists nobody, as a missing one.
+// cannot be read is empty, as a missing one is.
 const (
 	passwdFile = "/etc/passwd"
 	groupFile  = "/etc/group"
@@ -53,9 +51,9 @@ func GroupNamed(name string) (gid uint32, ok bool) {
 func findUser(path string, match func(User) bool) (found User, ok bool) {
 	// name:password:uid:gid:comment:home:shell
 	eachLine(path, 7, func(fields []string) bool {
-		uid, wrong := strconv.ParseUint(fields[2], 10, 32)
-		gid, wrongToo := strconv.ParseUint(fields[3], 10, 32)
-		if wrong != nil || wrongToo != nil {
+		uid, uidErr := strconv.ParseUint(fields[2], 10, 32)
+		gid, gidErr := strconv.ParseUint(fields[3], 10, 32)
+		if uidErr != nil || gidErr != nil {
 			return true
 		}
 		found = User{Name: fields[0], UID: uint32(uid), GID: uint32(gid), Home: fields[5]}
@@ -109,11 +107,14 @@ func groupsOf(path string, account User) ([]uint32, error) {
 
 // eachLine calls f with the fields of each line that has so many and a name, until f returns false.
 func eachLine(path string, count int, f func(fields []string) bool) {
-	file, err := openRegular(path)
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0) // without O_NONBLOCK a FIFO would wait for a writer
 	if err != nil {
 		return
 	}
 	defer file.Close()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() {
+		return
+	}
 	lines := bufio.NewScanner(io.LimitReader(file, maxList))
 	lines.Buffer(nil, maxList)
 	for lines.Scan() {
@@ -122,21 +123,4 @@ func eachLine(path string, count int, f func(fields []string) bool) {
 			return
 		}
 	}
-}
-
-// openRegular opens a regular file for reading. Without O_NONBLOCK a FIFO would wait for a writer.
-func openRegular(path string) (*os.File, error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
-	if err != nil {
-		return nil, err
-	}
-	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("not a regular file: %s", info.Mode().Type())}
-	}
-	if err != nil {
-		_ = file.Close()
-		return nil, err
-	}
-	return file, nil
 }

@@ -18,13 +18,18 @@ func (n *Network) maintain(ctx context.Context) {
 		calm  = 50 * time.Millisecond // the start of a container
 	)
 	failed := ""
+	var calmAt time.Time
 	for {
+		select { // one was taken while another was made
+		case <-n.wake:
+			calmAt = time.Now().Add(calm)
+		default:
+		}
 		var again <-chan time.Time
-		quiet := time.Since(time.Unix(0, n.taken.Load()))
-		switch {
+		switch rest := time.Until(calmAt); {
 		case len(n.ready) == cap(n.ready):
-		case 2*len(n.ready) >= cap(n.ready) && quiet < calm:
-			again = time.After(calm - quiet)
+		case 2*len(n.ready) >= cap(n.ready) && rest > 0:
+			again = time.After(rest)
 		default:
 			ns, err := n.makeNamespace()
 			switch {
@@ -46,12 +51,13 @@ func (n *Network) maintain(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-n.wake:
+			calmAt = time.Now().Add(calm)
 		case <-again:
 		}
 	}
 }
 
-// notify wakes maintain.
+// notify wakes maintain: a namespace was taken.
 func (n *Network) notify() {
 	select {
 	case n.wake <- struct{}{}:

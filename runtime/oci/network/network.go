@@ -21,7 +21,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -82,7 +81,6 @@ type Network struct {
 	stop    context.CancelFunc
 	running sync.WaitGroup
 	wake    chan struct{} // for maintain
-	taken   atomic.Int64  // when the last namespace was, in Unix nanoseconds
 	changed chan struct{} // for follow: the host's rules or routes may have changed
 
 	departures chan struct{} // for cleanUp
@@ -357,7 +355,6 @@ func (n *Network) takeNamespace(ctx context.Context) (*namespace, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	n.taken.Store(time.Now().UnixNano())
 	defer n.notify()
 	select {
 	case ns, open := <-n.ready:
