@@ -116,7 +116,7 @@ func (k *directKernel) connect(ctx context.Context) (err error) {
 			return err
 		}
 		waiting := newBacklog()
-		(*open.socket).receiveThrough(waiting)
+		(*open.socket).receiveThrough(k.arrivals.count(waiting))
 		k.traffic.Go(func() { waiting.fill((*open.socket).raw) })
 		k.traffic.Go(func() {
 			k.read(*open.socket)
@@ -187,14 +187,19 @@ func (k *directKernel) read(s *zmqSocket) {
 			k.reportBroken()
 			return
 		}
-		m, err := k.wire.decode(frames, s.channel)
-		if err != nil {
-			k.log.Warn().Err(err).Str("channel",
-				string(s.channel)).Msg("a message of a kernel is dropped")
-			continue
-		}
-		k.route(m)
+		k.take(frames, s.channel)
 	}
+}
+
+// take decodes a message and passes it on.
+func (k *directKernel) take(frames [][]byte, from channel) {
+	defer k.arrivals.arrived()()
+	m, err := k.wire.decode(frames, from)
+	if err != nil {
+		k.log.Warn().Err(err).Str("channel", string(from)).Msg("a message of a kernel is dropped")
+		return
+	}
+	k.route(m)
 }
 
 // write sends what is queued for a channel until the kernel has ended.

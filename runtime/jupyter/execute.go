@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// silenceWait is how long the output of a cell may be silent, after its reply, before its end
-	// is taken for lost.
+	// silenceWait is how long nothing may arrive from the kernel, after the reply to a cell, before
+	// the end of the cell's output is taken for lost.
 	silenceWait = 10 * time.Second
 	// beginTime is how long an interrupt waits for the cell that was sent last to begin.
 	beginTime = time.Second
@@ -26,9 +26,10 @@ const (
 // is to be interrupted is found.
 type line struct {
 	router
-	session string
-	send    func(context.Context, message) error // does not wait for the kernel
-	frozen  func() bool                          // the kernel's process is stopped; nil means never
+	session  string
+	send     func(context.Context, message) error // does not wait for the kernel
+	frozen   func() bool                          // the kernel's process is stopped; nil means never
+	arrivals arrivals
 	// closed when the kernel has ended, and no message of it follows
 	gone     <-chan struct{}
 	endError func() error // why it has ended; wraps kernel.ErrEnded
@@ -86,6 +87,7 @@ func (l *line) Execute(ctx context.Context, code string,
 func (l *line) await(ctx context.Context, cell *cell, q *request) (kernel.Reply, error) {
 	var patience *kernel.Patience // with what is missing, once one of reply and idle has come
 	defer func() { stopPatience(patience) }()
+	arriving := l.arrivals.observe()
 	for {
 		select {
 		case m := <-q.messages:
@@ -102,6 +104,8 @@ func (l *line) await(ctx context.Context, cell *cell, q *request) (kernel.Reply,
 			}
 		case <-ticks(patience):
 			switch {
+			case arriving():
+				patience.Restart()
 			case !patience.Exhausted() || len(q.messages) > 0:
 			case cell.idle:
 				// ipykernel does not reply when an interrupt arrives while it enters or leaves the
@@ -170,6 +174,7 @@ func (l *line) awaitStragglers(ctx context.Context, cell *cell, q *request) {
 	seen := make(map[string]bool)
 	var patience *kernel.Patience // once it has replied: a cell may have replaced what prints
 	defer func() { stopPatience(patience) }()
+	arriving := l.arrivals.observe()
 	for len(seen) < 2 {
 		select {
 		case m := <-q.messages:
@@ -192,7 +197,9 @@ func (l *line) awaitStragglers(ctx context.Context, cell *cell, q *request) {
 				cell.takeStream(content)
 			}
 		case <-ticks(patience):
-			if patience.Exhausted() {
+			if arriving() {
+				patience.Restart()
+			} else if patience.Exhausted() {
 				return
 			}
 		case <-ctx.Done():

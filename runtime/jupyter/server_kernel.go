@@ -43,7 +43,7 @@ func (k *serverKernel) connect(ctx context.Context) error {
 	dialing, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(k.life, cancel)()
-	opened, err := k.server.dial(dialing, k.id, k.session)
+	opened, err := k.server.dial(dialing, k.id, k.session, &k.arrivals)
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("starting a kernel: %w", ctx.Err())

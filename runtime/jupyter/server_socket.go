@@ -14,11 +14,14 @@ import (
 )
 
 // webSocket is a kernel's WebSocket.
-type webSocket struct{ conn *websocket.Conn }
+type webSocket struct {
+	conn     *websocket.Conn
+	arrivals *arrivals
+}
 
 // dial opens the WebSocket of a kernel. Without ctx, a server may keep us waiting until the kernel
 // is up.
-func (s *Server) dial(ctx context.Context, kernelID, session string) (webSocket, error) {
+func (s *Server) dial(ctx context.Context, kernelID, session string, arrivals *arrivals) (webSocket, error) {
 	address := s.base.JoinPath("api/kernels", kernelID, "channels")
 	address.RawQuery = "session_id=" + session
 	conn, answer, err := websocket.Dial(ctx, address.String(),
@@ -30,7 +33,7 @@ func (s *Server) dial(ctx context.Context, kernelID, session string) (webSocket,
 		return webSocket{}, err
 	}
 	conn.SetReadLimit(-1) // receive has its own
-	return webSocket{conn}, nil
+	return webSocket{conn, arrivals}, nil
 }
 
 // send writes a message. A context that ends in the middle breaks the connection.
@@ -49,6 +52,7 @@ func (s webSocket) receive(ctx context.Context) (message, error) {
 	if err != nil {
 		return message{}, err
 	}
+	reader = s.arrivals.count(reader)
 	data, err := io.ReadAll(io.LimitReader(reader, maxMessage+1))
 	if err != nil {
 		return message{}, err
@@ -60,6 +64,7 @@ func (s webSocket) receive(ctx context.Context) (message, error) {
 		}
 		return message{}, &oversizeError{uint64(len(data)) + uint64(rest)}
 	}
+	defer s.arrivals.arrived()()
 	if kind == websocket.MessageBinary {
 		if data, err = jsonPart(data); err != nil {
 			return message{}, err

@@ -90,7 +90,7 @@ func handshake(ctx context.Context, raw net.Conn, of channel, session string) (*
 
 // receiveThrough makes reads come from a backlog that the caller fills from the socket. What the
 // handshake has read ahead is first.
-func (s *zmqSocket) receiveThrough(waiting *backlog) {
+func (s *zmqSocket) receiveThrough(waiting io.Reader) {
 	ahead, _ := s.reader.Peek(s.reader.Buffered()) // what is buffered can be had without an error
 	s.reader = bufio.NewReaderSize(io.MultiReader(bytes.NewReader(bytes.Clone(ahead)), waiting),
 		socketBuffer)

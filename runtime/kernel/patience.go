@@ -11,6 +11,7 @@ type Patience struct {
 	// C has a value whenever Exhausted is to be called.
 	C      <-chan time.Time
 	ticker *time.Ticker
+	whole  time.Duration
 	left   time.Duration
 	frozen func() bool
 }
@@ -19,7 +20,7 @@ type Patience struct {
 // Whoever calls it calls Stop. It costs ten wakes of the caller per second.
 func NewPatience(left time.Duration, frozen func() bool) *Patience {
 	ticker := time.NewTicker(patienceTick)
-	return &Patience{C: ticker.C, ticker: ticker, left: left, frozen: frozen}
+	return &Patience{C: ticker.C, ticker: ticker, whole: left, left: left, frozen: frozen}
 }
 
 // Exhausted counts one value of C, and reports whether the time is over.
@@ -29,6 +30,9 @@ func (p *Patience) Exhausted() bool {
 	}
 	return p.left <= 0
 }
+
+// Restart begins the counting again.
+func (p *Patience) Restart() { p.left = p.whole }
 
 // Stop ends the counting.
 func (p *Patience) Stop() { p.ticker.Stop() }
