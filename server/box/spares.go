@@ -27,8 +27,9 @@ const (
 	sparePause, longestSparePause = time.Second, time.Minute
 	// takenPatience is how long the record of a sandbox may take to become durable: the sweep leaves its network alone meanwhile.
 	takenPatience = time.Minute
-	// closePatience is how long the spares may take to be removed when the service stops; the next start removes the rest.
-	closePatience = 10 * time.Second
+	// closePatience is how long the spares may take to be removed when the service stops; the next start removes the rest. A busy engine takes
+	// seconds for each step.
+	closePatience = 30 * time.Second
 )
 
 // spare is a network that was made ahead.
