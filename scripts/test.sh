@@ -56,16 +56,24 @@ fi
 scripts/fuzz.sh
 # `make lint` has vetted the packages, and a test needs no symbols for a debugger, which take long to compile and link. Not
 # with -trimpath: Go would repeat the results of another clone, whose files a test has opened by their paths, without a look at them here.
-run_tests() { CGO_ENABLED=1 go test -race -vet=off -gcflags=all=-dwarf=false -ldflags=-w -timeout 45m "$@"; }
+run_tests() {
+	CGO_ENABLED=1 go test -race -vet=off -gcflags=all=-dwarf=false -ldflags=-w -timeout 45m "$@" | tee -a "$output"
+}
 # Many tests wait for clocks: three packages run at once on two processors. Of those of test/, test/e2e keeps two busy by itself; the
 # others wait for two fifths of their time.
 module=$(go list -m)
 mapfile -t own < <(go list ./... | grep -v "^$module/test/")
 mapfile -t others < <(go list ./test/... | grep -vx "$module/test/e2e")
+output=$(mktemp)
+trap 'rm -f "$output"' EXIT
 failed=0
 run_tests -p "$(($(nproc) * 3 / 2))" "$@" "${own[@]}" || failed=1
 run_tests "$@" ./test/e2e || failed=1
 run_tests -p "$(nproc)" "$@" "${others[@]}" || failed=1
-((failed == 0))
+if ((failed)); then
+	say 'failed:' # once more, below what the tests said
+	grep -E '^(FAIL\s|panic:| *--- FAIL)' "$output"
+	exit 1
+fi
 # Not beside the tests. With the flags with which `make build` has compiled what it imports.
 CGO_ENABLED=0 go run -trimpath -buildvcs=false -gcflags=all=-dwarf=false ./bench --gate

@@ -25,6 +25,7 @@ func TestSandboxes(t *testing.T) {
 	for name, test := range map[string]func(*testing.T){
 		"Lives":         func(t *testing.T) { lives.Run(t, onKubernetes()) },
 		"Lifecycle":     testLifecycle,
+		"Renewal":       testRenewal,
 		"Code":          testCode,
 		"NetworkPolicy": testNetworkPolicy,
 	} {

@@ -15,15 +15,13 @@ import (
 	"sandbox.internal/test/e2e/lives"
 )
 
-// testLifecycle follows a sandbox from its creation over HTTP to its expiry, through the API and
+// testLifecycle follows a sandbox from its creation over HTTP to its end, through the API and
 // through kubectl.
 func testLifecycle(t *testing.T) {
 	s := lives.Start(t, onKubernetes(), lives.Plan{})
 	r := lives.Request(baseImage, "sh", "-c",
 		"count=0; while :; do count=$((count + 1)); echo $count > /tmp/count; sleep 0.1; done")
-	r.Timeout = 60
-	id := s.Create(t, r)
-	box := s.Await(t, id, "Running")
+	id := s.Running(t, r)
 	inside := s.Enter(t, id)
 
 	inside.Want(t, "echo hello", "hello\n")
@@ -65,40 +63,59 @@ func testLifecycle(t *testing.T) {
 		})
 	})
 
-	later := box.CreatedAt.Add(75 * time.Second).Truncate(time.Second)
-	if later.Before(time.Now().Add(15 * time.Second)) {
-		later = time.Now().Add(15 * time.Second).Truncate(time.Second) // a slow machine
+	s.Delete(t, id)
+	if got := s.Await(t, id, "Terminated").Status; got.Reason != "USER_DELETE" {
+		t.Errorf("the reason of the end is %s", got.Reason)
 	}
-	if later.Before(box.ExpiresAt) {
-		later = box.ExpiresAt.Add(10 * time.Second).Truncate(time.Second)
-	}
+	wantHistory(t, batchOf(t, s, id), "Pending Running Pausing Paused Resuming Running Stopping Terminated")
+	s.Gone(t, id)
+}
+
+// testRenewal renews a sandbox at once, whatever it is doing, and sees it end no earlier than that.
+func testRenewal(t *testing.T) {
+	s := lives.Start(t, onKubernetes(), lives.Plan{})
+	r := s.Idle()
+	r.Timeout = 60
+	id := s.Create(t, r)
+	later := s.Get(t, id).ExpiresAt.Add(time.Minute).Truncate(time.Second)
 	renewed := s.Renew(t, id, later.UTC().Format(time.RFC3339))
 	if renewed.Status != 200 || !s.Get(t, id).ExpiresAt.Equal(later) {
 		t.Fatalf("renew: %s", renewed)
 	}
-	wantColumns(t, kubectl(t, s.Instance, "", "get", "bsbx"),
-		map[string]string{"EXPIRE": later.UTC().Format(time.RFC3339)})
-
+	wantColumns(t, kubectl(t, s.Instance, "", "get", "bsbx"), map[string]string{"EXPIRE": later.UTC().Format(time.RFC3339)})
+	s.Await(t, id, "Running")
 	ended := s.AwaitWithin(t, id, "Terminated", time.Until(later)+lives.Patience)
 	if ended.Status.Reason != "EXPIRED" {
 		t.Errorf("it ended with %s (%s)", ended.Status.Reason, ended.Status.Message)
 	}
-	var batch v1alpha1.BatchSandbox
-	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.Instance, Name: id},
-		&batch); err != nil {
-		t.Fatal(err)
-	}
-	var phases []string
+	batch := batchOf(t, s, id)
+	wantHistory(t, batch, "Pending Running Stopping Terminated")
 	for _, change := range batch.Status.History {
-		phases = append(phases, string(change.Phase))
 		if change.Phase == v1alpha1.PhaseStopping && change.Time.Time.Before(later) {
 			t.Errorf("it was stopped at %v, before its renewed expiry at %v", change.Time, later)
 		}
 	}
-	if want := "Pending Running Pausing Paused Resuming Running Stopping Terminated"; strings.Join(phases, " ") != want {
+	s.Gone(t, id)
+}
+
+func batchOf(t *testing.T, s *lives.Service, id string) v1alpha1.BatchSandbox {
+	t.Helper()
+	var batch v1alpha1.BatchSandbox
+	if err := admin.Get(t.Context(), client.ObjectKey{Namespace: s.Instance, Name: id}, &batch); err != nil {
+		t.Fatal(err)
+	}
+	return batch
+}
+
+func wantHistory(t *testing.T, batch v1alpha1.BatchSandbox, want string) {
+	t.Helper()
+	var phases []string
+	for _, change := range batch.Status.History {
+		phases = append(phases, string(change.Phase))
+	}
+	if strings.Join(phases, " ") != want {
 		t.Errorf("its history is %v, want %s", phases, want)
 	}
-	s.Gone(t, id)
 }
 
 // TestPool has a sandbox served from a Pool over HTTP.

@@ -117,7 +117,8 @@ func testExpiry(t *testing.T, b Backend) {
 	s := Start(t, b, Plan{})
 	r := s.Idle()
 	r.Timeout = 60
-	running, paused := s.Running(t, r), s.Running(t, r)
+	running, paused := s.Create(t, r), s.Create(t, r)
+	s.Await(t, paused, "Running")
 	s.Pause(t, paused)
 	for _, id := range []string{running, paused} {
 		expiresAt := s.Get(t, id).ExpiresAt

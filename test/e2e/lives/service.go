@@ -207,7 +207,7 @@ func (s *Service) end(t *testing.T) {
 		s.Halt(t)
 	}
 	if t.Failed() {
-		t.Logf("the service's log:\n%s", s.Log.Tail(200))
+		t.Logf("the end of the service's log, without what tests polled:\n%s", s.Log.end(100))
 	}
 }
 
@@ -277,6 +277,14 @@ func (j *Journal) Lines() []string {
 // Tail returns the last lines.
 func (j *Journal) Tail(count int) string {
 	lines := j.Lines()
+	return strings.Join(lines[max(0, len(lines)-count):], "\n")
+}
+
+// end returns the last lines that are not about a successful GET.
+func (j *Journal) end(count int) string {
+	lines := slices.DeleteFunc(j.Lines(), func(line string) bool {
+		return strings.Contains(line, `"method":"GET"`) && strings.Contains(line, `"status":200`)
+	})
 	return strings.Join(lines[max(0, len(lines)-count):], "\n")
 }
 
