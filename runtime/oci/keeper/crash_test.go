@@ -463,3 +463,92 @@ func alivePID(pid int) bool {
 	start, err := keeper.ReadStart(pid)
 	return err == nil && alive(keeper.Process{PID: pid, StartTime: start})
 }
+
+// TestCloseWhileAKeeperIsReplaced: Close returns in whatever state the replacement is.
+func TestCloseWhileAKeeperIsReplaced(t *testing.T) {
+	h := newHost(t)
+	l := h.container("runs", script("exec sleep 1000"))
+	p := h.launch(l)
+	// Enough of them that the next keeper takes a while to adopt them.
+	same, processes := make([]keeper.Launch, 500), make([]keeper.Process, 500)
+	for i := range same {
+		same[i], processes[i] = l, p
+		same[i].ID, same[i].EndFile = "same-"+strconv.Itoa(i), fmt.Sprintf("%s-%d", l.EndFile, i)
+	}
+	for round := range 10 {
+		if err := h.client.Adopt(t.Context(), same, processes); err != nil {
+			t.Fatal(err)
+		}
+		victim := h.client.PID()
+		h.killKeeper()
+		h.eventually("the loss is seen", func() bool { return h.client.PID() != victim })
+		time.Sleep(time.Duration(rand.IntN(60_000)) * time.Microsecond)
+		closed := make(chan error, 1)
+		go func() { closed <- h.client.Close() }()
+		select {
+		case err := <-closed:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(patience):
+			t.Fatalf("round %d: Close does not return", round)
+		}
+		h.open()
+	}
+}
+
+// TestKeeperWithoutDescriptors accepts clients again once there are some, and does not spin until then.
+func TestKeeperWithoutDescriptors(t *testing.T) {
+	h := newHost(t)
+	pid := h.client.PID()
+	var limit unix.Rlimit
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1, Max: limit.Max}, nil); err != nil {
+		t.Fatal(err)
+	}
+	before := cpuTime(t, pid)
+	opened := make(chan error, 1)
+	go func() {
+		client, err := keeper.Open(t.Context(), h.options)
+		if err == nil {
+			err = client.Close()
+		}
+		opened <- err
+	}()
+	const watched = time.Second
+	select {
+	case err := <-opened:
+		t.Fatalf("connected to a keeper without descriptors: %v", err)
+	case <-time.After(watched):
+	}
+	if used := cpuTime(t, pid) - before; used > watched/10 {
+		t.Errorf("the keeper has used %v of CPU time in %v", used, watched)
+	}
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &limit, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-opened; err != nil {
+		t.Error(err)
+	}
+	if got := h.client.PID(); got != pid {
+		t.Errorf("the keeper was %d and is %d", pid, got)
+	}
+}
+
+// cpuTime returns what a process has used.
+func cpuTime(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	stat := read(t, "/proc/"+strconv.Itoa(pid)+"/stat")
+	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
+	ticks := 0
+	for _, field := range fields[11:13] { // utime and stime, in hundredths of a second
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond
+}
