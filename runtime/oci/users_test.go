@@ -2,6 +2,7 @@ package oci_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -324,6 +325,40 @@ func TestUserNamespacesMissing(t *testing.T) {
 	id := start(t, e, probe(loadProbe(t, e), "sleep"))
 	if got := ownerOf(t, s.processOf(t, id)); got != 0 {
 		t.Errorf("its root is the host's user %d", got)
+	}
+	removeAll(t, e)
+}
+
+// TestTrialThatIsBrokenOff: a keeper that is killed whenever user namespaces are tried says nothing about whether the host has them.
+func TestTrialThatIsBrokenOff(t *testing.T) {
+	s := newSite(t, "crun")
+	ctx, opened := context.WithCancel(t.Context())
+	kills := make(chan int)
+	go func() {
+		met := map[string]bool{}
+		for ctx.Err() == nil {
+			outputs, _ := filepath.Glob(filepath.Join(s.Folder, "containers", "*", "output"))
+			for _, output := range outputs { // the keeper has begun to launch it
+				if !met[output] {
+					killKeeper(t, s)
+					met[output] = true
+				}
+			}
+		}
+		kills <- len(met)
+	}()
+	var log notes
+	e := s.openMode(t, oci.UserNamespacesAuto, &log)
+	defer closeEngine(t, e)
+	opened()
+	if killed := <-kills; killed != 2 {
+		t.Errorf("it was tried %d times, want 2", killed)
+	}
+	if text := log.take(); !strings.Contains(text, "could not be tried") {
+		t.Errorf("the log does not say so: %s", text)
+	}
+	if got := ownerOf(t, s.processOf(t, start(t, e, probe(loadProbe(t, e), "sleep")))); got == 0 {
+		t.Error("its root is the host's")
 	}
 	removeAll(t, e)
 }
