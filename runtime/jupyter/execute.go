@@ -104,7 +104,7 @@ func (l *line) await(ctx context.Context, cell *cell, q *request) (kernel.Reply,
 			}
 		case <-ticks(patience):
 			switch {
-			case arriving():
+			case !cell.idle && arriving():
 				patience.Restart()
 			case !patience.Exhausted() || len(q.messages) > 0:
 			case cell.idle:
