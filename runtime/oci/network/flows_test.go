@@ -98,6 +98,44 @@ func TestFlowsOfDepartedBefore(t *testing.T) {
 	stays.stop()
 }
 
+// TestFlowsThatCannotBeForgotten: the address is not given again until they can.
+func TestFlowsThatCannotBeForgotten(t *testing.T) {
+	o := options(t, "forget0")
+	o.Subnet, o.Ready, o.Quarantine = netip.MustParsePrefix("10.79.0.0/29"), 0, 0
+	n := openNetwork(t, o)
+	attached, err := n.Attach(t.Context(), "a", nil, netip.Addr{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	restore := func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer restore()
+	if err := n.Detach("a"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the table of connections is not read without a descriptor", func() bool { return n.clean() != nil })
+	for range 5 { // of 8, three are the network's, the host's and for broadcasts
+		if address, err := n.addresses.take(); err == nil && address == attached.Address {
+			t.Errorf("%v is given again", address)
+		}
+	}
+	restore()
+	eventually(t, "the address is given again", func() bool {
+		address, err := n.addresses.take()
+		return err == nil && address == attached.Address
+	})
+}
+
 func outsidePeer() (peer net.PacketConn, err error) {
 	err = in(outside, func() (err error) { peer, err = net.ListenPacket("udp4", at(outsideAddress, 0)); return err })
 	return peer, err
