@@ -18,8 +18,11 @@ import (
 )
 
 const (
-	// answerTime bounds the requests that a Jupyter Server answers at once when it is well.
-	answerTime = 10 * time.Second
+	// specsTime bounds the list of kernelspecs. A server that has just started loads half of itself
+	// for it, on a busy machine for longer than ten seconds.
+	specsTime = 30 * time.Second
+	// interruptTime bounds the request for an interrupt, which a server sends a signal for.
+	interruptTime = 10 * time.Second
 	// createTime bounds the start of a kernel's process, which may come too late for the one who
 	// asked.
 	createTime = time.Minute
@@ -108,7 +111,7 @@ func NewServer(options ServerOptions) (*Server, error) {
 
 // Specs implements [kernel.Host].
 func (s *Server) Specs(ctx context.Context) ([]kernel.Spec, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	ctx, cancel := context.WithTimeout(ctx, specsTime)
 	defer cancel()
 	var answer struct {
 		Specs map[string]struct {

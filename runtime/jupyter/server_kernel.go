@@ -153,7 +153,7 @@ func (k *serverKernel) Interrupt(ctx context.Context) error {
 	if running == nil || err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	ctx, cancel := context.WithTimeout(ctx, interruptTime)
 	defer cancel()
 	err = k.server.call(ctx, http.MethodPost, "api/kernels/"+k.id+"/interrupt", nil, nil)
 	switch {
