@@ -132,7 +132,7 @@ kubectl() { KUBECONFIG=$dir/kubeconfig KUBECACHEDIR=$dir/kubectl "$(program kube
 works() {
 	case $1 in
 	etcd) answers_ok 127.0.0.1 "$port_etcd" /health ;;
-	kube-apiserver) kubectl get --raw /readyz >/dev/null 2>&1 ;;
+	kube-apiserver) accepts "$address" "$port_api" && kubectl get --raw /readyz >/dev/null 2>&1 ;; # kubectl takes a CPU half a second
 	containerd) ctr --address "$dir/containerd.sock" version >/dev/null 2>&1 ;;
 	kube-controller-manager) accepts 127.0.0.1 "$port_controller_manager" ;;
 	kube-scheduler) accepts 127.0.0.1 "$port_scheduler" ;;
