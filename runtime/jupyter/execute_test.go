@@ -13,13 +13,13 @@ import (
 // TestALongMessageIsNotSilence: what takes long to arrive, or to be decoded, is waited for; what does not come is lost.
 func TestALongMessageIsNotSilence(t *testing.T) {
 	arrive := func(l *line) {
-		bytes := l.arrivals.count(strings.NewReader(strings.Repeat("x", 60)))
-		for range 60 {
+		bytes := l.arrivals.count(strings.NewReader(strings.Repeat("x", 180)))
+		for range 180 {
 			_, _ = bytes.Read(make([]byte, 1))
 			time.Sleep(time.Second)
 		}
 	}
-	wait := func(*line) { time.Sleep(time.Minute) }
+	wait := func(*line) { time.Sleep(10 * time.Minute) }
 	for name, test := range map[string]struct {
 		meanwhile func(*line)
 		lost      bool
@@ -47,7 +47,7 @@ func TestALongMessageIsNotSilence(t *testing.T) {
 					}()
 					return nil
 				}
-				defer time.Sleep(10 * time.Minute) // until the goroutine has ended
+				defer time.Sleep(time.Hour) // until the goroutine has ended
 				reply, err := l.Execute(t.Context(), "", func(kernel.Output) {})
 				if err != nil || (reply.Error != nil) != test.lost {
 					t.Errorf("%+v, %v", reply.Error, err)

@@ -17,6 +17,8 @@ import (
 const (
 	// cancelTimeout is how long a canceled launch is waited for: what it has made is removed then.
 	cancelTimeout = 15 * time.Second
+	// usersTimeout bounds how long the keeper may take for a user namespace, which is milliseconds unless the machine is overloaded.
+	usersTimeout = 30 * time.Second
 	// reconnectPause is between two attempts to start another keeper.
 	reconnectPause = time.Second
 )
@@ -25,7 +27,7 @@ const (
 // Its methods may be called from several goroutines at once.
 type Client struct {
 	options Options
-	slots   chan struct{} // one element per launch that the keeper works on
+	slots   chan struct{} // one element per launch or user namespace that the keeper works on
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup

@@ -17,7 +17,14 @@ import (
 // A namespace takes a process to be made, and the kernel copies the page tables of the one that starts it. The keeper's are a tenth of the
 // service's.
 func (c *Client) UserNamespace(ids []syscall.SysProcIDMap) (*os.File, error) {
-	ctx, cancel := context.WithTimeout(c.ctx, startTimeout)
+	// Of a hundred that are asked for at once, none waits for the others in the time that the keeper has for it.
+	select {
+	case c.slots <- struct{}{}:
+		defer func() { <-c.slots }()
+	case <-c.ctx.Done():
+		return nil, unavailable(c.ctx.Err())
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, usersTimeout)
 	defer cancel()
 	via, err := c.connected(ctx)
 	if err != nil {
