@@ -80,8 +80,7 @@ func (p *Pool) refill() {
 			if err != nil {
 				break // a container that needs one reports it
 			}
-			delete(p.taken, made.First)
-			p.idle = append(p.idle, made.First)
+			p.give(made.First) // some may have been given back meanwhile
 		}
 		p.refilling = false
 	})
@@ -168,9 +167,13 @@ func (p *Pool) take(first int) Range {
 func (p *Pool) Give(first int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.taken[first] {
-		return
+	if p.taken[first] {
+		p.give(first)
 	}
+}
+
+// give keeps the namespace of a range that was taken if there are not enough. The lock is held.
+func (p *Pool) give(first int) {
 	delete(p.taken, first)
 	namespace := p.namespaces[first]
 	switch {

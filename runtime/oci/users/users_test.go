@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"sandbox.internal/runtime/oci/users"
 )
@@ -87,6 +88,49 @@ func TestTakesWhatWasMadeAhead(t *testing.T) {
 	case <-made:
 		t.Error("more are made than were taken")
 	default:
+	}
+}
+
+// TestGivenBackWhileOneIsMade: no more namespaces are kept than are needed.
+func TestGivenBackWhileOneIsMade(t *testing.T) {
+	const kept = 8
+	ahead := false
+	made, goOn := make(chan struct{}), make(chan struct{})
+	pool, err := users.Open(t.TempDir(), t.TempDir(), func(ids []syscall.SysProcIDMap) (*os.File, error) {
+		namespace, err := makeNamespace(ids)
+		if ahead {
+			made <- struct{}{}
+			<-goOn
+		}
+		return namespace, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	descriptors := func() int {
+		files, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(files)
+	}
+	before := descriptors()
+	var taken []int
+	for range 2 * kept {
+		taken = append(taken, take(t, pool).First)
+	}
+	ahead = true
+	pool.Prepare()
+	<-made
+	for _, first := range taken {
+		pool.Give(first)
+	}
+	close(goOn)
+	for deadline := time.Now().Add(10 * time.Second); descriptors() != before+kept; time.Sleep(time.Millisecond) { // between two looks
+		if time.Now().After(deadline) {
+			t.Fatalf("%d namespaces are kept, want %d", descriptors()-before, kept)
+		}
 	}
 }
 
