@@ -1,18 +1,14 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
-
-	authenticationv1 "k8s.io/api/authentication/v1"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 // Accounts are kubeconfig files of the service accounts that the chart deploy/helm/sandbox makes,
@@ -46,40 +42,49 @@ func (c *Cluster) Accounts(ctx context.Context, namespace, folder string) (Accou
 		"-"); err != nil {
 		return Accounts{}, err
 	}
-	config, err := clientcmd.LoadFromFile(c.Kubeconfig)
-	if err != nil {
-		return Accounts{}, err
-	}
-	if err := clientcmdapi.FlattenConfig(config); err != nil {
-		return Accounts{}, err
-	}
-	administrator, err := clientcmd.NewDefaultClientConfig(*config, nil).ClientConfig()
-	if err != nil {
-		return Accounts{}, err
-	}
-	api, err := client.New(administrator, client.Options{})
+	view, err := c.Kubectl(ctx, nil, "config", "view", "--raw", "--minify", "--flatten", "--output",
+		"json")
 	if err != nil {
 		return Accounts{}, err
 	}
 	var made Accounts
-	for component, path := range map[string]*string{"server": &made.Server, "controller": &made.Controller, "gateway": &made.Gateway} {
-		name, day := accountsRelease+"-"+component, int64(24*60*60)
-		token := authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &day}}
-		account := corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-		if err := api.SubResource("token").Create(ctx, &account, &token); err != nil {
-			return Accounts{}, fmt.Errorf("token of service account %s: %w", name, err)
-		}
-		its := clientcmdapi.NewConfig()
-		its.CurrentContext = config.CurrentContext
-		its.Contexts[its.CurrentContext] = &clientcmdapi.Context{
-			Cluster: config.Contexts[config.CurrentContext].Cluster, AuthInfo: name, Namespace: namespace,
-		}
-		its.Clusters = config.Clusters
-		its.AuthInfos[name] = &clientcmdapi.AuthInfo{Token: token.Status.Token}
+	for component, path := range map[string]*string{"server": &made.Server,
+		"controller": &made.Controller, "gateway": &made.Gateway} {
 		*path = filepath.Join(folder, namespace+"-"+component+".kubeconfig")
-		if err := clientcmd.WriteToFile(*its, *path); err != nil {
+		if err := c.account(ctx, view, namespace, accountsRelease+"-"+component, *path); err != nil {
 			return Accounts{}, err
 		}
 	}
 	return made, nil
+}
+
+// account writes a kubeconfig file with the token of a service account, in the place of the
+// administrator's access in view.
+func (c *Cluster) account(ctx context.Context, view []byte, namespace, account, path string) error {
+	token, err := c.Kubectl(ctx, nil, "create", "token", account, "--namespace", namespace,
+		"--duration", "24h")
+	if err != nil {
+		return err
+	}
+	var config map[string]any
+	if err := json.Unmarshal(view, &config); err != nil {
+		return fmt.Errorf("kubectl config view: %w", err)
+	}
+	contexts, ok := config["contexts"].([]any)
+	if !ok || len(contexts) != 1 {
+		return fmt.Errorf("kubectl config view: want one context, got %v", config["contexts"])
+	}
+	current, _ := contexts[0].(map[string]any)
+	named, ok := current["context"].(map[string]any)
+	if !ok {
+		return fmt.Errorf("kubectl config view: a context is %v", contexts[0])
+	}
+	named["user"], named["namespace"] = account, namespace
+	config["users"] = []any{map[string]any{"name": account,
+		"user": map[string]any{"token": string(bytes.TrimSpace(token))}}}
+	content, err := json.Marshal(config) // JSON is YAML
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, content, 0o600)
 }
