@@ -11,8 +11,9 @@ import (
 	"time"
 )
 
-// dialTimeout bounds the connection to a server that listens but does not accept.
-const dialTimeout = 2 * time.Second
+// dialTimeout bounds the connection to a server that listens but does not accept. On a busy machine a
+// daemon may not run for some seconds.
+const dialTimeout = 10 * time.Second
 
 var errNotListening = errors.New("nothing listens")
 
