@@ -31,8 +31,7 @@ func testCuts(t *testing.T, serviceURL string, box *sandbox.Sandbox) {
 	begin := time.Now()
 	proxy := newCutter(t, serviceURL, 0, 3<<10, 0)
 	client := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: oneConnectionEach(t)})
-	far, err := client.Connect(ctx, box.ID())
-	check(t, err)
+	far := connect(t, proxy, client, box.ID())
 	var all sync.WaitGroup
 	for stream := range streams {
 		stdout, stderr := lines(uint64(stream), 500), lines(uint64(stream)+100, 100)
@@ -76,11 +75,11 @@ func testStdin(t *testing.T, serviceURL string, box *sandbox.Sandbox) {
 	check(t, err)
 	proxy := newCutter(t, serviceURL, 0, 2000, 0)
 	proxy.anywhere = true
-	far, err := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: oneConnectionEach(t)}).
-		Connect(ctx, box.ID())
-	check(t, err)
+	client := dial(t, sandbox.Options{URL: proxy.url(), HTTPClient: oneConnectionEach(t)})
+	far := connect(t, proxy, client, box.ID())
 	for rest := data; len(rest) > 0; { // each connection to the command goes on where the last one stopped
-		command, err := far.Commands.Connect(ctx, started.ID)
+		var command *sandbox.Command
+		proxy.spare(func() { command, err = far.Commands.Connect(ctx, started.ID) })
 		check(t, err)
 		stdin := command.Stdin(ctx)
 		part := rest[:min(len(rest), 1<<20)]
@@ -171,6 +170,7 @@ type cutter struct {
 	least, most int   // bytes that a connection lives for
 	limit       int64 // of cuts; 0 is none
 	anywhere    bool  // also in the header of an answer to a POST, and in requests
+	whole       atomic.Bool
 	cuts        atomic.Int64
 	ctx         context.Context
 	all         sync.WaitGroup
@@ -198,7 +198,24 @@ func (p *cutter) lead(serviceURL string) {
 	p.to.Store(&address)
 }
 
+// spare runs f, whose connections are not cut: a request that is no stream is sent a few times only,
+// and random cuts could hit each of them.
+func (p *cutter) spare(f func()) {
+	p.whole.Store(true)
+	defer p.whole.Store(false)
+	f()
+}
+
 func (p *cutter) url() string { return "http://" + p.listener.Addr().String() }
+
+// connect connects to a sandbox through the proxy, which spares that.
+func connect(t *testing.T, proxy *cutter, client *sandbox.Client, id string) (box *sandbox.Sandbox) {
+	t.Helper()
+	var err error
+	proxy.spare(func() { box, err = client.Connect(limited(t), id) })
+	check(t, err)
+	return box
+}
 
 func (p *cutter) serve() {
 	for {
@@ -212,6 +229,7 @@ func (p *cutter) serve() {
 
 // pass serves one connection, and cuts it.
 func (p *cutter) pass(near *net.TCPConn) {
+	whole := p.whole.Load()
 	conn, err := net.Dial("tcp", *p.to.Load())
 	if err != nil {
 		_ = near.Close()
@@ -228,7 +246,7 @@ func (p *cutter) pass(near *net.TCPConn) {
 	var up sync.WaitGroup
 	up.Go(func() {
 		_, _ = far.Write(first)
-		if p.anywhere && rand.IntN(3) == 0 {
+		if p.anywhere && !whole && rand.IntN(3) == 0 {
 			_, _ = io.CopyN(far, near, rand.Int64N(100<<10))
 			_ = near.SetLinger(0)
 			p.cuts.Add(1)
@@ -256,7 +274,7 @@ func (p *cutter) pass(near *net.TCPConn) {
 				left += n
 			}
 		}
-		if len(data) > left && (p.limit == 0 || p.cuts.Load() < p.limit) {
+		if len(data) > left && !whole && (p.limit == 0 || p.cuts.Load() < p.limit) {
 			_, _ = near.Write(data[:left])
 			_ = near.SetLinger(0) // a reset
 			p.cuts.Add(1)

@@ -134,8 +134,7 @@ func testRestart(t *testing.T, service *lives.Service) {
 	box, err := dial(t, sandbox.Options{URL: service.URL}).Create(ctx,
 		sandbox.CreateOptions{Image: busybox, Entrypoint: []string{"sh", "-c", script}})
 	check(t, err)
-	box, err = client.Connect(ctx, box.ID())
-	check(t, err)
+	box = connect(t, proxy, client, box.ID())
 	followed := make(chan []string, 1)
 	go func() {
 		var types []string
