@@ -168,12 +168,24 @@ func (c *Client) Await(t *testing.T, id, state string) lifecycle.Sandbox {
 	return c.AwaitWithin(t, id, state, Patience)
 }
 
+// firstPause and longestPause are between two polls. A poll costs the service a request, which the race
+// detector makes an expensive one, and many tests wait at once.
+const (
+	firstPause   = 10 * time.Millisecond
+	longestPause = 150 * time.Millisecond
+)
+
+// wait waits between two polls, the next time half as long again.
+func wait(pause *time.Duration) {
+	time.Sleep(*pause)
+	*pause = min(*pause*3/2, longestPause)
+}
+
 // AwaitWithin is [Client.Await] with a limit of its own.
 func (c *Client) AwaitWithin(t *testing.T, id, state string,
 	limit time.Duration) lifecycle.Sandbox {
 	t.Helper()
-	for deadline := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
-		// between two looks
+	for deadline, pause := time.Now().Add(limit), firstPause; ; wait(&pause) {
 		sandbox := c.Get(t, id)
 		switch got := sandbox.Status; {
 		case got.State == state:
@@ -312,8 +324,7 @@ func Fetch(t *testing.T, url string, headers ...string) Answer {
 // Eventually polls until holds returns true.
 func Eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(Patience); !holds(); time.Sleep(20 * time.Millisecond) {
-		// between two looks
+	for deadline, pause := time.Now().Add(Patience), firstPause; !holds(); wait(&pause) {
 		if time.Now().After(deadline) {
 			t.Fatalf("after %v it does not hold that %s", Patience, what)
 		}

@@ -233,8 +233,8 @@ func (s *Service) DeleteAll(t *testing.T) {
 			!slices.ContainsFunc(s.Everything(t),
 				func(b lifecycle.Sandbox) bool { return !Final(b.Status.State) })
 	}
-	for deadline := time.Now().Add(cleanup); !over() && time.Now().Before(deadline); {
-		time.Sleep(50 * time.Millisecond) // between two looks
+	for deadline, pause := time.Now().Add(cleanup), firstPause; !over() && time.Now().Before(deadline); {
+		wait(&pause)
 	}
 }
 
