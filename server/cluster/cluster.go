@@ -89,7 +89,7 @@ type Security struct {
 	DropCapabilities []string // names without CAP_, or ALL
 	NoNewPrivileges  bool
 	Unconfined       bool   // no seccomp filter; otherwise the runtime's default
-	AppArmorProfile  string // a profile that is loaded on every node; empty means the runtime's default
+	AppArmorProfile  string // a profile that is loaded on every node, or "unconfined"; empty means the runtime's default
 }
 
 // Cluster is a lifecycle.Backend over the BatchSandboxes of a namespace. What it answers comes from its view; it writes to the API server.

@@ -123,7 +123,11 @@ func (c *Cluster) confinement() *corev1.SecurityContext {
 	if c.Security.NoNewPrivileges {
 		context.AllowPrivilegeEscalation = new(bool)
 	}
-	if profile := c.Security.AppArmorProfile; profile != "" {
+	switch profile := c.Security.AppArmorProfile; profile {
+	case "":
+	case "unconfined":
+		context.AppArmorProfile = &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeUnconfined}
+	default:
 		context.AppArmorProfile = &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost, LocalhostProfile: &profile}
 	}
 	var drop []corev1.Capability

@@ -36,7 +36,8 @@ type Docker struct {
 	// NoNewPrivileges is whether setuid programs give no privileges.
 	NoNewPrivileges bool `toml:"no_new_privileges"`
 	// AppArmorProfile is the name of a profile that is loaded on the engine's machine; one that is
-	// not, or an engine without AppArmor, is refused at the start. Unset: none.
+	// not, or an engine without AppArmor, is refused at the start. Unset: the engine's default profile,
+	// where it has one; "unconfined": none.
 	AppArmorProfile string `toml:"apparmor_profile"`
 	// PidsLimit is the highest number of processes of a sandbox, 0 or more; 0 is no limit.
 	//
