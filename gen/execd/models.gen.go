@@ -241,7 +241,7 @@ type CommandRequest struct {
 	// it. Without it, its standard input is empty.
 	Stdin *bool `json:"stdin,omitempty"`
 
-	// Timeout After how many milliseconds to end the command. Without it, or with 0, never.
+	// Timeout After how many milliseconds to end the command, at most 365 days. Without it, or with 0, never.
 	//
 	// Example: 5000
 	Timeout *int64 `json:"timeout,omitempty"`
@@ -262,7 +262,7 @@ type CommandStatus struct {
 
 	// Error Why the command failed, with a stream that ends with `error`; absent when it did not.
 	//
-	// Example: exit status 2
+	// Example: the command ended with exit code 2
 	Error *string `json:"error,omitempty"`
 
 	// ExitCode The exit code; null while the command runs, and null after its timeout ended it.
@@ -366,7 +366,7 @@ type Error struct {
 
 	// Message The error for people; it names the field or path and the rule.
 	//
-	// Example: /tmp/a.txt: there is no such file
+	// Example: /tmp/a.txt: no such file or directory
 	Message string `json:"message"`
 }
 
@@ -432,7 +432,7 @@ type FileEventType string
 // FileInfo The facts of a file or directory.
 type FileInfo struct {
 	// CreatedAt When the file was created, RFC 3339; where the file system does not record
-	// it, the time of the last change of its facts.
+	// it, the earlier of the last changes of its content and of its attributes.
 	//
 	// Example: 2026-01-02T15:04:05Z
 	CreatedAt time.Time `json:"created_at"`
@@ -627,7 +627,7 @@ type StreamError struct {
 	// Ename The kind of error: `CommandExecError` for a failed command,
 	// `CommandTimeoutError` for one that its timeout ended; for a cell what it
 	// raised, such as `ValueError` or `KeyboardInterrupt`, or `KernelDied`,
-	// `KernelUnavailable` and `ContextEnded`.
+	// `KernelUnavailable`, `ContextEnded` and `OutputLost`.
 	//
 	// Example: CommandExecError
 	Ename string `json:"ename"`
@@ -639,7 +639,7 @@ type StreamError struct {
 
 	// Traceback Further lines about the error; may be empty.
 	//
-	// Example: ["exit status 2"]
+	// Example: ["the command ended with exit code 2"]
 	Traceback []string `json:"traceback"`
 }
 
@@ -680,8 +680,8 @@ type StreamEvent struct {
 	// Example: {"text/plain":"2"}
 	Results Results `json:"results,omitempty"`
 
-	// Text One line of output without its newline (an empty line is a newline alone), or
-	// the id in the `init` event.
+	// Text One line of output without its newline (an empty line is a newline alone), the
+	// id in the `init` event, or `pong` in a `ping`.
 	//
 	// Example: hello
 	Text *string `json:"text,omitempty"`
@@ -704,7 +704,8 @@ type StreamEvent struct {
 	//   well. The last event.
 	// - `error`: the command failed, was ended by its timeout or by an interrupt (an
 	//   interrupted command that exits with 0 has completed); the cell raised, was interrupted, or lost its kernel. The last event.
-	// - `ping`: nothing happened for a while; keeps the connection alive.
+	// - `ping`: keeps the connection alive: once after `init`, and whenever nothing happened
+	//   for a while.
 	//
 	// Example: stdout
 	Type StreamEventType `json:"type"`
@@ -723,7 +724,8 @@ type StreamEvent struct {
 //     well. The last event.
 //   - `error`: the command failed, was ended by its timeout or by an interrupt (an
 //     interrupted command that exits with 0 has completed); the cell raised, was interrupted, or lost its kernel. The last event.
-//   - `ping`: nothing happened for a while; keeps the connection alive.
+//   - `ping`: keeps the connection alive: once after `init`, and whenever nothing happened
+//     for a while.
 //
 // Example: stdout
 type StreamEventType string
@@ -872,7 +874,7 @@ type TerminalRequest struct {
 	// Example: 24
 	Rows *TerminalSize `json:"rows,omitempty"`
 
-	// Timeout After how many milliseconds to hang the terminal up. Without it, or with 0, never.
+	// Timeout After how many milliseconds to hang the terminal up, at most 365 days. Without it, or with 0, never.
 	//
 	// Example: 3600000
 	Timeout *int64 `json:"timeout,omitempty"`

@@ -248,10 +248,11 @@ type ClientInterface interface {
 	// kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
 	// happens, and ends after `forgotten`. In silence a `ping` comes every 5 seconds.
 	//
-	// Events are durable together with what they report, and have ids from one sequence
-	// without gaps for the whole service. The service keeps the last 100000 of them,
-	// for 7 days. When some that the client asked for are forgotten, the stream says so
-	// with a `reset`.
+	// Events have ids from one sequence for the whole service. On one machine they are
+	// durable together with what they report, the sequence has no gaps, and the service
+	// keeps the last 100000 of them, up to 64 MiB, for 7 days. On Kubernetes a replica
+	// keeps the last 20000, up to 32 MiB, since it was started, and the sequence has gaps.
+	// When some that the client asked for are forgotten, the stream says so with a `reset`.
 	//
 	// Corresponds with GET /v1/sandboxes/{sandboxId}/events (the `StreamSandboxEvents` operationId).
 	StreamSandboxEvents(ctx context.Context, sandboxID SandboxID, params *StreamSandboxEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -746,10 +747,11 @@ func (c *Client) GetEndpoint(ctx context.Context, sandboxID SandboxID, port int,
 // kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
 // happens, and ends after `forgotten`. In silence a `ping` comes every 5 seconds.
 //
-// Events are durable together with what they report, and have ids from one sequence
-// without gaps for the whole service. The service keeps the last 100000 of them,
-// for 7 days. When some that the client asked for are forgotten, the stream says so
-// with a `reset`.
+// Events have ids from one sequence for the whole service. On one machine they are
+// durable together with what they report, the sequence has no gaps, and the service
+// keeps the last 100000 of them, up to 64 MiB, for 7 days. On Kubernetes a replica
+// keeps the last 20000, up to 32 MiB, since it was started, and the sequence has gaps.
+// When some that the client asked for are forgotten, the stream says so with a `reset`.
 //
 // Corresponds with GET /v1/sandboxes/{sandboxId}/events (the `StreamSandboxEvents` operationId).
 func (c *Client) StreamSandboxEvents(ctx context.Context, sandboxID SandboxID, params *StreamSandboxEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -2637,10 +2639,11 @@ type ClientWithResponsesInterface interface {
 	// kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
 	// happens, and ends after `forgotten`. In silence a `ping` comes every 5 seconds.
 	//
-	// Events are durable together with what they report, and have ids from one sequence
-	// without gaps for the whole service. The service keeps the last 100000 of them,
-	// for 7 days. When some that the client asked for are forgotten, the stream says so
-	// with a `reset`.
+	// Events have ids from one sequence for the whole service. On one machine they are
+	// durable together with what they report, the sequence has no gaps, and the service
+	// keeps the last 100000 of them, up to 64 MiB, for 7 days. On Kubernetes a replica
+	// keeps the last 20000, up to 32 MiB, since it was started, and the sequence has gaps.
+	// When some that the client asked for are forgotten, the stream says so with a `reset`.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -7030,10 +7033,11 @@ func (c *ClientWithResponses) GetEndpointWithResponse(ctx context.Context, sandb
 // kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
 // happens, and ends after `forgotten`. In silence a `ping` comes every 5 seconds.
 //
-// Events are durable together with what they report, and have ids from one sequence
-// without gaps for the whole service. The service keeps the last 100000 of them,
-// for 7 days. When some that the client asked for are forgotten, the stream says so
-// with a `reset`.
+// Events have ids from one sequence for the whole service. On one machine they are
+// durable together with what they report, the sequence has no gaps, and the service
+// keeps the last 100000 of them, up to 64 MiB, for 7 days. On Kubernetes a replica
+// keeps the last 20000, up to 32 MiB, since it was started, and the sequence has gaps.
+// When some that the client asked for are forgotten, the stream says so with a `reset`.
 //
 // Returns a wrapper object for the known response body format(s).
 //

@@ -76,7 +76,8 @@ type AccessHeaders map[string]string
 
 // ClaimSource A volume that the runtime manages - a persistent volume claim, or a named volume of the container engine.
 type ClaimSource struct {
-	// ClaimName The name of the claim or volume.
+	// ClaimName The name of the claim or volume: 2 to 253 letters, digits, and `_` `.` `-` inside.
+	// Names that begin with `sandbox-execd-` are reserved.
 	//
 	// Example: work
 	ClaimName string `json:"claimName"`
@@ -89,7 +90,8 @@ type CreateSandboxRequest struct {
 	// Example: ["sleep","infinity"]
 	Entrypoint Entrypoint `json:"entrypoint"`
 
-	// Env Environment variables of the sandbox, on top of the image's own.
+	// Env Environment variables of the sandbox, on top of the image's own. Names that begin with
+	// `EXECD_` are reserved, but for `EXECD_API_GRACE_SHUTDOWN` and `EXECD_LOG_FILE`.
 	//
 	// Example: {"LANG":"C.UTF-8"}
 	Env Env `json:"env,omitempty"`
@@ -134,7 +136,7 @@ type CreateSandboxRequest struct {
 
 // CreatedSandbox A sandbox that was just accepted.
 //
-// Example: {"createdAt":"2026-01-02T15:04:05Z","entrypoint":["sleep","infinity"],"expiresAt":"2026-01-02T15:14:05Z","id":"5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11","metadata":{"name":"nightly-run"},"status":{"lastTransitionAt":"2026-01-02T15:04:05Z","message":"the sandbox is being provisioned","reason":"CONTAINER_STARTING","state":"Pending"}}
+// Example: {"createdAt":"2026-01-02T15:04:05Z","entrypoint":["sleep","infinity"],"expiresAt":"2026-01-02T15:14:05Z","id":"5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11","metadata":{"name":"nightly-run"},"status":{"lastTransitionAt":"2026-01-02T15:04:05Z","message":"accepted","reason":"PROVISIONING","state":"Pending"}}
 type CreatedSandbox struct {
 	// CreatedAt When the sandbox was created, RFC 3339 in UTC.
 	//
@@ -174,7 +176,7 @@ type EgressRule struct {
 	// Example: deny
 	Action NetworkAction `json:"action"`
 
-	// Target A domain name, a wildcard domain such as `*.example.com`, or a CIDR range.
+	// Target A domain name, a wildcard domain such as `*.example.com`, an IPv4 address, or a CIDR range of IPv4.
 	//
 	// Example: *.example.com
 	Target string `json:"target"`
@@ -249,7 +251,8 @@ type Engine struct {
 // Example: ["sleep","infinity"]
 type Entrypoint = []string
 
-// Env Environment variables of the sandbox, on top of the image's own.
+// Env Environment variables of the sandbox, on top of the image's own. Names that begin with
+// `EXECD_` are reserved, but for `EXECD_API_GRACE_SHUTDOWN` and `EXECD_LOG_FILE`.
 //
 // Example: {"LANG":"C.UTF-8"}
 type Env map[string]string
@@ -363,7 +366,7 @@ type Image struct {
 
 // ImageAuth Credentials for a private registry. They are used for the pull and never returned.
 type ImageAuth struct {
-	// Password The password or token.
+	// Password The password or token; not empty.
 	//
 	// Example: a-registry-token
 	Password string `json:"password"`
@@ -482,7 +485,7 @@ type NetworkPolicy struct {
 	// DryRun Let everything pass, and record what would have been denied.
 	DryRun *bool `json:"dryRun,omitempty"`
 
-	// Egress Rules for outgoing traffic; the first that matches decides.
+	// Egress Rules for outgoing traffic, at most 4096; the first that matches decides.
 	Egress []EgressRule `json:"egress,omitempty"`
 }
 
@@ -545,18 +548,19 @@ type RequestID = string
 // ResourceLimits The most that the sandbox may use of each resource. What is left out is not limited.
 type ResourceLimits struct {
 	// CPU Processor time in cores (`0.5`, `1`) or thousandths of a core (`100m`). A
-	// thousandths number without its `m`, such as `500`, is invalid: write `500m`.
+	// thousandths number without its `m`, such as `500`, is invalid: write `500m`. At
+	// least `10m`.
 	//
 	// Example: 500m
 	CPU *string `json:"cpu,omitempty"`
 
-	// Gpu A number of GPUs.
+	// Gpu A number of GPUs, at least 1.
 	//
 	// Example: 1
 	Gpu *string `json:"gpu,omitempty"`
 
 	// Memory Bytes with a unit, such as `128Mi` or `1Gi`. A number without a unit, such as
-	// `512`, is invalid: write `512Mi`.
+	// `512`, is invalid: write `512Mi`. At least `16Mi`.
 	//
 	// Example: 512Mi
 	Memory *string `json:"memory,omitempty"`
@@ -857,7 +861,8 @@ type Volume struct {
 	// Example: /data
 	MountPath string `json:"mountPath"`
 
-	// Name A name for the volume, unique within the request.
+	// Name A name for the volume, unique within the request: 1 to 63 lower-case letters, digits
+	// and dashes, with a letter or digit at both ends.
 	//
 	// Example: data
 	Name string `json:"name"`
@@ -988,8 +993,9 @@ type ListSandboxesParams struct {
 // CreateSandboxParams defines parameters for CreateSandbox.
 type CreateSandboxParams struct {
 	// IdempotencyKey A value of the client's choice that makes the create safe to repeat. For 24
-	// hours the same key with the same body gives the same sandbox; the same key with
-	// another body is 409.
+	// hours, and for as long as the sandbox's record can be read, the same key with the
+	// same body gives the same sandbox; the same key with another body is 409. Once the
+	// record is gone, the key is 409 too; on Kubernetes it makes a new sandbox then.
 	IdempotencyKey *string `json:"Idempotency-Key,omitempty"`
 
 	// Prefer `wait=SECONDS` (RFC 7240) holds the answer until the state is none of `Pending`,

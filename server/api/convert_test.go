@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -31,6 +32,33 @@ const completeBody = `{
   ],
   "extensions": {"z.last": 12345678901234567890, "a.first": [1.50, 1e400, "<&>\u2028"], "n": null}
 }`
+
+// TestExamplesOfTheContractAreValid: a schema has not every rule of a sandbox.
+func TestExamplesOfTheContractAreValid(t *testing.T) {
+	document, err := contract()
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples := document.Paths.Value("/v1/sandboxes").Post.RequestBody.Value.Content["application/json"].Examples
+	for name, example := range examples {
+		body, err := json.Marshal(example.Value.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := newBackend()
+		response, err := serve(t, b).client.CreateSandboxWithBodyWithResponse(t.Context(), nil, "application/json",
+			bytes.NewReader(body))
+		if err != nil || response.JSON202 == nil {
+			t.Fatalf("%s: %v, %s", name, err, response.Body)
+		}
+		if err := b.spec.Validate(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if len(examples) < 2 {
+		t.Errorf("%d examples", len(examples))
+	}
+}
 
 func TestCreateReachesTheBackend(t *testing.T) {
 	b := newBackend()

@@ -769,7 +769,7 @@ export interface components {
             background?: boolean;
             /**
              * Format: int64
-             * @description After how many milliseconds to end the command. Without it, or with 0, never.
+             * @description After how many milliseconds to end the command, at most 365 days. Without it, or with 0, never.
              * @example 5000
              */
             timeout?: number;
@@ -846,7 +846,7 @@ export interface components {
             exit_code: number | null;
             /**
              * @description Why the command failed, with a stream that ends with `error`; absent when it did not.
-             * @example exit status 2
+             * @example the command ended with exit code 2
              */
             error?: string;
             /**
@@ -936,7 +936,8 @@ export interface components {
          *       well. The last event.
          *     - `error`: the command failed, was ended by its timeout or by an interrupt (an
          *       interrupted command that exits with 0 has completed); the cell raised, was interrupted, or lost its kernel. The last event.
-         *     - `ping`: nothing happened for a while; keeps the connection alive.
+         *     - `ping`: keeps the connection alive: once after `init`, and whenever nothing happened
+         *       for a while.
          * @example stdout
          * @enum {string}
          */
@@ -945,8 +946,8 @@ export interface components {
         StreamEvent: {
             type: components["schemas"]["StreamEventType"];
             /**
-             * @description One line of output without its newline (an empty line is a newline alone), or
-             *     the id in the `init` event.
+             * @description One line of output without its newline (an empty line is a newline alone), the
+             *     id in the `init` event, or `pong` in a `ping`.
              * @example hello
              */
             text?: string;
@@ -994,7 +995,7 @@ export interface components {
              * @description The kind of error: `CommandExecError` for a failed command,
              *     `CommandTimeoutError` for one that its timeout ended; for a cell what it
              *     raised, such as `ValueError` or `KeyboardInterrupt`, or `KernelDied`,
-             *     `KernelUnavailable` and `ContextEnded`.
+             *     `KernelUnavailable`, `ContextEnded` and `OutputLost`.
              * @example CommandExecError
              */
             ename: string;
@@ -1006,7 +1007,7 @@ export interface components {
             /**
              * @description Further lines about the error; may be empty.
              * @example [
-             *       "exit status 2"
+             *       "the command ended with exit code 2"
              *     ]
              */
             traceback: string[];
@@ -1049,7 +1050,7 @@ export interface components {
             /**
              * Format: date-time
              * @description When the file was created, RFC 3339; where the file system does not record
-             *     it, the time of the last change of its facts.
+             *     it, the earlier of the last changes of its content and of its attributes.
              * @example 2026-01-02T15:04:05Z
              */
             created_at: string;
@@ -1257,7 +1258,7 @@ export interface components {
             gid?: components["schemas"]["GID"];
             /**
              * Format: int64
-             * @description After how many milliseconds to hang the terminal up. Without it, or with 0, never.
+             * @description After how many milliseconds to hang the terminal up, at most 365 days. Without it, or with 0, never.
              * @example 3600000
              */
             timeout?: number;
@@ -1349,7 +1350,7 @@ export interface components {
             code: string;
             /**
              * @description The error for people; it names the field or path and the rule.
-             * @example /tmp/a.txt: there is no such file
+             * @example /tmp/a.txt: no such file or directory
              */
             message: string;
         };
@@ -1394,7 +1395,7 @@ export interface components {
                 /**
                  * @example {
                  *       "code": "UNAUTHORIZED",
-                 *       "message": "the X-EXECD-ACCESS-TOKEN header is missing or wrong"
+                 *       "message": "header X-EXECD-ACCESS-TOKEN: is required"
                  *     }
                  */
                 "application/json": components["schemas"]["Error"];
@@ -1479,7 +1480,7 @@ export interface components {
                 /**
                  * @example {
                  *       "code": "REQUEST_TOO_LARGE",
-                 *       "message": "body: must be at most 1048576 bytes"
+                 *       "message": "body: must be at most 16777216 bytes"
                  *     }
                  */
                 "application/json": components["schemas"]["Error"];
@@ -1516,7 +1517,10 @@ export interface components {
                 "application/json": components["schemas"]["Error"];
             };
         };
-        /** @description The daemon is stopping. */
+        /**
+         * @description The daemon is stopping, no kernel can be had, too many cells wait in the context, or the
+         *     sandbox has as many processes or watches as it may have. The message says which.
+         */
         Unavailable: {
             headers: {
                 [name: string]: unknown;
@@ -1635,7 +1639,7 @@ export interface operations {
                     /**
                      * @example {
                      *       "code": "INVALID_REQUEST_BODY",
-                     *       "message": "X-EXECD-CHALLENGE: is given twice"
+                     *       "message": "header X-EXECD-CHALLENGE: must be given only once"
                      *     }
                      */
                     "application/json": components["schemas"]["Error"];
@@ -2730,7 +2734,7 @@ export interface operations {
             path?: never;
             cookie?: never;
         };
-        /** @description The terminal; `{}` is a shell of the usual size. */
+        /** @description The terminal; `{}` is a shell with 24 rows and 80 columns. */
         requestBody: {
             content: {
                 "application/json": components["schemas"]["TerminalRequest"];
@@ -2841,7 +2845,7 @@ export interface operations {
                     /**
                      * @example {
                      *       "code": "FORBIDDEN",
-                     *       "message": "header Origin: is not that of the daemon"
+                     *       "message": "header Origin: \"https://example.com\" is not the origin of this daemon"
                      *     }
                      */
                     "application/json": components["schemas"]["Error"];

@@ -371,10 +371,11 @@ export interface paths {
          *     kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
          *     happens, and ends after `forgotten`. In silence a `ping` comes every 5 seconds.
          *
-         *     Events are durable together with what they report, and have ids from one sequence
-         *     without gaps for the whole service. The service keeps the last 100000 of them,
-         *     for 7 days. When some that the client asked for are forgotten, the stream says so
-         *     with a `reset`.
+         *     Events have ids from one sequence for the whole service. On one machine they are
+         *     durable together with what they report, the sequence has no gaps, and the service
+         *     keeps the last 100000 of them, up to 64 MiB, for 7 days. On Kubernetes a replica
+         *     keeps the last 20000, up to 32 MiB, since it was started, and the sequence has gaps.
+         *     When some that the client asked for are forgotten, the stream says so with a `reset`.
          */
         get: operations["streamSandboxEvents"];
         put?: never;
@@ -686,7 +687,7 @@ export interface components {
             username: string;
             /**
              * Format: password
-             * @description The password or token.
+             * @description The password or token; not empty.
              * @example a-registry-token
              */
             password: string;
@@ -695,18 +696,19 @@ export interface components {
         ResourceLimits: {
             /**
              * @description Processor time in cores (`0.5`, `1`) or thousandths of a core (`100m`). A
-             *     thousandths number without its `m`, such as `500`, is invalid: write `500m`.
+             *     thousandths number without its `m`, such as `500`, is invalid: write `500m`. At
+             *     least `10m`.
              * @example 500m
              */
             cpu?: string;
             /**
              * @description Bytes with a unit, such as `128Mi` or `1Gi`. A number without a unit, such as
-             *     `512`, is invalid: write `512Mi`.
+             *     `512`, is invalid: write `512Mi`. At least `16Mi`.
              * @example 512Mi
              */
             memory?: string;
             /**
-             * @description A number of GPUs.
+             * @description A number of GPUs, at least 1.
              * @example 1
              */
             gpu?: string;
@@ -720,7 +722,8 @@ export interface components {
          */
         Entrypoint: string[];
         /**
-         * @description Environment variables of the sandbox, on top of the image's own.
+         * @description Environment variables of the sandbox, on top of the image's own. Names that begin with
+         *     `EXECD_` are reserved, but for `EXECD_API_GRACE_SHUTDOWN` and `EXECD_LOG_FILE`.
          * @example {
          *       "LANG": "C.UTF-8"
          *     }
@@ -791,7 +794,7 @@ export interface components {
          */
         NetworkPolicy: {
             defaultAction?: components["schemas"]["NetworkAction"];
-            /** @description Rules for outgoing traffic; the first that matches decides. */
+            /** @description Rules for outgoing traffic, at most 4096; the first that matches decides. */
             egress?: components["schemas"]["EgressRule"][];
             /**
              * @description Let everything pass, and record what would have been denied.
@@ -809,7 +812,7 @@ export interface components {
         EgressRule: {
             action: components["schemas"]["NetworkAction"];
             /**
-             * @description A domain name, a wildcard domain such as `*.example.com`, or a CIDR range.
+             * @description A domain name, a wildcard domain such as `*.example.com`, an IPv4 address, or a CIDR range of IPv4.
              * @example *.example.com
              */
             target: string;
@@ -887,7 +890,8 @@ export interface components {
         /** @description One mount with exactly one source, `host` or `pvc`. */
         Volume: {
             /**
-             * @description A name for the volume, unique within the request.
+             * @description A name for the volume, unique within the request: 1 to 63 lower-case letters, digits
+             *     and dashes, with a letter or digit at both ends.
              * @example data
              */
             name: string;
@@ -920,7 +924,8 @@ export interface components {
         /** @description A volume that the runtime manages - a persistent volume claim, or a named volume of the container engine. */
         ClaimSource: {
             /**
-             * @description The name of the claim or volume.
+             * @description The name of the claim or volume: 2 to 253 letters, digits, and `_` `.` `-` inside.
+             *     Names that begin with `sandbox-execd-` are reserved.
              * @example work
              */
             claimName: string;
@@ -1079,8 +1084,8 @@ export interface components {
          *       "id": "5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11",
          *       "status": {
          *         "state": "Pending",
-         *         "reason": "CONTAINER_STARTING",
-         *         "message": "the sandbox is being provisioned",
+         *         "reason": "PROVISIONING",
+         *         "message": "accepted",
          *         "lastTransitionAt": "2026-01-02T15:04:05Z"
          *       },
          *       "metadata": {
@@ -1322,8 +1327,8 @@ export interface components {
                 /**
                  * @example {
                  *       "code": "UNAUTHORIZED",
-                 *       "message": "the SERVICE-API-KEY header is missing or wrong",
-                 *       "detail": "the SERVICE-API-KEY header is missing or wrong"
+                 *       "message": "header SERVICE-API-KEY: is required",
+                 *       "detail": "header SERVICE-API-KEY: is required"
                  *     }
                  */
                 "application/json": components["schemas"]["Error"];
@@ -1339,8 +1344,8 @@ export interface components {
                 /**
                  * @example {
                  *       "code": "FORBIDDEN",
-                 *       "message": "this key may not act on the sandbox",
-                 *       "detail": "this key may not act on the sandbox"
+                 *       "message": "API key \"ci\" with the role user may not access a sandbox that another key created",
+                 *       "detail": "API key \"ci\" with the role user may not access a sandbox that another key created"
                  *     }
                  */
                 "application/json": components["schemas"]["Error"];
@@ -1356,8 +1361,8 @@ export interface components {
                 /**
                  * @example {
                  *       "code": "FORBIDDEN",
-                 *       "message": "this key may not create sandboxes",
-                 *       "detail": "this key may not create sandboxes"
+                 *       "message": "API key \"ci\" has the role viewer, which may not create sandboxes",
+                 *       "detail": "API key \"ci\" has the role viewer, which may not create sandboxes"
                  *     }
                  */
                 "application/json": components["schemas"]["Error"];
@@ -1468,8 +1473,8 @@ export interface components {
                 /**
                  * @example {
                  *       "code": "SANDBOX_NOT_FOUND",
-                 *       "message": "there is no sandbox with this id",
-                 *       "detail": "there is no sandbox with this id"
+                 *       "message": "sandbox \"5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11\" does not exist",
+                 *       "detail": "sandbox \"5f0c1e0e-2f0b-4a53-9b0e-0a4a3c1c7d11\" does not exist"
                  *     }
                  */
                 "application/json": components["schemas"]["Error"];
@@ -1485,14 +1490,14 @@ export interface components {
                 /**
                  * @example {
                  *       "code": "CONFLICT",
-                 *       "message": "the sandbox is Running, so it cannot be resumed",
-                 *       "detail": "the sandbox is Running, so it cannot be resumed"
+                 *       "message": "cannot resume: the sandbox is Running; it must be Paused",
+                 *       "detail": "cannot resume: the sandbox is Running; it must be Paused"
                  *     }
                  */
                 "application/json": components["schemas"]["Error"];
             };
         };
-        /** @description The policy that is in force. */
+        /** @description The policy that is in force, or the one that is proposed. */
         NetworkPolicy: {
             headers: {
                 "X-Request-ID": components["headers"]["RequestID"];
@@ -1533,9 +1538,9 @@ export interface components {
             content: {
                 /**
                  * @example {
-                 *       "code": "CONTAINER_STARTING",
-                 *       "message": "the sandbox is still Pending; ask again when it is Running",
-                 *       "detail": "the sandbox is still Pending; ask again when it is Running"
+                 *       "code": "CONFLICT",
+                 *       "message": "the sandbox is Pending and does not answer yet; ask again",
+                 *       "detail": "the sandbox is Pending and does not answer yet; ask again"
                  *     }
                  */
                 "application/json": components["schemas"]["Error"];
@@ -1748,8 +1753,9 @@ export interface operations {
             header?: {
                 /**
                  * @description A value of the client's choice that makes the create safe to repeat. For 24
-                 *     hours the same key with the same body gives the same sandbox; the same key with
-                 *     another body is 409.
+                 *     hours, and for as long as the sandbox's record can be read, the same key with the
+                 *     same body gives the same sandbox; the same key with another body is 409. Once the
+                 *     record is gone, the key is 409 too; on Kubernetes it makes a new sandbox then.
                  */
                 "Idempotency-Key"?: string;
                 /**

@@ -45,7 +45,8 @@ StreamEventType: TypeAlias = Literal["init", "status", "stdout", "stderr", "resu
   well. The last event.
 - `error`: the command failed, was ended by its timeout or by an interrupt (an
   interrupted command that exits with 0 has completed); the cell raised, was interrupted, or lost its kernel. The last event.
-- `ping`: nothing happened for a while; keeps the connection alive.
+- `ping`: keeps the connection alive: once after `init`, and whenever nothing happened
+  for a while.
 """
 
 
@@ -106,7 +107,7 @@ class CommandRequest:
     it. Without it, its standard input is empty.
     """
     timeout: int | None = None
-    """After how many milliseconds to end the command. Without it, or with 0, never."""
+    """After how many milliseconds to end the command, at most 365 days. Without it, or with 0, never."""
     uid: int | None = None
     """The numeric user to run as. Without it, the daemon's own. Another user has the
     supplementary groups that the image lists for it.
@@ -218,7 +219,7 @@ class FileInfo:
 
     created_at: datetime
     """When the file was created, RFC 3339; where the file system does not record
-    it, the time of the last change of its facts.
+    it, the earlier of the last changes of its content and of its attributes.
     """
     group: str
     """The group's name, or number when it has no name."""
@@ -300,7 +301,7 @@ class StreamError:
     """The kind of error: `CommandExecError` for a failed command,
     `CommandTimeoutError` for one that its timeout ended; for a cell what it
     raised, such as `ValueError` or `KeyboardInterrupt`, or `KernelDied`,
-    `KernelUnavailable` and `ContextEnded`.
+    `KernelUnavailable`, `ContextEnded` and `OutputLost`.
     """
     evalue: str
     """The exit code as text, what the cell's error says, or a sentence."""
@@ -331,8 +332,8 @@ class StreamEvent:
     results: Mapping[str, Any] | None = None
     """MIME types and their content: text as it is, images in base64, JSON types as JSON."""
     text: str | None = None
-    """One line of output without its newline (an empty line is a newline alone), or
-    the id in the `init` event.
+    """One line of output without its newline (an empty line is a newline alone), the
+    id in the `init` event, or `pong` in a `ping`.
     """
     timestamp: int
     """When it happened, in Unix milliseconds."""
@@ -350,7 +351,8 @@ class StreamEvent:
       well. The last event.
     - `error`: the command failed, was ended by its timeout or by an interrupt (an
       interrupted command that exits with 0 has completed); the cell raised, was interrupted, or lost its kernel. The last event.
-    - `ping`: nothing happened for a while; keeps the connection alive.
+    - `ping`: keeps the connection alive: once after `init`, and whenever nothing happened
+      for a while.
     """
 
 
@@ -434,7 +436,7 @@ class TerminalRequest:
     rows: int | None = None
     """A number of rows or columns."""
     timeout: int | None = None
-    """After how many milliseconds to hang the terminal up. Without it, or with 0, never."""
+    """After how many milliseconds to hang the terminal up, at most 365 days. Without it, or with 0, never."""
     uid: int | None = None
     """The numeric user to run as. Without it, the daemon's own. Another user has the
     supplementary groups that the image lists for it.

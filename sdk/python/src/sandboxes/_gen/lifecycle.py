@@ -37,7 +37,9 @@ class ClaimSource:
     }
 
     claim_name: str
-    """The name of the claim or volume."""
+    """The name of the claim or volume: 2 to 253 letters, digits, and `_` `.` `-` inside.
+    Names that begin with `sandbox-execd-` are reserved.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +55,9 @@ class CreateSandboxRequest:
     entrypoint: Sequence[str]
     """The entry process as `[executable, arg1, ...]`. It replaces the image's own entrypoint and command."""
     env: Mapping[str, str] | None = None
-    """Environment variables of the sandbox, on top of the image's own."""
+    """Environment variables of the sandbox, on top of the image's own. Names that begin with
+    `EXECD_` are reserved, but for `EXECD_API_GRACE_SHUTDOWN` and `EXECD_LOG_FILE`.
+    """
     extensions: Mapping[str, Any] | None = None
     """An opaque container for provider-specific settings, passed through unchanged.
     Namespaced keys such as `prefix.key` are advised.
@@ -114,7 +118,7 @@ class EgressRule:
     action: NetworkAction
     """What happens to traffic - `allow` lets it pass, `deny` stops it."""
     target: str
-    """A domain name, a wildcard domain such as `*.example.com`, or a CIDR range."""
+    """A domain name, a wildcard domain such as `*.example.com`, an IPv4 address, or a CIDR range of IPv4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -253,7 +257,7 @@ class ImageAuth:
     """Credentials for a private registry. They are used for the pull and never returned."""
 
     password: str = field(repr=False)
-    """The password or token."""
+    """The password or token; not empty."""
     username: str
     """The user's name at the registry."""
 
@@ -323,7 +327,7 @@ class NetworkPolicy:
     dry_run: bool | None = None
     """Let everything pass, and record what would have been denied."""
     egress: Sequence[EgressRule] | None = None
-    """Rules for outgoing traffic; the first that matches decides."""
+    """Rules for outgoing traffic, at most 4096; the first that matches decides."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,13 +393,14 @@ class ResourceLimits:
 
     cpu: str | None = None
     """Processor time in cores (`0.5`, `1`) or thousandths of a core (`100m`). A
-    thousandths number without its `m`, such as `500`, is invalid: write `500m`.
+    thousandths number without its `m`, such as `500`, is invalid: write `500m`. At
+    least `10m`.
     """
     gpu: str | None = None
-    """A number of GPUs."""
+    """A number of GPUs, at least 1."""
     memory: str | None = None
     """Bytes with a unit, such as `128Mi` or `1Gi`. A number without a unit, such as
-    `512`, is invalid: write `512Mi`.
+    `512`, is invalid: write `512Mi`. At least `16Mi`.
     """
 
 
@@ -632,7 +637,9 @@ class Volume:
     mount_path: str
     """Where the volume appears in the sandbox; an absolute path."""
     name: str
-    """A name for the volume, unique within the request."""
+    """A name for the volume, unique within the request: 1 to 63 lower-case letters, digits
+    and dashes, with a letter or digit at both ends.
+    """
     pvc: ClaimSource | None = None
     """A volume that the runtime manages - a persistent volume claim, or a named volume of the container engine."""
     read_only: bool | None = None
@@ -1139,10 +1146,11 @@ def stream_sandbox_events(
     kept, or after the one named by `Last-Event-ID` or `after`, goes on with what
     happens, and ends after `forgotten`. In silence a `ping` comes every 5 seconds.
 
-    Events are durable together with what they report, and have ids from one sequence
-    without gaps for the whole service. The service keeps the last 100000 of them,
-    for 7 days. When some that the client asked for are forgotten, the stream says so
-    with a `reset`.
+    Events have ids from one sequence for the whole service. On one machine they are
+    durable together with what they report, the sequence has no gaps, and the service
+    keeps the last 100000 of them, up to 64 MiB, for 7 days. On Kubernetes a replica
+    keeps the last 20000, up to 32 MiB, since it was started, and the sequence has gaps.
+    When some that the client asked for are forgotten, the stream says so with a `reset`.
     """
     return EventStream(
         method="GET",
