@@ -12,6 +12,9 @@ import (
 // bufferSize is in bytes. It holds many usual events; a client may have a thousand readers.
 const bufferSize = 32 << 10
 
+// ErrTooLarge is a line or an event beyond the limit of its Reader.
+var ErrTooLarge = errors.New("event stream")
+
 // Reader reads the events of a stream. Lines end with LF, CRLF or CR; comments and fields other
 // than data and id are skipped. It is not safe for concurrent use.
 type Reader struct {
@@ -67,7 +70,7 @@ func (r *Reader) Next() ([]byte, error) {
 			}
 			r.data, hasData = append(r.data, value...), true
 			if len(r.data) > r.limit {
-				return nil, fmt.Errorf("event stream: an event has more than %d bytes", r.limit)
+				return nil, fmt.Errorf("%w: an event has more than %d bytes", ErrTooLarge, r.limit)
 			}
 		case "id":
 			if bytes.IndexByte(value, 0) < 0 {
@@ -105,7 +108,7 @@ func (r *Reader) line() ([]byte, error) {
 			part, ended, r.afterCR = part[:end], true, true
 		}
 		if len(r.long)+len(part) > r.limit {
-			return nil, fmt.Errorf("event stream: a line has more than %d bytes", r.limit)
+			return nil, fmt.Errorf("%w: a line has more than %d bytes", ErrTooLarge, r.limit)
 		}
 		if !ended {
 			r.long = append(r.long, part...)

@@ -21,6 +21,8 @@ const (
 	DefaultWait = 10 * time.Minute
 	// waitStep is how long one request waits. Proxies end requests of a minute.
 	waitStep = 25 * time.Second
+	// acceptPatience is how long a create that is on its way may go on after its context ended.
+	acceptPatience = 5 * time.Second
 )
 
 // CreateOptions describe a sandbox. Image is required.
@@ -82,18 +84,23 @@ func (o CreateOptions) request() lifecycle.CreateSandboxRequest {
 // Idempotency-Key. A sandbox that fails is a [*StateError] with the reason. When waiting fails,
 // because of ctx for example, the sandbox is returned with the error, so that it can be deleted.
 func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	key := cmp.Or(o.IdempotencyKey, rand.Text())
 	request := o.request()
 	wait := cmp.Or(o.Wait, DefaultWait)
 	var created lifecycle.CreatedSandbox
-	err := c.call(ctx, repeatable, &created, func(ctx context.Context) (*http.Response, error) {
-		params := &lifecycle.CreateSandboxParams{IdempotencyKey: &key}
-		if wait > 0 {
-			params.Prefer = prefer(min(wait, waitStep))
-		}
-		return c.service.CreateSandbox(ctx, params, request)
+	// The request itself does not wait, and outlives ctx: its answer has the id of what was made.
+	accepting, release := outlive(ctx, acceptPatience)
+	defer release()
+	err := c.call(accepting, repeatable, &created, func(ctx context.Context) (*http.Response, error) {
+		return c.service.CreateSandbox(ctx, &lifecycle.CreateSandboxParams{IdempotencyKey: &key}, request)
 	})
 	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
 		return nil, err
 	}
 	if created.ID == "" || strings.Contains(created.ID, "/") {
@@ -118,6 +125,19 @@ func (c *Client) Create(ctx context.Context, o CreateOptions) (*Sandbox, error) 
 		return box, err
 	}
 	return box, nil
+}
+
+// outlive returns a context that ends some time after ctx.
+func outlive(ctx context.Context, patience time.Duration) (context.Context, func()) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.AfterFunc(patience, cancel)
+		context.AfterFunc(longer, func() { timer.Stop() })
+	})
+	return longer, func() {
+		stop()
+		cancel()
+	}
 }
 
 // prefer asks the service to wait with its answer, for whole seconds and at least one.

@@ -49,7 +49,11 @@ func (f Files) Open(ctx context.Context, path string, o *ReadOptions) (io.ReadCl
 			return nil, errors.New("a range from the end has no length")
 		}
 	}
-	if err := d.connect(); err != nil {
+	response, err := d.request()
+	if err != nil {
+		return nil, err
+	}
+	if err := d.accept(response); err != nil {
 		return nil, err
 	}
 	return d, nil
@@ -67,23 +71,23 @@ type download struct {
 	since  time.Time // of the first failure without a byte since
 }
 
-// connect requests what is missing.
-func (d *download) connect() error {
-	resumed := d.tag != ""
+// request requests what is missing.
+func (d *download) request() (*http.Response, error) {
 	params := &execd.DownloadFileParams{Path: d.path, Range: d.byteRange()}
-	if resumed {
+	if d.tag != "" {
 		params.IfRange = &d.tag
 	}
-	response, err := d.box.client.send(d.ctx, repeatable,
-		func(ctx context.Context) (*http.Response, error) {
-			return d.box.daemon.DownloadFile(ctx, params)
-		})
-	if err != nil {
-		return err
-	}
+	return d.box.client.send(d.ctx, repeatable, func(ctx context.Context) (*http.Response, error) {
+		return d.box.daemon.DownloadFile(ctx, params)
+	})
+}
+
+// accept takes an answer that has what is missing, and refuses any other.
+func (d *download) accept(response *http.Response) error {
+	resumed := d.tag != ""
 	tag := response.Header.Get("Etag")
 	switch {
-	case params.Range != nil && response.StatusCode != http.StatusPartialContent,
+	case d.byteRange() != nil && response.StatusCode != http.StatusPartialContent,
 		resumed && tag != d.tag:
 		_ = response.Body.Close()
 		return fmt.Errorf("%s: the file has changed while it was read", clean(d.path, 256))
@@ -100,6 +104,26 @@ func (d *download) connect() error {
 	}
 	d.tag, d.body = tag, response.Body
 	return nil
+}
+
+// reconnect requests what is missing, for as long as that may be tried.
+func (d *download) reconnect() error {
+	for {
+		response, err := d.request()
+		switch {
+		case err == nil:
+			return d.accept(response)
+		case d.ctx.Err() != nil:
+			return context.Cause(d.ctx)
+		case !mayRepeat(err, repeatable):
+			return err
+		case time.Since(d.since) > d.box.client.resumeLimit:
+			return &StreamError{What: "download of " + clean(d.path, 256), Err: err}
+		}
+		if err := sleep(d.ctx, maxPause); err != nil {
+			return err
+		}
+	}
 }
 
 // byteRange is the header for what is missing, nil for the whole file.
@@ -141,7 +165,7 @@ func (d *download) Read(p []byte) (int, error) {
 			return 0, err
 		}
 		_ = d.body.Close()
-		if err := d.connect(); err != nil {
+		if err := d.reconnect(); err != nil {
 			return 0, err
 		}
 	}

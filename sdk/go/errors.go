@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"sandbox.internal/openapi/sse"
 )
 
 // The kinds of an [Error]: test for them with errors.Is.
@@ -90,6 +92,9 @@ type StreamError struct {
 
 // Error implements error.
 func (e *StreamError) Error() string {
+	if errors.Is(e.Err, sse.ErrTooLarge) {
+		return fmt.Sprintf("%s: it cannot be followed: %v", e.What, e.Err)
+	}
 	return fmt.Sprintf("%s: the stream was cut and could not be resumed: %v", e.What, e.Err)
 }
 

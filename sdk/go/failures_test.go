@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -284,5 +286,182 @@ func TestWatchIsNotResumed(t *testing.T) {
 	var broken *sandbox.StreamError
 	if seen != 2 || !errors.As(last, &broken) {
 		t.Errorf("%d events, then %v", seen, last)
+	}
+}
+
+// TestWatchThatTheDaemonEnds: only the removal or renaming of the path is an end.
+func TestWatchThatTheDaemonEnds(t *testing.T) {
+	t.Parallel()
+	const ready = "data: {\"type\":\"ready\",\"timestamp\":1,\"path\":\"/srv\"}\n\n"
+	for last, over := range map[string]bool{
+		"": false,
+		"data: {\"type\":\"remove\",\"timestamp\":1,\"path\":\"/srv/a\"}\n\n": false,
+		"data: {\"type\":\"remove\",\"timestamp\":1,\"path\":\"/srv\"}\n\n":   true,
+		"data: {\"type\":\"rename\",\"timestamp\":1,\"path\":\"/srv\"}\n\n":   true,
+		"data: {\"type\":\"error\",\"timestamp\":1,\"message\":\"x\"}\n\n":    true,
+	} {
+		mux := http.NewServeMux()
+		mux.HandleFunc("GET "+watches, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "text/event-stream")
+			_, _ = fmt.Fprint(w, ready+last)
+		})
+		box, err := scripted(t, mux).Connect(t.Context(), "box")
+		check(t, err)
+		err = nil
+		for _, failure := range box.Files.Watch(t.Context(), "srv", false) {
+			err = failure
+		}
+		var broken *sandbox.StreamError
+		if over && err != nil || !over && !errors.As(err, &broken) {
+			t.Errorf("after %q: %v", last, err)
+		}
+	}
+}
+
+// TestCreateThatIsBrokenOff: the sandbox was made, so it is returned and can be deleted.
+func TestCreateThatIsBrokenOff(t *testing.T) {
+	t.Parallel()
+	arrived, cause := make(chan struct{}), errors.New("changed my mind")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /v1/sandboxes", func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Prefer") != "" {
+			t.Error("the request waits")
+		}
+		close(arrived)
+		<-ctx.Done()
+		w.WriteHeader(http.StatusAccepted)
+		_, _ = fmt.Fprint(w, strings.Replace(scriptedBox, "Running", "Pending", 1))
+	})
+	client := scripted(t, mux)
+	go func() {
+		<-arrived
+		cancel(cause)
+	}()
+	box, err := client.Create(ctx, sandbox.CreateOptions{Image: "x"})
+	if !errors.Is(err, cause) || box == nil || box.ID() != "box" {
+		t.Errorf("%v, %v", box, err)
+	}
+	if _, err := client.Create(ctx, sandbox.CreateOptions{Image: "x"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a create whose context has ended: %v", err)
+	}
+}
+
+// TestLogThatIsNotKept: the connection ended with the service, and what the sandbox printed until its own
+// end is more than is kept. That is a loss, whatever its last lines look like.
+func TestLogThatIsNotKept(t *testing.T) {
+	t.Parallel()
+	const line = "tick\n"
+	for _, begin := range []string{"", line, line + line + line} {
+		mux := http.NewServeMux()
+		mux.HandleFunc("GET /v1/sandboxes/box", func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = fmt.Fprint(w, strings.Replace(scriptedBox, "Running", "Terminated", 1))
+		})
+		mux.HandleFunc("GET /v1/sandboxes/box/logs", func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Query().Get("follow") != "" {
+				_, _ = fmt.Fprint(w, begin)
+				return
+			}
+			_, _ = fmt.Fprint(w, strings.Repeat(line, 1000))
+		})
+		server := httptest.NewServer(mux)
+		t.Cleanup(server.Close)
+		box, err := dial(t, sandbox.Options{URL: server.URL}).Connect(t.Context(), "box")
+		check(t, err)
+		log, err := box.Logs(t.Context(), &sandbox.LogOptions{Follow: true})
+		check(t, err)
+		got, err := io.ReadAll(log)
+		check(t, log.Close())
+		var broken *sandbox.StreamError
+		if string(got) != begin || !errors.As(err, &broken) {
+			t.Errorf("after %q: %q, %v", begin, got, err)
+		}
+	}
+}
+
+// TestEventBeyondTheBound: it would be as large each time, so the stream is not opened again.
+func TestEventBeyondTheBound(t *testing.T) {
+	t.Parallel()
+	var opened atomic.Int32
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST "+commands, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.Header().Set("X-Command-ID", "c")
+		_, _ = fmt.Fprint(w, "id: 1\ndata: {\"type\":\"init\",\"timestamp\":1,\"text\":\"c\"}\n\n")
+		_, _ = fmt.Fprintf(w, "id: 2\ndata: {\"type\":\"stdout\",\"timestamp\":1,\"text\":%q}\n\n",
+			strings.Repeat("x", 1<<20))
+	})
+	mux.HandleFunc("GET "+commands+"/c/stream", func(http.ResponseWriter, *http.Request) { opened.Add(1) })
+	mux.HandleFunc("GET /v1/sandboxes/box", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprint(w, scriptedBox)
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	box, err := dial(t, sandbox.Options{URL: server.URL, MaxAnswer: 64 << 10}).Connect(t.Context(), "box")
+	check(t, err)
+	_, err = box.Commands.Run(t.Context(), "true", nil)
+	if err == nil || !strings.Contains(err.Error(), "cannot be followed") ||
+		!strings.Contains(err.Error(), "more than 65536 bytes") || opened.Load() != 0 {
+		t.Errorf("%v after %d more connections", err, opened.Load())
+	}
+}
+
+// TestDownloadWhileTheServiceRestarts: it goes on for as long as other streams would.
+func TestDownloadWhileTheServiceRestarts(t *testing.T) {
+	t.Parallel()
+	const content = "0123456789"
+	var requests atomic.Int32
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/sandboxes/box/proxy/44772/files/download", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Etag", `"1"`)
+		switch n := requests.Add(1); {
+		case n == 1:
+			w.Header().Set("Content-Length", "10")
+			_, _ = fmt.Fprint(w, content[:4])
+			check(t, http.NewResponseController(w).Flush())
+			cut(w)
+		case n <= 7:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			if got := r.Header.Get("Range"); got != "bytes=4-9" {
+				t.Errorf("range %q", got)
+			}
+			w.Header().Set("Content-Range", "bytes 4-9/10")
+			w.WriteHeader(http.StatusPartialContent)
+			_, _ = fmt.Fprint(w, content[4:])
+		}
+	})
+	box, err := scripted(t, mux).Connect(t.Context(), "box")
+	check(t, err)
+	if got, err := box.Files.ReadText(t.Context(), "/a"); err != nil || got != content {
+		t.Errorf("%q, %v after %d requests", got, err, requests.Load())
+	}
+}
+
+// TestTimeLimitsOfOthers: a connection that takes too long is a failure like others; only the caller's
+// own limit ends a request.
+func TestTimeLimitsOfOthers(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprint(w, scriptedBox)
+	}))
+	t.Cleanup(server.Close)
+	var dials atomic.Int32
+	transport := &http.Transport{DisableKeepAlives: true}
+	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
+		if dials.Add(1) < 3 {
+			return nil, &net.OpError{Op: "dial", Net: network, Err: context.DeadlineExceeded}
+		}
+		return (&net.Dialer{}).DialContext(ctx, network, address)
+	}
+	client := dial(t, sandbox.Options{URL: server.URL, HTTPClient: &http.Client{Transport: transport}})
+	if _, err := client.Get(t.Context(), "box"); err != nil {
+		t.Errorf("%v after %d connections", err, dials.Load())
+	}
+	dials.Store(0)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := client.Get(ended, "box"); !errors.Is(err, context.Canceled) || dials.Load() > 1 {
+		t.Errorf("%v after %d connections", err, dials.Load())
 	}
 }

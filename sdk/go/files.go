@@ -90,14 +90,31 @@ func (f Files) SetPermissions(ctx context.Context, permissions map[string]Permis
 }
 
 // Watch yields what happens to a file or directory, and with recursive to everything below it. The
-// first event is "ready". It ends when the path is removed or renamed. A watch cannot be resumed: a
-// cut connection is a [*StreamError], after which the files are to be read again.
+// first event is "ready". It ends when the path is removed or renamed, which is the last event, or
+// with an "error" event. A watch cannot be resumed: a cut connection, or the end of the daemon, is a
+// [*StreamError], after which the files are to be read again.
 func (f Files) Watch(ctx context.Context, path string, recursive bool) iter.Seq2[FileEvent, error] {
-	return events(ctx, &follower{
-		client: f.box.client, what: "watch of " + path, once: true,
+	stream := events(ctx, &follower{
+		client: f.box.client, what: "watch of " + path, once: true, endless: true,
 		open: func(ctx context.Context, _ string) (*http.Response, error) {
 			return f.box.daemon.WatchFiles(ctx,
 				&execd.WatchFilesParams{Path: path, Recursive: optional(recursive)})
 		},
 	}, func(e FileEvent) bool { return e.Type == execd.FileEventTypePing })
+	return func(yield func(FileEvent, error) bool) {
+		watched := "" // as the daemon names it
+		for event, err := range stream {
+			if !yield(event, err) || event.Type == execd.FileEventTypeError {
+				return
+			}
+			switch event.Type {
+			case execd.FileEventTypeReady:
+				watched = deref(event.Path)
+			case execd.FileEventTypeRemove, execd.FileEventTypeRename:
+				if deref(event.Path) == watched {
+					return
+				}
+			}
+		}
+	}
 }

@@ -181,8 +181,10 @@ func (l *logReader) finish() error {
 		_ = l.body.Close()
 		l.body, l.ended = io.NopCloser(bytes.NewReader(kept[l.read:])), true
 		return nil
-	case bytes.HasSuffix(l.tail, kept), bytes.HasSuffix(kept, l.tail):
+	case bytes.HasSuffix(l.tail, kept):
 		return io.EOF
+	case !l.isWhole() && len(l.tail) > 0 && bytes.HasSuffix(kept, l.tail):
+		return io.EOF // it began with the last lines
 	}
 	return &StreamError{What: l.what(), Err: errNoPosition}
 }

@@ -54,7 +54,7 @@ func (c *Client) send(ctx context.Context, again repetition,
 			err = failure
 			wait = max(wait, failure.RetryAfter)
 		}
-		if attempt == attempts || wait > maxRetryAfter || !mayRepeat(err, again) {
+		if attempt == attempts || wait > maxRetryAfter || ctx.Err() != nil || !mayRepeat(err, again) {
 			return nil, err
 		}
 		if err := sleep(ctx, wait); err != nil {
@@ -64,9 +64,10 @@ func (c *Client) send(ctx context.Context, again repetition,
 	}
 }
 
-// mayRepeat reports whether a failed request may be sent again.
+// mayRepeat reports whether a failed request may be sent again, as long as its context has not ended.
+// A time limit that is not the context's, such as that of a connection, is a failure like others.
 func mayRepeat(err error, again repetition) bool {
-	if again == never || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if again == never {
 		return false
 	}
 	var failure *Error

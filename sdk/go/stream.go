@@ -167,6 +167,9 @@ func (f *follower) read(ctx context.Context, handle func([]byte) (bool, error)) 
 			if errors.Is(err, io.EOF) {
 				return false, delivered, nil
 			}
+			if errors.Is(err, sse.ErrTooLarge) { // and would be each time
+				return false, delivered, &StreamError{What: f.what, Err: err}
+			}
 			return false, delivered, cutError{err}
 		}
 		if events.HasID() {
