@@ -106,12 +106,14 @@ func (t *tool) runCode(ctx context.Context, box *sandbox.Sandbox, source string,
 	run, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	options := &sandbox.CodeOptions{Language: f.language, Context: f.context}
-	// The first interrupt ends the cell, which then says so itself.
+	// The first interrupt ends the cell, which then says so itself. Further ones do not wait for it.
 	options.OnStart = func(id string) {
 		t.signals.onInterrupt(func() {
-			if err := box.Code.Interrupt(ctx, id); err != nil && ctx.Err() == nil {
-				t.warn("interrupt the code: %v", err)
-			}
+			go func() {
+				if err := box.Code.Interrupt(run, id); err != nil && run.Err() == nil {
+					t.warn("interrupt the code: %v", err)
+				}
+			}()
 		})
 	}
 	images := &imageSaver{t: t, folder: f.folder}

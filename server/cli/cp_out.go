@@ -52,6 +52,23 @@ func (c *copier) walk(ctx context.Context, root sandbox.FileInfo,
 	return nil
 }
 
+// copyName is the name that a copy of from gets. It is the one that the user typed, so that the sandbox,
+// whose daemon may have been replaced, cannot choose which file is overwritten. Only of a path that
+// ends in no name, such as "." and "~", the sandbox says it, and then it is no hidden file.
+func copyName(from string, root sandbox.FileInfo) (string, error) {
+	name := path.Base(path.Clean(from))
+	switch name {
+	case ".", "..", "~", "/":
+		if name = path.Base(root.Path); strings.HasPrefix(name, ".") {
+			return "", fmt.Errorf("%q is %.200q: write that path instead", from, root.Path)
+		}
+	}
+	if !filepath.IsLocal(name) {
+		return "", fmt.Errorf("%q cannot be the name of a file here", name)
+	}
+	return name, nil
+}
+
 // download copies a file or directory of the sandbox to this machine.
 func (c *copier) download(ctx context.Context, from, to string) error {
 	root, err := c.stat(ctx, from)
@@ -59,9 +76,9 @@ func (c *copier) download(ctx context.Context, from, to string) error {
 		return err
 	}
 	if there, err := os.Stat(to); err == nil && there.IsDir() {
-		name := path.Base(root.Path)
-		if !filepath.IsLocal(name) {
-			return fmt.Errorf("%q cannot be the name of a file here", name)
+		name, err := copyName(from, root)
+		if err != nil {
+			return err
 		}
 		to = filepath.Join(to, name)
 	} else if err == nil && root.Type == "directory" {
@@ -158,14 +175,16 @@ func (c *copier) pack(ctx context.Context, from string) error {
 		return err
 	}
 	archive := tar.NewWriter(c.t.Stdout)
-	base := path.Base(root.Path)
+	base := "." // of what is in the root directory
+	if root.Path != "/" {
+		if base, err = copyName(from, root); err != nil {
+			return err
+		}
+	}
 	err = c.walk(ctx, root, func(relative string, info sandbox.FileInfo) error {
 		header := &tar.Header{
 			Name: path.Join(base, relative), Mode: int64(permissions(info.Mode)),
 			ModTime: info.ModifiedAt, Uname: info.Owner, Gname: info.Group, Format: tar.FormatPAX,
-		}
-		if root.Path == "/" {
-			header.Name = relative
 		}
 		switch info.Type {
 		case "directory":

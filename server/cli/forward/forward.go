@@ -58,6 +58,7 @@ func New(o Options) (*http.Server, error) {
 			if raw := r.In.URL.EscapedPath(); raw != r.In.URL.Path {
 				r.Out.URL.RawPath = target.EscapedPath() + below(raw, target.EscapedPath())
 			}
+			r.Out.URL.RawQuery = r.In.URL.RawQuery // ReverseProxy leaves out what it does not understand
 			r.Out.Host = target.Host
 			r.SetXForwarded()
 			for name, values := range o.Header {

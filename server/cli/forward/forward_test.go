@@ -73,6 +73,8 @@ func TestRequests(t *testing.T) {
 	for path, want := range map[string]string{
 		"/":                prefix + "/",
 		"/a%2Fb/c?d=%20":   prefix + "/a%2Fb/c?d=%20",
+		"/?p=repo;a=b":     prefix + "/?p=repo;a=b",
+		"/?q=100%&x=1":     prefix + "/?q=100%&x=1",
 		prefix + "/style":  prefix + "/style", // a link made from X-Forwarded-Prefix
 		prefix + "0/other": prefix + prefix + "0/other",
 	} {
