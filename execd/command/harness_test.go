@@ -17,7 +17,12 @@ import (
 	"sandbox.internal/execd/eventlog"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if tracee := os.Getenv(traceeVariable); tracee != "" {
+		os.Exit(trace(tracee))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 func newManager(t *testing.T, change ...func(*command.Options)) *command.Manager {
 	t.Helper()

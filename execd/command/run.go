@@ -198,6 +198,15 @@ func (r *run) handle(n news, onPoller bool) (again news) {
 			r.discard(i)
 		}
 	}
+	if n&exited != 0 && !process.HasExited(r.process.Pid) {
+		// Another process traces it, and only that one can wait for it until it lets go.
+		pid := r.process.Pid
+		go func() {
+			process.AwaitExit(pid)
+			r.deliver(exited, false)
+		}()
+		n &^= exited
+	}
 	if n&exited != 0 {
 		r.finish()
 		again = 0 // finish has read it

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +73,35 @@ func TestLargeDetailsSurviveTheSpool(t *testing.T) {
 				t.Fatalf("after %d: event %d is %.40q, want %.40q", after, i, e, want[int(after)+i])
 			}
 		}
+	}
+}
+
+// TestTheFileHasNoName: by a name, even one for a moment, another process in the sandbox could open it
+// and change what was recorded.
+func TestTheFileHasNoName(t *testing.T) {
+	folder := t.TempDir()
+	log := eventlog.New("id", eventlog.Options{Limit: 1 << 30, SpoolDir: folder, Clock: time.Now})
+	defer log.Close()
+	for range 3000 {
+		log.Output(eventlog.TypeStdout, make([]byte, 1000), false)
+	}
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, entry := range entries {
+		target, _ := os.Readlink("/proc/self/fd/" + entry.Name())
+		if filepath.Dir(target) != folder {
+			continue
+		}
+		// The kernel calls a file that was made without a name #INODE.
+		if found = true; !strings.HasPrefix(filepath.Base(target), "#") {
+			t.Errorf("the file had the name %s", target)
+		}
+	}
+	if !found {
+		t.Error("there is no file")
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"sort"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -146,17 +148,24 @@ func (s *spool) close() {
 	}
 }
 
-// unnamedFile makes a temporary file and takes its name away, so that the kernel frees it with the last descriptor.
-// An image may have no /tmp; a file without a name is as good anywhere.
+// unnamedFile makes a temporary file without a name, so that the kernel frees it with the last descriptor, and no other process can
+// open it. An image may have no /tmp; such a file is as good anywhere. Where the file system has none it has a name for a moment.
 func unnamedFile(dir string) (*os.File, error) {
 	var errs []error
 	for _, candidate := range []string{dir, os.TempDir(), "/var/tmp", "/"} {
 		if candidate == "" {
 			continue
 		}
+		fd, err := unix.Open(candidate, unix.O_TMPFILE|unix.O_EXCL|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+		if err == nil {
+			return os.NewFile(uintptr(fd), candidate), nil
+		}
 		file, err := os.CreateTemp(candidate, ".execd-log-*")
 		if err == nil {
-			return file, os.Remove(file.Name())
+			if err = os.Remove(file.Name()); err == nil {
+				return file, nil
+			}
+			file.Close()
 		}
 		errs = append(errs, err)
 	}
