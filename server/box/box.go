@@ -94,8 +94,9 @@ type Containers struct {
 	hostPaths lifecycle.HostPaths
 	pins      bool // host paths are pinned in PinFolder
 
+	filling  chan struct{} // one element while the volume that holds execd is looked for and filled
 	volumeMu sync.Mutex
-	volume   string // the volume that holds execd, once it is known to be filled
+	volume   string // that volume, once it is known to be filled
 	imageID  string // of the image that it was filled from
 
 	// ctx ends with Close. The creation and the start of a container are broken off by nothing else.
@@ -109,6 +110,7 @@ func Open(ctx context.Context, options Options) (*Containers, error) {
 	c := &Containers{
 		Options: options, prober: newProber(),
 		starts: make(chan struct{}, concurrentStarts), inspections: make(chan struct{}, concurrentInspections),
+		filling: make(chan struct{}, 1),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	if err := c.prepare(ctx); err != nil {
@@ -229,10 +231,17 @@ func (c *Containers) SpareNetworkCounts() (free, taken, missed int) { return c.s
 
 // daemonVolume returns the name of the volume that holds execd, and fills it first when that has not been done.
 func (c *Containers) daemonVolume(ctx context.Context) (string, error) {
+	select { // the image may have to be pulled
+	case c.filling <- struct{}{}:
+		defer func() { <-c.filling }()
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
 	c.volumeMu.Lock()
-	defer c.volumeMu.Unlock()
-	if c.volume != "" {
-		return c.volume, nil
+	volume := c.volume
+	c.volumeMu.Unlock()
+	if volume != "" {
+		return volume, nil
 	}
 	imageID, err := c.Engine.EnsureImage(ctx, c.ExecdImage, nil, nil)
 	if err != nil {
@@ -244,7 +253,9 @@ func (c *Containers) daemonVolume(ctx context.Context) (string, error) {
 	if err := c.Engine.EnsureFolder(ctx, name, imageID, lifecycle.DaemonPath, labels); err != nil {
 		return "", err
 	}
+	c.volumeMu.Lock()
 	c.volume, c.imageID = name, imageID
+	c.volumeMu.Unlock()
 	return name, nil
 }
 

@@ -15,6 +15,7 @@ const stuckAfter = 2 * time.Minute
 type answer struct {
 	http.ResponseWriter
 	controller *http.ResponseController
+	streams    bool     // HTTP/2, where a deadline ends a stream that nothing is written to, too
 	own        []header // what the layers around us have set; it stands
 	shared     bool     // Target.SharedOrigin
 	taken      bool     // the connection was taken over for another protocol
@@ -29,14 +30,15 @@ type header struct {
 	values []string
 }
 
-func newAnswer(w http.ResponseWriter, shared bool) *answer {
+func newAnswer(w http.ResponseWriter, r *http.Request, shared bool) *answer {
 	before := w.Header()
 	own := make([]header, 0, len(before))
 	for name, values := range before {
 		// Values that are added to it later are not ours.
 		own = append(own, header{name, slices.Clip(values)})
 	}
-	return &answer{ResponseWriter: w, controller: http.NewResponseController(w), own: own, shared: shared}
+	return &answer{ResponseWriter: w, controller: http.NewResponseController(w), streams: r.ProtoMajor == 2,
+		own: own, shared: shared}
 }
 
 // Unwrap lets an http.ResponseController through.
@@ -77,15 +79,32 @@ func (a *answer) WriteHeader(status int) {
 }
 
 // Write bounds how long a client may hold up its answer, as the server has no write
-// timeout. net/http lifts the deadline after the response.
+// timeout.
 func (a *answer) Write(p []byte) (int, error) {
-	// A writer without deadlines, a test's, works without.
-	_ = a.controller.SetWriteDeadline(time.Now().Add(stuckAfter))
+	defer a.bound()()
 	n, err := a.ResponseWriter.Write(p)
 	if a.written += int64(n); err == nil && a.written < a.length {
 		err = a.controller.Flush()
 	}
 	return n, err
+}
+
+// FlushError sends what has been written.
+func (a *answer) FlushError() error {
+	defer a.bound()()
+	return a.controller.Flush()
+}
+
+// bound sets the deadline of a write, and returns what lifts it. Over HTTP/1 net/http does so after
+// the response, and until then a deadline is for writes alone.
+func (a *answer) bound() (lift func()) {
+	// A writer without deadlines, a test's, works without.
+	_ = a.controller.SetWriteDeadline(time.Now().Add(stuckAfter))
+	return func() {
+		if a.streams {
+			_ = a.controller.SetWriteDeadline(time.Time{})
+		}
+	}
 }
 
 // Hijack gives the connection away. What the client sent behind its request is in the

@@ -127,7 +127,7 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 	if err != nil {
 		return err
 	}
-	to := newAnswer(w, target.SharedOrigin)
+	to := newAnswer(w, r, target.SharedOrigin)
 	// Without it net/http reads the rest of the request before it sends the first byte of
 	// the answer. A writer that cannot do it works in turns, as before.
 	_ = to.controller.EnableFullDuplex()
@@ -173,7 +173,7 @@ func (p *Proxy) Forward(w http.ResponseWriter, r *http.Request, target Target) e
 		if !to.taken {
 			// What is left goes out before the layers around us write their logs. A client that
 			// is gone by now is no news.
-			_ = to.controller.Flush()
+			_ = to.FlushError()
 		}
 		return nil
 	}

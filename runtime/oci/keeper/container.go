@@ -194,16 +194,16 @@ func (k *keeper) drop(c *container) {
 	k.mu.Unlock()
 }
 
-// forget stops watching a container. One that is being launched is waited for.
+// forget stops watching a container. One that is being launched is waited for, by everything that asks for it.
 func (k *keeper) forget(id string) {
 	k.mu.Lock()
 	c := k.containers[id]
-	delete(k.containers, id)
 	k.mu.Unlock()
 	if c == nil {
 		return
 	}
 	<-c.launched
+	k.drop(c)
 	c.mu.Lock()
 	first := !c.over
 	c.over = true

@@ -1,0 +1,32 @@
+package keeper
+
+import (
+	"testing"
+	"time"
+)
+
+// TestForgetWaitsEachTime: a service that was killed while it waited asks again.
+func TestForgetWaitsEachTime(t *testing.T) {
+	launching := &container{id: "a", launched: make(chan struct{}), over: true}
+	k := &keeper{containers: map[string]*container{"a": launching}}
+	forgotten := make(chan struct{}, 2)
+	for range 2 {
+		go func() {
+			k.forget("a")
+			forgotten <- struct{}{}
+		}()
+	}
+	select {
+	case <-forgotten:
+		t.Error("the container is forgotten while it is being launched")
+		return
+	case <-time.After(100 * time.Millisecond): // both have been asked, or the test shows less
+	}
+	close(launching.launched)
+	for range 2 {
+		<-forgotten
+	}
+	if len(k.containers) != 0 {
+		t.Error("the container is still known")
+	}
+}
