@@ -183,8 +183,8 @@ func (l *logReader) finish() error {
 		return nil
 	case bytes.HasSuffix(l.tail, kept):
 		return io.EOF
-	case !l.isWhole() && len(l.tail) > 0 && bytes.HasSuffix(kept, l.tail):
-		return io.EOF // it began with the last lines
+	case !l.isWhole() && bytes.HasSuffix(kept, l.tail):
+		return io.EOF // as far as can be known of one that began with the last lines
 	}
 	return &StreamError{What: l.what(), Err: errNoPosition}
 }
