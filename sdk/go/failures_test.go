@@ -379,6 +379,37 @@ func TestLogThatIsNotKept(t *testing.T) {
 	}
 }
 
+// TestEndOfALongLog: a cluster keeps the whole log of an ended sandbox, however long it is.
+func TestEndOfALongLog(t *testing.T) {
+	t.Parallel()
+	var all strings.Builder
+	for i := range 50_000 {
+		fmt.Fprintf(&all, "line %d\n", i)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/sandboxes/box", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = fmt.Fprint(w, strings.Replace(scriptedBox, "Running", "Terminated", 1))
+	})
+	mux.HandleFunc("GET /v1/sandboxes/box/logs", func(w http.ResponseWriter, r *http.Request) {
+		lines := strings.SplitAfter(all.String(), "\n")
+		if tail, err := strconv.Atoi(r.URL.Query().Get("tail")); err == nil {
+			lines = lines[len(lines)-1-tail:]
+		}
+		_, _ = fmt.Fprint(w, strings.Join(lines, ""))
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	box, err := dial(t, sandbox.Options{URL: server.URL}).Connect(t.Context(), "box")
+	check(t, err)
+	log, err := box.Logs(t.Context(), &sandbox.LogOptions{Follow: true})
+	check(t, err)
+	got, err := io.ReadAll(log)
+	check(t, log.Close())
+	if err != nil || string(got) != all.String() {
+		t.Errorf("%d bytes of %d, %v", len(got), all.Len(), err)
+	}
+}
+
 // TestEventBeyondTheBound: it would be as large each time, so the stream is not opened again.
 func TestEventBeyondTheBound(t *testing.T) {
 	t.Parallel()

@@ -162,7 +162,8 @@ func (l *logReader) isOver() (bool, error) {
 
 // finish reads what is missing of the log of an ended sandbox.
 func (l *logReader) finish() error {
-	log, err := l.box.Logs(l.ctx, nil)
+	lines := maxKeptLines // a cluster keeps all of it
+	log, err := l.box.Logs(l.ctx, &LogOptions{Tail: &lines})
 	if errors.Is(err, ErrConflict) || errors.Is(err, ErrNotFound) {
 		return io.EOF // nothing of it is kept
 	}
@@ -171,13 +172,13 @@ func (l *logReader) finish() error {
 	}
 	l.skip = 0
 	defer func() { _ = log.Close() }()
-	kept, err := readBounded(log, 2*maxKeptLog)
+	kept, err := readEnd(log, maxKeptLog)
 	if err != nil {
 		return err
 	}
-	complete := len(kept) < maxKeptLog && bytes.Count(kept, []byte("\n")) < maxKeptLines
+	complete := len(kept) < maxKeptLog && bytes.Count(kept, []byte("\n")) < maxKeptLines-1
 	switch {
-	case complete && l.isWhole() && l.read <= int64(len(kept)):
+	case complete && l.isWhole() && l.read <= int64(len(kept)) && bytes.HasSuffix(kept[:l.read], l.tail):
 		_ = l.body.Close()
 		l.body, l.ended = io.NopCloser(bytes.NewReader(kept[l.read:])), true
 		return nil
@@ -187,6 +188,24 @@ func (l *logReader) finish() error {
 		return io.EOF // as far as can be known of one that began with the last lines
 	}
 	return &StreamError{What: l.what(), Err: errNoPosition}
+}
+
+// readEnd reads to the end and returns the last bytes, limit at most.
+func readEnd(from io.Reader, limit int) ([]byte, error) {
+	var end []byte
+	piece := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(piece)
+		if end = append(end, piece[:n]...); len(end) > limit {
+			end = append(end[:0], end[len(end)-limit:]...)
+		}
+		if errors.Is(err, io.EOF) {
+			return end, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 }
 
 // isWhole reports whether reading began at the beginning.
