@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import unittest
 from typing import Awaitable, Callable
+
+from .support import PATIENCE
 
 
 class AsyncCase(unittest.IsolatedAsyncioTestCase):
@@ -17,3 +20,12 @@ class AsyncCase(unittest.IsolatedAsyncioTestCase):
 async def together(jobs: list[Callable[[], Awaitable[None]]]) -> None:
     """Does all jobs at the same time."""
     await asyncio.gather(*(job() for job in jobs))
+
+
+async def interrupt(job: Callable[[], Awaitable[object]], when: threading.Event) -> None:
+    """Cancels a job while it waits."""
+    task = asyncio.ensure_future(job())
+    await asyncio.to_thread(when.wait, PATIENCE)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()

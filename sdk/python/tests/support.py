@@ -1,7 +1,8 @@
-"""What the tests share: sandboxes of a real service, and a TCP proxy that cuts connections."""
+"""What the tests share: sandboxes of a real service, a proxy that cuts, and a scripted service."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import socket
@@ -9,8 +10,9 @@ import struct
 import threading
 import time
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Callable
+from typing import Any, Callable, cast
 from urllib.parse import urlsplit
 
 from sandboxes import Client
@@ -121,3 +123,61 @@ class CuttingProxy:
 def deadline() -> float:
     """When a wait that begins now is over."""
     return time.monotonic() + PATIENCE
+
+
+class Exchange(BaseHTTPRequestHandler):
+    """One request to a scripted service."""
+
+    protocol_version = "HTTP/1.1"
+
+    def _serve(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        cast(ScriptedService, self.server).script(self)
+
+    do_GET = do_POST = do_DELETE = _serve
+
+    def answer(self, status: int, value: object) -> None:
+        """Answers with JSON."""
+        self.stream(status, "application/json", json.dumps(value).encode())
+
+    def events(self, *events: object) -> None:
+        """Answers with a stream of events, which ends after them."""
+        pieces = (b"data: %b\n\n" % json.dumps(event).encode() for event in events)
+        self.stream(200, "text/event-stream", *pieces)
+
+    def stream(self, status: int, kind: str, *pieces: bytes) -> None:
+        """Answers with pieces."""
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for piece in (*filter(None, pieces), b""):
+            self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Writes nothing."""
+
+
+class ScriptedService(ThreadingHTTPServer):
+    """Stands in for a service, for failures that a real one does not produce on demand."""
+
+    def __init__(self, script: Callable[[Exchange], None]) -> None:
+        super().__init__(("127.0.0.1", 0), Exchange)
+        self.script = script
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        threading.Thread(target=self.serve_forever, args=[0.01], daemon=True).start()
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Says nothing of a client that has left."""
+
+
+def described(state: str) -> dict[str, object]:
+    """The sandbox `box` as a service describes it."""
+    moment = "2026-01-02T15:04:05Z"
+    status = {"state": state, "reason": "", "message": "", "lastTransitionAt": moment}
+    return {"id": "box", "image": {"uri": "x"}, "entrypoint": ["x"], "metadata": {},
+            "status": status, "expiresAt": moment, "createdAt": moment}

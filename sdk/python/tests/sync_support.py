@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 from typing import Callable
+
+from .support import PATIENCE
 
 Case = unittest.TestCase
 
@@ -14,3 +18,26 @@ def together(jobs: list[Callable[[], None]]) -> None:
     with ThreadPoolExecutor(len(jobs)) as pool:
         for job in [pool.submit(job) for job in jobs]:
             job.result()
+
+
+def interrupt(job: Callable[[], object], when: threading.Event) -> None:
+    """Interrupts a job while it waits, as Ctrl-C does."""
+    main, done = threading.get_ident(), threading.Event()
+
+    def press() -> None:
+        when.wait(PATIENCE)
+        pressed = False
+        while not pressed or not done.wait(5):  # a signal just before a wait does not end it
+            signal.pthread_kill(main, signal.SIGINT)
+            pressed = True
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored
+    threading.Thread(target=press, daemon=True).start()
+    try:
+        job()
+    except KeyboardInterrupt:
+        return
+    finally:
+        done.set()
+        signal.signal(signal.SIGINT, before)
+    raise AssertionError("the job was not interrupted")

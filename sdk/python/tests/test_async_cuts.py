@@ -1,11 +1,14 @@
-"""A thousand cut connections, and every byte as it was written."""
+"""A thousand cut connections, and every byte as it was written; failures of a scripted service."""
 
 from __future__ import annotations
 
-from sandboxes import AsyncClient
+import threading
+from unittest.mock import patch
 
-from .async_support import AsyncCase, together
-from .support import CuttingProxy, image
+from sandboxes import AsyncClient, AsyncSandbox, StreamError
+
+from .async_support import AsyncCase, interrupt, together
+from .support import PATIENCE, CuttingProxy, Exchange, ScriptedService, described, image
 
 CUTS = 1000
 AT_ONCE = 8
@@ -35,3 +38,134 @@ class AsyncCuts(AsyncCase):
                 await together([stream] * AT_ONCE)
                 proxy.cutting = False
         self.assertGreaterEqual(proxy.cuts, CUTS)
+
+
+class AsyncFailures(AsyncCase):
+    async def scripted(self, service: ScriptedService) -> AsyncSandbox:
+        """The sandbox of a scripted service."""
+        client = AsyncClient(service.url)
+        self.addAsyncCleanup(client.aclose)
+        return await client.get("box")
+
+    async def followed(self, printed: bytes, kept: bytes | None, states: list[str],
+                       tail: int | None = None) -> bytes:
+        """What a followed log gives that ends after what was printed, as when the service stops.
+
+        Its sandbox has these states one after another, "" while the service is away, and then a log.
+        """
+        def script(exchange: Exchange) -> None:
+            if "follow=true" in exchange.path:
+                exchange.stream(200, "text/plain", printed)
+            elif "/logs" in exchange.path and kept is not None:
+                exchange.stream(200, "text/plain", kept)
+            elif "/logs" in exchange.path:
+                exchange.answer(409, {"code": "CONFLICT", "message": "the log is lost"})
+            elif state := (states.pop(0) if states[1:] else states[0]):
+                exchange.answer(200, described(state))
+            else:
+                exchange.answer(503, {"code": "SERVICE_UNAVAILABLE", "message": "it is stopping"})
+
+        with ScriptedService(script) as service:
+            sandbox = await self.scripted(service)
+            return b"".join([piece async for piece in sandbox.logs(follow=True, tail=tail)])
+
+    async def test_followed_logs_end_with_their_service(self) -> None:
+        many = b"".join(b"line %d\n" % i for i in range(1000))
+        for printed, kept, tail, want in [
+            (b"a\n", b"a\nb\n", None, b"a\nb\n"),
+            (b"", b"a\n", None, b"a\n"),
+            (b"a\n", b"a\n", None, b"a\n"),
+            (b"first\n" + many, many, None, b"first\n" + many),
+            (b"a" * 100_000, b"a" * (64 << 10), None, b"a" * 100_000),
+            (b"b\n", b"a\nb\n", 1, b"b\n"),
+            (b"a\n", None, None, b"a\n"),
+        ]:
+            with self.subTest(printed=printed[:9], tail=tail):
+                states = ["Running", "Running", "", "Stopping", "Terminated"]
+                self.assertEqual(await self.followed(printed, kept, states, tail), want)
+        states = ["Running", *[""] * 6, "Terminated"]  # for longer than one request is repeated
+        self.assertEqual(await self.followed(b"a\n", b"a\nb\n", states), b"a\nb\n")
+
+    async def test_followed_logs_with_a_gap(self) -> None:
+        many = b"".join(b"line %d\n" % i for i in range(1000))
+        for printed, kept, tail in [
+            (b"", many, None),
+            (b"line 999\n", many, None),
+            (b"line 0\n", many[:-1], None),  # 1000 lines, too
+            (many, many + b"more\n", None),
+            (b"a\n", b"b\nc\n", None),
+            (b"b\n", b"a\nb\nc\n", 1),
+        ]:
+            with self.subTest(printed=printed[:9], tail=tail), self.assertRaises(StreamError):
+                await self.followed(printed, kept, ["Running", "Failed"], tail)
+        with patch("sandboxes._logs.SETTLED", 0.2), self.assertRaisesRegex(StreamError, "Running"):
+            await self.followed(b"a\n", b"a\n", ["Running"])
+
+    async def created(self, *, answered: bool, key: str | None = None) -> list[str]:
+        """What is sent by a create that is interrupted before its answer, or later."""
+        waits, requests = threading.Event(), list[str]()
+
+        def script(exchange: Exchange) -> None:
+            requests.append(f"{exchange.command} {exchange.path}")
+            if exchange.command == "DELETE":
+                exchange.send_response(204)
+                exchange.end_headers()
+            elif exchange.command == "POST" and (answered or requests[1:]):
+                keys.add(exchange.headers["Idempotency-Key"])
+                exchange.answer(202, described("Pending"))
+            elif exchange.command == "POST" or "/events" in exchange.path:
+                keys.add(exchange.headers["Idempotency-Key"] or "")
+                waits.set()
+                threading.Event().wait(PATIENCE)
+            else:
+                exchange.answer(200, described("Pending"))
+
+        keys = set[str]()
+        with ScriptedService(script) as service:
+            async with AsyncClient(service.url) as client:
+                await interrupt(lambda: client.create("x", idempotency_key=key), waits)
+        self.assertEqual(len(keys - {""}), 1)
+        return requests
+
+    async def test_interrupted_creates_leave_nothing(self) -> None:
+        for answered in (False, True):
+            with self.subTest(answered=answered):
+                requests = await self.created(answered=answered)
+                self.assertEqual(requests[-1], "DELETE /v1/sandboxes/box")
+                requests = await self.created(answered=answered, key="mine")  # which finds it again
+                self.assertNotIn("DELETE /v1/sandboxes/box", requests)
+
+    async def watched(self, *events: tuple[str, str]) -> list[str]:
+        """The events of a watch of the home directory whose stream ends after them."""
+        def script(exchange: Exchange) -> None:
+            if "/files/watch" in exchange.path:
+                exchange.events(*({"type": type, "path": path, "timestamp": 1}
+                                  for type, path in events))
+            else:
+                exchange.answer(200, described("Running"))
+
+        with ScriptedService(script) as service:
+            return [event.type async for event in (await self.scripted(service)).files.watch("~/")]
+
+    async def test_watches_that_end(self) -> None:
+        ready, below = ("ready", "/root"), ("remove", "/root/a")
+        for last in (("remove", "/root"), ("rename", "/root"), ("error", "/root")):
+            with self.subTest(last):
+                seen = await self.watched(ready, below, last)
+                self.assertEqual(seen, ["ready", "remove", last[0]])
+        for events in ([], [ready], [ready, below], [ready, ("write", "/root"), ("ping", "")]):
+            with self.subTest(events), self.assertRaisesRegex(StreamError, "watch of ~/"):
+                await self.watched(*events)
+
+    async def test_results_are_bounded(self) -> None:
+        result = {"type": "result", "timestamp": 1, "results": {"application/json": [1] * 1000}}
+
+        def script(exchange: Exchange) -> None:
+            if "/code/" in exchange.path:
+                exchange.events(*[result] * 4, {"type": "execution_complete", "timestamp": 1})
+            else:
+                exchange.answer(200, described("Running"))
+
+        with ScriptedService(script) as service, patch("sandboxes._output.KEPT_OUTPUT", 7000):
+            execution = await (await (await self.scripted(service)).code.connect("c")).wait()
+        self.assertEqual((len(execution.results), execution.truncated), (2, True))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import re
 import time
+import tracemalloc
 import unittest
 from datetime import datetime, timezone
 from pathlib import Path
+from unittest.mock import patch
 
 from sandboxes import (
     Attachment,
@@ -102,6 +104,18 @@ class Parsers(unittest.TestCase):
         with self.assertRaises(ProtocolError):
             for _ in range(2000):
                 list(parser.feed(b"data: " + b"x" * 65000 + b"\n"))
+
+    @patch("sandboxes._sse.MAX_EVENT", 200_000)
+    def test_events_of_many_lines_are_bounded(self) -> None:
+        for line in (b"data:\n", b"data: ab\n"):
+            parser, fed = EventParser(), 0
+            tracemalloc.start()
+            with self.subTest(line), self.assertRaises(ProtocolError):
+                while fed < 2_000_000:
+                    list(parser.feed(line * 1000))
+                    fed += 1000 * len(line)
+            self.assertLess(tracemalloc.get_traced_memory()[1], 1_000_000)
+            tracemalloc.stop()
 
     def test_bodies_in_pieces(self) -> None:
         head = Head(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked")
@@ -204,6 +218,14 @@ class Rules(unittest.TestCase):
             collector.add(execd.StreamEvent(type="stdout", timestamp=1, raw=data, partial=True))
         collector.add(execd.StreamEvent(type="execution_complete", timestamp=1, exit_code=0))
         self.assertEqual((texts, collector.command_result().stdout), (["€"], "€"))
+
+    def test_output_that_the_daemon_cut(self) -> None:
+        for kind in ("status", "ping"):
+            collector = Collector("id")
+            collector.add(execd.StreamEvent(type=kind, timestamp=1, text="10 bytes were cut"))
+            collector.add(execd.StreamEvent(type="execution_complete", timestamp=1, exit_code=0))
+            for result in (collector.command_result(), collector.execution()):
+                self.assertEqual(result.truncated, kind == "status")
 
     def test_repetitions(self) -> None:
         get, post = lifecycle.get_sandbox("a"), lifecycle.pause_sandbox("a")

@@ -13,7 +13,7 @@ from ._gen.execd import StreamError as ErrorDetails
 from ._gen.execd import StreamEvent
 
 KEPT_OUTPUT = 64 << 20
-"""The most bytes of each of standard output and standard error that a result keeps."""
+"""The most bytes of standard output, of standard error, and of all results' JSON that are kept."""
 
 OnText = Callable[[str], None]
 
@@ -107,7 +107,7 @@ class CommandResult:
     duration: float
     """How many seconds the command ran."""
     truncated: bool
-    """Whether there was more output than a result keeps."""
+    """Whether there was more output than a result, or the daemon before it, keeps."""
 
     @property
     def stdout(self) -> str:
@@ -154,7 +154,8 @@ class Execution:
     duration: float
     """How many seconds the cell ran."""
     truncated: bool
-    """Whether there was more output than an execution keeps."""
+    """Whether there was more output, or there were more results, than an execution, or the daemon
+    before it, keeps."""
 
     @property
     def text(self) -> str | None:
@@ -198,8 +199,8 @@ class Collector:
         """Whether the last event is here."""
         return self._last is not None
 
-    def add(self, event: StreamEvent) -> Output | Result | None:
-        """The output or the result in the event, if any."""
+    def add(self, event: StreamEvent, size: int = 0) -> Output | Result | None:
+        """The output or the result in the event, if any. Its JSON has `size` bytes."""
         if event.execution_count is not None:
             self._count = event.execution_count
         match event.type:
@@ -208,7 +209,9 @@ class Collector:
                 self._streams[event.type].add(output.data)
                 return output
             case "result":
-                return self._on_event_result(event)
+                return self._on_event_result(event, size)
+            case "status":
+                self._truncated = True  # it says that the daemon has cut output
             case "execution_complete" | "error":
                 self._last = event
                 for stream in self._streams.values():
@@ -217,9 +220,9 @@ class Collector:
                 pass
         return None
 
-    def _on_event_result(self, event: StreamEvent) -> Result:
+    def _on_event_result(self, event: StreamEvent, size: int) -> Result:
         result = Result(event.results or {})
-        self._size += sum(len(value) for value in result.data.values() if isinstance(value, str))
+        self._size += size
         if self._size <= KEPT_OUTPUT:
             self._results.append(result)
         else:

@@ -22,8 +22,7 @@ class EventParser:
 
     def __init__(self) -> None:
         self._line = bytearray()
-        self._data: list[bytes] = []
-        self._size = 0
+        self._data = bytearray()  # one for all lines: many small objects take more than the bound
         self._id = ""
 
     def feed(self, chunk: bytes) -> Iterator[Event]:
@@ -39,19 +38,22 @@ class EventParser:
             if event is not None:
                 yield event
         self._line += chunk[start:]
-        if len(self._line) + self._size > MAX_EVENT:
+        if len(self._line) + len(self._data) > MAX_EVENT:
             raise ProtocolError(f"an event of the stream is larger than {MAX_EVENT} bytes")
 
     def _on_line(self, line: bytes) -> Event | None:
         if not line:
-            event = Event(self._id, b"\n".join(self._data)) if self._data else None
-            self._data, self._size = [], 0
+            if not self._data:
+                return None
+            self._data.pop()  # the newline of the last line
+            event = Event(self._id, bytes(self._data))
+            self._data.clear()
             return event
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
-            self._data.append(value)
-            self._size += len(value) + 1
+            self._data += value
+            self._data += b"\n"
         elif name == b"id" and b"\0" not in value:
             self._id = value.decode("utf-8", "replace")[:128]
         return None

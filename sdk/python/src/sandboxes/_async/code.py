@@ -48,7 +48,7 @@ class AsyncCell:
 
     async def __anext__(self) -> Output | Result:
         async for event in self._events:
-            seen = self._collector.add(event)
+            seen = self._collector.add(event, self._events.last_size)
             if seen is not None:
                 return seen
         raise StopAsyncIteration

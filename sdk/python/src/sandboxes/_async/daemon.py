@@ -39,14 +39,17 @@ class AsyncDaemon:
         return await self.http.upgrade(operation, self.prefix)
 
     def events(self, what: str, kind: type[T], request: Callable[[str | None], EventStream[T]], *,
-               ends: tuple[str, ...] = (), resumable: bool = True, response: AsyncResponse | None = None) -> AsyncEvents[T]:
+               last: Callable[[T], bool] = lambda _: False, resumable: bool = True,
+               response: AsyncResponse | None = None) -> AsyncEvents[T]:
         """A stream of events."""
-        return AsyncEvents(self.http, self.prefix, what, kind, request, ends=ends, resumable=resumable, response=response)
+        return AsyncEvents(self.http, self.prefix, what, kind, request, last=last,
+                           resumable=resumable, response=response)
 
     def output(self, what: str, request: Callable[[str | None], EventStream[execd.StreamEvent]],
                response: AsyncResponse | None = None) -> AsyncEvents[execd.StreamEvent]:
         """The events of a command or a cell."""
-        return self.events(what, execd.StreamEvent, request, ends=("execution_complete", "error"), response=response)
+        return self.events(what, execd.StreamEvent, request, response=response,
+                           last=lambda event: event.type in ("execution_complete", "error"))
 
     def download(self, path: str, start: int, end: int | None) -> AsyncDownload:
         """The bytes of a file."""

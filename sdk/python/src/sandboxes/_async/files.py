@@ -131,11 +131,20 @@ class AsyncFiles:
         """What happens to a file or directory, from the event `ready` on.
 
         The contract gives these events no ids, so a stream that is cut raises StreamError: read the files, and
-        watch again. It ends when the path itself is removed or renamed.
+        watch again. It ends when the path itself is removed or renamed, which is its last event, or
+        with `error`.
         """
+        watched: list[str | None] = []  # as `ready` has it: absolute
+
+        def last(event: FileEvent) -> bool:
+            if event.type == "ready":
+                watched.append(event.path)
+            gone = event.type in ("remove", "rename") and event.path in watched
+            return gone or event.type == "error"
+
         return self._daemon.events(f"the watch of {path}", FileEvent,
                                    lambda _: execd.watch_files(path, recursive=recursive or None),
-                                   ends=("error",), resumable=False)
+                                   last=last, resumable=False)
 
 
 async def pieces(data: BinaryIO | AsyncIterable[bytes]) -> AsyncIterator[bytes]:

@@ -6,9 +6,11 @@ from __future__ import annotations
 import ssl
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Mapping, Sequence, TypeVar
 
+from .._errors import SandboxesError, SandboxFailed, WaitTimeout
 from .._gen import lifecycle
 from .._gen.lifecycle import ImageAuth, NetworkPolicy, SandboxEvent, Version, Volume
 from .._gen.lifecycle import Sandbox as SandboxInfo
@@ -61,23 +63,44 @@ class Client:
 
         The request has an idempotency key, so repetitions after a cut connection make one sandbox. One that
         fails is a SandboxFailed. One that is not Running after `ready_timeout` seconds is a WaitTimeout; it
-        exists, and with `ready_timeout=0` it is returned as it is.
+        exists, and with `ready_timeout=0` it is returned as it is. When anything else ends the
+        wait, such as a cancellation, the sandbox is deleted, unless the caller gave an
+        `idempotency_key`: a create with the same key and the same arguments finds it again.
         """
         limit = seconds(ready_timeout)
         prefer, held = prefer_wait(limit) if limit > 0 else (None, 0)
-        created = self._http.call(lifecycle.create_sandbox(
-            lifecycle.CreateSandboxRequest(
-                image=lifecycle.Image(uri=image, auth=auth), timeout=round(seconds(timeout)), entrypoint=entrypoint,
-                resource_limits=lifecycle.ResourceLimits(cpu=cpu, memory=memory, gpu=gpu), env=env, metadata=metadata,
-                network_policy=network_policy, volumes=volumes, extensions=extensions, runtime_class=runtime_class),
-            idempotency_key=idempotency_key or str(uuid.uuid4()), prefer=prefer), wait=held)
-        sandbox = Sandbox(self._http, SandboxInfo(
-            id=created.id, image=lifecycle.Image(uri=image), status=created.status, metadata=created.metadata,
-            entrypoint=created.entrypoint, expires_at=created.expires_at, created_at=created.created_at,
-            extensions=extensions, runtime_class=runtime_class))
-        if limit > 0 and sandbox.state != "Running":
-            sandbox.wait("Running", timeout=limit)
+        key = idempotency_key or str(uuid.uuid4())
+        request = lifecycle.CreateSandboxRequest(
+            image=lifecycle.Image(uri=image, auth=auth), timeout=round(seconds(timeout)),
+            entrypoint=entrypoint, env=env, metadata=metadata,
+            resource_limits=lifecycle.ResourceLimits(cpu=cpu, memory=memory, gpu=gpu),
+            network_policy=network_policy, volumes=volumes, extensions=extensions,
+            runtime_class=runtime_class)
+        sandbox: Sandbox | None = None
+        try:
+            created = self._http.call(
+                lifecycle.create_sandbox(request, idempotency_key=key, prefer=prefer), wait=held)
+            sandbox = Sandbox(self._http, SandboxInfo(
+                id=created.id, image=lifecycle.Image(uri=image), status=created.status,
+                metadata=created.metadata, entrypoint=created.entrypoint,
+                expires_at=created.expires_at, created_at=created.created_at,
+                extensions=extensions, runtime_class=runtime_class))
+            if limit > 0 and sandbox.state != "Running":
+                sandbox.wait("Running", timeout=limit)
+        except (SandboxFailed, WaitTimeout):
+            raise  # with the id
+        except BaseException as error:
+            # A create that was interrupted may have arrived; one that has failed has made nothing.
+            if not idempotency_key and (sandbox is not None or not isinstance(error, Exception)):
+                self._take_back(lifecycle.create_sandbox(request, idempotency_key=key))
+            raise
         return sandbox
+
+    def _take_back(self, create: Call[lifecycle.CreatedSandbox]) -> None:
+        """Deletes the sandbox of a create, which the same key finds."""
+        with suppress(SandboxesError):  # the first error counts
+            created = self._http.call(create)
+            self._http.call(lifecycle.delete_sandbox(created.id))
 
     def get(self, id: str) -> Sandbox:
         """A sandbox in any state."""

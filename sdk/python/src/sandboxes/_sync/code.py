@@ -49,7 +49,7 @@ class Cell:
 
     def __next__(self) -> Output | Result:
         for event in self._events:
-            seen = self._collector.add(event)
+            seen = self._collector.add(event, self._events.last_size)
             if seen is not None:
                 return seen
         raise StopIteration

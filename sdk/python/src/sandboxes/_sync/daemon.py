@@ -40,14 +40,17 @@ class Daemon:
         return self.http.upgrade(operation, self.prefix)
 
     def events(self, what: str, kind: type[T], request: Callable[[str | None], EventStream[T]], *,
-               ends: tuple[str, ...] = (), resumable: bool = True, response: Response | None = None) -> Events[T]:
+               last: Callable[[T], bool] = lambda _: False, resumable: bool = True,
+               response: Response | None = None) -> Events[T]:
         """A stream of events."""
-        return Events(self.http, self.prefix, what, kind, request, ends=ends, resumable=resumable, response=response)
+        return Events(self.http, self.prefix, what, kind, request, last=last,
+                           resumable=resumable, response=response)
 
     def output(self, what: str, request: Callable[[str | None], EventStream[execd.StreamEvent]],
                response: Response | None = None) -> Events[execd.StreamEvent]:
         """The events of a command or a cell."""
-        return self.events(what, execd.StreamEvent, request, ends=("execution_complete", "error"), response=response)
+        return self.events(what, execd.StreamEvent, request, response=response,
+                           last=lambda event: event.type in ("execution_complete", "error"))
 
     def download(self, path: str, start: int, end: int | None) -> Download:
         """The bytes of a file."""

@@ -9,20 +9,32 @@ from datetime import datetime
 from types import TracebackType
 from typing import Mapping
 
-from .._errors import ConflictError, NotFoundError, SandboxFailed, StreamError, TransportError, WaitTimeout
+from .. import _logs
+from .._errors import (
+    ConflictError,
+    NotFoundError,
+    SandboxesError,
+    SandboxFailed,
+    StreamError,
+    TransportError,
+    WaitTimeout,
+)
 from .._gen import execd, lifecycle
 from .._gen.execd import Metrics
 from .._gen.lifecycle import Endpoint, SandboxEvent
 from .._gen.lifecycle import Sandbox as SandboxInfo
+from .._logs import LogPart
 from .._operations import fill
 from .._options import Duration, from_now, prefer_wait, seconds
+from .._retry import Resumption
 from .code import Code
 from .commands import Commands
+from .connection import sleep
 from .daemon import Daemon
 from .files import Files
 from .http import HTTP
 from .network import Network
-from .streams import Events
+from .streams import GIVE_UP, Events
 from .terminals import Terminals
 
 ENDED = ("Terminated", "Failed")
@@ -140,22 +152,71 @@ class Sandbox:
     def logs(self, *, tail: int | None = None, since: datetime | None = None, follow: bool = False) -> Iterator[bytes]:
         """What the entrypoint printed, piece by piece; with `follow`, until the sandbox ends.
 
-        The contract gives logs no positions, so one that is cut raises StreamError.
+        The contract gives logs no positions, so one that is cut raises StreamError. So does a
+        followed one that ends because the service stops, unless the sandbox has ended meanwhile and
+        what the service keeps of its log shows what is missing.
         """
+        delivered = LogPart()
         response = self._http.open(lifecycle.get_logs(self.id, tail=tail, since=since, follow=follow or None))
         try:
             while piece := response.piece(None if follow else self._http.timeout):
+                delivered.add(piece)
                 yield piece
         except TransportError as error:
-            raise StreamError(f"the log of sandbox {self.id} broke off and cannot be resumed: {error}") from error
+            raise self._broken_log(error) from error
         finally:
             response.close()
+        whole = tail is None and since is None
+        if follow and (rest := self._rest_of_log(delivered, whole=whole)):
+            yield rest
+
+    def _rest_of_log(self, delivered: LogPart, *, whole: bool) -> bytes:
+        """What is missing of a followed log that has ended."""
+        away, settling = Resumption(GIVE_UP), Resumption(_logs.SETTLED)
+        while True:
+            resumption = away
+            try:
+                self.refresh()
+                if self.state in ENDED:
+                    kept = self._kept_log()
+                    break
+                if self.state in ("Running", "Paused"):
+                    resumption = settling
+                reason = f"the service ended it, and the sandbox is {self.state}"
+                failure: SandboxesError = TransportError(reason, sent=True)
+            except (ConflictError, NotFoundError):
+                return b""  # nothing of it is kept
+            except SandboxesError as error:
+                failure = error
+            pause = resumption.pause(failure)
+            if pause is None:
+                raise self._broken_log(failure) from failure
+            sleep(pause)
+        rest = _logs.missing(delivered, kept, whole=whole)
+        if rest is None:
+            raise self._broken_log("what the sandbox printed up to its end is not all kept")
+        return rest
+
+    def _kept_log(self) -> LogPart:
+        """The end of the log of an ended sandbox."""
+        kept = LogPart()
+        response = self._http.open(lifecycle.get_logs(self.id, tail=_logs.KEPT_LINES))
+        try:
+            while piece := response.piece(self._http.timeout):
+                kept.add(piece)
+        finally:
+            response.close()
+        return kept
+
+    def _broken_log(self, why: SandboxesError | str) -> StreamError:
+        return StreamError(f"the log of sandbox {self.id} broke off and cannot be resumed: {why}")
 
     def events(self, after: int | None = None) -> Events[SandboxEvent]:
         """What happens to the sandbox, from its first event on or after the one with an id."""
         return Events(
             self._http, "", f"the events of sandbox {self.id}", SandboxEvent,
-            lambda last: lifecycle.stream_sandbox_events(self.id, after=after, last_event_id=last), ends=("forgotten",))
+            lambda last: lifecycle.stream_sandbox_events(self.id, after=after, last_event_id=last),
+            last=lambda event: event.type == "forgotten")
 
     def metrics(self) -> Metrics:
         """Processor and memory use now."""

@@ -33,19 +33,20 @@ class Events(Generic[T]):
     """
 
     def __init__(self, http: HTTP, prefix: str, what: str, kind: type[T],
-                 request: Callable[[str | None], EventStream[T]], *, ends: tuple[str, ...] = (),
+                 request: Callable[[str | None], EventStream[T]], *,
+                 last: Callable[[T], bool] = lambda _: False,
                  resumable: bool = True, response: Response | None = None) -> None:
         """`request` makes the request for what comes after the event with an id, or for all.
 
-        `ends` are the types of the events after which nothing comes. A stream that is not resumable ends with
-        its answer. `response` is an answer that has begun.
+        `last` says whether nothing comes after an event. An answer that ends before was cut.
+        `response` is an answer that has begun.
         """
         self._http = http
         self._prefix = prefix
         self._what = what
         self._kind = kind
         self._request = request
-        self._ends = ends
+        self._last = last
         self._resumable = resumable
         self._response = response
         self._begun = response is not None
@@ -55,6 +56,8 @@ class Events(Generic[T]):
         self._ended = False
         self.last_event_id: str | None = None
         """The id of the last event that was read."""
+        self.last_size = 0
+        """How many bytes the JSON of that event had."""
         self.deadline: float | None = None
         """When to raise TimeoutError while no event comes, in the time of time.monotonic()."""
 
@@ -92,14 +95,14 @@ class Events(Generic[T]):
         """The value of an event, or None for a ping."""
         value = decode(self._kind, event.data)
         self._resumption.progress()
+        self.last_size = len(event.data)
         if event.id:
             self.last_event_id = event.id
-        name: object = getattr(value, "type", "")
-        if name in self._ends:
+        if self._last(value):
             self._ended = True
             self._pending.clear()
             self._cut()
-        return None if name == "ping" else value
+        return None if getattr(value, "type", "") == "ping" else value
 
     def _begin(self) -> None:
         self._response = self._http.open(self._request(None), self._prefix)
@@ -111,11 +114,8 @@ class Events(Generic[T]):
             if self._response is None:
                 self._response = self._http.open_once(self._request(self.last_event_id), self._prefix)
             data = self._response.piece(self._patience())
-            if not data and self._resumable:
-                raise TransportError("it ended too early", sent=True)
             if not data:
-                self._ended = True
-                self._cut()
+                raise TransportError("it ended too early", sent=True)
             self._pending.extend(self._parser.feed(data))
             return
         except SandboxesError as error:
