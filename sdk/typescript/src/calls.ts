@@ -59,6 +59,16 @@ export class Api<Paths> {
     }
   }
 
+  /** Calls an operation and returns the bytes of its answer. */
+  bytes<V extends Verb, P extends PathOf<Paths, V>>(
+    verb: V,
+    path: P,
+    input: Input<Operation<Paths, P, V>>,
+    options: ApiOptions = {},
+  ): Promise<{ response: Response; body: Uint8Array<ArrayBuffer> }> {
+    return this.http.read(request(verb, path, input, options));
+  }
+
   /** Calls an operation and returns the text of its answer. */
   async text<V extends Verb, P extends PathOf<Paths, V>>(
     verb: V,
@@ -66,9 +76,8 @@ export class Api<Paths> {
     input: Input<Operation<Paths, P, V>>,
     options: ApiOptions = {},
   ): Promise<{ response: Response; text: string }> {
-    const { response, body } = await this.http.read(
-      request(verb, path, input, { ...options, accept: "text/plain" }),
-    );
+    const call = { ...options, accept: "text/plain" };
+    const { response, body } = await this.bytes(verb, path, input, call);
     return { response, text: new TextDecoder().decode(body) };
   }
 

@@ -2,9 +2,9 @@ import { type ExecutionError, type OutputOptions, defaultMaxOutput, errorOf, isL
 import { SandboxError } from "./errors.js";
 import type { components } from "./gen/execd.js";
 import { type CallOptions, newKey, repeatedOnce } from "./http.js";
-import { Output, type StreamEvent, bytesOf, decoder, fromBase64 } from "./output.js";
+import { Kept, Output, type StreamEvent, bytesOf, decoder, fromBase64 } from "./output.js";
 import type { Inside } from "./inside.js";
-import { resumable } from "./resume.js";
+import { numbered } from "./resume.js";
 
 /** A kernel that keeps its variables. */
 export type CodeContext = components["schemas"]["CodeContext"];
@@ -68,7 +68,7 @@ export interface Execution {
   results: Result[];
   stdout: string;
   stderr: string;
-  /** Whether more output came than `maxOutput`. */
+  /** Whether more output, results or notices came than `maxOutput`. */
   truncated: boolean;
   /** Notices of the daemon, such as that output beyond its own limit is lost. */
   notices: string[];
@@ -101,7 +101,7 @@ export class Code {
       first.close();
       throw new SandboxError("protocol", "POST /code: the answer has no X-Execution-ID");
     }
-    const events = resumable<StreamEvent>({
+    const events = numbered<StreamEvent>({
       name: `the stream of execution ${id}`,
       start: () => Promise.resolve(first),
       resume: (after) =>
@@ -169,14 +169,18 @@ function choice({ context, language }: CodeOptions): components["schemas"]["Cont
   return language === undefined ? {} : { language };
 }
 
-async function collect(id: string, events: AsyncIterable<StreamEvent>, options: CodeOptions): Promise<Execution> {
+async function collect(
+  id: string,
+  events: AsyncIterable<{ data: StreamEvent; length: number }>,
+  options: CodeOptions,
+): Promise<Execution> {
   const max = options.maxOutput ?? defaultMaxOutput;
   const kept = { stdout: new Output(max), stderr: new Output(max) };
   const decoders = { stdout: decoder(), stderr: decoder() };
   const on = { stdout: options.onStdout, stderr: options.onStderr };
-  const results: Result[] = [];
-  const notices: string[] = [];
-  for await (const event of events) {
+  const results = new Kept<Result>(max);
+  const notices = new Kept<string>(max);
+  for await (const { data: event, length } of events) {
     switch (event.type) {
       case "stdout":
       case "stderr": {
@@ -187,22 +191,22 @@ async function collect(id: string, events: AsyncIterable<StreamEvent>, options: 
       }
       case "result": {
         const result = new Result(event.results ?? {});
-        results.push(result);
+        results.add(result, length);
         options.onResult?.(result);
         break;
       }
       case "status":
-        notices.push(event.text ?? "");
+        notices.add(event.text ?? "", length);
         break;
       case "execution_complete":
       case "error":
         return {
           id,
-          results,
+          results: results.values,
           stdout: decoder().decode(kept.stdout.bytes()),
           stderr: decoder().decode(kept.stderr.bytes()),
-          truncated: kept.stdout.truncated || kept.stderr.truncated,
-          notices,
+          truncated: [kept.stdout, kept.stderr, results, notices].some((all) => all.truncated),
+          notices: notices.values,
           ...(event.execution_count === undefined ? {} : { count: event.execution_count }),
           durationMs: event.execution_time ?? 0,
           ...errorOf(event),

@@ -2,7 +2,7 @@ import { SandboxError } from "./errors.js";
 import type { components } from "./gen/execd.js";
 import { type Answered, type CallOptions, newKey, repeatedOnce } from "./http.js";
 import type { Inside } from "./inside.js";
-import { Output, type StreamEvent, bytesOf, decoder } from "./output.js";
+import { Kept, Output, type StreamEvent, bytesOf, decoder } from "./output.js";
 import { resumable } from "./resume.js";
 import { Stdin } from "./stdin.js";
 import type { FileContent } from "./upload.js";
@@ -43,8 +43,9 @@ export interface OutputOptions extends CallOptions {
   /** Called with each piece of standard error. */
   onStderr?: (text: string, bytes: Uint8Array) => void;
   /**
-   * How many bytes of each output the result holds, 16 MiB without it. What is beyond goes to the
-   * callbacks alone.
+   * How many bytes of each output the result holds, 16 MiB without it. As many characters may the
+   * notices have, and the JSON of all results of a cell. What is beyond goes to the callbacks
+   * alone.
    */
   maxOutput?: number;
 }
@@ -92,7 +93,7 @@ export interface CommandResult {
   /** Standard output as exact bytes. */
   stdoutBytes: Uint8Array;
   stderrBytes: Uint8Array;
-  /** Whether more came than `maxOutput`. */
+  /** Whether more output or notices came than `maxOutput`. */
   truncated: boolean;
   /** Notices of the daemon, such as that output beyond its own limit is lost. */
   notices: string[];
@@ -102,6 +103,8 @@ export interface CommandResult {
 
 /** How many bytes of an output are kept without another choice. */
 export const defaultMaxOutput = 16 << 20;
+/** What a notice counts beside its characters: about what the rest of its event has. */
+const perNotice = 64;
 
 /** Shell commands in one sandbox. */
 export class Commands {
@@ -274,10 +277,10 @@ async function collect(
   const max = options.maxOutput ?? defaultMaxOutput;
   const kept = { stdout: new Output(max), stderr: new Output(max) };
   const on = { stdout: options.onStdout, stderr: options.onStderr };
-  const notices: string[] = [];
+  const notices = new Kept<string>(max);
   for await (const event of events) {
     if (event.type === "status") {
-      notices.push(event.text);
+      notices.add(event.text, perNotice + event.text.length);
       continue;
     }
     if (event.type !== "end") {
@@ -294,8 +297,8 @@ async function collect(
       stderr: decoder().decode(stderrBytes),
       stdoutBytes,
       stderrBytes,
-      truncated: kept.stdout.truncated || kept.stderr.truncated,
-      notices,
+      truncated: [kept.stdout, kept.stderr, notices].some((all) => all.truncated),
+      notices: notices.values,
       durationMs: event.durationMs,
       ...(event.error ? { error: event.error } : {}),
     };

@@ -46,6 +46,22 @@ export class Output {
   }
 }
 
+/** Keeps the first of some values, as long as they are no longer than that together. */
+export class Kept<T> {
+  readonly values: T[] = [];
+  /** Whether more came than is kept. */
+  truncated = false;
+
+  /** @param room - How long all of them may be. */
+  constructor(private room: number) {}
+
+  add(value: T, length: number): void {
+    this.room -= length;
+    if (this.room >= 0) this.values.push(value);
+    else this.truncated = true;
+  }
+}
+
 /** A decoder to text, with U+FFFD for what is no UTF-8. */
 export function decoder(): InstanceType<typeof TextDecoder> {
   return new TextDecoder("utf-8", { ignoreBOM: true });

@@ -31,13 +31,14 @@ export async function* resumable<T extends object>(options: StreamOptions<T>): A
 }
 
 /**
- * The data of a stream's events with their ids, across as many connections as it takes: after a cut
- * the next one goes on after the last event. Nothing comes twice, and a stream with a last event ends
- * after it or throws. Leaving the loop closes the connection.
+ * The data of a stream's events with their ids and the length of their JSON, across as many
+ * connections as it takes: after a cut the next one goes on after the last event. Nothing comes
+ * twice, and a stream with a last event ends after it or throws. Leaving the loop closes the
+ * connection.
  */
 export async function* numbered<T extends object>(
   options: StreamOptions<T>,
-): AsyncGenerator<{ id: string | undefined; data: T }, void, undefined> {
+): AsyncGenerator<{ id: string | undefined; data: T; length: number }, void, undefined> {
   const pauses = new Pauses(options.resumeFor);
   let position: string | undefined;
   for (let connection = await options.start(); ; connection = await reopen(options, pauses, position)) {
@@ -49,7 +50,7 @@ export async function* numbered<T extends object>(
         pauses.progress();
         if (event.data === "") continue; // a ping of the egress sidecar
         const data = parseObject<T>(event.data, options.name);
-        yield { id: position, data };
+        yield { id: position, data, length: event.data.length };
         if (options.last?.(data) === true) {
           await ended(events, connection, options.name);
           return;

@@ -12,6 +12,8 @@ export interface ServerSentEvent {
  * sends; its JSON may be longer.
  */
 const maxEvent = 160 << 20;
+/** What each piece of an event counts beside its characters: an empty one takes memory, too. */
+const perPiece = 64;
 
 /**
  * Splits a stream into events as the HTML standard describes them. Feed it the text as it arrives;
@@ -64,7 +66,7 @@ export class EventParser {
   }
 
   #grow(by: number): void {
-    this.#size += by;
+    this.#size += by + perPiece;
     if (this.#size > maxEvent) {
       throw new SandboxError("protocol", `event stream: an event is longer than ${maxEvent} characters`);
     }

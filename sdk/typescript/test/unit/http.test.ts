@@ -182,6 +182,138 @@ test("a log that was cut is compared with what had arrived, and a gap is an erro
   assert.equal((await errorOf(follow({ tail: 1 }))).kind, "stream");
 });
 
+/** What a service answers to those who read the log of a sandbox. */
+interface LogServer {
+  /** What each connection for a followed log brings; "cut" after it breaks the connection off. */
+  followed: (string | [string, "cut"])[];
+  /** What the service says about the state, the last from then on; it is away where it is "cut". */
+  states: string[];
+  /** What it answers when it is asked for the log of the ended sandbox: the log, or a status. */
+  kept: (string | number)[];
+}
+
+/** Follows a log to its end and returns what arrived, and the kind of the error if there is one. */
+async function followed(server: LogServer, options = {}): Promise<[string, string?]> {
+  const { followed, states, kept } = server;
+  let connected = false;
+  const { client } = await clientOf((request, response) => {
+    const url = new URL(request.url ?? "", "http://service");
+    if (!url.pathname.endsWith("/logs")) {
+      const state = connected ? (states.length > 1 ? states.shift() : states[0]) : "Running";
+      if (state === "cut") return void request.socket.resetAndDestroy();
+      return void response.end(JSON.stringify({ id: "a", status: { state } }));
+    }
+    connected = true;
+    const wanted = url.searchParams.get("follow") === "true" ? followed : kept;
+    const early = wanted === kept && states.length > 1; // nothing is kept before the end
+    const next = early ? "" : wanted.shift();
+    if (typeof next === "number") return refuse(response, next, "NO_LOG");
+    if (!Array.isArray(next)) return void response.end(next);
+    response.write(next[0], () => request.socket.destroySoon()); // before its end
+  });
+  const sandbox = await client.connect("a");
+  let seen = "";
+  try {
+    const log = sandbox.logs({ follow: true, ...options });
+    for await (const piece of log) seen += Buffer.from(piece).toString();
+    return [seen];
+  } catch (error) {
+    assert.ok(error instanceof SandboxError, String(error));
+    return [seen, error.kind];
+  }
+}
+
+test("a followed log has what was printed after the service ended it, up to the end", async () => {
+  const ended = { followed: ["one\n"], states: ["cut", "Terminated"] };
+  assert.deepEqual(await followed({ ...ended, kept: ["one\ntwo\n"] }), ["one\ntwo\n"]);
+  const ending = { followed: ["one\n"], states: ["Stopping", "Stopping", "Terminated"] };
+  assert.deepEqual(await followed({ ...ending, kept: ["one\ntwo\n"] }), ["one\ntwo\n"]);
+  // While the container is removed there is no log; until then, there is more than is kept at last.
+  const long = "line\n".repeat(50_000);
+  const failed = { followed: [long.slice(0, 200_001)], states: ["Failed"], kept: [500, 503, long] };
+  assert.deepEqual(await followed(failed), [long]);
+});
+
+test("a followed log ends where what is kept of it ends, else it has a gap", async () => {
+  const states = ["Terminated"];
+  const long = Array.from({ length: 100 }, (_, at) => `${at}`.padEnd(1_000) + "\n").join("");
+  const end = long.slice(-(64 << 10));
+  assert.deepEqual(await followed({ followed: [long], states, kept: [end] }), [long]);
+  const begin = long.slice(0, -1_000);
+  assert.deepEqual(await followed({ followed: [begin], states, kept: [end] }), [begin, "stream"]);
+  const other = { followed: ["two\n"], states, kept: ["one\ntwo\n"] };
+  assert.deepEqual(await followed(other), ["two\n", "stream"]);
+  // That the last lines are like those that arrived says nothing: there may have been any number.
+  const same = { states, kept: ["y\n".repeat(1_000)] };
+  assert.deepEqual(await followed({ followed: ["y\n"], ...same }), ["y\n", "stream"]);
+  same.kept = [`${"y\n".repeat(999)}y`];
+  assert.deepEqual(await followed({ followed: ["y\n"], ...same }), ["y\n", "stream"]);
+  // Nor does it after a cut.
+  const lines = "y\n".repeat(1_000);
+  const cut: LogServer = { followed: [["y\n", "cut"], lines], states, kept: [lines] };
+  assert.deepEqual(await followed(cut), ["y\n", "stream"]);
+  // When nothing is kept, only what was cut is known to lack something.
+  const lost: LogServer = { followed: [["y\n", "cut"], "y\n"], states, kept: [409] };
+  assert.deepEqual(await followed(lost), ["y\n", "stream"]);
+  assert.deepEqual(await followed({ followed: ["one\n"], states, kept: [409] }), ["one\n"]);
+});
+
+test("a log that began with its last lines ends with them", async () => {
+  const states = ["Terminated"];
+  const last = { followed: ["two\n"], states, kept: ["one\ntwo\n"] };
+  assert.deepEqual(await followed(last, { tail: 1 }), ["two\n"]);
+  const same = { followed: ["y\n"], states, kept: ["y\nx\ny\n"] };
+  assert.deepEqual(await followed(same, { tail: 1 }), ["y\n"]);
+  const lost = { followed: ["two\n"], states, kept: ["one\ntwo\nthree\n"] };
+  assert.deepEqual(await followed(lost, { tail: 1 }), ["two\n", "stream"]);
+});
+
+test("results and notices are kept up to maxOutput, and callbacks get all of them", async () => {
+  const text = "x".repeat(1_000);
+  const event = (id: number, fields: object) => `id: ${id}\ndata: ${JSON.stringify(fields)}\n\n`;
+  const { client } = await clientOf((request, response) => {
+    if (request.method === "GET") return void response.end(JSON.stringify({ id: "a", status: {} }));
+    response.writeHead(200, {
+      "Content-Type": "text/event-stream", "X-Execution-ID": "e", "X-Command-ID": "c",
+    });
+    for (let id = 1; id <= 6; id++) {
+      const result = { type: "result", results: { "text/plain": text } };
+      const isResult = id % 2 === 1 && request.url?.endsWith("/code");
+      response.write(event(id, isResult ? result : { type: "status", text }));
+    }
+    response.end(event(7, { type: "execution_complete", exit_code: 0 }));
+  });
+  const sandbox = await client.connect("a");
+  let came = 0;
+  const onResult = () => void came++;
+  const few = await sandbox.code.run("1", { maxOutput: 2_500, onResult });
+  assert.deepEqual([few.results.length, few.notices.length, few.truncated, came], [2, 2, true, 3]);
+  const all = await sandbox.code.run("1", { maxOutput: 5_000 });
+  assert.deepEqual([all.results.length, all.notices.length, all.truncated], [3, 3, false]);
+  const command = await sandbox.commands.run("true", { maxOutput: 2_500 });
+  assert.deepEqual([command.notices.length, command.truncated], [2, true]);
+  assert.equal((await sandbox.commands.run("true")).notices.length, 6);
+});
+
+test("an event without an end is an error of the protocol, and nothing is resumed", async () => {
+  const piece = "data:\n".repeat(1 << 16);
+  let left = 100; // pieces: without a limit the client would take them all, and wait for the next
+  const { client, asked } = await clientOf((_, response) => {
+    response.writeHead(200, { "Content-Type": "text/event-stream" });
+    const more = () => {
+      while (left-- > 0 && !response.destroyed && response.write(piece));
+      if (left < 0) response.end();
+    };
+    response.on("drain", more);
+    more();
+  }, { resumeFor: 300 });
+  const read = async () => {
+    for await (const { id } of client.events()) assert.fail(`event ${id}`);
+  };
+  assert.equal((await errorOf(read())).kind, "protocol");
+  assert.equal(asked.length, 1);
+});
+
 test("a terminal whose WebSocket is refused is not attached to for ever", async () => {
   const answer = { id: "a", signature: "1.x" }; // to everything, handshakes too
   const { client, asked } = await clientOf((_, response) => response.end(JSON.stringify(answer)), { webSocket: WebSocket });
