@@ -220,7 +220,8 @@ func (s *session) interrupt(ctx context.Context, e *Execution) error {
 	case running == nil, e != nil && running != e:
 		return nil
 	}
-	if err := s.kernel.Interrupt(ctx); err != nil && !errors.Is(err, kernel.ErrEnded) {
+	// It is bounded by itself. Broken off because its client left, it could come to the next cell.
+	if err := s.kernel.Interrupt(context.WithoutCancel(ctx)); err != nil && !errors.Is(err, kernel.ErrEnded) {
 		return fmt.Errorf("%w: interrupt: %w", ErrUnavailable, err)
 	}
 	go s.awaitInterrupted(running)

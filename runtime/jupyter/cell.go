@@ -39,8 +39,7 @@ func (c *cell) take(m message) (done bool) {
 		case typeStatus:
 			c.idle = c.idle || m.executionState() == "idle"
 		case typeLost:
-			c.lost = &kernel.Error{Name: "OutputLost"}
-			_ = json.Unmarshal(m.Content, &c.lost.Value) // our own
+			c.takeLost(m)
 		default:
 			c.takeOutput(m)
 		}
@@ -67,6 +66,11 @@ func (c *cell) conclude() {
 }
 
 func (c *cell) done() bool { return c.replied && c.idle }
+
+func (c *cell) takeLost(m message) {
+	c.lost = &kernel.Error{Name: "OutputLost"}
+	_ = json.Unmarshal(m.Content, &c.lost.Value) // our own
+}
 
 func (c *cell) takeReply(content json.RawMessage) {
 	c.replied = true

@@ -21,6 +21,9 @@ const (
 	// stragglerTime is how long a kernel may be silent while output that follows the end of a cell
 	// is waited for, once it has answered the question that brings it.
 	stragglerTime = 5 * time.Second
+	// stragglersTime is how long a kernel may go on to print after that: a cell may have left
+	// something behind that prints for ever.
+	stragglersTime = 30 * time.Second
 )
 
 // line is what both ways to a kernel have in common: how a cell is executed, and how the one that
@@ -58,8 +61,9 @@ func (l *line) Execute(ctx context.Context, code string,
 		return kernel.Reply{}, ctx.Err()
 	}
 	var gonb gonbWatch
-	m := executeRequest(l.session, code)
-	q := l.add(m)
+	m := executeRequest(l.session, "")
+	q := l.add(m) // first: from here on an interrupt finds the cell
+	m.Content = executeContent(code)
 	switch l.implementation {
 	case denoImplementation:
 		handle = denoHandle(q, handle)
@@ -71,12 +75,19 @@ func (l *line) Execute(ctx context.Context, code string,
 		l.abandon(q)
 		return kernel.Reply{}, err
 	}
-	defer l.leave(q)
 	reply, err := l.await(ctx, cell, q)
+	if err == nil && !cell.idle {
+		defer l.abandon(q) // the kernel is done with it, and will not say so
+	} else {
+		defer l.leave(q)
+	}
 	switch {
 	case err != nil:
 	case l.implementation == denoImplementation:
 		l.awaitStragglers(ctx, cell, q)
+		if reply.Error == nil {
+			reply.Error = cell.lost
+		}
 		reply.Error = denoError(q, reply.Error)
 	case l.implementation == gonbImplementation && reply.Error == nil:
 		reply.Error = gonb.failure()
@@ -171,10 +182,14 @@ func (l *line) awaitStragglers(ctx context.Context, cell *cell, q *request) {
 		l.abandon(q)
 		return // the kernel is gone; its cell had ended
 	}
-	defer l.leave(q)
+	defer l.abandon(q) // no interrupt is meant for it, and it may have no end
 	seen := make(map[string]bool)
-	var patience *kernel.Patience // once it has replied: a cell may have replaced what prints
-	defer func() { stopPatience(patience) }()
+	// Once it has replied: a cell may have replaced what prints.
+	var patience, all *kernel.Patience
+	defer func() {
+		stopPatience(patience)
+		stopPatience(all)
+	}()
 	arriving := l.arrivals.observe()
 	for len(seen) < 2 {
 		select {
@@ -183,7 +198,12 @@ func (l *line) awaitStragglers(ctx context.Context, cell *cell, q *request) {
 				stopPatience(patience)
 				patience = kernel.NewPatience(stragglerTime, l.frozen)
 			}
+			if patience != nil && all == nil {
+				all = kernel.NewPatience(stragglersTime, l.frozen)
+			}
 			switch m.Header.Type {
+			case typeLost:
+				cell.takeLost(m)
 			case typeExecuteResult, typeDisplayData, typeUpdateDisplayData:
 				cell.takeOutput(m)
 			case typeStream:
@@ -201,6 +221,10 @@ func (l *line) awaitStragglers(ctx context.Context, cell *cell, q *request) {
 			if arriving() {
 				patience.Restart()
 			} else if patience.Exhausted() {
+				return
+			}
+		case <-ticks(all):
+			if all.Exhausted() {
 				return
 			}
 		case <-ctx.Done():

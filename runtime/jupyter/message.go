@@ -65,7 +65,13 @@ func newSession() string { return uuid.NewString() }
 // executeRequest asks to run a cell. The cell cannot ask for input, and what waits behind it is not
 // called off when it raises: ipykernel does that to requests that arrive just after the error, too.
 func executeRequest(session, code string) message {
-	return newRequest(session, channelShell, typeExecuteRequest, map[string]any{
+	m := newRequest(session, channelShell, typeExecuteRequest, struct{}{})
+	m.Content = executeContent(code)
+	return m
+}
+
+func executeContent(code string) json.RawMessage {
+	return encode(typeExecuteRequest, map[string]any{
 		"code":             code,
 		"silent":           false,
 		"store_history":    true,
@@ -89,10 +95,6 @@ func shutdownRequest(session string) message {
 }
 
 func newRequest(session string, on channel, msgType string, content any) message {
-	encoded, err := json.Marshal(content)
-	if err != nil { // the callers above pass strings and booleans
-		panic(fmt.Sprintf("encoding a %s: %v", msgType, err))
-	}
 	return message{
 		Channel: on,
 		Header: header{
@@ -104,8 +106,16 @@ func newRequest(session string, on channel, msgType string, content any) message
 			Version:  protocolVersion,
 		},
 		Metadata: json.RawMessage("{}"),
-		Content:  encoded,
+		Content:  encode(msgType, content),
 	}
+}
+
+func encode(msgType string, content any) json.RawMessage {
+	encoded, err := json.Marshal(content)
+	if err != nil { // the callers above pass strings and booleans
+		panic(fmt.Sprintf("encoding a %s: %v", msgType, err))
+	}
+	return encoded
 }
 
 // executionState is the state of a status message: starting, busy, idle, restarting or dead; empty

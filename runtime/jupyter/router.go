@@ -77,9 +77,13 @@ func (r *router) route(m message) {
 }
 
 // reportLost reports to the cell that runs that a message of the kernel was passed over. Which cell it
-// was about is not known; a kernel works on one at a time.
+// was about is not known; a kernel works on one at a time. When none runs, it is one whose end is here
+// already, and whose reader waits for the rest.
 func (r *router) reportLost(why *oversizeError) {
 	q := r.current()
+	if q == nil {
+		q = r.lastRead()
+	}
 	if q == nil {
 		return
 	}
@@ -125,6 +129,18 @@ func (r *router) current() *request {
 	defer r.mu.Unlock()
 	for _, q := range r.requests {
 		if !closed(q.idle) {
+			return q
+		}
+	}
+	return nil
+}
+
+// lastRead returns the last request that has a reader, nil when there is none.
+func (r *router) lastRead() *request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, q := range slices.Backward(r.requests) {
+		if !closed(q.left) {
 			return q
 		}
 	}
