@@ -86,26 +86,29 @@ func TestNoSignaturesWithoutAKey(t *testing.T) {
 // for.
 func TestCookieIsForOwnPages(t *testing.T) {
 	for _, tc := range []struct {
-		method, site, mode, origin string
-		want                       bool
+		method, site, mode, origin, dest string
+		want                             bool
 	}{
-		{"GET", "", "", "", true}, // a program, or an old browser
-		{"GET", "none", "navigate", "", true},
-		{"GET", "same-origin", "cors", "", true},
-		{"POST", "same-origin", "cors", "http://h", true},
-		{"GET", "same-site", "navigate", "", true},
-		{"GET", "cross-site", "navigate", "", true},
-		{"POST", "same-site", "navigate", "http://other", false},
-		{"GET", "same-site", "cors", "http://other", false},
-		{"GET", "same-site", "no-cors", "", false},
-		{"GET", "cross-site", "websocket", "http://other", false},
-		{"GET", "", "", "http://other", false}, // a WebSocket of an old browser
-		{"GET", "", "", "http://H", true},
-		{"POST", "", "", "null", false},
-		{"POST", "", "", "http://h.evil", false},
+		{"GET", "", "", "", "", true}, // a program, or an old browser
+		{"GET", "none", "navigate", "", "document", true},
+		{"GET", "same-origin", "cors", "", "", true},
+		{"POST", "same-origin", "cors", "http://h", "", true},
+		{"GET", "same-site", "navigate", "", "document", true},
+		{"GET", "cross-site", "navigate", "", "document", true},
+		{"GET", "same-site", "navigate", "", "iframe", false}, // of a page that would have its user click there
+		{"GET", "cross-site", "navigate", "", "object", false},
+		{"POST", "same-site", "navigate", "http://other", "document", false},
+		{"GET", "same-site", "cors", "http://other", "", false},
+		{"GET", "same-site", "no-cors", "", "", false},
+		{"GET", "cross-site", "websocket", "http://other", "", false},
+		{"GET", "", "", "http://other", "", false}, // a WebSocket of an old browser
+		{"GET", "", "", "http://H", "", true},
+		{"POST", "", "", "null", "", false},
+		{"POST", "", "", "http://h.evil", "", false},
 	} {
 		r := httptest.NewRequest(tc.method, "http://h/", nil)
-		for name, value := range map[string]string{"Sec-Fetch-Site": tc.site, "Sec-Fetch-Mode": tc.mode, "Origin": tc.origin} {
+		for name, value := range map[string]string{"Sec-Fetch-Site": tc.site, "Sec-Fetch-Mode": tc.mode, "Origin": tc.origin,
+			"Sec-Fetch-Dest": tc.dest} {
 			if value != "" {
 				r.Header.Set(name, value)
 			}
