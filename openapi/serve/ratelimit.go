@@ -53,7 +53,7 @@ func (s *Server) checkRate(r *http.Request) error {
 // checkAttempts refuses a request whose address has sent too many wrong keys, before its key
 // is checked: else the answer would distinguish a right guess from a wrong one.
 func (s *Server) checkAttempts(r *http.Request) error {
-	if wait := s.refused.wait(networkOf(r), s.options.RateLimits.Refused); wait > 0 {
+	if wait := s.refused.wait(NetworkOf(r), s.options.RateLimits.Refused); wait > 0 {
 		return tooMany(wait, "too many requests with a missing or wrong key came from this address")
 	}
 	return nil
@@ -62,7 +62,7 @@ func (s *Server) checkAttempts(r *http.Request) error {
 func (s *Server) noteRefusal(r *http.Request, err error) {
 	var problem *Problem
 	if errors.As(err, &problem) && problem.Status == http.StatusUnauthorized {
-		s.refused.take(networkOf(r), s.options.RateLimits.Refused)
+		s.refused.take(NetworkOf(r), s.options.RateLimits.Refused)
 	}
 }
 
@@ -75,9 +75,9 @@ func tooMany(wait time.Duration, format string, args ...any) *Problem {
 	}
 }
 
-// networkOf is where a request comes from: an IPv4 address, or the IPv6 network that
+// NetworkOf is where a request comes from: an IPv4 address, or the IPv6 network that
 // one customer usually has.
-func networkOf(r *http.Request) string {
+func NetworkOf(r *http.Request) string {
 	host := remoteHost(r.RemoteAddr)
 	if ip, err := netip.ParseAddr(host); err == nil && ip.Unmap().Is6() {
 		if network, err := ip.WithZone("").Prefix(64); err == nil {

@@ -45,6 +45,9 @@ type Options struct {
 	Images lifecycle.ImageStore
 	// Keys are the accepted API keys. Without any, every client is an administrator.
 	Keys []Key
+	// Local says that the service listens on a loopback address. Without keys it then refuses requests under names of other hosts,
+	// which the pages of browsers send.
+	Local bool
 	// Session returns who sends a request that carries a session in the place of a key, with ok, or
 	// why it is not let in; nil means that there are no sessions.
 	Session func(context.Context) (caller lifecycle.Principal, ok bool, err error)
@@ -76,7 +79,7 @@ func New(options Options) (*serve.Server, error) {
 	server, err := serve.New(serve.Options{
 		Rules:        rules.Lifecycle(),
 		Logger:       options.Logger,
-		Authenticate: authenticate(options.Keys, options.Session),
+		Authenticate: authenticate(options.Keys, options.Local, options.Session),
 		Problem:      problem,
 		Body:         body,
 		Quiet:        []string{"getHealth"},

@@ -5,6 +5,9 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
 
 	"sandbox.internal/openapi/serve"
 	"sandbox.internal/server/lifecycle"
@@ -43,9 +46,9 @@ func Identify(keys []Key, presented string) (lifecycle.Principal, error) {
 }
 
 // Admits returns a function that reports whether a request has the key of a client, for code in front of the service that must not spend
-// memory on other requests. It admits everything when there are no keys.
-func Admits(keys []Key) func(*http.Request) bool {
-	authenticate := authenticate(keys, nil)
+// memory on other requests. It admits everything when there are no keys, but for what [Options].Local refuses.
+func Admits(keys []Key, local bool) func(*http.Request) bool {
+	authenticate := authenticate(keys, local, nil)
 	return func(r *http.Request) bool {
 		_, err := authenticate(r)
 		return err == nil
@@ -54,7 +57,7 @@ func Admits(keys []Key) func(*http.Request) bool {
 
 // authenticate returns who sends a request. A session decides alone where there is one.
 func authenticate(
-	keys []Key, session func(context.Context) (lifecycle.Principal, bool, error),
+	keys []Key, local bool, session func(context.Context) (lifecycle.Principal, bool, error),
 ) func(*http.Request) (any, error) {
 	return func(r *http.Request) (any, error) {
 		if session != nil {
@@ -66,6 +69,9 @@ func authenticate(
 				serve.LogField(r.Context(), "console", true)
 				return principal, nil
 			}
+		}
+		if len(keys) == 0 && local {
+			return lifecycle.Principal{Role: lifecycle.RoleAdmin}, refuseNames(r)
 		}
 		if len(keys) == 0 {
 			return lifecycle.Principal{Role: lifecycle.RoleAdmin}, nil
@@ -82,6 +88,18 @@ func authenticate(
 		}
 		return nil, serve.Unauthorized("header %s: is not a valid API key", presented[0].Header)
 	}
+}
+
+// refuseNames refuses a request under the name of another host. The page of a browser sends it: whoever owns a name can have it lead
+// to this machine, and the browser then takes the service for the page's own.
+func refuseNames(r *http.Request) error {
+	host := (&url.URL{Host: r.Host}).Hostname()
+	if _, err := netip.ParseAddr(host); err == nil || strings.EqualFold(host, "localhost") {
+		return nil
+	}
+	return serve.Unauthorized(
+		"header Host: must be localhost or an IP address, because the service is local and has no API keys (server.api_key); got %.100q",
+		r.Host)
 }
 
 // caller returns the caller of the request that ctx belongs to.

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"net"
 	"net/http"
 	"time"
 
@@ -30,11 +29,7 @@ func rateLimits(keys []Key, limits Limits) serve.RateLimits {
 		Clock:   limits.Clock,
 		Of: func(r *http.Request, principal any) (string, serve.Rate) {
 			if len(keys) == 0 {
-				host, _, err := net.SplitHostPort(r.RemoteAddr)
-				if err != nil {
-					host = r.RemoteAddr
-				}
-				return host, limits.Anonymous
+				return serve.NetworkOf(r), limits.Anonymous
 			}
 			who, _ := principal.(lifecycle.Principal)
 			return who.Name, rates[who.Name]

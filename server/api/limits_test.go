@@ -2,9 +2,12 @@ package api_test
 
 import (
 	"net/http"
+	"net/http/httptest"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	guard "sandbox.internal/openapi/serve"
 	"sandbox.internal/server/api"
@@ -81,6 +84,27 @@ func TestRateLimitWithoutKeysIsPerAddress(t *testing.T) {
 	for _, want := range []int{200, 429} {
 		if got := statusOf(t, s, http.MethodGet, "/v1/sandboxes", "", ""); got != want {
 			t.Errorf("got %d, want %d", got, want)
+		}
+	}
+}
+
+// TestRateLimitOfANetwork: who has one IPv6 address has a whole network of them.
+func TestRateLimitOfANetwork(t *testing.T) {
+	handler, err := api.New(api.Options{Backend: newBackend(), Logger: zerolog.Nop(),
+		Limits: api.Limits{Anonymous: guard.Rate{PerSecond: 0.001, Burst: 1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, request := range []struct {
+		from string
+		want int
+	}{{"[2001:db8::1]:9", 200}, {"[2001:db8::2]:9", 429}, {"[2001:db8:0:1::1]:9", 200}, {"192.0.2.1:9", 200}, {"192.0.2.2:9", 200}} {
+		r := httptest.NewRequest(http.MethodGet, "/v1/sandboxes", nil)
+		r.RemoteAddr = request.from
+		answer := httptest.NewRecorder()
+		handler.ServeHTTP(answer, r)
+		if answer.Code != request.want {
+			t.Errorf("%s: %d, want %d", request.from, answer.Code, request.want)
 		}
 	}
 }

@@ -109,7 +109,7 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	}
 	a.server, err = api.New(api.Options{
 		Backend: backend, Images: a.images,
-		Keys: keys, Session: console.Caller, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: logger,
+		Keys: keys, Local: isLoopback(cfg.Server.Host), Session: console.Caller, Limits: limits(cfg.Server.RateLimit), Version: version, Logger: logger,
 		Ingress: ingress(cfg.Ingress), Signing: signing, RuntimeClasses: runtimeClasses(cfg.Runtime).Names(),
 		Engine: a.machine.describe(), HostLoad: hostLoad(cfg),
 		Metrics: measured.Handler(), Observer: measured, AuditLog: a.auditLog(measured.AuditFailed),
@@ -119,7 +119,7 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	}
 	a.server.Echo().GET("/readyz", readyz(backend.Ready))
 	if slices.Contains(cfg.Server.Compatibility, config.CompatibilityOpenSandbox) {
-		a.compat = compat.New(compat.Options{Next: a.server, Admits: api.Admits(keys), Backend: backend, Logger: logger})
+		a.compat = compat.New(compat.Options{Next: a.server, Admits: api.Admits(keys, isLoopback(cfg.Server.Host)), Backend: backend, Logger: logger})
 	}
 	if cfg.Server.Console {
 		a.console, err = console.New(console.Options{

@@ -183,7 +183,8 @@ func seccompProfile(setting string) (string, error) {
 }
 
 // addresses returns the address of the engine's host that sandboxes are published on, empty for all, and where the service
-// reaches them. A service that listens on one address only does not publish its sandboxes on any other.
+// reaches them. A service that listens on one address only does not publish its sandboxes on any other, but for one that was given
+// a name to listen on.
 func addresses(cfg config.Config) (publish, reach string) {
 	if host := remote(cfg); host != "" {
 		return "", host

@@ -171,6 +171,17 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
+// TestWarningsOfACluster: what is about an engine says that it has no effect.
+func TestWarningsOfACluster(t *testing.T) {
+	got := load(t, "[server]\napi_key = \"0123456789abcdef0123456789abcdef\"\n[runtime]\ntype = \"kubernetes\"\nexecd_image = \"x\"\n"+
+		"[docker]\npids_limit = 7\napi_timeout = 7\nallow_unenforced_limits = true", home).Warnings()
+	for _, key := range []string{"pids_limit", "api_timeout", "allow_unenforced_limits"} {
+		if !slices.ContainsFunc(got, func(w string) bool { return strings.HasPrefix(w, "docker."+key+" has no effect") }) {
+			t.Errorf("no warning of docker.%s: %q", key, got)
+		}
+	}
+}
+
 func TestExposed(t *testing.T) {
 	for name, test := range map[string]struct {
 		settings string

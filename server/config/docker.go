@@ -134,6 +134,15 @@ func (d Docker) warnings(runtime RuntimeType) []string {
 		if d.SpareNetworks > 0 {
 			w = append(w, "docker.spare_networks has no effect: runtime.type is kubernetes")
 		}
+		if d.PidsLimit != defaultDocker().PidsLimit {
+			w = append(w, "docker.pids_limit has no effect: runtime.type is kubernetes; set the kubelet's podPidsLimit")
+		}
+		if d.APITimeout != defaultDocker().APITimeout {
+			w = append(w, "docker.api_timeout has no effect: runtime.type is kubernetes")
+		}
+		if d.AllowUnenforcedLimits {
+			w = append(w, "docker.allow_unenforced_limits has no effect: runtime.type is kubernetes")
+		}
 		return w
 	}
 	if d.SpareNetworks > 0 && (runtime == RuntimeLocal || d.NetworkMode == NetworkHost) {

@@ -37,7 +37,7 @@ const (
 // Server is the section [server]: the listener, its keys and its records. Empty strings are unset.
 type Server struct {
 	// Host is the bind address: an IP address or a host name, without a port. With one address
-	// instead of all, sandboxes are published on that address only.
+	// instead of all, sandboxes are published on that address only; with a name, on all.
 	Host string `toml:"host"`
 	// Port is the listen port, 1 to 65535; 0 takes any free port, which the log shows.
 	Port int `toml:"port"`

@@ -185,14 +185,16 @@ func (c *Console) signIn(ctx echo.Context, server *serve.Server) error {
 		return err
 	}
 	serve.LogField(r.Context(), "key_name", principal.Name)
-	c.sessions.end(r)
-	s, cookie, token := c.sessions.begin(principal, c.options.Lifetime)
-	http.SetCookie(ctx.Response(), ofBrowser(r, cookie, s.expiresAt))
-	ctx.Response().Header().Set("Cache-Control", "no-store")
-	return ctx.JSON(
-		http.StatusCreated,
-		shown{Name: principal.Name, Role: principal.Role, ExpiresAt: s.expiresAt, Token: token},
-	)
+	return server.Admitted(principal, func(ctx echo.Context) error {
+		c.sessions.end(r)
+		s, cookie, token := c.sessions.begin(principal, c.options.Lifetime)
+		http.SetCookie(ctx.Response(), ofBrowser(r, cookie, s.expiresAt))
+		ctx.Response().Header().Set("Cache-Control", "no-store")
+		return ctx.JSON(
+			http.StatusCreated,
+			shown{Name: principal.Name, Role: principal.Role, ExpiresAt: s.expiresAt, Token: token},
+		)
+	})(ctx)
 }
 
 func (c *Console) signOut(ctx echo.Context) error {

@@ -7,7 +7,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,6 +34,11 @@ type service struct {
 
 func start(t *testing.T, options console.Options) *service {
 	t.Helper()
+	return startAudited(t, options, nil)
+}
+
+func startAudited(t *testing.T, options console.Options, audit serve.AuditLog) *service {
+	t.Helper()
 	if options.Identify == nil {
 		options.Identify = func(key string) (lifecycle.Principal, error) {
 			if role, ok := strings.CutSuffix(key, "-key"); ok {
@@ -47,7 +54,7 @@ func start(t *testing.T, options console.Options) *service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server, err := serve.New(serve.Options{Rules: rules.Lifecycle()})
+	server, err := serve.New(serve.Options{Rules: rules.Lifecycle(), AuditLog: audit})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,6 +207,34 @@ func TestSession(t *testing.T) {
 
 // TestWhatIsNotTheConsole: one of the two secrets is not enough, and nothing of another origin gets
 // through with both.
+// recorder is an audit log in memory.
+type recorder struct {
+	mu   sync.Mutex
+	seen []string
+}
+
+func (r *recorder) Intend(a serve.Admission) (uint64, func() error, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen = append(r.seen, a.Operation+" by "+a.Principal.(lifecycle.Principal).Name)
+	return uint64(len(r.seen)), func() error { return nil }, nil
+}
+
+func (*recorder) Conclude(serve.Admission, uint64, serve.Outcome) {}
+
+// TestSignInIsAudited: a session is worth as much as the key that began it.
+func TestSignInIsAudited(t *testing.T) {
+	audit := &recorder{}
+	s := startAudited(t, console.Options{}, audit)
+	browser{service: s}.post(t, "/console/session", `{"key": "wrong"}`)
+	s.signIn(t, "admin-key")
+	audit.mu.Lock()
+	defer audit.mu.Unlock()
+	if want := []string{"signInToConsole by holder of admin-key"}; !slices.Equal(audit.seen, want) {
+		t.Errorf("recorded are %q, want %q", audit.seen, want)
+	}
+}
+
 func TestWhatIsNotTheConsole(t *testing.T) {
 	s := start(t, console.Options{})
 	b := s.signIn(t, "admin-key")

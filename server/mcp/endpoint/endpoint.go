@@ -53,7 +53,7 @@ func Register(server *serve.Server, version string, classes []string) {
 			DisableLocalhostProtection: true,
 		})
 	server.Echo().Any(Path, h.serve, server.Named("mcp", false), refuseBrowsers,
-		server.Authenticated)
+		server.AuthenticatedAndCounted)
 }
 
 // refuseBrowsers answers only programs. Whatever page a browser shows, and whatever its name
