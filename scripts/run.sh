@@ -87,6 +87,10 @@ else
 	printf '\n[docker]\nspare_networks = 2\n' >>"$state/sandbox.toml"
 fi
 
+if healthy; then # not ours: it must not get our key
+	say "another service answers at $url: PORT=8081 make run uses another port" >&2
+	exit 1
+fi
 bin/sandbox-server --config "$state/sandbox.toml" >"$log" 2>&1 &
 server=$!
 # Its first start unpacks images, so it may take a few seconds.
