@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -23,12 +26,17 @@ const (
 	inputSize = 32 << 10
 	// maxTerminalSize is the contract's TerminalSize.
 	maxTerminalSize = 10000
+	// pingInterval is how often a viewer whose input waits for the program is asked whether it is still there.
+	pingInterval = 3 * time.Second
+	// pingTime bounds one such ping. The library allows a control frame no longer.
+	pingTime = 5 * time.Second
 )
 
 // errBadMessage is what a viewer sent against the contract.
 var errBadMessage = errors.New("bad message")
 
-// attachment is the answer that becomes a viewer's WebSocket. Two goroutines serve it: the handler's sends, another one receives.
+// attachment is the answer that becomes a viewer's WebSocket. Three goroutines serve it: the handler's sends, another one receives, and the
+// third one looks after the connection while nothing is received.
 type attachment struct {
 	ctx      context.Context
 	terminal *terminal.Terminal
@@ -43,16 +51,45 @@ func (a attachment) VisitAttachTerminalResponse(w http.ResponseWriter) error {
 	viewer := a.terminal.Attach()
 	defer viewer.Close()
 	ctx, leave := context.WithCancelCause(a.ctx)
-	received := make(chan struct{})
-	go func() {
-		defer close(received)
-		leave(receive(ctx, connection, a.terminal))
-	}()
+	var typing atomic.Bool
+	var helpers sync.WaitGroup
+	helpers.Go(func() { leave(receive(ctx, connection, a.terminal, &typing)) })
+	helpers.Go(func() {
+		if err := ping(ctx, connection, &typing); err != nil {
+			leave(err)
+		}
+	})
 	send(a.ctx, ctx, connection, a.terminal, viewer)
 	leave(nil)
 	connection.CloseNow() // also of what is closed already
-	<-received
+	helpers.Wait()
 	return nil
+}
+
+// ping returns an error when the viewer has left while its input waits for the program. Nothing is read from the connection then, so
+// only a write can fail.
+func ping(ctx context.Context, connection *websocket.Conn, typing *atomic.Bool) error {
+	ticker := time.NewTicker(pingInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		if !typing.Load() {
+			continue
+		}
+		// The end of its context would close the connection while the ping is being written, so it is not the viewer's. That time has run
+		// out says nothing by itself: nobody reads the pong, and another write may be under way, which has a limit of its own. When it
+		// was the ping that could not be written, the connection is closed, and the next one fails.
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), pingTime)
+		err := connection.Ping(limited)
+		cancel()
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+	}
 }
 
 // send sends what the viewer is to see until it has left, and returns when the connection is closed or of no use any more. What is
@@ -104,7 +141,7 @@ func write(ctx context.Context, connection *websocket.Conn, kind websocket.Messa
 
 // receive passes on what the viewer types, until it leaves. A connection cannot be closed with a code once a read was called off, so
 // it does not end with ctx but with the connection.
-func receive(ctx context.Context, connection *websocket.Conn, t *terminal.Terminal) error {
+func receive(ctx context.Context, connection *websocket.Conn, t *terminal.Terminal, typing *atomic.Bool) error {
 	connection.SetReadLimit(-1)
 	buffer := make([]byte, inputSize)
 	for {
@@ -121,7 +158,10 @@ func receive(ctx context.Context, connection *websocket.Conn, t *terminal.Termin
 		for err == nil {
 			var n int
 			n, err = message.Read(buffer)
-			if typed := t.Type(ctx, buffer[:n]); typed != nil {
+			typing.Store(true)
+			typed := t.Type(ctx, buffer[:n])
+			typing.Store(false)
+			if typed != nil {
 				return typed
 			}
 		}

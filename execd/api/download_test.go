@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	gen "sandbox.internal/gen/execd"
 )
@@ -75,6 +77,8 @@ func TestResumedDownloadIsNeverAMixture(t *testing.T) {
 	t.Parallel()
 	d := start(t)
 	path := write(t, filepath.Join(t.TempDir(), "file"), "old content")
+	long := time.Unix(1e9, 0)
+	must(t, os.Chtimes(path, long, long))
 	response, err := d.client.DownloadFile(t.Context(), &gen.DownloadFileParams{Path: path})
 	body(t, response, err)
 	tag := response.Header.Get("ETag")
@@ -88,6 +92,17 @@ func TestResumedDownloadIsNeverAMixture(t *testing.T) {
 	}
 	if status, data := resume(); status != http.StatusPartialContent || data != "content" {
 		t.Errorf("unchanged: status %d, %q", status, data)
+	}
+	// Neither the size nor the modification time tells these from the old content.
+	for name, change := range map[string]func(){
+		"written over": func() { write(t, path, "NEW CONTENT") },
+		"replaced":     func() { must(t, os.Rename(write(t, path+".new", "NEW CONTENT"), path)) },
+	} {
+		change()
+		must(t, os.Chtimes(path, long, long))
+		if status, data := resume(); status != http.StatusOK || data != "NEW CONTENT" {
+			t.Errorf("%s: status %d, %q", name, status, data)
+		}
 	}
 	write(t, path, "another content")
 	if status, data := resume(); status != http.StatusOK || data != "another content" {

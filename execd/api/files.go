@@ -141,6 +141,7 @@ func (d download) VisitDownloadFileResponse(w http.ResponseWriter) error {
 	return serve.Download{
 		Request: d.request,
 		Name:    filepath.Base(d.file.Info.Path),
+		Tag:     d.file.Tag,
 		ModTime: d.file.Info.Modified,
 		Content: d.file.Content,
 	}.Serve(w)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -184,6 +185,27 @@ func TestTerminalViewerThatStopsReading(t *testing.T) {
 	if !bytes.HasSuffix(v.text, []byte("\n999999\r\n1000000\r\n")) {
 		t.Errorf("the end of the output is missing: %q", v.text[max(0, len(v.text)-100):])
 	}
+}
+
+// TestTerminalViewerThatLeavesWhileItsInputWaits: it is noticed, although nothing is read from it, and others can type again. One that is
+// still there stays.
+func TestTerminalViewerThatLeavesWhileItsInputWaits(t *testing.T) {
+	t.Parallel()
+	d := start(t)
+	dir := t.TempDir()
+	script := "stty raw -echo; echo ready; while ! test -e go; do sleep 0.1; done; exec cat"
+	id := d.terminal(t, gen.TerminalRequest{Command: new("sh"), Args: []string{"-c", script}, Cwd: &dir})
+	leaves, stays := d.attach(t, id), d.attach(t, id)
+	leaves.until("ready")
+	stays.until("ready")
+	leaves.enter(strings.Repeat("x", 256<<10)) // more than the kernel takes
+	time.Sleep(100 * time.Millisecond)         // so that it is the first
+	stays.enter("from the other")
+	leaves.connection.CloseNow()
+	eventually(t, "the viewer has left", func() bool { return d.terminalStatus(t, id).Viewers == 1 })
+	time.Sleep(10 * time.Second) // several pings
+	write(t, filepath.Join(dir, "go"), "")
+	stays.until("from the other")
 }
 
 func TestTerminalBadMessages(t *testing.T) {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"mime"
 	"mime/multipart"
 	"net/http"
+	"strings"
 
 	"sandbox.internal/execd/files"
 	gen "sandbox.internal/gen/execd"
@@ -15,12 +17,16 @@ import (
 // maxUploadMetadata bounds a metadata part, in bytes.
 const maxUploadMetadata = 64 << 10
 
-func (h *handlers) UploadFiles(_ context.Context, request gen.UploadFilesRequestObject) (gen.UploadFilesResponseObject, error) {
-	upload := upload{files: h.files, body: request.Body, digest: value(request.Params.ReprDigest)}
+func (h *handlers) UploadFiles(ctx context.Context, request gen.UploadFilesRequestObject) (gen.UploadFilesResponseObject, error) {
+	form, err := formOf(serve.Request(ctx))
+	if err != nil {
+		return nil, err
+	}
+	upload := upload{files: h.files, body: form, digest: value(request.Params.ReprDigest)}
 	var digests []string
 	for {
 		meta, err := upload.metadata(len(digests))
-		if errors.Is(err, io.EOF) {
+		if err == io.EOF {
 			break
 		}
 		if err != nil {
@@ -76,7 +82,7 @@ func (u *upload) metadata(done int) (files.UploadMeta, error) {
 // file reads the file part that belongs to the metadata, and returns its digest once it is in place.
 func (u *upload) file(meta files.UploadMeta) (string, error) {
 	part, err := u.next()
-	if errors.Is(err, io.EOF) {
+	if err == io.EOF {
 		return "", serve.Invalid("body: the file part for %q is missing", meta.Path)
 	}
 	if err != nil {
@@ -100,13 +106,31 @@ func (u *upload) file(meta files.UploadMeta) (string, error) {
 	return uploaded.Digest, err
 }
 
+// next returns the next part, and io.EOF itself after the last boundary. An error that wraps io.EOF is that of a form which was cut.
 func (u *upload) next() (*multipart.Part, error) {
 	part, err := u.body.NextPart()
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err != nil && err != io.EOF {
 		return nil, broken(err)
 	}
 	return part, err
 }
+
+// formOf reads the form of a request of which nothing has been read. NextPart of the request's own reader returns io.EOF also for a form
+// that is cut in the header of a part.
+func formOf(r *http.Request) (*multipart.Reader, error) {
+	_, params, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil {
+		return nil, serve.Invalid("header Content-Type: %v", err)
+	}
+	// The last boundary may be without its end of line, which NextPart knows by io.EOF alone.
+	body := io.MultiReader(r.Body, strings.NewReader("\r\n"), cut{})
+	return multipart.NewReader(body, params["boundary"]), nil
+}
+
+// cut is the end of what has no end of its own.
+type cut struct{}
+
+func (cut) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 // content is what a part holds. Its errors are the client's, so that they differ from those of the disk that io.Copy writes to.
 type content struct{ part *multipart.Part }
@@ -120,5 +144,5 @@ func (c content) Read(p []byte) (int, error) {
 }
 
 func broken(err error) error {
-	return serve.Invalid("body: is not a complete multipart/form-data message: %v", err)
+	return serve.Invalid("body: is not a complete multipart/form-data message of metadata and file parts: %v", err)
 }

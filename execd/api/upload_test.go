@@ -237,6 +237,39 @@ func TestUploadCutShort(t *testing.T) {
 	}
 }
 
+// TestUploadOfSeveralFilesCutShort: a request that is complete, while its form ends between two files, is refused wherever that is.
+func TestUploadOfSeveralFilesCutShort(t *testing.T) {
+	t.Parallel()
+	d := start(t)
+	dir := t.TempDir()
+	pair := func(name string) string {
+		return form("metadata", fmt.Sprintf(`{"path":%q}`, filepath.Join(dir, name)), "file", "content")
+	}
+	const last = "--b--\r\n"
+	first := strings.TrimSuffix(pair("first"), last)
+	second := strings.TrimSuffix(pair("second"), last)
+	content := strings.Index(second, "\r\n\r\n") + len("\r\n\r\n")
+	send := func(data string) (int, string) {
+		t.Helper()
+		response, err := d.client.UploadFilesWithBody(t.Context(), nil, formType["Content-Type"], strings.NewReader(data))
+		must(t, err)
+		defer response.Body.Close()
+		answered, err := io.ReadAll(response.Body)
+		must(t, err)
+		return response.StatusCode, string(answered)
+	}
+	for n := range content + 1 {
+		if status, answered := send(first + second[:n]); status != http.StatusBadRequest {
+			t.Errorf("cut behind %q: status %d, %s", second[:n], status, answered)
+		}
+	}
+	for _, end := range []string{last, "--b--", "--b--\r\nbehind the form"} {
+		if status, answered := send(first + second + end); status != http.StatusOK {
+			t.Errorf("the end %q: status %d, %s", end, status, answered)
+		}
+	}
+}
+
 // peakMemory returns the most memory that a process ever had, in bytes.
 func peakMemory(t *testing.T, pid int) int64 {
 	t.Helper()

@@ -42,6 +42,8 @@ type Files struct {
 	home   string
 	blocks sync.Pool // of *[]byte: buffers of uploads, so that many small ones do not allocate one each
 
+	places places // where content is put just now
+
 	walkMemory int // see the constant
 }
 

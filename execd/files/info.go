@@ -52,11 +52,21 @@ func (f *Files) Info(paths []string) (map[string]Info, error) {
 
 // infoAt describes what name means in the folder dirfd; path is what the description is to say.
 func infoAt(dirfd int, name, path string, flags int, names *names) (Info, error) {
-	const mask = unix.STATX_BASIC_STATS | unix.STATX_BTIME
-	var st unix.Statx_t
-	if err := unix.Statx(dirfd, name, flags, mask, &st); err != nil {
-		return Info{}, classify(path, err)
+	st, err := statAt(dirfd, name, path, flags)
+	if err != nil {
+		return Info{}, err
 	}
+	return infoOf(st, path, names), nil
+}
+
+// statAt asks the kernel for all that an Info needs; path is what an error is to say.
+func statAt(dirfd int, name, path string, flags int) (st unix.Statx_t, err error) {
+	const mask = unix.STATX_BASIC_STATS | unix.STATX_BTIME
+	err = unix.Statx(dirfd, name, flags, mask, &st)
+	return st, classify(path, err)
+}
+
+func infoOf(st unix.Statx_t, path string, names *names) Info {
 	info := Info{
 		Path:     path,
 		Type:     typeOf(uint32(st.Mode)),
@@ -73,7 +83,7 @@ func infoAt(dirfd int, name, path string, flags int, names *names) (Info, error)
 			info.Created = changed
 		}
 	}
-	return info, nil
+	return info
 }
 
 func typeOf(mode uint32) Type {

@@ -2,6 +2,8 @@ package files
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"fmt"
 	"io"
 	"os"
 
@@ -18,6 +20,8 @@ type Download struct {
 	Content io.ReadSeeker
 	// Info describes the file; Path is as asked for, the rest is that of the file which a symbolic link leads to.
 	Info Info
+	// Tag differs from that of every other content, for an entity tag.
+	Tag  string
 	file *os.File
 }
 
@@ -59,10 +63,11 @@ func (f *Files) Open(path string) (*Download, error) {
 
 // newDownload takes over fd when it succeeds.
 func newDownload(fd int, path string) (*Download, error) {
-	info, err := infoAt(fd, "", path, unix.AT_EMPTY_PATH, newNames())
+	st, err := statAt(fd, "", path, unix.AT_EMPTY_PATH)
 	if err != nil {
 		return nil, err
 	}
+	info := infoOf(st, path, newNames())
 	if err := checkRegular(info); err != nil {
 		return nil, err
 	}
@@ -73,7 +78,7 @@ func newDownload(fd int, path string) (*Download, error) {
 	// Most of /proc says 0, some of it more than there is; sysfs says a page for whatever it holds.
 	if info.Size != 0 && fs.Type != unix.SYSFS_MAGIC && fs.Type != unix.PROC_SUPER_MAGIC {
 		file := os.NewFile(uintptr(fd), path)
-		return &Download{Content: file, Info: info, file: file}, nil
+		return &Download{Content: file, Info: info, Tag: tagOf(st), file: file}, nil
 	}
 	content, err := readPseudo(fd, path)
 	if err != nil {
@@ -81,7 +86,15 @@ func newDownload(fd int, path string) (*Download, error) {
 	}
 	unix.Close(fd)
 	info.Size = int64(len(content))
-	return &Download{Content: bytes.NewReader(content), Info: info}, nil
+	// What the kernel makes up can change without any time of the file.
+	tag := fmt.Sprintf("%x", sha256.Sum256(content))
+	return &Download{Content: bytes.NewReader(content), Info: info, Tag: tag}, nil
+}
+
+// tagOf names the state of a file. Size and modification time alone can be those of another file: programs set the time (touch -d, cp -p,
+// reproducible builds). The time of the last change cannot be set, and a file that takes the place of another has its own inode.
+func tagOf(st unix.Statx_t) string {
+	return fmt.Sprintf("%x-%x-%x-%x", st.Ino, timeOf(st.Ctime).UnixNano(), timeOf(st.Mtime).UnixNano(), st.Size)
 }
 
 func checkRegular(info Info) error {

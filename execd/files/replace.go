@@ -24,7 +24,8 @@ type Replacement struct {
 // size: they are streamed. A file without the text is left untouched, which is no error.
 //
 // No file is changed before the new content of all of them is on disk, so a full disk changes nothing. A missing
-// file is KindNotFound, anything but a regular file and an empty Old are KindInvalid.
+// file is KindNotFound, anything but a regular file and an empty Old are KindInvalid. A file that something else has
+// changed since it was read is KindConflict: its new content would undo that change.
 func (f *Files) Replace(wanted map[string]Replacement) error {
 	_, err := f.ReplaceAndCount(wanted)
 	return err
@@ -66,12 +67,17 @@ func (f *Files) ReplaceAndCount(wanted map[string]Replacement) (map[string]int, 
 	}()
 	counts := make(map[string]int, len(keys))
 	for i, path := range keys {
-		e, count, err := prepareEdit(targets[i], wanted[path])
+		e, count, err := f.prepareEdit(targets[i], wanted[path])
 		if err != nil {
 			return nil, classify(targets[i], err)
 		}
 		if counts[path] = count; count > 0 {
 			edits = append(edits, e)
+		}
+	}
+	for _, e := range edits { // commit looks again, when it is too late for those before
+		if err := e.staged.unchanged(); err != nil {
+			return nil, err
 		}
 	}
 	for _, e := range edits {
@@ -89,7 +95,7 @@ type edit struct {
 }
 
 // prepareEdit writes the new content of target beside it. There is no edit when count, the number of occurrences, is 0.
-func prepareEdit(target string, r Replacement) (e edit, count int, err error) {
+func (f *Files) prepareEdit(target string, r Replacement) (e edit, count int, err error) {
 	in, err := os.OpenFile(target, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return edit{}, 0, err
@@ -99,10 +105,11 @@ func prepareEdit(target string, r Replacement) (e edit, count int, err error) {
 	if err := unix.Fstat(int(in.Fd()), &st); err != nil {
 		return edit{}, 0, err
 	}
-	out, err := stage(target, filepath.Dir(target), "replace")
+	out, err := f.stage(target, filepath.Dir(target), "replace")
 	if err != nil {
 		return edit{}, 0, err
 	}
+	out.read = &st
 	buffered := bufio.NewWriterSize(out.file, 256<<10)
 	count, err = replaceStream(buffered, in, []byte(r.Old), []byte(r.New))
 	if err == nil {

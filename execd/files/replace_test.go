@@ -1,11 +1,15 @@
 package files_test
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
@@ -130,6 +134,69 @@ func TestReplaceOnAFullDiskChangesNothing(t *testing.T) {
 	wantEqual(t, "the first", read(t, disk+"/a"), "old")
 	wantEqual(t, "the second", len(read(t, disk+"/b")), 300<<10)
 	wantNoTemporary(t, disk)
+}
+
+// TestReplaceByManyAtOnce: each change that succeeds is in the file at the end, and those of a conflict can be repeated.
+func TestReplaceByManyAtOnce(t *testing.T) {
+	f, root := newFiles(t)
+	path := filepath.Join(root, "dir/file")
+	must(t, os.MkdirAll(filepath.Join(root, "dir"), 0o755))
+	must(t, os.Symlink("dir", filepath.Join(root, "link")))
+	const editors, rounds = 8, 20
+	var content, want strings.Builder
+	for i := range editors * rounds {
+		fmt.Fprintf(&content, "<%d>\n", i)
+		fmt.Fprintf(&want, "[%d]\n", i)
+	}
+	write(t, path, content.String())
+	var group sync.WaitGroup
+	for i := range editors {
+		group.Go(func() {
+			for n := i; n < editors*rounds; n += editors {
+				edit := files.Replacement{Old: fmt.Sprintf("<%d>", n), New: fmt.Sprintf("[%d]", n)}
+				err := errors.New("not tried")
+				for end := time.Now().Add(time.Minute); err != nil && time.Now().Before(end); {
+					if err = f.Replace(map[string]files.Replacement{[]string{"dir/file", "link/file"}[n%2]: edit}); err != nil && files.KindOf(err) != files.KindConflict {
+						break
+					}
+				}
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	group.Wait()
+	wantEqual(t, "content", read(t, path), want.String())
+	wantNoTemporary(t, root)
+}
+
+func TestReplaceOfWhatChangedMeanwhile(t *testing.T) {
+	old := time.Unix(1e9, 0)
+	for name, change := range map[string]func(t *testing.T, f *files.Files, path string){
+		"an upload": func(t *testing.T, f *files.Files, path string) {
+			_, err := upload(t, f, files.UploadMeta{Path: path}, []byte("OLD"))
+			must(t, err)
+		},
+		"another replace": func(t *testing.T, f *files.Files, path string) {
+			must(t, f.Replace(map[string]files.Replacement{path: {Old: "old", New: "OLD"}}))
+		},
+		"a program": func(t *testing.T, _ *files.Files, path string) { write(t, path, "OLD") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, root := newFiles(t)
+			path := filepath.Join(root, "file")
+			write(t, path, "old")
+			must(t, os.Chtimes(path, old, old))
+			commit, err := files.Prepare(f, path, files.Replacement{Old: "old", New: "new"})
+			must(t, err)
+			change(t, f, path)
+			must(t, os.Chtimes(path, old, old)) // size and modification time tell nothing
+			wantError(t, commit(), files.KindConflict, path, "meanwhile")
+			wantEqual(t, "content", read(t, path), "OLD")
+			wantNoTemporary(t, root)
+		})
+	}
 }
 
 func TestReplaceInAMountedFile(t *testing.T) {

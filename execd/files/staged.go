@@ -15,11 +15,13 @@ import (
 type staged struct {
 	target string // absolute, no symbolic link
 	file   *os.File
+	read   *unix.Stat_t // the target before the new content was made from it; nil when it was not
+	places *places
 	done   bool
 }
 
 // stage makes the temporary file in a folder; purpose becomes part of its name.
-func stage(target, folder, purpose string) (*staged, error) {
+func (f *Files) stage(target, folder, purpose string) (*staged, error) {
 	file, err := os.CreateTemp(folder, TempPrefix+purpose+"-*")
 	if errors.Is(err, fs.ErrNotExist) && isDirectory(folder) {
 		// What the kernel says in /proc. It is not the folder that is missing.
@@ -28,12 +30,27 @@ func stage(target, folder, purpose string) (*staged, error) {
 	if err != nil {
 		return nil, classify(target, err)
 	}
-	return &staged{target: target, file: file}, nil
+	return &staged{target: target, file: file, places: &f.places}, nil
 }
 
 func isDirectory(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.IsDir()
+}
+
+// unchanged returns KindConflict when the target is no longer what the new content was made from.
+func (s *staged) unchanged() error {
+	if s.read == nil {
+		return nil
+	}
+	var now unix.Stat_t
+	if err := unix.Lstat(s.target, &now); err != nil {
+		return classify(s.target, err)
+	}
+	if now.Dev != s.read.Dev || now.Ino != s.read.Ino || now.Size != s.read.Size || now.Mtim != s.read.Mtim || now.Ctim != s.read.Ctim {
+		return conflict(s.target, "was changed by something else meanwhile; nothing is replaced in it")
+	}
+	return nil
 }
 
 // commit gives the content its attributes and puts it at the target, durably. It makes the target's folder where that is missing, and removes
@@ -48,6 +65,16 @@ func (s *staged) commit(attrs attributes) error {
 	}
 	made, err := makeDirectory(filepath.Dir(s.target))
 	if err != nil {
+		return err
+	}
+	unlock, err := s.places.lock(s.target)
+	if err != nil {
+		removeMade(made)
+		return err
+	}
+	defer unlock()
+	if err := s.unchanged(); err != nil {
+		removeMade(made)
 		return err
 	}
 	err = os.Rename(s.file.Name(), s.target)

@@ -94,7 +94,7 @@ func (f *Files) Begin(meta UploadMeta) (*Upload, error) {
 	if err != nil {
 		return nil, err
 	}
-	staged, err := stage(target, folder, "upload")
+	staged, err := f.stage(target, folder, "upload")
 	if err != nil {
 		return nil, err
 	}

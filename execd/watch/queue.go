@@ -53,6 +53,13 @@ func (q *queue) append(event Event) {
 
 func (q *queue) empty() { q.events, q.last, q.bytes = nil, make(map[string]int), 0 }
 
+// part makes what comes from here on no repetition of what came before: a path that is there again is another file.
+func (q *queue) part() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.last = make(map[string]int)
+}
+
 // end says that nothing more will come.
 func (q *queue) end() { close(q.ready) }
 

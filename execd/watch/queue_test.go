@@ -2,6 +2,8 @@ package watch
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -27,5 +29,44 @@ func TestOverflowByBytes(t *testing.T) {
 	}
 	if last := events[len(events)-1].Path; !strings.HasSuffix(last, "/3999") {
 		t.Errorf("the last event is of %s", last)
+	}
+}
+
+// TestANewFolderOfAnOldName: its files are new, although the reader has not taken yet what was reported of the old folder's.
+func TestANewFolderOfAnOldName(t *testing.T) {
+	dir := t.TempDir()
+	w, err := Open(Options{Path: dir, Recursive: true, Clock: time.Now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	folder := filepath.Join(dir, "d")
+	file := filepath.Join(folder, "f")
+	for wanted := 1; wanted <= 2; wanted++ {
+		if err := os.Mkdir(folder, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			w.queue.mu.Lock()
+			created := 0
+			for _, event := range w.queue.events {
+				if event.Type == Create && event.Path == file {
+					created++
+				}
+			}
+			w.queue.mu.Unlock()
+			if created >= wanted {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("the file was created %d times, and %d times by the events", wanted, created)
+			}
+		}
+		if err := os.Rename(folder, filepath.Join(dir, fmt.Sprint(wanted))); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

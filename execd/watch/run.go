@@ -5,19 +5,33 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/fsnotify/fsnotify"
 )
+
+// locateInterval is how often the watched path is looked up again.
+const locateInterval = time.Second
 
 // run passes on what the kernel reports, until the watch is closed or has nothing more to report.
 func (w *Watch) run() {
 	defer close(w.stopped)
 	defer w.queue.end()
 	defer func() { w.watcher.Close() }()
+	ticker := time.NewTicker(locateInterval)
+	defer ticker.Stop()
+	elsewhere := false
 	for {
 		var err error
 		gone := false
 		select {
+		case <-ticker.C:
+			// Only the second time in a row, so that what happened before has been passed on, the root's own removal included.
+			before := elsewhere
+			if elsewhere = w.elsewhere(); before && elsewhere {
+				w.queue.put(Event{Type: Rename, Path: w.options.Path})
+				gone = true
+			}
 		case <-w.stop:
 			return
 		case event := <-w.watcher.Events:
@@ -47,11 +61,25 @@ func (w *Watch) overflow() error {
 	return err
 }
 
+// elsewhere reports whether the path does not lead any more to what is watched. The kernel tells nothing of that when a folder above
+// the path gets another name, or a link on the way another target.
+func (w *Watch) elsewhere() bool {
+	now, err := locate(w.options.Path, w.file)
+	if err != nil {
+		err = classify(w.options.Path, err)
+		return errors.Is(err, ErrNotFound) || errors.Is(err, ErrInvalid)
+	}
+	return now.target != w.at.target || !os.SameFile(now.folder, w.at.folder)
+}
+
 // handle passes an event on. It reports whether what is watched is gone.
 func (w *Watch) handle(event fsnotify.Event) (gone bool, err error) {
 	root, path := w.options.Path, event.Name
 	left := event.Has(fsnotify.Remove) || event.Has(fsnotify.Rename)
-	if w.file && path == filepath.Dir(root) {
+	if w.file && path == w.at.target {
+		path = root
+	}
+	if w.file && (path == filepath.Dir(root) || path == filepath.Dir(w.at.target)) {
 		if left { // the file is not where it was
 			w.queue.put(Event{Type: kind(event), Path: root})
 		}
@@ -94,6 +122,7 @@ func (w *Watch) forget(path string) {
 	if _, watched := w.folders[path]; !watched {
 		return // no folder
 	}
+	w.queue.part()
 	for folder := range w.folders {
 		if folder == path || strings.HasPrefix(folder, path+"/") {
 			delete(w.folders, folder)

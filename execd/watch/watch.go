@@ -81,6 +81,7 @@ type Watch struct {
 	options  Options
 	watcher  *fsnotify.Watcher
 	file     bool                // the path is no directory
+	at       location            // when the watch was opened
 	folders  map[string]struct{} // that are watched; run alone uses it
 	bytes    int                 // of their paths
 	failures chan error          // what went wrong with the watcher
@@ -98,9 +99,15 @@ func Open(options Options) (*Watch, error) {
 	if err != nil {
 		return nil, classify(options.Path, err)
 	}
+	// Before the watch is set: what takes its place in between is noticed by run.
+	at, err := locate(options.Path, !info.IsDir())
+	if err != nil {
+		return nil, classify(options.Path, err)
+	}
 	w := &Watch{
 		options:  options,
 		file:     !info.IsDir(),
+		at:       at,
 		failures: make(chan error, 1),
 		stop:     make(chan struct{}),
 		stopped:  make(chan struct{}),
@@ -111,6 +118,35 @@ func Open(options Options) (*Watch, error) {
 	}
 	go w.run()
 	return w, nil
+}
+
+// location is where a path leads to.
+type location struct {
+	folder os.FileInfo // the directory itself, or the folder that a file's name is in
+	target string      // of a file: the path, or what it leads to as a link
+}
+
+func locate(path string, file bool) (location, error) {
+	if !file {
+		folder, err := os.Stat(path)
+		return location{folder: folder}, err
+	}
+	folder, err := os.Stat(filepath.Dir(path))
+	if err != nil {
+		return location{}, err
+	}
+	target, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return location{}, err
+	}
+	other, err := os.Stat(filepath.Dir(target))
+	if err != nil {
+		return location{}, err
+	}
+	if os.SameFile(folder, other) { // the kernel reports one folder under one name
+		target = filepath.Join(filepath.Dir(path), filepath.Base(target))
+	}
+	return location{folder, target}, nil
 }
 
 // Close ends the watch.
@@ -161,8 +197,12 @@ func (w *Watch) renew() error {
 	w.watcher, w.folders, w.bytes = watcher, make(map[string]struct{}), 0
 	go w.forward(watcher)
 	// A file is watched by its folder, so that the watch survives when the file is replaced by another.
+	// So is what a link leads to, by its own folder.
 	if root := w.options.Path; w.file {
 		err = w.add(filepath.Dir(root))
+		if folder := filepath.Dir(w.at.target); err == nil && folder != filepath.Dir(root) {
+			err = w.add(folder)
+		}
 	} else {
 		err = w.addTree(root, false)
 	}

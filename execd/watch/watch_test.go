@@ -172,11 +172,21 @@ func TestTheEndIsReported(t *testing.T) {
 		"a file is removed":       {"dir/file", "rm dir/file", "remove ."},
 		"a file is renamed":       {"dir/file", "mv dir/file other", "rename ."},
 		"a file's folder renamed": {"dir/file", "mv dir other", "rename ."},
+
+		"a folder above is renamed":          {"above/sub", "mv above other", "rename ."},
+		"a folder above is replaced":         {"above/sub", "mv above other; cp -r other above; echo > above/sub/x", "rename ."},
+		"a folder above a file is replaced":  {"above/sub/file", "mv above other; cp -r other above; echo > above/sub/file", "rename ."},
+		"a link to a directory is replaced":  {"link", "ln -sfn above link", "rename ."},
+		"a link to a directory is removed":   {"link", "rm link", "rename ."},
+		"a link above is replaced":           {"link/sub", "ln -sfn above link", "rename ."},
+		"a link to a file is replaced":       {"linked", "ln -sf dir/beside linked", "rename ."},
+		"a link to a file leads nowhere":     {"linked", "rm dir/file", "remove ."},
+		"a link to a file whose folder left": {"linked", "mv dir other", "rename ."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			shell(t, dir, "mkdir dir; echo > dir/file; echo > dir/beside")
+			shell(t, dir, "mkdir -p dir/sub above/sub; echo > dir/file; echo > dir/beside; echo > above/sub/file; ln -s dir link; ln -s dir/file linked")
 			o := observe(t, watch.Options{Path: filepath.Join(dir, tc.path), Recursive: true})
 			shell(t, dir, tc.script)
 			o.end()
@@ -200,6 +210,29 @@ func TestAFileThatIsReplaced(t *testing.T) {
 		if seen != "create ." && seen != "write ." {
 			t.Errorf("%s is of no interest", seen)
 		}
+	}
+}
+
+// TestALinkToAFile reports what happens to the file, wherever it is.
+func TestALinkToAFile(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	shell(t, dir, "mkdir far; echo > far/file; ln -s far/file link; echo > near; ln -s near beside; ln -s . self")
+	for _, path := range []string{"link", "beside", "self/beside", "self/near"} {
+		t.Run(path, func(t *testing.T) {
+			o := observe(t, watch.Options{Path: filepath.Join(dir, path)})
+			script := fmt.Sprintf("echo x >> %[1]s; chmod 600 %[1]s; echo > other; mv other $(realpath %[1]s)", path)
+			shell(t, dir, script)
+			o.until("write .", "chmod .", "create .")
+			shell(t, dir, "echo > unrelated; sleep 2.5; echo x >> "+path) // it is still what was watched
+			o.seen = nil
+			o.until("write .")
+			for _, seen := range o.seen {
+				if !strings.HasSuffix(seen, " .") || strings.HasPrefix(seen, "re") {
+					t.Errorf("%s is of no interest", seen)
+				}
+			}
+		})
 	}
 }
 

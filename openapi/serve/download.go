@@ -30,8 +30,11 @@ type Download struct {
 	Request *http.Request
 	// Name is offered to the client as the file's name.
 	Name string
-	// ModTime is when the content last changed; a client that resumes an older
-	// version gets all of the new one instead of a mixture. Zero if unknown.
+	// Tag names this state of the content and no other; a client that resumes another
+	// state gets all of this one instead of a mixture. It is sent as the ETag, without
+	// quotes or spaces here. Empty if unknown: then nothing can be resumed.
+	Tag string
+	// ModTime is when the content last changed, for Last-Modified alone. Zero if unknown.
 	ModTime time.Time
 	// Content is read from wherever the range says, and not closed.
 	Content io.ReadSeeker
@@ -47,7 +50,17 @@ func (d Download) Serve(w http.ResponseWriter) error {
 	if err != nil {
 		return fmt.Errorf("download %s: find its size: %w", d.Name, err)
 	}
-	wanted, ok := singleRange(d.Request.Header.Get("Range"))
+	tag := ""
+	if d.Tag != "" {
+		tag = `"` + d.Tag + `"`
+	}
+	header := d.Request.Header.Get("Range")
+	// ServeContent would also compare a date, although a file may change several times
+	// within a second.
+	if condition := d.Request.Header.Get("If-Range"); condition != "" && condition != tag {
+		header = ""
+	}
+	wanted, ok := singleRange(header)
 	if !ok {
 		return d.unsatisfiable(w, size)
 	}
@@ -67,17 +80,14 @@ func (d Download) Serve(w http.ResponseWriter) error {
 	r := &http.Request{Method: d.Request.Method, Header: http.Header{}}
 	if wanted != "" {
 		r.Header.Set("Range", wanted)
-		if condition := d.Request.Header.Get("If-Range"); condition != "" {
-			r.Header.Set("If-Range", condition)
-		}
 	}
 	out := &downloadWriter{w: w, body: newBoundedWriter(w, d.WriteTimeout), header: http.Header{}}
 	out.file, _ = d.Content.(*os.File)
 	out.header.Set("Content-Type", "application/octet-stream")
 	out.header.Set("Content-Disposition", attachment(d.Name))
 	out.header.Set("X-Content-Type-Options", "nosniff")
-	if !d.ModTime.IsZero() {
-		out.header.Set("ETag", fmt.Sprintf(`"%x-%x"`, d.ModTime.UnixNano(), size))
+	if tag != "" {
+		out.header.Set("ETag", tag)
 	}
 	content := &watchedContent{ReadSeeker: d.Content}
 	http.ServeContent(out, r, "", d.ModTime, content)

@@ -36,6 +36,7 @@ func downloads(t *testing.T, path string) handlers {
 		return serve.Download{
 			Request: serve.Request(c.Request().Context()),
 			Name:    "tenbytes.txt", ModTime: info.ModTime(), Content: file,
+			Tag:          fmt.Sprint(info.ModTime().UnixNano()),
 			WriteTimeout: time.Second,
 		}.Serve(c.Response())
 	}}
@@ -137,6 +138,15 @@ func TestDownloadIfRange(t *testing.T) {
 	if got := s.request("GET", "/v1/widgets/w1", "", "Range: bytes=8-",
 		"If-Range: "+tag); got.StatusCode != 206 || got.body != "89" {
 		t.Errorf("unchanged: %d %q, want 206", got.StatusCode, got.body)
+	}
+	for _, condition := range []string{
+		s.request("GET", "/v1/widgets/w1", "").Header.Get("Last-Modified"),
+		"W/" + tag, strings.Trim(tag, `"`), tag + ", " + tag, `""`,
+	} {
+		if got := s.request("GET", "/v1/widgets/w1", "", "Range: bytes=8-",
+			"If-Range: "+condition); got.StatusCode != 200 || got.body != content {
+			t.Errorf("If-Range %q: %d %q, want 200", condition, got.StatusCode, got.body)
+		}
 	}
 	if err := os.Chtimes(path, time.Time{}, time.Unix(1e9, 0)); err != nil {
 		t.Fatal(err)
