@@ -363,7 +363,8 @@ type ClientInterface interface {
 
 	// ReplaceInFilesWithBody Replace text in files
 	//
-	// Replaces every occurrence. The permissions of the files stay.
+	// Replaces every occurrence. The permissions of the files stay. A file that is changed
+	// by another request or program meanwhile is 409; read it again.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -372,7 +373,8 @@ type ClientInterface interface {
 
 	// ReplaceInFiles Replace text in files
 	//
-	// Replaces every occurrence. The permissions of the files stay.
+	// Replaces every occurrence. The permissions of the files stay. A file that is changed
+	// by another request or program meanwhile is 409; read it again.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -1068,7 +1070,8 @@ func (c *Client) SetPermissions(ctx context.Context, body SetPermissionsJSONRequ
 
 // ReplaceInFilesWithBody Replace text in files
 //
-// Replaces every occurrence. The permissions of the files stay.
+// Replaces every occurrence. The permissions of the files stay. A file that is changed
+// by another request or program meanwhile is 409; read it again.
 //
 // Takes any type of body and a specified content type.
 //
@@ -1087,7 +1090,8 @@ func (c *Client) ReplaceInFilesWithBody(ctx context.Context, contentType string,
 
 // ReplaceInFiles Replace text in files
 //
-// Replaces every occurrence. The permissions of the files stay.
+// Replaces every occurrence. The permissions of the files stay. A file that is changed
+// by another request or program meanwhile is 409; read it again.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -3456,7 +3460,8 @@ type ClientWithResponsesInterface interface {
 
 	// ReplaceInFilesWithBodyWithResponse Replace text in files
 	//
-	// Replaces every occurrence. The permissions of the files stay.
+	// Replaces every occurrence. The permissions of the files stay. A file that is changed
+	// by another request or program meanwhile is 409; read it again.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -3465,7 +3470,8 @@ type ClientWithResponsesInterface interface {
 
 	// ReplaceInFilesWithResponse Replace text in files
 	//
-	// Replaces every occurrence. The permissions of the files stay.
+	// Replaces every occurrence. The permissions of the files stay. A file that is changed
+	// by another request or program meanwhile is 409; read it again.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -7038,7 +7044,8 @@ func (c *ClientWithResponses) SetPermissionsWithResponse(ctx context.Context, bo
 
 // ReplaceInFilesWithBodyWithResponse Replace text in files
 //
-// Replaces every occurrence. The permissions of the files stay.
+// Replaces every occurrence. The permissions of the files stay. A file that is changed
+// by another request or program meanwhile is 409; read it again.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -7053,7 +7060,8 @@ func (c *ClientWithResponses) ReplaceInFilesWithBodyWithResponse(ctx context.Con
 
 // ReplaceInFilesWithResponse Replace text in files
 //
-// Replaces every occurrence. The permissions of the files stay.
+// Replaces every occurrence. The permissions of the files stay. A file that is changed
+// by another request or program meanwhile is 409; read it again.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

@@ -443,7 +443,8 @@ export interface paths {
         put?: never;
         /**
          * Replace text in files
-         * @description Replaces every occurrence. The permissions of the files stay.
+         * @description Replaces every occurrence. The permissions of the files stay. A file that is changed
+         *     by another request or program meanwhile is 409; read it again.
          */
         post: operations["replaceInFiles"];
         delete?: never;

@@ -878,7 +878,8 @@ def replace_in_files(
 ) -> Call[None]:
     """Replace text in files.
 
-    Replaces every occurrence. The permissions of the files stay.
+    Replaces every occurrence. The permissions of the files stay. A file that is changed
+    by another request or program meanwhile is 409; read it again.
     """
     return Call(
         method="POST",
