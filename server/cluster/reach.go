@@ -86,8 +86,13 @@ func (c *Cluster) ChangeNetworkPolicy(ctx context.Context, id string, change lif
 		return lifecycle.NetworkPolicy{}, err
 	}
 	_, err = c.change(ctx, id, func(_ *view.Entry, b *v1alpha1.BatchSandbox) (bool, error) {
+		// Another change may have come since: whoever writes last must write what is in force then.
+		inForce, err := guard.Policy(ctx, sidecar)
+		if err != nil {
+			return false, err
+		}
 		before := b.Annotations[view.AnnotationPolicy]
-		err := view.Annotate(b, view.AnnotationPolicy, policy)
+		err = view.Annotate(b, view.AnnotationPolicy, inForce)
 		return b.Annotations[view.AnnotationPolicy] != before, err
 	})
 	return policy, err
@@ -128,9 +133,19 @@ func (c *Cluster) Logs(ctx context.Context, id string, options lifecycle.LogOpti
 		out = open() // nothing is printed yet; the client gets the headers at once
 		e = c.view.Await(ctx, e, lifecycle.MaxTimeout, func(e *view.Entry) bool { return !pending(e) })
 	}
+	asked := time.Now()
+	fromPool := e.Batch.Spec.PoolRef != ""
+	if fromPool { // what the view shows may be old, and the pod another sandbox's by now
+		if e, err = c.view.Fetch(ctx, id); err != nil {
+			return err
+		}
+	}
 	log, err := c.openLog(ctx, e, options)
 	if err != nil {
 		return err
+	}
+	if fromPool {
+		log = c.lease(ctx, cancel, e, asked, log)
 	}
 	defer func() { _ = log.Close() }()
 	if out == nil {
@@ -151,7 +166,7 @@ func (nothing) Close() error             { return nil }
 func (c *Cluster) openLog(ctx context.Context, e *view.Entry, options lifecycle.LogOptions) (io.ReadCloser, error) {
 	state := e.Sandbox.Status.State
 	lost := lifecycle.Conflictf("the log is lost: the sandbox is %s, and on a cluster a log goes with its pod; the end of it is in the sandbox's message when it failed", state)
-	pod, container := podOf(e)
+	pod, container, begin := podOf(e)
 	if pod == "" {
 		if state == lifecycle.StatePending {
 			return nothing{}, nil
@@ -166,6 +181,14 @@ func (c *Cluster) openLog(ctx context.Context, e *view.Entry, options lifecycle.
 	if !options.Since.IsZero() {
 		wanted.SinceTime = &metav1.Time{Time: options.Since.Truncate(time.Second)}
 	}
+	if e.Batch.Spec.PoolRef != "" {
+		if begin == nil {
+			return nil, lifecycle.Conflictf("the log cannot be read: the record of the sandbox's pod does not say since when the pod is this sandbox's alone; an earlier version of the controller wrote it")
+		}
+		if wanted.SinceTime == nil || wanted.SinceTime.Before(begin) {
+			wanted.SinceTime = begin
+		}
+	}
 	log, err := c.pods.CoreV1().Pods(c.Namespace).GetLogs(pod, wanted).Stream(ctx)
 	var status *apierrors.StatusError
 	switch {
@@ -179,14 +202,15 @@ func (c *Cluster) openLog(ctx context.Context, e *view.Entry, options lifecycle.
 	return nil, view.Explain(err)
 }
 
-// podOf returns the names of a sandbox's pod and of its container there; none while it has no pod.
-func podOf(e *view.Entry) (pod, container string) {
+// podOf returns the names of a sandbox's pod and of its container there; none while it has no pod. The log of a pod of a Pool is the sandbox's from
+// the beginning on, if that is known.
+func podOf(e *view.Entry) (pod, container string, begin *metav1.Time) {
 	if e.Batch.Spec.PoolRef == "" {
-		return e.Batch.Name + "-0", containerSandbox
+		return e.Batch.Name + "-0", containerSandbox, nil
 	}
 	allocation, err := e.Batch.Allocation()
 	if err != nil || len(allocation.Pods) == 0 {
-		return "", ""
+		return "", "", nil
 	}
-	return allocation.Pods[0], v1alpha1.ContainerTaskExecutor
+	return allocation.Pods[0], v1alpha1.ContainerTaskExecutor, allocation.Since
 }

@@ -4,12 +4,15 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sandbox.internal/runtime/kube/v1alpha1"
@@ -24,7 +27,7 @@ const entryVariable = "env-"
 const (
 	// sweepInterval is how often Secrets are looked for that a replica left which was killed in the middle of a create.
 	sweepInterval = 10 * time.Minute
-	// creating is how long a create may take; only Secrets that are older than that are looked at.
+	// creating is how long a create may take; only Secrets that were without an owner for longer are looked at.
 	creating = 2 * view.CallTimeout
 )
 
@@ -105,20 +108,21 @@ func (c *Cluster) own(ctx context.Context, b *v1alpha1.BatchSandbox, name string
 }
 
 // drop removes the Secret of a sandbox that does not come into being. The sweep removes what this cannot.
-func (c *Cluster) drop(id, name string) {
+func (c *Cluster) drop(id, name string, only ...client.DeleteOption) {
 	ctx, cancel := context.WithTimeout(c.ctx, view.CallTimeout)
 	defer cancel()
 	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.Namespace}}
-	if err := c.api.Delete(ctx, object); client.IgnoreNotFound(err) != nil {
+	if err := c.api.Delete(ctx, object, only...); client.IgnoreNotFound(err) != nil {
 		c.Logger.Warn().Err(err).Str("sandbox_id", id).Msg("the Secret of a sandbox that was refused is left for the sweep")
 	}
 }
 
 // sweep deals with Secrets that a replica left which was killed in the middle of a create, for as long as the cluster is followed.
 func (c *Cluster) sweep() {
+	seen := make(map[types.UID]time.Time)
 	for {
 		pause := sweepInterval
-		young, err := c.sweepOnce(c.ctx)
+		young, err := c.sweepOnce(c.ctx, seen)
 		if err != nil && c.ctx.Err() == nil {
 			c.Logger.Warn().Err(err).Msg("Secrets of sandboxes that do not exist may be left")
 		}
@@ -131,20 +135,27 @@ func (c *Cluster) sweep() {
 	}
 }
 
-// sweepOnce also reports whether there are Secrets without an owner that are too young to be judged.
-func (c *Cluster) sweepOnce(ctx context.Context) (young bool, err error) {
+// sweepOnce also reports whether there are Secrets without an owner that are too young to be judged. seen has when each was first seen: the time
+// of its creation is by the API server's clock, which may differ from this one's by any time.
+func (c *Cluster) sweepOnce(ctx context.Context, seen map[types.UID]time.Time) (young bool, err error) {
 	// Metadata alone: what is in the Secrets is not needed here.
 	var list metav1.PartialObjectMetadataList
 	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
 	if err := c.api.List(ctx, &list, client.InNamespace(c.Namespace), client.HasLabels{view.LabelSecret}); err != nil {
 		return false, err
 	}
+	maps.DeleteFunc(seen, func(uid types.UID, _ time.Time) bool {
+		return !slices.ContainsFunc(list.Items, func(s metav1.PartialObjectMetadata) bool { return s.UID == uid && len(s.OwnerReferences) == 0 })
+	})
 	for i := range list.Items {
 		found := &list.Items[i]
 		if len(found.OwnerReferences) > 0 {
 			continue
 		}
-		if c.Clock().Sub(found.CreationTimestamp.Time) < creating {
+		if _, known := seen[found.UID]; !known {
+			seen[found.UID] = time.Now()
+		}
+		if time.Since(seen[found.UID]) < creating {
 			young = true
 			continue
 		}
@@ -153,7 +164,7 @@ func (c *Cluster) sweepOnce(ctx context.Context) (young bool, err error) {
 		err := c.api.Get(ctx, client.ObjectKey{Namespace: c.Namespace, Name: id}, &batch)
 		switch {
 		case apierrors.IsNotFound(err), err == nil && batch.Annotations[view.AnnotationSecret] != found.Name:
-			c.drop(id, found.Name)
+			c.drop(id, found.Name, client.Preconditions{UID: &found.UID})
 		case err != nil:
 			return young, err
 		default:

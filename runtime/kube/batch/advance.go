@@ -207,7 +207,7 @@ func (r *Reconciler) allocateNow(ctx context.Context,
 	return r.Pools.Allocate(ctx, b)
 }
 
-// toggle freezes or thaws, when the spec has another state than the batch. It does not wait for
+// toggle freezes or thaws, when the phase on record says that this goes on. It does not wait for
 // that.
 func (r *Reconciler) toggle(b *v1alpha1.BatchSandbox, at *situation, stopping bool, due *deadline) {
 	phase := b.Status.Phase
@@ -215,9 +215,9 @@ func (r *Reconciler) toggle(b *v1alpha1.BatchSandbox, at *situation, stopping bo
 	switch {
 	case stopping:
 		r.freezer.forget(client.ObjectKeyFromObject(b))
-	case b.Spec.Pause && (phase == v1alpha1.PhaseRunning || phase == v1alpha1.PhasePausing):
+	case b.Spec.Pause && phase == v1alpha1.PhasePausing:
 		operation = "freeze"
-	case !b.Spec.Pause && (phase == v1alpha1.PhasePaused || phase == v1alpha1.PhaseResuming):
+	case !b.Spec.Pause && phase == v1alpha1.PhaseResuming:
 		operation = "thaw"
 	}
 	if operation == "" {
@@ -230,8 +230,17 @@ func (r *Reconciler) toggle(b *v1alpha1.BatchSandbox, at *situation, stopping bo
 	}
 	var daemons []daemon
 	for number := range at.sandboxes {
-		if s := &at.sandboxes[number]; !b.Status.Ended(number) && !s.ended && s.pod != nil {
-			daemons = append(daemons, daemon{number, s.pod.Status.PodIP, r.execdToken(b, s.pod)})
+		s := &at.sandboxes[number]
+		switch {
+		case b.Status.Ended(number) || s.ended:
+		case operation == "freeze" && (s.pod == nil || s.pod.Status.PodIP == ""):
+			// It would run in a batch that is Paused once it has a pod.
+			at.frozen = freezing{tried: true, err: fmt.Errorf("sandbox %d has no pod yet", number)}
+			due.in(at.now, freezeInterval)
+			return
+		case s.pod != nil:
+			daemons = append(daemons, daemon{number, s.pod.UID, s.pod.Status.PodIP,
+				r.execdToken(b, s.pod)})
 		}
 	}
 	at.frozen = r.freezer.do(b, operation, daemons)

@@ -3,6 +3,7 @@ package batch_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -385,11 +386,37 @@ type execd struct {
 	mu     sync.Mutex
 	frozen bool
 	fails  int
+	phase  func() v1alpha1.Phase // that is on record
+	phases map[string]bool       // requests, and the phases in which they came
+}
+
+// serve answers at an address until the test ends.
+func (e *execd) serve(p *place, address string) {
+	p.Helper()
+	listener, err := new(net.ListenConfig).Listen(p.Context(), "tcp",
+		fmt.Sprintf("%s:%d", address, v1alpha1.PortExecd))
+	p.must(err)
+	server := &http.Server{Handler: e}
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) })
+	p.Cleanup(func() {
+		_ = server.Close()
+		serving.Wait()
+	})
+}
+
+func (e *execd) isFrozen() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.frozen
 }
 
 func (e *execd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.phase != nil {
+		e.phases[fmt.Sprintf("%s in %s", r.URL.Path, e.phase())] = true
+	}
 	switch {
 	case r.Header.Get(v1alpha1.HeaderExecdToken) != "secret":
 		http.Error(w, "no token", http.StatusUnauthorized)
@@ -405,15 +432,12 @@ func TestPause(t *testing.T) {
 	p := newPlace(t)
 	p.control(nil, nil)
 	const address = "127.99.44.7" // an address of this test alone
-	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp",
-		fmt.Sprintf("%s:%d", address, v1alpha1.PortExecd))
-	p.must(err)
-	daemon := &execd{fails: 1}
-	server := &http.Server{Handler: daemon}
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(listener) })
-	defer serving.Wait()
-	defer server.Close()
+	daemon := &execd{fails: 1, phases: make(map[string]bool), phase: func() v1alpha1.Phase {
+		b := new(v1alpha1.BatchSandbox)
+		_ = p.Get(context.Background(), client.ObjectKey{Namespace: p.namespace, Name: "b"}, b)
+		return b.Status.Phase
+	}}
+	daemon.serve(p, address)
 
 	b := p.batch("b", 1)
 	b.Spec.Template.Annotations["address"] = address
@@ -430,6 +454,48 @@ func TestPause(t *testing.T) {
 	if want := "Pending Running Pausing Paused Resuming Running"; history(b) != want ||
 		daemon.frozen || b.Status.Reason != v1alpha1.ReasonContainerRunning {
 		t.Errorf("history %q, frozen %v, reason %s", history(b), daemon.frozen, b.Status.Reason)
+	}
+	// What is done to the processes is on record before.
+	if want := map[string]bool{"/freeze in Pausing": true, "/thaw in Resuming": true}; !maps.Equal(
+		daemon.phases, want) {
+		t.Errorf("asked for were %v, want %v", daemon.phases, want)
+	}
+}
+
+// TestPauseWaitsForPods: a batch is not Paused while one of its sandboxes is still to get a pod,
+// which would run.
+func TestPauseWaitsForPods(t *testing.T) {
+	p := newPlace(t)
+	pools := new(heap)
+	p.control(pools, nil)
+	daemons := []*execd{{}, {}}
+	give := func(number int) {
+		address := fmt.Sprintf("127.99.45.%d", number+1)
+		daemons[number].serve(p, address)
+		pod := warmPod(p.namespace, fmt.Sprintf("warm-%d", number))
+		pod.Annotations = map[string]string{"address": address}
+		pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: v1alpha1.EnvExecdToken,
+			Value: "secret"}}
+		p.must(p.Create(t.Context(), pod))
+		pools.give(p, "b", pod.Name)
+	}
+	b := p.batch("b", 1)
+	b.Spec.Template, b.Spec.PoolRef = nil, "warm"
+	p.must(p.Create(t.Context(), b))
+	give(0)
+	p.has("b", "running", running(1))
+	p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.Replicas = 2 })
+	p.change("b", func(b *v1alpha1.BatchSandbox) { b.Spec.Pause = true })
+	p.has("b", "waiting for a pod", func(b *v1alpha1.BatchSandbox) bool {
+		return b.Status.Phase == v1alpha1.PhasePausing &&
+			b.Status.Message == "sandbox 1 has no pod yet"
+	})
+	give(1)
+	p.reaches("b", v1alpha1.PhasePaused)
+	for number, daemon := range daemons {
+		if !daemon.isFrozen() {
+			t.Errorf("the batch is Paused and sandbox %d runs", number)
+		}
 	}
 }
 

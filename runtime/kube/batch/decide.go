@@ -321,7 +321,6 @@ func (d *decision) move() {
 		}
 	}
 	switch d.status.Phase {
-	// also right after it was entered: a try that succeeds at once costs no write of its own
 	case v1alpha1.PhasePausing:
 		d.completeToggle(b.Spec.Pause, v1alpha1.PhasePaused, v1alpha1.PhaseResuming)
 	case v1alpha1.PhaseResuming:

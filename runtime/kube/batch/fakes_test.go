@@ -82,6 +82,12 @@ func (h *heap) stock(p *place, batch string, n int) {
 		names = append(names, name)
 		p.must(p.Create(p.Context(), warmPod(p.namespace, name)))
 	}
+	h.give(p, batch, names...)
+}
+
+// give gives pods to the heap once they are ready.
+func (h *heap) give(p *place, batch string, names ...string) {
+	p.Helper()
 	p.eventually(func() error {
 		for _, name := range names {
 			pod := new(corev1.Pod) // as the controller's cache has it: a Pool gives no others

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -31,6 +32,7 @@ type freezer struct {
 type operation struct {
 	batch  types.UID
 	name   string // the last part of execd's path
+	of     []daemon
 	cancel context.CancelFunc
 	done   bool
 	err    error // of the first sandbox that was not frozen or thawed
@@ -39,9 +41,14 @@ type operation struct {
 // daemon is where an execd is, and what reads the token that it demands: perhaps from the API
 // server, which takes time.
 type daemon struct {
-	number int // the sandbox's
+	number int       // the sandbox's
+	pod    types.UID // that it is in
 	host   string
 	token  func(context.Context) (string, error)
+}
+
+func (d daemon) same(other daemon) bool {
+	return d.number == other.number && d.pod == other.pod && d.host == other.host
 }
 
 func newFreezer(client *http.Client, enqueue func(namespace, name string)) *freezer {
@@ -64,7 +71,8 @@ func (f *freezer) Start(ctx context.Context) error {
 }
 
 // do returns the result of an operation once, when it is done, and begins it when none goes on. The
-// batch is reconciled when it is done.
+// batch is reconciled when it is done. A result for other daemons says nothing of these: then the
+// operation begins again.
 func (f *freezer) do(b *v1alpha1.BatchSandbox, name string, daemons []daemon) freezing {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -74,7 +82,7 @@ func (f *freezer) do(b *v1alpha1.BatchSandbox, name string, daemons []daemon) fr
 			return freezing{} // its end enqueues the batch, also for another operation
 		}
 		delete(f.operations, key)
-		if o.batch == b.UID && o.name == name {
+		if o.batch == b.UID && o.name == name && slices.EqualFunc(o.of, daemons, daemon.same) {
 			return freezing{tried: true, err: o.err}
 		}
 	}
@@ -82,7 +90,7 @@ func (f *freezer) do(b *v1alpha1.BatchSandbox, name string, daemons []daemon) fr
 		return freezing{}
 	}
 	ctx, cancel := context.WithCancel(f.ctx)
-	o := &operation{batch: b.UID, name: name, cancel: cancel}
+	o := &operation{batch: b.UID, name: name, of: daemons, cancel: cancel}
 	f.operations[key] = o
 	f.wait.Go(func() {
 		defer cancel()

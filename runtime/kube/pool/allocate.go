@@ -66,8 +66,10 @@ func (p *Pools) Allocate(ctx context.Context,
 		p.ledger.passOver(batch.UID)
 		return missing, err
 	}
-	names, current, err := p.ledger.reserve(batch, func() ([]*corev1.Pod, error) {
-		return p.preferred(ctx, pool)
+	var pods []*corev1.Pod
+	names, current, err := p.ledger.reserve(batch, func() (_ []*corev1.Pod, err error) {
+		pods, err = p.preferred(ctx, pool)
+		return pods, err
 	})
 	if err != nil {
 		return missing, err
@@ -79,7 +81,7 @@ func (p *Pools) Allocate(ctx context.Context,
 	if len(names) == 0 {
 		return missing, nil
 	}
-	if err := p.give(ctx, batch, names); err != nil {
+	if err := p.give(ctx, batch, names, cleanSince(pods, names)); err != nil {
 		return missing, err
 	}
 	p.metrics.allocated(batch, len(names), time.Since(started))
@@ -149,7 +151,8 @@ func (p *Pools) podsOf(ctx context.Context, pool types.NamespacedName) ([]*corev
 
 // give writes an allocation with more pods. When it returns an error, it is unknown whether they
 // are the batch's; then the ledger holds them until that is known.
-func (p *Pools) give(ctx context.Context, batch *v1alpha1.BatchSandbox, names []string) error {
+func (p *Pools) give(ctx context.Context, batch *v1alpha1.BatchSandbox, names []string,
+	since *metav1.Time) error {
 	next := batch.DeepCopy()
 	allocation, err := next.Allocation()
 	if err != nil {
@@ -163,7 +166,10 @@ func (p *Pools) give(ctx context.Context, batch *v1alpha1.BatchSandbox, names []
 		}
 		return err
 	}
-	allocation.Pods = assign(batch, allocation.Pods, names)
+	if len(allocation.Pods) > 0 {
+		since = later(allocation.Since, since)
+	}
+	allocation.Pods, allocation.Since = assign(batch, allocation.Pods, names), since
 	next.SetAllocation(allocation)
 	controllerutil.AddFinalizer(next, v1alpha1.Finalizer)
 	if !p.options.Lease.Held() {
@@ -224,7 +230,8 @@ func checkRoom(batch *v1alpha1.BatchSandbox) error {
 	whole := &v1alpha1.BatchSandbox{}
 	names := slices.Repeat([]string{strings.Repeat("x", len(batch.Spec.PoolRef)+1+suffixLength)},
 		lack(batch))
-	whole.SetAllocation(v1alpha1.Allocation{Pods: assign(batch, allocation.Pods, names)})
+	whole.SetAllocation(v1alpha1.Allocation{Pods: assign(batch, allocation.Pods, names),
+		Since: &metav1.Time{Time: time.Now()}})
 	need := len(v1alpha1.AnnotationAllocation) +
 		len(whole.Annotations[v1alpha1.AnnotationAllocation])
 	if present, ok := batch.Annotations[v1alpha1.AnnotationAllocation]; ok {

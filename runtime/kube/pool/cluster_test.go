@@ -381,6 +381,7 @@ func report(ctx context.Context, pod *corev1.Pod, starts int) error {
 		}
 		pod.Status.ContainerStatuses = append(pod.Status.ContainerStatuses, corev1.ContainerStatus{
 			Name: c.Name, Ready: true, ContainerID: id, RestartCount: int32(starts - 1),
+			State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}},
 		})
 	}
 	return admin.Status().Patch(ctx, pod, client.MergeFrom(base))

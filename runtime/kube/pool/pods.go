@@ -40,6 +40,49 @@ func podReady(pod *corev1.Pod) bool {
 	return false
 }
 
+// cleanSince returns from when on what some of the pods write into their logs is not of the batches
+// that had them before, nil when that is unknown. A reset ends all tasks before it ends the
+// container that is then started again, and the runtime of the node gives both that start and the
+// lines of a log their times. A container that was never started again was never reset.
+func cleanSince(pods []*corev1.Pod, names []string) *metav1.Time {
+	given := make(map[string]bool, len(names))
+	for _, name := range names {
+		given[name] = true
+	}
+	since := new(metav1.Time)
+	for _, pod := range pods {
+		if !given[pod.Name] {
+			continue
+		}
+		started := false
+		for _, c := range pod.Status.ContainerStatuses {
+			if c.Name == v1alpha1.ContainerTaskExecutor {
+				continue
+			}
+			if c.State.Running == nil || c.State.Running.StartedAt.IsZero() {
+				return nil
+			}
+			at := metav1.NewTime(c.State.Running.StartedAt.Truncate(time.Second))
+			if c.RestartCount > 0 { // the kubelet reports whole seconds, rounded down
+				at.Time = at.Add(time.Second)
+			}
+			since, started = later(since, &at), true
+		}
+		if !started {
+			return nil
+		}
+	}
+	return since
+}
+
+// later returns the later one of two times, nil if one is unknown.
+func later(a, b *metav1.Time) *metav1.Time {
+	if a == nil || b != nil && b.Before(a) {
+		return a
+	}
+	return b
+}
+
 // podsVersion stands for what newPod and Options.Equip add to a template: a controller that adds
 // something else replaces the pods that wait.
 const podsVersion = 2

@@ -146,13 +146,18 @@ func (p *Pools) mark(ctx context.Context, pod *corev1.Pod) error {
 // recycler restarts pods that are marked.
 type recycler struct {
 	*Pools
-	mu sync.Mutex
-	// when it was done; in the past for pods that may be judged at once
-	reset map[types.UID]time.Time
+	mu    sync.Mutex
+	reset map[types.UID]*reset
+}
+
+// reset is what is remembered of a pod that was reset.
+type reset struct {
+	judge time.Time // before that it must not be given
+	back  bool      // it was seen to be ready again
 }
 
 func newRecycler(p *Pools) *recycler {
-	return &recycler{Pools: p, reset: make(map[types.UID]time.Time)}
+	return &recycler{Pools: p, reset: make(map[types.UID]*reset)}
 }
 
 // Reconcile brings a marked pod back: reset it, wait until its containers are other ones and the
@@ -191,9 +196,8 @@ func (r *recycler) Reconcile(ctx context.Context,
 			changed++
 		}
 	}
-	judge, done := r.done(pod.UID)
-	if !done {
-		judge = now
+	if !r.done(pod.UID) {
+		judge := now
 		if mark.By != r.epoch {
 			// An earlier run of the controller may have reset it as well, and the kubelet not have
 			// said so yet.
@@ -213,7 +217,7 @@ func (r *recycler) Reconcile(ctx context.Context,
 		return reconcile.Result{RequeueAfter: mark.At.Add(r.options.RecycleTimeout).Sub(now) +
 			time.Second}, nil
 	}
-	if wait := judge.Sub(now); wait > 0 {
+	if wait := r.back(pod.UID, now).Sub(now); wait > 0 {
 		return reconcile.Result{RequeueAfter: wait}, nil
 	}
 	return r.finish(ctx, &pod)
@@ -272,17 +276,30 @@ func (r *recycler) fail(ctx context.Context, pod *corev1.Pod,
 	return reconcile.Result{}, nil
 }
 
-func (r *recycler) done(uid types.UID) (time.Time, bool) {
+func (r *recycler) done(uid types.UID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	judge, ok := r.reset[uid]
-	return judge, ok
+	return r.reset[uid] != nil
 }
 
 func (r *recycler) remember(uid types.UID, judge time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.reset[uid] = judge
+	r.reset[uid] = &reset{judge: judge}
+}
+
+// back takes the news that a pod that was reset is ready again, and returns from when on it may be
+// given: not before ReusePause, and so not in the second in which its container was started, of
+// whose output it is unknown whose it is (cleanSince).
+func (r *recycler) back(uid types.UID, now time.Time) time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pod := r.reset[uid]
+	if until := now.Add(v1alpha1.ReusePause); !pod.back && pod.judge.Before(until) {
+		pod.judge = until
+	}
+	pod.back = true
+	return pod.judge
 }
 
 func (r *recycler) forget(uid types.UID) {

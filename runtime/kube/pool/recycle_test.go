@@ -58,6 +58,14 @@ func TestRestart(t *testing.T) {
 	settled(t, p, 1, 0, 1)
 	first := makeBatch(t, ns, "first", 1)
 	used := served(t, first, 1)
+	allocation, err := first.Allocation()
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := podsIn(t, ns)[used[0]].Status.ContainerStatuses[0].State.Running.StartedAt
+	if since := allocation.Since; since == nil || !since.Equal(&began) {
+		t.Errorf("the log is the first batch's since %v, and the container was started at %v", since, began)
+	}
 	remove(t, first)
 	second := makeBatch(t, ns, "second", 1)
 	eventually(t, func() string {
@@ -73,11 +81,22 @@ func TestRestart(t *testing.T) {
 	if pod == nil || pod.Annotations[pool.AnnotationRecycling] == "" {
 		t.Fatalf("the used pod is not marked: %v", pod)
 	}
+	back := time.Now()
 	if err := report(t.Context(), pod, 2); err != nil { // as the kubelet does
 		t.Fatal(err)
 	}
 	if again := served(t, second, 1); again[0] != used[0] {
 		t.Errorf("the batch has %s, and %s was restarted for it", again[0], used[0])
+	}
+	if after := time.Since(back); after < v1alpha1.ReusePause {
+		t.Errorf("the pod was given %v after it was ready again", after)
+	}
+	if allocation, err = get(t, second).Allocation(); err != nil {
+		t.Fatal(err)
+	}
+	// All of the second in which the container was started may have output of the first batch.
+	if since := allocation.Since; since == nil || since.Time.Before(back) || time.Now().Before(since.Time) {
+		t.Errorf("the log is the second batch's since %v, and the container was started at %v", since, back)
 	}
 	if _, marked := podsIn(t, ns)[used[0]].Annotations[pool.AnnotationRecycling]; marked {
 		t.Error("an allocated pod is still marked")

@@ -55,7 +55,7 @@ func (p *Pools) Release(ctx context.Context, batch *v1alpha1.BatchSandbox, shard
 	}
 	p.ledger.markReturned(batch.UID, names)
 	next := batch.DeepCopy()
-	next.SetAllocation(v1alpha1.Allocation{Pods: kept})
+	next.SetAllocation(v1alpha1.Allocation{Pods: kept, Since: allocation.Since})
 	if err := p.patch(ctx, next, batch); err != nil {
 		return fmt.Errorf("take pods back from %s: %w", batch.Name, err)
 	}

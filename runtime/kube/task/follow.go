@@ -19,17 +19,32 @@ import (
 
 // follower follows the task of one pod.
 type follower struct {
-	pod    types.UID
-	cancel context.CancelFunc
+	pod     types.UID
+	address string // of the pod when this began
+	cancel  context.CancelFunc
 
-	mu   sync.Mutex
-	last batch.TaskState
+	mu    sync.Mutex
+	last  batch.TaskState
+	known bool // the executor has the task
 }
 
 func (f *follower) state() batch.TaskState {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.last
+}
+
+// ended reports whether there is nothing more to learn of the task.
+func (f *follower) ended() bool {
+	phase := f.state().Phase
+	return phase == batch.TaskSucceeded || phase == batch.TaskFailed
+}
+
+// know records that the executor has the task.
+func (f *follower) know() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.known = true
 }
 
 // set reports whether the state is another one than before.
@@ -45,12 +60,19 @@ func (f *follower) set(state batch.TaskState) bool {
 // errNoTask is returned when an executor does not have the task any more.
 var errNoTask = errors.New("the task-executor has no record of the task: it is not run again")
 
-// follow starts following. The caller holds t.mu.
-func (t *Tasks) follow(key types.NamespacedName, name string, body source,
-	pod *corev1.Pod) *follower {
+// follow starts following. before is the follower of the same task at an earlier address of the
+// pod, nil when there was none. The caller holds t.mu.
+func (t *Tasks) follow(key types.NamespacedName, name string, body source, pod *corev1.Pod,
+	before *follower) *follower {
 	ctx, cancel := context.WithCancel(t.ctx)
-	f := &follower{pod: pod.UID, cancel: cancel,
+	f := &follower{pod: pod.UID, address: pod.Status.PodIP, cancel: cancel,
 		last: batch.TaskState{Phase: batch.TaskPending, Message: "waits for its task-executor"}}
+	if before != nil {
+		before.mu.Lock()
+		f.last, f.known = before.last, before.known
+		before.mu.Unlock()
+	}
+	known := f.known
 	executor := t.executor(pod)
 	t.done.Go(func() {
 		defer cancel()
@@ -59,18 +81,18 @@ func (t *Tasks) follow(key types.NamespacedName, name string, body source,
 				t.enqueue(key.Namespace, key.Name)
 			}
 		}
-		follow(ctx, executor, name, body, report)
+		follow(ctx, executor, name, body, known, f.know, report)
 	})
 	return f
 }
 
 // follow asks an executor for the task until it has it, and then for news until the task has ended.
-func follow(ctx context.Context, executor *tasks.Client, name string, body source,
-	report func(batch.TaskState)) {
+// known says that it has it already, and know is called once it has.
+func follow(ctx context.Context, executor *tasks.Client, name string, body source, known bool,
+	know func(), report func(batch.TaskState)) {
 	var (
-		known    bool // the executor has the task
 		version  int64
-		answered time.Time // when it last did
+		answered = time.Now() // when it last did
 		pause    = firstPause
 		pace     = rate.NewLimiter(rate.Every(askEvery), askAtOnce)
 	)
@@ -89,6 +111,7 @@ func follow(ctx context.Context, executor *tasks.Client, name string, body sourc
 		switch {
 		case err == nil:
 			known, answered, pause = true, time.Now(), firstPause
+			know()
 			report(translate(status))
 			if status.Ended() {
 				return

@@ -127,15 +127,20 @@ func (t *Tasks) Sync(_ context.Context, b *v1alpha1.BatchSandbox,
 		if pod == nil || pod.Status.PodIP == "" || t.ctx.Err() != nil {
 			continue
 		}
-		if old == nil {
+		// A pod gets another address when its node was started again, and the old one may be another
+		// pod's by then.
+		if old == nil || old.address != pod.Status.PodIP && !old.ended() {
 			body, sources, err := body(b, number)
 			if err != nil {
 				states[number] = batch.TaskState{Phase: batch.TaskFailed,
 					Reason: v1alpha1.ReasonInvalidTemplate, Message: err.Error()}
 				continue
 			}
+			if old != nil {
+				old.cancel()
+			}
 			old = t.follow(key, fmt.Sprintf("%s-%d", b.UID, number), f.secrets.fill(body, sources),
-				pod)
+				pod, old)
 			f.followers[number] = old
 		}
 		states[number] = old.state()

@@ -221,6 +221,43 @@ func TestForgotten(t *testing.T) {
 	}
 }
 
+// TestAnotherAddress: a pod whose node was started again has another address. The task is asked for
+// there, where its executor has it, and not started a second time.
+func TestAnotherAddress(t *testing.T) {
+	w := newWorld(t)
+	w.becomes("asked for", func(batch.TaskState) bool {
+		w.executor.mu.Lock()
+		defer w.executor.mu.Unlock()
+		return w.executor.task != nil
+	})
+	w.executor.change(func() { w.executor.task.State = tasks.Running })
+	w.becomes("running", in(batch.TaskRunning))
+
+	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.2", strconv.Itoa(w.tasks.port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := 0
+	moved := &executor{changed: make(chan struct{}), version: 1, task: &tasks.Status{
+		Name: w.executor.task.Name, State: tasks.Succeeded, ExitCode: &code}}
+	server := httptest.NewUnstartedServer(moved)
+	_ = server.Listener.Close()
+	server.Listener = listener
+	server.Start()
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	w.executor.change(func() { w.executor.down = true })
+	w.pod.Status.PodIP = "127.0.0.2"
+	w.becomes("succeeded", in(batch.TaskSucceeded))
+	moved.mu.Lock()
+	defer moved.mu.Unlock()
+	if moved.puts != 0 {
+		t.Errorf("the task was asked for %d times at the new address", moved.puts)
+	}
+}
+
 func TestWithoutAnAnswer(t *testing.T) {
 	w := newWorld(t)
 	w.pod.Status.PodIP = ""

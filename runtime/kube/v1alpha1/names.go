@@ -3,6 +3,9 @@ package v1alpha1
 import (
 	"encoding/json"
 	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // Labels and annotations that we set and read.
@@ -84,7 +87,15 @@ func (s *BatchSandboxStatus) Ended(number int) bool {
 type Allocation struct {
 	// Pods by the sandboxes' numbers. An empty name stands for a pod that was released.
 	Pods []string `json:"pods"`
+	// Since is from when on, by the clocks of the pods' nodes, the pods' logs have nothing of the
+	// batches that had the pods before. Nil when that is unknown.
+	Since *metav1.Time `json:"since,omitempty"`
 }
+
+// ReusePause is for how long at least a pod that was taken from a batch, and is ready again, is
+// given to no other. Who reads a pod's log has read nothing of another batch within that time after
+// it knew that the batch had the pod.
+const ReusePause = 2 * time.Second
 
 // Allocation returns the batch's allocation, empty when it has none. It returns an error for an
 // annotation that is not one of ours.
