@@ -81,7 +81,7 @@ func ping(ctx context.Context, connection *websocket.Conn, typing *atomic.Bool) 
 			continue
 		}
 		// The end of its context would close the connection while the ping is being written, so it is not the viewer's. That time has run
-		// out says nothing by itself: nobody reads the pong, and another write may be under way, which has a limit of its own. When it
+		// out says nothing by itself: the pong is not read, and another write may be under way, which has a limit of its own. When it
 		// was the ping that could not be written, the connection is closed, and the next one fails.
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), pingTime)
 		err := connection.Ping(limited)

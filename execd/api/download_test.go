@@ -93,7 +93,7 @@ func TestResumedDownloadIsNeverAMixture(t *testing.T) {
 	if status, data := resume(); status != http.StatusPartialContent || data != "content" {
 		t.Errorf("unchanged: status %d, %q", status, data)
 	}
-	// Neither the size nor the modification time tells these from the old content.
+	// Size and modification time are those of the old content.
 	for name, change := range map[string]func(){
 		"written over": func() { write(t, path, "NEW CONTENT") },
 		"replaced":     func() { must(t, os.Rename(write(t, path+".new", "NEW CONTENT"), path)) },

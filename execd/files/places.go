@@ -25,7 +25,7 @@ type holders struct {
 	count int // with those that wait
 }
 
-// lock waits until nobody else has the path. Its folder must exist.
+// lock waits until no other caller has the path. Its folder must exist.
 func (p *places) lock(path string) (unlock func(), err error) {
 	var folder unix.Stat_t
 	if err := unix.Stat(filepath.Dir(path), &folder); err != nil {

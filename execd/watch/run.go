@@ -61,7 +61,7 @@ func (w *Watch) overflow() error {
 	return err
 }
 
-// elsewhere reports whether the path does not lead any more to what is watched. The kernel tells nothing of that when a folder above
+// elsewhere reports whether the path does not lead any more to what is watched. The kernel reports nothing of that when a folder above
 // the path gets another name, or a link on the way another target.
 func (w *Watch) elsewhere() bool {
 	now, err := locate(w.options.Path, w.file)

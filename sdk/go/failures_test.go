@@ -34,12 +34,19 @@ const (
 // scripted returns a client of a service with one sandbox, whose other paths are those of mux.
 func scripted(t *testing.T, mux *http.ServeMux) *sandbox.Client {
 	t.Helper()
+	return scriptedIn(t, "Running", mux, sandbox.Options{})
+}
+
+// scriptedIn is scripted with a sandbox in another state, or other options.
+func scriptedIn(t *testing.T, state string, mux *http.ServeMux, options sandbox.Options) *sandbox.Client {
+	t.Helper()
 	mux.HandleFunc("GET /v1/sandboxes/box", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprint(w, scriptedBox)
+		_, _ = fmt.Fprint(w, strings.Replace(scriptedBox, "Running", state, 1))
 	})
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
-	return dial(t, sandbox.Options{URL: server.URL})
+	options.URL = server.URL
+	return dial(t, options)
 }
 
 // cut ends a connection in the middle of an answer.
@@ -354,9 +361,6 @@ func TestLogThatIsNotKept(t *testing.T) {
 	const line = "tick\n"
 	for _, begin := range []string{"", line, line + line + line} {
 		mux := http.NewServeMux()
-		mux.HandleFunc("GET /v1/sandboxes/box", func(w http.ResponseWriter, _ *http.Request) {
-			_, _ = fmt.Fprint(w, strings.Replace(scriptedBox, "Running", "Terminated", 1))
-		})
 		mux.HandleFunc("GET /v1/sandboxes/box/logs", func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Query().Get("follow") != "" {
 				_, _ = fmt.Fprint(w, begin)
@@ -364,9 +368,7 @@ func TestLogThatIsNotKept(t *testing.T) {
 			}
 			_, _ = fmt.Fprint(w, strings.Repeat(line, 1000))
 		})
-		server := httptest.NewServer(mux)
-		t.Cleanup(server.Close)
-		box, err := dial(t, sandbox.Options{URL: server.URL}).Connect(t.Context(), "box")
+		box, err := scriptedIn(t, "Terminated", mux, sandbox.Options{}).Connect(t.Context(), "box")
 		check(t, err)
 		log, err := box.Logs(t.Context(), &sandbox.LogOptions{Follow: true})
 		check(t, err)
@@ -387,9 +389,6 @@ func TestEndOfALongLog(t *testing.T) {
 		fmt.Fprintf(&all, "line %d\n", i)
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /v1/sandboxes/box", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprint(w, strings.Replace(scriptedBox, "Running", "Terminated", 1))
-	})
 	mux.HandleFunc("GET /v1/sandboxes/box/logs", func(w http.ResponseWriter, r *http.Request) {
 		lines := strings.SplitAfter(all.String(), "\n")
 		if tail, err := strconv.Atoi(r.URL.Query().Get("tail")); err == nil {
@@ -397,9 +396,7 @@ func TestEndOfALongLog(t *testing.T) {
 		}
 		_, _ = fmt.Fprint(w, strings.Join(lines, ""))
 	})
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	box, err := dial(t, sandbox.Options{URL: server.URL}).Connect(t.Context(), "box")
+	box, err := scriptedIn(t, "Terminated", mux, sandbox.Options{}).Connect(t.Context(), "box")
 	check(t, err)
 	log, err := box.Logs(t.Context(), &sandbox.LogOptions{Follow: true})
 	check(t, err)
@@ -423,12 +420,7 @@ func TestEventBeyondTheBound(t *testing.T) {
 			strings.Repeat("x", 1<<20))
 	})
 	mux.HandleFunc("GET "+commands+"/c/stream", func(http.ResponseWriter, *http.Request) { opened.Add(1) })
-	mux.HandleFunc("GET /v1/sandboxes/box", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprint(w, scriptedBox)
-	})
-	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close)
-	box, err := dial(t, sandbox.Options{URL: server.URL, MaxAnswer: 64 << 10}).Connect(t.Context(), "box")
+	box, err := scriptedIn(t, "Running", mux, sandbox.Options{MaxAnswer: 64 << 10}).Connect(t.Context(), "box")
 	check(t, err)
 	_, err = box.Commands.Run(t.Context(), "true", nil)
 	if err == nil || !strings.Contains(err.Error(), "cannot be followed") ||

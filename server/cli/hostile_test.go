@@ -40,7 +40,7 @@ func TestCopiesHaveTheNameThatWasTyped(t *testing.T) {
 		"report.txt":       {"/work/..", "file", "report.txt"},
 		"/work/data/":      {"/x/.ssh", "directory", "data"},
 		".":                {"/work", "directory", "work"},
-		"~":                {"/root/.ssh", "directory", ""},
+		"~":                {"/home/me/.ssh", "directory", ""},
 		"/work/..":         {"/.ssh", "directory", ""},
 	} {
 		t.Run(from, func(t *testing.T) {
