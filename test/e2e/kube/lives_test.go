@@ -4,6 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -60,6 +64,7 @@ func onKubernetes() lives.Backend {
 				t.Error(err)
 			}
 		},
+		Log: kubeletLog,
 		Destroy: func(t *testing.T, instance, id string) {
 			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: instance, Name: id + "-0"}}
 			if err := admin.Delete(context.Background(), pod,
@@ -169,6 +174,21 @@ func testEventsRestartAfterKills(t *testing.T, b lives.Backend) {
 	if len(all) == 0 || !reset {
 		t.Errorf("%d sandboxes, a reset: %t; this proves nothing", len(all), reset)
 	}
+}
+
+// kubeletLog returns the kubelet's last lines about a namespace.
+func kubeletLog(namespace string) string {
+	const most = 60
+	if kubernetes.Folder == "" {
+		return "of a cluster that these tests did not start"
+	}
+	text, err := os.ReadFile(filepath.Join(kubernetes.Folder, "log/kubelet.log"))
+	if err != nil {
+		return err.Error()
+	}
+	lines := slices.DeleteFunc(strings.Split(string(text), "\n"),
+		func(line string) bool { return !strings.Contains(line, namespace+"/") })
+	return strings.Join(lines[max(0, len(lines)-most):], "\n")
 }
 
 // settings makes a namespace, in which no controller works, and chooses it with the rights that the

@@ -39,6 +39,10 @@ type Backend struct {
 	// own tools does. It is nil where there is no such tool.
 	Destroy func(t *testing.T, instance, id string)
 
+	// Log returns the end of what the backend itself logged about an instance, for a test that
+	// failed. It is nil where the service's log says it all.
+	Log func(instance string) string
+
 	// Claim returns the name of a claim (volumes[].pvc.claimName) for sandboxes of the service,
 	// several at a time. It has it removed at the end of the test, once they have ended.
 	Claim func(t *testing.T, s *Service) string

@@ -197,6 +197,9 @@ func (s *Service) Halt(t *testing.T) {
 // end deletes every sandbox and stops the service. What is left at the backend then is a leak.
 func (s *Service) end(t *testing.T) {
 	if s.Stop != nil {
+		if t.Failed() {
+			s.evidence(t)
+		}
 		s.DeleteAll(t)
 	}
 	if left := s.backend.Leftovers(t, s.Instance, ""); len(left) > 0 {
@@ -208,6 +211,9 @@ func (s *Service) end(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Logf("the end of the service's log, without what tests polled:\n%s", s.Log.end(100))
+		if s.backend.Log != nil {
+			t.Logf("what the backend logged about it:\n%s", s.backend.Log(s.Instance))
+		}
 	}
 }
 
