@@ -18,7 +18,7 @@ type Route struct {
 	Place *Place // nil while there is none
 }
 
-// Routes is the table of routes, as a Source changes it. It is used by one goroutine.
+// Routes is the table of routes, as a Source changes it. It takes one call at a time.
 type Routes struct {
 	table   *table
 	metrics *metrics

@@ -2,10 +2,10 @@ package view
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"net"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -25,7 +25,7 @@ type Route struct {
 	Token   string
 }
 
-// RouteTable is kept by FollowRoutes, from one goroutine.
+// RouteTable is kept by FollowRoutes, with one call at a time.
 type RouteTable interface {
 	Replace(all []Route)
 	Update(route Route)
@@ -40,73 +40,135 @@ type RouteOptions struct {
 
 // FollowRoutes keeps an ingress's table as the cluster says, until ctx ends: while the API server does not answer, it stays as it is.
 // It returns an error when the options do not say how the cluster is reached.
-func FollowRoutes(ctx context.Context, options RouteOptions, to RouteTable) error {
+func FollowRoutes(ctx context.Context, options RouteOptions, table RouteTable) error {
 	connection, err := Connect(options.Kubeconfig, options.Namespace)
 	if err != nil {
 		return err
 	}
 	defer connection.Close()
 	logger := options.Logger.With().Str("namespace", connection.Namespace).Logger()
-	f := &follower{api: connection.API, namespace: connection.Namespace, logger: logger, sink: &routes{
-		ctx: ctx, table: to, api: connection.API, logger: logger, known: make(map[types.UID]*tokens),
-	}, listed: func(err error) {
+	to := &routes{ctx: ctx, table: table, api: connection.API, logger: logger, known: make(map[types.UID]*tokens), unread: make(map[types.UID]*Entry)}
+	f := &follower{api: connection.API, namespace: connection.Namespace, logger: logger, sink: to, listed: func(err error) {
 		if err == nil {
 			logger.Info().Msg("routes follow the BatchSandboxes of the cluster")
 		}
 	}}
+	var reading sync.WaitGroup
+	reading.Go(to.readUnread)
 	f.run(ctx)
+	reading.Wait()
 	return nil
 }
 
-// routes is an ingress's table as a sink. It keeps the tokens, and nothing else of a resource.
+// firstUnread is how long after a failure Secrets are read again, and longestUnread once one of them could not be read again.
+const firstUnread, longestUnread = time.Second, 5 * time.Second
+
+// routes is an ingress's table as a sink. It keeps the tokens, and of a resource nothing else once it has its route.
 type routes struct {
 	ctx    context.Context // of following
-	table  RouteTable
 	api    getter
 	logger zerolog.Logger
-	known  map[types.UID]*tokens // by the UID: an id may come back with another token
+
+	mu    sync.Mutex // held while the table is changed
+	table RouteTable
+	known map[types.UID]*tokens // by the UID: an id may come back with another token
+	// unread are the newest versions of the sandboxes whose Secret could not be read, which may take until an operator has mended it: the watch
+	// does not wait for them.
+	unread map[types.UID]*Entry
+	failed time.Time // when a Secret could not be read last
 }
 
-// routeOf is the way to a sandbox: without an address while it has none, and when its Secret cannot be read. As long as the API server does not
-// answer, routeOf waits, and with it the watch.
+// routeOf is the way to a sandbox: without an address while it has none, and while its Secret cannot be read. The caller holds mu.
 func (r *routes) routeOf(e *Entry) Route {
+	uid := e.Batch.UID
 	route := Route{ID: e.Sandbox.ID, State: e.Sandbox.Status.State}
 	if e.Address() == "" || route.State.Final() {
+		delete(r.unread, uid)
 		return route
 	}
-	mine := r.known[e.Batch.UID]
-	if mine == nil {
-		mine = e.tokens
-		r.known[e.Batch.UID] = mine
+	if r.known[uid] == nil {
+		r.known[uid] = e.tokens
 	}
-	for {
-		var err error
-		var known *lifecycle.Error
-		if route.Token, _, err = mine.read(r.ctx, r.api, e.Batch); err == nil {
-			break
-		}
-		r.logger.Warn().Err(err).Str("sandbox_id", route.ID).Msg("the token of a sandbox cannot be read")
-		if !errors.As(err, &known) || known.Kind != lifecycle.KindUnavailable || !clock.Sleep(r.ctx, time.Second) {
-			return route
-		}
+	token, ok := r.token(uid, e)
+	if !ok {
+		r.unread[uid] = e
+		return route
 	}
-	route.Address = net.JoinHostPort(e.Address(), strconv.Itoa(v1alpha1.PortExecd))
+	route.Token, route.Address = token, net.JoinHostPort(e.Address(), strconv.Itoa(v1alpha1.PortExecd))
 	return route
 }
 
+// token returns a sandbox's token. It reads no Secret that readUnread is reading, and none right after another could not be read: to see that
+// the API server does not answer takes a while. The caller holds mu.
+func (r *routes) token(uid types.UID, e *Entry) (token string, ok bool) {
+	if r.unread[uid] != nil {
+		return "", false
+	}
+	if token, ok = r.known[uid].held(); ok || time.Since(r.failed) < firstUnread {
+		return token, ok
+	}
+	token, _, err := r.known[uid].read(r.ctx, r.api, e.Batch)
+	if err != nil {
+		r.failed = time.Now()
+		r.logger.Warn().Err(err).Str("sandbox_id", e.Sandbox.ID).Msg("the token of a sandbox cannot be read; until it can, the ingress answers 503 for the sandbox")
+	}
+	return token, err == nil
+}
+
+// readUnread reads again what could not be read, until ctx ends.
+func (r *routes) readUnread() {
+	for pause := firstUnread; clock.Sleep(r.ctx, pause); {
+		r.mu.Lock()
+		waiting := maps.Clone(r.unread)
+		r.mu.Unlock()
+		pause = firstUnread
+		for uid, e := range waiting {
+			if !r.readAgain(uid, e) {
+				pause = longestUnread
+			}
+		}
+	}
+}
+
+// readAgain reports whether the sandbox has its route, or has ended.
+func (r *routes) readAgain(uid types.UID, e *Entry) bool {
+	r.mu.Lock()
+	mine := r.known[uid]
+	r.mu.Unlock()
+	if mine == nil {
+		return true
+	}
+	if _, _, err := mine.read(r.ctx, r.api, e.Batch); err != nil {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if newest := r.unread[uid]; newest != nil {
+		delete(r.unread, uid)
+		r.table.Update(r.routeOf(newest))
+	}
+	return true
+}
+
 func (r *routes) replace(listed map[string]*Entry, _ uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	all, live := make([]Route, 0, len(listed)), make(map[types.UID]bool, len(listed))
 	for _, e := range listed {
 		all = append(all, r.routeOf(e))
 		live[e.Batch.UID] = true
 	}
 	maps.DeleteFunc(r.known, func(uid types.UID, _ *tokens) bool { return !live[uid] })
+	maps.DeleteFunc(r.unread, func(uid types.UID, _ *Entry) bool { return !live[uid] })
 	r.table.Replace(all)
 }
 
 func (r *routes) take(e *Entry, deleted bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if deleted {
 		delete(r.known, e.Batch.UID)
+		delete(r.unread, e.Batch.UID)
 		r.table.Forget(e.Sandbox.ID)
 	} else {
 		r.table.Update(r.routeOf(e))

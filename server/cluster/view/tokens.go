@@ -23,6 +23,13 @@ type getter interface {
 	Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error
 }
 
+// held returns the token of execd if it has been read.
+func (t *tokens) held() (execd string, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.execd, t.known
+}
+
 func (t *tokens) read(ctx context.Context, api getter, of *v1alpha1.BatchSandbox) (execd, sidecar string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
