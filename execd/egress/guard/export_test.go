@@ -1,6 +1,9 @@
 package guard
 
 // What tests use of this package's own.
-const DecisionLimit = decisionLimit
+const (
+	DecisionLimit = decisionLimit
+	MaxKnown      = maxKnown
+)
 
 var NewDecisionLog = newDecisionLog

@@ -27,6 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type kernel struct {
 	mu      sync.Mutex
 	held    map[netip.Addr]bool
+	stale   []netip.Addr // held, and learned again as if they were not: their time stays as it is
 	learned int
 	failure error
 	asked   atomic.Int32 // how often the interfaces were looked at
@@ -45,6 +46,9 @@ func (k *kernel) Learn(addresses []wall.Address) error {
 		return k.failure
 	}
 	for _, address := range addresses {
+		if k.held[address.Addr] && !address.Known {
+			k.stale = append(k.stale, address.Addr)
+		}
 		k.held[address.Addr] = true
 		k.learned++
 	}
@@ -147,6 +151,27 @@ func TestAddressesAreLearnedOnceAndRenewedInTime(t *testing.T) {
 	}
 	if got := k.holds(); !slices.Equal(got, []string{"192.0.2.1"}) {
 		t.Errorf("the wall holds %v", got)
+	}
+}
+
+// TestWhatMadeRoomIsLearnedAgain: an address that the guard has forgotten is still in the wall, where adding it would leave its time as it is.
+func TestWhatMadeRoomIsLearnedAgain(t *testing.T) {
+	g, k, _, _ := start(t, `{"defaultAction":"deny","egress":[{"action":"allow","target":"a.test"}]}`)
+	const first = "10.1.0.0"
+	if err := learn(t, g, "a.test", first, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	for i := range guard.MaxKnown {
+		addr := netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})
+		if err := learn(t, g, "a.test", addr.String(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := learn(t, g, "a.test", first, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if len(k.stale) > 0 {
+		t.Errorf("%v will be refused before its time", k.stale)
 	}
 }
 

@@ -102,7 +102,7 @@ func (g *Guard) learn(batch []request) {
 			g.known.extend(addr, now.Add(holds+grace), g.compiled.Default() == policy.Deny)
 			if g.compiled.Default() == policy.Deny {
 				// The kernel's clock began a little later.
-				known := inWall && until.Add(clockSkew).After(now)
+				known := inWall && until.Add(clockSkew).After(now) || g.known.forgotten.Add(clockSkew).After(now)
 				fresh = append(fresh, wall.Address{Addr: addr, For: holds + grace, Known: known})
 			}
 		}
@@ -128,6 +128,8 @@ func (g *Guard) learn(batch []request) {
 type addressTable struct {
 	entries map[netip.Addr]*entry
 	bytes   int // of the names
+	// forgotten is until when the wall may have addresses that made room here.
+	forgotten time.Time
 }
 
 type entry struct {
@@ -193,6 +195,7 @@ func (t *addressTable) valid(now time.Time, allowed func(netip.Addr, []string) b
 
 // setInWall records that the wall has these addresses and no others.
 func (t *addressTable) setInWall(addresses []wall.Address) {
+	t.forgotten = time.Time{}
 	for _, e := range t.entries {
 		e.inWall = false
 	}
@@ -216,6 +219,9 @@ func (t *addressTable) makeRoom(keep netip.Addr) {
 	limit := ends[len(ends)/10]
 	for addr, e := range t.entries {
 		if !e.until.After(limit) && addr != keep {
+			if e.inWall && e.until.After(t.forgotten) {
+				t.forgotten = e.until
+			}
 			t.forget(addr)
 		}
 	}
