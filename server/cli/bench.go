@@ -54,10 +54,11 @@ func benchCommand(t *tool) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "bench [flags] IMAGE [-- PROGRAM...]",
 		Short: "Measure the time from a create to the first output",
-		Long: "Measure the time from a create to the first output of a program in the new sandbox: one\n" +
-			"after another (sequential), one every 200 ms (staggered), and all at once (burst). A time\n" +
-			"scores 100 at 0 and 0 at 10 s; the score is 60% of that of the median, 25% of p95 and 15%\n" +
-			"of p99, times the success rate. It works with any server of this API.",
+		Long: "Measure the time from a create to the first output of a program in the new\n" +
+			"sandbox: one after another (sequential), one every 200 ms (staggered), and all\n" +
+			"at once (burst). A time scores 100 at 0 and 0 at 10 s; the score is 60% of that\n" +
+			"of the median, 25% of p95 and 15% of p99, times the success rate. It works with\n" +
+			"any server of this API.",
 		Example: "  sandbox bench sandbox/base:dev --mode burst --count 2",
 		Args:    arguments(1, -1, "an IMAGE"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -86,7 +87,7 @@ func benchCommand(t *tool) *cobra.Command {
 	flags.DurationVar(&f.interval, "interval", 200*time.Millisecond, "between two starts when staggered")
 	flags.DurationVar(&f.limit, "limit", time.Minute, "after which time a sandbox has failed")
 	spec.register(command, 10*time.Minute)
-	t.registerOutput(command)
+	t.registerOutput(command, "modes")
 	return command
 }
 

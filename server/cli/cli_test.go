@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -97,6 +98,12 @@ func TestUsage(t *testing.T) {
 		{"bench", []string{"bench", "--mode", "slow", "image"}, usage, "", `not "slow"`},
 		{"context", []string{"ls", "--context", "nowhere"}, usage, "", `no context "nowhere"`},
 		{"since", []string{"logs", "box", "--since", "monday"}, usage, "", `not "monday"`},
+		{"tail", []string{"logs", "box", "--tail", "x"}, usage, "", `tail: must be a whole number, not "x"`},
+		{"timeout", []string{"create", "--timeout", "90", "image"}, usage, "",
+			`timeout: must be a duration such as 90s or 10m, not "90"`},
+		{"timeout too short", []string{"create", "--timeout", "5s", "image"}, usage, "",
+			"timeout: must be from 1m to 24h, not 5s"},
+		{"context of login", []string{"login", "--context", "work"}, usage, "", "use --name"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -114,6 +121,34 @@ func TestUsage(t *testing.T) {
 				t.Errorf("stderr %q, want %q in it", got.stderr, test.stderr)
 			}
 		})
+	}
+}
+
+// TestHelpFitsATerminal: of 80 columns. The texts about completion are cobra's.
+func TestHelpFitsATerminal(t *testing.T) {
+	t.Parallel()
+	shown := 0
+	var show func(command ...string)
+	show = func(command ...string) {
+		shown++
+		help := run(t.Context(), nil, append(command, "--help")...).stdout
+		inList := false
+		for line := range strings.Lines(help) {
+			line = strings.TrimSuffix(line, "\n")
+			if cli.Cells(line) > 80 {
+				t.Errorf("%q: %d columns: %s", command, cli.Cells(line), line)
+			}
+			fields := strings.Fields(line)
+			inList = strings.HasSuffix(line, ":") && !strings.Contains(line, "Flags") || inList && line != ""
+			if inList && len(fields) > 1 && strings.HasPrefix(line, "  ") && strings.Contains(strings.TrimSpace(line), "  ") &&
+				fields[0] != "completion" && fields[0] != "help" {
+				show(append(slices.Clone(command), fields[0])...)
+			}
+		}
+	}
+	show()
+	if shown < 40 {
+		t.Errorf("only %d commands were seen", shown)
 	}
 }
 

@@ -32,17 +32,17 @@ func codeCommand(t *tool) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "code [flags] SANDBOX [FILE|-]",
 		Short: "Run code in a kernel of a sandbox and show its results",
-		Long: "Run code in a kernel of a sandbox and show its results: text is printed, images are saved.\n" +
-			"The code is in --code, a FILE, or the standard input. The exit code is 1 when it raises.\n" +
-			"Without --context each call has a kernel of its own; --new-context makes one that keeps its\n" +
-			"variables and prints its id.",
+		Long: "Run code in a kernel of a sandbox and show its results: text is printed, images\n" +
+			"are saved. The code is in --code, a FILE, or the standard input. The exit code\n" +
+			"is 1 when it raises. Without --in each call has a kernel of its own;\n" +
+			"--new-context makes one that keeps its variables and prints its id.",
 		Example: "  sandbox code notebook -c '6 * 7'\n" +
 			"  echo 'print(6 * 7)' | sandbox code notebook -l python -",
 		Args:              arguments(1, 2, "a SANDBOX"),
 		ValidArgsFunction: t.completeNames(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if f.fresh && (f.context != "" || f.source != "" || len(args) > 1) {
-				return usageErrorf("new-context: does not go with code or --context")
+				return usageErrorf("new-context: does not go with code or --in")
 			}
 			source := ""
 			if !f.fresh {
@@ -69,11 +69,11 @@ func codeCommand(t *tool) *cobra.Command {
 	flags := command.Flags()
 	flags.StringVarP(&f.language, "language", "l", "python",
 		"`LANGUAGE`: python, java, javascript, typescript, go or bash")
-	flags.StringVar(&f.context, "context", "", "run in the context with this `ID`")
+	flags.StringVar(&f.context, "in", "", "run in the context with this `ID`")
 	flags.BoolVar(&f.fresh, "new-context", false, "make a context and print its id")
 	flags.StringVarP(&f.source, "code", "c", "", "the `CODE` itself")
 	flags.StringVar(&f.folder, "save", ".", "the `DIRECTORY` for images")
-	t.registerOutput(command)
+	t.registerOutput(command, "")
 	return command
 }
 

@@ -37,10 +37,11 @@ func copyCommand(t *tool) *cobra.Command {
 		Use:   "cp [flags] SOURCE DESTINATION",
 		Short: "Copy files and directories between this machine and a sandbox",
 		Long: "Copy files and directories between this machine and a sandbox. One of SOURCE and\n" +
-			"DESTINATION is SANDBOX:PATH, the other a local path, or - for a tar stream on the standard\n" +
-			"input or output. Into a directory that exists a source keeps its name; a tar stream is\n" +
-			"unpacked below the directory. Modes are kept, owners are not. Symbolic links are left\n" +
-			"out, with a warning: the service has no way to read or make them.",
+			"DESTINATION is SANDBOX:PATH, the other a local path, or - for a tar stream on\n" +
+			"the standard input or output. Into a directory that exists a source keeps its\n" +
+			"name; a tar stream is unpacked below the directory. Modes are kept, owners are\n" +
+			"not. Symbolic links are left out, with a warning: the service has no way to read\n" +
+			"or make them.",
 		Example: "  sandbox cp notes.txt box:/tmp/notes.txt\n" +
 			"  sandbox cp box:/etc/os-release .\n" +
 			"  sandbox cp box:/etc/apt - >apt.tar\n" +

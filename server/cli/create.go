@@ -19,7 +19,7 @@ func createCommand(t *tool) *cobra.Command {
 		Use:   "create [flags] IMAGE [-- ENTRYPOINT...]",
 		Short: "Create a sandbox and wait until it runs",
 		Example: "  sandbox create sandbox/base:dev --name box\n" +
-			"  sandbox create sandbox/base:dev --name web --timeout 10m --cpu 1 --memory 256Mi \\\n" +
+			"  sandbox create sandbox/base:dev --name web --timeout 10m --memory 256Mi \\\n" +
 			"    -- python3 -u -m http.server 8000",
 		Args: arguments(1, -1, "an IMAGE"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -38,7 +38,7 @@ func createCommand(t *tool) *cobra.Command {
 	}
 	spec.register(command, lifetime)
 	command.Flags().BoolVar(&noWait, "no-wait", false, "return while it is still Pending")
-	t.registerOutput(command)
+	t.registerOutput(command, "ids")
 	return command
 }
 

@@ -40,14 +40,14 @@ func doctorCommand(t *tool) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "doctor [flags]",
 		Short: "Check the service and this machine, and say what to do",
-		Long: "Check that the service can be reached, takes the key, streams, and has the same time; and,\n" +
-			"when it is on this machine, its engine, network, kernel, cgroups and disk. The exit code is 1\n" +
-			"when something is broken.",
+		Long: "Check that the service can be reached, takes the key, streams, and has the same\n" +
+			"time; and, when it is on this machine, its engine, network, kernel, cgroups and\n" +
+			"disk. The exit code is 1 when something is broken.",
 		Example: "  sandbox doctor",
 		Args:    arguments(0, 0, ""),
 		RunE:    func(c *cobra.Command, _ []string) error { return t.doctor(c.Context()) },
 	}
-	t.registerOutput(command)
+	t.registerOutput(command, "names and results")
 	return command
 }
 

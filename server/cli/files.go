@@ -62,7 +62,7 @@ func fileCommand(t *tool, use, short, example string, least, most int, output bo
 		},
 	}
 	if output {
-		t.registerOutput(command)
+		t.registerOutput(command, "paths")
 	}
 	return command
 }

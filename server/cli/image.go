@@ -19,8 +19,9 @@ func imageCommand(t *tool) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "image",
 		Short: "See and change the images that the service's engine has",
-		Long: "See and change the images that the service's engine has. It needs a key with the role\n" +
-			"admin, and a service with an engine of its own: a cluster's nodes manage their images.",
+		Long: "See and change the images that the service's engine has. It needs a key with the\n" +
+			"role admin, and a service with an engine of its own: a cluster's nodes manage\n" +
+			"their images.",
 		Example: "  sandbox image ls",
 		RunE:    groupOf,
 	}
@@ -49,7 +50,7 @@ func imageListCommand(t *tool) *cobra.Command {
 			return showAll(t, t.imageView(), list)
 		},
 	}
-	t.registerOutput(command)
+	t.registerOutput(command, "ids")
 	return command
 }
 
@@ -58,8 +59,8 @@ func imagePullCommand(t *tool) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "pull [flags] IMAGE",
 		Short: "Have the engine get an image that it does not have",
-		Long: "Have the engine get an image that it does not have. One that it has is not asked for\n" +
-			"again: remove its name first.",
+		Long: "Have the engine get an image that it does not have. One that it has is not asked\n" +
+			"for again: remove its name first.",
 		Example: "  sandbox image pull sandbox/base:dev",
 		Args:    arguments(1, 1, "an IMAGE"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -84,7 +85,7 @@ func imagePullCommand(t *tool) *cobra.Command {
 	}
 	command.Flags().StringVar(&user, "registry-user", "",
 		"`USER` at the image's registry; the password is in $SANDBOX_REGISTRY_PASSWORD")
-	t.registerOutput(command)
+	t.registerOutput(command, "ids")
 	return command
 }
 
@@ -92,8 +93,8 @@ func imageLoadCommand(t *tool) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "load [flags] FILE",
 		Short: "Send images to the engine, from an archive",
-		Long: "Send images to the engine, from an archive as docker save writes it or an OCI image layout\n" +
-			"in a tar file. A FILE of - is the standard input.",
+		Long: "Send images to the engine, from an archive as docker save writes it or an OCI\n" +
+			"image layout in a tar file. A FILE of - is the standard input.",
 		Example: "  sandbox image load image.tar\n" +
 			"  cat image.tar | sandbox image load -",
 		Args: arguments(1, 1, "a FILE"),
@@ -101,7 +102,7 @@ func imageLoadCommand(t *tool) *cobra.Command {
 			return t.loadImages(c.Context(), args[0])
 		},
 	}
-	t.registerOutput(command)
+	t.registerOutput(command, "ids")
 	return command
 }
 
@@ -158,8 +159,8 @@ func imagePruneCommand(t *tool) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "prune [flags]",
 		Short: "Remove images that have no name and no sandbox",
-		Long: "Remove images that have no name and no sandbox. A Docker Engine has images of other\n" +
-			"programs too: there it is refused.",
+		Long: "Remove images that have no name and no sandbox. A Docker Engine has images of\n" +
+			"other programs too: there it is refused.",
 		Example: "  sandbox image prune --all",
 		Args:    arguments(0, 0, ""),
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -62,7 +62,7 @@ func simpleCommand(t *tool, use, short, example string,
 			})
 		},
 	}
-	t.registerOutput(command)
+	t.registerOutput(command, "ids")
 	return command
 }
 
@@ -188,7 +188,7 @@ func removeCommand(t *tool) *cobra.Command {
 	}
 	command.Flags().BoolVar(&all, "all", false, "all sandboxes that the key may see")
 	filter.register(command)
-	t.registerOutput(command)
+	t.registerOutput(command, "ids")
 	return command
 }
 

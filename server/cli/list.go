@@ -45,8 +45,8 @@ func listCommand(t *tool) *cobra.Command {
 		Use:     "ls [flags]",
 		Aliases: []string{"ps", "list"},
 		Short:   "List sandboxes",
-		Long: "List sandboxes, newest first. Those that have ended are left out, unless --all or a\n" +
-			"filter of states asks for them.",
+		Long: "List sandboxes, newest first. Those that have ended are left out, unless --all\n" +
+			"or a filter of states asks for them.",
 		Example: "  sandbox ls\n" +
 			"  sandbox ls --all -o wide\n" +
 			"  sandbox ls --filter metadata.name=box -q",
@@ -71,7 +71,7 @@ func listCommand(t *tool) *cobra.Command {
 	command.Flags().BoolVarP(&all, "all", "a", false, "with those that have ended")
 	command.Flags().BoolVarP(&watch, "watch", "w", false,
 		"go on with what happens, until an interrupt")
-	t.registerOutput(command)
+	t.registerOutput(command, "ids")
 	return command
 }
 
@@ -125,7 +125,7 @@ func getCommand(t *tool) *cobra.Command {
 	}
 	command.Flags().BoolVarP(&watch, "watch", "w", false,
 		"go on with each change, until it has ended")
-	t.registerOutput(command)
+	t.registerOutput(command, "ids")
 	return command
 }
 

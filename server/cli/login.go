@@ -27,12 +27,15 @@ func loginCommand(t *tool) *cobra.Command {
 		Use:   "login [flags] [URL]",
 		Short: "Save the URL and the key of a service",
 		Long: "Save the URL and the key of a service as a context, and make it the current one.\n\n" +
-			"The key is asked for on a terminal and read from the standard input elsewhere. It is\n" +
-			"tried before it is saved, in a file that only you can read. $" + urlVar + " and\n$" +
-			keyVar + " win over what is saved.",
+			"The key is asked for on a terminal and read from the standard input elsewhere.\n" +
+			"It is tried before it is saved, in a file that only you can read. $" + urlVar + "\n" +
+			"and $" + keyVar + " win over what is saved.",
 		Example: "  echo \"$SERVICE_API_KEY\" | sandbox login \"$SANDBOX_URL\" --name work",
 		Args:    arguments(0, 1, "a URL"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if c.Flags().Changed("context") {
+				return usageErrorf("context: use --name for the name of the new context")
+			}
 			to := service{URL: cmp.Or(append(args, t.target.url, t.Env(urlVar), defaultURL)...)}
 			return t.login(c.Context(), name, to)
 		},
@@ -125,7 +128,7 @@ func contextCommand(t *tool) *cobra.Command {
 		Args:    arguments(0, 0, ""),
 		RunE:    func(*cobra.Command, []string) error { return t.listContexts() },
 	}
-	t.registerOutput(list)
+	t.registerOutput(list, "names")
 	use := &cobra.Command{
 		Use:               "use NAME",
 		Short:             "Make a context the current one",

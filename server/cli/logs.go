@@ -20,8 +20,8 @@ func logsCommand(t *tool) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "logs [flags] SANDBOX",
 		Short: "Print what the main program of a sandbox wrote",
-		Long: "Print what the main program of a sandbox wrote, byte for byte. With -f it goes on until\n" +
-			"the sandbox ends; a cut connection is resumed, except with --since.",
+		Long: "Print what the main program of a sandbox wrote, byte for byte. With -f it goes\n" +
+			"on until the sandbox ends; a cut connection is resumed, except with --since.",
 		Example: "  sandbox logs web --tail 10\n" +
 			"  sandbox logs -f web",
 		Args:              arguments(1, 1, "a SANDBOX"),
@@ -129,8 +129,8 @@ func eventsCommand(t *tool) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "events [flags] [SANDBOX]",
 		Short: "Print what happened to sandboxes",
-		Long: "Print what happened to a sandbox, or to all. With -f it goes on with what happens; a cut\n" +
-			"connection is resumed without a gap.",
+		Long: "Print what happened to a sandbox, or to all. With -f it goes on with what\n" +
+			"happens; a cut connection is resumed without a gap.",
 		Example: "  sandbox events box\n" +
 			"  sandbox events -f -o json",
 		Args:              arguments(0, 1, "a SANDBOX"),
@@ -147,7 +147,7 @@ func eventsCommand(t *tool) *cobra.Command {
 		},
 	}
 	command.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what happens")
-	t.registerOutput(command)
+	t.registerOutput(command, "the ids of the sandboxes")
 	return command
 }
 

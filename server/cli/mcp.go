@@ -12,8 +12,9 @@ func mcpCommand(t *tool) *cobra.Command {
 	return &cobra.Command{
 		Use:   "mcp [flags]",
 		Short: "Serve one agent over the Model Context Protocol",
-		Long: "Serve one agent over the Model Context Protocol, on the standard input and output. What it\n" +
-			"does, it does with your key. Configure it as a command of your agent: sandbox mcp.",
+		Long: "Serve one agent over the Model Context Protocol, on the standard input and\n" +
+			"output. What it does, it does with your key. Configure it as a command of your\n" +
+			"agent: sandbox mcp.",
 		Example: "  sandbox mcp </dev/null",
 		Args:    arguments(0, 0, ""),
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -76,9 +76,10 @@ var decisionView = view[sandbox.NetworkDecision]{
 
 func networkCommand(t *tool) *cobra.Command {
 	command := &cobra.Command{
-		Use:     "network",
-		Short:   "See and change what a sandbox may reach",
-		Long:    "See and change what a sandbox may reach. It needs a service with egress sidecars.",
+		Use:   "network",
+		Short: "See and change what a sandbox may reach",
+		Long: "See and change what a sandbox may reach. It needs a service with egress\n" +
+			"sidecars.",
 		Example: "  sandbox network show box",
 		RunE:    groupOf,
 	}
@@ -103,7 +104,7 @@ func networkCommand(t *tool) *cobra.Command {
 				return t.showPolicy(policy)
 			},
 		}
-		t.registerOutput(c)
+		t.registerOutput(c, "targets")
 		return c
 	}
 	command.AddCommand(
@@ -112,13 +113,13 @@ func networkCommand(t *tool) *cobra.Command {
 				return box.Network.Policy(ctx)
 			}),
 		policy("allow [flags] SANDBOX TARGET...",
-			"Allow names, wildcard names, addresses or ranges, before all other rules",
+			"Allow names, wildcard names, addresses or ranges before all else",
 			"  sandbox network allow box pypi.org '*.pythonhosted.org'", 2,
 			func(ctx context.Context, box *sandbox.Sandbox, targets []string) (sandbox.NetworkPolicy, error) {
 				return box.Network.Allow(ctx, targets...)
 			}),
 		policy("deny [flags] SANDBOX TARGET...",
-			"Deny names, wildcard names, addresses or ranges, before all other rules",
+			"Deny names, wildcard names, addresses or ranges before all else",
 			"  sandbox network deny box 10.0.0.0/8", 2,
 			func(ctx context.Context, box *sandbox.Sandbox, targets []string) (sandbox.NetworkPolicy, error) {
 				return box.Network.Deny(ctx, targets...)
@@ -152,7 +153,7 @@ func proposeCommand(t *tool) *cobra.Command {
 		},
 	}
 	command.Flags().BoolVar(&apply, "apply", false, "make it the policy")
-	t.registerOutput(command)
+	t.registerOutput(command, "targets")
 	return command
 }
 
@@ -190,6 +191,6 @@ func decisionsCommand(t *tool) *cobra.Command {
 		},
 	}
 	command.Flags().BoolVar(&once, "once", false, "end with what there is")
-	t.registerOutput(command)
+	t.registerOutput(command, "targets")
 	return command
 }

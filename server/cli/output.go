@@ -29,12 +29,15 @@ type output struct {
 	quiet  bool
 }
 
-// registerOutput declares the flags that every command with results has.
-func (t *tool) registerOutput(command *cobra.Command) {
+// registerOutput declares the flags that every command with results has. quiet names what --quiet prints of a result; empty means that the
+// command has no such flag.
+func (t *tool) registerOutput(command *cobra.Command, quiet string) {
 	flags := command.Flags()
 	flags.StringVarP(&t.output.format, "output", "o", formatTable,
 		"how to print: `FORMAT` is "+strings.Join(formats, ", "))
-	flags.BoolVarP(&t.output.quiet, "quiet", "q", false, "print ids only")
+	if quiet != "" {
+		flags.BoolVarP(&t.output.quiet, "quiet", "q", false, "print "+quiet+" only")
+	}
 	_ = command.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	check := command.PreRunE

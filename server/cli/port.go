@@ -55,8 +55,8 @@ func portCommand(t *tool) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "port [flags] SANDBOX [LOCAL:]PORT...",
 		Short: "Forward local ports to ports of a sandbox",
-		Long: "Forward local ports to ports of a sandbox, for HTTP and WebSockets, until an interrupt.\n" +
-			"LOCAL 0 is any free port.",
+		Long: "Forward local ports to ports of a sandbox, for HTTP and WebSockets, until an\n" +
+			"interrupt. LOCAL 0 is any free port.",
 		Example:           "  sandbox port web 18000:8000\n  sandbox port web 0:8000",
 		Args:              arguments(2, -1, "a SANDBOX and a PORT"),
 		ValidArgsFunction: t.completeNames(1),

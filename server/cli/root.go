@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // runsPrograms is an annotation of commands that exit as docker run does.
@@ -37,9 +39,11 @@ func newRoot(t *tool) *cobra.Command {
 	root.SetOut(t.Stdout)
 	root.SetErr(t.Stderr)
 	root.SetIn(t.Stdin)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		return usageError{err.Error()}
-	})
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return flagError(err) })
+	root.SetUsageTemplate(strings.NewReplacer(
+		"LocalFlags.FlagUsages", "LocalFlags.FlagUsagesWrapped 80",
+		"InheritedFlags.FlagUsages", "InheritedFlags.FlagUsagesWrapped 80",
+	).Replace(root.UsageTemplate()))
 	t.target.register(root.PersistentFlags())
 	_ = root.RegisterFlagCompletionFunc("context", t.completeContexts)
 	root.AddGroup(
@@ -73,6 +77,26 @@ func newRoot(t *tool) *cobra.Command {
 		}
 	}
 	return root
+}
+
+// flagError says what the value of a flag must be, without the words of package strconv.
+func flagError(err error) error {
+	var invalid *pflag.InvalidValueError
+	if !errors.As(err, &invalid) {
+		return usageError{err.Error()}
+	}
+	var must string
+	switch flag := invalid.GetFlag(); flag.Value.Type() {
+	case "duration":
+		must = "a duration such as 90s or 10m"
+	case "int", "int64", "uint16":
+		must = "a whole number"
+	case "bool":
+		must = "true or false"
+	default:
+		return usageError{err.Error()}
+	}
+	return usageErrorf("%s: must be %s, not %q", invalid.GetFlag().Name, must, invalid.GetValue())
 }
 
 // groupOf is what a command does that only has subcommands.

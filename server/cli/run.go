@@ -16,11 +16,11 @@ func runCommand(t *tool) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "run [flags] IMAGE [--] [PROGRAM [ARGUMENT...]]",
 		Short: "Run a program in a sandbox of its own",
-		Long: "Run a program in a sandbox of its own, which is deleted afterwards, and exit with the\n" +
-			"program's exit code. Without a program, -it starts the image's shell.",
+		Long: "Run a program in a sandbox of its own, which is deleted afterwards, and exit\n" +
+			"with the program's exit code. Without a program, -it starts the image's shell.",
 		Example: "  sandbox run sandbox/base:dev -- echo hello\n" +
 			"  echo 'print(6 * 7)' | sandbox run -i sandbox/base:dev -- python3 -\n" +
-			"  sandbox run --cpu 1 --memory 256Mi -e LANG=C.UTF-8 sandbox/base:dev -- uname -a",
+			"  sandbox run --memory 256Mi -e LANG=C.UTF-8 sandbox/base:dev -- uname -a",
 		Args:        arguments(1, -1, "an IMAGE"),
 		Annotations: map[string]string{runsPrograms: "yes"},
 		RunE: func(c *cobra.Command, args []string) error {

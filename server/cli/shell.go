@@ -26,8 +26,9 @@ func shellCommand(t *tool) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "shell [flags] SANDBOX [--] [PROGRAM [ARGUMENT...]]",
 		Short: "Open a terminal in a sandbox",
-		Long: "Open a terminal in a sandbox, with the image's shell or a program, and exit with its\n" +
-			"exit code. Ctrl-P Ctrl-Q detaches: the program goes on, and --attach comes back to it.",
+		Long: "Open a terminal in a sandbox, with the image's shell or a program, and exit with\n" +
+			"its exit code. Ctrl-P Ctrl-Q detaches: the program goes on, and --attach comes\n" +
+			"back to it.",
 		Example: "  sandbox shell box\n" +
 			"  sandbox shell --user 1000 --timeout 1h box\n" +
 			"  sandbox shell box -- python3\n" +

@@ -63,6 +63,9 @@ func (f *specFlags) options(t *tool, image string) (sandbox.CreateOptions, error
 		Image: image, Entrypoint: f.entrypoint, Timeout: f.timeout,
 		CPU: f.cpu, Memory: f.memory, GPU: f.gpu, RuntimeClass: f.class,
 	}
+	if f.timeout < time.Minute || f.timeout > 24*time.Hour {
+		return o, usageErrorf("timeout: must be from 1m to 24h, not %s", f.timeout)
+	}
 	if f.user != "" {
 		o.Username, o.Password = f.user, t.Env("SANDBOX_REGISTRY_PASSWORD")
 	}

@@ -79,7 +79,7 @@ func statsCommand(t *tool) *cobra.Command {
 		},
 	}
 	command.Flags().BoolVarP(&watch, "watch", "w", false, "go on every second, until an interrupt")
-	t.registerOutput(command)
+	t.registerOutput(command, "ids")
 	return command
 }
 
@@ -139,13 +139,13 @@ func topCommand(t *tool) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "top [flags]",
 		Short: "Show what all running sandboxes use, the busiest first",
-		Long: "Show what all running sandboxes use, the busiest first: on a terminal again every second\n" +
-			"until an interrupt, elsewhere once.",
+		Long: "Show what all running sandboxes use, the busiest first: on a terminal again\n" +
+			"every second until an interrupt, elsewhere once.",
 		Example: "  sandbox top",
 		Args:    arguments(0, 0, ""),
 		RunE:    func(c *cobra.Command, _ []string) error { return t.top(c.Context()) },
 	}
-	t.registerOutput(command)
+	t.registerOutput(command, "ids")
 	return command
 }
 

@@ -14,8 +14,8 @@ func urlCommand(t *tool) *cobra.Command {
 	command := &cobra.Command{
 		Use:   "url [flags] SANDBOX PORT",
 		Short: "Print a signed URL of a port, which needs no key",
-		Long: "Print a signed URL of a port, which needs no key. Whoever has it can use that port of\n" +
-			"that sandbox until it expires.",
+		Long: "Print a signed URL of a port, which needs no key. Whoever has it can use that\n" +
+			"port of that sandbox until it expires.",
 		Example:           "  sandbox url web 8000 --expires 5m",
 		Args:              arguments(2, 2, "a SANDBOX and a PORT"),
 		ValidArgsFunction: t.completeNames(1),
@@ -45,7 +45,7 @@ func urlCommand(t *tool) *cobra.Command {
 	}
 	command.Flags().DurationVar(&expires, "expires", time.Hour,
 		"for how long, at most 24h and not longer than the sandbox lives")
-	t.registerOutput(command)
+	t.registerOutput(command, "the URL")
 	return command
 }
 

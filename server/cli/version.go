@@ -38,7 +38,7 @@ func versionCommand(t *tool) *cobra.Command {
 		Args:    arguments(0, 0, ""),
 		RunE:    func(c *cobra.Command, _ []string) error { return t.version(c.Context()) },
 	}
-	t.registerOutput(command)
+	t.registerOutput(command, "this tool's version")
 	return command
 }
 
