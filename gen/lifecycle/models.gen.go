@@ -107,7 +107,7 @@ type CreateSandboxRequest struct {
 
 	// Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
 	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
-	// reserved.
+	// reserved. There are at most 256 tags.
 	//
 	// Example: {"name":"nightly-run","team":"research"}
 	Metadata Metadata `json:"metadata,omitempty"`
@@ -130,7 +130,7 @@ type CreateSandboxRequest struct {
 	// Example: 600
 	Timeout int `json:"timeout"`
 
-	// Volumes Storage to mount into the sandbox.
+	// Volumes Storage to mount into the sandbox, at most 64 volumes.
 	Volumes []Volume `json:"volumes,omitempty"`
 }
 
@@ -160,7 +160,7 @@ type CreatedSandbox struct {
 
 	// Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
 	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
-	// reserved.
+	// reserved. There are at most 256 tags.
 	//
 	// Example: {"name":"nightly-run","team":"research"}
 	Metadata Metadata `json:"metadata"`
@@ -379,7 +379,7 @@ type ImageAuth struct {
 
 // Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
 // to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
-// reserved.
+// reserved. There are at most 256 tags.
 //
 // Example: {"name":"nightly-run","team":"research"}
 type Metadata map[string]string
@@ -607,7 +607,7 @@ type Sandbox struct {
 
 	// Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
 	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
-	// reserved.
+	// reserved. There are at most 256 tags.
 	//
 	// Example: {"name":"nightly-run","team":"research"}
 	Metadata Metadata `json:"metadata"`
@@ -661,7 +661,7 @@ type SandboxEvent struct {
 
 	// Metadata Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
 	// to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
-	// reserved.
+	// reserved. There are at most 256 tags.
 	//
 	// Example: {"name":"nightly-run","team":"research"}
 	Metadata Metadata `json:"metadata,omitempty"`

@@ -184,6 +184,9 @@ func schemaOf(declared *openapi3.Schema, above []*openapi3.Schema) (*rules.Schem
 	if _, err := regexp.Compile(declared.Pattern); err != nil {
 		return nil, fmt.Errorf("the pattern %s is not one of Go: %w", declared.Pattern, err)
 	}
+	if example, ok := declared.Example.(string); ok && declared.Pattern != "" {
+		schema.Example = example
+	}
 	for _, value := range declared.Enum {
 		text, ok := value.(string)
 		if !ok {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -151,6 +152,15 @@ func said(violation *rules.Violation) string {
 	return violation.String()
 }
 
+var example = regexp.MustCompile(`; an example is ".*"$`)
+
+// differ reports whether the rules decide otherwise than kin-openapi, or in other words than they mean to: they show an example of a pattern,
+// name no type of Go, and refuse a date that no calendar has.
+func differ(got, want string) bool {
+	want = strings.Replace(want, "cannot convert json.Number to float64", "number is too large", 1)
+	return example.ReplaceAllString(got, "") != want && !(want == "" && strings.HasSuffix(got, "must be a valid date-time"))
+}
+
 // texts is what a client may write for a parameter.
 func texts(r *rand.Rand) string {
 	few := []string{
@@ -252,7 +262,7 @@ func TestRulesDecideAsKinOpenAPI(t *testing.T) {
 				sample = fmt.Sprintf("%q", values)
 				got, want = said(c.text.CheckText(values)), oracleOfParameter(c.param, values)
 			}
-			if got != want {
+			if differ(got, want) {
 				t.Errorf("%s: %s: the rules say %q, kin-openapi %q", c.name, sample, got, want)
 				break
 			}
@@ -282,7 +292,7 @@ func FuzzRulesDecideAsKinOpenAPI(f *testing.F) {
 			if text == "" && c.text.In == rules.InPath {
 				return
 			}
-			if got, want := said(c.text.CheckText([]string{text})), oracleOfParameter(c.param, []string{text}); got != want {
+			if got, want := said(c.text.CheckText([]string{text})), oracleOfParameter(c.param, []string{text}); differ(got, want) {
 				t.Errorf("%s: %q: the rules say %q, kin-openapi %q", c.name, text, got, want)
 			}
 			return
@@ -293,7 +303,7 @@ func FuzzRulesDecideAsKinOpenAPI(f *testing.F) {
 		if decoder.Decode(&v) != nil {
 			return
 		}
-		if got, want := said(c.schema.Check(v)), oracleOfBody(c.body, v); got != want {
+		if got, want := said(c.schema.Check(v)), oracleOfBody(c.body, v); differ(got, want) {
 			t.Errorf("%s: %s: the rules say %q, kin-openapi %q", c.name, text, got, want)
 		}
 	})

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 	"unicode/utf8"
 )
 
@@ -42,6 +43,7 @@ type Schema struct {
 	MinLength     int // in characters
 	MaxLength     int // as of the other limits, 0 is none
 	Pattern       string
+	Example       string // of a string with a Pattern: what its violation shows
 	MinItems      int
 	MaxItems      int
 	Items         *Schema
@@ -231,7 +233,7 @@ func (s *Schema) expect(types ...string) *Violation {
 func (s *Schema) checkNumber(number json.Number) *Violation {
 	value, err := number.Float64()
 	if err != nil {
-		return broken("cannot convert json.Number to float64")
+		return broken("number is too large")
 	}
 	if violation := s.expect(TypeInteger, TypeNumber); violation != nil {
 		return violation
@@ -266,9 +268,15 @@ func (s *Schema) checkString(value string) *Violation {
 	case s.MaxLength > 0 && length > s.MaxLength:
 		return broken("maximum string length is %d", s.MaxLength)
 	case s.Pattern != "" && !compiled(s.Pattern).MatchString(value):
+		if s.Example != "" {
+			return broken(`string doesn't match the regular expression "%s"; an example is "%s"`, s.Pattern, s.Example)
+		}
 		return broken(`string doesn't match the regular expression "%s"`, s.Pattern)
-	case s.Format == FormatDateTime && !compiled(dateTime).MatchString(value):
-		return broken("must be a valid %s", s.Format)
+	case s.Format == FormatDateTime:
+		// Only the second one refuses the 30th of February and an offset of 99 hours, only the first one a comma before the fraction.
+		if _, err := time.Parse(time.RFC3339, value); err != nil || !compiled(dateTime).MatchString(value) {
+			return broken("must be a valid %s", s.Format)
+		}
 	}
 	return nil
 }

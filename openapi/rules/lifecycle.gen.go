@@ -5,7 +5,7 @@ package rules
 var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 	{ID: "getHealth", Open: true},
 	{ID: "streamEvents", Streams: true, Parameters: []*Parameter{
-		{Name: "Last-Event-ID", In: "header", Schema: &Schema{Type: "string", Pattern: "^[0-9]{0,18}$"}},
+		{Name: "Last-Event-ID", In: "header", Schema: &Schema{Type: "string", Pattern: "^[0-9]{0,18}$", Example: "1767366245001"}},
 		{Name: "after", In: "query", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}}},
 	}},
 	{ID: "streamHostLoad", Streams: true},
@@ -82,9 +82,9 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 				}, Closed: true}}},
 			}, Closed: true}},
 			{Name: "resourceLimits", Schema: &Schema{Type: "object", Properties: []Property{
-				{Name: "cpu", Schema: &Schema{Type: "string", Pattern: "^[0-9]+(\\.[0-9]+)?m?$"}},
-				{Name: "gpu", Schema: &Schema{Type: "string", Pattern: "^[0-9]+$"}},
-				{Name: "memory", Schema: &Schema{Type: "string", Pattern: "^[0-9]+(\\.[0-9]+)?([KMGT]i|[kMGT])?$"}},
+				{Name: "cpu", Schema: &Schema{Type: "string", Pattern: "^[0-9]+(\\.[0-9]+)?m?$", Example: "500m"}},
+				{Name: "gpu", Schema: &Schema{Type: "string", Pattern: "^[0-9]+$", Example: "1"}},
+				{Name: "memory", Schema: &Schema{Type: "string", Pattern: "^[0-9]+(\\.[0-9]+)?([KMGT]i|[kMGT])?$", Example: "512Mi"}},
 			}, Closed: true}},
 			{Name: "runtimeClass", Schema: &Schema{Type: "string", MinLength: 1, MaxLength: 63}},
 			{Name: "timeout", Schema: &Schema{Type: "integer", Minimum: Bound{Set: true, Value: 60}, Maximum: Bound{Set: true, Value: 86400}}},
@@ -130,7 +130,7 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 	}},
 	{ID: "streamSandboxEvents", Streams: true, Parameters: []*Parameter{
 		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
-		{Name: "Last-Event-ID", In: "header", Schema: &Schema{Type: "string", Pattern: "^[0-9]{0,18}$"}},
+		{Name: "Last-Event-ID", In: "header", Schema: &Schema{Type: "string", Pattern: "^[0-9]{0,18}$", Example: "1767366245001"}},
 		{Name: "after", In: "query", Schema: &Schema{Type: "integer", Format: "int64", Minimum: Bound{Set: true}}},
 	}},
 	{ID: "getLogs", Parameters: []*Parameter{
@@ -147,7 +147,7 @@ var lifecycle = Contract{KeyHeader: "SERVICE-API-KEY", Operations: []*Operation{
 	}}},
 	{ID: "listNetworkDecisions", Streams: true, Parameters: []*Parameter{
 		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},
-		{Name: "Last-Event-ID", In: "header", Schema: &Schema{Type: "string", Pattern: "^[0-9]{0,18}$"}},
+		{Name: "Last-Event-ID", In: "header", Schema: &Schema{Type: "string", Pattern: "^[0-9]{0,18}$", Example: "1767366245001"}},
 	}},
 	{ID: "proposeNetworkPolicy", Parameters: []*Parameter{
 		{Name: "sandboxId", In: "path", Required: true, Schema: &Schema{Type: "string", MinLength: 1}},

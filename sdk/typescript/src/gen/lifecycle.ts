@@ -658,7 +658,7 @@ export interface components {
             env?: components["schemas"]["Env"];
             metadata?: components["schemas"]["Metadata"];
             networkPolicy?: components["schemas"]["NetworkPolicy"];
-            /** @description Storage to mount into the sandbox. */
+            /** @description Storage to mount into the sandbox, at most 64 volumes. */
             volumes?: components["schemas"]["Volume"][];
             extensions?: components["schemas"]["Extensions"];
             runtimeClass?: components["schemas"]["RuntimeClass"];
@@ -734,7 +734,7 @@ export interface components {
         /**
          * @description Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
          *     to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
-         *     reserved.
+         *     reserved. There are at most 256 tags.
          * @example {
          *       "name": "nightly-run",
          *       "team": "research"

@@ -67,7 +67,7 @@ class CreateSandboxRequest:
     metadata: Mapping[str, str] | None = None
     """Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
     to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
-    reserved.
+    reserved. There are at most 256 tags.
     """
     network_policy: NetworkPolicy | None = None
     """What the sandbox may reach. It requires bridge mode and a configured egress
@@ -82,7 +82,7 @@ class CreateSandboxRequest:
     timeout: int
     """How many seconds the sandbox lives, counted from its creation."""
     volumes: Sequence[Volume] | None = None
-    """Storage to mount into the sandbox."""
+    """Storage to mount into the sandbox, at most 64 volumes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +105,7 @@ class CreatedSandbox:
     metadata: Mapping[str, str]
     """Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
     to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
-    reserved.
+    reserved. There are at most 256 tags.
     """
     status: SandboxStatus
     """The state of a sandbox and why it has it."""
@@ -431,7 +431,7 @@ class Sandbox:
     metadata: Mapping[str, str]
     """Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
     to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
-    reserved.
+    reserved. There are at most 256 tags.
     """
     runtime_class: str | None = None
     """The name of what runs the sandbox, such as a runtime with a kernel of its own. It is one of
@@ -479,7 +479,7 @@ class SandboxEvent:
     metadata: Mapping[str, str] | None = None
     """Free tags of the sandbox. The key `name` is a human-readable label. A key has 1
     to 256 bytes, a value at most 4096; keys that begin with `sandbox.internal/` are
-    reserved.
+    reserved. There are at most 256 tags.
     """
     metadata_removed: Sequence[str] | None = None
     """The keys that were removed from the metadata. Absent when none was."""
