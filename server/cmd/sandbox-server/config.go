@@ -35,7 +35,7 @@ of the configuration, unless it exists. With --config - print it.`
 }
 
 func check(file string, out io.Writer) error {
-	path, cfg, err := load(file)
+	path, cfg, err := loadWhole(file)
 	if err != nil {
 		return err
 	}

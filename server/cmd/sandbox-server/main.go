@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -18,6 +19,7 @@ import (
 	"sandbox.internal/server/build"
 	"sandbox.internal/server/commandline"
 	"sandbox.internal/server/config"
+	"sandbox.internal/server/reach"
 )
 
 const long = `The lifecycle service: it creates, pauses, resumes, renews and deletes
@@ -62,8 +64,20 @@ func load(file string) (string, config.Config, error) {
 	return path, cfg, err
 }
 
-func serve(file string, logs io.Writer) error {
+// loadWhole also reads the file of server.signing_key, of which the configuration has the path alone.
+func loadWhole(file string) (string, config.Config, error) {
 	path, cfg, err := load(file)
+	if err != nil || cfg.Server.SigningKey == "" {
+		return path, cfg, err
+	}
+	if _, err := reach.LoadKeys(cfg.Server.SigningKey); err != nil {
+		return path, cfg, fmt.Errorf("%s: server.signing_key: %w", path, err)
+	}
+	return path, cfg, nil
+}
+
+func serve(file string, logs io.Writer) error {
+	path, cfg, err := loadWhole(file)
 	if err == nil {
 		cfg.File, err = filepath.Abs(path)
 	}

@@ -82,6 +82,29 @@ func TestConfigErrorsNameFileLineKeyAndRule(t *testing.T) {
 	}
 }
 
+// TestSigningKeyIsRead: its content is part of the configuration, so a start with another is not to be tried again.
+func TestSigningKeyIsRead(t *testing.T) {
+	folder := t.TempDir()
+	for name, content := range map[string]string{"missing": "", "short": "abc\n"} {
+		key := filepath.Join(folder, name)
+		if content != "" {
+			if err := os.WriteFile(key, []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		file := write(t, "[server]\nsigning_key = \""+key+"\"\n[runtime]\ntype = \"docker\"\nexecd_image = \"e\"\n")
+		for _, test := range []struct {
+			args []string
+			code int
+		}{{[]string{"config", "check"}, commandline.ExitFailure}, {nil, exitConfig}} {
+			code, _, stderr := command(t, append([]string{"--config", file}, test.args...)...)
+			if code != test.code || !strings.Contains(stderr, "server.signing_key: ") || !strings.Contains(stderr, key) {
+				t.Errorf("%s, %q: exit %d: %s", name, test.args, code, stderr)
+			}
+		}
+	}
+}
+
 func TestConfigIsFoundByVariableAndMissingOneTellsHowToWriteIt(t *testing.T) {
 	t.Run("row lifecycle/environment/SANDBOX_CONFIG_PATH", func(t *testing.T) {
 		file := write(t, "[runtime]\ntype = \"docker\"\nexecd_image = \"e\"\n")
