@@ -110,9 +110,11 @@ var values = map[string][]string{
 		"--set", "networkPolicy.denied={203.0.113.0/24,2001:db8::/32}", "--set", "networkPolicy.egress[0].to[0].ipBlock.cidr=192.0.2.7/32",
 		"--set", "networkPolicy.ingress[0].from[0].namespaceSelector.matchLabels.a=b",
 		"--set", "gateway.service.type=LoadBalancer", "--set", "gateway.tolerations[0].operator=Exists",
+		"--set", "server.extraKeys.server.compatibility={opensandbox}", "--set", "server.extraKeys.server.max_connections=500000",
+		"--set", "server.extraKeys.kubernetes.provision_timeout=120", "--set", "server.extraKeys.egress.upstream={192.0.2.53:53}",
 	},
 	"scraped":         scraped,
-	"without gateway": {"--set", "metrics.service.enabled=true", "--set", "networkPolicy.enabled=false", "--set", "gateway.enabled=false", "--set", "secret.existing=keys-of-mine", "--set", "server.replicas=1", "--set", "server.console=false,server.mcp=false"},
+	"without gateway": {"--set", "gateway.mode=wildcard,gateway.address=*.sandboxes.example.com", "--set", "metrics.service.enabled=true", "--set", "networkPolicy.enabled=false", "--set", "gateway.enabled=false", "--set", "secret.existing=keys-of-mine", "--set", "server.replicas=1", "--set", "server.console=false,server.mcp=false"},
 }
 
 func TestLint(t *testing.T) {
@@ -202,6 +204,10 @@ func TestSchemaRefuses(t *testing.T) {
 		"metrics.podMonitor.enabled=true":                 "/metrics/podMonitor/key/secret",
 		"server.console=off":                              "/server/console",
 		"metrics.podMonitor.interval=often":               "/metrics/podMonitor/interval",
+		"gateway.mode=wildcard,gateway.address=*.a.b:84":  "/gateway/address",
+		"gateway.address=https://a.example.com":           "/gateway/address",
+		"sandboxes.ephemeralStorage=1.5Gi":                "/sandboxes/ephemeralStorage",
+		"server.extraKeys.local.bridge=x":                 "/server/extraKeys",
 	} {
 		if _, err := tryHelm(t, "template", "refused", chart, "--set", set); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %s", set, err, want)

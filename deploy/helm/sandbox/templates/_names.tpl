@@ -11,6 +11,13 @@
 {{ .Values.secret.existing | default (include "sandbox.name" .) }}
 {{- end }}
 
+{{/* Keys of a section of the service's configuration: JSON's strings, numbers, booleans and lists are TOML's, too. */}}
+{{- define "sandbox.keys" -}}
+{{- range $key, $value := . }}
+    {{ $key }} = {{ $value | toJson }}
+{{- end }}
+{{- end }}
+
 {{/* Labels of an object. Called with a list: the chart's scope, and the component. */}}
 {{- define "sandbox.labels" -}}
 {{- $ := index . 0 -}}
