@@ -14,6 +14,7 @@ install_missing() {
 	for tool in curl jq crun runc; do
 		command -v "$tool" >/dev/null || missing+=("$tool")
 	done
+	command -v ip >/dev/null || missing+=(iproute2)
 	command -v nft >/dev/null || missing+=(nftables)
 	if [[ ! -x /bin/busybox ]] || ldd /bin/busybox >/dev/null 2>&1; then missing+=(busybox-static); fi
 	((${#missing[@]} > 0)) || return 0
