@@ -21,8 +21,29 @@ func (s *Store) Prune(ctx context.Context, all bool) (freed int64, err error) {
 	return s.prune(ctx, func(n named) bool { return !all })
 }
 
-// prune removes images all of whose names pin refuses to keep.
+// prune removes images all of whose names pin refuses to keep, when no other prune is under way any more.
 func (s *Store) prune(ctx context.Context, pins func(named) bool) (freed int64, err error) {
+	if err := s.beginPrune(ctx); err != nil {
+		return 0, err
+	}
+	defer s.endPrune()
+	return s.pruneInTurn(ctx, pins)
+}
+
+// beginPrune waits until no prune is under way, or for the end of ctx, whose error it returns.
+func (s *Store) beginPrune(ctx context.Context) error {
+	select {
+	case s.pruning <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *Store) endPrune() { <-s.pruning }
+
+// pruneInTurn is prune between beginPrune and endPrune.
+func (s *Store) pruneInTurn(ctx context.Context, pins func(named) bool) (freed int64, err error) {
 	began := time.Now() // what is used from now on stays, whatever the containers were at the time of the question
 	using, err := s.inUse()
 	if err != nil {
@@ -110,24 +131,30 @@ func (s *Store) forget(i *image) error {
 	return nil
 }
 
-// reserve counts bytes that a layer is going to take, and makes room for them.
-func (s *Store) reserve(n int64) error {
-	err := s.tryReserve(n)
-	if err == nil {
+// reserve counts bytes that a layer is going to take, and makes room for them. Layers that need room at once wait for one another: what one
+// of them frees is room for the others too, and is none before it has been removed.
+func (s *Store) reserve(ctx context.Context, n int64) error {
+	if s.tryReserve(n) == nil {
 		return nil
 	}
-	freed, pruneErr := s.prune(s.ctx, func(n named) bool { return n.Loaded })
-	if pruneErr != nil {
-		s.log.Warn().Err(pruneErr).Msg("cannot remove images to make room for others")
-	}
-	if freed == 0 {
+	if err := s.beginPrune(ctx); err != nil {
 		return err
 	}
-	if err := s.tryReserve(n); err != nil {
-		return err
+	defer s.endPrune()
+	if s.tryReserve(n) == nil {
+		return nil
 	}
-	s.log.Info().Int64("bytes", freed).Msg("images that are not used were removed to make room for others")
-	return nil
+	freed, err := s.pruneInTurn(ctx, func(n named) bool { return n.Loaded })
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		s.log.Warn().Err(err).Msg("cannot remove images to make room for others")
+	}
+	if freed > 0 {
+		s.log.Info().Int64("bytes", freed).Msg("images that are not used were removed to make room for others")
+	}
+	return s.tryReserve(n)
 }
 
 func (s *Store) tryReserve(n int64) error {
