@@ -173,10 +173,10 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// Close cancels pulls and loads that are under way and waits for their end.
+// Close cancels pulls, loads and prunes that are under way and waits for their end.
 func (s *Store) Close() error {
 	s.mu.Lock()
-	s.stop() // no Load begins after this
+	s.stop() // no Load and no prune begins after this
 	s.mu.Unlock()
 	s.pulls.Close()
 	s.working.Wait()

@@ -9,11 +9,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/remove"
 )
 
 // Prune removes images without a name (with all: also those with names, but for [Options].Keep) that are in use by no container and held by no
 // caller, and layers of no image, when the time of grace has passed since they were used last. It returns how many bytes of layers it freed.
+// After an end of ctx, whose error it returns, it goes on behind its caller until the store closes.
 //
 // A pull or load that would exceed [Options].MaxBytes first does the same, named images that came from a registry included; those that were
 // loaded cannot be had again.
@@ -26,7 +28,6 @@ func (s *Store) prune(ctx context.Context, pins func(named) bool) (freed int64, 
 	if err := s.beginPrune(ctx); err != nil {
 		return 0, err
 	}
-	defer s.endPrune()
 	return s.pruneInTurn(ctx, pins)
 }
 
@@ -42,8 +43,42 @@ func (s *Store) beginPrune(ctx context.Context) error {
 
 func (s *Store) endPrune() { <-s.pruning }
 
-// pruneInTurn is prune between beginPrune and endPrune.
+// pruneInTurn is prune after beginPrune, and ends the prune. An end of ctx, whose error is returned, ends the wait for the prune alone: what it
+// has moved to the trash is counted no more, and nobody else would remove it before the store opens again.
 func (s *Store) pruneInTurn(ctx context.Context, pins func(named) bool) (freed int64, err error) {
+	s.mu.Lock()
+	if s.ctx.Err() != nil {
+		s.mu.Unlock()
+		s.endPrune()
+		return 0, fmt.Errorf("prune images: %w: the store is closed", engine.ErrUnavailable)
+	}
+	type outcome struct {
+		freed int64
+		err   error
+	}
+	done := make(chan outcome)
+	s.working.Go(func() {
+		freed, err := s.pruneNow(pins)
+		s.endPrune()
+		select {
+		case done <- outcome{freed, err}:
+		case <-ctx.Done():
+			if err != nil && s.ctx.Err() == nil {
+				s.log.Warn().Err(err).Msg("cannot remove images that nothing uses")
+			}
+		}
+	})
+	s.mu.Unlock()
+	select {
+	case o := <-done:
+		return o.freed, o.err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// pruneNow ends with the store.
+func (s *Store) pruneNow(pins func(named) bool) (freed int64, err error) {
 	began := time.Now() // what is used from now on stays, whatever the containers were at the time of the question
 	using, err := s.inUse()
 	if err != nil {
@@ -51,10 +86,10 @@ func (s *Store) pruneInTurn(ctx context.Context, pins func(named) bool) (freed i
 	}
 	trash, freed, err := s.sweep(began, using, pins)
 	for _, path := range trash {
-		if ctx.Err() != nil {
-			return freed, errors.Join(err, ctx.Err()) // what is left goes when the store opens
+		if s.ctx.Err() != nil {
+			return freed, errors.Join(err, s.ctx.Err()) // what is left goes when the store opens
 		}
-		err = errors.Join(err, remove.All(ctx, path))
+		err = errors.Join(err, remove.All(s.ctx, path))
 	}
 	return freed, err
 }
@@ -140,13 +175,13 @@ func (s *Store) reserve(ctx context.Context, n int64) error {
 	if err := s.beginPrune(ctx); err != nil {
 		return err
 	}
-	defer s.endPrune()
 	if s.tryReserve(n) == nil {
+		s.endPrune()
 		return nil
 	}
 	freed, err := s.pruneInTurn(ctx, func(n named) bool { return n.Loaded })
-	if ctx.Err() != nil {
-		return ctx.Err()
+	if ended := errors.Join(ctx.Err(), s.ctx.Err()); ended != nil {
+		return ended
 	}
 	if err != nil {
 		s.log.Warn().Err(err).Msg("cannot remove images to make room for others")

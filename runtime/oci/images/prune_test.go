@@ -258,6 +258,59 @@ func TestWaitForRoomEnds(t *testing.T) {
 	wantOnly(t, folder, 0, 0, 0)
 }
 
+// TestPruneGoesOn: what a prune has moved to the trash is removed, also when its client goes away meanwhile.
+func TestPruneGoesOn(t *testing.T) {
+	r := newRegistry(t)
+	folder := filepath.Join(t.TempDir(), "images")
+	ctx, cancel := context.WithCancel(t.Context())
+	s := open(t, images.Options{Folder: folder, InUse: func() ([]string, error) {
+		cancel()
+		return nil, nil
+	}})
+	ensure(t, s, r.push(t, "image:1", newImage(t, v1.Config{}, randomLayer(t, 1000))))
+	if _, err := s.Prune(ctx, true); !errors.Is(err, context.Canceled) {
+		t.Errorf("Prune: %v", err)
+	}
+	for _, name := range []string{"layers", "trash"} {
+		eventually(t, name+" is empty", func() bool { return len(entriesOf(t, folder, name)) == 0 })
+	}
+	wantOnly(t, folder, 0, 0, 0)
+}
+
+// TestPruneEndsWithStore: a store that is closed waits for the end of its prune, which leaves the rest for the next store.
+func TestPruneEndsWithStore(t *testing.T) {
+	r := newRegistry(t)
+	folder := filepath.Join(t.TempDir(), "images")
+	var s *images.Store
+	closed := make(chan error, 1)
+	s = open(t, images.Options{Folder: folder, InUse: func() ([]string, error) {
+		go func() { closed <- s.Close() }()
+		if !within(10*time.Second, func() bool {
+			_, err := s.Load(t.Context(), strings.NewReader(""), nil)
+			return errors.Is(err, engine.ErrUnavailable)
+		}) {
+			t.Error("the store did not begin to close")
+		}
+		return nil, nil
+	}})
+	ensure(t, s, r.push(t, "image:1", newImage(t, v1.Config{}, randomLayer(t, 1000))))
+	if _, err := s.Prune(t.Context(), true); !errors.Is(err, context.Canceled) {
+		t.Errorf("Prune: %v", err)
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if left := entriesOf(t, folder, "trash"); len(left) != 1 {
+		t.Errorf("the trash has %v", left)
+	}
+	if _, err := s.Prune(t.Context(), true); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("Prune of a closed store: %v", err)
+	}
+	open(t, images.Options{Folder: folder})
+	eventually(t, "the trash is empty", func() bool { return len(entriesOf(t, folder, "trash")) == 0 })
+	wantOnly(t, folder, 0, 0, 0)
+}
+
 // TestPruneUnderLoad: pulls, holds and prunes at once never lose an image that is held.
 func TestPruneUnderLoad(t *testing.T) {
 	r := newRegistry(t)
