@@ -223,8 +223,11 @@ func (l *layer) link(folder, base, targetName string) error {
 	}
 	missing := refusedf("hard link to %s, which is no file that came before it in this layer", quote(targetName))
 	targetFolder, targetBase := split(name)
+	if targetBase == "" || len(targetBase) > maxComponent {
+		return missing
+	}
 	source, err := l.find(targetFolder)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || targetBase == "" {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENAMETOOLONG) {
 		return missing
 	}
 	if err != nil {
@@ -255,9 +258,6 @@ func (l *layer) link(folder, base, targetName string) error {
 
 // whiteout hides what the layers below have under the name. What this layer itself has stays visible, whichever comes first.
 func (l *layer) whiteout(folder, gone string) error {
-	if len(gone) > maxComponent {
-		return refusedf("the name has a part that is longer than %d bytes", maxComponent)
-	}
 	parent, err := l.enter(folder)
 	if err != nil {
 		return err

@@ -232,6 +232,7 @@ var layers = map[string]struct {
 			{name: "b/.wh..wh..opq"}, {name: "b/new"},
 			{name: "c/"}, {name: "c/old"}, {name: "c/.wh..wh..opq"},
 			{name: ".wh..wh.plnk/", mode: 0o700}, {name: ".wh..wh.plnk/1.2"}, {name: ".wh..wh.aufs"},
+			{name: "long/.wh." + strings.Repeat("n", 252)}, {name: "long/.wh." + strings.Repeat("n", 255)},
 		},
 		tree: map[string]string{
 			"a/gone":       "20000 0:0 device 0",
@@ -246,6 +247,9 @@ var layers = map[string]struct {
 			"b/new":        regular("644", ""),
 			"c":            `40755 0:0 trusted.overlay.opaque="y"`,
 			"c/old":        regular("644", ""),
+
+			"long/" + strings.Repeat("n", 252): "20000 0:0 device 0",
+			"long/" + strings.Repeat("n", 255): "20000 0:0 device 0",
 		},
 	},
 	"opaque root": {
@@ -309,6 +313,27 @@ func TestLayer(t *testing.T) {
 			}
 			y.check(t)
 		})
+	}
+}
+
+// TestRefusedHardLinkClosesFolders: a layer that is refused costs no descriptors.
+func TestRefusedHardLinkClosesFolders(t *testing.T) {
+	open := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	before := open()
+	for range 10 {
+		_, err := unpackInto(t, newYard(t), archive(t, entry{name: "hard", kind: tar.TypeLink, link: "."}))
+		if !errors.Is(err, unpack.ErrRefused) {
+			t.Fatal(err)
+		}
+	}
+	if after := open(); after >= before+10 {
+		t.Errorf("%d descriptors were open, and then %d", before, after)
 	}
 }
 
