@@ -208,11 +208,12 @@ func (s *Store) tryReserve(n int64) error {
 
 // What images leave free of the disk: a host whose disk is full loses more than an image.
 const (
-	leastFree      = 1 << 30 // bytes, or
-	leastFreeShare = 20      // this part of the disk, whichever is less
+	leastFree       = 1 << 30 // bytes, or
+	leastFreeInodes = 1 << 16 // inodes, or
+	leastFreeShare  = 20      // this part of what the disk has of either, whichever is less
 )
 
-// checkDisk returns an error that wraps ENOSPC when n more bytes would leave less free than they must.
+// checkDisk returns an error that wraps ENOSPC when n more bytes, or one more inode, would leave less free than they must.
 func (s *Store) checkDisk(n int64) error {
 	var disk unix.Statfs_t
 	if err := unix.Statfs(string(s.folders), &disk); err != nil {
@@ -220,10 +221,15 @@ func (s *Store) checkDisk(n int64) error {
 	}
 	free := int64(disk.Bavail) * disk.Bsize
 	least := min(leastFree, int64(disk.Blocks)*disk.Bsize/leastFreeShare)
-	if free-n >= least {
-		return nil
+	if free-n < least {
+		return fmt.Errorf("%w: the disk of %s has %s free, of which images leave %s", unix.ENOSPC, s.folders, mebibytes(free), mebibytes(least))
 	}
-	return fmt.Errorf("%w: the disk of %s has %s free, of which images leave %s", unix.ENOSPC, s.folders, mebibytes(free), mebibytes(least))
+	// Some file systems have no bound of inodes, and say that they have none.
+	leastInodes := min(leastFreeInodes, disk.Files/leastFreeShare)
+	if disk.Files > 0 && disk.Ffree <= leastInodes {
+		return fmt.Errorf("%w: the disk of %s has %d inodes free, of which images leave %d", unix.ENOSPC, s.folders, disk.Ffree, leastInodes)
+	}
+	return nil
 }
 
 func (s *Store) giveBack(n int64) {

@@ -41,7 +41,7 @@ func (l *layer) folder(name string, header *tar.Header) error {
 		}
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if err := setAttributes(fd, header); err != nil {
+	if err := l.setAttributes(fd, header); err != nil {
 		return err
 	}
 	// An archive may repeat its folders; what they take is memory.
@@ -95,7 +95,7 @@ func (l *layer) file(folder, base string, header *tar.Header, content io.Reader)
 	if err := l.copy(fd, content, header.Size); err != nil {
 		return err
 	}
-	if err := setAttributes(fd, header); err != nil {
+	if err := l.setAttributes(fd, header); err != nil {
 		return err
 	}
 	return setTimes(parent, base, header)
@@ -174,13 +174,13 @@ func (l *layer) symlink(folder, base string, header *tar.Header) error {
 	if target := header.Linkname; target == "" || len(target) > maxName || strings.ContainsRune(target, 0) {
 		return refusedf("the target of a symbolic link has 1 to %d bytes and no zero byte", maxName)
 	}
-	return l.node(folder, base, header, func(parent int) error {
+	return l.node(folder, base, header, beside(int64(len(header.Linkname))), func(parent int) error {
 		return unix.Symlinkat(header.Linkname, parent, base)
 	})
 }
 
 func (l *layer) fifo(folder, base string, header *tar.Header) error {
-	err := l.node(folder, base, header, func(parent int) error { return unix.Mkfifoat(parent, base, 0o600) })
+	err := l.node(folder, base, header, 0, func(parent int) error { return unix.Mkfifoat(parent, base, 0o600) })
 	if err != nil {
 		return err
 	}
@@ -191,9 +191,9 @@ func (l *layer) fifo(folder, base string, header *tar.Header) error {
 	return unix.Fchmodat(parent, base, permissions(header), 0) // it was made above and is no symbolic link
 }
 
-// node makes something without content and gives it the entry's owner and time.
-func (l *layer) node(folder, base string, header *tar.Header, make func(parent int) error) error {
-	if err := l.addWhole(0); err != nil {
+// node makes something that has no content, but takes size bytes beside its inode, and gives it the entry's owner and time.
+func (l *layer) node(folder, base string, header *tar.Header, size int64, make func(parent int) error) error {
+	if err := l.addWhole(size); err != nil {
 		return err
 	}
 	parent, err := l.enter(folder)
@@ -310,27 +310,46 @@ func setOpaque(fd int) error {
 }
 
 // setAttributes sets owner, mode and extended attributes, in this order: a new owner takes set-user-id bits and capabilities away.
-func setAttributes(fd int, header *tar.Header) error {
+func (l *layer) setAttributes(fd int, header *tar.Header) error {
 	if err := unix.Fchown(fd, header.Uid, header.Gid); err != nil {
 		return fmt.Errorf("change owner: %w", err)
 	}
 	if err := unix.Fchmod(fd, permissions(header)); err != nil {
 		return fmt.Errorf("change mode: %w", err)
 	}
-	for key, value := range header.PAXRecords {
-		name, found := strings.CutPrefix(key, paxAttribute)
-		if !found || !keepsAttribute(name) {
-			continue
+	attributes, size := attributesOf(header)
+	if size = beside(size); size > 0 {
+		if err := l.addBytes(size); err != nil {
+			return err
 		}
-		err := unix.Fsetxattr(fd, name, []byte(value), 0)
-		if errors.Is(err, unix.ENOTSUP) && strings.HasPrefix(name, "user.") {
+		if err := l.take(size); err != nil {
+			return err
+		}
+	}
+	for _, a := range attributes {
+		err := unix.Fsetxattr(fd, a.name, []byte(a.value), 0)
+		if errors.Is(err, unix.ENOTSUP) && strings.HasPrefix(a.name, "user.") {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("set attribute %s: %w", quote(name), err)
+			return fmt.Errorf("set attribute %s: %w", quote(a.name), err)
 		}
 	}
 	return nil
+}
+
+type attribute struct{ name, value string }
+
+// attributesOf returns the extended attributes that are kept, and how many bytes they have together.
+func attributesOf(header *tar.Header) (attributes []attribute, size int64) {
+	for key, value := range header.PAXRecords {
+		name, found := strings.CutPrefix(key, paxAttribute)
+		if found && keepsAttribute(name) {
+			attributes = append(attributes, attribute{name, value})
+			size += int64(len(name) + len(value))
+		}
+	}
+	return attributes, size
 }
 
 func keepsAttribute(name string) bool {

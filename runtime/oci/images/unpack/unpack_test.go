@@ -395,6 +395,50 @@ func TestReserve(t *testing.T) {
 	}
 }
 
+// TestTakesBesideInodes: what the inode has no room for takes blocks of the disk, which count.
+func TestTakesBesideInodes(t *testing.T) {
+	const inode, block = 256, 4096
+	link := func(bytes int) entry {
+		return entry{name: "name", kind: tar.TypeSymlink, link: strings.Repeat("t", bytes)}
+	}
+	file := func(name string, bytes int) entry {
+		return entry{name: "name", attributes: map[string]string{name: strings.Repeat("v", bytes)}}
+	}
+	for name, test := range map[string]struct {
+		entry entry
+		takes int64
+	}{
+		"short target":       {link(59), inode},
+		"long target":        {link(60), inode + block},
+		"longest target":     {link(4095), inode + block},
+		"short attribute":    {file("user.name", 50), inode},
+		"long attribute":     {file("user.name", 51), inode + block},
+		"ignored attribute":  {file("trusted.name", 500), inode},
+		"capability":         {entry{name: "name", attributes: map[string]string{"security.capability": capability}}, inode},
+		"several attributes": {entry{name: "name", attributes: map[string]string{"user.a": "30 bytes, which the inode holds", "user.b": "30 bytes more, which it has not"}}, inode + block},
+		"folder":             {entry{name: "name/", attributes: map[string]string{"user.name": strings.Repeat("v", 100)}}, inode + 2*block},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reserved := int64(0)
+			content := archive(t, test.entry)
+			result, err := unpack.Layer(t.Context(), newYard(t).layer, bytes.NewReader(content), limits(), func(n int64) error {
+				reserved += n
+				return nil
+			})
+			if err != nil || result.Bytes != test.takes || reserved != test.takes {
+				t.Errorf("takes %d, reserved %d, %v; want %d", result.Bytes, reserved, err, test.takes)
+			}
+			// What they take counts for the bound, which the archive itself keeps.
+			many := archive(t, slices.Repeat([]entry{test.entry}, 20)...)
+			bounds := &unpack.Limits{Bytes: int64(len(many)), Entries: 100}
+			_, err = unpack.Layer(t.Context(), newYard(t).layer, bytes.NewReader(many), bounds, nil)
+			if more := 20*test.takes > bounds.Bytes; errors.Is(err, unpack.ErrRefused) != more || !more && err != nil {
+				t.Errorf("twenty of them, within %d bytes: %v", bounds.Bytes, err)
+			}
+		})
+	}
+}
+
 // gnuSparse is a file of size bytes that begins with 512 bytes of content and has nothing else.
 func gnuSparse(size int64) []byte {
 	archive := plain(tar.TypeGNUSparse, func(header []byte) {
