@@ -76,7 +76,8 @@ func TestNoInodes(t *testing.T) {
 	}
 	hold(t, s, used)
 	_, err := s.Ensure(t.Context(), r.push(t, "other:1", manyFiles("c")), nil, nil)
-	if !errors.Is(err, unix.ENOSPC) || errors.Is(err, engine.ErrImage) || !strings.Contains(err.Error(), "has 50 inodes free, of which images leave 50") {
+	if says := "has 50 inodes free, of which images leave 50"; !errors.Is(err, unix.ENOSPC) || errors.Is(err, engine.ErrImage) ||
+		!strings.Contains(err.Error(), says) {
 		t.Errorf("pull: %v", err)
 	}
 }

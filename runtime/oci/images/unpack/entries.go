@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -327,11 +328,7 @@ func (l *layer) setAttributes(fd int, header *tar.Header) error {
 		}
 	}
 	for _, a := range attributes {
-		err := unix.Fsetxattr(fd, a.name, []byte(a.value), 0)
-		if errors.Is(err, unix.ENOTSUP) && strings.HasPrefix(a.name, "user.") {
-			continue
-		}
-		if err != nil {
+		if err := setAttribute(fd, a); err != nil {
 			return fmt.Errorf("set attribute %s: %w", quote(a.name), err)
 		}
 	}
@@ -340,7 +337,38 @@ func (l *layer) setAttributes(fd int, header *tar.Header) error {
 
 type attribute struct{ name, value string }
 
-// attributesOf returns the extended attributes that are kept, and how many bytes they have together.
+// setAttribute leaves out an attribute of the user that the file system does not store.
+func setAttribute(fd int, a attribute) error {
+	err := unix.Fsetxattr(fd, a.name, []byte(a.value), 0)
+	user := strings.HasPrefix(a.name, "user.")
+	switch {
+	case user && errors.Is(err, unix.ENOTSUP):
+		return nil
+	// ext4 has one block for all attributes of a file, and says ENOSPC of more.
+	case errors.Is(err, unix.E2BIG), errors.Is(err, unix.ERANGE), errors.Is(err, unix.ENOSPC) && !isFull(fd):
+		if user {
+			return nil
+		}
+		return refusedf("the file system does not store it: %v", err)
+	}
+	return err
+}
+
+// isFull says whether the file system may have no room for an attribute, of which Linux allows 64 KiB.
+func isFull(fd int) bool {
+	const (
+		leastBytes  = 1 << 20
+		leastInodes = 128 // tmpfs counts each KiB of attributes as an inode
+	)
+	var disk unix.Statfs_t
+	if err := unix.Fstatfs(fd, &disk); err != nil {
+		return true
+	}
+	return int64(disk.Bfree)*disk.Bsize < leastBytes || disk.Files > 0 && disk.Ffree < leastInodes
+}
+
+// attributesOf returns the extended attributes that are kept, and how many bytes they have together. Those that are left out when the file
+// system has no room are last.
 func attributesOf(header *tar.Header) (attributes []attribute, size int64) {
 	for key, value := range header.PAXRecords {
 		name, found := strings.CutPrefix(key, paxAttribute)
@@ -349,6 +377,7 @@ func attributesOf(header *tar.Header) (attributes []attribute, size int64) {
 			size += int64(len(name) + len(value))
 		}
 	}
+	slices.SortFunc(attributes, func(a, b attribute) int { return strings.Compare(a.name, b.name) }) // security.* before user.*
 	return attributes, size
 }
 

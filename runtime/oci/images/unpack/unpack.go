@@ -12,9 +12,10 @@
 //   - Owners are numbers that Linux can store.
 //   - The layers of an image stay within [Limits].
 //
-// Owners, modes (setuid included), times, and the extended attributes security.capability and user.* are kept; other attributes are left
-// out, those of overlayfs first of all. Whiteouts become character devices 0/0 and opaque folders get trusted.overlay.opaque=y. The
-// kernel resolves every name below the layer's folder (openat2 with RESOLVE_BENEATH).
+// Owners, modes (setuid included), times, and the extended attributes security.capability and user.* are kept, but for those of
+// user.* that the file system does not store; other attributes are left out, those of overlayfs first of all. Whiteouts become character
+// devices 0/0 and opaque folders get trusted.overlay.opaque=y. The kernel resolves every name below the layer's folder (openat2 with
+// RESOLVE_BENEATH).
 package unpack
 
 import (

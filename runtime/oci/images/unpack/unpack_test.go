@@ -408,15 +408,17 @@ func TestTakesBesideInodes(t *testing.T) {
 		entry entry
 		takes int64
 	}{
-		"short target":       {link(59), inode},
-		"long target":        {link(60), inode + block},
-		"longest target":     {link(4095), inode + block},
-		"short attribute":    {file("user.name", 50), inode},
-		"long attribute":     {file("user.name", 51), inode + block},
-		"ignored attribute":  {file("trusted.name", 500), inode},
-		"capability":         {entry{name: "name", attributes: map[string]string{"security.capability": capability}}, inode},
-		"several attributes": {entry{name: "name", attributes: map[string]string{"user.a": "30 bytes, which the inode holds", "user.b": "30 bytes more, which it has not"}}, inode + block},
-		"folder":             {entry{name: "name/", attributes: map[string]string{"user.name": strings.Repeat("v", 100)}}, inode + 2*block},
+		"short target":      {link(59), inode},
+		"long target":       {link(60), inode + block},
+		"longest target":    {link(4095), inode + block},
+		"short attribute":   {file("user.name", 50), inode},
+		"long attribute":    {file("user.name", 51), inode + block},
+		"ignored attribute": {file("trusted.name", 500), inode},
+		"capability":        {entry{name: "name", attributes: map[string]string{"security.capability": capability}}, inode},
+		"several attributes": {entry{name: "name", attributes: map[string]string{
+			"user.a": strings.Repeat("v", 30), "user.b": strings.Repeat("v", 30),
+		}}, inode + block},
+		"folder": {entry{name: "name/", attributes: map[string]string{"user.name": strings.Repeat("v", 100)}}, inode + 2*block},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reserved := int64(0)
@@ -436,6 +438,64 @@ func TestTakesBesideInodes(t *testing.T) {
 				t.Errorf("twenty of them, within %d bytes: %v", bounds.Bytes, err)
 			}
 		})
+	}
+}
+
+// TestLargeAttributes: what no file system stores of user.*, or this one does not, is left out; the rest is kept.
+func TestLargeAttributes(t *testing.T) {
+	large := strings.Repeat("v", 8000) // ext4 stores less
+	y := newYard(t)
+	_, err := unpackInto(t, y, archive(t, entry{name: "file", attributes: map[string]string{
+		"user.a": large, "user.b": strings.Repeat("v", 1<<17), "user." + strings.Repeat("n", 300): "v", "user.note": "kept",
+		"security.capability": capability,
+	}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := attributes(t, filepath.Join(y.layer, "file"))
+	found = slices.DeleteFunc(found, func(name string) bool { return name == "user.a" })
+	slices.Sort(found)
+	if want := []string{"security.capability", "user.note"}; !slices.Equal(found, want) {
+		t.Errorf("attributes %q, want %q", found, want)
+	}
+}
+
+// TestNoRoomForCapability: a file that would lack its capability is no failure of the disk either.
+func TestNoRoomForCapability(t *testing.T) {
+	y := newYard(t)
+	var disk unix.Statfs_t
+	if err := unix.Statfs(y.layer, &disk); err != nil {
+		t.Fatal(err)
+	}
+	if disk.Type != unix.EXT4_SUPER_MAGIC {
+		t.Skip("no ext4, which has one block for the attributes of a file")
+	}
+	_, err := unpackInto(t, y, archive(t,
+		entry{name: "folder/", attributes: map[string]string{"user.a": strings.Repeat("v", 60), "user.b": strings.Repeat("v", 4000)}},
+		entry{name: "folder/", attributes: map[string]string{"security.capability": capability}}))
+	if !errors.Is(err, unpack.ErrRefused) || errors.Is(err, unix.ENOSPC) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestNoRoomForAttributes: a disk that is full is no reason to leave an attribute out.
+func TestNoRoomForAttributes(t *testing.T) {
+	folder := t.TempDir()
+	if err := unix.Mount("unpack-test", folder, "tmpfs", 0, "size=10m,nr_inodes=40"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Unmount(folder, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := unix.Setxattr(folder, "user.note", []byte("v"), 0); errors.Is(err, unix.ENOTSUP) {
+		t.Skip("tmpfs stores no attributes of the user here")
+	}
+	content := archive(t, entry{name: "file", attributes: map[string]string{"user.a": strings.Repeat("v", 60_000)}})
+	_, err := unpack.Layer(t.Context(), folder, bytes.NewReader(content), limits(), nil)
+	if !errors.Is(err, unix.ENOSPC) || errors.Is(err, unpack.ErrRefused) {
+		t.Errorf("error %v", err)
 	}
 }
 
