@@ -3,6 +3,7 @@ package images_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,7 +16,7 @@ import (
 	"sandbox.internal/runtime/oci/images"
 )
 
-// smallDisk is a folder that is a file system of its own.
+// smallDisk is a folder that is a file system of its own, of the size, which further options of tmpfs may follow after a comma.
 func smallDisk(t *testing.T, size string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -54,6 +55,30 @@ func TestFullDisk(t *testing.T) {
 	ensure(t, s, other)
 	if list := must(s.List())(t); len(list) != 1 {
 		t.Errorf("images %+v", list)
+	}
+}
+
+// TestNoInodes: a disk that has room but no inodes is full too, and what is not used makes room.
+func TestNoInodes(t *testing.T) {
+	manyFiles := func(folder string) v1.Image {
+		contents := map[string]string{}
+		for i := range 700 {
+			contents[fmt.Sprintf("%s/%d", folder, i)] = ""
+		}
+		return newImage(t, v1.Config{}, newLayer(t, contents))
+	}
+	r := newRegistry(t)
+	s := open(t, images.Options{Folder: smallDisk(t, "40m,nr_inodes=1000")})
+	ensure(t, s, r.push(t, "unused:1", manyFiles("a")))
+	used := ensure(t, s, r.push(t, "used:1", manyFiles("b")))
+	if list := must(s.List())(t); len(list) != 1 || list[0].ID != used {
+		t.Errorf("images %+v", list)
+	}
+	hold(t, s, used)
+	_, err := s.Ensure(t.Context(), r.push(t, "other:1", manyFiles("c")), nil, nil)
+	if says := "has 50 inodes free, of which images leave 50"; !errors.Is(err, unix.ENOSPC) || errors.Is(err, engine.ErrImage) ||
+		!strings.Contains(err.Error(), says) {
+		t.Errorf("pull: %v", err)
 	}
 }
 

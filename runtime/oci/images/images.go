@@ -87,6 +87,8 @@ type Store struct {
 	turns  *turns // of layers that are made at the moment
 	pace   pace
 
+	pruning chan struct{} // full while a prune is under way
+
 	ctx     context.Context // ends with the Store
 	stop    context.CancelFunc
 	unsaved chan struct{} // something was written since the last sync
@@ -132,6 +134,7 @@ func Open(o Options) (*Store, error) {
 		pulls:    pull.NewGroup(),
 		turns:    newTurns(layersAtOnce, layersOfHost),
 		pace:     defaultPace,
+		pruning:  make(chan struct{}, 1),
 		ctx:      ctx,
 		stop:     stop,
 		unsaved:  make(chan struct{}, 1),
@@ -170,10 +173,10 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// Close cancels pulls and loads that are under way and waits for their end.
+// Close cancels pulls, loads and prunes that are under way and waits for their end.
 func (s *Store) Close() error {
 	s.mu.Lock()
-	s.stop() // no Load begins after this
+	s.stop() // no Load and no prune begins after this
 	s.mu.Unlock()
 	s.pulls.Close()
 	s.working.Wait()

@@ -165,7 +165,7 @@ func (s *Store) makeLayer(ctx context.Context, diffID string, b blob, limits *un
 	}()
 	result, err := unpackBlob(ctx, diffID, b, progress, func(archive io.Reader) (unpack.Result, error) {
 		return unpack.Layer(ctx, tree, archive, limits, func(n int64) error {
-			err := s.reserve(n)
+			err := s.reserve(ctx, n)
 			if err == nil {
 				reserved += n
 			}

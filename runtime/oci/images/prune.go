@@ -9,11 +9,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"sandbox.internal/runtime/engine"
 	"sandbox.internal/runtime/oci/remove"
 )
 
 // Prune removes images without a name (with all: also those with names, but for [Options].Keep) that are in use by no container and held by no
 // caller, and layers of no image, when the time of grace has passed since they were used last. It returns how many bytes of layers it freed.
+// After an end of ctx, whose error it returns, it goes on behind its caller until the store closes.
 //
 // A pull or load that would exceed [Options].MaxBytes first does the same, named images that came from a registry included; those that were
 // loaded cannot be had again.
@@ -21,8 +23,62 @@ func (s *Store) Prune(ctx context.Context, all bool) (freed int64, err error) {
 	return s.prune(ctx, func(n named) bool { return !all })
 }
 
-// prune removes images all of whose names pin refuses to keep.
+// prune removes images all of whose names pin refuses to keep, when no other prune is under way any more.
 func (s *Store) prune(ctx context.Context, pins func(named) bool) (freed int64, err error) {
+	if err := s.beginPrune(ctx); err != nil {
+		return 0, err
+	}
+	return s.pruneInTurn(ctx, pins)
+}
+
+// beginPrune waits until no prune is under way, or for the end of ctx, whose error it returns.
+func (s *Store) beginPrune(ctx context.Context) error {
+	select {
+	case s.pruning <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *Store) endPrune() { <-s.pruning }
+
+// pruneInTurn is prune after beginPrune, and ends the prune. An end of ctx, whose error is returned, ends the wait for the prune alone: what it
+// has moved to the trash is counted no more, and nobody else would remove it before the store opens again.
+func (s *Store) pruneInTurn(ctx context.Context, pins func(named) bool) (freed int64, err error) {
+	s.mu.Lock()
+	if s.ctx.Err() != nil {
+		s.mu.Unlock()
+		s.endPrune()
+		return 0, fmt.Errorf("prune images: %w: the store is closed", engine.ErrUnavailable)
+	}
+	type outcome struct {
+		freed int64
+		err   error
+	}
+	done := make(chan outcome)
+	s.working.Go(func() {
+		freed, err := s.pruneNow(pins)
+		s.endPrune()
+		select {
+		case done <- outcome{freed, err}:
+		case <-ctx.Done():
+			if err != nil && s.ctx.Err() == nil {
+				s.log.Warn().Err(err).Msg("cannot remove images that nothing uses")
+			}
+		}
+	})
+	s.mu.Unlock()
+	select {
+	case o := <-done:
+		return o.freed, o.err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// pruneNow ends with the store.
+func (s *Store) pruneNow(pins func(named) bool) (freed int64, err error) {
 	began := time.Now() // what is used from now on stays, whatever the containers were at the time of the question
 	using, err := s.inUse()
 	if err != nil {
@@ -30,10 +86,10 @@ func (s *Store) prune(ctx context.Context, pins func(named) bool) (freed int64, 
 	}
 	trash, freed, err := s.sweep(began, using, pins)
 	for _, path := range trash {
-		if ctx.Err() != nil {
-			return freed, errors.Join(err, ctx.Err()) // what is left goes when the store opens
+		if s.ctx.Err() != nil {
+			return freed, errors.Join(err, s.ctx.Err()) // what is left goes when the store opens
 		}
-		err = errors.Join(err, remove.All(ctx, path))
+		err = errors.Join(err, remove.All(s.ctx, path))
 	}
 	return freed, err
 }
@@ -110,24 +166,30 @@ func (s *Store) forget(i *image) error {
 	return nil
 }
 
-// reserve counts bytes that a layer is going to take, and makes room for them.
-func (s *Store) reserve(n int64) error {
-	err := s.tryReserve(n)
-	if err == nil {
+// reserve counts bytes that a layer is going to take, and makes room for them. Layers that need room at once wait for one another: what one
+// of them frees is room for the others too, and is none before it has been removed.
+func (s *Store) reserve(ctx context.Context, n int64) error {
+	if s.tryReserve(n) == nil {
 		return nil
 	}
-	freed, pruneErr := s.prune(s.ctx, func(n named) bool { return n.Loaded })
-	if pruneErr != nil {
-		s.log.Warn().Err(pruneErr).Msg("cannot remove images to make room for others")
-	}
-	if freed == 0 {
+	if err := s.beginPrune(ctx); err != nil {
 		return err
 	}
-	if err := s.tryReserve(n); err != nil {
-		return err
+	if s.tryReserve(n) == nil {
+		s.endPrune()
+		return nil
 	}
-	s.log.Info().Int64("bytes", freed).Msg("images that are not used were removed to make room for others")
-	return nil
+	freed, err := s.pruneInTurn(ctx, func(n named) bool { return n.Loaded })
+	if ended := errors.Join(ctx.Err(), s.ctx.Err()); ended != nil {
+		return ended
+	}
+	if err != nil {
+		s.log.Warn().Err(err).Msg("cannot remove images to make room for others")
+	}
+	if freed > 0 {
+		s.log.Info().Int64("bytes", freed).Msg("images that are not used were removed to make room for others")
+	}
+	return s.tryReserve(n)
 }
 
 func (s *Store) tryReserve(n int64) error {
@@ -146,11 +208,12 @@ func (s *Store) tryReserve(n int64) error {
 
 // What images leave free of the disk: a host whose disk is full loses more than an image.
 const (
-	leastFree      = 1 << 30 // bytes, or
-	leastFreeShare = 20      // this part of the disk, whichever is less
+	leastFree       = 1 << 30 // bytes, or
+	leastFreeInodes = 1 << 16 // inodes, or
+	leastFreeShare  = 20      // this part of what the disk has of either, whichever is less
 )
 
-// checkDisk returns an error that wraps ENOSPC when n more bytes would leave less free than they must.
+// checkDisk returns an error that wraps ENOSPC when n more bytes, or one more inode, would leave less free than they must.
 func (s *Store) checkDisk(n int64) error {
 	var disk unix.Statfs_t
 	if err := unix.Statfs(string(s.folders), &disk); err != nil {
@@ -158,10 +221,15 @@ func (s *Store) checkDisk(n int64) error {
 	}
 	free := int64(disk.Bavail) * disk.Bsize
 	least := min(leastFree, int64(disk.Blocks)*disk.Bsize/leastFreeShare)
-	if free-n >= least {
-		return nil
+	if free-n < least {
+		return fmt.Errorf("%w: the disk of %s has %s free, of which images leave %s", unix.ENOSPC, s.folders, mebibytes(free), mebibytes(least))
 	}
-	return fmt.Errorf("%w: the disk of %s has %s free, of which images leave %s", unix.ENOSPC, s.folders, mebibytes(free), mebibytes(least))
+	// Some file systems have no bound of inodes, and say that they have none.
+	leastInodes := min(leastFreeInodes, disk.Files/leastFreeShare)
+	if disk.Files > 0 && disk.Ffree <= leastInodes {
+		return fmt.Errorf("%w: the disk of %s has %d inodes free, of which images leave %d", unix.ENOSPC, s.folders, disk.Ffree, leastInodes)
+	}
+	return nil
 }
 
 func (s *Store) giveBack(n int64) {

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -172,6 +173,142 @@ func TestMaxBytes(t *testing.T) {
 	wantOnly(t, folder, 2, 2, 2)
 	_, err = s.Load(t.Context(), bytes.NewReader(saved(t, map[string]v1.Image{"huge:1": newImage(t, v1.Config{}, randomLayer(t, 10<<20))})), nil)
 	wantImageError(t, err, "larger than images may be")
+}
+
+// TestLayersNeedRoomTogether: when several layers of an image exceed the bound at once, what is removed for one makes room for all.
+func TestLayersNeedRoomTogether(t *testing.T) {
+	r := newRegistry(t)
+	folder := filepath.Join(t.TempDir(), "images")
+	var prunes atomic.Int64
+	s := open(t, images.Options{Folder: folder, MaxBytes: 1 << 20, InUse: func() ([]string, error) {
+		if prunes.Add(1) == 1 {
+			within(100*time.Millisecond, func() bool { return prunes.Load() > 1 }) // the other layer needs room too
+		} else {
+			within(5*time.Second, func() bool { return len(entriesOf(t, folder, "layers")) == 0 }) // the first prune has moved everything away
+		}
+		return nil, nil
+	}})
+	ensure(t, s, r.push(t, "unused:1", newImage(t, v1.Config{}, randomLayer(t, 900<<10))))
+	ensure(t, s, r.push(t, "wanted:1", newImage(t, v1.Config{}, randomLayer(t, 400<<10), randomLayer(t, 400<<10))))
+	wantOnly(t, folder, 2, 1, 1)
+	if n := prunes.Load(); n != 1 {
+		t.Errorf("%d prunes made room, want 1", n)
+	}
+}
+
+// within polls until the condition holds, at most for so long, and says whether it does.
+func within(limit time.Duration, holds func() bool) bool {
+	for deadline := time.Now().Add(limit); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			return false
+		}
+	}
+	return true
+}
+
+func entriesOf(t testing.TB, folder, name string) []os.DirEntry {
+	t.Helper()
+	entries, err := os.ReadDir(filepath.Join(folder, name))
+	if err != nil {
+		t.Error(err)
+	}
+	return entries
+}
+
+// TestWaitForRoomEnds: what waits for room while another makes some ends with its own context.
+func TestWaitForRoomEnds(t *testing.T) {
+	r := newRegistry(t)
+	folder := filepath.Join(t.TempDir(), "images")
+	asked, answered := make(chan struct{}), make(chan struct{})
+	ask, answer := sync.OnceFunc(func() { close(asked) }), sync.OnceFunc(func() { close(answered) })
+	defer answer()
+	s := open(t, images.Options{Folder: folder, MaxBytes: 1 << 20, InUse: func() ([]string, error) {
+		ask()
+		<-answered
+		return nil, nil
+	}})
+	ensure(t, s, r.push(t, "unused:1", newImage(t, v1.Config{}, randomLayer(t, 900<<10))))
+	var pruning sync.WaitGroup
+	pruning.Go(func() {
+		if _, err := s.Prune(t.Context(), true); err != nil {
+			t.Error(err)
+		}
+	})
+	<-asked
+	archive := saved(t, map[string]v1.Image{"wanted:1": newImage(t, v1.Config{}, randomLayer(t, 400<<10))})
+	ctx, cancel := context.WithCancel(t.Context())
+	loaded, pruned := make(chan error, 1), make(chan error, 1)
+	go func() {
+		_, err := s.Load(ctx, bytes.NewReader(archive), nil)
+		loaded <- err
+	}()
+	go func() {
+		_, err := s.Prune(ctx, true)
+		pruned <- err
+	}()
+	eventually(t, "a layer is being made", func() bool { return len(entriesOf(t, folder, "making")) > 1 })
+	cancel()
+	for name, ended := range map[string]chan error{"load": loaded, "prune": pruned} {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	answer()
+	pruning.Wait()
+	wantOnly(t, folder, 0, 0, 0)
+}
+
+// TestPruneGoesOn: what a prune has moved to the trash is removed, also when its client goes away meanwhile.
+func TestPruneGoesOn(t *testing.T) {
+	r := newRegistry(t)
+	folder := filepath.Join(t.TempDir(), "images")
+	ctx, cancel := context.WithCancel(t.Context())
+	s := open(t, images.Options{Folder: folder, InUse: func() ([]string, error) {
+		cancel()
+		return nil, nil
+	}})
+	ensure(t, s, r.push(t, "image:1", newImage(t, v1.Config{}, randomLayer(t, 1000))))
+	if _, err := s.Prune(ctx, true); !errors.Is(err, context.Canceled) {
+		t.Errorf("Prune: %v", err)
+	}
+	for _, name := range []string{"layers", "trash"} {
+		eventually(t, name+" is empty", func() bool { return len(entriesOf(t, folder, name)) == 0 })
+	}
+	wantOnly(t, folder, 0, 0, 0)
+}
+
+// TestPruneEndsWithStore: a store that is closed waits for the end of its prune, which leaves the rest for the next store.
+func TestPruneEndsWithStore(t *testing.T) {
+	r := newRegistry(t)
+	folder := filepath.Join(t.TempDir(), "images")
+	var s *images.Store
+	closed := make(chan error, 1)
+	s = open(t, images.Options{Folder: folder, InUse: func() ([]string, error) {
+		go func() { closed <- s.Close() }()
+		if !within(10*time.Second, func() bool {
+			_, err := s.Load(t.Context(), strings.NewReader(""), nil)
+			return errors.Is(err, engine.ErrUnavailable)
+		}) {
+			t.Error("the store did not begin to close")
+		}
+		return nil, nil
+	}})
+	ensure(t, s, r.push(t, "image:1", newImage(t, v1.Config{}, randomLayer(t, 1000))))
+	if _, err := s.Prune(t.Context(), true); !errors.Is(err, context.Canceled) {
+		t.Errorf("Prune: %v", err)
+	}
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if left := entriesOf(t, folder, "trash"); len(left) != 1 {
+		t.Errorf("the trash has %v", left)
+	}
+	if _, err := s.Prune(t.Context(), true); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("Prune of a closed store: %v", err)
+	}
+	open(t, images.Options{Folder: folder})
+	eventually(t, "the trash is empty", func() bool { return len(entriesOf(t, folder, "trash")) == 0 })
+	wantOnly(t, folder, 0, 0, 0)
 }
 
 // TestPruneUnderLoad: pulls, holds and prunes at once never lose an image that is held.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -41,7 +42,7 @@ func (l *layer) folder(name string, header *tar.Header) error {
 		}
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if err := setAttributes(fd, header); err != nil {
+	if err := l.setAttributes(fd, header); err != nil {
 		return err
 	}
 	// An archive may repeat its folders; what they take is memory.
@@ -95,7 +96,7 @@ func (l *layer) file(folder, base string, header *tar.Header, content io.Reader)
 	if err := l.copy(fd, content, header.Size); err != nil {
 		return err
 	}
-	if err := setAttributes(fd, header); err != nil {
+	if err := l.setAttributes(fd, header); err != nil {
 		return err
 	}
 	return setTimes(parent, base, header)
@@ -174,13 +175,13 @@ func (l *layer) symlink(folder, base string, header *tar.Header) error {
 	if target := header.Linkname; target == "" || len(target) > maxName || strings.ContainsRune(target, 0) {
 		return refusedf("the target of a symbolic link has 1 to %d bytes and no zero byte", maxName)
 	}
-	return l.node(folder, base, header, func(parent int) error {
+	return l.node(folder, base, header, beside(int64(len(header.Linkname))), func(parent int) error {
 		return unix.Symlinkat(header.Linkname, parent, base)
 	})
 }
 
 func (l *layer) fifo(folder, base string, header *tar.Header) error {
-	err := l.node(folder, base, header, func(parent int) error { return unix.Mkfifoat(parent, base, 0o600) })
+	err := l.node(folder, base, header, 0, func(parent int) error { return unix.Mkfifoat(parent, base, 0o600) })
 	if err != nil {
 		return err
 	}
@@ -191,9 +192,9 @@ func (l *layer) fifo(folder, base string, header *tar.Header) error {
 	return unix.Fchmodat(parent, base, permissions(header), 0) // it was made above and is no symbolic link
 }
 
-// node makes something without content and gives it the entry's owner and time.
-func (l *layer) node(folder, base string, header *tar.Header, make func(parent int) error) error {
-	if err := l.addWhole(0); err != nil {
+// node makes something that has no content, but takes size bytes beside its inode, and gives it the entry's owner and time.
+func (l *layer) node(folder, base string, header *tar.Header, size int64, make func(parent int) error) error {
+	if err := l.addWhole(size); err != nil {
 		return err
 	}
 	parent, err := l.enter(folder)
@@ -223,8 +224,11 @@ func (l *layer) link(folder, base, targetName string) error {
 	}
 	missing := refusedf("hard link to %s, which is no file that came before it in this layer", quote(targetName))
 	targetFolder, targetBase := split(name)
+	if targetBase == "" || len(targetBase) > maxComponent {
+		return missing
+	}
 	source, err := l.find(targetFolder)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || targetBase == "" {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ENAMETOOLONG) {
 		return missing
 	}
 	if err != nil {
@@ -255,9 +259,6 @@ func (l *layer) link(folder, base, targetName string) error {
 
 // whiteout hides what the layers below have under the name. What this layer itself has stays visible, whichever comes first.
 func (l *layer) whiteout(folder, gone string) error {
-	if len(gone) > maxComponent {
-		return refusedf("the name has a part that is longer than %d bytes", maxComponent)
-	}
 	parent, err := l.enter(folder)
 	if err != nil {
 		return err
@@ -310,27 +311,74 @@ func setOpaque(fd int) error {
 }
 
 // setAttributes sets owner, mode and extended attributes, in this order: a new owner takes set-user-id bits and capabilities away.
-func setAttributes(fd int, header *tar.Header) error {
+func (l *layer) setAttributes(fd int, header *tar.Header) error {
 	if err := unix.Fchown(fd, header.Uid, header.Gid); err != nil {
 		return fmt.Errorf("change owner: %w", err)
 	}
 	if err := unix.Fchmod(fd, permissions(header)); err != nil {
 		return fmt.Errorf("change mode: %w", err)
 	}
-	for key, value := range header.PAXRecords {
-		name, found := strings.CutPrefix(key, paxAttribute)
-		if !found || !keepsAttribute(name) {
-			continue
+	attributes, size := attributesOf(header)
+	if size = beside(size); size > 0 {
+		if err := l.addBytes(size); err != nil {
+			return err
 		}
-		err := unix.Fsetxattr(fd, name, []byte(value), 0)
-		if errors.Is(err, unix.ENOTSUP) && strings.HasPrefix(name, "user.") {
-			continue
+		if err := l.take(size); err != nil {
+			return err
 		}
-		if err != nil {
-			return fmt.Errorf("set attribute %s: %w", quote(name), err)
+	}
+	for _, a := range attributes {
+		if err := setAttribute(fd, a); err != nil {
+			return fmt.Errorf("set attribute %s: %w", quote(a.name), err)
 		}
 	}
 	return nil
+}
+
+type attribute struct{ name, value string }
+
+// setAttribute leaves out an attribute of the user that the file system does not store.
+func setAttribute(fd int, a attribute) error {
+	err := unix.Fsetxattr(fd, a.name, []byte(a.value), 0)
+	user := strings.HasPrefix(a.name, "user.")
+	switch {
+	case user && errors.Is(err, unix.ENOTSUP):
+		return nil
+	// ext4 has one block for all attributes of a file, and says ENOSPC of more.
+	case errors.Is(err, unix.E2BIG), errors.Is(err, unix.ERANGE), errors.Is(err, unix.ENOSPC) && !isFull(fd):
+		if user {
+			return nil
+		}
+		return refusedf("the file system does not store it: %v", err)
+	}
+	return err
+}
+
+// isFull says whether the file system may have no room for an attribute, of which Linux allows 64 KiB.
+func isFull(fd int) bool {
+	const (
+		leastBytes  = 1 << 20
+		leastInodes = 128 // tmpfs counts each KiB of attributes as an inode
+	)
+	var disk unix.Statfs_t
+	if err := unix.Fstatfs(fd, &disk); err != nil {
+		return true
+	}
+	return int64(disk.Bfree)*disk.Bsize < leastBytes || disk.Files > 0 && disk.Ffree < leastInodes
+}
+
+// attributesOf returns the extended attributes that are kept, and how many bytes they have together. Those that are left out when the file
+// system has no room are last.
+func attributesOf(header *tar.Header) (attributes []attribute, size int64) {
+	for key, value := range header.PAXRecords {
+		name, found := strings.CutPrefix(key, paxAttribute)
+		if found && keepsAttribute(name) {
+			attributes = append(attributes, attribute{name, value})
+			size += int64(len(name) + len(value))
+		}
+	}
+	slices.SortFunc(attributes, func(a, b attribute) int { return strings.Compare(a.name, b.name) }) // security.* before user.*
+	return attributes, size
 }
 
 func keepsAttribute(name string) bool {

@@ -19,10 +19,19 @@ type Limits struct {
 const (
 	blockBytes  = 4096
 	inodeBytes  = 256
+	inlineBytes = 59       // of the target of a symbolic link, or of attributes: the inode has room for them
 	maxAwaiting = 64 << 20 // bytes of memory for the times of folders
 )
 
 func onDisk(size int64) int64 { return inBlocks(size) + inodeBytes }
+
+// beside returns what the target of a symbolic link, or attributes, of size bytes take beside the inode.
+func beside(size int64) int64 {
+	if size <= inlineBytes {
+		return 0
+	}
+	return inBlocks(size)
+}
 
 func inBlocks(size int64) int64 { return (size + blockBytes - 1) / blockBytes * blockBytes }
 
@@ -35,7 +44,11 @@ func (l *layer) add(size int64) error {
 	if size > l.limits.Bytes {
 		return refusedf("the image takes more than %d bytes on the disk", l.limits.Bytes)
 	}
-	size = onDisk(size)
+	return l.addBytes(onDisk(size))
+}
+
+// addBytes counts what something takes of the disk beside what add counted for its entry.
+func (l *layer) addBytes(size int64) error {
 	if n := l.limits.written.Add(size); n > l.limits.Bytes {
 		return refusedf("the image takes more than %d bytes on the disk", l.limits.Bytes)
 	}

@@ -11,7 +11,7 @@ import (
 // What Linux and overlayfs can name.
 const (
 	maxName      = 4095 // bytes of a path
-	maxComponent = 255  // bytes between two slashes
+	maxComponent = 255  // bytes between two slashes, without the prefix of a whiteout
 	maxDepth     = 512  // folders above an entry
 )
 
@@ -61,7 +61,7 @@ func cleanName(name string) (string, error) {
 		switch {
 		case component == "..":
 			return "", refusedf(`the name contains ".."`)
-		case len(component) > maxComponent:
+		case len(strings.TrimPrefix(component, whiteoutPrefix)) > maxComponent: // a whiteout is no file: what counts is the name that is gone
 			return "", refusedf("the name has a part that is longer than %d bytes", maxComponent)
 		case component != "" && component != ".":
 			depth++

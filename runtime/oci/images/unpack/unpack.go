@@ -2,7 +2,8 @@
 //
 // A layer is a tar archive from an untrusted source. It is refused, with [ErrRefused], when one of its entries breaks a rule:
 //
-//   - Names are relative, without "..", at most 4095 bytes long and 512 folders deep, with at most 255 bytes between two slashes.
+//   - Names are relative, without "..", at most 4095 bytes long and 512 folders deep, with at most 255 bytes between two slashes;
+//     .wh. of a whiteout does not count there.
 //   - A name may lead through a symbolic link of the same layer, as long as the link's target is relative and stays in the layer. Where a
 //     symbolic link itself points is not restricted: it is never followed outside of the container.
 //   - A hard link names a file that came before it in the same layer.
@@ -11,9 +12,10 @@
 //   - Owners are numbers that Linux can store.
 //   - The layers of an image stay within [Limits].
 //
-// Owners, modes (setuid included), times, and the extended attributes security.capability and user.* are kept; other attributes are left
-// out, those of overlayfs first of all. Whiteouts become character devices 0/0 and opaque folders get trusted.overlay.opaque=y. The
-// kernel resolves every name below the layer's folder (openat2 with RESOLVE_BENEATH).
+// Owners, modes (setuid included), times, and the extended attributes security.capability and user.* are kept, but for those of
+// user.* that the file system does not store; other attributes are left out, those of overlayfs first of all. Whiteouts become character
+// devices 0/0 and opaque folders get trusted.overlay.opaque=y. The kernel resolves every name below the layer's folder (openat2 with
+// RESOLVE_BENEATH).
 package unpack
 
 import (

@@ -232,6 +232,7 @@ var layers = map[string]struct {
 			{name: "b/.wh..wh..opq"}, {name: "b/new"},
 			{name: "c/"}, {name: "c/old"}, {name: "c/.wh..wh..opq"},
 			{name: ".wh..wh.plnk/", mode: 0o700}, {name: ".wh..wh.plnk/1.2"}, {name: ".wh..wh.aufs"},
+			{name: "long/.wh." + strings.Repeat("n", 252)}, {name: "long/.wh." + strings.Repeat("n", 255)},
 		},
 		tree: map[string]string{
 			"a/gone":       "20000 0:0 device 0",
@@ -246,6 +247,9 @@ var layers = map[string]struct {
 			"b/new":        regular("644", ""),
 			"c":            `40755 0:0 trusted.overlay.opaque="y"`,
 			"c/old":        regular("644", ""),
+
+			"long/" + strings.Repeat("n", 252): "20000 0:0 device 0",
+			"long/" + strings.Repeat("n", 255): "20000 0:0 device 0",
 		},
 	},
 	"opaque root": {
@@ -312,6 +316,27 @@ func TestLayer(t *testing.T) {
 	}
 }
 
+// TestRefusedHardLinkClosesFolders: a layer that is refused costs no descriptors.
+func TestRefusedHardLinkClosesFolders(t *testing.T) {
+	open := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	before := open()
+	for range 10 {
+		_, err := unpackInto(t, newYard(t), archive(t, entry{name: "hard", kind: tar.TypeLink, link: "."}))
+		if !errors.Is(err, unpack.ErrRefused) {
+			t.Fatal(err)
+		}
+	}
+	if after := open(); after >= before+10 {
+		t.Errorf("%d descriptors were open, and then %d", before, after)
+	}
+}
+
 func TestTimesOfFolders(t *testing.T) {
 	y := newYard(t)
 	if _, err := unpackInto(t, y, archive(t, entry{name: "./"}, entry{name: "a/"}, entry{name: "a/b/"}, entry{name: "a/b/file"},
@@ -366,6 +391,110 @@ func TestReserve(t *testing.T) {
 	}
 	_, err = unpack.Layer(t.Context(), newYard(t).layer, bytes.NewReader(content), limits(), func(int64) error { return full })
 	if !errors.Is(err, full) || errors.Is(err, unpack.ErrRefused) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestTakesBesideInodes: what the inode has no room for takes blocks of the disk, which count.
+func TestTakesBesideInodes(t *testing.T) {
+	const inode, block = 256, 4096
+	link := func(bytes int) entry {
+		return entry{name: "name", kind: tar.TypeSymlink, link: strings.Repeat("t", bytes)}
+	}
+	file := func(name string, bytes int) entry {
+		return entry{name: "name", attributes: map[string]string{name: strings.Repeat("v", bytes)}}
+	}
+	for name, test := range map[string]struct {
+		entry entry
+		takes int64
+	}{
+		"short target":      {link(59), inode},
+		"long target":       {link(60), inode + block},
+		"longest target":    {link(4095), inode + block},
+		"short attribute":   {file("user.name", 50), inode},
+		"long attribute":    {file("user.name", 51), inode + block},
+		"ignored attribute": {file("trusted.name", 500), inode},
+		"capability":        {entry{name: "name", attributes: map[string]string{"security.capability": capability}}, inode},
+		"several attributes": {entry{name: "name", attributes: map[string]string{
+			"user.a": strings.Repeat("v", 30), "user.b": strings.Repeat("v", 30),
+		}}, inode + block},
+		"folder": {entry{name: "name/", attributes: map[string]string{"user.name": strings.Repeat("v", 100)}}, inode + 2*block},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reserved := int64(0)
+			content := archive(t, test.entry)
+			result, err := unpack.Layer(t.Context(), newYard(t).layer, bytes.NewReader(content), limits(), func(n int64) error {
+				reserved += n
+				return nil
+			})
+			if err != nil || result.Bytes != test.takes || reserved != test.takes {
+				t.Errorf("takes %d, reserved %d, %v; want %d", result.Bytes, reserved, err, test.takes)
+			}
+			// What they take counts for the bound, which the archive itself keeps.
+			many := archive(t, slices.Repeat([]entry{test.entry}, 20)...)
+			bounds := &unpack.Limits{Bytes: int64(len(many)), Entries: 100}
+			_, err = unpack.Layer(t.Context(), newYard(t).layer, bytes.NewReader(many), bounds, nil)
+			if more := 20*test.takes > bounds.Bytes; errors.Is(err, unpack.ErrRefused) != more || !more && err != nil {
+				t.Errorf("twenty of them, within %d bytes: %v", bounds.Bytes, err)
+			}
+		})
+	}
+}
+
+// TestLargeAttributes: what no file system stores of user.*, or this one does not, is left out; the rest is kept.
+func TestLargeAttributes(t *testing.T) {
+	large := strings.Repeat("v", 8000) // ext4 stores less
+	y := newYard(t)
+	_, err := unpackInto(t, y, archive(t, entry{name: "file", attributes: map[string]string{
+		"user.a": large, "user.b": strings.Repeat("v", 1<<17), "user." + strings.Repeat("n", 300): "v", "user.note": "kept",
+		"security.capability": capability,
+	}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := attributes(t, filepath.Join(y.layer, "file"))
+	found = slices.DeleteFunc(found, func(name string) bool { return name == "user.a" })
+	slices.Sort(found)
+	if want := []string{"security.capability", "user.note"}; !slices.Equal(found, want) {
+		t.Errorf("attributes %q, want %q", found, want)
+	}
+}
+
+// TestNoRoomForCapability: a file that would lack its capability is no failure of the disk either.
+func TestNoRoomForCapability(t *testing.T) {
+	y := newYard(t)
+	var disk unix.Statfs_t
+	if err := unix.Statfs(y.layer, &disk); err != nil {
+		t.Fatal(err)
+	}
+	if disk.Type != unix.EXT4_SUPER_MAGIC {
+		t.Skip("no ext4, which has one block for the attributes of a file")
+	}
+	_, err := unpackInto(t, y, archive(t,
+		entry{name: "folder/", attributes: map[string]string{"user.a": strings.Repeat("v", 60), "user.b": strings.Repeat("v", 4000)}},
+		entry{name: "folder/", attributes: map[string]string{"security.capability": capability}}))
+	if !errors.Is(err, unpack.ErrRefused) || errors.Is(err, unix.ENOSPC) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestNoRoomForAttributes: a disk that is full is no reason to leave an attribute out.
+func TestNoRoomForAttributes(t *testing.T) {
+	folder := t.TempDir()
+	if err := unix.Mount("unpack-test", folder, "tmpfs", 0, "size=10m,nr_inodes=40"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Unmount(folder, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := unix.Setxattr(folder, "user.note", []byte("v"), 0); errors.Is(err, unix.ENOTSUP) {
+		t.Skip("tmpfs stores no attributes of the user here")
+	}
+	content := archive(t, entry{name: "file", attributes: map[string]string{"user.a": strings.Repeat("v", 60_000)}})
+	_, err := unpack.Layer(t.Context(), folder, bytes.NewReader(content), limits(), nil)
+	if !errors.Is(err, unix.ENOSPC) || errors.Is(err, unpack.ErrRefused) {
 		t.Errorf("error %v", err)
 	}
 }
