@@ -1,6 +1,7 @@
 package lifecycle_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,15 @@ func validSpec() lifecycle.Spec {
 		Resources:  lifecycle.ResourceLimits{"cpu": "500m", "memory": "512Mi"},
 		Entrypoint: []string{"sleep", "60"},
 	}
+}
+
+// volumes returns that many valid ones.
+func volumes(count int) []lifecycle.Volume {
+	var made []lifecycle.Volume
+	for i := range count {
+		made = append(made, lifecycle.Volume{Name: fmt.Sprint(i), MountPath: fmt.Sprintf("/%d", i), ClaimName: "claim"})
+	}
+	return made
 }
 
 func TestSpecValid(t *testing.T) {
@@ -36,6 +46,7 @@ func TestSpecValid(t *testing.T) {
 				{Name: "0", MountPath: "/opt/sandbox2", HostPath: "/srv"},
 			}
 		},
+		"most volumes": func(s *lifecycle.Spec) { s.Volumes = volumes(lifecycle.MaxVolumes) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := validSpec()
@@ -83,6 +94,7 @@ func TestSpecInvalid(t *testing.T) {
 		"volume": {func(s *lifecycle.Spec) {
 			s.Volumes = []lifecycle.Volume{{Name: "v", MountPath: "data", HostPath: "/h"}}
 		}, "volumes[0].mountPath: ", "absolute"},
+		"many volumes": {func(s *lifecycle.Spec) { s.Volumes = volumes(65) }, "volumes: ", "at most 64 items, has 65"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := validSpec()
