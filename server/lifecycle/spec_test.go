@@ -18,6 +18,15 @@ func validSpec() lifecycle.Spec {
 	}
 }
 
+// pairs returns that much valid metadata.
+func pairs(count int) map[string]string {
+	made := make(map[string]string, count)
+	for i := range count {
+		made[fmt.Sprint(i)] = ""
+	}
+	return made
+}
+
 // volumes returns that many valid ones.
 func volumes(count int) []lifecycle.Volume {
 	var made []lifecycle.Volume
@@ -39,6 +48,7 @@ func TestSpecValid(t *testing.T) {
 		"metadata": func(s *lifecycle.Spec) {
 			s.Metadata = map[string]string{"name": "", strings.Repeat("k", 256): strings.Repeat("v", 4096), "ключ": "значение", "sandbox.internal": "x"}
 		},
+		"most metadata": func(s *lifecycle.Spec) { s.Metadata = pairs(lifecycle.MaxMetadataPairs) },
 		"volumes": func(s *lifecycle.Spec) {
 			s.Volumes = []lifecycle.Volume{
 				{Name: "a", MountPath: "/data", HostPath: "/srv/data", SubPath: "..x/y"},
@@ -91,6 +101,7 @@ func TestSpecInvalid(t *testing.T) {
 		"reserved key":    {func(s *lifecycle.Spec) { s.Metadata = map[string]string{"sandbox.internal/id": "x"} }, "metadata: ", "reserved"},
 		"long value":      {func(s *lifecycle.Spec) { s.Metadata = map[string]string{"k": strings.Repeat("x", 4097)} }, "metadata.k: ", "4096 bytes"},
 		"value not UTF-8": {func(s *lifecycle.Spec) { s.Metadata = map[string]string{"k": "\xff"} }, "metadata.k: ", "UTF-8"},
+		"many pairs":      {func(s *lifecycle.Spec) { s.Metadata = pairs(257) }, "metadata: ", "at most 256 pairs, has 257"},
 		"volume": {func(s *lifecycle.Spec) {
 			s.Volumes = []lifecycle.Volume{{Name: "v", MountPath: "data", HostPath: "/h"}}
 		}, "volumes[0].mountPath: ", "absolute"},
