@@ -9,13 +9,14 @@ import (
 )
 
 // Room bounds how many bytes of images the calls of a process hold at once, those included that
-// their clients are slow to take. One call waits for at most [MaxImages].
+// their clients are slow to take.
 type Room struct{ free *semaphore.Weighted }
 
 // MaxImages is the most that one call holds of images, in bytes.
 const MaxImages = maxImageBytes
 
-// NewRoom returns a Room for that many bytes, which is at least [MaxImages].
+// NewRoom returns a Room for that many bytes. With fewer than [MaxImages] no image of a file can be
+// read.
 func NewRoom(bytes int64) *Room { return &Room{semaphore.NewWeighted(bytes)} }
 
 // Enter returns a context whose calls hold images in the room. Leave, called when the answers have

@@ -135,7 +135,8 @@ func (t *tools) runCode(ctx context.Context, request call,
 	if in.Language == "" {
 		in.Language = "python"
 	}
-	if in.Context == "new" {
+	made := in.Context == "new"
+	if made {
 		kernel, err := box.Code.CreateContext(ctx, in.Language)
 		if err != nil {
 			return nil, err
@@ -156,10 +157,13 @@ func (t *tools) runCode(ctx context.Context, request call,
 		Language: in.Language, Context: in.Context,
 		OnStdout: collect, OnStderr: collect, OnResult: shown.add, MaxOutput: 1,
 	})
-	switch {
-	case err != nil && ctx.Err() == nil && timed.Err() != nil:
-		return nil, fmt.Errorf("the cell was interrupted after %v. It had printed:\n%s", timeout,
+	if err != nil && ctx.Err() == nil && timed.Err() != nil {
+		err = fmt.Errorf("the cell was interrupted after %v. It had printed:\n%s", timeout,
 			output.text(noRest))
+	}
+	switch {
+	case err != nil && made: // the agent can go on with it
+		return nil, fmt.Errorf("context: %s\n%w", in.Context, err)
 	case err != nil:
 		return nil, err
 	}

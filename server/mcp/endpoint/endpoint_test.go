@@ -193,3 +193,92 @@ func TestWritesHaveDeadlines(t *testing.T) {
 		}
 	}
 }
+
+// cells adds what runs cells: cell answers each of them, in a context that is called "kernel".
+func (s *service) cells(cell echo.HandlerFunc) {
+	const path = "/v1/sandboxes/box/proxy/44772/code"
+	s.Echo().POST(path+"/context", func(c echo.Context) error {
+		return c.JSONBlob(http.StatusOK, []byte(`{"id":"kernel","language":"python"}`))
+	})
+	s.Echo().POST(path, cell)
+	s.Echo().DELETE(path, func(c echo.Context) error { return c.NoContent(http.StatusOK) })
+}
+
+// showing answers a cell with events.
+func showing(events ...string) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		c.Response().Header().Set("Content-Type", "text/event-stream")
+		c.Response().Header().Set("X-Execution-Id", "execution")
+		for i, event := range events {
+			_, err := fmt.Fprintf(c.Response(), "id: %d\ndata: %s\n\n", i+1, event)
+			if err != nil {
+				return err
+			}
+		}
+		c.Response().Flush()
+		return nil
+	}
+}
+
+// runCode runs a cell and returns the answer.
+func runCode(t *testing.T, s *service, kernel string) string {
+	t.Helper()
+	answer := httptest.NewRecorder()
+	s.ServeHTTP(answer, post(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":`+
+		`"run_code","arguments":{"sandbox":"box","code":"x","timeout_seconds":1,"context":"`+kernel+`"}}}`))
+	return answer.Body.String()
+}
+
+// TestContextOfACellThatFails: the agent learns the id of the context that its call has made.
+func TestContextOfACellThatFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		cell echo.HandlerFunc
+		want string
+	}{
+		"refused": {func(echo.Context) error { return serve.Invalid("body/code: no") }, "body/code: no"},
+		"late": {func(c echo.Context) error {
+			if err := showing(`{"type":"stdout","text":"halfway"}`)(c); err != nil {
+				return err
+			}
+			<-c.Request().Context().Done()
+			return nil
+		}, "interrupted after 1s. It had printed:\\nhalfway"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newService(t, 100, registered)
+				s.cells(c.cell)
+				got := runCode(t, s, "new")
+				if !strings.Contains(got, `"isError":true`) || !strings.Contains(got, c.want) ||
+					!strings.Contains(got, `"text":"context: kernel\n`) {
+					t.Errorf("a new context: %s", got)
+				}
+				got = runCode(t, s, "old")
+				if !strings.Contains(got, c.want) || strings.Contains(got, "context: ") {
+					t.Errorf("a context that was there: %s", got)
+				}
+			})
+		})
+	}
+}
+
+// TestResultsOfACell: images come apart from the rest, as far as there is room for them.
+func TestResultsOfACell(t *testing.T) {
+	cell := showing(`{"type":"stdout","text":"out"}`,
+		`{"type":"result","results":{"image/png":"`+strings.Repeat("QUJD", 100)+`"}}`,
+		`{"type":"result","results":{"image/jpeg":"`+strings.Repeat("REVG", 100)+`"}}`,
+		`{"type":"result","results":{"text/plain":"42"}}`,
+		`{"type":"execution_complete","execution_time":1}`)
+	const both, one = "ended well\\nout\\n42\\n",
+		"ended well\\nout\\n[an image of 300 bytes is left out; save it to a file and read_file it]\\n42\\n"
+	for room, want := range map[int64]string{tools.MaxImages: both, 300: one} {
+		s := newService(t, 100, func(s *serve.Server) { endpoint.RegisterWithin(s, room) })
+		s.cells(cell)
+		got := runCode(t, s, "")
+		if !strings.Contains(got, `"text":"`+want+`"`) ||
+			!strings.Contains(got, `"mimeType":"image/png"`) ||
+			strings.Contains(got, `"mimeType":"image/jpeg"`) != (want == both) {
+			t.Errorf("room for %d bytes: %s", room, got)
+		}
+	}
+}
