@@ -9,6 +9,10 @@ import (
 	"github.com/rs/zerolog"
 )
 
+// maxLoggedMethod bounds what the log has of a method, in bytes: a client may send one as long as the
+// whole header of a request.
+const maxLoggedMethod = 64
+
 // logAccess writes one line per request, at its end: for a stream that is when the
 // stream ends. It never logs headers, the query, bodies or the path itself, because
 // they carry keys, tokens and users' data; the route stands for the path. Errors are
@@ -63,7 +67,7 @@ func (s *Server) finish(state *requestState, logger *zerolog.Logger) {
 	if !line.Enabled() {
 		return
 	}
-	line = line.Str("method", access.method).
+	line = line.Str("method", access.method[:min(len(access.method), maxLoggedMethod)]).
 		Str("route", access.route).
 		Str("operation", state.operation).
 		Int("status", access.status).

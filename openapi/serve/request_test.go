@@ -141,6 +141,11 @@ func TestAccessLog(t *testing.T) {
 	}
 	s.request("GET", "/nothing/5ecret", "", "X-Request-ID: a5")
 	s.logs.find(t, "request", "request_id", "a5")
+	s.request(strings.Repeat("X", 1000), "/health", "", "X-Request-ID: a6")
+	if line := s.logs.find(t, "request", "request_id", "a6"); line["method"] !=
+		strings.Repeat("X", 64) {
+		t.Errorf("a method of 1000 bytes is logged as %v", line["method"])
+	}
 
 	for _, secret := range []string{"s3cret", "5ecret", "hunter2", key} {
 		if strings.Contains(s.logs.String(), secret) {

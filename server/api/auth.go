@@ -45,13 +45,20 @@ func Identify(keys []Key, presented string) (lifecycle.Principal, error) {
 	return lifecycle.Principal{}, serve.Unauthorized("body/key: is not a valid API key")
 }
 
-// Admits returns a function that reports whether a request has the key of a client, for code in front of the service that must not spend
-// memory on other requests. It admits everything when there are no keys, but for what [Options].Local refuses.
-func Admits(keys []Key, local bool) func(*http.Request) bool {
+// Admits returns a function that reports whether a request has the key of a client, for code in front of the server that must not spend
+// memory on other requests. It admits everything when there are no keys, but for what [Options].Local refuses, and nothing from an
+// address that has used its attempts up: else what happens to a request would distinguish a right guess from a wrong one. It counts no
+// attempt; the server does when it refuses the request.
+func Admits(server *serve.Server, keys []Key, local bool) func(*http.Request) bool {
 	authenticate := authenticate(keys, local, nil)
 	return func(r *http.Request) bool {
-		_, err := authenticate(r)
-		return err == nil
+		admitted := false
+		err := server.Attempt(r, func() error {
+			_, err := authenticate(r)
+			admitted = err == nil
+			return nil
+		})
+		return admitted && err == nil
 	}
 }
 

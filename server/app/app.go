@@ -119,7 +119,7 @@ func New(ctx context.Context, cfg config.Config, version api.Version, logger zer
 	}
 	a.server.Echo().GET("/readyz", readyz(backend.Ready))
 	if slices.Contains(cfg.Server.Compatibility, config.CompatibilityOpenSandbox) {
-		a.compat = compat.New(compat.Options{Next: a.server, Admits: api.Admits(keys, isLoopback(cfg.Server.Host)), Backend: backend, Logger: logger})
+		a.compat = compat.New(compat.Options{Next: a.server, Admits: api.Admits(a.server, keys, isLoopback(cfg.Server.Host)), Backend: backend, Logger: logger})
 	}
 	if cfg.Server.Console {
 		a.console, err = console.New(console.Options{

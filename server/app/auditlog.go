@@ -71,7 +71,7 @@ func entryOf(admitted serve.Admission) audit.Entry {
 	return audit.Entry{
 		RequestID: admitted.RequestID,
 		Operation: admitted.Operation,
-		Method:    admitted.Method,
+		Method:    bounded(admitted.Method),
 		Route:     admitted.Route,
 		KeyName:   principal.Name,
 		Role:      string(principal.Role),
@@ -80,5 +80,5 @@ func entryOf(admitted serve.Admission) audit.Entry {
 	}
 }
 
-// bounded cuts what a client may have made longer than any id.
-func bounded(id string) string { return id[:min(len(id), 64)] }
+// bounded cuts what a client may have made longer than any id or method.
+func bounded(text string) string { return text[:min(len(text), 64)] }

@@ -1,5 +1,10 @@
 package app
 
+import (
+	"sandbox.internal/openapi/serve"
+	"sandbox.internal/server/audit"
+)
+
 // What the tests look at from outside.
 var (
 	Addresses      = addresses
@@ -8,3 +13,8 @@ var (
 	Limits         = limits
 	HostLoad       = hostLoad
 )
+
+// AuditLog returns what writes requests into the log.
+func AuditLog(log *audit.Log, failed func()) serve.AuditLog {
+	return (&App{audit: log}).auditLog(failed)
+}

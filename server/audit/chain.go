@@ -19,7 +19,7 @@ const (
 	intentName = `,"intent":`
 	hashInfix  = `,"hash":"`
 	suffix     = `"}`
-	// maxLine bounds a line, in bytes. Ours are far shorter.
+	// maxLine bounds a line without its newline, in bytes. Ours are far shorter.
 	maxLine = 1 << 20
 )
 
@@ -33,7 +33,8 @@ type link struct {
 }
 
 // seal encodes l as the next line of a chain, with its newline, and returns the new end of the
-// chain. The hash is over everything that stands before it in the line.
+// chain. The hash is over everything that stands before it in the line. A line that Verify could
+// not read as a whole is refused: behind it the log could not be taken up any more.
 func (end link) seal(l line) ([]byte, link, error) {
 	l.Prev, l.Seq = end.hash, end.seq+1
 	body, err := json.Marshal(l)
@@ -46,6 +47,10 @@ func (end link) seal(l line) ([]byte, link, error) {
 	body = append(body, hashInfix...)
 	body = append(body, hash...)
 	body = append(body, suffix+"\n"...)
+	if len(body)-1 > maxLine {
+		return nil, link{}, fmt.Errorf("the line would have %d bytes, the limit is %d",
+			len(body)-1, maxLine)
+	}
 	return body, link{l.Seq, hash}, nil
 }
 

@@ -267,3 +267,38 @@ func TestClosedLogRefuses(t *testing.T) {
 		t.Error("a reopening after the end")
 	}
 }
+
+// TestLongestLine: a line that Verify could not read is refused, and the log goes on without it.
+func TestLongestLine(t *testing.T) {
+	const longest = 1 << 20
+	path := filepath.Join(t.TempDir(), "audit.log")
+	at := time.Date(2026, 1, 2, 15, 4, 5, 0, time.UTC)
+	log, err := audit.Open(path, zerolog.Nop(), func() time.Time { return at })
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry := audit.Entry{Method: "x"}
+	if err := log.Conclude(entry); err != nil {
+		t.Fatal(err)
+	}
+	lines := bytes.Split(read(t, path), []byte("\n"))
+	around := len(lines[1]) - len(entry.Method)
+
+	entry.Method = strings.Repeat("x", longest-around+1)
+	if err := log.Conclude(entry); err == nil {
+		t.Error("a refusal was recorded in a line that is too long")
+	}
+	longer := audit.Entry{Method: entry.Method + "x"} // "intent" is shorter than "refused"
+	if _, _, err := log.Intend(longer); err == nil {
+		t.Error("an intention was recorded in a line that is too long")
+	}
+	entry.Method = entry.Method[1:]
+	if err := log.Conclude(entry); err != nil {
+		t.Errorf("a line of %d bytes: %v", longest, err)
+	}
+	record(t, log, "x")
+	close(t, log)
+	if got := verify(t, read(t, path)); got.Lines != 5 {
+		t.Errorf("%+v", got)
+	}
+}

@@ -28,6 +28,7 @@ const (
 
 const (
 	sandboxesPath = "/v1/sandboxes"
+	metricsPath   = "/v1/metrics/events"
 	daemonPort    = "44772"
 	egressPort    = "18080"
 )
@@ -68,6 +69,11 @@ func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	key := r.Header.Get(keyHeader)
 	r = withServiceKey(r)
 	x := &exchange{edge: e, w: w, r: r, key: key}
+	if r.URL.Path == metricsPath && r.Method == http.MethodPost {
+		// The service does not know the path: it would answer a wrong key 404, and not count it. It decides about what is asked in place of it.
+		x.reportMetrics()
+		return
+	}
 	handle := x.route()
 	if handle == nil || !e.Admits(r) {
 		e.Next.ServeHTTP(w, r)
@@ -94,9 +100,6 @@ func withServiceKey(r *http.Request) *http.Request {
 // route returns what translates the request, nil for what passes as it is.
 func (x *exchange) route() func() {
 	path := x.r.URL.Path
-	if path == "/v1/metrics/events" && x.r.Method == http.MethodPost {
-		return x.reportMetrics
-	}
 	rest, ok := strings.CutPrefix(path, sandboxesPath)
 	if !ok || x.r.URL.RawPath != "" {
 		return nil

@@ -83,6 +83,12 @@ func TestWrongKey(t *testing.T) {
 	if want := `POST /v1/sandboxes {"env":{"A":null}}`; len(s.asked) != 1 || s.asked[0] != want {
 		t.Errorf("the service was asked %q, want %q", s.asked, want)
 	}
+	// What the service has no path for: it is asked about the key all the same.
+	s = &service{t: t, answers: map[string]string{"GET /v1/version": "401 {}"}}
+	answered := s.ask("POST /v1/metrics/events", `{}`, "OPEN-SANDBOX-API-KEY: wrong")
+	if want := "GET /v1/version"; answered.StatusCode != 401 || len(s.asked) != 1 || s.asked[0] != want {
+		t.Errorf("%s, and the service was asked %q, want %q", answered.Status, s.asked, want)
+	}
 }
 
 // TestLargePage: a page of sandboxes that takes too much memory is refused by the name of the parameter that makes it smaller.

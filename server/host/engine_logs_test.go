@@ -14,8 +14,8 @@ func (e *memoryEngine) Logs(context.Context, string, int) (string, error) {
 	return e.logs, nil
 }
 
-// OpenLog has no times, and supports a tail of one line only. A log that is followed lacks a last line
-// without a newline, as Docker's do.
+// OpenLog supports tails of no line and of one. All of a log was written before any time that is
+// asked for. A log that is followed lacks a last line without a newline, as Docker's do.
 func (e *memoryEngine) OpenLog(ctx context.Context, id string, options engine.LogOptions) (io.ReadCloser, error) {
 	var text string
 	err := e.around(ctx, callOpenLog, id, func() error {
@@ -23,10 +23,14 @@ func (e *memoryEngine) OpenLog(ctx context.Context, id string, options engine.Lo
 		text = e.logs
 		return err
 	})
-	if newline := strings.LastIndexByte(text, '\n'); options.Follow {
-		text = text[:newline+1]
-	} else if options.Tail == 1 {
-		text = text[newline+1:]
+	if options.Tail == 0 || !options.Since.IsZero() {
+		text = ""
+	}
+	if options.Tail == 1 {
+		text = text[strings.LastIndexByte(strings.TrimSuffix(text, "\n"), '\n')+1:]
+	}
+	if options.Follow {
+		text = text[:strings.LastIndexByte(text, '\n')+1]
 	}
 	return io.NopCloser(strings.NewReader(text)), err
 }

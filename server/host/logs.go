@@ -48,8 +48,10 @@ func (h *Host) Logs(
 	}
 	followed := &lastByte{Writer: out, last: '\n'}
 	_, err = io.Copy(followed, log)
-	if err == nil && live && options.Follow && followed.last == '\n' {
-		err = h.completeLog(ctx, a, out)
+	// Of what was there before, a client that wants none of it gets no unfinished line either.
+	wanted := options.Tail == nil || *options.Tail > 0 || followed.wrote
+	if err == nil && live && options.Follow && followed.last == '\n' && wanted {
+		err = h.completeLog(ctx, a, options.Since, out)
 	}
 	if err != nil {
 		return fmt.Errorf("log of sandbox %s: %w", id, err)
@@ -76,32 +78,40 @@ func (h *Host) openLog(
 	return log, err == nil, err
 }
 
-// completeLog writes the last line of a log that was followed to its end, if it has no newline:
-// Docker does not always send that line to those who follow.
-func (h *Host) completeLog(ctx context.Context, a *actor, out io.Writer) error {
+// completeLog writes the last line of a log that was followed to its end, if it has no newline and
+// was not all written before since: Docker does not always send that line to those who follow. It
+// keeps lines in parts of 16 KiB, so that one of more than keptLogBytes is another engine's, which
+// has sent all of it.
+func (h *Host) completeLog(
+	ctx context.Context, a *actor, since time.Time, out io.Writer,
+) error {
 	last := 1
-	log, _, err := h.openLog(ctx, a, lifecycle.LogOptions{Tail: &last})
+	log, live, err := h.openLog(ctx, a, lifecycle.LogOptions{Tail: &last, Since: since})
 	if err != nil {
 		return nil // the box was removed meanwhile, with that line
 	}
 	defer func() { _ = log.Close() }()
-	line, err := io.ReadAll(io.LimitReader(log, keptLogBytes))
-	if err != nil || bytes.HasSuffix(line, []byte("\n")) {
+	if !live && !since.IsZero() {
+		return nil // the kept end of a log has no times
+	}
+	line, err := io.ReadAll(io.LimitReader(log, keptLogBytes+1))
+	if err != nil || len(line) > keptLogBytes || bytes.HasSuffix(line, []byte("\n")) {
 		return nil
 	}
 	_, err = out.Write(line)
 	return err
 }
 
-// lastByte keeps the last byte written.
+// lastByte keeps the last byte written, and whether there was one.
 type lastByte struct {
 	io.Writer
-	last byte
+	last  byte
+	wrote bool
 }
 
 func (l *lastByte) Write(p []byte) (int, error) {
 	if len(p) > 0 {
-		l.last = p[len(p)-1]
+		l.last, l.wrote = p[len(p)-1], true
 	}
 	return l.Writer.Write(p)
 }

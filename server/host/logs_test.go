@@ -50,6 +50,36 @@ func TestLogsOutliveTheContainer(t *testing.T) {
 	m.wantLog(id, lifecycle.LogOptions{}, kept)
 }
 
+// TestFollowedLogsEndOnce: at the end comes what Docker leaves out, and neither what was sent before nor what the client left out.
+func TestFollowedLogsEndOnce(t *testing.T) {
+	m := newMachine(t).start()
+	id := m.running()
+	none, one := 0, 1
+	for name, c := range map[string]struct {
+		log     string
+		options lifecycle.LogOptions
+		want    string
+	}{
+		"a last line without newline":     {"first\nprompt> ", lifecycle.LogOptions{}, "first\nprompt> "},
+		"nothing else":                    {"prompt> ", lifecycle.LogOptions{Tail: &one}, "prompt> "},
+		"a long line":                     {"first\n" + strings.Repeat("x", 100<<10) + "\n", lifecycle.LogOptions{}, "first\n" + strings.Repeat("x", 100<<10) + "\n"},
+		"a line of the limit":             {strings.Repeat("x", 64<<10) + "\n", lifecycle.LogOptions{}, strings.Repeat("x", 64<<10) + "\n"},
+		"a line of the limit, unfinished": {strings.Repeat("x", 64<<10), lifecycle.LogOptions{}, strings.Repeat("x", 64<<10)},
+		"only what is new":                {"prompt> ", lifecycle.LogOptions{Tail: &none}, ""},
+		"only what is since now":          {"prompt> ", lifecycle.LogOptions{Since: time.Now()}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m.engine.mu.Lock()
+			m.engine.logs = c.log
+			m.engine.mu.Unlock()
+			c.options.Follow = true
+			if got, _, err := m.log(id, c.options); err != nil || got != c.want {
+				t.Errorf("%d bytes that begin with %.20q, %v; want %d that begin with %.20q", len(got), got, err, len(c.want), c.want)
+			}
+		})
+	}
+}
+
 func TestLogsOfWhatNeverRan(t *testing.T) {
 	m := newMachine(t).start()
 	pull := newGate()

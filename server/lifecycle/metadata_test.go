@@ -119,6 +119,19 @@ func TestMergeMetadata(t *testing.T) {
 	}
 }
 
+// TestMergeOfManyPairs: patches cannot add up to more pairs than a sandbox is created with, and can take away from what has more.
+func TestMergeOfManyPairs(t *testing.T) {
+	more, most := "more", pairs(lifecycle.MaxMetadataPairs)
+	_, err := lifecycle.MergeMetadata(most, map[string]*string{"more": &more})
+	expectInvalid(t, err, "metadata: ", "at most 256 pairs, has 257")
+	if _, err := lifecycle.MergeMetadata(most, map[string]*string{"more": &more, "0": nil}); err != nil {
+		t.Error(err)
+	}
+	if _, err := lifecycle.MergeMetadata(pairs(257), map[string]*string{"0": nil}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestDiffMetadata(t *testing.T) {
 	before := map[string]string{"same": "1", "changed": "1", "gone": "1", "away": "1"}
 	set, removed := lifecycle.DiffMetadata(before, map[string]string{"same": "1", "changed": "2", "new": ""})

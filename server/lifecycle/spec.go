@@ -13,6 +13,8 @@ const (
 	MinTimeout = 60 * time.Second
 	MaxTimeout = 86400 * time.Second
 
+	// MaxMetadataPairs is how many pairs metadata may have: listings have an index of each.
+	MaxMetadataPairs = 256
 	MaxMetadataKey   = 256  // bytes
 	MaxMetadataValue = 4096 // bytes
 	// MaxMetadata is how many bytes all keys and values have together. A request to create cannot hold more; patches could add up.
@@ -80,6 +82,9 @@ func validateEnv(env map[string]string) error {
 }
 
 func validateMetadata(metadata map[string]string) error {
+	if len(metadata) > MaxMetadataPairs {
+		return Invalidf("metadata: must have at most %d pairs, has %d", MaxMetadataPairs, len(metadata))
+	}
 	total := 0
 	for _, key := range sortedKeys(metadata) {
 		total += len(key) + len(metadata[key])

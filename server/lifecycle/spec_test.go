@@ -1,6 +1,7 @@
 package lifecycle_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,24 @@ func validSpec() lifecycle.Spec {
 	}
 }
 
+// pairs returns that much valid metadata.
+func pairs(count int) map[string]string {
+	made := make(map[string]string, count)
+	for i := range count {
+		made[fmt.Sprint(i)] = ""
+	}
+	return made
+}
+
+// volumes returns that many valid ones.
+func volumes(count int) []lifecycle.Volume {
+	var made []lifecycle.Volume
+	for i := range count {
+		made = append(made, lifecycle.Volume{Name: fmt.Sprint(i), MountPath: fmt.Sprintf("/%d", i), ClaimName: "claim"})
+	}
+	return made
+}
+
 func TestSpecValid(t *testing.T) {
 	for name, change := range map[string]func(*lifecycle.Spec){
 		"least":            func(*lifecycle.Spec) {},
@@ -29,6 +48,7 @@ func TestSpecValid(t *testing.T) {
 		"metadata": func(s *lifecycle.Spec) {
 			s.Metadata = map[string]string{"name": "", strings.Repeat("k", 256): strings.Repeat("v", 4096), "ключ": "значение", "sandbox.internal": "x"}
 		},
+		"most metadata": func(s *lifecycle.Spec) { s.Metadata = pairs(lifecycle.MaxMetadataPairs) },
 		"volumes": func(s *lifecycle.Spec) {
 			s.Volumes = []lifecycle.Volume{
 				{Name: "a", MountPath: "/data", HostPath: "/srv/data", SubPath: "..x/y"},
@@ -36,6 +56,7 @@ func TestSpecValid(t *testing.T) {
 				{Name: "0", MountPath: "/opt/sandbox2", HostPath: "/srv"},
 			}
 		},
+		"most volumes": func(s *lifecycle.Spec) { s.Volumes = volumes(lifecycle.MaxVolumes) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := validSpec()
@@ -80,9 +101,11 @@ func TestSpecInvalid(t *testing.T) {
 		"reserved key":    {func(s *lifecycle.Spec) { s.Metadata = map[string]string{"sandbox.internal/id": "x"} }, "metadata: ", "reserved"},
 		"long value":      {func(s *lifecycle.Spec) { s.Metadata = map[string]string{"k": strings.Repeat("x", 4097)} }, "metadata.k: ", "4096 bytes"},
 		"value not UTF-8": {func(s *lifecycle.Spec) { s.Metadata = map[string]string{"k": "\xff"} }, "metadata.k: ", "UTF-8"},
+		"many pairs":      {func(s *lifecycle.Spec) { s.Metadata = pairs(257) }, "metadata: ", "at most 256 pairs, has 257"},
 		"volume": {func(s *lifecycle.Spec) {
 			s.Volumes = []lifecycle.Volume{{Name: "v", MountPath: "data", HostPath: "/h"}}
 		}, "volumes[0].mountPath: ", "absolute"},
+		"many volumes": {func(s *lifecycle.Spec) { s.Volumes = volumes(65) }, "volumes: ", "at most 64 items, has 65"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := validSpec()

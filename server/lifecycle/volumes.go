@@ -23,6 +23,9 @@ var (
 )
 
 const (
+	// MaxVolumes is how many volumes a sandbox may have. Each is compared with every other, and the engine is asked about each.
+	MaxVolumes = 64
+
 	// DaemonPath is where a sandbox sees its own daemon, read-only; nothing else can be mounted there.
 	DaemonPath = "/opt/sandbox"
 	// DaemonVolumePrefix begins the names of the volumes that hold the daemon. All sandboxes run it from there, so none may claim one.
@@ -33,6 +36,9 @@ const (
 var kernelPaths = []string{"/proc", "/sys", "/dev"}
 
 func validateVolumes(volumes []Volume) error {
+	if len(volumes) > MaxVolumes {
+		return Invalidf("volumes: must have at most %d items, has %d", MaxVolumes, len(volumes))
+	}
 	names := make(map[string]bool)
 	for i, v := range volumes {
 		if err := v.validate(i); err != nil {

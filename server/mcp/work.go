@@ -135,7 +135,8 @@ func (t *tools) runCode(ctx context.Context, request call,
 	if in.Language == "" {
 		in.Language = "python"
 	}
-	if in.Context == "new" {
+	made := in.Context == "new"
+	if made {
 		kernel, err := box.Code.CreateContext(ctx, in.Language)
 		if err != nil {
 			return nil, err
@@ -151,56 +152,66 @@ func (t *tools) runCode(ctx context.Context, request call,
 		output.add(p)
 		progress.output(p)
 	}
+	shown := &results{output: output, room: placeOf(ctx)}
 	ran, err := box.Code.Run(timed, in.Code, &sandbox.CodeOptions{
 		Language: in.Language, Context: in.Context,
-		OnStdout: collect, OnStderr: collect, MaxOutput: maxImageBytes * 2,
+		OnStdout: collect, OnStderr: collect, OnResult: shown.add, MaxOutput: 1,
 	})
-	switch {
-	case err != nil && ctx.Err() == nil && timed.Err() != nil:
-		return nil, fmt.Errorf("the cell was interrupted after %v. It had printed:\n%s", timeout,
+	if err != nil && ctx.Err() == nil && timed.Err() != nil {
+		err = fmt.Errorf("the cell was interrupted after %v. It had printed:\n%s", timeout,
 			output.text(noRest))
+	}
+	switch {
+	case err != nil && made: // the agent can go on with it
+		return nil, fmt.Errorf("context: %s\n%w", in.Context, err)
 	case err != nil:
 		return nil, err
 	}
-	images, shown := results(ran, output)
+	words := shown.end(ran.Error)
 	if in.Context != "" {
-		shown = "context: " + in.Context + "\n" + shown
+		words = "context: " + in.Context + "\n" + words
 	}
-	return append(content{&mcp.TextContent{Text: shown}}, images...), nil
+	return append(content{&mcp.TextContent{Text: words}}, shown.images...), nil
 }
 
-// results are the images of an execution, and everything else as text.
-func results(ran sandbox.Execution, output *excerpt) (images content, shown string) {
-	size := 0
-	for _, result := range ran.Results {
-		image := &mcp.ImageContent{Data: result.PNG(), MIMEType: "image/png"}
-		if image.Data == nil {
-			image = &mcp.ImageContent{Data: result.JPEG(), MIMEType: "image/jpeg"}
-		}
-		switch n := len(image.Data); {
-		case n == 0:
-			words := cmp.Or(result.Text(), result.Markdown(), result.HTML(), result.SVG())
-			output.add([]byte(strings.TrimSuffix(words, "\n") + "\n"))
-		case len(images) == maxImages || size+n > maxImageBytes:
-			output.add(fmt.Appendf(nil,
-				"[an image of %d bytes is left out; save it to a file and read_file it]\n", n))
-		default:
-			size += n
-			images = append(images, image)
-		}
+// results are what a cell shows: its images, and everything else in the output.
+type results struct {
+	output *excerpt
+	room   *place
+	images content
+	size   int // of the images
+}
+
+// add shows one more.
+func (r *results) add(result sandbox.CodeResult) {
+	image := &mcp.ImageContent{Data: result.PNG(), MIMEType: "image/png"}
+	if image.Data == nil {
+		image = &mcp.ImageContent{Data: result.JPEG(), MIMEType: "image/jpeg"}
 	}
-	if ran.Error != nil {
-		words := ran.Error.Name + ": " + ran.Error.Value
-		if len(ran.Error.Traceback) > 0 {
-			words = strings.Join(ran.Error.Traceback, "\n")
-		}
-		output.add([]byte(escapes.ReplaceAllString(words, "") + "\n"))
+	switch n := len(image.Data); {
+	case n == 0:
+		words := cmp.Or(result.Text(), result.Markdown(), result.HTML(), result.SVG())
+		r.output.add([]byte(strings.TrimSuffix(words, "\n") + "\n"))
+	case len(r.images) == maxImages || r.size+n > maxImageBytes || !r.room.try(int64(n)):
+		r.output.add(fmt.Appendf(nil,
+			"[an image of %d bytes is left out; save it to a file and read_file it]\n", n))
+	default:
+		r.size += n
+		r.images = append(r.images, image)
 	}
-	shown = "ended well\n"
-	if ran.Error != nil {
-		shown = "failed\n"
+}
+
+// end is everything but the images, once the cell has ended.
+func (r *results) end(failure *sandbox.CodeError) string {
+	if failure == nil {
+		return "ended well\n" + r.output.text(noRest)
 	}
-	return images, shown + output.text(noRest)
+	words := failure.Name + ": " + failure.Value
+	if len(failure.Traceback) > 0 {
+		words = strings.Join(failure.Traceback, "\n")
+	}
+	r.output.add([]byte(escapes.ReplaceAllString(words, "") + "\n"))
+	return "failed\n" + r.output.text(noRest)
 }
 
 // escapes are the colours of tracebacks.

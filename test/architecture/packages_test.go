@@ -191,7 +191,7 @@ var projectRules = importRules{
 		{
 			packages:  []string{"server/mcp"},
 			ours:      []string{"sdk/go"},
-			libraries: []string{mcpLibrary, jsonSchema},
+			libraries: []string{mcpLibrary, jsonSchema, "golang.org/x/sync"},
 		},
 		{
 			packages:  []string{"server/mcp/endpoint"},

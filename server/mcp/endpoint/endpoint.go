@@ -13,6 +13,7 @@ import (
 	"sync"
 
 	"github.com/labstack/echo/v4"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"sandbox.internal/openapi/serve"
@@ -27,6 +28,9 @@ const (
 	maxBody = 4 << 20
 	// maxHeld bounds what a call holds of one answer of a sandbox, in bytes.
 	maxHeld = 8 << 20
+	// maxImages bounds what all calls together hold of images, in bytes: some sixteen of the largest.
+	// An answer needs a few times as much on its way out.
+	maxImages = 16 * tools.MaxImages
 	// maxSession bounds the name of a session, in bytes.
 	maxSession    = 128
 	sessionHeader = "Mcp-Session-Id"
@@ -39,7 +43,13 @@ const (
 // Clients of the protocol before 2026-07-28 get a name for their session all the same, with which
 // they can cancel a call that runs on the same replica.
 func Register(server *serve.Server, version string, classes []string) {
-	h := &handler{service: server, running: make(map[callName]context.CancelFunc)}
+	register(server, version, classes, tools.NewRoom(maxImages))
+}
+
+func register(server *serve.Server, version string, classes []string, room *tools.Room) {
+	h := &handler{
+		service: server, room: room, running: make(map[callName]context.CancelFunc),
+	}
 	h.protocol = mcp.NewStreamableHTTPHandler(
 		func() func(*http.Request) *mcp.Server {
 			server := tools.New(version, classes, h.client)
@@ -73,6 +83,7 @@ func refuseBrowsers(next echo.HandlerFunc) echo.HandlerFunc {
 type handler struct {
 	service  http.Handler
 	protocol http.Handler
+	room     *tools.Room
 
 	mu      sync.Mutex
 	running map[callName]context.CancelFunc
@@ -93,6 +104,16 @@ type message struct {
 	} `json:"params"`
 }
 
+// noBatches is the answer to an array of messages, which the protocol has not had since 2025-06-18.
+var noBatches = map[string]any{
+	"jsonrpc": "2.0",
+	"id":      nil,
+	"error": map[string]any{
+		"code":    jsonrpc.CodeInvalidRequest,
+		"message": "body: must be one message; the protocol has no batches",
+	},
+}
+
 // serve answers one request.
 func (h *handler) serve(c echo.Context) error {
 	r := c.Request()
@@ -105,8 +126,14 @@ func (h *handler) serve(c echo.Context) error {
 	case err != nil:
 		return serve.Invalid("body: %v", err)
 	}
+	if bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("[")) {
+		// The library would run all calls of an array at once, however many there are.
+		return c.JSON(http.StatusBadRequest, noBatches)
+	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
+	ctx, leave := h.room.Enter(ctx)
+	defer leave()
 	var m message
 	_ = json.Unmarshal(body, &m) // the protocol's own answer says what is wrong with it
 	session := r.Header.Get(sessionHeader)
@@ -123,7 +150,7 @@ func (h *handler) serve(c echo.Context) error {
 	}
 	r = r.WithContext(tools.WithEnd(context.WithValue(ctx, requestKey{}, r)))
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	h.protocol.ServeHTTP(c.Response(), r)
+	h.protocol.ServeHTTP(newPatient(c.Response(), r), r)
 	return nil
 }
 
