@@ -44,7 +44,7 @@ func (s *Store) beginPrune(ctx context.Context) error {
 func (s *Store) endPrune() { <-s.pruning }
 
 // pruneInTurn is prune after beginPrune, and ends the prune. An end of ctx, whose error is returned, ends the wait for the prune alone: what it
-// has moved to the trash is counted no more, and nobody else would remove it before the store opens again.
+// has moved to the trash is counted no more, and nothing else removes it before the store opens again.
 func (s *Store) pruneInTurn(ctx context.Context, pins func(named) bool) (freed int64, err error) {
 	s.mu.Lock()
 	if s.ctx.Err() != nil {

@@ -150,7 +150,7 @@ func (h *handler) serve(c echo.Context) error {
 	}
 	r = r.WithContext(tools.WithEnd(context.WithValue(ctx, requestKey{}, r)))
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	h.protocol.ServeHTTP(newPatient(c.Response(), r), r)
+	h.protocol.ServeHTTP(newBoundedWriter(c.Response(), r), r)
 	return nil
 }
 
