@@ -255,6 +255,9 @@ func (s *spooled) savedImages() ([]wanted, error) {
 			if err != nil {
 				return nil, fmt.Errorf("name %q of an image: %w", tag, err)
 			}
+			if _, ok := name.(reference.Digested); ok {
+				return nil, fmt.Errorf("name %q of an image: an archive in the form of docker save cannot prove a digest, its names have tags alone", tag)
+			}
 			image.names = append(image.names, name.String())
 		}
 		found = append(found, image)
@@ -288,10 +291,15 @@ func (s *spooled) layoutImages() ([]wanted, error) {
 		image := wanted{parts: parts}
 		for _, annotation := range []string{fullNameAnnotation, refNameAnnotation} {
 			name, err := reference.ParseDockerRef(descriptor.Annotations[annotation])
-			if err == nil && strings.Contains(descriptor.Annotations[annotation], "/") {
-				image.names = []string{name.String()}
-				break
+			if err != nil || !strings.Contains(descriptor.Annotations[annotation], "/") {
+				continue
 			}
+			// Whoever asks for this digest later gets the image without another check.
+			if digested, ok := name.(reference.Digested); ok && digested.Digest().String() != descriptor.Digest.String() {
+				return nil, fmt.Errorf("name %q of an image: its manifest has the digest %s", name, descriptor.Digest)
+			}
+			image.names = []string{name.String()}
+			break
 		}
 		found = append(found, image)
 	}
