@@ -109,6 +109,9 @@ func (s *Store) add(list []wanted, loaded bool) ([]Image, error) {
 func (s *Store) addImage(parts *parts) error {
 	i, ok := s.images[parts.id]
 	if !ok {
+		if err := s.checkDisk(int64(len(parts.rawConfig))); err != nil {
+			return err
+		}
 		if err := s.writeFile(s.image(parts.id), parts.rawConfig); err != nil {
 			return err
 		}

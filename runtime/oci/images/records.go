@@ -269,11 +269,15 @@ func (s *Store) writeJSON(path string, record any) error {
 
 func (s *Store) writeFile(path string, content []byte) error {
 	temporary := s.temporary(makingFolder)
-	if err := os.WriteFile(temporary, content, 0o600); err != nil {
-		return err
+	err := os.WriteFile(temporary, content, 0o600)
+	if err == nil {
+		err = os.Rename(temporary, path)
 	}
-	if err := os.Rename(temporary, path); err != nil {
-		return errors.Join(err, os.Remove(temporary))
+	if err == nil {
+		return nil
 	}
-	return nil
+	if removeErr := os.Remove(temporary); !errors.Is(removeErr, fs.ErrNotExist) {
+		err = errors.Join(err, removeErr)
+	}
+	return err
 }
