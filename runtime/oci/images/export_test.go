@@ -49,3 +49,10 @@ func (s *Store) Safe() bool {
 	}
 	return true
 }
+
+// Counted is how many bytes count towards MaxBytes.
+func (s *Store) Counted() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bytes
+}

@@ -98,7 +98,7 @@ type Store struct {
 	images map[string]*image // by id
 	names  map[string]named
 	layers map[string]*layer // by diff id; complete ones
-	making map[string]*making
+	making map[origin]*making
 	bytes  int64 // of layers, complete and being made
 }
 
@@ -141,7 +141,7 @@ func Open(o Options) (*Store, error) {
 		images:   map[string]*image{},
 		names:    map[string]named{},
 		layers:   map[string]*layer{},
-		making:   map[string]*making{},
+		making:   map[origin]*making{},
 	}
 	if s.maxBytes == 0 {
 		s.maxBytes = math.MaxInt64
