@@ -21,12 +21,13 @@ const (
 
 // pace is how slow a registry may be. A download holds one of few turns, which a registry must not hold for as long as it likes.
 type pace struct {
+	answers time.Duration // to log in, and for the manifest and configuration of an image; then the next endpoint is asked
 	silence time.Duration // without a byte; then the rest is asked for again
 	window  time.Duration // of waiting for the registry, in which it sends at least bytes; else the download fails
 	bytes   int64
 }
 
-var defaultPace = pace{silence: time.Minute, window: 5 * time.Minute, bytes: 1 << 20}
+var defaultPace = pace{answers: 2 * time.Minute, silence: time.Minute, window: 5 * time.Minute, bytes: 1 << 20}
 
 var errSlow = errors.New("the registry is too slow")
 

@@ -15,8 +15,11 @@ func (s *Store) Bound(bytes, entries int64) { s.limits = imageLimits{bytes: byte
 
 // Pace replaces how slow registries may be.
 func (s *Store) Pace(silence, window time.Duration, bytes int64) {
-	s.pace = pace{silence: silence, window: window, bytes: bytes}
+	s.pace = pace{answers: s.pace.answers, silence: silence, window: window, bytes: bytes}
 }
+
+// AnswersWithin replaces how long a registry may take for all that is no layer.
+func (s *Store) AnswersWithin(limit time.Duration) { s.pace.answers = limit }
 
 // Dial replaces how hosts are reached, without a look at their certificates.
 func (s *Store) Dial(dial func(ctx context.Context, network, address string) (net.Conn, error)) {

@@ -49,11 +49,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth engine.Reg
 }
 
 func (s *Store) pullFrom(ctx context.Context, ref name.Reference, auth engine.RegistryAuth, imageName string, meter *meter) (Image, error) {
-	from, err := s.connect(ctx, ref, auth)
-	if err != nil {
-		return Image{}, err
-	}
-	p, err := from.parts(ctx)
+	p, err := s.resolve(ctx, ref, auth)
 	if err != nil {
 		return Image{}, err
 	}
@@ -67,6 +63,25 @@ func (s *Store) pullFrom(ctx context.Context, ref name.Reference, auth engine.Re
 		return Image{}, err
 	}
 	return added[0], nil
+}
+
+// resolve logs in and asks what the image is made of. A registry that takes too long fails this, and does not end ctx.
+func (s *Store) resolve(ctx context.Context, ref name.Reference, auth engine.RegistryAuth) (*parts, error) {
+	limited, cancel := context.WithTimeout(ctx, s.pace.answers)
+	defer cancel()
+	p, err := s.resolveWithin(limited, ref, auth)
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("%w: %s did not send the image's manifest and configuration within %s", errSlow, ref.Context().RegistryStr(), s.pace.answers)
+	}
+	return p, err
+}
+
+func (s *Store) resolveWithin(ctx context.Context, ref name.Reference, auth engine.RegistryAuth) (*parts, error) {
+	from, err := s.connect(ctx, ref, auth)
+	if err != nil {
+		return nil, err
+	}
+	return from.parts(ctx)
 }
 
 // parts asks for the manifest and configuration of the image for this machine.

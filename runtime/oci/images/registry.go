@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/distribution/reference"
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -31,6 +32,9 @@ const (
 )
 
 const maxRedirects = 10
+
+// headerTimeout is how long a host may take to begin an answer. Another try follows, while there is time for it.
+const headerTimeout = time.Minute
 
 // retriedCodes are answers of registries that may be others the next time.
 var retriedCodes = []int{
@@ -269,5 +273,6 @@ func newTransport() *http.Transport {
 	t := remote.DefaultTransport.(*http.Transport).Clone()
 	t.ReadBufferSize = 64 << 10
 	t.MaxResponseHeaderBytes = 64 << 10
+	t.ResponseHeaderTimeout = headerTimeout
 	return t
 }

@@ -100,6 +100,56 @@ func TestSlowRegistry(t *testing.T) {
 	})
 }
 
+// TestSilentEndpoint: a mirror that does not answer, or stops within an answer, is given up and the registry itself is asked; a registry that
+// does not answer fails the pull.
+func TestSilentEndpoint(t *testing.T) {
+	const limit = time.Second
+	for name, words := range map[string]string{"ping": "/v2/", "token": "/token", "manifest": "/manifests/", "configuration": "/blobs/"} {
+		for _, begins := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, begins: %v", name, begins), func(t *testing.T) {
+				t.Parallel()
+				mirror, origin := newRegistry(t), newRegistry(t)
+				image := newImage(t, v1.Config{}, randomLayer(t, 100))
+				ref := origin.push(t, "image:1", image)
+				mirrored := mirror.push(t, "image:1", image)
+				var asked atomic.Bool
+				mirror.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+					if words == "/token" && r.URL.Path != words {
+						w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="http://%s/token",service="x"`, mirror.host))
+						w.WriteHeader(http.StatusUnauthorized)
+						return true
+					}
+					if !strings.HasSuffix(r.URL.Path, words) && (words == "/v2/" || !strings.Contains(r.URL.Path, words)) {
+						return false
+					}
+					asked.Store(true)
+					if begins {
+						_, _ = w.Write([]byte("{"))
+						_ = http.NewResponseController(w).Flush()
+					}
+					<-r.Context().Done()
+					return true
+				})
+				s := open(t, images.Options{Mirrors: map[string][]string{origin.host: {mirror.host}}})
+				s.AnswersWithin(limit)
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				if _, err := s.Ensure(ctx, ref, nil, nil); err != nil {
+					t.Error(err)
+				}
+				if !asked.Load() {
+					t.Error("the mirror was not asked")
+				}
+				if name != "manifest" || begins {
+					return
+				}
+				_, err := s.Ensure(ctx, mirrored, nil, nil)
+				wantImageError(t, err, "the registry is too slow: "+mirror.host+" did not send the image's manifest and configuration within 1s")
+			})
+		}
+	}
+}
+
 // TestTurnsOfHost: a registry that holds all its layers back does not keep those of others from being downloaded.
 func TestTurnsOfHost(t *testing.T) {
 	const pulls, layers = 2 * images.LayersOfHost / 4, 4
