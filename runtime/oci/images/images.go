@@ -173,7 +173,8 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// Close cancels pulls, loads and prunes that are under way and waits for their end.
+// Close cancels pulls, loads and prunes that are under way, waits for their end, and makes what was written safe on the disk. Its error is that
+// of the disk: images may then be missing after the host's next start.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.stop() // no Load and no prune begins after this
@@ -181,6 +182,9 @@ func (s *Store) Close() error {
 	s.pulls.Close()
 	s.working.Wait()
 	s.base.CloseIdleConnections()
+	if err := s.syncAtEnd(); err != nil {
+		return fmt.Errorf("close images: %w", err)
+	}
 	return nil
 }
 
