@@ -92,7 +92,7 @@ func TestFullDiskForRecords(t *testing.T) {
 	sameLayer := r.push(t, "image:3", newImage(t, v1.Config{User: "1"}, layer))
 	folder := smallDisk(t, "40m") // a twentieth of which stays free
 	s := open(t, images.Options{Folder: folder})
-	ensure(t, s, first)
+	hold(t, s, ensure(t, s, first)) // it makes no room
 	eventually(t, "everything is safe on the disk", s.Safe)
 
 	fill(t, filepath.Dir(folder), 1<<20)

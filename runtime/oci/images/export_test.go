@@ -59,3 +59,6 @@ func (s *Store) Counted() int64 {
 	defer s.mu.Unlock()
 	return s.bytes
 }
+
+// AsksOfHost is how many images of one registry are asked for at once.
+const AsksOfHost = asksOfHost

@@ -26,11 +26,18 @@ const (
 	layersOfPull = 4
 )
 
+// asksAtOnce bounds how many endpoints are asked at once for manifest and configuration, which are held in memory, asksOfHost those of one
+// registry.
+const (
+	asksAtOnce = 128
+	asksOfHost = asksAtOnce / 4
+)
+
 // parts are what an image is made of, wherever it comes from.
 type parts struct {
 	id        string
 	rawConfig []byte
-	config    *v1.ConfigFile
+	config    *configFile
 	blobs     []blob // one per layer, lowest first
 }
 

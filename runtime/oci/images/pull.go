@@ -15,9 +15,6 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// maxConfig bounds the configuration of an image.
-const maxConfig = 4 << 20
-
 // pull gets the image from the first endpoint that has it. The error is that of the registry itself.
 func (s *Store) pull(ctx context.Context, named reference.Named, auth engine.RegistryAuth, report func(string)) (id string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -58,7 +55,7 @@ func (s *Store) pullFrom(ctx context.Context, ref name.Reference, auth engine.Re
 		return Image{}, err
 	}
 	defer release()
-	added, err := s.add([]wanted{{parts: p, names: []string{imageName}}}, false)
+	added, err := s.add(ctx, []wanted{{parts: p, names: []string{imageName}}}, false)
 	if err != nil {
 		return Image{}, err
 	}
@@ -67,6 +64,11 @@ func (s *Store) pullFrom(ctx context.Context, ref name.Reference, auth engine.Re
 
 // resolve logs in and asks what the image is made of. A registry that takes too long fails this, and does not end ctx.
 func (s *Store) resolve(ctx context.Context, ref name.Reference, auth engine.RegistryAuth) (*parts, error) {
+	release, err := s.asks.take(ctx, ref.Context().RegistryStr()) // given back before layers wait for theirs
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	limited, cancel := context.WithTimeout(ctx, s.pace.answers)
 	defer cancel()
 	p, err := s.resolveWithin(limited, ref, auth)
@@ -95,6 +97,9 @@ func (e *endpoint) parts(ctx context.Context) (*parts, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkLayers(len(manifest.Layers)); err != nil {
+		return nil, err
+	}
 	if size := manifest.Config.Size; size < 0 || size > maxConfig { // the library reads without a bound when it is -1
 		return nil, fmt.Errorf("the size of the image's configuration is %d, not within 0 and %d bytes", size, maxConfig)
 	}
@@ -110,8 +115,9 @@ func (e *endpoint) parts(ctx context.Context) (*parts, error) {
 		if layer.Size < 0 || layer.Digest.Algorithm != "sha256" {
 			return nil, errors.New("the manifest has a layer without size or SHA-256")
 		}
-		blobs = append(blobs, blob{digest: layer.Digest, size: layer.Size, host: e.ref.Context().RegistryStr(), open: func(ctx context.Context) (io.ReadCloser, error) {
-			return e.openBlob(ctx, layer.Digest.String(), layer.Size), nil
+		digest, size := layer.Digest, layer.Size // the rest of the manifest is not kept
+		blobs = append(blobs, blob{digest: digest, size: size, host: e.ref.Context().RegistryStr(), open: func(ctx context.Context) (io.ReadCloser, error) {
+			return e.openBlob(ctx, digest.String(), size), nil
 		}})
 	}
 	return newParts(raw, blobs)

@@ -636,5 +636,5 @@ func TestLargeManifest(t *testing.T) {
 		return true
 	})
 	_, err := open(t, images.Options{}).Ensure(t.Context(), ref, nil, nil)
-	wantImageError(t, err, "larger than 4194304 bytes")
+	wantImageError(t, err, "larger than 1048576 bytes")
 }
