@@ -29,8 +29,8 @@ const (
 // asksAtOnce bounds how many endpoints are asked at once for manifest and configuration, which are held in memory, asksOfHost those of one
 // registry.
 const (
-	asksAtOnce = 128
-	asksOfHost = asksAtOnce / 4
+	asksAtOnce = 256
+	asksOfHost = asksAtOnce / 8
 )
 
 // parts are what an image is made of, wherever it comes from.
