@@ -82,6 +82,48 @@ func TestNoInodes(t *testing.T) {
 	}
 }
 
+// TestFullDiskForRecords: the records of an image leave a part of the disk free as its layers do, and nothing of one stays that cannot be written.
+func TestFullDiskForRecords(t *testing.T) {
+	r := newRegistry(t)
+	layer := randomLayer(t, 10)
+	image := newImage(t, v1.Config{}, layer)
+	first := r.push(t, "image:1", image)
+	sameImage := r.push(t, "image:2", image)
+	sameLayer := r.push(t, "image:3", newImage(t, v1.Config{User: "1"}, layer))
+	folder := smallDisk(t, "40m") // a twentieth of which stays free
+	s := open(t, images.Options{Folder: folder})
+	hold(t, s, ensure(t, s, first)) // it makes no room
+	eventually(t, "everything is safe on the disk", s.Safe)
+
+	fill(t, filepath.Dir(folder), 1<<20)
+	_, err := s.Ensure(t.Context(), sameLayer, nil, nil)
+	if !errors.Is(err, unix.ENOSPC) || !strings.Contains(fmt.Sprint(err), "free, of which images leave 2.0 MiB") {
+		t.Errorf("configuration: %v", err)
+	}
+	fill(t, filepath.Dir(folder), 0)
+	_, err = s.Ensure(t.Context(), sameImage, nil, nil)
+	if !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("name: %v", err)
+	}
+	if entries, err := os.ReadDir(filepath.Join(folder, "making")); err != nil || len(entries) != 0 {
+		t.Errorf("being made: %v, %v", entries, err)
+	}
+	wantOnly(t, folder, 1, 1, 1)
+}
+
+// fill leaves so many bytes of a file system free.
+func fill(t *testing.T, folder string, free int64) {
+	t.Helper()
+	var disk unix.Statfs_t
+	if err := unix.Statfs(folder, &disk); err != nil {
+		t.Fatal(err)
+	}
+	filler := filepath.Join(folder, fmt.Sprintf("filler-%d", free))
+	if err := os.WriteFile(filler, make([]byte, int64(disk.Bavail)*disk.Bsize-free), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestDeepLayers: layers that are deeper than this process may have files open are removed, half made or complete.
 func TestDeepLayers(t *testing.T) {
 	deep := strings.Repeat("d/", 500)

@@ -21,12 +21,24 @@ const (
 
 // pace is how slow a registry may be. A download holds one of few turns, which a registry must not hold for as long as it likes.
 type pace struct {
+	answers time.Duration // to log in, and for the manifest and configuration of an image; then the next endpoint is asked
 	silence time.Duration // without a byte; then the rest is asked for again
 	window  time.Duration // of waiting for the registry, in which it sends at least bytes; else the download fails
 	bytes   int64
+	grace   time.Duration // of waiting for the registry; after it the download fails when it is below speed and others wait for its turn
+	speed   int64         // bytes per second on average, and as much more with each speedStep received
 }
 
-var defaultPace = pace{silence: time.Minute, window: 5 * time.Minute, bytes: 1 << 20}
+var defaultPace = pace{answers: 2 * time.Minute, silence: time.Minute, window: 5 * time.Minute, bytes: 1 << 20, grace: time.Minute, speed: 100 << 10}
+
+// speedStep bounds how long a layer of any size may keep its turn from others: three hours, which is speedStep at the default speed.
+const speedStep = 1 << 30
+
+// yields reports whether a download that received so many bytes while it waited for the registry leaves its turn to others that want it.
+func (p pace) yields(received int64, waited time.Duration) bool {
+	least := float64(p.speed) * (1 + float64(received)/speedStep)
+	return waited > p.grace && float64(received) < least*waited.Seconds()
+}
 
 var errSlow = errors.New("the registry is too slow")
 
@@ -38,6 +50,7 @@ type download struct {
 	url    string
 	size   int64
 	pace   pace
+	wanted func() bool // others wait for the turn
 
 	offset int64         // of the next byte
 	body   io.ReadCloser // nil: to be asked for
@@ -49,6 +62,7 @@ type download struct {
 
 	waited  time.Duration // for the registry, in this window of the pace
 	arrived int64         // bytes in it
+	before  time.Duration // that it waited in earlier windows
 }
 
 // openBlob returns a reader of the blob's size bytes. Whether they are the right ones is for the caller to check.
@@ -56,7 +70,7 @@ func (e *endpoint) openBlob(ctx context.Context, digest string, size int64) io.R
 	repository := e.ref.Context()
 	path := fmt.Sprintf("/v2/%s/blobs/%s", repository.RepositoryStr(), digest)
 	ctx, cancel := context.WithCancel(withLayer(ctx, path))
-	return &download{ctx: ctx, cancel: cancel, client: e.client, size: size, pace: e.pace,
+	return &download{ctx: ctx, cancel: cancel, client: e.client, size: size, pace: e.pace, wanted: e.wanted,
 		url: fmt.Sprintf("%s://%s%s", repository.Scheme(), repository.RegistryStr(), path)}
 }
 
@@ -147,12 +161,16 @@ func (b *pacedBody) Read(p []byte) (int, error) {
 	d.idle.Stop()
 	d.waited += time.Since(began)
 	d.arrived += int64(n)
+	if total := d.before + d.waited; d.pace.yields(d.offset+int64(n), total) && d.wanted() {
+		return 0, fmt.Errorf("%w: it sent %d bytes in %s, and other images wait", errSlow, d.offset+int64(n), total.Round(time.Millisecond))
+	}
 	if d.waited < d.pace.window {
 		return n, err
 	}
 	if d.arrived < d.pace.bytes {
 		return 0, fmt.Errorf("%w: it sent %d bytes in %s, not %d", errSlow, d.arrived, d.waited.Round(time.Millisecond), d.pace.bytes)
 	}
+	d.before += d.waited
 	d.waited, d.arrived = 0, 0
 	return n, err
 }

@@ -82,9 +82,16 @@ type wanted struct {
 }
 
 // add makes images of complete layers, which the caller has pinned, and then gives them their names.
-func (s *Store) add(list []wanted, loaded bool) ([]Image, error) {
+func (s *Store) add(ctx context.Context, list []wanted, loaded bool) ([]Image, error) {
+	reserved := s.missingBytes(list)
+	if reserved > 0 {
+		if err := s.reserve(ctx, reserved); err != nil {
+			return nil, err
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer func() { s.bytes -= reserved }() // each image counts itself
 	defer s.syncSoon()
 	for _, w := range list {
 		if err := s.addImage(w.parts); err != nil {
@@ -105,6 +112,18 @@ func (s *Store) add(list []wanted, loaded bool) ([]Image, error) {
 	return described, nil
 }
 
+// missingBytes is what the images of the list that are not here are going to count for.
+func (s *Store) missingBytes(list []wanted) (n int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range list {
+		if s.images[w.parts.id] == nil {
+			n += recordBytes(w.parts.rawConfig)
+		}
+	}
+	return n
+}
+
 // addImage needs s.mu.
 func (s *Store) addImage(parts *parts) error {
 	i, ok := s.images[parts.id]
@@ -117,7 +136,9 @@ func (s *Store) addImage(parts *parts) error {
 			return err
 		}
 		i = newImage(parts.id, parts.config, info.ModTime())
+		i.bytes = recordBytes(parts.rawConfig)
 		s.images[i.id] = i
+		s.bytes += i.bytes
 	}
 	i.used = time.Now()
 	return nil

@@ -15,13 +15,29 @@ func (s *Store) Bound(bytes, entries int64) { s.limits = imageLimits{bytes: byte
 
 // Pace replaces how slow registries may be.
 func (s *Store) Pace(silence, window time.Duration, bytes int64) {
-	s.pace = pace{silence: silence, window: window, bytes: bytes}
+	s.pace.silence, s.pace.window, s.pace.bytes = silence, window, bytes
 }
+
+// SpeedWhileOthersWait replaces how slow a registry may be whose layers others wait for.
+func (s *Store) SpeedWhileOthersWait(grace time.Duration, speed int64) {
+	s.pace.grace, s.pace.speed = grace, speed
+}
+
+// Yields says whether a download leaves its turn to others.
+func (s *Store) Yields(received int64, waited time.Duration) bool {
+	return s.pace.yields(received, waited)
+}
+
+// AnswersWithin replaces how long a registry may take for all that is no layer.
+func (s *Store) AnswersWithin(limit time.Duration) { s.pace.answers = limit }
 
 // Dial replaces how hosts are reached, without a look at their certificates.
 func (s *Store) Dial(dial func(ctx context.Context, network, address string) (net.Conn, error)) {
 	s.base.DialContext, s.base.TLSClientConfig = dial, &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}
 }
+
+// LayersAtOnce is how many layers are downloaded at once.
+const LayersAtOnce = layersAtOnce
 
 // LayersOfHost is how many layers of one registry are downloaded at once.
 const LayersOfHost = layersOfHost
@@ -49,3 +65,13 @@ func (s *Store) Safe() bool {
 	}
 	return true
 }
+
+// Counted is how many bytes count towards MaxBytes.
+func (s *Store) Counted() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bytes
+}
+
+// AsksOfHost is how many images of one registry are asked for at once.
+const AsksOfHost = asksOfHost

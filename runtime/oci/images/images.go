@@ -32,7 +32,7 @@ import (
 // Options configure a [Store].
 type Options struct {
 	Folder   string                   // absolute; made when it is missing. One Store at a time uses it
-	MaxBytes int64                    // bound of the layers on the disk together; 0 means none. See [Store.Prune]
+	MaxBytes int64                    // bound of layers and configurations on the disk together; 0 means none. See [Store.Prune]
 	Grace    time.Duration            // how long what is not used stays before Prune removes it
 	Mirrors  map[string][]string      // host of a registry, e.g. docker.io -> hosts that are asked before it
 	Insecure []string                 // hosts of registries that may be asked over HTTP; localhost and 127.0.0.0/8 always may
@@ -68,6 +68,12 @@ const (
 	maxLayers       = 500 // overlayfs mounts no more
 )
 
+// What its configuration may take, which stays in memory as well.
+const (
+	maxConfig        = 1 << 20 // bytes
+	maxConfigEntries = 10_000  // variables, arguments and labels
+)
+
 // Store is a folder with images. Its methods may be called from several goroutines at once.
 type Store struct {
 	folders
@@ -85,6 +91,7 @@ type Store struct {
 	base   *http.Transport
 	pulls  *pull.Group
 	turns  *turns // of layers that are made at the moment
+	asks   *turns // of endpoints that are asked for a manifest and a configuration
 	pace   pace
 
 	pruning chan struct{} // full while a prune is under way
@@ -98,8 +105,8 @@ type Store struct {
 	images map[string]*image // by id
 	names  map[string]named
 	layers map[string]*layer // by diff id; complete ones
-	making map[string]*making
-	bytes  int64 // of layers, complete and being made
+	making map[origin]*making
+	bytes  int64 // of layers, complete and being made, and of the records of images
 }
 
 // imageLimits are replaced by tests.
@@ -133,6 +140,7 @@ func Open(o Options) (*Store, error) {
 		base:     newTransport(),
 		pulls:    pull.NewGroup(),
 		turns:    newTurns(layersAtOnce, layersOfHost),
+		asks:     newTurns(asksAtOnce, asksOfHost),
 		pace:     defaultPace,
 		pruning:  make(chan struct{}, 1),
 		ctx:      ctx,
@@ -141,7 +149,7 @@ func Open(o Options) (*Store, error) {
 		images:   map[string]*image{},
 		names:    map[string]named{},
 		layers:   map[string]*layer{},
-		making:   map[string]*making{},
+		making:   map[origin]*making{},
 	}
 	if s.maxBytes == 0 {
 		s.maxBytes = math.MaxInt64
@@ -173,7 +181,8 @@ func Open(o Options) (*Store, error) {
 	return s, nil
 }
 
-// Close cancels pulls, loads and prunes that are under way and waits for their end.
+// Close cancels pulls, loads and prunes that are under way, waits for their end, and makes what was written safe on the disk. Its error is that
+// of the disk: images may then be missing after the host's next start.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.stop() // no Load and no prune begins after this
@@ -181,6 +190,9 @@ func (s *Store) Close() error {
 	s.pulls.Close()
 	s.working.Wait()
 	s.base.CloseIdleConnections()
+	if err := s.syncAtEnd(); err != nil {
+		return fmt.Errorf("close images: %w", err)
+	}
 	return nil
 }
 

@@ -26,11 +26,18 @@ const (
 	layersOfPull = 4
 )
 
+// asksAtOnce bounds how many endpoints are asked at once for manifest and configuration, which are held in memory, asksOfHost those of one
+// registry.
+const (
+	asksAtOnce = 256
+	asksOfHost = asksAtOnce / 8
+)
+
 // parts are what an image is made of, wherever it comes from.
 type parts struct {
 	id        string
 	rawConfig []byte
-	config    *v1.ConfigFile
+	config    *configFile
 	blobs     []blob // one per layer, lowest first
 }
 
@@ -56,6 +63,14 @@ func newParts(rawConfig []byte, blobs []blob) (*parts, error) {
 
 // making is a layer that is being unpacked.
 type making struct{ done chan struct{} }
+
+// origin is a layer with what it is unpacked from. Only the same bytes from the same host are waited for: another one may be slow, or send
+// bytes that are not the layer.
+type origin struct {
+	diffID string
+	digest v1.Hash
+	host   string
+}
 
 // obtainAll gets the layers that are not here, several at once, and pins all until release is called. Layers that are complete stay when
 // others fail, for the next try.
@@ -92,10 +107,11 @@ func (s *Store) obtainAll(ctx context.Context, p *parts, meter *meter) (release 
 	return release, nil
 }
 
-// obtain makes sure that the layer is here and pins it. Of several callers at once one unpacks it.
+// obtain makes sure that the layer is here and pins it. Of several callers at once with the same origin one unpacks it.
 func (s *Store) obtain(ctx context.Context, diffID string, b blob, limits *unpack.Limits, progress *layerMeter) error {
+	from := origin{diffID: diffID, digest: b.digest, host: b.host}
 	for {
-		m, mine := s.join(diffID)
+		m, mine := s.join(from)
 		switch {
 		case m == nil:
 			progress.finish()
@@ -103,7 +119,7 @@ func (s *Store) obtain(ctx context.Context, diffID string, b blob, limits *unpac
 		case mine:
 			err := s.makeLayer(ctx, diffID, b, limits, progress)
 			s.mu.Lock()
-			delete(s.making, diffID)
+			delete(s.making, from)
 			s.mu.Unlock()
 			close(m.done)
 			if err != nil {
@@ -121,19 +137,27 @@ func (s *Store) obtain(ctx context.Context, diffID string, b blob, limits *unpac
 }
 
 // join pins the layer when it is here, and returns nil. Otherwise it returns what waits for its end; mine says that the caller makes it.
-func (s *Store) join(diffID string) (m *making, mine bool) {
+func (s *Store) join(from origin) (m *making, mine bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if l, ok := s.layers[diffID]; ok {
-		l.pins++
+	if s.pin(from.diffID) {
 		return nil, false
 	}
-	if m, ok := s.making[diffID]; ok {
+	if m, ok := s.making[from]; ok {
 		return m, false
 	}
 	m = &making{done: make(chan struct{})}
-	s.making[diffID] = m
+	s.making[from] = m
 	return m, true
+}
+
+// pin keeps the layer from being removed; false when it is not here. It needs s.mu.
+func (s *Store) pin(diffID string) bool {
+	l, ok := s.layers[diffID]
+	if ok {
+		l.pins++
+	}
+	return ok
 }
 
 func (s *Store) unpin(diffID string) {
@@ -157,10 +181,15 @@ func (s *Store) makeLayer(ctx context.Context, diffID string, b blob, limits *un
 		return err
 	}
 	var reserved int64
+	renamed, pinned := false, false
 	defer func() {
-		if err != nil {
-			s.giveBack(reserved)
-			err = errors.Join(err, remove.All(context.WithoutCancel(ctx), folder))
+		if renamed {
+			return
+		}
+		s.giveBack(reserved)
+		err = errors.Join(err, remove.All(context.WithoutCancel(ctx), folder))
+		if err != nil && pinned {
+			s.unpin(diffID)
 		}
 	}()
 	result, err := unpackBlob(ctx, diffID, b, progress, func(archive io.Reader) (unpack.Result, error) {
@@ -179,13 +208,22 @@ func (s *Store) makeLayer(ctx context.Context, diffID string, b blob, limits *un
 	if err := s.writeJSON(filepath.Join(folder, layerRecord), file); err != nil {
 		return err
 	}
+	renamed, pinned, err = s.complete(diffID, folder, file)
+	return err
+}
+
+// complete makes the folder the layer and pins it. When the layer came from elsewhere meanwhile it pins that one and leaves the folder.
+func (s *Store) complete(diffID, folder string, file layerFile) (renamed, pinned bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.pin(diffID) {
+		return false, true, nil
+	}
 	if err := os.Rename(folder, s.layer(diffID)); err != nil {
-		return err
+		return false, false, err
 	}
 	s.layers[diffID] = &layer{layerFile: file, pins: 1, used: time.Now()}
-	return nil
+	return true, true, nil
 }
 
 // unpackBlob decompresses in a goroutine of its own, beside the writing of files, and checks size, digest and diff id.

@@ -26,6 +26,7 @@ const (
 	maxArchiveFiles  = 100_000
 	maxArchiveImages = 64
 	maxArchiveNames  = 16 << 20 // bytes of the names of files and links; they are kept in memory
+	maxArchiveIndex  = 4 << 20  // bytes of what names all images and their layers
 )
 
 var errTooManyImages = fmt.Errorf("the archive has more than %d images", maxArchiveImages)
@@ -81,7 +82,7 @@ func (s *Store) loadArchive(ctx context.Context, archive io.Reader, progress fun
 		}
 		defer release()
 	}
-	return s.add(found, true)
+	return s.add(ctx, found, true)
 }
 
 // spooled are the files of an archive, which lie under numbers in a folder.
@@ -188,7 +189,7 @@ func (s *spooled) read(name string, limit int64) ([]byte, error) {
 }
 
 func (s *spooled) readJSON(name string, into any) error {
-	content, err := s.read(name, maxManifest)
+	content, err := s.read(name, maxArchiveIndex)
 	if err != nil {
 		return err
 	}
@@ -233,6 +234,9 @@ func (s *spooled) savedImages() ([]wanted, error) {
 	}
 	var found []wanted
 	for _, one := range saved {
+		if err := checkLayers(len(one.Layers)); err != nil {
+			return nil, err
+		}
 		config, err := s.read(one.Config, maxConfig)
 		if err != nil {
 			return nil, err
@@ -254,6 +258,9 @@ func (s *spooled) savedImages() ([]wanted, error) {
 			name, err := reference.ParseDockerRef(tag)
 			if err != nil {
 				return nil, fmt.Errorf("name %q of an image: %w", tag, err)
+			}
+			if _, ok := name.(reference.Digested); ok {
+				return nil, fmt.Errorf("name %q of an image: an archive in the form of docker save cannot prove a digest, its names have tags alone", tag)
 			}
 			image.names = append(image.names, name.String())
 		}
@@ -288,10 +295,15 @@ func (s *spooled) layoutImages() ([]wanted, error) {
 		image := wanted{parts: parts}
 		for _, annotation := range []string{fullNameAnnotation, refNameAnnotation} {
 			name, err := reference.ParseDockerRef(descriptor.Annotations[annotation])
-			if err == nil && strings.Contains(descriptor.Annotations[annotation], "/") {
-				image.names = []string{name.String()}
-				break
+			if err != nil || !strings.Contains(descriptor.Annotations[annotation], "/") {
+				continue
 			}
+			// Whoever asks for this digest later gets the image without another check.
+			if digested, ok := name.(reference.Digested); ok && digested.Digest().String() != descriptor.Digest.String() {
+				return nil, fmt.Errorf("name %q of an image: its manifest has the digest %s", name, descriptor.Digest)
+			}
+			image.names = []string{name.String()}
+			break
 		}
 		found = append(found, image)
 	}
@@ -321,6 +333,9 @@ func (s *spooled) layoutImage(descriptor v1.Descriptor, depth int) (*parts, erro
 			}
 		}
 		return nil, fmt.Errorf("index %s has no image for linux/%s", descriptor.Digest, runtime.GOARCH)
+	}
+	if err := checkLayers(len(manifest.Layers)); err != nil {
+		return nil, err
 	}
 	config, err := s.readBlob(manifest.Config.Digest, maxConfig)
 	if err != nil {

@@ -79,6 +79,8 @@ func TestLoad(t *testing.T) {
 	both := laidOut(t, mutate.AppendManifests(empty.Index, annotated(one, map[string]string{fullName: "example.test/one:1"}, nil),
 		annotated(two, map[string]string{refName: "docker.io/library/two:latest"}, nil),
 		annotated(two, nil, &v1.Platform{OS: "linux", Architecture: "z80"})))
+	digested := "docker.io/library/one@" + must(one.Digest())(t).String()
+	proven := laidOut(t, mutate.AppendManifests(empty.Index, annotated(one, map[string]string{fullName: digested}, nil)))
 	nested := laidOut(t, mutate.AppendManifests(empty.Index, mutate.IndexAddendum{
 		Add:        mutate.AppendManifests(empty.Index, annotated(two, nil, &v1.Platform{OS: "windows"}), annotated(one, nil, nil)),
 		Descriptor: v1.Descriptor{Annotations: map[string]string{refName: "1"}},
@@ -93,6 +95,7 @@ func TestLoad(t *testing.T) {
 		"OCI layout":          {both, []string{"docker.io/library/two:latest", "example.test/one:1"}, 2},
 		"OCI layout, zipped":  {zipped(t, both), []string{"docker.io/library/two:latest", "example.test/one:1"}, 2},
 		"OCI layout, nested":  {nested, nil, 1},
+		"OCI layout, digest":  {proven, []string{digested}, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -182,6 +185,15 @@ func TestLoadRefuses(t *testing.T) {
 	changed := func(archive []byte) []byte {
 		return bytes.Replace(slices.Clone(archive), []byte(`"os":"linux"`), []byte(`"os":"linuX"`), 1)
 	}
+	claimedDigest := "sha256:" + strings.Repeat("ab", 32)
+	claimed := "docker.io/library/python@" + claimedDigest
+	claims := func(annotation, ref string) []byte {
+		return laidOut(t, mutate.AppendManifests(empty.Index, mutate.IndexAddendum{Add: image,
+			Descriptor: v1.Descriptor{Annotations: map[string]string{annotation: ref}}}))
+	}
+	tagged := func(ref string) []byte {
+		return files(t, map[string]string{"manifest.json": `[{"Config":"c","RepoTags":["` + ref + `"]}]`, "c": "{}"})
+	}
 	for name, test := range map[string]struct {
 		archive []byte
 		says    string
@@ -198,7 +210,11 @@ func TestLoadRefuses(t *testing.T) {
 		"missing config":      {files(t, map[string]string{"manifest.json": `[{"Config":"../etc/passwd"}]`}), `no file "/etc/passwd"`},
 		"missing layer":       {files(t, map[string]string{"manifest.json": `[{"Config":"c","Layers":["l"]}]`, "c": "{}"}), `no file "/l"`},
 		"broken config":       {files(t, map[string]string{"manifest.json": `[{"Config":"c"}]`, "c": "["}), "configuration is broken"},
-		"bad name":            {files(t, map[string]string{"manifest.json": `[{"Config":"c","RepoTags":["A B"]}]`, "c": "{}"}), `"A B"`},
+		"bad name":            {tagged("A B"), `"A B"`},
+		"digest in saved":     {tagged(claimed), `"` + claimed + `" of an image: an archive in the form of docker save cannot prove a digest`},
+		"digest beside a tag": {tagged("x:1@" + claimedDigest), "cannot prove a digest"},
+		"digest in full name": {claims("io.containerd.image.name", claimed), claimed + `" of an image: its manifest has the digest sha256:`},
+		"digest in ref name":  {claims("org.opencontainers.image.ref.name", "docker.io/library/python:3@"+claimedDigest), "its manifest has the digest"},
 		"many images":         {files(t, map[string]string{"manifest.json": "[" + strings.Repeat("{},", 100) + "{}]"}), "more than 64"},
 		"long names":          {longNames(t), "more than 16777216 bytes"},
 		"other platform":      {foreign, "no image for linux"},

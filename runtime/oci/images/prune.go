@@ -14,7 +14,7 @@ import (
 )
 
 // Prune removes images without a name (with all: also those with names, but for [Options].Keep) that are in use by no container and held by no
-// caller, and layers of no image, when the time of grace has passed since they were used last. It returns how many bytes of layers it freed.
+// caller, and layers of no image, when the time of grace has passed since they were used last. It returns how many bytes it freed.
 // After an end of ctx, whose error it returns, it goes on behind its caller until the store closes.
 //
 // A pull or load that would exceed [Options].MaxBytes first does the same, named images that came from a registry included; those that were
@@ -119,6 +119,7 @@ func (s *Store) sweep(began time.Time, using []string, pins func(named) bool) (t
 			if err := s.forget(i); err != nil {
 				return nil, 0, err
 			}
+			freed += i.bytes
 		}
 	}
 	needed := map[string]bool{}
@@ -158,6 +159,7 @@ func (s *Store) forget(i *image) error {
 		return err
 	}
 	delete(s.images, i.id)
+	s.bytes -= i.bytes
 	for _, diffID := range i.layers {
 		if l := s.layers[diffID]; l != nil && l.used.Before(i.used) {
 			l.used = i.used
@@ -166,8 +168,8 @@ func (s *Store) forget(i *image) error {
 	return nil
 }
 
-// reserve counts bytes that a layer is going to take, and makes room for them. Layers that need room at once wait for one another: what one
-// of them frees is room for the others too, and is none before it has been removed.
+// reserve counts bytes that a layer or configuration is going to take, and makes room for them. Those that need room at once wait for one
+// another: what one of them frees is room for the others too, and is none before it has been removed.
 func (s *Store) reserve(ctx context.Context, n int64) error {
 	if s.tryReserve(n) == nil {
 		return nil

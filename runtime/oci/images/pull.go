@@ -15,9 +15,6 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// maxConfig bounds the configuration of an image.
-const maxConfig = 4 << 20
-
 // pull gets the image from the first endpoint that has it. The error is that of the registry itself.
 func (s *Store) pull(ctx context.Context, named reference.Named, auth engine.RegistryAuth, report func(string)) (id string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -49,11 +46,7 @@ func (s *Store) pull(ctx context.Context, named reference.Named, auth engine.Reg
 }
 
 func (s *Store) pullFrom(ctx context.Context, ref name.Reference, auth engine.RegistryAuth, imageName string, meter *meter) (Image, error) {
-	from, err := s.connect(ctx, ref, auth)
-	if err != nil {
-		return Image{}, err
-	}
-	p, err := from.parts(ctx)
+	p, err := s.resolve(ctx, ref, auth)
 	if err != nil {
 		return Image{}, err
 	}
@@ -62,11 +55,35 @@ func (s *Store) pullFrom(ctx context.Context, ref name.Reference, auth engine.Re
 		return Image{}, err
 	}
 	defer release()
-	added, err := s.add([]wanted{{parts: p, names: []string{imageName}}}, false)
+	added, err := s.add(ctx, []wanted{{parts: p, names: []string{imageName}}}, false)
 	if err != nil {
 		return Image{}, err
 	}
 	return added[0], nil
+}
+
+// resolve logs in and asks what the image is made of. A registry that takes too long fails this, and does not end ctx.
+func (s *Store) resolve(ctx context.Context, ref name.Reference, auth engine.RegistryAuth) (*parts, error) {
+	release, err := s.asks.take(ctx, ref.Context().RegistryStr()) // given back before layers wait for theirs
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	limited, cancel := context.WithTimeout(ctx, s.pace.answers)
+	defer cancel()
+	p, err := s.resolveWithin(limited, ref, auth)
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		return nil, fmt.Errorf("%w: %s did not send the image's manifest and configuration within %s", errSlow, ref.Context().RegistryStr(), s.pace.answers)
+	}
+	return p, err
+}
+
+func (s *Store) resolveWithin(ctx context.Context, ref name.Reference, auth engine.RegistryAuth) (*parts, error) {
+	from, err := s.connect(ctx, ref, auth)
+	if err != nil {
+		return nil, err
+	}
+	return from.parts(ctx)
 }
 
 // parts asks for the manifest and configuration of the image for this machine.
@@ -78,6 +95,9 @@ func (e *endpoint) parts(ctx context.Context) (*parts, error) {
 	}
 	manifest, err := found.Manifest()
 	if err != nil {
+		return nil, err
+	}
+	if err := checkLayers(len(manifest.Layers)); err != nil {
 		return nil, err
 	}
 	if size := manifest.Config.Size; size < 0 || size > maxConfig { // the library reads without a bound when it is -1
@@ -95,8 +115,9 @@ func (e *endpoint) parts(ctx context.Context) (*parts, error) {
 		if layer.Size < 0 || layer.Digest.Algorithm != "sha256" {
 			return nil, errors.New("the manifest has a layer without size or SHA-256")
 		}
-		blobs = append(blobs, blob{digest: layer.Digest, size: layer.Size, host: e.ref.Context().RegistryStr(), open: func(ctx context.Context) (io.ReadCloser, error) {
-			return e.openBlob(ctx, layer.Digest.String(), layer.Size), nil
+		digest, size := layer.Digest, layer.Size // the rest of the manifest is not kept
+		blobs = append(blobs, blob{digest: digest, size: size, host: e.ref.Context().RegistryStr(), open: func(ctx context.Context) (io.ReadCloser, error) {
+			return e.openBlob(ctx, digest.String(), size), nil
 		}})
 	}
 	return newParts(raw, blobs)

@@ -19,6 +19,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
@@ -533,6 +534,39 @@ func TestLayerOfLeaver(t *testing.T) {
 	}
 }
 
+// TestLayerOfSlowRegistry: a registry that holds a layer back does not keep another one from delivering the same; one copy of it stays.
+func TestLayerOfSlowRegistry(t *testing.T) {
+	slow, other := newRegistry(t), newRegistry(t)
+	layer := randomLayer(t, 100_000)
+	image := newImage(t, v1.Config{}, layer)
+	slowRef, otherRef := slow.push(t, "slow:1", image), other.push(t, "other:1", image)
+	asked, release := slow.holdBack(t, must(layer.Digest())(t))
+	folder := filepath.Join(t.TempDir(), "images")
+	s := open(t, images.Options{Folder: folder})
+	first := make(chan error, 1)
+	go func() { _, err := s.Ensure(t.Context(), slowRef, nil, nil); first <- err }()
+	<-asked
+	soon, stop := context.WithTimeout(t.Context(), 10*time.Second)
+	defer stop()
+	if _, err := s.Ensure(soon, otherRef, nil, nil); err != nil {
+		t.Errorf("the other registry's image: %v", err)
+	}
+	counted := s.Counted()
+	release()
+	if err := <-first; err != nil {
+		t.Errorf("the slow registry's image: %v", err)
+	}
+	if after := s.Counted(); after != counted {
+		t.Errorf("%d bytes are counted, and %d before the second copy", after, counted)
+	}
+	wantOnly(t, folder, 1, 1, 2)
+	must(s.Prune(t.Context(), true))(t)
+	wantOnly(t, folder, 0, 0, 0)
+	if left := s.Counted(); left != 0 {
+		t.Errorf("%d bytes are counted of nothing", left)
+	}
+}
+
 // TestCloseEndsPulls: Close does not wait for registries.
 func TestCloseEndsPulls(t *testing.T) {
 	r := newRegistry(t)
@@ -602,5 +636,5 @@ func TestLargeManifest(t *testing.T) {
 		return true
 	})
 	_, err := open(t, images.Options{}).Ensure(t.Context(), ref, nil, nil)
-	wantImageError(t, err, "larger than 4194304 bytes")
+	wantImageError(t, err, "larger than 1048576 bytes")
 }

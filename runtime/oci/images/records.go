@@ -58,6 +58,7 @@ type layerFile struct {
 type image struct {
 	id      string
 	config  Config
+	bytes   int64    // of its record, see recordBytes
 	layers  []string // diff ids, lowest first, no two the same
 	created time.Time
 	holds   int
@@ -144,6 +145,7 @@ func (s *Store) loadImages() error {
 			return os.Remove(path)
 		}
 		s.images[i.id] = i
+		s.bytes += i.bytes
 		return nil
 	})
 }
@@ -165,7 +167,7 @@ func (s *Store) readImage(path, id string) (*image, error) {
 		return nil, err
 	}
 	i := newImage(id, config, info.ModTime())
-	i.used = s.opened
+	i.used, i.bytes = s.opened, recordBytes(raw)
 	for _, diffID := range i.layers {
 		if s.layers[diffID] == nil {
 			return nil, fmt.Errorf("layer %s is missing", diffID)
@@ -202,20 +204,14 @@ func (s *Store) each(folder string, handle func(fs.DirEntry) error) error {
 
 // newImage makes the image of a configuration. A layer that comes again hides all of its earlier appearance, and overlayfs mounts no
 // folder twice.
-func newImage(id string, config *v1.ConfigFile, created time.Time) *image {
-	i := &image{id: id, created: created, used: created, config: configOf(config.Config)}
+func newImage(id string, config *configFile, created time.Time) *image {
+	i := &image{id: id, created: created, used: created, config: config.Config}
 	for position, diffID := range config.RootFS.DiffIDs {
 		if !slices.Contains(config.RootFS.DiffIDs[position+1:], diffID) {
 			i.layers = append(i.layers, diffID.String())
 		}
 	}
 	return i
-}
-
-func configOf(c v1.Config) Config {
-	return Config{
-		Env: c.Env, Entrypoint: c.Entrypoint, Cmd: c.Cmd, User: c.User, WorkingDir: c.WorkingDir, Labels: c.Labels,
-	}
 }
 
 func (c Config) clone() Config {
@@ -225,17 +221,40 @@ func (c Config) clone() Config {
 	}
 }
 
+// entries is how many strings there are, each of which takes memory for as long as the image is here.
+func (c Config) entries() int {
+	return len(c.Env) + len(c.Entrypoint) + len(c.Cmd) + len(c.Labels)
+}
+
+// configFile is what is used of the configuration of an image. The rest may take many times its size in memory.
+type configFile struct {
+	OS     string `json:"os"`
+	RootFS struct {
+		DiffIDs []v1.Hash `json:"diff_ids"`
+	} `json:"rootfs"`
+	Config Config `json:"config"`
+}
+
+// recordBytes is what the record of an image counts for towards [Options].MaxBytes: blocks of the disk, since many small ones take as many.
+func recordBytes(rawConfig []byte) int64 {
+	const block = 4 << 10
+	return (int64(len(rawConfig)) + block - 1) / block * block
+}
+
 // parseConfig reads and checks the configuration of an image.
-func parseConfig(raw []byte) (*v1.ConfigFile, error) {
-	var config v1.ConfigFile
+func parseConfig(raw []byte) (*configFile, error) {
+	var config configFile
 	if err := json.Unmarshal(raw, &config); err != nil {
 		return nil, fmt.Errorf("the image's configuration is broken: %w", err)
 	}
 	if config.OS != "" && config.OS != "linux" {
 		return nil, fmt.Errorf("the image is for %s, not for linux", config.OS)
 	}
-	if n := len(config.RootFS.DiffIDs); n > maxLayers {
-		return nil, fmt.Errorf("the image has %d layers, more than %d", n, maxLayers)
+	if err := checkLayers(len(config.RootFS.DiffIDs)); err != nil {
+		return nil, err
+	}
+	if n := config.Config.entries(); n > maxConfigEntries {
+		return nil, fmt.Errorf("the image's configuration has %d variables, arguments and labels, more than %d", n, maxConfigEntries)
 	}
 	for _, diffID := range config.RootFS.DiffIDs {
 		if diffID.Algorithm != "sha256" {
@@ -243,6 +262,13 @@ func parseConfig(raw []byte) (*v1.ConfigFile, error) {
 		}
 	}
 	return &config, nil
+}
+
+func checkLayers(n int) error {
+	if n > maxLayers {
+		return fmt.Errorf("the image has %d layers, more than %d", n, maxLayers)
+	}
+	return nil
 }
 
 func digestOf(content []byte) string {
@@ -269,11 +295,15 @@ func (s *Store) writeJSON(path string, record any) error {
 
 func (s *Store) writeFile(path string, content []byte) error {
 	temporary := s.temporary(makingFolder)
-	if err := os.WriteFile(temporary, content, 0o600); err != nil {
-		return err
+	err := os.WriteFile(temporary, content, 0o600)
+	if err == nil {
+		err = os.Rename(temporary, path)
 	}
-	if err := os.Rename(temporary, path); err != nil {
-		return errors.Join(err, os.Remove(temporary))
+	if err == nil {
+		return nil
 	}
-	return nil
+	if removeErr := os.Remove(temporary); !errors.Is(removeErr, fs.ErrNotExist) {
+		err = errors.Join(err, removeErr)
+	}
+	return err
 }

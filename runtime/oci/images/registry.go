@@ -12,6 +12,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"time"
 
 	"github.com/distribution/reference"
 	"github.com/google/go-containerregistry/pkg/authn"
@@ -22,15 +24,18 @@ import (
 	"sandbox.internal/runtime/engine"
 )
 
-// What answers of registries are bounded by, where they are read into memory. Registries accept no larger manifests themselves.
+// What answers of registries are bounded by, where they are read into memory.
 const (
-	maxManifest = 4 << 20
+	maxManifest = 1 << 20 // together with the index that leads to it
 	maxAnswer   = 8 << 20
 	maxToken    = 64 << 10
 	maxRefusal  = 64 << 10
 )
 
 const maxRedirects = 10
+
+// headerTimeout is how long a host may take to begin an answer. Another try follows, while there is time for it.
+const headerTimeout = time.Minute
 
 // retriedCodes are answers of registries that may be others the next time.
 var retriedCodes = []int{
@@ -43,6 +48,7 @@ type endpoint struct {
 	ref    name.Reference
 	client *http.Client // with the credentials for the registry
 	pace   pace
+	wanted func() bool // others wait for the turn of a layer
 }
 
 // endpoints returns the names of the image at the registry's mirrors, and at the registry itself.
@@ -104,7 +110,7 @@ func (s *Store) connect(ctx context.Context, ref name.Reference, auth engine.Reg
 	if err != nil {
 		return nil, err
 	}
-	return &endpoint{ref: ref, client: &http.Client{Transport: logged}, pace: s.pace}, nil
+	return &endpoint{ref: ref, client: &http.Client{Transport: logged}, pace: s.pace, wanted: s.turns.wanted}, nil
 }
 
 // internalRanges are of no public host, beside those that package netip has names for: this network, and what providers share.
@@ -135,7 +141,8 @@ func isLocalhost(name string) bool {
 type guard struct {
 	inner      http.RoundTripper
 	plain      func(host string) bool
-	registry   string // that the pull is for, perhaps with a port
+	manifests  atomic.Int64 // bytes that were read of them: an index may lead to another, and all are held
+	registry   string       // that the pull is for, perhaps with a port
 	repository string
 	internal   bool // the registry itself is an internal host, or may be asked over HTTP
 }
@@ -172,9 +179,9 @@ func (g *guard) RoundTrip(request *http.Request) (*http.Response, error) {
 		return onlyToken(response), nil
 	case first.Context().Value(layerPath{}) == first.URL.Path: // it goes to the disk, and its size is known
 	case strings.Contains(first.URL.Path, "/manifests/"):
-		response.Body = &boundedBody{ReadCloser: response.Body, what: "manifest", limit: maxManifest}
+		response.Body = &boundedBody{ReadCloser: response.Body, what: "manifest", read: &g.manifests, limit: maxManifest}
 	default:
-		response.Body = &boundedBody{ReadCloser: response.Body, what: "answer", limit: maxAnswer}
+		response.Body = &boundedBody{ReadCloser: response.Body, what: "answer", read: new(atomic.Int64), limit: maxAnswer}
 	}
 	return response, nil
 }
@@ -253,13 +260,14 @@ func withBody(response *http.Response, content []byte) *http.Response {
 // boundedBody fails, unlike io.LimitReader, when there is more.
 type boundedBody struct {
 	io.ReadCloser
-	what        string
-	read, limit int64
+	what  string
+	read  *atomic.Int64 // bytes
+	limit int64
 }
 
 func (b *boundedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if b.read += int64(n); b.read > b.limit {
+	if b.read.Add(int64(n)) > b.limit {
 		return 0, fmt.Errorf("the %s is larger than %d bytes", b.what, b.limit)
 	}
 	return n, err
@@ -269,5 +277,6 @@ func newTransport() *http.Transport {
 	t := remote.DefaultTransport.(*http.Transport).Clone()
 	t.ReadBufferSize = 64 << 10
 	t.MaxResponseHeaderBytes = 64 << 10
+	t.ResponseHeaderTimeout = headerTimeout
 	return t
 }

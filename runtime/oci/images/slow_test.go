@@ -96,8 +96,59 @@ func TestSlowRegistry(t *testing.T) {
 		r.intercept(dripping(compressed(t, small), 10, must(small.Digest())(t).String()))
 		s := open(t, images.Options{})
 		s.Pace(time.Minute, 100*time.Millisecond, 1)
+		s.SpeedWhileOthersWait(10*time.Millisecond, 1<<20) // nobody waits
 		ensure(t, s, ref)
 	})
+}
+
+// TestSilentEndpoint: a mirror that does not answer, or stops within an answer, is given up and the registry itself is asked; a registry that
+// does not answer fails the pull.
+func TestSilentEndpoint(t *testing.T) {
+	const limit = time.Second
+	for name, words := range map[string]string{"ping": "/v2/", "token": "/token", "manifest": "/manifests/", "configuration": "/blobs/"} {
+		for _, begins := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, begins: %v", name, begins), func(t *testing.T) {
+				t.Parallel()
+				mirror, origin := newRegistry(t), newRegistry(t)
+				image := newImage(t, v1.Config{}, randomLayer(t, 100))
+				ref := origin.push(t, "image:1", image)
+				mirrored := mirror.push(t, "image:1", image)
+				var asked atomic.Bool
+				mirror.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+					if words == "/token" && r.URL.Path != words {
+						w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="http://%s/token",service="x"`, mirror.host))
+						w.WriteHeader(http.StatusUnauthorized)
+						return true
+					}
+					if !strings.HasSuffix(r.URL.Path, words) && (words == "/v2/" || !strings.Contains(r.URL.Path, words)) {
+						return false
+					}
+					asked.Store(true)
+					if begins {
+						_, _ = w.Write([]byte("{"))
+						_ = http.NewResponseController(w).Flush()
+					}
+					<-r.Context().Done()
+					return true
+				})
+				s := open(t, images.Options{Mirrors: map[string][]string{origin.host: {mirror.host}}})
+				s.AnswersWithin(limit)
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+				defer cancel()
+				if _, err := s.Ensure(ctx, ref, nil, nil); err != nil {
+					t.Error(err)
+				}
+				if !asked.Load() {
+					t.Error("the mirror was not asked")
+				}
+				if name != "manifest" || begins {
+					return
+				}
+				_, err := s.Ensure(ctx, mirrored, nil, nil)
+				wantImageError(t, err, "the registry is too slow: "+mirror.host+" did not send the image's manifest and configuration within 1s")
+			})
+		}
+	}
 }
 
 // TestTurnsOfHost: a registry that holds all its layers back does not keep those of others from being downloaded.
@@ -161,6 +212,79 @@ func TestTurnsOfHost(t *testing.T) {
 	mu.Unlock()
 	cancel()
 	group.Wait()
+}
+
+// TestNamesOfOneServer: a server with several names that sends its layers slowly takes all turns, but does not keep them when others wait.
+func TestNamesOfOneServer(t *testing.T) {
+	slow, other := newRegistry(t), newRegistry(t)
+	var held atomic.Int64
+	var blobs sync.Map // digest -> content
+	slow.intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		digest := path.Base(r.URL.Path)
+		blob, ok := blobs.Load(digest)
+		if ok {
+			held.Add(1)
+			dripping(blob.([]byte), 0, digest)(w, r)
+		}
+		return ok
+	})
+	s := open(t, images.Options{})
+	s.SpeedWhileOthersWait(50*time.Millisecond, 1<<20)
+	s.Dial(func(ctx context.Context, network, address string) (net.Conn, error) {
+		_, port, _ := net.SplitHostPort(address)
+		return new(net.Dialer).DialContext(ctx, network, "127.0.0.1:"+port)
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	_, port, _ := net.SplitHostPort(slow.host)
+	failed := make(chan error, images.LayersAtOnce/4)
+	var group sync.WaitGroup
+	for i := range images.LayersAtOnce / 4 {
+		var parts []v1.Layer
+		for range 4 {
+			layer := randomLayer(t, 30_000)
+			blobs.Store(must(layer.Digest())(t).String(), compressed(t, layer))
+			parts = append(parts, layer)
+		}
+		slow.push(t, fmt.Sprintf("slow:%d", i), newImage(t, v1.Config{}, parts...))
+		ref := fmt.Sprintf("%s.localhost:%s/slow:%d", []string{"a", "b"}[i%2], port, i)
+		group.Go(func() {
+			_, err := s.Ensure(ctx, ref, nil, nil)
+			failed <- err
+		})
+	}
+	eventually(t, "all turns are taken", func() bool { return held.Load() >= images.LayersAtOnce })
+	soon, stop := context.WithTimeout(t.Context(), 20*time.Second)
+	defer stop()
+	if _, err := s.Ensure(soon, other.push(t, "other:1", newImage(t, v1.Config{}, randomLayer(t, 100))), nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	wantImageError(t, <-failed, ", and other images wait")
+	cancel()
+	group.Wait()
+}
+
+// TestSpeedWhileOthersWait: what is asked of a registry grows with the layer, so that none keeps its turn from others for days.
+func TestSpeedWhileOthersWait(t *testing.T) {
+	s := open(t, images.Options{})
+	for _, test := range []struct {
+		received int64
+		waited   time.Duration
+		yields   bool
+	}{
+		{0, time.Minute, false},
+		{5 << 20, 61 * time.Second, true},
+		{6 << 20, 61 * time.Second, false},
+		{100 << 20, 15 * time.Minute, false}, // 114 KiB/s
+		{100 << 20, 18 * time.Minute, true},  // 95 KiB/s
+		{1 << 30, 80 * time.Minute, false},
+		{1 << 30, 90 * time.Minute, true},
+		{64 << 30, 2 * time.Hour, false},
+		{64 << 30, 3 * time.Hour, true},
+	} {
+		if got := s.Yields(test.received, test.waited); got != test.yields {
+			t.Errorf("%d bytes in %s: %v, want %v", test.received, test.waited, got, test.yields)
+		}
+	}
 }
 
 func isConfig(r *testRegistry, req *http.Request) bool {

@@ -1,9 +1,11 @@
 package images
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,17 +18,37 @@ func (s *Store) syncSoon() {
 	}
 }
 
+// syncPause is how long after a failure the next sync follows, which may find room on the disk again.
+const syncPause = 10 * time.Second
+
 func (s *Store) syncBehind() {
+	var again <-chan time.Time // nil unless the last sync failed
 	for {
 		select {
 		case <-s.ctx.Done():
+			if again != nil {
+				s.syncSoon() // for syncAtEnd
+			}
 			return
 		case <-s.unsaved:
+		case <-again:
 		}
+		again = nil
 		if err := s.sync(); err != nil {
 			// The layers keep their mark, so that they are removed if the host stops now.
 			s.log.Error().Err(err).Msg("images cannot be made safe on the disk")
+			again = time.After(syncPause)
 		}
+	}
+}
+
+// syncAtEnd is for what was written after the last sync, or when it failed: the next boot removes images that are not known to be safe.
+func (s *Store) syncAtEnd() error {
+	select {
+	case <-s.unsaved:
+		return s.sync()
+	default:
+		return nil
 	}
 }
 
@@ -36,12 +58,11 @@ func (s *Store) sync() error {
 	if err := s.syncDisk(); err != nil || len(marked) == 0 {
 		return err
 	}
+	var failed error
 	for diffID, l := range marked {
-		if err := s.unmark(diffID, l); err != nil {
-			return err
-		}
+		failed = errors.Join(failed, s.unmark(diffID, l))
 	}
-	return s.syncDisk()
+	return errors.Join(failed, s.syncDisk())
 }
 
 func (s *Store) marked() map[string]*layer {

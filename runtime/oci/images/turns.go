@@ -4,12 +4,15 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 )
 
-// turns bound how many layers are made at once, and how many of them come from one host, so that a slow registry cannot stop all others.
+// turns bound how many layers are made at once, and how many of them come from one host, so that a slow registry cannot stop all others. One
+// server may have many names: what keeps a turn from others has to be fast, see [pace].
 type turns struct {
 	all     chan struct{}
 	perHost int
+	waiting atomic.Int64 // callers that all turns are taken for
 
 	mu    sync.Mutex
 	hosts map[string]*hostTurns
@@ -27,7 +30,7 @@ func newTurns(all, perHost int) *turns {
 // take waits for a turn. The host of the registry may have a port; it is empty for what comes from this machine.
 func (t *turns) take(ctx context.Context, host string) (release func(), err error) {
 	if host == "" {
-		return enter(ctx, t.all)
+		return t.enterAll(ctx)
 	}
 	if bare, _, err := net.SplitHostPort(host); err == nil {
 		host = bare
@@ -38,7 +41,7 @@ func (t *turns) take(ctx context.Context, host string) (release func(), err erro
 		t.leave(host, h)
 		return nil, err
 	}
-	releaseAll, err := enter(ctx, t.all)
+	releaseAll, err := t.enterAll(ctx)
 	if err != nil {
 		releaseHost()
 		t.leave(host, h)
@@ -50,6 +53,20 @@ func (t *turns) take(ctx context.Context, host string) (release func(), err erro
 		t.leave(host, h)
 	}, nil
 }
+
+func (t *turns) enterAll(ctx context.Context) (leave func(), err error) {
+	select {
+	case t.all <- struct{}{}:
+		return func() { <-t.all }, nil
+	default:
+	}
+	t.waiting.Add(1)
+	defer t.waiting.Add(-1)
+	return enter(ctx, t.all)
+}
+
+// wanted reports whether a caller waits because all turns are taken. It does not count one that waits for others of its own host.
+func (t *turns) wanted() bool { return t.waiting.Load() > 0 }
 
 func (t *turns) join(host string) *hostTurns {
 	t.mu.Lock()
