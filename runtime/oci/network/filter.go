@@ -171,7 +171,11 @@ func (f *filter) chains() []chain {
 			match(toSandbox, conntrack(expr.CtKeySTATUS, published), accept()),
 			match(toSandbox, drop()),
 		}},
-		{"publish", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, translation, publish},
+		{"publish", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, translation, slices.Concat(
+			// The routes, which refuse these from another machine, are asked later. Connections of the host
+			// itself do not come here.
+			[][]expr.Any{match(ipv4(expr.CmpOpEq), within(destinationAddress, loopback), accept())},
+			publish)},
 		{"publish_local", nftables.ChainTypeNAT, nftables.ChainHookOutput, translation, publish},
 		{"masquerade", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, sourceNAT, [][]expr.Any{
 			match(toSandbox, ipv4(expr.CmpOpEq), within(sourceAddress, loopback), &expr.Masq{}),
