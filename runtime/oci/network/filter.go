@@ -124,7 +124,9 @@ var countOver = func(n uint32) expr.Any {
 func (f *filter) chains() []chain {
 	sandbox, toSandbox := from(f.bridge), to(f.bridge)
 	hostKind := addressKind(expr.CmpOpEq, unix.RTN_LOCAL)
-	known := conntrack(expr.CtKeySTATE, replying)
+	// What is sent against the direction of a connection answers what the rules have let pass. What is sent
+	// along it passes them each time: the connection may be one of a moment without the table.
+	answers := match(conntrack(expr.CtKeySTATE, replying), backwards())
 	nameServer := match(ipv4(expr.CmpOpEq), network(destinationAddress, 1),
 		&expr.Lookup{SourceRegister: 1, SetName: serversSet}, port(1),
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0, 53}}, accept())
@@ -145,7 +147,7 @@ func (f *filter) chains() []chain {
 				&expr.Lookup{SourceRegister: register, SetName: membersSet, Invert: true}, drop()),
 		}},
 		{"host", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, tracked, slices.Concat(
-			[][]expr.Any{match(sandbox, known, accept())},
+			[][]expr.Any{match(sandbox, answers, accept())},
 			f.bound(),
 			[][]expr.Any{
 				match(sandbox, protocol(unix.IPPROTO_UDP), nameServer),
@@ -156,18 +158,24 @@ func (f *filter) chains() []chain {
 				match(sandbox, within(destinationAddress, f.subnet), drop()),
 			})},
 		{"input", nftables.ChainTypeFilter, nftables.ChainHookInput, filtering, [][]expr.Any{
-			match(sandbox, known, accept()),
+			match(sandbox, answers, accept()),
 			match(sandbox, protocol(unix.IPPROTO_UDP), nameServer),
 			match(sandbox, protocol(unix.IPPROTO_TCP), nameServer),
 			match(sandbox, drop()),
 		}},
+		{"output", nftables.ChainTypeFilter, nftables.ChainHookOutput, filtering, [][]expr.Any{
+			// Without any table connections are not tracked: one that a sandbox made then would count as
+			// the host's from what the host sends on.
+			match(toSandbox, protocol(unix.IPPROTO_TCP), conntrack(expr.CtKeySTATE, expr.CtStateBitNEW),
+				withoutSYN(), drop()),
+		}},
 		{"forward", nftables.ChainTypeFilter, nftables.ChainHookForward, filtering - 1, [][]expr.Any{
 			match(sandbox, toSandbox, drop()),
-			match(sandbox, known, accept()),
+			match(sandbox, answers, accept()),
 			// Containers of other programs, which lie behind a bridge or a veth pair.
 			match(sandbox, toKind("bridge"), toNoneOf(uplinksSet), drop()),
 			match(sandbox, toKind("veth"), toNoneOf(uplinksSet), drop()),
-			match(toSandbox, known, accept()),
+			match(toSandbox, answers, accept()),
 			match(toSandbox, conntrack(expr.CtKeySTATUS, published), accept()),
 			match(toSandbox, drop()),
 		}},
