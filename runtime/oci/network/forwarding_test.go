@@ -148,11 +148,16 @@ func TestOtherContainers(t *testing.T) {
 // removeTable removes a table and keeps its network from mending it.
 func removeTable(t *testing.T, name string) {
 	t.Helper()
+	removeTableOf(t, nftables.TableFamilyINet, name)
+}
+
+func removeTableOf(t *testing.T, family nftables.TableFamily, name string) {
+	t.Helper()
 	conn, err := connect()
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn.DelTable(&nftables.Table{Name: name, Family: nftables.TableFamilyINet})
+	conn.DelTable(&nftables.Table{Name: name, Family: family})
 	if err := conn.Flush(); err != nil {
 		t.Fatal(err)
 	}
