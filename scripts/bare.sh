@@ -24,7 +24,7 @@ octet=$((BASHPID % 250))
 engine=
 
 # end_local ends what is left of the local engine, which `make run` uses where crun is installed, when that command has failed: sandboxes and
-# their keeper with its folder, the bridge, and the table of its name. docs/local.md has the same for people.
+# their keeper with its folder, the bridge, and the tables of its name. docs/local.md has the same for people.
 end_local() {
 	local key deadline=$((SECONDS + 10))
 	key=$(printf %s "$work/state/data/local" | sha256sum | cut -c1-8)
@@ -36,6 +36,7 @@ end_local() {
 	done
 	ip link delete sandbox-run
 	nft delete table inet sandbox-run
+	nft delete table arp sandbox-run
 	# What is in DOCKER-USER is removed by the next start of any local engine.
 	rm -r "/run/sandbox-local/$key"
 }

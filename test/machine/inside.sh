@@ -84,7 +84,7 @@ empty() {
 
 # nothing: neither the keeper, nor what it needs.
 nothing() {
-	! [[ -e /sys/fs/cgroup/sandbox-$key || -e /run/sandbox-local/$key ]] && ! ip link show sandbox0 && ! nft list table inet sandbox0 && ! pgrep sandbox-keeper
+	! [[ -e /sys/fs/cgroup/sandbox-$key || -e /run/sandbox-local/$key ]] && ! ip link show sandbox0 && ! nft list table inet sandbox0 && ! nft list table arp sandbox0 && ! pgrep sandbox-keeper
 }
 
 first() {

@@ -80,6 +80,16 @@ func port(into uint32) expr.Any {
 		Offset: destinationPort, Len: 2}
 }
 
+// withoutSYN matches TCP segments that do not begin a connection.
+func withoutSYN() []expr.Any {
+	const flags, syn = 13, 0x02
+	return []expr.Any{
+		&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: flags, Len: 1},
+		&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{syn}, Xor: []byte{0}},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0}},
+	}
+}
+
 // within matches packets whose address at the offset is in the range.
 func within(offset uint32, prefix netip.Prefix) []expr.Any {
 	mask := native(0)
@@ -112,6 +122,15 @@ func conntrack(key expr.CtKey, bits uint32) []expr.Any { return ofConnection(key
 // conntrackNone matches packets whose connection has none of them.
 func conntrackNone(key expr.CtKey, bits uint32) []expr.Any {
 	return ofConnection(key, bits, expr.CmpOpEq)
+}
+
+// backwards matches packets to the side that has begun their connection, and errors (ICMP) about packets
+// from it.
+func backwards() []expr.Any {
+	return []expr.Any{
+		&expr.Ct{Key: expr.CtKeyDIRECTION, Register: 1},
+		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{1}}, // IP_CT_DIR_REPLY
+	}
 }
 
 func ofConnection(key expr.CtKey, bits uint32, op expr.CmpOp) []expr.Any {

@@ -26,22 +26,41 @@ const (
 	fullSet    = "full"    // containers that had too many a moment ago, also filled by it
 )
 
-// filter is the nftables table.
+// filter is the nftables table, and the one of its name for ARP.
 type filter struct {
 	name    string
 	bridge  string
 	subnet  netip.Prefix
 	gateway netip.Addr
 	table   *nftables.Table
-	conn    *nftables.Conn // for elements, see change; nil until it is needed
-	fixed   uint32         // most connections that a container begins; zero stands for mostFlows
-	counts  bool           // whether the kernel counts them
-	flows   uint32         // the bound that the table has
+	arp     *nftables.Table // nil when the kernel has none for ARP, see openARP
+	conn    *nftables.Conn  // for elements, see change; nil until it is needed
+	fixed   uint32          // most connections that a container begins; zero stands for mostFlows
+	counts  bool            // whether the kernel counts them
+	flows   uint32          // the bound that the table has
 }
 
 func newFilter(b bridge, flows uint32) filter {
 	return filter{name: b.name, bridge: b.name, subnet: b.prefix, gateway: b.gateway, fixed: flows, counts: true,
 		table: &nftables.Table{Name: b.name, Family: nftables.TableFamilyINet}}
+}
+
+// arpFamily is replaced by the test for kernels that do not filter ARP.
+var arpFamily = nftables.TableFamilyARP
+
+// openARP makes the table for ARP, empty, or keeps the one of an earlier process. Its error is
+// EOPNOTSUPP when the kernel has no such tables.
+func (f *filter) openARP() error {
+	conn, err := connect()
+	if err != nil {
+		return err
+	}
+	table := conn.AddTable(&nftables.Table{Name: f.name, Family: arpFamily})
+	if err := conn.Flush(); err != nil {
+		return fmt.Errorf("make a table for ARP: %w", err)
+	}
+	f.arp = table
+	return nil
 }
 
 // connect opens a batch. Buffers are for tables with thousands of elements.
@@ -77,6 +96,7 @@ func (f *filter) sets() map[string]*nftables.Set {
 
 // chain is a base chain with its rules.
 type chain struct {
+	table    *nftables.Table
 	name     string
 	kind     nftables.ChainType
 	hook     *nftables.ChainHook
@@ -124,7 +144,9 @@ var countOver = func(n uint32) expr.Any {
 func (f *filter) chains() []chain {
 	sandbox, toSandbox := from(f.bridge), to(f.bridge)
 	hostKind := addressKind(expr.CmpOpEq, unix.RTN_LOCAL)
-	known := conntrack(expr.CtKeySTATE, replying)
+	// What is sent against the direction of a connection answers what the rules have let pass. What is sent
+	// along it passes them each time: the connection may be one of a moment without the table.
+	answers := match(conntrack(expr.CtKeySTATE, replying), backwards())
 	nameServer := match(ipv4(expr.CmpOpEq), network(destinationAddress, 1),
 		&expr.Lookup{SourceRegister: 1, SetName: serversSet}, port(1),
 		&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0, 53}}, accept())
@@ -135,8 +157,8 @@ func (f *filter) chains() []chain {
 		match(ipv4(expr.CmpOpEq), protocol(unix.IPPROTO_TCP), hostKind, port(register),
 			toPublished(portsMap)),
 	}
-	return []chain{
-		{"spoofed", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, first, [][]expr.Any{
+	chains := []chain{
+		{f.table, "spoofed", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, first, [][]expr.Any{
 			match(sandbox, ipv4(expr.CmpOpNeq), drop()),
 			match(sandbox, within(destinationAddress, loopback), drop()),
 			// A member sends from the address that belongs to its hardware address, and only from it.
@@ -144,8 +166,8 @@ func (f *filter) chains() []chain {
 				Offset: sourceHardware, Len: 6}, network(sourceAddress, register+2),
 				&expr.Lookup{SourceRegister: register, SetName: membersSet, Invert: true}, drop()),
 		}},
-		{"host", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, tracked, slices.Concat(
-			[][]expr.Any{match(sandbox, known, accept())},
+		{f.table, "host", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, tracked, slices.Concat(
+			[][]expr.Any{match(sandbox, answers, accept())},
 			f.bound(),
 			[][]expr.Any{
 				match(sandbox, protocol(unix.IPPROTO_UDP), nameServer),
@@ -155,25 +177,35 @@ func (f *filter) chains() []chain {
 				// Other sandboxes. The host would advise the sender of the direct way (ICMP redirect).
 				match(sandbox, within(destinationAddress, f.subnet), drop()),
 			})},
-		{"input", nftables.ChainTypeFilter, nftables.ChainHookInput, filtering, [][]expr.Any{
-			match(sandbox, known, accept()),
+		{f.table, "input", nftables.ChainTypeFilter, nftables.ChainHookInput, filtering, [][]expr.Any{
+			match(sandbox, answers, accept()),
 			match(sandbox, protocol(unix.IPPROTO_UDP), nameServer),
 			match(sandbox, protocol(unix.IPPROTO_TCP), nameServer),
 			match(sandbox, drop()),
 		}},
-		{"forward", nftables.ChainTypeFilter, nftables.ChainHookForward, filtering - 1, [][]expr.Any{
+		{f.table, "output", nftables.ChainTypeFilter, nftables.ChainHookOutput, filtering, [][]expr.Any{
+			// Without any table connections are not tracked: one that a sandbox made then would count as
+			// the host's from what the host sends on.
+			match(toSandbox, protocol(unix.IPPROTO_TCP), conntrack(expr.CtKeySTATE, expr.CtStateBitNEW),
+				withoutSYN(), drop()),
+		}},
+		{f.table, "forward", nftables.ChainTypeFilter, nftables.ChainHookForward, filtering - 1, [][]expr.Any{
 			match(sandbox, toSandbox, drop()),
-			match(sandbox, known, accept()),
+			match(sandbox, answers, accept()),
 			// Containers of other programs, which lie behind a bridge or a veth pair.
 			match(sandbox, toKind("bridge"), toNoneOf(uplinksSet), drop()),
 			match(sandbox, toKind("veth"), toNoneOf(uplinksSet), drop()),
-			match(toSandbox, known, accept()),
+			match(toSandbox, answers, accept()),
 			match(toSandbox, conntrack(expr.CtKeySTATUS, published), accept()),
 			match(toSandbox, drop()),
 		}},
-		{"publish", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, translation, publish},
-		{"publish_local", nftables.ChainTypeNAT, nftables.ChainHookOutput, translation, publish},
-		{"masquerade", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, sourceNAT, [][]expr.Any{
+		{f.table, "publish", nftables.ChainTypeNAT, nftables.ChainHookPrerouting, translation, slices.Concat(
+			// The routes, which refuse these from another machine, are asked later. Connections of the host
+			// itself do not come here.
+			[][]expr.Any{match(ipv4(expr.CmpOpEq), within(destinationAddress, loopback), accept())},
+			publish)},
+		{f.table, "publish_local", nftables.ChainTypeNAT, nftables.ChainHookOutput, translation, publish},
+		{f.table, "masquerade", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, sourceNAT, [][]expr.Any{
 			match(toSandbox, ipv4(expr.CmpOpEq), within(sourceAddress, loopback), &expr.Masq{}),
 			match(meta(expr.MetaKeyOIFNAME, expr.CmpOpNeq, zeroTerminated(f.bridge)),
 				ipv4(expr.CmpOpEq), within(sourceAddress, f.subnet), network(sourceAddress, 1),
@@ -181,7 +213,17 @@ func (f *filter) chains() []chain {
 				&expr.Cmp{Op: expr.CmpOpNeq, Register: 1, Data: f.gateway.AsSlice()}, &expr.Masq{}),
 		}},
 	}
+	if f.arp != nil {
+		// A request makes an entry of its sender in the table of neighbours, which is one for all
+		// namespaces. Nobody has to ask: the entries of the bridge and its members are permanent.
+		chains = append(chains, chain{f.arp, "requests", nftables.ChainTypeFilter, arpInput, filtering,
+			[][]expr.Any{match(sandbox, drop())}})
+	}
+	return chains
 }
+
+// arpInput is the hook of what the host receives over ARP (NF_ARP_IN).
+var arpInput = nftables.ChainHookRef(0)
 
 // mostFlows is the bound that the table must have.
 func (f *filter) mostFlows() uint32 {
@@ -191,16 +233,25 @@ func (f *filter) mostFlows() uint32 {
 	return mostFlows()
 }
 
-// write replaces the table, in one transaction. The count of connections begins again.
+func (f *filter) tables() []*nftables.Table {
+	if f.arp == nil {
+		return []*nftables.Table{f.table}
+	}
+	return []*nftables.Table{f.table, f.arp}
+}
+
+// write replaces the tables, in one transaction. The count of connections begins again.
 func (f *filter) write(all []Attachment, servers []netip.Addr, uplinks []string) error {
 	conn, err := connect()
 	if err != nil {
 		return err
 	}
 	f.flows = f.mostFlows()
-	conn.AddTable(f.table) // so that there is one to remove
-	conn.DelTable(f.table)
-	conn.AddTable(f.table)
+	for _, table := range f.tables() {
+		conn.AddTable(table) // so that there is one to remove
+		conn.DelTable(table)
+		conn.AddTable(table)
+	}
 	elements := map[string][]nftables.SetElement{}
 	for _, a := range all {
 		for set, more := range elementsOf(a) {
@@ -229,10 +280,10 @@ func (f *filter) write(all []Attachment, servers []netip.Addr, uplinks []string)
 	}
 	policy := nftables.ChainPolicyAccept
 	for _, c := range f.chains() {
-		added := conn.AddChain(&nftables.Chain{Name: c.name, Table: f.table, Type: c.kind,
+		added := conn.AddChain(&nftables.Chain{Name: c.name, Table: c.table, Type: c.kind,
 			Hooknum: c.hook, Priority: &c.priority, Policy: &policy})
 		for _, rule := range c.rules {
-			conn.AddRule(&nftables.Rule{Table: f.table, Chain: added, Exprs: rule})
+			conn.AddRule(&nftables.Rule{Table: c.table, Chain: added, Exprs: rule})
 		}
 	}
 	return conn.Flush()
@@ -247,7 +298,7 @@ func addSet(conn *nftables.Conn, set *nftables.Set) error {
 	return conn.AddSet(set, nil)
 }
 
-// complete returns whether the table has all of its chains and rules.
+// complete returns whether the tables have all of their chains and rules.
 func (f *filter) complete() bool {
 	if f.flows != f.mostFlows() {
 		return false
@@ -257,7 +308,7 @@ func (f *filter) complete() bool {
 		return false
 	}
 	for _, c := range f.chains() {
-		rules, err := conn.GetRules(f.table, &nftables.Chain{Name: c.name})
+		rules, err := conn.GetRules(c.table, &nftables.Chain{Name: c.name})
 		if err != nil || len(rules) != len(c.rules) {
 			return false
 		}
@@ -326,7 +377,7 @@ func (f *filter) disconnect() error {
 	return err
 }
 
-// remove removes the table, if there is one.
+// remove removes the tables, if there are any.
 func (f *filter) remove() error {
 	if f.table == nil {
 		return nil
@@ -335,10 +386,12 @@ func (f *filter) remove() error {
 	if err != nil {
 		return err
 	}
-	conn.AddTable(f.table)
-	conn.DelTable(f.table)
+	for _, table := range f.tables() {
+		conn.AddTable(table)
+		conn.DelTable(table)
+	}
 	if err := conn.Flush(); err != nil {
-		return fmt.Errorf("remove the table: %w", err)
+		return fmt.Errorf("remove the tables: %w", err)
 	}
 	return nil
 }

@@ -125,24 +125,8 @@ func TestOtherContainers(t *testing.T) {
 	defer noRules(t, "iptables")
 	likeDocker(t)
 	iptables(t, "iptables -A FORWARD -o docker0 -j ACCEPT") // as for an address that is published
-	o := options(t, "docker0")
-	o.Subnet = netip.MustParsePrefix("10.81.0.0/16")
-	other, err := openBridge(o, nil, nil, o.Logger)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := other.remove(); err != nil {
-			t.Error(err)
-		}
-	})
-	address := netip.MustParseAddr("10.81.0.2")
-	theirs, err := other.makeNamespace(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(theirs.close)
-	err = in(theirs.path(), func() error {
+	theirs, address := otherContainer(t, "10.81.0.0/16")
+	err := in(theirs, func() error {
 		listener, err := net.Listen("tcp", fmt.Sprintf(":%d", containerPort))
 		if err == nil {
 			go answer(listener, "theirs")
@@ -155,20 +139,25 @@ func TestOtherContainers(t *testing.T) {
 	}
 	n := openNetwork(t, options(t, "others0"))
 	a := startContainer(t, n, "a", netip.Addr{})
-	wantAnswer(t, "", at(address, containerPort), "theirs "+other.gateway.String())
+	wantAnswer(t, "", at(address, containerPort), "theirs "+address.Prev().String())
 	wantSilence(t, a.ns, at(address, containerPort))
 	// They reach what is published, as any client of the host.
-	wantAnswer(t, theirs.path(), at(hostAddress, a.Ports[containerPort]), "a "+address.String())
+	wantAnswer(t, theirs, at(hostAddress, a.Ports[containerPort]), "a "+address.String())
 }
 
 // removeTable removes a table and keeps its network from mending it.
 func removeTable(t *testing.T, name string) {
 	t.Helper()
+	removeTableOf(t, nftables.TableFamilyINet, name)
+}
+
+func removeTableOf(t *testing.T, family nftables.TableFamily, name string) {
+	t.Helper()
 	conn, err := connect()
 	if err != nil {
 		t.Fatal(err)
 	}
-	conn.DelTable(&nftables.Table{Name: name, Family: nftables.TableFamilyINet})
+	conn.DelTable(&nftables.Table{Name: name, Family: family})
 	if err := conn.Flush(); err != nil {
 		t.Fatal(err)
 	}

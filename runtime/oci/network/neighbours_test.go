@@ -3,8 +3,12 @@ package network
 import (
 	"errors"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
+	"github.com/google/nftables"
+	"github.com/rs/zerolog"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -98,4 +102,77 @@ func entries(t *testing.T, namespace, name string) int {
 		t.Fatal(err)
 	}
 	return found
+}
+
+// TestForgedRequests: ARP requests with invented senders, which a container with CAP_NET_RAW can send, make no
+// entries either, also after a firewall was loaded again.
+func TestForgedRequests(t *testing.T) {
+	o := options(t, "forged0")
+	o.Ready = 0
+	n := openNetwork(t, o)
+	c := startContainer(t, n, "c", netip.Addr{})
+	before := entries(t, "", o.Bridge)
+	forge := func() {
+		t.Helper()
+		if err := in(c.ns, func() error { return askAs(c, netip.MustParsePrefix("10.77.100.0/24")) }); err != nil {
+			t.Fatal(err)
+		}
+		if got := entries(t, "", o.Bridge); got != before {
+			t.Errorf("the host has %d neighbours at the bridge, and had %d", got, before)
+		}
+	}
+	forge()
+	removeTableOf(t, nftables.TableFamilyARP, o.Bridge)
+	eventually(t, "the table is made again", func() bool { return complete(n) })
+	forge()
+	n.Close() // and the next service replaces the table
+	n = openNetwork(t, o, c.Attachment)
+	forge()
+	wantAnswer(t, c.ns, at(outsideAddress, outsidePort), "outside "+hostAddress)
+	wantAnswer(t, outside, at(hostAddress, c.Ports[containerPort]), "c "+outsideAddress)
+	wantAnswer(t, "", at("127.0.0.1", c.Ports[containerPort]), "c "+c.Gateway.String())
+	c.stop()
+}
+
+// askAs sends an ARP request for the gateway from each of 200 addresses of the prefix, in this thread's
+// namespace.
+func askAs(c container, senders netip.Prefix) error {
+	const arp = 0x0608 // ETH_P_ARP, in network byte order
+	eth0, err := netlink.LinkByName("eth0")
+	if err != nil {
+		return err
+	}
+	socket, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC, arp)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(socket) }()
+	own, everyone := []byte(hardware(c.Address)), []byte{255, 255, 255, 255, 255, 255}
+	sender := senders.Addr()
+	for range 200 {
+		sender = sender.Next()
+		frame := slices.Concat(everyone, own, []byte{8, 6, 0, 1, 8, 0, 6, 4, 0, 1}, own, sender.AsSlice(), make([]byte, 6),
+			c.Gateway.AsSlice())
+		err := unix.Sendto(socket, frame, 0, &unix.SockaddrLinklayer{Ifindex: eth0.Attrs().Index, Protocol: arp, Halen: 6})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestNoTablesForARP: a kernel without them is no reason not to start, and the log has a warning.
+func TestNoTablesForARP(t *testing.T) {
+	was := arpFamily
+	arpFamily = 12 // which no kernel has
+	t.Cleanup(func() { arpFamily = was })
+	var log syncBuffer
+	o := options(t, "noarp0")
+	o.Logger = zerolog.New(&log)
+	n := openNetwork(t, o)
+	c := startContainer(t, n, "c", netip.Addr{})
+	wantAnswer(t, c.ns, at(outsideAddress, outsidePort), "outside "+hostAddress)
+	if got := strings.Count(log.String(), "CONFIG_NF_TABLES_ARP"); got != 1 {
+		t.Errorf("%d warnings, want 1:\n%s", got, log.String())
+	}
 }

@@ -1,5 +1,5 @@
 // Package network connects containers of the local engine: one bridge, network namespaces made
-// ahead, addresses, published ports, and one nftables table.
+// ahead, addresses, published ports, and two nftables tables.
 //
 // A sandbox reaches what the host forwards to, with the host's address. It does not reach other
 // sandboxes (their bridge ports are isolated, and the table drops what would be forwarded between
@@ -31,7 +31,7 @@ import (
 
 // Options configures a [Network].
 type Options struct {
-	// Bridge is the name of the bridge and of the nftables table, at most 15 bytes. A bridge of this
+	// Bridge is the name of the bridge and of the nftables tables, at most 15 bytes. A bridge of this
 	// name that this package did not make is refused.
 	Bridge string
 	// Subnet is the range of the containers' addresses, IPv4, /8 to /29; the first address is the
@@ -163,6 +163,12 @@ func open(ctx context.Context, o Options, inUse []Attachment) (_ *Network, err e
 		a.reserved = n.reserveAgain(a.Attachment)
 	}
 	n.filter = newFilter(n.bridge, o.flows)
+	if err := n.filter.openARP(); errors.Is(err, unix.EOPNOTSUPP) {
+		n.log.Warn().Err(err).Msg("the kernel does not filter ARP (CONFIG_NF_TABLES_ARP): " +
+			"a container with NET_RAW can fill the host's table of neighbours")
+	} else if err != nil {
+		return nil, err
+	}
 	if n.uplinks, err = bridgeUplinks(o.Bridge); err != nil {
 		return nil, err
 	}

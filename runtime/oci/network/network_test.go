@@ -76,7 +76,7 @@ func TestReach(t *testing.T) {
 			}
 			_, err = setSysctl("ipv4/conf/eth0/route_localnet", "1")
 			lo, missing := netlink.LinkByName("lo")
-			return errors.Join(err, missing, netlink.LinkSetDown(lo), netlink.RouteAdd(&netlink.Route{
+			return errors.Join(err, missing, netlink.AddrDel(lo, ownLoopback), netlink.RouteAdd(&netlink.Route{
 				LinkIndex: eth.Attrs().Index, Dst: ipNet(netip.MustParsePrefix("127.0.0.0/8")),
 				Gw: b.Gateway.AsSlice(), Src: b.Address.AsSlice()}))
 		})
@@ -147,6 +147,41 @@ func TestPublish(t *testing.T) {
 	if err := n.Detach("all"); err != nil {
 		t.Errorf("the second Detach: %v", err)
 	}
+}
+
+// ownLoopback is the address of a loopback interface: while it has none, 127.0.0.0/8 can be routed elsewhere.
+var ownLoopback = &netlink.Addr{IPNet: &net.IPNet{IP: net.IPv4(127, 0, 0, 1), Mask: net.CIDRMask(8, 32)}}
+
+// TestLoopbackFromOutside: a neighbour that routes 127.0.0.1 to the host reaches nothing that is published there.
+func TestLoopbackFromOutside(t *testing.T) {
+	n := openNetwork(t, options(t, "loop0"))
+	all := startContainer(t, n, "all", netip.Addr{})
+	local := startContainer(t, n, "local", netip.MustParseAddr("127.0.0.1"))
+	change := func(own func(netlink.Link, *netlink.Addr) error, routed string, route func(*netlink.Route) error) error {
+		return in(outside, func() error {
+			lo, err := netlink.LinkByName("lo")
+			down, missing := netlink.LinkByName("down0")
+			if err := errors.Join(err, missing); err != nil {
+				return err
+			}
+			_, err = setSysctl("ipv4/conf/down0/route_localnet", routed)
+			return errors.Join(err, own(lo, ownLoopback), route(&netlink.Route{LinkIndex: down.Attrs().Index,
+				Dst: ipNet(netip.MustParsePrefix("127.0.0.0/8")), Gw: net.ParseIP(hostAddress), Src: net.ParseIP(outsideAddress)}))
+		})
+	}
+	t.Cleanup(func() {
+		if err := change(netlink.AddrAdd, "0", netlink.RouteDel); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := change(netlink.AddrDel, "1", netlink.RouteAdd); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []container{all, local} {
+		wantAnswer(t, "", at("127.0.0.1", c.Ports[containerPort]), c.Container+" "+c.Gateway.String())
+		wantSilence(t, outside, at("127.0.0.1", c.Ports[containerPort]))
+	}
+	wantAnswer(t, outside, at(hostAddress, all.Ports[containerPort]), "all "+outsideAddress)
 }
 
 func TestAttachRefuses(t *testing.T) {
